@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import torch
 
-from benchmarks.overhead_arms import ROWS, WIDTH, network
+from benchmarks.overhead.arms import ROWS, WIDTH, network
 from benchmarks.report import write
 from rank_probe.measure import events as e
 from rank_probe.measure import ledger, tape

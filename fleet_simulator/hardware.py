@@ -7,13 +7,12 @@ from typing import Any, Final
 
 from exporter.causes.model import ThreadState
 from exporter.cgroups import Cgroup
-from exporter.nvml.sample import GpuProcess, GpuSample, NodeSample, StuckCall
-from exporter.nvml.throttle_reasons import REASON_BITS
+from exporter.nvml.sample import REASON_BITS, GpuProcess, GpuSample, NodeSample, StuckCall
 from exporter.processes.cgroup_cost import CgroupCost, Throttling
 from exporter.processes.host_watch import Followed, HostCost, HostWatch, Look
 from exporter.processes.process import Process
 from exporter.processes.rank_cost import NANOSECONDS, TICKS_PER_SECOND, Cost
-from exporter.processes.worker_states import LateRank
+from exporter.processes.worker_states import LateRankProcess
 from fleet_simulator.faults.fault import PlantedFault
 from fleet_simulator.plan import JobPlan
 from fleet_simulator.ranks import pid_of
@@ -247,7 +246,7 @@ class SimulatedWorkers:
         self._node = node
         self.at = 0.0
 
-    def follow(self, ranks: Sequence[LateRank]) -> None:
+    def follow(self, ranks: Sequence[LateRankProcess]) -> None:
         """Look at nothing."""
 
     def of(self, job_id: str, rank: int) -> Sequence[ThreadState]:

@@ -74,7 +74,7 @@ class Sources:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CatalogEntry:
     """One collector: *name* is its switch and its label, *make* may raise NotAvailable."""
 
     name: str
@@ -83,20 +83,20 @@ class Entry:
     needs_nvml: bool = False
 
 
-def _gpu(name: str, help: str) -> Entry:
-    return Entry(name, help, lambda s: GpuReadingsCollector(name, s.nvml), needs_nvml=True)
+def _gpu(name: str, help: str) -> CatalogEntry:
+    return CatalogEntry(name, help, lambda s: GpuReadingsCollector(name, s.nvml), needs_nvml=True)
 
 
-def _node(name: str, help: str, make: Callable[[Mounts], Collector]) -> Entry:
-    return Entry(name, help, lambda sources: make(_mounts(sources)))
+def _node(name: str, help: str, make: Callable[[Mounts], Collector]) -> CatalogEntry:
+    return CatalogEntry(name, help, lambda sources: make(_mounts(sources)))
 
 
 def _mounts(sources: Sources) -> Mounts:
     return Mounts(Path(sources.settings.path_procfs), Path(sources.settings.path_sysfs))
 
 
-def _joined(name: str, help: str, make: Callable[[RankJoin], Collector]) -> Entry:
-    return Entry(name, help, lambda sources: make(_join(sources)), needs_nvml=True)
+def _joined(name: str, help: str, make: Callable[[RankJoin], Collector]) -> CatalogEntry:
+    return CatalogEntry(name, help, lambda sources: make(_join(sources)), needs_nvml=True)
 
 
 def _join(sources: Sources) -> RankJoin:
@@ -104,66 +104,68 @@ def _join(sources: Sources) -> RankJoin:
 
 
 COLLECTORS: Final = (
-    Entry(
+    CatalogEntry(
         "ranks",
         "Steps and stages that the training ranks report.",
         lambda s: RanksCollector(s.ranks),
     ),
-    Entry(
+    CatalogEntry(
         "rank_resources",
         "Samples, tokens, memory and pauses of the ranks.",
         lambda s: RankResourcesCollector(s.ranks),
     ),
-    Entry(
+    CatalogEntry(
         "rank_work",
         "Work, input, checkpoints and versions of the ranks, for the node as a whole.",
         lambda s: RankWorkCollector(s.ranks, s.thresholds),
     ),
-    Entry(
+    CatalogEntry(
         "rank_events",
         "The last event in the life of each rank.",
         lambda s: RankEventsCollector(s.ranks),
     ),
-    Entry(
+    CatalogEntry(
         "jobs",
         "The verdict on each job, and its ranks on this node.",
         lambda s: JobsCollector(s.jobs),
     ),
-    Entry(
+    CatalogEntry(
         "late_ranks",
         "The late ranks and their cost.",
         lambda s: LateRanksCollector(s.jobs, s.node_name),
     ),
-    Entry("late_causes", "Why the late ranks are late.", lambda s: LateCausesCollector(s.causes)),
-    Entry(
+    CatalogEntry(
+        "late_causes", "Why the late ranks are late.", lambda s: LateCausesCollector(s.causes)
+    ),
+    CatalogEntry(
         "late_lines",
         "The line of code in which the late ranks spend their time.",
         lambda s: LateLinesCollector(s.ranks),
     ),
-    Entry(
+    CatalogEntry(
         "audits",
         "What the last audit of each job found.",
         lambda s: AuditsCollector(s.audits),
     ),
     _joined("rank_gpus", "The GPU, CPUs, pod and Slurm job of the ranks.", RankGpusCollector),
-    Entry(
+    CatalogEntry(
         "rank_host",
         "CPU, faults and I/O of the ranks and their workers.",
         lambda s: RankHostCollector(_join(s), s.ranks, s.host),
         needs_nvml=True,
     ),
-    Entry(
+    CatalogEntry(
         "rank_nccl",
         "Bus bandwidth of the ranks, as NCCL Inspector measured it.",
         lambda s: RankNcclCollector(s.ranks, s.inspector),
     ),
-    Entry(
+    CatalogEntry(
         "gpu_devices",
         "Which GPUs the node has and which of them answer.",
         lambda s: GpuDevicesCollector(s.nvml, s.expected_gpus),
         needs_nvml=True,
     ),
-    Entry(
+    CatalogEntry(
         "gpu_faults",
         "What is wrong with the GPUs.",
         lambda s: GpuFaultsCollector(
@@ -183,7 +185,7 @@ COLLECTORS: Final = (
     _gpu("gpu_ecc", "Errors of the GPUs' memories."),
     _gpu("gpu_remapped_rows", "Replaced rows of the GPUs' memories."),
     _gpu("gpu_xid", "XID errors of the GPUs."),
-    Entry(
+    CatalogEntry(
         "gpu_mig",
         "MIG devices of the GPUs and their memory.",
         lambda s: GpuMigCollector(s.nvml),
@@ -195,19 +197,19 @@ COLLECTORS: Final = (
     _node("node_cpu_clock", "Clock and throttling of the node's CPUs.", NodeCpuClockCollector),
     _node("node_pressure", "How long tasks wait for CPU, memory, I/O.", NodePressureCollector),
     _node("node_memory", "Memory of the node, misplaced pages, OOM kills.", NodeMemoryCollector),
-    Entry(
+    CatalogEntry(
         "node_network",
         "The node's network devices, and TCP.",
         lambda s: NodeNetworkCollector(_mounts(s), s.settings.node_network_device_exclude),
     ),
     _node("node_infiniband", "The node's InfiniBand and RoCE ports.", NodeInfinibandCollector),
-    Entry(
+    CatalogEntry(
         "node_disk",
         "Bytes of the node's disks; the busiest of them.",
         lambda s: NodeDiskCollector(_mounts(s), s.settings.node_disk_device_exclude),
     ),
     _node("node_mounts", "Operations on NFS and Lustre, and their time.", NodeMountsCollector),
-    Entry(
+    CatalogEntry(
         "exporter_self",
         "The exporter's version, ingest and process.",
         lambda s: ExporterSelfCollector(s.ingest, s.events, s.node_name, s.web_config),
@@ -218,12 +220,12 @@ COLLECTORS: Final = (
 def makers(sources: Sources) -> dict[str, Callable[[], Collector]]:
     """Return a constructor for each collector that the settings leave on."""
 
-    def maker(entry: Entry) -> Callable[[], Collector]:
+    def maker(entry: CatalogEntry) -> Callable[[], Collector]:
         return lambda: entry.make(sources)
 
     return {entry.name: maker(entry) for entry in enabled(sources.settings)}
 
 
-def enabled(settings: Settings) -> list[Entry]:
+def enabled(settings: Settings) -> list[CatalogEntry]:
     """Return the collectors that the settings leave on."""
     return [entry for entry in COLLECTORS if entry.name not in settings.collectors_off]

@@ -11,7 +11,6 @@ Family = CounterMetricFamily | GaugeMetricFamily
 # *over* or *times* of a row whose reading is not in the metric's base unit.
 PERCENT: Final = 100
 MILLI: Final = 1_000
-MICRO: Final = 1_000_000
 NANO: Final = 1_000_000_000
 MEGA: Final = 1_000_000
 

@@ -9,11 +9,11 @@ from exporter.evidence.node import Latest, NodeReadings
 from exporter.evidence.rank import RankReadings
 from exporter.evidence.ring import Increment, Ring
 from exporter.nvml.sample import GpuSample, NvmlSource
+from exporter.processes.background import WatchHangs
 from exporter.processes.foreign import foreign
 from exporter.processes.host_watch import HostCost, HostWatch, to_follow
 from exporter.processes.process import Process
 from exporter.processes.rank_gpus import RankJoin, RankOnGpu, numa_local
-from exporter.processes.watch import WatchHangs
 from exporter.ranks.store import HeldRank, RankKey, RankStore
 from rank_probe.wire.figures import FIGURES
 

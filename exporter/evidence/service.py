@@ -10,7 +10,7 @@ from exporter.evidence.peers import peers_of
 from exporter.evidence.ring import DEPTH_SECONDS
 from exporter.evidence.sampler import Sampler
 from exporter.processes.host_watch import HostWatch
-from exporter.processes.worker_states import LateRank
+from exporter.processes.worker_states import LateRankProcess
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import HeldRank, RankKey, RankStore
 from rank_probe.judge.late_stage import NAMED
@@ -43,7 +43,7 @@ Explain = Callable[[Lateness, Evidence, Peers], Cause | None]
 class Workers(Protocol):
     """What the loaders' workers of late ranks do."""
 
-    def follow(self, ranks: Sequence[LateRank]) -> None:
+    def follow(self, ranks: Sequence[LateRankProcess]) -> None:
         """Look at the workers of these ranks from now on."""
         ...
 
@@ -196,10 +196,10 @@ class EvidenceService:
             worker_pid=str((self._workers and self._workers.pid(*_key(rank))) or ""),
         )
 
-    def _process(self, rank: HeldRank) -> Iterable[LateRank]:
+    def _process(self, rank: HeldRank) -> Iterable[LateRankProcess]:
         pid, snapshot = self._sampler.pid(rank), rank.snapshot
         if pid is not None:
-            yield LateRank(snapshot.job_id, snapshot.rank, pid, snapshot.loader)
+            yield LateRankProcess(snapshot.job_id, snapshot.rank, pid, snapshot.loader)
 
 
 def _is_alone(rank: HeldRank, held: Iterable[HeldRank]) -> bool:

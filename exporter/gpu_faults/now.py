@@ -13,7 +13,7 @@ from exporter.gpu_faults.fault import (
     Fault,
 )
 from exporter.nvml.expected import ExpectedGpus
-from exporter.nvml.sample import GpuSample, NodeSample, Reason
+from exporter.nvml.sample import GpuSample, NodeSample, NoGpuReason
 
 # What the driver advises, by NVML's number (field 230).
 RECOVERY_ACTIONS: Final = {
@@ -46,7 +46,7 @@ def lost(
 
     None of them while no GPU at all can be read.
     """
-    if sample is None or sample.error_reason not in (None, Reason.NO_GPU):
+    if sample is None or sample.error_reason not in (None, NoGpuReason.NO_GPU):
         return
     gone = [(index, uuid) for index, uuid, up in ups(sample, expected) if not up]
     for gpu in gone:

@@ -2,13 +2,13 @@
 
 from exporter.gpu_faults.fault import NVML, Fault
 from exporter.nvml.expected import ExpectedGpus
-from exporter.nvml.sample import NvmlSource, Reason
+from exporter.nvml.sample import NoGpuReason, NvmlSource
 from exporter.past import Past
 
 WINDOW_SECONDS = 300.0
 STUCK_SECONDS = 60.0
 # A node that never had a GPU may have no driver.
-WITHOUT_DRIVER = (Reason.NO_LIBRARY, Reason.DRIVER_NOT_LOADED)
+WITHOUT_DRIVER = (NoGpuReason.NO_LIBRARY, NoGpuReason.DRIVER_NOT_LOADED)
 
 
 class NvmlHealth:
@@ -39,7 +39,7 @@ class NvmlHealth:
             return Fault(NVML, "worker_down")
         sample = self._nvml.latest()
         reason = None if sample is None else sample.error_reason
-        if reason in (None, Reason.NO_GPU):
+        if reason in (None, NoGpuReason.NO_GPU):
             return None
         if reason in WITHOUT_DRIVER and not self._expected.number:
             return None

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from exporter.nvml.sample import GpuSample
-from exporter.nvml.throttle_reasons import REASON_BITS
+from exporter.nvml.sample import REASON_BITS, GpuSample
 from exporter.processes.foreign import foreign_processes
 from exporter.processes.process import Process
 from exporter.processes.rank_gpus import RankOnGpu

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from exporter.nvml.sample import GpuSample
+from exporter.processes.background import WatchHangs
 from exporter.processes.process import Process
 from exporter.processes.rank_gpus import RankJoin, RankOnGpu
-from exporter.processes.watch import WatchHangs
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """One sample of a node's GPUs, as the worker writes it and the collectors read it.
 
 Readings keep NVML's own units, named in the field; the collectors convert. None means "no reading".
+The exporter reads this and must not import pynvml: only the worker does.
 """
 
 import json
@@ -8,6 +9,18 @@ import zlib
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any, Final, Protocol, Self
+
+# nvml.h, nvmlClocksEventReason*: every value of the `reason` label, in the bits' order.
+# Left out are gpu_idle (0x1) and display_clock_setting (0x100), which do not slow down training.
+REASON_BITS: Final = {
+    "applications_clocks_setting": 0x2,
+    "sw_power_cap": 0x4,
+    "hw_slowdown": 0x8,
+    "sync_boost": 0x10,
+    "sw_thermal_slowdown": 0x20,
+    "hw_thermal_slowdown": 0x40,
+    "hw_power_brake_slowdown": 0x80,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +136,7 @@ class GpuSample:
     nvlink_link_states: dict[str, int] | None = None
 
 
-class Reason(StrEnum):
+class NoGpuReason(StrEnum):
     """Why no GPU can be read: every value of the label `reason`."""
 
     NO_LIBRARY = "no_library"
@@ -159,7 +172,7 @@ class NodeSample:
     nvml_version: str | None = None
     gpus: tuple[GpuSample, ...] = ()
     stuck_call: StuckCall | None = None
-    # A Reason, and the sentence about it for the log; None and empty while GPUs are read.
+    # A NoGpuReason, and the sentence about it for the log; None and empty while GPUs are read.
     error_reason: str | None = None
     error: str = ""
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from exporter.nvml.backoff import Backoff
 from exporter.nvml.process import END_SECONDS, SUPERSEDED_STATUS, WorkerProcess
-from exporter.nvml.sample import NodeSample, Reason, StuckCall
+from exporter.nvml.sample import NodeSample, NoGpuReason, StuckCall
 from exporter.nvml.timing import Timing
 
 logger = logging.getLogger(__name__)
@@ -125,12 +125,6 @@ class NvmlSupervisor:
         if heard is None or time.monotonic() - heard[1] > self._timing.patience_seconds:
             return None
         return heard[0]
-
-    @property
-    def seconds_since_sample(self) -> float | None:
-        """Age of the newest sample, fresh or not; None before the first."""
-        heard = self._heard
-        return None if heard is None else time.monotonic() - heard[1]
 
     @property
     def worker_pid(self) -> int | None:
@@ -253,7 +247,9 @@ class NvmlSupervisor:
             return
         self._logged_error = sample.error
         if sample.error:
-            level = logging.INFO if sample.error_reason == Reason.NO_LIBRARY else logging.WARNING
+            level = (
+                logging.INFO if sample.error_reason == NoGpuReason.NO_LIBRARY else logging.WARNING
+            )
             logger.log(level, sample.error)
         else:
             logger.info("the driver is back and lists %d GPUs", sample.gpus_visible)

@@ -1,18 +1,17 @@
 """What the node's ranks cost their host, looked up in /proc in the background."""
 
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from exporter.processes.background import BackgroundWatch
 from exporter.processes.cgroup_cost import CgroupCost, CgroupCosts
 from exporter.processes.children import Children, family
 from exporter.processes.process import Proc, Process
 from exporter.processes.rank_cost import Cost, RankCost
 from exporter.processes.rank_gpus import RankOnGpu, may_be, started_as
-from exporter.processes.watch import WatchHangs
 from exporter.ranks.store import HeldRank
 
 # Eight ranks with eight workers each take 5 ms, 0.1 % of a core.
@@ -72,7 +71,7 @@ def to_follow(joined: Iterable[RankOnGpu], held: Iterable[HeldRank]) -> list[Fol
     return list(found.values())
 
 
-class HostWatch:
+class HostWatch(BackgroundWatch):
     """Looks at the ranks that it was last told to follow, in a thread between start() and stop().
 
     Counters of a rank begin with its process: a rank that restarts begins again. While nobody
@@ -87,38 +86,20 @@ class HostWatch:
         clock: Callable[[], float] = time.monotonic,
         most_processes: int = MOST_PROCESSES,
     ) -> None:
+        hangs = "reading the process or the cgroup of a rank hangs"
+        super().__init__("rankskew-host-watch", interval_seconds, STALE_SECONDS, hangs, clock)
         self._procfs = procfs
         self._proc = Proc(procfs)
         self._children = Children(procfs)
         self._cgroups = CgroupCosts(procfs, sysfs)
-        self._interval_seconds = interval_seconds
-        self._clock = clock
+        self._usual_seconds = interval_seconds
         self._most_processes = most_processes
-        self._stopping = threading.Event()
         self._hurries = False
-        self._changed = threading.Event()  # It stops, or begins to hurry.
-        self._thread: threading.Thread | None = None
         self._ranks: dict[Who, RankCost] = {}
         self._reported: dict[Who, Process] = {}
         # Both are replaced as a whole, so that another thread never sees a partial result.
         self._followed: Sequence[Followed] = ()
         self._latest: Look | None = None
-        self._looked_seconds = clock()
-
-    def start(self) -> None:
-        """Start looking."""
-        self._looked_seconds = self._clock()
-        self._thread = threading.Thread(
-            target=self._look_until_stopped, name="rankskew-host-watch", daemon=True
-        )
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop looking; a thread that hangs in /proc is left behind."""
-        self._stopping.set()
-        self._changed.set()
-        if self._thread is not None:
-            self._thread.join(timeout=0.2)
 
     def hurry(self, hurries: bool) -> None:
         """Look every HURRIED_SECONDS, or again at the usual interval."""
@@ -133,9 +114,7 @@ class HostWatch:
 
     def latest(self) -> Look | None:
         """Return what the last look found, None before the first. Raises WatchHangs."""
-        quiet_seconds = self._clock() - self._looked_seconds
-        if self._thread is not None and quiet_seconds > STALE_SECONDS:
-            raise WatchHangs("reading the process or the cgroup of a rank hangs")
+        self._raise_if_it_hangs()
         return self._latest
 
     def look(self) -> None:
@@ -180,17 +159,8 @@ class HostWatch:
         self._reported[rank.who] = process
         return process
 
-    def _look_until_stopped(self) -> None:
-        while True:
-            self._changed.clear()
-            if self._stopping.is_set():
-                return
-            self.look()
-            self._changed.wait(self._pause())
-
     def _pause(self) -> float:
-        slowest = HURRIED_SECONDS if self._hurries else self._interval_seconds
-        return min(slowest, self._interval_seconds)
+        return min(HURRIED_SECONDS, self._usual_seconds) if self._hurries else self._usual_seconds
 
 
 def is_reporter(process: Process, held: HeldRank) -> bool:

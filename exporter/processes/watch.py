@@ -1,12 +1,12 @@
 """The processes that NVML lists on the node's GPUs, looked up in /proc every few seconds."""
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from exporter.nvml.sample import NvmlSource
+from exporter.processes.background import BackgroundWatch
 from exporter.processes.process import Proc, Process
 
 logger = logging.getLogger(__name__)
@@ -26,11 +26,7 @@ NOT_READABLE: Final = (
 )
 
 
-class WatchHangs(Exception):
-    """The last look is too old to use: reading a process in /proc hangs."""
-
-
-class ProcessWatch:
+class ProcessWatch(BackgroundWatch):
     """Looks up the listed processes, in a thread of its own between start() and stop().
 
     Only processes that NVML lists are read, so an idle node costs nothing.
@@ -43,36 +39,17 @@ class ProcessWatch:
         interval_seconds: float = INTERVAL_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        hangs = "reading a process on a GPU in /proc hangs"
+        super().__init__("rankskew-process-watch", interval_seconds, STALE_SECONDS, hangs, clock)
         self._nvml = nvml
         self._proc = proc
-        self._interval_seconds = interval_seconds
-        self._clock = clock
-        self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
         # Replaced as a whole, so that a reader in another thread never sees a partial result.
         self._processes: Mapping[int, Process] = {}
-        self._looked_seconds = clock()
         self._looks_with: dict[str, int] = {NOT_THERE: 0, NOT_READABLE: 0}
-
-    def start(self) -> None:
-        """Start looking."""
-        self._looked_seconds = self._clock()
-        self._thread = threading.Thread(
-            target=self._look_until_stopped, name="rankskew-process-watch", daemon=True
-        )
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop looking; a thread that hangs in /proc is left behind."""
-        self._stopping.set()
-        if self._thread is not None:
-            self._thread.join(timeout=0.2)
 
     def processes(self) -> Mapping[int, Process]:
         """Return the processes by id, as of the last look. Raises WatchHangs if that is too old."""
-        quiet_seconds = self._clock() - self._looked_seconds
-        if self._thread is not None and quiet_seconds > STALE_SECONDS:
-            raise WatchHangs("reading a process on a GPU in /proc hangs")
+        self._raise_if_it_hangs()
         return self._processes
 
     def look(self) -> None:
@@ -102,8 +79,3 @@ class ProcessWatch:
         self._looks_with[what] = self._looks_with[what] + 1 if is_so else 0
         if self._looks_with[what] == LOOKS_BEFORE_WARNING:
             logger.warning("%s", what)
-
-    def _look_until_stopped(self) -> None:
-        while not self._stopping.is_set():
-            self.look()
-            self._stopping.wait(self._interval_seconds)

@@ -12,7 +12,7 @@ from typing import Final
 
 from exporter.processes.rank_cost import NANOSECONDS, TICKS_PER_SECOND
 from exporter.processes.usage import Usage, beginning, stat
-from exporter.processes.worker_window import Look, WorkerWindow
+from exporter.processes.worker_window import WorkerLook, WorkerWindow
 from rank_probe.lines.system_calls import (
     BLOCKED,
     DISK,
@@ -83,7 +83,7 @@ class WatchedWorker:
         idle = wait is not None and self._is_idle(wait, now)
         cpu, queue = (int(each) / NANOSECONDS for each in clocks[:2])
         ticks = found.own.cpu_ticks / TICKS_PER_SECOND
-        self.window.add(Look(now, cpu, queue, ticks, wait, idle))
+        self.window.add(WorkerLook(now, cpu, queue, ticks, wait, idle))
         return True
 
     def _started(self, found: Usage) -> int:

@@ -1,15 +1,15 @@
 """What the loader's workers of a late rank do: several looks a second, from outside."""
 
 import random
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from exporter.causes.model import ThreadState
+from exporter.processes.background import BackgroundWatch
 from exporter.processes.children import Children, family
-from exporter.processes.loader_workers import loader_workers
+from exporter.processes.usage import beginning
 from exporter.processes.worker_look import Pipes, WatchedWorker
 from rank_probe.lines.system_calls import CPU_QUEUE, DISK, Wait
 from rank_probe.wire.stages import DATA, STAGES
@@ -24,10 +24,14 @@ JITTER: Final = 0.5
 LOOKS_BEFORE_LISTED_AGAIN: Final = 5
 # A rank's: 75 µs each.
 MOST_WORKERS: Final = 64
+# What torch calls the main thread of a worker, from 2.5 on.
+WORKER_NAME: Final = b"pt_data_worker"
+# In the command line of a process that multiprocessing started as a program of its own.
+SPAWNED: Final = (b"--multiprocessing-fork", b"multiprocessing.forkserver")
 
 
 @dataclass(frozen=True, slots=True)
-class LateRank:
+class LateRankProcess:
     """A late rank, with its process as this exporter sees it, and what its loader's workers run."""
 
     job_id: str
@@ -36,7 +40,7 @@ class LateRank:
     loader: str = ""
 
 
-class WorkerStates:
+class WorkerStates(BackgroundWatch):
     """Looks at the workers of the ranks that it was last told to follow, in a thread of its own.
 
     It reads /proc between start() and stop(), and nothing while no rank is followed. *follow* and
@@ -44,35 +48,21 @@ class WorkerStates:
     """
 
     def __init__(self, procfs: Path) -> None:
+        super().__init__("rankskew-worker-states")
         self._procfs = procfs
         self._children = Children(procfs)
-        self._stopping = threading.Event()
-        self._followed_any = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._random = random.Random()
         # Both are replaced as a whole, so that another thread never sees a partial result.
-        self._followed: Sequence[LateRank] = ()
+        self._followed: Sequence[LateRankProcess] = ()
         self._busiest: Mapping[tuple[str, int], tuple[int | None, Sequence[ThreadState]]] = {}
         self._ranks: dict[tuple[str, int, int], _Rank] = {}
 
-    def start(self) -> None:
-        """Start looking."""
-        self._thread = threading.Thread(
-            target=self._look_until_stopped, name="rankskew-worker-states", daemon=True
-        )
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop looking; a thread that hangs in /proc is left behind."""
-        self._stopping.set()
-        self._followed_any.set()
-        if self._thread is not None:
-            self._thread.join(timeout=0.2)
-
-    def follow(self, ranks: Sequence[LateRank]) -> None:
+    def follow(self, ranks: Sequence[LateRankProcess]) -> None:
         """Look at the workers of these ranks from now on, and forget those of others."""
+        begins_or_ends = bool(ranks) != bool(self._followed)
         self._followed = ranks
-        if ranks:
-            self._followed_any.set()
+        if begins_or_ends:
+            self._changed.set()
 
     def of(self, job_id: str, rank: int) -> Sequence[ThreadState]:
         """Return in what the busiest worker of a followed rank spends its time, in stage `data`.
@@ -107,21 +97,12 @@ class WorkerStates:
             for key, each in keys.items()
         }
 
-    def _look_until_stopped(self) -> None:
-        own_random = random.Random()
-        while not self._stopping.is_set():
-            if not self._followed:
-                self._followed_any.clear()
-                self._ranks, self._busiest = {}, {}
-                if not self._followed:  # Nor since the event was cleared.
-                    self._followed_any.wait()
-                continue
-            self.look()
-            self._stopping.wait(self._interval() * own_random.uniform(1 - JITTER, 1 + JITTER))
-
-    def _interval(self) -> float:
+    def _pause(self) -> float | None:
+        if not self._followed:
+            return None
         is_first = any(rank.looks < FIRST_LOOKS for rank in self._ranks.values())
-        return FIRST_INTERVAL_SECONDS if is_first else INTERVAL_SECONDS
+        seconds = FIRST_INTERVAL_SECONDS if is_first else INTERVAL_SECONDS
+        return seconds * self._random.uniform(1 - JITTER, 1 + JITTER)
 
 
 class _Rank:
@@ -168,3 +149,24 @@ def _place(what: Wait, loader: str) -> str:
     if what.state == DISK:
         return what.mount
     return "" if what.state == CPU_QUEUE else loader
+
+
+def loader_workers(procfs: Path, pid: int, descendants: Iterable[int]) -> list[int]:
+    """Return those *descendants* of the rank *pid* that are workers of a loader.
+
+    By their name; with an older torch those that run the same program as the rank, because forking
+    leaves the command line as it was. A logger's helper or a decoder is another program.
+    """
+    pids = list(descendants)
+    named = [
+        each for each in pids if (beginning(f"{procfs}/{each}/comm") or b"").strip() == WORKER_NAME
+    ]
+    if named:
+        return named
+    own = beginning(f"{procfs}/{pid}/cmdline")
+    lines = {each: beginning(f"{procfs}/{each}/cmdline") for each in pids}
+    return [
+        each
+        for each, line in lines.items()
+        if line and (line == own or any(word in line for word in SPAWNED))
+    ]

@@ -14,7 +14,7 @@ LEAST_SHARE: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class WorkerLook:
     """A worker at one moment, in seconds; CPU times since it started.
 
     *cpu* and *queue* are those of its main thread, *process_cpu* has its other threads too. *wait*
@@ -38,9 +38,9 @@ class WorkerWindow:
     """
 
     def __init__(self) -> None:
-        self._looks: deque[Look] = deque(maxlen=MOST_LOOKS)
+        self._looks: deque[WorkerLook] = deque(maxlen=MOST_LOOKS)
 
-    def add(self, look: Look) -> None:
+    def add(self, look: WorkerLook) -> None:
         """Count *look*, and forget the oldest if there are too many."""
         self._looks.append(look)
 

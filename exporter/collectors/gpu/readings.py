@@ -5,8 +5,7 @@ from typing import Final
 
 from exporter.collectors.gpu.links import LINKS
 from exporter.collectors.table import MEGA, MILLI, PERCENT, Row
-from exporter.nvml.sample import GpuSample
-from exporter.nvml.throttle_reasons import REASON_BITS
+from exporter.nvml.sample import REASON_BITS, GpuSample
 
 
 def _active(gpu: GpuSample) -> dict[str, float]:

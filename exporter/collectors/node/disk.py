@@ -17,7 +17,7 @@ from exporter.collectors.table import MILLI, Row, families
 NVME_PATH: Final = re.compile(r"(nvme\d+)c\d+(n\d+)")
 
 
-class Use(NamedTuple):
+class DiskUse(NamedTuple):
     """What a disk has done: bytes, reads, and milliseconds in which it read or was busy."""
 
     read_bytes: int = 0
@@ -27,7 +27,7 @@ class Use(NamedTuple):
     busy_milliseconds: int = 0
 
 
-BUSIEST: Final[tuple[Row[Use], ...]] = (
+BUSIEST: Final[tuple[Row[DiskUse], ...]] = (
     Row(
         "rankskew_node_disk_busy_seconds_total",
         "Time in which the disk had at least one operation in progress, in seconds; of the disk "
@@ -66,7 +66,7 @@ class NodeDiskCollector:
     def __init__(self, mounts: Mounts, device_exclude: str) -> None:
         self._folder = mounts.sysfs / "block"
         self._excluded = re.compile(device_exclude)
-        self._last: dict[str, Use] = {}
+        self._last: dict[str, DiskUse] = {}
         self._read_bytes = self._written_bytes = 0
         self._busiest = Busiest()
         if not ((mounts.procfs / "diskstats").exists() and self._folder.exists()):
@@ -75,7 +75,7 @@ class NodeDiskCollector:
     def collect(self) -> Iterator[Metric]:
         disks = self._disks()
         for disk, now in disks.items():
-            last = self._last.get(disk, Use())
+            last = self._last.get(disk, DiskUse())
             self._read_bytes += _increase(last.read_bytes, now.read_bytes)
             self._written_bytes += _increase(last.written_bytes, now.written_bytes)
             self._last[disk] = now
@@ -94,10 +94,10 @@ class NodeDiskCollector:
             BUSIEST, ["device"], [] if busiest is None else [([busiest], disks[busiest])]
         )
 
-    def _disks(self) -> dict[str, Use]:
+    def _disks(self) -> dict[str, DiskUse]:
         """Return what each disk has done; what an NVMe disk's paths did counts for the disk."""
-        disks: dict[str, Use] = {}
-        paths: dict[str, list[Use]] = {}
+        disks: dict[str, DiskUse] = {}
+        paths: dict[str, list[DiskUse]] = {}
         for device, use in self._devices():
             path = NVME_PATH.fullmatch(device)
             if path is None:
@@ -106,16 +106,18 @@ class NodeDiskCollector:
                 paths.setdefault(path[1] + path[2], []).append(use)
         # Older kernels count only on the paths, newer ones on the disk too.
         for disk, uses in paths.items():
-            disks[disk] = Use(*map(max, disks.get(disk, Use()), map(sum, zip(*uses, strict=True))))
+            disks[disk] = DiskUse(
+                *map(max, disks.get(disk, DiskUse()), map(sum, zip(*uses, strict=True)))
+            )
         return disks
 
-    def _devices(self) -> Iterator[tuple[str, Use]]:
+    def _devices(self) -> Iterator[tuple[str, DiskUse]]:
         # nowrap=True does not suit _increase: it forgets a disk that disappears.
         for device, count in psutil.disk_io_counters(perdisk=True, nowrap=False).items():
             if self._is_physical(device) and not self._excluded.fullmatch(device):
                 yield (
                     device,
-                    Use(
+                    DiskUse(
                         count.read_bytes,
                         count.write_bytes,
                         count.read_count,

@@ -30,7 +30,7 @@ class Export(NamedTuple):
     fstype: str
 
 
-class Use(NamedTuple):
+class MountUse(NamedTuple):
     """How many operations have ended, and the seconds that they took, summed."""
 
     operations: int
@@ -74,10 +74,10 @@ class NodeMountsCollector:
             seconds.add_metric(export, use.seconds)
         yield from (operations, seconds)
 
-    def _uses(self) -> list[tuple[Export, Use]]:
+    def _uses(self) -> list[tuple[Export, MountUse]]:
         return [*self._nfs(), *self._lustre()]
 
-    def _nfs(self) -> Iterator[tuple[Export, Use]]:
+    def _nfs(self) -> Iterator[tuple[Export, MountUse]]:
         # Each process sees its own mounts, so read those of process 1; only root may.
         procfs = self._mounts.procfs
         text = text_of(procfs / "1/mountstats") or text_of(procfs / "self/mountstats") or ""
@@ -90,10 +90,10 @@ class NodeMountsCollector:
                 milliseconds = sum(int(each) for _, each in found)
                 yield (
                     Export(export[1], "nfs"),
-                    Use(sum(int(count) for count, _ in found), milliseconds / MILLISECONDS),
+                    MountUse(sum(int(count) for count, _ in found), milliseconds / MILLISECONDS),
                 )
 
-    def _lustre(self) -> Iterator[tuple[Export, Use]]:
+    def _lustre(self) -> Iterator[tuple[Export, MountUse]]:
         for root, folder in zip(self._mounts, LUSTRE, strict=True):
             for mount in names_in(root / folder):
                 found = LUSTRE_OPERATION.findall(text_of(root / folder / mount / "stats") or "")
@@ -101,5 +101,7 @@ class NodeMountsCollector:
                 if found:  # "scratch-ffff8f0c1e2d3000": the file system and where it is in memory.
                     yield (
                         Export(mount.rpartition("-")[0], "lustre"),
-                        Use(sum(int(count) for count, _ in found), microseconds / MICROSECONDS),
+                        MountUse(
+                            sum(int(count) for count, _ in found), microseconds / MICROSECONDS
+                        ),
                     )

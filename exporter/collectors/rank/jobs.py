@@ -12,7 +12,7 @@ from rank_probe.judge.verdict import LOST_KINDS, Verdict
 from rank_probe.wire.stages import STAGES
 
 
-class Judged(NamedTuple):
+class JudgedJob(NamedTuple):
     """A job, with the verdict on it and who judges."""
 
     job: NodeJob
@@ -20,7 +20,7 @@ class Judged(NamedTuple):
     judge: str
 
 
-VERDICTS: Final[tuple[Row[Judged], ...]] = (
+VERDICTS: Final[tuple[Row[JudgedJob], ...]] = (
     Row(
         "rankskew_job_gpus_lost",
         "GPUs of the whole job that do nothing but wait, by reason: unequal peer groups, "
@@ -136,7 +136,7 @@ class JobsCollector:
     def collect(self) -> Iterator[Metric]:
         jobs = self._jobs.now()
         judged = [
-            ([job.job_id], Judged(job, aged.verdict, aged.judge))
+            ([job.job_id], JudgedJob(job, aged.verdict, aged.judge))
             for job in jobs
             if (aged := job.verdict()) is not None
         ]

@@ -19,7 +19,7 @@ LONG_SECONDS: Final = 10.0
 STANDING_SECONDS: Final = 30.0
 
 
-class Seen(NamedTuple):
+class ReportedRank(NamedTuple):
     """A rank, with what it last reported, at *now*; its job may stand still, see _standing."""
 
     snapshot: Snapshot
@@ -40,7 +40,10 @@ class RanksCollector:
     def collect(self) -> Iterator[Metric]:
         held, now = self._store.ranks(), self._store.now()
         standing = _standing(held, now)
-        seen = [Seen(each.snapshot, each, now, each.snapshot.job_id in standing) for each in held]
+        seen = [
+            ReportedRank(each.snapshot, each, now, each.snapshot.job_id in standing)
+            for each in held
+        ]
         yield from families(ROWS, IDENTITY, [(identity(each.snapshot), each) for each in seen])
 
 
@@ -58,18 +61,18 @@ def _standing(held: Sequence[HeldRank], now: float) -> frozenset[str]:
     )
 
 
-def _last_step_seconds(rank: Seen) -> float | None:
+def _last_step_seconds(rank: ReportedRank) -> float | None:
     # A rank whose probe is off does not count steps: an old time would look like a hang.
     is_off = rank.snapshot.level == LEVEL_OFF
     return None if is_off else rank.snapshot.last_step_timestamp_seconds
 
 
-def _stage_seconds(rank: Seen) -> dict[tuple[str, ...], float]:
+def _stage_seconds(rank: ReportedRank) -> dict[tuple[str, ...], float]:
     by_stage = in_order(rank.snapshot.stage_seconds, STAGES)
     return {(PHASE_OF[stage], stage): seconds for stage, seconds in by_stage.items()}
 
 
-def _elapsed_seconds(rank: Seen) -> dict[str, float]:
+def _elapsed_seconds(rank: ReportedRank) -> dict[str, float]:
     snapshot = rank.snapshot
     is_told = snapshot.stage_elapsed_seconds >= LONG_SECONDS or rank.stands
     if not is_told or snapshot.finished or snapshot.level == LEVEL_OFF:
@@ -77,13 +80,13 @@ def _elapsed_seconds(rank: Seen) -> dict[str, float]:
     return {snapshot.stage: snapshot.stage_elapsed_seconds}
 
 
-def _starting_seconds(rank: Seen) -> float | None:
+def _starting_seconds(rank: ReportedRank) -> float | None:
     snapshot = rank.snapshot
     is_starting = snapshot.steps == 0 and not snapshot.finished and snapshot.level != LEVEL_OFF
     return rank.now - rank.held.began_seconds if is_starting else None
 
 
-def _info(rank: Seen) -> dict[tuple[str, ...], float]:
+def _info(rank: ReportedRank) -> dict[tuple[str, ...], float]:
     snapshot = rank.snapshot
     # The typed fields win over equally named text in the info.
     about = snapshot.rank_info | {
@@ -94,12 +97,12 @@ def _info(rank: Seen) -> dict[tuple[str, ...], float]:
     return {(str(snapshot.pid), *(about.get(label, "") for label in RANK_INFO_LABELS)): 1.0}
 
 
-def _runtime(rank: Seen) -> dict[tuple[str, ...], float]:
+def _runtime(rank: ReportedRank) -> dict[tuple[str, ...], float]:
     versions = (rank.snapshot.runtime_info.get(label, "") for label in RUNTIME_INFO_LABELS)
     return {tuple(versions): 1.0}
 
 
-ROWS: Final[tuple[Row[Seen], ...]] = (
+ROWS: Final[tuple[Row[ReportedRank], ...]] = (
     Row(
         "rankskew_steps_total",
         "Whole training steps that this rank has finished since its process started (probe).",

@@ -7,7 +7,7 @@ from typing import Any, Final
 import pynvml
 
 from exporter.nvml.readings.query import Ask
-from exporter.nvml.readings.window import Window
+from exporter.nvml.readings.window import ReadingWindow
 
 # In percent of the unit's capacity, each with the field of GpuSample for its mean.
 ACTIVITY: Final = {
@@ -53,7 +53,7 @@ class Gpm:
         self._taken_at = -math.inf
         # How many pairs of samples were compared. The first covers less time than all others.
         self._pairs = 0
-        self._windows: dict[int, Window] = {}
+        self._windows: dict[int, ReadingWindow] = {}
         self._refused: frozenset[int] = frozenset()
         # The metrics that the last two samples provided.
         self._told: frozenset[int] = frozenset()
@@ -88,8 +88,8 @@ class Gpm:
         self._refused = frozenset()
         self._told = frozenset()
 
-    def _new_windows(self) -> dict[int, Window]:
-        return {metric: Window(self._window_seconds) for metric in METRICS}
+    def _new_windows(self) -> dict[int, ReadingWindow]:
+        return {metric: ReadingWindow(self._window_seconds) for metric in METRICS}
 
     def _is_ready(self, ask: Ask) -> bool:
         self._is_supported = self._is_supported or ask(gpm_support) is True

@@ -1,14 +1,16 @@
-"""MIG: the parts that a GPU is divided into, each with its own memory."""
+"""MIG: the parts that a GPU is divided into, each with its own memory, and how active they are."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 import pynvml
 
 from exporter.nvml.calls import UNSUPPORTED
-from exporter.nvml.readings.mig_activity import MigActivity
+from exporter.nvml.readings.gpm import REFRESH_SECONDS, Memory, gpm_memory, gpm_metrics, gpm_support
 from exporter.nvml.readings.query import Ask
+from exporter.nvml.readings.window import ReadingWindow
 from exporter.nvml.sample import MigDevice
 
 T = TypeVar("T")
@@ -18,6 +20,8 @@ ABSENT: Final = frozenset({pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALI
 
 # An operator turns MIG on and off, while the GPU is idle.
 MODE_SECONDS: Final = 5.0
+
+SM: Final = pynvml.NVML_GPM_METRIC_SM_UTIL
 
 
 class MigDevices:
@@ -51,6 +55,67 @@ class MigDevices:
                 for device in devices
             )
         }
+
+
+class MigActivity:
+    """Samples the GPU instances of one GPU, as Gpm does for an undivided GPU."""
+
+    def __init__(self, window_seconds: float) -> None:
+        self._window_seconds = window_seconds
+        self._instances: dict[int, _Instance] = {}
+        # For two samples of each instance number ever seen; there are at most 15.
+        self._memory: dict[int, list[Memory]] = {}
+        self._opening: Ask | None = None
+
+    def read(self, ask: Ask, now: float, instances: Iterable[int]) -> dict[int, float]:
+        """Return the mean over the window in percent, for those of *instances* that have one."""
+        if ask is not self._opening:
+            self._opening, self._instances = ask, {}
+        if ask(gpm_support) is None:
+            return {}
+        self._instances = {
+            number: self._instances.get(number) or _Instance(number, self._window_seconds)
+            for number in instances
+        }
+        means = {
+            number: instance.read(ask, now, self._memory.setdefault(number, []))
+            for number, instance in self._instances.items()
+        }
+        return {number: mean for number, mean in means.items() if mean is not None}
+
+
+class _Instance:
+    def __init__(self, number: int, window_seconds: float) -> None:
+        self._number = number
+        self._window = ReadingWindow(window_seconds)
+        self._taken_at = -math.inf
+
+    def read(self, ask: Ask, now: float, memory: list[Memory]) -> float | None:
+        """Take a sample and return the mean over the window; *memory* belongs to this instance."""
+        if now - self._taken_at <= REFRESH_SECONDS:
+            return self._window.mean()
+        while len(memory) < 2:
+            allocated = ask.raw(gpm_memory)
+            if allocated is None:
+                return None
+            memory.append(allocated)
+        later, earlier = memory
+        if ask(mig_sample, self._number, later) is None:
+            return None
+        is_first = self._taken_at == -math.inf
+        memory.reverse()
+        self._taken_at = now
+        active = None if is_first else (ask.raw(gpm_metrics, earlier, later) or {}).get(SM)
+        if active is None:
+            return None
+        self._window.add(now, active)
+        return self._window.mean()
+
+
+def mig_sample(handle: object, instance: int, memory: Memory) -> Memory:
+    """Take a sample of the counters of a GPU instance."""
+    pynvml.nvmlGpmMigSampleGet(handle, instance, memory.pointer)
+    return memory
 
 
 def mig_devices(handle: object) -> tuple[MigDevice, ...]:

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any, Protocol
 
-from exporter.nvml.readings.aer import AerErrors
 from exporter.nvml.readings.gpm import Gpm
 from exporter.nvml.readings.mig import MigDevices
 from exporter.nvml.readings.nvlink import NvLink
-from exporter.nvml.readings.pcie import PcieLink, PcieThroughput
+from exporter.nvml.readings.pcie_link import AerErrors, PcieLink
+from exporter.nvml.readings.pcie_traffic import PcieThroughput
 from exporter.nvml.readings.placement import Placement
 from exporter.nvml.readings.processes import Processes
 from exporter.nvml.readings.query import Ask
@@ -16,7 +16,7 @@ from exporter.nvml.readings.utilization import Utilization
 from exporter.nvml.timing import Timing
 
 
-class Part(Protocol):
+class SubjectReader(Protocol):
     """One subject of one GPU. There is one instance per GPU, which survives losses of the GPU."""
 
     def read(self, ask: Ask, now: float) -> dict[str, Any]:
@@ -27,7 +27,7 @@ class Part(Protocol):
         ...
 
 
-def quick(timing: Timing) -> tuple[Part, ...]:
+def quick(timing: Timing) -> tuple[SubjectReader, ...]:
     """Return the parts that answer within milliseconds; one thread per GPU reads them all."""
     return (
         Throttle(2 * timing.interval_seconds),
@@ -39,7 +39,7 @@ def quick(timing: Timing) -> tuple[Part, ...]:
     )
 
 
-def slow(timing: Timing) -> tuple[Part, ...]:
+def slow(timing: Timing) -> tuple[SubjectReader, ...]:
     """Return the parts that take longer; another thread of the GPU reads them."""
     gpm = Gpm(timing.window_seconds)
     mig = MigDevices(timing.window_seconds)

@@ -7,7 +7,7 @@ import pynvml
 
 from exporter.nvml.readings.fields import Field, FieldValues
 from exporter.nvml.readings.query import Ask
-from exporter.nvml.throttle_reasons import REASON_BITS
+from exporter.nvml.sample import REASON_BITS
 
 # The field values in which the driver counts nanoseconds per reason. Three reasons have numbers 251
 # to 253 in the headers of CUDA 12.9 and 13.0, and 269 to 271 since 13.1; in the other header, and

@@ -5,7 +5,7 @@ from typing import Any, Final
 import pynvml
 
 from exporter.nvml.readings.query import Ask
-from exporter.nvml.readings.window import Window
+from exporter.nvml.readings.window import ReadingWindow
 
 # The call reportedly takes 1.5 ms, and the driver keeps its samples for about 14 s.
 SAMPLES_EVERY_SECONDS: Final = 5.0
@@ -31,7 +31,7 @@ class SampledUtilization:
     """The driver's own samples, one each 1/6 to 1 s: no time between two readings is missed."""
 
     def __init__(self, window_seconds: float) -> None:
-        self._window = Window(window_seconds)
+        self._window = ReadingWindow(window_seconds)
         self._window_seconds = window_seconds
         self._every_seconds = min(SAMPLES_EVERY_SECONDS, window_seconds / 3)
         self._due = 0.0
@@ -67,8 +67,8 @@ class Utilization:
 
     def __init__(self, window_seconds: float) -> None:
         self._sampled = SampledUtilization(window_seconds)
-        self._read = Window(window_seconds)
-        self._memory = Window(window_seconds)
+        self._read = ReadingWindow(window_seconds)
+        self._memory = ReadingWindow(window_seconds)
 
     def read(self, ask: Ask, now: float) -> dict[str, Any]:
         """Return the percentages. A GPU that is split by MIG has none."""
@@ -84,5 +84,5 @@ class Utilization:
         return values | _mean_and_min(self._read)
 
 
-def _mean_and_min(window: Window) -> dict[str, Any]:
+def _mean_and_min(window: ReadingWindow) -> dict[str, Any]:
     return {"gpu_busy_percent": window.mean(), "gpu_busy_min_percent": window.min()}

@@ -3,7 +3,7 @@
 from collections import deque
 
 
-class Window:
+class ReadingWindow:
     """Readings of the last *seconds*, all with the same weight."""
 
     def __init__(self, seconds: float) -> None:

@@ -15,7 +15,7 @@ from typing import BinaryIO, Final
 from exporter.nvml.calls import CallFailed
 from exporter.nvml.process import SUPERSEDED_STATUS
 from exporter.nvml.timing import Timing
-from exporter.nvml.worker.node import Node, Superseded
+from exporter.nvml.worker.node import NeedsNewProcess, NodeSampler
 
 # nvmlShutdown can hang like any other call.
 CLOSE_SECONDS: Final = 2
@@ -28,14 +28,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     faulthandler.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends us.
     end = (sys.stdin.fileno(), _sigterm_as_file())
-    node = Node(timing)
+    node = NodeSampler(timing)
     status = 0
     try:
         _serve(node, _take_stdout(), end, timing.interval_seconds)
     except CallFailed as failure:
         print(f"rankskew: the NVML worker restarts: {failure}", file=sys.stderr, flush=True)
         status = 1
-    except Superseded:
+    except NeedsNewProcess:
         status = SUPERSEDED_STATUS
     except BrokenPipeError:
         status = 1  # The parent is gone, so nobody reads a message.
@@ -44,7 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os._exit(status)  # A normal exit would wait for threads that hang in the driver.
 
 
-def _serve(node: Node, output: BinaryIO, end: Sequence[int], interval_seconds: float) -> None:
+def _serve(
+    node: NodeSampler, output: BinaryIO, end: Sequence[int], interval_seconds: float
+) -> None:
     due = time.monotonic()
     while not select.select(end, (), (), max(0.0, due - time.monotonic()))[0]:
         due = max(due + interval_seconds, time.monotonic())  # Never catches up in a burst.

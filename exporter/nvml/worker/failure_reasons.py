@@ -6,25 +6,26 @@ from typing import Final
 import pynvml
 
 from exporter.nvml.calls import CallFailed
-from exporter.nvml.sample import Reason
+from exporter.nvml.sample import NoGpuReason
 
 # By nvmlReturn_t of nvmlInit (nvml.h).
 REASONS: Final = {
-    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: Reason.NO_LIBRARY,
-    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: Reason.DRIVER_NOT_LOADED,
-    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: Reason.VERSION_MISMATCH,
-    pynvml.NVML_ERROR_NO_PERMISSION: Reason.NO_PERMISSION,
-    pynvml.NVML_ERROR_NOT_FOUND: Reason.NO_GPU,
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: NoGpuReason.NO_LIBRARY,
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: NoGpuReason.DRIVER_NOT_LOADED,
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: NoGpuReason.VERSION_MISMATCH,
+    pynvml.NVML_ERROR_NO_PERMISSION: NoGpuReason.NO_PERMISSION,
+    pynvml.NVML_ERROR_NOT_FOUND: NoGpuReason.NO_GPU,
 }
 ADVICE: Final = {
-    Reason.NO_LIBRARY: "normal without an NVIDIA GPU; else install the driver, "
+    NoGpuReason.NO_LIBRARY: "normal without an NVIDIA GPU; else install the driver, "
     "or let this container see it (NVIDIA_DRIVER_CAPABILITIES=utility)",
-    Reason.DRIVER_NOT_LOADED: "load the driver's kernel module (modprobe nvidia)",
-    Reason.VERSION_MISMATCH: "the driver was upgraded or downgraded: "
+    NoGpuReason.DRIVER_NOT_LOADED: "load the driver's kernel module (modprobe nvidia)",
+    NoGpuReason.VERSION_MISMATCH: "the driver was upgraded or downgraded: "
     "reload its kernel modules, or reboot",
-    Reason.NO_PERMISSION: "let the exporter's user open /dev/nvidia*",
-    Reason.NO_GPU: "check lspci and the kernel's log, or which devices this container can access",
-    Reason.OTHER: "see the kernel's log (dmesg | grep NVRM); "
+    NoGpuReason.NO_PERMISSION: "let the exporter's user open /dev/nvidia*",
+    NoGpuReason.NO_GPU: "check lspci and the kernel's log, "
+    "or which devices this container can access",
+    NoGpuReason.OTHER: "see the kernel's log (dmesg | grep NVRM); "
     "in a container that lost its devices, restart the container",
 }
 
@@ -33,16 +34,16 @@ ADVICE: Final = {
 class Problem:
     """One reason, with NVML's own *words*."""
 
-    reason: Reason
+    reason: NoGpuReason
     words: str
 
     def __str__(self) -> str:
         return f"no GPU can be read: {self.words}; {ADVICE[self.reason]}"
 
 
-NO_GPU_LISTED: Final = Problem(Reason.NO_GPU, "the driver lists none")
+NO_GPU_LISTED: Final = Problem(NoGpuReason.NO_GPU, "the driver lists none")
 
 
 def problem_of(failure: CallFailed) -> Problem:
     """Return what *failure* to open NVML means."""
-    return Problem(REASONS.get(failure.code, Reason.OTHER), str(failure))
+    return Problem(REASONS.get(failure.code, NoGpuReason.OTHER), str(failure))

@@ -11,7 +11,7 @@ from exporter.nvml.backoff import Backoff
 from exporter.nvml.calls import PROCESS_OBSOLETE, UNSUPPORTED, CallFailed, Calls
 from exporter.nvml.readings.one_call import READINGS, Reading
 from exporter.nvml.readings.query import Ask
-from exporter.nvml.readings.several_calls import Part
+from exporter.nvml.readings.several_calls import SubjectReader
 from exporter.nvml.sample import GpuSample
 
 LOST_CAP_SECONDS: Final = 300.0
@@ -34,8 +34,8 @@ class Gpu:
         index: int,
         calls: Calls,
         retry_seconds: float,
-        quick: Sequence[Part] = (),
-        slow: Sequence[Part] = (),
+        quick: Sequence[SubjectReader] = (),
+        slow: Sequence[SubjectReader] = (),
     ) -> None:
         self.index = index
         self._calls = calls
@@ -133,7 +133,7 @@ class Gpu:
         return False
 
 
-def _read_all(some_parts: Sequence[Part], ask: Ask) -> dict[str, Any]:
+def _read_all(some_parts: Sequence[SubjectReader], ask: Ask) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for part in some_parts:
         values |= part.read(ask, time.monotonic())

@@ -14,7 +14,7 @@ from exporter.nvml.backoff import Backoff
 from exporter.nvml.calls import PROCESS_OBSOLETE, CallFailed, Calls
 from exporter.nvml.readings import several_calls
 from exporter.nvml.readings.placement import Topology
-from exporter.nvml.sample import GpuSample, NodeSample, Reason
+from exporter.nvml.sample import GpuSample, NodeSample, NoGpuReason
 from exporter.nvml.timing import Timing
 from exporter.nvml.worker.driver_devices import BoundGpus
 from exporter.nvml.worker.events import XidEvents
@@ -32,11 +32,11 @@ EVENTS_EVERY: Final = 5
 NO_DRIVER_CAP_SECONDS: Final = 60.0
 
 
-class Superseded(Exception):
+class NeedsNewProcess(Exception):
     """This process can read no more; a new one can."""
 
 
-class Job(Generic[T]):
+class RepeatedJob(Generic[T]):
     """Work that may never return, run repeatedly in a thread, one run at a time."""
 
     def __init__(self, threads: Threads, work: Callable[[], T]) -> None:
@@ -68,12 +68,12 @@ class GpuJobs:
 
     def __init__(self, gpu: Gpu, threads: Threads, events: XidEvents | None) -> None:
         self._gpu = gpu
-        self._reading = Job(threads, gpu.read)
-        self._slow = Job(threads, gpu.read_slow)
+        self._reading = RepeatedJob(threads, gpu.read)
+        self._slow = RepeatedJob(threads, gpu.read_slow)
         self._events = (
             None
             if events is None
-            else Job(threads, lambda: _xid_fields(events.read(), XidSource.NVML))
+            else RepeatedJob(threads, lambda: _xid_fields(events.read(), XidSource.NVML))
         )
         self._starts = 0
 
@@ -131,17 +131,17 @@ class Driver:
     # Why there is no GPU, None if there is one.
     problem: Problem | None = None
     bound: BoundGpus | None = None
-    topology: Job[dict[int, dict[str, str]]] | None = None
+    topology: RepeatedJob[dict[int, dict[str, str]]] | None = None
 
 
-class Node:
+class NodeSampler:
     """Opens NVML once there is a driver, and samples its GPUs. One thread uses it."""
 
     def __init__(self, timing: Timing) -> None:
         self._timing = timing
         self._calls = Calls(timing.patience_seconds, timing.slow_seconds)
         self._threads = Threads()
-        self._opening = Job(self._threads, self._open)
+        self._opening = RepeatedJob(self._threads, self._open)
         # It has all of NVML's events and more; using only one source counts nothing twice.
         self._kmsg = open_kmsg(timing.path_kmsg)
         self._backoff = Backoff(timing.retry_seconds, NO_DRIVER_CAP_SECONDS)
@@ -152,8 +152,8 @@ class Node:
     def sample(self) -> NodeSample:
         """Read all GPUs and return within half an interval, whatever hangs.
 
-        Raise CallFailed if this process can read no more because of the driver, Superseded if a new
-        one is needed for another reason.
+        Raise CallFailed if this process can read no more because of the driver, NeedsNewProcess if
+        another one is needed for another reason.
         """
         deadline = time.monotonic() + self._timing.interval_seconds / 2
         self._compare_with_driver()
@@ -202,7 +202,7 @@ class Node:
         return self._driver is None or not self._driver.gpus
 
     def _compare_with_driver(self) -> None:
-        """Raise Superseded if the driver has added or removed a GPU, which NVML does not notice.
+        """Raise NeedsNewProcess if the driver has added or removed a GPU, unnoticed by NVML.
 
         Only this, not a timer, replaces the process for a lost GPU: a new process loses the
         counters of the healthy GPUs, and nvmlInit next to a sick GPU can hang, which hides them
@@ -213,7 +213,7 @@ class Node:
             return  # A new process might hang in the driver as well.
         if bound is not None and bound.have_changed():
             print("rankskew: the driver's GPUs have changed; NVML is reopened", file=sys.stderr)
-            raise Superseded
+            raise NeedsNewProcess
 
     def _open(self) -> None:
         bound = BoundGpus()  # Before NVML counts, so that a GPU added meanwhile shows as a change.
@@ -255,15 +255,15 @@ class Node:
         events = XidEvents(index, self._calls, retry) if self._kmsg is None else None
         return GpuJobs(self._gpu(index), self._threads, events)
 
-    def _topology(self, count: int) -> Job[dict[int, dict[str, str]]]:
+    def _topology(self, count: int) -> RepeatedJob[dict[int, dict[str, str]]]:
         topology = Topology(count, self._calls)
-        return Job(self._threads, lambda: topology.read(time.monotonic()))
+        return RepeatedJob(self._threads, lambda: topology.read(time.monotonic()))
 
     def _look_again_later(self, problem: Problem) -> None:
         seconds = self._backoff.next_seconds()
-        if problem.reason == Reason.VERSION_MISMATCH:
+        if problem.reason == NoGpuReason.VERSION_MISMATCH:
             if self._driver is not None:
-                raise Superseded  # This process keeps the library that it has loaded.
+                raise NeedsNewProcess  # This process keeps the library that it has loaded.
             seconds = NO_DRIVER_CAP_SECONDS
         self._open_again_at = time.monotonic() + seconds
         self._driver = Driver(problem=problem)

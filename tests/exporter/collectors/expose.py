@@ -16,3 +16,10 @@ def expose(collector: Collector) -> str:
 def series(page: str) -> list[str]:
     """Return the sample lines of *page*, without what the scrape adds for each collector."""
     return [line for line in page.splitlines() if not line.startswith(("#", "rankskew_collector_"))]
+
+
+def shown(collector: Collector, start: str = "") -> list[str]:
+    """Return the series of *collector* with such names; it must not have failed."""
+    page = expose(collector)
+    assert "rankskew_collector_success{" not in page or f'"{collector.name}"}} 1.0' in page
+    return [line for line in series(page) if line.startswith(start)]

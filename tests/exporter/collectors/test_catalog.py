@@ -9,7 +9,7 @@ from prometheus_client.samples import Sample
 
 from exporter.collectors import catalog
 from exporter.collectors.base import NotAvailable
-from exporter.collectors.catalog import COLLECTORS, Entry, Sources, makers
+from exporter.collectors.catalog import COLLECTORS, CatalogEntry, Sources, makers
 from exporter.collectors.gpu.readings import READINGS
 from exporter.collectors.node.files import Mounts
 from exporter.ingest.app import IngestCounts
@@ -98,7 +98,7 @@ def test_collector_switched_off_is_not_made() -> None:
     ids=lambda entry: entry.name,
 )
 def test_what_a_node_does_not_have_is_no_series_and_no_failure(
-    entry: Entry, nvml: NvmlSource
+    entry: CatalogEntry, nvml: NvmlSource
 ) -> None:
     """Without GPU, without a fresh sample, without ranks: whatever else runs there."""
     running = {10: process(10, torchrun(0))}

@@ -11,12 +11,12 @@ from exporter.evidence.sampler import Sampler
 from exporter.evidence.service import EvidenceService
 from exporter.listeners.peer import Peer
 from exporter.nvml.sample import GpuProcess, GpuSample, NodeSample, StuckCall
+from exporter.processes.background import WatchHangs
 from exporter.processes.cgroup_cost import CgroupCost
 from exporter.processes.host_watch import Followed, HostCost, HostWatch, Look, Who
 from exporter.processes.process import Process
 from exporter.processes.rank_cost import NANOSECONDS, Cost
-from exporter.processes.watch import WatchHangs
-from exporter.processes.worker_states import LateRank
+from exporter.processes.worker_states import LateRankProcess
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import HeldRank, RankStore
 from exporter.scrape.sampling import CollectorRun
@@ -84,7 +84,7 @@ class FakeWorkers:
     def __init__(self) -> None:
         self.states: Sequence[ThreadState] = ()
 
-    def follow(self, ranks: Sequence[LateRank]) -> None:
+    def follow(self, ranks: Sequence[LateRankProcess]) -> None:
         """Look at nothing."""
 
     def of(self, job_id: str, rank: int) -> Sequence[ThreadState]:

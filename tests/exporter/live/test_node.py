@@ -9,9 +9,9 @@ import pytest
 from exporter.live.node import PageNode
 from exporter.live.page import LiveView
 from exporter.nvml.sample import GpuProcess, GpuSample
+from exporter.processes.background import WatchHangs
 from exporter.processes.process import Process
 from exporter.processes.rank_gpus import RankJoin
-from exporter.processes.watch import WatchHangs
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from rank_probe.wire.snapshot import Snapshot

@@ -1,6 +1,5 @@
 """A fake driver that answers by function name, for tests of what one GPU is asked."""
 
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +21,7 @@ class Fails(Exception):
 class Driver(Calls):
     """Answers each function with *answers*: a value, a function of its arguments, or Fails.
 
-    What it has no answer for is not supported. *asked* counts the calls.
+    *asked* counts the calls.
     """
 
     def __init__(self, **answers: Any) -> None:
@@ -35,7 +34,7 @@ class Driver(Calls):
     ) -> Any:
         name = function.__name__
         self.asked[name] += 1
-        answer = self.answers.get(name, Fails())
+        answer = self.answers[name] if name in self.answers else self.otherwise(name)
         try:
             if isinstance(answer, Fails):
                 raise answer
@@ -43,28 +42,14 @@ class Driver(Calls):
         except Fails as failure:
             raise CallFailed(name, gpu, failure.code, "as the test wants") from None
 
+    def otherwise(self, name: str) -> Any:
+        """Return the answer of a function that *answers* lacks: it is not supported."""
+        return Fails()
+
+    def fail(self, *names: str, code: int) -> None:
+        """Let these functions fail from now on."""
+        self.answers |= dict.fromkeys(names, Fails(code))
+
     def opened(self) -> Ask:
         """Return the GPU as it is when it was just opened."""
         return Ask(0, "handle", self)
-
-
-class Failing(Calls, ABC):
-    """A driver whose functions in *codes* fail with that nvmlReturn_t; *asked* has every call."""
-
-    def __init__(self, **codes: int) -> None:
-        super().__init__(60.0, 60.0)
-        self.codes = codes
-        self.asked: list[str] = []
-
-    def __call__(
-        self, gpu: int | None, function: Callable[..., Any], *args: Any, **kwargs: Any
-    ) -> Any:
-        name = function.__name__
-        self.asked.append(name)
-        if name in self.codes:
-            raise CallFailed(name, gpu, self.codes[name], "as the test wants")
-        return self.value(name, gpu)
-
-    @abstractmethod
-    def value(self, name: str, gpu: int | None) -> Any:
-        """Return what the function *name* answers; may raise CallFailed."""

@@ -54,10 +54,11 @@ def test_replaced_gpu_is_not_expected_for_ever(tmp_path: Path) -> None:
     assert after.missing([]) == [B, C]
 
 
-def test_gpus_whose_place_is_unknown_do_not_replace_each_other() -> None:
-    """A GPU with an unknown PCI bus id has no place, and does not take another one's."""
+def test_gpus_whose_place_or_name_is_unknown_replace_nobody() -> None:
+    """A GPU without a PCI bus id has no place; one lost before it was opened is not learnt yet."""
     expected = seen(None, GpuSample(0, up=True, uuid=A))
-    expected.see(sample(GpuSample(0, up=True, uuid=B)))
+    for each in (GpuSample(0, up=True, uuid=B), GpuSample(0, up=False)):
+        expected.see(sample(each))
 
     assert expected.number == 2
 
@@ -81,11 +82,6 @@ def test_given_number_wins(tmp_path: Path, number: int, missing: list[str]) -> N
 
     assert expected.number == number
     assert expected.missing([gpu(A)]) == missing
-
-
-def test_gpu_that_cannot_say_who_it_is_is_not_learnt() -> None:
-    """A GPU lost before it was opened has no UUID and is not expected yet."""
-    assert seen(None, GpuSample(0, up=False)).number is None
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"gpus": {"GPU-a": 1}}', "\xff"])

@@ -187,13 +187,15 @@ def test_broken_gpu(supervise: Supervise, scenario: Scenario, name: str, line: s
 
 
 def test_driver_that_crashed_once(supervise: Supervise, scenario: Scenario) -> None:
-    """After a crash all is as it was, but for the count of restarts."""
+    """Ten seconds after a crash all is as it was, but for the count of restarts."""
     supervisor = supervise(PATIENT)
     wait_until_complete(supervisor)
+    begun = time.monotonic()
     scenario.play("nvmlDeviceGetTemperature 1 crash")
     wait_for(lambda: supervisor.worker_restarts > 0)
     scenario.play()
     wait_for(lambda: supervisor.worker_up and ups(supervisor) == [True, True])
+    assert time.monotonic() - begun < 10
     wait_until_complete(supervisor)
 
     text = assert_becomes_fixture(supervisor, "segfault")

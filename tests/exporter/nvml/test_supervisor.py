@@ -1,17 +1,16 @@
+"""A worker on the stub of the library: what its GPUs and its process do wrong hides nobody."""
+
 import logging
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from exporter.nvml import supervisor as supervisor_module
-from exporter.nvml.process import WorkerProcess
-from exporter.nvml.sample import NodeSample
-from exporter.nvml.supervisor import NvmlSupervisor
+from tests import nvmlstub
 from tests.exporter.nvml.stub import (
     ONLY_SAMPLED_PCIE,
     PATIENT,
@@ -25,17 +24,6 @@ from tests.exporter.nvml.stub import (
     wait_for_sample,
 )
 from tests.exporter.tried_again import tried_again
-
-
-def test_node_without_driver_has_a_worker_and_no_gpu(tmp_path: Path) -> None:
-    """No GPU and no driver is a normal node: nothing fails and nothing is restarted."""
-    with supervised(PATIENT, {"LD_LIBRARY_PATH": str(tmp_path)}) as supervisor:
-        sample = wait_for_sample(supervisor, lambda sample: sample.gpus_visible is not None)
-
-        assert sample.gpus_visible == 0
-        assert sample.gpus == ()
-        assert supervisor.worker_up
-        assert supervisor.worker_restarts == 0
 
 
 def test_lost_gpu_hides_nobody_and_comes_back(supervise: Supervise, scenario: Scenario) -> None:
@@ -111,22 +99,6 @@ def test_hang_while_nvml_opens_is_mended(supervise: Supervise, scenario: Scenari
     wait_for(lambda: ups(supervisor) == [True, True])
 
 
-def test_crash_in_the_driver_is_mended(supervise: Supervise, scenario: Scenario) -> None:
-    """A segmentation fault kills the worker only, and a new one is there within ten seconds."""
-    supervisor = supervise(PATIENT)
-    wait_for(lambda: ups(supervisor) == [True, True])
-    first = supervisor.worker_pid
-
-    begun = time.monotonic()
-    scenario.play("nvmlDeviceGetTemperature 0 crash")
-    wait_for(lambda: supervisor.worker_pid != first)
-    scenario.play()
-    wait_for(lambda: supervisor.worker_up and supervisor.worker_pid != first)
-
-    assert time.monotonic() - begun < 10
-    assert supervisor.worker_restarts >= 1
-
-
 @tried_again
 def test_worker_ended_from_outside_is_no_alarm(
     supervise: Supervise, caplog: pytest.LogCaptureFixture
@@ -160,9 +132,6 @@ def test_silent_worker_is_replaced_and_its_last_sample_is_not_served(
 
     os.kill(first, signal.SIGSTOP)
     wait_for(lambda: supervisor.latest() is None)
-    age = supervisor.seconds_since_sample
-    assert age is not None
-    assert age >= 0.7
     assert not supervisor.worker_up
     wait_for(lambda: ups(supervisor) == [True, True])
 
@@ -203,122 +172,71 @@ def test_sleep_in_the_kernel_is_left_alone(
     assert supervisor.worker_up
 
 
-class Unkillable(WorkerProcess):
-    """A worker that ends at once but stays, whatever is done to it, until it is *released*."""
-
-    released = False
-    started = 0
-
-    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
-        self.pid = 0
-        Unkillable.started += 1
-
-    def read_lines(self, timeout_seconds: float, wake: int) -> list[bytes] | None:
-        return None
-
-    def end(self, seconds: float = 0.0) -> int | None:
-        return None
-
-    def is_running(self) -> bool:
-        return not Unkillable.released
+def has_open(path: Path) -> bool:
+    """Whether any process has the file *path* open."""
+    for file in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            if file.readlink() == path:
+                return True
+        except OSError:
+            continue  # It has ended meanwhile.
+    return False
 
 
-def test_worker_that_cannot_be_killed_is_not_joined_by_another(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@tried_again
+def test_released_gpus_are_open_in_no_process(library: Path, tmp_path: Path) -> None:
+    """For as long as it is asked no process has the device files, and no sample is served."""
+    device = tmp_path / "nvidia0"
+    device.touch()
+    mark = tmp_path / "shut-down"
+    environment = nvmlstub.environment(library) | {
+        "STUB_DEVICE": str(device),
+        "STUB_SHUTDOWN_MARK": str(mark),
+    }
+    with supervised(PATIENT, environment) as supervisor:
+        wait_for(lambda: ups(supervisor) == [True, True])
+        assert has_open(device)
+
+        supervisor.release(600)
+        wait_for(lambda: supervisor.released)
+        assert not has_open(device)
+        assert mark.exists()
+        assert supervisor.latest() is None
+        assert (supervisor.worker_pid, supervisor.worker_up) == (None, False)
+
+        supervisor.resume()
+        wait_for(lambda: ups(supervisor) == [True, True])
+        assert not supervisor.released
+        assert supervisor.worker_restarts == 0
+
+
+def test_release_does_not_wait_for_a_silent_worker(
+    library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There is never more than one worker asleep in the driver, and stopping does not wait."""
-    monkeypatch.setattr(supervisor_module, "ABANDONED_POLL_SECONDS", 0.01)
-    supervisor = NvmlSupervisor(PATIENT, restart_seconds=0.01, launch=Unkillable)
-    supervisor.start()
-    try:
-        wait_for(lambda: "cannot be killed" in caplog.text)
-        time.sleep(0.3)
-        assert Unkillable.started == 1
-
-        Unkillable.released = True
-        wait_for(lambda: Unkillable.started >= 2)
-        Unkillable.released = False
-    finally:
-        begun = time.monotonic()
-        supervisor.stop()
-    assert time.monotonic() - begun < 5
-
-
-class Foreign(WorkerProcess):
-    """A worker of another version of this package."""
-
-    def read_lines(self, timeout_seconds: float, wake: int) -> list[bytes] | None:
-        return [b'{"gpus":[],"stuck_call":null,"a_field_of_next_year":1}']
-
-
-def test_line_of_another_version_is_a_failure_not_a_crash(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """After an upgrade under a running exporter the log says what to do, again and again."""
-    environment = {"LD_LIBRARY_PATH": str(tmp_path)}
-    supervisor = NvmlSupervisor(PATIENT, environment, restart_seconds=0.05, launch=Foreign)
-    supervisor.start()
-    try:
-        wait_for(lambda: supervisor.worker_restarts >= 2)
-    finally:
-        supervisor.stop()
-
-    assert "for example after an upgrade without a restart of the exporter" in caplog.text
-    assert supervisor.latest() is None
-
-
-def fails_to_start(arguments: Sequence[str], environment: Mapping[str, str]) -> WorkerProcess:
-    raise OSError("no more processes")
-
-
-def test_machine_that_cannot_start_a_process_is_asked_again(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Not even a full process table ends the supervision."""
-    supervisor = NvmlSupervisor(PATIENT, restart_seconds=0.05, launch=fails_to_start)
-    supervisor.start()
-    try:
-        wait_for(lambda: supervisor.worker_restarts >= 2)
-    finally:
-        supervisor.stop()
-
-    assert "cannot be started: no more processes" in caplog.text
-    assert not supervisor.worker_up
-
-
-def test_stop_leaves_no_process(supervise: Supervise, tmp_path: Path) -> None:
-    """After stop() the worker is gone and no sample is served as if it were there."""
-    with supervised(PATIENT, {"LD_LIBRARY_PATH": str(tmp_path)}) as supervisor:
-        wait_for(lambda: supervisor.worker_up)
+    """A worker that is stopped, or hangs, is ended at once, not when its patience is over."""
+    monkeypatch.setattr(supervisor_module, "LET_GO_SECONDS", 0.1)
+    with supervised(PATIENT, nvmlstub.environment(library)) as supervisor:
+        wait_for(lambda: ups(supervisor) == [True, True])
         pid = supervisor.worker_pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        begun = time.monotonic()
+        supervisor.release(600)
+        wait_for(lambda: supervisor.released)
 
+        assert time.monotonic() - begun < PATIENT.patience_seconds / 2
+
+
+def test_exporter_ends_in_seconds_while_a_call_hangs(library: Path, scenario: Scenario) -> None:
+    """SIGTERM is not held up by a GPU that hangs, and the worker is gone after it."""
+    environment = nvmlstub.environment(library, scenario=scenario.path)
+    with supervised(PATIENT, environment) as supervisor:
+        wait_for(lambda: ups(supervisor) == [True, True])
+        pid = supervisor.worker_pid
+        scenario.play("nvmlDeviceGetPowerUsage 1 hang")
+        time.sleep(0.3)
+        begun = time.monotonic()
+
+    assert time.monotonic() - begun < 5
     assert not Path(f"/proc/{pid}").exists()
     assert not supervisor.worker_up
-
-
-class ShortLived(WorkerProcess):
-    """A worker that says one good line and ends, without being a process."""
-
-    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
-        self.pid = 0
-        self._left: list[list[bytes]] = [[NodeSample(1.0, 0).to_json()]]
-
-    def read_lines(self, timeout_seconds: float, wake: int) -> list[bytes] | None:
-        return self._left.pop() if self._left else None
-
-    def end(self, seconds: float = 0.0) -> int | None:
-        return 1
-
-
-def test_failures_long_past_do_not_make_the_next_restart_late(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A worker that was well long enough is replaced as quickly as the first one."""
-    monkeypatch.setattr(supervisor_module, "WELL_SECONDS", 0.0)
-    supervisor = NvmlSupervisor(PATIENT, restart_seconds=0.01, launch=ShortLived)
-    supervisor.start()
-    try:
-        # Were the wait still doubled, the twentieth restart would come after three hours.
-        wait_for(lambda: supervisor.worker_restarts >= 20)
-    finally:
-        supervisor.stop()

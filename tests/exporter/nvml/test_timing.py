@@ -1,5 +1,8 @@
+"""How often the worker reads, and how long is waited for it and after its failures."""
+
 import pytest
 
+from exporter.nvml.backoff import Backoff
 from exporter.nvml.process import END_SECONDS
 from exporter.nvml.timing import Timing
 
@@ -32,3 +35,12 @@ def test_wrong_flag_ends_the_worker_with_status_2(capsys: pytest.CaptureFixture[
 
     assert end.value.code == 2
     assert "invalid float value: 'often'" in capsys.readouterr().err
+
+
+def test_wait_doubles_up_to_the_cap_and_starts_anew_after_success() -> None:
+    """What always fails costs little; what works again is tried at once."""
+    backoff = Backoff(first_seconds=1.0, cap_seconds=5.0)
+
+    assert [backoff.next_seconds() for _ in range(5)] == [1.0, 2.0, 4.0, 5.0, 5.0]
+    backoff.reset()
+    assert backoff.next_seconds() == 1.0

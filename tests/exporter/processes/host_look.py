@@ -19,7 +19,7 @@ import psutil
 from exporter.processes import usage
 from exporter.processes.host_watch import INTERVAL_SECONDS, Followed, HostWatch
 from exporter.processes.process import Process
-from exporter.processes.worker_states import LateRank, WorkerStates
+from exporter.processes.worker_states import LateRankProcess, WorkerStates
 
 PROC: Final = Path("/proc")
 LOOKS: Final = 15
@@ -89,7 +89,7 @@ def started(ranks: int, workers: int) -> Iterator[list[int]]:
 
 def _worker_milliseconds(rank: int) -> float:
     states = WorkerStates(PROC)
-    states.follow([LateRank("j", 0, rank)])
+    states.follow([LateRankProcess("j", 0, rank)])
     took = []
     for _ in range(LOOKS):
         time.sleep(0.2)

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from exporter.listeners.peer import Peer
+from exporter.processes.background import WatchHangs
 from exporter.processes.host_watch import HURRIED_SECONDS, Followed, HostWatch, to_follow
 from exporter.processes.process import Process
 from exporter.processes.rank_gpus import RankOnGpu
-from exporter.processes.watch import WatchHangs
 from exporter.ranks.store import HeldRank
 from tests.exporter.fake_proc import FakeProc, process, torchrun
 from tests.exporter.nvml.stub import wait_for
@@ -99,13 +99,6 @@ def test_limit_is_shared_and_what_it_leaves_out_is_counted(fake: FakeProc) -> No
     assert look.left_out == 101 - 5
 
 
-def test_rank_without_a_gpu_is_found_by_the_id_that_it_reports(fake: FakeProc) -> None:
-    """A job on CPUs, or a node whose driver does not answer, has costs too."""
-    started(fake, torchrun(0))
-
-    assert cpu(watching(fake, reporting())) == {"0": 7}
-
-
 def started(fake: FakeProc, environment: dict[str, str], **changes: Any) -> None:
     """Write the process PID of user 1000, which was started with *environment*."""
     fake.add(PID, environment, **changes)
@@ -136,19 +129,16 @@ def test_process_that_may_be_another_is_not_believed(
     assert cpu(watching(fake, reporting(owner))) == {}
 
 
-def test_process_that_hides_its_variables_is_not_believed(fake: FakeProc) -> None:
-    """Without the right to see them, the exporter cannot tell whose process it is."""
+@pytest.mark.parametrize("owner", [USER, None], ids=["user", "TCP"])
+def test_rank_without_a_gpu_is_found_by_the_id_that_it_reports(
+    fake: FakeProc, owner: Peer | None
+) -> None:
+    """A job on CPUs has costs too. Over TCP only its launcher's variables, if seen, prove it."""
     started(fake, torchrun(0))
+    assert cpu(watching(fake, reporting(owner))) == {"0": 7}
     fake.hide_environment(PID)
 
-    assert cpu(watching(fake, reporting())) == {}
-
-
-def test_rank_over_tcp_is_known_by_its_launcher(fake: FakeProc) -> None:
-    """Its user is not known, but its process was started as this rank of this job."""
-    started(fake, torchrun(0))
-
-    assert cpu(watching(fake, reporting(None))) == {"0": 7}
+    assert cpu(watching(fake, reporting(owner))) == {}
 
 
 def test_ranks_are_followed_once_each() -> None:
@@ -188,20 +178,6 @@ def test_look_that_does_not_return_is_an_error(
             watch.latest()
     finally:
         watch.stop()
-
-
-def test_watch_looks_by_itself_until_it_is_stopped(fake: FakeProc) -> None:
-    """Between start and stop a rank that is followed is found without being asked for."""
-    watch = HostWatch(fake.path, fake.path.parent / "sys", interval_seconds=0.01)
-    watch.start()
-    fake.use(10)
-    watch.follow([on_gpu(0, 10)])
-    wait_for(lambda: watch.latest() is not None)
-    watch.stop()
-
-    thread = watch._thread
-    assert thread is not None
-    wait_for(lambda: not thread.is_alive())
 
 
 def test_watch_hurries_at_once_while_a_rank_is_late(fake: FakeProc) -> None:

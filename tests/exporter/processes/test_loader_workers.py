@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.processes.loader_workers import loader_workers
+from exporter.processes.worker_states import loader_workers
 
 RANK = 10
 PROGRAM = b"python\0train.py\0"

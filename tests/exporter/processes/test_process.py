@@ -64,43 +64,30 @@ def test_what_cannot_be_read_is_absent(fake: FakeProc) -> None:
     assert (process.namespace_pid, process.has_own_hostname) == (None, None)
 
 
-def test_known_process_is_not_asked_for_its_environment_again(fake: FakeProc) -> None:
-    """The environment is read once; what may change is read each time."""
-    fake.add(PID, TORCHRUN, cpus="0-3")
+@pytest.mark.parametrize(
+    ("hidden", "start", "environment"),
+    [
+        (False, 1000, TORCHRUN),  # It is read once; what may change is read each time.
+        (True, 1000, {"RANK": "0"}),  # A right that is given later is used.
+        (False, 2000, {"RANK": "0"}),  # A process id that is used again is another process.
+    ],
+)
+def test_known_process_is_not_asked_for_its_environment_again(
+    fake: FakeProc, hidden: bool, start: int, environment: dict[str, str]
+) -> None:
+    fake.add(PID, TORCHRUN, cpus="0-3", start=1000)
+    if hidden:
+        fake.hide_environment(PID)
     proc = Proc(fake.path)
     first = proc.process(PID)
-    fake.add(PID, {"RANK": "0"}, cpus="2")
+    if hidden:
+        (fake.path / str(PID) / "environ").rmdir()
+    fake.add(PID, {"RANK": "0"}, cpus="2", start=start)
     second = proc.process(PID, first)
 
     assert second is not None
-    assert second.environment == TORCHRUN
+    assert (second.environment, second.start_ticks) == (environment, start)
     assert second.cpus == frozenset({2})
-
-
-def test_environment_that_could_not_be_read_is_tried_again(fake: FakeProc) -> None:
-    """A right that is given later is used."""
-    fake.add(PID)
-    fake.hide_environment(PID)
-    proc = Proc(fake.path)
-    first = proc.process(PID)
-    (fake.path / str(PID) / "environ").rmdir()
-    fake.set_environment(PID, TORCHRUN)
-    second = proc.process(PID, first)
-
-    assert second is not None
-    assert second.environment == TORCHRUN
-
-
-def test_reused_process_id_is_another_process(fake: FakeProc) -> None:
-    """The environment of the one before is not taken for that of the next."""
-    fake.add(PID, TORCHRUN, start=1000)
-    proc = Proc(fake.path)
-    first = proc.process(PID)
-    fake.add(PID, {"RANK": "0"}, start=2000)
-    second = proc.process(PID, first)
-
-    assert second is not None
-    assert (second.environment, second.start_ticks) == ({"RANK": "0"}, 2000)
 
 
 def test_process_that_is_replaced_while_it_is_read_is_none(

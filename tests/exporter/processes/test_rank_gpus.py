@@ -91,122 +91,105 @@ def test_process_that_says_no_valid_rank_is_none(environment: dict[str, str] | N
     assert ranks(node(gpu(0, (7, 1))), process(7, environment)) == []
 
 
-def test_rank_with_contexts_on_two_gpus_is_where_its_memory_is() -> None:
-    """A rank that forgot to set its device leaves a context on GPU 0; its work is elsewhere."""
-    nvml = node(gpu(0, (10, 9), (11, 5)), gpu(1, (11, 5)), gpu(2, (11, 9)))
-    found = ranks(nvml, process(10, torchrun(0)), process(11, torchrun(1)))
-
-    assert where(found) == {0: ("GPU-0", "environ"), 1: ("GPU-2", "environ")}
+RANKS = tuple(process(10 + rank, torchrun(rank)) for rank in range(3))
 
 
-def test_without_memory_the_local_rank_decides() -> None:
-    """If NVML does not report process memory, the GPU with the local rank's number is taken."""
-    nvml = node(gpu(0, (12, None)), gpu(2, (12, None)))
-
-    assert where(ranks(nvml, process(12, torchrun(2)))) == {2: ("GPU-2", "environ")}
-
-
-def test_helper_that_inherited_the_rank_does_not_double_it() -> None:
-    """A rank's own child on another GPU is not a second rank."""
-    nvml = node(gpu(0, (10, 9)), gpu(1, (20, 1)))
-    found = ranks(nvml, process(10, torchrun(0)), process(20, torchrun(0), ancestors=(10,)))
-
-    assert where(found) == {0: ("GPU-0", "environ")}
-
-
-def test_two_ranks_on_one_gpu_are_both_there() -> None:
-    """A GPU that is shared by mistake can be counted."""
-    nvml = node(gpu(0, (10, 5), (11, 5)))
-    found = ranks(nvml, process(10, torchrun(0)), process(11, torchrun(1)))
-
-    assert where(found) == {0: ("GPU-0", "environ"), 1: ("GPU-0", "environ")}
+@pytest.mark.parametrize(
+    ("nvml", "processes", "found"),
+    [
+        # A rank that forgot to set its device leaves a context on GPU 0; its work is elsewhere.
+        (
+            node(gpu(0, (10, 9), (11, 5)), gpu(1, (11, 5)), gpu(2, (11, 9))),
+            RANKS[:2],
+            {0: "GPU-0", 1: "GPU-2"},
+        ),
+        # If NVML does not report memory, the GPU with the local rank's number is taken.
+        (node(gpu(0, (12, None)), gpu(2, (12, None))), RANKS[2:], {2: "GPU-2"}),
+        # A rank's own child on another GPU is not a second rank.
+        (
+            node(gpu(0, (10, 9)), gpu(1, (20, 1))),
+            [RANKS[0], process(20, torchrun(0), ancestors=(10,))],
+            {0: "GPU-0"},
+        ),
+        # A GPU that is shared by mistake can be counted.
+        (node(gpu(0, (10, 5), (11, 5))), RANKS[:2], {0: "GPU-0", 1: "GPU-0"}),
+    ],
+    ids=["contexts on two", "no memory", "helper", "two ranks on one"],
+)
+def test_rank_is_on_the_gpu_where_it_works(
+    nvml: FixedNvml, processes: Sequence[Process], found: dict[int, str]
+) -> None:
+    assert where(ranks(nvml, *processes)) == {
+        rank: (uuid, "environ") for rank, uuid in found.items()
+    }
 
 
 def test_probe_wins_and_the_rank_is_there_once() -> None:
     """The GPU that the probe names, its peer group, and its process by the container's pid."""
     nvml = node(gpu(0, (10, 9)), gpu(1, (10, 1)))
     rank = pushed("GPU-1", pid=7, peer_group="pp0", job_id="llama", rank=0)
-    found = ranks(nvml, process(10, torchrun(0), namespace_pid=7), held=[(rank, USER)])
+    inside = process(10, torchrun(0), namespace_pid=7)
+    found = ranks(nvml, inside, held=[(rank, USER)])
 
     assert where(found) == {0: ("GPU-1", "probe")}
-    assert (found[0].peer_group, found[0].gpu, found[0].process) == (
-        "pp0",
-        nvml.sample.gpus[1] if nvml.sample else None,
-        process(10, torchrun(0), namespace_pid=7),
-    )
+    assert (found[0].peer_group, found[0].process) == ("pp0", inside)
+    assert found[0].gpu is not None
+    assert found[0].gpu.index == 1
 
 
-def test_probe_serves_where_no_process_can_be_seen() -> None:
-    """Without the node's process ids a rank with the probe still has its GPU, but no process."""
-    found = ranks(node(gpu(0, (404, 1))), held=[(pushed("GPU-0"), None)])
+@pytest.mark.parametrize(
+    ("nvml", "processes", "rank", "place"),
+    [
+        # Without the node's process ids, or NVML, the probe's word is all that there is.
+        (node(gpu(0, (404, 1))), [], pushed("GPU-0"), ("GPU-0", "probe")),
+        (NO_SAMPLE, [], pushed("GPU-x"), ("GPU-x", "probe")),
+        # The process names the GPU until the probe does, at its first step, or where the probe's
+        # name is that of a MIG instance, and not of a GPU whose readings are to be had.
+        (node(gpu(3, (10, 1))), RANKS[:1], pushed("", pid=10), ("GPU-3", "environ")),
+        (node(gpu(3, (10, 1))), RANKS[:1], pushed("GPU-part", pid=10), ("GPU-3", "environ")),
+        # On the CPU, or before it uses its GPU, it is on none.
+        (node(gpu(0)), [], pushed(""), None),
+        # A snapshot of a process that has ended does not hide the one that trains now.
+        (
+            node(gpu(1, (20, 1))),
+            [process(20, torchrun(0))],
+            pushed("GPU-0", pid=10),
+            ("GPU-1", "environ"),
+        ),
+        # Of a finished rank neither the last report nor the rest of its process is training; a job
+        # that restarts under its old name is on its GPU at once.
+        (node(gpu(0, (10, 1))), RANKS[:1], pushed("GPU-0", pid=10, finished=True), None),
+        (
+            node(gpu(0, (10, 1)), gpu(1, (20, 1))),
+            [RANKS[0], process(20, torchrun(0))],
+            pushed("GPU-0", pid=10, finished=True),
+            ("GPU-1", "environ"),
+        ),
+    ],
+)
+def test_probe_and_process_complete_one_another(
+    nvml: FixedNvml, processes: list[Process], rank: Snapshot, place: tuple[str, str] | None
+) -> None:
+    found = ranks(nvml, *processes, held=[(rank, USER)])
 
-    assert where(found) == {0: ("GPU-0", "probe")}
-    assert found[0].process is None
+    assert where(found) == ({} if place is None else {0: place})
 
 
-def test_probe_serves_where_nvml_does_not() -> None:
-    """A GPU that NVML does not list has no index, but the rank and its UUID are exposed."""
-    found = ranks(NO_SAMPLE, held=[(pushed("GPU-x"), None)])
+def test_rank_has_the_names_of_its_probe_and_no_process_that_cannot_be_seen() -> None:
+    unseen = ranks(NO_SAMPLE, held=[(pushed("GPU-x"), None)])
+    named = ranks(node(gpu(3, (10, 1))), *RANKS[:1], held=[(pushed("", pid=10), USER)])
 
-    assert where(found) == {0: ("GPU-x", "probe")}
-    assert found[0].gpu is None
-
-
-def test_process_names_the_gpu_until_the_probe_does() -> None:
-    """Before its first step the probe knows no GPU; the rank's names are the probe's already."""
-    rank = pushed("", pid=10, peer_group="all")
-    found = ranks(node(gpu(3, (10, 1))), process(10, torchrun(0)), held=[(rank, USER)])
-
-    assert where(found) == {0: ("GPU-3", "environ")}
-    assert found[0].peer_group == "all"
-
-
-def test_process_names_the_gpu_where_the_probes_name_is_not_nvmls() -> None:
-    """CUDA calls a MIG instance otherwise than NVML does its GPU, whose readings are to be had."""
-    rank = pushed("GPU-of-an-instance", pid=10)
-    found = ranks(node(gpu(3, (10, 1))), process(10, torchrun(0)), held=[(rank, USER)])
-
-    assert where(found) == {0: ("GPU-3", "environ")}
-
-
-def test_rank_that_nobody_places_is_left_out() -> None:
-    """A rank on the CPU, or before it uses its GPU, is on none."""
-    assert ranks(node(gpu(0)), held=[(pushed(""), USER)]) == []
+    assert (unseen[0].process, unseen[0].gpu) == (None, None)
+    assert named[0].peer_group == "all"
 
 
 def test_spawned_rank_is_found_by_its_process_id() -> None:
     """Ranks that mp.spawn started have no variables; the probe's process id finds them."""
     rank = pushed("GPU-0", pid=10)
-    found = ranks(
-        node(gpu(0, (9, 1), (10, 1))), process(9, {}), process(10, {}), held=[(rank, USER)]
-    )
+    both = (process(9, {}), process(10, {}))
+    found = ranks(node(gpu(0, (9, 1), (10, 1))), *both, held=[(rank, USER)])
 
     assert [each.process and each.process.pid for each in found] == [10]
-
-
-def test_later_run_without_the_probe_replaces_what_the_former_left() -> None:
-    """A snapshot of a process that has ended does not hide the one that trains now."""
-    rank = pushed("GPU-0", pid=10)
-    found = ranks(node(gpu(1, (20, 1))), process(20, torchrun(0)), held=[(rank, USER)])
-
-    assert where(found) == {0: ("GPU-1", "environ")}
-
-
-def test_finished_rank_is_on_no_gpu() -> None:
-    """Neither what it reported last nor the rest of its process is training."""
-    rank = pushed("GPU-0", pid=10, finished=True)
-    found = ranks(node(gpu(0, (10, 1))), process(10, torchrun(0)), held=[(rank, USER)])
-
-    assert found == []
-
-
-def test_next_run_is_found_while_the_finished_one_still_ends() -> None:
-    """A job that restarts under its old name is on its GPU at once."""
-    rank = pushed("GPU-0", pid=10, finished=True)
-    both = (process(10, torchrun(0)), process(20, torchrun(0)))
-    found = ranks(node(gpu(0, (10, 1)), gpu(1, (20, 1))), *both, held=[(rank, USER)])
-
-    assert where(found) == {0: ("GPU-1", "environ")}
 
 
 def test_nobody_takes_another_users_rank() -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from exporter.nvml.sample import GpuProcess, GpuSample
+from exporter.processes.background import WatchHangs
 from exporter.processes.process import Proc
-from exporter.processes.watch import NOT_READABLE, NOT_THERE, ProcessWatch, WatchHangs
+from exporter.processes.watch import NOT_READABLE, NOT_THERE, ProcessWatch
 from tests.exporter.fake_proc import TORCHRUN, FakeProc
 from tests.exporter.nvml.fixed import NO_DRIVER, NO_SAMPLE, FixedNvml, node
 from tests.exporter.nvml.stub import wait_for
@@ -38,41 +39,27 @@ def test_node_where_nothing_runs_on_a_gpu_is_not_looked_at(
     assert caplog.messages == []
 
 
-def test_listed_processes_are_found(fake: FakeProc) -> None:
-    """Those on a GPU are there, those that are gone or not listed are not."""
+def test_listed_processes_are_found_and_remembered(
+    fake: FakeProc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that are gone or not listed are not there. An environment is read at the first look.
+
+    Reading one may have to wait for its process, so not even an NVML that does not answer, as while
+    its worker is new or hangs, makes each be read again.
+    """
     for pid in (7, 8, 9):
         fake.add(pid, TORCHRUN)
     watch = ProcessWatch(gpus_with(7, 8, 404), Proc(fake.path))
     watch.look()
-
     assert set(watch.processes()) == {7, 8}
-    assert watch.processes()[7].environment == TORCHRUN
-
-
-def test_environment_is_read_at_the_first_look(fake: FakeProc) -> None:
-    """Reading an environment may have to wait for its process, so it is not done every time."""
-    fake.add(7, TORCHRUN)
-    watch = ProcessWatch(gpus_with(7), Proc(fake.path))
-    watch.look()
     fake.set_environment(7, {"RANK": "0"})
-    watch.look()
-
-    assert watch.processes()[7].environment == TORCHRUN
-
-
-def test_processes_are_remembered_while_nvml_does_not_answer(
-    fake: FakeProc, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A new worker, or one that hangs, does not make every environment be read again."""
-    fake.add(7, TORCHRUN)
-    fake.add(8, TORCHRUN)
-    watch = ProcessWatch(gpus_with(7, 8), Proc(fake.path))
     watch.look()
     monkeypatch.setattr(watch, "_nvml", NO_SAMPLE)
     (fake.path / "8" / "stat").unlink()
     watch.look()
 
     assert set(watch.processes()) == {7}
+    assert watch.processes()[7].environment == TORCHRUN
 
 
 def test_exporter_that_sees_no_process_is_told_once(

@@ -13,7 +13,7 @@ import pytest
 
 from exporter.causes.model import ThreadState
 from exporter.processes.worker_look import Pipes, WatchedWorker
-from exporter.processes.worker_states import LateRank, WorkerStates
+from exporter.processes.worker_states import LateRankProcess, WorkerStates
 from tests.exporter.nvml.stub import wait_for
 
 LOADER = "Corpus.__getitem__ (corpus.py:30)"
@@ -50,7 +50,7 @@ def states(work: str, step_seconds: float = 0.0) -> Iterator[WorkerStates]:
     try:
         assert rank.stdout is not None
         rank.stdout.readline()
-        found.follow([LateRank("llama", 3, rank.pid, LOADER)])
+        found.follow([LateRankProcess("llama", 3, rank.pid, LOADER)])
         found.start()
         yield found
     finally:
@@ -114,7 +114,7 @@ def test_rank_without_workers_has_no_states() -> None:
     found = WorkerStates(Path("/proc"))
     found.look()
     assert found.of("llama", 3) == ()
-    found.follow([LateRank("llama", 3, os.getpid()), LateRank("llama", 4, 2**22)])
+    found.follow([LateRankProcess("llama", 3, os.getpid()), LateRankProcess("llama", 4, 2**22)])
     for _ in range(20):
         found.look()
     assert found.of("llama", 3) == found.of("llama", 4) == ()
@@ -127,8 +127,8 @@ def test_ranks_that_are_no_longer_late_are_forgotten() -> None:
         first(found)
         found.follow([])
         wait_for(lambda: not found.of("llama", 3), seconds=10)
-        wait_for(lambda: not found._followed_any.is_set())
-        found.follow([LateRank("llama", 5, os.getpid())])
+        wait_for(lambda: not found._ranks)
+        found.follow([LateRankProcess("llama", 5, os.getpid())])
         wait_for(lambda: looks_at(found) > 1, seconds=10)
 
 

@@ -2,21 +2,21 @@
 
 import pytest
 
-from exporter.processes.worker_window import LEAST_LOOKS, MOST_LOOKS, Look, WorkerWindow
+from exporter.processes.worker_window import LEAST_LOOKS, MOST_LOOKS, WorkerLook, WorkerWindow
 from rank_probe.lines.system_calls import CPU_QUEUE, DISK, LOCK, RUNNING, SLEEP, Wait
 
 
-def shares(*looks: Look) -> dict[Wait, float]:
+def shares(*looks: WorkerLook) -> dict[Wait, float]:
     window = WorkerWindow()
     for look in looks:
         window.add(look)
     return {wait: round(share, 3) for wait, share in window.shares().items()}
 
 
-def looks(*waits: Wait | None, running: float = 0.0, queue: float = 0.0) -> list[Look]:
+def looks(*waits: Wait | None, running: float = 0.0, queue: float = 0.0) -> list[WorkerLook]:
     """Return a look a second; None is idle. It runs and queues for these shares of the time."""
     return [
-        Look(at, at * running, at * queue, at * running, wait, is_idle=wait is None)
+        WorkerLook(at, at * running, at * queue, at * running, wait, is_idle=wait is None)
         for at, wait in enumerate(waits)
     ]
 
@@ -51,7 +51,7 @@ def test_mounts_are_told_apart_and_links_are_not() -> None:
 
 def test_work_of_its_other_threads_is_its_own() -> None:
     """A decoder with threads keeps the main thread waiting for a lock."""
-    waiting = [Look(at, 0.0, 0.0, 0.7 * at, Wait(LOCK)) for at in range(10)]
+    waiting = [WorkerLook(at, 0.0, 0.0, 0.7 * at, Wait(LOCK)) for at in range(10)]
 
     assert shares(*waiting) == {Wait(RUNNING): 0.7, Wait(LOCK): 0.3}
 

@@ -1,87 +1,23 @@
 """A GPU's faults are told to each rank on it, by its node's name, only while they last."""
 
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from exporter.collectors.gpu.faults import GpuFaultsCollector
 from exporter.nvml.expected import ExpectedGpus
 from exporter.nvml.sample import (
     GpuProcess,
     GpuSample,
     MigDevice,
     NodeSample,
-    NvmlSource,
-    Reason,
+    NoGpuReason,
     StuckCall,
 )
-from exporter.processes.process import Process
-from exporter.processes.rank_gpus import RankJoin
-from exporter.ranks.store import RankStore
 from exporter.vocabulary.thresholds import Thresholds
-from tests.exporter.clock import Clock
-from tests.exporter.collectors.expose import expose, series
+from tests.exporter.collectors.gpu.faulty_node import FINE, MINUTE, NEXT, Node
 from tests.exporter.fake_proc import process, torchrun
 from tests.exporter.snapshots import snapshot
-
-MINUTE: Final = 60.0
-ON_GPU: Final = (GpuProcess(10),)
-FINE: Final = GpuSample(0, up=True, uuid="GPU-a", gpu_busy_percent=90.0, processes=ON_GPU)
-NEXT: Final = replace(FINE, index=1, uuid="GPU-b", processes=())
-
-
-@dataclass
-class Node:
-    """A node whose GPUs change; rank 0 runs on GPU-a as process 10."""
-
-    gpus: tuple[GpuSample, ...] = (FINE, NEXT)
-    expected: ExpectedGpus = field(default_factory=ExpectedGpus)
-    thresholds: Thresholds = field(default_factory=Thresholds)
-    error_reason: str | None = None
-    worker_up: bool = True
-    worker_restarts: int = 0
-    stuck_call: StuckCall | None = None
-    released: bool = False
-    processes: Mapping[int, Process] = field(
-        default_factory=lambda: {10: process(10, torchrun(0)), 20: process(20, {})}
-    )
-
-    def __post_init__(self) -> None:
-        self.clock = Clock()
-        self.store = RankStore(clock=self.clock)
-        self.collector = GpuFaultsCollector(
-            RankJoin(self, lambda: self.processes, self.store),
-            self.store,
-            self,
-            self.expected,
-            self.thresholds,
-            "node-1",
-        )
-
-    def latest(self) -> NodeSample | None:
-        return NodeSample(1.0, len(self.gpus), "1", "1", self.gpus, error_reason=self.error_reason)
-
-    def lines(self) -> list[str]:
-        """What is exposed now."""
-        return series(expose(self.collector))
-
-    def faults(self) -> dict[str, float]:
-        """Return the value of each "fault detail gpu rank" that is exposed now."""
-        found = {}
-        for line in self.lines():
-            labels = dict(re.findall(r'(\w+)="([^"]*)"', line))
-            words = (labels[name] for name in ("fault", "detail", "gpu", "rank"))
-            found[" ".join(filter(None, words))] = float(line.rpartition(" ")[2])
-        return found
-
-    def after(self, seconds: float, **readings: Any) -> dict[str, float]:
-        """Return the faults *seconds* later, when GPU-a has these *readings*."""
-        self.clock.seconds += seconds
-        self.gpus = (replace(self.gpus[0], **readings), *self.gpus[1:])
-        return self.faults()
 
 
 def test_fault_has_all_names() -> None:
@@ -124,15 +60,15 @@ def test_no_gpu_is_lost_while_none_can_be_read() -> None:
     """An upgrade of the driver loses no GPU; what is wrong then is told once."""
     expected = ExpectedGpus()
     expected.see(NodeSample(1.0, 2, "1", "1", (FINE, NEXT)))
-    node = Node((), expected, error_reason=Reason.VERSION_MISMATCH)
+    node = Node((), expected, error_reason=NoGpuReason.VERSION_MISMATCH)
     assert node.faults() == {"nvml version_mismatch": 1.0}
 
-    node.error_reason = Reason.NO_GPU
+    node.error_reason = NoGpuReason.NO_GPU
     assert node.faults() == {"lost": 1.0}
 
 
-@pytest.mark.parametrize("reason", [Reason.NO_LIBRARY, Reason.DRIVER_NOT_LOADED])
-def test_node_that_never_had_a_gpu_needs_no_driver(reason: Reason) -> None:
+@pytest.mark.parametrize("reason", [NoGpuReason.NO_LIBRARY, NoGpuReason.DRIVER_NOT_LOADED])
+def test_node_that_never_had_a_gpu_needs_no_driver(reason: NoGpuReason) -> None:
     """Only one that had GPUs misses it."""
     assert Node((), error_reason=reason).faults() == {}
     assert Node((), ExpectedGpus(number=8), error_reason=reason).faults() == {f"nvml {reason}": 1.0}
@@ -320,6 +256,3 @@ def test_rank_that_fell_silent_is_no_longer_on_its_gpu() -> None:
     assert node.after(0.0, row_remap_failed=1) == {"memory row_remap_failed 0 3": 1.0}
     assert node.after(61.0) == {"memory row_remap_failed 0 3": 1.0}
     assert node.after(10 * MINUTE) == {"memory row_remap_failed 0": 1.0}
-
-
-SOURCE: NvmlSource = Node()  # mypy holds the stand-in to the protocol.

@@ -9,8 +9,7 @@ import pytest
 from exporter.collectors.catalog import COLLECTORS
 from exporter.collectors.gpu.collector import GpuReadingsCollector
 from exporter.collectors.gpu.readings import READINGS
-from exporter.nvml.sample import GpuSample
-from exporter.nvml.throttle_reasons import REASON_BITS
+from exporter.nvml.sample import REASON_BITS, GpuSample
 from tests.exporter.nvml.fixed import expose, node, series
 
 # For each collector, in the order of its page: a reading, and what is exposed of it without

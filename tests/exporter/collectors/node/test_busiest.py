@@ -1,46 +1,31 @@
 """Of many devices the one that matters now is shown, and equal ones do not take turns."""
 
+import pytest
+
 from exporter.collectors.node.busiest import Busiest
 
 
-def test_first_look_shows_the_one_with_most_in_total() -> None:
-    """Nothing has grown yet; a device that was never used is not shown."""
-    assert Busiest().of({"a": 5.0, "b": 50.0, "c": 0.0}) == "b"
-    assert Busiest().of({"a": 0.0}) is None
-    assert Busiest().of({}) is None
-
-
-def test_device_that_becomes_slow_is_shown_at_once() -> None:
-    """What counts is how busy it is now, not the months before."""
+@pytest.mark.parametrize(
+    ("looks", "shown"),
+    [
+        # At first the one with most in total; one that was never used is not shown.
+        ([{"a": 5.0, "b": 50.0, "c": 0.0}], ["b"]),
+        ([{"a": 0.0}], [None]),
+        ([{}], [None]),
+        # One that becomes slow is shown at once, whatever was in the months before.
+        ([{"old": n, "new": 1.0} for n in (9000.0, 9000.1)] + [{"old": 9000.2, "new": 6.0}], "new"),
+        # Each change of what is shown begins new series.
+        ([{"a": 1.0 + 1.1 * n, "b": 2.0 + n} for n in range(9)], ["b"] * 9),
+        # One that is gone leaves its place, and comes back as if it were new.
+        ([{"a": 1.0, "b": 9.0}, {"a": 2.0}, {"a": 2.0, "b": 9.0}], ["b", "a", "a"]),
+        # A counter that begins again is not work, such as that of a mount that is made anew.
+        ([{"a": 10.0, "b": 90.0}, {"a": 20.0, "b": 90.0}, {"a": 20.0, "b": 1.0}], "a"),
+    ],
+)
+def test_busiest_of_late_is_shown(
+    looks: list[dict[str, float]], shown: list[str | None] | str
+) -> None:
     busiest = Busiest()
-    busiest.of({"old": 9000.0, "new": 1.0})
-    busiest.of({"old": 9000.1, "new": 1.0})
+    found = [busiest.of(look) for look in looks]
 
-    assert busiest.of({"old": 9000.2, "new": 6.0}) == "new"
-
-
-def test_equal_devices_do_not_take_turns() -> None:
-    """Each change of what is shown begins new series."""
-    busiest = Busiest()
-    busiest.of({"a": 1.0, "b": 2.0})
-    shown = [busiest.of({"a": 1.0 + 1.1 * look, "b": 2.0 + look}) for look in range(1, 9)]
-
-    assert shown == ["b"] * 8
-
-
-def test_device_that_is_gone_is_not_shown() -> None:
-    """It leaves its place to another, and comes back as if it were new."""
-    busiest = Busiest()
-    busiest.of({"a": 1.0, "b": 9.0})
-
-    assert busiest.of({"a": 2.0}) == "a"
-    assert busiest.of({"a": 2.0, "b": 9.0}) == "a"
-
-
-def test_counter_that_begins_again_is_not_work() -> None:
-    """A mount that is made anew counts from 0."""
-    busiest = Busiest()
-    busiest.of({"a": 10.0, "b": 90.0})
-    busiest.of({"a": 20.0, "b": 90.0})
-
-    assert busiest.of({"a": 20.0, "b": 1.0}) == "a"
+    assert (found[-1] if isinstance(shown, str) else found) == shown

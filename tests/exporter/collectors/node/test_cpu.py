@@ -1,19 +1,18 @@
 """CPU time is exposed by mode and NUMA node, and never seems to run backwards by a little."""
 
+import re
 from pathlib import Path
 
 from exporter.collectors.node.cpu import MODES, NodeCpuCollector
 from exporter.collectors.node.files import Mounts
-from tests.exporter.collectors.expose import expose, series
+from tests.exporter.collectors.expose import expose, shown
 from tests.exporter.collectors.host import HOST, copy_of_host, write
 
 
-def seconds(page: str, numa_node: str = "0") -> dict[str, float]:
-    """Return the seconds of the NUMA node by mode."""
-    values = dict(line.rsplit(" ", 1) for line in series(page))
-    name = "rankskew_node_cpu_seconds_total"
-    labels = {mode: f'{{mode="{mode}",numa_node="{numa_node}"}}' for mode in MODES}
-    return {mode: float(values[name + labels[mode]]) for mode in MODES}
+def seconds(collector: NodeCpuCollector) -> dict[str, float]:
+    """Return the seconds of each NUMA node and mode, as "0 user"."""
+    found = (re.search(r'mode="(\w+)",numa_node="(\d)"} (\S+)', line) for line in shown(collector))
+    return {f"{each[2]} {each[1]}": float(each[3]) for each in found if each}
 
 
 def ticks(user: int, idle: int, cpu: int = 0) -> str:
@@ -22,10 +21,9 @@ def ticks(user: int, idle: int, cpu: int = 0) -> str:
 
 def test_machine_without_numa_is_node_zero(tmp_path: Path) -> None:
     """If the kernel shows no NUMA nodes, all CPUs belong to one, and none is missing."""
-    page = expose(NodeCpuCollector(Mounts(HOST.procfs, tmp_path)))
+    found = seconds(NodeCpuCollector(Mounts(HOST.procfs, tmp_path)))
 
-    assert len(series(page)) == len(MODES)
-    assert seconds(page)["idle"] == 800.0
+    assert (len(found), found["0 idle"]) == (len(MODES), 800.0)
 
 
 def test_node_without_stat_fails_visibly(tmp_path: Path) -> None:
@@ -37,18 +35,11 @@ def test_node_without_stat_fails_visibly(tmp_path: Path) -> None:
 
 def test_modes_are_summed_over_the_cpus_of_each_numa_node() -> None:
     """nice is in user, softirq in irq, and guest time, which is in user already, counts once."""
-    page = expose(NodeCpuCollector(HOST))
+    found = seconds(NodeCpuCollector(HOST))
+    first = dict(zip(MODES, (58.0, 18.0, 400.0, 5.0, 1.5, 3.0), strict=True))
 
-    assert seconds(page, "0") == {
-        "user": 58.0,
-        "system": 18.0,
-        "idle": 400.0,
-        "iowait": 5.0,
-        "irq": 1.5,
-        "steal": 3.0,
-    }
-    assert seconds(page, "1")["user"] == 52.0
-    assert len(series(page)) == 2 * len(MODES)
+    assert {mode: found[f"0 {mode}"] for mode in MODES} == first
+    assert (found["1 user"], len(found)) == (52.0, 2 * len(MODES))
 
 
 def test_small_step_back_is_not_taken_for_a_counter_reset(tmp_path: Path) -> None:
@@ -58,7 +49,7 @@ def test_small_step_back_is_not_taken_for_a_counter_reset(tmp_path: Path) -> Non
     idle = []
     for reading in (10_000, 9_950, 10_100, 300):
         write(host.procfs / "stat", ticks(user=1, idle=reading))
-        idle.append(seconds(expose(collector))["idle"])
+        idle.append(seconds(collector)["0 idle"])
 
     assert idle == [100.0, 100.0, 101.0, 3.0]
 
@@ -72,4 +63,4 @@ def test_cpu_that_goes_offline_keeps_its_time_in_the_sum(tmp_path: Path) -> None
     write(host.procfs / "stat", ticks(user=150, idle=700, cpu=2))
     write(host.sysfs / "devices/system/node/node1/cpulist", "2\n")
 
-    assert seconds(expose(collector), "1")["user"] == 3.5
+    assert seconds(collector)["1 user"] == 3.5

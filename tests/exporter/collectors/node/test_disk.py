@@ -1,4 +1,4 @@
-"""Disk bytes are exposed as the node's sum, and how busy the busiest disks are by disk."""
+"""Disk bytes are exposed as the node's sum, and how busy the busiest disk is, by disk."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ from exporter.collectors.base import NotAvailable
 from exporter.collectors.node.disk import NodeDiskCollector
 from exporter.collectors.node.files import Mounts
 from exporter.settings import Settings
-from tests.exporter.collectors.expose import expose, series
+from tests.exporter.collectors.expose import expose, shown
 from tests.exporter.collectors.host import HOST, add_disk, copy_of_host, mounted
 
 EXCLUDED = Settings().node_disk_device_exclude
@@ -26,62 +26,13 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mounts:
 
 def total(collector: NodeDiskCollector) -> list[float]:
     """Return the read and the written bytes of the page."""
-    return [float(line.split()[-1]) for line in series(expose(collector)) if "_bytes_" in line]
+    return [float(line.split()[-1]) for line in shown(collector) if "_bytes_" in line]
 
 
 def by_disk(collector: NodeDiskCollector) -> dict[str, float]:
     """Return what the page says of single disks: "busy_seconds nvme0n1" and the like."""
     found = re.findall(r'disk_(\w+)_total\{device="(\w+)"\} (\S+)', expose(collector))
     return {f"{name} {disk}": float(value) for name, disk, value in found}
-
-
-@pytest.mark.parametrize("missing", ["procfs", "sysfs"])
-def test_node_without_disk_statistics_turns_collector_off(missing: str, tmp_path: Path) -> None:
-    """A sandbox that hides either file system means that the collector does not start."""
-    with pytest.raises(NotAvailable, match="diskstats"):
-        NodeDiskCollector(HOST._replace(**{missing: tmp_path}), "")
-
-
-def test_bytes_are_summed_over_the_physical_disks(host: Mounts) -> None:
-    """Partitions, RAID, volumes, loop devices and optical drives add nothing to it."""
-    assert total(NodeDiskCollector(host, EXCLUDED)) == [READ, WRITTEN]
-
-
-def test_busiest_disk_has_series_of_its_own(host: Mounts) -> None:
-    """Busy time, reads and the time that reads took, in seconds; of ten disks, one is shown."""
-    set_disk(host, "sda", reads=200, read_milliseconds=5_000, busy_milliseconds=4_000)
-
-    assert by_disk(NodeDiskCollector(host, EXCLUDED)) == {
-        "busy_seconds sda": 4.0,
-        "reads sda": 200,
-        "read_seconds sda": 5.0,
-    }
-
-
-def test_disk_that_slows_down_takes_the_place_of_another(host: Mounts) -> None:
-    """A slow disk of an array is busier than its neighbours, whatever they did before."""
-    collector = NodeDiskCollector(host, EXCLUDED)
-    before = by_disk(collector)
-    set_disk(host, "sda", reads=20, read_milliseconds=4_000, busy_milliseconds=4_000)
-    after = by_disk(collector)
-
-    assert "busy_seconds sda" not in before
-    assert after["busy_seconds sda"] == 4.0
-    assert len(after) == 3
-
-
-def test_nvme_disk_of_several_paths_is_busy_once(host: Mounts) -> None:
-    """Its paths have its reads; partitions are not disks."""
-    for path in ("nvme5c1n1", "nvme5c2n1"):
-        add_disk(host, path, 10)
-        set_disk(host, path, reads=50, read_milliseconds=700, busy_milliseconds=500)
-    add_disk(host, "nvme5n1", 0)
-
-    assert by_disk(NodeDiskCollector(host, EXCLUDED)) == {
-        "busy_seconds nvme5n1": 1.0,
-        "reads nvme5n1": 100,
-        "read_seconds nvme5n1": 1.4,
-    }
 
 
 def set_disk(
@@ -98,21 +49,57 @@ def set_disk(
     (host.procfs / "diskstats").write_text("\n".join(lines) + "\n")
 
 
+@pytest.mark.parametrize("missing", ["procfs", "sysfs"])
+def test_node_without_disk_statistics_turns_collector_off(missing: str, tmp_path: Path) -> None:
+    """A sandbox that hides either file system means that the collector does not start."""
+    with pytest.raises(NotAvailable, match="diskstats"):
+        NodeDiskCollector(HOST._replace(**{missing: tmp_path}), "")
+
+
+@pytest.mark.parametrize(
+    ("exclude", "read", "written"),
+    [
+        # Partitions, RAID, volumes, loop devices and optical drives add nothing to it.
+        (EXCLUDED, READ, WRITTEN),
+        # The flag takes whole names.
+        (r"sda|sr\d+|nvme1", READ - 512 * 50, WRITTEN - 512 * 10),
+    ],
+)
+def test_bytes_are_summed_over_the_physical_disks(
+    host: Mounts, exclude: str, read: float, written: float
+) -> None:
+    assert total(NodeDiskCollector(host, exclude)) == [read, written]
+
+
+def test_busiest_disk_has_series_of_its_own(host: Mounts) -> None:
+    """A slow disk of an array is busier than its neighbours, whatever they did before."""
+    collector = NodeDiskCollector(host, EXCLUDED)
+    assert "busy_seconds sda" not in by_disk(collector)
+    set_disk(host, "sda", reads=200, read_milliseconds=5_000, busy_milliseconds=4_000)
+
+    assert by_disk(collector) == {
+        "busy_seconds sda": 4.0,
+        "reads sda": 200,
+        "read_seconds sda": 5.0,
+    }
+
+
+# Older kernels count at the paths only, newer ones at the disk as well.
 @pytest.mark.parametrize("counted_by_disk", [0, 5000])
 def test_nvme_disk_of_several_paths_counts_once(counted_by_disk: int, host: Mounts) -> None:
-    """Older kernels count at the paths only, newer ones at the disk as well."""
+    """Bytes, and how busy it is."""
     add_disk(host, "nvme5n1", counted_by_disk)
-    add_disk(host, "nvme5c1n1", 2000)
-    add_disk(host, "nvme5c2n1", 3000)
+    for path, sectors in (("nvme5c1n1", 2000), ("nvme5c2n1", 3000)):
+        add_disk(host, path, sectors)
+        set_disk(host, path, reads=50, read_milliseconds=700, busy_milliseconds=500)
+    collector = NodeDiskCollector(host, EXCLUDED)
 
-    assert total(NodeDiskCollector(host, EXCLUDED)) == [READ + 512 * 5000, WRITTEN + 512 * 5000]
-
-
-def test_disk_left_out_by_name_is_not_in_the_sum(host: Mounts) -> None:
-    """The flag takes whole names."""
-    collector = NodeDiskCollector(host, r"sda|sr\d+|nvme1")
-
-    assert total(collector) == [READ - 512 * 50, WRITTEN - 512 * 10]
+    assert total(collector) == [READ + 512 * 5000, WRITTEN + 512 * 5000]
+    assert by_disk(collector) == {
+        "busy_seconds nvme5n1": 1.0,
+        "reads nvme5n1": 100,
+        "read_seconds nvme5n1": 1.4,
+    }
 
 
 def test_disk_that_goes_and_comes_back_does_not_move_the_sum_back(host: Mounts) -> None:

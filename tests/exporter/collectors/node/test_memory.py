@@ -6,8 +6,19 @@ import pytest
 
 from exporter.collectors.node.files import Mounts, bytes_by_name
 from exporter.collectors.node.memory import NodeMemoryCollector
-from tests.exporter.collectors.expose import expose, series
+from tests.exporter.collectors.expose import shown
 from tests.exporter.collectors.host import HOST, copy_of_host, mounted, write
+
+SHOWN = [
+    "rankskew_node_memory_total_bytes 4.096e+09",
+    "rankskew_node_memory_available_bytes 2.56e+09",
+    'rankskew_node_numa_memory_total_bytes{numa_node="0"} 2.048e+09',
+    'rankskew_node_numa_memory_total_bytes{numa_node="1"} 2.048e+09',
+    'rankskew_node_numa_memory_free_bytes{numa_node="0"} 2.048e+08',
+    'rankskew_node_numa_memory_free_bytes{numa_node="1"} 1.024e+08',
+    "rankskew_node_numa_misses_total 128.0",
+    "rankskew_node_oom_kills_total 3.0",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -16,23 +27,14 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Mounts:
     return mounted(HOST, monkeypatch)
 
 
-def test_machine_without_numa_has_the_memory_of_the_node_only(host: Mounts, tmp_path: Path) -> None:
-    """If the kernel shows no NUMA nodes, there are no series for them."""
-    assert series(expose(NodeMemoryCollector(host._replace(sysfs=tmp_path)))) == [
-        "rankskew_node_memory_total_bytes 4.096e+09",
-        "rankskew_node_memory_available_bytes 2.56e+09",
-        "rankskew_node_oom_kills_total 3.0",
-    ]
+def test_memory_of_node_and_numa_nodes_is_exposed_in_bytes(host: Mounts, tmp_path: Path) -> None:
+    """A NUMA node's page cache is not free. Misses of all are one number.
 
-
-def test_memory_of_each_numa_node_is_exposed_in_bytes(host: Mounts) -> None:
-    """Total and free are the NUMA node's; its page cache is not free."""
-    assert series(expose(NodeMemoryCollector(host)))[2:6] == [
-        'rankskew_node_numa_memory_total_bytes{numa_node="0"} 2.048e+09',
-        'rankskew_node_numa_memory_total_bytes{numa_node="1"} 2.048e+09',
-        'rankskew_node_numa_memory_free_bytes{numa_node="0"} 2.048e+08',
-        'rankskew_node_numa_memory_free_bytes{numa_node="1"} 1.024e+08',
-    ]
+    If the kernel shows no NUMA nodes, there are no series for them.
+    """
+    assert shown(NodeMemoryCollector(host)) == SHOWN
+    without = NodeMemoryCollector(host._replace(sysfs=tmp_path))
+    assert shown(without) == [line for line in SHOWN if "numa" not in line]
 
 
 def test_numa_node_without_memory_costs_no_series(tmp_path: Path) -> None:
@@ -41,19 +43,8 @@ def test_numa_node_without_memory_costs_no_series(tmp_path: Path) -> None:
     nodes = host.sysfs / "devices/system/node"
     write(nodes / "node2/meminfo", "Node 2 MemTotal:       0 kB\nNode 2 MemFree:       0 kB\n")
     write(nodes / "node3/cpulist", "\n")
-    page = expose(NodeMemoryCollector(host))
 
-    assert 'numa_node="1"' in page
-    assert 'numa_node="2"' not in page
-    assert 'numa_node="3"' not in page
-
-
-def test_misplaced_pages_and_killed_processes_are_counted(host: Mounts) -> None:
-    """Misses of all NUMA nodes are one number: which of them was full shows in its free memory."""
-    assert series(expose(NodeMemoryCollector(host)))[6:] == [
-        "rankskew_node_numa_misses_total 128.0",
-        "rankskew_node_oom_kills_total 3.0",
-    ]
+    assert shown(NodeMemoryCollector(host)) == SHOWN
 
 
 def test_kernel_that_does_not_count_them_has_no_series(tmp_path: Path) -> None:
@@ -62,18 +53,14 @@ def test_kernel_that_does_not_count_them_has_no_series(tmp_path: Path) -> None:
     write(host.procfs / "vmstat", "nr_free_pages 1\npgoom_kill 5\n")
     for number in (0, 1):
         (host.sysfs / f"devices/system/node/node{number}/numastat").unlink()
-    page = expose(NodeMemoryCollector(host))
 
-    assert "oom_kills_total 5" not in page
-    assert len(series(page)) == 6
+    assert shown(NodeMemoryCollector(host)) == SHOWN[:-2]
 
 
 def test_memory_of_this_node_is_exposed_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Total memory is the node's, and some of it, not more than all, is available."""
     this = mounted(Mounts(Path("/proc"), Path("/sys")), monkeypatch)
-    page = expose(NodeMemoryCollector(this))
-    values = dict(line.split() for line in series(page))
-    total = float(values["rankskew_node_memory_total_bytes"])
+    total, available = (float(line.split()[1]) for line in shown(NodeMemoryCollector(this))[:2])
 
     assert total == bytes_by_name(Path("/proc/meminfo").read_text())["MemTotal"]
-    assert 0 < float(values["rankskew_node_memory_available_bytes"]) <= total
+    assert 0 < available <= total

@@ -11,7 +11,7 @@ from exporter.nvml.sample import GpuProcess, GpuSample
 from exporter.processes.process import Process
 from exporter.processes.rank_gpus import RankJoin, numa_local
 from exporter.ranks.store import RankStore
-from tests.exporter.collectors.expose import expose, series
+from tests.exporter.collectors.expose import shown
 from tests.exporter.fake_proc import process, torchrun
 from tests.exporter.nvml.fixed import FixedNvml, node
 
@@ -24,24 +24,27 @@ def gpu(index: int, *pids: int, **fields: Any) -> GpuSample:
     return GpuSample(index, up=True, uuid=f"GPU-{index}", processes=listed, **fields)
 
 
-def page(nvml: FixedNvml, *processes: Process) -> str:
+def page(nvml: FixedNvml, *processes: Process, name: str = "") -> list[str]:
     seen = {each.pid: each for each in processes}
-    return expose(RankGpusCollector(RankJoin(nvml, lambda: seen, RankStore())))
+    collector = RankGpusCollector(RankJoin(nvml, lambda: seen, RankStore()))
+    return [line.removeprefix("rankskew_") for line in shown(collector, f"rankskew_{name}")]
 
 
-def of_rank_0(name: str, **fields: Any) -> list[str]:
+def of_rank_0(name: str, on: GpuSample | None = None, **fields: Any) -> list[str]:
     """Return the series *name* of rank 0, a process with *fields*, on GPU 0."""
     fields = {"environment": torchrun(0), **fields}
-    text = page(node(gpu(0, 10)), process(10, **fields))
-    return [line for line in series(text) if line.startswith(name)]
+    return page(node(on or gpu(0, 10)), process(10, **fields), name=name)
 
 
 def test_rank_is_joined_to_its_gpu() -> None:
-    """Index and UUID, job, peers, rank, local rank and how it is known are on one series."""
-    assert of_rank_0("rankskew_gpu_rank_info") == [
-        'rankskew_gpu_rank_info{device_order="",gpu="0",gpu_uuid="GPU-0",job_id="llama",'
+    """On a bare node it has neither a pod nor a Slurm job, and no locality that is not known."""
+    assert of_rank_0("") == [
+        'gpu_rank_info{device_order="",gpu="0",gpu_uuid="GPU-0",job_id="llama",'
         'local_rank="0",peer_group="all",rank="0",source="environ",visible_devices=""} 1.0'
     ]
+
+
+EIGHT = [f"GPU-{index}a1b2c3d" for index in range(8)]
 
 
 @pytest.mark.parametrize(
@@ -52,12 +55,8 @@ def test_rank_is_joined_to_its_gpu() -> None:
         ({"NVIDIA_VISIBLE_DEVICES": "all", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, "all", "PCI_BUS_ID"),
         ({"CUDA_VISIBLE_DEVICES": "MIG-0a1b2c3d-x"}, "MIG-0a1b2c3d-x", ""),
         (
-            {
-                "CUDA_VISIBLE_DEVICES": ",".join(
-                    f"GPU-{index}a1b2c3d-0000-1111-2222-333344445555" for index in range(8)
-                )
-            },
-            ",".join(f"GPU-{index}a1b2c3d" for index in range(8)),
+            {"CUDA_VISIBLE_DEVICES": ",".join(f"{u}-0000-1111-2222-333344445555" for u in EIGHT)},
+            ",".join(EIGHT),
             "",
         ),
     ],
@@ -66,53 +65,33 @@ def test_devices_that_the_rank_sees_are_told_in_order(
     variables: dict[str, str], visible: str, order: str
 ) -> None:
     """A rank that sees its GPUs in another order than its peers is visible; UUIDs are shortened."""
-    (line,) = of_rank_0("rankskew_gpu_rank_info", environment=torchrun(0, **variables))
+    (line,) = of_rank_0("gpu_rank_info", environment=torchrun(0, **variables))
 
     assert f'visible_devices="{visible}"' in line
     assert f'device_order="{order}"' in line
 
 
 @pytest.mark.parametrize(
-    ("cpus", "local", "share"),
+    ("cpus", "near", "share"),
     [
-        ({0, 1}, (0, 1), 1.0),
-        ({0, 1}, (1, 2, 3), 0.5),
-        ({0, 1}, (2, 3), 0.0),
-        (set(range(4)), (0,), 0.25),
+        # Bound next to its GPU is 1, bound elsewhere 0, not bound at all something in between.
+        ({0, 1}, {"numa_node": 0, "cpu_affinity": (0, 1)}, 1.0),
+        ({0, 1}, {"numa_node": 0, "cpu_affinity": (1, 2, 3)}, 0.5),
+        ({0, 1}, {"numa_node": 0, "cpu_affinity": (2, 3)}, 0.0),
+        (set(range(4)), {"numa_node": 0, "cpu_affinity": (0,)}, 0.25),
+        # A virtual machine that hides its NUMA nodes is not called local.
+        ({0}, {"cpu_affinity": (0, 1)}, None),
+        ({0}, {"numa_node": 0}, None),
+        (None, {"numa_node": 0, "cpu_affinity": (0, 1)}, None),
     ],
 )
 def test_numa_locality_is_the_share_of_the_ranks_cpus(
-    cpus: set[int], local: tuple[int, ...], share: float
+    cpus: set[int] | None, near: dict[str, Any], share: float | None
 ) -> None:
-    """Bound next to its GPU is 1, bound elsewhere 0, not bound at all something in between."""
-    sample = gpu(0, 10, numa_node=0, cpu_affinity=local)
-    text = page(node(sample), process(10, torchrun(0), cpus=frozenset(cpus)))
+    lines = of_rank_0("rank_numa_local", gpu(0, 10, **near), cpus=cpus and frozenset(cpus))
 
-    assert f"rankskew_rank_numa_local{{{WHO}}} {share}" in series(text)
-
-
-@pytest.mark.parametrize(
-    ("sample", "cpus"),
-    [
-        (None, {0}),
-        (gpu(0), {0}),
-        (gpu(0, cpu_affinity=(0, 1)), {0}),
-        (gpu(0, numa_node=0), {0}),
-        (gpu(0, numa_node=0, cpu_affinity=(0, 1)), None),
-    ],
-    ids=["no GPU", "nothing", "no node", "no CPUs", "no affinity"],
-)
-def test_locality_that_is_not_known_is_absent(
-    sample: GpuSample | None, cpus: set[int] | None
-) -> None:
-    """A virtual machine that hides its NUMA nodes is not called local."""
-    assert numa_local(sample, process(10, cpus=cpus and frozenset(cpus))) is None
-    assert numa_local(sample, None) is None
-
-
-def test_rank_outside_of_a_cluster_has_neither_pod_nor_job() -> None:
-    """A torchrun on a bare node has no such series."""
-    assert of_rank_0("rankskew_rank_slurm_info") == of_rank_0("rankskew_rank_pod_info") == []
+    assert lines == ([] if share is None else [f"rank_numa_local{{{WHO}}} {share}"])
+    assert numa_local(None, process(10)) is numa_local(gpu(0, **near), None) is None
 
 
 @pytest.mark.parametrize(
@@ -130,12 +109,12 @@ def test_pod_is_told(
 ) -> None:
     """The cgroup identifies pod and container, the environment names them; a node is no pod."""
     assert of_rank_0(
-        "rankskew_rank_pod_info",
+        "rank_pod_info",
         environment=torchrun(0, **variables),
         has_own_hostname=own_hostname,
         cgroup=Cgroup(pod_uid=POD_UID, container_id=CONTAINER),
     ) == [
-        f'rankskew_rank_pod_info{{container_id="{CONTAINER}",job_id="llama",namespace="{namespace}"'
+        f'rank_pod_info{{container_id="{CONTAINER}",job_id="llama",namespace="{namespace}"'
         f',peer_group="all",pod="{pod}",pod_uid="{POD_UID}",rank="0"}} 1.0'
     ]
 
@@ -145,26 +124,24 @@ SLURM = {"SLURM_JOB_ID": "7", "SLURM_JOB_PARTITION": "gpu", "SLURM_JOB_USER": "a
 
 @pytest.mark.parametrize(
     ("cgroup", "job", "step"),
-    [(Cgroup(), "7", "2"), (Cgroup(slurm_job_id="8", slurm_step_id="0"), "8", "0")],
-    ids=["environment", "cgroup"],
+    [
+        (Cgroup(), "7", "2"),
+        (Cgroup(slurm_job_id="8", slurm_step_id="0"), "8", "0"),
+        (Cgroup(pod_uid=POD_UID), "7", "2"),
+    ],
+    ids=["environment", "cgroup", "inside of a pod"],
 )
 def test_slurm_job_is_told(cgroup: Cgroup, job: str, step: str) -> None:
-    """The cgroup, which Slurm made, is believed before the environment."""
+    """The cgroup, which Slurm made, is believed before the environment.
+
+    A rank has a pod or a Slurm job, so that it stays within its budget.
+    """
     environment = torchrun(0, **SLURM, SLURM_STEP_ID="2", RANKSKEW_JOB_ID="llama")
 
-    assert of_rank_0("rankskew_rank_slurm_info", environment=environment, cgroup=cgroup) == [
-        f'rankskew_rank_slurm_info{{job_id="llama",partition="gpu",peer_group="all",rank="0",'
+    assert of_rank_0("rank_", environment=environment, cgroup=cgroup) == [
+        f'rank_slurm_info{{job_id="llama",partition="gpu",peer_group="all",rank="0",'
         f'slurm_job_id="{job}",slurm_step_id="{step}",user="ada"}} 1.0'
     ]
-
-
-def test_slurm_inside_of_a_pod_is_slurms() -> None:
-    """A rank has one of the two series, so that it stays within its budget."""
-    environment = torchrun(0, **SLURM)
-    pod = Cgroup(pod_uid=POD_UID)
-
-    assert of_rank_0("rankskew_rank_pod_info", environment=environment, cgroup=pod) == []
-    assert len(of_rank_0("rankskew_rank_slurm_info", environment=environment, cgroup=pod)) == 1
 
 
 def test_levels_are_the_workers() -> None:
@@ -181,19 +158,27 @@ def test_topology_of_a_job_is_its_longest_way() -> None:
         gpu(3, 20, topology={"0": "system", "1": "system", "2": "system"}),
     )
     other = process(20, torchrun(0, TORCHELASTIC_RUN_ID="alone"))
-    text = page(nvml, *(process(10 + rank, torchrun(rank)) for rank in range(3)), other)
+    ranks = [process(10 + rank, torchrun(rank)) for rank in range(3)]
 
-    assert [line for line in series(text) if "topology" in line] == [
-        'rankskew_job_gpu_topology_info{job_id="llama",level="node"} 1.0'
+    assert page(nvml, *ranks, other, name="job_") == [
+        'job_gpu_topology_info{job_id="llama",level="node"} 1.0'
     ]
 
 
-def test_topology_that_is_not_wholly_known_is_absent() -> None:
-    """A pair that was not measured could be the farthest; an unknown level counts as none."""
-    two = [gpu(0, topology={"1": "node"}), gpu(1)]
+@pytest.mark.parametrize(
+    ("topologies", "level"),
+    [
+        ([{"1": "node"}, None], "node"),
+        # A pair that was not measured could be the farthest; an unknown level counts as none.
+        ([{"1": "node", "2": "single"}, None, None], None),
+        ([{"1": "node"}, None, None], None),
+        ([{"1": "astral"}, None], None),
+        ([None], None),
+    ],
+)
+def test_topology_that_is_not_wholly_known_is_absent(
+    topologies: list[dict[str, str] | None], level: str | None
+) -> None:
+    gpus = [gpu(index, topology=topology) for index, topology in enumerate(topologies)]
 
-    assert longest_way(two) == "node"
-    assert longest_way([gpu(0, topology={"1": "node", "2": "single"}), gpu(1), gpu(2)]) is None
-    assert longest_way([*two, gpu(2)]) is None
-    assert longest_way([gpu(0, topology={"1": "astral"}), gpu(1)]) is None
-    assert longest_way([gpu(0)]) is None
+    assert longest_way(gpus) == level

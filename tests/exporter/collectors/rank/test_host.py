@@ -10,7 +10,7 @@ from exporter.processes import rank_cost
 from exporter.processes.host_watch import HostWatch
 from exporter.processes.rank_gpus import RankJoin
 from exporter.ranks.store import RankStore
-from tests.exporter.collectors.expose import expose, series
+from tests.exporter.collectors.expose import expose, shown
 from tests.exporter.collectors.host import write
 from tests.exporter.fake_proc import FakeProc, process, torchrun
 from tests.exporter.nvml.fixed import NO_DRIVER, node
@@ -27,23 +27,39 @@ class Host:
         self.watch = HostWatch(self.fake.path, self.sysfs)
         rank = process(10, torchrun(0), start_ticks=1000)
         gpu = GpuSample(0, up=True, uuid="GPU-0", processes=(GpuProcess(10),))
-        self._store = RankStore()
-        join = RankJoin(node(gpu), lambda: {10: rank}, self._store)
-        self._collector = RankHostCollector(join, self._store, self.watch)
+        self.join = RankJoin(node(gpu), lambda: {10: rank}, RankStore())
+        self.collector = RankHostCollector(self.join, RankStore(), self.watch)
 
-    def page(self) -> str:
-        """Return the page of the second scrape: the first one names the ranks."""
-        expose(self._collector)
+    def look(self) -> None:
+        """Let a scrape name the ranks, and look at them."""
+        expose(self.collector)
         self.watch.look()
-        return expose(self._collector)
 
     def series(self) -> list[str]:
-        return [line.removeprefix("rankskew_rank_") for line in series(self.page())]
+        return [line.removeprefix("rankskew_rank_") for line in shown(self.collector)]
+
+    def complete(self) -> None:
+        """Show all that there is of rank 0 and its worker."""
+        self.fake.use(10, cpu=150, faults=3, io=(4096, 512), run_queue=10**9, switches=2)
+        self.fake.use(11, parent=10, cpu=900, io=(4096, 512), run_queue=3 * 10**9, switches=3)
+        write(self.fake.path / "10" / "cgroup", "0::/pod\n")
+        cgroup = self.sysfs / "fs" / "cgroup" / "pod"
+        write(cgroup / "cpu.max", "100000 100000\n")
+        write(cgroup / "cpu.stat", "nr_periods 100\nnr_throttled 25\nthrottled_usec 2500000\n")
+        for number, resource in enumerate(("cpu", "io", "memory"), 1):
+            write(cgroup / f"{resource}.pressure", f"some avg10=0.00 total={number}000000\n")
+        self.look()
 
 
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
     return Host(tmp_path)
+
+
+def split(name: str, main: float, workers: float) -> list[str]:
+    labels = 'job_id="llama",peer_group="all",process="{}",rank="0"'
+    values = {"main": main, "workers": workers}
+    return [f"{name}{{{labels.format(of)}}} {value}" for of, value in values.items()]
 
 
 def test_node_without_ranks_has_no_series(tmp_path: Path) -> None:
@@ -52,54 +68,39 @@ def test_node_without_ranks_has_no_series(tmp_path: Path) -> None:
     collector = RankHostCollector(RankJoin(NO_DRIVER, dict, store), store, watch)
     expose(collector)
     watch.look()
-    page = expose(collector)
 
-    assert series(page) == []
-    assert 'rankskew_collector_success{collector="rank_host"} 0.0' not in page
+    assert shown(collector) == []
 
 
 def test_rank_whose_process_cannot_be_read_has_no_series(host: Host) -> None:
     """An exporter in another process namespace shows no zeros."""
+    host.look()
+
     assert host.series() == ["processes_left_out 0.0"]
 
 
 def test_readings_that_the_node_refuses_have_no_series(host: Host) -> None:
     """No rights for io, no schedstat, no cgroups: what there is stays."""
     host.fake.use(10, cpu=150, faults=3)
+    host.look()
 
     assert host.series() == [
-        'cpu_seconds_total{job_id="llama",peer_group="all",process="main",rank="0"} 1.5',
-        'cpu_seconds_total{job_id="llama",peer_group="all",process="workers",rank="0"} 0.0',
+        *split("cpu_seconds_total", 1.5, 0.0),
         f"major_faults_total{{{WHO}}} 3.0",
         f"workers{{{WHO}}} 0.0",
         "processes_left_out 0.0",
     ]
 
 
-def complete(host: Host) -> None:
-    """Let the node show all that there is of rank 0 and its worker."""
-    host.fake.use(10, cpu=150, faults=3, io=(4096, 512), run_queue=10**9, switches=2)
-    host.fake.use(11, parent=10, cpu=900, io=(4096, 512), run_queue=3 * 10**9, switches=3)
-    write(host.fake.path / "10" / "cgroup", "0::/pod\n")
-    cgroup = host.sysfs / "fs" / "cgroup" / "pod"
-    write(cgroup / "cpu.max", "100000 100000\n")
-    write(cgroup / "cpu.stat", "nr_periods 100\nnr_throttled 25\nthrottled_usec 2500000\n")
-    for number, resource in enumerate(("cpu", "io", "memory"), 1):
-        write(cgroup / f"{resource}.pressure", f"some avg10=0.00 total={number}000000\n")
-
-
 def test_all_that_is_read_is_exposed(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """In base units; CPU and run queue of the workers apart, everything else as a sum."""
     monkeypatch.setattr(rank_cost, "SATURATED_SECONDS", 0.0)
-    complete(host)
-    expose(host._collector)
-    host.watch.look()
+    host.complete()
+    host.look()
 
     assert host.series() == [
-        'cpu_seconds_total{job_id="llama",peer_group="all",process="main",rank="0"} 1.5',
-        'cpu_seconds_total{job_id="llama",peer_group="all",process="workers",rank="0"} 9.0',
-        'run_queue_seconds_total{job_id="llama",peer_group="all",process="main",rank="0"} 1.0',
-        'run_queue_seconds_total{job_id="llama",peer_group="all",process="workers",rank="0"} 3.0',
+        *split("cpu_seconds_total", 1.5, 9.0),
+        *split("run_queue_seconds_total", 1.0, 3.0),
         f"involuntary_switches_total{{{WHO}}} 5.0",
         f"major_faults_total{{{WHO}}} 3.0",
         f"read_bytes_total{{{WHO}}} 8192.0",
@@ -118,19 +119,17 @@ def test_all_that_is_read_is_exposed(host: Host, monkeypatch: pytest.MonkeyPatch
 
 def test_rank_that_has_ended_since_the_look_has_no_series(host: Host) -> None:
     """Its last numbers are not shown until the next look."""
-    complete(host)
-    host.page()
-    host._collector._join.processes = dict
+    host.complete()
+    host.join.processes = dict
 
-    assert series(expose(host._collector)) == ["rankskew_rank_processes_left_out 0.0"]
+    assert host.series() == ["processes_left_out 0.0"]
 
 
 def test_scrape_reads_no_file(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """A scrape tells the watch who is there, and shows what that found."""
-    complete(host)
-    page = host.page()
-    monkeypatch.setattr("os.open", None)
-    monkeypatch.setattr("os.listdir", None)
-    monkeypatch.setattr("pathlib.Path.open", None)
+    host.complete()
+    page = expose(host.collector)
+    for call in ("os.open", "os.listdir", "pathlib.Path.open"):
+        monkeypatch.setattr(call, None)
 
-    assert expose(host._collector) == page
+    assert expose(host.collector) == page

@@ -5,7 +5,7 @@ from typing import Any
 from exporter.causes.model import UNKNOWN, Cause
 from exporter.collectors.rank.late_causes import SENTENCE_CHARACTERS, LateCausesCollector
 from exporter.evidence.late_causes import LateCauses, RankPlace
-from tests.exporter.collectors.expose import expose, series
+from tests.exporter.collectors.expose import expose, shown
 from tests.exporter.running import promtool_check_metrics
 
 HERE = RankPlace("all", "node-7", "3", "GPU-3f6d", "4711")
@@ -22,16 +22,16 @@ HOT = Cause(
 WHO = 'job_id="llama",peer_group="all",rank="2"'
 
 
-def page(*causes: Cause) -> str:
-    """Return the page of an exporter whose ranks, from 2 on, are late for *causes*."""
-    found = LateCauses()
+def late(*causes: Cause, job_id: str = "llama", into: LateCauses | None = None) -> LateCauses:
+    """Return what is known where ranks, from 2 on, are late for *causes*."""
+    found = into or LateCauses()
     for rank, each in enumerate(causes, start=2):
-        found.take(("llama", rank), each, HERE, 0.0, 60.0)
-    return expose(LateCausesCollector(found))
+        found.take((job_id, rank), each, HERE, 0.0, 60.0)
+    return found
 
 
-def lines(page: str, name: str) -> list[str]:
-    return [line for line in series(page) if line.startswith(name)]
+def lines(found: LateCauses, name: str = "") -> list[str]:
+    return shown(LateCausesCollector(found), f"rankskew_late_cause_{name}")
 
 
 def cause(**changes: Any) -> Cause:
@@ -41,7 +41,7 @@ def cause(**changes: Any) -> Cause:
 
 def test_cause_its_share_and_both_figures_are_shown() -> None:
     """Words as labels of one series; what it accounts for and its figures as values."""
-    assert series(page(HOT)) == [
+    assert lines(late(HOT)) == [
         'rankskew_late_cause_info{cause="slow_device",detail="clocks",figure="sm_clock_hertz",'
         'first_action="`nvidia-smi -q -i GPU-3f6d` on node-7",gpu="3",job_id="llama",'
         'nodename="node-7",peer_group="all",pid="4711",rank="2",'
@@ -54,43 +54,28 @@ def test_cause_its_share_and_both_figures_are_shown() -> None:
     ]
 
 
-def test_cause_without_a_figure_has_none() -> None:
-    """What a thread does has no number to be held against others."""
-    unknown = cause(cause=UNKNOWN, share=0.0, sentence="nothing", first_action="`py-spy`")
+def test_figure_that_is_missing_is_absent() -> None:
+    """A rank alone has nobody to be held against, and what a thread does has no number at all."""
+    alone = late(cause(figure="gc_ratio", value=0.2))
+    unknown = late(cause(cause=UNKNOWN, share=0.0))
 
-    assert lines(page(unknown), "rankskew_late_cause_figure") == []
-    assert lines(page(unknown), "rankskew_late_cause_share") == [
-        f"rankskew_late_cause_share_ratio{{{WHO}}} 0.0"
-    ]
-
-
-def test_figure_that_the_peers_lack_is_shown_of_the_rank() -> None:
-    """A rank alone on its node, without a join, has nobody to be held against."""
-    alone = cause(figure="gc_ratio", value=0.2, sentence="gc", first_action="freeze")
-    found = lines(page(alone), "rankskew_late_cause_figure")
-
-    assert [line.rsplit(" ", 1)[1] for line in found] == ["0.2"]
+    assert [line.rsplit(" ", 1)[1] for line in lines(alone, "figure")] == ["0.2"]
+    assert lines(unknown, "figure") == []
+    assert lines(unknown, "share") == [f"rankskew_late_cause_share_ratio{{{WHO}}} 0.0"]
 
 
 def test_at_most_32_ranks_of_each_job_are_shown() -> None:
     """Whatever befalls a node with a thousand ranks, the page stays short, and no job is hidden."""
-    found = LateCauses()
-    for job_id, ranks in (("a", 40), ("b", 2)):
-        for rank in range(ranks):
-            found.take((job_id, rank), HOT, HERE, 0.0, 60.0)
-    short = expose(LateCausesCollector(found))
-    infos = lines(short, "rankskew_late_cause_info")
+    found = late(*[HOT] * 2, job_id="b", into=late(*[HOT] * 40, job_id="a"))
+    infos = lines(found, "info")
 
     assert [sum(f'job_id="{job}"' in line for line in infos) for job in "ab"] == [32, 2]
-    assert len(series(short)) == 4 * 34
+    assert len(lines(found)) == 4 * 34
 
 
 def test_long_texts_are_cut() -> None:
     """At 256 characters, with a sign that something is missing; those as long as that are not."""
-    found = LateCauses()
-    texts = {"sentence": "s" * 256, "first_action": "a" * 257}
-    found.take(("llama", 2), cause(**texts), HERE, 0.0, 60.0)
-    (info,) = lines(expose(LateCausesCollector(found)), "rankskew_late_cause_info")
+    (info,) = lines(late(cause(sentence="s" * 256, first_action="a" * 257)), "info")
 
     assert f'sentence="{"s" * SENTENCE_CHARACTERS}"' in info
     assert f'first_action="{"a" * 255}…"' in info
@@ -100,4 +85,4 @@ def test_page_passes_promtool() -> None:
     """Names, types and help texts are as Prometheus wants them, whatever is in a sentence."""
     quoted = cause(sentence='f"} 1\\', first_action="a\nb")
 
-    assert promtool_check_metrics(page(HOT, quoted)).returncode == 0
+    assert promtool_check_metrics(expose(LateCausesCollector(late(HOT, quoted)))).returncode == 0

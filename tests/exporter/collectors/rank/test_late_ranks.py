@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import pytest
+
 from exporter.collectors.rank.late_ranks import LateRanksCollector
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from tests.exporter.clock import Clock
-from tests.exporter.collectors.expose import expose, series
+from tests.exporter.collectors.expose import shown
 from tests.exporter.snapshots import late, snapshot, verdict
 
 WALL = 1_700_000_000.0
@@ -24,14 +26,17 @@ class Node:
 
     def push(self, rank: int = 2, seconds: float = 0.0, **changes: Any) -> None:
         """Let *seconds* pass and *rank* push the verdict, which names rank 2."""
-        self.clock.seconds += seconds
-        self.wall.seconds += seconds
+        self.wait(seconds)
         self._sequence += 1
         told = {"rank": rank, "sequence": self._sequence, "verdict": verdict()}
         self.store.put(snapshot(**(told | changes)))
 
+    def wait(self, seconds: float) -> None:
+        self.clock.seconds += seconds
+        self.wall.seconds += seconds
+
     def shown(self) -> list[str]:
-        return series(expose(self.collector))
+        return shown(self.collector)
 
     def since(self) -> float:
         """Return since when rank 2 is late, in seconds after the test began."""
@@ -53,18 +58,11 @@ def test_late_rank_is_told_with_its_cost() -> None:
     ]
 
 
-def test_late_rank_of_another_node_is_not_told_here() -> None:
-    """Each late rank is exposed by its own node's exporter, and by no other."""
+@pytest.mark.parametrize("changes", [{"rank": 3}, {"finished": True}])
+def test_rank_of_another_node_or_that_is_gone_is_not_told_here(changes: dict[str, Any]) -> None:
+    """Each late rank is exposed by its own node's exporter, while it beats."""
     node = Node()
-    node.push(rank=3)
-
-    assert node.shown() == []
-
-
-def test_ranks_that_are_gone_are_late_no_more() -> None:
-    """A rank that has finished or fallen silent is not late any more."""
-    node = Node()
-    node.push(finished=True)
+    node.push(**changes)
     assert node.shown() == []
 
     node.push(sequence=9, started_timestamp_seconds=1_001.0)
@@ -97,26 +95,21 @@ def test_onset_does_not_jitter() -> None:
 
 
 def test_another_onset_is_told() -> None:
-    """A rank that recovers and is late again, or gets a new onset, has another one."""
+    """A rank that recovers and is late again, or gets a new onset, has another one.
+
+    A verdict that was pushed a while ago is that much older.
+    """
     node = Node()
     node.push()
-    node.push(seconds=40.0, verdict=verdict(late=(late(since_seconds=10.0),)))
+    node.wait(5.0)
+    assert node.since() == -30.0
+    node.push(seconds=35.0, verdict=verdict(late=(late(since_seconds=10.0),)))
     assert node.since() == 30.0
 
     node.push(seconds=1.0, verdict=verdict(late=()))
     assert node.shown() == []
     node.push(seconds=1.0, verdict=verdict(late=(late(since_seconds=11.0),)))
     assert node.since() == 31.0
-
-
-def test_silence_is_part_of_the_age() -> None:
-    """A verdict that was pushed a while ago is that much older."""
-    node = Node()
-    node.push()
-    node.clock.seconds += 5.0
-    node.wall.seconds += 5.0
-
-    assert node.since() == -30.0
 
 
 def test_late_rank_of_the_nodes_own_verdict_is_told_alike() -> None:

@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
@@ -13,7 +14,7 @@ from exporter.ranks.store import RankStore
 from exporter.scrape.sampling import Scrape
 from rank_probe.wire.snapshot import Snapshot
 from tests.exporter.clock import Clock
-from tests.exporter.collectors.expose import expose, series
+from tests.exporter.collectors.expose import expose, shown
 from tests.exporter.running import ROOT, promtool_check_metrics
 from tests.exporter.snapshots import snapshot
 
@@ -69,71 +70,58 @@ def test_exposition_is_valid_openmetrics() -> None:
     assert exposed <= samples
 
 
-def test_missing_reading_is_an_absent_series() -> None:
-    """No sync measured and no step done yet means no series, never 0."""
-    page = expose(collector(snapshot()))
-
-    assert "rankskew_sync_floor_seconds{" not in page
-    assert "rankskew_last_step_timestamp_seconds{" not in page
-    assert "rankskew_paced_steps_total{" not in page
-    assert "rankskew_group_wait_seconds_total{" not in page
-    assert "rankskew_join_coverage_ratio{" not in page
-    assert "rankskew_rank_finished{" not in page
+def lines(name: str, *snapshots: Snapshot) -> list[str]:
+    """Return the labels, without job and group, and values of the series *name*."""
+    found = shown(collector(*snapshots), f"rankskew_{name}{{")
+    who = 'job_id="llama",peer_group="all",'
+    return [line.removeprefix(f"rankskew_{name}").replace(who, "") for line in found]
 
 
-def test_finished_rank_keeps_its_counters_and_loses_its_heartbeat() -> None:
-    """After a clean end, no series is left that an alert on silence could see age."""
-    page = expose(collector(FINISHED))
+@pytest.mark.parametrize(
+    ("held", "absent"),
+    [
+        # No sync measured and no step done yet means no series, never 0.
+        (
+            snapshot(),
+            "sync_floor_seconds last_step_timestamp_seconds paced_steps_total rank_finished "
+            "group_wait_seconds_total join_coverage_ratio",
+        ),
+        # After a clean end none is left that an alert on silence could see age.
+        (FINISHED, "heartbeat_timestamp_seconds stage_elapsed_seconds"),
+        # A probe that is off keeps its heartbeat, and nothing that looks like a hang.
+        (replace(COMPLETE, level="off"), "last_step_timestamp_seconds stage_elapsed_seconds"),
+        # The stage of a rank that steps is another at each scrape: it shows once it lasts 10 s.
+        (snapshot(stage_elapsed_seconds=9.9), "stage_elapsed_seconds"),
+    ],
+)
+def test_what_would_mislead_is_absent(held: Snapshot, absent: str) -> None:
+    page = expose(collector(held))
 
-    assert 'rankskew_rank_finished{job_id="llama",peer_group="all",rank="1"} 1.0' in page
-    assert 'rankskew_steps_total{job_id="llama",peer_group="all",rank="1"} 100.0' in page
-    assert "rankskew_heartbeat_timestamp_seconds{" not in page
-    assert "rankskew_stage_elapsed_seconds{" not in page
-
-
-def test_rank_that_is_off_looks_like_no_hang() -> None:
-    """A probe that is turned off keeps its heartbeat, and nothing that an alert sees grow old."""
-    page = expose(collector(replace(COMPLETE, level="off")))
-
-    assert 'rankskew_heartbeat_timestamp_seconds{job_id="llama",' in page
-    assert "rankskew_last_step_timestamp_seconds{" not in page
-    assert "rankskew_stage_elapsed_seconds{" not in page
-    assert 'level="off"' in page
-
-
-def test_short_stay_in_a_stage_is_no_series() -> None:
-    """The stage of a rank that steps is another at each scrape: it shows once it lasts 10 s."""
-    short, long = snapshot(stage_elapsed_seconds=9.9), snapshot(stage_elapsed_seconds=10.0)
-
-    assert "rankskew_stage_elapsed_seconds{" not in expose(collector(short))
-    assert (
-        'rankskew_stage_elapsed_seconds{job_id="llama",peer_group="all",rank="0",stage="forward"} '
-        "10.0" in expose(collector(long))
-    )
+    assert [name for name in absent.split() if f"rankskew_{name}{{" in page] == []
+    assert f'rankskew_steps_total{{job_id="llama",peer_group="{held.peer_group}"' in page
+    assert ("rankskew_heartbeat_timestamp_seconds{" in page) is not held.finished
 
 
-def test_rank_of_a_job_that_stands_shows_any_stage_that_it_is_in() -> None:
+def test_stage_is_shown_once_it_lasts_or_while_the_job_stands() -> None:
     """The culprit of a hang may go from stage to stage, so that it is in none for 10 s."""
+    name = "stage_elapsed_seconds"
+    assert lines(name, snapshot(stage_elapsed_seconds=10.0)) == ['{rank="0",stage="forward"} 10.0']
     busy = snapshot(stage_elapsed_seconds=2.0, heartbeat_timestamp_seconds=1_060.0)
     stepped, stood = (replace(busy, last_step_timestamp_seconds=t) for t in (1_031.0, 1_030.0))
 
-    assert "rankskew_stage_elapsed_seconds{" not in expose(collector(stepped))
-    assert 'rank="0",stage="forward"} 2.0' in expose(collector(stood))
+    assert lines(name, stepped) == []
+    assert lines(name, stood) == ['{rank="0",stage="forward"} 2.0']
 
 
 def test_rank_without_a_first_step_shows_how_long() -> None:
     """Who waits for a job to start, or who never steps, is known without all ranks' counters."""
     began = {"started_timestamp_seconds": 1_000.0, "heartbeat_timestamp_seconds": 1_060.0}
     none = snapshot(steps=0, **began)
-    name = "rankskew_rank_starting_seconds{"
+    assert lines("rank_starting_seconds", none) == ['{rank="0"} 60.0']
 
-    assert f'{name}job_id="llama",peer_group="all",rank="0"}} 60.0' in expose(collector(none))
-    for other in (
-        snapshot(steps=1, **began),
-        replace(none, finished=True),
-        replace(none, level="off"),
-    ):
-        assert name not in expose(collector(other))
+    others = (snapshot(steps=1, **began), replace(none, finished=True), replace(none, level="off"))
+    for other in others:
+        assert lines("rank_starting_seconds", other) == []
 
 
 def test_silence_is_told_by_the_exporters_clock() -> None:
@@ -147,9 +135,8 @@ def test_silence_is_told_by_the_exporters_clock() -> None:
     for rank, behind in ((0, 0.0), (1, 90.0)):
         then = 1_071.5 - behind
         store.put(snapshot(rank=rank, sequence=2, heartbeat_timestamp_seconds=then))
-    page = expose(RanksCollector(store))
 
-    assert [line for line in series(page) if "rankskew_rank_silent_seconds" in line] == [
+    assert shown(RanksCollector(store), "rankskew_rank_silent_seconds") == [
         'rankskew_rank_silent_seconds{job_id="llama",peer_group="all",rank="2"} 11.0'
     ]
 

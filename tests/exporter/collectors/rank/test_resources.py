@@ -1,15 +1,14 @@
 """Work, memory, pauses and life events of a rank are exposed, and no reading is no series."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.metrics_core import Metric
 
 from exporter.cgroups import Cgroup
+from exporter.collectors.base import Collector
 from exporter.collectors.rank.events import RankEventsCollector
 from exporter.collectors.rank.gpus import RankGpusCollector
 from exporter.collectors.rank.host import RankHostCollector
@@ -26,7 +25,7 @@ from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from rank_probe.wire.snapshot import LIFECYCLE, RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
 from rank_probe.wire.stages import STAGES
-from tests.exporter.collectors.expose import expose, series
+from tests.exporter.collectors.expose import shown
 from tests.exporter.fake_proc import process, torchrun
 from tests.exporter.nvml.fixed import node
 from tests.exporter.running import ROOT
@@ -64,14 +63,12 @@ def store(*snapshots: Snapshot) -> RankStore:
 
 def test_rank_that_reports_none_of_it_has_no_series() -> None:
     """A rank without a GPU and without counted work shows no zeros."""
-    assert series(expose(RankResourcesCollector(store(snapshot())))) == []
+    assert shown(RankResourcesCollector(store(snapshot()))) == []
 
 
 def test_zero_that_was_read_is_exposed() -> None:
     """No retry so far is a reading: a rate over it needs the zero."""
-    page = expose(RankResourcesCollector(store(snapshot(cuda_alloc_retries=0))))
-
-    assert series(page) == [
+    assert shown(RankResourcesCollector(store(snapshot(cuda_alloc_retries=0)))) == [
         'rankskew_cuda_alloc_retries_total{job_id="llama",peer_group="all",rank="0"} 0.0'
     ]
 
@@ -84,44 +81,28 @@ def test_exposition_is_the_golden_one() -> None:
     assert generate_latest(registry).decode() == GOLDEN.read_text()
 
 
-class All:
-    """All that the exporter exposes of a rank."""
-
-    name = "all"
-    interval_seconds = 0.0
-
-    def __init__(self, held: RankStore, join: RankJoin, watch: HostWatch) -> None:
-        self._collectors = (
-            RanksCollector(held),
-            RankResourcesCollector(held),
-            RankEventsCollector(held),
-            RankGpusCollector(join),
-            RankHostCollector(join, held, watch),
-            LateRanksCollector(NodeJobs(held)),
-            LateLinesCollector(held),
-        )
-
-    def collect(self) -> Iterator[Metric]:
-        for collector in self._collectors:
-            yield from collector.collect()
-
-
-def joined(held: RankStore, rank: Snapshot) -> RankJoin:
-    """Return the join on a node where *rank* is a task of Slurm's in a pod, on a GPU."""
-    place = Cgroup(pod_uid="p", slurm_job_id="7")
-    task = process(rank.pid, torchrun(rank.rank), cgroup=place)
+def lines(held: RankStore, rank: Snapshot, *, of_host: bool) -> list[str]:
+    """Return what is exposed where *rank* is a task of Slurm's in a pod, on a GPU."""
+    task = process(rank.pid, torchrun(rank.rank), cgroup=Cgroup(pod_uid="p", slurm_job_id="7"))
     listed = (GpuProcess(rank.pid),)
     gpu = GpuSample(0, up=True, processes=listed, numa_node=0, cpu_affinity=(0, 1))
-    return RankJoin(node(gpu), lambda: {rank.pid: task}, held)
-
-
-def looked(join: RankJoin) -> HostWatch:
-    """Return a watch that has found all that a host can show of the ranks in *join*."""
-    watch = HostWatch(ROOT, ROOT)
+    join = RankJoin(node(gpu), lambda: {rank.pid: task}, held)
+    watch = HostWatch(ROOT, ROOT)  # That has found all that a host can show of the ranks.
     cgroup = CgroupCost(Throttling(1, 1, 1.0), dict.fromkeys(RESOURCES, 1.0))
     costs = {each.who: HostCost(Cost(*[1] * 10), cgroup) for each in to_follow(join.ranks(), ())}
     watch._latest = Look(costs, 0)
-    return watch
+    host = RankHostCollector(join, held, watch)
+    others: list[Collector] = [
+        RanksCollector(held),
+        RankResourcesCollector(held),
+        RankEventsCollector(held),
+        RankGpusCollector(join),
+        LateRanksCollector(NodeJobs(held)),
+        LateLinesCollector(held),
+    ]
+    found = [line for each in ([host] if of_host else others) for line in shown(each)]
+    # One series a rank is charged to its GPU, one a job to the node.
+    return [line for line in found if 'rank="3"' in line and "rankskew_gpu_" not in line]
 
 
 def busiest(never_together: set[str], **changes: Any) -> Snapshot:
@@ -158,22 +139,6 @@ def busiest(never_together: set[str], **changes: Any) -> Snapshot:
     return replace(rank, **changes)
 
 
-def of_rank(rank: Snapshot) -> list[str]:
-    """Return the series that *rank* costs a Prometheus."""
-    held = store(rank)
-    join = joined(held, rank)
-    shown = series(expose(All(held, join, looked(join))))
-    # One series a rank is charged to its GPU, one a job to the node.
-    return [line for line in shown if 'rank="3"' in line and "rankskew_gpu_" not in line]
-
-
-def of_its_host(rank: Snapshot) -> list[str]:
-    """Return those of RankHostCollector."""
-    held = store(rank)
-    join = joined(held, rank)
-    return series(expose(RankHostCollector(join, held, looked(join))))
-
-
 NOT_LATE = {"verdict": verdict(late=()), "late_lines": []}
 NO_JOIN: dict[str, Any] = {
     "late_lines": [],
@@ -204,13 +169,13 @@ def test_rank_stays_within_its_series_budget(
 ) -> None:
     """A rank costs a Prometheus at most 48 series, and 16 of its host, with all that can occur."""
     rank = busiest(never_together, **changes)
-    shown = of_rank(rank)
+    of_rank = lines(store(rank), rank, of_host=False)
+    of_its_host = lines(store(rank), rank, of_host=True)
 
-    of_host = 0 if rank.finished else MORE_OF_ITS_HOST
-    assert 2 * len(rank.stage_seconds) < len(shown) - of_host <= most
-    assert len(set(shown) & set(of_its_host(rank))) == of_host
-    assert any("rankskew_rank_numa_local" in line for line in shown) is not rank.finished
-    assert any("rankskew_rank_slurm_info" in line for line in shown) is not rank.finished
+    assert len(of_its_host) == (0 if rank.finished else MORE_OF_ITS_HOST)
+    assert 2 * len(rank.stage_seconds) < len(of_rank) <= most
+    for name in ("rankskew_rank_numa_local", "rankskew_rank_slurm_info"):
+        assert any(name in line for line in of_rank) is not rank.finished
 
 
 def write_golden(path: Path = GOLDEN) -> None:

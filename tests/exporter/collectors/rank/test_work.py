@@ -9,7 +9,7 @@ from exporter.collectors.rank.work import RankWorkCollector
 from exporter.ranks.store import RankStore
 from exporter.vocabulary.thresholds import Thresholds
 from tests.exporter.clock import Clock
-from tests.exporter.collectors.expose import expose, series
+from tests.exporter.collectors.expose import shown
 from tests.exporter.snapshots import snapshot
 
 RUNTIME = {
@@ -40,7 +40,7 @@ class Node:
             self.store.put(
                 snapshot(rank=rank, pid=rank, sequence=int(100 * minutes) + 1, **told(minutes))
             )
-        self.page = series(expose(self._collector))
+        self.page = shown(self._collector)
 
     def at(self, minutes: int) -> list[str]:
         """Return what is exposed after so many minutes, with a scrape in each."""

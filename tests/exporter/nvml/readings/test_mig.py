@@ -1,6 +1,5 @@
 """What the worker finds on the stub's GPU 0 when that is divided, and around it."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,8 @@ from typing import Any
 import pynvml
 import pytest
 
-from exporter.nvml.readings.mig import MODE_SECONDS, MigDevices
+from exporter.nvml.readings.gpm import Memory
+from exporter.nvml.readings.mig import MODE_SECONDS, SM, MigActivity, MigDevices
 from exporter.nvml.sample import GpuProcess, GpuSample, MigDevice
 from tests import nvmlstub
 from tests.exporter.nvml.driver import Driver, Fails
@@ -32,33 +32,59 @@ def environment(library: Path, scenario: Scenario, tmp_path: Path) -> dict[str, 
     }
 
 
-def readings(
-    environment: dict[str, str], is_read: Callable[[GpuSample], bool]
-) -> tuple[GpuSample, ...]:
-    """Return both GPUs as soon as they have a place and one of them *is_read*."""
+def readings(environment: dict[str, str]) -> tuple[GpuSample, ...]:
+    """Return both GPUs as soon as they have a place and MIG devices of one are active."""
 
-    def are_read() -> bool:
-        both = gpus(supervisor)
-        return any(map(is_read, both)) and all(gpu.topology for gpu in both)
+    def is_active(gpu: GpuSample) -> bool:
+        return any(device.sm_active_percent is not None for device in gpu.mig_devices or ())
 
     with supervised(PATIENT, environment) as supervisor:
-        wait_for(are_read)
+        wait_for(
+            lambda: (
+                any(map(is_active, gpus(supervisor)))
+                and all(gpu.topology for gpu in gpus(supervisor))
+            )
+        )
         return gpus(supervisor)
 
 
-def has_active_devices(gpu: GpuSample) -> bool:
-    return any(device.sm_active_percent is not None for device in gpu.mig_devices or ())
+def test_divided_gpu_has_its_devices_and_what_is_left(
+    environment: dict[str, str], scenario: Scenario
+) -> None:
+    """NVML refuses utilization then: it is absent, for this GPU alone, and all else stays."""
+    scenario.play("nvmlDeviceGetMigMode 0 =1")
+    divided, whole = readings(environment)
+
+    assert divided.mig_devices == DIVIDED
+    assert divided.processes == (GpuProcess(4711, 1024, 2),)
+    assert divided.gpu_busy_percent is None
+    assert divided.memory_total_bytes == 80 * GIB
+    assert whole.mig_devices is None
+    assert whole.gpu_busy_percent is not None
+    assert (whole.minor_number, whole.numa_node) == (1, 0)
+    assert whole.cpu_affinity == tuple(range(32))
+    assert whole.topology == {"0": "node"}
+    assert whole.processes == (GpuProcess(4712),)
 
 
-def test_gpu_without_mig_has_no_devices(environment: dict[str, str]) -> None:
-    """MIG off is no reading; and where each GPU is, and who uses it, is read."""
-    first, second = readings(environment, lambda gpu: gpu.sm_active_percent is not None)
+def test_what_may_not_be_read_costs_only_itself(
+    environment: dict[str, str], scenario: Scenario
+) -> None:
+    """Memory, profile and activity need a right, a driver or a GPU that not everybody has."""
+    scenario.play(
+        "nvmlDeviceGetMigMode * =1",
+        "nvmlDeviceGetMemoryInfo_v2 * 4",
+        "nvmlDeviceGetMemoryInfo 0 4",
+        "nvmlDeviceGetName 0 3",
+        "nvmlGpmQueryDeviceSupport 0 =0",
+    )
+    without, older = readings(environment)
 
-    assert (first.mig_devices, second.mig_devices) == (None, None)
-    assert (second.minor_number, second.numa_node) == (1, 0)
-    assert second.cpu_affinity == tuple(range(32))
-    assert second.topology == {"0": "node"}
-    assert second.processes == (GpuProcess(4712),)
+    assert without.mig_devices == tuple(
+        MigDevice(device.uuid, device.gpu_instance, 0, "") for device in DIVIDED
+    )
+    assert older.mig_devices is not None
+    assert [device.memory_total_bytes for device in older.mig_devices] == [10 * GIB, 40 * GIB]
 
 
 def test_mode_is_noticed_when_it_changes_and_kept_when_it_cannot_be_read() -> None:
@@ -80,37 +106,31 @@ def test_mode_is_noticed_when_it_changes_and_kept_when_it_cannot_be_read() -> No
     assert driver.asked["nvmlDeviceGetMigMode"] == 4
 
 
-def test_divided_gpu_has_its_devices_and_what_is_left(
-    environment: dict[str, str], scenario: Scenario
-) -> None:
-    """NVML refuses utilization then: it is absent, for this GPU alone, and all else stays."""
-    scenario.play("nvmlDeviceGetMigMode 0 =1")
-    divided, whole = readings(environment, has_active_devices)
-
-    assert divided.mig_devices == DIVIDED
-    assert divided.processes == (GpuProcess(4711, 1024, 2),)
-    assert divided.gpu_busy_percent is None
-    assert divided.memory_total_bytes == 80 * GIB
-    assert whole.mig_devices is None
-    assert whole.gpu_busy_percent is not None
-
-
-def test_what_may_not_be_read_costs_only_itself(
-    environment: dict[str, str], scenario: Scenario
-) -> None:
-    """Memory, profile and activity need a right, a driver or a GPU that not everybody has."""
-    scenario.play(
-        "nvmlDeviceGetMigMode * =1",
-        "nvmlDeviceGetMemoryInfo_v2 * 4",
-        "nvmlDeviceGetMemoryInfo 0 4",
-        "nvmlDeviceGetName 0 3",
-        "nvmlGpmQueryDeviceSupport 0 =0",
+def half_active() -> Driver:
+    return Driver(
+        gpm_support=True,
+        gpm_memory=lambda: Memory(object()),
+        mig_sample="a sample",
+        gpm_metrics={SM: 50.0},
     )
-    without, older = readings(environment, has_active_devices)
 
-    assert without.mig_devices is not None
-    assert [device.memory_used_bytes for device in without.mig_devices] == [None, None]
-    assert [device.sm_active_percent for device in without.mig_devices] == [None, None]
-    assert [device.profile for device in without.mig_devices] == ["", ""]
-    assert older.mig_devices is not None
-    assert [device.memory_total_bytes for device in older.mig_devices] == [10 * GIB, 40 * GIB]
+
+@pytest.mark.parametrize("function", ["gpm_support", "gpm_memory", "mig_sample", "gpm_metrics"])
+def test_gpu_without_gpm_has_no_activity(function: str) -> None:
+    """An older GPU, or a user without the right to it: no reading, whatever is missing."""
+    driver, activity = half_active(), MigActivity(15.0)
+    driver.answers[function] = Fails()
+    ask = driver.opened()
+
+    assert [activity.read(ask, now, [9]) for now in (100.0, 101.0, 102.0)] == [{}, {}, {}]
+
+
+def test_instance_is_compared_only_with_itself() -> None:
+    """The first sample of a new instance, or after the GPU was opened anew, has none before it."""
+    driver, activity = half_active(), MigActivity(15.0)
+    ask = driver.opened()
+
+    assert activity.read(ask, 100.0, [9]) == {}
+    assert activity.read(ask, 101.0, [9, 2]) == {9: 50.0}
+    assert activity.read(ask, 102.0, [9, 2]) == {9: 50.0, 2: 50.0}
+    assert activity.read(driver.opened(), 103.0, [9, 2]) == {}

@@ -1,3 +1,4 @@
+from itertools import pairwise
 from typing import Any
 
 import pynvml
@@ -6,11 +7,20 @@ import pytest
 from exporter.nvml.calls import Calls
 from exporter.nvml.readings.query import Ask
 from exporter.nvml.readings.throttle import COUNTER_FIELDS, Throttle, ThrottleSeconds
-from exporter.nvml.throttle_reasons import REASON_BITS
+from exporter.nvml.sample import REASON_BITS
 
 POWER, THERMAL = REASON_BITS["sw_power_cap"], REASON_BITS["hw_thermal_slowdown"]
 POWER_FIELD = COUNTER_FIELDS["sw_power_cap"][0]
 IDLE = 0x1
+
+
+def gained(*readings: tuple[float, int, float | None]) -> list[float]:
+    """Return by how much the power's seconds grow with each: time, mask and counter in ns."""
+    throttle, seconds = ThrottleSeconds(longest_gap_seconds=2.0), [0.0]
+    for now, reasons, counter in readings:
+        throttle.add(reasons, {} if counter is None else {POWER_FIELD: counter}, now)
+        seconds.append(throttle.seconds()["sw_power_cap"])
+    return [after - before for before, after in pairwise(seconds)]
 
 
 def test_each_active_reason_gains_the_time_since_the_last_reading() -> None:
@@ -26,49 +36,38 @@ def test_each_active_reason_gains_the_time_since_the_last_reading() -> None:
     assert sum(seconds.values()) == 5.0
 
 
-def test_a_gap_without_readings_is_not_counted_as_throttled() -> None:
-    """After a gap only the time that one reading of the mask may stand for is added."""
-    throttle = ThrottleSeconds(longest_gap_seconds=2.0)
-    throttle.add(POWER, {}, 100.0)
-    throttle.add(POWER, {}, 200.0)
-
-    assert throttle.seconds()["sw_power_cap"] == 2.0
-
-
-def test_counter_tells_what_the_mask_missed() -> None:
-    """What the driver counted between two readings is exact, seen by the mask or not."""
-    throttle = ThrottleSeconds(longest_gap_seconds=2.0)
-    throttle.add(0, {POWER_FIELD: 9e9}, 100.0)
-    throttle.add(0, {POWER_FIELD: 9.25e9}, 101.0)  # Between two readings.
-    throttle.add(POWER, {POWER_FIELD: 9.75e9}, 102.0)  # Half of the second that the mask says.
-    throttle.add(0, {POWER_FIELD: 19.75e9}, 112.0)  # Through a gap in the readings.
-
-    assert throttle.seconds()["sw_power_cap"] == 10.75
-
-
-def test_seconds_never_jump_when_counters_come_and_go() -> None:
-    """A counter that appears, stays away, or starts anew is worth only what it grew since."""
-    throttle = ThrottleSeconds(longest_gap_seconds=2.0)
-    gained = []
-    for now, counters in enumerate(
-        [{}, {POWER_FIELD: 5e12}, {POWER_FIELD: 5e12 + 5e8}, {}, {POWER_FIELD: 5e12 + 17e8}]
-    ):
-        before = throttle.seconds()["sw_power_cap"]
-        throttle.add(POWER, counters, float(now))
-        gained.append(throttle.seconds()["sw_power_cap"] - before)
-    assert gained == [0.0, 1.0, 0.5, 1.0, 1.0]
-
-    throttle.add(0, {POWER_FIELD: 7.0}, 5.0)
-    assert throttle.seconds()["sw_power_cap"] == sum(gained)
-
-
-def test_counter_that_stands_still_under_its_reason_is_not_believed() -> None:
-    """What the mask shows from one reading to the next has lasted, whatever the counter says."""
-    throttle = ThrottleSeconds(longest_gap_seconds=2.0)
-    for now, reasons in enumerate([0, POWER, POWER, POWER, 0]):
-        throttle.add(reasons, {POWER_FIELD: 7e9}, float(now))
-
-    assert throttle.seconds()["sw_power_cap"] == 2.0
+@pytest.mark.parametrize(
+    ("readings", "seconds"),
+    [
+        # After a gap only the time that one reading of the mask may stand for is added.
+        ([(100.0, POWER, None), (200.0, POWER, None)], [0.0, 2.0]),
+        # What the driver counted is exact: between two readings, half of what the mask says, and
+        # through a gap.
+        (
+            [(0.0, 0, 9e9), (1.0, 0, 9.25e9), (2.0, POWER, 9.75e9), (12.0, 0, 19.75e9)],
+            [0.0, 0.25, 0.5, 10.0],
+        ),
+        # A counter that appears, stays away, or starts anew is worth only what it grew since.
+        (
+            [
+                (0.0, POWER, None),
+                (1.0, POWER, 5e12),
+                (2.0, POWER, 5e12 + 5e8),
+                (3.0, POWER, None),
+                (4.0, POWER, 5e12 + 17e8),
+                (5.0, 0, 7.0),
+            ],
+            [0.0, 1.0, 0.5, 1.0, 1.0, 0.0],
+        ),
+        # One that stands still while the mask shows its reason at both ends is not believed.
+        ([(float(n), POWER * (0 < n < 4), 7e9) for n in range(5)], [0.0, 0.0, 1.0, 1.0, 0.0]),
+    ],
+    ids=["gap", "exact", "comes and goes", "stands still"],
+)
+def test_counter_is_believed_before_the_mask(
+    readings: list[tuple[float, int, float | None]], seconds: list[float]
+) -> None:
+    assert gained(*readings) == seconds
 
 
 @pytest.mark.parametrize("reason", ["sw_thermal_slowdown", "hw_thermal_slowdown"])

@@ -8,6 +8,7 @@ import pytest
 from exporter.nvml.calls import Calls
 from exporter.nvml.readings.query import Ask
 from exporter.nvml.readings.utilization import SAMPLES_EVERY_SECONDS, Utilization, gpu_samples
+from exporter.nvml.readings.window import ReadingWindow
 
 WINDOW_SECONDS = 15.0
 ANY_TIME = 1_700_000_000_000_000
@@ -54,108 +55,98 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     return fake
 
 
-def an_ask() -> Ask:
-    return Ask(0, object(), Calls(60.0, 60.0))
+class Reads:
+    """One GPU, read with times of the worker's clock."""
 
+    def __init__(self) -> None:
+        self._ask = Ask(0, object(), Calls(60.0, 60.0))
+        self._utilization = Utilization(WINDOW_SECONDS)
 
-def busy(values: dict[str, Any]) -> tuple[float, float]:
-    return values["gpu_busy_percent"], values["gpu_busy_min_percent"]
+    def all(self, now: float) -> dict[str, Any]:
+        return self._utilization.read(self._ask, now)
+
+    def busy(self, now: float) -> tuple[float, float]:
+        """Return mean and minimum."""
+        values = self.all(now)
+        return values["gpu_busy_percent"], values["gpu_busy_min_percent"]
 
 
 def test_gpu_without_utilization_has_none(driver: FakeDriver) -> None:
     """A GPU that is split by MIG has neither samples nor rates, and nothing is made up."""
     driver.rates = None
-    utilization = Utilization(WINDOW_SECONDS)
-    ask = an_ask()
+    gpu = Reads()
 
-    assert [utilization.read(ask, float(now)) for now in range(20)] == [{}] * 20
+    assert [gpu.all(float(now)) for now in range(20)] == [{}] * 20
     assert driver.asked_since == [0]
 
 
 def test_without_samples_the_rates_of_the_window_are_averaged(driver: FakeDriver) -> None:
     """Each second's rate counts for the last 15 s and is then forgotten."""
-    utilization, ask = Utilization(WINDOW_SECONDS), an_ask()
+    gpu = Reads()
     for now in range(100, 115):
         driver.rates = (100, 30) if now < 110 else (40, 60)
-        values = utilization.read(ask, float(now))
+        values = gpu.all(float(now))
 
     assert values == {
         "gpu_busy_percent": 80.0,
         "gpu_busy_min_percent": 40,
         "memory_busy_percent": 40.0,
     }
-    assert utilization.read(ask, 124.5)["gpu_busy_percent"] == 40.0
+    assert gpu.busy(124.5)[0] == 40.0
 
 
 def test_samples_show_what_falls_between_two_readings(driver: FakeDriver) -> None:
-    """A dip of a fifth of a second is in mean and minimum, though the rates never saw it."""
+    """A dip of a fifth of a second is in mean and minimum, though the rates never saw it.
+
+    Samples from before the first reading leave the window by their own age.
+    """
     driver.samples, driver.rates = [], (100, 40)
-    utilization, ask = Utilization(WINDOW_SECONDS), an_ask()
+    gpu = Reads()
     for tick in range(50):
         driver.sample(tick / 5, 0 if tick == 12 else 100)
 
-    values = utilization.read(ask, 100.0)
-    assert busy(values) == (98.0, 0)
-    assert values["memory_busy_percent"] == 40.0
-
-
-def test_history_that_the_driver_kept_is_as_old_as_it_is(driver: FakeDriver) -> None:
-    """The first reading has the seconds before it too; they leave the window in their turn."""
-    driver.samples = []
-    utilization, ask = Utilization(WINDOW_SECONDS), an_ask()
-    for second in range(11):
-        driver.sample(second, 0 if second == 0 else 100)
-    assert busy(utilization.read(ask, 100.0))[1] == 0
-    driver.sample(16, 100)
-
-    assert busy(utilization.read(ask, 106.0))[1] == 100
+    assert gpu.busy(100.0) == (98.0, 0)
+    assert gpu.all(100.0)["memory_busy_percent"] == 40.0
+    driver.sample(18.0, 100)
+    assert gpu.busy(108.0)[1] == 100
 
 
 def test_each_sample_counts_once_and_as_long_as_the_window(driver: FakeDriver) -> None:
     """The driver is asked each 5 s for what is new; a sample leaves the window by its own age."""
     driver.samples = []
-    utilization, ask = Utilization(WINDOW_SECONDS), an_ask()
-    seen = []
+    gpu, seen = Reads(), []
     for second in range(31):
         driver.sample(second, 0 if second == 3 else 100)
-        seen.append(busy(utilization.read(ask, 200.0 + second))[1])
+        seen.append(gpu.busy(200.0 + second)[1])
 
     assert driver.asked_since == [
         0,
         *(ANY_TIME + second * 1_000_000 for second in range(0, 30, int(SAMPLES_EVERY_SECONDS))),
     ]
     assert seen == [100] * 5 + [0] * 15 + [100] * 11
-    assert len(utilization._sampled._window._readings) == 15
 
 
-def test_silent_driver_keeps_the_window_and_then_leaves_it_to_the_rates(
-    driver: FakeDriver,
-) -> None:
+def test_silent_driver_keeps_the_window_and_then_leaves_it_to_the_rates(driver: FakeDriver) -> None:
     """No new samples for a while is no change; for longer than the window the rates stand in."""
     driver.samples = []
     driver.sample(0.0, 90)
-    utilization, ask = Utilization(WINDOW_SECONDS), an_ask()
-    for now in range(100, 116):
-        assert busy(utilization.read(ask, float(now))) == (90.0, 90)
-
-    assert busy(utilization.read(ask, 116.0)) == (50.0, 50)
-    # Asked for all, the driver gives the old sample again: it is none the newer for that.
-    for now in range(117, 160):
-        assert busy(utilization.read(ask, float(now))) == (50.0, 50)
+    gpu = Reads()
+    # From 116 on it is asked for all and gives the old sample again, none the newer for that.
+    assert [gpu.busy(float(now)) for now in range(100, 160)] == [(90.0, 90)] * 16 + [(50, 50)] * 44
 
 
 def test_clock_that_was_set_back_is_noticed(driver: FakeDriver) -> None:
     """Samples are stamped with the driver's clock; an hour less does not cost an hour."""
     driver.samples = []
     driver.sample(3600.0, 90)
-    utilization, ask = Utilization(WINDOW_SECONDS), an_ask()
-    assert busy(utilization.read(ask, 100.0)) == (90.0, 90)
+    gpu = Reads()
+    assert gpu.busy(100.0) == (90.0, 90)
     driver.samples = []
     for second in range(1, 31):
         driver.sample(second, 70)
-        values = utilization.read(ask, 100.0 + second)
+        busy = gpu.busy(100.0 + second)
 
-    assert busy(values) == (70.0, 70)
+    assert busy == (70.0, 70)
 
 
 @pytest.mark.parametrize("code", [pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT])
@@ -164,3 +155,9 @@ def test_no_new_samples_is_no_failure(driver: FakeDriver, code: int) -> None:
     driver.samples = code
 
     assert gpu_samples(object(), 1) == []
+
+
+def test_empty_window_has_no_reading() -> None:
+    window = ReadingWindow(15.0)
+
+    assert (window.mean(), window.min()) == (None, None)

@@ -9,9 +9,8 @@ import pytest
 
 from exporter.nvml.calls import CallFailed
 from exporter.nvml.worker.events import XidEvents
-from exporter.nvml.worker.xids import XidCounts
 from tests import nvmlstub
-from tests.exporter.nvml.driver import Failing
+from tests.exporter.nvml.driver import Driver, Fails
 from tests.exporter.nvml.stub import (
     PATIENT,
     QUICK,
@@ -27,104 +26,101 @@ from tests.exporter.nvml.stub import (
 XID, CLOCK = pynvml.nvmlEventTypeXidCriticalError, pynvml.nvmlEventTypeClock
 
 
-class FakeDriver(Failing):
-    """Gives *events*, then timeouts; a function in *codes* fails with its error code."""
+class FakeDriver(Driver):
+    """Gives *events*, then timeouts."""
 
-    def __init__(self, *events: tuple[int, int], supported: int = XID, **codes: int) -> None:
-        super().__init__(**codes)
+    def __init__(self, *events: tuple[int, int], **answers: Any) -> None:
+        super().__init__(
+            nvmlDeviceGetSupportedEventTypes=XID,
+            nvmlEventSetWait_v2=self.next_event,
+        )
+        self.answers |= answers
         self.events = list(events)
-        self.supported = supported
 
-    def value(self, name: str, gpu: int | None) -> Any:
-        if name == "nvmlDeviceGetSupportedEventTypes":
-            return self.supported
-        if name != "nvmlEventSetWait_v2":
-            return object()
+    def otherwise(self, name: str) -> Any:
+        return object()
+
+    def next_event(self, *arguments: object) -> Any:
         if not self.events:
-            raise CallFailed(name, gpu, pynvml.NVML_ERROR_TIMEOUT, "as it always ends")
+            raise Fails(pynvml.NVML_ERROR_TIMEOUT)
         event_type, data = self.events.pop(0)
         return SimpleNamespace(eventType=event_type, eventData=data)
 
 
-def events_of(driver: FakeDriver, retry_seconds: float = 60.0) -> XidEvents:
-    return XidEvents(0, driver, retry_seconds)
-
-
-def count(counts: XidCounts | None) -> int | None:
+def count(events: XidEvents) -> int | None:
+    counts = events.read()
     return None if counts is None else counts.events
 
 
 @pytest.mark.parametrize(
-    "driver",
+    "refusal",
     [
-        FakeDriver(supported=CLOCK),
-        FakeDriver(nvmlDeviceGetSupportedEventTypes=pynvml.NVML_ERROR_NOT_SUPPORTED),
-        FakeDriver(nvmlDeviceRegisterEvents=pynvml.NVML_ERROR_NO_PERMISSION),
+        {"nvmlDeviceGetSupportedEventTypes": CLOCK},
+        {"nvmlDeviceGetSupportedEventTypes": Fails()},
+        {"nvmlDeviceRegisterEvents": Fails(pynvml.NVML_ERROR_NO_PERMISSION)},
     ],
     ids=["no such event", "not supported", "not allowed"],
 )
-def test_gpu_without_events_has_no_count_and_is_left_alone(driver: FakeDriver) -> None:
+def test_gpu_without_events_has_no_count_and_is_left_alone(refusal: dict[str, Any]) -> None:
     """What cannot be seen is not 0, and is not read every second."""
-    events = events_of(driver)
-    assert events.read() is None
+    driver = FakeDriver(**refusal)
+    events = XidEvents(0, driver, 60.0)
+    assert count(events) is None
     driver.asked.clear()
 
-    assert events.read() is None
-    assert driver.asked == []
+    assert count(events) is None
+    assert not driver.asked
 
 
 def test_events_are_counted_once_and_only_errors() -> None:
     """Every XID that waits in the set is counted; other kinds of events are not."""
-    driver = FakeDriver((XID, 79), (CLOCK, 0), (XID, 31), (XID, 79))
-    events = events_of(driver)
+    events = XidEvents(0, FakeDriver((XID, 79), (CLOCK, 0), (XID, 31), (XID, 79)), 60.0)
 
     counts = events.read()
     assert counts is not None
     assert counts.by_kind() == {"79": 2, "31": 1}
-    assert count(events.read()) == 3
+    assert count(events) == 3
 
 
 def test_gpu_that_reports_without_end_does_not_keep_its_thread() -> None:
     """A flood is taken in a part at a time."""
-    driver = FakeDriver(*[(XID, 31)] * 300)
-
-    assert count(events_of(driver).read()) == 256
+    assert count(XidEvents(0, FakeDriver(*[(XID, 31)] * 300), 60.0)) == 256
 
 
 @pytest.mark.parametrize("code", [pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_UNKNOWN])
 def test_lost_gpu_keeps_its_count_and_is_not_asked_in_a_hurry(code: int) -> None:
     """An error of the wait ends the set; there is another one only after a while."""
     driver = FakeDriver((XID, 79))
-    events = events_of(driver)
+    events = XidEvents(0, driver, 60.0)
     events.read()
-    driver.codes["nvmlEventSetWait_v2"] = code
-    assert count(events.read()) == 1
-    assert driver.asked[-1] == "nvmlEventSetFree"
+    driver.fail("nvmlEventSetWait_v2", code=code)
+    assert count(events) == 1
+    assert driver.asked["nvmlEventSetFree"] == 1
     driver.asked.clear()
 
-    assert count(events.read()) == 1
-    assert driver.asked == []
+    assert count(events) == 1
+    assert not driver.asked
 
 
 def test_gpu_that_comes_back_is_registered_anew() -> None:
     """After the wait, the events of a GPU that was reset continue to count."""
     driver = FakeDriver((XID, 79))
-    events = events_of(driver, retry_seconds=0.0)
+    events = XidEvents(0, driver, retry_seconds=0.0)
     events.read()
-    driver.codes = {"nvmlEventSetWait_v2": pynvml.NVML_ERROR_GPU_IS_LOST}
+    driver.fail("nvmlEventSetWait_v2", code=pynvml.NVML_ERROR_GPU_IS_LOST)
     events.read()
-    driver.codes, driver.events = {}, [(XID, 31)]
+    driver.answers["nvmlEventSetWait_v2"], driver.events = driver.next_event, [(XID, 31)]
 
-    assert count(events.read()) == 2
-    assert driver.asked.count("nvmlEventSetCreate") == 2
+    assert count(events) == 2
+    assert driver.asked["nvmlEventSetCreate"] == 2
 
 
 def test_replaced_driver_ends_the_process() -> None:
     """What only a new process can mend is not swallowed here."""
-    driver = FakeDriver(nvmlEventSetWait_v2=pynvml.NVML_ERROR_UNINITIALIZED)
+    driver = FakeDriver(nvmlEventSetWait_v2=Fails(pynvml.NVML_ERROR_UNINITIALIZED))
 
     with pytest.raises(CallFailed):
-        events_of(driver).read()
+        XidEvents(0, driver, 60.0).read()
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,18 +13,19 @@ from exporter.nvml.readings.query import Ask
 from exporter.nvml.sample import GpuSample
 from exporter.nvml.worker import gpu as gpu_module
 from exporter.nvml.worker.gpu import Gpu
-from tests.exporter.nvml.driver import Failing
+from tests.exporter.nvml.driver import Driver, Fails
 
+POWER = "nvmlDeviceGetPowerUsage"
 OPENING = ("nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID", "nvmlDeviceGetName", "pci_bus_id")
 # Every reading, and the older one that stands in for it.
 ROWS = [row for reading in READINGS for row in (reading, reading.older) if row is not None]
 FUNCTIONS = {row.function.__name__ for row in ROWS}
 
 
-class FakeDriver(Failing):
+class FakeDriver(Driver):
     """Gives each function its name or numbers, whichever it is read as."""
 
-    def value(self, name: str, gpu: int | None) -> Any:
+    def otherwise(self, name: str) -> Any:
         return name if name in OPENING else _Answer()
 
 
@@ -54,11 +55,18 @@ def readings_of(sample: GpuSample) -> set[str]:
     return {field for field in fields if getattr(sample, field) is not None}
 
 
+def failing(code: int, *names: str) -> FakeDriver:
+    """Return a driver of which these functions fail."""
+    driver = FakeDriver()
+    driver.fail(*names, code=code)
+    return driver
+
+
 def test_every_reading_that_fails_is_missed_alone() -> None:
     """A function that this GPU does not have costs its own fields and no others."""
     everything = readings_of(read(FakeDriver()))
     for name in FUNCTIONS:
-        sample = read(FakeDriver(**{name: pynvml.NVML_ERROR_NOT_SUPPORTED}))
+        sample = read(failing(pynvml.NVML_ERROR_NOT_SUPPORTED, name))
         left = {field for row in ROWS if row.function.__name__ != name for field in row.fields}
 
         assert sample.up
@@ -83,73 +91,58 @@ def test_field_has_one_reading_and_an_older_one_fills_the_same() -> None:
 )
 def test_gpu_that_supports_nothing_is_up_and_not_asked_again(code: int) -> None:
     """What a GPU does not support has no reading, and is not read every second."""
-    driver = FakeDriver(**dict.fromkeys(FUNCTIONS, code))
+    driver = failing(code, *FUNCTIONS)
     gpu = Gpu(0, driver, 60.0, slow=[PowerSlowly()])
     assert gpu.read().up
     assert gpu.read_slow() == {}
     driver.asked.clear()
 
     sample = gpu.read()
-
-    assert sample.up
-    assert readings_of(sample) == set()
-    assert gpu.read_slow() == {}
-    assert driver.asked == []
+    assert (sample.up, readings_of(sample), gpu.read_slow()) == (True, set(), {})
+    assert not driver.asked
 
 
-def test_unsupported_reading_is_asked_again_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A driver update or a new permission is noticed."""
-    monkeypatch.setattr(query_module, "UNSUPPORTED_FOR_SECONDS", 0.0)
-    driver = FakeDriver(nvmlDeviceGetPowerUsage=pynvml.NVML_ERROR_NO_PERMISSION)
-    gpu = Gpu(0, driver, 60.0, slow=[PowerSlowly()])
-    assert gpu.read().power_milliwatts is None
-    driver.codes.clear()
+@pytest.mark.parametrize("code", [pynvml.NVML_ERROR_NO_PERMISSION, pynvml.NVML_ERROR_TIMEOUT])
+def test_reading_that_failed_is_asked_again(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """After its time what was unsupported, as a new permission may come; a timeout at once."""
+    if code == pynvml.NVML_ERROR_NO_PERMISSION:
+        monkeypatch.setattr(query_module, "UNSUPPORTED_FOR_SECONDS", 0.0)
+    driver = failing(code, POWER)
+    gpu = Gpu(0, driver, 60.0)
+    sample = gpu.read()
+    assert (sample.up, sample.power_milliwatts) == (True, None)
+    driver.answers.clear()
 
     assert gpu.read().power_milliwatts is not None
 
 
-def test_older_functions_stand_in_where_newer_ones_are_missing() -> None:
-    """The older function is called only if the newer one is not supported."""
-    memory = "nvmlDeviceGetMemoryInfo"
-    modern = FakeDriver()
-    assert read(modern).memory_used_bytes is not None
-    assert modern.asked.count(memory) == 1
+def test_older_function_stands_in_only_where_the_newer_is_not_supported() -> None:
+    """After a failure that passes the newer is called again: the older means something else.
 
-    old = VersionOneOnly()
-    assert read(old).memory_used_bytes is not None
-    assert old.asked.count(memory) == 2
-
-
-def test_older_function_does_not_stand_in_for_a_timeout() -> None:
-    """A newer function that fails once is called again: the older one means something else."""
-    driver = FakeDriver(nvmlDeviceGetMarginTemperature=pynvml.NVML_ERROR_TIMEOUT)
+    A driver before 510 has only version 1 of the memory info.
+    """
+    margin = "nvmlDeviceGetMarginTemperature"
+    driver = failing(pynvml.NVML_ERROR_TIMEOUT, margin)
     gpu = Gpu(0, driver, 60.0)
-
     assert gpu.read().temperature_margin_celsius is None
     assert "margin_to_slowdown" not in driver.asked
-    driver.codes = {"nvmlDeviceGetMarginTemperature": pynvml.NVML_ERROR_NOT_SUPPORTED}
+    driver.fail(margin, code=pynvml.NVML_ERROR_NOT_SUPPORTED)
     assert gpu.read().temperature_margin_celsius is not None
-    assert "margin_to_slowdown" in driver.asked
 
+    def version_1(handle: object, *version: object) -> _Answer:
+        if version:
+            raise Fails(pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH)
+        return _Answer()
 
-class VersionOneOnly(FakeDriver):
-    """A driver before 510, which has only version 1 of the memory info."""
-
-    def __call__(
-        self, gpu: int | None, function: Callable[..., Any], *args: Any, **kwargs: Any
-    ) -> Any:
-        answer = super().__call__(gpu, function, *args, **kwargs)
-        if pynvml.nvmlMemory_v2 in args:
-            code = pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH
-            raise CallFailed(function.__name__, gpu, code, "as the test wants")
-        return answer
+    old = FakeDriver(nvmlDeviceGetMemoryInfo=version_1)
+    assert read(old).memory_used_bytes is not None
+    assert old.asked["nvmlDeviceGetMemoryInfo"] == 2
 
 
 def test_slow_reading_is_kept_until_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is asked seldom stays on the page meanwhile, and is gone when it cannot be read."""
     clock = SimpleNamespace(now=1000.0)
     monkeypatch.setattr(time, "monotonic", lambda: clock.now)
-    name = "nvmlDeviceGetPowerUsage"
     seldom = Reading(("power_milliwatts",), pynvml.nvmlDeviceGetPowerUsage, every_seconds=10.0)
     always = Reading(("gpu_temperature_celsius",), pynvml.nvmlDeviceGetTemperature)
     monkeypatch.setattr(gpu_module, "READINGS", (seldom, always))
@@ -161,23 +154,11 @@ def test_slow_reading_is_kept_until_it_is_due(monkeypatch: pytest.MonkeyPatch) -
         return gpu.read().power_milliwatts
 
     assert [power_at(now) for now in (1000.0, 1009.0, 1010.0)] == [0, 0, 0]
-    assert driver.asked.count(name) == 2
-    driver.codes = {name: pynvml.NVML_ERROR_TIMEOUT}
+    assert driver.asked[POWER] == 2
+    driver.fail(POWER, code=pynvml.NVML_ERROR_TIMEOUT)
     assert power_at(1020.0) is None
-    driver.codes = {}
+    driver.answers.clear()
     assert power_at(1021.0) == 0  # A failure is not kept for that long.
-
-
-def test_passing_failure_costs_one_reading_once() -> None:
-    """After a timeout there is no reading this time, and the next time it is read again."""
-    driver = FakeDriver(nvmlDeviceGetPowerUsage=pynvml.NVML_ERROR_TIMEOUT)
-    gpu = Gpu(0, driver, 60.0, slow=[PowerSlowly()])
-    sample = gpu.read()
-    assert sample.up
-    assert sample.power_milliwatts is None
-    driver.codes.clear()
-
-    assert gpu.read().power_milliwatts is not None
 
 
 @pytest.mark.parametrize("code", [pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED])
@@ -186,22 +167,19 @@ def test_lost_gpu_keeps_its_identity_and_is_left_alone_for_a_while(code: int) ->
     driver = FakeDriver()
     gpu = Gpu(0, driver, 60.0, slow=[PowerSlowly()])
     assert gpu.read().up
-    driver.codes = {"nvmlDeviceGetPowerUsage": code}
+    driver.fail(POWER, code=code)
 
     sample = gpu.read()
     driver.asked.clear()
-
-    assert not sample.up
-    assert sample.uuid == "nvmlDeviceGetUUID"
+    assert (sample.up, sample.uuid) == (False, "nvmlDeviceGetUUID")
     assert readings_of(sample) == set()
-    assert gpu.read() == sample
-    assert gpu.read_slow() == {}
-    assert driver.asked == []
+    assert (gpu.read(), gpu.read_slow()) == (sample, {})
+    assert not driver.asked
 
 
 def test_gpu_that_only_has_errors_to_tell_is_down() -> None:
     """A GPU is not up just because it is not "lost": in a container NVML may say 999 to all."""
-    assert not read(FakeDriver(**dict.fromkeys(FUNCTIONS, pynvml.NVML_ERROR_UNKNOWN))).up
+    assert not read(failing(pynvml.NVML_ERROR_UNKNOWN, *FUNCTIONS)).up
 
 
 @pytest.mark.parametrize(
@@ -212,18 +190,16 @@ def test_replaced_driver_ends_the_process(code: int) -> None:
     driver = FakeDriver()
     gpu = Gpu(0, driver, 60.0, slow=[PowerSlowly()])
     gpu.read()
-    driver.codes = dict.fromkeys(FUNCTIONS, code)
+    driver.fail(*FUNCTIONS, code=code)
 
-    with pytest.raises(CallFailed):
-        gpu.read()
-    with pytest.raises(CallFailed):
-        gpu.read_slow()
+    for one_kind in (gpu.read, gpu.read_slow):
+        with pytest.raises(CallFailed):
+            one_kind()
 
 
 def test_gpu_without_a_name_still_counts() -> None:
     """An identity that cannot be read is empty, and the readings are there."""
-    sample = read(FakeDriver(pci_bus_id=pynvml.NVML_ERROR_NOT_SUPPORTED))
+    sample = read(failing(pynvml.NVML_ERROR_NOT_SUPPORTED, "pci_bus_id"))
 
-    assert sample.up
-    assert sample.pci_bus_id == ""
+    assert (sample.up, sample.pci_bus_id) == (True, "")
     assert sample.power_milliwatts is not None

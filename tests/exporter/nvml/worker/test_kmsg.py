@@ -27,9 +27,13 @@ def opened(path: Path) -> Kmsg:
     return kmsg
 
 
-def append(path: Path, text: str) -> None:
-    with path.open("a") as file:
+def after(log: Path, text: str) -> Kmsg:
+    """Return the reader of *log* after the kernel has written *text*."""
+    kmsg = opened(log)
+    with log.open("a", encoding="latin-1") as file:
         file.write(text)
+    kmsg.read()
+    return kmsg
 
 
 @pytest.mark.parametrize("path", ["/nowhere/kmsg", "/dev/null"])
@@ -38,19 +42,9 @@ def test_host_whose_log_cannot_be_read_has_none(path: str) -> None:
     assert open_kmsg(path) is None
 
 
-def test_what_was_there_before_is_not_counted(log: Path) -> None:
-    """Only what the kernel writes after the start counts, or each start would count it again."""
-    kmsg = opened(log)
-    kmsg.read()
-
-    assert kmsg.counts(NVML_BUS_ID).events == 0
-
-
 def test_error_is_counted_for_the_gpu_at_that_place(log: Path) -> None:
     """The kernel's bus id has another form than NVML's and means the same GPU."""
-    kmsg = opened(log)
-    append(log, FALLEN + FALLEN.replace("1b:00", "3d:00").replace("79", "119"))
-    kmsg.read()
+    kmsg = after(log, FALLEN + FALLEN.replace("1b:00", "3d:00").replace("79", "119"))
 
     assert kmsg.counts(NVML_BUS_ID).by_kind() == {"79": 1}
     assert kmsg.counts("00000000:3D:00.0").by_kind() == {"119": 1}
@@ -67,9 +61,7 @@ def test_error_is_counted_for_the_gpu_at_that_place(log: Path) -> None:
 )
 def test_every_form_of_the_message_is_known(log: Path, place: str, kind: str) -> None:
     """A MIG instance, a function number or an older driver change the form, not the meaning."""
-    kmsg = opened(log)
-    append(log, f"4,1,2,c;nvidia 0000:1b:00.0: NVRM: Xid {place}: {kind}\n")
-    kmsg.read()
+    kmsg = after(log, f"4,1,2,c;nvidia 0000:1b:00.0: NVRM: Xid {place}: {kind}\n")
 
     assert kmsg.counts(NVML_BUS_ID).by_kind() == {"94": 1}
 
@@ -77,19 +69,16 @@ def test_every_form_of_the_message_is_known(log: Path, place: str, kind: str) ->
 @pytest.mark.parametrize(
     "line",
     [
+        "",
         FALLEN.replace("3,1234", "11,1234", 1),
         "6,1,2,-;NVRM: GPU at PCI:0000:1b:00: GPU-00000000\n",
         "6,1,2,-;usb 1-1: new device\n \xff\n\n",
     ],
-    ids=["written by a program", "another message of the driver", "anything"],
+    ids=["only what was there", "written by a program", "another message", "anything"],
 )
 def test_other_lines_count_nothing(log: Path, line: str) -> None:
-    """Only the kernel reports errors: a program that writes the same words does not."""
-    kmsg = opened(log)
-    append(log, line)
-    kmsg.read()
-
-    assert kmsg.counts(NVML_BUS_ID).events == 0
+    """Each start would count old errors again, and only the kernel reports any."""
+    assert after(log, line).counts(NVML_BUS_ID).events == 0
 
 
 @pytest.fixture

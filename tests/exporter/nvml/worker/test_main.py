@@ -52,30 +52,22 @@ def sample_with_gpus(process: subprocess.Popen[bytes], number: int) -> NodeSampl
             return sample
 
 
+@pytest.fixture
+def environment(library: Path, scenario: Scenario) -> dict[str, str]:
+    return nvmlstub.environment(library, scenario=scenario.path)
+
+
 def errors(process: subprocess.Popen[bytes]) -> str:
     assert process.stderr is not None
     return process.stderr.read().decode()
 
 
-def test_node_without_driver_is_a_normal_node(tmp_path: Path) -> None:
-    """Without NVIDIA's library, each of the worker's samples has that reason, and nothing else."""
-    with worker({"LD_LIBRARY_PATH": str(tmp_path)}) as process:
-        first = sample_with_gpus(process, 0)
-        samples = [first, *(next_sample(process) for _ in range(4))]
-        process.terminate()
-        said = errors(process)
-
-    assert [sample.gpus_visible for sample in samples] == [0, 0, 0, 0, 0]
-    assert first.driver_version is None
-    assert {sample.error_reason for sample in samples} == {"no_library"}
-    assert "nvmlInit returned 12: NVML Shared Library Not Found" in first.error
-    assert said == ""
-
-
-def test_driver_that_is_loaded_later_is_found(library: Path, scenario: Scenario) -> None:
+def test_driver_that_is_loaded_later_is_found(
+    environment: dict[str, str], scenario: Scenario
+) -> None:
     """A node whose driver comes up after the exporter needs no restart."""
     scenario.play("nvmlInitWithFlags * 9")
-    with worker(nvmlstub.environment(library, scenario=scenario.path)) as process:
+    with worker(environment) as process:
         assert sample_with_gpus(process, 0).error_reason == "driver_not_loaded"
         scenario.play()
 
@@ -83,11 +75,11 @@ def test_driver_that_is_loaded_later_is_found(library: Path, scenario: Scenario)
 
 
 def test_driver_newer_than_the_library_in_use_asks_for_a_new_process(
-    library: Path, scenario: Scenario
+    environment: dict[str, str], scenario: Scenario
 ) -> None:
     """A driver that comes after its library was loaded and does not fit it costs no minute."""
     scenario.play("nvmlInitWithFlags * 9")
-    with worker(nvmlstub.environment(library, scenario=scenario.path)) as process:
+    with worker(environment) as process:
         sample_with_gpus(process, 0)
         scenario.play("nvmlInitWithFlags * 18")
 
@@ -95,23 +87,12 @@ def test_driver_newer_than_the_library_in_use_asks_for_a_new_process(
         assert process.wait(20) == SUPERSEDED_STATUS
 
 
-def test_driver_without_gpus_is_asked_again(library: Path, scenario: Scenario) -> None:
-    """A driver that lists no GPU means 0, and one that appears is found."""
-    scenario.play("nvmlDeviceGetCount_v2 * =0")
-    with worker(nvmlstub.environment(library, scenario=scenario.path)) as process:
-        sample_with_gpus(process, 0)
-        scenario.play()
-
-        assert sample_with_gpus(process, 2)
-
-
 @pytest.mark.parametrize("how", ["end of file", "SIGTERM"])
 @tried_again
-def test_end_shuts_nvml_down(library: Path, tmp_path: Path, how: str) -> None:
+def test_end_shuts_nvml_down(environment: dict[str, str], tmp_path: Path, how: str) -> None:
     """Told to end, or left alone by its parent, the worker leaves the driver in good order."""
     mark = tmp_path / "shut-down"
-    environment = {**nvmlstub.environment(library), "STUB_SHUTDOWN_MARK": str(mark)}
-    with worker(environment) as process:
+    with worker({**environment, "STUB_SHUTDOWN_MARK": str(mark)}) as process:
         sample_with_gpus(process, 2)
         assert process.stdin is not None
         if how == "SIGTERM":
@@ -125,10 +106,10 @@ def test_end_shuts_nvml_down(library: Path, tmp_path: Path, how: str) -> None:
 
 @pytest.mark.parametrize("function", ["nvmlDeviceGetPowerUsage", "nvmlShutdown"])
 def test_hung_driver_does_not_keep_the_worker(
-    library: Path, scenario: Scenario, function: str
+    environment: dict[str, str], scenario: Scenario, function: str
 ) -> None:
     """The worker ends on SIGTERM though a call, even nvmlShutdown, never returns."""
-    with worker(nvmlstub.environment(library, scenario=scenario.path)) as process:
+    with worker(environment) as process:
         sample_with_gpus(process, 2)
         scenario.play(f"{function} * hang")
         next_sample(process)
@@ -137,51 +118,41 @@ def test_hung_driver_does_not_keep_the_worker(
         assert process.wait(20) in (0, -signal.SIGALRM)
 
 
-def test_interrupt_is_left_to_the_parent(library: Path) -> None:
+def test_interrupt_is_left_to_the_parent(environment: dict[str, str]) -> None:
     """Ctrl-C in a terminal reaches the worker too, which continues until its parent ends it."""
-    with worker(nvmlstub.environment(library)) as process:
+    with worker(environment) as process:
         sample_with_gpus(process, 2)
         process.send_signal(signal.SIGINT)
 
         assert all(next_sample(process) for _ in range(5))
 
 
-def test_what_the_library_prints_is_not_taken_for_a_sample(library: Path) -> None:
+def test_what_the_library_prints_is_not_taken_for_a_sample(environment: dict[str, str]) -> None:
     """A driver that writes on standard output writes into the log, not between the samples."""
-    with worker({**nvmlstub.environment(library), "STUB_CHATTER": "1"}) as process:
+    with worker({**environment, "STUB_CHATTER": "1"}) as process:
         sample_with_gpus(process, 2)
         process.terminate()
 
         assert errors(process) == "a word from the driver\n"
 
 
-def test_crash_names_the_call(library: Path, scenario: Scenario) -> None:
+def test_crash_names_the_call(environment: dict[str, str], scenario: Scenario) -> None:
     """A segmentation fault in the driver's library leaves the name of the function in the log."""
     scenario.play("nvmlDeviceGetTemperature 1 crash")
-    with worker(nvmlstub.environment(library, scenario=scenario.path)) as process:
+    with worker(environment) as process:
         said = errors(process)
         assert process.wait(20) == -signal.SIGSEGV
 
     assert "in nvmlDeviceGetTemperature" in said
 
 
-def test_driver_that_does_not_fit_is_told_for_a_while(library: Path, scenario: Scenario) -> None:
-    """After an upgrade without a reboot the node has 0 GPUs, and the samples say why."""
-    scenario.play("nvmlInitWithFlags * 18")
-    with worker(nvmlstub.environment(library, scenario=scenario.path)) as process:
-        samples = [sample_with_gpus(process, 0) for _ in range(5)]
-
-    assert {sample.error_reason for sample in samples} == {"version_mismatch"}
-    assert "reload its kernel modules, or reboot" in samples[0].error
-
-
 @pytest.mark.parametrize("code", [1, 9, 18])
 def test_driver_reloaded_under_the_worker_ends_it_in_one_line(
-    library: Path, scenario: Scenario, code: int
+    environment: dict[str, str], scenario: Scenario, code: int
 ) -> None:
     """A library that no longer fits the driver cannot be unloaded: the process ends and says so."""
     scenario.play(f"nvmlDeviceGetPowerUsage * {code}")
-    with worker(nvmlstub.environment(library, scenario=scenario.path)) as process:
+    with worker(environment) as process:
         said = errors(process)
         assert process.wait(20) == 1
 
@@ -189,24 +160,13 @@ def test_driver_reloaded_under_the_worker_ends_it_in_one_line(
     assert len(said.splitlines()) == 1
 
 
-def test_old_driver_is_read_by_its_old_functions(library: Path, scenario: Scenario) -> None:
-    """Where a newer function is missing the older one's reading is there instead."""
-    scenario.play("nvmlDeviceGetMemoryInfo_v2 * 13", "nvmlDeviceGetCurrentClocksEventReasons * 13")
-    with worker(nvmlstub.environment(library, scenario=scenario.path)) as process:
-        sample = sample_with_gpus(process, 2)
-
-    # Version 1 of the call counts the 512 MiB that the stub's driver reserves as used.
-    assert sample.gpus[0].memory_used_bytes == 1536 << 20
-    assert sample.gpus[1].throttle_reasons == 0x44
-
-
-def test_worker_does_not_outlive_a_killed_parent(library: Path) -> None:
+def test_worker_does_not_outlive_a_killed_parent(environment: dict[str, str]) -> None:
     """SIGKILL of the exporter leaves no worker behind."""
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT, *PATIENT.to_arguments()],
         stdout=subprocess.PIPE,
         cwd=PACKAGE_ROOT,
-        env={**os.environ, **nvmlstub.environment(library)},
+        env={**os.environ, **environment},
     )
     with parent:
         try:

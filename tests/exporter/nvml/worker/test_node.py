@@ -15,7 +15,7 @@ from exporter.nvml.timing import Timing
 from exporter.nvml.worker import node as node_module
 from exporter.nvml.worker.events import XidEvents
 from exporter.nvml.worker.gpu import Gpu
-from exporter.nvml.worker.node import EVENTS_EVERY, GpuJobs, Node, Superseded
+from exporter.nvml.worker.node import EVENTS_EVERY, GpuJobs, NeedsNewProcess, NodeSampler
 from exporter.nvml.worker.threads import Threads
 from exporter.nvml.worker.xids import XidCounts
 from tests.exporter.nvml.stub import wait_for
@@ -27,19 +27,18 @@ class Driver:
     """Stands in for the library: what opening NVML answers, and how often it was closed."""
 
     def __init__(self) -> None:
-        self.init_code = 0
-        self.count_code = 0
+        self.codes = dict.fromkeys(("init", "count"), 0)
         self.count = 0
         self.closed = 0
 
     def nvmlInit(self) -> None:
-        _raise(self.init_code)
+        _raise(self.codes["init"])
 
     def nvmlShutdown(self) -> None:
         self.closed += 1
 
     def nvmlDeviceGetCount(self) -> int:
-        _raise(self.count_code)
+        _raise(self.codes["count"])
         return self.count
 
     def nvmlSystemGetDriverVersion(self) -> str:
@@ -79,13 +78,13 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
 
 
 @pytest.fixture
-def node(driver: Driver) -> Iterator[Node]:
-    node = Node(TIMING)
+def node(driver: Driver) -> Iterator[NodeSampler]:
+    node = NodeSampler(TIMING)
     yield node
     node.close()
 
 
-def sample_when(node: Node, condition: Callable[[NodeSample], bool]) -> NodeSample:
+def sample_when(node: NodeSampler, condition: Callable[[NodeSample], bool]) -> NodeSample:
     """Return the first sample for which *condition* holds."""
     found: list[NodeSample] = []
 
@@ -97,9 +96,13 @@ def sample_when(node: Node, condition: Callable[[NodeSample], bool]) -> NodeSamp
     return found[-1]
 
 
-def error_of(node: Node) -> tuple[str | None, str]:
-    sample = sample_when(node, lambda sample: sample.gpus_visible == 0)
-    return sample.error_reason, sample.error
+def with_a_gpu(driver: Driver, node: NodeSampler) -> NodeSample:
+    driver.count = 1
+    return sample_when(node, lambda sample: sample.gpus_visible == 1)
+
+
+def without_a_gpu(node: NodeSampler) -> NodeSample:
+    return sample_when(node, lambda sample: sample.gpus_visible == 0)
 
 
 @pytest.mark.parametrize(
@@ -114,66 +117,61 @@ def error_of(node: Node) -> tuple[str | None, str]:
     ],
 )
 def test_each_failure_to_open_has_its_reason(
-    driver: Driver, node: Node, code: int, reason: str, words: str
+    driver: Driver, node: NodeSampler, code: int, reason: str, words: str
 ) -> None:
     """No library, no driver and the other reasons are distinguished, with advice."""
-    driver.init_code = code
-    found, sentence = error_of(node)
+    driver.codes["init"] = code
+    sample = without_a_gpu(node)
 
-    assert found == reason
-    assert f"nvmlInit returned {code}: " in sentence
-    assert words in sentence
-
-
-def test_driver_without_gpu_is_closed_and_asked_again(driver: Driver, node: Node) -> None:
-    """NVML counts once, when it is opened: a driver that lists no GPU is opened again later."""
-    assert error_of(node)[0] == "no_gpu"
-    driver.count = 1
-    sample_when(node, lambda sample: sample.gpus_visible == 1)
-
-    assert driver.closed >= 1
+    assert sample.error_reason == reason
+    assert f"nvmlInit returned {code}: " in sample.error
+    assert words in sample.error
 
 
-def test_driver_that_cannot_count_is_closed_and_asked_again(driver: Driver, node: Node) -> None:
-    """A driver that opens and then fails is as one that does not open, not the worker's end."""
-    driver.count_code = pynvml.NVML_ERROR_UNKNOWN
-    reason, sentence = error_of(node)
+def test_driver_without_gpu_is_closed_and_asked_again(driver: Driver, node: NodeSampler) -> None:
+    """NVML counts once, when it is opened; a driver that cannot count does not end the worker."""
+    assert without_a_gpu(node).error_reason == "no_gpu"
+    assert driver.closed > 0
+    driver.codes["count"] = pynvml.NVML_ERROR_UNKNOWN
+    sample_when(node, lambda sample: sample.error_reason == "other")
+    closed = driver.closed
+    failed = sample_when(node, lambda sample: driver.closed > closed + 1)
+    assert "nvmlDeviceGetCount returned 999" in failed.error
+    driver.codes["count"] = 0
+    sample = with_a_gpu(driver, node)
 
-    assert (reason, driver.closed > 0) == ("other", True)
-    assert "nvmlDeviceGetCount returned 999" in sentence
-
-
-def test_version_that_cannot_be_told_costs_no_gpu(driver: Driver, node: Node) -> None:
-    """A GPU is listed though the driver will not say its version."""
-    driver.count = 1
-    sample = sample_when(node, lambda sample: sample.gpus_visible == 1)
-
-    assert (sample.driver_version, sample.nvml_version) == (None, "13")
     assert sample.error_reason is None
+    # A GPU is listed though the driver will not say its version.
+    assert (sample.driver_version, sample.nvml_version) == (None, "13")
 
 
 def test_library_that_never_fits_makes_way_after_a_while(
-    driver: Driver, node: Node, monkeypatch: pytest.MonkeyPatch
+    driver: Driver, node: NodeSampler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mismatch is reported for a minute, while the log is quiet; then a new process tries."""
     monkeypatch.setattr(node_module, "NO_DRIVER_CAP_SECONDS", 0.2)
-    driver.init_code = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+    driver.codes["init"] = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
     begun = time.monotonic()
-    assert error_of(node)[0] == "version_mismatch"
+    assert without_a_gpu(node).error_reason == "version_mismatch"
 
-    with pytest.raises(Superseded):
+    with pytest.raises(NeedsNewProcess):
         sample_when(node, lambda sample: False)
     assert time.monotonic() - begun >= 0.2
 
 
-def test_other_gpus_need_a_new_process(driver: Driver, node: Node) -> None:
-    """A GPU that the driver took on or let go of is counted by a new process, since NVML is not."""
-    driver.count = 1
-    sample_when(node, lambda sample: sample.gpus_visible == 1)
+@pytest.mark.parametrize("hangs", [False, True])
+def test_other_gpus_need_a_new_process(
+    driver: Driver, node: NodeSampler, monkeypatch: pytest.MonkeyPatch, hangs: bool
+) -> None:
+    """NVML counts once. While a call hangs it is left to the supervisor, which knows of that."""
+    sample = with_a_gpu(driver, node)
     Bound.changed = True
-
-    with pytest.raises(Superseded):
-        node.sample()
+    if hangs:
+        monkeypatch.setattr(Calls, "stuck", lambda self: sample)
+        assert node.sample().gpus_visible == 1
+    else:
+        with pytest.raises(NeedsNewProcess):
+            node.sample()
 
 
 class AtOnce(Threads):
@@ -226,15 +224,3 @@ def test_events_are_fetched_with_each_fifth_reading_and_told_meanwhile(
     assert [sample.xid_events for sample in told] == [*[1] * EVENTS_EVERY, *[2] * EVENTS_EVERY, 3]
     assert told[0].xid_errors == {"79": 1}  # It was told, and is not counted up afterwards.
     assert {(sample.up, sample.xid_source) for sample in told} == {(False, "nvml")}
-
-
-def test_hung_call_keeps_the_process(
-    driver: Driver, node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While a call hangs, a change of GPUs is left to the supervisor, which knows of the hang."""
-    driver.count = 1
-    stuck = sample_when(node, lambda sample: sample.gpus_visible == 1)
-    Bound.changed = True
-    monkeypatch.setattr(Calls, "stuck", lambda self: stuck)
-
-    assert node.sample().gpus_visible == 1

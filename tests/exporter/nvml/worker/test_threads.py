@@ -14,56 +14,46 @@ def ran(futures: list[Future[int]]) -> set[int]:
     return {future.result() for future in done}
 
 
-def test_quick_work_is_done_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What takes no time to speak of costs no second thread, however much it is."""
-    monkeypatch.setattr(threads_module, "HELD_UP_SECONDS", 20.0)
-    threads = Threads()
-    used = {thread for _ in range(20) for thread in ran([threads.submit(threading.get_ident)])}
+class Blocked:
+    """Work that lasts until it is let go."""
 
-    assert len(used) == 1
+    def __init__(self) -> None:
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def __call__(self) -> int:
+        self.begun.set()
+        self.go_on.wait(20)
+        return threading.get_ident()
+
+
+def test_quick_work_is_done_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes no time to speak of costs no second thread, nor does what waits for a moment."""
+    monkeypatch.setattr(threads_module, "HELD_UP_SECONDS", 20.0)
+    threads, blocked = Threads(), Blocked()
+    used = {thread for _ in range(20) for thread in ran([threads.submit(threading.get_ident)])}
+    first = threads.submit(blocked)
+    assert blocked.begun.wait(20)
+    second = threads.submit(threading.get_ident)
+    blocked.go_on.set()
+
+    assert len(used | ran([first, second])) == 1
     assert threading.get_ident() not in used
 
 
 def test_work_behind_a_hang_is_done_by_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hang keeps its own thread, and delays the others only for a moment."""
     monkeypatch.setattr(threads_module, "HELD_UP_SECONDS", 0.0)
-    threads = Threads()
-    begun, mended = threading.Event(), threading.Event()
-
-    def hang() -> int:
-        begun.set()
-        mended.wait(20)
-        return threading.get_ident()
-
+    threads, hang = Threads(), Blocked()
     hanging = threads.submit(hang)
     try:
-        assert begun.wait(20)
+        assert hang.begun.wait(20)
         behind = [threads.submit(threading.get_ident) for _ in range(5)]
         threads.relieve()
         others = ran(behind)
         assert not hanging.done()
     finally:
-        mended.set()
+        hang.go_on.set()
     assert ran([hanging]).isdisjoint(others)
-
-
-def test_busy_thread_gets_its_time_before_another_joins_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work that waits for less than a moment waits for the thread that there is."""
-    monkeypatch.setattr(threads_module, "HELD_UP_SECONDS", 20.0)
-    threads = Threads()
-    begun, go_on = threading.Event(), threading.Event()
-
-    def work() -> int:
-        begun.set()
-        go_on.wait(20)
-        return threading.get_ident()
-
-    first = threads.submit(work)
-    assert begun.wait(20)
-    second = threads.submit(threading.get_ident)
-    go_on.set()
-
-    assert len(ran([first, second])) == 1
 
 
 def test_failure_reaches_who_waits() -> None:

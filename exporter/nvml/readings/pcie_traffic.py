@@ -1,13 +1,13 @@
-"""A GPU's PCIe link: its traffic, from the best available source, and its speed."""
+"""The traffic of a GPU's PCIe link, from the best available source."""
 
 from typing import Any, Final, Protocol
 
 import pynvml
 
+from exporter.nvml.readings.fields import FieldValues
 from exporter.nvml.readings.gpm import PCIE, Gpm
-from exporter.nvml.readings.pcie_bytes import PcieByteCounters
 from exporter.nvml.readings.query import Ask
-from exporter.nvml.readings.window import Window
+from exporter.nvml.readings.window import ReadingWindow
 from exporter.nvml.timing import Timing
 
 # Transmit and receive in bytes a second, as the GPU sees it.
@@ -17,13 +17,21 @@ BYTES_PER_MEBIBYTE: Final = 2**20
 # nvml.h says KB/s for nvmlDeviceGetPcieThroughput, but KiB for other readings; if it means 1024
 # here too, these rates are 2.3 % low.
 BYTES_PER_KILOBYTE: Final = 1000
-# Performance states from here on save power, which may also slow down the link; 32 is unknown.
-SAVING_STATES: Final = range(3, 16)
-# How often the generation of a busy GPU's link is read.
-LINK_SECONDS: Final = 5.0
+FIELDS: Final = (
+    (pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES, 0),
+    (pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES, 0),
+)
+# nvml.h says "Value can be wrapped" but not where; GPUs are known to count in 32 bits, whatever
+# type the driver returns. Only a counter that has exceeded 32 bits is known not to wrap there.
+WRAPS_AT: Final = 2**32
+# The most bytes per second and direction that a lane carries: 2.5, 5, 8, 16, 32 and 64 GT/s minus
+# the line code (8b/10b, from generation 3 on 128b/130b, rounded up).
+LANE_BYTES_PER_SECOND: Final = {1: 250e6, 2: 500e6, 3: 985e6, 4: 1970e6, 5: 3940e6, 6: 8000e6}
+# How many times the interval a reading may take without risking a second wrap.
+PATIENCE: Final = 1.5
 
 
-class Source(Protocol):
+class PcieSource(Protocol):
     """One source of the link's traffic; *name* is a value of the label `pcie_source`."""
 
     @property
@@ -81,7 +89,7 @@ class PcieThroughput:
 class _Reader:
     """A source, and whether it has ever shown traffic."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: PcieSource) -> None:
         self.source = source
         self.has_moved = False
 
@@ -100,10 +108,10 @@ class _Reader:
 class Averaged:
     """The means over the window, for a source that gives a new value each time."""
 
-    def __init__(self, source: Source, window_seconds: float) -> None:
+    def __init__(self, source: PcieSource, window_seconds: float) -> None:
         self.name = source.name
         self._source = source
-        self._windows = (Window(window_seconds), Window(window_seconds))
+        self._windows = (ReadingWindow(window_seconds), ReadingWindow(window_seconds))
 
     def read(self, ask: Ask, now: float) -> Rates | None:
         rates = self._source.read(ask, now)
@@ -168,47 +176,63 @@ class SampledRates:
         return False  # There is no other source to read instead.
 
 
-class PcieLink:
-    """Returns the generation of the link while the GPU works, and not while it is idle.
+class PcieByteCounters:
+    """Bytes per second between two readings of the counters.
 
-    Power management slows down the link of an idle GPU, which is not a fault.
+    A 32-bit counter that wraps once in between is read correctly; one that wraps twice cannot be.
+    So 32-bit counters are used only if the link is too slow to wrap them twice.
     """
 
-    def __init__(self, window_seconds: float) -> None:
-        self._window_seconds = window_seconds
-        self._due = 0.0
-        # The generation when the GPU was last seen working, and when that was.
-        self._ask: Ask | None = None
-        self._busy: tuple[float, int] | None = None
+    name = "byte_counter"
 
-    def read(self, ask: Ask, now: float) -> dict[str, Any]:
-        """Return the generation, None if the GPU did not work during the window."""
-        if ask is not self._ask:
-            self._ask, self._busy, self._due = ask, None, now
-        if now >= self._due and _is_busy(ask):  # While idle, check each time: work may be short.
-            self._look(ask, now)
-        if self._busy is not None and now - self._busy[0] > self._window_seconds:
-            self._busy = None
-        return {"pcie_link_generation": self._busy and self._busy[1]}
+    def __init__(self, interval_seconds: float, longest_gap_seconds: float) -> None:
+        self._interval_seconds = interval_seconds
+        self._longest_gap_seconds = longest_gap_seconds
+        self._fields = FieldValues(FIELDS)
+        self._last: tuple[float, list[int]] | None = None
+        self._is_wide = False
+        self._link_bytes_per_second: float | None = None
 
-    def _look(self, ask: Ask, now: float) -> None:
-        generation = ask(pynvml.nvmlDeviceGetCurrPcieLinkGeneration)
-        if generation is None:
-            self._busy = None
-        else:
-            self._busy = (now, generation)
-            self._due = now + min(LINK_SECONDS, self._window_seconds / 3)
+    def read(self, ask: Ask, now: float) -> tuple[float, float] | None:
+        """Return the transmit and receive rates since the last reading, if they are certain."""
+        values = self._fields.read(ask, now)
+        last = self._last
+        self._last = None
+        if len(values) < len(FIELDS):
+            return None
+        counts = [int(values[field]) for field in FIELDS]
+        self._last = (now, counts)
+        self._is_wide = self._is_wide or max(counts) >= WRAPS_AT
+        self._link_bytes_per_second = self._link_bytes_per_second or _link_bytes_per_second(ask)
+        if last is None or not self.may_tell(ask) or not self._is_safe(now - last[0]):
+            return None
+        transmit, receive = (
+            self._rate(new, old, now - last[0]) for new, old in zip(counts, last[1], strict=True)
+        )
+        return None if transmit is None or receive is None else (transmit, receive)
+
+    def may_tell(self, ask: Ask) -> bool:
+        """Whether to keep waiting for the next reading."""
+        return self._last is not None and self._is_safe(PATIENCE * self._interval_seconds)
+
+    def _is_safe(self, gap_seconds: float) -> bool:
+        """Whether the counters wrap at most once in that time."""
+        if self._is_wide:
+            return gap_seconds <= self._longest_gap_seconds
+        link = self._link_bytes_per_second
+        return link is not None and gap_seconds * link < WRAPS_AT
+
+    def _rate(self, new: int, old: int, gap_seconds: float) -> float | None:
+        grown = new - old if self._is_wide else (new - old) % WRAPS_AT
+        rate = grown / gap_seconds
+        # Negative, or more than the link can carry: the counter was reset.
+        link = self._link_bytes_per_second
+        return rate if grown >= 0 and (link is None or rate <= PATIENCE * link) else None
 
 
-def _is_busy(ask: Ask) -> bool:
-    """Whether the GPU works, in a performance state that does not save power.
-
-    With MIG there is no utilization; the throttle reasons then show whether the GPU is idle.
-    """
-    if ask(pynvml.nvmlDeviceGetPerformanceState) in SAVING_STATES:
-        return False
-    rates = ask(pynvml.nvmlDeviceGetUtilizationRates)
-    if rates is not None:
-        return bool(rates.gpu > 0)
-    reasons = ask(pynvml.nvmlDeviceGetCurrentClocksEventReasons)
-    return reasons is not None and not reasons & pynvml.nvmlClocksEventReasonGpuIdle
+def _link_bytes_per_second(ask: Ask) -> float | None:
+    generation = ask(pynvml.nvmlDeviceGetMaxPcieLinkGeneration)
+    lanes = ask(pynvml.nvmlDeviceGetMaxPcieLinkWidth)
+    if generation is None or lanes is None or generation not in LANE_BYTES_PER_SECOND:
+        return None
+    return float(lanes * LANE_BYTES_PER_SECOND[generation])

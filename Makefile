@@ -27,7 +27,7 @@ unit: ## all tests except end-to-end ones, promtool tests included
 	$(PYTHON) -m pytest -q -m "not e2e and not deploy" -n 2 --dist loadfile
 
 e2e: ## real Prometheus, Alertmanager and torch ranks
-	$(PYTHON) -m pytest -q -m e2e
+	$(PYTHON) -m pytest -q -m e2e -n 2 --dist loadfile
 
 test-deploy: ## deploy onto a real Slurm, systemd, image and API server, each timed to its first page (needs root)
 	@scripts/setup.sh deploy

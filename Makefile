@@ -13,7 +13,7 @@ demo: ## a planted straggler pages you; DEMO_FAULT=data|forward|backward|optimiz
 
 test: ## set up, then everything: lint, types, unit tests, promtool, end-to-end
 	@scripts/setup.sh test
-	@$(MAKE) --no-print-directory check unit e2e
+	@$(MAKE) --no-print-directory check unit jobs e2e
 
 check: ## lint, types, and whether generated files are up to date
 	$(PYTHON) -m ruff format --check .
@@ -23,8 +23,11 @@ check: ## lint, types, and whether generated files are up to date
 	$(PYTHON) -m dashboards.build --check
 	$(PYTHON) -m generators.build --check
 
-unit: ## all tests except end-to-end ones, promtool tests included
-	$(PYTHON) -m pytest -q -m "not e2e and not deploy" -n 2 --dist loadfile
+unit: ## all tests that need no more than seconds, promtool tests included
+	$(PYTHON) -m pytest -q -m "not (jobs or e2e or deploy or nightly)" -n 3 --dist loadfile
+
+jobs: ## the probe in real torch ranks, in each way to train and under each framework
+	$(PYTHON) -m pytest -q -m jobs -n 3 --dist loadfile
 
 e2e: ## real Prometheus, Alertmanager and torch ranks
 	$(PYTHON) -m pytest -q -m e2e -n 2 --dist loadfile
@@ -32,6 +35,10 @@ e2e: ## real Prometheus, Alertmanager and torch ranks
 test-deploy: ## deploy onto a real Slurm, systemd, image and API server, each timed to its first page (needs root)
 	@scripts/setup.sh deploy
 	$(PYTHON) -m pytest -q -m deploy
+
+test-nightly: ## what is slow and seldom broken by a change: other rule engines, test-deploy, test-faults (an hour, needs root)
+	$(PYTHON) -m pytest -q -m nightly
+	@$(MAKE) --no-print-directory test-deploy test-faults
 
 test-faults: ## 200 kills, full disks, set clocks, busy CPUs, old releases: nothing counted is lost (45 minutes, needs root; FAULTS="--kills 30 --seed 2")
 	$(PYTHON) -m benchmarks.faults $(FAULTS)

@@ -37,7 +37,7 @@ class Merger:
         give_way()
         self.totals.begin(aligned, sum(each.shape[0] for each in self._members))
         give_way()
-        ends = _ends(aligned.microseconds, now)
+        ends = step_ends(aligned.microseconds, now)
         give_way()
         # The judge's history begins at the end of the warm-up, not at the end of a round.
         warm = min(max(WARMUP_STEPS - self._steps, 0), len(ends))
@@ -84,7 +84,7 @@ class Merger:
             self._steps = 0
 
 
-def _ends(microseconds: Tensor, now: float) -> list[float]:
+def step_ends(microseconds: Tensor, now: float) -> list[float]:
     """Return when each step ended, if the last one ended now and no time passed between them."""
     lengths = microseconds.sum(dim=(1, 2), dtype=torch.float64) / microseconds.shape[1] / 1e6
     after = lengths.flip(0).cumsum(0).flip(0) - lengths

@@ -30,7 +30,7 @@ class StateShare(NamedTuple):
     share: int
 
 
-class Sample(NamedTuple):
+class StackSample(NamedTuple):
     """One look at the training thread; *line* is None if none of the user's is on its stack.
 
     *weight* is how much time it stands for. *parts* say in what it was spent, if that is known:
@@ -66,7 +66,7 @@ class SampleWindow:
 
     def __init__(self, most: int = WINDOW_SAMPLES) -> None:
         self._most = most
-        self._samples: deque[Sample] = deque()
+        self._samples: deque[StackSample] = deque()
         self._taken = Counter[str]()
         self._stages = Counter[str]()
         self._fetching = Counter[str]()
@@ -76,7 +76,7 @@ class SampleWindow:
         self._states = Counter[tuple[str, str]]()
         self._places = Counter[tuple[str, str, str | CodeLine]]()
 
-    def add(self, sample: Sample) -> None:
+    def add(self, sample: StackSample) -> None:
         """Count *sample*, and forget the oldest if there are too many."""
         self._samples.append(sample)
         self._count(sample, 1)
@@ -146,7 +146,7 @@ class SampleWindow:
                 found[stage, state] = where
         return found
 
-    def _count(self, sample: Sample, by: int) -> None:
+    def _count(self, sample: StackSample, by: int) -> None:
         stage, weight = sample.stage, by * sample.weight
         self._taken[stage] += by
         self._stages[stage] += weight

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from rank_probe.guest.guard import never_raise
 from rank_probe.lines.loop_frames import Spot, TrainingLoop, stack_of
-from rank_probe.lines.sample_window import WHOLE, Sample, SampleWindow, Spent
+from rank_probe.lines.sample_window import WHOLE, SampleWindow, Spent, StackSample
 from rank_probe.lines.thread_clocks import ThreadLook
 from rank_probe.lines.training_thread import TrainingThread
 from rank_probe.lines.user_code import CodeLine, UserCode
@@ -129,7 +129,7 @@ class Sampling:
             took = last.at - first.at - max(last.own_queue - first.own_queue, 0)
             weight += max(took - seconds * NANOSECONDS, 0) / planned
         parts = looks.parts(first, last, stack, line) if stage == before else ()
-        self._add(Sample(stage, line, self._loop.is_fetching(stack), parts=parts), weight)
+        self._add(StackSample(stage, line, self._loop.is_fetching(stack), parts=parts), weight)
         self.samples += 1
 
     def _take_delay(
@@ -145,10 +145,10 @@ class Sampling:
         stack = stack_of(sys._current_frames().get(self._watched()))
         line = line_of(stack, self._code.has)
         parts = looks.held(first, delay, stack, line)
-        sample = Sample(stage, line, self._loop.is_fetching(stack), parts=parts)
+        sample = StackSample(stage, line, self._loop.is_fetching(stack), parts=parts)
         self._add(sample, delay / planned)
 
-    def _add(self, sample: Sample, weight: float) -> None:
+    def _add(self, sample: StackSample, weight: float) -> None:
         weight = min(weight, MOST_WEIGHT)
         parts = tuple(each._replace(share=round(each.share * weight)) for each in sample.parts)
         with self._lock:

@@ -23,6 +23,8 @@ from tests.alerts.vmalert import (
 )
 from tests.alerts.vmalert_inputs import SCRAPE_SECONDS, in_promtool, of_alerts, of_jobs, since_begin
 
+pytestmark = pytest.mark.nightly
+
 # Long enough for an alert that waits ten minutes.
 LAST_SECONDS = 660.0
 TIMES = [number * SCRAPE_SECONDS for number in range(int(LAST_SECONDS / SCRAPE_SECONDS) + 1)]

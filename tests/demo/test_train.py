@@ -10,6 +10,8 @@ import pytest
 
 from demo.train import SHARE, VARIANTS, number_of_steps, seconds_by_stage
 
+pytestmark = pytest.mark.jobs
+
 SCRIPT = Path(__file__).parents[2] / "demo" / "train.py"
 
 

@@ -13,7 +13,7 @@ from rankskew.files.write import RuleFormat, write_files
 from tests.alerts.vmalert import VictoriaMetrics
 from tests.e2e.victoria import Agent, Ruler
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(240)]
 
 STRAGGLER = ("RankskewStraggler", "firing")
 PATIENCE_SECONDS = 90.0

@@ -13,29 +13,16 @@ from torch._C._distributed_c10d import HashStore
 
 from rank_probe.guest.guard import failures
 from rank_probe.join.join import Join
-from rank_probe.lines import sampling
 from rank_probe.measure import events
 from rank_probe.probe import Probe
 from rank_probe.process import runtime
 from rank_probe.torch_hooks import cuda_events, parallel, process_group, store
-from rank_probe.wire.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
+from rank_probe.wire.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS
 from rank_probe.wire.stages import DATA
-from tests.exporter.snapshots import verdict
 from tests.rank_probe.fake_events import FakeDevice, FakeEvents
 from tests.rank_probe.fake_time import FakeTime
-from tests.rank_probe.join.test_join import MemoryStore
-
-RANK_2_OF_4 = {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "2", "RANKSKEW_JOB_ID": "j"}
-
-
-def told(probe: Probe) -> Snapshot:
-    snapshot = probe.snapshot()
-    assert snapshot is not None
-    return snapshot
-
-
-def probe_of_rank_2(*, automatic: bool = False, **environment: str) -> Probe:
-    return Probe(automatic=automatic, environment=RANK_2_OF_4 | environment)
+from tests.rank_probe.join.memory_world import MemoryStore
+from tests.rank_probe.probes import RANK_2_OF_4, probe_of_rank_2, told
 
 
 def with_data(probe: Probe) -> None:
@@ -218,53 +205,6 @@ def test_rank_that_was_off_joins_no_more() -> None:
 
     assert on._parts.join._thread is not None
     assert off._parts.join._thread is None
-
-
-def test_late_rank_reports_lines_while_it_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The judge's verdict starts the sampling; its end, an order and the rank's own end stop it."""
-    said: list[Any] = [None]
-    monkeypatch.setattr(Join, "verdict", property(lambda self: said[0]))
-    monkeypatch.setattr(sampling, "INTERVAL_SECONDS", 0.001)
-    monkeypatch.setattr(sampling, "LOOK_SECONDS", 0.001)
-    probe = probe_of_rank_2()
-
-    def is_sampled() -> bool:
-        assert probe.snapshot() is not None
-        return probe.stacks._sampling is not None
-
-    assert not is_sampled()
-    said[0] = verdict()
-    assert is_sampled()
-    lines: list[dict[str, Any]] = []
-    while not lines:  # The timeout of the test ends it.
-        time.sleep(0.05)
-        lines = told(probe).late_lines
-    assert lines[0]["place"].startswith("test_late_rank_reports_lines_while_it_is_late (")
-    while not (states := told(probe).thread_states):
-        time.sleep(0.05)
-    assert states[0]["state"] == "sleep"
-    said[0] = verdict(late=())
-    assert not is_sampled()
-    assert told(probe).late_lines == told(probe).thread_states == []
-    said[0] = verdict()
-    assert is_sampled()
-    probe._after_push({"level": "off"})
-    assert not is_sampled()
-    probe._after_push({"level": "stages"})
-    assert is_sampled()
-    probe.finish()
-    taken = probe.stacks.samples
-    time.sleep(0.02)
-    assert probe.stacks.samples <= taken + 1  # The one that was being taken.
-
-
-def test_exporter_tells_a_rank_without_a_judge() -> None:
-    """The answer to a push counts until the next one."""
-    probe = probe_of_rank_2()
-    for answer in ({"late": "data"}, {}):
-        probe._after_push(answer)
-        probe.snapshot()
-        assert (probe.stacks._sampling is not None) is bool(answer)
 
 
 def test_join_goes_on_with_the_devices_steps(

@@ -16,6 +16,8 @@ from exporter.processes.worker_look import Pipes, WatchedWorker
 from exporter.processes.worker_states import LateRankProcess, WorkerStates
 from tests.exporter.nvml.stub import wait_for
 
+pytestmark = pytest.mark.jobs
+
 LOADER = "Corpus.__getitem__ (corpus.py:30)"
 # A rank whose loader has two workers; what they do is in the first argument.
 RANK = """

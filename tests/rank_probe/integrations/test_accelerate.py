@@ -4,6 +4,8 @@ import pytest
 
 from tests.rank_probe.launch import PACKAGE, Jobs, Ranks, is_late, torchrun
 
+pytestmark = pytest.mark.jobs
+
 BATCHES, DELAY, HEALTHY = 6, 0.08, 0.004
 # How often the late rank was slow before the last release; the case's name is its stage's.
 # The last release is that of the last evaluation's gather; the checkpoint after it is in no step.

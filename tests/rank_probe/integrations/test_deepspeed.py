@@ -4,6 +4,8 @@ import pytest
 
 from tests.rank_probe.launch import PACKAGE, Jobs, Ranks, is_late, torchrun
 
+pytestmark = pytest.mark.jobs
+
 STEPS, ACCUMULATED = 7, 2
 EVERY = 3  # steps between checkpoints
 DELAY = 0.15

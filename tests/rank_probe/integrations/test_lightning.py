@@ -8,6 +8,8 @@ import pytest
 
 from tests.rank_probe.launch import PACKAGE, Jobs, Ranks, is_late, run
 
+pytestmark = pytest.mark.jobs
+
 BATCHES, ROWS, TOKENS, PADDING = 6, 4, 256, 64  # of each batch, as lightning_job.py makes them
 DELAY = 0.08
 # How often the late rank was slow before the last release; the case's name is its stage's.

@@ -6,6 +6,8 @@ import pytest
 
 from tests.rank_probe.launch import PACKAGE, Jobs, Ranks, is_late, run
 
+pytestmark = pytest.mark.jobs
+
 STEPS = 7
 EVERY = 3  # steps between checkpoints
 DELAY = 0.15

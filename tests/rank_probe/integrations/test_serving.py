@@ -4,6 +4,8 @@ import pytest
 
 from tests.rank_probe.launch import PACKAGE, Jobs, Ranks, is_late, torchrun
 
+pytestmark = pytest.mark.jobs
+
 BATCHES, DELAY = 20, 0.04
 CASES = ("sharded", "idle", "independent")
 

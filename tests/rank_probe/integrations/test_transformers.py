@@ -6,6 +6,8 @@ import pytest
 
 from tests.rank_probe.launch import PACKAGE, Jobs, Ranks, is_late, torchrun
 
+pytestmark = pytest.mark.jobs
+
 STEPS, ACCUMULATED, ROWS, LENGTH, PADDING = 7, 2, 2, 16, 4
 EVERY = 2  # steps between evaluations, and between checkpoints
 DELAY = 0.15

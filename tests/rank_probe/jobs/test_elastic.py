@@ -15,6 +15,8 @@ from rankskew.replay.traces import read_traces
 from tests.rank_probe.jobs.elastic_job import BATCH, STEP_SECONDS
 from tests.rank_probe.sink import Sink, listening, listening_on_loopback
 
+pytestmark = pytest.mark.jobs
+
 ROOT = Path(__file__).parents[3]
 STEPS = 20
 

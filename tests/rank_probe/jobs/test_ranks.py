@@ -8,6 +8,8 @@ import pytest
 from rank_probe.wire.stages import STAGES
 from tests.rank_probe.launch import Jobs, Ranks, torchrun
 
+pytestmark = pytest.mark.jobs
+
 STEPS = 12
 FAULT_RANK = 1
 DELAY = 0.1

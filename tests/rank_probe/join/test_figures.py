@@ -14,7 +14,7 @@ from rank_probe.join.ring import digest
 from rank_probe.join.store import BATCH
 from rank_probe.judge.verdict import Late, Verdict
 from rank_probe.wire.figures import FIGURES
-from tests.rank_probe.join.test_join import MemoryStore, World
+from tests.rank_probe.join.memory_world import MemoryStore, World
 
 CLOCK = "sm_clock_hertz"
 POWER = "gpu_power_watts"

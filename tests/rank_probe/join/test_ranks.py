@@ -17,6 +17,8 @@ from rank_probe.wire.stages import STAGES
 from rankskew.accounting.step import charge
 from tests.rank_probe.join.join_job import DELAY, LATE_RANK, LATE_STAGE, STEPS
 
+pytestmark = pytest.mark.jobs
+
 ROOT = Path(__file__).parents[3]
 RANKS = 4
 

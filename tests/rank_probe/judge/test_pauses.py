@@ -45,6 +45,7 @@ def paused_together(job: Job, stage: str, every: int, ratio: float, spread: floa
 # Who pauses how often, for how many usual steps, in a job of how many ranks and seconds.
 PAUSING = [
     (4, Fault(2, "data", 2, every=7), 360),
+    (4, Fault(2, "data", 2, every=4), 360),
     (8, Fault(3, "forward", 0.5, every=10), 360),
     (8, Fault(0, "checkpoint", 2, every=10), 360),
     (4, Fault(0, "checkpoint", 8, every=40), 600),

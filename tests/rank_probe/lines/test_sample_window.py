@@ -1,6 +1,6 @@
 """Samples become shares of their stage, of the latest time, in a steady order."""
 
-from rank_probe.lines.sample_window import LEAST_SAMPLES, LineShare, Sample, SampleWindow
+from rank_probe.lines.sample_window import LEAST_SAMPLES, LineShare, SampleWindow, StackSample
 from rank_probe.lines.user_code import CodeLine
 
 READ, PARSE, LOSS = (CodeLine(name, "/a.py", n) for n, name in enumerate(("read", "parse", "loss")))
@@ -16,7 +16,7 @@ def window(*samples: tuple[str, CodeLine | None, int], most: int = 6_000) -> Sam
 
 def add(to: SampleWindow, stage: str, line: CodeLine | None, count: int) -> None:
     for _ in range(count):
-        to.add(Sample(stage, line, is_fetching=line is READ))
+        to.add(StackSample(stage, line, is_fetching=line is READ))
 
 
 def test_shares_are_of_the_lines_own_stage() -> None:

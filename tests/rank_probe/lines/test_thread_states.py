@@ -23,6 +23,8 @@ from rank_probe.guest.guard import failures
 from tests.exporter.running import wait_until
 from tests.rank_probe.lines.late_rank import Done, Work, late_rank, nothing, number_of_line
 
+pytestmark = pytest.mark.jobs
+
 ENOUGH_SAMPLES = 60
 
 

@@ -1,5 +1,7 @@
 """Tests of the device's clock, on a simulated device."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,8 +11,7 @@ from rank_probe.measure.device_clock import EVENTS, LONG_TAPE, DeviceClock
 from rank_probe.wire.stages import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, STAGES, SYNC
 from tests.rank_probe.fake_events import FakeDevice, FakeEvents
 from tests.rank_probe.fake_time import FakeTime, elsewhere
-
-MS = 1_000_000
+from tests.rank_probe.measure.noted_loop import MS, milliseconds
 
 
 class Marks:
@@ -25,7 +26,7 @@ class Marks:
 
     def step(self, forward: float = 1) -> None:
         """A step of 1 ms data, *forward* ms, 1 ms sync up to the release, and 1 ms optimizer."""
-        for mark, milliseconds in (
+        for mark, took in (
             (DATA, 1),
             (FORWARD, forward),
             (SYNC, 1),
@@ -33,27 +34,26 @@ class Marks:
             (OTHER | COMPLETE, 0),
         ):
             self.clock.boundary(mark)
-            self.device.append(round(milliseconds * MS))
+            self.device.append(round(took * MS))
 
     def catch_up(self) -> None:
         self.device.item()
 
     def milliseconds(self) -> dict[str, float]:
-        return {
-            stage: nanoseconds / MS
-            for stage, nanoseconds in zip(
-                STAGES, self.clock.steps.totals().nanoseconds, strict=True
-            )
-            if nanoseconds
-        }
+        return milliseconds(self.clock.steps.totals().nanoseconds)
+
+
+def repeat(times: int, *calls: Callable[[], object]) -> None:
+    """Make the *calls* in turn, this many *times*."""
+    for _ in range(times):
+        for call in calls:
+            call()
 
 
 def test_counting_begins_at_the_first_boundary() -> None:
     """The first entry of the tape is a BEGIN, whatever the boundary itself carries."""
     marks = Marks()
-    for _ in range(3):
-        marks.step()
-        marks.catch_up()
+    repeat(3, marks.step, marks.catch_up)
 
     assert marks.clock.tape[0] == OTHER | BEGIN
     assert marks.clock.steps.totals().steps == 1
@@ -76,8 +76,7 @@ def test_late_completion_keeps_steps_waiting_in_order() -> None:
     """What the device has not finished stays; then all of it counts at once."""
     marks = Marks()
     marks.step(forward=500)
-    for _ in range(9):
-        marks.step()
+    repeat(9, marks.step)
     assert marks.clock.steps.totals().steps == 0
     marks.catch_up()
     marks.step()
@@ -97,8 +96,7 @@ def test_step_on_two_streams_waits_for_both() -> None:
     marks.device.stream = 0
     marks.clock.boundary(OTHER | COMPLETE)
     marks.time.pass_(10 * MS)
-    for _ in range(4):
-        marks.step()
+    repeat(4, marks.step)
     assert marks.clock.steps.totals().steps == 0
     marks.time.pass_(300 * MS)
     marks.step()
@@ -118,9 +116,7 @@ def test_time_never_runs_backwards() -> None:
     marks.clock.boundary(SYNC)  # at 10 ms
     marks.device.append(50 * MS)
     marks.clock.boundary(OTHER | COMPLETE)  # at 60 ms
-    for _ in range(2):
-        marks.catch_up()
-        marks.step(forward=0)
+    repeat(2, marks.catch_up, lambda: marks.step(forward=0))
     marks.catch_up()
 
     assert marks.clock.steps.totals().steps == 1
@@ -139,9 +135,7 @@ def test_capture_is_one_piece_of_the_stage_it_is_in() -> None:
     assert marks.events.recorded == recorded
     marks.events.capturing = False
     marks.clock.boundary(OTHER | COMPLETE)
-    for _ in range(2):
-        marks.catch_up()
-        marks.step()
+    repeat(2, marks.catch_up, marks.step)
 
     assert marks.milliseconds() == {"forward": 5}
     assert marks.clock.dropped_steps == 0
@@ -157,9 +151,7 @@ def test_step_that_ends_in_a_capture_is_given_up() -> None:
     marks.clock.boundary(DATA)
     marks.events.capturing = False
     marks.clock.boundary(OTHER | COMPLETE)
-    for _ in range(4):
-        marks.catch_up()
-        marks.step()
+    repeat(4, marks.catch_up, marks.step)
 
     assert marks.clock.dropped_steps == 2
     assert marks.clock.steps.totals().steps == 3
@@ -171,14 +163,11 @@ def test_exhaustion_drops_whole_steps_and_counts_them() -> None:
     """With every event in use steps are given up, until half are free; the rest stays exact."""
     marks = Marks(limit=42)  # eight steps and a bit
     marks.step(forward=1_000)
-    for _ in range(20):
-        marks.step()
+    repeat(20, marks.step)
     assert len(marks.events.made) == 42
     assert marks.clock.dropped_steps == 13
     marks.catch_up()
-    for _ in range(6):
-        marks.step()
-        marks.catch_up()
+    repeat(6, marks.step, marks.catch_up)
 
     steps = marks.clock.steps.totals().steps
     assert marks.clock.dropped_steps == 15  # one that made room, one with the gap's end
@@ -214,9 +203,7 @@ def test_step_with_more_boundaries_than_events_is_given_up() -> None:
 
     assert len(marks.events.made) == 42
     assert marks.clock.dropped_steps == 1
-    for _ in range(4):
-        marks.catch_up()
-        marks.step()
+    repeat(4, marks.catch_up, marks.step)
     assert marks.clock.steps.totals().steps == 2
     assert not marks.clock.has_failed
 
@@ -239,9 +226,7 @@ def test_devices_taken_in_turn_keep_their_events() -> None:
     made = []
     for block in range(20):
         marks.events.current_device = block % 2
-        for _ in range(4):
-            marks.step()
-            marks.catch_up()
+        repeat(4, marks.step, marks.catch_up)
         made.append(len(marks.events.made))
 
     assert made[1:] == [made[1]] * 19
@@ -254,9 +239,7 @@ def test_devices_taken_in_turn_keep_their_events() -> None:
 def test_tape_that_nobody_folds_stays_short() -> None:
     """Without a pusher the training thread adds the tape up itself."""
     marks = Marks()
-    for _ in range(2_000):
-        marks.step()
-        marks.catch_up()
+    repeat(2_000, marks.step, marks.catch_up)
 
     assert len(marks.clock.tape) <= LONG_TAPE + 10
     assert marks.clock.steps.totals().steps == 1_998
@@ -265,9 +248,7 @@ def test_tape_that_nobody_folds_stays_short() -> None:
 def test_now_goes_on_between_reads() -> None:
     """The floor of the last minute is forgotten although the device's time is read no more."""
     marks = Marks()
-    for _ in range(5):
-        marks.step()
-        marks.catch_up()
+    repeat(5, marks.step, marks.catch_up)
     assert marks.clock.steps.floor_seconds() == pytest.approx(0.001)
     marks.time.pass_(61_000 * MS)
 

@@ -5,62 +5,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rank_probe.measure import events as e
-from rank_probe.measure.boundaries import COMPLETE, OTHER_BATCH, UNCUT, UNUSED, USED
+from rank_probe.measure.boundaries import COMPLETE, UNCUT
 from rank_probe.measure.interpreter import Interpreter
-from rank_probe.measure.loop_state import MOST_BATCHES, MOST_OPTIMIZERS, LoopState
-from rank_probe.measure.steps import Steps
+from rank_probe.measure.loop_state import MOST_OPTIMIZERS, LoopState
 from rank_probe.measure.transitions import TRANSITIONS, after
 from rank_probe.wire.stages import CHECKPOINT, EVAL, FORWARD, OTHER, STAGES
-
-MS = 1_000_000
-
-# What a loop does: an event, or milliseconds of work, which are floats.
-Does = tuple[int | float, ...]
-
-FETCH: Does = (e.FETCH, 5.0, e.FETCHED)
-END_OF_LOADER: Does = (e.FETCH, e.EXHAUSTED)
-BACKWARDS: Does = (e.BACKWARD_BEGINS, 10.0, e.GRADIENTS_READY, 2.0, e.BACKWARD_ENDED)
-OPTIMIZE: Does = (e.OPTIMIZER_BEGINS, 1.0, e.OPTIMIZER_ENDED)
-STEP: Does = (*FETCH, *BACKWARDS, *OPTIMIZE)
-
-
-class Job:
-    """One rank's loop as the hooks note it, in fake milliseconds."""
-
-    def __init__(self, *, automatic: bool = True) -> None:
-        self._interpreter = Interpreter(LoopState(automatic=automatic, finds_steps=automatic))
-        self._noted: list[int] = []
-        self.now = 1_000
-        self.marks: list[int] = []
-        self.steps = Steps(self._boundaries, lambda: self.now, on_mark=self.marks.append)
-
-    def _boundaries(self) -> list[int]:
-        taken, self._noted = self._noted, []
-        return self._interpreter.read(taken)
-
-    def run(self, *does: int | float) -> "Job":
-        for each in does:
-            if isinstance(each, float):
-                self.now += round(each * MS)
-            else:
-                self._noted += (each, self.now)
-        return self
-
-    @property
-    def state(self) -> LoopState:
-        self.steps.fold()
-        return self._interpreter.state
-
-    def marked(self, bits: int) -> list[int]:
-        """Return those of *bits* that were told, in order."""
-        self.steps.fold()
-        return [mark & bits for mark in self.marks if mark & bits]
-
-
-def milliseconds(nanoseconds: tuple[int, ...]) -> dict[str, float]:
-    """Return the stages that occurred."""
-    return {name: ns / MS for name, ns in zip(STAGES, nanoseconds, strict=True) if ns}
-
+from tests.rank_probe.measure.noted_loop import (
+    BACKWARDS,
+    END_OF_LOADER,
+    FETCH,
+    OPTIMIZE,
+    STEP,
+    Does,
+    Job,
+    milliseconds,
+)
 
 WHOLE_STEPS: dict[str, tuple[Does, int, dict[str, float]]] = {
     # The second step's optimizer runs after the second release, so it is not committed yet.
@@ -229,48 +188,6 @@ def test_manual_timeline_names_nothing_by_itself() -> None:
     assert job.state.stage == OTHER
 
     assert job.run(*BACKWARDS, *OPTIMIZE, *FETCH).steps.totals().steps == 0
-
-
-BATCHES: dict[str, tuple[Does, list[int]]] = {
-    "every batch of a loop that reads ahead is used once": (
-        (*FETCH, *FETCH, *BACKWARDS, *FETCH, *BACKWARDS),
-        [USED, USED],
-    ),
-    # With gradients on, only the end of its loader shows that nobody trained with them.
-    "batches of an evaluation are not used": (
-        (*FETCH, *BACKWARDS, *FETCH * 3, *END_OF_LOADER, *FETCH, *BACKWARDS),
-        [USED, UNUSED, USED],
-    ),
-    # It asks for the batch after them, and finds the loader's end, before it trains with them.
-    "the last batches of a loop that reads ahead are used": (
-        (*FETCH, *FETCH, *END_OF_LOADER, *BACKWARDS, *BACKWARDS, *FETCH),
-        [USED],
-    ),
-    # A data set that reads another loader: what the loop gets is the batch.
-    "a loader within a loader brings none": (
-        (e.FETCH, *FETCH, e.FETCHED, *BACKWARDS),
-        [OTHER_BATCH, USED],
-    ),
-    "an evaluation between a batch and its backward takes nothing from it": (
-        (*FETCH, *(e.FETCH_UNGRADED, e.FETCHED, e.FETCH_UNGRADED, e.EXHAUSTED), *BACKWARDS),
-        [OTHER_BATCH, USED],
-    ),
-}
-
-
-@pytest.mark.parametrize("case", BATCHES)
-def test_batches_are_told_to_be_used_or_not(case: str) -> None:
-    does, expected = BATCHES[case]
-
-    assert Job().run(*does).marked(USED | UNUSED | OTHER_BATCH) == expected
-
-
-def test_loop_that_never_trains_keeps_few_batches() -> None:
-    """An inference with gradients on does not collect them."""
-    job = Job().run(*FETCH * (5 * MOST_BATCHES))
-
-    assert job.state.batches <= MOST_BATCHES
-    assert UNUSED in job.marked(UNUSED)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ from rank_probe.process import children
 from tests.rank_probe.process.children_job import STEPS
 from tests.rank_probe.sink import listening
 
+pytestmark = pytest.mark.jobs
+
 JOB = Path(__file__).with_name("children_job.py")
 TORCHRUN = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
 SLURM = {

@@ -14,6 +14,8 @@ from rank_probe.process import relaunch
 from tests.rank_probe.process.lightning_script import BATCHES
 from tests.rank_probe.sink import listening
 
+pytestmark = pytest.mark.jobs
+
 SCRIPT = Path(__file__).with_name("lightning_script.py")
 BUILDS = """
 import sys

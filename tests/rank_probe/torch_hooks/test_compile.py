@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.jobs
+
 ROOT = Path(__file__).parents[3]
 
 

@@ -14,7 +14,7 @@ from rank_probe.wire.stages import BACKWARD, FORWARD, OTHER, SYNC
 from tests.rank_probe.launch import Jobs, Ranks, run
 from tests.rank_probe.torch_hooks.parallel_job import ARMS, DELAY
 
-pytestmark = pytest.mark.usefixtures("peers")
+pytestmark = [pytest.mark.jobs, pytest.mark.usefixtures("peers")]
 
 STEPS = 4
 PLACES = ("forward", "backward", "optimizer")

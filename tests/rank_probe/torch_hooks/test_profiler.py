@@ -7,6 +7,8 @@ import pytest
 from tests.rank_probe.launch import Jobs, Ranks, torchrun
 from tests.rank_probe.torch_hooks.collectives_job import DELAY
 
+pytestmark = pytest.mark.jobs
+
 LOCAL = 0.03  # more than what a call itself may compute, on a machine that does other things too
 KINDS = 44
 

@@ -1,0 +1,94 @@
+"""A world of ranks in one thread, which join over a store in memory."""
+
+import threading
+from collections.abc import Collection, Iterable, Sequence
+
+from rank_probe.join.ring import digest
+from rank_probe.join.rounds import PlaceInJob, Rounds
+from rank_probe.measure.vectors import StepVector, Vectors
+from rank_probe.process.identity import Identity
+from rank_probe.wire.stages import STAGES, SYNC
+
+MS = 1_000_000
+GROUP = f"group/{digest('all'):x}"
+
+
+class MemoryStore:
+    """A store in a dictionary; every call raises *error* if there is one."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+        self.error: Exception | None = None
+
+    def _live(self) -> dict[str, bytes]:
+        if self.error is not None:
+            raise self.error
+        return self.values
+
+    def set(self, key: str, value: bytes) -> None:
+        self._live()[key] = value
+
+    def check(self, keys: Sequence[str]) -> bool:
+        return self._live().keys() >= set(keys)
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        return [self._live()[key] for key in keys]
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[bytes]) -> None:
+        self._live().update(zip(keys, values, strict=True))
+
+    def delete_key(self, key: str) -> bool:
+        return self._live().pop(key, None) is not None
+
+
+def identity(rank: int, group: str = "all") -> Identity:
+    return Identity("llama", group, rank, 4, str(rank), "0", attempt=0)
+
+
+def vector(sync: int = 0, **milliseconds: int) -> StepVector:
+    """Return a step without its number."""
+    spent = [MS * milliseconds.get(stage, 0) for stage in STAGES]
+    spent[SYNC] = MS * sync
+    return StepVector(0, 0, tuple(spent))
+
+
+HEALTHY, LATE = vector(sync=41, data=5, backward=10), vector(sync=1, data=45, backward=10)
+
+
+class World:
+    """Ranks that take their rounds in turn, in one thread; each rank may have its own vector."""
+
+    def __init__(self, groups: Sequence[str], store: MemoryStore | None = None) -> None:
+        self.store = store or MemoryStore()
+        self.kept = [Vectors(lambda: None) for _ in groups]
+        self.rounds = [
+            Rounds(
+                self.store,
+                PlaceInJob(rank, len(groups)),
+                self.kept[rank],
+                lambda rank=rank, group=group: identity(rank, group),  # type: ignore[misc]
+                threading.Event(),
+            )
+            for rank, group in enumerate(groups)
+        ]
+        self.now = 100.0
+
+    def step(self, number: int, late: Collection[int] = ()) -> None:
+        """Do step *number*, in which these ranks are *late*."""
+        for rank, kept in enumerate(self.kept):
+            kept.waiting.append((LATE if rank in late else HEALTHY)._replace(step=number))
+
+    def round(self, absent: Collection[int] = ()) -> None:
+        """Let all ranks but these take their rounds."""
+        self.now += PlaceInJob(0, len(self.rounds)).period_seconds
+        for rank, each in enumerate(self.rounds):
+            if rank not in absent:
+                each.run(self.now)
+
+    def train(
+        self, steps: Iterable[int], late: Collection[int] = (), absent: Collection[int] = ()
+    ) -> None:
+        """Take a round after each of *steps*."""
+        for number in steps:
+            self.step(number, late)
+            self.round(absent)

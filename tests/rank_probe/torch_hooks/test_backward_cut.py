@@ -1,0 +1,238 @@
+"""Tests of where a backward is cut into its own work and its wait, in one process."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from rank_probe.measure import events
+from rank_probe.measure.timeline import Timeline
+from rank_probe.torch_hooks import backward as torch_backward
+from rank_probe.torch_hooks import process_group
+from rank_probe.wire.stages import BACKWARD, OTHER, SYNC
+from tests.rank_probe.fake_time import elsewhere
+from tests.rank_probe.torch_hooks.attached import attached
+
+pytestmark = pytest.mark.usefixtures("peers")
+
+
+@pytest.fixture
+def timeline() -> Iterator[Timeline]:
+    with attached(Timeline(automatic=True)) as timeline:
+        yield timeline
+
+
+def theirs() -> None:
+    raise ArithmeticError("theirs")
+
+
+def losses() -> Iterator[Tensor]:
+    theirs()
+    yield torch.ones(1)
+
+
+def test_backward_that_raises_leaves_the_clock_right(timeline: Timeline) -> None:
+    """The user's exception, of a node or a generator, passes, and what follows is not backward."""
+    x = torch.ones(1, requires_grad=True) * 2
+    x.register_hook(lambda _: theirs())
+    for roots in (x, losses()):
+        with pytest.raises(ArithmeticError, match="theirs"):
+            torch.autograd.backward(roots)  # type: ignore[arg-type]  # any iterable is taken
+
+        assert timeline.state.stage == OTHER
+        assert len(timeline.state.frames) == 0
+
+
+def test_gradients_are_what_they_were(timeline: Timeline) -> None:
+    """Hooks on the graph change no value, for several roots, kept graphs and the user's hooks."""
+    x = torch.tensor([2.0], requires_grad=True)
+    seen: list[Tensor] = []
+    x.register_hook(seen.append)
+    y, z = x * 3, x * x
+    torch.autograd.backward([y, z], retain_graph=True)
+    torch.autograd.backward(tensors=[y, z])
+
+    assert x.grad is not None
+    assert x.grad.item() == 2 * (3 + 4)
+    assert sum(gradient.item() for gradient in seen) == x.grad.item()
+    assert timeline.steps.spent()[BACKWARD] > 0
+
+
+def test_kept_graph_collects_no_hooks(timeline: Timeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each backward takes its hook off the graph again, also when it is run many times."""
+    removed: list[object] = []
+
+    class Handle:
+        def remove(self) -> None:
+            removed.append(self)
+
+    monkeypatch.setattr(torch_backward.Cut, "hook_roots", lambda *_: [Handle()])
+    y = (torch.ones(1, requires_grad=True) * 2).sum()
+    y.backward(retain_graph=True)
+    y.backward()
+
+    assert len(removed) == 2
+
+
+class Job:
+    """A model whose backward is seen to be cut, as DDP's would be: with the last gradient."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self.model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+        self.stages_of_wait: list[int] = []
+        self._timeline = timeline
+        self._gradients = 0
+        for parameter in self.model.parameters():
+            parameter.register_post_accumulate_grad_hook(self._gradient)
+
+    def _gradient(self, _: Tensor) -> None:
+        self._gradients += 1
+        if self._gradients % len(list(self.model.parameters())) == 0:
+            torch.autograd.Variable._execution_engine.queue_callback(self._wait)
+
+    def _wait(self) -> None:
+        self.stages_of_wait.append(self._timeline.state.stage)
+
+    def hooks(self) -> list[int]:
+        """Return how many hooks each parameter has."""
+        return [len(p._post_accumulate_grad_hooks or ()) for p in self.model.parameters()]
+
+    def step(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.model(torch.ones(4, 2)).sum().backward()
+
+
+def test_one_parameter_takes_over_the_cut_and_it_stays_exact(timeline: Timeline) -> None:
+    """After a few backwards one standing hook does it; what follows the gradients is still sync."""
+    job = Job(timeline)
+    before = job.hooks()
+    job.step(torch_backward.ROOT_CUTS + 3)
+
+    assert sum(job.hooks()) == sum(before) + 1
+    assert set(job.stages_of_wait) == {SYNC}
+
+
+def test_parameter_that_takes_no_part_gives_the_cut_back(timeline: Timeline) -> None:
+    """Freezing it costs one backward its cut; then the root has it again, for good."""
+    job = Job(timeline)
+    job.step(torch_backward.ROOT_CUTS + 1)
+    hooked = next(
+        p for p, hooks in zip(job.model.parameters(), job.hooks(), strict=True) if hooks > 1
+    )
+    hooked.requires_grad_(False)
+    job.step()
+    timeline.steps.fold()
+    waited = timeline.steps.spent()[SYNC]
+    job.step()
+
+    assert max(job.hooks()) == 1
+    assert timeline.steps.spent()[SYNC] > waited
+
+
+def test_backward_within_a_backward_keeps_the_cut_at_the_root(timeline: Timeline) -> None:
+    """Reentrant checkpointing ends inner backwards early; no parameter is left to tell the end."""
+    job, head = Job(timeline), nn.Linear(1, 1)
+    rows = torch.ones(4, 2, requires_grad=True)
+    for _ in range(torch_backward.ROOT_CUTS + 2):
+        head(checkpoint(job.model, rows, use_reentrant=True)).sum().backward()
+
+    assert max(job.hooks()) == 1
+    assert not any(parameter._post_accumulate_grad_hooks for parameter in head.parameters())
+    assert timeline.state.stage == OTHER
+
+
+def test_rank_without_peers_is_not_cut(timeline: Timeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for nobody: no hook is left anywhere, and all of its backward is `backward`."""
+    monkeypatch.setattr(process_group, "has_peers", lambda: False)
+    job = Job(timeline)
+    before = job.hooks()
+    job.step(torch_backward.ROOT_CUTS + 1)
+
+    assert job.hooks() == before
+    assert set(job.stages_of_wait) == {BACKWARD}
+    assert timeline.steps.spent()[SYNC] == 0
+
+
+def test_backward_is_cut_as_soon_as_there_are_peers(
+    timeline: Timeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script may create its process group after its first backward."""
+    monkeypatch.setattr(process_group, "has_peers", lambda: False)
+    job = Job(timeline)
+    job.step(2)
+    monkeypatch.setattr(process_group, "has_peers", lambda: True)
+    timeline.wait_for_peers()
+    job.step()
+    timeline.steps.fold()
+    job.step(torch_backward.ROOT_CUTS + 1)
+
+    assert job.stages_of_wait == [BACKWARD] * 3 + [SYNC] * (torch_backward.ROOT_CUTS + 1)
+    assert max(job.hooks()) == 2
+
+
+def test_graph_without_a_plain_parameter_stays_at_the_root(timeline: Timeline) -> None:
+    """A leaf made anew for each batch can hold no standing hook."""
+    for _ in range(torch_backward.ROOT_CUTS + 2):
+        leaf = torch.ones(2, requires_grad=True)
+        (leaf * 2).sum().backward()
+        assert not leaf._post_accumulate_grad_hooks
+
+
+def test_losses_from_a_generator_have_their_gradients(timeline: Timeline) -> None:
+    """torch takes any iterable of roots, and it can be read only once."""
+    weight = nn.Parameter(torch.ones(3))
+    for _ in range(torch_backward.ROOT_CUTS + 2):
+        weight.grad = None
+        torch.autograd.backward((weight * k).sum() for k in (1.0, 2.0))  # type: ignore[arg-type]
+
+        assert weight.grad is not None
+        assert weight.grad.tolist() == [3.0, 3.0, 3.0]
+
+
+def test_exception_in_a_backward_leaves_the_parameter_its_hook(timeline: Timeline) -> None:
+    """It says nothing about where the next one can be cut."""
+    job = Job(timeline)
+    job.step(torch_backward.ROOT_CUTS + 1)
+    handle = next(job.model.parameters()).register_hook(lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        job.step()
+    handle.remove()
+    job._gradients = 0
+    timeline.steps.fold()
+    job.step(2)
+
+    assert max(job.hooks()) == 2
+    assert set(job.stages_of_wait) == {SYNC}
+
+
+def test_argument_that_a_later_torch_adds_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The probe knows nothing of backward's signature, in either way to cut it."""
+    original, seen = torch.autograd.backward, []
+
+    def later(*args: Any, new: int, **kwargs: Any) -> None:
+        seen.append(new)
+        original(*args, **kwargs)
+
+    monkeypatch.setattr(torch.autograd, "backward", later)
+    weight: Any = nn.Parameter(torch.ones(3))
+    numbers = list(range(torch_backward.ROOT_CUTS + 2))
+    with attached(Timeline(automatic=True)):
+        for number in numbers:
+            torch.autograd.backward(weight.sum(), new=number)  # type: ignore[call-arg]
+
+    assert seen == numbers
+
+
+def test_backward_of_a_second_thread_is_its_own_affair(timeline: Timeline) -> None:
+    """It is run as ever, also while the training thread's are cut at their root."""
+    weight, owner = nn.Parameter(torch.ones(3)), timeline.tape.owner
+    weight.sum().backward()
+    timeline.tape.note(events.STEP)
+    elsewhere(lambda: weight.sum().backward())
+
+    assert weight.grad is not None
+    assert weight.grad.tolist() == [2.0, 2.0, 2.0]
+    assert timeline.tape.owner == owner

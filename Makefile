@@ -13,7 +13,9 @@ demo: ## a planted straggler pages you; DEMO_FAULT=data|forward|backward|optimiz
 
 test: ## set up, then everything: lint, types, unit tests, promtool, end-to-end
 	@scripts/setup.sh test
-	@$(MAKE) --no-print-directory check unit jobs e2e
+	@$(MAKE) --no-print-directory check
+	$(PYTHON) -m pytest -q -m "not (e2e or deploy or nightly)" -n 3 --dist loadfile
+	@$(MAKE) --no-print-directory e2e
 
 check: ## lint, types, and whether generated files are up to date
 	$(PYTHON) -m ruff format --check .

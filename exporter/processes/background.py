@@ -3,6 +3,7 @@
 import math
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 
@@ -10,7 +11,7 @@ class WatchHangs(Exception):
     """The last look is too old to use: reading a process in /proc hangs."""
 
 
-class BackgroundWatch:
+class BackgroundWatch(ABC):
     """Calls look() in a thread of its own between start() and stop().
 
     Each look() ends with setting *_looked_seconds*, by *clock*. *hangs* says what does so.
@@ -49,9 +50,9 @@ class BackgroundWatch:
         if self._thread is not None:
             self._thread.join(timeout=0.2)
 
+    @abstractmethod
     def look(self) -> None:
         """Look now."""
-        raise NotImplementedError
 
     def _raise_if_it_hangs(self) -> None:
         quiet_seconds = self._clock() - self._looked_seconds

@@ -147,6 +147,9 @@ def test_description_has_what_is_posted() -> None:
     assert fields["lifecycle_seconds"]["properties"].keys() == set(LIFECYCLE)
     assert push["responses"].keys() == {str(status) for status in RESULTS.values()}
     assert CONTROL_PATH in description["paths"]
+    for status, response in push["responses"].items():
+        answer = response["content"]["application/json"]["schema"]["properties"]
+        assert ("error" in answer) is (status != "200")
 
 
 def test_order_is_the_answer_to_each_push_until_the_run_ends() -> None:

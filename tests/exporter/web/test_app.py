@@ -22,6 +22,7 @@ from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from exporter.scrape.exposition import Exposition
 from exporter.scrape.sampling import Scrape
+from exporter.scrapers import Scrapers
 from exporter.vocabulary.words import CAUSES, COLOURS, STAGES, STATES
 from exporter.web.app import web_app
 from exporter.web.static import page_files
@@ -46,6 +47,7 @@ class Web:
 
     def __init__(self) -> None:
         self.store = RankStore()
+        self.scrapers = Scrapers()
         self.gpus_visible: int | None = None
         self.live = LiveView(NodeJobs(self.store), lambda: self.gpus_visible)
         self.sample()
@@ -58,6 +60,7 @@ class Web:
             self.live,
             lambda: self.why_not_ready,
             lambda: self.why_not_healthy,
+            scrapers=self.scrapers,
         )
 
     def sample(self) -> None:
@@ -99,6 +102,8 @@ def test_metrics_are_in_the_format_asked_for(web: Web) -> None:
     values = {family.name: [sample.value for sample in family.samples] for family in families}
     assert (values["rankskew_one"], values["rankskew_two"]) == ([4.5], [2.0])
 
+    web.get("/metrics", "HEAD", user_agent="curl/8")
+    assert not web.scrapers.latest()[0].agent.startswith("curl")
     packed = web.get("/metrics", accept_encoding="gzip")
     assert packed.headers["content-encoding"] == "gzip"
     assert packed.text == text.text

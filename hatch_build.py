@@ -1,10 +1,12 @@
 """Builds the probe's extension modules, where there is a compiler; else the wheel is pure.
 
-With RANKSKEW_COMPILE=0 it is pure in any case.
+It is pure in any case with RANKSKEW_COMPILE=0, and for a Python without the global interpreter
+lock, on which the modules rely: Python would turn it on again for them.
 """
 
 import os
 import shutil
+import sysconfig
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,8 @@ class CustomBuildHook(BuildHookInterface):
         if self.target_name != "wheel":
             return
         self._directory = tempfile.mkdtemp()
-        if os.environ.get("RANKSKEW_COMPILE") == "0":
+        is_free_threaded = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+        if os.environ.get("RANKSKEW_COMPILE") == "0" or is_free_threaded:
             return
         built = compile_modules(Path(self.root), Path(self._directory))
         if len(built) < len(MODULES):
@@ -31,7 +34,7 @@ class CustomBuildHook(BuildHookInterface):
             return
         if version == "editable":
             for each in built:
-                shutil.copy2(each, Path(self.root) / "rank_probe" / each.name)
+                place(each, Path(self.root) / "rank_probe")
             return
         build_data["force_include"] |= {str(each): f"rank_probe/{each.name}" for each in built}
         build_data["pure_python"] = False
@@ -41,6 +44,12 @@ class CustomBuildHook(BuildHookInterface):
         """Remove what the build left."""
         if self.target_name == "wheel":
             shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def place(built: Path, directory: Path) -> None:
+    """Copy *built* into *directory*, as a new file: a process may have the old one mapped."""
+    (directory / built.name).unlink(missing_ok=True)
+    shutil.copy2(built, directory / built.name)
 
 
 def compile_modules(root: Path, directory: Path) -> list[Path]:

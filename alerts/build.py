@@ -1,4 +1,4 @@
-"""Generates alerts/rules/thresholds.yaml from exporter/vocabulary/thresholds.yaml.
+"""Generates alerts/rules/thresholds.yaml from the thresholds and words of exporter/vocabulary.
 
 `python -m alerts.build` writes it; `--check` exits 1 if the committed one is stale.
 """
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from exporter.vocabulary.thresholds import defaults
+from exporter.vocabulary.words import STAGES
 from generators.files import write_or_check
 
 FILE: Final = Path(__file__).parent / "rules" / "thresholds.yaml"
@@ -29,6 +30,13 @@ LINE: Final = (
     '      - {{record: "rankskew:threshold:default", labels: {{name: {name}}}, '
     'expr: "{value} * job:rankskew_job:group"}} # {reason}\n'
 )
+WORDS: Final = """\
+      # What a rank that is late in a stage "is slow" at: alerts use the words of the page.
+      - {{record: "stage:rankskew_slow:group", expr: '{expr}'}}
+"""
+STAGE: Final = (
+    'label_replace(label_replace(vector(1), "stage", "{name}", "", ""), "slow", "{slow}", "", "")'
+)
 TAIL: Final = """\
       # The override for the job, else the override for all jobs (without job_id), else the default.
       - record: job:rankskew_threshold:value
@@ -46,7 +54,8 @@ def text() -> str:
         LINE.format(name=each.name, value=f"{each.value:.12g}", reason=each.reason)
         for each in defaults().values()
     ]
-    return HEAD + "".join(lines) + TAIL
+    stages = (STAGE.format(name=name, slow=each.slow) for name, each in STAGES.items())
+    return HEAD + "".join(lines) + TAIL + WORDS.format(expr=" or ".join(stages))
 
 
 def main() -> int:

@@ -1,7 +1,8 @@
 """What each compiled function of the probe saves a step, compared with its twin in Python.
 
-Both do the same calls, one after the other in random order, after a training step has emptied the
-caches, as in a real loop. What runs once a second for all steps since is timed for many steps.
+The hooks of a step note on the compiled tape in both. Both do the same calls, one after the other
+in random order, after a training step has emptied the caches, as in a real loop. What runs once a
+second for all steps since is timed for many steps.
 """
 
 import random
@@ -15,9 +16,11 @@ import torch
 from benchmarks.overhead.arms import ROWS, WIDTH, network
 from benchmarks.report import write
 from rank_probe.measure import events as e
-from rank_probe.measure import ledger, tape
+from rank_probe.measure import interpreter, ledger, tape
+from rank_probe.measure.boundaries import packed
 from rank_probe.measure.interpreter import Interpreter
 from rank_probe.measure.loop_state import LoopState
+from rank_probe.measure.tape import Tape
 from rank_probe.measure.work_units import WorkUnits
 from rank_probe.wire.stages import FORWARD
 
@@ -25,15 +28,14 @@ PAIRS: Final = 2_000
 STEPS: Final = 200  # that are folded at once
 STAGES: Final = 6  # that a loop names by hand
 # The events of an ordinary step with peers: seven stages begin in it.
-FETCH = e.FETCH, e.FETCHED, e.EXHAUSTED
-BACKWARD = e.BACKWARD_BEGINS, e.BACKWARD_ENDED, e.BACKWARD_RAISED
 STEP: Final = (
-    *FETCH[:2],
+    *(e.FETCH, e.FETCHED),
     *(e.BACKWARD_BEGINS, e.GRADIENTS_READY, e.BACKWARD_ENDED),
     *(e.OPTIMIZER_BEGINS, e.OPTIMIZER_ENDED),
 )
-FLAT: Final = [number for i, code in enumerate(STEP * STEPS) for number in (code, 1_000 * i)]
-BATCH: Final = [torch.ones(ROWS, WIDTH), torch.ones(ROWS)]
+EVENTS: Final = packed(
+    number for i, code in enumerate(STEP * STEPS) for number in (code, 1_000 * i)
+)
 
 Call = Callable[[], object]
 
@@ -50,27 +52,77 @@ def note(in_c: bool) -> Call:
     return step
 
 
+def _hooks(in_c: bool) -> Tape:
+    """Return a compiled tape, whose hooks are in C or in Python."""
+    compiled = tape.new_tape()
+    return compiled if in_c else _PythonHooks(compiled)
+
+
+class _PythonHooks(tape.PythonTape):
+    """The hooks in Python, on another tape."""
+
+    def __init__(self, other: Tape) -> None:
+        self.note = other.note  # type: ignore[method-assign]
+
+
+def fetching(in_c: bool) -> Call:
+    """Return the fetch of a batch of two tensors."""
+    batch, work = [torch.zeros(ROWS, WIDTH), torch.zeros(ROWS)], WorkUnits()
+    hook = tape.fetching(
+        _hooks(in_c), lambda _: batch, work.measure, torch.is_grad_enabled, work.count
+    )
+    return lambda: hook(None)
+
+
 def around(in_c: bool) -> Call:
-    """Return a fetch and a backward."""
-    make: Any = tape.around if in_c else tape.python_around
-    noted, measure, asks = tape.new_tape(), WorkUnits().measure, torch.is_grad_enabled
-    more = {"asks": asks, "otherwise": e.FETCH_UNGRADED, "tells": measure}
-    fetch, backward = make(noted, lambda: BATCH, *FETCH, **more), make(noted, int, *BACKWARD)
-    return lambda: (fetch(), backward())
+    """Return a backward that does nothing."""
+    events = e.BACKWARD_BEGINS, e.BACKWARD_ENDED, e.BACKWARD_RAISED
+    hook = _hooks(in_c).around(lambda *_, **__: None, *events)
+    return lambda: hook(None, None, None, False, inputs=None)
+
+
+def _nothing(*_: object) -> None:
+    return None
+
+
+def noting(in_c: bool) -> Call:
+    """Return the two hooks of an optimizer's step."""
+    hooks = _hooks(in_c)
+    begins, ended = (
+        hooks.noting(e.OPTIMIZER_BEGINS, _nothing),
+        hooks.noting(e.OPTIMIZER_ENDED, None),
+    )
+    optimizer = object()
+
+    def step() -> None:
+        begins(optimizer, (optimizer,), {})
+        ended(optimizer, (optimizer,), {})
+
+    return step
+
+
+def read(in_c: bool) -> Call:
+    """Return the walk over the events of many steps."""
+    walk: Any = interpreter.read if in_c else interpreter.python_read
+    start = Interpreter(LoopState(automatic=True, finds_steps=True))
+    return lambda: walk(start._node, EVENTS)
 
 
 def add(in_c: bool) -> Call:
     """Return the adding up of many steps."""
     make: Any = ledger.new_ledger if in_c else ledger.PythonLedger
-    adds = make(0, lambda *_: None, lambda _: None).add
-    boundaries = Interpreter(LoopState(automatic=True, finds_steps=True)).read(FLAT)
+    adds = make(0).add
+    boundaries = Interpreter(LoopState(automatic=True, finds_steps=True)).read(EVENTS)
     return lambda: adds(boundaries)
 
 
 # What is compared, and how many steps a call is.
 CASES: Final[dict[str, tuple[Callable[[bool], Call], int]]] = {
     "Tape.note, a loop with six stages named by hand": (note, 1),
-    "Around, a fetch and a backward": (around, 1),
+    "Tape.fetching, a batch of two tensors": (fetching, 1),
+    "Tape.around, a backward": (around, 1),
+    "Tape.noting, the two hooks of an optimizer": (noting, 1),
+    "read, seven events": (read, STEPS),
     "Ledger.add, seven boundaries": (add, STEPS),
 }
 

@@ -33,22 +33,27 @@ HEALTHY_SECONDS: Final = 40.0
 # For a rank that is late from the first step on: the same as in the demo.
 START_SIZE: Final = 0.5
 # If it fires later than this, it counts as not fired.
-LONGEST_SECONDS: Final = 120.0
-# What a stage says by itself; nothing that is measured explains the other delays.
-CAUSES: Final = {"data": "input"}
+LONGEST_SECONDS: Final = 60.0
+# The planted delays sleep, in a line of the job.
+CAUSE: Final = "code"
+LINE: Final = re.compile(r"\([\w/.]+\.py:\d+\)")
 # The time of a step besides the emulated compute, roughly: gloo, the loop.
 MORE: Final = 1.1
 
 
 @dataclass(frozen=True)
 class Fired:
-    """An alert as it first fired; *at* is Unix seconds, *gpus* its value."""
+    """An alert as it first fired; *at* is Unix seconds, *gpus* its value.
+
+    *has_line*: whether its text names a line of code.
+    """
 
     job_id: str
     rank: str
     at: float
     cause: str
     gpus: float
+    has_line: bool
 
 
 def segments(runs: int, sizes: list[float]) -> list[Segment]:
@@ -121,8 +126,14 @@ def _firing(prometheus: PrometheusProcess) -> Iterator[Fired]:
     for alert in prometheus.active_alerts():
         labels: Mapping[str, str] = alert["labels"]
         if alert["state"] == "firing" and labels["alertname"] == STRAGGLER:
-            value = float(alert["value"])
-            yield Fired(labels["job_id"], labels["rank"], time.time(), labels["cause"], value)
+            yield Fired(
+                labels["job_id"],
+                labels["rank"],
+                time.time(),
+                labels["cause"],
+                float(alert["value"]),
+                LINE.search(alert["annotations"]["description"]) is not None,
+            )
 
 
 def row(
@@ -141,7 +152,6 @@ def row(
                 is_right = one.rank in late and one.at >= began[segment.key]
                 right += [one] if is_right else []
                 wrong += not is_right
-    causes = {segment.key: CAUSES.get(segment.fault, "unknown") for segment in mine}
     delays = [one.at - began[one.job_id] for one in right]
     size = mine[0].size
     cost = (RANKS - 1) * size / (1 + size)
@@ -155,7 +165,8 @@ def row(
         "median, s": statistics.median(delays) if delays else None,
         "max, s": max(delays, default=None),
         "cost off by, %": max((abs(one.gpus / cost - 1) * 100 for one in right), default=None),
-        "with its cause": sum(one.cause == causes[one.job_id] for one in right),
+        "with its cause": sum(one.cause == CAUSE for one in right),
+        "with a line": sum(one.has_line for one in right),
     }
 
 

@@ -29,7 +29,7 @@ from benchmarks.scrape.load import RANKS, beside, pushing, scrape
 from exporter.listeners.connection import MOST_PIPELINED
 from fleet_simulator.stack.parts import ExporterProcess
 from fleet_simulator.stack.process import wait_for
-from rank_probe.report.push import open_connection
+from rank_probe.report.endpoint import open_connection
 from rank_probe.wire.snapshot import SNAPSHOT_PATH
 
 CROWD_ADDRESS: Final = "127.0.0.1"

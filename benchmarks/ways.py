@@ -7,6 +7,7 @@ each place of the delay. The figures are the last ones that each rank's probe pu
 """
 
 import argparse
+import importlib.util
 import os
 import statistics
 import tempfile
@@ -32,7 +33,8 @@ class Arm:
 
     Each place is a job named *prefix* and the place. *peers* are the ranks with as much work as the
     late one, which is the last of them. *delay* is seconds per step. *ends_released* means that the
-    ranks meet once more after the last step, so that all of it is counted.
+    ranks meet once more after the last step, so that all of it is counted. Without *package* the
+    arm is left out: no requirements of ours name it. It has the stages *places*.
     """
 
     name: str
@@ -41,6 +43,8 @@ class Arm:
     delay: float = DELAY
     prefix: str = ""
     ends_released: bool = False
+    package: str = "torch"
+    places: tuple[str, ...] = PLACES
 
 
 def torchrun(ranks: int, module: str, *arguments: str) -> tuple[str, ...]:
@@ -57,6 +61,13 @@ def parallel(name: str, job: str, ranks: int, peers: tuple[int, ...] = ()) -> Ar
     return Arm(name, command, peers, prefix=f"{job}-")
 
 
+def loop(title: str, name: str, *, places: tuple[str, ...] = PLACES, **arm: Any) -> Arm:
+    """Return an arm of tests/rank_probe/jobs/loops_job.py."""
+    module = "tests.rank_probe.jobs.loops_job"
+    command = torchrun(2, module, "STEPS", "1", name)
+    return Arm(title, command, prefix=f"{name}-", places=places, **arm)
+
+
 ARMS = (
     parallel("DDP", "ddp", 4),
     parallel("DDP + accumulation", "ddp_accumulation", 4),
@@ -66,7 +77,30 @@ ARMS = (
     parallel("tensor parallel", "tensor_parallel", 4),
     parallel("pipeline GPipe", "pipeline_gpipe", 2),
     parallel("pipeline 1F1B x DDP", "pipeline_1f1b", 4, (2, 3)),
+    parallel("pipeline 1F1B, interleaved", "pipeline_interleaved", 2),
     parallel("torch.compile (inductor)", "compiled", 2),
+    loop("accumulation that varies", "varying_accumulation"),
+    loop("distillation", "distillation"),
+    loop("several loaders", "several_loaders"),
+    loop("optimizers in backward", "optimizer_in_backward", ends_released=True),
+    loop("DCP async_save each step", "async_save", places=(*PLACES, "checkpoint")),
+    loop("LocalSGD", "local_sgd", ends_released=True),
+    loop("DiLoCo", "diloco", ends_released=True),
+    loop("PPO-shaped", "rollouts", places=PLACES[1:], ends_released=True),
+    loop("GRPO-shaped", "prompted_rollouts"),
+    loop("torchtitan-shaped", "titan_shaped"),
+    Arm(
+        "Megatron-core",
+        torchrun(2, "tests.rank_probe.jobs.megatron_job", "STEPS", "1"),
+        prefix="megatron-",
+        package="megatron.core",
+    ),
+    Arm(
+        "TRL GRPO",
+        torchrun(2, "tests.rank_probe.jobs.trl_job", "FOLDER", "STEPS"),
+        delay=0.15,
+        package="trl",
+    ),
     Arm("Lightning", torchrun(2, f"{PACKAGE}.lightning_job", "lightning")),
     Arm(
         "Hugging Face Trainer",
@@ -121,23 +155,31 @@ def measure(arm: Arm, steps: int = STEPS) -> list[dict[str, Any]]:
         os.environ["CHECKPOINTS"] = folder  # Two of the frameworks' jobs write there.
         words = {"STEPS": str(steps), "FOLDER": folder}
         # The first job of a process also pays for torch's one-time work.
-        command = [*(words.get(word, word) for word in arm.command), "warm-up", *PLACES]
+        command = [*(words.get(word, word) for word in arm.command), "warm-up", *arm.places]
         jobs = run(Path(folder), command)
-    return [verdict(arm, place, jobs[arm.prefix + place]) for place in PLACES]
+    return [verdict(arm, place, jobs[arm.prefix + place]) for place in arm.places]
+
+
+def is_installed(package: str) -> bool:
+    """Say whether *package* can be imported."""
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # Nor can the package that it is in.
+        return False
 
 
 def main() -> None:
-    """Measure and print; with --only keep the other arms' rows of the last run."""
+    """Measure and print; arms that are left out keep their rows of the last run."""
     parser = argparse.ArgumentParser(description="Does the probe name the planted straggler?")
     parser.add_argument("--only", choices=[arm.name for arm in ARMS])
     parser.add_argument("--steps", type=int, default=STEPS)
     options = parser.parse_args()
-    rows = last("ways") if options.only else []
+    rows = last("ways")
     order = [arm.name for arm in ARMS]
     for arm in ARMS:
-        if options.only in (None, arm.name):
+        if options.only in (None, arm.name) and is_installed(arm.package):
             rows = [row for row in rows if row["arm"] != arm.name] + measure(arm, options.steps)
-            show(rows[-len(PLACES) :])
+            show(rows[-len(arm.places) :])
     rows.sort(key=lambda row: order.index(row["arm"]))
     write("ways", rows, ("torch",))
 

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from rank_probe.wire.text import printable
+
 # A few Prometheus replicas and whoever looks by hand; a flood of addresses costs no more memory.
 MOST_REMEMBERED: Final = 16
 AGENT_CHARACTERS: Final = 64
@@ -36,7 +38,7 @@ class Scrapers:
         """Remember that a page went to *address*."""
         address = address.removeprefix(MAPPED_IPV4)
         self._seen.pop(address, None)
-        self._seen[address] = (_printable(agent), self._clock())
+        self._seen[address] = (printable(agent, AGENT_CHARACTERS), self._clock())
         if len(self._seen) > MOST_REMEMBERED:
             del self._seen[next(iter(self._seen))]
 
@@ -47,8 +49,3 @@ class Scrapers:
             Scraper(address, agent, round(now - seen, 1))
             for address, (agent, seen) in reversed(self._seen.items())
         ]
-
-
-def _printable(agent: str) -> str:
-    cut = agent[:AGENT_CHARACTERS]
-    return "".join(letter if letter.isprintable() else "?" for letter in cut)

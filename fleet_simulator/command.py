@@ -20,6 +20,7 @@ from fleet_simulator.plan import TOUR_GPUS, JobPlan, equal_jobs, tour
 
 FLAG: Final = "--listen-address"
 GPUS: Final = 8
+ENDS: Final = (signal.SIGINT, signal.SIGTERM)
 EXAMPLES: Final = """\
 rankskew simulate
 rankskew simulate --nodes 64 --gpus 8 --fault thermal:node=7,gpu=3 --fault loader:node=2,after=2m"""
@@ -76,9 +77,12 @@ def run(arguments: Sequence[str]) -> int:
     from fleet_simulator.serve import serve
 
     # A large fleet takes a while to begin, and may be interrupted or ended then too.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in ENDS:
         signal.signal(number, signal.default_int_handler)
+    # Blocked until the directory is one that is removed at the end.
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
     with suppress(KeyboardInterrupt), TemporaryDirectory(prefix="rankskew-simulate-") as directory:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
         serve(plans, Path(directory), listening, options.detail)
     return 0
 

@@ -19,6 +19,7 @@ from generators.listed import (
     house,
     metrics,
     playbook,
+    private_names,
 )
 from generators.markdown import fill
 from generators.measured import (
@@ -32,6 +33,7 @@ from generators.measured import (
     overhead,
     robustness,
     scale,
+    torch_versions,
 )
 from generators.measured.results import sample
 from rankskew.diagnose.advice import advice
@@ -71,6 +73,10 @@ PARTS: Final[Mapping[str, Mapping[str, Part]]] = {
         "sample": partial(sample, "compare_sample"),
         "coverage": compare.coverage,
         "planted": compare.planted,
+    },
+    "docs/compatibility.md": {
+        "versions": torch_versions.versions,
+        "private_names": private_names.private_names,
     },
     "docs/concepts.md": {"masking": evidence.masking},
     "docs/decisions/0002-libraries.md": {"ingest_costs": evidence.ingest_costs},

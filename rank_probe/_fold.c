@@ -1,5 +1,6 @@
-/* The ledger, for loops in which a microsecond counts: see PythonLedger in measure/ledger.py, which
- * says what it does, and serves where this is not built. */
+/* The fold, for loops in which a microsecond counts. `read` is python_read of measure/interpreter.py,
+ * Ledger is PythonLedger of measure/ledger.py: those say what each does, and serve where this is not
+ * built. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -18,12 +19,55 @@
 #define OTHER 1
 #define SYNC 9
 
+/* A number and a time: an event or a boundary. */
+typedef struct {
+    int64_t number, at;
+} Pair;
+
+/* read(node, events): the node after the events, and their boundaries. */
+static PyObject *
+read_events(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *node, *events;
+    if (!PyArg_ParseTuple(args, "O!S", &PyDict_Type, &node, &events))
+        return NULL;
+    const Pair *event = (const Pair *)PyBytes_AS_STRING(events);
+    Py_ssize_t count = PyBytes_GET_SIZE(events) / sizeof(Pair), kept = 0;
+    PyObject *boundaries = PyBytes_FromStringAndSize(NULL, count * sizeof(Pair));
+    if (boundaries == NULL)
+        return NULL;
+    Pair *boundary = (Pair *)PyBytes_AS_STRING(boundaries);
+    Py_INCREF(node);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *code = PyLong_FromLongLong(event[i].number);
+        PyObject *found = code ? PyDict_GetItemWithError(node, code) : NULL;
+        if (found != NULL)
+            Py_INCREF(found);
+        else if (!PyErr_Occurred())
+            found = PyObject_GetItem(node, code);
+        Py_XDECREF(code);
+        if (found == NULL)
+            goto failed;
+        Py_SETREF(node, Py_NewRef(PyTuple_GET_ITEM(found, 0)));
+        PyObject *mark = PyTuple_GET_ITEM(found, 1);
+        if (mark != Py_None)
+            boundary[kept++] = (Pair){PyLong_AsLongLong(mark), event[i].at};
+        Py_DECREF(found);
+    }
+    if (_PyBytes_Resize(&boundaries, kept * sizeof(Pair)) < 0)
+        goto failed;
+    return Py_BuildValue("(NN)", node, boundaries);
+failed:
+    Py_DECREF(node);
+    Py_XDECREF(boundaries);
+    return NULL;
+}
+
 typedef struct {
     PyObject_HEAD
-    PyObject *on_step, *on_mark, *last_completed;
     long stage;
     int is_released;
-    int64_t since, release_time, begun_at, committed_until;
+    int64_t completed, since, release_time, begun_at, committed_until;
     int64_t nanoseconds[STAGES], at_release[STAGES], committed[STAGES];
     long long steps;
     double busy_seconds_squared;
@@ -43,8 +87,9 @@ as_tuple(const int64_t *numbers)
     return tuple;
 }
 
+/* Commit a step, and append it to whole. */
 static int
-ledger_commit(Ledger *ledger, PyObject *completed, int64_t now)
+ledger_commit(Ledger *ledger, int64_t now, PyObject *whole)
 {
     int64_t spent[STAGES], ended = ledger->is_released ? ledger->release_time : now;
     int64_t *after = ledger->is_released ? ledger->at_release : ledger->nanoseconds;
@@ -57,30 +102,22 @@ ledger_commit(Ledger *ledger, PyObject *completed, int64_t now)
     ledger->committed_until = until;
     ledger->steps++;
     ledger->busy_seconds_squared += busy * busy;
-    Py_SETREF(ledger->last_completed, Py_NewRef(completed));
-    PyObject *result = NULL, *step = as_tuple(spent);
-    PyObject *at = PyLong_FromLongLong(ended);
-    if (step != NULL && at != NULL)
-        result = PyObject_CallFunctionObjArgs(ledger->on_step, at, step, NULL);
+    ledger->completed = now;
+    PyObject *step = Py_BuildValue("(LN)", (long long)ended, as_tuple(spent));
+    int failed = step == NULL ? -1 : PyList_Append(whole, step);
     Py_XDECREF(step);
-    Py_XDECREF(at);
-    Py_XDECREF(result);
-    return result == NULL ? -1 : 0;
+    return failed;
 }
 
-static PyObject *
-ledger_add(Ledger *ledger, PyObject *boundaries)
+static int
+add_up(Ledger *ledger, const Pair *boundary, Py_ssize_t count, PyObject *whole, PyObject *settling)
 {
-    if (!PyList_Check(boundaries))
-        return PyErr_Format(PyExc_TypeError, "boundaries must be a list");
-    for (Py_ssize_t i = 0; i + 1 < PyList_GET_SIZE(boundaries); i += 2) {
-        PyObject *at = PyList_GET_ITEM(boundaries, i + 1);
-        long mark = PyLong_AsLong(PyList_GET_ITEM(boundaries, i));
-        int64_t now = PyLong_AsLongLong(at);
-        if (PyErr_Occurred())
-            return NULL;
-        if ((mark & STAGE_BITS) >= STAGES)
-            return PyErr_Format(PyExc_IndexError, "no such stage: %ld", mark & STAGE_BITS);
+    for (Py_ssize_t i = 0; i < count; i++) {
+        int64_t mark = boundary[i].number, now = boundary[i].at;
+        if ((mark & STAGE_BITS) >= STAGES) {
+            PyErr_Format(PyExc_IndexError, "no such stage: %d", (int)(mark & STAGE_BITS));
+            return -1;
+        }
         ledger->nanoseconds[ledger->stage] += now - ledger->since;
         ledger->since = now;
         ledger->stage = mark & STAGE_BITS;
@@ -94,61 +131,47 @@ ledger_add(Ledger *ledger, PyObject *boundaries)
             ledger->release_time = now;
             ledger->is_released = 1;
         }
-        if (mark & COMPLETE && ledger_commit(ledger, at, now) < 0)
-            return NULL;
+        if (mark & COMPLETE && ledger_commit(ledger, now, whole) < 0)
+            return -1;
         if (mark & SETTLES) {
-            PyObject *result = PyObject_CallOneArg(ledger->on_mark, PyList_GET_ITEM(boundaries, i));
-            if (result == NULL)
-                return NULL;
-            Py_DECREF(result);
+            PyObject *settles = PyLong_FromLongLong(mark);
+            int failed = settles == NULL ? -1 : PyList_Append(settling, settles);
+            Py_XDECREF(settles);
+            if (failed < 0)
+                return -1;
         }
     }
-    Py_RETURN_NONE;
+    return 0;
+}
+
+static PyObject *
+ledger_add(Ledger *ledger, PyObject *boundaries)
+{
+    if (!PyBytes_Check(boundaries))
+        return PyErr_Format(PyExc_TypeError, "boundaries must be bytes");
+    const Pair *boundary = (const Pair *)PyBytes_AS_STRING(boundaries);
+    Py_ssize_t count = PyBytes_GET_SIZE(boundaries) / sizeof(Pair);
+    PyObject *whole = PyList_New(0), *settling = PyList_New(0);
+    if (whole != NULL && settling != NULL && add_up(ledger, boundary, count, whole, settling) == 0)
+        return Py_BuildValue("(NN)", whole, settling);
+    Py_XDECREF(whole);
+    Py_XDECREF(settling);
+    return NULL;
 }
 
 static PyObject *
 ledger_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"since", "on_step", "on_mark", NULL};
+    static char *names[] = {"since", NULL};
     long long since;
-    PyObject *on_step, *on_mark;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "LOO", names, &since, &on_step, &on_mark))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "L", names, &since))
         return NULL;
     Ledger *ledger = (Ledger *)type->tp_alloc(type, 0);
     if (ledger == NULL)
         return NULL;
     ledger->since = since;
-    ledger->on_step = Py_NewRef(on_step);
-    ledger->on_mark = Py_NewRef(on_mark);
-    ledger->last_completed = Py_NewRef(Py_None);
     ledger->stage = OTHER;
     return (PyObject *)ledger;
-}
-
-static int
-ledger_traverse(Ledger *ledger, visitproc visit, void *arg)
-{
-    Py_VISIT(ledger->on_step);
-    Py_VISIT(ledger->on_mark);
-    return 0;
-}
-
-static int
-ledger_clear(Ledger *ledger)
-{
-    Py_SETREF(ledger->on_step, Py_NewRef(Py_None));
-    Py_SETREF(ledger->on_mark, Py_NewRef(Py_None));
-    return 0;
-}
-
-static void
-ledger_dealloc(Ledger *ledger)
-{
-    PyObject_GC_UnTrack(ledger);
-    Py_XDECREF(ledger->on_step);
-    Py_XDECREF(ledger->on_mark);
-    Py_XDECREF(ledger->last_completed);
-    Py_TYPE(ledger)->tp_free((PyObject *)ledger);
 }
 
 static PyObject *
@@ -163,6 +186,12 @@ ledger_committed(Ledger *ledger, void *Py_UNUSED(closure))
     return as_tuple(ledger->committed);
 }
 
+static PyObject *
+ledger_last_completed(Ledger *ledger, void *Py_UNUSED(closure))
+{
+    return ledger->steps ? PyLong_FromLongLong(ledger->completed) : Py_NewRef(Py_None);
+}
+
 static PyMethodDef ledger_methods[] = {
     {"add", (PyCFunction)ledger_add, METH_O, NULL},
     {NULL},
@@ -172,13 +201,13 @@ static PyMemberDef ledger_members[] = {
     {"since", T_LONGLONG, offsetof(Ledger, since), READONLY, NULL},
     {"steps", T_LONGLONG, offsetof(Ledger, steps), READONLY, NULL},
     {"busy_seconds_squared", T_DOUBLE, offsetof(Ledger, busy_seconds_squared), READONLY, NULL},
-    {"last_completed", T_OBJECT_EX, offsetof(Ledger, last_completed), READONLY, NULL},
     {NULL},
 };
 
 static PyGetSetDef ledger_getset[] = {
     {"nanoseconds", (getter)ledger_nanoseconds, NULL, NULL, NULL},
     {"committed", (getter)ledger_committed, NULL, NULL, NULL},
+    {"last_completed", (getter)ledger_last_completed, NULL, NULL, NULL},
     {NULL},
 };
 
@@ -186,20 +215,23 @@ static PyTypeObject Ledger_Type = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "rank_probe._fold.Ledger",
     .tp_basicsize = sizeof(Ledger),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = ledger_new,
-    .tp_traverse = (traverseproc)ledger_traverse,
-    .tp_clear = (inquiry)ledger_clear,
-    .tp_dealloc = (destructor)ledger_dealloc,
     .tp_methods = ledger_methods,
     .tp_members = ledger_members,
     .tp_getset = ledger_getset,
+};
+
+static PyMethodDef functions[] = {
+    {"read", read_events, METH_VARARGS, NULL},
+    {NULL},
 };
 
 static struct PyModuleDef module = {
     PyModuleDef_HEAD_INIT,
     .m_name = "rank_probe._fold",
     .m_size = -1,
+    .m_methods = functions,
 };
 
 PyMODINIT_FUNC

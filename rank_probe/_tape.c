@@ -1,5 +1,8 @@
-/* The tape and what notes on it, for loops in which a microsecond counts: see measure/tape.py, which says
- * what each does, and serves where this is not built. Relies on the GIL. */
+/* What may not be in Python. Relies on the GIL.
+ *
+ * Tape: for loops in which a microsecond counts. See PythonTape in measure/tape.py, which says what
+ * it and its hooks do, and serves where this is not built.
+ * GarbageListener: see process/garbage.py. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -22,51 +25,64 @@ typedef struct {
     PyObject *now, *follower, *on_long;
 } Tape;
 
-/* Call an optional function of ours; it counts its own failures. */
-static void
-call_ours(PyObject *function, PyObject *argument)
-{
-    if (function == NULL || function == Py_None)
-        return;
-    PyObject *type, *value, *traceback;
-    PyErr_Fetch(&type, &value, &traceback); /* the user's, if what we are around raised */
-    Py_INCREF(function);
-    PyObject *result = argument ? PyObject_CallOneArg(function, argument)
-                                : PyObject_CallNoArgs(function);
-    Py_DECREF(function);
-    if (result == NULL)
-        PyErr_Clear();
-    Py_XDECREF(result);
-    PyErr_Restore(type, value, traceback);
-}
-
 static int64_t
-now_ns(Tape *tape)
+clock_ns(void)
 {
-    if (tape->now != Py_None) {
-        PyObject *type, *value, *traceback;
-        PyErr_Fetch(&type, &value, &traceback);
-        PyObject *now = PyObject_CallNoArgs(tape->now);
-        int64_t at = now ? PyLong_AsLongLong(now) : 0;
-        Py_XDECREF(now);
-        PyErr_Clear();
-        PyErr_Restore(type, value, traceback);
-        return at;
-    }
     struct timespec spec;
     clock_gettime(CLOCK_MONOTONIC, &spec);
     return (int64_t)spec.tv_sec * 1000000000 + spec.tv_nsec;
 }
 
-static void
+/* Forget an error of ours. What is no Exception, an interrupt or an exit, is the user's: return -1. */
+static int
+forget_error(void)
+{
+    if (!PyErr_ExceptionMatches(PyExc_Exception))
+        return -1;
+    PyErr_Clear();
+    return 0;
+}
+
+/* Call an optional function of ours, which counts its own failures; return -1 for the user's. */
+static int
+call_ours(PyObject *function, PyObject *argument)
+{
+    if (function == NULL || function == Py_None)
+        return 0;
+    Py_INCREF(function);
+    PyObject *result = argument ? PyObject_CallOneArg(function, argument)
+                                : PyObject_CallNoArgs(function);
+    Py_DECREF(function);
+    if (result == NULL)
+        return forget_error();
+    Py_DECREF(result);
+    return 0;
+}
+
+static int
+read_now(Tape *tape, int64_t *at)
+{
+    if (tape->now != Py_None) {
+        PyObject *now = PyObject_CallNoArgs(tape->now);
+        *at = now ? PyLong_AsLongLong(now) : 0;
+        Py_XDECREF(now);
+        return PyErr_Occurred() ? forget_error() : 0;
+    }
+    *at = clock_ns();
+    return 0;
+}
+
+static int
 tape_put(Tape *tape, long code)
 {
-    int64_t at = now_ns(tape);
+    int64_t at;
+    if (read_now(tape, &at) < 0)
+        return -1;
     if (tape->used == tape->room) {
         Py_ssize_t room = tape->room ? 2 * tape->room : 1024;
         int64_t *events = PyMem_Realloc(tape->events, room * sizeof(int64_t));
         if (events == NULL)
-            return;
+            return 0;
         tape->events = events;
         tape->room = room;
     }
@@ -75,50 +91,47 @@ tape_put(Tape *tape, long code)
     tape->used += EVENT_SIZE;
     if (tape->follower != Py_None) {
         PyObject *number = PyLong_FromLong(code);
-        if (number != NULL)
-            call_ours(tape->follower, number);
+        int failed = number == NULL ? forget_error() : call_ours(tape->follower, number);
         Py_XDECREF(number);
+        if (failed < 0)
+            return -1;
     }
-    if (tape->used > EVENT_SIZE * LONG_TAPE)
-        call_ours(tape->on_long, NULL);
+    return tape->used > EVENT_SIZE * LONG_TAPE ? call_ours(tape->on_long, NULL) : 0;
 }
 
 static PyObject *
 tape_append(Tape *tape, PyObject *argument)
 {
     long code = PyLong_AsLong(argument);
-    if (code == -1 && PyErr_Occurred())
+    if ((code == -1 && PyErr_Occurred()) || tape_put(tape, code) < 0)
         return NULL;
-    tape_put(tape, code);
     Py_RETURN_NONE;
+}
+
+/* Append for the owner; return whether it calls, -1 for an interrupt. */
+static int
+noted(Tape *tape, long code)
+{
+    if (PyThread_get_thread_ident() != tape->owner)
+        return 0;
+    return tape_put(tape, code) < 0 ? -1 : 1;
 }
 
 static PyObject *
 tape_note(Tape *tape, PyObject *argument)
 {
-    if (PyThread_get_thread_ident() != tape->owner)
-        Py_RETURN_NONE;
-    return tape_append(tape, argument);
+    long code = PyLong_AsLong(argument);
+    int is_noted = code == -1 && PyErr_Occurred() ? -1 : noted(tape, code);
+    return is_noted < 0 ? NULL : PyBool_FromLong(is_noted);
 }
 
 static PyObject *
 tape_take(Tape *tape, PyObject *Py_UNUSED(ignored))
 {
-    Py_ssize_t used = tape->used;
-    PyObject *list = PyList_New(used);
-    if (list == NULL)
-        return NULL;
-    for (Py_ssize_t i = 0; i < used; i++) {
-        PyObject *number = PyLong_FromLongLong(tape->events[i]);
-        if (number == NULL) {
-            Py_DECREF(list);
-            return NULL;
-        }
-        PyList_SET_ITEM(list, i, number);
-    }
-    /* Making the numbers runs no Python code, so nothing was appended meanwhile. */
-    tape->used = 0;
-    return list;
+    PyObject *taken = PyBytes_FromStringAndSize((char *)tape->events, tape->used * sizeof(int64_t));
+    if (taken != NULL)
+        tape->used = 0;
+    return taken;
 }
 
 static PyObject *
@@ -168,7 +181,233 @@ tape_dealloc(Tape *tape)
     Py_TYPE(tape)->tp_free((PyObject *)tape);
 }
 
+/* What stands around a call of the user's, behind a function in Python. */
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall; /* NULL: it takes any arguments */
+    Tape *tape;
+    PyObject *original, *tell, *count, *gradients;
+    int begins, ungraded, ended, raised;
+} Hook;
+
+static PyTypeObject Hook_Type;
+
+static Hook *
+new_hook(Tape *tape, vectorcallfunc vectorcall)
+{
+    Hook *hook = (Hook *)Hook_Type.tp_alloc(&Hook_Type, 0);
+    if (hook != NULL) {
+        hook->vectorcall = vectorcall;
+        hook->tape = (Tape *)Py_NewRef(tape);
+    }
+    return hook;
+}
+
+/* Note that the user's call raised, or an interrupt before it. */
+static PyObject *
+has_raised(Hook *hook)
+{
+    PyObject *type, *value, *traceback, *later, *interrupt, *its_traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    if (noted(hook->tape, hook->raised) >= 0) {
+        PyErr_Restore(type, value, traceback);
+        return NULL;
+    }
+    PyErr_NormalizeException(&type, &value, &traceback);
+    if (traceback != NULL)
+        PyException_SetTraceback(value, traceback);
+    PyErr_Fetch(&later, &interrupt, &its_traceback);
+    PyErr_NormalizeException(&later, &interrupt, &its_traceback);
+    if (interrupt != value)
+        PyException_SetContext(interrupt, Py_NewRef(value));
+    PyErr_Restore(later, interrupt, its_traceback);
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(traceback);
+    return NULL;
+}
+
+static PyObject *
+around_call(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+    Hook *hook = (Hook *)self;
+    if (hook->vectorcall != NULL)
+        return PyVectorcall_Call(self, args, kwargs);
+    PyObject *result = NULL;
+    if (noted(hook->tape, hook->begins) >= 0)
+        result = PyObject_Call(hook->original, args, kwargs);
+    if (result == NULL)
+        return has_raised(hook);
+    if (noted(hook->tape, hook->ended) < 0)
+        Py_CLEAR(result);
+    return result;
+}
+
+static PyObject *
+tape_around(Tape *tape, PyObject *args)
+{
+    Hook *hook = new_hook(tape, NULL);
+    if (hook != NULL && !PyArg_ParseTuple(args, "Oiii", &hook->original, &hook->begins,
+                                          &hook->ended, &hook->raised)) {
+        hook->original = NULL;
+        Py_CLEAR(hook);
+    }
+    if (hook != NULL)
+        Py_INCREF(hook->original);
+    return (PyObject *)hook;
+}
+
+/* The rows of the first tensor in a list or tuple; 0 where it does not show, -1 for an interrupt. */
+static long
+rows_of(PyObject *batch)
+{
+    PyObject *first;
+    if (PyList_CheckExact(batch) && PyList_GET_SIZE(batch) > 0)
+        first = PyList_GET_ITEM(batch, 0);
+    else if (PyTuple_CheckExact(batch) && PyTuple_GET_SIZE(batch) > 0)
+        first = PyTuple_GET_ITEM(batch, 0);
+    else
+        return 0;
+    Py_INCREF(first);
+    PyObject *shape = PyObject_GetAttrString(first, "shape");
+    Py_DECREF(first);
+    long rows = 0;
+    if (shape != NULL && PyTuple_Check(shape) && PyTuple_GET_SIZE(shape) > 0)
+        rows = PyLong_AsLong(PyTuple_GET_ITEM(shape, 0));
+    Py_XDECREF(shape);
+    return PyErr_Occurred() ? forget_error() : rows;
+}
+
+static int
+tell(Hook *hook, PyObject *batch)
+{
+    long rows = hook->count == Py_None ? 0 : rows_of(batch);
+    if (rows < 0)
+        return -1;
+    PyObject *number = rows ? PyLong_FromLong(rows) : NULL;
+    PyObject *told = number ? PyObject_CallOneArg(hook->count, number)
+                            : PyObject_CallOneArg(hook->tell, batch);
+    Py_XDECREF(number);
+    Py_XDECREF(told);
+    return told == NULL ? -1 : 0;
+}
+
+static PyObject *
+fetching_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names)
+{
+    Hook *hook = (Hook *)self;
+    if (PyVectorcall_NARGS(nargsf) != 1 || names != NULL)
+        return PyErr_Format(PyExc_TypeError, "an iterator is expected");
+    PyObject *gradients = PyObject_CallNoArgs(hook->gradients), *batch = NULL;
+    int is_graded = gradients ? PyObject_IsTrue(gradients) : -1, is_noted = -1;
+    Py_XDECREF(gradients);
+    if (is_graded >= 0)
+        is_noted = noted(hook->tape, is_graded ? hook->begins : hook->ungraded);
+    if (is_noted >= 0)
+        batch = PyObject_CallOneArg(hook->original, args[0]);
+    if (batch != NULL && is_noted && tell(hook, batch) < 0)
+        Py_CLEAR(batch);
+    if (batch == NULL)
+        return has_raised(hook);
+    if (noted(hook->tape, hook->ended) < 0)
+        Py_CLEAR(batch);
+    return batch;
+}
+
+static PyObject *
+tape_fetching(Tape *tape, PyObject *args)
+{
+    PyObject *original, *tell, *count, *gradients;
+    int begins, ungraded, ended, raised;
+    if (!PyArg_ParseTuple(args, "OOOOiiii", &original, &tell, &count, &gradients, &begins,
+                          &ungraded, &ended, &raised))
+        return NULL;
+    Hook *hook = new_hook(tape, fetching_call);
+    if (hook != NULL) {
+        hook->original = Py_NewRef(original);
+        hook->tell = Py_NewRef(tell);
+        hook->count = Py_NewRef(count);
+        hook->gradients = Py_NewRef(gradients);
+        hook->begins = begins;
+        hook->ungraded = ungraded;
+        hook->ended = ended;
+        hook->raised = raised;
+    }
+    return (PyObject *)hook;
+}
+
+/* An optimizer's hook, called with it and its step's arguments. */
+static PyObject *
+noting_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names)
+{
+    Hook *hook = (Hook *)self;
+    if (PyVectorcall_NARGS(nargsf) != 3 || names != NULL || !PyTuple_Check(args[1]) ||
+        !PyDict_Check(args[2]))
+        return PyErr_Format(PyExc_TypeError, "an optimizer and its arguments are expected");
+    int is_noted = noted(hook->tape, hook->begins);
+    if (is_noted < 0)
+        return NULL;
+    if (is_noted && hook->tell != Py_None &&
+        (PyTuple_GET_SIZE(args[1]) > 1 || PyDict_GET_SIZE(args[2]) > 0))
+        return PyObject_CallFunctionObjArgs(hook->tell, args[1], args[2], NULL);
+    Py_RETURN_NONE;
+}
+
+static PyObject *
+tape_noting(Tape *tape, PyObject *args)
+{
+    PyObject *tell;
+    int code;
+    if (!PyArg_ParseTuple(args, "iO", &code, &tell))
+        return NULL;
+    Hook *hook = new_hook(tape, noting_call);
+    if (hook != NULL) {
+        hook->begins = code;
+        hook->tell = Py_NewRef(tell);
+    }
+    return (PyObject *)hook;
+}
+
+static int
+hook_traverse(Hook *hook, visitproc visit, void *arg)
+{
+    Py_VISIT(hook->tape);
+    Py_VISIT(hook->original);
+    Py_VISIT(hook->tell);
+    Py_VISIT(hook->count);
+    Py_VISIT(hook->gradients);
+    return 0;
+}
+
+static void
+hook_dealloc(Hook *hook)
+{
+    PyObject_GC_UnTrack(hook);
+    Py_XDECREF(hook->tape);
+    Py_XDECREF(hook->original);
+    Py_XDECREF(hook->tell);
+    Py_XDECREF(hook->count);
+    Py_XDECREF(hook->gradients);
+    Py_TYPE(hook)->tp_free((PyObject *)hook);
+}
+
+/* No tp_clear: somebody may call it until it is gone. Its tape and the functions can be cleared. */
+static PyTypeObject Hook_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "rank_probe._tape.Hook",
+    .tp_basicsize = sizeof(Hook),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL |
+                Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .tp_call = around_call,
+    .tp_vectorcall_offset = offsetof(Hook, vectorcall),
+    .tp_traverse = (traverseproc)hook_traverse,
+    .tp_dealloc = (destructor)hook_dealloc,
+};
+
 static PyMethodDef tape_methods[] = {
+    {"around", (PyCFunction)tape_around, METH_VARARGS, NULL},
+    {"fetching", (PyCFunction)tape_fetching, METH_VARARGS, NULL},
+    {"noting", (PyCFunction)tape_noting, METH_VARARGS, NULL},
     {"note", (PyCFunction)tape_note, METH_O, NULL},
     {"append", (PyCFunction)tape_append, METH_O, NULL},
     {"take", (PyCFunction)tape_take, METH_NOARGS, NULL},
@@ -198,152 +437,49 @@ static PyTypeObject Tape_Type = {
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
-    PyObject *dict;
-    Tape *tape;
-    PyObject *original, *asks, *tells, *instead;
-    long begin, end, raised, otherwise;
-} Around;
+    int64_t began; /* 0: no collection that it saw begin */
+    int64_t nanoseconds;
+} Listener;
 
-/* Whether *asks* returns something false; an error of it is none of the user's. */
-static int
-is_otherwise(PyObject *asks)
-{
-    if (asks == Py_None)
-        return 0;
-    PyObject *answer = PyObject_CallNoArgs(asks);
-    int truth = answer ? PyObject_IsTrue(answer) : 1;
-    Py_XDECREF(answer);
-    if (truth < 0 || answer == NULL)
-        PyErr_Clear();
-    return truth == 0;
-}
-
+/* Called with "start" or "stop", and what else the collector tells. */
 static PyObject *
-around_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names)
+listener_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *Py_UNUSED(names))
 {
-    Around *around = (Around *)self;
-    Tape *tape = around->tape;
-    PyObject *result;
-    if (around->instead != Py_None) {
-        PyObject *instead = Py_NewRef(around->instead);
-        result = PyObject_Vectorcall(instead, args, nargsf, names);
-        Py_DECREF(instead);
-        return result;
+    Listener *listener = (Listener *)self;
+    if (PyVectorcall_NARGS(nargsf) < 1 || !PyUnicode_Check(args[0]))
+        return PyErr_Format(PyExc_TypeError, "a garbage collection's phase is expected");
+    if (PyUnicode_CompareWithASCIIString(args[0], "start") == 0)
+        listener->began = clock_ns();
+    else if (listener->began != 0) {
+        listener->nanoseconds += clock_ns() - listener->began;
+        listener->began = 0;
     }
-    if (PyThread_get_thread_ident() != tape->owner)
-        return PyObject_Vectorcall(around->original, args, nargsf, names);
-    Py_INCREF(self); /* Detaching may drop the last reference meanwhile. */
-    tape_put(tape, is_otherwise(around->asks) ? around->otherwise : around->begin);
-    result = PyObject_Vectorcall(around->original, args, nargsf, names);
-    if (result != NULL && around->tells != Py_None) {
-        PyObject *ours = PyObject_CallOneArg(around->tells, result);
-        if (ours == NULL)
-            Py_CLEAR(result); /* It does not raise; but the user may interrupt it. */
-        Py_XDECREF(ours);
-    }
-    if (tape->owner == PyThread_get_thread_ident()) /* It may have been turned off. */
-        tape_put(tape, result ? around->end : around->raised);
-    Py_DECREF(self);
-    return result;
+    Py_RETURN_NONE;
 }
 
 static PyObject *
-around_get(PyObject *self, PyObject *instance, PyObject *Py_UNUSED(type))
+listener_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
 {
-    if (instance == NULL || instance == Py_None)
-        return Py_NewRef(self);
-    return PyMethod_New(self, instance);
+    Listener *listener = (Listener *)type->tp_alloc(type, 0);
+    if (listener != NULL)
+        listener->vectorcall = listener_call;
+    return (PyObject *)listener;
 }
 
-static PyObject *
-around_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-    static char *names[] = {"tape", "original", "begin", "end", "raised", "asks", "otherwise",
-                            "tells", NULL};
-    PyObject *tape, *original, *asks = Py_None, *tells = Py_None;
-    long begin, end, raised, otherwise = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!Olll|OlO", names, &Tape_Type, &tape,
-                                     &original, &begin, &end, &raised, &asks, &otherwise, &tells))
-        return NULL;
-    Around *around = (Around *)type->tp_alloc(type, 0);
-    if (around == NULL)
-        return NULL;
-    around->vectorcall = around_call;
-    around->tape = (Tape *)Py_NewRef(tape);
-    around->original = Py_NewRef(original);
-    around->asks = Py_NewRef(asks);
-    around->tells = Py_NewRef(tells);
-    around->instead = Py_NewRef(Py_None);
-    around->begin = begin;
-    around->end = end;
-    around->raised = raised;
-    around->otherwise = otherwise;
-    return (PyObject *)around;
-}
-
-static int
-around_traverse(Around *around, visitproc visit, void *arg)
-{
-    Py_VISIT(around->dict);
-    Py_VISIT(around->tape);
-    Py_VISIT(around->original);
-    Py_VISIT(around->asks);
-    Py_VISIT(around->tells);
-    Py_VISIT(around->instead);
-    return 0;
-}
-
-static int
-around_clear(Around *around)
-{
-    /* What a call needs stays: the cycles run through these. */
-    Py_CLEAR(around->dict);
-    Py_SETREF(around->asks, Py_NewRef(Py_None));
-    Py_SETREF(around->tells, Py_NewRef(Py_None));
-    Py_SETREF(around->instead, Py_NewRef(Py_None));
-    return 0;
-}
-
-static void
-around_dealloc(Around *around)
-{
-    PyObject_GC_UnTrack(around);
-    Py_XDECREF(around->dict);
-    Py_XDECREF(around->tape);
-    Py_XDECREF(around->original);
-    Py_XDECREF(around->asks);
-    Py_XDECREF(around->tells);
-    Py_XDECREF(around->instead);
-    Py_TYPE(around)->tp_free((PyObject *)around);
-}
-
-static PyMemberDef around_members[] = {
-    {"instead", T_OBJECT_EX, offsetof(Around, instead), 0, NULL},
-    {"__dictoffset__", T_PYSSIZET, offsetof(Around, dict), READONLY, NULL},
+static PyMemberDef listener_members[] = {
+    {"nanoseconds", T_LONGLONG, offsetof(Listener, nanoseconds), READONLY, NULL},
     {NULL},
 };
 
-static PyGetSetDef around_getset[] = {
-    {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
-    {NULL},
-};
-
-static PyTypeObject Around_Type = {
+static PyTypeObject Listener_Type = {
     PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "rank_probe._tape.Around",
-    .tp_basicsize = sizeof(Around),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL |
-                Py_TPFLAGS_METHOD_DESCRIPTOR,
-    .tp_new = around_new,
-    .tp_traverse = (traverseproc)around_traverse,
-    .tp_clear = (inquiry)around_clear,
-    .tp_dealloc = (destructor)around_dealloc,
+    .tp_name = "rank_probe._tape.GarbageListener",
+    .tp_basicsize = sizeof(Listener),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_new = listener_new,
     .tp_call = PyVectorcall_Call,
-    .tp_vectorcall_offset = offsetof(Around, vectorcall),
-    .tp_dictoffset = offsetof(Around, dict),
-    .tp_descr_get = around_get,
-    .tp_members = around_members,
-    .tp_getset = around_getset,
+    .tp_vectorcall_offset = offsetof(Listener, vectorcall),
+    .tp_members = listener_members,
 };
 
 static struct PyModuleDef module = {
@@ -355,11 +491,13 @@ static struct PyModuleDef module = {
 PyMODINIT_FUNC
 PyInit__tape(void)
 {
-    if (PyType_Ready(&Tape_Type) < 0 || PyType_Ready(&Around_Type) < 0)
+    if (PyType_Ready(&Tape_Type) < 0 || PyType_Ready(&Hook_Type) < 0 ||
+        PyType_Ready(&Listener_Type) < 0)
         return NULL;
     PyObject *self = PyModule_Create(&module);
-    if (self != NULL && (PyModule_AddObjectRef(self, "Tape", (PyObject *)&Tape_Type) < 0 ||
-                         PyModule_AddObjectRef(self, "Around", (PyObject *)&Around_Type) < 0))
+    if (self != NULL &&
+        (PyModule_AddObjectRef(self, "Tape", (PyObject *)&Tape_Type) < 0 ||
+         PyModule_AddObjectRef(self, "GarbageListener", (PyObject *)&Listener_Type) < 0))
         Py_CLEAR(self);
     return self;
 }

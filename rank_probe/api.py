@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from rank_probe.guest.guard import log, never_raise
 from rank_probe.measure import events
-from rank_probe.measure.tape import around
+from rank_probe.measure.tape import fetching
 from rank_probe.measure.work_units import Measure
 from rank_probe.process import children, identity
 from rank_probe.wire.stages import DATA, OTHER, STAGES
@@ -101,8 +101,7 @@ def _start(options: children.StartOptions) -> None:
     children.follow(options, start_as_child, probe.own_rank.is_rank)
     children.at_end(lambda clean: _stop(clean=clean))
     _stages.update((name, _Stage(probe.timeline, number)) for number, name in enumerate(STAGES))
-    codes = events.FETCH, events.FETCHED, events.EXHAUSTED
-    _next = around(probe.timeline.tape, next, *codes, tells=probe.work.measure)
+    _next = fetching(probe.timeline.tape, next, probe.work.measure, count=probe.work.count)
     _probe, _of_parent = probe, None
 
 

@@ -1,19 +1,17 @@
 """The probe of one process: a timeline, the patches that drive it, and the pusher."""
 
-import importlib
 import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from rank_probe.groups import ProcessGroups
 from rank_probe.guest.guard import never_raise
 from rank_probe.guest.imports import when_imported
 from rank_probe.guest.patches import Patches
 from rank_probe.guest.yielding import give_way
 from rank_probe.join.join import Join
-from rank_probe.join.rounds import PlaceInJob
 from rank_probe.judge.late_stage import late_stage
 from rank_probe.lines.stacks import Stacks
 from rank_probe.measure.timeline import Timeline
@@ -23,23 +21,22 @@ from rank_probe.process.garbage import GarbagePauses
 from rank_probe.process.lifecycle import Lifecycle
 from rank_probe.process.own_rank import OwnRank
 from rank_probe.report.control import Control
+from rank_probe.report.endpoint import DEFAULT_ENDPOINT
 from rank_probe.report.missing_steps import MissingSteps
-from rank_probe.report.push import DEFAULT_ENDPOINT, Pusher
+from rank_probe.report.push import Pusher
+from rank_probe.report.renumbered import Renumbered
 from rank_probe.report.report import Parts, RankReport
 from rank_probe.report.trace import Trace
 from rank_probe.torch_hooks import process_group
 from rank_probe.torch_hooks.dynamo import hide_probe
+from rank_probe.torch_hooks.private import absent
 from rank_probe.wire.snapshot import LEVEL_DETAIL, LEVEL_OFF, Snapshot
-from rank_probe.wire.stages import OTHER, STAGES
+from rank_probe.wire.stages import DATA, OTHER, STAGES
 
 if TYPE_CHECKING:
     from rank_probe.torch_hooks.mesh import Coordinates  # Its module imports torch.
 
 log = logging.getLogger("rank_probe")
-
-# If a loop without a loader advances an iterator for more than this share of its stage `other`,
-# it reads its batches there.
-MOST_OF_IT: Final = 0.5
 
 
 class Probe:
@@ -81,7 +78,10 @@ class Probe:
             backward=lambda: self.timeline.loop,
             on_first=self._push_soon,
             loader=lambda: self.timeline.loader(),
+            before_model=lambda: self.timeline.is_before_model,
         )
+        self._groups = ProcessGroups(self._parts, self.own_rank, self._environment, self._push_soon)
+        self._renumbered = Renumbered(self.own_rank)
         self._parts.late_lines = self.stacks.lines
         self._parts.thread_states = self.stacks.states
         self._parts.loader = self.stacks.loader
@@ -130,7 +130,7 @@ class Probe:
             lambda: backward.attach(self.timeline),
             lambda: collectives.attach(self.timeline),
             lambda: parallel.attach(self.timeline),
-            lambda: rendezvous.attach(self._parts.lifecycle, self._while_ranks_meet),
+            lambda: rendezvous.attach(self._parts.lifecycle, self._groups),
         )
         if self._automatic:
             self._attach_each(
@@ -138,22 +138,8 @@ class Probe:
                 lambda: copies.attach(self.timeline),
                 lambda: training_loop.attach(self.timeline),
             )
-        self._prepare_to_join()
+        self._groups.prepare()
         hide_probe()
-
-    @never_raise
-    def _prepare_to_join(self) -> None:
-        """Import what the join will need: while training runs, an import would hold it up."""
-        if not sys.modules["torch"].distributed.is_available():
-            return
-        importlib.import_module("rank_probe.torch_hooks.store")
-        launched = identity.from_environment(self._environment)
-        if launched is not None and launched.rank == 0 and launched.world_size > 1:
-            importlib.import_module("rank_probe.join.rehearsal")
-
-    def _while_ranks_meet(self) -> None:
-        if (rehearsal := sys.modules.get("rank_probe.join.rehearsal")) is not None:
-            rehearsal.rehearse()
 
     def _attach_each(self, *attaches: Callable[[], Patches]) -> None:
         """Attach what this torch version supports: one part that fails must not cost the others."""
@@ -220,20 +206,17 @@ class Probe:
         before = self.own_rank.given_up()
         snapshot = self._report.snapshot(before or me, push_failures=self._pusher.failed_pushes)
         if before is not None:
-            # It is another rank now: the one before must not be missed as if it had died.
-            self._push_soon()
-            return replace(snapshot, finished=True)
-        if self.own_rank.since is not None:  # Newer than whoever had this rank before.
-            return replace(snapshot, started_timestamp_seconds=self.own_rank.since)
-        return snapshot
+            self._push_soon()  # as the other rank that it is now
+        return self._renumbered.told(snapshot, is_last=before is not None)
 
     def _watch_lateness(self, rank: int) -> None:
         """Sample this rank's stack while it is named late, and only then."""
         is_off = self._report.level == LEVEL_OFF
         verdict = self._parts.join.verdict
         self.stacks.watch(None if is_off else late_stage(verdict, rank, self._answer))
-        if (self.stacks.iterating_share(STAGES[OTHER]) or 0.0) > MOST_OF_IT:
-            self.timeline.name_what_it_reads()
+        # A loop without a loader that mostly fetches there reads its batches there.
+        if self.stacks.mostly_fetches(STAGES[OTHER]) and self.timeline.name_what_it_reads():
+            self.stacks.rename_fetches(STAGES[OTHER], STAGES[DATA])
 
     def _take_place(self) -> None:
         """Report this rank's coordinates, and name its peer group unless the user did."""
@@ -254,22 +237,12 @@ class Probe:
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_initialized():
             self._go_on_in_device_time()
-        self._begin_to_join()
+        self._look_for_what_is_missing()
+        self._groups.first_step_done()
 
     @never_raise
-    def _begin_to_join(self) -> None:
-        known = process_group.rank_and_world_size()
-        if known is None or known[1] == 1:
-            return
-        from rank_probe.torch_hooks.store import opener
-
-        me = self.own_rank.who()
-        job_id = "" if me is None else me.job_id
-        connect = opener(f"{job_id}/{known[1]}", self._environment)
-        if connect is not None:
-            device = self._parts.device
-            steps = self.timeline.steps if device is None else device.steps
-            self._parts.join.begin(connect, PlaceInJob(*known), steps, self.own_rank.who)
+    def _look_for_what_is_missing(self) -> None:
+        self._report.missing_names = [row.name for row in absent()]
 
     def _go_on_in_device_time(self) -> None:
         from rank_probe.measure.device_clock import DeviceClock

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from exporter.live.sentences import listed
+from exporter.live.wording import listed
 
 # As many are named in a sentence, and as many ranks one by one.
 MOST_NAMES: Final = 20

@@ -4,7 +4,8 @@ In each run one of four gloo ranks becomes late: a process takes its CPU, its cg
 its disk is throttled, its link is slow, its batches are uneven, ... What counts is the first cause
 in the exporter's series and in the label of the alert; `diagnose` is asked at the end and told
 beside it. With --busy, each CPU has a process of its own that keeps it busy: then the cause may be
-unknown, but not wrong.
+unknown, but not wrong. Another rank than the planted one may lack a CPU then and be late: whether
+that is true, is seen by what the ranks counted themselves.
 
     python -m benchmarks.causes [--runs 3] [--only CAUSE ...] [--busy]
 """
@@ -21,7 +22,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.causes import causes_job, faults
+from benchmarks.causes import causes_job, diary, faults
 from benchmarks.causes.causes_job import CAUSES, DELAY, LATE_FILE
 from benchmarks.causes.score import Heard, row, said_by, said_in
 from benchmarks.report import last, show, write
@@ -78,7 +79,14 @@ def planted(cause: str, pid: int, device: str) -> AbstractContextManager[None]:
             return nullcontext()
 
 
-def listen(exporter: ExporterProcess, prometheus: PrometheusProcess, name: str) -> Heard:
+def listen(
+    exporter: ExporterProcess,
+    prometheus: PrometheusProcess,
+    name: str,
+    folder: Path,
+    *,
+    busy: bool,
+) -> Heard:
     """Return what is told of the job *name* in the next LATE_SECONDS, or until its alert."""
     heard, began = Heard(), time.monotonic()
     until = LATE_SECONDS
@@ -88,6 +96,9 @@ def listen(exporter: ExporterProcess, prometheus: PrometheusProcess, name: str) 
         if heard.alerts:
             until = min(until, heard.alerts[0].seconds + LONGER_SECONDS)
         time.sleep(LISTEN_SECONDS)
+    if busy:
+        told = [*heard.first, *heard.alerts]
+        heard.true_of_others = diary.true_of_others(told, folder, began)
     return heard
 
 
@@ -109,7 +120,8 @@ def merged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     def key(each: dict[str, Any]) -> tuple[bool, int, int]:
         return each["busy"], each["run"], CAUSES.index(each["planted"])
 
-    kept = {key(each): each for each in [*last("causes"), *rows] if "outcome" in each}
+    measured_before = ({"others": ""} | each for each in last("causes"))
+    kept = {key(each): each for each in [*measured_before, *rows] if "outcome" in each}
     return [kept[each] for each in sorted(kept)]
 
 
@@ -132,7 +144,7 @@ def measured(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 folder.mkdir()
                 hogs = faults.busy_cpus() if options.busy else nullcontext()
                 with hogs, job(cause, folder, name, exporter):
-                    heard = listen(exporter, prometheus, name)
+                    heard = listen(exporter, prometheus, name, folder, busy=options.busy)
                     finding = diagnosed(prometheus, name)
                 told = row(cause, run, heard, finding, busy=options.busy)
                 # Of a mount, what matters is not where it was made.

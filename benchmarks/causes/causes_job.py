@@ -47,6 +47,9 @@ CAUSES = (
 LATE_RANK = 2
 HEALTHY_STEPS = 150
 LATE_FILE, SAMPLES_FILE = "late", "samples"
+# Where each rank that computes on its CPU writes, a step a line: when, for how many seconds it
+# worked, and for how many of them it waited for a CPU.
+DIARY_FILE = "steps-"
 DATA, FORWARD, BACKWARD, OPTIMIZER = 0.015, 0.04, 0.03, 0.01
 STEP = DATA + FORWARD + BACKWARD + OPTIMIZER
 DELAY = 0.05
@@ -74,6 +77,11 @@ def spin(seconds: float) -> None:
         pass
 
 
+def seconds_queued() -> float:
+    """Return for how long this thread has wanted a CPU and had none."""
+    return 1e-9 * int(Path("/proc/thread-self/schedstat").read_text().split()[1])
+
+
 class Fault:
     """What is wrong with this rank, by *cause*, from step HEALTHY_STEPS on."""
 
@@ -84,6 +92,8 @@ class Fault:
         self._needs_cpu = cause in ("hog", "quota")
         self.step = 0
         self._cycles: list[Any] = []
+        self._worked = self._waited = 0.0
+        self._diary = (folder / f"{DIARY_FILE}{os.environ['RANK']}").open("w", buffering=1)
 
     def has(self, cause: str, step: int | None = None) -> bool:
         """Return whether it is *cause*, and has begun at *step*, or now."""
@@ -92,6 +102,8 @@ class Fault:
     def next_step(self) -> None:
         """Count a step; the late rank says when it becomes late."""
         self.step += 1
+        print(time.monotonic(), self._worked, self._waited, file=self._diary)
+        self._worked = self._waited = 0.0
         if int(os.environ["RANK"]) == LATE_RANK and self.step == HEALTHY_STEPS:
             partial = self.folder / f"{LATE_FILE}.partial"
             partial.write_text(str(os.getpid()))
@@ -103,10 +115,13 @@ class Fault:
         if not self._needs_cpu:
             time.sleep(seconds)
             return
+        began, queued = time.perf_counter(), seconds_queued()
         before = CPU_SHARE * seconds * int(os.environ["RANK"])
         time.sleep(before)
         spin(CPU_SHARE * seconds)
         time.sleep((1 - CPU_SHARE) * seconds - before)
+        self._worked += time.perf_counter() - began
+        self._waited += seconds_queued() - queued
 
     def collect_garbage(self) -> None:
         """Collect again and again, as with a cache of small objects that grows."""

@@ -59,10 +59,15 @@ class Said:
 
 @dataclass(slots=True)
 class Heard:
-    """What was told of one planted fault: the *first* cause of each rank, and by each alert."""
+    """What was told of one planted fault: the *first* cause of each rank, and by each alert.
+
+    *true_of_others* are ranks without the planted fault that were late all the same, for the cause
+    that is told of them.
+    """
 
     first: list[Said] = field(default_factory=list)
     alerts: list[Said] = field(default_factory=list)
+    true_of_others: set[str] = field(default_factory=set)
 
     def hear(self, said: Iterable[Said]) -> None:
         """Keep what is said of ranks of which nothing was said before."""
@@ -105,9 +110,9 @@ def outcome(planted: str, heard: Heard, *, busy: bool = False) -> str:
     """Return `right`, `unknown`, `wrong` or `silent`.
 
     Wrong is what must never be: a cause that was not planted, a rank that was not late. With all
-    CPUs *busy*, that they are is as true for some.
+    CPUs *busy*, that they are is as true for some, and others than the planted rank may be late.
     """
-    said = [*heard.first, *heard.alerts]
+    said = [each for each in (*heard.first, *heard.alerts) if each.rank not in heard.true_of_others]
     if planted == HEALTHY:
         return "wrong" if said else "right"
     if not said:
@@ -132,8 +137,8 @@ def row(
     planted: str, run: int, heard: Heard, finding: dict[str, Any], *, busy: bool
 ) -> dict[str, Any]:
     """Return a row of the result; *finding* is what `diagnose` says of the late rank."""
-    first = next(iter(heard.first), Said("", "", 0.0))
-    alert = next(iter(heard.alerts), Said("", "", 0.0))
+    first = _first_of(heard.first, heard)
+    alert = _first_of(heard.alerts, heard)
     return {
         "planted": planted,
         "busy": busy,
@@ -149,5 +154,15 @@ def row(
         "alert after": round(alert.seconds, 1),
         "diagnose": finding.get("cause"),
         "diagnose detail": finding.get("detail"),
+        "others": ", ".join(
+            f"rank {each.rank}: {each.cause}"
+            for each in heard.first
+            if each.rank in heard.true_of_others
+        ),
         "line": next((line.get("place") for line in finding.get("lines") or []), None),
     }
+
+
+def _first_of(said: Sequence[Said], heard: Heard) -> Said:
+    mine = (each for each in said if each.rank not in heard.true_of_others)
+    return next(mine, Said("", "", 0.0))

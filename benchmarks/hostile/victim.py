@@ -23,7 +23,7 @@ from benchmarks.hostile.case import Case
 from benchmarks.scrape.load import scrape
 from fleet_simulator.stack.parts import ExporterProcess
 from fleet_simulator.stack.process import get
-from rank_probe.report.push import open_connection
+from rank_probe.report.endpoint import open_connection
 from rank_probe.wire.snapshot import SNAPSHOT_PATH
 
 # Twenty times what the slowest case needs, on a machine that has other work too.

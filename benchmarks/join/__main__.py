@@ -34,6 +34,7 @@ from benchmarks.report import quartiles, show, write
 from rank_probe.join.result import read_result
 from rank_probe.join.ring import STEPS_A_ROUND
 from rank_probe.join.rounds import PlaceInJob, Rounds
+from rank_probe.join.store import LIFE_KEY
 from rank_probe.measure.vectors import Vectors
 from rank_probe.process.identity import Identity
 from rank_probe.wire.stages import DATA
@@ -162,6 +163,7 @@ def world_rows(ranks: int, rounds: int) -> Iterator[dict[str, Any]]:
             stack.callback(helper.process.kill)
         store: Any = PrefixStore(PREFIX, TCPStore("127.0.0.1", port, wait_for_workers=False))
         merging = Rounds(store, place, kept, lambda: me, threading.Event())
+        merging.enter()
         for number in range(1, rounds + 2):
             kept.waiting.extend(steps_of_round(number, late=False))
             post = together(helpers, f"post {number}")
@@ -169,7 +171,8 @@ def world_rows(ranks: int, rounds: int) -> Iterator[dict[str, Any]]:
             beside.run(lambda now=now: merging.run(now))  # type: ignore[misc]
             posts.append(post)
             reads.append(together(helpers, "read"))
-        told = store.multi_get([f"result/{LATE_RANK}"])[0]
+        life = store.multi_get([LIFE_KEY])[0].decode().partition(" ")[0]
+        told = store.multi_get([f"{life}/result/{LATE_RANK}"])[0]
     result = read_result(told)
     expected = (ranks - 1) * 0.04 * STEPS_A_ROUND * (rounds + 1)
     if result is None or abs(result.wait_caused_seconds[DATA] / expected - 1) > 1e-6:

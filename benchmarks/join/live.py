@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from rank_probe.join import rounds
-from rank_probe.join.join import Join
+from rank_probe.join.join import GroupToJoin, Join
 from rank_probe.join.rounds import PlaceInJob
 from rank_probe.measure import events
 from rank_probe.measure.timeline import Timeline
@@ -58,8 +58,8 @@ def main() -> None:
     def block(with_join: bool) -> float:
         each = Join({}, lambda: None)
         connect = opener("", {})
-        if with_join and connect is not None:
-            each.begin(connect, PlaceInJob(rank, ranks), timeline.steps, lambda: me)
+        if with_join:
+            each.begin(GroupToJoin(connect, PlaceInJob(rank, ranks), timeline.steps, lambda: me))
         dist.barrier()
         times = [step() for _ in range(steps)]
         each.stop()

@@ -15,6 +15,7 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 from rank_probe.join.result import read_result
 from rank_probe.join.ring import ROUNDS, STEPS_A_ROUND, StepRing, digest
 from rank_probe.join.rounds import PlaceInJob
+from rank_probe.join.store import LIFE_KEY, KeysOfLife
 from rank_probe.measure.vectors import StepVector
 from rank_probe.wire.stages import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, STAGES, SYNC
 
@@ -54,6 +55,10 @@ def main() -> None:
         for _ in range(connections)
     ]
 
+    def life(store: Any) -> KeysOfLife:
+        """Return the keys of the life that rank 0 has begun."""
+        return KeysOfLife(store, store.multi_get([LIFE_KEY])[0].decode().partition(" ")[0])
+
     def post(store: Any, mine: list[int], late: bytes, healthy: bytes) -> None:
         for rank in mine:
             store.set(f"steps/{rank}", late if rank == LATE_RANK else healthy)
@@ -70,9 +75,10 @@ def main() -> None:
         for line in sys.stdin:
             command, *argument = line.split()
             both = messages(ranks, int(argument[0])) if argument else ()
+            lives: list[tuple[Any, ...]] = [(life(s), mine) for s, mine in parts if mine]
             started = time.perf_counter()
             call: Any = post if command == "post" else read
-            done = [threads.submit(call, *part, *both) for part in parts if part[1]]
+            done = [threads.submit(call, *part, *both) for part in lives]
             for each in done:
                 each.result()
             print(time.perf_counter() - started, flush=True)

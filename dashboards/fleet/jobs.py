@@ -66,7 +66,7 @@ def jobs() -> table.Panel:
         .with_target(rows(f"group by (key, rank, who) ({keyed(_who(), JOB_KEY)})", "E"))
         .with_target(rows(f"group by (key, cause) ({keyed(_cause(), JOB_KEY)})", "F"))
         .with_target(rows(_of_job(_since()), "G"))
-        .with_target(rows(_of_job(f"job:rankskew_slowdown:max{{{CLUSTER}}}"), "H"))
+        .with_target(rows(_of_job(_slowdown()), "H"))
         .with_target(rows(_of_job(_judged()), "I"))
     )
     fields = {
@@ -101,6 +101,11 @@ def _order() -> str:
     return f"({urgency}) + {JOB} group_left () {LOST} or ({urgency})"
 
 
+def _slowdown() -> str:
+    """Return how much longer steps take; a job that hangs finishes none."""
+    return f"(job:rankskew_slowdown:max{{{CLUSTER}}} unless {JOB} {HUNG})"
+
+
 def _who() -> str:
     suspect = _named("rank $1", "rank", SUSPECT)
     rotating = f"job_stage:rankskew_gpus_lost:sum{{{CLUSTER}}} and {JOB} {STATE % 'rotating'}"
@@ -119,7 +124,10 @@ def _cause() -> str:
     down = f"topk {EACH} (1, node:rankskew_exporter_down:group{{{CLUSTER}}})"
     missing = _counted(f"job:rankskew_ranks_missing:sum{{{CLUSTER}}}", "not seen")
     silent = _counted(
-        f"count {EACH} (rank:rankskew_silent_seconds:max{{{CLUSTER}}})", "gone silent"
+        f"count {EACH} (rank:rankskew_silent_seconds:max{{{CLUSTER}}})"
+        # Where all are, none is told of the others.
+        f' or sum {EACH} (rankskew_node_ranks{{state="silent",{CLUSTER}}} > 0)',
+        "gone silent",
     )
     reasons = f"job_reason:rankskew_not_judgeable:bool{{{CLUSTER}}}"
     reason = f"bottomk {EACH} (1, {coded(reasons, 'reason', REASONS)})"
@@ -143,7 +151,8 @@ def _because(of_late: str) -> str:
 
 def _counted(counts: str, words: str) -> str:
     numbers = f'count_values {EACH} ("number", {counts})'
-    return _worded(f"$1 ranks {words}", "number", numbers)
+    many = _worded(f"$1 ranks {words}", "number", numbers)
+    return f'label_replace({many}, "cause", "1 rank {words}", "number", "1")'
 
 
 def _worded(words: str, label: str, series: str) -> str:

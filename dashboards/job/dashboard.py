@@ -10,7 +10,7 @@ from dashboards.job.input import input_panels
 from dashboards.job.losses import late_ranks, lost_by_kind, lost_by_rank_and_stage
 from dashboards.job.over_time import late_over_time, run_panels, state_over_time, wait_heatmap
 from dashboards.job.series import NOBODY
-from dashboards.shared.board import board, events, filled, lifecycle, restarts
+from dashboards.shared.board import board, changes, events, filled, lifecycle, restarts
 from dashboards.shared.causes import why_late
 from dashboards.shared.variables import JOB, cluster_variable, job_variable
 
@@ -25,6 +25,7 @@ def job_dashboard() -> dashboard.Dashboard:
         )
         .annotation(lifecycle(JOB))
         .annotation(restarts(JOB))
+        .annotation(changes(JOB))
         .annotation(events(f'rank="0",{JOB}'))  # It usually saves and evaluates; all start alike.
         .with_variable(cluster_variable())
         .with_variable(job_variable())

@@ -110,8 +110,8 @@ def _slowdown() -> timeseries.Panel:
         time_panel(
             "Step time and slowdown",
             "The mean length of a step, and (on the right) that length divided by the length "
-            "without the late ranks. A step that grows without slowdown is more work or slower "
-            "communication for all ranks.",
+            "without the late ranks. While all ranks take longer than they did, the stage that "
+            "grew is a line of its own: how many times as long as before it takes.",
             "s",
             span=6,
         ).no_value("No step was finished"),
@@ -130,6 +130,11 @@ def _slowdown() -> timeseries.Panel:
                 Override(id_val="unit", value="suffix:×"),
                 Override(id_val="min", value=1),
             ],
+        ),
+        (
+            f"max by (cluster, scope, stage) (rankskew_job_change_ratio{{{JOB}}})",
+            "{{stage}} ({{scope}})",
+            [fixed(ORANGE), *line(2), RIGHT, Override(id_val="unit", value="suffix:×")],
         ),
     )
 

@@ -49,7 +49,7 @@ def who() -> stat.Panel:
     ranks, nodes = (in_short(TOLD % each) for each in (RANKS, NODES))
     silent = f"topk by (cluster, job_id) ({NAMED}, {SILENT})"
     down = f"topk by (cluster, job_id) ({NAMED}, node:rankskew_exporter_down:group{{{JOB}}})"
-    missing = figure_as("ranks", f"job:rankskew_ranks_missing:sum{{{JOB}}}")
+    missing = _counted(figure_as("ranks", f"job:rankskew_ranks_missing:sum{{{JOB}}}"))
     count = f"count by (cluster, job_id) ({TOLD % RANKS}) - {NAMED} > 0"
     stuck = f"{HUNG} unless {ON_JOB} {SUSPECT}"
     on_rank = "on (cluster, job_id, rank)"
@@ -75,7 +75,7 @@ def who() -> stat.Panel:
         "E": "all wait in a collective",
         "F": "exporter of {{instance}}",
         "G": "rank {{rank}} is silent",
-        "H": "{{ranks}} ranks not seen",
+        "H": "{{ranks}} not seen",
         "I": "Nobody",
         "J": "a different rank in each step",
         "K": "not known yet",
@@ -111,6 +111,12 @@ def who() -> stat.Panel:
     for ref in "BF":
         panel.override_by_query(ref, [to_node(LABEL % "instance")])
     return panel
+
+
+def _counted(series: str) -> str:
+    """Return *series* with its number of `ranks` in words: 1 rank, 4 ranks."""
+    many = f'label_replace({series}, "ranks", "$1 ranks", "ranks", "(.+)")'
+    return f'label_replace({many}, "ranks", "1 rank", "ranks", "1 ranks")'
 
 
 def _all_silent() -> str:

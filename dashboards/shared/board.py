@@ -98,6 +98,18 @@ def events(selector: str) -> dashboard.AnnotationQuery:
     )
 
 
+def changes(selector: str) -> dashboard.AnnotationQuery:
+    """Return an annotation where a job, or a peer group of it, became slower."""
+    since = "min by (cluster, job_id, scope, stage) (rankskew_job_change_since_timestamp_seconds"
+    return (
+        _annotation("Changes", f"1000 * {since}{{{selector}}})")
+        .use_value_for_time(True)
+        .icon_color("#FF9830")
+        .title_format("{{job_id}}: slower in {{stage}} ({{scope}})")
+        .tag_keys("stage")
+    )
+
+
 def _alerts(selector: str) -> dashboard.AnnotationQuery:
     return (
         _annotation("Alerts", firing(selector))

@@ -6,7 +6,7 @@ from grafana_foundation_sdk.builders import table
 
 from dashboards.shared.links import CELL, to_rank
 from dashboards.shared.panels import Override, column, rows, table_panel
-from dashboards.shared.tables import keyed_table
+from dashboards.shared.tables import keyed_table, wrap
 from exporter.vocabulary import words
 
 # Joins the cause and the detail of a rank, as the label `why` of explained().
@@ -49,7 +49,7 @@ def why_late(ranks: str, nothing: str) -> table.Panel:
             "none",
             span=24,
         )
-        .height(4)
+        .height(5)
         .no_value(nothing)
         .with_target(rows(f"max by (cluster, rank, why, sentence, first_action) ({why})", "A"))
         .with_target(
@@ -63,12 +63,12 @@ def why_late(ranks: str, nothing: str) -> table.Panel:
         panel,
         {
             "rank": [*column("Rank", width=60), to_rank(CELL)],
-            "why": [*column("Cause", width=180), as_values()],
-            "sentence": column("Because"),
+            "why": [*column("Cause", width=180), as_values(), *wrap()],
+            "sentence": [*column("Because"), *wrap()],
             "Value #B": column("Explains", "percentunit", decimals=0, width=75),
             "Value #C": column("Figure", "sishort", width=75),
             "Value #D": column("Its peers'", "sishort", width=80),
-            "first_action": column("Do first", width=440),
+            "first_action": [*column("Do first", width=500), *wrap()],
         },
         order="Value #E",
         key="rank",

@@ -87,6 +87,14 @@ def hide() -> list[Override]:
     ]
 
 
+def wrap() -> list[Override]:
+    """Return overrides that show all of a column's text, for Grafana before and since 12.2."""
+    return [
+        Override(id_val="custom.cellOptions", value={"type": "auto", "wrapText": True}),
+        Override(id_val="custom.wrapText", value=True),
+    ]
+
+
 def job_link() -> Override:
     """Return an override that leads from a cell to the row's job."""
     return link("Job ${__data.fields.job_id}", "job", JOB)

@@ -75,13 +75,7 @@ class Case:
 
     def seconds(self, states: frozenset[str]) -> float:
         """Return the seconds a step in which its thread was seen in *states*."""
-        own = self.excess.own
-        return sum(
-            each.share * own.get(stage, 0.0)
-            for stage, found in self.doing.items()
-            for each in found
-            if each.token in states
-        )
+        return sum(self._seconds(stage, states) for stage in self.doing)
 
     def spent(self, stages: Iterable[str], states: frozenset[str]) -> float:
         """Return the seconds in *states* that can be part of the excess in *stages*."""
@@ -92,9 +86,12 @@ class Case:
         more, own = self.excess.more, self.excess.own
         return sum(self._spent(s, states) * more[s] / own[s] for s in stages if s in more)
 
-    def spent_alone(self, stages: Iterable[str], states: frozenset[str]) -> float:
-        """Return the same, and at least what no other state has room for: that is certain."""
-        return sum(self._spent_alone(stage, states) for stage in stages)
+    def spent_for_certain(self, stages: Iterable[str], states: frozenset[str]) -> float:
+        """Return the part of the excess in *stages* that no other state has room for.
+
+        Its peers may have spent all of their time there in these *states*.
+        """
+        return sum(self._spent_for_certain(stage, states) for stage in stages)
 
     def where(self, stages: Iterable[str], states: frozenset[str]) -> tuple[str, str, float]:
         """Return the stage in which *states* cost most, their place there, and their seconds."""
@@ -113,18 +110,17 @@ class Case:
         return min(self.excess.more[stage], possible)
 
     def _spent(self, stage: str, states: frozenset[str]) -> float:
+        return min(self.excess.more.get(stage, 0.0), self._seconds(stage, states))
+
+    def _seconds(self, stage: str, states: frozenset[str]) -> float:
+        share = sum(each.share for each in self.doing.get(stage, ()) if each.token in states)
+        return share * self.excess.own.get(stage, 0.0)
+
+    def _spent_for_certain(self, stage: str, states: frozenset[str]) -> float:
         if stage not in self.excess.more:
             return 0.0
-        share = sum(each.share for each in self.doing.get(stage, ()) if each.token in states)
-        return min(self.excess.more[stage], share * self.excess.own[stage])
-
-    def _spent_alone(self, stage: str, states: frozenset[str]) -> float:
-        spent = self._spent(stage, states)
-        if spent <= 0:
-            return 0.0
-        more, own = self.excess.more[stage], self.excess.own[stage]
-        share = sum(each.share for each in self.doing[stage] if each.token in states)
-        return max(spent * more / own, more - (1 - share) * own)
+        usual = self.excess.own[stage] - self.excess.more[stage]
+        return max(self._seconds(stage, states) - usual, 0.0)
 
     def _otherwise(self, stage: str, states: frozenset[str]) -> float:
         found = self.doing.get(stage, ())

@@ -1,6 +1,6 @@
 """How long a main thread runs, waits for a CPU, and does neither, beside what its peers do."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from exporter.causes.case import Case
@@ -25,28 +25,28 @@ class Thread(NamedTuple):
 
 
 def more_than_peers(case: Case) -> Thread | None:
-    """Return what the rank's thread does beyond its peers', 0 or more; None if that is not known.
+    """Return what the rank's thread certainly does beyond its peers'; None if that is not known.
 
     It is counted by the kernel, not sampled, so it says what the excess is. Peers that run for
     longer than they are busy do so while they wait for other ranks, as NCCL does, and then their
-    time on a CPU says nothing of their work. What was counted may be a few seconds old: a thread
-    that was seen on a CPU, or waiting for one, for longer is blocked for less.
+    time on a CPU says nothing of their work. Nor does their wait for a CPU: much of it follows a
+    wait for other ranks, so their work may have been blocked for all but the time that they ran.
+    What was counted may be a few seconds old: a thread that was seen on a CPU, or waiting for one,
+    for longer is blocked for less.
     """
-    own = _seconds(case.own, case.excess.own)
-    peers = _seconds(case.lower, case.excess.peers)
-    if own is None or peers is None or peers.blocked < 0:
+    runs, waits = _a_step(case.own, RUNS), _a_step(case.own, RUN_QUEUE)
+    peers_run, peers_are_busy = _a_step(case.lower, RUNS), sum(case.excess.peers.values())
+    if runs is None or waits is None or peers_run is None or peers_run > peers_are_busy:
         return None
     seen = case.seconds(frozenset({RUNNING, CPU_QUEUE}))
-    blocked = min(own.blocked, sum(case.excess.own.values()) - seen)
-    return Thread(max(own.runs - peers.runs, 0.0), max(blocked - peers.blocked, 0.0))
+    blocked = sum(case.excess.own.values()) - max(runs + waits, seen)
+    return Thread(max(runs - peers_run, 0.0), max(blocked - (peers_are_busy - peers_run), 0.0))
 
 
-def _seconds(figure: Callable[[str], float | None], stages: Mapping[str, float]) -> Thread | None:
-    """Return a thread's seconds a step, of those that it is busy in its *stages*."""
-    runs, waits, step = figure(RUNS), figure(RUN_QUEUE), figure(STEP)
-    if runs is None or waits is None or step is None:
-        return None
-    return Thread(runs * step, sum(stages.values()) - (runs + waits) * step)
+def _a_step(figure: Callable[[str], float | None], ratio: str) -> float | None:
+    """Return the seconds a step of what a *figure* has as a *ratio* of the time."""
+    share, step = figure(ratio), figure(STEP)
+    return None if share is None or step is None else share * step
 
 
 def is_blocked(row: CauseRow, case: Case) -> float:
@@ -56,21 +56,27 @@ def is_blocked(row: CauseRow, case: Case) -> float:
     """
     more = more_than_peers(case)
     if more is None:
-        return case.share(case.spent_alone(row.stages, row.states))
+        return case.share(case.spent_for_certain(row.stages, row.states))
     return case.share(min(case.spent(row.stages, row.states), more.blocked))
 
 
 def runs_longer(row: CauseRow, case: Case) -> float:
     """Return how much of the excess its thread runs beyond what its peers' threads run.
 
-    With the time that it then waits for a CPU, as far as they would wait as long.
+    With the time that it then waits for a CPU, as far as they would wait as long: where CPUs are
+    short for all, that is many times the little by which ranks differ, so it must run clearly more.
     """
     part = work(case, row, RUNNING, CPU_QUEUE, usual_wait(case))
     more = more_than_peers(case)
     if more is None:
         return part * case.share(case.spent_beyond(row.stages, row.states))
-    longer = more.runs * (1 + usual_wait(case))
+    longer = more.runs * (1 + (usual_wait(case) if _runs_clearly_more(case) else 0.0))
     return case.share(min(part * case.spent(row.stages, row.states), longer))
+
+
+def _runs_clearly_more(case: Case) -> bool:
+    own, peers = _a_step(case.own, RUNS), _a_step(case.lower, RUNS)
+    return own is not None and peers is not None and own >= CLEARLY * peers
 
 
 def usual_wait(case: Case) -> float:

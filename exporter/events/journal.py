@@ -152,9 +152,14 @@ def _news(known: _Written, events: Iterable[Mapping[str, Any]]) -> Iterator[dict
 
 
 def _is_restart(before: _Written | None, snapshot: Snapshot) -> bool:
+    """Say whether *snapshot* is the first of a process that replaces one which ended badly.
+
+    One that only got another number, in a group that was formed anew, ran before as well.
+    """
+    is_renumbered = snapshot.group_formed_timestamp_seconds is not None
     if before is None:
-        return snapshot.attempt > 0
-    return snapshot.attempt > before.incarnation[0] or not before.finished
+        return snapshot.attempt > 0 and not is_renumbered
+    return snapshot.attempt > before.incarnation[0] or not (before.finished or is_renumbered)
 
 
 def _restart(before: _Written | None, snapshot: Snapshot) -> dict[str, Any]:

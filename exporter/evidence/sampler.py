@@ -16,6 +16,7 @@ from exporter.processes.process import Process
 from exporter.processes.rank_gpus import RankJoin, RankOnGpu, numa_local
 from exporter.ranks.store import HeldRank, RankKey, RankStore
 from rank_probe.wire.figures import FIGURES
+from rank_probe.wire.text import printable
 
 NODE: Final = "node"
 FOREIGN: Final = "gpu_foreign_processes"
@@ -170,9 +171,8 @@ class Sampler:
 
 def _described(process: Process) -> str:
     # Not the user's name: to look it up may ask a server. The process chose its own name.
-    name = "".join(each if each.isprintable() else "?" for each in process.name)
     user = "" if process.uid is None else f" of user {process.uid}"
-    return f"{name}, PID {process.pid}{user}"
+    return f"{printable(process.name)}, PID {process.pid}{user}"
 
 
 def _key(rank: HeldRank) -> RankKey:

@@ -15,7 +15,11 @@ from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import HeldRank, RankKey, RankStore
 from rank_probe.judge.late_stage import NAMED
 from rank_probe.judge.verdict import Late
+from rank_probe.wire import stages
 from rank_probe.wire.snapshot import Snapshot
+
+DATA: Final = stages.STAGES[stages.DATA]
+OTHER: Final = stages.STAGES[stages.OTHER]
 
 # A verdict comes five seconds after the onset: the figures must reach back to it.
 SAMPLE_SECONDS: Final = 2.0
@@ -30,6 +34,8 @@ TOLD_WINDOW_SECONDS: Final = 30.0
 FIGURES_KNOWN_SECONDS: Final = 3.0
 # Workers need eight looks, a tenth of a second apart, after a sample that tells where they are.
 WORKERS_KNOWN_SECONDS: Final = 3.0
+# A rank whose loop has no loader needs a second to be sampled, and its judge a few steps.
+STAGE_KNOWN_SECONDS: Final = 30.0
 # Told without having seen what the workers do; it would be the first that a person reads.
 OF_WORKERS: Final = ("input", "workers")
 # The figure for which it matters what the workers run.
@@ -85,6 +91,7 @@ class EvidenceService:
         self._told_at = float("-inf")
         self._to_tell: dict[Incarnation, dict[str, float]] = {}
         self._followed: dict[RankKey, float] = {}  # Since when, the ranks that are late.
+        self._unnamed: set[RankKey] = set()  # Those of them that seemed to read no batches.
 
     def look(self, now: float) -> None:
         """Sample, if it is time, and say why the ranks are late that are; *now* as in the store."""
@@ -126,9 +133,14 @@ class EvidenceService:
 
     def _decide(self, late: Sequence[tuple[HeldRank, Late]], now: float) -> None:
         keys = {_key(rank) for rank, _ in late}
+        new = [rank for rank, _ in late if _key(rank) not in self._followed]
+        unnamed = {_key(each) for each in new if DATA not in each.snapshot.stage_seconds}
+        self._unnamed = self._unnamed & keys | unnamed
         self._followed = {key: self._followed.get(key, now) for key in keys}
         held = self._store.ranks()
         for rank, each in late:
+            if self._may_be_data(rank, each, now):
+                continue
             since = now - min(each.since_seconds, DEPTH_SECONDS)
             covered_seconds = self._sampler.covered_seconds(rank, since)
             if covered_seconds < FIGURES_KNOWN_SECONDS:
@@ -146,6 +158,18 @@ class EvidenceService:
             seen_seconds = now - self._followed[_key(rank)]
             known_seconds = min(covered_seconds, seen_seconds)
             self._causes.take(_key(rank), cause, self._place(rank), now, known_seconds)
+
+    def _may_be_data(self, rank: HeldRank, late: Late, now: float) -> bool:
+        """Say whether it is late in `other`, and may turn out to read its batches there.
+
+        That takes samples of its stack; then the judge calls it `data` a few steps later.
+        """
+        key = _key(rank)
+        if late.stage != OTHER or key not in self._unnamed:
+            return False
+        sampled = {each["stage"] for each in rank.snapshot.late_lines}
+        is_open = OTHER not in sampled or DATA in sampled
+        return is_open and now - self._followed[key] < STAGE_KNOWN_SECONDS
 
     def _is_too_early(self, key: RankKey, cause: Cause, now: float) -> bool:
         """Say whether *cause* is that of a loader whose workers will soon have been seen."""

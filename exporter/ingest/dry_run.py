@@ -27,12 +27,14 @@ TOO_OFTEN: Final = "This user has asked too often in the last minute; ask again 
 class RunningJob:
     """A job with *ranks* that push to this exporter now, on *gpu_uuids* as far as they say.
 
-    *job_id* is empty for a job of another user, whose name is not told.
+    *job_id* is empty for a job of another user, whose name is not told. *no_join* is why they
+    cannot compare their steps, one of rank_probe.wire.no_join, empty if they can.
     """
 
     job_id: str
     ranks: int
     gpu_uuids: list[str]
+    no_join: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,7 @@ def running_jobs(store: RankStore, peer: Peer | None) -> list[RunningJob]:
             job_id if owner == peer or (peer is not None and peer.may_act_for(owner)) else "",
             len(ranks),
             sorted({held.snapshot.rank_info.get("gpu_uuid", "") for held in ranks} - {""}),
+            next((why for held in ranks if (why := held.snapshot.no_join)), ""),
         )
         for (job_id, owner), ranks in jobs.items()
     ]

@@ -36,12 +36,21 @@ from exporter.ingest.values import (
 from exporter.ranks.limits import NoRoom
 from exporter.ranks.store import Forbidden, Superseded
 from exporter.validation import NOT_JSON, SAME_RELEASE, sentence
-from rank_probe.judge.verdict import MOST_CHANGES, MOST_GROUPS, MOST_LATE, Change, Late, Verdict
+from rank_probe.judge.verdict import (
+    IS_DUTY,
+    MOST_CHANGES,
+    MOST_GROUPS,
+    MOST_LATE,
+    Change,
+    Late,
+    Verdict,
+)
 from rank_probe.wire.figures import FIGURES
 from rank_probe.wire.snapshot import (
     LIFECYCLE,
     MOST_EVENTS,
     MOST_LATE_LINES,
+    MOST_MISSING_NAMES,
     MOST_THREAD_STATES,
     RANK_INFO_LABELS,
     RUNTIME_INFO_LABELS,
@@ -97,6 +106,7 @@ BY_NAME: Final[Mapping[str, Any]] = {
     "stage": Stage,
     "level": Level,
     "loader": InfoValue,
+    "no_join": InfoValue,
     "schema": Literal[1],
     "join_coverage": Share | None,
     "rank_info": Annotated[dict[str, InfoValue], Only(RANK_INFO_LABELS)],
@@ -122,13 +132,16 @@ def limits(of: type, **more: Any) -> dict[str, Any]:
     }
 
 
-def _part(name: str, of_each: Mapping[str, Any]) -> Any:
-    """Return the model of an object in a snapshot, which must have all of these fields.
+def _part(name: str, of_each: Mapping[str, Any], **later: Any) -> Any:
+    """Return the model of an object in a snapshot, which must have all but the *later* fields.
 
-    Unknown fields of a newer judge are dropped, so that its job is still visible.
+    Those are of a later release, with what they are before it. Unknown fields of a newer judge are
+    dropped, so that its job is still visible.
     """
-    required: dict[str, Any] = {field: (limit, ...) for field, limit in of_each.items()}
-    return create_model(name, __config__=ConfigDict(strict=True, extra="ignore"), **required)
+    fields: dict[str, Any] = {
+        field: (limit, later.get(field, ...)) for field, limit in of_each.items()
+    }
+    return create_model(name, __config__=ConfigDict(strict=True, extra="ignore"), **fields)
 
 
 def _as_sent(part: Any) -> Any:
@@ -140,8 +153,17 @@ def _at_most(number: int, part: Any) -> Any:
     return Annotated[list[part], Field(max_length=number)]
 
 
-_LATE: Final = _part("LateBody", limits(Late))
-_CHANGE: Final = _part("ChangeBody", limits(Change))
+_LATE: Final = _part(
+    "LateBody", limits(Late) | {IS_DUTY: bool}, every_steps=0, pause_seconds=0.0, is_duty=False
+)
+_CHANGE: Final = _part(
+    "ChangeBody",
+    limits(Change, slower_ranks=_at_most(MOST_LATE, Count)),
+    step_ratio=1.0,
+    gpus=0.0,
+    slower=0,
+    slower_ranks=[],
+)
 _VERDICT: Final = _part(
     "VerdictBody",
     limits(Verdict, late=_at_most(MOST_LATE, _LATE), changes=_at_most(MOST_CHANGES, _CHANGE)),
@@ -165,6 +187,7 @@ _SNAPSHOT: Final = limits(
     late_lines=_at_most(MOST_LATE_LINES, _as_sent(_LINE)),
     lifecycle_events=_at_most(MOST_EVENTS, _as_sent(_EVENT)),
     thread_states=_at_most(MOST_THREAD_STATES, _as_sent(_STATE)),
+    missing_names=_at_most(MOST_MISSING_NAMES, Label),
 )
 # The probe's Snapshot with limits, and its defaults. Fields and keys may be added within a schema;
 # a new stage, level or kind needs a new schema.

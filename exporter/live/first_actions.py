@@ -56,11 +56,11 @@ def first_action(
 def _about_late(
     job_id: str, state: str, late: Sequence[LateView], ranks: Sequence[RankView]
 ) -> str | None:
-    waking = [each for each in late if each.wakes]
+    called_late = [each for each in late if each.is_called_late]
     here = {rank.rank: rank for rank in ranks}
-    mine = next((each for each in waking if each.rank in here), None)
+    mine = next((each for each in called_late if each.rank in here), None)
     if mine is None:
-        return _elsewhere(job_id, waking[0].rank) if waking else None
+        return _elsewhere(job_id, called_late[0].rank) if called_late else None
     rank, cause = here[mine.rank], mine.cause
     if cause is not None and cause.cause != UNKNOWN:
         return cause.first_action

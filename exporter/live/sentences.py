@@ -6,21 +6,22 @@ from itertools import groupby
 from typing import Final
 
 from exporter.live.causes import CauseView, cause_sentence
+from exporter.live.wording import MOST_NAMES, duration, few, listed, sentence, short
 from exporter.ranks.jobs import NODE as BY_NODE
 from exporter.ranks.jobs import AgedVerdict
 from exporter.vocabulary import words
-from rank_probe.judge.verdict import MILD, NODE, PAUSES, UNSYNCED, Change, Late, Verdict
+from rank_probe.judge.verdict import DUTY, MILD, NODE, PAUSES, UNSYNCED, Change, Late, Verdict
 
 # Above this share of a step, the wait that all ranks have in common is mentioned.
 COMMON_WAIT_RATIO: Final = 0.25
 # Fewer GPUs lost, or a smaller share of steps or of their time, are not mentioned.
 WORTH_A_WORD: Final = 0.005
-# Length of each list, so that the page of a job with thousands of ranks stays readable.
-MOST_NAMES: Final = 3
 
 # What GPUs are lost to, to be put after "0.84 "; of a hang more is said than that.
 LOST_TO: Final = {name: kind.to for name, kind in words.KINDS.items() if name != "hung"}
 ELSEWHERE: Final = " (not on this node)"
+# What a rank does for all, by stage.
+DUTIES: Final = {"checkpoint": "saves", "eval": "evaluates", "other": "logs or the like"}
 OWN_VERDICT: Final = (
     "The job does not compare the steps of its ranks, so this exporter compares those on its own "
     "node: a delay of less than 8% is not seen."
@@ -31,8 +32,9 @@ OWN_VERDICT: Final = (
 class LateView:
     """A late rank of the job, *is_here* on this node or not; *kind* is one of LATE_KINDS.
 
-    *ratio* is its own time over its peers', less 1; *gpus_lost* wait for it. It *is_told* if it
-    costs enough, see exporter.ranks.late_enough. Its *cause* is known on its own node only.
+    *ratio* is its own time over its peers', less 1; *gpus_lost* wait for it. It *costs_enough*
+    to be named, see exporter.ranks.late_enough. Its *cause* is known on its own node only. If it
+    pauses, it does so for *pause_seconds* after *every_steps*; 0 if unknown.
     """
 
     rank: int
@@ -43,13 +45,15 @@ class LateView:
     gpus_lost: float
     late_for_seconds: float
     is_here: bool
-    is_told: bool = True
+    costs_enough: bool = True
     cause: CauseView | None = None
+    every_steps: int = 0
+    pause_seconds: float = 0.0
 
     @property
-    def wakes(self) -> bool:
+    def is_called_late(self) -> bool:
         """Say whether it is late enough, and known well enough, to be called late."""
-        return self.is_told and self.kind not in (MILD, UNSYNCED)
+        return self.costs_enough and self.kind not in (DUTY, MILD, UNSYNCED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,7 @@ def view_late(
     age_seconds: float,
     here: Collection[int],
     *,
-    is_told: bool = True,
+    costs_enough: bool = True,
     cause: CauseView | None = None,
 ) -> LateView:
     """Describe *late* of a verdict of *age_seconds*, on a node with the ranks *here*."""
@@ -79,8 +83,10 @@ def view_late(
         gpus_lost=late.gpus_lost,
         late_for_seconds=late.since_seconds + age_seconds,
         is_here=late.rank in here,
-        is_told=is_told,
+        costs_enough=costs_enough,
         cause=cause,
+        every_steps=late.every_steps,
+        pause_seconds=late.pause_seconds,
     )
 
 
@@ -91,17 +97,22 @@ def late_sentence(late: Sequence[LateView], world_size: int) -> str:
     phrases = [_alike(those) for those in alike[:MOST_NAMES]]
     if rest := sum(map(len, alike[MOST_NAMES:])):
         phrases.append(f"{rest} more {_be(rest)} late")
-    cost = f"{_few(sum(each.gpus_lost for each in late))} of {world_size} GPUs wait"
+    cost = f"{few(sum(each.gpus_lost for each in late))} of {world_size} GPUs wait"
     return sentence(f"{listed(phrases)}; {cost} for {_them(late)}.")
 
 
 def even_sentence(aged: AgedVerdict, late: Sequence[LateView]) -> str:
     """Say that no rank is late, or only ranks that raise no alert."""
     verdict = aged.verdict
-    if any(each.kind == UNSYNCED for each in late):
-        return f"It is not known whether a rank is late: {_longer(late)}, but no wait was measured."
+    slower = [each for each in late if each.kind != DUTY]
+    if any(each.kind == UNSYNCED for each in slower):
+        return (
+            f"It is not known whether a rank is late: {_longer(slower)}, but no wait was measured."
+        )
+    if slower:
+        return f"No rank is late enough for an alert: {_longer(slower)}."
     if late:
-        return f"No rank is late enough for an alert: {_longer(late)}."
+        return f"No rank is late: {duty(late[0])}."
     if aged.judge == BY_NODE:
         return "No rank on this node is late."
     judged = sum(verdict.ranks.values())
@@ -114,7 +125,7 @@ def even_sentence(aged: AgedVerdict, late: Sequence[LateView]) -> str:
 
 def rotating_sentence(verdict: Verdict) -> str:
     """Say that another rank is late in each step, and what that costs."""
-    cost = f"{_few(verdict.gpus_lost['rotating'])} of {sum(verdict.ranks.values())} GPUs wait"
+    cost = f"{few(verdict.gpus_lost['rotating'])} of {sum(verdict.ranks.values())} GPUs wait"
     stage = max(verdict.rotating, key=lambda stage: verdict.rotating[stage], default=None)
     where = f", mostly {words.slow_at(stage)}" if stage else ""
     return f"Another rank is slow in each step{where}; {cost} for whichever it is."
@@ -123,9 +134,10 @@ def rotating_sentence(verdict: Verdict) -> str:
 def details(aged: AgedVerdict, late: Sequence[LateView], joined: float | None) -> list[str]:
     """Return further sentences about a verdict; *joined* is the share of steps that it is on."""
     verdict = aged.verdict
+    more = late[1:] if all(each.kind == DUTY for each in late) else late  # See even_sentence.
     return [
-        *(said for each in late[:MOST_NAMES] for said in _lateness(each)),
-        *_slowdown(verdict, [each for each in late if each.wakes]),
+        *(said for each in more[:MOST_NAMES] for said in _lateness(each)),
+        *_slowdown(verdict, [each for each in late if each.is_called_late]),
         *_lost(verdict),
         *map(change_sentence, changed(verdict, aged.age_seconds)),
         *_covered(verdict, joined),
@@ -142,10 +154,21 @@ def changed(verdict: Verdict, age_seconds: float) -> list[Change]:
 
 def change_sentence(change: Change) -> str:
     """Say that a peer group became slower."""
-    return sentence(
-        f"{change.stage} of peer group {change.peer_group} has taken {change.ratio:.1f} times as "
-        f"long as before for {duration(change.since_seconds)}."
-    )
+    longer = f"{change.ratio:.2f} times as long as before for {duration(change.since_seconds)}"
+    cost = ""
+    if change.gpus >= WORTH_A_WORD:
+        cost = f"; steps take {change.step_ratio:.2f} times as long: {few(change.gpus)} GPUs lost"
+    if change.slower:
+        names = [str(rank) for rank in change.slower_ranks[:MOST_NAMES]]
+        if change.slower > len(names):
+            names.append(f"{change.slower - len(names)} more")
+        return (
+            f"{change.slower} ranks of peer group {change.peer_group} ({listed(names)}) became "
+            f"slower together: {change.stage} has taken {longer}{cost}."
+        )
+    if change.stage == "sync":
+        return f"All ranks of the job have waited for each other {longer}{cost}."
+    return sentence(f"{change.stage} of peer group {change.peer_group} has taken {longer}{cost}.")
 
 
 def lines_sentence(rank: int, lines: Sequence[LineView]) -> str:
@@ -191,8 +214,19 @@ def _longer(late: Sequence[LateView]) -> str:
     return f"{_ranks(late)} {needs} {ratio:.0%} more time than {_their(late)} peers"
 
 
+def duty(late: LateView) -> str:
+    """Say what a rank does for all, such as "rank 0 saves every 25 steps for 90 ms"."""
+    often = f" every {late.every_steps} steps" if late.every_steps else " now and then"
+    long = f" for {short(late.pause_seconds)}" if late.pause_seconds else ""
+    does = DUTIES.get(late.stage, "works for all")
+    return f"{_ranks([late])} {does}{often}{long}, and {few(late.gpus_lost)} GPUs wait for it"
+
+
 def _lateness(late: LateView) -> Iterator[str]:
-    cost = f"; {_few(late.gpus_lost)} GPUs wait for it" if late.kind != UNSYNCED else ""
+    if late.kind == DUTY:
+        yield sentence(f"{duty(late)}.")
+        return
+    cost = f"; {few(late.gpus_lost)} GPUs wait for it" if late.kind != UNSYNCED else ""
     yield (
         f"Rank {late.rank} has needed {late.ratio:.0%} more time than its peers for "
         f"{duration(late.late_for_seconds)}, mostly in {late.stage}{cost}."
@@ -216,7 +250,7 @@ def _lost(verdict: Verdict) -> Iterator[str]:
     stage = max(verdict.rotating, key=lambda stage: verdict.rotating[stage], default=None)
     most = {"rotating": f", mostly in {stage}"} if stage else {}
     lost = [
-        f"{_few(gpus)} {to}{most.get(kind, '')}"
+        f"{few(gpus)} {to}{most.get(kind, '')}"
         for kind, to in LOST_TO.items()
         if (gpus := verdict.gpus_lost.get(kind, 0.0)) >= WORTH_A_WORD
     ]
@@ -245,24 +279,3 @@ def _their(late: Sequence[LateView]) -> str:
 
 def _be(count: int) -> str:
     return "is" if count == 1 else "are"
-
-
-def listed(names: Sequence[str]) -> str:
-    """Return *names* as an enumeration."""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def sentence(text: str) -> str:
-    """Return *text* with a capital first letter."""
-    return text[0].upper() + text[1:]
-
-
-def duration(seconds: float) -> str:
-    """Return *seconds* in a readable unit."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
-
-
-def _few(value: float) -> str:
-    return f"{value:.2f}"  # As the alerts write it.

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from exporter.live.ranks import EventView, RankView
-from exporter.live.sentences import MOST_NAMES, duration, listed, sentence
+from exporter.live.wording import MOST_NAMES, duration, listed, sentence
 from exporter.ranks.jobs import NodeJob
 
 # A job does not hang before this many of its steps would have passed.

@@ -12,11 +12,9 @@ from exporter.live.causes import Causes, CauseView, view_cause
 from exporter.live.first_actions import first_action
 from exporter.live.ranks import RankView
 from exporter.live.sentences import (
-    MOST_NAMES,
     LateView,
     changed,
     details,
-    duration,
     even_sentence,
     late_sentence,
     lines_sentence,
@@ -31,10 +29,13 @@ from exporter.live.standstill import (
     standing_sentence,
     unseen_sentence,
 )
+from exporter.live.wording import MOST_NAMES, duration
 from exporter.ranks.jobs import JOIN, AgedVerdict, NodeJob
 from exporter.ranks.late_enough import late_enough
 from exporter.vocabulary import words
 from rank_probe.judge.verdict import NO_PEERS, NODE, WARMING_UP, Change
+from rank_probe.torch_hooks.private import TABLE, sentences
+from rank_probe.wire.no_join import why_not_joined
 from rank_probe.wire.snapshot import LEVEL_OFF
 
 # The join begins with the first step: a rank with more steps and no join will not get one.
@@ -116,7 +117,8 @@ def _said(job: NodeJob, ranks: Sequence[RankView], unprobed: int, causes: Causes
         said = JobVerdict(states.HUNG, hung, gpus_lost=lost, details=dumps_sentences(running))
     else:
         said = _with_missing(_progressing(job, running, causes), job, running, size, unprobed)
-    return replace(said, details=[*said.details, *_lines(running)])
+    more = [*_why_no_join(job), *_lines(running), *_missing_names(job)]
+    return replace(said, details=[*said.details, *more])
 
 
 def _progressing(job: NodeJob, running: Sequence[RankView], causes: Causes) -> JobVerdict:
@@ -178,6 +180,22 @@ def _lines(running: Sequence[RankView]) -> list[str]:
     return [lines_sentence(rank.rank, rank.late_lines) for rank in late[:MOST_NAMES]]
 
 
+def _missing_names(job: NodeJob) -> list[str]:
+    """Say what the probe does without what the torch of the ranks on this node lacks."""
+    names = {name for rank in job.beating for name in rank.snapshot.missing_names}
+    if not names:
+        return []
+    torch = job.beating[0].snapshot.runtime_info.get("torch", "")
+    lacks = f"torch {torch} lacks {len(names)} of the names that the probe uses in it."
+    return [" ".join((lacks, *sentences(row for row in TABLE if row.name in names)))]
+
+
+def _why_no_join(job: NodeJob) -> list[str]:
+    """Say why the exporter of each node compares its own ranks, if one here knows."""
+    why = job.no_join
+    return [f"The ranks do not compare their steps: {why_not_joined(why)}."] if why else []
+
+
 def _not_judgeable(reason: str) -> JobVerdict:
     yet = " yet" if reason == WARMING_UP else ""
     sentence = f"Cannot judge this job{yet}: {words.REASONS[reason].text}."
@@ -203,15 +221,15 @@ def _judged(
     size = job.world_size or len(running)
     judged = max(sum(verdict.ranks.values()), 1)
     late = _late(job, aged, running, size, causes)
-    waking = [each for each in late if each.wakes]
+    called_late = [each for each in late if each.is_called_late]
     if verdict.reason is not None:
         said = _not_judgeable(verdict.reason)
     elif job.is_partly_judged():
         said = _not_judgeable(JOIN_INCOMPLETE)
-    elif waking:
-        is_node = any(each.kind == NODE for each in waking)
+    elif called_late:
+        is_node = any(each.kind == NODE for each in called_late)
         state = states.SLOW_NODE if is_node else states.STRAGGLER
-        said = JobVerdict(state, late_sentence(waking, size))
+        said = JobVerdict(state, late_sentence(called_late, size))
     elif verdict.gpus_lost.get("rotating", 0.0) > job.threshold("rotating_lost_ratio") * judged:
         said = JobVerdict(states.ROTATING, rotating_sentence(verdict))
     else:
@@ -243,9 +261,9 @@ def _late(
             each,
             aged.age_seconds,
             here,
-            is_told=each.rank in are_told,
+            costs_enough=each.rank in are_told,
             cause=cause_of(each.rank),
         )
         for each in aged.verdict.late
     ]
-    return sorted(late, key=lambda each: not each.wakes)
+    return sorted(late, key=lambda each: not each.is_called_late)

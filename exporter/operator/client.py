@@ -1,7 +1,6 @@
 """Gives orders to this node's exporter, for `rankskew control` and `rankskew gpus`."""
 
 import http.client
-import json
 import os
 import time
 from collections.abc import Callable
@@ -10,7 +9,7 @@ from typing import Any, Final
 from exporter.errors import StartError, UsageError, reason
 from exporter.operator.orders import CONTROL_PATH, GPUS_PATH, GpuOrder, Order
 from exporter.settings import Settings
-from rank_probe.report.push import DEFAULT_ENDPOINT, Bearer, open_connection
+from rank_probe.report.endpoint import DEFAULT_ENDPOINT, NoEndpoint, ask
 
 # A person is waiting, so longer than the probe's timeout.
 TIMEOUT_SECONDS: Final = 5.0
@@ -77,21 +76,22 @@ def forget(endpoint: str) -> int:
 def post(path: str, body: bytes, endpoint: str) -> tuple[int, dict[str, Any]]:
     """Post *body* to the exporter; return status and answer, raises UsageError if none comes."""
     try:
-        connection = open_connection(endpoint)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    connection.timeout = TIMEOUT_SECONDS
-    try:
-        connection.request("POST", path, body, _headers(endpoint))
-        response = connection.getresponse()
-        return response.status, _object(response.read())
+        reply = ask(
+            endpoint,
+            "POST",
+            path,
+            body,
+            token_file=os.environ.get("RANKSKEW_TOKEN_FILE", ""),
+            timeout_seconds=TIMEOUT_SECONDS,
+        )
     except (OSError, http.client.HTTPException) as error:
         why = reason(error) if isinstance(error, OSError) else "its answer is not HTTP"
         raise UsageError(
             f"no exporter answers at {endpoint}: {why}; start one, or set --endpoint"
         ) from error
-    finally:
-        connection.close()
+    except NoEndpoint as error:
+        raise UsageError(str(error)) from error
+    return reply.status, reply.json_object()
 
 
 def _ask(path: str, body: bytes, endpoint: str) -> dict[str, Any]:
@@ -108,17 +108,3 @@ def _count(answer: dict[str, Any], name: str, endpoint: str) -> int:
     if not isinstance(count, int):
         raise UsageError(f"{endpoint} does not answer as an exporter does")
     return count
-
-
-def _headers(endpoint: str) -> dict[str, str]:
-    bearer = Bearer(os.environ.get("RANKSKEW_TOKEN_FILE", ""), endpoint)
-    bearer.read()
-    return {"Content-Type": "application/json"} | bearer.headers
-
-
-def _object(body: bytes) -> dict[str, Any]:
-    try:
-        answer = json.loads(body)
-    except ValueError:
-        return {}
-    return answer if isinstance(answer, dict) else {}

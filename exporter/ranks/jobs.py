@@ -92,6 +92,11 @@ class NodeJob:
         return min((ratio for ratio in ratios if ratio is not None), default=None)
 
     @property
+    def no_join(self) -> str:
+        """Return why a rank here cannot compare its steps with the others'; empty if it can."""
+        return next((why for rank in self.beating if (why := rank.snapshot.no_join)), "")
+
+    @property
     def coverage(self) -> float | None:
         """Return the share of the job's ranks that the join judged, times that of joined steps."""
         aged, joined = self.verdict(), self.join_coverage

@@ -140,7 +140,7 @@ def _found(groups: Sequence[Sequence[MeanStep]]) -> Iterator[Outlier]:
 
 def _baseline(group: Sequence[MeanStep]) -> float:
     """Return the usual busy time: it holds while most of the group is slow."""
-    return _twelfth(4, [block.busy for block in group])
+    return _quantile(4, [block.busy for block in group])
 
 
 def _limit(group: Sequence[MeanStep]) -> float:
@@ -148,7 +148,7 @@ def _limit(group: Sequence[MeanStep]) -> float:
     baseline = _baseline(group)
     if len(group) < ENOUGH_FOR_A_SPREAD:
         return LATE_RATIO * baseline
-    spread = baseline - _twelfth(1, [block.busy for block in group])
+    spread = baseline - _quantile(1, [block.busy for block in group])
     return max(LATE_RATIO * baseline, SPREADS * spread)
 
 
@@ -157,7 +157,7 @@ def _excess(late: MeanStep, group: Sequence[MeanStep]) -> dict[str, float]:
 
     def usual(stage: str) -> float:
         others = [block.own[stage] for block in group if stage in block.own]
-        return _twelfth(4, others) if len(others) > len(group) / 2 else 0.0
+        return _quantile(4, others) if len(others) > len(group) / 2 else 0.0
 
     return {stage: max(seconds - usual(stage), 0.0) for stage, seconds in late.own.items()}
 
@@ -166,10 +166,12 @@ def _most(excess: Mapping[str, float]) -> str:
     return max(excess, key=lambda stage: excess[stage])
 
 
-def _twelfth(number: int, values: Sequence[float]) -> float:
-    """Return the quantile *number* / 12 as Prometheus does; of two values or one, the least."""
+def _quantile(twelfths: int, values: Sequence[float]) -> float:
+    """Return the quantile *twelfths* / 12 as Prometheus does; of two values or one, the least."""
     return (
-        min(values) if len(values) < 3 else quantiles(values, n=12, method="inclusive")[number - 1]
+        min(values)
+        if len(values) < 3
+        else quantiles(values, n=12, method="inclusive")[twelfths - 1]
     )
 
 

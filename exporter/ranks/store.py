@@ -1,5 +1,6 @@
 """The latest snapshot of every rank on this node, and which ranks are still worth showing."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
@@ -58,8 +59,9 @@ class RankStore:
     container. A process in the batch job of that name goes before all others. Anyone may report a
     rank without an owner.
 
-    Ranks of an earlier run of the job (before a restart with fewer ranks, or on other nodes) are
-    dropped once a later run reports: a dead copy of a rank is neither silent nor missing.
+    Ranks of an earlier run of the job (before a restart with fewer ranks, or on other nodes), and
+    of a process group before the one that reports, are dropped once the later one reports: a dead
+    copy of a rank is neither silent nor missing. A process may have another number in each group.
 
     *clock* measures silence and retention. The default is monotonic, so a jump of the wall clock
     neither drops a rank nor keeps one forever.
@@ -160,6 +162,8 @@ class RankStore:
             return snapshot.sequence > held.snapshot.sequence
         if ours > theirs or self._may_take_over(snapshot, held):
             return True
+        if snapshot.finished:
+            return False  # It gives up a number that another process already has.
         raise Superseded(
             f"A newer process already reports rank {snapshot.rank} of job {snapshot.job_id!r}; "
             "stop this one, or give each run its own RANKSKEW_JOB_ID."
@@ -242,6 +246,8 @@ def _dead_copies(held: Mapping[RankKey, HeldRank], now: float) -> list[RankKey]:
 def _is_of_an_earlier_run(gone: HeldRank, beating: Sequence[HeldRank]) -> bool:
     if not beating:
         return False
+    if any(gone.received_seconds < formed for formed in map(_formed_seconds, beating)):
+        return True
     newest = max(beating, key=lambda rank: rank.began_seconds).snapshot
     return (
         gone.snapshot.rank >= newest.world_size
@@ -251,11 +257,24 @@ def _is_of_an_earlier_run(gone: HeldRank, beating: Sequence[HeldRank]) -> bool:
     )
 
 
+def _formed_seconds(rank: HeldRank) -> float:
+    """Return when the group of *rank* was formed anew, by the store's clock; if not, long ago."""
+    formed = rank.snapshot.group_formed_timestamp_seconds
+    if formed is None:
+        return -math.inf
+    age = max(rank.snapshot.heartbeat_timestamp_seconds - formed, 0.0)
+    return rank.received_seconds - age
+
+
 def _run_seconds(snapshot: Snapshot) -> float:
     """Return how long the process ran by its own clock; only differences are meaningful."""
     return max(0.0, snapshot.heartbeat_timestamp_seconds - snapshot.started_timestamp_seconds)
 
 
 def _incarnation(snapshot: Snapshot) -> tuple[int, float]:
-    """Return what orders the processes that were this rank, one after another."""
-    return snapshot.attempt, snapshot.started_timestamp_seconds
+    """Return what orders the processes that were this rank, one after another.
+
+    A spare may have started before the process that it replaces in a group that is formed anew.
+    """
+    formed = snapshot.group_formed_timestamp_seconds or 0.0
+    return snapshot.attempt, max(snapshot.started_timestamp_seconds, formed)

@@ -110,7 +110,7 @@ def ways() -> str:
     found, machine = rows("ways"), result("ways")["machine"]
     places = list(dict.fromkeys(row["in"] for row in found))
     cells = [
-        (arm, *(_cell(row) for row in found if row["arm"] == arm), _waits(found, arm))
+        (arm, *(_cell(found, arm, place) for place in places), _waits(found, arm))
         for arm in dict.fromkeys(row["arm"] for row in found)
     ]
     named = sum(row["named"] for row in found)
@@ -121,7 +121,11 @@ def ways() -> str:
     return f"{sentence}\n\n{table(('training', *places, 'sync: late rank, its peers'), cells)}"
 
 
-def _cell(row: Row) -> str:
+def _cell(found: Sequence[Row], arm: str, place: str) -> str:
+    """Return what was measured; nothing if *arm* has no such stage."""
+    row = next((row for row in found if (row["arm"], row["in"]) == (arm, place)), None)
+    if row is None:
+        return ""
     excess = f"{row['by, ms']:.0f} of {row['planted, ms']:.0f} ms"
     if row["named"]:
         return excess

@@ -8,10 +8,9 @@ from typing import Final
 from rank_probe.audit.checks.findings import Outcome
 from rank_probe.audit.names import AUDIT_PATH
 from rank_probe.process import identity
-from rank_probe.report.push import DEFAULT_ENDPOINT, Bearer, open_connection
+from rank_probe.report.endpoint import DEFAULT_ENDPOINT, Reply, ask
 
 TIMEOUT_SECONDS: Final = 2.0
-LARGEST_ANSWER_BYTES: Final = 65536
 
 
 class NotPushed(Exception):
@@ -26,33 +25,22 @@ def push(outcomes: Sequence[Outcome], environment: Mapping[str, str]) -> None:
         "job_id": identity.job_id(known),
         "checks": {one.check: one.status.value for one in outcomes},
     }
-    bearer = Bearer(known.get("RANKSKEW_TOKEN_FILE", ""), endpoint)
-    bearer.read()
     try:
-        status, answer = _post(endpoint, json.dumps(body).encode(), bearer.headers)
+        reply = ask(
+            endpoint,
+            "POST",
+            AUDIT_PATH,
+            json.dumps(body).encode(),
+            token_file=known.get("RANKSKEW_TOKEN_FILE", ""),
+            timeout_seconds=TIMEOUT_SECONDS,
+        )
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise NotPushed(f"{endpoint} does not take the outcome: {error}") from error
-    if status == http.client.NOT_FOUND:
+    if reply.status == http.client.NOT_FOUND:
         raise NotPushed(f"what listens at {endpoint} takes no audits: upgrade the exporter there")
-    if status != http.client.OK:
-        raise NotPushed(f"the exporter refuses the outcome ({status}): {_said(answer)}")
+    if reply.status != http.client.OK:
+        raise NotPushed(f"the exporter refuses the outcome ({reply.status}): {_said(reply)}")
 
 
-def _post(endpoint: str, body: bytes, headers: Mapping[str, str]) -> tuple[int, bytes]:
-    connection = open_connection(endpoint)
-    connection.timeout = TIMEOUT_SECONDS
-    try:
-        connection.request(
-            "POST", AUDIT_PATH, body, {"Content-Type": "application/json", **headers}
-        )
-        response = connection.getresponse()
-        return response.status, response.read(LARGEST_ANSWER_BYTES)
-    finally:
-        connection.close()
-
-
-def _said(answer: bytes) -> str:
-    try:
-        return str(json.loads(answer)["error"])
-    except (ValueError, TypeError, KeyError):
-        return "it does not say why"
+def _said(reply: Reply) -> str:
+    return str(reply.json_object().get("error") or "it does not say why")

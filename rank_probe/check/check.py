@@ -10,11 +10,13 @@ from typing import Final
 
 from rank_probe.check.exporter import TIMEOUT_SECONDS, DryRunAnswer, dry_run
 from rank_probe.check.problem import CannotReport
+from rank_probe.check.torch_here import TorchHere, torch_here
 from rank_probe.check.unix_socket import SocketFile, look_at, require_writable
 from rank_probe.process import identity
 from rank_probe.process.identity import Identity
-from rank_probe.report.push import DEFAULT_ENDPOINT, socket_path
+from rank_probe.report.endpoint import DEFAULT_ENDPOINT, socket_path
 from rank_probe.version import __version__
+from rank_probe.wire.no_join import OFF, why_not_joined
 from rank_probe.wire.snapshot import Snapshot
 from rank_probe.wire.stages import OTHER, STAGES
 
@@ -38,6 +40,7 @@ class Checked:
     answer: DryRunAnswer | None
     problem: CannotReport | None
     warnings: tuple[str, ...]
+    torch: TorchHere | None = None
 
 
 def check(
@@ -92,6 +95,7 @@ def look(
         answer=answer,
         problem=problem,
         warnings=tuple(_warnings(known, answer, require_scrape)),
+        torch=torch_here(),
     )
 
 
@@ -146,11 +150,28 @@ def _require_scrape(answer: DryRunAnswer) -> None:
         raise CannotReport(nobody, may_pass=True)
 
 
+def _no_join(environment: Mapping[str, str], answer: DryRunAnswer | None) -> str:
+    """Return why the ranks of the job will not, or do not, compare their steps; empty if they may.
+
+    What their process group is made of shows once they run.
+    """
+    if environment.get("RANK_PROBE_JOIN") == "0":
+        return OFF
+    running = () if answer is None else answer.running or ()
+    mine = identity.job_id(environment)
+    return next((job.no_join for job in running if job.job_id == mine and job.no_join), "")
+
+
 def _warnings(
     environment: Mapping[str, str], answer: DryRunAnswer | None, require_scrape: bool
 ) -> Iterator[str]:
     if environment.get("RANK_PROBE") == "0":
         yield "RANK_PROBE=0 turns the probe off here: no rank will report"
+    if why := _no_join(environment, answer):
+        yield (
+            f"the ranks of job {identity.job_id(environment)!r} do not compare their steps: "
+            f"{why_not_joined(why)}; the exporter of each node compares its own ranks"
+        )
     if answer is None:
         return
     if answer.version != __version__:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rank_probe.check.problem import CannotReport
-from rank_probe.report.push import DEFAULT_ENDPOINT, Bearer, json_object, open_connection
+from rank_probe.report.endpoint import DEFAULT_ENDPOINT, NoEndpoint, Reply, ask
 from rank_probe.version import __version__
 from rank_probe.wire.snapshot import DRY_RUN_PATH, Snapshot
+from rank_probe.wire.text import printable
 
 # A busy exporter answers in milliseconds; a node that starts may take a little longer.
 TIMEOUT_SECONDS: Final = 2.0
-LARGEST_ANSWER_BYTES: Final = 2**20
 SERVER_CHARACTERS: Final = 64
 DESCRIPTION_PATH: Final = "/openapi.json"
 # The titles of the descriptions of its three listeners.
@@ -35,12 +35,14 @@ class LastScraper:
 class Running:
     """A job with *ranks* that push to the exporter now, on GPUs as far as known.
 
-    *job_id* is empty for a job of another user.
+    *job_id* is empty for a job of another user. *no_join* is why they do not compare their steps,
+    one of wire.no_join; empty if they do.
     """
 
     job_id: str
     ranks: int
     gpu_uuids: tuple[str, ...]
+    no_join: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +68,12 @@ class DryRunAnswer:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class _Reply:
-    status: int
-    server: str
-    content: dict[str, Any]
-
-
 def dry_run(endpoint: str, snapshot: Snapshot, environment: Mapping[str, str]) -> DryRunAnswer:
     """Return what the exporter at *endpoint* says; raises Problem if none answers."""
-    bearer = Bearer(environment.get("RANKSKEW_TOKEN_FILE", ""), endpoint)
-    bearer.read()
-    reply = _ask(endpoint, "POST", DRY_RUN_PATH, snapshot.to_json(), bearer.headers)
+    token_file = environment.get("RANKSKEW_TOKEN_FILE", "")
+    reply = _ask(endpoint, "POST", DRY_RUN_PATH, snapshot.to_json(), token_file)
     try:
-        return _understood(reply.content)  # Whatever its status, which is that of a push.
+        return _understood(reply.json_object())  # Whatever its status, which is that of a push.
     except (KeyError, TypeError, ValueError):
         raise _explain(endpoint, reply) from None
 
@@ -103,14 +97,19 @@ def _running(jobs: Sequence[Mapping[str, Any]] | None) -> tuple[Running, ...] | 
     if jobs is None:
         return None
     return tuple(
-        Running(str(job["job_id"]), int(job["ranks"]), tuple(map(str, job["gpu_uuids"])))
+        Running(
+            str(job["job_id"]),
+            int(job["ranks"]),
+            tuple(map(str, job["gpu_uuids"])),
+            str(job.get("no_join", "")),
+        )
         for job in jobs
     )
 
 
-def _explain(endpoint: str, reply: _Reply) -> CannotReport:
+def _explain(endpoint: str, reply: Reply) -> CannotReport:
     """Return the problem with a *reply* that is no answer to a dry run."""
-    said = reply.content.get("error")
+    said = reply.json_object().get("error")
     sentence = said.rstrip(".") if isinstance(said, str) else f"it answers {reply.status}"
     if reply.status == http.client.SERVICE_UNAVAILABLE and isinstance(said, str):
         return CannotReport(f"the exporter turns this rank away: {sentence}", may_pass=True)
@@ -129,7 +128,8 @@ def _explain(endpoint: str, reply: _Reply) -> CannotReport:
             f"{endpoint} is where the exporter serves {serves}, and no rank can report there: set "
             f"RANKSKEW_EXPORTER to its --ingest.socket, by default {DEFAULT_ENDPOINT}"
         )
-    server = f", and calls itself {reply.server}" if reply.server else ""
+    name = printable(reply.server, SERVER_CHARACTERS)
+    server = f", and calls itself {name}" if name else ""
     return CannotReport(
         f"what listens at {endpoint} is not an exporter: it answers {reply.status} to a rank's "
         f"snapshot{server}; set RANKSKEW_EXPORTER to where the exporter of this node listens"
@@ -139,7 +139,7 @@ def _explain(endpoint: str, reply: _Reply) -> CannotReport:
 def _description(endpoint: str) -> tuple[str, str]:
     """Return title and version of the API at *endpoint*, '' if it describes none."""
     try:
-        info = _ask(endpoint, "GET", DESCRIPTION_PATH).content.get("info")
+        info = _ask(endpoint, "GET", DESCRIPTION_PATH).json_object().get("info")
     except CannotReport:
         return "", ""
     return (
@@ -148,28 +148,21 @@ def _description(endpoint: str) -> tuple[str, str]:
 
 
 def _ask(
-    endpoint: str,
-    method: str,
-    path: str,
-    body: bytes | None = None,
-    headers: Mapping[str, str] | None = None,
-) -> _Reply:
+    endpoint: str, method: str, path: str, body: bytes | None = None, token_file: str = ""
+) -> Reply:
     try:
-        connection = open_connection(endpoint)
-    except ValueError as error:
-        raise CannotReport(str(error)) from error
-    connection.timeout = TIMEOUT_SECONDS
-    try:
-        connection.request(
-            method, path, body, {"Content-Type": "application/json", **(headers or {})}
+        return ask(
+            endpoint,
+            method,
+            path,
+            body,
+            token_file=token_file,
+            timeout_seconds=TIMEOUT_SECONDS,
         )
-        response = connection.getresponse()
-        server = _printable(response.headers.get("Server", ""))
-        return _Reply(response.status, server, json_object(response.read(LARGEST_ANSWER_BYTES)))
+    except NoEndpoint as error:
+        raise CannotReport(str(error)) from error
     except (OSError, OverflowError, ValueError, http.client.HTTPException) as error:
         raise _no_answer(endpoint, error) from error
-    finally:
-        connection.close()
 
 
 def _no_answer(endpoint: str, error: Exception) -> CannotReport:
@@ -189,8 +182,3 @@ def _no_answer(endpoint: str, error: Exception) -> CannotReport:
         why = os.strerror(number) if number > 0 else str(error.strerror or error)
         return CannotReport(f"{endpoint} does not answer: {why}", may_pass=True)
     return CannotReport(f"RANKSKEW_EXPORTER={endpoint} cannot be reached: {error}")
-
-
-def _printable(text: str) -> str:
-    cut = text[:SERVER_CHARACTERS]
-    return "".join(letter if letter.isprintable() else "?" for letter in cut)

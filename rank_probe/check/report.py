@@ -23,6 +23,7 @@ def as_json(found: Checked) -> str:
         "problem": None if found.problem is None else str(found.problem),
         "warnings": list(found.warnings),
         "probe": {"version": __version__},
+        "torch": found.torch and asdict(found.torch),
         "job": {"job_id": found.job_id, "source": found.job_source},
         "rank": found.rank and _rank(found),
         "endpoint": found.endpoint,
@@ -43,6 +44,8 @@ def as_json(found: Checked) -> str:
 
 def _lines(found: Checked) -> Iterator[str]:
     yield f"probe: rankskew {__version__}"
+    if found.torch is not None:
+        yield from (f"torch: {line}" for line in found.torch.lines())
     yield f"job: {found.job_id!r}, from {found.job_source}"
     if found.rank is None:
         yield "rank: not set in the environment (torchrun, SLURM and MPI set it)"

@@ -11,7 +11,7 @@ from rank_probe.check.problem import CannotReport
 from rank_probe.collectives.measurements.ending import CannotMeasure
 from rank_probe.collectives.measurements.world import World
 from rank_probe.process import identity
-from rank_probe.report.push import DEFAULT_ENDPOINT
+from rank_probe.report.endpoint import DEFAULT_ENDPOINT
 
 SAY_SO = "wait until it has ended, or measure beside it with --beside-a-job"
 # Named in one sentence.

@@ -16,6 +16,11 @@ class _Last(threading.local):
 _last: Final = _Last()
 
 
+def has_waited() -> None:
+    """Note that this thread has just waited for something else, so others had the interpreter."""
+    _last.at = time.perf_counter()
+
+
 def give_way() -> None:
     """Let a waiting thread have the interpreter, if this one has worked for WORK_SECONDS.
 

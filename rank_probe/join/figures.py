@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from rank_probe.join.ring import digest
-from rank_probe.join.store import Store
+from rank_probe.join.store import Store, figures_key, peers_key
 from rank_probe.judge.late_stage import late_stage
 from rank_probe.wire.figures import FIGURES
 
@@ -30,16 +30,6 @@ NAN: Final = float("nan")
 LARGEST: Final = 1e15
 # Per figure: lower third, median, upper third.
 OF_PEERS: Final = 3
-
-
-def figures_key(rank: int) -> str:
-    """Return the key of *rank*'s own figures."""
-    return f"figures/{rank}"
-
-
-def peers_key(group: int) -> str:
-    """Return the key of the figures of the peer group with the digest *group*."""
-    return f"peers/{group:x}"
 
 
 def known_figures(said: object) -> dict[str, float]:
@@ -91,6 +81,7 @@ class OwnFigures:
         self._store = store
         self._rank = rank
         self._told: dict[str, float] | None = None
+        self._posted: dict[str, float] | None = None
         self._posted_at: float | None = None
         self._is_empty = True
         self.peers: dict[str, list[float]] = {}
@@ -98,6 +89,11 @@ class OwnFigures:
     def tell(self, figures: dict[str, float]) -> None:
         """Post *figures* soon."""
         self._told = figures
+
+    def move(self, store: Store) -> None:
+        """Post to *store* from now on, what was posted last to begin with."""
+        self._store, self._told = store, self._told or self._posted
+        self._posted_at, self._is_empty, self.peers = None, True, {}
 
     def post(self, group: str, now: float) -> None:
         """Post what was told since the last time.
@@ -108,6 +104,7 @@ class OwnFigures:
         since = math.inf if self._posted_at is None else now - self._posted_at
         if self._told and (self._is_empty or since >= POST_SECONDS - EARLY_SECONDS):
             figures, self._told = self._told, None
+            self._posted = figures
         elif self._posted_at is None or (since > STALE_SECONDS and not self._is_empty):
             figures = {}
         else:

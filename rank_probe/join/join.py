@@ -11,11 +11,11 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from rank_probe.guest.guard import never_raise
 from rank_probe.join.figures import known_figures
-from rank_probe.join.result import counters
+from rank_probe.join.result import JoinResult, added, counters
 from rank_probe.join.rounds import PlaceInJob, Rounds
 from rank_probe.join.store import Store
 from rank_probe.measure.steps import Steps
@@ -34,11 +34,134 @@ STUCK_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 5.0
 
 
-class Join:
-    """This rank's part in the join, in its own daemon thread; at most one per process.
+class GroupToJoin(NamedTuple):
+    """A process group: what opens its store, this rank's *place* in it, and what it compares.
 
-    It ends for good, quietly, at the first failure of the store. Then the counters stand still, the
-    coverage is 0 and there is no verdict. *on_news* is called when the verdict names other ranks.
+    *who* returns the current peer group, *steps_before* is how many of the *steps* this process had
+    counted when the group was formed. *work* counts the tokens, or else the samples, of this
+    rank's batches.
+    """
+
+    connect: Callable[[], Store]
+    place: PlaceInJob
+    steps: Steps
+    who: Callable[[], Identity | None]
+    steps_before: int = 0
+    work: Callable[[], float] = float
+
+
+class Membership:
+    """This rank's part in the join of one process group, in a daemon thread of its own.
+
+    It ends for good, quietly, at the first failure of the store. *on_news* is called when the
+    verdict names other ranks.
+    """
+
+    def __init__(
+        self, on_news: Callable[[], None], now: Callable[[], float], told: dict[str, float]
+    ) -> None:
+        self._on_news = on_news
+        self._now = now
+        self._stop = threading.Event()
+        self._beat = now()
+        self._random = random.Random()  # The global one is the user's.
+        self._has_failed = False
+        self.thread: threading.Thread | None = None
+        self.rounds: Rounds | None = None
+        self.told = told
+
+    def begin(self, group: GroupToJoin) -> None:
+        """See Join.begin."""
+        self.thread = threading.Thread(
+            target=never_raise(self._run), args=(group,), name="rank_probe_join", daemon=True
+        )
+        self.thread.start()
+
+    def end(self) -> None:
+        """Stop soon, and delete this rank's keys from the store."""
+        self._stop.set()
+
+    def wait(self, seconds: float) -> None:
+        """Wait for the end, at most so many *seconds*."""
+        if self.thread is not None:
+            self.thread.join(seconds)
+
+    def is_running(self) -> bool:
+        """Whether it has not ended."""
+        return self.thread is not None and self.thread.is_alive()
+
+    def tell(self, figures: dict[str, float]) -> None:
+        """Post *figures* for the peers."""
+        self.told = figures
+        if (rounds := self.rounds) is not None:
+            rounds.figures.tell(figures)
+
+    def is_stuck(self) -> bool:
+        """Whether the store has failed, or has not answered for long."""
+        return self._has_failed or self._now() - self._beat > STUCK_SECONDS
+
+    def _run(self, group: GroupToJoin) -> None:
+        kept = group.steps.keep()
+        try:
+            store = group.connect()
+            if not group.steps_before:
+                kept.take()  # The first round should have one period's steps.
+            rounds = Rounds(
+                store,
+                group.place,
+                kept,
+                group.who,
+                self._stop,
+                steps_before=group.steps_before,
+                work=group.work,
+            )
+            self._take_rounds(rounds, group.place)
+        except RuntimeError as error:
+            log.info("rank_probe stops joining steps: %s", error)
+        finally:
+            group.steps.forget(kept)
+            if not self._stop.is_set():
+                self._has_failed = True
+
+    def _take_rounds(self, rounds: Rounds, place: PlaceInJob) -> None:
+        rounds.enter()  # The keys of a killed attempt may still be there.
+        self._beat = self._now()
+        self.rounds = rounds
+        if self.told:
+            rounds.figures.tell(self.told)
+        while not self._stop.wait(place.period_seconds * self._random.uniform(*JITTER)):
+            before = _named(rounds.verdict)
+            rounds.run(self._now())
+            self._beat = self._now()
+            if _named(rounds.verdict) != before:
+                self._on_news()
+        rounds.take_back()
+
+
+class _State(NamedTuple):
+    """The counters of the groups before, and the part in the current one; None without any."""
+
+    earlier: JoinResult | None = None
+    joined_earlier: bool = False
+    current: Membership | None = None
+
+    @property
+    def has_joined(self) -> bool:
+        """Whether this process has ever reached a store."""
+        return self.joined_earlier or bool(self.current and self.current.rounds)
+
+    @property
+    def result(self) -> JoinResult | None:
+        """Return the counters since this process joined first."""
+        rounds = None if self.current is None else self.current.rounds
+        return added(self.earlier, None if rounds is None else rounds.result)
+
+
+class Join:
+    """This rank's part in the join: in one process group after another, each from its step 1 on.
+
+    Where the store fails, counters stand still, the coverage is 0 and there is no verdict, until
+    the group is formed anew. *on_news* is called when the verdict names other ranks.
     """
 
     def __init__(
@@ -49,51 +172,55 @@ class Join:
     ) -> None:
         self._on_news = on_news
         self._now = now
-        self._is_over = environment.get("RANK_PROBE_JOIN") == "0"
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._rounds: Rounds | None = None
-        self._beat = now()
-        self._random = random.Random()  # The global one is the user's.
+        self.is_off = environment.get("RANK_PROBE_JOIN") == "0"
+        self._has_given_up = False
+        self._state = _State()  # Replaced as a whole: other threads read it.
+        self._ended: list[Membership] = []
         self._told: dict[str, float] = {}
+        self.obstacle = ""  # why the group cannot be joined, one of wire.no_join
 
-    def begin(
-        self,
-        connect: Callable[[], Store],
-        place: PlaceInJob,
-        steps: Steps,
-        who: Callable[[], Identity | None],
-    ) -> None:
-        """Start to join *steps*, through the store that *connect* opens; for the training thread.
-
-        *who* returns the current peer group.
-        """
-        if self._is_over or self._thread is not None:
+    def begin(self, group: GroupToJoin) -> None:
+        """Start to join the steps of *group*, unless it is joined; for the training thread."""
+        if self.is_off or self._has_given_up or self._state.current is not None:
             return
-        run = never_raise(self._run)
-        self._thread = threading.Thread(
-            target=run, args=(connect, place, steps, who), name="rank_probe_join", daemon=True
-        )
-        self._thread.start()
+        current = Membership(self._on_news, self._now, self._told)
+        self._state = self._state._replace(current=current)
+        current.begin(group)
+
+    def group_is_gone(self) -> None:
+        """Take part no more; never waits. What was found is told until there is another group."""
+        if (current := self._state.current) is not None:
+            current.end()
+
+    def group_is_new(self) -> None:
+        """Forget the verdict on the group before; another one may be joined."""
+        self.group_is_gone()
+        state, self._has_given_up, self.obstacle = self._state, False, ""
+        self._state = _State(state.result, state.has_joined)
+        self._ended = [each for each in self._ended if each.is_running()]
+        if state.current is not None:
+            self._ended.append(state.current)
 
     def give_up(self) -> None:
         """Stop joining: from now on this rank's step numbers differ from its peers'."""
-        self._is_over = True
-        self._stop.set()
+        self._has_given_up = True
+        self.group_is_gone()
 
     def stop(self) -> None:
         """End, and delete this rank's keys from the store; waits a little for a slow store."""
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(STOP_SECONDS)
+        self.group_is_gone()
+        current = self._state.current
+        until = time.monotonic() + STOP_SECONDS
+        for each in [*self._ended, *([current] if current else [])]:
+            each.wait(max(until - time.monotonic(), 0.0))
 
     def tell(self, figures: object) -> None:
         """Tell the peers this rank's *figures*, as its exporter said them; None: nothing new."""
         if figures is None or not (told := known_figures(figures)):
             return
         self._told = told
-        if (rounds := self._rounds) is not None:
-            rounds.figures.tell(told)
+        if (current := self._state.current) is not None:
+            current.tell(told)
 
     def snapshot_fields(self, stages: Iterable[str]) -> dict[str, Any]:
         """Return the join's fields of a Snapshot; empty if no join has begun.
@@ -101,71 +228,40 @@ class Join:
         *stages* are those that occurred on this rank. Each has its counters from the first step on;
         otherwise their first increase would be lost.
         """
-        rounds = self._rounds
-        if rounds is None:
-            return {}
-        own = counters(rounds.result, stages)
-        now = self._now()
-        if self._is_stuck(now):
+        state = self._state
+        current = state.current
+        rounds = None if current is None else current.rounds
+        obstacle = {"no_join": self.obstacle} if self.obstacle else {}
+        if current is None or rounds is None:
+            return obstacle | (counters(state.earlier, stages) if state.has_joined else {})
+        own = counters(state.result, stages)
+        if self._has_given_up or current.is_stuck():
             return {**own, "join_coverage": 0.0}
         return {
             **own,
             "join_coverage": rounds.coverage.ratio,
             "verdict": rounds.verdict,
-            "verdict_age_seconds": None if rounds.verdict is None else now - rounds.verdict_at,
+            "verdict_age_seconds": (
+                None if rounds.verdict is None else self._now() - rounds.verdict_at
+            ),
             "peer_figures": rounds.figures.peers,
         }
 
     @property
     def verdict(self) -> dict[str, Any] | None:
         """Return the last verdict, in the format of judge.verdict; None without a join."""
-        rounds = self._rounds
-        return None if rounds is None or self._is_stuck(self._now()) else rounds.verdict
+        current = self._state.current
+        if current is None or current.rounds is None:
+            return None
+        return None if self._has_given_up or current.is_stuck() else current.rounds.verdict
 
     @property
     def speaks(self) -> bool:
         """Whether its verdict rests on nearly all steps."""
-        rounds = self._rounds
-        if self._is_over or rounds is None or rounds.verdict is None:
+        current = self._state.current
+        if self.verdict is None or current is None or current.rounds is None:
             return False
-        return (rounds.coverage.ratio or 0.0) >= ENOUGH_COVERAGE
-
-    def _is_stuck(self, now: float) -> bool:
-        return self._is_over or now - self._beat > STUCK_SECONDS
-
-    def _run(
-        self,
-        connect: Callable[[], Store],
-        place: PlaceInJob,
-        steps: Steps,
-        who: Callable[[], Identity | None],
-    ) -> None:
-        try:
-            store = connect()
-            kept = steps.keep()  # Not earlier: the first round should have one period's steps.
-            try:
-                self._take_rounds(Rounds(store, place, kept, who, self._stop), place)
-            finally:
-                steps.forget(kept)
-        except RuntimeError as error:
-            log.info("rank_probe stops joining steps: %s", error)
-        finally:
-            if not self._stop.is_set():
-                self._is_over = True
-
-    def _take_rounds(self, rounds: "Rounds", place: PlaceInJob) -> None:
-        rounds.take_back()  # The keys of a killed attempt may still be there.
-        self._beat = self._now()
-        self._rounds = rounds
-        if self._told:
-            rounds.figures.tell(self._told)
-        while not self._stop.wait(place.period_seconds * self._random.uniform(*JITTER)):
-            before = _named(rounds.verdict)
-            rounds.run(self._now())
-            self._beat = self._now()
-            if _named(rounds.verdict) != before:
-                self._on_news()
-        rounds.take_back()
+        return (current.rounds.coverage.ratio or 0.0) >= ENOUGH_COVERAGE
 
 
 def _named(verdict: Mapping[str, Any] | None) -> list[tuple[int, str]]:

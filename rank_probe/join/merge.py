@@ -28,10 +28,13 @@ class Merger:
         self._parties: tuple[object, ...] = ()
         self._members: list[Tensor] = []
 
-    def judge(self, aligned: Aligned, names: Mapping[int, str], now: float) -> Verdict:
+    def judge(
+        self, aligned: Aligned, names: Mapping[int, str], now: float, work: float = 0.0
+    ) -> Verdict:
         """Add the steps of *aligned*, at least one, and return the verdict after them.
 
-        *names* [digest] are the peer groups' names; *now* is in seconds of one clock.
+        *names* [digest] are the peer groups' names; *now* is in seconds of one clock; *work* counts
+        what a rank was given so far.
         """
         self._seat(aligned, names)
         give_way()
@@ -43,9 +46,11 @@ class Merger:
         warm = min(max(WARMUP_STEPS - self._steps, 0), len(ends))
         self._steps += len(ends)
         pieces = [range(warm), range(warm, len(ends))]
-        return [self._judged(aligned, piece, ends) for piece in pieces if piece][-1]
+        return [self._judged(aligned, piece, ends, work) for piece in pieces if piece][-1]
 
-    def _judged(self, aligned: Aligned, piece: range, ends: Sequence[float]) -> Verdict:
+    def _judged(
+        self, aligned: Aligned, piece: range, ends: Sequence[float], work: float
+    ) -> Verdict:
         part = aligned.microseconds[piece.start : piece.stop]
         numbers = aligned.steps[piece.start : piece.stop]
         _, ranks, stages = part.shape
@@ -69,6 +74,7 @@ class Merger:
             leaders,
             step=numbers[-1],
             absent=self._world_size - ranks,
+            work=work,
         )
 
     def _seat(self, aligned: Aligned, names: Mapping[int, str]) -> None:

@@ -18,11 +18,9 @@ from rank_probe.join.figures import (
     NAN,
     OF_PEERS,
     POST_SECONDS,
-    figures_key,
     pack,
-    peers_key,
 )
-from rank_probe.join.store import Store, batches, own_arithmetic
+from rank_probe.join.store import Store, batches, figures_key, own_arithmetic, peers_key
 from rank_probe.judge.late_stage import NAMED
 from rank_probe.judge.verdict import Verdict
 from rank_probe.wire.figures import FIGURES

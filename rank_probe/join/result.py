@@ -1,6 +1,7 @@
 """The join's result for one rank: everything that this rank has caused so far."""
 
 from collections.abc import Iterable
+from operator import add
 from typing import Any, Final, NamedTuple
 
 from rank_probe.wire.stages import STAGES, SYNC
@@ -44,6 +45,19 @@ def read_result(message: bytes) -> JoinResult | None:
         group_wait_seconds=values[GROUP_WAIT],
         paced_steps=tuple(map(int, values[PACED:CAUSED])),
         wait_caused_seconds=tuple(values[CAUSED:]),
+    )
+
+
+def added(before: JoinResult | None, now: JoinResult | None) -> JoinResult | None:
+    """Return *now*, a result for the same process in a later group, with the counters *before*."""
+    if before is None or now is None:
+        return before if now is None else now
+    return now._replace(
+        groups=max(before.groups, now.groups),  # A counter that has begun goes on.
+        joined_seconds=before.joined_seconds + now.joined_seconds,
+        group_wait_seconds=before.group_wait_seconds + now.group_wait_seconds,
+        paced_steps=tuple(map(add, before.paced_steps, now.paced_steps)),
+        wait_caused_seconds=tuple(map(add, before.wait_caused_seconds, now.wait_caused_seconds)),
     )
 
 

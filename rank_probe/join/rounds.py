@@ -9,11 +9,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rank_probe.guest.yielding import give_way
 from rank_probe.join.coverage import JoinCoverage
-from rank_probe.join.figures import OwnFigures, figures_key
+from rank_probe.join.figures import OwnFigures
 from rank_probe.join.result import JoinResult, read_result
 from rank_probe.join.ring import StepRing, digest
-from rank_probe.join.store import BATCH, PAUSE_SECONDS, Store, batches, own_arithmetic
-from rank_probe.measure.vectors import Vectors
+from rank_probe.join.store import (
+    BATCH,
+    PAUSE_SECONDS,
+    VERDICT_KEY,
+    Lives,
+    Store,
+    batches,
+    figures_key,
+    group_key,
+    own_arithmetic,
+    result_key,
+    steps_key,
+)
+from rank_probe.measure.vectors import StepVector, Vectors
 from rank_probe.process.identity import Identity
 
 if TYPE_CHECKING:
@@ -31,8 +43,6 @@ PERIODS: tuple[tuple[int, float], ...] = (
 # A rank that has not posted after this many rounds of rank 0, such as an evaluator, is left out;
 # rank 0 looks for it again from time to time.
 PATIENT_ROUNDS: Final = 10
-
-VERDICT_KEY: Final = "verdict"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +62,10 @@ class Rounds:
     """The repeated work of the join's thread; *result* and *verdict* are the last ones read.
 
     *verdict* is in the format of judge.verdict, read at *verdict_at* by the rounds' clock.
+
+    *kept* are the steps of a rank that had counted *steps_before* when the group was formed. They
+    are numbered from 1 in each group, or a rank that is new in it would have other numbers. *work*
+    counts what this rank was given: tokens or samples.
     """
 
     def __init__(
@@ -61,66 +75,96 @@ class Rounds:
         kept: Vectors,
         who: Callable[[], Identity | None],
         stop: threading.Event,
+        steps_before: int = 0,
+        work: Callable[[], float] = float,
     ) -> None:
-        self._store = store
         self._place = place
+        self._work = work
         self._kept = kept
         self._who = who
+        self._stop = stop
+        self._steps_before = steps_before
+        # Otherwise it may never step in this group: see PATIENT_ROUNDS.
+        self._takes_part = not steps_before
+        self._lives = Lives(store, place.rank, place.world_size, stop)
+        self._keys = store
         self._ring = StepRing(place.period_seconds)
         self._node = digest(os.uname().nodename)
         self._group = ""
-        self._rank_zero = RankZero(store, place, stop) if place.rank == 0 else None
-        self._verdict_message = b""
+        self._rank_zero: RankZero | None = None
+        self._result_message = self._verdict_message = b""
         self.coverage = JoinCoverage(place.period_seconds)
         self.figures = OwnFigures(store, place.rank)
         self.result: JoinResult | None = None
         self.verdict: dict[str, Any] | None = None
         self.verdict_at = 0.0
 
+    def enter(self) -> None:
+        """Take part in the life of the group that rank 0 began last, if any; rank 0 begins it."""
+        if self._lives.enter():
+            self._keys, self._group = self._lives.keys, ""
+            self.figures.move(self._keys)
+            if self._place.rank == 0:
+                self._rank_zero = RankZero(self._keys, self._place, self._stop)
+
     def run(self, now: float) -> None:
         """Post, merge if this is rank 0, and read; raises RuntimeError if the store fails."""
         me = self._who()
         if me is None:
             return
-        vectors = self._kept.take()
+        vectors = self._numbered(self._kept.take())
         give_way()
-        self.coverage.offer(self._ring.take(vectors, now), now)
+        offered = self._ring.take(vectors, now)
+        self.coverage.offer(offered, now)
         give_way()
+        self._takes_part = self._takes_part or bool(offered)
+        if self._lives.life is None:
+            self.enter()
+        if self._lives.life is None or not self._takes_part:
+            return
         self.figures.post(me.peer_group, now)  # Before its steps: rank 0 looks for both then.
         give_way()
         self._post(me.peer_group)
         give_way()
         if self._rank_zero is not None:
-            self._rank_zero.run([offer.step for offer in self._ring.offers], self._ring.stride, now)
+            offers = [offer.step for offer in self._ring.offers]
+            self._rank_zero.run(offers, self._ring.stride, now, self._work())
             give_way()
-        self._read(now)
+        if not self._read(now):
+            self.enter()  # Nobody merges here any more if it is a life that is over.
         give_way()
         self.figures.read(me.peer_group, self.verdict)
 
     def take_back(self) -> None:
         """Delete this rank's keys; rank 0 also deletes those that it wrote for ranks that left."""
-        own = self._place.rank
-        self._store.delete_key(_steps_key(own))
-        self._store.delete_key(_result_key(own))
-        self.figures.take_back()
         if self._rank_zero is not None:
             self._rank_zero.take_back()
+        self._lives.take_back()
+
+    def _numbered(self, vectors: Sequence[StepVector]) -> Sequence[StepVector]:
+        before = self._steps_before
+        if not before:
+            return vectors
+        return [each._replace(step=each.step - before) for each in vectors if each.step > before]
 
     def _post(self, group: str) -> None:
         if group != self._group:
-            self._store.set(_group_key(digest(group)), group.encode())
+            self._keys.set(group_key(digest(group)), group.encode())
             self._group = group
             give_way()
         message = self._ring.message(self._place.world_size, digest(group), self._node)
         give_way()
-        self._store.set(_steps_key(self._place.rank), message)
+        self._keys.set(steps_key(self._place.rank), message)
 
-    def _read(self, now: float) -> None:
-        keys = [_result_key(self._place.rank), VERDICT_KEY]
-        if self._store.check(keys):
+    def _read(self, now: float) -> bool:
+        """Read what rank 0 tells; return whether that is news."""
+        keys = [result_key(self._place.rank), VERDICT_KEY]
+        is_news = False
+        if self._keys.check(keys):
             give_way()
-            result, verdict = self._store.multi_get(keys)
+            result, verdict = self._keys.multi_get(keys)
             give_way()
+            is_news, self._result_message = result != self._result_message, result
             self.result = read_result(result) or self.result
             give_way()
             if verdict != self._verdict_message:
@@ -133,6 +177,7 @@ class Rounds:
         self.coverage.joined(
             result_now.steps if result_now else 0, result_now.last_step if result_now else 0, now
         )
+        return is_news
 
 
 class RankZero:
@@ -148,8 +193,11 @@ class RankZero:
         self._merger: Merger | None = None
         self._peer_figures: PeerFigures | None = None
 
-    def run(self, offered: Sequence[int], stride: int, now: float) -> None:
-        """Merge and judge those of the *offered* steps that all ranks have posted."""
+    def run(self, offered: Sequence[int], stride: int, now: float, work: float) -> None:
+        """Merge and judge those of the *offered* steps that all ranks have posted.
+
+        *work* counts what this rank was given so far.
+        """
         merger = self._merger or self._begin()
         self._rounds += 1
         if self._rounds % PATIENT_ROUNDS == 0:
@@ -162,7 +210,7 @@ class RankZero:
         give_way()
         self._learn_names(aligned)
         with own_arithmetic():
-            verdict = merger.judge(aligned, self._names, now)
+            verdict = merger.judge(aligned, self._names, now, work)
             give_way()
             messages = merger.totals.messages(stride)
         give_way()
@@ -174,17 +222,17 @@ class RankZero:
 
     def take_back(self) -> None:
         """Delete the common keys, and those written for ranks that left."""
-        for key in (VERDICT_KEY, *map(_group_key, self._names)):
+        for key in (VERDICT_KEY, *map(group_key, self._names)):
             self._store.delete_key(key)
         if self._peer_figures is not None:
             self._peer_figures.take_back()
         if self._merger is None:
             return
         for ranks in batches(range(self._place.world_size)):
-            if not self._store.check([_steps_key(rank) for rank in ranks]):
+            if not self._store.check([steps_key(rank) for rank in ranks]):
                 for rank in ranks:
-                    if not self._store.check([_steps_key(rank)]):
-                        self._store.delete_key(_result_key(rank))
+                    if not self._store.check([steps_key(rank)]):
+                        self._store.delete_key(result_key(rank))
                         self._store.delete_key(figures_key(rank))
 
     def _begin(self) -> "Merger":
@@ -202,10 +250,10 @@ class RankZero:
         """Return the ranks that have posted."""
         present: list[int] = []
         for ranks in batches(range(self._place.world_size)):
-            if self._store.check([_steps_key(rank) for rank in ranks]):
+            if self._store.check([steps_key(rank) for rank in ranks]):
                 present += ranks
             else:
-                present += [rank for rank in ranks if self._store.check([_steps_key(rank)])]
+                present += [rank for rank in ranks if self._store.check([steps_key(rank)])]
         return present
 
     def _aligned(self, candidates: Sequence[int]) -> "Aligned | None":
@@ -216,7 +264,7 @@ class RankZero:
             alignment = Alignment(candidates, self._ranks, self._place.world_size)
         give_way()
         for ranks in batches(self._ranks):
-            keys = [_steps_key(rank) for rank in ranks]
+            keys = [steps_key(rank) for rank in ranks]
             if not self._store.check(keys):
                 return None
             give_way()
@@ -232,29 +280,17 @@ class RankZero:
 
     def _learn_names(self, aligned: "Aligned") -> None:
         for each in set(aligned.groups.tolist()) - self._names.keys():
-            if self._store.check([_group_key(each)]):
-                self._names[each] = self._store.multi_get([_group_key(each)])[0].decode()
+            if self._store.check([group_key(each)]):
+                self._names[each] = self._store.multi_get([group_key(each)])[0].decode()
 
     def _tell(self, messages: Sequence[bytes], verdict: bytes) -> None:
         self._store.set(VERDICT_KEY, verdict)
         give_way()
         for ranks in batches(self._ranks):
-            keys = [_result_key(rank) for rank in ranks]
+            keys = [result_key(rank) for rank in ranks]
             self._store.multi_set(keys, [messages[rank] for rank in ranks])
             self._stop.wait(self._pause_seconds)
 
     @property
     def _pause_seconds(self) -> float:
         return PAUSE_SECONDS if self._place.world_size > BATCH else 0.0
-
-
-def _steps_key(rank: int) -> str:
-    return f"steps/{rank}"
-
-
-def _result_key(rank: int) -> str:
-    return f"result/{rank}"
-
-
-def _group_key(group: int) -> str:
-    return f"group/{group:x}"

@@ -1,13 +1,43 @@
 """The store that the join speaks through, and how it takes turns with training there."""
 
+import os
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 # Keys per call to the store, and the pause between calls: rank 0's other threads wait for the
 # interpreter during a call, and must not make any single step late.
 BATCH: Final = 256
 PAUSE_SECONDS: Final = 0.002
+
+LIFE_KEY: Final = "life"
+VERDICT_KEY: Final = "verdict"
+
+
+def steps_key(rank: int) -> str:
+    """Return the key of the steps that *rank* has posted."""
+    return f"steps/{rank}"
+
+
+def result_key(rank: int) -> str:
+    """Return the key of rank 0's result for *rank*."""
+    return f"result/{rank}"
+
+
+def figures_key(rank: int) -> str:
+    """Return the key of *rank*'s own figures."""
+    return f"figures/{rank}"
+
+
+def group_key(group: int) -> str:
+    """Return the key of the name of the peer group with the digest *group*."""
+    return f"group/{group:x}"
+
+
+def peers_key(group: int) -> str:
+    """Return the key of the figures of the peer group with the digest *group*."""
+    return f"peers/{group:x}"
 
 
 class Store(Protocol):
@@ -27,6 +57,108 @@ class Store(Protocol):
 
     def delete_key(self, key: str) -> bool:
         """Delete *key* if it is there."""
+
+
+class Life(NamedTuple):
+    """One life of a process group, of so many *ranks*, and the one before it on the same store."""
+
+    name: str
+    ranks: int
+    before: str = ""
+    ranks_before: int = 0
+
+
+class KeysOfLife:
+    """The keys of one life in a *store*; a Store."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self._store = store
+        self._name = name
+
+    def set(self, key: str, value: bytes) -> None:
+        """See Store."""
+        self._store.set(f"{self._name}/{key}", value)
+
+    def check(self, keys: Sequence[str]) -> bool:
+        """See Store."""
+        return self._store.check(self._own(keys))
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        """See Store."""
+        return self._store.multi_get(self._own(keys))
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[bytes]) -> None:
+        """See Store."""
+        self._store.multi_set(self._own(keys), values)
+
+    def delete_key(self, key: str) -> bool:
+        """See Store."""
+        return self._store.delete_key(f"{self._name}/{key}")
+
+    def _own(self, keys: Sequence[str]) -> list[str]:
+        return [f"{self._name}/{key}" for key in keys]
+
+
+class Lives:
+    """The lives of a process group on *store*, each with keys of its own; for one thread.
+
+    A group may be formed anew where there still are keys of ranks that were killed, and of ranks
+    that have not noticed yet. Rank 0 begins a life and tells its name in one key, which is always
+    that of the life begun last.
+    """
+
+    def __init__(self, store: Store, rank: int, ranks: int, stop: threading.Event) -> None:
+        self._store = store
+        self._rank = rank
+        self._ranks = ranks
+        self._stop = stop
+        self.life: Life | None = None
+        self.keys: Store = store
+
+    def enter(self) -> bool:
+        """Enter the life begun last; rank 0 begins one. Return whether it is another one now."""
+        if self._rank == 0 and self.life is not None:
+            return False
+        told = self._told()
+        if self._rank == 0:
+            before = ("", 0) if told is None else (told.name, told.ranks)
+            told = Life(os.urandom(8).hex(), self._ranks, *before)
+            self._store.set(LIFE_KEY, " ".join(map(str, told)).encode())
+        if told is None or told == self.life:
+            return False
+        self.life, self.keys = told, KeysOfLife(self._store, told.name)
+        # What was left by a rank of this number: in the life before, or in this one if it is over.
+        self._forget(self.keys, [self._rank])
+        if told.before:
+            ranks = [self._rank]
+            if self._rank == 0:
+                ranks += range(self._ranks, told.ranks_before)
+            self._forget(KeysOfLife(self._store, told.before), ranks)
+        return True
+
+    def take_back(self) -> None:
+        """Delete this rank's keys; rank 0 also that of its life, unless another has begun."""
+        if self.life is None:
+            return
+        self._forget(self.keys, [self._rank])
+        if self._rank == 0 and self._told() == self.life:
+            self._store.delete_key(LIFE_KEY)
+
+    def _told(self) -> Life | None:
+        if not self._store.check([LIFE_KEY]):
+            return None
+        said = self._store.multi_get([LIFE_KEY])[0].decode(errors="replace").split(" ")
+        if len(said) != len(Life._fields) or not (said[1].isdecimal() and said[3].isdecimal()):
+            return None
+        return Life(said[0], int(said[1]), said[2], int(said[3]))
+
+    def _forget(self, keys: Store, ranks: Sequence[int]) -> None:
+        for some in batches(ranks):
+            for rank in some:
+                for key in (steps_key(rank), result_key(rank), figures_key(rank)):
+                    keys.delete_key(key)
+            if len(ranks) > BATCH and self._stop.wait(PAUSE_SECONDS):
+                return
 
 
 def batches(ranks: Sequence[int]) -> Iterator[Sequence[int]]:

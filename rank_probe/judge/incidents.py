@@ -1,12 +1,12 @@
 """Incidents: the ranks that are late step after step, each from its onset to its end."""
 
 import math
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from rank_probe.judge.evidence import LEAVE_RATIO, WindowEvidence, seen_in
+from rank_probe.judge.nodes import Nodes
 from rank_probe.judge.verdict import MILD, NODE, PERSISTENT, UNSYNCED, Late
 from rank_probe.judge.windows import (
     LEAST_STEPS,
@@ -38,8 +38,8 @@ LEAVE_ERRORS: Final = 4.5
 SURE_ERRORS: Final = 10.0
 # Steps and seconds after which a large jump is reported, if none of the steps is as before.
 JUMP_RATIO, JUMP_STEPS, JUMP_SECONDS = 0.15, 8, 5.0
-# Share of a node's ranks that must be late for the node to be named.
-NODE_SHARE: Final = 0.6
+# So many steps are enough to see that what was late in `other` is late in `data` now.
+RENAMED_STEPS: Final = 3
 # Stages with a smaller share of a rank's cost are not reported.
 STAGE_SHARE: Final = 0.1
 
@@ -56,6 +56,7 @@ class Incident:
     confidence: float
     stage: str = ""
     ratio: float = 0.0
+    is_renamed: bool = False
 
 
 class Incidents:
@@ -64,6 +65,7 @@ class Incidents:
     def __init__(self, reduction: Reduction, history: MarkHistory) -> None:
         self._reduction = reduction
         self._history = history
+        self._nodes = Nodes(reduction)
         self._incidents: dict[int, Incident] = {}
         self._over: dict[int, float] = {}
 
@@ -85,6 +87,7 @@ class Incidents:
         Ranks that are known to be *pausing* are also late in the mean.
         """
         self._enter(windows, pausing, synced=synced)
+        self._enter_with_their_node(windows)
         self._leave(windows)
         return self._late(end)
 
@@ -105,6 +108,25 @@ class Incidents:
                 incident = self._jumped(seen)
             if incident is not None and (known is None or incident.kind != MILD):
                 self._incidents[incident.rank] = incident
+
+    def _enter_with_their_node(self, windows: Sequence[Window]) -> None:
+        """Name the ranks that share the excess of a late node, each too little to be sure alone."""
+        nodes = self._reduction.nodes
+        late = {nodes[each.rank]: each for each in self._incidents.values() if each.kind == NODE}
+        if not late:
+            return
+        now = next((each for each in windows if each.elapsed >= SHORT_SECONDS), windows[0])
+        shared = self._nodes.shared(now)
+        for seen in seen_in([now]):
+            rank = seen.standing.rank
+            node = nodes.get(rank, -1)
+            if node in shared and node in late and rank not in self._incidents:
+                first = late[node]
+                is_shared = seen.excess > max(shared[node], LEAVE_RATIO) / 2
+                if is_shared and now.begin.at >= first.onset.at:
+                    self._incidents[rank] = replace(
+                        first, rank=rank, group=seen.group.name, stage="", ratio=0.0
+                    )
 
     def _synced(self, seen: WindowEvidence) -> Incident | None:
         level = seen.level_score()
@@ -182,19 +204,21 @@ class Incidents:
     # ---- How late, until when ------------------------------------------------------------------
 
     def _leave(self, windows: Sequence[Window]) -> None:
-        for seen in seen_in(windows):
-            incident = self._incidents.get(seen.standing.rank)
-            # Only a window within the incident can show its end, and a short one cannot.
-            if incident is None or seen.window.elapsed < SHORT_SECONDS or not incident.ratio:
-                continue
-            if seen.window.begin.at < incident.onset.at:
-                continue
-            excess = seen.excess - incident.reference
-            leave = LEAVE_RATIO if incident.kind != MILD else LEAVE_RATIO / 2
-            drop = LEAVE_ERRORS * seen.error
-            if excess < leave and incident.ratio - excess > drop:
-                del self._incidents[incident.rank]
-                self._over[incident.rank] = seen.window.begin.at
+        # Only a window within the incident can show its end, and a short one cannot.
+        for window in (each for each in windows if each.elapsed >= SHORT_SECONDS):
+            shared = self._nodes.shared(window)
+            for seen in seen_in([window]):
+                incident = self._incidents.get(seen.standing.rank)
+                if incident is None or not incident.ratio or window.begin.at < incident.onset.at:
+                    continue
+                excess = seen.excess - incident.reference
+                leave = LEAVE_RATIO if incident.kind != MILD else LEAVE_RATIO / 2
+                if incident.kind == NODE:  # It stays while its node is late, and it shares that.
+                    node = self._reduction.nodes[incident.rank]
+                    leave = min(leave, max(shared.get(node, 0.0), LEAVE_RATIO) / 2)
+                if excess < leave and incident.ratio - excess > LEAVE_ERRORS * seen.error:
+                    del self._incidents[incident.rank]
+                    self._over[incident.rank] = window.begin.at
 
     def _late(self, end: Mark) -> list[Late]:
         """Describe each incident by the steps since its onset, at most the last minutes."""
@@ -218,14 +242,15 @@ class Incidents:
     def _describe(self, incident: Incident, seen: WindowEvidence, end: Mark) -> Late:
         step_seconds = seen.window.seconds / seen.window.steps
         incident.ratio = max(seen.excess - incident.reference, 0.0)
-        # One incident has one stage; but its probe may find out that what had no name is `data`.
-        if incident.stage in ("", STAGES[OTHER]):
-            stages = seen.standing.stages
-            furthest = WORK_STAGES[max(range(len(stages)), key=lambda at: stages[at])]
-            if not incident.stage or furthest == STAGES[DATA]:
-                incident.stage = furthest
+        stages = seen.standing.stages
+        if not incident.stage:
+            incident.stage = _furthest(stages)
+        elif incident.stage == STAGES[OTHER] and self._is_in_data_now(incident, end):
+            incident.stage, incident.is_renamed = STAGES[DATA], True
+        if incident.is_renamed:
+            stages = _renamed(stages)
         if incident.kind in (PERSISTENT, NODE):
-            incident.kind = NODE if self._is_the_nodes(seen) else PERSISTENT
+            incident.kind = NODE if self._nodes.share(seen) else PERSISTENT
         gpus = 0.0 if incident.kind == UNSYNCED else seen.standing.caused / step_seconds
         return Late(
             rank=incident.rank,
@@ -233,24 +258,37 @@ class Incidents:
             stage=incident.stage,
             kind=incident.kind,
             ratio=incident.ratio,
-            gpus=_by_stage(gpus, seen.standing.stages),
+            gpus=_by_stage(gpus, stages),
             since_seconds=end.at - incident.onset.at,
             steps=end.steps - incident.onset.steps,
             confidence=incident.confidence,
         )
 
-    def _is_the_nodes(self, seen: WindowEvidence) -> bool:
-        """Whether most ranks of its node are at least half as late as the latest of them."""
-        nodes = self._reduction.nodes
-        node = nodes.get(seen.standing.rank)
-        sizes = Counter(nodes.values())
-        if node is None or len(sizes) < 2 or sizes[node] < 2:
+    def _is_in_data_now(self, incident: Incident, end: Mark) -> bool:
+        """Whether its last steps are late in `data`, and no longer in `other`.
+
+        One incident has one stage, but the probe finds out within a second or two that a loop
+        without a loader reads its batches in what had no name. A page waits for that.
+        """
+        begin = self._history.before(end, 0.0, RENAMED_STEPS)
+        if begin is None:
             return False
-        there = [
-            each.excess for each in seen_in([seen.window]) if nodes.get(each.standing.rank) == node
-        ]
-        late = sum(excess >= max(there) / 2 for excess in there)
-        return late > 1 and late >= NODE_SHARE * sizes[node]
+        window = self._reduction.window(begin, end, self._incidents)
+        excess = self._of(incident.rank, window).standing.stages
+        is_data = _furthest(excess) == STAGES[DATA]
+        return is_data and excess[OTHER] < STAGE_SHARE * excess[DATA]
+
+
+def _furthest(excess: Sequence[float]) -> str:
+    return WORK_STAGES[max(range(len(excess)), key=lambda at: excess[at])]
+
+
+def _renamed(excess: Sequence[float]) -> tuple[float, ...]:
+    """Return *excess* with what was `other` before its name was known in `data`."""
+    found = list(excess)
+    found[DATA] += found[OTHER]
+    found[OTHER] = 0.0
+    return tuple(found)
 
 
 def _by_stage(gpus: float, excess: Sequence[float]) -> dict[str, float]:

@@ -15,6 +15,7 @@ from rank_probe.judge.changes import Changes
 from rank_probe.judge.incidents import Incidents
 from rank_probe.judge.pauses import Paused, Pauses
 from rank_probe.judge.verdict import (
+    DUTY,
     MOST_LATE,
     NO_BUSY_TIME,
     NO_PEERS,
@@ -62,12 +63,19 @@ class Judge:
         self._next_looks = dict.fromkeys(HORIZONS, -math.inf)
 
     def judge(
-        self, mark: Mark, leaders: Sequence[Leader], *, step: int, absent: int = 0
+        self,
+        mark: Mark,
+        leaders: Sequence[Leader],
+        *,
+        step: int,
+        absent: int = 0,
+        work: float = 0.0,
     ) -> Verdict:
         """Return the verdict after the steps up to *mark*.
 
         *leaders* are those of the steps since the last call; *step* is the number of the last one.
-        *absent* is how many ranks of the job are not judged.
+        *absent* is how many ranks of the job are not judged. *work* counts the tokens, or else the
+        samples, of a rank so far; 0 if it is not known.
         """
         if mark.steps >= WARMUP_STEPS:
             self._history.add(mark)
@@ -94,7 +102,9 @@ class Judge:
                 absent=absent,
                 reason=reason,
                 late=tuple(late),
-                changes=() if reason == NO_BUSY_TIME else self._changes.named(windows, mark),
+                changes=()
+                if reason == NO_BUSY_TIME
+                else self._changes.named(windows[0], mark, work),
             ),
             mark,
         )
@@ -130,12 +140,14 @@ class Judge:
             rank=found.rank,
             peer_group=self._reduction.groups[found.rank],
             stage=found.stage,
-            kind=PAUSES,
+            kind=DUTY if found.is_duty else PAUSES,
             ratio=found.ratio,
             gpus={found.stage: found.gpus},
             since_seconds=end.at - found.first.at,
             steps=step - found.first.step,
             confidence=found.confidence,
+            every_steps=found.every_steps,
+            pause_seconds=found.pause_seconds,
         )
 
     def _verdict(self, found: Verdict, end: Mark) -> Verdict:
@@ -158,9 +170,18 @@ class Judge:
             for standing in group.standing:
                 if standing.rank in late:
                     _take(rotating, late[standing.rank], standing.caused * window.steps)
+        # One rank paused, or two: that is no different rank in each step.
+        paused = 0.0
+        for each in self._pauses.since(begin.at):
+            if each.rank not in late:
+                stage = WORK_STAGES[each.stage]
+                taken = min(rotating[stage], each.caused)
+                rotating[stage] -= taken
+                paused += taken
+        named = sum(each.gpus_lost for each in found.late)
         lost = {
             "group": max(window.unequal, 0.0) / window.seconds,
-            "persistent": sum(each.gpus_lost for each in found.late),
+            "persistent": named + paused / window.seconds,
             "rotating": sum(rotating.values()) / window.seconds,
             "common": max(window.sync - window.waited, 0.0) / window.seconds,
         }
@@ -168,7 +189,7 @@ class Judge:
             found,
             late=found.late[:MOST_LATE],
             step_seconds=step_seconds,
-            slowdown=_slowdown(window, lost["persistent"], late),
+            slowdown=_slowdown(window, named, late),
             gpus_lost=lost,
             rotating={
                 stage: seconds / window.seconds for stage, seconds in rotating.items() if seconds

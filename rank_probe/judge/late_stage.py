@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from rank_probe.judge.verdict import NODE, PAUSES, PERSISTENT
+from rank_probe.judge.verdict import IS_DUTY, NODE, PAUSES, PERSISTENT
 from rank_probe.wire.stages import STAGES, SYNC
 
 # Those that may page: a mildly late rank is within the noise of a healthy job.
@@ -23,6 +23,6 @@ def late_stage(
         said = answer.get("late")
         return said if isinstance(said, str) and said in WORK else None
     for each in verdict["late"]:
-        if each["rank"] == rank and each["kind"] in NAMED:
+        if each["rank"] == rank and each["kind"] in NAMED and not each.get(IS_DUTY):
             return str(each["stage"])
     return None

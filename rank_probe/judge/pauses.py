@@ -9,7 +9,7 @@ from statistics import median
 from typing import Final
 
 from rank_probe.judge.windows import Leader, Window
-from rank_probe.wire.stages import CHECKPOINT, EVAL, STAGES
+from rank_probe.wire.stages import CHECKPOINT, EVAL, OTHER, STAGES
 
 # A pause is at least this share of a step, and this many times the usual lead of the slowest rank.
 PAUSE_RATIO: Final = 0.2
@@ -35,10 +35,16 @@ OVERDUE_INTERVALS: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """A rank that pauses: *gpus* lost and *ratio* of its own time are means between its pauses."""
+    """A rank that pauses: *gpus* lost and *ratio* of its own time are means between its pauses.
+
+    *every_steps* and *pause_seconds* are medians.
+    """
 
     rank: int
     stage: str
+    is_duty: bool
+    every_steps: int
+    pause_seconds: float
     ratio: float
     gpus: float
     first: Leader
@@ -74,6 +80,11 @@ class Pauses:
             if rank in steady or self._is_over(rank, at):
                 del self._first[rank], self._stage[rank]
         return [self._paused(rank, window, ranks) for rank in sorted(self._first)]
+
+    def since(self, at: float) -> list[Leader]:
+        """Return the pauses since *at*, if they are so few that nothing follows from them."""
+        events = [each for each in self._events if each.at > at]
+        return events if len(events) < FEWEST_EVENTS else []
 
     def _note(self, leaders: Sequence[Leader], window: Window, steady: frozenset[int]) -> None:
         heaviest = max(group.baseline for group in window.groups)
@@ -136,6 +147,9 @@ class Pauses:
         return Paused(
             rank=rank,
             stage=self._stage[rank],
+            is_duty=_is_duty(own, heaviest),
+            every_steps=round(median(b.step - a.step for a, b in pairwise(own))),
+            pause_seconds=median(each.lead for each in own),
             ratio=sum(each.lead for each in own[1:]) / steps / heaviest,
             gpus=sum(each.caused for each in own[1:]) / seconds,
             first=first,
@@ -148,6 +162,19 @@ class Pauses:
 
 def _limit(own: Sequence[Leader]) -> float:
     return SURPRISE_OF_DUTIES if _stage(own) in DUTIES else SURPRISE
+
+
+def _is_duty(own: Sequence[Leader], heaviest: float) -> bool:
+    """Whether it does something for all: it saves or evaluates, or it logs.
+
+    To log is to do something in `other` at regular steps, shorter than the *heaviest* usual step.
+    It is no duty if the others do it as well, beyond that step: then it is slower at that.
+    """
+    if median(each.baseline for each in own) > (1 + PAUSE_RATIO) * heaviest:
+        return False
+    stage = _stage(own)
+    is_short = median(each.lead for each in own) < heaviest
+    return stage in DUTIES or (stage == OTHER and is_short and _regularity(own) > 0)
 
 
 def _stage(own: Sequence[Leader]) -> int:

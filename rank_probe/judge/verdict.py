@@ -9,10 +9,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 # How a rank can be late. persistent: step after step, always or since some moment. pauses: long
-# delays now and then. node: like most ranks of its node. mild: too little for a page.
+# delays now and then. duty: pauses for what one rank does for all, such as to write a checkpoint.
+# node: like most ranks of its node. mild: too little for a page.
 # unsynced: its time stands out, but no wait was measured, so perhaps no rank waits for it.
-PERSISTENT, PAUSES, NODE, MILD, UNSYNCED = "persistent", "pauses", "node", "mild", "unsynced"
-LATE_KINDS: Final = (PERSISTENT, PAUSES, NODE, MILD, UNSYNCED)
+PERSISTENT, PAUSES, DUTY, NODE = "persistent", "pauses", "duty", "node"
+MILD, UNSYNCED = "mild", "unsynced"
+LATE_KINDS: Final = (PERSISTENT, PAUSES, DUTY, NODE, MILD, UNSYNCED)
+# As they travel in schema 1, which has no other: a duty is a pause with IS_DUTY.
+SENT_KINDS: Final = (PERSISTENT, PAUSES, NODE, MILD, UNSYNCED)
+IS_DUTY: Final = "is_duty"
 
 # What GPUs are lost to. These add up to all exposed waiting.
 LOST_KINDS: Final = ("group", "persistent", "rotating", "common")
@@ -34,7 +39,8 @@ class Late:
     *ratio* is its own time over its peers', minus 1, a mean since its onset (at most the last five
     minutes); *gpus* the cost of that by stage, *stage* the one in which it began. *since_seconds*
     is how long ago the onset was, *steps* how many steps ago. *confidence* is the evidence divided
-    by the evidence required.
+    by the evidence required. Of a rank that pauses, *every_steps* is the median distance between
+    two pauses and *pause_seconds* the median length of one; both are 0 of any other.
     """
 
     rank: int
@@ -46,6 +52,8 @@ class Late:
     since_seconds: float
     steps: int
     confidence: float
+    every_steps: int = 0
+    pause_seconds: float = 0.0
 
     @property
     def gpus_lost(self) -> float:
@@ -55,12 +63,21 @@ class Late:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A peer group that takes longer than before: *stage* takes *ratio* times as long."""
+    """A peer group that takes longer than before: *stage* takes *ratio* times as long.
+
+    The job's whole steps take *step_ratio* times as long, which costs it *gpus*. A *stage* `sync`
+    is the wait that all ranks have in common. If only some ranks of the group are slower, *slower*
+    is how many, and *slower_ranks* are at most MOST_LATE of them.
+    """
 
     peer_group: str
     stage: str
     ratio: float
     since_seconds: float
+    step_ratio: float = 1.0
+    gpus: float = 0.0
+    slower: int = 0
+    slower_ranks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +104,11 @@ class Verdict:
 
     def to_json(self) -> dict[str, Any]:
         """Return a dict that `from_json` reads, with numbers to six digits."""
-        return _short(asdict(self))  # type: ignore[no-any-return]
+        said = asdict(self)
+        for late in said["late"]:
+            late[IS_DUTY] = late["kind"] == DUTY
+            late["kind"] = PAUSES if late[IS_DUTY] else late["kind"]
+        return _short(said)  # type: ignore[no-any-return]
 
 
 def from_json(said: Mapping[str, Any]) -> Verdict:
@@ -95,10 +116,19 @@ def from_json(said: Mapping[str, Any]) -> Verdict:
     return Verdict(
         **{
             **said,
-            "late": tuple(Late(**each) for each in said["late"]),
-            "changes": tuple(Change(**each) for each in said["changes"]),
+            "late": tuple(map(_late, said["late"])),
+            "changes": tuple(map(_change, said["changes"])),
         }
     )
+
+
+def _late(said: Mapping[str, Any]) -> Late:
+    known = {name: value for name, value in said.items() if name != IS_DUTY}
+    return Late(**(known | {"kind": DUTY} if said.get(IS_DUTY) else known))
+
+
+def _change(said: Mapping[str, Any]) -> Change:
+    return Change(**{**said, "slower_ranks": tuple(said.get("slower_ranks", ()))})
 
 
 def _short(said: Any) -> Any:

@@ -83,6 +83,14 @@ class SampleWindow:
         if len(self._samples) > self._most:
             self._count(self._samples.popleft(), -1)
 
+    def rename_fetches(self, stage: str, to: str) -> None:
+        """Count what was fetching in *stage* as samples of the stage *to*."""
+        for _ in range(len(self._samples)):
+            sample = self._samples.popleft()
+            self._count(sample, -1)
+            is_meant = sample.is_fetching and sample.stage == stage
+            self.add(sample._replace(stage=to) if is_meant else sample)
+
     def has_answer(self, stage: str) -> bool:
         """Whether lines of *stage* are there, and its states if they can be told."""
         taken = self._taken[stage]

@@ -46,12 +46,14 @@ class Sampling:
         backward: Callable[[], Sequence[CodeType]],
         code: UserCode,
         *,
+        before_model: Callable[[], bool],
         late_stage: Callable[[], str],
         on_first: Callable[[], None],
     ) -> None:
         self._watched = thread
         self._stage = stage
         self._code = code
+        self._before_model = before_model
         self._late_stage = late_stage
         self._on_first: Callable[[], None] | None = on_first
         self._loop = TrainingLoop(backward, code.has)
@@ -85,6 +87,11 @@ class Sampling:
         """Return the share of *stage*'s samples in which the loop was fetching its next item."""
         with self._lock:
             return self._window.iterating_share(stage)
+
+    def rename_fetches(self, stage: str, to: str) -> None:
+        """Tell what was fetching in *stage* as *to*, from the samples so far."""
+        with self._lock:
+            self._window.rename_fetches(stage, to)
 
     def _said(self, spent: Spent) -> dict[str, Any]:
         where = spent.where
@@ -122,7 +129,7 @@ class Sampling:
         if stage == STAGES[SYNC]:
             return
         stack = stack_of(sys._current_frames().get(ident))
-        line = line_of(stack, self._code.has)
+        line = self._line(stack)
         weight = 1.0
         if first is not None and last is not None:
             # While a call keeps the interpreter, there are fewer looks.
@@ -143,10 +150,14 @@ class Sampling:
         if delay < LEAST_DELAY * NANOSECONDS or stage == STAGES[SYNC]:
             return
         stack = stack_of(sys._current_frames().get(self._watched()))
-        line = line_of(stack, self._code.has)
+        line = self._line(stack)
         parts = looks.held(first, delay, stack, line)
         sample = StackSample(stage, line, self._loop.is_fetching(stack), parts=parts)
         self._add(sample, delay / planned)
+
+    def _line(self, stack: Sequence[Spot]) -> CodeLine | None:
+        line = line_of(stack, self._code.has)
+        return line and line._replace(before_model=self._before_model())
 
     def _add(self, sample: StackSample, weight: float) -> None:
         weight = min(weight, MOST_WEIGHT)

@@ -7,11 +7,13 @@ no sample.
 
 from collections.abc import Callable, Mapping, Sequence
 from types import CodeType
-from typing import Any
+from typing import Any, Final
 
 from rank_probe.lines.loader_code import workers_line
 from rank_probe.lines.sampling import Sampling
 from rank_probe.lines.user_code import UserCode, of_this_process
+
+MOST_OF_IT: Final = 0.5
 
 
 class Stacks:
@@ -20,9 +22,9 @@ class Stacks:
     *thread* returns which one, *stage* its current stage, *backward* the codes on its stack when it
     called backward, innermost first (empty while unknown). *on_first* is called by the sampling
     thread once there is an answer about the late stage; *loader* returns the DataLoader that the
-    loop iterates. Samples in stage `sync` are not kept: a rank that waits for others is not late
-    there. When the rank is no longer late, its samples are forgotten: they would outlive what they
-    explain.
+    loop iterates, *before_model* whether it has a batch and has not called the model with it.
+    Samples in stage `sync` are not kept: a rank that waits for others is not late there. When the
+    rank is no longer late, its samples are forgotten: they would outlive what they explain.
 
     `samples` and `stop` are for any thread, the rest for one. RANK_PROBE_STACKS=0 turns it off. A
     rank that ends calls `stop`.
@@ -36,6 +38,7 @@ class Stacks:
         backward: Callable[[], Sequence[CodeType]] = tuple,
         on_first: Callable[[], None] = lambda: None,
         loader: Callable[[], object] = lambda: None,
+        before_model: Callable[[], bool] = lambda: False,
     ) -> None:
         self._is_off = environment.get("RANK_PROBE_STACKS") == "0"
         self._environment = environment
@@ -45,6 +48,7 @@ class Stacks:
         self._late_stage = ""
         self._on_first = on_first
         self._loader = loader
+        self._before_model = before_model
         self._code: UserCode | None = None
         self._sampling: Sampling | None = None
         self._samples_before = 0
@@ -73,6 +77,7 @@ class Stacks:
                 self._stage,
                 self._backward,
                 of_this_process(self._environment),
+                before_model=self._before_model,
                 late_stage=lambda: self._late_stage,
                 on_first=self._on_first,
             )
@@ -107,3 +112,12 @@ class Stacks:
         """
         sampling = self._sampling
         return None if sampling is None else sampling.iterating_share(stage)
+
+    def mostly_fetches(self, stage: str) -> bool:
+        """Whether the loop was fetching its next item in most samples of *stage*."""
+        return (self.iterating_share(stage) or 0.0) > MOST_OF_IT
+
+    def rename_fetches(self, stage: str, to: str) -> None:
+        """Tell what was fetching in *stage* as *to*: its batches turned out to be read there."""
+        if (sampling := self._sampling) is not None:
+            sampling.rename_fetches(stage, to)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from rank_probe.wire.snapshot import THREAD_STATES
+from rank_probe.wire.text import printable
 
 RUNNING, CPU_QUEUE, DISK, SLEEP, LOCK, SOCKET, PIPE, GPU, BLOCKED = THREAD_STATES
 
@@ -282,5 +283,5 @@ def _unescaped(point: str) -> str:
 
 def end_of(text: str, most: int) -> str:
     """Return the end of *text*, which says most, without what cannot be printed."""
-    printable = "".join(each if each.isprintable() else "?" for each in text)
-    return printable if len(printable) <= most else "…" + printable[1 - most :]
+    text = printable(text)
+    return text if len(text) <= most else "…" + text[1 - most :]

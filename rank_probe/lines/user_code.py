@@ -16,14 +16,20 @@ INSTALLED: Final = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages",
 FUNCTION_CHARACTERS: Final = 64
 FILE_CHARACTERS: Final = 48
 FILE_PARTS: Final = 3
+# Such a line is in `forward`, but not in the forward pass.
+BEFORE_MODEL: Final = ", before the model is called"
 
 
 class CodeLine(NamedTuple):
-    """A line of source: the function's qualified name, its file as compiled, the line's number."""
+    """A line of source: the function's qualified name, its file as compiled, the line's number.
+
+    *before_model*: it ran after the batch had arrived and before the model was called with it.
+    """
 
     function: str
     file: str
     number: int
+    before_model: bool = False
 
 
 class UserCode:
@@ -52,9 +58,10 @@ class UserCode:
     def place(self, line: CodeLine) -> str:
         """Return *line* for people: `Corpus.__next__ (data/corpus.py:41)`, printable and short."""
         function = line.function.replace("<locals>.", "")
+        when = BEFORE_MODEL if line.before_model else ""
         return (
-            f"{end_of(function, FUNCTION_CHARACTERS)} "
-            f"({end_of(self._relative(line.file), FILE_CHARACTERS)}:{line.number})"
+            f"{end_of(function, FUNCTION_CHARACTERS - len(when))} "
+            f"({end_of(self._relative(line.file), FILE_CHARACTERS)}:{line.number}){when}"
         )
 
     def _is_users(self, file: str) -> bool:

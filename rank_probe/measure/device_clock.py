@@ -8,7 +8,7 @@ from threading import get_ident
 from typing import Any, Final, Protocol
 
 from rank_probe.guest.guard import never_raise
-from rank_probe.measure.boundaries import BEGIN, COMPLETE, STAGE_BITS
+from rank_probe.measure.boundaries import BEGIN, COMPLETE, STAGE_BITS, packed
 from rank_probe.measure.steps import Steps
 
 # Whole steps not to query, because the device is probably still working on them.
@@ -141,11 +141,11 @@ class DeviceClock:
         at, when = self._read
         return at + self._host_now() - when
 
-    def _take_tape(self) -> list[int]:
+    def _take_tape(self) -> bytes:
         length = len(self.tape)  # The training thread may append meanwhile.
         taken = self.tape[:length]
         del self.tape[:length]
-        return taken
+        return packed(taken)
 
     def _take(self, mark: int) -> bool:
         """Record a boundary; return True, because the guard returns None for a failure."""

@@ -1,10 +1,19 @@
-"""Turns the events of a training loop into the boundaries between its stages."""
+"""Turns the events of a training loop into the boundaries between its stages.
+
+The walk is written twice, here and in _fold.c, which costs a third; tests hold the two together.
+"""
 
 from collections.abc import Callable
 from typing import Final
 
+from rank_probe.measure.boundaries import packed, unpacked
 from rank_probe.measure.loop_state import LoopState
 from rank_probe.measure.transitions import after
+
+try:
+    from rank_probe import _fold  # type: ignore[attr-defined]  # built where there is a compiler
+except ImportError:
+    _fold = None
 
 # Different states kept; a loop passes through a dozen.
 STATES_KEPT: Final = 4096
@@ -22,15 +31,9 @@ class Interpreter:
         """Return the state after the last event."""
         return self._node.state
 
-    def read(self, events: list[int]) -> list[int]:
-        """Return the boundaries at *events*; both are flat: a number, then its time."""
-        node, boundaries = self._node, list[int]()
-        add, pairs = boundaries.extend, iter(events)
-        for code, at in zip(pairs, pairs, strict=True):
-            node, mark = node[code]
-            if mark is not None:
-                add((mark, at))
-        self._node = node
+    def read(self, events: bytes) -> bytes:
+        """Return the boundaries at *events*, both packed."""
+        self._node, boundaries = read(self._node, events)
         return boundaries
 
     def take(self, code: int) -> int | None:
@@ -63,3 +66,17 @@ class _Node(dict[int, tuple["_Node", int | None]]):
         state, mark = after(self.state, code)
         found = self[code] = self._node_of(state), mark
         return found
+
+
+def python_read(node: _Node, events: bytes) -> tuple[_Node, bytes]:
+    """Return the node after *events*, and the boundaries at them."""
+    boundaries: list[int] = []
+    add, pairs = boundaries.extend, iter(unpacked(events))
+    for code, at in zip(pairs, pairs, strict=True):
+        node, mark = node[code]
+        if mark is not None:
+            add((mark, at))
+    return node, packed(boundaries)
+
+
+read: Callable[[_Node, bytes], tuple[_Node, bytes]] = python_read if _fold is None else _fold.read

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from rank_probe.measure.boundaries import BEGIN, COMPLETE, RELEASE, SETTLES, STAGE_BITS
+from rank_probe.measure.boundaries import BEGIN, COMPLETE, RELEASE, SETTLES, STAGE_BITS, unpacked
 from rank_probe.wire.stages import OTHER, STAGES, SYNC
 
 try:
@@ -31,8 +31,8 @@ class StepTotals:
         return sum(self.nanoseconds) - self.nanoseconds[SYNC]
 
 
-# Called with a whole step: when it ended, and its nanoseconds per stage.
-OnStep = Callable[[int, tuple[int, ...]], object]
+# A whole step: when it ended, and its nanoseconds per stage.
+WholeStep = tuple[int, tuple[int, ...]]
 
 
 class Ledger(Protocol):
@@ -59,19 +59,17 @@ class Ledger(Protocol):
     def committed(self) -> Sequence[int]:
         """Return the time per stage of whole steps."""
 
-    def add(self, boundaries: list[int], /) -> None:
-        """Add up *boundaries*, a flat list."""
+    def add(self, boundaries: bytes, /) -> tuple[list[WholeStep], list[int]]:
+        """Add up *boundaries*, packed.
+
+        Return the steps that they complete, and their marks that have a bit of SETTLES.
+        """
 
 
 class PythonLedger:
-    """A ledger in Python.
+    """A ledger in Python."""
 
-    *on_step* is called at each whole step, *on_mark* with each mark that has a bit of SETTLES.
-    """
-
-    def __init__(self, since: int, on_step: OnStep, on_mark: Callable[[int], object]) -> None:
-        self._on_step = on_step
-        self._on_mark = on_mark
+    def __init__(self, since: int) -> None:
         self.since = since
         self.nanoseconds = [0] * len(STAGES)
         self._stage = OTHER
@@ -84,31 +82,36 @@ class PythonLedger:
         self.busy_seconds_squared = 0.0
         self.last_completed: int | None = None
 
-    def add(self, boundaries: list[int], /) -> None:
+    def add(self, boundaries: bytes, /) -> tuple[list[WholeStep], list[int]]:
         """See Ledger."""
+        whole: list[WholeStep] = []
+        settling: list[int] = []
         nanoseconds, stage, since = self.nanoseconds, self._stage, self.since
-        pairs = iter(boundaries)
-        for mark, now in zip(pairs, pairs, strict=True):
-            nanoseconds[stage] += now - since
-            since = now
-            if mark <= STAGE_BITS:
-                stage = mark
-                continue
-            stage = mark & STAGE_BITS
-            if mark & BEGIN:
-                nanoseconds[:] = self.committed
-                self._begun_at = now - self._committed_until
-                self._at_release = None
-            if mark & RELEASE:
-                self._at_release = nanoseconds[:]
-                self._release_time = now
-            if mark & COMPLETE:
-                self._commit(now)
-            if mark & SETTLES:
-                self._on_mark(mark)
-        self._stage, self.since = stage, since
+        pairs = iter(unpacked(boundaries))
+        try:
+            for mark, now in zip(pairs, pairs, strict=True):
+                nanoseconds[stage] += now - since
+                since = now
+                if mark <= STAGE_BITS:
+                    stage = mark
+                    continue
+                stage = mark & STAGE_BITS
+                if mark & BEGIN:
+                    nanoseconds[:] = self.committed
+                    self._begun_at = now - self._committed_until
+                    self._at_release = None
+                if mark & RELEASE:
+                    self._at_release = nanoseconds[:]
+                    self._release_time = now
+                if mark & COMPLETE:
+                    whole.append(self._commit(now))
+                if mark & SETTLES:
+                    settling.append(mark)
+        finally:  # An interrupt, too, or time would count twice.
+            self._stage, self.since = stage, since
+        return whole, settling
 
-    def _commit(self, now: int) -> None:
+    def _commit(self, now: int) -> WholeStep:
         before, after, ended = self.committed, self._at_release, self._release_time
         if after is None:
             after, ended = self.nanoseconds[:], now
@@ -121,9 +124,7 @@ class PythonLedger:
         self.busy_seconds_squared += busy_seconds * busy_seconds
         self.committed, self._committed_until = after, until
         self.last_completed = now
-        self._on_step(ended, spent)
+        return ended, spent
 
 
-new_ledger: Callable[[int, OnStep, Callable[[int], object]], Ledger] = (
-    PythonLedger if _fold is None else _fold.Ledger
-)
+new_ledger: Callable[[int], Ledger] = PythonLedger if _fold is None else _fold.Ledger

@@ -4,13 +4,15 @@ from typing import Final, NamedTuple
 
 from rank_probe.measure import events as e
 from rank_probe.measure.boundaries import BATCHES_SHIFT, BEGIN, COMPLETE, UNUSED, USED
-from rank_probe.wire.stages import OTHER
+from rank_probe.wire.stages import FORWARD, OTHER
 
 # More optimizers than this after one batch are not those of one step, as in a GAN: the loop takes
 # many steps with each batch.
 MOST_OPTIMIZERS: Final = 8
 # A loop that never trains has no more batches than this that wait to be used.
 MOST_BATCHES: Final = 64
+# Of more that began, the outermost are forgotten: a loop may never end what it begins in each step.
+MOST_FRAMES: Final = 64
 
 
 class Frame(NamedTuple):
@@ -31,7 +33,8 @@ class LoopState(NamedTuple):
     from their loader. Two beliefs are dropped when they turn out wrong: *one_batch_a_step*, after
     many optimizers for one batch, and *gradients_tell* (a loader that is read with gradients off
     belongs to an evaluation), after its backward. *has_peers*: a backward waits for other ranks.
-    *reads_itself*: the loop has no loader.
+    *reads_itself*: the loop has no loader. *model_called*: since the last batch; None while the
+    loop has not shown it.
     """
 
     automatic: bool
@@ -47,6 +50,7 @@ class LoopState(NamedTuple):
     gradients_tell: bool = True
     has_peers: bool = False
     reads_itself: bool = False
+    model_called: bool | None = None
 
 
 # The state after an event, and the mark of the boundary at it: a stage with marks; None for none.
@@ -55,12 +59,16 @@ After = tuple[LoopState, int | None]
 
 def push(state: LoopState, event: int, stage: int) -> LoopState:
     """Suspend the stage for *stage*, until what *event* began ends."""
-    return state._replace(stage=stage, frames=(*state.frames, Frame(event, state.stage)))
+    return _opened(state, Frame(event, state.stage))._replace(stage=stage)
 
 
 def pass_(state: LoopState, event: int) -> After:
     """Something begins that changes nothing."""
-    return state._replace(frames=(*state.frames, Frame(event, None))), None
+    return _opened(state, Frame(event, None)), None
+
+
+def _opened(state: LoopState, frame: Frame) -> LoopState:
+    return state._replace(frames=(*state.frames[1 - MOST_FRAMES :], frame))
 
 
 def pop(state: LoopState, event: int) -> tuple[LoopState, bool]:
@@ -97,6 +105,11 @@ def end_failed_optimizer(state: LoopState) -> LoopState:
     while is_in(state, e.OPTIMIZER_BEGINS):
         state, _ = pop(state, e.OPTIMIZER_BEGINS)
     return state
+
+
+def is_before_model(state: LoopState) -> bool:
+    """Whether there is a batch, and the model is not called yet: it is augmented, or waits."""
+    return state.stage == FORWARD and state.model_called is False
 
 
 def idle(state: LoopState) -> tuple[LoopState, int]:

@@ -10,17 +10,23 @@ from rank_probe.guest.guard import never_raise
 # With more of them, or of their elements, the training thread counts them, to bound memory.
 MASKS_KEPT: Final = 256
 ELEMENTS_KEPT: Final = 4_000_000
-# Torch spreads larger reductions over threads, and the pusher should have none of its own.
-ELEMENTS_AT_ONCE: Final = 32_768
+# Torch spreads a reduction of twice as many over threads (at::internal::GRAIN_SIZE): the pusher
+# should have none of its own, and on busy CPUs training would wait for them, 7 ms and more.
+ELEMENTS_AT_ONCE: Final = 16_384
 
 
 class Mask:
-    """A mask; *zeros* is None until they are counted, and then *tensor* is."""
+    """The mask of a batch of *samples* and *tokens*.
 
-    __slots__ = ("tensor", "zeros")
+    *zeros* is None until they are counted, and then *tensor* is.
+    """
 
-    def __init__(self, tensor: Any) -> None:
+    __slots__ = ("samples", "tensor", "tokens", "zeros")
+
+    def __init__(self, tensor: Any, samples: int, tokens: int) -> None:
         self.tensor = tensor
+        self.samples = samples
+        self.tokens = tokens
         self.zeros: int | None = None
 
 
@@ -32,11 +38,11 @@ class Masks:
         self._elements = 0
         self._counting = threading.Lock()
 
-    def add(self, tensor: Any) -> Mask:
-        """Return the mask *tensor*, to be counted."""
-        mask = Mask(tensor)
+    def add(self, tensor: Any, samples: int, tokens: int) -> Mask:
+        """Return the mask *tensor* of a batch, to be counted; each of its elements is a token."""
+        mask = Mask(tensor, samples, tokens)
         self._waiting.append(mask)
-        self._elements += tensor.numel()
+        self._elements += tokens
         if len(self._waiting) > MASKS_KEPT or self._elements > ELEMENTS_KEPT:
             self.count(wait=False)
         return mask
@@ -53,7 +59,7 @@ class Masks:
                 mask = self._waiting.popleft()
                 alike.setdefault(mask.tensor.shape, []).append(mask)
             for masks in alike.values():
-                at_once = max(ELEMENTS_AT_ONCE // max(masks[0].tensor.numel(), 1), 1)
+                at_once = max(ELEMENTS_AT_ONCE // max(masks[0].tokens, 1), 1)
                 for first in range(0, len(masks), at_once):
                     _count(masks[first : first + at_once])
         finally:
@@ -62,8 +68,11 @@ class Masks:
 
 def _count(masks: list[Mask]) -> None:
     """Count the zeros of *masks* of one shape: one by one, each costs several times more."""
-    stack = sys.modules["torch"].stack([mask.tensor for mask in masks]).flatten(1)
+    # A long mask is alone, and in parts; a copy of it would be spread over threads.
+    tensors = [mask.tensor for mask in masks]
+    stack = tensors[0][None] if len(masks) == 1 else sys.modules["torch"].stack(tensors)
+    stack = stack.flatten(1)
     parts = [part.count_nonzero(1).tolist() for part in stack.split(ELEMENTS_AT_ONCE, 1)]
-    for mask, *ones in zip(masks, *parts, strict=True):
-        mask.zeros = mask.tensor.numel() - sum(ones)
+    for mask, ones in zip(masks, map(sum, zip(*parts, strict=True)), strict=True):
+        mask.zeros = mask.tokens - ones
         mask.tensor = None

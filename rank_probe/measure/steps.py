@@ -3,32 +3,33 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from rank_probe.measure.ledger import StepTotals, new_ledger
+from rank_probe.measure.ledger import StepTotals, WholeStep, new_ledger
 from rank_probe.measure.vectors import StepVector, Vectors
 from rank_probe.measure.wait_floor import WaitFloor
 from rank_probe.wire.stages import SYNC
 
 
-def _ignore(_: int) -> None:
+def _ignore(_: list[int]) -> None:
     return None
 
 
 class Steps:
     """Whole steps, as a Ledger counts them. Any thread may call the methods.
 
-    *take* returns the boundaries since its last call, from a host's tape or a device's; *on_mark*
-    is called as the ledger calls it. Summing up many boundaries at a time costs a fraction of
-    handling each one with caches that a model has just emptied.
+    *take* returns the boundaries since its last call, packed, from a host's tape or a device's;
+    *settle* is called with those of their marks that have a bit of SETTLES. Summing up many
+    boundaries at a time costs a fraction of handling each one with caches that a model has just
+    emptied.
     """
 
     def __init__(
         self,
-        take: Callable[[], list[int]],
+        take: Callable[[], bytes],
         now: Callable[[], int] = time.perf_counter_ns,
         wall: Callable[[], float] = time.time,
-        on_mark: Callable[[int], object] = _ignore,
+        settle: Callable[[list[int]], object] = _ignore,
     ) -> None:
         self._take = take
         self._now = now
@@ -36,7 +37,8 @@ class Steps:
         self._lock = threading.Lock()
         self._floor = WaitFloor()
         self._takers: tuple[Vectors, ...] = ()
-        self._ledger = new_ledger(now(), self._step, on_mark)
+        self._ledger = new_ledger(now())
+        self._settle = settle
         # Numbers of the steps that end on the tape, if some steps are missing from it.
         self.numbers: deque[int] | None = None
 
@@ -58,7 +60,12 @@ class Steps:
         if not self._lock.acquire(blocking=wait):
             return
         try:
-            self._ledger.add(self._take())
+            if boundaries := self._take():
+                whole, settling = self._ledger.add(boundaries)
+                if whole:
+                    self._add(whole)
+                if settling:
+                    self._settle(settling)
         finally:
             self._lock.release()
 
@@ -90,13 +97,16 @@ class Steps:
         self.fold()
         return self._floor.seconds(self._now())
 
-    def _step(self, ended: int, spent: tuple[int, ...]) -> None:
-        self._floor.add(spent[SYNC], ended)
-        number = self._ledger.steps if self.numbers is None else self.numbers.popleft()
+    def _add(self, whole: list[WholeStep]) -> None:
+        for ended, spent in whole:
+            self._floor.add(spent[SYNC], ended)
+        numbers: Sequence[int] = range(self._ledger.steps - len(whole) + 1, self._ledger.steps + 1)
+        if self.numbers is not None:
+            numbers = [self.numbers.popleft() for _ in whole]
         if self._takers:
-            vector = StepVector(number, ended, spent)
+            vectors = [StepVector(each, *step) for each, step in zip(numbers, whole, strict=True)]
             for taker in self._takers:
-                taker.waiting.append(vector)
+                taker.waiting.extend(vectors)
 
     def _timestamp(self, nanoseconds: int | None) -> float | None:
         """Return the clock's *nanoseconds* as Unix seconds of the wall clock as currently set."""

@@ -1,6 +1,7 @@
 """The tape: the events that the hooks note, each with its time, until somebody takes them.
 
-Written twice, here and in _tape.c, which costs a quarter; tests hold the two together.
+The tape is written twice, here and in _tape.c, which costs a third; tests hold the two together.
+What stands for a function of torch is a function in Python, whatever it calls.
 """
 
 import time
@@ -9,6 +10,8 @@ from threading import get_ident
 from typing import Any, Final, Protocol
 
 from rank_probe.guest.guard import failures
+from rank_probe.measure import events
+from rank_probe.measure.boundaries import packed
 
 try:
     from rank_probe import _tape  # type: ignore[attr-defined]  # built where there is a compiler
@@ -20,9 +23,15 @@ LONG: Final = 1 << 16
 # No thread has this identifier.
 NOBODY: Final = 0
 
+# Of a call.
+Arguments = tuple[Any, ...]
+Named = dict[str, Any]
+
 
 class Tape(Protocol):
-    """The events of one thread, the owner, that nobody has taken yet. No method raises.
+    """The events of one thread, the owner, that nobody has taken yet.
+
+    No method raises an Exception; an interrupt of the user passes, like any exit.
 
     *follower* is called with each code after it was appended, *on_long* while the tape is long.
     """
@@ -31,14 +40,47 @@ class Tape(Protocol):
     follower: Callable[[int], object] | None
     on_long: Callable[[], object] | None
 
-    def note(self, code: int, /) -> None:
-        """Append the event *code* and the time, if the owner calls."""
+    def note(self, code: int, /) -> bool:
+        """Append the event *code* and the time, if the owner calls; return whether it does."""
 
     def append(self, code: int, /) -> None:
         """Append it, whichever thread calls."""
 
-    def take(self) -> list[int]:
-        """Return all events and forget them: code, nanoseconds, code, nanoseconds..."""
+    def take(self) -> bytes:
+        """Return all events and forget them: codes and nanoseconds, packed."""
+
+    def around(
+        self, original: Callable[..., Any], begins: int, ended: int, raised: int, /
+    ) -> Callable[..., Any]:
+        """Return *original* with an event noted before each call and after it."""
+
+    def fetching(
+        self,
+        original: Callable[[Any], Any],
+        tell: Callable[[Any], object],
+        count: Callable[[int], object] | None,
+        gradients: Callable[[], bool],
+        begins: int,
+        ungraded: int,
+        ended: int,
+        raised: int,
+        /,
+    ) -> Callable[[Any], Any]:
+        """Return *original*, `next` of an iterator of batches, with its fetches noted.
+
+        *begins* is noted while *gradients* are on, else *ungraded*. *tell* is called with each
+        batch that the owner fetches, before *ended* is noted; or *count* may be, with the rows of
+        the first tensor of a list or tuple.
+        """
+
+    def noting(
+        self, code: int, tell: Callable[[Arguments, Named], object] | None, /
+    ) -> Callable[[object, Arguments, Named], Any]:
+        """Return what notes *code* when an optimizer's step begins or ends.
+
+        It is called with the optimizer and the step's arguments, of which the first is the
+        optimizer again. If the owner calls it and there are others, it returns *tell* of them.
+        """
 
 
 class PythonTape:
@@ -51,10 +93,12 @@ class PythonTape:
         self._now = now or time.perf_counter_ns
         self._events: list[int] = []
 
-    def note(self, code: int, /) -> None:
+    def note(self, code: int, /) -> bool:
         """See Tape."""
-        if get_ident() == self.owner:
-            self.append(code)
+        if get_ident() != self.owner:
+            return False
+        self.append(code)
+        return True
 
     def append(self, code: int, /) -> None:
         """See Tape."""
@@ -68,53 +112,113 @@ class PythonTape:
         except Exception:  # noqa: BLE001 - as guard.never_raise, without its call at every event
             failures.note("Tape.append")
 
-    def take(self) -> list[int]:
+    def take(self) -> bytes:
         """See Tape."""
         length = len(self._events)  # The owner may append meanwhile.
         taken = self._events[:length]
         del self._events[:length]
-        return taken
+        return packed(taken)
 
+    def around(
+        self, original: Callable[..., Any], begins: int, ended: int, raised: int, /
+    ) -> Callable[..., Any]:
+        """See Tape."""
 
-def python_around(
-    tape: Tape,
-    original: Callable[..., Any],
-    begin: int,
-    end: int,
-    raised: int,
-    asks: Callable[[], object] | None = None,
-    otherwise: int = 0,
-    tells: Callable[[Any], object] | None = None,
-) -> Any:
-    """Return *original*, with an event noted before and after each call by the tape's owner.
-
-    *begin* is noted before, then *end*, or *raised* if it raises. Where *asks* returns something
-    false, *otherwise* replaces *begin*. *tells* is called with what *original* returned, before
-    *end* is noted; it must not raise. While the result has an `instead` that is not None, that is
-    called and nothing noted.
-    """
-    note = tape.note
-
-    def around(*args: Any, **kwargs: Any) -> Any:
-        instead = around.instead  # type: ignore[attr-defined]  # set below
-        if instead is not None:
-            return instead(*args, **kwargs)
-        if get_ident() != tape.owner:
-            return original(*args, **kwargs)
-        last = raised
-        try:
-            note(begin if asks is None or asks() else otherwise)
-            result = original(*args, **kwargs)
-            if tells is not None:
-                tells(result)
-            last = end
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                self.note(begins)
+                result = original(*args, **kwargs)
+            except BaseException:
+                self.note(raised)
+                raise
+            self.note(ended)
             return result
-        finally:
-            note(last)
 
-    around.instead = None  # type: ignore[attr-defined]  # functions take attributes
-    return around
+        return call
+
+    def fetching(
+        self,
+        original: Callable[[Any], Any],
+        tell: Callable[[Any], object],
+        count: Callable[[int], object] | None,
+        gradients: Callable[[], bool],
+        begins: int,
+        ungraded: int,
+        ended: int,
+        raised: int,
+        /,
+    ) -> Callable[[Any], Any]:
+        """See Tape."""
+
+        def fetch(iterator: Any) -> Any:
+            try:
+                is_noted = self.note(begins if gradients() else ungraded)
+                batch = original(iterator)
+                if is_noted:
+                    tell(batch)
+            except BaseException:
+                self.note(raised)
+                raise
+            self.note(ended)
+            return batch
+
+        return fetch
+
+    def noting(
+        self, code: int, tell: Callable[[Arguments, Named], object] | None, /
+    ) -> Callable[[object, Arguments, Named], Any]:
+        """See Tape."""
+
+        def call(_: object, args: Arguments, kwargs: Named) -> Any:
+            if self.note(code) and tell is not None and (kwargs or len(args) > 1):
+                return tell(args, kwargs)
+            return None
+
+        return call
+
+
+def fetching(
+    tape: Tape,
+    original: Callable[[Any], Any],
+    tell: Callable[[Any], object],
+    gradients: Callable[[], bool] = lambda: True,
+    count: Callable[[int], object] | None = None,
+) -> Callable[[Any], Any]:
+    """Return *original*, `next` of an iterator of batches, with its fetches by the owner noted.
+
+    *tell* is called with each of those batches, or *count* with its rows; they must not raise.
+    *gradients* is asked whether they are on.
+    """
+    fetch = tape.fetching(
+        original,
+        tell,
+        count,
+        gradients,
+        events.FETCH,
+        events.FETCH_UNGRADED,
+        events.FETCHED,
+        events.EXHAUSTED,
+    )
+
+    def __next__(self: Any) -> Any:
+        return fetch(self)
+
+    return __next__
+
+
+def around(
+    note: Callable[[int], object], original: Callable[..., Any], begins: int, ended: int
+) -> Callable[..., Any]:
+    """Return *original* with an event noted before each call and after it, also if it raises."""
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        try:
+            note(begins)
+            return original(*args, **kwargs)
+        finally:
+            note(ended)
+
+    return noted
 
 
 new_tape: Callable[..., Tape] = PythonTape if _tape is None else _tape.Tape
-around = python_around if _tape is None else _tape.Around

@@ -6,11 +6,11 @@ from threading import get_ident
 from types import CodeType
 from typing import Protocol
 
-from rank_probe.guest.guard import failures, never_raise
+from rank_probe.guest.guard import never_raise
 from rank_probe.measure import events
 from rank_probe.measure.boundaries import BEGIN, COMPLETE, STAGE_BITS, UNCUT
 from rank_probe.measure.interpreter import Interpreter
-from rank_probe.measure.loop_state import LoopState
+from rank_probe.measure.loop_state import LoopState, is_before_model
 from rank_probe.measure.steps import Steps
 from rank_probe.measure.tape import NOBODY, new_tape
 from rank_probe.measure.work_units import WorkUnits
@@ -43,7 +43,7 @@ class Timeline:
         self._thread = self.tape.owner
         start = LoopState(automatic=automatic, finds_steps=automatic)
         self._interpreter = Interpreter(start)
-        self.steps = Steps(self._boundaries, now or time.perf_counter_ns, wall, self._on_mark)
+        self.steps = Steps(self._boundaries, now or time.perf_counter_ns, wall, self._settle)
         # Called if the wait in a backward could not be split from it: see torch_hooks.backward.
         self.uncut: Callable[[], None] = lambda: None
         # The codes on the stack when backward was called, innermost first: the training loop.
@@ -88,17 +88,25 @@ class Timeline:
         """Whether each backward waits for other ranks, as far as was known at the last fold."""
         return self._interpreter.state.has_peers
 
+    @property
+    def is_before_model(self) -> bool:
+        """Whether the loop has a batch and has not called its model with it, as far as it shows."""
+        return is_before_model(self.state)
+
     def wait_for_peers(self) -> None:
         """Split the wait for other ranks from each backward, from now on."""
         self.tape.append(events.HAS_PEERS)
 
-    def name_what_it_reads(self) -> None:
+    def name_what_it_reads(self) -> bool:
         """Call the time from an optimizer to the next forward `data`, in steps without a loader.
 
-        Only where the forward shows, as DDP's and FSDP's do.
+        Return whether it is called that from now on: only where the forward shows, as DDP's and
+        FSDP's do.
         """
-        if not self.state.reads_itself and events.FORWARD_BEGINS in self.seen():
-            self.tape.append(events.LOOP_READS_ITSELF)
+        if self.state.reads_itself or events.FORWARD_BEGINS not in self.seen():
+            return False
+        self.tape.append(events.LOOP_READS_ITSELF)
+        return True
 
     def disable(self) -> None:
         """Stop timing: the level of detail is off, or this is a forked child."""
@@ -114,8 +122,9 @@ class Timeline:
         """Commit the last step: its optimizer ran, and nothing follows."""
         self.tape.note(events.FINISH)
 
-    def _boundaries(self) -> list[int]:
-        return self._interpreter.read(self.tape.take())
+    def _boundaries(self) -> bytes:
+        taken = self.tape.take()
+        return self._interpreter.read(taken) if taken else taken
 
     def _until_first_step(self, code: int) -> None:
         mark = self._following.take(code)
@@ -132,10 +141,8 @@ class Timeline:
         if mark is not None and self._device is not None:
             self._device.boundary(mark)
 
-    def _on_mark(self, mark: int) -> None:
-        try:
-            if mark & UNCUT:
-                self.uncut()
-            self.work.settle(mark)
-        except Exception:  # noqa: BLE001 - as guard.never_raise, without its call in every step
-            failures.note("Timeline._on_mark")
+    @never_raise
+    def _settle(self, marks: list[int]) -> None:
+        if any(mark & UNCUT for mark in marks):
+            self.uncut()
+        self.work.settle(marks)

@@ -87,6 +87,8 @@ def _fetched(state: LoopState, _: int) -> After:
     if not changed:
         return state, state.stage | OTHER_BATCH | state.batches << BATCHES_SHIFT
     stage = FORWARD if state.automatic and not state.frames else state.stage
+    if state.model_called:
+        state = state._replace(model_called=False)
     if state.batches == MOST_BATCHES:
         unused = UNUSED | state.batches << BATCHES_SHIFT
         return state._replace(stage=stage, batches=1), stage | unused
@@ -107,6 +109,7 @@ def _exhausted(state: LoopState, _: int) -> After:
 
 def _forward_begins(state: LoopState, _: int) -> After:
     state, marks = next_step(end_failed_optimizer(state), is_batch=False)
+    state = state._replace(model_called=True)
     if state.automatic and (not state.frames or state.frames[-1].event == e.CLOSURE_BEGINS):
         changed = state.stage != FORWARD
         state = state._replace(stage=FORWARD)

@@ -2,7 +2,7 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -15,12 +15,11 @@ Measure = Callable[[Any], tuple[int | None, int | None, int | None]]
 
 
 class Content(NamedTuple):
-    """What a batch holds; the zeros of *mask* are padding."""
+    """What a batch holds, as far as it shows."""
 
     samples: int | None = None
     tokens: int | None = None
     padding_tokens: int | None = None
-    mask: Mask | None = None
 
 
 NOTHING: Final = Content()
@@ -36,7 +35,10 @@ class WorkUnits:
     def __init__(self, measure: Measure | None = None) -> None:
         self._lock = threading.Lock()
         self._given = measure
-        self._measured: deque[int | Content] = deque()  # one per FETCHED event, samples or more
+        # One per FETCHED event: samples, or more.
+        self._measured: deque[int | Mask | Content] = deque()
+        # May be called with a batch's rows instead of `measure` with the batch.
+        self.count = None if measure is not None else self._measured.append
         self._masks = Masks()
         self._counted = WorkSums()
         self._added = WorkSums()
@@ -47,12 +49,14 @@ class WorkUnits:
         Never waits for a device: a mask that is not on the CPU is not read. Call it once for each
         FETCHED event.
         """
-        content: int | Content = NOTHING
+        content: int | Mask | Content = NOTHING
         try:
             if self._given is not None:
                 content = Content(*self._given(batch))
             elif type(batch) is list or type(batch) is tuple:
-                content = _rows(batch[0] if batch else None) or NOTHING
+                # As _rows, without its call in every step.
+                shape = getattr(batch[0], "shape", None) if batch else None
+                content = (int(shape[0]) if shape else 0) or NOTHING
             else:
                 content = self._look(batch)
         except Exception:  # noqa: BLE001 - as guard.never_raise, without its call at every batch
@@ -65,16 +69,26 @@ class WorkUnits:
         with self._lock:
             self._added.add(Content(samples or None, tokens or None, padding_tokens or None))
 
-    def settle(self, mark: int) -> None:
+    def settle(self, marks: Iterable[int]) -> None:
         """Hear, in the order of the events, which batches were trained with."""
-        batches = min(mark >> BATCHES_SHIFT, len(self._measured))
-        if mark & OTHER_BATCH and batches < len(self._measured):
-            del self._measured[batches]
-        elif mark & (USED | UNUSED):
-            for _ in range(batches):
-                content = self._measured.popleft()
-                if mark & USED:
-                    self._count(content)
+        measured = self._measured
+        samples = 0
+        for mark in marks:
+            batches = min(mark >> BATCHES_SHIFT, len(measured))
+            if mark & USED:
+                for _ in range(batches):
+                    content = measured.popleft()
+                    if type(content) is int:  # The ordinary batch.
+                        samples += content
+                    else:
+                        self._count(content)
+            elif mark & UNUSED:
+                for _ in range(batches):
+                    measured.popleft()
+            elif mark & OTHER_BATCH and batches < len(measured):
+                del measured[batches]
+        if samples:
+            self._counted.samples = (self._counted.samples or 0) + samples
 
     def totals(self) -> tuple[int | None, int | None, int | None]:
         """Return samples, tokens and padding tokens of the batches that were used, and added."""
@@ -85,31 +99,35 @@ class WorkUnits:
             _sum(a.padding_tokens, b.padding_tokens),
         )
 
-    def _look(self, batch: Any) -> int | Content:
-        if rows := _rows(batch):
-            return rows
-        return self._look_into(batch) if isinstance(batch, Mapping) else NOTHING
+    def amount(self) -> float:
+        """Return the tokens of the batches that were used, or else their samples; 0 if unknown."""
+        samples, tokens, _ = self.totals()
+        return float(tokens or samples or 0)
 
-    def _look_into(self, batch: Mapping[Any, Any]) -> Content:
-        words = batch.get("input_ids")
-        shapes = (getattr(each, "shape", None) for each in batch.values())
-        shape = getattr(words, "shape", None) or next(filter(None, shapes), None)
+    def _look(self, batch: Any) -> int | Mask | Content:
+        if type(batch) is not dict:
+            if rows := _rows(batch):
+                return rows
+            if not isinstance(batch, Mapping):
+                return NOTHING
+        words, mask = batch.get("input_ids"), batch.get("attention_mask")
+        shape = getattr(words, "shape", None)
         if not shape:
-            return NOTHING
-        mask: Any = batch.get("attention_mask")
-        has_mask = words is not None and getattr(mask, "is_cpu", False) and mask.shape == shape
-        tokens = None if words is None else words.numel()
-        return Content(shape[0], tokens, None, self._masks.add(mask) if has_mask else None)
+            return next(filter(None, map(_rows, batch.values())), NOTHING)
+        if getattr(mask, "is_cpu", False) and mask.shape == shape:
+            return self._masks.add(mask, shape[0], words.numel())
+        return Content(shape[0], words.numel())
 
-    def _count(self, content: int | Content) -> None:
-        if type(content) is int:  # The ordinary batch.
-            self._counted.samples = (self._counted.samples or 0) + content
+    def _count(self, content: int | Mask | Content) -> None:
+        counted = self._counted
+        if type(content) is Mask:
+            if content.zeros is None:
+                self._masks.count()
+            counted.samples = (counted.samples or 0) + content.samples
+            counted.tokens = (counted.tokens or 0) + content.tokens
+            counted.padding_tokens = _sum(counted.padding_tokens, content.zeros)
         elif isinstance(content, Content):
-            self._counted.add(content)
-            if content.mask is not None:
-                if content.mask.zeros is None:
-                    self._masks.count()
-                self._counted.add(Content(padding_tokens=content.mask.zeros))
+            counted.add(content)
 
 
 @dataclass
@@ -121,7 +139,7 @@ class WorkSums:
     padding_tokens: int | None = None
 
     def add(self, content: Content) -> None:
-        """Add *content*, except its mask."""
+        """Add *content*."""
         self.samples = _sum(self.samples, content.samples)
         self.tokens = _sum(self.tokens, content.tokens)
         self.padding_tokens = _sum(self.padding_tokens, content.padding_tokens)

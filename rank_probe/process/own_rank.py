@@ -1,5 +1,6 @@
 """Which rank this process speaks for, and since when it is certain."""
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -34,9 +35,11 @@ class OwnRank:
         self._group: tuple[int, int] | None = None
         self._me: Identity | None = None
         self._is_over = False
+        self._lock = threading.Lock()  # Two threads must not both find that a number was given up.
         self._given_up: Identity | None = None
         self.peer_group: str | None = None
         self.since: float | None = None  # when it got the rank, if it had another before
+        self.formed: float | None = None  # when its group was formed anew
 
     def is_rank(self) -> bool:
         """Whether it is a rank before it trains; its children are then its helpers."""
@@ -44,17 +47,31 @@ class OwnRank:
 
     def who(self) -> Identity | None:
         """Return this rank; None while it is unknown."""
+        with self._lock:
+            self._look()
+        if self._me is None or self._is_over:
+            return None
+        if self.peer_group and self.peer_group != self._me.peer_group:
+            self._me = replace(self._me, peer_group=self.peer_group)
+        return self._me
+
+    def group_is_new(self, *, is_first: bool) -> None:
+        """Note that the process group was formed now, for the process perhaps its first.
+
+        A spare that joins a running job may have waited since before ranks that it replaces began.
+        """
+        is_known = self._me is not None or (self._is_certain and not self._inherits)
+        self.who()
+        if not (is_first and is_known):
+            self.formed = time.time()
+
+    def _look(self) -> None:
         group = process_group.rank_and_world_size() or self._group  # It may have been destroyed.
         if self._me is None or group != self._group:  # Otherwise nothing has changed.
             self._group = group
             place = self._find_place()
             if place is not None:
                 self._become(place)
-        if self._me is None or self._is_over:
-            return None
-        if self.peer_group and self.peer_group != self._me.peer_group:
-            self._me = replace(self._me, peer_group=self.peer_group)
-        return self._me
 
     def given_up(self) -> Identity | None:
         """Return, once, the rank that this process was before it became another."""

@@ -37,8 +37,8 @@ def attach() -> Patches:
 def _patch(patches: Patches, module: Any) -> None:
     for name, make in ((BASIC, _basic), (HYDRA, _hydra)):
         original = vars(module).get(name)
-        # One module imports it from another, where it has been replaced.
-        if original is not None and original.__module__ != __name__:
+        # One module imports it from another, where it has been replaced by one of ours.
+        if original is not None and original.__globals__ is not globals():
             patches.wrap(module, name, make)
 
 

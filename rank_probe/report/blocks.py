@@ -15,18 +15,23 @@ LEAST_STEPS: Final = 16
 
 
 class Blocks:
-    """Keeps the last whole block of *steps* while it is needed; for one thread."""
+    """Keeps the last whole block of *steps* while it is needed; for one thread.
 
-    def __init__(self, steps: Steps) -> None:
+    The first *before* steps are of process groups before the current one, which some ranks were not
+    in.
+    """
+
+    def __init__(self, steps: Steps, before: int = 0) -> None:
         self._steps = steps
+        self._before = before
         self._kept: Vectors | None = None
         self._size = LEAST_STEPS
         self._begin()
         self._last: dict[str, Any] = {}
 
-    def is_of(self, steps: Steps) -> bool:
-        """Whether these are blocks of *steps*."""
-        return self._steps is steps
+    def is_of(self, steps: Steps, before: int) -> bool:
+        """Whether these are blocks of *steps* after the first *before*."""
+        return self._steps is steps and self._before == before
 
     def snapshot_fields(self) -> dict[str, Any]:
         """Return the block's fields of a Snapshot; empty before the first whole block."""
@@ -50,7 +55,7 @@ class Blocks:
     def _add(self, vector: StepVector) -> None:
         self._sums = [a + b for a, b in zip(self._sums, vector.nanoseconds, strict=True)]
         self._count += 1
-        if vector.step % self._size:
+        if (vector.step - self._before) % self._size:
             return
         if self._count == self._size:
             self._last = {

@@ -9,8 +9,10 @@ from rank_probe.measure import events
 
 log = logging.getLogger("rank_probe")
 
-# From the first sign of training on: the first step may compile a model.
-PATIENCE_SECONDS: Final = 120.0
+# From the first sign of training on.
+PATIENCE_SECONDS: Final = 60.0
+# The same after a fetch alone: the first step may compile a model.
+COMPILING_SECONDS: Final = 120.0
 SIGNS: Final = frozenset({events.FETCHED, events.BACKWARD_ENDED, events.OPTIMIZER_ENDED})
 
 MEND: Final = """\
@@ -39,12 +41,13 @@ class MissingSteps:
         signs = SIGNS.intersection(seen())
         if signs and self._since is None:
             self._since = self._now()
-        if self._since is not None and self._now() - self._since > PATIENCE_SECONDS:
+        patience = COMPILING_SECONDS if signs == {events.FETCHED} else PATIENCE_SECONDS
+        if self._since is not None and self._now() - self._since > patience:
             self._is_done = True
             log.warning(
                 "rank_probe has seen no whole step in %.0f s of training, so this rank reports "
                 "none: %s. These three lines in the script mend it:\n%s",
-                PATIENCE_SECONDS,
+                patience,
                 why(signs) if self._automatic else "probe.step() was not called",
                 MEND,
             )

@@ -1,104 +1,27 @@
 """Pushes snapshots to the node's exporter once a second, from a thread that never queues."""
 
 import http.client
-import json
 import logging
 import random
 import socket
 import threading
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 from rank_probe.guest.guard import never_raise
-from rank_probe.guest.yielding import give_way
-from rank_probe.wire.snapshot import SNAPSHOT_PATH, Snapshot
+from rank_probe.guest.yielding import give_way, has_waited
+from rank_probe.report.endpoint import TIMEOUT_SECONDS, Bearer, json_object, open_connection
+from rank_probe.wire.snapshot import SNAPSHOT_PATH, Snapshot, SnapshotEncoder
+from rank_probe.wire.text import printable
 
 log = logging.getLogger("rank_probe")
 
-DEFAULT_ENDPOINT = "unix:/run/rankskew/exporter.sock"
 INTERVAL_SECONDS = 1.0
-# The exporter is on this node and answers in a millisecond; longer means it is in trouble.
-TIMEOUT_SECONDS = 0.5
 LARGEST_ANSWER_BYTES = 65536
 
 _HEAD = (
     f"POST {SNAPSHOT_PATH} HTTP/1.1\r\nHost: localhost\r\n"
     "Content-Type: application/json\r\n%bContent-Length: %d\r\n\r\n"
 ).encode()
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    """HTTP over a Unix socket."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=TIMEOUT_SECONDS)
-        self._path = path
-
-    def connect(self) -> None:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connection.settimeout(self.timeout)
-        try:
-            connection.connect(self._path)
-        except OSError:
-            connection.close()
-            raise
-        self.sock = connection
-
-
-def socket_path(endpoint: str) -> str | None:
-    """Return the path in *endpoint*; None if it is not a Unix socket."""
-    scheme, _, rest = endpoint.partition(":")
-    return "/" + rest.lstrip("/") if scheme == "unix" and rest.startswith("/") else None
-
-
-def open_connection(endpoint: str) -> http.client.HTTPConnection:
-    """Return an unconnected HTTP connection to *endpoint*.
-
-    *endpoint* is `unix:/path/to.sock` or `http://127.0.0.1:PORT`; ValueError for anything else.
-    """
-    if (path := socket_path(endpoint)) is not None:
-        return _UnixConnection(path)
-    scheme, _, rest = endpoint.partition(":")
-    host, _, port = rest.removeprefix("//").rstrip("/").rpartition(":")
-    if scheme == "http" and host and port.isdecimal():
-        return http.client.HTTPConnection(host.strip("[]"), int(port), timeout=TIMEOUT_SECONDS)
-    raise ValueError(
-        f"RANKSKEW_EXPORTER is {endpoint!r}; it must be unix:/path/to.sock or http://127.0.0.1:PORT"
-    )
-
-
-class Bearer:
-    """The Authorization header with the token in the file *path*; never logged.
-
-    Without a path, and over a Unix socket, which needs none, there is no header.
-    """
-
-    def __init__(self, path: str, endpoint: str) -> None:
-        self._path = "" if endpoint.startswith("unix:") else path
-        self._complained = False
-        self.headers: dict[str, str] = {}
-
-    def read(self) -> bool:
-        """Read the file; True when that changed the header."""
-        before = self.headers
-        try:
-            token = Path(self._path).read_text().strip() if self._path else ""
-        except (OSError, ValueError) as error:
-            # A ValueError would quote what it could not decode.
-            self._complain(str(error) if isinstance(error, OSError) else "it is not text")
-            return False
-        # http.client would refuse any other header with an error that quotes it.
-        if token and not (token.isascii() and token.isprintable() and " " not in token):
-            self._complain("it must hold one token: printable ASCII without spaces")
-            return False
-        self.headers = {"Authorization": f"Bearer {token}"} if token else {}
-        return self.headers != before
-
-    def _complain(self, why: str) -> None:
-        if not self._complained:
-            self._complained = True
-            log.warning("rank_probe cannot use RANKSKEW_TOKEN_FILE=%s: %s", self._path, why)
 
 
 class Pusher:
@@ -118,9 +41,10 @@ class Pusher:
         on_answer: Callable[[dict[str, object]], None] | None = None,
         token_file: str = "",
     ) -> None:
-        self._connection = open_connection(endpoint)
+        self._connection = open_connection(endpoint, TIMEOUT_SECONDS)
         self._endpoint = endpoint
         self._snapshot = snapshot
+        self._encoder = SnapshotEncoder()
         self._interval = interval_seconds
         self._on_answer = on_answer
         self._bearer = Bearer(token_file, endpoint)
@@ -153,6 +77,7 @@ class Pusher:
     @never_raise
     def push(self) -> None:
         """Post the current snapshot; count the failure if it is not accepted."""
+        has_waited()  # For its turn.
         answer = self._deliver() or {}
         give_way()
         if self._on_answer is not None:
@@ -164,10 +89,12 @@ class Pusher:
         if snapshot is None:
             return {}
         give_way()
-        body = snapshot.to_json()
+        body = self._encoder.encode(snapshot)
         give_way()
         try:
-            return self._post(body)
+            answer = self._post(body)
+            has_waited()  # For the answer.
+            return answer
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
             self._failed(f"{self._endpoint} did not accept it ({error})")
@@ -190,9 +117,9 @@ class Pusher:
         if status == http.client.UNAUTHORIZED and self._bearer.read():
             status, answer = self._exchange(body)  # The token was changed on both sides.
         if status != http.client.OK:
-            self._failed(f"{status}: {answer.decode(errors='replace')[:300]}")
+            self._failed(f"{status}: {printable(answer.decode(errors='replace'), 300)}")
             return {}
-        return json_object(answer)
+        return {} if answer == b"{}" else json_object(answer)  # Nearly every answer.
 
     def _exchange(self, body: bytes) -> tuple[int, bytes]:
         if self._connection.sock is None:
@@ -245,12 +172,3 @@ def _more(connection: socket.socket, received: bytes) -> bytes:
     if not more:
         raise ConnectionResetError("the exporter closed the connection")
     return more
-
-
-def json_object(text: bytes) -> dict[str, Any]:
-    """Return the JSON object in *text*; an empty one if it is anything else."""
-    try:
-        decoded = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return decoded if isinstance(decoded, dict) else {}

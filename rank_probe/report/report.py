@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rank_probe.guest.guard import failures
+from rank_probe.guest.yielding import give_way
 from rank_probe.join.join import Join
 from rank_probe.measure.device_clock import DeviceClock
 from rank_probe.measure.steps import Steps
@@ -35,6 +36,7 @@ class Parts:
     lifecycle: Lifecycle
     join: Join
     device: DeviceClock | None = None
+    steps_before: int = 0  # the process group
     memory: Callable[[], "CudaMemory | None"] = lambda: None
     late_lines: Callable[[], list[dict[str, Any]]] = list
     thread_states: Callable[[], list[dict[str, Any]]] = list
@@ -53,6 +55,7 @@ class RankReport:
         self._lifecycle_events = LifecycleEvents(parts.lifecycle, parts.timeline.steps.spent)
         self.gpu_uuid = ""
         self.runtime_info: Mapping[str, str] = {}
+        self.missing_names: list[str] = []
         self.coordinates: Mapping[str, str] = {}
         self.level = DEFAULT_LEVEL
         self.finished = False
@@ -68,6 +71,15 @@ class RankReport:
         stage_seconds = _seconds_by_stage(totals.nanoseconds)
         stage = parts.timeline.state.stage
         elapsed = parts.timeline.steps.elapsed_seconds()
+        events = self._lifecycle_events.look(self._timed(stage), elapsed)
+        floor = steps.floor_seconds()
+        give_way()  # Not earlier: what was read so far belongs together.
+        more = {
+            **self._memory(),
+            **parts.join.snapshot_fields(stage_seconds),
+            **self._block(steps, me),
+        }
+        give_way()
         return Snapshot(
             job_id=me.job_id,
             peer_group=me.peer_group,
@@ -85,7 +97,7 @@ class RankReport:
             stage=STAGES[stage],
             stage_elapsed_seconds=elapsed,
             finished=self.finished,
-            sync_floor_seconds=steps.floor_seconds(),
+            sync_floor_seconds=floor,
             last_step_timestamp_seconds=host.last_step_timestamp_seconds,
             probe_errors=failures.count,
             push_failures=push_failures,
@@ -102,10 +114,9 @@ class RankReport:
             late_lines=parts.late_lines(),
             thread_states=parts.thread_states(),
             loader=parts.loader(),
-            lifecycle_events=self._lifecycle_events.look(self._timed(stage), elapsed),
-            **self._memory(),
-            **parts.join.snapshot_fields(stage_seconds),
-            **self._block(steps, me),
+            missing_names=self.missing_names,
+            lifecycle_events=events,
+            **more,
         )
 
     def _timed(self, stage: int) -> int | None:
@@ -127,8 +138,11 @@ class RankReport:
 
     def _block(self, steps: Steps, me: Identity) -> dict[str, Any]:
         """Return the block of a rank with peers, if no join compares it with them."""
-        if self._blocks is None or not self._blocks.is_of(steps):
-            self._blocks = Blocks(steps)
+        before = self._parts.steps_before
+        if self._blocks is None or not self._blocks.is_of(steps, before):
+            if self._blocks is not None:
+                self._blocks.forget()
+            self._blocks = Blocks(steps, before)
         if me.world_size == 1 or self._parts.join.speaks:
             self._blocks.forget()
             return {}

@@ -2,7 +2,8 @@
 
 import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
 from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any, Final
@@ -12,14 +13,17 @@ import torch
 from rank_probe.guest.guard import never_raise
 from rank_probe.guest.patches import Patches
 from rank_probe.measure import events
-from rank_probe.measure.tape import around
 from rank_probe.measure.timeline import Timeline
 from rank_probe.torch_hooks import process_group
+from rank_probe.torch_hooks.dynamo import opaque
+from rank_probe.torch_hooks.private import find
 
 # Backwards to cut at their root before a parameter's hook may take over.
 ROOT_CUTS: Final = 3
 # How many nodes of the graph to examine; a depth-first walk finds one after a few.
 NODES_SEARCHED: Final = 10_000
+# No union, which costs more.
+_READ_AGAIN: Final = (torch.Tensor, tuple, list)
 # Frames between the user's call of backward and torch's: frameworks have dozens.
 FRAMES_KEPT: Final = 100
 
@@ -41,9 +45,9 @@ class Cut:
     before that of DDP's C++ reducer, which waits for the buckets and is queued with the last
     gradient (reducer.cpp, mark_variable_ready). Two places can queue it:
 
-    - the *root*: a hook on `loss.grad_fn`, set for every backward. It always works, even before
-      FSDP's root callbacks, but costs more than the other, nearly all of it in torch
-      (benchmarks/overhead has a row for it).
+    - the *root*: a hook on the loss, set for every backward before any that is there. It always
+      works, even before FSDP's root callbacks, but costs more than the other, nearly all of it in
+      torch (benchmarks/overhead has a row for it).
     - one *parameter*: a permanent hook on its gradient. It works while every outermost backward
       reaches that parameter, and nobody else queues a callback at the root.
 
@@ -55,35 +59,41 @@ class Cut:
         self._timeline = timeline
         self._tape = tape = timeline.tape
         self._follow_training = never_raise(timeline.follow_training)
-        queue_callback = torch.autograd.Variable._execution_engine.queue_callback
+        queue_callback = find(torch.autograd, "Variable._execution_engine.queue_callback")
         ready = functools.partial(tape.append, events.GRADIENTS_READY)
         # Several roots queue it several times; only the first call counts. It can only raise
         # outside of a backward, where no hook runs.
         self._queue = lambda _: queue_callback(ready)
+        self._can_cut = queue_callback is not None
+        known = (
+            find(torch, "Tensor._backward_hooks"),
+            find(torch._C, "_FunctionBase._register_hook_dict"),
+        )
+        self._sets_hooks = None not in known
         self._cuts = False
         self._root_cuts = 0
         self._stays = False
         self._is_running = False
         self._parameter_hook: Any = None
-        self._around: Any = None
-        self._original: Callable[..., Any] = torch.autograd.backward
+        self._is_at_root = True  # or left alone, or left to the parameter's hook
 
     @property
     def is_left_to_parameter(self) -> bool:
         """Whether the parameter's hook does it."""
-        return self._around is not None and self._around.instead is None
+        return not self._is_at_root
 
     def around(self, original: Callable[..., Any]) -> Any:
         """Return *original*, torch.autograd.backward, with its time noted."""
-        began, ended, raised = (
-            events.BACKWARD_BEGINS,
-            events.BACKWARD_ENDED,
-            events.BACKWARD_RAISED,
+        timed = self._tape.around(
+            original, events.BACKWARD_BEGINS, events.BACKWARD_ENDED, events.BACKWARD_RAISED
         )
-        self._original = original
-        self._around = around(self._tape, original, began, ended, raised)
-        self._around.instead = self._at_the_root
-        return self._around
+
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if self._is_at_root:
+                return self._at_the_root(original, args, kwargs)
+            return timed(*args, **kwargs)
+
+        return opaque(backward)
 
     def at_the_root(self) -> None:
         """Cut the next backward at its root; if others were cut before, all of them.
@@ -93,7 +103,7 @@ class Cut:
         ends, which is too early. For any thread.
         """
         self._stays = self._cuts
-        self._around.instead = self._at_the_root
+        self._is_at_root = True
 
     def let_go(self) -> None:
         """Remove the parameter's hook; for the training thread."""
@@ -101,64 +111,87 @@ class Cut:
             self._parameter_hook.remove()
             self._parameter_hook = None
 
-    def _at_the_root(self, *args: Any, **kwargs: Any) -> Any:
+    def _at_the_root(
+        self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         tape = self._tape
         if get_ident() != tape.owner and not self._follow_training():
-            return self._original(*args, **kwargs)
+            return original(*args, **kwargs)
         if self._is_running:
             self.at_the_root()
-            return self._original(*args, **kwargs)
-        roots = _kept(args[0] if args else kwargs.get("tensors"))
-        if args:
-            args = (roots, *args[1:])
-        elif "tensors" in kwargs:
-            kwargs["tensors"] = roots
-        self.let_go()
-        self.look_for_peers()
+            return original(*args, **kwargs)
+        given = args[0] if args else kwargs.get("tensors")
+        roots = _roots(given)
+        if given is not None and not isinstance(given, _READ_AGAIN):
+            # Perhaps an iterator, which torch must read too.
+            if args:
+                args = (roots, *args[1:])
+            else:
+                kwargs["tensors"] = roots
+        if self._parameter_hook is not None:
+            self.let_go()
+        if not self._cuts:
+            self.look_for_peers()
         if not self._timeline.loop:
-            self._timeline.loop = _codes(sys._getframe(1))
+            self._timeline.loop = _codes(sys._getframe(2))
         self._is_running = True
         ended = events.BACKWARD_RAISED
-        hooks: list[Any] | None = None
+        removes: list[Callable[[], object]] | None = None
         try:
             tape.note(events.BACKWARD_BEGINS)
             if self._cuts and not _is_compiled():
-                hooks = self.hook_roots(roots)
-            result = self._original(*args, **kwargs)
+                removes = self.hook_roots(roots)
+            result = original(*args, **kwargs)
             ended = events.BACKWARD_ENDED
             return result
         finally:
+            self._is_running = False  # First: an interrupt may cut the rest short.
             tape.note(ended)
-            self._is_running = False
-            if hooks is not None:
-                self.unhook_roots(hooks, roots)
+            if removes is not None:
+                self.unhook_roots(removes, roots)
 
     @never_raise
     def look_for_peers(self) -> None:
         """Begin to cut if there are any; else leave the next backwards alone."""
-        if not self._cuts:
-            self._cuts = process_group.has_peers()
-            if self._cuts:
-                self._timeline.wait_for_peers()
-            else:
-                self._around.instead = None
+        self._cuts = self._can_cut and process_group.has_peers()
+        if self._cuts:
+            self._timeline.wait_for_peers()
+        else:
+            self._is_at_root = False
 
     @never_raise
-    def hook_roots(self, tensors: Any) -> list[Any]:
-        """Have the next backward cut at its root; return the hooks."""
-        return [node.register_prehook(self._queue) for node in _roots(tensors)]
+    def hook_roots(self, roots: Sequence[Any]) -> list[Callable[[], object]]:
+        """Have the next backward cut at its root; return what removes the hooks."""
+        return [self._hook(root, node) for root in roots if (node := _node(root)) is not None]
+
+    def _hook(self, root: Any, node: Any) -> Callable[[], object]:
+        # Not a node of the graph, or a tensor of its own kind.
+        if type(root) is not torch.Tensor or not self._sets_hooks:
+            remove: Callable[[], object] = node.register_prehook(self._queue).remove
+            return remove
+        # As Tensor.register_hook does, at a fraction of its cost.
+        hooks: Any = root._backward_hooks
+        if hooks is None:
+            hooks = root._backward_hooks = OrderedDict()
+            node._register_hook_dict(root)
+        others = hooks.copy() if hooks else None
+        hooks.clear()
+        hooks[self] = self._queue  # Theirs have numbers.
+        if others is not None:  # They may queue callbacks too: FSDP's, if its root returns this.
+            hooks.update(others)
+        return functools.partial(hooks.pop, self, None)
 
     @never_raise
-    def unhook_roots(self, hooks: list[Any], tensors: Any) -> None:
+    def unhook_roots(self, removes: list[Callable[[], object]], roots: Sequence[Any]) -> None:
         """Remove the hooks from the graph, which the user may keep; perhaps choose a parameter."""
-        for hook in hooks:
-            hook.remove()
+        for remove in removes:
+            remove()
         self._root_cuts += 1
         if self._stays or self._root_cuts != ROOT_CUTS:
             return
-        if (parameter := _a_parameter(_roots(tensors))) is not None:
+        if (parameter := _a_parameter(map(_node, roots))) is not None:
             self._parameter_hook = parameter.register_post_accumulate_grad_hook(self._queue)
-            self._around.instead = None
+            self._is_at_root = False
 
 
 def _is_compiled() -> bool:
@@ -179,25 +212,23 @@ def _codes(frame: FrameType | None) -> tuple[CodeType, ...]:
     return tuple(codes)
 
 
-def _kept(tensors: Any) -> Any:
-    """Return *tensors*, which torch takes as an iterable too, so that both can read them."""
-    is_one = tensors is None or isinstance(tensors, torch.Tensor) or hasattr(tensors, "node")
-    return tensors if is_one or isinstance(tensors, tuple | list) else tuple(tensors)
-
-
-def _roots(tensors: Any) -> Iterator[Any]:
-    """Yield the graph nodes that backward starts from; a leaf has none."""
+def _roots(tensors: Any) -> Sequence[Any]:
+    """Return the roots in *tensors*: one of them, or any iterable."""
     if isinstance(tensors, torch.Tensor) or hasattr(tensors, "node"):
-        tensors = (tensors,)
-    for tensor in tensors:
-        node = getattr(tensor, "grad_fn", None) or getattr(tensor, "node", None)
-        if node is not None:
-            yield node
+        return (tensors,)
+    if tensors is None:
+        return ()
+    return tensors if isinstance(tensors, (tuple, list)) else tuple(tensors)
+
+
+def _node(root: Any) -> Any:
+    """Return the graph's node that backward starts from; a leaf has none."""
+    return getattr(root, "grad_fn", None) or getattr(root, "node", None)
 
 
 def _a_parameter(roots: Iterable[Any]) -> torch.nn.Parameter | None:
     """Return a parameter that the graph of *roots* reaches; None if there is no plain one."""
-    waiting = list(roots)
+    waiting = [root for root in roots if root is not None]
     seen: set[Any] = set()
     while waiting and len(seen) < NODES_SEARCHED:
         node = waiting.pop()

@@ -1,14 +1,14 @@
 """Times writing and reading checkpoints as `checkpoint`, except for the waits within."""
 
 import functools
-from collections.abc import Callable
 from typing import Any, Final
 
 from rank_probe.guest.imports import when_imported
 from rank_probe.guest.patches import Patches
 from rank_probe.measure import events
-from rank_probe.measure.tape import Tape
+from rank_probe.measure.tape import Tape, around
 from rank_probe.measure.timeline import Timeline
+from rank_probe.torch_hooks.dynamo import opaque
 from rank_probe.wire.stages import CHECKPOINT
 
 # The places where the functions are looked up. Those with an underscore are called by the public
@@ -62,8 +62,9 @@ class Replacements:
     def make(self, function: Any) -> Any:
         """Return a timed version of *function*."""
         if function not in self._made:
-            self._made[function] = _timed(self._tape, function)
-            self._original[self._made[function]] = function
+            begins, note = events.PART | CHECKPOINT, self._tape.note
+            timed = self._made[function] = opaque(around(note, function, begins, events.LEAVE))
+            self._original[timed] = function
         return self._made[function]
 
 
@@ -75,17 +76,3 @@ def _patch(
             # A package that is imported later copies what its modules hold at that moment.
             setattr(module, name, replacements.original(getattr(module, name)))
             patches.wrap(module, name, replacements.make)
-
-
-def _timed(tape: Tape, original: Callable[..., Any]) -> Any:
-    note = tape.note
-
-    @functools.wraps(original)
-    def checkpoint(*args: Any, **kwargs: Any) -> Any:
-        try:
-            note(events.PART | CHECKPOINT)
-            return original(*args, **kwargs)
-        finally:
-            note(events.LEAVE)
-
-    return checkpoint

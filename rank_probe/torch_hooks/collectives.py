@@ -17,6 +17,8 @@ from rank_probe.guest.patches import Patches
 from rank_probe.measure import events
 from rank_probe.measure.tape import NOBODY, Tape, around
 from rank_probe.measure.timeline import Timeline
+from rank_probe.torch_hooks.dynamo import opaque
+from rank_probe.torch_hooks.private import find, wrap
 
 # Here some rank continues without the others: a broadcast's root, a gather's leaves, either end of
 # a message. COALESCED is NCCL's name for a batch of messages.
@@ -72,22 +74,24 @@ def attach(timeline: Timeline) -> Patches:
 
 def _explicit(tape: Tape, patches: Patches) -> None:
     """Collectives called from Python: by the user, FSDP, pipelines, ZeRO, checkpoints."""
-    from torch._C._distributed_c10d import ProcessGroup, Store
-
+    distributed = torch.distributed
     # Nearly every one ends here.
-    patches.wrap(torch.distributed.Work, "wait", functools.partial(_work, tape))
+    patches.wrap(distributed.Work, "wait", functools.partial(_work, tape))
     for name, releases in ON_THE_CALLERS_STREAM.items():
-        if hasattr(ProcessGroup, name):
-            patches.wrap(ProcessGroup, name, functools.partial(_collective, tape, releases))
-    patches.wrap(ProcessGroup, "monitored_barrier", functools.partial(_wait, tape, True))
+        stream = functools.partial(_collective, tape, releases)
+        wrap(patches, distributed, f"ProcessGroup.{name}", stream)
+    barrier = functools.partial(_wait, tape, True)
+    wrap(patches, distributed, "ProcessGroup.monitored_barrier", barrier)
     # The ranks of a new group look for each other in C++.
     new_group = functools.partial(_wait, tape, True)
-    patches.wrap(torch.distributed.distributed_c10d, "_new_process_group_helper", new_group)
+    wrap(patches, distributed.distributed_c10d, "_new_process_group_helper", new_group)
     # The rest has no group: waiting for a key or a future.
-    waits = [(Store, name) for name in ("get", "multi_get", "wait", "barrier", "queue_pop")]
-    for owner, name in ((torch._C.Future, "wait"), *waits):
-        if hasattr(owner, name):
-            patches.wrap(owner, name, functools.partial(_wait, tape, False))
+    waits = ("get", "multi_get", "wait", "barrier", "queue_pop")
+    for owner, name in (
+        (torch._C, "Future.wait"),
+        *((distributed, f"Store.{name}") for name in waits),
+    ):
+        wrap(patches, owner, name, functools.partial(_wait, tape, False))
 
 
 def _functional(tape: Tape, patches: Patches) -> None:
@@ -95,9 +99,10 @@ def _functional(tape: Tape, patches: Patches) -> None:
 
     Patched below torch's operator, so Dynamo sees the unchanged operator.
     """
-    operator = torch.ops._c10d_functional.wait_tensor
-    for owner in (operator, operator.default):  # Called by eager and by compiled code.
-        patches.wrap(owner, "_op", functools.partial(_wait, tape, True))
+    operators = torch.ops._c10d_functional
+    for name in ("wait_tensor", "wait_tensor.default"):  # Called by eager and by compiled code.
+        operation = lambda original: Operation(_wait(tape, True, original))  # noqa: E731
+        wrap(patches, operators, f"{name}._op", operation)
 
 
 def _in_cpp(tape: Tape, patches: Patches) -> None:
@@ -105,14 +110,25 @@ def _in_cpp(tape: Tape, patches: Patches) -> None:
 
     Both come from rank 0, which does not wait for the others there.
     """
-    from torch._C._distributed_c10d import Reducer
-
     for owner, name in (
         (torch.distributed, "_broadcast_coalesced"),
         (torch.distributed, "_verify_params_across_processes"),
-        (Reducer, "_rebuild_buckets"),
+        (torch.distributed, "Reducer._rebuild_buckets"),
     ):
-        patches.wrap(owner, name, functools.partial(_owners_wait, tape))
+        wrap(patches, owner, name, functools.partial(_owners_wait, tape))
+
+
+class Operation(functools.partial[Any]):
+    """What an operator calls, and hashes as: torch.compile keeps operators in tables."""
+
+    def __hash__(self) -> int:
+        return hash(self.__wrapped__)  # type: ignore[attr-defined]  # set by Patches.wrap
+
+    def __copy__(self) -> "Operation":
+        return self
+
+    def __deepcopy__(self, _: object) -> "Operation":
+        return self
 
 
 def noter(tape: Tape) -> Callable[[int], None]:
@@ -121,7 +137,7 @@ def noter(tape: Tape) -> Callable[[int], None]:
     In the owner's backward, its nodes may run on a thread of the autograd engine, which has one for
     each CUDA device.
     """
-    is_in_graph = torch._C._current_graph_task_id
+    is_in_graph = find(torch._C, "_current_graph_task_id") or (lambda: -1)
 
     def note(event: int) -> None:
         if get_ident() == tape.owner:
@@ -134,30 +150,23 @@ def noter(tape: Tape) -> Callable[[int], None]:
 
 def _owners_wait(tape: Tape, original: Callable[..., Any]) -> Any:
     """Time what only the owner calls: at most twice in every forward."""
-    return _opaque(around(tape, original, events.WAIT, events.WAITED, events.WAITED))
+    return opaque(around(tape.note, original, events.WAIT, events.WAITED))
 
 
 def _wait(tape: Tape, release: bool, original: Callable[..., Any]) -> Any:
-    note, ended = noter(tape), events.RELEASED if release else events.WAITED
-
-    def wait(*args: Any, **kwargs: Any) -> Any:
-        try:
-            note(events.WAIT)
-            return original(*args, **kwargs)
-        finally:
-            note(ended)
-
-    return _opaque(wait)
+    ended = events.RELEASED if release else events.WAITED
+    return opaque(around(noter(tape), original, events.WAIT, ended))
 
 
 def _work(tape: Tape, original: Callable[..., Any]) -> Any:
     note = noter(tape)
-    operations: Any = torch._C._distributed_c10d
-    one_sided = {int(getattr(operations.OpType, name)) for name in ONE_SIDED}
+    kinds = (find(torch._C, f"_distributed_c10d.OpType.{name}") for name in ONE_SIDED)
+    one_sided = {int(kind) for kind in kinds if kind is not None}
+    tells = find(torch.distributed.Work, "_get_op_type") is not None
 
     @never_raise
     def is_one_sided(work: Any) -> bool:
-        return int(work._get_op_type()) in one_sided
+        return tells and int(work._get_op_type()) in one_sided
 
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -166,7 +175,7 @@ def _work(tape: Tape, original: Callable[..., Any]) -> Any:
         finally:
             note(events.WAITED if is_one_sided(self) else events.RELEASED)
 
-    return _opaque(wait)
+    return opaque(wait)
 
 
 def _collective(tape: Tape, releases: bool, original: Callable[..., Any]) -> Any:
@@ -186,10 +195,4 @@ def _collective(tape: Tape, releases: bool, original: Callable[..., Any]) -> Any
         finally:
             note(ended)
 
-    return _opaque(collective)
-
-
-def _opaque(function: Any) -> Any:
-    """Make Dynamo call *function* without tracing it, as it does with what this replaces."""
-    function._torchdynamo_disable = True
-    return function
+    return opaque(collective)

@@ -10,7 +10,7 @@ from rank_probe.guest.guard import never_raise
 from rank_probe.guest.imports import when_imported
 from rank_probe.guest.patches import Patches
 from rank_probe.measure import events
-from rank_probe.measure.tape import Tape
+from rank_probe.measure.tape import Tape, around
 from rank_probe.measure.timeline import Timeline
 from rank_probe.wire.stages import H2D
 
@@ -57,17 +57,11 @@ def _patch(
 
 
 def _move(tape: Tape, accelerators: Collection[str], original: Callable[..., Any]) -> Any:
-    note = tape.note
+    timed = around(tape.note, original, events.PART | H2D, events.LEAVE)
 
-    @functools.wraps(original)
     def move(*args: Any, **kwargs: Any) -> Any:
-        if _target(args[1:], kwargs) not in accelerators:
-            return original(*args, **kwargs)
-        try:
-            note(events.PART | H2D)
-            return original(*args, **kwargs)
-        finally:
-            note(events.LEAVE)
+        is_timed = _target(args[1:], kwargs) in accelerators
+        return (timed if is_timed else original)(*args, **kwargs)
 
     return move
 

@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 import torch
 
+from rank_probe.torch_hooks.private import find
+
 
 class CudaEvents:
     """Timed events on the current stream of the device that the creating thread uses.
@@ -16,6 +18,8 @@ class CudaEvents:
     def __init__(self) -> None:
         self.device = torch.cuda.current_device()
         self._streams: dict[int, torch.cuda.Stream] = {}
+        # The handle costs a fraction of torch.cuda.current_stream(), which creates an object.
+        self._handle = find(torch._C, "_cuda_getCurrentRawStream") or _handle_of_object
         self.is_capturing = torch.cuda.is_current_stream_capturing
 
     def new(self) -> torch.cuda.Event:
@@ -28,8 +32,7 @@ class CudaEvents:
         A thread of the autograd engine uses its caller's streams in its final callbacks. A device
         that is current only for a moment (`with torch.cuda.device`) makes no difference.
         """
-        # The handle costs a fraction of torch.cuda.current_stream(), which creates an object.
-        handle = torch._C._cuda_getCurrentRawStream(self.device)
+        handle: int = self._handle(self.device)
         stream = self._streams.get(handle)
         if stream is None:
             stream = self._streams[handle] = torch.cuda.current_stream(self.device)
@@ -44,6 +47,11 @@ class CudaEvents:
         self.device = device
         self._streams.clear()
         return True
+
+
+def _handle_of_object(device: int) -> int:
+    handle: int = torch.cuda.current_stream(device).cuda_stream
+    return handle
 
 
 class CudaMemory(NamedTuple):

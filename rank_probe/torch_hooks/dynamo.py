@@ -8,6 +8,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from rank_probe.guest.guard import never_raise
+from rank_probe.torch_hooks.private import find
 
 PACKAGE = __name__.partition(".")[0]
 DIRECTORY = os.path.dirname(os.path.dirname(__file__)) + os.sep
@@ -32,12 +33,14 @@ def hide_probe() -> None:
 
 def _skip() -> Callable[[CodeType], object] | None:
     """Return the function that makes Dynamo skip the frames of a code, part of torch's C++."""
-    eval_frame: Any = sys.modules["torch"]._C._dynamo.eval_frame
-    if hasattr(eval_frame, "set_code_exec_strategy"):  # torch 2.8
-        action = eval_frame._FrameAction
-        strategy = eval_frame._FrameExecStrategy(action.SKIP, action.DEFAULT)
-        return lambda code: eval_frame.set_code_exec_strategy(code, strategy)
-    return getattr(eval_frame, "skip_code", None)
+    eval_frame: Any = find(sys.modules["torch"], "_C._dynamo.eval_frame")
+    set_strategy = find(eval_frame, "set_code_exec_strategy")  # torch 2.7
+    action, strategy = find(eval_frame, "_FrameAction"), find(eval_frame, "_FrameExecStrategy")
+    if None in (set_strategy, action, strategy):
+        older: Callable[[CodeType], object] | None = find(eval_frame, "skip_code")
+        return older
+    skip = strategy(action.SKIP, action.DEFAULT)
+    return lambda code: set_strategy(code, skip)
 
 
 def _codes(module: ModuleType) -> Iterator[CodeType]:
@@ -58,3 +61,9 @@ def _with_nested(code: CodeType) -> Iterator[CodeType]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _with_nested(constant)
+
+
+def opaque(function: Any) -> Any:
+    """Make Dynamo call *function* without tracing it, as it does with what this replaces."""
+    function._torchdynamo_disable = True
+    return function

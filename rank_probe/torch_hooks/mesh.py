@@ -9,6 +9,8 @@ import torch.distributed
 from rank_probe.guest.guard import never_raise
 from rank_probe.guest.imports import when_imported
 from rank_probe.guest.patches import Patches
+from rank_probe.torch_hooks.dynamo import opaque
+from rank_probe.torch_hooks.private import wrap
 
 # Names of mesh dimensions in libraries. A data parallel dimension may be split in two, as in hybrid
 # sharding; their coordinates are counted together.
@@ -53,7 +55,7 @@ class Coordinates:
 
         def watch_stages(module: Any) -> None:
             make = functools.partial(_then, self._see_stage)
-            patches.wrap(module._PipelineStageBase, "__init__", make)
+            wrap(patches, module, "_PipelineStageBase.__init__", make)
 
         patches.on_undo(when_imported("torch.distributed.pipelining.stage", watch_stages))
         return patches
@@ -77,4 +79,4 @@ def _then(tell: Callable[[Any], object], original: Callable[..., None]) -> Any:
         original(self, *args, **kwargs)
         tell(self)
 
-    return __init__
+    return opaque(__init__)

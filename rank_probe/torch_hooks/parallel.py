@@ -13,13 +13,16 @@ import torch
 from rank_probe.guest.imports import when_imported
 from rank_probe.guest.patches import Patches
 from rank_probe.measure import events
+from rank_probe.measure.tape import around
 from rank_probe.measure.timeline import Timeline
 from rank_probe.torch_hooks.collectives import noter
+from rank_probe.torch_hooks.dynamo import opaque
+from rank_probe.torch_hooks.private import wrap
 from rank_probe.wire.stages import BACKWARD, FORWARD
 
 
 def attach(timeline: Timeline) -> Patches:
-    """Time FSDP's forward and stream waits, and pipeline chunks; `undo` the result to detach.
+    """Time what FSDP, pipeline schedules and Megatron-core hide; `undo` the result to detach.
 
     Each module is patched when the user imports it: importing them all takes torch two seconds.
     """
@@ -27,8 +30,10 @@ def attach(timeline: Timeline) -> Patches:
     for name, patch in (
         ("torch.distributed.fsdp.fully_sharded_data_parallel", _fsdp1),
         ("torch.distributed.fsdp._fully_shard._fsdp_state", _fsdp2),
+        ("torch.distributed._composable.fsdp._fsdp_state", _fsdp2),
         ("torch.distributed.pipelining.stage", _stages),
         ("torch.distributed.pipelining.schedules", _schedules),
+        ("megatron.core.pipeline_parallel.schedules", _megatron),
     ):
         patches.on_undo(when_imported(name, functools.partial(patch, timeline, patches)))
     # On CUDA, FSDP makes the compute stream wait for an event of its communication streams; it
@@ -40,27 +45,48 @@ def attach(timeline: Timeline) -> Patches:
 
 def _fsdp1(timeline: Timeline, patches: Patches, module: Any) -> None:
     make = functools.partial(_root_forward, timeline)
-    patches.wrap(module.FullyShardedDataParallel, "forward", make)
+    wrap(patches, module, "FullyShardedDataParallel.forward", make)
 
 
 def _fsdp2(timeline: Timeline, patches: Patches, module: Any) -> None:
     make = functools.partial(_root_forward, timeline)
-    patches.wrap(module.FSDPState, "_root_pre_forward", make)
+    wrap(patches, module, "FSDPState._root_pre_forward", make)
 
 
 def _stages(timeline: Timeline, patches: Patches, module: Any) -> None:
     forward = functools.partial(_chunk, timeline, FORWARD)
-    patches.wrap(module._PipelineStageBase, "forward_one_chunk", forward)
+    wrap(patches, module, "_PipelineStageBase.forward_one_chunk", forward)
     # The two halves of backward in a zero-bubble schedule; whole ones call torch.autograd.backward.
     for name in ("stage_backward_input", "stage_backward_weight"):
-        patches.wrap(module, name, functools.partial(_chunk, timeline, BACKWARD))
+        wrap(patches, module, name, functools.partial(_chunk, timeline, BACKWARD))
 
 
 def _schedules(timeline: Timeline, patches: Patches, module: Any) -> None:
     forward = functools.partial(_chunk, timeline, FORWARD)
-    patches.wrap(module._PipelineSchedule, "_maybe_compute_loss", forward)
-    for owner in (module.PipelineScheduleSingle, module.PipelineScheduleMulti):
-        patches.wrap(owner, "step", functools.partial(_schedule, timeline))
+    wrap(patches, module, "_PipelineSchedule._maybe_compute_loss", forward)
+    for owner in ("PipelineScheduleSingle", "PipelineScheduleMulti"):
+        wrap(patches, module, f"{owner}.step", functools.partial(_schedule, timeline))
+
+
+def _megatron(timeline: Timeline, patches: Patches, module: Any) -> None:
+    """Megatron-LM's default: it calls the engine itself, and waits for gradients afterwards."""
+    if hasattr(module, "custom_backward"):
+        backward = functools.partial(_whole_backward, timeline.tape.note)
+        patches.wrap(module, "custom_backward", backward)
+
+
+def _whole_backward(note: Callable[[int], object], original: Callable[..., Any]) -> Any:
+    def custom_backward(*args: Any, **kwargs: Any) -> Any:
+        ended = events.BACKWARD_RAISED
+        try:
+            note(events.BACKWARD_BEGINS)
+            result = original(*args, **kwargs)
+            ended = events.BACKWARD_ENDED
+            return result
+        finally:
+            note(ended)
+
+    return opaque(custom_backward)
 
 
 def _root_forward(timeline: Timeline, original: Callable[..., Any]) -> Any:
@@ -91,7 +117,7 @@ def _stream_wait(timeline: Timeline, original: Callable[..., Any]) -> Any:
         finally:
             note(events.RELEASED)
 
-    return wait
+    return opaque(wait)
 
 
 def _schedule(timeline: Timeline, original: Callable[..., Any]) -> Any:
@@ -105,15 +131,9 @@ def _schedule(timeline: Timeline, original: Callable[..., Any]) -> Any:
 
 def _chunk(timeline: Timeline, stage: int, original: Callable[..., Any]) -> Any:
     """Time one micro-batch's part of *stage*, except in an evaluation."""
-    note = timeline.tape.note
+    timed = around(timeline.tape.note, original, events.PART | stage, events.LEAVE)
 
     def chunk(*args: Any, **kwargs: Any) -> Any:
-        if not torch.is_grad_enabled():
-            return original(*args, **kwargs)
-        try:
-            note(events.PART | stage)
-            return original(*args, **kwargs)
-        finally:
-            note(events.LEAVE)
+        return (timed if torch.is_grad_enabled() else original)(*args, **kwargs)
 
     return chunk

@@ -20,16 +20,32 @@ class RendezvousListener(Protocol):
         """All ranks have met."""
 
 
-def attach(lifecycle: RendezvousListener, meanwhile: Callable[[], object]) -> Patches:
-    """Tell *lifecycle* of init_process_group, calling *meanwhile* first; `undo` to detach.
+class GroupsListener(Protocol):
+    """Who is told of every default process group."""
 
-    Not seen: a script that imported the function by name earlier.
+    def while_ranks_meet(self) -> object:
+        """The process group is about to be created."""
+
+    def formed(self) -> object:
+        """A default process group was formed: the first, or after another one."""
+
+    def gone(self) -> object:
+        """It is gone."""
+
+
+def attach(lifecycle: RendezvousListener, groups: GroupsListener) -> Patches:
+    """Tell *lifecycle* of init_process_group, and *groups* of its result; `undo` to detach.
+
+    A script that imported the function by name earlier is not timed, but its groups are seen.
     """
     patches = Patches()
     if not torch.distributed.is_available():
         return patches
     from torch.distributed import device_mesh, distributed_c10d
 
+    if hasattr(distributed_c10d, "_update_default_pg"):  # All ways to form a group end there.
+        patches.wrap(distributed_c10d, "_update_default_pg", functools.partial(_telling, groups))
+    meanwhile = groups.while_ranks_meet
     replacement = _timed(lifecycle, meanwhile, torch.distributed.init_process_group)
     # init_device_mesh creates the group too, by the name that its module imported.
     for module in (torch.distributed, distributed_c10d, device_mesh):
@@ -56,3 +72,18 @@ def _timed(
         return result
 
     return init_process_group
+
+
+def _telling(groups: GroupsListener, original: Callable[[Any], object]) -> Callable[[Any], object]:
+    formed, gone = never_raise(groups.formed), never_raise(groups.gone)
+
+    @functools.wraps(original)
+    def _update_default_pg(group: Any) -> object:
+        result = original(group)
+        if group is None:  # It was destroyed.
+            gone()
+        else:
+            formed()
+        return result
+
+    return _update_default_pg

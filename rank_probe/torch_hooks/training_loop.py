@@ -13,13 +13,10 @@ from torch.utils.data import dataloader
 from rank_probe.guest.guard import never_raise
 from rank_probe.guest.patches import Patches
 from rank_probe.measure import events
-from rank_probe.measure.tape import Tape, around
+from rank_probe.measure.tape import Arguments, Named, Tape, fetching
 from rank_probe.measure.timeline import Timeline
-from rank_probe.measure.work_units import WorkUnits
-
-# Of a call.
-Arguments = tuple[Any, ...]
-Named = dict[str, Any]
+from rank_probe.torch_hooks.dynamo import opaque
+from rank_probe.torch_hooks.private import wrap
 
 
 def attach(timeline: Timeline) -> Patches:
@@ -31,45 +28,38 @@ def attach(timeline: Timeline) -> Patches:
     """
     patches = Patches()
     tape, work = timeline.tape, timeline.work
-    patches.wrap(dataloader._BaseDataLoaderIter, "__next__", functools.partial(_next, tape, work))
+    gradients = torch.is_grad_enabled
+    wrap(
+        patches,
+        dataloader,
+        "_BaseDataLoaderIter.__next__",
+        lambda original: opaque(fetching(tape, original, work.measure, gradients, work.count)),
+    )
     patches.wrap(dataloader.DataLoader, "__iter__", functools.partial(_iter, timeline))
     if torch.distributed.is_available():
         from torch.nn.parallel import DistributedDataParallel
 
         patches.wrap(DistributedDataParallel, "forward", functools.partial(_forward, tape))
-    begins, ended = _optimizer_hooks(tape)
+    timed = functools.partial(_with_timed_closure, tape)
+    begins = tape.noting(events.OPTIMIZER_BEGINS, timed)
+    ended = tape.noting(events.OPTIMIZER_ENDED, None)
     patches.on_undo(optimizer.register_optimizer_step_pre_hook(begins).remove)
     patches.on_undo(optimizer.register_optimizer_step_post_hook(ended).remove)
     return patches
 
 
-def _next(tape: Tape, work: WorkUnits, original: Callable[..., Any]) -> Any:
-    return around(
-        tape,
-        original,
-        events.FETCH,
-        events.FETCHED,
-        events.EXHAUSTED,
-        asks=torch.is_grad_enabled,
-        otherwise=events.FETCH_UNGRADED,
-        tells=work.measure,
-    )
-
-
 def _iter(timeline: Timeline, original: Callable[..., Any]) -> Any:
-    def iterate(loader: Any) -> Any:
-        _remember(timeline, loader)
-        return original(loader)
+    note, gradients = timeline.tape.note, torch.is_grad_enabled
 
-    return around(
-        timeline.tape,
-        iterate,
-        events.FETCH,
-        events.ITERATED,
-        events.ITERATED,
-        asks=torch.is_grad_enabled,
-        otherwise=events.FETCH_UNGRADED,
-    )
+    def __iter__(self: Any) -> Any:
+        try:
+            note(events.FETCH if gradients() else events.FETCH_UNGRADED)
+            _remember(timeline, self)
+            return original(self)
+        finally:
+            note(events.ITERATED)
+
+    return opaque(__iter__)
 
 
 @never_raise
@@ -88,23 +78,6 @@ def _forward(tape: Tape, original: Callable[..., Any]) -> Any:
         return original(*args, **kwargs)
 
     return forward
-
-
-def _optimizer_hooks(tape: Tape) -> tuple[Callable[..., Any], Callable[..., None]]:
-    """Return what torch calls before and after each optimizer's step."""
-    note = tape.note
-
-    def begins(_: object, args: Arguments, kwargs: Named) -> tuple[Arguments, Named] | None:
-        note(events.OPTIMIZER_BEGINS)
-        # Mostly it has no arguments besides the optimizer itself, or another thread trains.
-        if not (kwargs or len(args) > 1) or get_ident() != tape.owner:
-            return None
-        return _with_timed_closure(tape, args, kwargs)
-
-    def ended(_optimizer: object, _args: Arguments, _kwargs: Named) -> None:
-        note(events.OPTIMIZER_ENDED)
-
-    return begins, ended
 
 
 @never_raise

@@ -59,6 +59,9 @@ DEFAULT_LEVEL: Final = "stages"
 # How many lines of code a late rank reports.
 MOST_LATE_LINES: Final = 5
 
+# How many names that it misses in torch a rank reports.
+MOST_MISSING_NAMES: Final = 64
+
 # In what a thread spends its time. cpu_queue: ready, but without a CPU. disk: a file or its file
 # system. sleep: for a given time. lock: also Python's own, while another thread has it. pipe: also
 # the one from a loader's workers. gpu: until it is done. blocked: in anything else.
@@ -77,7 +80,7 @@ THREAD_STATES: Final = (
 MOST_THREAD_STATES: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # Not frozen, which would triple the time to make one.
 class Snapshot:
     """State of one rank since its process started the probe.
 
@@ -112,6 +115,11 @@ class Snapshot:
     third of its peers that are not late. *loader*, also only then: the method of the dataset that
     the loader's workers run, such as `Corpus.__getitem__ (corpus.py:30)`; empty without workers.
     These three are left out of the JSON while they are empty.
+
+    *no_join* is why the process group cannot be joined, one of wire.no_join; empty if nothing is in
+    the way. *group_formed_timestamp_seconds* is when the group was formed, if not by processes that
+    all were new: ranks that were silent before then are not of it. *missing_names*: what the rank's
+    torch lacks of torch_hooks.private.TABLE, at most MOST_MISSING_NAMES. All are left out, too.
 
     *lifecycle_events*: the last of LIFECYCLE_EVENTS, at most MOST_EVENTS, each with its *number* in
     this process, from 1 on, *event*, *began_timestamp_seconds* and *seconds*, None while it lasts.
@@ -165,21 +173,74 @@ class Snapshot:
     thread_states: list[dict[str, Any]] = field(default_factory=list)
     peer_figures: dict[str, list[float]] = field(default_factory=dict)
     loader: str = ""
+    missing_names: list[str] = field(default_factory=list)
+    no_join: str = ""
+    group_formed_timestamp_seconds: float | None = None
     schema: int = SCHEMA
 
     def to_json(self) -> bytes:
         """Return the body of a push, UTF-8 JSON."""
-        # Not dataclasses.asdict: its deep copy costs more than the encoding.
-        said = dict(zip(_NAMES, _values(self), strict=True))
-        for name in _WHILE_LATE:
-            if not said[name]:
-                del said[name]
-        return _encode(said).encode()
+        return SnapshotEncoder().encode(self)
 
 
-_WHILE_LATE: Final = ("thread_states", "peer_figures", "loader")
-_NAMES: Final = tuple(each.name for each in fields(Snapshot))
-_values: Final = attrgetter(*_NAMES)
+class SnapshotEncoder:
+    """Encodes one snapshot of a rank after the other, as in `Snapshot.to_json`; for one thread.
+
+    What seldom changes is half of the work, and is encoded again only when it has changed.
+    """
+
+    def __init__(self) -> None:
+        self._seldom: tuple[Any, ...] = ()
+        self._encoded = ""
+
+    def encode(self, snapshot: Snapshot) -> bytes:
+        """Return the body of a push."""
+        seldom = _values_that_seldom_change(snapshot)
+        if seldom != self._seldom:
+            self._seldom, self._encoded = seldom, _encode(_said(seldom))[:-1]
+        often = dict(zip(_OFTEN, _values_that_often_change(snapshot), strict=True))
+        return f"{self._encoded},{_encode(often)[1:]}".encode()
+
+
+_OFTEN: Final = (
+    "sequence",
+    "heartbeat_timestamp_seconds",
+    "steps",
+    "stage_seconds",
+    "busy_seconds",
+    "busy_seconds_squared",
+    "stage",
+    "stage_elapsed_seconds",
+    "last_step_timestamp_seconds",
+    "stage_host_seconds",
+    "samples",
+    "tokens",
+    "padding_tokens",
+    "gc_pause_seconds",
+    "cuda_memory_allocated_bytes",
+    "cuda_memory_reserved_bytes",
+    "cuda_memory_peak_bytes",
+    "paced_steps",
+    "wait_caused_seconds",
+    "group_wait_seconds",
+    "joined_seconds",
+    "verdict",
+    "verdict_age_seconds",
+)
+_SELDOM: Final = tuple(each.name for each in fields(Snapshot) if each.name not in _OFTEN)
+_LEFT_OUT: Final = (
+    *("thread_states", "peer_figures", "loader"),
+    *("no_join", "group_formed_timestamp_seconds", "missing_names"),
+)
+# Not dataclasses.asdict: its deep copy costs more than the encoding.
+_values_that_often_change: Final = attrgetter(*_OFTEN)
+_values_that_seldom_change: Final = attrgetter(*_SELDOM)
 _encode: Final = json.JSONEncoder(
     separators=(",", ":"), allow_nan=False, check_circular=False
 ).encode
+
+
+def _said(seldom: tuple[Any, ...]) -> dict[str, Any]:
+    """Return what is said of the values that *seldom* change, by name."""
+    pairs = zip(_SELDOM, seldom, strict=True)
+    return {name: value for name, value in pairs if value or name not in _LEFT_OUT}

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
+from rank_probe.wire.text import printable
+
 
 def number(value: Any) -> float | None:
     """Return *value* if it is a finite number, else None."""
@@ -22,9 +24,7 @@ def whole(value: Any) -> int | None:
 
 def text(value: Any) -> str | None:
     """Return *value* if it is text; what could move a terminal's cursor becomes a question mark."""
-    if not isinstance(value, str):
-        return None
-    return "".join(char if char.isprintable() else "?" for char in value)
+    return printable(value) if isinstance(value, str) else None
 
 
 def label(value: Any) -> str | None:

@@ -18,7 +18,8 @@ PLACEHOLDERS: Final = ("JOB", "RANK", "NODE", "PID", "GPU", "UUID")
 DOCS: Final = "https://github.com/rankskew/rankskew/blob/main"
 # What is filled in may be copied into a shell: only this is.
 HARMLESS: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+/-]*")
-_WORD: Final = re.compile(rf"\b({'|'.join(PLACEHOLDERS)})\b")
+# Not within what the exporter has filled in: the UUID of a GPU begins with "GPU-".
+_WORD: Final = re.compile(rf"(?<![\w-])({'|'.join(PLACEHOLDERS)})(?![\w-])")
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ def _job_facts(job: JobStatus, documents: Sequence[Document]) -> JobFacts:
         if each.get("job_id") == job.job_id
     ]
     judges = {text(mapping(each.get("verdict")).get("judge")) for each in said}
-    waking = [each for each in job.late if each.wakes and each.gpus_lost > 0]
+    called_late = [each for each in job.late if each.is_called_late and each.gpus_lost > 0]
     return JobFacts(
         job,
         places={
@@ -77,7 +77,7 @@ def _job_facts(job: JobStatus, documents: Sequence[Document]) -> JobFacts:
             for rank in job.ranks
         },
         lines=dict(_lines(said)),
-        late_gpus={each.rank: {each.stage: each.gpus_lost} for each in waking},
+        late_gpus={each.rank: {each.stage: each.gpus_lost} for each in called_late},
         silent={rank.rank: rank.report_age_seconds or 0.0 for rank in job.ranks if rank.silent},
         reasons=() if job.reason is None or job.state == states.STARTING else (job.reason,),
         judge="node" if judges == {"node"} else None,

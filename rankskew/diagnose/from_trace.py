@@ -12,8 +12,9 @@ from exporter.causes.model import Evidence, Lateness, Quantiles
 from exporter.errors import UsageError
 from exporter.live import states
 from exporter.live.causes import CauseView, view_cause
-from exporter.live.sentences import LateView, duration, listed
-from rank_probe.judge.verdict import MILD, NODE, PAUSES, UNSYNCED
+from exporter.live.sentences import LateView
+from exporter.live.wording import duration, listed
+from rank_probe.judge.verdict import DUTY, MILD, NODE, PAUSES, UNSYNCED
 from rank_probe.wire.stages import STAGES, SYNC
 from rankskew.accounting.step import quantile
 from rankskew.diagnose.job_facts import JobFacts
@@ -40,7 +41,7 @@ def read_trace(path: Path, job_id: str | None, scale: float = 1.0) -> Report:
         raise CannotTell(f"{str(error)[:1].upper()}{str(error)[1:]}.") from error
     one = replay(run, scale)
     facts = _job_facts(one)
-    told = [found for found in one.findings if found.kind not in (MILD, CHANGE)]
+    told = [found for found in one.findings if found.kind not in (MILD, DUTY, CHANGE)]
     findings = ordered([_finding(facts, one, found) for found in told])
     findings += not_judgeable(facts) if facts.reasons else []
     unjudged = [*([NO_HARDWARE] if findings else []), *_left_out(one)]
@@ -67,7 +68,12 @@ def _job_facts(one: Replay) -> JobFacts:
         sentence=f"{steps}; no rank is late." if is_even else f"{steps}.",
         world_size=len(one.run.times),
         lost_by_kind={kind: paid / seconds for kind, paid in kinds.items()},
-        late=[each for found in one.findings if found.kind == MILD for each in _late(one, found)],
+        late=[
+            each
+            for found in one.findings
+            if found.kind in (MILD, DUTY)
+            for each in _late(one, found)
+        ],
         slowdown=one.slowdown if one.named else None,
     )
     places = {

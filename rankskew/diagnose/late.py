@@ -8,8 +8,10 @@ from typing import Final
 
 from exporter.causes.model import UNKNOWN
 from exporter.live.causes import CauseView
-from exporter.live.sentences import LateView, late_sentence, sentence
-from rank_probe.judge.verdict import NODE, UNSYNCED
+from exporter.live.sentences import LateView, duty, late_sentence
+from exporter.live.wording import sentence
+from exporter.vocabulary.words import slow_at
+from rank_probe.judge.verdict import DUTY, NODE, UNSYNCED
 from rankskew.diagnose.advice import advice
 from rankskew.diagnose.job_facts import JobFacts
 from rankskew.diagnose.model import Event, Finding, Place
@@ -29,7 +31,7 @@ def late_findings(facts: JobFacts) -> tuple[list[Finding], list[str]]:
     """Return the late ranks and slow nodes, the costliest first, and who else is late."""
     together: dict[str, list[LateView]] = defaultdict(list)
     for late in facts.job.late:
-        if late.wakes:
+        if late.is_called_late:
             node = facts.place(late.rank).node if late.kind == NODE else None
             together[f"node {node}" if node else f"rank {late.rank}"].append(late)
     found = sorted(together.items(), key=lambda each: -_cost(each[1]))
@@ -44,17 +46,20 @@ def late_findings(facts: JobFacts) -> tuple[list[Finding], list[str]]:
 
 
 def mild(late_ranks: Sequence[LateView]) -> Iterator[str]:
-    """Say which of them are not late enough to be told, or not known well enough."""
-    for late in [late for late in late_ranks if not late.wakes][:MOST_MILD]:
+    """Say which of them are not late enough to be told, not known well enough, or on duty."""
+    for late in [late for late in late_ranks if not late.is_called_late][:MOST_MILD]:
+        if late.kind == DUTY:
+            yield sentence(f"{duty(late)}.")
+            continue
         why = "but no wait was measured" if late.kind == UNSYNCED else "too little for an alert"
         yield sentence(f"rank {late.rank} needs {late.ratio:.1%} more time than its peers, {why}.")
 
 
 def late_events(job: JobStatus) -> Iterator[Event]:
     """Yield when the costliest ranks became slow, as far as that is known."""
-    began = [late for late in job.late if late.wakes and late.late_for_seconds]
+    began = [late for late in job.late if late.is_called_late and late.late_for_seconds]
     for late in began[:MOST_EVENTS]:
-        yield Event(late.late_for_seconds, f"Rank {late.rank} became slow in {late.stage}.")
+        yield Event(late.late_for_seconds, f"Rank {late.rank} became slow {slow_at(late.stage)}.")
 
 
 def late_finding(facts: JobFacts, those: Sequence[LateView]) -> Finding:

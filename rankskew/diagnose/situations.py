@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from exporter.live import states
-from exporter.live.sentences import MOST_NAMES, duration, listed
+from exporter.live.wording import MOST_NAMES, duration, listed
 from exporter.vocabulary.words import slow_at
 from rankskew.diagnose.advice import situations
 from rankskew.diagnose.job_facts import JobFacts

@@ -4,7 +4,8 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from exporter.live.sentences import duration, is_slower
+from exporter.live.sentences import is_slower
+from exporter.live.wording import duration
 from exporter.vocabulary.words import cause_in_short
 from rankskew.diagnose.loss import hundredths
 from rankskew.diagnose.model import BALANCED, CANNOT_TELL, Event, Finding, Part, Report

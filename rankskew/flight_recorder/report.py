@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from exporter.live.sentences import sentence
+from exporter.live.wording import sentence
 from rankskew.flight_recorder.dumps import Dump
 from rankskew.flight_recorder.finding import MISMATCH, MISSING, CollectiveFinding
 from rankskew.wording import named_ranks

@@ -92,7 +92,7 @@ def not_judgeable(judged: Sequence[JudgedStretch]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Alarm:
-    """The ranks that people are told about at a time, and the *share* of the GPUs that they cost.
+    """The ranks that an alert would name at a time, and the *share* of the GPUs that they cost.
 
     It is what all of them cost together, because the severity is that of the job.
     """
@@ -114,7 +114,7 @@ def _alarms(judged: Sequence[JudgedStretch], threshold: Threshold) -> Iterator[_
 def _severity(
     those: Sequence[TraceIncident[Late]], alarms: Sequence[_Alarm], threshold: Threshold
 ) -> str:
-    """Return the worst severity that the job had while any of *those* was told."""
+    """Return the worst severity that the job had while an alert would have named any of *those*."""
     shares = [
         alarm.share
         for incident in those

@@ -93,6 +93,8 @@ def _words(finding: TraceFinding) -> str:
             return f"{finding.instance} is slow {doing}, by {more}: {named_ranks(finding.ranks)}"
         case "pauses":
             return f"{who} pauses now and then {doing}, for {more} of its time"
+        case "duty":
+            return f"{who} does a duty for all, {doing}, for {more} of its time"
         case "mild":
             return f"{who} is a little slow {doing}, by {more}"
         case "unsynced":

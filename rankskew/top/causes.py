@@ -121,7 +121,7 @@ def explained(job: JobStatus) -> JobStatus:
     first = next((each for each in job.late if each.rank == rank), None)
     if first is None:
         return job
-    those = [each for each in job.late if each.wakes and each.kind == NODE]
+    those = [each for each in job.late if each.is_called_late and each.kind == NODE]
     cause = of_node(those) if first.kind == NODE else first.cause
     if cause is None:
         return job

@@ -171,7 +171,7 @@ def _job(said: Mapping[str, Any], node: str) -> JobStatus | None:
         return None
     verdict = mapping(said.get("verdict"))
     late = [each for each in map(_late, objects(verdict.get("late"))) if each is not None]
-    late.sort(key=lambda each: (not each.wakes, -each.gpus_lost))
+    late.sort(key=lambda each: (not each.is_called_late, -each.gpus_lost))
     found = (_rank(each, node) for each in objects(said.get("ranks")))
     ranks = [each for each in found if each is not None]
     said_state = text(verdict.get("state"))
@@ -210,16 +210,16 @@ def _culprit(state: str, late: Sequence[LateView], ranks: Sequence[Rank]) -> tup
         if holding is None:
             return None
         return holding.rank, FROZEN if holding.silent else holding.stage or UNKNOWN
-    waking = [each for each in late if each.wakes]
-    return (waking[0].rank, waking[0].stage) if waking else None
+    called_late = [each for each in late if each.is_called_late]
+    return (called_late[0].rank, called_late[0].stage) if called_late else None
 
 
 def _since(state: str, late: Sequence[LateView], ranks: Sequence[Rank]) -> float | None:
     if state == states.HUNG:
         ages = [rank.last_step_age_seconds for rank in ranks]
         return min((age for age in ages if age is not None), default=None)
-    waking = [each for each in late if each.wakes]
-    return waking[0].late_for_seconds if waking else None
+    called_late = [each for each in late if each.is_called_late]
+    return called_late[0].late_for_seconds if called_late else None
 
 
 def _late(said: Mapping[str, Any]) -> LateView | None:
@@ -235,8 +235,10 @@ def _late(said: Mapping[str, Any]) -> LateView | None:
         gpus_lost=number(said.get("gpus_lost")) or 0.0,
         late_for_seconds=number(said.get("late_for_seconds")) or 0.0,
         is_here=said.get("is_here") is True,
-        is_told=said.get("is_told") is not False,
+        costs_enough=said.get("costs_enough") is not False,
         cause=causes.from_json(said.get("cause")),
+        every_steps=whole(said.get("every_steps")) or 0,
+        pause_seconds=number(said.get("pause_seconds")) or 0.0,
     )
 
 
@@ -245,7 +247,21 @@ def _change(said: Mapping[str, Any]) -> Change | None:
     if ratio is None or since is None:
         return None
     stage = text(said.get("stage")) or UNKNOWN
-    return Change(text(said.get("peer_group")) or "", stage, ratio, since)
+    return Change(
+        peer_group=text(said.get("peer_group")) or "",
+        stage=stage,
+        ratio=ratio,
+        since_seconds=since,
+        step_ratio=number(said.get("step_ratio")) or 1.0,
+        gpus=number(said.get("gpus")) or 0.0,
+        slower=whole(said.get("slower")) or 0,
+        slower_ranks=tuple(each for each in map(whole, _listed(said)) if each is not None),
+    )
+
+
+def _listed(said: Mapping[str, Any]) -> Sequence[object]:
+    ranks = said.get("slower_ranks")
+    return ranks if isinstance(ranks, list) else ()
 
 
 def _rank(said: Mapping[str, Any], node: str) -> Rank | None:

@@ -192,24 +192,24 @@ def _late(found: JobSamples, now: float) -> list[LateView]:
             gpus_lost=lost.get(each["rank"], 0.0),
             late_for_seconds=since.get(each["rank"], 0.0),
             is_here=True,  # One Prometheus sees all nodes.
-            is_told=each["rank"] in told,
+            costs_enough=each["rank"] in told,
             cause=why.get(each["rank"]),
         )
         for each in found.samples["rank:rankskew_late:ratio"]
         if each["rank"].isdecimal()
     ]
-    return sorted(late, key=lambda each: (not each.wakes, -each.gpus_lost))
+    return sorted(late, key=lambda each: (not each.is_called_late, -each.gpus_lost))
 
 
 def _culprit(found: JobSamples, late: Sequence[LateView]) -> tuple[int, str] | None:
     for suspect in found.samples["rank_stage:rankskew_hang_suspect:group"]:
         if suspect["rank"].isdecimal():
             return int(suspect["rank"]), suspect["stage"]
-    return (late[0].rank, late[0].stage) if late and late[0].wakes else None
+    return (late[0].rank, late[0].stage) if late and late[0].is_called_late else None
 
 
 def _since(found: JobSamples, late: Sequence[LateView]) -> float | None:
     hung = found.value("job:rankskew_hung:seconds")
     if hung is not None:
         return hung
-    return late[0].late_for_seconds or None if late and late[0].wakes else None
+    return late[0].late_for_seconds or None if late and late[0].is_called_late else None

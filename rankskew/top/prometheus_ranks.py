@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from exporter.live import states
-from exporter.live.sentences import MOST_NAMES, duration
+from exporter.live.wording import MOST_NAMES, duration
 from rankskew.client.fields import label, whole
 from rankskew.client.names import with_names
 from rankskew.client.prometheus import Prometheus, Sample, selector

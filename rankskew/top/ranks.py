@@ -34,7 +34,7 @@ def holds_up(rank: Rank, state: str) -> bool:
 
 
 def _group(rank: Rank, state: str) -> int:
-    if rank.late is not None and rank.late.wakes:
+    if rank.late is not None and rank.late.is_called_late:
         return 0
     if holds_up(rank, state) or rank.silent:
         return 1

@@ -18,7 +18,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from exporter.live.sentences import duration
+from exporter.live.wording import duration
 from rankskew.top.model import FleetStatus
 from rankskew.top.view import View
 

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from exporter.live import states
-from exporter.live.sentences import duration, late_sentence, listed
+from exporter.live.sentences import late_sentence
+from exporter.live.wording import duration, listed
 from rankskew.client.prometheus import Sample
 from rankskew.top.model import UNKNOWN, JobStatus
 
@@ -25,7 +26,7 @@ SENTENCES: Final = {
 
 def state_sentence(job: JobStatus, samples: Samples) -> str:
     """Return what the state of *job* means; *samples* are what is known of it."""
-    late = [each for each in job.late if each.wakes]
+    late = [each for each in job.late if each.is_called_late]
     if job.state in (states.STRAGGLER, states.SLOW_NODE, UNKNOWN) and late:
         return late_sentence(late, job.world_size or len(late))
     if job.state == states.HUNG:

@@ -114,7 +114,7 @@ def _rank_columns(job: JobStatus, width: int) -> list[Column[Rank]]:
 
 
 def _row_style(state: str, rank: Rank) -> str:
-    if (rank.late is not None and rank.late.wakes) or holds_up(rank, state):
+    if (rank.late is not None and rank.late.is_called_late) or holds_up(rank, state):
         return "bold red"
     if rank.silent:
         return "dark_orange"

@@ -3,7 +3,8 @@
 from typing import Final
 
 from exporter.live import states
-from exporter.live.sentences import duration, is_slower
+from exporter.live.sentences import is_slower
+from exporter.live.wording import duration
 from exporter.vocabulary import words
 from rankskew.top.model import STATE_WORDS, UNKNOWN, JobStatus, Rank
 
@@ -46,7 +47,7 @@ def culprit(job: JobStatus) -> str:
     if job.culprit is None:
         return NOTHING
     rank, stage = job.culprit
-    others = sum(late.wakes and late.rank != rank for late in job.late)
+    others = sum(late.is_called_late and late.rank != rank for late in job.late)
     return f"{rank} · {stage}" + (f" +{others}" if others else "")
 
 

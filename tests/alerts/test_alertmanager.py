@@ -53,6 +53,11 @@ def test_information_wakes_nobody(severity: str, receiver: str) -> None:
     assert receiver_of(CONFIG, severity=severity) == receiver
 
 
+def test_job_that_is_slower_as_a_whole_wakes_nobody() -> None:
+    """It is a warning, for working hours."""
+    assert receiver_of(CONFIG, alertname="RankskewJobSlower", severity="warning") == "notes"
+
+
 def test_every_alert_that_is_named_exists() -> None:
     """No inhibition waits for an alert that was renamed or dropped."""
     named = set()
@@ -68,9 +73,11 @@ def test_every_alert_that_is_named_exists() -> None:
 FOLLOWS_A_HANG = """
     Straggler SlowNode RankSlower RotatingImbalance StageImbalance CommunicationBound
     GpuUtilizationSkew RanksMissing NotJudgeable
-    SlowStart EfficiencyDrop InputStarvation CheckpointStall UnevenBatches
+    SlowStart JobSlower EfficiencyDrop InputStarvation CheckpointStall UnevenBatches
 """
-EXPLAINS_A_DROP = "Straggler SlowNode RotatingImbalance InputStarvation CommunicationBound"
+EXPLAINS_A_DROP = (
+    "Straggler SlowNode JobSlower RotatingImbalance InputStarvation CommunicationBound"
+)
 LATE = {"job_id": "twice", "rank": "1"}
 LOST = {"instance": "holed", "gpu_uuid": "GPU-lost"}
 UNWELL = {"instance": "holed", "gpu_uuid": "GPU-unwell"}

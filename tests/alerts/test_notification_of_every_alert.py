@@ -30,15 +30,19 @@ EVERY = [
         one for case in CASES for one in promised(case.stem) if "summary" in one.annotations
     )
 ]
+# Warnings that page nobody unless you route them so.
+NOTES = ["RankskewJobSlower"]
 MOST_OF_TITLE = 120
 
 
 @pytest.fixture(scope="module")
 def every_message(sender: Sender) -> list[dict[str, Any]]:
-    """What Slack is sent of every alert, and PagerDuty of all but information."""
+    """What Slack is sent of every alert, and PagerDuty of all that is urgent."""
     begin = len(sender.receivers.sent)
     sender.post(*(one.posted(None) for one in EVERY))
-    urgent = sum(one.labels["severity"] != "info" for one in EVERY)
+    urgent = sum(
+        one.labels["severity"] != "info" and one.labels["alertname"] not in NOTES for one in EVERY
+    )
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         sent = [each for each in sender.receivers.sent[begin:] if re.match(r"c\d+/", each[1])]

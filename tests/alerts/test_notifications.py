@@ -78,9 +78,9 @@ def test_several_alerts_are_a_headline_and_a_line_each(sender: Sender) -> None:
 
     assert message["title"] == ("west/nightly, 2 alerts: steps 1.31× slower, $12.50/h lost in all")
     assert lines(message) == [
-        "• Rank 5 of job nightly is slow in data; 3.00 of 24 GPUs wait for it. "
+        "• Rank 5 of job nightly is slow loading data; 3.00 of 24 GPUs wait for it. "
         "First: `nfsiostat 1 /data` on gpu-1",
-        "• Rank 19 of job nightly is slow in forward; 2.00 of 24 GPUs wait for it. "
+        "• Rank 19 of job nightly is slow in the forward pass; 2.00 of 24 GPUs wait for it. "
         "First: `nvidia-smi -q -i 1` (compare with a peer's) on gpu-3",
         diagnose("nightly", "west"),
     ]
@@ -90,7 +90,7 @@ def test_several_alerts_are_a_headline_and_a_line_each(sender: Sender) -> None:
     ended = slack(sender.sends(ended=NIGHTLY))
     assert ended["title"] == "Resolved: west/nightly, 2 alerts"
     assert lines(ended)[0] == (
-        "• Resolved after 12m30s: Rank 5 of job nightly is slow in data; "
+        "• Resolved after 12m30s: Rank 5 of job nightly is slow loading data; "
         "3.00 of 24 GPUs wait for it."
     )
 
@@ -101,7 +101,7 @@ def test_alert_in_place_of_another_is_told_in_full(sender: Sender) -> None:
     sender.sends(old)
     message = slack(sender.sends(new, ended=old))
 
-    assert message["title"].startswith("both: rank 2 slow in data, ")
+    assert message["title"].startswith("both: rank 2 slow loading data, ")
     assert message["color"] == "danger"
     assert [line[:30] for line in lines(message)] == [
         "Since 07:00 UTC. Node gpu-12, ",
@@ -116,7 +116,7 @@ def test_alert_in_place_of_another_is_told_in_full(sender: Sender) -> None:
     [
         (
             promised("notifications", "RankskewSlowNode"),
-            "chat: node gpu-7 slow in forward, steps 1.20× slower, $1.25/h lost",
+            "chat: node gpu-7 slow in the forward pass, steps 1.20× slower, $1.25/h lost",
             [
                 "Since 06:59 UTC. Node gpu-7, 2 ranks. 20 % slower than peers on other nodes, "
                 "mostly in forward. Cause at rank 2: it waits 34 % of the time for a CPU, "
@@ -126,7 +126,7 @@ def test_alert_in_place_of_another_is_told_in_full(sender: Sender) -> None:
         ),
         (
             elsewhere(NIGHTLY[1:], job_id="two"),
-            "west/two: rank 19 slow in forward, steps 1.31× slower, $5.00/h lost",
+            "west/two: rank 19 slow in the forward pass, steps 1.31× slower, $5.00/h lost",
             [
                 "Since 1969-12-31 22:00 UTC. Node gpu-3, GPU 1, PID 977. 10 % slower than its "
                 "peers, mostly in forward. "

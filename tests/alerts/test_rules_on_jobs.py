@@ -140,18 +140,36 @@ def test_slow_node_is_one_page(tmp_path: Path) -> None:
 
 def test_pauses_are_one_page(tmp_path: Path) -> None:
     """A rank that halts the others for four seconds every 25 pages under one stage, to the end."""
-    job = Job(ranks=4, seed=1, seconds=600, faults=(Fault(0, "checkpoint", 8, every=40),))
+    job = Job(ranks=4, seed=1, seconds=600, faults=(Fault(1, "data", 8, every=40),))
     end = last_scrape(job)
     kinds = f"group by (kind) (max_over_time(rank:rankskew_late:ratio[{end:g}s]))"
 
     assert_fired(
         tmp_path,
         job,
-        [straggler(0, "checkpoint")],
+        [straggler(1, "data")],
         Expect(kinds, end, {'{kind="pauses"}': 1}),
-        Expect(f"group by (rank) ({FIRING})", end, {'{rank="0"}': 1}),
+        Expect(f"group by (rank) ({FIRING})", end, {'{rank="1"}': 1}),
         close_to("sum(rank:rankskew_gpus_lost:sum)", 3 * 8 / (40 * 1.08 + 8), 0.1, end),
     )
+
+
+@pytest.mark.parametrize(("seconds", "fires"), [(4.0, True), (0.25, False)])
+def test_duty_wakes_nobody(tmp_path: Path, seconds: float, fires: bool) -> None:
+    """Rank 0 saves every 40 steps for all; that is worth a line where it costs a twentieth."""
+    job = Job(ranks=4, seed=1, seconds=600)
+    saves = Fault(0, "checkpoint", seconds / job.busy_seconds, every=40)
+    end = last_scrape(job)
+    duty = 'max_over_time(rank:rankskew_late:ratio{kind="duty"}'
+    stall = 'group(ALERTS{alertname="RankskewCheckpointStall",alertstate="firing"})'
+
+    series = input_series(job, simulate(replace(job, faults=(saves,))))
+    expected = [
+        ever_fired(job),
+        Expect(f"group by (rank) ({duty}[{end:g}s]))", end, {'{rank="0"}': 1}),
+        Expect(stall, end, {"{}": 1} if fires else {}),
+    ]
+    assert_all_rules(tmp_path, series, expected, job.scrape_seconds, groups=(*GROUPS, "info"))
 
 
 def test_rank_that_costs_next_to_nothing_wakes_nobody(tmp_path: Path) -> None:

@@ -241,14 +241,14 @@ def test_latency_is_from_the_first_late_step_to_the_alert() -> None:
     keys = [one.key for one in plan]
     began = dict.fromkeys(keys, 100.0)
     fired = [
-        Fired(keys[0], "0", 130.0, "input", 0.63),
-        Fired(keys[0], "3", 130.0, "input", 0.6),
-        Fired(keys[1], "1", 99.0, "input", 0.6),
-        Fired(keys[2], "2", 140.0, "unknown", 0.6),
+        Fired(keys[0], "0", 130.0, "code", 0.63, has_line=True),
+        Fired(keys[0], "3", 130.0, "code", 0.6, has_line=True),
+        Fired(keys[1], "1", 99.0, "code", 0.6, has_line=True),
+        Fired(keys[2], "2", 140.0, "unknown", 0.6, has_line=False),
     ]
     told = row(5.0, plan, began, fired)
 
     assert (told["runs"], told["fired"], told["wrong"]) == (3, 2, 2)
     assert (told["median, s"], told["max, s"]) == (35.0, 40.0)
     assert told["cost off by, %"] == pytest.approx(5)
-    assert told["with its cause"] == 1
+    assert (told["with its cause"], told["with a line"]) == (1, 1)

@@ -1,8 +1,11 @@
 """The benchmark of planted causes tells right from wrong, by what is told first."""
 
+from pathlib import Path
+
 import pytest
 
-from benchmarks.causes.causes_job import CAUSES, LATE_RANK
+from benchmarks.causes.causes_job import CAUSES, DIARY_FILE, LATE_RANK, RANKS
+from benchmarks.causes.diary import true_of_others
 from benchmarks.causes.score import (
     DETAILS,
     HEALTHY,
@@ -68,3 +71,35 @@ def test_busy_cpus_are_true_too_for_who_computes() -> None:
 
     assert outcome("decode", found, busy=True) == "right"
     assert outcome("decode", found) == outcome("sleep", found, busy=True) == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("said", "waited", "is_true"),
+    [
+        (Said("1", "cpu", 20.0), 0.009, True),
+        (Said("1", "cpu", 20.0), 0.002, False),
+        (Said("1", "unknown", 20.0), 0.0, True),
+        (Said("1", "code", 20.0), 0.009, False),
+        (Said("0", "cpu", 20.0), 0.009, False),
+        (Said("1", "cpu", 5.0), 0.009, False),  # It began later.
+        (Said(LATE, "cpu", 20.0), 0.009, False),
+    ],
+)
+def test_what_is_said_of_another_rank_must_have_been_counted(
+    said: Said, waited: float, is_true: bool, tmp_path: Path
+) -> None:
+    """Rank 1 works for 80 ms from its tenth second on, its peers for 70, and it *waited* more."""
+    for rank in range(RANKS):
+        lines = [
+            f"{100 + second} {0.08 if rank == 1 and second >= 10 else 0.07} "
+            f"{0.001 + (waited if rank == 1 else 0.0)}"
+            for second in range(30)
+        ]
+        (tmp_path / f"{DIARY_FILE}{rank}").write_text("\n".join(lines))
+
+    true = true_of_others([said], tmp_path, began=100.0)
+
+    assert true == ({said.rank} if is_true else set())
+    found = Heard([said], true_of_others=true)
+    expected = "silent" if is_true else "right" if said.rank == LATE else "wrong"
+    assert outcome("hog", found, busy=True) == expected

@@ -180,6 +180,11 @@ CASES = {
         ],
         {"Who": {"4 ranks not seen": 1}, "Judged": {"ranks missing": 0}},
     ),
+    "one unseen": Case(
+        "ranks_missing",
+        [*JUDGED, 'job:rankskew_ranks_missing:sum{job_id="j"} 1', REASON % "ranks_missing"],
+        {"Who": {"1 rank not seen": 1}},
+    ),
     "exporter down": Case(
         "exporter_down",
         [

@@ -19,6 +19,17 @@ RECORDED: Final = [
     (f'{STATE}{{cluster="b",job_id="dark",state="not_judgeable"}}', 1),
     (f'{STATE}{{job_id="well",state="healthy"}}', 1),
     (f'{STATE}{{job_id="over",state="finished"}}', 1),
+    (f'{STATE}{{job_id="lone",state="ranks_missing"}}', 1),
+    ('rank:rankskew_silent_seconds:max{job_id="lone",rank="3",instance="n4:9917"}', 40),
+    ('rankskew_node_ranks{job_id="lone",state="silent",instance="n4:9917"}', 1),
+    (f'{STATE}{{job_id="dead",state="ranks_missing"}}', 1),
+    *(
+        (f'rankskew_node_ranks{{job_id="dead",state="{state}",instance="n{node}:9917"}}', count)
+        for state, count in (("silent", 4), ("beating", 0))
+        for node in (5, 6)
+    ),
+    ('job:rankskew_slowdown:max{cluster="a",job_id="big"}', 1.5),
+    ('job:rankskew_slowdown:max{cluster="b",job_id="big"}', 1),
     (f'{LOST}{{cluster="a",job_id="big"}}', 3),
     (f'{LOST}{{cluster="b",job_id="big"}}', 8),
     (f'{LOST}{{job_id="well"}}', 0.5),
@@ -60,6 +71,8 @@ RECORDED: Final = [
 ORDER: Final = {
     '{key="b/big", cluster="b", to_cluster="b", job_id="big", state="hung"}': 1e9 + 8,
     '{key="b/dark", cluster="b", to_cluster="b", job_id="dark", state="not_judgeable"}': 1e6,
+    '{key="/lone", to_cluster="All", job_id="lone", state="ranks_missing"}': 1e6,
+    '{key="/dead", to_cluster="All", job_id="dead", state="ranks_missing"}': 1e6,
     '{key="a/big", cluster="a", to_cluster="a", job_id="big", state="straggler"}': 3,
     '{key="/well", to_cluster="All", job_id="well", state="healthy"}': 0.5,
     '{key="/over", to_cluster="All", job_id="over", state="finished"}': -2,
@@ -71,12 +84,18 @@ WAITS_FOR: Final = {
 REASONS: Final = {
     '{key="b/big", cause="GPU: lost"}': 1,
     '{key="b/dark", cause="no_sync"}': 1,
+    '{key="/lone", cause="1 rank gone silent"}': 1,
+    '{key="/dead", cause="8 ranks gone silent"}': 1,
     '{key="a/big", cause="loader: an operation on /data (nfs) takes 90 ms, its peers\' 3"}': 1,
 }
+# The steps of a job that hangs are not as long as ever: it finishes none.
+SLOWDOWN: Final = {'{key="a/big"}': 1.5}
 
 
 @pytest.mark.parametrize(
-    ("ref", "expected"), [("A", ORDER), ("E", WAITS_FOR), ("F", REASONS)], ids=["A", "E", "F"]
+    ("ref", "expected"),
+    [("A", ORDER), ("E", WAITS_FOR), ("F", REASONS), ("H", SLOWDOWN)],
+    ids=["A", "E", "F", "H"],
 )
 def test_jobs_by_urgency_and_whom_they_wait_for(
     ref: str, expected: dict[str, float], tmp_path: Path

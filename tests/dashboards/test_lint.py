@@ -179,3 +179,22 @@ def test_columns_of_a_table_have_different_titles(path: Path) -> None:
             del titles["Value #A"]
 
         assert len(titles) == len(set(titles.values())), panel["title"]
+
+
+@every_dashboard
+def test_sentences_in_tables_are_shown_whole(path: Path) -> None:
+    """What an exporter says in a sentence, or tells to do first, wraps instead of being cut off.
+
+    Grafana has the switch in the cell's options, since 12.2 in the field.
+    """
+    said = [
+        {each["id"]: each["value"] for each in override["properties"]}
+        for panel in panels(path)
+        if panel["type"] == "table"
+        for override in panel["fieldConfig"]["overrides"]
+        if override["matcher"]["options"] in ("sentence", "first_action")
+    ]
+
+    assert all(each["custom.wrapText"] for each in said)
+    assert all(each["custom.cellOptions"]["wrapText"] for each in said)
+    assert len(said) == (2 if path.stem in ("job", "rank") else 0)

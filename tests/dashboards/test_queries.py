@@ -54,8 +54,11 @@ STUCK = {
 SILENT = queries("B", "Where the ranks are stuck", "Time since the last activity")
 # What only a GPU shows that heat or power slows down:
 THROTTLED = queries("A", "GPU clocks throttled")
+# What only a job shows that has become slower as a whole:
+SLOWER = {("annotation Changes", ""), *queries("C", "Step time and slowdown")}
 # What a job shows that starts, loses ranks, restarts or ends, or is not judged:
 RARE = {
+    *SLOWER,
     *THROTTLED,
     *(("annotation Lifecycle", ""), ("annotation Restarts", "")),
     *queries("B", "State"),
@@ -160,6 +163,19 @@ def test_throttled_gpu_has_its_line(tmp_path: Path) -> None:
 
     assert {t.dashboard for t in expected} == {"job", "rank"}
     check_results("thermal", series_of("thermal"), expected, tmp_path)
+
+
+def test_job_that_became_slower_has_its_line(tmp_path: Path) -> None:
+    """And a mark where it began."""
+    expected = {t: True for t in TARGETS if (t.panel, t.ref) in SLOWER}
+    labels = '{cluster="simulated",job_id="healthy",scope="all",stage="data",instance="n"}'
+    changed = [
+        {"series": f"rankskew_job_change_{name}{labels}", "values": f"{value}x{4 * MINUTES}"}
+        for name, value in (("ratio", 1.3), ("since_timestamp_seconds", 60))
+    ]
+
+    assert len(expected) == 2
+    check_results("healthy", [*series_of("healthy"), *changed], expected, tmp_path)
 
 
 def test_jobs_of_one_name_in_two_clusters_do_not_meet(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fleet_simulator.stack.process import wait_for
 from tests.deploy import debian
 from tests.deploy.debian import ROOT
 from tests.deploy.machine import Machine, Network
@@ -39,7 +40,15 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build = [*python, "build", "--wheel", "--outdir", str(folder), str(ROOT)]
     subprocess.run(build, cwd=folder, check=True, capture_output=True)
     [wheel] = folder.glob("*.whl")
-    download = [*python, "pip", "download", "--quiet", "--dest", str(folder), f"{wheel}[exporter]"]
+    download = [
+        *python,
+        "pip",
+        "download",
+        "--quiet",
+        "--dest",
+        str(folder),
+        f"{wheel}[exporter,cli]",
+    ]
     subprocess.run(download, cwd=folder, check=True)
     return folder
 
@@ -55,6 +64,7 @@ def installed(
     with machine:
         install, ask = blocks(PAGE, "Install")
         machine.run(install, environment=pip, seconds=300)
-        assert "rankskew_gpus_visible 0" in machine.run(ask)
+        # The driver is looked for after the first answer.
+        assert wait_for(lambda: "rankskew_gpus_visible 0" in machine.run(ask) or None, 60)
     yield machine.changes
     shutil.rmtree(directory)

@@ -22,7 +22,7 @@ PROGRAMS: Final = {
         name: str(Path(sys.executable).parent / name)
         for name in ("rankskew", "rank-probe", "torchrun")
     },
-    "train.py": str(ROOT / "docs" / "examples" / "first_straggler.py"),
+    "train.py": str(ROOT / "demo" / "first_straggler.py"),
 }
 
 

@@ -167,7 +167,8 @@ def test_first_page(tmp_path: Path) -> None:
         tmp_path / "prometheus", [f"127.0.0.1:{port}"], rules=rules, interval_seconds=15
     )
     began = time.monotonic()
-    with exporter(tmp_path, port), prometheus:
+    detail = "extraArgs={--series.detail=all}"
+    with exporter(tmp_path, port, detail), prometheus:
         assert finished(in_job(tmp_path, "gate"))[0] == 0
         with job:
             alert = wait_for(lambda: firing(prometheus), PAGE_SECONDS, every=1)

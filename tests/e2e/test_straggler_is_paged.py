@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from demo.train import VARIANTS
+from exporter.vocabulary.words import slow_at
 from fleet_simulator.stack.process import StackProcess, wait_for
 from fleet_simulator.stack.webhook import ReceivedAlert
 from tests.e2e.conftest import Stack
@@ -142,7 +143,7 @@ def test_first_page_has_the_facts(outcome: Outcome, fault: str) -> None:
     said = outcome.pages[fault][0].annotations
     facts = re.search(r" PID (\d+)\. (\d+) % slower than its peers, mostly in (\w+)", said["facts"])
 
-    assert said["headline"].startswith(f"rank {LATE} slow in {STAGE_OF[fault]}, steps 1.")
+    assert said["headline"].startswith(f"rank {LATE} slow {slow_at(STAGE_OF[fault])}, steps 1.")
     assert facts is not None, said["facts"]
     assert facts[1] in said["first"]
     assert facts[3] == STAGE_OF[fault]
@@ -168,7 +169,7 @@ def test_page_can_be_read_at_night(outcome: Outcome, fault: str) -> None:
 
     assert f"{outcome.variant}-{fault}" in text
     assert f"Rank {LATE}" in text
-    assert STAGE_OF[fault] in text
+    assert slow_at(STAGE_OF[fault]) in text
     assert f"of {RANKS} GPUs" in text
     assert page.annotations["runbook_url"].endswith("RankskewStraggler.md")
 

@@ -29,7 +29,7 @@ HELD_UP_BY: Final = re.compile(r"GPUs wait: rank (\d+)")
 
 @dataclass(frozen=True)
 class Answer:
-    """What a view says: the *ranks* to look at, the cause with its detail, and the GPUs lost.
+    """What a view says: which *ranks* are late, the cause and its detail, the loss, what to do.
 
     None is what it does not say at all.
     """
@@ -38,6 +38,7 @@ class Answer:
     ranks: frozenset[int] | None
     cause: tuple[str, str] | None
     gpus_lost: float | None
+    first_action: str | None = None
 
 
 # By view.
@@ -48,7 +49,9 @@ def page(fleet: Tour, job_id: str) -> Answer:
     """Return what the page of the node with the late rank says."""
     verdict = fleet.live(job_id)
     late = [
-        each for each in verdict["late"] if each["is_told"] and each["kind"] not in (MILD, UNSYNCED)
+        each
+        for each in verdict["late"]
+        if each["costs_enough"] and each["kind"] not in (MILD, UNSYNCED)
     ]
     ranks = {int(each["rank"]) for each in late}
     if verdict["state"] == states.HUNG:
@@ -60,12 +63,13 @@ def page(fleet: Tour, job_id: str) -> Answer:
         frozenset(ranks),
         (cause["cause"], cause["detail"]) if cause else None,
         sum(verdict["gpus_lost"].values()),
+        cause["first_action"] if cause else None,
     )
 
 
 def of_top(job: JobStatus) -> Answer:
     """Return what `rankskew top` shows of *job*."""
-    late = [each for each in job.late if each.wakes]
+    late = [each for each in job.late if each.is_called_late]
     ranks = {each.rank for each in late}
     if job.state == states.HUNG:
         ranks = {job.culprit[0]} if job.culprit else set()
@@ -75,6 +79,7 @@ def of_top(job: JobStatus) -> Answer:
         frozenset(ranks),
         (cause.cause, cause.detail) if cause else None,
         job.gpus_lost or 0.0,
+        cause.first_action if cause else None,
     )
 
 
@@ -82,11 +87,13 @@ def of_report(report: Report) -> Answer:
     """Return what `rankskew diagnose` says."""
     first = next((each for each in report.findings if each.ranks), None)
     is_about_ranks = first is not None and (first.cause or report.state == states.HUNG)
+    has_cause = first is not None and bool(first.cause)
     return Answer(
         report.state,
         frozenset(first.ranks) if first is not None and is_about_ranks else frozenset(),
         (first.cause, first.detail or "") if first is not None and first.cause else None,
         report.loss.gpus if report.loss is not None else 0.0,
+        first.first if first is not None and has_cause else None,
     )
 
 

@@ -14,6 +14,7 @@ import pytest
 from benchmarks.accuracy.plan import Segment
 from benchmarks.accuracy.score import score
 from benchmarks.accuracy.trace import Truth
+from benchmarks.torch_versions import JOIN, TESTS
 from generators.measured import (
     accuracy,
     audit,
@@ -25,6 +26,7 @@ from generators.measured import (
     results,
     robustness,
     scale,
+    torch_versions,
 )
 
 Row = dict[str, Any]
@@ -73,6 +75,9 @@ WRONG: Row = TOLD | {"planted": "hog", "busy": True, "outcome": "wrong", "senten
 LINE: Row = {"slow line": "loss", "planted at": "job.py:9", "stage": "forward", "share": 0.584}
 LINE |= {"first line": "loss_of (job.py:9)", "line shown after, s": 6.07}
 SAMPLES: Row = {"samples on it": 400, "on the others": 0}
+OLD: Row = {"torch": "2.4.1+cu121", "python": "3.11.7", "with": "", "right": 5, "of": 5}
+OLD |= {"differs": ""}
+NEW = OLD | {"torch": "2.15.0", "python": "3.14.10"}
 UNITS: Row = {"unit": "µs", "% of a 100 ms step": None}
 CPU = ("CPU median", "CPU 95 % from", "CPU 95 % to")
 WALL: Row = UNITS | {"95 % from": 9.0, "95 % to": 10.0} | dict.fromkeys(CPU)
@@ -243,6 +248,23 @@ REFUSED |= dict.fromkeys(("p50 ms", "p99 ms", "longest ms"))
                 "no evaluation was missed.",
                 "29.1 CPU seconds of 15 (**over** the goal of 1.5)",
                 "2 evaluations were missed.",
+            ],
+        ),
+        (
+            torch_versions.versions,
+            "torch_versions",
+            [
+                OLD | {"what": JOIN, "right": 3, "of": 4, "differs": "nobody"},
+                OLD | {"what": "DDP"},
+                OLD | {"what": "Ray Train", "right": 0, "differs": "no ray", "with": "ray 2"},
+                NEW | {"what": JOIN},
+                NEW
+                | {"what": TESTS, "right": 9, "of": 10, "differs": "test_a", "torch": "2.15.0+cpu"},
+            ],
+            [
+                "| 2.4.1 | 3.11.7 | **5** of 10 | **no** | not run | verdict of the join: nobody; "
+                "Ray Train (ray 2): no ray |",
+                "| yes | **9** of 10 | tests of the probe: test_a; not run: DDP, Ray Train |",
             ],
         ),
     ],

@@ -3,8 +3,12 @@
 from collections.abc import Iterator
 
 import pytest
+import torch
 
-from rank_probe.torch_hooks import process_group
+from rank_probe.process import runtime
+from rank_probe.torch_hooks import cuda_events, process_group
+from tests.rank_probe.fake_events import FakeDevice, FakeEvents
+from tests.rank_probe.fake_time import FakeTime
 
 
 @pytest.fixture(scope="module")
@@ -13,3 +17,16 @@ def peers() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(process_group, "has_peers", lambda: True)
         yield
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> FakeDevice:
+    """CUDA in use, on a simulated device."""
+    device = FakeDevice(FakeTime())
+    memory = cuda_events.CudaMemory(1, 2, 3, alloc_retries=4)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(runtime, "gpu_uuid", lambda: "GPU-1")
+    monkeypatch.setattr(runtime, "gpu_model", lambda: "H100")
+    monkeypatch.setattr(cuda_events, "CudaEvents", lambda: FakeEvents(device))
+    monkeypatch.setattr(cuda_events, "memory", lambda _: memory)
+    return device

@@ -1,6 +1,6 @@
 """Runs the judge over a simulated job as the join does: every so often, on all steps until then."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -73,19 +73,29 @@ def judged(job: Job, every_seconds: float = EVERY_SECONDS) -> Judged:
     return judged_steps(job, simulate(job), every_seconds)
 
 
-def judged_steps(job: Job, steps: list[Step], every_seconds: float = EVERY_SECONDS) -> Judged:
-    """Return what the judge says of the *steps* of *job*; a start begins anew."""
+def judged_steps(
+    job: Job,
+    steps: list[Step],
+    every_seconds: float = EVERY_SECONDS,
+    work: Callable[[Step], float] = lambda _: 0.0,
+) -> Judged:
+    """Return what the judge says of the *steps* of *job*; a start begins anew.
+
+    *work* is what a rank is given in a step.
+    """
     found = Judged()
+    given = 0.0
     leaders: list[Leader] = []
     due = 0.0
     for step in steps:
         if step.number == 1:
             reduction = reduction_of(job)
             judge, leaders = Judge(reduction), []
+        given += work(step)
         leaders.append(reduction.add(step.number, vectors(job, step), step.end_seconds))
         if step.end_seconds >= due or step is steps[-1]:
             mark = reduction.mark(step.end_seconds)
-            found.add(step.end_seconds, judge.judge(mark, leaders, step=step.number))
+            found.add(step.end_seconds, judge.judge(mark, leaders, step=step.number, work=given))
             leaders, due = [], step.end_seconds + every_seconds
     found.end()
     return found

@@ -22,6 +22,9 @@ Ranks = dict[int, dict[str, Any]]
 # Other loads of the machine hold a rank up by as much as what is planted, now and then; what the
 # probe gets wrong is wrong each time.
 ATTEMPTS = 3
+RUN_SECONDS = 240
+# torchrun kills workers that ignore it after 30 s.
+END_SECONDS = 40
 
 
 class Jobs(Mapping[str, Ranks]):
@@ -77,7 +80,7 @@ def run(folder: Path, command: Sequence[str], **environment: str) -> dict[str, R
             start_new_session=True,
         )
         try:
-            output, _ = process.communicate(timeout=240)
+            output, _ = process.communicate(timeout=RUN_SECONDS)
         finally:
             _end(process)
     assert process.returncode == 0, output[-4000:]
@@ -96,7 +99,14 @@ def leave() -> NoReturn:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """Leave nothing of its group behind: Ray's agents outlive a cluster that was killed."""
+    """Leave nothing behind: torchrun ends its workers, which have groups of their own, if asked.
+
+    Ray's agents outlive a cluster that was killed.
+    """
+    if process.poll() is None:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(END_SECONDS)
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -14,13 +14,12 @@ from torch._C._distributed_c10d import HashStore
 from rank_probe.guest.guard import failures
 from rank_probe.join.join import Join
 from rank_probe.measure import events
+from rank_probe.measure.tape import PythonTape, new_tape
 from rank_probe.probe import Probe
-from rank_probe.process import runtime
-from rank_probe.torch_hooks import cuda_events, parallel, process_group, store
+from rank_probe.torch_hooks import parallel, process_group, store
 from rank_probe.wire.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS
 from rank_probe.wire.stages import DATA
-from tests.rank_probe.fake_events import FakeDevice, FakeEvents
-from tests.rank_probe.fake_time import FakeTime
+from tests.rank_probe.fake_events import FakeDevice
 from tests.rank_probe.join.memory_world import MemoryStore
 from tests.rank_probe.probes import RANK_2_OF_4, probe_of_rank_2, told
 
@@ -44,6 +43,19 @@ def test_rank_is_named_once_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None
     alone = Probe(automatic=False, environment={})
     alone.timeline.tape.note(events.STEP)
     assert (told(alone).rank, told(alone).world_size) == (0, 1)
+
+
+def test_what_torch_lacks_is_told_once_training_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its name in the table, and as no error; a torch that has all of it costs no word."""
+    probe = probe_of_rank_2(automatic=True)
+    probe._look_around()
+    assert b"missing_names" not in told(probe).to_json()
+
+    monkeypatch.delattr(torch._C, "_current_graph_task_id")
+    probe._look_around()
+
+    assert told(probe).missing_names == ["torch._C:_current_graph_task_id"]
+    assert told(probe).probe_errors == 0
 
 
 def test_rank_that_has_not_begun_already_beats() -> None:
@@ -136,23 +148,10 @@ def test_work_and_life_are_told() -> None:
     probe.detach()
 
     assert (snapshot.samples, snapshot.tokens, snapshot.padding_tokens) == (4, 64, 16)
-    assert (snapshot.gc_pause_seconds or 0) > 0
+    assert new_tape is PythonTape or (snapshot.gc_pause_seconds or 0) > 0
     assert snapshot.lifecycle_seconds["first_step"] >= 0
     assert snapshot.cuda_memory_allocated_bytes is None
     assert snapshot.stage_host_seconds == {}
-
-
-@pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> FakeDevice:
-    """CUDA in use, on a simulated device."""
-    device = FakeDevice(FakeTime())
-    memory = cuda_events.CudaMemory(1, 2, 3, alloc_retries=4)
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(runtime, "gpu_uuid", lambda: "GPU-1")
-    monkeypatch.setattr(runtime, "gpu_model", lambda: "H100")
-    monkeypatch.setattr(cuda_events, "CudaEvents", lambda: FakeEvents(device))
-    monkeypatch.setattr(cuda_events, "memory", lambda _: memory)
-    return device
 
 
 def test_device_time_is_told_beside_the_hosts(device: FakeDevice) -> None:
@@ -195,6 +194,7 @@ def test_rank_that_was_off_joins_no_more() -> None:
     """Its peers' steps went on while it was off, so its next ones have other numbers."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(process_group, "rank_and_world_size", lambda: (2, 4))
+        patch.setattr(store, "obstacle", str)
         patch.setattr(store, "opener", lambda *_: MemoryStore)
         on, off = (probe_of_rank_2() for _ in range(2))
         off._after_push({"level": "off"})
@@ -203,8 +203,8 @@ def test_rank_that_was_off_joins_no_more() -> None:
             probe.timeline.tape.note(events.STEP)
             probe.finish()
 
-    assert on._parts.join._thread is not None
-    assert off._parts.join._thread is None
+    assert on._parts.join._state.current is not None
+    assert off._parts.join._state.current is None
 
 
 def test_join_goes_on_with_the_devices_steps(
@@ -213,8 +213,9 @@ def test_join_goes_on_with_the_devices_steps(
     """On a GPU the steps that are joined are in device time, numbered as the host's."""
     begun: list[Any] = []
     monkeypatch.setattr(process_group, "rank_and_world_size", lambda: (2, 4))
+    monkeypatch.setattr(store, "obstacle", str)
     monkeypatch.setattr(store, "opener", lambda *_: MemoryStore)
-    monkeypatch.setattr(Join, "begin", lambda self, connect, place, steps, who: begun.append(steps))
+    monkeypatch.setattr(Join, "begin", lambda self, group: begun.append(group.steps))
     probe = probe_of_rank_2()
     probe.timeline.tape.note(events.STEP)
     (steps,) = begun

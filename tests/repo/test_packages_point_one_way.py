@@ -24,6 +24,7 @@ FACE = {
     "exporter.live.causes",
     "exporter.live.sentences",
     "exporter.live.states",
+    "exporter.live.wording",
     "exporter.ranks.late_enough",
     "exporter.vocabulary.thresholds",
     "exporter.vocabulary.words",

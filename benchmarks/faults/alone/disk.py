@@ -15,7 +15,7 @@ from benchmarks.scrape.load import RANK, scrape
 from fleet_simulator.stack.parts import ExporterProcess
 from fleet_simulator.stack.process import get, wait_for
 from rank_probe.process.identity import for_rank
-from rank_probe.report.push import open_connection
+from rank_probe.report.endpoint import open_connection
 from rank_probe.report.trace import TraceFile
 from rank_probe.wire.snapshot import SNAPSHOT_PATH
 from tests import nvmlstub

@@ -16,7 +16,7 @@ from benchmarks.report import Row, row
 from benchmarks.scrape.load import RANK
 from fleet_simulator.stack.parts import ExporterProcess
 from fleet_simulator.stack.process import get, wait_for
-from rank_probe.report.push import open_connection
+from rank_probe.report.endpoint import open_connection
 from rank_probe.wire.snapshot import SNAPSHOT_PATH
 
 # MemoryMax of deploy/systemd.

@@ -1,14 +1,16 @@
 """Jobs: the verdict on each, by whom, and the state of its ranks on this node, once per node."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from prometheus_client.metrics_core import Metric
 
+from exporter.collectors.rank.late_ranks import SAME_ONSET_SECONDS
 from exporter.collectors.table import Row, families, in_order
-from exporter.ranks.jobs import JOIN, NodeJob
+from exporter.ranks.jobs import JOIN, AgedVerdict, NodeJob
 from exporter.ranks.node_jobs import NodeJobs
-from rank_probe.judge.verdict import LOST_KINDS, Verdict
+from rank_probe.judge.verdict import LOST_KINDS, Change, Verdict
 from rank_probe.wire.stages import STAGES
 
 
@@ -124,21 +126,86 @@ ON_THIS_NODE: Final[tuple[Row[NodeJob], ...]] = (
 )
 
 
+# Of a change: of which ranks (all of them, some, or those of a peer group), and in which stage.
+CHANGED: Final = ("scope", "stage")
+ALL, SET = "all", "set"
+
+
+class ChangedJob(NamedTuple):
+    """A job's changes, by CHANGED, and when each began in Unix seconds."""
+
+    changes: Mapping[tuple[str, str], Change]
+    began: Mapping[tuple[str, str], float]
+
+
+CHANGES: Final[tuple[Row[ChangedJob], ...]] = (
+    Row(
+        "rankskew_job_change_ratio",
+        "How many times as long as before this stage takes, since the job became slower; of all "
+        "ranks or of those of one peer group (probe, judge of the job).",
+        lambda job: {key: change.ratio for key, change in job.changes.items()},
+        CHANGED,
+    ),
+    Row(
+        "rankskew_job_change_gpus",
+        "GPUs of the whole job that this change costs, compared with the pace before (probe, judge "
+        "of the job).",
+        lambda job: {key: change.gpus for key, change in job.changes.items()},
+        CHANGED,
+    ),
+    Row(
+        "rankskew_job_change_since_timestamp_seconds",
+        "Time at which the job became slower, in Unix seconds of the node's clock (probe, judge of "
+        "the job).",
+        lambda job: job.began,
+        CHANGED,
+    ),
+)
+
+
 class JobsCollector:
-    """Expose every job with a rank on this node; call from the event loop, where the store is."""
+    """Expose every job with a rank on this node; call from the event loop, where the store is.
+
+    *clock* is the wall clock, in Unix seconds.
+    """
 
     name = "jobs"
     interval_seconds = 0.0
 
-    def __init__(self, jobs: NodeJobs) -> None:
+    def __init__(self, jobs: NodeJobs, clock: Callable[[], float] = time.time) -> None:
         self._jobs = jobs
+        self._clock = clock
+        self._began: dict[tuple[str, str, str], float] = {}
 
     def collect(self) -> Iterator[Metric]:
         jobs = self._jobs.now()
+        verdicts = [(job, aged) for job in jobs if (aged := job.verdict()) is not None]
         judged = [
-            ([job.job_id], JudgedJob(job, aged.verdict, aged.judge))
-            for job in jobs
-            if (aged := job.verdict()) is not None
+            ([job.job_id], JudgedJob(job, aged.verdict, aged.judge)) for job, aged in verdicts
         ]
         yield from families(VERDICTS, ["job_id"], judged)
+        changed = [([job.job_id], self._changed(job.job_id, aged)) for job, aged in verdicts]
+        self._began = {
+            (job_id, *key): began for (job_id,), job in changed for key, began in job.began.items()
+        }
+        yield from families(CHANGES, ["job_id"], changed)
         yield from families(ON_THIS_NODE, ["job_id"], [([job.job_id], job) for job in jobs])
+
+    def _changed(self, job_id: str, aged: AgedVerdict) -> ChangedJob:
+        groups = aged.verdict.ranks
+        changes = {
+            (_scope(change, len(groups)), change.stage): change for change in aged.verdict.changes
+        }
+        now = self._clock() - aged.age_seconds
+        began = {}
+        for key, change in changes.items():
+            onset = now - change.since_seconds
+            told = self._began.get((job_id, *key), onset)
+            began[key] = told if abs(told - onset) <= SAME_ONSET_SECONDS else onset
+        return ChangedJob(changes, began)
+
+
+def _scope(change: Change, groups: int) -> str:
+    if groups > 1:
+        return change.peer_group
+    return SET if change.slower else ALL

@@ -13,6 +13,17 @@ export function text(element, value) {
   if (element.textContent !== wanted) element.textContent = wanted;
 }
 
+const written = new WeakMap(); // element: its prose
+
+// Text in which what stands between backticks is code.
+export function prose(element, value) {
+  const wanted = String(value ?? "");
+  if (written.get(element) === wanted) return;
+  written.set(element, wanted);
+  const parts = wanted.split(/`([^`]+)`/).map((part, index) => index % 2 ? make("code", "", part) : part);
+  element.replaceChildren(...parts.filter((part) => part !== ""));
+}
+
 export function attribute(element, name, value) {
   if (element.getAttribute(name) !== value) element.setAttribute(name, value);
 }
@@ -50,10 +61,10 @@ export function keyed(parent, items, key, create) {
   children.set(parent, after);
 }
 
-// The same for a plain list of texts.
+// The same for a list of prose.
 export function texts(parent, tag, values) {
   keyed(parent, values.map((value, index) => ({ value, index })), (item) => item.index, () => {
     const node = make(tag);
-    return { node, update: (item) => text(node, item.value) };
+    return { node, update: (item) => prose(node, item.value) };
   });
 }

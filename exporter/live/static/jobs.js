@@ -1,5 +1,5 @@
 // A job: its state, what it costs, what to do first, and its ranks on this node.
-import { attribute, className, keyed, make, show, text, texts } from "./dom.js";
+import { attribute, className, keyed, make, prose, show, text, texts } from "./dom.js";
 import { rankTable } from "./ranks.js";
 import { STAGES, STATES } from "./vocabulary.js";
 import { causeInShort, duration, mark, percent } from "./words.js";
@@ -49,8 +49,6 @@ function factRows(list) {
   const [cost, since, cause, first, read] = ["Cost", "Since", "Cause", "Do first", "Read on"].map(row);
   const reasons = make("ul", "causes");
   cause(false).append(reasons);
-  const [command, words] = [make("code"), make("span")];
-  first(false).append(command, words);
   cost(false).className = "cost";
   const [runbook, grafana] = [make("a"), make("a", "", "Dashboard in Grafana")];
   read(false).append(runbook, grafana);
@@ -63,11 +61,7 @@ function factRows(list) {
     const why = causeOf(said);
     cause(why != null);
     texts(reasons, "li", why == null ? [] : causeTexts(why, ofWhich(said)));
-    first(said.first_action != null);
-    const [what, where] = commandOf(said.first_action ?? "");
-    text(command, what);
-    text(words, where);
-    show(command, what !== "");
+    prose(first(said.first_action != null), firstOf(said));
     links(job, live, runbook, grafana, read);
   };
 }
@@ -96,11 +90,12 @@ function causeTexts(why, which) {
 
 const capital = (words) => words[0].toUpperCase() + words.slice(1);
 
-// A command, and where to give it, so that it can be copied alone; a sentence has no command.
-function commandOf(action) {
-  if (/[.?]$/.test(action)) return ["", action];
-  const [, command, where] = action.match(/^(.*)( on \S+)$/) ?? [null, action, ""];
-  return [command, where];
+// What to do first. A command is code, without where to give it, so that it can be copied alone;
+// a sentence, and all that a cause says, has its commands in backticks.
+function firstOf(said) {
+  const action = said.first_action ?? "";
+  const isProse = /[.?]$/.test(action) || said.late.some((each) => each.cause?.first_action === action);
+  return isProse ? action : action.replace(/^(.+?)( on \S+)?$/, "`$1`$2");
 }
 
 function links(job, live, runbook, grafana, read) {

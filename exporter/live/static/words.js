@@ -13,7 +13,7 @@ export const percent = (ratio) => ratio == null ? "–" : Math.round(100 * ratio
 
 // A figure in its base unit, the last part of its name in rank_probe/wire/figures.py.
 export const figure = (value, unit) => value == null ? "–"
-  : unit === "seconds" ? duration(value) : unit === "ratio" ? percent(value) : scaled(value) + (UNITS[unit] ?? "");
+  : unit === "seconds" ? duration(value) : unit === "ratio" ? percent(value) : (scaled(value) + (UNITS[unit] ?? "")).trim();
 
 const UNITS = { hertz: "Hz", watts: "W", celsius: "°C", bytes: "B", bytes_per_second: "B/s", per_second: "/s" };
 
@@ -23,7 +23,7 @@ function scaled(value) {
 }
 
 // What to say of a late rank instead of calling it late, if it costs too little or perhaps nobody waits for it.
-export const mark = (late) => MARKS[late.kind] ?? (late.is_told === false ? MARKS.mild : "");
+export const mark = (late) => MARKS[late.kind] ?? (late.costs_enough === false ? MARKS.mild : "");
 
 const plain = (name) => name.replaceAll("_", " ");
 

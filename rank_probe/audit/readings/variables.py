@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from rank_probe.process.runtime import COMPARED_PREFIXES, NOT_COMPARED
+from rank_probe.wire.text import printable
 
 # What the checks look at in each rank's own environment.
 LOOKED_AT: Final = (
@@ -46,7 +47,7 @@ def shown(name: str, value: str) -> str:
     digest = hashlib.sha256(value.encode(errors="surrogateescape")).hexdigest()[:8]
     if _SECRET_NAME.search(name) or _SECRET_VALUE.search(value):
         return f"{HIDDEN}{digest}"
-    readable = "".join(letter if letter.isprintable() else "?" for letter in value)
+    readable = printable(value)
     if len(readable) > MOST_CHARACTERS or readable != value:
         return f"{readable[:MOST_CHARACTERS]}... ({digest})"
     return readable

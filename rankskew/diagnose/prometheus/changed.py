@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Final
 
-from exporter.live.sentences import duration
+from exporter.live.wording import duration
 from rankskew.diagnose.late import late_events
 from rankskew.diagnose.model import Event, Finding
 from rankskew.diagnose.prometheus.moment import Moment

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from exporter.live.sentences import duration
 from exporter.live.states import FINISHED, HEALTHY, NO_PROBE, NOT_JUDGEABLE, STARTING
+from exporter.live.wording import duration
 from rankskew.client.access import ANYONE, Access
 from rankskew.client.prometheus import Prometheus, Series, selector
 from rankskew.diagnose.advice import situations

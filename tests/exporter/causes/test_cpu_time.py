@@ -5,8 +5,9 @@ from typing import Final
 
 import pytest
 
-from exporter.causes.cpu_time import more_than_peers
-from exporter.causes.model import Evidence, Quantiles, ThreadState
+from exporter.causes.cpu_time import more_than_peers, runs_longer
+from exporter.causes.model import RUNNING, Evidence, Quantiles, ThreadState
+from exporter.causes.work import CODE_ROWS
 from tests.exporter.causes.planted import case_in, lateness
 
 # A rank of four on two CPUs, as measured: it works for 98 ms of a step of 103, 19 on a CPU.
@@ -50,12 +51,15 @@ def more(
 
 
 @pytest.mark.parametrize(
-    ("own", "runs", "blocked"), [(HOGGED, 0.1, 0.0), (SLEEPS, 0.0, 50.0), (DECODES, 50.0, 0.0)]
+    ("own", "runs", "blocked"), [(HOGGED, 0.1, 0.0), (SLEEPS, 0.0, 48.5), (DECODES, 50.0, 0.0)]
 )
 def test_excess_is_what_the_kernel_counts_beyond_its_peers(
     own: Mapping[str, float], runs: float, blocked: float
 ) -> None:
-    """A hogged rank still sleeps for half of its longer stages, but no longer than before."""
+    """A hogged rank still sleeps for half of its longer stages, but no longer than before.
+
+    The 1.5 ms in which peers wait for a CPU may belong to their wait for other ranks.
+    """
     assert more(own, PEERS) == pytest.approx((runs, blocked), abs=0.5)
 
 
@@ -73,7 +77,7 @@ def test_thread_that_is_seen_to_wait_for_a_cpu_is_not_blocked() -> None:
 
     assert blind is not None
     assert found is not None
-    assert (blind[1], found[1]) == pytest.approx((35.9, 15.3), abs=1.0)
+    assert (blind[1], found[1]) == pytest.approx((34.4, 13.8), abs=1.0)
 
 
 def test_peers_that_run_while_they_wait_for_others_say_nothing() -> None:
@@ -87,5 +91,22 @@ def test_what_is_not_known_is_not_guessed(figure: str) -> None:
     without = {name: value for name, value in PEERS.items() if name != figure}
     own = {name: value for name, value in SLEEPS.items() if name != figure}
 
-    assert more(SLEEPS, without) is None
+    assert figure == "main_run_queue_ratio" or more(SLEEPS, without) is None
     assert figure == "step_seconds" or more(own, PEERS) is None
+
+
+@pytest.mark.parametrize(("times", "share"), [(1.2, 0.06), (2.0, 1.0)])
+def test_who_runs_a_little_more_does_not_wait_for_that(times: float, share: float) -> None:
+    """Peers wait for a CPU four times as long as they run, and so does who really runs more."""
+    peers = PEERS | {"main_running_ratio": 0.1, "main_run_queue_ratio": 0.4}
+    own = HOGGED | {"main_running_ratio": times * 0.1 * 0.1033 / 0.1633}
+    doing = [
+        ThreadState(stage, state, half)
+        for stage in ("forward", "backward")
+        for state, half in (("running", 0.2), ("cpu_queue", 0.8))
+    ]
+    usual = {name: Quantiles(value, value, value) for name, value in peers.items()}
+    case = case_in(lateness({"data": 0.3}), Evidence(own, doing), usual)
+    running = next(row for row in CODE_ROWS if row.detail == RUNNING)
+
+    assert runs_longer(running, case) == pytest.approx(share, abs=0.03)

@@ -160,25 +160,26 @@ def test_stage_that_peers_do_not_have_is_its_own_time(is_known: bool, share: flo
 @pytest.mark.parametrize(
     ("states", "share"),
     [
-        # 70 of 140 ms: of the excess of 100, as much as of the whole.
-        ({"sleep": 0.5}, 0.5),
+        # 70 of 140 ms: its peers may sleep for 40, and the excess is 100.
+        ({"sleep": 0.5}, 0.3),
+        ({"sleep": 0.25}, 0.0),
         # 126 ms: 14 ms are not sleep, so that 86 of the excess are.
         ({"sleep": 0.9}, 0.86),
         ({"sleep": 1.0}, 1.0),
         # Rounded shares, or those of two moments, cannot explain more than there is.
-        ({"sleep": 1.0, "running": 1.0}, 0.5),
+        ({"sleep": 1.0, "running": 1.0}, 0.3),
         ({"sleep": math.nan, "running": -1.0}, 0.0),
     ],
 )
-def test_who_sleeps_longer_than_its_excess_sleeps_where_peers_do(
+def test_only_what_exceeds_all_of_its_peers_time_is_certain(
     states: dict[str, float], share: float
 ) -> None:
-    """If it does nothing else, the excess is sleep all the same."""
+    """If it does nothing else than sleep, the excess is sleep all the same."""
     late, said = lateness({"data": 0.2}), evidence({"data": 0.2}, {}, at("data", LINE, **states))
     found = case_in(late, said, peers())
-    alone = found.spent_alone(("data",), frozenset({"sleep"}))
+    certain = found.spent_for_certain(("data",), frozenset({"sleep"}))
 
-    assert found.share(alone) == pytest.approx(share, abs=0.03)
+    assert found.share(certain) == pytest.approx(share, abs=0.03)
 
 
 def test_place_is_that_which_costs_most() -> None:

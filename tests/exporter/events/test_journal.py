@@ -165,3 +165,14 @@ def test_forgotten_ranks_take_no_memory() -> None:
         book.see(telling(INIT, rank=rank, world_size=MOST_RANKS + 1))
 
     assert len(book._journal._known) == MOST_RANKS
+
+
+def test_process_with_another_number_is_no_restart() -> None:
+    """It ran before, as another rank; whoever had the number may not have said that it left."""
+    book = Book()
+    book.see(telling(INIT, rank=4))
+    renumbered = {"started_timestamp_seconds": 2_000.0, "group_formed_timestamp_seconds": 2_000.0}
+
+    assert book.short(telling(rank=4, **renumbered)) == []
+    assert book.short(telling(rank=5, attempt=1, **renumbered)) == []
+    assert book.short(telling(rank=4, attempt=1)) == [("restart", "done", None)]

@@ -117,6 +117,7 @@ class FakeNode:
             FIRST_PID + rank: process(FIRST_PID + rank, torchrun(rank)) for rank in range(ranks)
         }
         self.processes_hang = False
+        self.stages = {"data": 0.1, "forward": 0.3, "sync": 0.6}  # of each rank's second
         self.shown: dict[str, CollectorRun] = {}
         self.causes = LateCauses()
         self.ranks: dict[int, Snapshot] = {rank: self._rank(rank) for rank in range(ranks)}
@@ -153,8 +154,8 @@ class FakeNode:
     def push(self, **changes: Any) -> None:
         """Let every rank report its steps of the last second."""
         for rank, before in self.ranks.items():
-            stages = {"data": 0.1, "forward": 0.3, "sync": 0.6}
-            total = {s: before.stage_seconds.get(s, 0.0) + each for s, each in stages.items()}
+            spent = before.stage_seconds
+            total = {s: spent.get(s, 0.0) + each for s, each in self.stages.items()}
             now = replace(
                 before,
                 sequence=before.sequence + 1,

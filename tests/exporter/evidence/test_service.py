@@ -221,6 +221,38 @@ def test_workers_that_were_seen_to_be_busy_are_told_at_once() -> None:
     assert told(node(cause=WORKERS, workers=workers), 1) == ["`py-spy dump --pid 88` of 102"]
 
 
+def without_loader() -> FakeNode:
+    """Return a node whose ranks seem to read no batches."""
+    found = FakeNode(4, 4, FakeExplain(HOT))
+    found.stages = {"other": 0.1, "forward": 0.3, "sync": 0.6}
+    found.run(60)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("lines", "is_held"),
+    [((), True), (("other",), False), (("data",), True), (("other", "data"), True)],
+)
+def test_loop_without_a_loader_is_told_once_its_stage_is_known(
+    lines: tuple[str, ...], is_held: bool
+) -> None:
+    """What is late in `other` may turn out to be late in `data` once its stack was sampled."""
+    found = without_loader()
+    sampled = [{"stage": stage, "place": "f (a.py:1)", "share": 1.0} for stage in lines]
+    said = told(found, 5, **judged(2, stage="other"), late_lines=sampled)
+    assert said == [""] * 5 if is_held else said[0] != ""
+
+    assert told(found, 1, **judged(2, stage="data"), late_lines=sampled) != [""]
+
+
+def test_stage_that_stays_unknown_holds_no_page_back() -> None:
+    """RANK_PROBE_STACKS=0 turns the samples off; and other loops have nothing to wait for."""
+    said = list(map(bool, told(without_loader(), 32, **judged(2, stage="other"))))
+    assert (said[:30], said[31:]) == ([False] * 30, [True])
+
+    assert told(node(), 1, **judged(2, stage="other")) != [""]
+
+
 def test_rank_without_a_cause_is_looked_at_each_second() -> None:
     """Its first page waits for it; once it has one, as often as all others."""
     found = node(cause=None)

@@ -44,7 +44,8 @@ def test_dry_run_tells_which_jobs_run() -> None:
     ingest = Ingest()
     for rank in (1, 0):
         info = {"gpu_uuid": f"GPU-{rank}"}
-        ingest.push(snapshot(rank=rank, rank_info=info).to_json(), USER)
+        said = snapshot(rank=rank, rank_info=info, no_join="file_store" if rank else "")
+        ingest.push(said.to_json(), USER)
     ingest.push(snapshot(job_id="ended", finished=True).to_json(), USER)
     asked = snapshot(job_id="bench").to_json()
     own, others = try_out(ingest, asked), try_out(ingest, asked, OTHER)
@@ -52,6 +53,7 @@ def test_dry_run_tells_which_jobs_run() -> None:
     silent = try_out(ingest, asked)
 
     job = {"job_id": "llama", "ranks": 2, "gpu_uuids": ["GPU-0", "GPU-1"]}
+    job["no_join"] = "file_store"
     assert own.content["running"] == [job]
     assert others.content["running"] == [job | {"job_id": ""}]
     assert silent.content["running"] == []

@@ -58,7 +58,7 @@ CAUSE = Cause(
     "clocks",
     0.92,
     "its SM clock is 1.41 GHz, its peers' 1.95: too hot, 87 °C",
-    "nvidia-smi -q -i 2 on gpu-12",
+    "`nvidia-smi -q -i 2` on gpu-12",
     "sm_clock_hertz",
     1.41e9,
     1.95e9,
@@ -74,7 +74,7 @@ def straggler(
     kind: str = "persistent",
     count: int = 4,
     cause: Cause | None = None,
-    is_told: bool = True,
+    costs_enough: bool = True,
     judge: str = "join",
 ) -> JobView:
     """A job whose rank 2 is late in this way, and rank 170 of another node too."""
@@ -84,8 +84,9 @@ def straggler(
     slow = {"stage_seconds": SLOW, "wait_seconds": 0.01, "stage": "data", "history": history}
     ranks[2] = rank(2, late_lines=[line], **slow)
     figures = {"kind": kind, "ratio": 0.4, "gpus": {"data": 0.84}, "since_seconds": 35.0}
-    ours = view_late(late(**figures), 0.0, range(count), is_told=is_told)
+    ours = view_late(late(**figures), 0.0, range(count), costs_enough=costs_enough)
     is_late = kind not in ("mild", "unsynced")
+    action = "py-spy dump --pid 20775 on gpu-12" if cause is None else cause.first_action
     told = {
         "judge": judge,
         "late": [
@@ -94,7 +95,7 @@ def straggler(
         ],
         "details": [*DETAILS, *([f"Cause: {cause.sentence}."] if cause else [])],
         "gpus_lost": {"persistent": 1.68, "common": 0.1} if is_late else {},
-        "first_action": "py-spy dump --pid 20775 on gpu-12" if is_late else None,
+        "first_action": action if is_late else None,
     }
     view = job("straggler" if is_late else "healthy", SENTENCE, ranks, **told)
     return replace(view, job_id=job_id)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from exporter.causes.model import Cause
 from rank_probe.wire.stages import STAGES
 from tests.exporter.live.browser import FILES, shown
 from tests.exporter.live.node_data import CAUSE, SENTENCE, healthy, hung, live, no_probe, straggler
@@ -57,7 +58,7 @@ def test_late_rank_is_what_the_page_says_first(tmp_path: Path) -> None:
     assert f'<p class="verdict">{SENTENCE}</p>' in dom
     assert "1.78 of 4 GPUs lost" in dom
     assert "<dt>Since</dt><dd>35 s ago</dd>" in dom
-    assert "<code>py-spy dump --pid 20775</code><span> on gpu-12</span>" in dom
+    assert "<dd><code>py-spy dump --pid 20775</code> on gpu-12</dd>" in dom
     assert 'href="runbooks/RankskewStraggler?job=demo&amp;rank=2"' in dom
     assert 'href="http://grafana:3000/d/rankskew-job?var-job_id=demo"' in dom
     rows = re.findall(r'<th scope="row">(.*?)</th>', dom)
@@ -89,8 +90,20 @@ def test_cause_is_told_with_its_share_and_figures(tmp_path: Path) -> None:
     )
     assert "<div>cause: slow GPU (clock): 1.41 GHz, its peers 1.95 GHz</div>" in dom
     assert dom.count("too hot, 87 °C") == 1
+    assert "<dd><code>nvidia-smi -q -i 2</code> on gpu-12</dd>" in dom
 
 
+WORKERS = Cause(
+    "input",
+    "workers",
+    0.81,
+    "2 of its loader's workers cannot keep up (running `Corpus.__getitem__`), 0 of its peers'",
+    "print how long its samples are",
+    "saturated_workers",
+    2.0,
+    0.0,
+    (),
+)
 UNKNOWN = replace(CAUSE, cause="unknown", detail="", share=0.3, sentence="", value=None)
 A_LITTLE_LATE = '<tr class=""><th scope="row">rank 2 · a little late</th>'
 
@@ -107,10 +120,20 @@ A_LITTLE_LATE = '<tr class=""><th scope="row">rank 2 · a little late</th>'
             ],
             [],
         ),
+        # Code is what stands between backticks, and an action of a cause may have none.
+        (
+            live(straggler(cause=WORKERS)),
+            [
+                "(running <code>Corpus.__getitem__</code>), 0 of its peers'; 81 % of its delay.",
+                "<dd>print how long its samples are</dd>",
+                "<div>cause: loader (workers at their limit): 2, its peers 0</div>",
+            ],
+            ["`"],
+        ),
         # A node that compares its own ranks does not see those of the others.
         (live(straggler(judge="node")), ["compared with the ranks of this node only"], []),
         # What raises no alert is not drawn as if it did, however steadily it is late.
-        (live(straggler(is_told=False)), [A_LITTLE_LATE], []),
+        (live(straggler(costs_enough=False)), [A_LITTLE_LATE], []),
         (live(straggler(kind="mild")), [A_LITTLE_LATE, '<dt hidden="">Since</dt>'], []),
         (
             live(straggler(kind="unsynced")),

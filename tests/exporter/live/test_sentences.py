@@ -7,9 +7,18 @@ import pytest
 
 from exporter.causes.model import UNKNOWN
 from exporter.live.causes import CauseView, cause_sentence
-from exporter.live.sentences import LateView, details, even_sentence, late_sentence, view_late
+from exporter.live.sentences import (
+    LateView,
+    change_sentence,
+    details,
+    even_sentence,
+    late_sentence,
+    view_late,
+)
 from exporter.ranks.jobs import NODE, AgedVerdict
-from tests.exporter.snapshots import LATE, VERDICT, late
+from rank_probe.torch_hooks.private import absent_from
+from tests.exporter.live.stepping import EVEN, Node
+from tests.exporter.snapshots import CHANGE, LATE, VERDICT, late
 
 
 def views(*ranks: dict[str, Any]) -> list[LateView]:
@@ -70,6 +79,51 @@ def test_even_job_needs_no_names() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "Forward of peer group pp1 has taken 2.00 times as long as before for 5 min."),
+        (
+            {"step_ratio": 1.031, "gpus": 0.24},
+            "Forward of peer group pp1 has taken 2.00 times as long as before for 5 min; "
+            "steps take 1.03 times as long: 0.24 GPUs lost.",
+        ),
+        (
+            {"stage": "data", "ratio": 4.0, "slower": 5, "slower_ranks": (0, 1, 2, 3, 4)},
+            "5 ranks of peer group pp1 (0, 1, 2 and 2 more) became slower together: data has "
+            "taken 4.00 times as long as before for 5 min.",
+        ),
+        (
+            {"stage": "sync", "ratio": 1.5, "step_ratio": 1.1, "gpus": 0.8},
+            "All ranks of the job have waited for each other 1.50 times as long as before for "
+            "5 min; steps take 1.10 times as long: 0.80 GPUs lost.",
+        ),
+    ],
+)
+def test_change_is_told_with_its_cost(changes: dict[str, Any], said: str) -> None:
+    """From a two-hundredth of a GPU on, as any cost."""
+    assert change_sentence(replace(CHANGE, **changes)) == said
+
+
+SAVES = {"rank": 0, "kind": "duty", "stage": "checkpoint", "gpus": {"checkpoint": 0.05}}
+SAVES |= {"every_steps": 25, "pause_seconds": 0.09}
+
+
+def test_duty_is_told_as_what_it_is() -> None:
+    """Once, whoever else is late; without its length and distance where they are not known."""
+    saves, evaluates = views(SAVES, {"rank": 12, "kind": "duty", "stage": "eval"})
+    (late,) = views({})
+    said = "ank 0 saves every 25 steps for 90 ms, and 0.05 GPUs wait for it."
+
+    assert even_sentence(spoken(), [saves]) == f"No rank is late: r{said}"
+    assert details(spoken(), [saves], None) == []
+    assert details(spoken(), [late, saves], None)[1] == f"R{said}"
+    assert details(spoken(), [saves, evaluates], None) == [
+        "Rank 12 (not on this node) evaluates now and then, and 1.00 GPUs wait for it."
+    ]
+    assert not saves.is_called_late
+
+
 def test_what_the_verdict_is_not_on_is_told() -> None:
     """Ranks that never stepped and steps that were not compared are said, none of them not."""
     assert details(spoken(ranks={"all": 60}, absent=4), [], 0.93) == [
@@ -100,3 +154,18 @@ def test_cause_is_a_sentence(cause: str, sentence: str, said: str) -> None:
     view = CauseView(cause, "", 0.5, sentence, "", "", None, None, "", [])
 
     assert cause_sentence(view) == said
+
+
+def test_page_tells_what_is_not_seen_in_this_torch() -> None:
+    """How many names it lacks, and once what the probe does without them."""
+    node, older = Node(), {"runtime_info": {"torch": "2.4.1"}}
+    names = [row.name for row in absent_from("2.4.1")]
+    node.change(0, 1, missing_names=names, **older)
+    node.change(2, missing_names=[*names, "torch:of_a_newer_probe"], **older)
+
+    assert node.judged(EVEN)["details"][-1] == (
+        "torch 2.4.1 lacks 3 of the names that the probe uses in it. "
+        "There are no zero-bubble schedules, so none is timed."
+    )
+    node.change(missing_names=[])
+    assert not any("torch" in each for each in node.judged(EVEN)["details"])

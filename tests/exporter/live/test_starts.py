@@ -97,10 +97,16 @@ def test_node_names_the_late_rank_where_no_join_speaks() -> None:
         block = {"data": data, "forward": 0.4, "sync": 0.5 - data}
         node.change(rank, block_steps=64, block_seconds=block)
     early = node.run(101, steps=1)["verdict"]
+    node.change(3, no_join="file_store")
     said = node.run(31, steps=1)["verdict"]
 
     assert (early["state"], early["sentence"]) == ("healthy", "No rank on this node is late.")
     assert (said["state"], said["judge"]) == ("straggler", "node")
     assert said["sentence"] == "Rank 2 is slow loading data; 1.67 of 16 GPUs wait for it."
     assert said["coverage"] is None
-    assert said["details"][-1].startswith("The job does not compare the steps of its ranks, so")
+    *_, own, why = said["details"]
+    assert own.startswith("The job does not compare the steps of its ranks, so")
+    assert why == (
+        "The ranks do not compare their steps: its ranks met through a file (file:// or a "
+        "FileStore), which keeps all that is ever written to it."
+    )

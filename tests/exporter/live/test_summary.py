@@ -37,8 +37,10 @@ def test_late_rank_is_named_as_the_judge_names_it() -> None:
             "gpus_lost": 1.0,
             "late_for_seconds": 30.0,
             "is_here": True,
-            "is_told": True,
+            "costs_enough": True,
             "cause": None,
+            "every_steps": 0,
+            "pause_seconds": 0.0,
         }
     ]
     assert said["details"] == [
@@ -102,7 +104,7 @@ def test_rank_that_costs_too_little_is_no_straggler() -> None:
     assert (said["state"], said["first_action"], said["alert"]) == ("healthy", None, None)
     assert said["sentence"].startswith("No rank is late enough for an alert: rank 2 needs 45%")
     assert said["details"][0].startswith("Rank 2 has needed 45% more time")
-    assert [each["is_told"] for each in said["late"]] == [False]
+    assert [each["costs_enough"] for each in said["late"]] == [False]
 
     assert node.judged(costs(0.64))["state"] == "straggler"
 
@@ -131,9 +133,9 @@ def test_change_of_a_group_is_told() -> None:
 
     assert said["state"] == "healthy"
     assert said["details"] == [
-        "Forward of peer group pp1 has taken 2.0 times as long as before for 5 min."
+        "Forward of peer group pp1 has taken 2.00 times as long as before for 5 min."
     ]
-    assert said["changes"] == [asdict(CHANGE)]
+    assert said["changes"] == [asdict(CHANGE) | {"slower_ranks": []}]
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ def test_kinds_are_those_of_the_judge() -> None:
     assert set(KINDS) == {"hung", *verdict.LOST_KINDS}
     assert tuple(LATE_KINDS) == verdict.LATE_KINDS
     assert {name for name, kind in LATE_KINDS.items() if kind.mark} == {
+        verdict.DUTY,
         verdict.MILD,
         verdict.UNSYNCED,
     }

@@ -265,7 +265,11 @@ def test_page_has_its_words_and_colours_from_the_vocabulary() -> None:
     assert list(said["STATES"]) == list(STATES)
     assert said["STATES"]["slow_node"] == {"word": "Slow node", "colour": "red"}
     assert said["STAGES"] == list(STAGES)
-    assert said["MARKS"] == {"mild": "a little late", "unsynced": "stands out"}
+    assert said["MARKS"] == {
+        "duty": "a duty",
+        "mild": "a little late",
+        "unsynced": "stands out",
+    }
     assert list(said["CAUSES"]) == list(CAUSES)
     assert said["CAUSES"]["slow_device"]["details"]["clocks"] == "clock"
     assert colours == {name: stage.colour for name, stage in STAGES.items() if name != "sync"}

@@ -12,7 +12,8 @@ from exporter.ranks.store import RankStore
 from rank_probe.audit.checks.findings import AuditFinding, AuditStatus, Outcome
 from rank_probe.audit.names import AUDIT_PATH
 from rank_probe.audit.push import NotPushed, push
-from tests.exporter.asgi import ask
+from rank_probe.report.endpoint import Reply
+from tests.exporter import asgi
 from tests.rank_probe.answering import answering
 
 OUTCOMES = [
@@ -28,13 +29,13 @@ def test_exporter_takes_what_is_pushed(monkeypatch: pytest.MonkeyPatch) -> None:
     app = IngestApp(store, IngestCounts(), Orders(store), 65536, audits=audits)
     posted: list[Any] = []
 
-    def post(endpoint: str, body: bytes, headers: Any) -> tuple[int, bytes]:
-        answer = ask(app, "POST", AUDIT_PATH, body, content_type="application/json")
+    def ask(endpoint: str, method: str, path: str, body: bytes, **options: Any) -> Reply:
+        answer = asgi.ask(app, method, path, body, content_type="application/json")
         assert answer is not None
         posted.append(answer.content)
-        return answer.status, b""
+        return Reply(answer.status, "", b"")
 
-    monkeypatch.setattr("rank_probe.audit.push._post", post)
+    monkeypatch.setattr("rank_probe.audit.push.ask", ask)
     push(OUTCOMES, {"RANKSKEW_JOB_ID": "llama"})
 
     assert posted == [{"checks": 2}]

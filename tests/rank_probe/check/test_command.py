@@ -5,11 +5,13 @@ import json
 import os
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from rank_probe.check import command
+from rank_probe.check.torch_here import torch_of
 from rank_probe.check.unix_socket import SocketFile
 from rank_probe.version import __version__
 from rank_probe.wire.snapshot import DRY_RUN_PATH
@@ -35,8 +37,10 @@ def test_rank_that_can_report_passes() -> None:
     with answering({DRY_RUN_PATH: (200, judged())}) as endpoint:
         done = run(RANKSKEW_EXPORTER=endpoint, **RANK)
 
+    torch_here = torch_of(metadata.version("torch"))
     assert done.stdout == (
         f"probe: rankskew {__version__}\n"
+        f"torch: {torch_here.lines()[0]}\n"
         "job: 'j', from RANKSKEW_JOB_ID\n"
         "rank: 3 of 4 in job 'j', attempt 0, from RANK and WORLD_SIZE\n"
         f"exporter: rankskew {__version__} at {endpoint} accepts this rank\n"
@@ -85,7 +89,16 @@ def test_json_has_what_the_lines_say(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "operating.md").read_text()
     section = page.partition("## Before a job starts")[2].partition("\n## ")[0]
     socket = [field.name for field in dataclasses.fields(SocketFile)]
-    parts = [said, said["probe"], said["job"], said["rank"], said["exporter"], socket, SCRAPED]
+    parts = [
+        said,
+        said["probe"],
+        said["torch"],
+        said["job"],
+        said["rank"],
+        said["exporter"],
+        socket,
+        SCRAPED,
+    ]
     assert {name for part in parts for name in part if f"`{name}`" not in section} == set()
 
 

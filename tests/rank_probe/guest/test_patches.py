@@ -1,5 +1,9 @@
 """Tests of patches: what they replace is put back as it was, in the order it has to be."""
 
+import copy
+import json
+import pickle
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -70,3 +74,32 @@ def test_patches_on_one_place_come_off_last_first() -> None:
     patches.undo()
 
     assert Base().greet() == "hello"
+
+
+class Trained(Base):
+    """Module level, so that pickle finds it."""
+
+
+def test_copy_of_a_patched_object_has_methods_of_its_own() -> None:
+    """A trainer that is pickled or deep-copied while it is timed saves itself, not the first."""
+    patches, trained = Patches(), Trained()
+    patches.wrap(trained, "greet", louder)
+    for copied in (copy.deepcopy(trained), pickle.loads(pickle.dumps(trained))):
+        greet: Any = copied.greet
+        assert greet.__self__ is copied
+    patches.undo()
+
+    assert vars(trained) == {}
+
+
+def test_function_is_pickled_by_the_name_of_its_place() -> None:
+    """Where its module imported it from, the original stands."""
+    place: Any = types.ModuleType("place")
+    place.loads = json.loads
+    patches = Patches()
+    patches.wrap(place, "loads", lambda original: lambda *args: original(*args))
+    name = place.loads.__module__, place.loads.__qualname__
+    patches.undo()
+
+    assert name == ("place", "loads")
+    assert place.loads is json.loads

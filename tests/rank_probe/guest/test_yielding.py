@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from rank_probe.guest import yielding
-from rank_probe.guest.yielding import TURN_SECONDS, WORK_SECONDS, give_way
+from rank_probe.guest.yielding import TURN_SECONDS, WORK_SECONDS, give_way, has_waited
 
 
 def test_pause_is_short_and_gives_way() -> None:
@@ -42,5 +42,9 @@ def test_pause_is_taken_after_some_work(monkeypatch: pytest.MonkeyPatch) -> None
     give_way()
     assert slept == [TURN_SECONDS]
     now[0] += WORK_SECONDS
+    give_way()
+    assert slept == [TURN_SECONDS] * 2
+    now[0] += 1.0
+    has_waited()  # For something else: the others had their turn.
     give_way()
     assert slept == [TURN_SECONDS] * 2

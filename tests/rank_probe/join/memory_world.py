@@ -5,11 +5,13 @@ from collections.abc import Collection, Iterable, Sequence
 
 from rank_probe.join.ring import digest
 from rank_probe.join.rounds import PlaceInJob, Rounds
+from rank_probe.join.store import LIFE_KEY
 from rank_probe.measure.vectors import StepVector, Vectors
 from rank_probe.process.identity import Identity
 from rank_probe.wire.stages import STAGES, SYNC
 
 MS = 1_000_000
+LIFE = "f00d"
 GROUP = f"group/{digest('all'):x}"
 
 
@@ -19,6 +21,15 @@ class MemoryStore:
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
         self.error: Exception | None = None
+
+    def of_life(self) -> dict[str, bytes]:
+        """Return what is kept of the life begun last, by its own keys."""
+        prefix = self.values.get(LIFE_KEY, b"").decode().partition(" ")[0] + "/"
+        return {
+            key.removeprefix(prefix): value
+            for key, value in list(self.values.items())
+            if key.startswith(prefix)
+        }
 
     def _live(self) -> dict[str, bytes]:
         if self.error is not None:
@@ -41,6 +52,13 @@ class MemoryStore:
         return self._live().pop(key, None) is not None
 
 
+def living() -> MemoryStore:
+    """Return a store on which rank 0 of two has begun the life LIFE."""
+    store = MemoryStore()
+    store.values[LIFE_KEY] = f"{LIFE} 2  0".encode()
+    return store
+
+
 def identity(rank: int, group: str = "all") -> Identity:
     return Identity("llama", group, rank, 4, str(rank), "0", attempt=0)
 
@@ -56,10 +74,19 @@ HEALTHY, LATE = vector(sync=41, data=5, backward=10), vector(sync=1, data=45, ba
 
 
 class World:
-    """Ranks that take their rounds in turn, in one thread; each rank may have its own vector."""
+    """Ranks that take their rounds in turn, in one thread; each rank may have its own vector.
 
-    def __init__(self, groups: Sequence[str], store: MemoryStore | None = None) -> None:
+    Each had counted *steps_before* when they formed their group; where that is not said, none had.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[str],
+        store: MemoryStore | None = None,
+        steps_before: Sequence[int] = (),
+    ) -> None:
         self.store = store or MemoryStore()
+        self._steps_before = steps_before or [0] * len(groups)
         self.kept = [Vectors(lambda: None) for _ in groups]
         self.rounds = [
             Rounds(
@@ -68,15 +95,17 @@ class World:
                 self.kept[rank],
                 lambda rank=rank, group=group: identity(rank, group),  # type: ignore[misc]
                 threading.Event(),
+                self._steps_before[rank],
             )
             for rank, group in enumerate(groups)
         ]
         self.now = 100.0
 
     def step(self, number: int, late: Collection[int] = ()) -> None:
-        """Do step *number*, in which these ranks are *late*."""
+        """Do step *number* of the group, in which these ranks are *late*."""
         for rank, kept in enumerate(self.kept):
-            kept.waiting.append((LATE if rank in late else HEALTHY)._replace(step=number))
+            counted = self._steps_before[rank] + number
+            kept.waiting.append((LATE if rank in late else HEALTHY)._replace(step=counted))
 
     def round(self, absent: Collection[int] = ()) -> None:
         """Let all ranks but these take their rounds."""

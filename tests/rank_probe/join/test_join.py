@@ -1,5 +1,6 @@
 """How the join begins and ends, over a store in memory, and what it tells meanwhile."""
 
+import functools
 import json
 import random
 import struct
@@ -11,7 +12,7 @@ import pytest
 
 from rank_probe.guest.guard import failures
 from rank_probe.join import join
-from rank_probe.join.join import Join
+from rank_probe.join.join import GroupToJoin, Join
 from rank_probe.join.result import COLUMNS
 from rank_probe.join.rounds import PlaceInJob
 from rank_probe.join.totals import JoinTotals
@@ -19,7 +20,7 @@ from rank_probe.measure import events
 from rank_probe.measure.steps import Steps
 from rank_probe.measure.timeline import Timeline
 from tests.exporter.running import wait_until
-from tests.rank_probe.join.memory_world import GROUP, MemoryStore, identity
+from tests.rank_probe.join.memory_world import GROUP, LIFE, MemoryStore, identity, living
 
 
 class QuickPlace(PlaceInJob):
@@ -36,7 +37,7 @@ def joining(
 ) -> Iterator[Join]:
     """Run a join of a world of two, as rank 1, and end it."""
     joined = Join(environment, on_news)
-    joined.begin(connect, QuickPlace(1, 2), Steps(list), lambda: identity(1))
+    joined.begin(GroupToJoin(connect, QuickPlace(1, 2), Steps(bytes), lambda: identity(1)))
     try:
         yield joined
     finally:
@@ -44,19 +45,22 @@ def joining(
 
 
 def thread_of(joined: Join) -> threading.Thread:
-    assert joined._thread is not None
-    return joined._thread
+    current = joined._state.current
+    assert current is not None
+    assert current.thread is not None
+    return current.thread
 
 
 def test_news_are_told_at_once() -> None:
     """When the verdict names somebody else, whoever pushes hears of it."""
-    store, news = MemoryStore(), []
+    store, news = living(), []
     with joining(lambda: store, lambda: news.append(1)) as joined:
-        wait_until(lambda: "steps/1" in store.values)
+        wait_until(lambda: "steps/1" in store.of_life())
         told = struct.pack(f"{COLUMNS}d", *[1.0] * COLUMNS)
         for late in ([], [{"rank": 0, "kind": "persistent"}]):
             assert news == []
-            store.values |= {"result/1": told, "verdict": json.dumps({"late": late}).encode()}
+            verdict = json.dumps({"late": late}).encode()
+            store.values |= {f"{LIFE}/result/1": told, f"{LIFE}/verdict": verdict}
             wait_until(lambda late=late: joined.snapshot_fields([])["verdict"] == {"late": late})  # type: ignore[misc]
         wait_until(lambda: news == [1])
 
@@ -66,12 +70,12 @@ def test_stages_have_their_counters_from_the_begin_on() -> None:
 
     The pause between two rounds is not drawn from the generator that training draws from.
     """
-    store, before = MemoryStore(), random.getstate()
+    store, before = living(), random.getstate()
     with joining(lambda: store) as joined:
-        wait_until(lambda: "steps/1" in store.values)
+        wait_until(lambda: "steps/1" in store.of_life())
         fields = joined.snapshot_fields(["data", "backward", "sync"])
 
-    assert set(store.values) <= {GROUP}
+    assert set(store.of_life()) <= {GROUP}
     assert random.getstate() == before
     assert fields == {
         "paced_steps": {"data": 0, "backward": 0},
@@ -86,21 +90,21 @@ def test_stages_have_their_counters_from_the_begin_on() -> None:
 
 def test_keys_of_a_killed_attempt_are_not_read_as_ours() -> None:
     """A rank that starts anew on the same store forgets what it was told before."""
-    store = MemoryStore()
+    store = living()
     told = struct.pack(f"{COLUMNS}d", *[99.0] * COLUMNS)
-    store.values = {"steps/1": b"old", "result/1": told}
+    store.values |= {f"{LIFE}/steps/1": b"old", f"{LIFE}/result/1": told}
     with joining(lambda: store) as joined:
-        wait_until(lambda: store.values.get("steps/1", b"old") != b"old")
+        wait_until(lambda: store.of_life().get("steps/1", b"old") != b"old")
         wait_until(lambda: joined.snapshot_fields([])["joined_seconds"] == 0)
-        assert "result/1" not in store.values
+        assert "result/1" not in store.of_life()
 
 
 @pytest.mark.parametrize(("error", "faults"), [(RuntimeError("Broken"), 0), (KeyError("key"), 1)])
 def test_store_that_fails_ends_the_join_quietly(error: Exception, faults: int) -> None:
     """The counters stand and the coverage is 0; only what is no store's error is our failure."""
-    store, before = MemoryStore(), failures.count
+    store, before = living(), failures.count
     with joining(lambda: store) as joined:
-        wait_until(lambda: "steps/1" in store.values)
+        wait_until(lambda: "steps/1" in store.of_life())
         store.error = error
         thread_of(joined).join(5)
         fields = joined.snapshot_fields(["data"])
@@ -120,21 +124,22 @@ def test_store_that_cannot_be_reached_and_a_join_that_is_off_leave_nothing() -> 
         thread_of(joined).join(5)
         assert joined.snapshot_fields(["data"]) == {}
     with joining(MemoryStore, RANK_PROBE_JOIN="0") as joined:
-        assert joined._thread is None
+        assert joined._state.current is None
         assert joined.snapshot_fields(["data"]) == {}
 
 
 def test_rank_whose_steps_are_no_longer_counted_gives_up() -> None:
     """Its later steps have other numbers than its peers'; so it takes its keys back for good."""
-    store = MemoryStore()
+    store = living()
     with joining(lambda: store) as joined:
-        wait_until(lambda: "steps/1" in store.values)
+        wait_until(lambda: "steps/1" in store.of_life())
         joined.give_up()
         thread_of(joined).join(5)
-        assert set(store.values) <= {GROUP}
+        assert set(store.of_life()) <= {GROUP}
         assert joined.snapshot_fields([])["join_coverage"] == 0
-        joined.begin(lambda: store, QuickPlace(1, 2), Steps(list), lambda: identity(1))
-    assert set(store.values) <= {GROUP}
+        steps = Steps(bytes)
+        joined.begin(GroupToJoin(lambda: store, QuickPlace(1, 2), steps, lambda: identity(1)))
+    assert set(store.of_life()) <= {GROUP}
 
 
 def test_store_that_never_answers_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,8 +152,10 @@ def test_store_that_never_answers_holds_nobody_up(monkeypatch: pytest.MonkeyPatc
             stuck.set()
             release.wait(10)
 
+    store = Stuck()
+    store.values = living().values
     joined = Join({}, lambda: None, now=lambda: seconds[0])
-    joined.begin(Stuck, QuickPlace(1, 2), Steps(list), lambda: identity(1))
+    joined.begin(GroupToJoin(lambda: store, QuickPlace(1, 2), Steps(bytes), lambda: identity(1)))
     assert stuck.wait(5)
     assert joined.snapshot_fields([])["join_coverage"] is None
     seconds[0] = join.STUCK_SECONDS + 1
@@ -168,7 +175,7 @@ def test_arithmetic_that_fails_is_a_fault_of_our_own(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(JoinTotals, "add", wrong)
     joined = Join({}, lambda: None)
-    joined.begin(MemoryStore, QuickPlace(0, 1), timeline.steps, lambda: identity(0))
+    joined.begin(GroupToJoin(MemoryStore, QuickPlace(0, 1), timeline.steps, lambda: identity(0)))
     wait_until(lambda: bool(timeline.steps._takers))
     for _ in range(3):
         timeline.tape.note(events.STEP)
@@ -177,3 +184,38 @@ def test_arithmetic_that_fails_is_a_fault_of_our_own(monkeypatch: pytest.MonkeyP
     assert not thread_of(joined).is_alive()
     assert joined.snapshot_fields([])["join_coverage"] == 0
     assert failures.count == before + 1
+
+
+def test_counters_go_on_in_the_next_group_and_the_verdict_does_not() -> None:
+    """The last verdict stays until there is another group; a store that failed costs its own."""
+    told = struct.pack(f"{COLUMNS}d", *[2.0] * COLUMNS)
+    stores = [living(), living(), living()]
+    for store in stores:
+        store.values[f"{LIFE}/verdict"] = b'{"late":[]}'
+
+    def joined_seconds() -> float:
+        return float(joined.snapshot_fields([])["joined_seconds"])
+
+    with joining(lambda: stores[0]) as joined:
+        for number, store in enumerate(stores):
+            if number:
+                joined.group_is_new()
+                assert joined.verdict is None
+                assert joined_seconds() == 2 * number
+                connect = functools.partial(stores.__getitem__, number)
+                joined.begin(
+                    GroupToJoin(connect, QuickPlace(1, 2), Steps(bytes), lambda: identity(1))
+                )
+            wait_until(lambda store=store: "steps/1" in store.of_life())  # type: ignore[misc]
+            store.values[f"{LIFE}/result/1"] = told
+            wait_until(lambda number=number: joined_seconds() == 2 * (number + 1))  # type: ignore[misc]
+            assert joined.verdict == {"late": []}
+            if number == 1:
+                store.error = RuntimeError("Broken")
+                thread_of(joined).join(5)
+                assert joined.snapshot_fields([])["join_coverage"] == 0
+            else:
+                joined.group_is_gone()
+                thread_of(joined).join(5)
+                assert joined.verdict == {"late": []}
+            assert joined_seconds() == 2 * (number + 1)

@@ -4,6 +4,7 @@ import pytest
 
 from rank_probe.join.ring import digest
 from rank_probe.join.rounds import PlaceInJob
+from rank_probe.join.store import LIFE_KEY
 from rank_probe.wire.stages import BACKWARD, DATA
 from tests.rank_probe.join.memory_world import GROUP, World
 
@@ -52,16 +53,17 @@ def test_store_does_not_grow_and_is_empty_at_a_clean_end() -> None:
         world.train([number], late=[2])
         sizes.add(sum(map(len, world.store.values.values())))
     peers = f"peers/{digest('all'):x}"
-    assert set(world.store.values) == {
+    assert set(world.store.of_life()) == {
         *(f"{what}/{rank}" for what in ("steps", "result", "figures") for rank in range(3)),
         *("verdict", GROUP, peers),
     }
     assert max(sizes) < 3 * 2_000
+    life = world.store.values[LIFE_KEY].decode().partition(" ")[0]
     world.rounds[2].take_back()
-    world.store.values["result/2"] = b"written by rank 0 in the same moment"
-    world.store.values["figures/2"] = b"of a rank that was killed"
+    world.store.values[f"{life}/result/2"] = b"written by rank 0 in the same moment"
+    world.store.values[f"{life}/figures/2"] = b"of a rank that was killed"
     world.rounds[0].take_back()
-    assert set(world.store.values) == {"steps/1", "result/1", "figures/1"}
+    assert set(world.store.values) == {f"{life}/{key}/1" for key in ("steps", "result", "figures")}
     world.rounds[1].take_back()
     assert world.store.values == {}
 

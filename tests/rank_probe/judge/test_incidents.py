@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import pytest
 
-from rank_probe.judge.verdict import MILD, NODE, PAUSES, PERSISTENT, UNSYNCED
+from rank_probe.judge.verdict import DUTY, MILD, NODE, PAUSES, PERSISTENT, UNSYNCED
 from rankskew.accounting.run import account, kinds
 from tests.alerts.jobs import STAGE_SHARES, Fault, Job, Step, gpus_lost, simulate
-from tests.rank_probe.judged import judged, judged_steps, vectors
+from tests.rank_probe.judged import EVERY_SECONDS, judged, judged_steps, vectors
 
 
 def job_of(ranks: int, *faults: Fault) -> Job:
@@ -209,7 +209,7 @@ def incidents() -> Iterator[tuple[Job, list[Expected]]]:
     job = job_of(8, Fault(1, "data", 6, every=30), Fault(6, "other", 8, every=47))
     yield replace(job, seconds=600), [Expected(1, "data", PAUSES), Expected(6, "other", PAUSES)]
     job = job_of(8, Fault(1, "checkpoint", 8, every=40), Fault(6, "forward", 0.25))
-    pausing = Expected(1, "checkpoint", PAUSES)
+    pausing = Expected(1, "checkpoint", DUTY)
     yield replace(job, seconds=400), [pausing, Expected(6, "forward")]
     # The accuracy benchmark's steps of two seconds, a twentieth late for 20 of them or more.
     steps = Job(seed=1, seconds=400, busy_seconds=1.9, stage_noise=0.02, common_noise=0.01)
@@ -261,3 +261,6 @@ def test_what_had_no_name_may_turn_out_to_be_data() -> None:
 
     assert (before.stage, after.stage) == ("other", "data")
     assert after.onset == pytest.approx(before.onset, abs=5)
+    # A page waits for it: with the whole cost in one stage.
+    assert after.named - 60 <= 3 * EVERY_SECONDS
+    assert set(after.first.gpus) == {"data"}

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from rank_probe.judge.verdict import PAUSES
+from rank_probe.judge.verdict import DUTY, PAUSES
 from tests.alerts.jobs import Fault, Job, Step, simulate
 from tests.rank_probe.judged import judged, judged_steps
 
@@ -73,12 +73,62 @@ def test_rank_that_pauses_is_one_incident_with_one_stage_and_its_cost(
     period = (ends[-1] - ends[0]) / (len(ends) - 1)
     truth = (ranks - 1) * fault.ratio * job.busy_seconds / period
 
-    assert found.named == {(fault.rank, fault.stage, PAUSES)}
+    kind = DUTY if fault.stage == "checkpoint" else PAUSES
+    assert found.named == {(fault.rank, fault.stage, kind)}
     assert incident.cleared is None
     assert incident.named < ends[3] + 5  # The judge looks every two seconds.
     assert incident.onset == pytest.approx(ends[0], abs=0.01)
     assert incident.first.gpus_lost == pytest.approx(truth, rel=0.1)
     assert incident.last.gpus_lost == pytest.approx(truth, rel=0.1)
+    assert incident.last.every_steps == fault.every
+    assert incident.last.pause_seconds == pytest.approx(fault.ratio * job.busy_seconds, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (Fault(0, "other", 0.5, every=20), DUTY),
+        (Fault(0, "eval", 8, every=40), DUTY),
+        (Fault(3, "checkpoint", 8, every=40), DUTY),
+        (Fault(3, "other", 2.0, every=20), PAUSES),
+        (Fault(0, "data", 2, every=20), PAUSES),
+    ],
+)
+def test_what_one_rank_does_for_all_is_its_duty(fault: Fault, kind: str) -> None:
+    """It saves or evaluates, or does something short between the stages: it logs."""
+    fault = replace(fault, start_seconds=60.0)
+    found = judged(Job(ranks=8, seed=1, seconds=480, faults=(fault,)))
+
+    assert found.named == {(fault.rank, fault.stage, kind)}
+
+
+def test_slowest_of_many_that_save_is_not_on_duty() -> None:
+    """All ranks write their shards, and one always takes three times as long."""
+    job = Job(ranks=8, seed=2, seconds=600)
+    steps = paused_together(job, "checkpoint", 40, 3, 0.0)
+    for step in steps:
+        if step.number % 40 == 0 and step.number > 120:
+            step.stages[3]["checkpoint"] *= 3
+            longest = max(step.busy)
+            step.sync[:] = [longest - own for own in step.busy]
+
+    assert judged_steps(job, steps).named == {(3, "checkpoint", PAUSES)}
+
+
+def test_rank_that_paused_once_is_not_a_different_one_in_each_step() -> None:
+    """What the others waited is lost to a late rank; that of noise is lost to whichever it is."""
+    fault = Fault(5, "other", 60, every=500, start_seconds=60.0)
+    job = Job(ranks=8, seed=1, seconds=700, faults=(fault,))
+    steps = simulate(job)
+    found = judged_steps(job, steps)
+    ends = ends_of(job, steps)
+
+    assert found.named == set()
+    assert max(said.gpus_lost.get("rotating", 0.0) for _, said in found.verdicts) < 0.3
+    for end in ends:
+        said = next(verdict for at, verdict in found.verdicts if at > end)
+        assert said.gpus_lost["persistent"] > 3
+        assert said.slowdown == 1
 
 
 def test_pauses_that_stop_are_over() -> None:

@@ -7,9 +7,11 @@ import pytest
 
 from rank_probe.judge.late_stage import late_stage
 from rank_probe.judge.verdict import (
+    DUTY,
     LATE_KINDS,
     LOST_KINDS,
     MILD,
+    PAUSES,
     REASONS,
     UNSYNCED,
     Change,
@@ -50,6 +52,17 @@ def test_every_verdict_survives_its_way_as_json(name: str) -> None:
             assert set(each.gpus) <= set(STAGES) - {"sync"}
 
 
+def test_duty_travels_as_a_pause_with_a_mark() -> None:
+    """An exporter of the release before knows no other words; it sees a rank that pauses."""
+    job = Job(ranks=4, seed=1, seconds=300, faults=(Fault(0, "checkpoint", 2, every=20),))
+    made = judged(job).last
+    said = made.to_json()
+
+    assert [each.kind for each in made.late] == [DUTY]
+    assert [(each["kind"], each["is_duty"]) for each in said["late"]] == [(PAUSES, True)]
+    assert [each.kind for each in from_json(said).late] == [DUTY]
+
+
 def test_fields_of_another_version_are_refused() -> None:
     """Ranks of one job run one version; who reads anything else learns of it."""
     said = Verdict(7, {"all": 2}, changes=(Change("all", "data", 2.0, 60.0),)).to_json()
@@ -65,7 +78,7 @@ def test_judge_names_the_rank_and_its_stage(kind: str) -> None:
     """Only the named rank is late, if it may page, whatever the exporter of one node says."""
     said = verdict(late=(late(kind=kind),))
 
-    assert late_stage(said, 2, {}) == (None if kind in (MILD, UNSYNCED) else "data")
+    assert late_stage(said, 2, {}) == (None if kind in (DUTY, MILD, UNSYNCED) else "data")
     assert late_stage(said, 3, {"late": "data"}) is None
 
 

@@ -48,6 +48,15 @@ def test_few_samples_say_nothing() -> None:
     assert [each.line for each in few.lines("data", 5)] == [READ]
 
 
+def test_fetches_get_the_name_of_their_stage() -> None:
+    """What was sampled before it was known that batches are read in `other` keeps its line."""
+    seen = window(("other", READ, 60), ("other", LOSS, 20), ("data", READ, 20))
+    seen.rename_fetches("other", "data")
+
+    assert seen.lines("data", 5) == [LineShare("data", READ, 1.0), LineShare("other", LOSS, 1.0)]
+    assert (seen.iterating_share("data"), seen.iterating_share("other")) == (1.0, 0.0)
+
+
 def test_only_the_latest_samples_count() -> None:
     """What a rank did long ago is forgotten, and takes no memory."""
     seen = window(("data", READ, 500), ("data", PARSE, 100), most=100)

@@ -73,6 +73,13 @@ def test_file_is_told_as_its_module_is_imported(function: str, file: str, told: 
     assert CODE.place(CodeLine(function, file, 41)) == told
 
 
+def test_what_ran_before_the_model_is_told_so() -> None:
+    """It is in `forward`, but not in the forward pass."""
+    line = CodeLine("augment", "/home/ann/train/corpus.py", 41, before_model=True)
+
+    assert CODE.place(line) == "augment (corpus.py:41), before the model is called"
+
+
 def test_import_root_above_the_home_directories_tells_no_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -97,6 +104,7 @@ def test_script_with_a_relative_name_is_found(
     "line",
     [
         CodeLine("f" * 1_000, "/home/ann/train/" + "g" * 1_000 + ".py", 10**9),
+        CodeLine("f" * 1_000, "/" + "g" * 1_000 + ".py", 10**5 - 1, before_model=True),
         CodeLine("f\n\x1b[31m\u202e", "/home/ann/train/\udcff\x00.py", 1),
         CodeLine('f"}\\', "/home/ann/train/g.py", 1),
     ],

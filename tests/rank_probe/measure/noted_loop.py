@@ -1,6 +1,7 @@
 """A training loop as the hooks note it, and the stages that come of it."""
 
 from rank_probe.measure import events as e
+from rank_probe.measure.boundaries import packed
 from rank_probe.measure.interpreter import Interpreter
 from rank_probe.measure.loop_state import LoopState
 from rank_probe.measure.steps import Steps
@@ -26,11 +27,11 @@ class Job:
         self._noted: list[int] = []
         self.now = 1_000
         self.marks: list[int] = []
-        self.steps = Steps(self._boundaries, lambda: self.now, on_mark=self.marks.append)
+        self.steps = Steps(self._boundaries, lambda: self.now, settle=self.marks.extend)
 
-    def _boundaries(self) -> list[int]:
+    def _boundaries(self) -> bytes:
         taken, self._noted = self._noted, []
-        return self._interpreter.read(taken)
+        return self._interpreter.read(packed(taken))
 
     def run(self, *does: int | float) -> "Job":
         for each in does:

@@ -16,8 +16,9 @@ from torch.utils.data import DataLoader
 from rank_probe.api import _Stage
 from rank_probe.guest.guard import failures
 from rank_probe.measure import events
+from rank_probe.measure.interpreter import python_read
 from rank_probe.measure.ledger import PythonLedger
-from rank_probe.measure.tape import PythonTape, new_tape, python_around
+from rank_probe.measure.tape import PythonTape, new_tape
 from rank_probe.measure.timeline import Timeline
 from rank_probe.measure.work_units import WorkUnits
 from rank_probe.torch_hooks import backward as torch_backward
@@ -206,8 +207,7 @@ def all_in_python() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rank_probe.measure.timeline.new_tape", PythonTape)
         patch.setattr("rank_probe.measure.steps.new_ledger", PythonLedger)
-        for module in (torch_backward, collectives, training_loop):
-            patch.setattr(module, "around", python_around)
+        patch.setattr("rank_probe.measure.interpreter.read", python_read)
         yield
 
 

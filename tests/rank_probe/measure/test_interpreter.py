@@ -5,9 +5,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rank_probe.measure import events as e
-from rank_probe.measure.boundaries import COMPLETE, UNCUT
-from rank_probe.measure.interpreter import Interpreter
-from rank_probe.measure.loop_state import MOST_OPTIMIZERS, LoopState
+from rank_probe.measure.boundaries import COMPLETE, UNCUT, packed
+from rank_probe.measure.interpreter import Interpreter, python_read, read
+from rank_probe.measure.loop_state import (
+    MOST_FRAMES,
+    MOST_OPTIMIZERS,
+    LoopState,
+    is_before_model,
+)
 from rank_probe.measure.transitions import TRANSITIONS, after
 from rank_probe.wire.stages import CHECKPOINT, EVAL, FORWARD, OTHER, STAGES
 from tests.rank_probe.measure.noted_loop import (
@@ -86,6 +91,22 @@ WHOLE_STEPS: dict[str, tuple[Does, int, dict[str, float]]] = {
         {"optimizer": 1, "data": 10, "forward": 40, "backward": 20},
     ),
 }
+
+
+MODEL_CALLED: dict[str, tuple[Does, bool]] = {
+    "a loop may never show it": ((*STEP, *FETCH), False),
+    "before the first call it is not known that this loop shows it": (FETCH, False),
+    "a batch is augmented": ((*FETCH, e.FORWARD_BEGINS, *BACKWARDS, *OPTIMIZE, *FETCH), True),
+    "then the model is called": ((*FETCH, e.FORWARD_BEGINS, *FETCH, e.FORWARD_BEGINS), False),
+    "after backward there is nothing to call": ((*FETCH, e.FORWARD_BEGINS, *BACKWARDS), False),
+}
+
+
+@pytest.mark.parametrize("case", MODEL_CALLED)
+def test_batch_that_is_not_yet_with_the_model_is_told(case: str) -> None:
+    does, expected = MODEL_CALLED[case]
+
+    assert is_before_model(Job().run(*does).state) is expected
 
 
 @pytest.mark.parametrize("case", WHOLE_STEPS)
@@ -238,9 +259,9 @@ def test_stages_add_up_to_wall_time(noted: list[tuple[int, int]], automatic: boo
 def test_interpreter_remembers_only_what_is_so(
     noted: list[tuple[int, int]], automatic: bool
 ) -> None:
-    """Its memory gives the same boundaries as the meaning of each event, again and again."""
+    """Its memory gives the same boundaries as the meaning of each event, in C as in Python."""
     start = LoopState(automatic=automatic, finds_steps=automatic)
-    interpreter, state, marks = Interpreter(start), start, []
+    state, marks = start, []
     flat: list[int] = []
     for code, at in noted * 2:
         state, mark = after(state, code)
@@ -248,8 +269,21 @@ def test_interpreter_remembers_only_what_is_so(
             marks += [mark, at]
         flat += (code, at)
 
-    assert interpreter.read(flat) == marks
-    assert interpreter.state == state
+    for walk in {read, python_read}:
+        node, boundaries = walk(Interpreter(start)._node, packed(flat))
+        assert boundaries == packed(marks)
+        assert node.state == state
+
+
+def test_loop_that_never_ends_a_stage_costs_no_more_with_time() -> None:
+    """Each step enters it once more; in weeks that is millions of times."""
+    interpreter = Interpreter(LoopState(automatic=True, finds_steps=True))
+    interpreter.read(packed([e.ENTER | FORWARD, 0] * (2 * MOST_FRAMES)))
+    known = len(interpreter.seen()), interpreter.state
+    interpreter.read(packed([e.ENTER | FORWARD, 0] * 10_000))
+
+    assert len(interpreter.state.frames) == MOST_FRAMES
+    assert (len(interpreter.seen()), interpreter.state) == known
 
 
 def test_every_event_has_a_meaning() -> None:

@@ -1,5 +1,6 @@
 """Tests of counting samples, tokens and padding."""
 
+import subprocess
 import sys
 import threading
 from collections import UserDict
@@ -15,6 +16,20 @@ from rank_probe.measure.boundaries import BATCHES_SHIFT, OTHER_BATCH, UNUSED, US
 from rank_probe.measure.work_units import WorkUnits
 from tests.rank_probe.fake_time import elsewhere
 
+COUNTS = """
+import os
+import numpy
+import torch
+from rank_probe.measure import masks
+torch.set_num_threads(2)
+before = len(os.listdir("/proc/self/task"))
+some = masks.Masks()
+for _ in range(masks.MASKS_KEPT):
+    some.add(torch.ones(32, 8, dtype=torch.long), 32, 256)
+long = some.add(torch.from_numpy(numpy.ones((64, 2048), dtype=int)), 64, 64 * 2048)
+some.count()
+print(long.zeros, len(os.listdir("/proc/self/task")) - before)
+"""
 ROWS = torch.ones(4, 3)
 WORDS = torch.ones(4, 5, dtype=torch.int64)
 MASK = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0], [1, 1, 1, 1, 1]])
@@ -24,7 +39,7 @@ def use(work: WorkUnits, *batches: Any) -> None:
     """Train with *batches*: they arrive, and then the events are folded."""
     for batch in batches:
         work.measure(batch)
-    work.settle(USED | len(batches) << BATCHES_SHIFT)
+    work.settle([USED | len(batches) << BATCHES_SHIFT])
 
 
 class Batch(UserDict[str, Any]):
@@ -73,7 +88,7 @@ def test_masks_do_not_pile_up(monkeypatch: pytest.MonkeyPatch, limit: str, kept:
     for waiting in (1, 2, 3, 0, 1, 2, 3, 0, 1):  # Those that were counted make room.
         work.measure({"input_ids": WORDS, "attention_mask": MASK})
         assert len(work._masks._waiting) == waiting
-    work.settle(USED | 9 << BATCHES_SHIFT)
+    work.settle([USED | 9 << BATCHES_SHIFT])
 
     assert work.totals() == (36, 180, 54)
 
@@ -83,10 +98,10 @@ def test_batches_that_nobody_trained_with_do_not_count() -> None:
     work = WorkUnits()
     for batch in (ROWS, {"input_ids": WORDS, "attention_mask": MASK}, ROWS[:3]):
         work.measure(batch)
-    work.settle(OTHER_BATCH | 1 << BATCHES_SHIFT)  # The second one, while the first still waits.
-    work.settle(USED | 2 << BATCHES_SHIFT)
+    work.settle([OTHER_BATCH | 1 << BATCHES_SHIFT])  # The second one, while the first still waits.
+    work.settle([USED | 2 << BATCHES_SHIFT])
     work.measure(ROWS)
-    work.settle(UNUSED | 1 << BATCHES_SHIFT)
+    work.settle([UNUSED | 1 << BATCHES_SHIFT])
 
     assert work.totals() == (4 + 3, None, None)
     assert not work._measured
@@ -114,7 +129,7 @@ def test_a_callable_says_what_a_batch_holds() -> None:
 
 
 def test_masks_are_counted_many_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever their shapes; in parts so small that torch spreads none over threads."""
+    """Whatever their shapes, and in any number of parts."""
     for at_once in (masks.ELEMENTS_AT_ONCE, 7):
         monkeypatch.setattr(masks, "ELEMENTS_AT_ONCE", at_once)
         work = WorkUnits()
@@ -122,6 +137,13 @@ def test_masks_are_counted_many_at_a_time(monkeypatch: pytest.MonkeyPatch) -> No
         use(work, *({"input_ids": WORDS[:n], "attention_mask": MASK[:n]} for n in rows))
 
         assert work.totals() == (20, 100, 2 * (0 + 2 + 6 + 6))
+
+
+def test_no_count_is_spread_over_threads() -> None:
+    """Whoever counts would wait for them, and the pusher would have threads of its own."""
+    done = subprocess.run([sys.executable, "-c", COUNTS], capture_output=True, text=True)
+
+    assert done.stdout.split() == ["0", "0"], done.stderr
 
 
 def test_reading_while_counting_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,8 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch.utils.data import DataLoader, TensorDataset
 
+from tests.rank_probe.launch import leave
+
 BATCHES = 4
 
 
@@ -39,3 +41,4 @@ if __name__ == "__main__":
     trainer.fit(Model(), DataLoader(rows, batch_size=2))
     # At once: both ranks write to the same pipe.
     os.write(1, f"rank {trainer.global_rank} {sys.argv[1:]}\n".encode())
+    leave()

@@ -1,11 +1,10 @@
 """Tests of which rank a process speaks for, and from when on."""
 
 from collections.abc import Callable
-from contextlib import suppress
 
 import pytest
 
-from exporter.ranks.store import RankStore, Superseded
+from exporter.ranks.store import RankStore
 from rank_probe.probe import Probe
 from rank_probe.process import children
 from rank_probe.process.own_rank import OwnRank
@@ -135,8 +134,7 @@ def test_rank_that_gets_another_number_leaves_no_dead_one(group: Set) -> None:
         for _ in range(2):
             snapshot = probe.snapshot()
             assert snapshot is not None
-            with suppress(Superseded):  # The end of a number that has its new owner already.
-                store.put(snapshot)
+            store.put(snapshot)  # The end of a number may have its new owner already.
 
     assert [held.snapshot.rank for held in store.ranks()] == [0, 1]
     assert not any(held.snapshot.finished for held in store.ranks())

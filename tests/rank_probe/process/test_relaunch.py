@@ -16,6 +16,7 @@ from tests.rank_probe.sink import listening
 
 pytestmark = pytest.mark.jobs
 
+ROOT = Path(__file__).parents[3]
 SCRIPT = Path(__file__).with_name("lightning_script.py")
 BUILDS = """
 import sys
@@ -83,7 +84,8 @@ def test_every_rank_of_lightnings_own_launcher_is_timed(tmp_path: Path) -> None:
         done = subprocess.run(
             [sys.executable, "-m", "rank_probe", str(SCRIPT), "--lr"],
             cwd=tmp_path,
-            env=os.environ | {"OMP_NUM_THREADS": "1", "RANKSKEW_EXPORTER": sink.endpoint},
+            env=os.environ
+            | {"OMP_NUM_THREADS": "1", "RANKSKEW_EXPORTER": sink.endpoint, "PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
             timeout=120,

@@ -3,7 +3,7 @@
 import pytest
 
 from rank_probe.measure import events
-from rank_probe.report.missing_steps import PATIENCE_SECONDS, MissingSteps
+from rank_probe.report.missing_steps import COMPILING_SECONDS, PATIENCE_SECONDS, MissingSteps
 
 FETCH, BACKWARD, OPTIMIZER = events.FETCHED, events.BACKWARD_ENDED, events.OPTIMIZER_ENDED
 
@@ -38,14 +38,16 @@ def test_loop_without_steps_is_told_once(
     watch(missing, clock, events.ENTER, events.WAIT)
     began = clock[0]
     missing.look(0, lambda: seen)
-    clock[0] = began + PATIENCE_SECONDS
+    clock[0] = began + (COMPILING_SECONDS if seen == [FETCH] else PATIENCE_SECONDS)
     missing.look(0, lambda: seen)
     assert caplog.text == ""
-    watch(missing, clock, *seen)
-
+    clock[0] += 1
+    missing.look(0, lambda: seen)
     (record,) = caplog.records
     assert cause in record.message
     assert "probe.step()" in record.message
+    watch(missing, clock, *seen)
+    assert caplog.records == [record]
 
 
 def test_loop_with_steps_is_told_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -14,7 +14,8 @@ import pytest
 
 from rank_probe.guest.guard import failures
 from rank_probe.report import push
-from rank_probe.report.push import TIMEOUT_SECONDS, Pusher, open_connection, socket_path
+from rank_probe.report.endpoint import TIMEOUT_SECONDS
+from rank_probe.report.push import Pusher
 from tests.exporter.running import wait_until
 from tests.exporter.snapshots import snapshot
 from tests.rank_probe.sink import PATIENCE_SECONDS, listening, listening_on_loopback
@@ -118,22 +119,6 @@ def test_exporter_that_never_answers_is_given_up(
 
         assert any(seconds_of(pusher.push) < 2 for _ in range(ATTEMPTS))
         assert pusher.failed_pushes > 0
-
-
-@pytest.mark.parametrize(
-    ("endpoint", "path"),
-    [("unix:/a/b", "/a/b"), ("unix:///a/b", "/a/b"), ("unix:a", None), ("http://x:1", None)],
-)
-def test_only_a_socket_has_a_path(endpoint: str, path: str | None) -> None:
-    """Over TCP there is no file to look at."""
-    assert socket_path(endpoint) == path
-
-
-@pytest.mark.parametrize("endpoint", ["", "exporter.sock", "unix:relative", "http://host", "x:1"])
-def test_wrong_endpoint_says_what_it_must_be(endpoint: str) -> None:
-    """The error shows what was given and what is accepted."""
-    with pytest.raises(ValueError, match="it must be unix:/path"):
-        open_connection(endpoint)
 
 
 @pytest.mark.parametrize(

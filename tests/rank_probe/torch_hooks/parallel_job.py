@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 import rank_probe
-from demo.train import FEATURES, Batches, Block, TimedSGD
+from demo.train import BATCH, FEATURES, Batches, Block, TimedSGD
 from tests.rank_probe.launch import leave
 
 PLACES = ("data", "forward", "backward", "optimizer", "other")
@@ -86,8 +86,14 @@ def fsdp1(seconds: Seconds) -> tuple[nn.Module, Step]:
     return model, one_batch(model)
 
 
-def _fully_sharded(seconds: Seconds, share: float = 1.0) -> Any:
-    from torch.distributed.fsdp import fully_shard
+def fully_sharded(seconds: Seconds, share: float = 1.0) -> Any:
+    """Return a model under FSDP2, whose compute takes the *share* of a step's seconds."""
+    try:
+        from torch.distributed.fsdp import fully_shard
+    except ImportError:  # torch before 2.6
+        from torch.distributed._composable import fsdp as before
+
+        fully_shard = before.fully_shard  # type: ignore[attr-defined]  # not told to type checkers
 
     mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("dp",))
     model = nn.Sequential(*layers(seconds, share), nn.Linear(FEATURES, 1))
@@ -98,13 +104,13 @@ def _fully_sharded(seconds: Seconds, share: float = 1.0) -> Any:
 
 def fsdp2(seconds: Seconds) -> tuple[nn.Module, Step]:
     """fully_shard on each block and on the whole."""
-    model = _fully_sharded(seconds)
+    model = fully_sharded(seconds)
     return model, one_batch(model)
 
 
 def fsdp2_accumulation(seconds: Seconds) -> tuple[nn.Module, Step]:
     """fully_shard that reduces gradients with every fourth micro-batch."""
-    model = _fully_sharded(seconds, 1 / MICRO_BATCHES)
+    model = fully_sharded(seconds, 1 / MICRO_BATCHES)
 
     def step(batch: Any) -> None:
         for micro_batch in range(1, MICRO_BATCHES + 1):
@@ -144,7 +150,10 @@ def _pipeline(seconds: Seconds, schedule_class: str) -> tuple[nn.Module, Step]:
     if mesh["dp"].size() > 1:
         module = DistributedDataParallel(module, process_group=mesh["dp"].get_group())
     group = mesh["pp"].get_group()
-    stage = pipelining.PipelineStage(module, index, 2, torch.device("cpu"), group=group)
+    shape: dict[str, Any] = {}
+    if torch.__version__ < "2.5":  # It does not find the shape out by itself.
+        shape["input_args"] = torch.ones(BATCH // MICRO_BATCHES, FEATURES)
+    stage = pipelining.PipelineStage(module, index, 2, torch.device("cpu"), group=group, **shape)
     schedule: Any = getattr(pipelining, schedule_class)(
         stage, MICRO_BATCHES, loss_fn=nn.functional.mse_loss
     )
@@ -168,8 +177,17 @@ def pipeline_1f1b(seconds: Seconds) -> tuple[nn.Module, Step]:
     return _pipeline(seconds, "Schedule1F1B")
 
 
+def pipeline_interleaved(seconds: Seconds) -> tuple[nn.Module, Step]:
+    """Two stages a rank: forward and backward chunks of both in turn."""
+    return _interleaved(seconds, "ScheduleInterleaved1F1B")
+
+
 def pipeline_zero_bubble(seconds: Seconds) -> tuple[nn.Module, Step]:
-    """Two interleaved stages a rank, whose backward is done in two halves."""
+    """Two stages a rank, whose backward is done in two halves."""
+    return _interleaved(seconds, "ScheduleInterleavedZeroBubble")
+
+
+def _interleaved(seconds: Seconds, schedule_class: str) -> tuple[nn.Module, Step]:
     from torch.distributed import pipelining
 
     cpu, size = torch.device("cpu"), dist.get_world_size()
@@ -179,7 +197,7 @@ def pipeline_zero_bubble(seconds: Seconds) -> tuple[nn.Module, Step]:
         pipelining.PipelineStage(module, index, 2 * size, cpu)
         for module, index in zip(modules, indices, strict=True)
     ]
-    schedule: Any = pipelining.ScheduleInterleavedZeroBubble(
+    schedule: Any = getattr(pipelining, schedule_class)(
         stages, MICRO_BATCHES, loss_fn=lambda output, target: (output - target).square().mean()
     )
 
@@ -244,6 +262,7 @@ ARMS: dict[str, Callable[[Seconds], tuple[nn.Module, Step]]] = {
     "tensor_parallel": tensor_parallel,
     "pipeline_gpipe": pipeline_gpipe,
     "pipeline_1f1b": pipeline_1f1b,
+    "pipeline_interleaved": pipeline_interleaved,
     "pipeline_zero_bubble": pipeline_zero_bubble,
     "compiled": compiled,
 }

@@ -6,12 +6,16 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.torch_version import TorchVersion
 from torch.utils.checkpoint import checkpoint
 
+from rank_probe.guest.guard import failures
 from rank_probe.measure import events
+from rank_probe.measure.boundaries import unpacked
 from rank_probe.measure.timeline import Timeline
 from rank_probe.torch_hooks import backward as torch_backward
 from rank_probe.torch_hooks import process_group
+from rank_probe.torch_hooks.private import find
 from rank_probe.wire.stages import BACKWARD, OTHER, SYNC
 from tests.rank_probe.fake_time import elsewhere
 from tests.rank_probe.torch_hooks.attached import attached
@@ -61,20 +65,36 @@ def test_gradients_are_what_they_were(timeline: Timeline) -> None:
     assert timeline.steps.spent()[BACKWARD] > 0
 
 
-def test_kept_graph_collects_no_hooks(timeline: Timeline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kept_graph_collects_no_hooks(timeline: Timeline) -> None:
     """Each backward takes its hook off the graph again, also when it is run many times."""
-    removed: list[object] = []
-
-    class Handle:
-        def remove(self) -> None:
-            removed.append(self)
-
-    monkeypatch.setattr(torch_backward.Cut, "hook_roots", lambda *_: [Handle()])
-    y = (torch.ones(1, requires_grad=True) * 2).sum()
-    y.backward(retain_graph=True)
+    y, calls = (torch.ones(1, requires_grad=True) * 2).sum(), list[str]()
+    y.register_hook(lambda _: calls.append("theirs"))
+    for _ in range(2):
+        y.backward(retain_graph=True)
+    timeline.disable()
+    seen = len(timeline.tape.take())
     y.backward()
 
-    assert len(removed) == 2
+    assert calls == ["theirs"] * 3
+    assert len(y._backward_hooks or ()) == 1
+    assert timeline.tape.take() == b""
+    assert seen > 0
+
+
+def test_callback_that_a_hook_of_the_loss_queues_is_sync(timeline: Timeline) -> None:
+    """As FSDP's, which waits there, where the root module returns the loss itself."""
+    stages: list[int] = []
+
+    def wait() -> None:
+        stages.append(timeline.state.stage)
+
+    queue = torch.autograd.Variable._execution_engine.queue_callback
+    for _ in range(2):
+        loss = nn.Linear(2, 1)(torch.ones(4, 2)).sum()
+        loss.register_hook(lambda _: queue(wait))
+        loss.backward()
+
+    assert stages == [SYNC, SYNC]
 
 
 class Job:
@@ -190,6 +210,77 @@ def test_losses_from_a_generator_have_their_gradients(timeline: Timeline) -> Non
 
         assert weight.grad is not None
         assert weight.grad.tolist() == [3.0, 3.0, 3.0]
+
+
+@pytest.mark.skipif(TorchVersion(torch.__version__) < "2.8", reason="torch takes no lone edge")
+def test_edge_of_the_graph_is_a_root_too(timeline: Timeline) -> None:
+    """It is a tuple, and yet one root."""
+    job = Job(timeline)
+    for _ in range(2):
+        edge = torch.autograd.graph.get_gradient_edge(job.model(torch.ones(4, 2)).sum())
+        torch.autograd.backward(edge)
+
+    assert job.stages_of_wait == [SYNC, SYNC]
+
+
+def test_graph_of_many_paths_is_walked_once(timeline: Timeline) -> None:
+    """A node is looked at once, however many lead to it: here 2 to the power of 60 paths do."""
+    for _ in range(torch_backward.ROOT_CUTS + 1):
+        leaf = torch.zeros(1, requires_grad=True)
+        x = leaf
+        for _ in range(60):
+            x = x + x
+        x.sum().backward()
+
+    assert timeline.steps.spent()[BACKWARD] > 0
+
+
+def test_cut_stays_at_the_root_after_a_backward_within_the_first(timeline: Timeline) -> None:
+    """No parameter takes over after it."""
+    job = Job(timeline)
+    job.step()
+    numbers = torch.ones(1, requires_grad=True)
+    checkpoint(torch.sin, numbers, use_reentrant=True).sum().backward()
+    job.step(torch_backward.ROOT_CUTS + 1)
+
+    assert max(job.hooks()) == 1
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_backward_that_raises_is_noted_as_such(timeline: Timeline, within: bool) -> None:
+    """At its root, and where a parameter's hook cuts it."""
+    job = Job(timeline)
+    job.step(torch_backward.ROOT_CUTS + 1 if within else 0)
+    timeline.tape.take()
+    next(job.model.parameters()).register_hook(lambda _: theirs())
+    with pytest.raises(ArithmeticError, match="theirs"):
+        job.step()
+
+    assert unpacked(timeline.tape.take())[-2] == events.BACKWARD_RAISED
+
+
+@pytest.mark.parametrize(
+    ("missing", "stages"),
+    [
+        ("Tensor._backward_hooks", {SYNC}),
+        ("_FunctionBase._register_hook_dict", {SYNC}),
+        ("Variable._execution_engine.queue_callback", {BACKWARD}),
+    ],
+)
+def test_name_that_torch_lacks_costs_at_most_the_cut(
+    missing: str, stages: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A public way is used where there is one; without any, nothing is cut, and nothing fails."""
+    monkeypatch.setattr(
+        torch_backward, "find", lambda owner, name: None if name == missing else find(owner, name)
+    )
+    failed = failures.count
+    with attached(Timeline(automatic=True)) as timeline:
+        job = Job(timeline)
+        job.step(torch_backward.ROOT_CUTS + 2)
+
+    assert set(job.stages_of_wait) == stages
+    assert failures.count == failed
 
 
 def test_exception_in_a_backward_leaves_the_parameter_its_hook(timeline: Timeline) -> None:

@@ -193,7 +193,7 @@ saver = dcp.state_dict_saver
 for is_timed in (True, False):
     assert dcp.save is saver.save
     for function in (saver.save, safe.save_file):
-        assert (function.__code__.co_name == "checkpoint") is is_timed
+        assert (function.__code__.co_name == "noted") is is_timed
     patches.undo()
 """
     done = subprocess.run(

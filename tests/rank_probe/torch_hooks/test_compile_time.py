@@ -42,6 +42,15 @@ def test_compile_time_survives_a_reset_of_dynamo(monkeypatch: pytest.MonkeyPatch
     assert compiled.seconds() == compiled.seconds() == 6.0
 
 
+def test_older_torch_keeps_it_by_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In seconds; what a frame's compilers take is part of its whole."""
+    frames = {"0": {"entire_frame_compile": 1.5, "code_gen": 0.7}, "1": {"code_gen": 0.2}}
+    older = types.SimpleNamespace(frame_phase_timing=frames)
+    monkeypatch.setitem(sys.modules, "torch._dynamo.utils", older)
+
+    assert CompileTime().seconds() == 1.5
+
+
 def test_real_compilation_is_seen() -> None:
     """Dynamo of the installed torch still keeps its sum where it is read."""
     code = (

@@ -53,7 +53,8 @@ def test_pipeline_stage_without_a_mesh_tells_the_stage(coordinates: Coordinates)
     """The rank's place in the pipeline's group is its pp coordinate."""
     from torch.distributed.pipelining import PipelineStage
 
-    PipelineStage(nn.Linear(2, 2), RANK, WORLD, torch.device("cpu"))
+    example = torch.ones(1, 2)  # torch 2.4 does not find its shape out by itself.
+    PipelineStage(nn.Linear(2, 2), RANK, WORLD, torch.device("cpu"), input_args=example)
 
     assert coordinates.found == {"pp": "5"}
 

@@ -1,6 +1,8 @@
 """Tests of sharded, pipelined, accumulating and compiled training: who is late, and where."""
 
+import sys
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -148,3 +150,19 @@ def test_chunks_of_a_schedule_are_what_they_are_named(timeline: Timeline) -> Non
     halves.stage_backward_input([y.sum()], None, [x], iter(()))
     assert seen[2:] == [BACKWARD]
     assert timeline.state.stage == OTHER
+
+
+def test_backward_of_megatron_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its schedules call the autograd engine themselves; benchmarks/ways.py runs the real ones."""
+    name = "megatron.core.pipeline_parallel.schedules"
+    schedules, timeline, seen = ModuleType(name), Timeline(automatic=True), list[int]()
+    original: Any = lambda *_: seen.append(timeline.state.stage)  # noqa: E731 - to compare below
+    monkeypatch.setattr(schedules, "custom_backward", original, raising=False)
+    monkeypatch.setitem(sys.modules, name, schedules)
+    patches = parallel.attach(timeline)
+    schedules.custom_backward(torch.ones(1), None)
+    patches.undo()
+
+    assert seen == [BACKWARD]
+    assert timeline.state.stage == OTHER
+    assert schedules.custom_backward is original

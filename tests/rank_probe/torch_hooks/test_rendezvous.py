@@ -14,31 +14,58 @@ from rank_probe.torch_hooks import rendezvous
 ORIGINAL = dist.init_process_group
 
 
+class Groups:
+    """Keeps what it is told, with whether there was a group then; raises each time."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, bool]] = []
+
+    def while_ranks_meet(self) -> None:
+        self._tell("meet")
+
+    def formed(self) -> None:
+        self._tell("formed")
+
+    def gone(self) -> None:
+        self._tell("gone")
+
+    def _tell(self, what: str) -> None:
+        self.told.append((what, dist.is_initialized()))
+        raise ValueError
+
+
 @pytest.fixture
 def life() -> Iterator[Lifecycle]:
     """A lifecycle that is told, until the test is over."""
     life = Lifecycle()
-    patches = rendezvous.attach(life, lambda: None)
+    patches = rendezvous.attach(life, Groups())
     yield life
     patches.undo()
 
 
 def test_making_the_group_is_the_rendezvous() -> None:
     """Under either name the call is timed; what is done meanwhile begins first and never raises."""
-    was_there: list[bool] = []
-
-    def meanwhile() -> None:
-        was_there.append(dist.is_initialized())
-        raise ValueError
-
-    life = Lifecycle()
-    patches = rendezvous.attach(life, meanwhile)
+    life, groups = Lifecycle(), Groups()
+    patches = rendezvous.attach(life, groups)
     distributed_c10d.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     patches.undo()
     dist.destroy_process_group()
 
-    assert was_there == [False]
+    assert groups.told == [("meet", False), ("formed", True)]
     assert {"init", "rendezvous"} <= set(life.seconds())
+
+
+def test_groups_of_a_script_that_knows_the_function_are_seen() -> None:
+    """It may have imported it by name earlier; each group is told once, and so is its end."""
+    groups = Groups()
+    patches = rendezvous.attach(Lifecycle(), groups)
+    for _ in range(2):
+        ORIGINAL("gloo", store=HashStore(), rank=0, world_size=1)
+        dist.new_group([0])
+        dist.destroy_process_group()
+    patches.undo()
+
+    assert groups.told == 2 * [("formed", True), ("gone", False)]
 
 
 def test_a_group_that_cannot_be_made_is_none(life: Lifecycle) -> None:
@@ -57,7 +84,7 @@ def test_it_still_pickles_by_name(life: Lifecycle) -> None:
 
 def test_undo_restores_every_name() -> None:
     """Each module has torch's own function again."""
-    rendezvous.attach(Lifecycle(), lambda: None).undo()
+    rendezvous.attach(Lifecycle(), Groups()).undo()
 
     for module in (dist, distributed_c10d, device_mesh):
         assert getattr(module, "init_process_group", ORIGINAL) is ORIGINAL

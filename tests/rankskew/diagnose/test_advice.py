@@ -96,6 +96,7 @@ def test_placeholders_are_filled_in() -> None:
     text = "py-spy dump --pid PID; OTHER_PID on NODE"
 
     assert filled("`nvidia-smi -i GPU`: a GPU", {"GPU": "3"}) == "`nvidia-smi -i 3`: a GPU"
+    assert filled("`nvidia-smi -i GPU-5f0c`", {"GPU": "3"}) == "`nvidia-smi -i GPU-5f0c`"
     assert filled(text, {"PID": "123", "NODE": "gpu-12"}) == (
         "py-spy dump --pid 123; OTHER_PID on gpu-12"
     )

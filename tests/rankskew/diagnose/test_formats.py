@@ -50,7 +50,7 @@ def report(finding: Finding = LATE) -> Report:
         gpu_hour_price=2.5,
         findings=(finding,),
         more=("Late as well: rank 3.",),
-        events=(Event(240.0, "Rank 6 became slow in data."),),
+        events=(Event(240.0, "Rank 6 became slow loading data."),),
         unjudged=("Only 90% of the job's ranks and steps are judged.",),
     )
 

@@ -134,7 +134,7 @@ def test_job_that_became_slower_is_told() -> None:
     change = {"peer_group": "all", "stage": "data", "ratio": 1.4, "since_seconds": 720.0}
     said = ask(live(job("llama", changes=[change], details=["In other words."])))
 
-    sentence = "Data of peer group all has taken 1.4 times as long as before for 12 min."
+    sentence = "Data of peer group all has taken 1.40 times as long as before for 12 min."
     assert [(each.what, each.sentence) for each in said.findings] == [("slower", sentence)]
 
 

@@ -49,7 +49,7 @@ FROZEN = [rank(each, silent=each == 3, **STUCK) for each in range(4)]
     ("said", "culprit"),
     [
         # It costs too little, by the definition of the rules.
-        (job("llama", late=[late(2, is_told=False)]), None),
+        (job("llama", late=[late(2, costs_enough=False)]), None),
         # The rank outside sync, or the one that reports no more, as the rules call its stage.
         (hung(), (1, "backward")),
         (hung(ranks=FROZEN), (3, "frozen")),

@@ -84,7 +84,7 @@ def test_rank_that_costs_too_little_is_late_but_not_told() -> None:
     jobs = [read(*fake.job(), *samples).jobs[0] for samples in (series_of, little, cheap)]
 
     assert [job.culprit for job in jobs] == [(6, "data"), None, None]
-    assert [late.wakes for job in jobs for late in job.late] == [True, False, False]
+    assert [late.is_called_late for job in jobs for late in job.late] == [True, False, False]
 
 
 def test_node_has_its_name_instead_of_its_address() -> None:

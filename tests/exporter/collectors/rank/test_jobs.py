@@ -1,5 +1,6 @@
 """Each node exposes each job's verdict and the state of its ranks here, once."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,9 +8,10 @@ import pytest
 from exporter.collectors.rank.jobs import JobsCollector
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
+from rank_probe.judge.verdict import Change
 from tests.exporter.clock import Clock
 from tests.exporter.collectors.expose import shown
-from tests.exporter.snapshots import snapshot, verdict
+from tests.exporter.snapshots import CHANGE, snapshot, verdict
 
 
 class Node:
@@ -74,6 +76,30 @@ def test_verdict_is_exposed_once_a_job() -> None:
         'job_judge_info{judge="join"}': 1.0,
         "job_absent_ranks": 1.0,
     }
+
+
+@pytest.mark.parametrize(("groups", "scope"), [({"pp1": 4}, "all"), ({"all": 2, "pp1": 2}, "pp1")])
+def test_change_of_the_job_is_exposed_while_it_lasts(groups: dict[str, int], scope: str) -> None:
+    """By stage, and of which ranks; its onset does not waver with each verdict."""
+    node = Node()
+    wall = Clock()
+    collector = JobsCollector(node.jobs, clock=wall)
+    began = wall.seconds - 302.0
+
+    def says(*changes: Change) -> list[str]:
+        told = verdict(ranks=groups, changes=changes)
+        node.push(0, verdict=told, verdict_age_seconds=2.0)
+        return shown(collector, "rankskew_job_change")
+
+    labels = f'{{job_id="llama",scope="{scope}",stage="forward"}}'
+    for later in (0.0, 10.5):
+        wall.seconds = began + 302.0 + later
+        assert says(replace(CHANGE, since_seconds=300.0 + round(later), gpus=0.8)) == [
+            f"rankskew_job_change_ratio{labels} 2.0",
+            f"rankskew_job_change_gpus{labels} 0.8",
+            f"rankskew_job_change_since_timestamp_seconds{labels} {began}",
+        ]
+    assert says() == []
 
 
 def test_verdict_of_the_node_is_exposed_like_that_of_the_join() -> None:

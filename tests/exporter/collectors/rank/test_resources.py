@@ -126,6 +126,7 @@ def busiest(never_together: set[str], **changes: Any) -> Snapshot:
         lifecycle_seconds=dict.fromkeys(LIFECYCLE, 1.0),
         verdict=verdict(late=(late(rank=3, gpus=dict.fromkeys(own, 1.0)),)),
         verdict_age_seconds=1.0,
+        group_formed_timestamp_seconds=1.0,
         block_steps=1,
         block_seconds=dict.fromkeys(stages, 1.0),
         late_lines=[{"stage": "data", "place": f"f (f.py:{n})", "share": 0.2} for n in range(5)],

@@ -1,6 +1,6 @@
 """What a look at the ranks' processes costs, and each reading beside psutil's.
 
-`python -m tests.exporter.processes.host_look` prints a table; CPU time of one thread, medians.
+`python -m benchmarks.host_look` prints a table; CPU time of one thread, medians.
 """
 
 import os

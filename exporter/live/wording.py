@@ -1,0 +1,34 @@
+"""Words that several sentences need: lists, times and numbers."""
+
+from collections.abc import Sequence
+from typing import Final
+
+# Length of each list, so that the page of a job with thousands of ranks stays readable.
+MOST_NAMES: Final = 3
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return *names* as an enumeration."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def sentence(text: str) -> str:
+    """Return *text* with a capital first letter."""
+    return text[0].upper() + text[1:]
+
+
+def duration(seconds: float) -> str:
+    """Return *seconds* in a readable unit."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
+
+
+def short(seconds: float) -> str:
+    """Return *seconds*, perhaps few, in a readable unit."""
+    return f"{1e3 * seconds:.0f} ms" if seconds < 1 else duration(seconds)
+
+
+def few(value: float) -> str:
+    """Return a number of GPUs, as the alerts write it."""
+    return f"{value:.2f}"

@@ -1,0 +1,168 @@
+"""Prints how each function that the probe replaces behaves, before and after; see the test.
+
+Takes the tape that the hooks write to: `compiled` or `python`.
+"""
+
+import copy
+import functools
+import importlib
+import inspect
+import json
+import pickle
+import sys
+import typing
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import ray.train
+import torch
+from accelerate import Accelerator
+from lightning.pytorch import Trainer
+from ray import cloudpickle
+from torch._dynamo import trace_rules
+from torch._dynamo.variables import SkipFunctionVariable
+
+import rank_probe
+from rank_probe.guest.guard import failures
+from rank_probe.guest.patches import Patches
+from rank_probe.integrations import accelerate, deepspeed, lightning, ray_train, transformers
+from rank_probe.measure import timeline
+from rank_probe.measure.tape import PythonTape
+from rank_probe.process import relaunch
+from rank_probe.torch_hooks import checkpoints, copies, process_group
+
+PROBE = Path(rank_probe.__file__).parent
+# Modules whose functions are replaced once they are imported; a version may lack some.
+LATE = (
+    *("torch.distributed.fsdp", "torch.distributed.pipelining", "torch.distributed.checkpoint"),
+    *(name for name, _ in checkpoints.PLACES),
+    *(name for name, _, _ in copies.MOVERS),
+    *relaunch.MODULES,
+)
+
+Place = tuple[Any, str]
+places: dict[str, Place] = {}
+files: set[str] = set()  # that replace something
+
+
+def wraps(function: Any) -> list[object]:
+    def theirs() -> None:
+        return None
+
+    wrapper = functools.wraps(function)(theirs)
+    return [wrapper.__name__, wrapper.__doc__, str(inspect.signature(wrapper))]
+
+
+def is_left_by_dynamo(function: Any) -> bool:
+    """Whether torch.compile calls it, and does not compile what it does."""
+    if inspect.getattr_static(function, "_torchdynamo_disable", False):
+        return True
+    return trace_rules.lookup(function) is SkipFunctionVariable
+
+
+BEHAVIOURS: dict[str, Callable[[Any], object]] = {
+    "pickle": lambda function: pickle.loads(pickle.dumps(function)) is function,
+    "cloudpickle": lambda function: cloudpickle.loads(cloudpickle.dumps(function)) is function,
+    "copy": lambda function: copy.copy(function) is function,
+    "deepcopy": lambda function: copy.deepcopy([function])[0] is function,
+    "weakref": lambda function: weakref.ref(function)() is function,
+    "hash": lambda function: {function: 1}[function],
+    "signature": lambda function: str(inspect.signature(function)),
+    "type hints": lambda function: str(typing.get_type_hints(function)),
+    "source": inspect.getsource,
+    "documentation": inspect.getdoc,
+    "name": lambda function: function.__name__,
+    "is a function": inspect.isfunction,
+    "is a routine": inspect.isroutine,
+    "functools.wraps": wraps,
+    "torch.compile leaves it": is_left_by_dynamo,
+}
+
+
+def behaviour(place: Place) -> dict[str, object]:
+    """Return what each of BEHAVIOURS gives for what is there; None where it raises."""
+    function = getattr(*place)
+    found: dict[str, object] = {"hash of the owner": hash(place[0])}
+    for name, of in BEHAVIOURS.items():
+        try:
+            found[name] = of(function)
+        except Exception:  # noqa: BLE001 - then the replacement may raise as well
+            found[name] = None
+    return found
+
+
+def recorded(patches: Patches, owner: Any, name: str, make: Any) -> None:
+    """Replace as ever, and remember what."""
+    frame = sys._getframe(1)
+    files.add(str(Path(frame.f_code.co_filename).relative_to(PROBE)))
+    places[f"{owner!r}.{name}"] = owner, name
+    wrap(patches, owner, name, make)
+
+
+@contextmanager
+def attached(trainer: Any, accelerator: Any) -> Iterator[None]:
+    """Have replaced what the probe, its launcher and its integrations replace."""
+    with ExitStack() as stack:
+        patches = relaunch.attach()
+        stack.callback(patches.undo)
+        process_group.before_created(torch, patches, lambda: None)
+        rank_probe.start(automatic=True)
+        stack.callback(rank_probe.finish)
+        for attach, detach in (
+            (deepspeed.attach, deepspeed._patches.undo),
+            (ray_train.attach, ray_train._patches.undo),
+        ):
+            attach()
+            stack.callback(detach)
+        trains = transformers.RankskewCallback()
+        trains.attach()
+        stack.callback(trains.detach)
+        stack.callback(accelerate.attach(accelerator).patches.undo)
+        fits = lightning.RankskewCallback()
+        fits._attach(trainer)
+        stack.callback(fits._patches.undo)
+        yield
+
+
+def main() -> None:
+    """Print the files that replace something, and every behaviour that changed for the worse."""
+    if sys.argv[1] == "python":
+        timeline.new_tape = PythonTape  # type: ignore[attr-defined]  # imported there
+    for name in LATE:
+        if importlib.util.find_spec(name.partition(".")[0]) is not None:
+            importlib.import_module(name)
+    ray.train.get_context = lambda: SimpleNamespace(get_experiment_name=lambda: "name")
+    trainer, accelerator = Trainer(logger=False, enable_checkpointing=False), Accelerator(cpu=True)
+    with attached(trainer, accelerator):
+        pass
+    bare = {name: behaviour(place) for name, place in places.items()}
+    with attached(trainer, accelerator):
+        ours = {name: behaviour(place) for name, place in places.items()}
+    worse: dict[str, dict[str, list[object]]] = {}
+    for name, behaviours in bare.items():
+        for what, before in behaviours.items():
+            changed = worse.setdefault(what, {})
+            if before not in (None, False, ours[name][what]):
+                changed[name] = [before, ours[name][what]]
+    after = {name: behaviour(place) for name, place in places.items()}
+    print(
+        json.dumps(
+            {
+                "files": sorted(files),
+                "failures": failures.count,
+                "worse": worse,
+                "changed_for_good": [name for name in places if after[name] != bare[name]],
+            }
+        )
+    )
+
+
+wrap = Patches.wrap
+Patches.wrap = recorded  # type: ignore[method-assign, assignment]
+
+if __name__ == "__main__":
+    main()

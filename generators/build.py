@@ -29,6 +29,7 @@ from generators.measured import (
     compare,
     diagnose,
     evidence,
+    gpu,
     late_lines,
     overhead,
     robustness,
@@ -86,6 +87,12 @@ PARTS: Final[Mapping[str, Mapping[str, Part]]] = {
         "traces": diagnose.traces,
         "planted": diagnose.planted,
     },
+    "docs/gpu.md": {
+        "gpu_stages": gpu.stages,
+        "gpu_verdict": gpu.verdict,
+        "gpu_ranks": gpu.ranks,
+    },
+    "docs/hardware.md": {"gpu_readings": gpu.readings, "nvml_calls": gpu.calls},
     "docs/operating.md": {
         "restarts": partial(robustness.measured, "restarts"),
         "faults": partial(robustness.measured, "faults"),

@@ -9,6 +9,7 @@ Tools that attach and detach cleanly share a process. torch.profiler has its own
 its memory; so has traceml-ai, which cannot be detached: its patches are swapped out by hand for its
 bare blocks (traceml.py).
 
+`--gpu` measures the CUDA loop alone, without traceml-ai; its rows go to results/overhead_gpu.json.
 `--before CHECKOUT` also measures the rank_probe of another checkout, process by process among the
 others; its rows go to results/overhead_before.json. `--quick` only checks that it works: no
 traceml-ai, too few blocks to trust, nothing written. Needs benchmarks/requirements.txt.
@@ -81,6 +82,9 @@ QUICK = Size(
     pushes=6,
     tools=("torch.profiler",),
 )
+
+# A minute or two, most of which its processes need to start.
+ON_GPU = Size(processes=3, blocks=10)
 
 
 def row(
@@ -174,15 +178,26 @@ def measured(size: Size, before: Path | None) -> tuple[list[dict[str, Any]], lis
     return rows, [each | {"what": f"before: {each['what']}"} for each in rows_before]
 
 
+def on_gpu(size: Size) -> list[dict[str, Any]]:
+    """Return the rows of the CUDA loop, each with the name of the GPU."""
+    group = Group("CUDA", tuple(LOOPS["CUDA"].arms), size.blocks)
+    costs = measure_all({ROOT: [group]}, processes=size.processes, steps=size.steps)
+    return [{"GPU": torch.cuda.get_device_name(), **each} for each in arm_rows(costs[ROOT])]
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description="What the probe costs, beside other tools.")
     parser.add_argument("--quick", action="store_true", help="see that it runs; keep nothing")
+    parser.add_argument("--gpu", action="store_true", help="the CUDA loop alone")
     parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="measure its probe too")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         print("CUDA is left out: torch sees no CUDA device here.")
     size = QUICK if arguments.quick else Size()
+    if arguments.gpu:
+        write("overhead_gpu", on_gpu(ON_GPU), packages=("torch",))
+        return
     rows, rows_before = measured(size, arguments.before)
     if arguments.quick:
         show([*rows, *rows_before])

@@ -13,6 +13,9 @@ from rank_probe.measure.steps import Steps
 
 # Whole steps not to query, because the device is probably still working on them.
 YOUNG_STEPS: Final = 2
+# How long to leave finished steps unread: calls of the driver are cheap one after the other, not
+# between a step and the next.
+READ_EVERY_NS: Final = 100_000_000
 # Limit on the number of events. A driver queues about a thousand launches before it blocks the
 # host, so a loop reaches this only if one of its steps has thousands of boundaries.
 EVENTS: Final = 16_384
@@ -65,11 +68,11 @@ class DeviceClock:
 
     Create it on the training thread and pass it to `Timeline.also_tell` at the end of a step:
     counting begins at the first boundary that it gets, and after a gap at the end of a step.
-    `boundary` records an event. At the end of a step, which the training thread reports, steps move
-    to *tape* that are at least two steps old and that the device has finished. Nothing
-    synchronises, and only that thread queries. While the current stream is captured, nothing is
-    recorded or queried: the boundaries in the capture are left out, so it counts for the stage it
-    began in.
+    `boundary` records an event. At the end of a step, which the training thread reports, and not
+    more often than *every* nanoseconds, steps move to *tape* that are at least two steps old and
+    that the device has finished. Nothing synchronises, and only that thread queries. While the
+    current stream is captured, nothing is recorded or queried: the boundaries in the capture are
+    left out, so it counts for the stage it began in.
 
     Steps are numbered as on the host, which had counted *steps_before* when this was created;
     discarded steps leave gaps in the numbers.
@@ -78,8 +81,7 @@ class DeviceClock:
     are in use, if it ends inside a capture, if the thread moves to another device, and, for good,
     every step once an event has failed (the device is lost).
 
-    The cost of a boundary was not measured on a GPU: others report 1 to 2 µs for cudaEventRecord
-    and 2 to 4 µs of Python. Every step is timed, none is sampled.
+    Every step is timed, none is sampled. docs/gpu.md has what that costs.
     """
 
     def __init__(
@@ -88,11 +90,12 @@ class DeviceClock:
         *,
         steps_before: int = 0,
         limit: int = EVENTS,
+        every: int = READ_EVERY_NS,
         now: Callable[[], int] = time.perf_counter_ns,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._events = events
-        self._limit = limit
+        self._limit, self._every = limit, every
         self._host_now = now
         self._thread = get_ident()
         self._state = _State.BEGINS
@@ -106,6 +109,7 @@ class DeviceClock:
         self._reached: DeviceEvent | None = None  # the latest event with a known time
         self._at = 0
         self._read = (0, now())  # the last device time that was read, and when
+        self._next_drain = 0
         # A guard for a function of one argument costs half; see never_raise.
         self._take_guarded = never_raise(self._take)
         self.tape: list[int] = []
@@ -171,7 +175,7 @@ class DeviceClock:
             if mark & COMPLETE:
                 self.dropped_steps += 1
             # Half of the events must be free, or the next gap would follow at once.
-            if 2 * (self._made - len(self._free)) <= self._limit:
+            if not self._are_scarce():
                 self._state = _State.BEGINS
         if self._state is not _State.IS_LOST:
             is_whole = bool(mark & COMPLETE) and self._state is _State.COUNTS
@@ -180,7 +184,12 @@ class DeviceClock:
                 whole = self._number, self._step, self._last_on
                 self._step, self._last_on = [], {}
                 self._waiting.append(whole)
-        self._drain(YOUNG_STEPS)
+        if self._host_now() >= self._next_drain or self._are_scarce():
+            self._drain(YOUNG_STEPS)
+
+    def _are_scarce(self) -> bool:
+        """Whether more than half of the events are in use."""
+        return 2 * (self._made - len(self._free)) > self._limit
 
     def _record(self, mark: int) -> None:
         if self._free:
@@ -230,6 +239,7 @@ class DeviceClock:
             for mark, event in zip(step[::2], step[1::2], strict=True):
                 self.tape.extend((mark, self._time_of(event)))
             self._read = (self._at, self._host_now())
+        self._next_drain = self._host_now() + self._every
         if len(self.tape) > LONG_TAPE:
             self.steps.fold(wait=False)
 

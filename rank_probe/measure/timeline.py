@@ -66,7 +66,14 @@ class Timeline:
     def also_tell(self, device: Boundaries) -> None:
         """Also send each boundary to *device* from now on; call it from `after_first_step`."""
         self._device = device
-        self.tape.follower = never_raise(self._tell_device)
+        take, boundary = self._following.take, device.boundary
+
+        def tell_device(code: int) -> None:
+            mark = take(code)
+            if mark is not None:
+                boundary(mark)
+
+        self.tape.follower = never_raise(tell_device)
 
     def seen(self) -> set[int]:
         """Return the events that were seen so far."""
@@ -135,11 +142,6 @@ class Timeline:
             self.after_first_step()
         if self._device is not None:
             self._device.boundary(mark & STAGE_BITS | BEGIN)
-
-    def _tell_device(self, code: int) -> None:
-        mark = self._following.take(code)
-        if mark is not None and self._device is not None:
-            self._device.boundary(mark)
 
     @never_raise
     def _settle(self, marks: list[int]) -> None:

@@ -5,12 +5,12 @@ import functools
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import distributed
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from benchmarks.gpu_check import __main__ as gpu_check
 from benchmarks.gpu_check import training as looping
@@ -120,8 +120,8 @@ class HostStream:
 
 
 @pytest.fixture
-def on_the_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """A device that is really the CPU, and a process group of one rank."""
+def on_the_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A device that is really the CPU, and a peer that does not exist."""
     for name, replacement in {
         "Event": HostEvent,
         "Stream": HostStream,
@@ -140,8 +140,7 @@ def on_the_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Non
     small = functools.partial(Training, width=32, layers=2)
     monkeypatch.setattr(gpu_check, "Training", lambda faults, **_: small(faults))
     monkeypatch.setattr(gpu_check, "STEPS", 6)
-    store = f"file://{tmp_path}/store"
-    distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+    distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     yield
     distributed.destroy_process_group()
 

@@ -17,11 +17,11 @@ from tests.rank_probe.measure.noted_loop import MS, milliseconds
 class Marks:
     """A device clock that is given boundaries by hand; each stage keeps the device for 1 ms."""
 
-    def __init__(self, limit: int = EVENTS) -> None:
+    def __init__(self, limit: int = EVENTS, every: int = 0) -> None:
         self.time = FakeTime()
         self.device = FakeDevice(self.time)
         self.events = FakeEvents(self.device)
-        self.clock = DeviceClock(self.events, now=self.time, limit=limit)
+        self.clock = DeviceClock(self.events, now=self.time, limit=limit, every=every)
         self.clock.boundary(OTHER | COMPLETE)  # the end of the first step: counting begins
 
     def step(self, forward: float = 1) -> None:
@@ -70,6 +70,20 @@ def test_young_steps_are_not_asked_for() -> None:
 
     assert marks.events.queries == 1
     assert marks.clock.steps.totals().steps == 1
+
+
+def test_finished_steps_are_read_together() -> None:
+    """A short step is not read on its own, unless events are scarce."""
+    read = []
+    marks = Marks(every=10 * MS)
+    for _ in range(7):
+        repeat(1, marks.step, marks.catch_up)  # 4 ms
+        read.append(marks.clock.steps.totals().steps)
+    scarce = Marks(limit=40, every=10_000 * MS)
+    repeat(6, scarce.step, scarce.catch_up)
+
+    assert read == [0, 0, 0, 2, 2, 2, 5]
+    assert scarce.clock.steps.totals().steps == 4
 
 
 def test_late_completion_keeps_steps_waiting_in_order() -> None:

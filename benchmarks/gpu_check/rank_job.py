@@ -1,0 +1,97 @@
+"""The training of `ranks.py`: DDP ranks that share one GPU, one of them late on it or on the host.
+
+The device's work is torch's sleep kernel. It counts the cycles of a clock that goes on while other
+processes have the GPU, so ranks that take turns on one GPU seem to have one each.
+"""
+
+import argparse
+import time
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+
+from benchmarks.gpu_check.training import DEVICE, cycles_per_ms
+
+WIDTH, ROWS = 256, 64
+# Milliseconds of a healthy step.
+HEALTHY = {"data": 8.0, "forward": 12.0, "backward": 20.0}
+
+
+class DeviceTime(torch.autograd.Function):
+    """Pass a tensor on, and keep the device busy on the way forward and on the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, forward_cycles: int, backward_cycles: int) -> Tensor:
+        """Queue the forward's part."""
+        ctx.cycles = backward_cycles
+        torch.cuda._sleep(forward_cycles)
+        return rows.view_as(rows)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        """Queue the backward's part."""
+        torch.cuda._sleep(ctx.cycles)
+        return gradients[0], None, None
+
+
+class Net(nn.Module):
+    """Two layers with the device's time between them."""
+
+    def __init__(self, forward_cycles: int, backward_cycles: int) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1)
+        self._cycles = (forward_cycles, backward_cycles)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Return a loss."""
+        rows = DeviceTime.apply(self.first(rows), *self._cycles)  # type: ignore[no-untyped-call]
+        loss: Tensor = self.last(rows.relu()).square().mean()
+        return loss
+
+
+class Batches(Dataset[Tensor]):
+    """As many batches as are asked for, each a while in the making."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def __len__(self) -> int:
+        return 1_000_000
+
+    def __getitem__(self, _index: int) -> Tensor:
+        time.sleep(self._seconds)
+        return torch.randn(ROWS, WIDTH)
+
+
+def train(milliseconds: dict[str, float]) -> None:
+    """Train until the process is ended."""
+    each = cycles_per_ms()
+    net = Net(int(milliseconds["forward"] * each), int(milliseconds["backward"] * each))
+    model = DistributedDataParallel(net.to(DEVICE))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for rows in DataLoader(Batches(milliseconds["data"] / 1e3), batch_size=None):
+        optimizer.zero_grad()
+        model(rows.to(DEVICE, non_blocking=True)).backward()
+        optimizer.step()
+
+
+def main() -> None:
+    """Join the process group and train; the late rank is the last but one."""
+    parser = argparse.ArgumentParser(description="DDP ranks on one GPU with a planted straggler.")
+    parser.add_argument("--fault", choices=HEALTHY)
+    parser.add_argument("--delay-ms", type=float, default=0.0)
+    parser.add_argument("--fault-rank", type=int, default=2)
+    options = parser.parse_args()
+    torch.cuda.set_device(0)
+    distributed.init_process_group("gloo")  # NCCL wants a GPU for each rank.
+    milliseconds = dict(HEALTHY)
+    if options.fault and distributed.get_rank() == options.fault_rank:
+        milliseconds[options.fault] += options.delay_ms
+    train(milliseconds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""The tables of docs/gpu.md and docs/hardware.md: what was seen on a real GPU."""
+
+from collections.abc import Iterator
+
+from benchmarks.gpu_check.figures import WITHIN
+from generators.markdown import table
+from generators.measured.results import Row, number, result, rows
+
+RUNS = ("plain", "late peer", "slow backward", "late loader", "hidden loader", "graphed callables")
+STAGES = ("forward", "backward", "sync", "optimizer")
+
+
+def stages() -> str:
+    """Return, for each run and stage, torch.profiler's ms and the device clock's."""
+    found = {row["check"]: row for row in rows("gpu_check")}
+    cells = [(run, *(_pair(found.get(f"{run}: {stage}")) for stage in STAGES)) for run in RUNS]
+    return f"{_machine('gpu_check')}\n\n{table(('run', *STAGES), cells)}"
+
+
+def _pair(row: Row | None) -> str:
+    return "" if row is None else f"{row['expected']:.1f}, {row['found']:.1f}"
+
+
+def verdict() -> str:
+    """Return how many checks passed, and the figures of those that did not."""
+    made = rows("gpu_check")[1:]  # The first is the device.
+    missed = [row for row in made if row["passed"] != "yes"]
+    told = [
+        f"{row['check']}: {number(row['found'])} {row['unit']}"
+        f" instead of at most {number(row['off by at most'])}"
+        for row in missed
+    ]
+    text = f"{len(made) - len(missed)} of {len(made)} checks passed, to {WITHIN * 100:.0f} %."
+    return f"{text}\nNot passed: {'; '.join(told)}." if told else text
+
+
+def ranks() -> str:
+    """Return what the page said of ranks that share a GPU."""
+    header = ("planted", "named", "after, s", "the page")
+    cells = [
+        (row["planted"], row["named"], number(row["after s"]), row["page"])
+        for row in rows("gpu_ranks")
+    ]
+    return table(header, cells)
+
+
+def readings() -> str:
+    """Return the exporter's means beside nvidia-smi's, in nvidia-smi's units."""
+    cells = [
+        (f"`{row['reading']}`", _short(row["ours"]), _short(row["nvidia-smi"]))
+        for row in rows("gpu_readings")
+    ]
+    return f"{_machine('gpu_readings')}\n\n{table(('reading', 'exporter', 'nvidia-smi'), cells)}"
+
+
+def calls() -> str:
+    """Return the time that NVML's calls take, those that cost most first, and all of them."""
+    made = rows("nvml_costs")
+    total = sum(row["ms a second and GPU"] for row in made)
+    header = ("call", "calls a second", "median, µs", "slowest, µs", "ms a second")
+    cells = [*map(_call, made[:12]), ("all", "", "", "", number(total))]
+    return table(header, cells)
+
+
+def _call(row: Row) -> tuple[str, ...]:
+    return (f"`{row['call']}`", *map(_short, _figures(row)))
+
+
+def _figures(row: Row) -> Iterator[float]:
+    for name in ("calls a second and GPU", "median us", "slowest us", "ms a second and GPU"):
+        yield float(row[name])
+
+
+def _short(value: float) -> str:
+    """Return three digits, or all before the point."""
+    return format(value, ",.0f" if value >= 100 else ".3g")
+
+
+def _machine(name: str) -> str:
+    """Return on what the result *name* was measured."""
+    device = rows("gpu_check")[0]["check"].partition(": ")[2]
+    machine = result(name)["machine"]
+    return f"On one {device}, {machine['cpus']} CPUs, torch {machine['torch']}."

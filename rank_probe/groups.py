@@ -3,14 +3,16 @@
 import importlib
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 from rank_probe.guest.guard import never_raise
 from rank_probe.join.join import GroupToJoin
-from rank_probe.join.rounds import PlaceInJob
+from rank_probe.join.store import PlaceInJob
 from rank_probe.measure import events
 from rank_probe.measure.tape import NOBODY
 from rank_probe.process import identity
+from rank_probe.process.facts import own_facts
 from rank_probe.process.own_rank import OwnRank
 from rank_probe.report.report import Parts
 from rank_probe.torch_hooks import process_group
@@ -103,5 +105,7 @@ class ProcessGroups:
         steps = self._parts.timeline.steps if device is None else device.steps
         before = self._parts.steps_before
         work = self._parts.work.amount
-        group = GroupToJoin(connect, PlaceInJob(*place), steps, self._own_rank.who, before, work)
+        facts = partial(own_facts, self._environment, self._own_rank.gpu_model)
+        who = self._own_rank.who
+        group = GroupToJoin(connect, PlaceInJob(*place), steps, who, before, work, facts)
         join.begin(group)

@@ -224,7 +224,8 @@ class Probe:
         coordinates = found | self._given
         self._report.coordinates = coordinates
         named = self._environment.get("RANKSKEW_PEER_GROUP")
-        self.own_rank.peer_group = named or identity.peer_group(coordinates, runtime.gpu_model())
+        model = self.own_rank.gpu_model = runtime.gpu_model()
+        self.own_rank.peer_group = named or identity.peer_group(coordinates, model)
 
     def _look_around(self) -> None:
         """Read what is only known once training runs, on the training thread."""

@@ -33,8 +33,8 @@ from benchmarks.join.ranks import LATE_RANK, PREFIX, steps_of_round
 from benchmarks.report import quartiles, show, write
 from rank_probe.join.result import read_result
 from rank_probe.join.ring import STEPS_A_ROUND
-from rank_probe.join.rounds import PlaceInJob, Rounds
-from rank_probe.join.store import LIFE_KEY
+from rank_probe.join.rounds import Rounds
+from rank_probe.join.store import LIFE_KEY, PlaceInJob
 from rank_probe.measure.vectors import Vectors
 from rank_probe.process.identity import Identity
 from rank_probe.wire.stages import DATA

@@ -15,9 +15,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from rank_probe.join import rounds
+from rank_probe.join import store
 from rank_probe.join.join import GroupToJoin, Join
-from rank_probe.join.rounds import PlaceInJob
+from rank_probe.join.store import PlaceInJob
 from rank_probe.measure import events
 from rank_probe.measure.timeline import Timeline
 from rank_probe.process.identity import Identity
@@ -35,7 +35,7 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    rounds.PERIODS = ((ranks, PERIOD_SECONDS),)  # more often than real
+    store.PERIODS = ((ranks, PERIOD_SECONDS),)  # more often than real
     timeline = Timeline(automatic=False)
     for module in (backward, collectives, parallel):
         module.attach(timeline)

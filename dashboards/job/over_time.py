@@ -132,8 +132,8 @@ def _slowdown() -> timeseries.Panel:
             ],
         ),
         (
-            f"max by (cluster, scope, stage) (rankskew_job_change_ratio{{{JOB}}})",
-            "{{stage}} ({{scope}})",
+            f"max by (cluster, scope, stage, in_common) (rankskew_job_change_ratio{{{JOB}}})",
+            "{{stage}} ({{scope}} {{in_common}})",
             [fixed(ORANGE), *line(2), RIGHT, Override(id_val="unit", value="suffix:×")],
         ),
     )

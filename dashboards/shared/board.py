@@ -100,12 +100,14 @@ def events(selector: str) -> dashboard.AnnotationQuery:
 
 def changes(selector: str) -> dashboard.AnnotationQuery:
     """Return an annotation where a job, or a peer group of it, became slower."""
-    since = "min by (cluster, job_id, scope, stage) (rankskew_job_change_since_timestamp_seconds"
+    by = "cluster, job_id, scope, stage, in_common"
+    since = f"rankskew_job_change_since_timestamp_seconds{{{selector}}}"
     return (
-        _annotation("Changes", f"1000 * {since}{{{selector}}})")
+        _annotation("Changes", f"1000 * min by ({by}) ({since})")
         .use_value_for_time(True)
         .icon_color("#FF9830")
         .title_format("{{job_id}}: slower in {{stage}} ({{scope}})")
+        .text_format("{{in_common}}")
         .tag_keys("stage")
     )
 

@@ -41,8 +41,11 @@ from rank_probe.judge.verdict import (
     MOST_CHANGES,
     MOST_GROUPS,
     MOST_LATE,
+    MOST_SPANS,
+    MOST_TOGETHER,
     Change,
     Late,
+    Together,
     Verdict,
 )
 from rank_probe.wire.figures import FIGURES
@@ -107,6 +110,7 @@ BY_NAME: Final[Mapping[str, Any]] = {
     "level": Level,
     "loader": InfoValue,
     "no_join": InfoValue,
+    "in_common": InfoValue,
     "schema": Literal[1],
     "join_coverage": Share | None,
     "rank_info": Annotated[dict[str, InfoValue], Only(RANK_INFO_LABELS)],
@@ -156,17 +160,28 @@ def _at_most(number: int, part: Any) -> Any:
 _LATE: Final = _part(
     "LateBody", limits(Late) | {IS_DUTY: bool}, every_steps=0, pause_seconds=0.0, is_duty=False
 )
+_SPANS: Final = _at_most(MOST_SPANS, Annotated[list[Count], Field(min_length=2, max_length=2)])
 _CHANGE: Final = _part(
     "ChangeBody",
-    limits(Change, slower_ranks=_at_most(MOST_LATE, Count)),
+    limits(Change, slower_ranks=_at_most(MOST_LATE, Count), slower_spans=_SPANS),
     step_ratio=1.0,
     gpus=0.0,
     slower=0,
     slower_ranks=[],
+    slower_spans=[],
+    peers=0,
+    in_common="",
 )
+_TOGETHER: Final = _part("TogetherBody", limits(Together, ranks=Count, spans=_SPANS))
 _VERDICT: Final = _part(
     "VerdictBody",
-    limits(Verdict, late=_at_most(MOST_LATE, _LATE), changes=_at_most(MOST_CHANGES, _CHANGE)),
+    limits(
+        Verdict,
+        late=_at_most(MOST_LATE, _LATE),
+        changes=_at_most(MOST_CHANGES, _CHANGE),
+        together=_at_most(MOST_TOGETHER, _TOGETHER),
+    ),
+    together=[],
 )
 _LINE: Final = _part("LateLineBody", {"stage": Stage, "place": Label, "share": Share})
 _STATE: Final = _part(

@@ -3,10 +3,10 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Final
 
 from exporter.events.last import last_event
-from exporter.live.sentences import LineView
 from exporter.live.window import Column
 from exporter.processes.process import Process
 from exporter.processes.rank_gpus import RankOnGpu
@@ -16,6 +16,15 @@ from exporter.ranks.store import HeldRank
 # How torch names a dump, but for the rank at its end; the second name is older.
 DUMP_FILES: Final = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 SIMPLE_PATH: Final = re.compile(r"/[A-Za-z0-9._/+@%-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class LineView:
+    """A line of a late rank's code, and its *share* of the samples of the rank in *stage*."""
+
+    stage: str
+    place: str
+    share: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,3 +147,12 @@ def view_unprobed(rank: RankOnGpu, host: str) -> RankView:
         host=host,
         gpu=None if rank.gpu is None else rank.gpu.index,
     )
+
+
+def lines_sentence(rank: int, lines: Sequence[LineView]) -> str:
+    """Say in which *lines* of its code a late *rank* is found most, as they are sorted."""
+    parts = [
+        f"{stage}: {', '.join(f'{line.share:.0%} in {line.place}' for line in those)}"
+        for stage, those in groupby(lines, key=lambda line: line.stage)
+    ]
+    return f"Code of rank {rank}: {'; '.join(parts)}."

@@ -1,16 +1,38 @@
 """A job's verdict in words: which ranks are late and how, at what cost, and what changed."""
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
 from exporter.live.causes import CauseView, cause_sentence
-from exporter.live.wording import MOST_NAMES, duration, few, listed, sentence, short
+from exporter.live.wording import (
+    MOST_NAMES,
+    be,
+    duration,
+    few,
+    listed,
+    sentence,
+    short,
+    their,
+    them,
+    which,
+)
 from exporter.ranks.jobs import NODE as BY_NODE
 from exporter.ranks.jobs import AgedVerdict
 from exporter.vocabulary import words
-from rank_probe.judge.verdict import DUTY, MILD, NODE, PAUSES, UNSYNCED, Change, Late, Verdict
+from rank_probe.judge.verdict import (
+    DUTY,
+    MILD,
+    MOST_LATE,
+    NODE,
+    PAUSES,
+    UNSYNCED,
+    Change,
+    Late,
+    Together,
+    Verdict,
+)
 
 # Above this share of a step, the wait that all ranks have in common is mentioned.
 COMMON_WAIT_RATIO: Final = 0.25
@@ -56,15 +78,6 @@ class LateView:
         return self.costs_enough and self.kind not in (DUTY, MILD, UNSYNCED)
 
 
-@dataclass(frozen=True, slots=True)
-class LineView:
-    """A line of a late rank's code, and its *share* of the samples of the rank in *stage*."""
-
-    stage: str
-    place: str
-    share: float
-
-
 def view_late(
     late: Late,
     age_seconds: float,
@@ -90,15 +103,26 @@ def view_late(
     )
 
 
-def late_sentence(late: Sequence[LateView], world_size: int) -> str:
-    """Name the *late* ranks, grouped by kind and stage, the costliest first."""
-    alike = [list(those) for _, those in groupby(sorted(late, key=_likeness), key=_likeness)]
-    alike.sort(key=lambda those: -sum(each.gpus_lost for each in those))
-    phrases = [_alike(those) for those in alike[:MOST_NAMES]]
-    if rest := sum(map(len, alike[MOST_NAMES:])):
-        phrases.append(f"{rest} more {_be(rest)} late")
+def late_sentence(
+    late: Sequence[LateView], world_size: int, together: Sequence[Together] = ()
+) -> str:
+    """Name the *late* ranks, grouped by kind and stage, the costliest first.
+
+    Those that became late *together* are named as a set.
+    """
+    told = [
+        (those, _set(each, those, world_size)) for each in together if (those := _in(each, late))
+    ]
+    in_sets = {each.rank for those, _ in told for each in those}
+    alone = sorted((each for each in late if each.rank not in in_sets), key=_likeness)
+    alike = [list(those) for _, those in groupby(alone, key=_likeness)]
+    told += [(those, _alike(those)) for those in alike]
+    told.sort(key=lambda each: -sum(late.gpus_lost for late in each[0]))
+    phrases = [said for _, said in told[:MOST_NAMES]]
+    if rest := sum(len(those) for those, _ in told[MOST_NAMES:]):
+        phrases.append(f"{rest} more {be(rest)} late")
     cost = f"{few(sum(each.gpus_lost for each in late))} of {world_size} GPUs wait"
-    return sentence(f"{listed(phrases)}; {cost} for {_them(late)}.")
+    return sentence(f"{listed(phrases)}; {cost} for {them(len(late))}.")
 
 
 def even_sentence(aged: AgedVerdict, late: Sequence[LateView]) -> str:
@@ -139,16 +163,9 @@ def details(aged: AgedVerdict, late: Sequence[LateView], joined: float | None) -
         *(said for each in more[:MOST_NAMES] for said in _lateness(each)),
         *_slowdown(verdict, [each for each in late if each.is_called_late]),
         *_lost(verdict),
-        *map(change_sentence, changed(verdict, aged.age_seconds)),
+        *map(change_sentence, aged.changes),
         *_covered(verdict, joined),
         *([OWN_VERDICT] if aged.judge == BY_NODE else []),
-    ]
-
-
-def changed(verdict: Verdict, age_seconds: float) -> list[Change]:
-    """Return the changes that a *verdict* of *age_seconds* names, as of now."""
-    return [
-        replace(each, since_seconds=each.since_seconds + age_seconds) for each in verdict.changes
     ]
 
 
@@ -159,25 +176,15 @@ def change_sentence(change: Change) -> str:
     if change.gpus >= WORTH_A_WORD:
         cost = f"; steps take {change.step_ratio:.2f} times as long: {few(change.gpus)} GPUs lost"
     if change.slower:
-        names = [str(rank) for rank in change.slower_ranks[:MOST_NAMES]]
-        if change.slower > len(names):
-            names.append(f"{change.slower - len(names)} more")
+        spans = change.slower_spans or [(each, each) for each in change.slower_ranks]
+        many = f"{change.slower} of {change.peers}" if change.peers else str(change.slower)
         return (
-            f"{change.slower} ranks of peer group {change.peer_group} ({listed(names)}) became "
-            f"slower together: {change.stage} has taken {longer}{cost}."
+            f"{many} ranks of peer group {change.peer_group}{which(spans, change.in_common)} "
+            f"became slower together: {change.stage} has taken {longer}{cost}."
         )
     if change.stage == "sync":
         return f"All ranks of the job have waited for each other {longer}{cost}."
     return sentence(f"{change.stage} of peer group {change.peer_group} has taken {longer}{cost}.")
-
-
-def lines_sentence(rank: int, lines: Sequence[LineView]) -> str:
-    """Say in which *lines* of its code a late *rank* is found most, as they are sorted."""
-    parts = [
-        f"{stage}: {', '.join(f'{line.share:.0%} in {line.place}' for line in those)}"
-        for stage, those in groupby(lines, key=lambda line: line.stage)
-    ]
-    return f"Code of rank {rank}: {'; '.join(parts)}."
 
 
 def _likeness(late: LateView) -> tuple[str, str]:
@@ -189,11 +196,32 @@ def _alike(late: Sequence[LateView]) -> str:
     kind, stage = _likeness(late[0])
     if kind == PAUSES:
         return f"{_ranks(late)} {'pauses' if len(late) == 1 else 'pause'} now and then in {stage}"
-    node = f", like most ranks of {_their(late)} node," if kind == NODE else ""
-    doing = words.slow_at(stage)
-    if len(late) > 1:
-        doing = doing.replace(" its ", " their ")
-    return f"{_ranks(late)}{node} {_be(len(late))} slow {doing}"
+    return f"{_ranks(late)}{_like_node(late)} {be(len(late))} slow {_doing(late)}"
+
+
+def _set(those: Together, late: Sequence[LateView], world_size: int) -> str:
+    """Describe *late* ranks that are *those*."""
+    node = "" if those.in_common else _like_node(late)
+    ranks = f"{those.ranks} of {world_size} ranks{which(those.spans, those.in_common)}"
+    doing = f"have been slow {_doing(late)} for {duration(those.since_seconds)}"
+    return f"{ranks}{node} {doing}"
+
+
+def _in(those: Together, late: Sequence[LateView]) -> list[LateView]:
+    """Return the *late* ranks that are *those*; none unless all are late, as far as is told."""
+    alike = [each for each in late if each.stage == those.stage]
+    found = [each for each in alike if any(a <= each.rank <= b for a, b in those.spans)]
+    return found if len(found) >= min(those.ranks, MOST_LATE) else []
+
+
+def _like_node(late: Sequence[LateView]) -> str:
+    is_node = all(each.kind == NODE for each in late)
+    return f", like most ranks of {their(len(late))} node," if is_node else ""
+
+
+def _doing(late: Sequence[LateView]) -> str:
+    doing = words.slow_at(late[0].stage)
+    return doing if len(late) == 1 else doing.replace(" its ", " their ")
 
 
 def _ranks(late: Sequence[LateView]) -> str:
@@ -211,7 +239,7 @@ def _ranks(late: Sequence[LateView]) -> str:
 def _longer(late: Sequence[LateView]) -> str:
     ratio = max(each.ratio for each in late)
     needs = "needs" if len(late) == 1 else "need up to"
-    return f"{_ranks(late)} {needs} {ratio:.0%} more time than {_their(late)} peers"
+    return f"{_ranks(late)} {needs} {ratio:.0%} more time than {their(len(late))} peers"
 
 
 def duty(late: LateView) -> str:
@@ -243,7 +271,7 @@ def is_slower(slowdown: float | None) -> bool:
 def _slowdown(verdict: Verdict, late: Sequence[LateView]) -> Iterator[str]:
     slowdown = verdict.slowdown
     if late and is_slower(slowdown):
-        yield f"Steps take {slowdown:.2f} times as long as without {_them(late)}."
+        yield f"Steps take {slowdown:.2f} times as long as without {them(len(late))}."
 
 
 def _lost(verdict: Verdict) -> Iterator[str]:
@@ -267,15 +295,3 @@ def _covered(verdict: Verdict, joined: float | None) -> Iterator[str]:
         )
     if joined is not None and joined <= 1 - WORTH_A_WORD:
         yield f"The ranks compared {joined:.0%} of their steps."
-
-
-def _them(late: Sequence[LateView]) -> str:
-    return "it" if len(late) == 1 else "them"
-
-
-def _their(late: Sequence[LateView]) -> str:
-    return "its" if len(late) == 1 else "their"
-
-
-def _be(count: int) -> str:
-    return "is" if count == 1 else "are"

@@ -10,14 +10,12 @@ from typing import Final
 from exporter.live import states
 from exporter.live.causes import Causes, CauseView, view_cause
 from exporter.live.first_actions import first_action
-from exporter.live.ranks import RankView
+from exporter.live.ranks import RankView, lines_sentence
 from exporter.live.sentences import (
     LateView,
-    changed,
     details,
     even_sentence,
     late_sentence,
-    lines_sentence,
     rotating_sentence,
     view_late,
 )
@@ -33,7 +31,7 @@ from exporter.live.wording import MOST_NAMES, duration
 from exporter.ranks.jobs import JOIN, AgedVerdict, NodeJob
 from exporter.ranks.late_enough import late_enough
 from exporter.vocabulary import words
-from rank_probe.judge.verdict import NO_PEERS, NODE, WARMING_UP, Change
+from rank_probe.judge.verdict import NO_PEERS, NODE, WARMING_UP, Change, Together
 from rank_probe.torch_hooks.private import TABLE, sentences
 from rank_probe.wire.no_join import why_not_joined
 from rank_probe.wire.snapshot import LEVEL_OFF
@@ -52,10 +50,10 @@ class JobVerdict:
     """*state* is one of states.STATES. *sentence* is for people, and *details* are more of them.
 
     *judge* says who judges the job: the join, or this node. *gpus_lost* by kind, *slowdown*, the
-    *coverage* of the job's ranks and steps, and *changes* (peer groups that became slower) come
-    from it and are empty without one; while the job hangs, all its GPUs are lost. *first_action* is
-    what to do first, None if nothing. *runbook* is the one for the state, *alert* the alert that
-    Prometheus raises if the state lasts, None if there is none.
+    *coverage* of the job's ranks and steps, *changes* (peer groups that became slower) and
+    *together* (sets of late ranks) come from it and are empty without one; while the job hangs, all
+    its GPUs are lost. *first_action* is what to do first, None if nothing. *runbook* is the one for
+    the state, *alert* the alert that Prometheus raises if the state lasts, None if there is none.
     """
 
     state: str
@@ -68,6 +66,7 @@ class JobVerdict:
     slowdown: float | None = None
     coverage: float | None = None
     changes: list[Change] = field(default_factory=list)
+    together: list[Together] = field(default_factory=list)
     first_action: str | None = None
     runbook: str | None = None
     alert: str | None = None
@@ -229,7 +228,7 @@ def _judged(
     elif called_late:
         is_node = any(each.kind == NODE for each in called_late)
         state = states.SLOW_NODE if is_node else states.STRAGGLER
-        said = JobVerdict(state, late_sentence(called_late, size))
+        said = JobVerdict(state, late_sentence(called_late, size, aged.together))
     elif verdict.gpus_lost.get("rotating", 0.0) > job.threshold("rotating_lost_ratio") * judged:
         said = JobVerdict(states.ROTATING, rotating_sentence(verdict))
     else:
@@ -241,7 +240,8 @@ def _judged(
         gpus_lost=dict(verdict.gpus_lost),
         slowdown=verdict.slowdown,
         coverage=job.coverage,
-        changes=changed(verdict, aged.age_seconds),
+        changes=aged.changes,
+        together=aged.together,
     )
 
 

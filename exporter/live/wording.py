@@ -32,3 +32,31 @@ def short(seconds: float) -> str:
 def few(value: float) -> str:
     """Return a number of GPUs, as the alerts write it."""
     return f"{value:.2f}"
+
+
+def which(spans: Sequence[Sequence[int]], in_common: str) -> str:
+    """Return which ranks are in *spans* (first and last of each), and what only they have."""
+    names: list[str] = []
+    for first, last in spans[:MOST_NAMES]:
+        names += [f"{first} to {last}"] if last > first + 1 else map(str, sorted({first, last}))
+    if hidden := sum(last - first + 1 for first, last in spans[MOST_NAMES:]):
+        names.append(f"{hidden} more")
+    said = [listed(names)] if names else []
+    if in_common:
+        said.append(f"all of {in_common}, and no others")
+    return f" ({': '.join(said)})" if said else ""
+
+
+def them(count: int) -> str:
+    """Return the pronoun for so many ranks, as an object."""
+    return "it" if count == 1 else "them"
+
+
+def their(count: int) -> str:
+    """Return the possessive for so many ranks."""
+    return "its" if count == 1 else "their"
+
+
+def be(count: int) -> str:
+    """Return the verb for so many ranks."""
+    return "is" if count == 1 else "are"

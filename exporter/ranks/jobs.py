@@ -14,7 +14,7 @@ from typing import Final
 
 from exporter.ranks.store import HeldRank
 from exporter.vocabulary.thresholds import Thresholds
-from rank_probe.judge.verdict import Late, Verdict, from_json
+from rank_probe.judge.verdict import Change, Late, Together, Verdict, from_json
 from rank_probe.wire.snapshot import LEVEL_OFF
 
 # Who judges a job: rank 0, which compares all ranks through the join, or the exporter of each node.
@@ -31,6 +31,22 @@ class AgedVerdict:
     verdict: Verdict
     age_seconds: float
     judge: str = JOIN
+
+    @property
+    def changes(self) -> list[Change]:
+        """Return the changes that it names, as of now."""
+        return [
+            replace(each, since_seconds=each.since_seconds + self.age_seconds)
+            for each in self.verdict.changes
+        ]
+
+    @property
+    def together(self) -> list[Together]:
+        """Return the sets of late ranks that it names, as of now."""
+        return [
+            replace(each, since_seconds=each.since_seconds + self.age_seconds)
+            for each in self.verdict.together
+        ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,14 @@ VARIABLES: Final = (
         "The `peer_group` label: ranks that should do equal work.",
     ),
     (
+        "`RANK_PROBE_LABELS`",
+        "none",
+        "What is known of the place of this process, such as `rack=r12,switch=s3`: if all late "
+        "ranks have one of these in common, and no other rank has it, that is said. At most eight "
+        "labels; `node`, `image`, `driver` or `torch` takes the place of what the probe finds "
+        "itself.",
+    ),
+    (
         "`RANK_PROBE_CONTROL`",
         "none",
         "A file that contains `off`, `stages` or `detail`, read once a second: how "

@@ -13,6 +13,7 @@ from rank_probe.check.problem import CannotReport
 from rank_probe.check.torch_here import TorchHere, torch_here
 from rank_probe.check.unix_socket import SocketFile, look_at, require_writable
 from rank_probe.process import identity
+from rank_probe.process.facts import LABELS, MOST_LABELS, MOST_NAME, MOST_VALUE, wrong_labels
 from rank_probe.process.identity import Identity
 from rank_probe.report.endpoint import DEFAULT_ENDPOINT, socket_path
 from rank_probe.version import __version__
@@ -171,6 +172,12 @@ def _warnings(
         yield (
             f"the ranks of job {identity.job_id(environment)!r} do not compare their steps: "
             f"{why_not_joined(why)}; the exporter of each node compares its own ranks"
+        )
+    if wrong := wrong_labels(environment):
+        yield (
+            f"{LABELS} has {wrong[0][:MOST_VALUE]!r}, which is left out: write at most "
+            f"{MOST_LABELS} different labels as name=value, with commas between; a name has up to "
+            f"{MOST_NAME} of A-Z a-z 0-9 _ . -, a value up to {MOST_VALUE} characters"
         )
     if answer is None:
         return

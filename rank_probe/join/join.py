@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 from rank_probe.guest.guard import never_raise
 from rank_probe.join.figures import known_figures
 from rank_probe.join.result import JoinResult, added, counters
-from rank_probe.join.rounds import PlaceInJob, Rounds
-from rank_probe.join.store import Store
+from rank_probe.join.rounds import Rounds
+from rank_probe.join.store import PlaceInJob, Store
 from rank_probe.measure.steps import Steps
 from rank_probe.process.identity import Identity
 
@@ -39,7 +39,7 @@ class GroupToJoin(NamedTuple):
 
     *who* returns the current peer group, *steps_before* is how many of the *steps* this process had
     counted when the group was formed. *work* counts the tokens, or else the samples, of this
-    rank's batches.
+    rank's batches; *facts* is what this rank knows of itself.
     """
 
     connect: Callable[[], Store]
@@ -48,6 +48,7 @@ class GroupToJoin(NamedTuple):
     who: Callable[[], Identity | None]
     steps_before: int = 0
     work: Callable[[], float] = float
+    facts: Callable[[], Mapping[str, str]] = dict
 
 
 class Membership:
@@ -114,6 +115,7 @@ class Membership:
                 self._stop,
                 steps_before=group.steps_before,
                 work=group.work,
+                facts=group.facts,
             )
             self._take_rounds(rounds, group.place)
         except RuntimeError as error:

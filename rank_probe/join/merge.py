@@ -11,6 +11,7 @@ from rank_probe.join.align import Aligned
 from rank_probe.join.charge import charge, members_by_size
 from rank_probe.join.totals import JoinTotals
 from rank_probe.join.windows import TensorReduction
+from rank_probe.judge.common import Facts
 from rank_probe.judge.judge import WARMUP_STEPS, Judge
 from rank_probe.judge.verdict import Verdict
 from rank_probe.judge.windows import Leader
@@ -20,10 +21,14 @@ CHUNK: Final = 32_768
 
 
 class Merger:
-    """Charges the merged steps and judges them; starts over if ranks or groups change."""
+    """Charges the merged steps and judges them; starts over if ranks or groups change.
 
-    def __init__(self, world_size: int) -> None:
+    *facts* are what is known of the ranks so far.
+    """
+
+    def __init__(self, world_size: int, facts: Facts | None = None) -> None:
         self.totals = JoinTotals(world_size)
+        self._facts = facts
         self._world_size = world_size
         self._parties: tuple[object, ...] = ()
         self._members: list[Tensor] = []
@@ -86,7 +91,7 @@ class Merger:
             self._reduction = TensorReduction(
                 aligned.ranks, [names.get(each, str(each)) for each in groups], nodes
             )
-            self._judge = Judge(self._reduction)
+            self._judge = Judge(self._reduction, self._facts)
             self._steps = 0
 
 

@@ -1,6 +1,6 @@
-"""Rank 0's part in the figures: it reads what all ranks have posted, and tells each peer group.
+"""What rank 0 reads of all ranks: once their facts, and their figures, which it tells each group.
 
-Only while the verdict names late ranks: nobody else needs to be compared.
+The figures only while the verdict names late ranks: nobody else needs to be compared.
 """
 
 import threading
@@ -20,9 +20,18 @@ from rank_probe.join.figures import (
     POST_SECONDS,
     pack,
 )
-from rank_probe.join.store import Store, batches, figures_key, own_arithmetic, peers_key
+from rank_probe.join.store import (
+    BATCH,
+    Store,
+    batches,
+    facts_key,
+    figures_key,
+    own_arithmetic,
+    peers_key,
+)
 from rank_probe.judge.late_stage import NAMED
 from rank_probe.judge.verdict import Verdict
+from rank_probe.process.facts import read_facts
 from rank_probe.wire.figures import FIGURES
 
 # A little less than the ranks' own POST_SECONDS, or a round that comes early would leave one out.
@@ -103,6 +112,37 @@ class PeerFigures:
             self._store.set(peers_key(group), message)
             self._written.add(group)
             give_way()
+
+
+class PeerFacts:
+    """Reads, once each, what the ranks know of themselves; for the join's thread of rank 0.
+
+    *known* are the facts by rank; ranks of a node share one dictionary.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._looks = 0
+        self._read: dict[bytes, dict[str, str]] = {}
+        self.known: dict[int, dict[str, str]] = {}
+
+    def learn(self, ranks: Sequence[int]) -> None:
+        """Read those of *ranks*, at most BATCH of them, whose facts are not known yet."""
+        unknown = [rank for rank in ranks if rank not in self.known][:BATCH]
+        if not unknown:
+            return
+        self._looks += 1
+        # Some may be of a release that tells none: those are looked for now and then.
+        if self._looks > PATIENT_READINGS and self._looks % PATIENT_READINGS:
+            return
+        keys = [facts_key(rank) for rank in unknown]
+        if self._store.check(keys):
+            give_way()
+            for rank, said in zip(unknown, self._store.multi_get(keys), strict=True):
+                if said not in self._read:
+                    self._read[said] = read_facts(said)
+                self.known[rank] = self._read[said]
+        give_way()
 
 
 class PostedFigures:

@@ -3,8 +3,7 @@
 import json
 import os
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from rank_probe.guest.yielding import give_way
@@ -17,8 +16,10 @@ from rank_probe.join.store import (
     PAUSE_SECONDS,
     VERDICT_KEY,
     Lives,
+    PlaceInJob,
     Store,
     batches,
+    facts_key,
     figures_key,
     group_key,
     own_arithmetic,
@@ -26,36 +27,17 @@ from rank_probe.join.store import (
     steps_key,
 )
 from rank_probe.measure.vectors import StepVector, Vectors
+from rank_probe.process.facts import message
 from rank_probe.process.identity import Identity
 
 if TYPE_CHECKING:
     from rank_probe.join.align import Aligned  # These modules import torch.
     from rank_probe.join.merge import Merger
-    from rank_probe.join.peers import PeerFigures
+    from rank_probe.join.peers import PeerFacts, PeerFigures
 
-# Seconds from a rank's round to its next, by the largest number of ranks.
-PERIODS: tuple[tuple[int, float], ...] = (
-    (256, 1.0),
-    (1_024, 2.0),
-    (4_096, 5.0),
-    (2**31, 10.0),
-)
 # A rank that has not posted after this many rounds of rank 0, such as an evaluator, is left out;
 # rank 0 looks for it again from time to time.
 PATIENT_ROUNDS: Final = 10
-
-
-@dataclass(frozen=True, slots=True)
-class PlaceInJob:
-    """A rank among those of its process group, and the length of a round."""
-
-    rank: int
-    world_size: int
-
-    @property
-    def period_seconds(self) -> float:
-        """Return the length of a round: a store serves that many ranks in a fraction of it."""
-        return next(seconds for ranks, seconds in PERIODS if self.world_size <= ranks)
 
 
 class Rounds:
@@ -65,7 +47,7 @@ class Rounds:
 
     *kept* are the steps of a rank that had counted *steps_before* when the group was formed. They
     are numbered from 1 in each group, or a rank that is new in it would have other numbers. *work*
-    counts what this rank was given: tokens or samples.
+    counts what this rank was given: tokens or samples. *facts* is called once, by the thread.
     """
 
     def __init__(
@@ -77,6 +59,7 @@ class Rounds:
         stop: threading.Event,
         steps_before: int = 0,
         work: Callable[[], float] = float,
+        facts: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self._place = place
         self._work = work
@@ -90,6 +73,7 @@ class Rounds:
         self._keys = store
         self._ring = StepRing(place.period_seconds)
         self._node = digest(os.uname().nodename)
+        self._facts = message(facts())
         self._group = ""
         self._rank_zero: RankZero | None = None
         self._result_message = self._verdict_message = b""
@@ -150,6 +134,7 @@ class Rounds:
     def _post(self, group: str) -> None:
         if group != self._group:
             self._keys.set(group_key(digest(group)), group.encode())
+            self._keys.set(facts_key(self._place.rank), self._facts)
             self._group = group
             give_way()
         message = self._ring.message(self._place.world_size, digest(group), self._node)
@@ -192,6 +177,7 @@ class RankZero:
         self._names: dict[int, str] = {}
         self._merger: Merger | None = None
         self._peer_figures: PeerFigures | None = None
+        self._peer_facts: PeerFacts | None = None
 
     def run(self, offered: Sequence[int], stride: int, now: float, work: float) -> None:
         """Merge and judge those of the *offered* steps that all ranks have posted.
@@ -209,6 +195,8 @@ class RankZero:
             return
         give_way()
         self._learn_names(aligned)
+        if self._peer_facts is not None:
+            self._peer_facts.learn(aligned.ranks)
         with own_arithmetic():
             verdict = merger.judge(aligned, self._names, now, work)
             give_way()
@@ -234,15 +222,17 @@ class RankZero:
                     if not self._store.check([steps_key(rank)]):
                         self._store.delete_key(result_key(rank))
                         self._store.delete_key(figures_key(rank))
+                        self._store.delete_key(facts_key(rank))
 
     def _begin(self) -> "Merger":
         from rank_probe.join.charge import use_one_cpu
         from rank_probe.join.merge import Merger
-        from rank_probe.join.peers import PeerFigures
+        from rank_probe.join.peers import PeerFacts, PeerFigures
 
         use_one_cpu()  # A pool of threads would take CPUs from training.
         with own_arithmetic():
-            self._merger = Merger(self._place.world_size)
+            self._peer_facts = PeerFacts(self._store)
+            self._merger = Merger(self._place.world_size, self._peer_facts.known)
         self._peer_figures = PeerFigures(self._store, self._stop, self._pause_seconds)
         return self._merger
 

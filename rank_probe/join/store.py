@@ -4,12 +4,21 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 # Keys per call to the store, and the pause between calls: rank 0's other threads wait for the
 # interpreter during a call, and must not make any single step late.
 BATCH: Final = 256
 PAUSE_SECONDS: Final = 0.002
+
+# Seconds from a rank's round to its next, by the largest number of ranks.
+PERIODS: tuple[tuple[int, float], ...] = (
+    (256, 1.0),
+    (1_024, 2.0),
+    (4_096, 5.0),
+    (2**31, 10.0),
+)
 
 LIFE_KEY: Final = "life"
 VERDICT_KEY: Final = "verdict"
@@ -30,6 +39,11 @@ def figures_key(rank: int) -> str:
     return f"figures/{rank}"
 
 
+def facts_key(rank: int) -> str:
+    """Return the key of what *rank* knows of itself."""
+    return f"facts/{rank}"
+
+
 def group_key(group: int) -> str:
     """Return the key of the name of the peer group with the digest *group*."""
     return f"group/{group:x}"
@@ -38,6 +52,19 @@ def group_key(group: int) -> str:
 def peers_key(group: int) -> str:
     """Return the key of the figures of the peer group with the digest *group*."""
     return f"peers/{group:x}"
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceInJob:
+    """A rank among those of its process group, and the length of a round."""
+
+    rank: int
+    world_size: int
+
+    @property
+    def period_seconds(self) -> float:
+        """Return the length of a round: a store serves that many ranks in a fraction of it."""
+        return next(seconds for ranks, seconds in PERIODS if self.world_size <= ranks)
 
 
 class Store(Protocol):
@@ -155,8 +182,8 @@ class Lives:
     def _forget(self, keys: Store, ranks: Sequence[int]) -> None:
         for some in batches(ranks):
             for rank in some:
-                for key in (steps_key(rank), result_key(rank), figures_key(rank)):
-                    keys.delete_key(key)
+                for key in (steps_key, result_key, figures_key, facts_key):
+                    keys.delete_key(key(rank))
             if len(ranks) > BATCH and self._stop.wait(PAUSE_SECONDS):
                 return
 

@@ -9,14 +9,22 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from operator import attrgetter
 from statistics import median
-from typing import Final, NamedTuple
+from typing import Final
 
+from rank_probe.judge.bins import (
+    GROWS,
+    WORK,
+    Bin,
+    bin_of,
+    deviation_of,
+    expected_of,
+    usual_of,
+)
+from rank_probe.judge.common import Facts, in_common, spans_of
+from rank_probe.judge.jumps import TOGETHER_SECONDS, TOGETHER_STEPS, jumped
 from rank_probe.judge.verdict import MOST_CHANGES, MOST_LATE, Change
 from rank_probe.judge.windows import (
-    WORK_STAGES,
     Mark,
     MarkHistory,
     Reduction,
@@ -24,7 +32,7 @@ from rank_probe.judge.windows import (
     WindowGroup,
     change_point,
 )
-from rank_probe.wire.stages import CHECKPOINT, EVAL, STAGES, SYNC
+from rank_probe.wire.stages import STAGES, SYNC
 
 # The job's own past: how long it is, and how much of it there must be. The first minute is not it.
 PAST_SECONDS, LEAST_PAST_SECONDS, FIRST_SECONDS = 1800.0, 180.0, 60.0
@@ -32,57 +40,29 @@ PAST_BINS, LEAST_PAST_BINS = 64, 12
 MOST_BINS: Final = 512
 # By how many bins: the least change that so few show, as a share of a step. A bin has twenty steps.
 LEAST_CHANGES: Final = {3: 0.15, 6: 0.06, 12: 0.022}
-# Standard deviations of such a stretch; with fewer stretches in the past it is a guess.
+# Standard deviations of such a stretch.
 DEVIATIONS: Final = 6.0
-FEWEST_STRETCHES, GUESSED = 6, 3.5
 # A change is over when less than this share of it is left.
 LEFT: Final = 0.4
 # Work that has grown by this share of the change explains it.
 MORE_WORK: Final = 0.5
 # A stage that took less than this share of a step counts as absent.
 STAGE_SHARE: Final = 0.01
-# What a job does on purpose, now and then.
-DUTIES: Final = (CHECKPOINT, EVAL)
-WORK: Final = tuple(at for at in range(len(WORK_STAGES)) if at not in DUTIES)
-
-
-class Bin(NamedTuple):
-    """Some steps of a group, from *begin* to *at*: *stages* of STAGES, in seconds per step.
-
-    The last stage is the wait that all ranks of the job have in common. *own* is the sum of the
-    others without DUTIES, *step* the whole step. In *steps* steps a rank was given *work*: tokens
-    or samples, 0 if unknown.
-    """
-
-    begin: float
-    at: float
-    stages: tuple[float, ...]
-    own: float
-    step: float
-    steps: int
-    work: float
-
-    @property
-    def wait(self) -> float:
-        """Return the wait that all ranks have in common."""
-        return self.stages[SYNC]
-
-
-# What may have grown: each has its own noise.
-GROWS: Final[tuple[Callable[[Bin], float], ...]] = (attrgetter("own"), attrgetter("wait"))
 
 
 @dataclass(frozen=True, slots=True)
 class Slower:
     """A group that is slower since *onset*; until then its steps were as *usual*.
 
-    *ranks* are those that are, empty if all of the group are.
+    *ranks* are those that are, empty if all of the group are. *now* is how it was when it was
+    noticed.
     """
 
     onset: float
     stage: int
     usual: Bin
     more: float
+    now: Bin
     ranks: tuple[int, ...] = ()
 
 
@@ -97,9 +77,12 @@ class GroupPast:
 class Changes:
     """Compares each group with its own past."""
 
-    def __init__(self, reduction: Reduction, history: MarkHistory) -> None:
+    def __init__(
+        self, reduction: Reduction, history: MarkHistory, facts: Facts | None = None
+    ) -> None:
         self._reduction = reduction
         self._history = history
+        self._facts = {} if facts is None else facts
         self._groups: dict[str, GroupPast] = {}
         self._began: float | None = None
         self._until = -math.inf
@@ -120,6 +103,9 @@ class Changes:
             if window.begin.at >= self._began + FIRST_SECONDS:
                 for group in window.groups:
                     self._add(group, window, end, steps, done)
+        for name, past in self._groups.items():
+            if past.slower is None:
+                past.slower = self._jumped(name, past.bins, end)
         told = [
             self._change(name, past, window, end)
             for name, past in sorted(self._groups.items())
@@ -128,13 +114,8 @@ class Changes:
         return tuple(told[:MOST_CHANGES])
 
     def _add(self, group: WindowGroup, window: Window, end: Mark, steps: int, work: float) -> None:
-        ranks = sum(each.ranks for each in window.groups)
-        common = max(window.sync - window.waited, 0.0) / ranks / window.steps
-        stages = (*group.stages, common)
-        own = sum(stages[at] for at in WORK)
         past = self._groups.setdefault(group.name, GroupPast())
-        step = window.seconds / window.steps
-        past.bins.append(Bin(window.begin.at, end.at, stages, own, step, steps, work))
+        past.bins.append(bin_of(window, group, end.at)._replace(steps=steps, work=work))
         while len(past.bins) > PAST_BINS and end.at - past.bins[0].at > PAST_SECONDS:
             past.bins.popleft()
         if past.slower is None:
@@ -144,6 +125,21 @@ class Changes:
         elif _is_over(past.slower, past.bins):
             past.slower = None
             past.bins.clear()
+
+    def _jumped(self, name: str, bins: Sequence[Bin], end: Mark) -> Slower | None:
+        """Return the change of many ranks at once, which shows sooner than that of all."""
+        begin = self._history.before(end, TOGETHER_SECONDS, TOGETHER_STEPS)
+        past = [] if begin is None else [each for each in bins if each.at <= begin.at]
+        if begin is None or not _is_enough(past):
+            return None
+        found = jumped(self._reduction, self._history.marks, name, past)
+        since = [each for each in bins if found is not None and each.begin >= found.onset.at]
+        if found is None or (since and _has_more_work(found.usual, usual_of(since))):
+            return None
+        more = [a - b for a, b in zip(found.now.stages, found.usual.stages, strict=True)]
+        stage = max(WORK, key=lambda at: more[at])
+        grown = found.now.own - found.usual.own
+        return Slower(found.onset.at, stage, found.usual, grown, found.now, found.ranks)
 
     def _onset(self, name: str, found: Slower) -> float:
         """Return when it began, more precisely than a bin, if it shows in the ranks' own time."""
@@ -175,11 +171,12 @@ class Changes:
     def _change(self, name: str, past: GroupPast, window: Window, end: Mark) -> Change:
         slower = past.slower
         assert slower is not None
-        since = [each for each in past.bins if each.begin >= slower.onset] or [past.bins[-1]]
-        now, usual, stage = _usual(since), slower.usual, slower.stage
+        since = [each for each in past.bins if each.begin >= slower.onset] or [slower.now]
+        now, usual, stage = usual_of(since), slower.usual, slower.stage
         was = usual.stages[stage]
         is_new = was <= STAGE_SHARE * usual.step
         ranks = sum(group.ranks for group in window.groups)
+        theirs = {rank for rank, group in self._reduction.groups.items() if group == name}
         return Change(
             peer_group=name,
             stage=STAGES[stage],
@@ -189,6 +186,9 @@ class Changes:
             gpus=ranks * max(1 - usual.step / now.step, 0.0),
             slower=len(slower.ranks),
             slower_ranks=slower.ranks[:MOST_LATE],
+            slower_spans=spans_of(slower.ranks),
+            peers=len(theirs),
+            in_common=in_common(slower.ranks, theirs - set(slower.ranks), self._facts),
         )
 
 
@@ -196,17 +196,17 @@ def _slower(bins: Sequence[Bin]) -> Slower | None:
     """Return the change that the last of *bins* show, the largest within the shortest time."""
     for count, least in LEAST_CHANGES.items():
         past, recent = list(bins)[:-count], list(bins)[-count:]
-        if len(past) < LEAST_PAST_BINS or past[-1].at - past[0].begin < LEAST_PAST_SECONDS:
+        if not _is_enough(past):
             return None
         step = sum(median(map(grows, past)) for grows in GROWS)
         for grows in GROWS:
-            times, expected = sorted(map(grows, recent)), _expected(past, recent, grows)
-            longer = max(least * step, DEVIATIONS * _deviation(list(map(grows, past)), count))
+            times, usual = sorted(map(grows, recent)), expected_of(past, recent, grows)
+            longer = max(least * step, DEVIATIONS * deviation_of(list(map(grows, past)), count))
             now = median(times)
             # A few bins that a hiccup filled are no lasting change.
-            if now - expected < longer or times[count // 4] - expected < longer / 2:
+            if now - usual < longer or times[count // 4] - usual < longer / 2:
                 continue
-            found = _since(list(bins), grows, (now + expected) / 2, count)
+            found = _since(list(bins), grows, (now + usual) / 2, count)
             if found is not None:
                 return found
     return None
@@ -223,62 +223,30 @@ def _since(
     before, after = bins[max(0, split - PAST_BINS) : split], bins[split:]
     if len(after) < min(count, 3) or not before:
         return None
-    usual, now = _usual(before), _usual(after)
-    longer, more_work = now.step / usual.step - 1, now.work / now.steps - usual.work / usual.steps
-    if more_work * usual.steps > MORE_WORK * longer * usual.work > 0:
+    usual, now = usual_of(before), usual_of(after)
+    if _has_more_work(usual, now):
         return None
     more = [a - b for a, b in zip(now.stages, usual.stages, strict=True)]
     stage = SYNC if grows is GROWS[-1] else max(WORK, key=lambda at: more[at])
-    return Slower(after[0].begin, stage, usual, grows(now) - grows(usual))
+    return Slower(after[0].begin, stage, usual, grows(now) - grows(usual), now)
+
+
+def _is_enough(past: Sequence[Bin]) -> bool:
+    """Whether there is enough of a *past* to compare with."""
+    return len(past) >= LEAST_PAST_BINS and past[-1].at - past[0].begin >= LEAST_PAST_SECONDS
+
+
+def _has_more_work(usual: Bin, now: Bin) -> bool:
+    """Whether *now* takes longer than *usual* because there is more to do."""
+    longer, more_work = now.step / usual.step - 1, now.work / now.steps - usual.work / usual.steps
+    return more_work * usual.steps > MORE_WORK * longer * usual.work > 0
 
 
 def _is_over(slower: Slower, bins: Sequence[Bin]) -> bool:
     grows = GROWS[slower.stage == SYNC]
-    recent = list(bins)[-min(LEAST_CHANGES) :]
-    return median(map(grows, recent)) < grows(slower.usual) + LEFT * slower.more
-
-
-def _expected(past: Sequence[Bin], recent: Sequence[Bin], grows: Callable[[Bin], float]) -> float:
-    """Return the time to expect of *recent*: the usual one, or more if it has risen for long."""
-    third = len(past) // 3
-    first, last = past[:third], past[-third:]
-    was, has_become = median(map(grows, first)), median(map(grows, last))
-    rise = (has_become - was) / (_middle(last) - _middle(first))
-    risen = has_become + max(rise, 0.0) * (_middle(recent) - _middle(last))
-    return max(median(map(grows, past)), risen)
-
-
-def _middle(bins: Sequence[Bin]) -> float:
-    return (bins[0].begin + bins[-1].at) / 2
-
-
-def _deviation(times: Sequence[float], count: int) -> float:
-    """Return the usual difference between stretches of so many bins, which took these *times*."""
-    single = _spread(times) / math.sqrt(count)
-    stretches = [
-        median(times[first : first + count])
-        for first in range(len(times) % count, len(times), count)
-    ]
-    if len(stretches) < FEWEST_STRETCHES:
-        return GUESSED * single
-    # Neighbours differ by the root of two, unless the whole drifts.
-    apart = [abs(b - a) for a, b in pairwise(stretches)]
-    return max(single, _spread(stretches), 1.4826 * median(apart) / math.sqrt(2))
-
-
-def _spread(values: Sequence[float]) -> float:
-    middle = median(values)
-    return 1.4826 * median(abs(each - middle) for each in values)
-
-
-def _usual(bins: Sequence[Bin]) -> Bin:
-    """Return the median of each time in *bins*, with all their steps and their work."""
-    return Bin(
-        begin=bins[0].begin,
-        at=bins[-1].at,
-        stages=tuple(map(median, zip(*(each.stages for each in bins), strict=True))),
-        own=median(each.own for each in bins),
-        step=median(each.step for each in bins),
-        steps=sum(each.steps for each in bins),
-        work=sum(each.work for each in bins),
+    least = min(LEAST_CHANGES)
+    recent = [each for each in bins if each.begin >= slower.onset][-least:]
+    return (
+        len(recent) == least
+        and median(map(grows, recent)) < grows(slower.usual) + LEFT * slower.more
     )

@@ -9,14 +9,17 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Final
 
 from rank_probe.judge.changes import Changes
+from rank_probe.judge.common import Facts, together
 from rank_probe.judge.incidents import Incidents
 from rank_probe.judge.pauses import Paused, Pauses
 from rank_probe.judge.verdict import (
     DUTY,
     MOST_LATE,
+    MOST_TOGETHER,
     NO_BUSY_TIME,
     NO_PEERS,
     NO_SYNC,
@@ -51,14 +54,18 @@ EARLIER: Final = 2
 
 
 class Judge:
-    """Judges one run of a job; *reduction* provides the statistics."""
+    """Judges one run of a job; *reduction* provides the statistics.
 
-    def __init__(self, reduction: Reduction) -> None:
+    *facts* are what is known of the ranks; they may become more meanwhile.
+    """
+
+    def __init__(self, reduction: Reduction, facts: Facts | None = None) -> None:
         self._reduction = reduction
+        self._facts = {} if facts is None else facts
         self._history = MarkHistory()
         self._incidents = Incidents(reduction, self._history)
         self._pauses = Pauses()
-        self._changes = Changes(reduction, self._history)
+        self._changes = Changes(reduction, self._history, self._facts)
         self._told: frozenset[int] = frozenset()
         self._next_looks = dict.fromkeys(HORIZONS, -math.inf)
 
@@ -95,6 +102,7 @@ class Judge:
             late += [self._late(each, mark, step) for each in paused]
         late.sort(key=self._urgency)
         self._told = frozenset(each.rank for each in late[:MOST_LATE])
+        sets = together(late, self._reduction.groups, self._facts)
         return self._verdict(
             Verdict(
                 step,
@@ -105,6 +113,7 @@ class Judge:
                 changes=()
                 if reason == NO_BUSY_TIME
                 else self._changes.named(windows[0], mark, work),
+                together=tuple(islice(sets, MOST_TOGETHER)),
             ),
             mark,
         )

@@ -4,7 +4,7 @@ Each Verdict is made in one place (rank 0, or `rankskew replay`) and repeated ev
 as JSON: through the job's store to every rank, in each rank's snapshot to its exporter.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -30,6 +30,12 @@ REASONS: Final = (WARMING_UP, NO_SYNC, NO_PEERS, NO_BUSY_TIME)
 MOST_LATE: Final = 32
 MOST_GROUPS: Final = 64
 MOST_CHANGES: Final = 8
+MOST_TOGETHER: Final = 4
+# So many stretches of ranks are told of a set.
+MOST_SPANS: Final = 32
+
+# Ranks without a gap: the first and the last.
+Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +73,9 @@ class Change:
 
     The job's whole steps take *step_ratio* times as long, which costs it *gpus*. A *stage* `sync`
     is the wait that all ranks have in common. If only some ranks of the group are slower, *slower*
-    is how many, and *slower_ranks* are at most MOST_LATE of them.
+    is how many of its *peers*, and *slower_ranks* are at most MOST_LATE of them; *slower_spans* are
+    all of them, unless they are in more than MOST_SPANS stretches. *in_common* is what they have
+    and the others of the group lack, such as `rack r12`; empty if nothing is known.
     """
 
     peer_group: str
@@ -78,6 +86,25 @@ class Change:
     gpus: float = 0.0
     slower: int = 0
     slower_ranks: tuple[int, ...] = ()
+    slower_spans: tuple[Span, ...] = ()
+    peers: int = 0
+    in_common: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """So many late *ranks*, which became late in one *stage* at about the same time.
+
+    *spans* are all of them, unless they are in more than MOST_SPANS stretches. *in_common* is what
+    they have and every other rank lacks, such as `rack r12`; empty if nothing is known, and they
+    are a set because they are more than a third of the job.
+    """
+
+    stage: str
+    ranks: int
+    since_seconds: float
+    spans: tuple[Span, ...] = ()
+    in_common: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +128,7 @@ class Verdict:
     rotating: Mapping[str, float] = field(default_factory=dict)
     late: tuple[Late, ...] = ()
     changes: tuple[Change, ...] = ()
+    together: tuple[Together, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return a dict that `from_json` reads, with numbers to six digits."""
@@ -118,6 +146,7 @@ def from_json(said: Mapping[str, Any]) -> Verdict:
             **said,
             "late": tuple(map(_late, said["late"])),
             "changes": tuple(map(_change, said["changes"])),
+            "together": tuple(map(_together, said.get("together", ()))),
         }
     )
 
@@ -128,7 +157,16 @@ def _late(said: Mapping[str, Any]) -> Late:
 
 
 def _change(said: Mapping[str, Any]) -> Change:
-    return Change(**{**said, "slower_ranks": tuple(said.get("slower_ranks", ()))})
+    ranks, spans = tuple(said.get("slower_ranks", ())), _spans(said.get("slower_spans", ()))
+    return Change(**{**said, "slower_ranks": ranks, "slower_spans": spans})
+
+
+def _together(said: Mapping[str, Any]) -> Together:
+    return Together(**{**said, "spans": _spans(said["spans"])})
+
+
+def _spans(said: Sequence[Sequence[int]]) -> tuple[Span, ...]:
+    return tuple((first, last) for first, last in said)
 
 
 def _short(said: Any) -> Any:

@@ -38,6 +38,7 @@ class OwnRank:
         self._lock = threading.Lock()  # Two threads must not both find that a number was given up.
         self._given_up: Identity | None = None
         self.peer_group: str | None = None
+        self.gpu_model = ""
         self.since: float | None = None  # when it got the rank, if it had another before
         self.formed: float | None = None  # when its group was formed anew
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from exporter.live import states
 from exporter.live.sentences import LateView
-from rank_probe.judge.verdict import Change
+from rank_probe.judge.verdict import Change, Span
 from rankskew.client.access import ANYONE, Access
 from rankskew.client.fetch import Trouble, get_json
 from rankskew.client.fields import label, mapping, number, numbers, objects, text, texts, whole
@@ -255,13 +255,21 @@ def _change(said: Mapping[str, Any]) -> Change | None:
         step_ratio=number(said.get("step_ratio")) or 1.0,
         gpus=number(said.get("gpus")) or 0.0,
         slower=whole(said.get("slower")) or 0,
-        slower_ranks=tuple(each for each in map(whole, _listed(said)) if each is not None),
+        slower_ranks=_ranks(said.get("slower_ranks")),
+        slower_spans=_spans(said.get("slower_spans")),
+        peers=whole(said.get("peers")) or 0,
+        in_common=text(said.get("in_common")) or "",
     )
 
 
-def _listed(said: Mapping[str, Any]) -> Sequence[object]:
-    ranks = said.get("slower_ranks")
-    return ranks if isinstance(ranks, list) else ()
+def _ranks(said: object) -> tuple[int, ...]:
+    listed = said if isinstance(said, list) else ()
+    return tuple(each for each in map(whole, listed) if each is not None)
+
+
+def _spans(said: object) -> tuple[Span, ...]:
+    pairs = map(_ranks, said if isinstance(said, list) else ())
+    return tuple((pair[0], pair[1]) for pair in pairs if len(pair) == 2)
 
 
 def _rank(said: Mapping[str, Any], node: str) -> Rank | None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from rank_probe.judge.common import Facts
 from rank_probe.judge.judge import Judge
 from rank_probe.judge.verdict import Late, Verdict
 from rank_probe.judge.windows import Leader
@@ -68,9 +69,9 @@ class Judged:
         self.incidents.sort(key=lambda each: (each.named, each.rank))
 
 
-def judged(job: Job, every_seconds: float = EVERY_SECONDS) -> Judged:
-    """Return what the judge says of *job*."""
-    return judged_steps(job, simulate(job), every_seconds)
+def judged(job: Job, every_seconds: float = EVERY_SECONDS, facts: Facts | None = None) -> Judged:
+    """Return what the judge says of *job*; *facts* are what is known of its ranks."""
+    return judged_steps(job, simulate(job), every_seconds, facts=facts)
 
 
 def judged_steps(
@@ -78,6 +79,7 @@ def judged_steps(
     steps: list[Step],
     every_seconds: float = EVERY_SECONDS,
     work: Callable[[Step], float] = lambda _: 0.0,
+    facts: Facts | None = None,
 ) -> Judged:
     """Return what the judge says of the *steps* of *job*; a start begins anew.
 
@@ -90,7 +92,7 @@ def judged_steps(
     for step in steps:
         if step.number == 1:
             reduction = reduction_of(job)
-            judge, leaders = Judge(reduction), []
+            judge, leaders = Judge(reduction, facts), []
         given += work(step)
         leaders.append(reduction.add(step.number, vectors(job, step), step.end_seconds))
         if step.end_seconds >= due or step is steps[-1]:

@@ -3,7 +3,7 @@
 import pytest
 
 from rank_probe.join.join import GroupToJoin, Join
-from rank_probe.join.rounds import PlaceInJob
+from rank_probe.join.store import PlaceInJob
 from rank_probe.measure import events
 from rank_probe.probe import Probe
 from rank_probe.torch_hooks import process_group, store

@@ -126,16 +126,17 @@ ON_THIS_NODE: Final[tuple[Row[NodeJob], ...]] = (
 )
 
 
-# Of a change: of which ranks (all of them, some, or those of a peer group), and in which stage.
-CHANGED: Final = ("scope", "stage")
+# Of a change: of which ranks (all of them, some, or those of a peer group), in which stage, what
+# they alone have in common.
+CHANGED: Final = ("scope", "stage", "in_common")
 ALL, SET = "all", "set"
 
 
 class ChangedJob(NamedTuple):
     """A job's changes, by CHANGED, and when each began in Unix seconds."""
 
-    changes: Mapping[tuple[str, str], Change]
-    began: Mapping[tuple[str, str], float]
+    changes: Mapping[tuple[str, ...], Change]
+    began: Mapping[tuple[str, ...], float]
 
 
 CHANGES: Final[tuple[Row[ChangedJob], ...]] = (
@@ -175,7 +176,7 @@ class JobsCollector:
     def __init__(self, jobs: NodeJobs, clock: Callable[[], float] = time.time) -> None:
         self._jobs = jobs
         self._clock = clock
-        self._began: dict[tuple[str, str, str], float] = {}
+        self._began: dict[tuple[str, ...], float] = {}
 
     def collect(self) -> Iterator[Metric]:
         jobs = self._jobs.now()
@@ -193,11 +194,12 @@ class JobsCollector:
 
     def _changed(self, job_id: str, aged: AgedVerdict) -> ChangedJob:
         groups = aged.verdict.ranks
-        changes = {
-            (_scope(change, len(groups)), change.stage): change for change in aged.verdict.changes
+        changes: dict[tuple[str, ...], Change] = {
+            (_scope(change, len(groups)), change.stage, change.in_common): change
+            for change in aged.verdict.changes
         }
         now = self._clock() - aged.age_seconds
-        began = {}
+        began: dict[tuple[str, ...], float] = {}
         for key, change in changes.items():
             onset = now - change.since_seconds
             told = self._began.get((job_id, *key), onset)

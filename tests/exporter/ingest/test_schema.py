@@ -140,6 +140,8 @@ def test_what_every_release_of_this_schema_must_take_is_taken() -> None:
         late |= {"every_steps": 0, "pause_seconds": 0.0, "is_duty": False}
     for change in fields["verdict"]["changes"]:
         change |= {"step_ratio": 1.0, "gpus": 0.0, "slower": 0, "slower_ranks": []}
+        change |= {"slower_spans": [], "peers": 0, "in_common": ""}
+    fields["verdict"]["together"] = []
     assert unknown_fields == 0
     assert {name: json.loads(taken.to_json())[name] for name in fields} == fields
 

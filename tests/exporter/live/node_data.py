@@ -11,8 +11,8 @@ from exporter.live.first_actions import RESTART
 from exporter.live.gpus import GpuView, RankOf, view_gpus
 from exporter.live.jobs import JobView
 from exporter.live.page import AS_JSON, LiveSummary
-from exporter.live.ranks import RankView, view_rank
-from exporter.live.sentences import LineView, view_late
+from exporter.live.ranks import LineView, RankView, view_rank
+from exporter.live.sentences import view_late
 from exporter.live.summary import JobVerdict
 from exporter.ranks.store import HeldRank
 from tests.exporter.live import busy_node

@@ -135,7 +135,7 @@ def test_change_of_a_group_is_told() -> None:
     assert said["details"] == [
         "Forward of peer group pp1 has taken 2.00 times as long as before for 5 min."
     ]
-    assert said["changes"] == [asdict(CHANGE) | {"slower_ranks": []}]
+    assert said["changes"] == [asdict(CHANGE) | {"slower_ranks": [], "slower_spans": []}]
 
 
 @pytest.mark.parametrize(

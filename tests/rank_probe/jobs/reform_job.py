@@ -20,7 +20,7 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from rank_probe import api, step
 from rank_probe.api import stage
-from rank_probe.join import rounds
+from rank_probe.join import store
 from rank_probe.probe import Probe
 
 # The same ranks again, more of them, rank 0 gone, another rank 0, a rank 0 that never stepped...
@@ -88,7 +88,7 @@ def main() -> None:
     """Take part in each group that has this process."""
     port, answers, name = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     torch.set_num_threads(1)
-    rounds.PERIODS = ((max(map(len, GROUPS)), PERIOD),)  # short enough for a test
+    store.PERIODS = ((max(map(len, GROUPS)), PERIOD),)  # short enough for a test
     meeting = TCPStore("127.0.0.1", port, wait_for_workers=False, timeout=timedelta(seconds=120))
     api.start()
     probe = api._probe

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from rank_probe import api
-from rank_probe.join import rounds
+from rank_probe.join import store
 from tests.rank_probe.jobs.reform_job import PERIOD, answer, train
 
 
@@ -20,7 +20,7 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    rounds.PERIODS = ((ranks, PERIOD),)  # short enough for a test
+    store.PERIODS = ((ranks, PERIOD),)  # short enough for a test
     api.start()
     is_first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
     train(late=0 if is_first else 1)

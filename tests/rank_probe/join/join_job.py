@@ -18,7 +18,7 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from rank_probe import api, step
 from rank_probe.api import stage
-from rank_probe.join import rounds
+from rank_probe.join import store as join_store
 from rank_probe.probe import Probe
 
 STEPS = 40
@@ -57,7 +57,7 @@ def main() -> None:
     """Train under the probe, wait until the last steps are joined, and answer."""
     port, answers = int(sys.argv[1]), Path(sys.argv[2])
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    rounds.PERIODS = ((ranks, PERIOD),)  # short enough for a test
+    join_store.PERIODS = ((ranks, PERIOD),)  # short enough for a test
     store = PrefixStore("job", TCPStore("127.0.0.1", port, wait_for_workers=False))
     dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
     api.start()

@@ -14,7 +14,7 @@ from rank_probe.guest.guard import failures
 from rank_probe.join import join
 from rank_probe.join.join import GroupToJoin, Join
 from rank_probe.join.result import COLUMNS
-from rank_probe.join.rounds import PlaceInJob
+from rank_probe.join.store import PlaceInJob
 from rank_probe.join.totals import JoinTotals
 from rank_probe.measure import events
 from rank_probe.measure.steps import Steps

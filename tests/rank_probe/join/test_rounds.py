@@ -3,8 +3,7 @@
 import pytest
 
 from rank_probe.join.ring import digest
-from rank_probe.join.rounds import PlaceInJob
-from rank_probe.join.store import LIFE_KEY
+from rank_probe.join.store import LIFE_KEY, PlaceInJob
 from rank_probe.wire.stages import BACKWARD, DATA
 from tests.rank_probe.join.memory_world import GROUP, World
 
@@ -46,15 +45,20 @@ def test_all_ranks_sample_as_rank_0_does() -> None:
 
 
 def test_store_does_not_grow_and_is_empty_at_a_clean_end() -> None:
-    """Three keys a rank, two a group with a late rank, and the verdict."""
+    """Four keys a rank, two a group with a late rank, and the verdict."""
     world = World(["all"] * 3)
     sizes = set()
     for number in range(1, 60):
         world.train([number], late=[2])
         sizes.add(sum(map(len, world.store.values.values())))
     peers = f"peers/{digest('all'):x}"
+    own = ("steps", "result", "figures", "facts")
     assert set(world.store.of_life()) == {
-        *(f"{what}/{rank}" for what in ("steps", "result", "figures") for rank in range(3)),
+        *(
+            f"{what}/{rank}"
+            for what in ("steps", "result", "figures", "facts")
+            for rank in range(3)
+        ),
         *("verdict", GROUP, peers),
     }
     assert max(sizes) < 3 * 2_000
@@ -62,8 +66,9 @@ def test_store_does_not_grow_and_is_empty_at_a_clean_end() -> None:
     world.rounds[2].take_back()
     world.store.values[f"{life}/result/2"] = b"written by rank 0 in the same moment"
     world.store.values[f"{life}/figures/2"] = b"of a rank that was killed"
+    world.store.values[f"{life}/facts/2"] = b"of the same"
     world.rounds[0].take_back()
-    assert set(world.store.values) == {f"{life}/{key}/1" for key in ("steps", "result", "figures")}
+    assert set(world.store.values) == {f"{life}/{key}/1" for key in own}
     world.rounds[1].take_back()
     assert world.store.values == {}
 

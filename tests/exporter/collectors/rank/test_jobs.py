@@ -78,9 +78,14 @@ def test_verdict_is_exposed_once_a_job() -> None:
     }
 
 
-@pytest.mark.parametrize(("groups", "scope"), [({"pp1": 4}, "all"), ({"all": 2, "pp1": 2}, "pp1")])
-def test_change_of_the_job_is_exposed_while_it_lasts(groups: dict[str, int], scope: str) -> None:
-    """By stage, and of which ranks; its onset does not waver with each verdict."""
+@pytest.mark.parametrize(
+    ("groups", "scope", "shared"),
+    [({"pp1": 4}, "all", ""), ({"all": 2, "pp1": 2}, "pp1", "rack r12")],
+)
+def test_change_of_the_job_is_exposed_while_it_lasts(
+    groups: dict[str, int], scope: str, shared: str
+) -> None:
+    """By stage, of which ranks, and what only those have; its onset does not waver."""
     node = Node()
     wall = Clock()
     collector = JobsCollector(node.jobs, clock=wall)
@@ -91,10 +96,11 @@ def test_change_of_the_job_is_exposed_while_it_lasts(groups: dict[str, int], sco
         node.push(0, verdict=told, verdict_age_seconds=2.0)
         return shown(collector, "rankskew_job_change")
 
-    labels = f'{{job_id="llama",scope="{scope}",stage="forward"}}'
+    labels = f'{{job_id="llama",scope="{scope}",stage="forward",in_common="{shared}"}}'
     for later in (0.0, 10.5):
         wall.seconds = began + 302.0 + later
-        assert says(replace(CHANGE, since_seconds=300.0 + round(later), gpus=0.8)) == [
+        since = 300.0 + round(later)
+        assert says(replace(CHANGE, since_seconds=since, gpus=0.8, in_common=shared)) == [
             f"rankskew_job_change_ratio{labels} 2.0",
             f"rankskew_job_change_gpus{labels} 0.8",
             f"rankskew_job_change_since_timestamp_seconds{labels} {began}",

@@ -1,0 +1,87 @@
+"""Facts: what a rank knows of itself that late ranks may have in common, and the user's labels."""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from rank_probe.guest.imports import imported_torch
+from rank_probe.process.runtime import DRIVER_VERSION, driver_version
+
+LABELS: Final = "RANK_PROBE_LABELS"
+MOST_LABELS, MOST_NAME, MOST_VALUE = 8, 32, 96
+# Where container runtimes say what runs: Apptainer, Slurm, and NVIDIA's images themselves.
+_IMAGE: Final = (
+    "APPTAINER_CONTAINER",
+    "SINGULARITY_CONTAINER",
+    "SLURM_CONTAINER",
+    "NVIDIA_PYTORCH_VERSION",
+)
+_NAME: Final = re.compile(rf"[A-Za-z_][\w.-]{{0,{MOST_NAME - 1}}}", re.ASCII)
+# Of the facts of a rank: all that it can say, as JSON, with room for names in any script.
+_MOST_BYTES: Final = 16_384
+
+
+def own_facts(
+    environment: Mapping[str, str], gpu_model: str, driver: Path = DRIVER_VERSION
+) -> dict[str, str]:
+    """Return by name what is known of this rank, on a GPU of *gpu_model*; reads a file.
+
+    A label of the user's takes the place of a fact with its name.
+    """
+    torch = imported_torch()
+    known = {
+        "node": os.uname().nodename,
+        "GPU model": gpu_model,
+        "driver": driver_version(driver),
+        "image": next((said for name in _IMAGE if (said := environment.get(name))), ""),
+        "torch": "" if torch is None else str(torch.__version__),
+        **labels(environment),
+    }
+    return {name: each for name, each in known.items() if _is_value(each)}
+
+
+def labels(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the labels in RANK_PROBE_LABELS (`rack=r12,switch=s3`), those that can be told."""
+    known: dict[str, str] = {}
+    for name, value in _pairs(environment):
+        if _NAME.fullmatch(name) and _is_value(value) and len(known) < MOST_LABELS:
+            known.setdefault(name, value)
+    return known
+
+
+def wrong_labels(environment: Mapping[str, str]) -> list[str]:
+    """Return what `labels` leaves out, as it was written."""
+    known = labels(environment).items()
+    return [f"{name}={value}" for name, value in _pairs(environment) if (name, value) not in known]
+
+
+def message(facts: Mapping[str, str]) -> bytes:
+    """Return *facts* as they travel."""
+    return json.dumps(facts, separators=(",", ":")).encode()
+
+
+def read_facts(said: bytes) -> dict[str, str]:
+    """Return the facts in a message that another rank *said*; empty if it is none."""
+    try:
+        facts: Any = json.loads(said) if len(said) <= _MOST_BYTES else None
+    except (ValueError, RecursionError):  # Not of this version, or of no rank at all.
+        return {}
+    if not isinstance(facts, dict):
+        return {}
+    return {
+        name: each
+        for name, each in facts.items()
+        if len(name) <= MOST_NAME and name.isprintable() and _is_value(each)
+    }
+
+
+def _pairs(environment: Mapping[str, str]) -> list[tuple[str, str]]:
+    parts = [each.partition("=") for each in environment.get(LABELS, "").split(",") if each.strip()]
+    return [(name.strip(), value.strip()) for name, _, value in parts]
+
+
+def _is_value(said: object) -> bool:
+    return isinstance(said, str) and 0 < len(said) <= MOST_VALUE and said.isprintable()

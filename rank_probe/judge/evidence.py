@@ -88,7 +88,9 @@ class WindowEvidence:
     def paces(self) -> bool:
         """Whether it sets the job's pace: later than the heaviest group, about as late as any."""
         heaviest = max(group.baseline for group in self.window.groups)
-        furthest = (self.window.longest + self.window.median) / 2
+        # The median rank is a usual one, unless more than half of them are late.
+        is_usual = self.window.median <= heaviest * (1 + LEAVE_RATIO)
+        furthest = (self.window.longest + (self.window.median if is_usual else heaviest)) / 2
         return self.standing.busy > max(heaviest * (1 + LEAVE_RATIO / 2), furthest)
 
 

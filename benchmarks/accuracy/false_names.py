@@ -38,7 +38,7 @@ def plain(draw: random.Random, _step_seconds: float) -> Noise:
 
 
 def heavy_tails(draw: random.Random, _step_seconds: float) -> Noise:
-    """Student's t with three degrees of freedom, of 3 %: now and then a step takes twice as long."""
+    """Student's t with three degrees of freedom, of 3 %: some steps take twice as long."""
     while True:
         yield [max(0.5, 1 + 0.03 * _student(draw, 3)) for _ in range(RANKS)]
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rank_probe.judge.windows import Standing, Window, WindowGroup
+from rank_probe.judge.windows import LEAST_STEPS, Standing, Window, WindowGroup
 
 # Back with its peers.
 LEAVE_RATIO: Final = 0.03
@@ -47,7 +47,7 @@ class WindowEvidence:
 
     def level_score(self) -> float:
         """Return how many times its excess is what noise and peers could explain."""
-        return self._level(self.error)
+        return self.jump_score() if self.window.steps < LEAST_STEPS else self._level(self.error)
 
     def jump_score(self) -> float:
         """Return the same for a window in which it is late all the time.

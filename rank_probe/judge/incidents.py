@@ -3,14 +3,15 @@
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Final
 
 from rank_probe.judge.evidence import LEAVE_RATIO, WindowEvidence, seen_in
+from rank_probe.judge.excess import STAGE_SHARE, by_stage, furthest, renamed
 from rank_probe.judge.nodes import Nodes
 from rank_probe.judge.verdict import MILD, NODE, PERSISTENT, UNSYNCED, Late
+from rank_probe.judge.wandering import strays
 from rank_probe.judge.windows import (
-    LEAST_STEPS,
-    WORK_STAGES,
     Mark,
     MarkHistory,
     Reduction,
@@ -36,12 +37,11 @@ UNSYNCED_RATIO: Final = 0.1
 LEAVE_ERRORS: Final = 4.5
 # If a mean is this many errors large, it is known to a tenth.
 SURE_ERRORS: Final = 10.0
-# Steps and seconds after which a large jump is reported, if none of the steps is as before.
-JUMP_RATIO, JUMP_STEPS, JUMP_SECONDS = 0.15, 8, 5.0
+# A jump is reported after these steps, if they take so many seconds and none of them is as before:
+# the least that so few must show.
+JUMPS: Final = ((4, 30.0, 0.15), (8, 5.0, 0.15), (12, 30.0, 0.08))
 # So many steps are enough to see that what was late in `other` is late in `data` now.
 RENAMED_STEPS: Final = 3
-# Stages with a smaller share of a rank's cost are not reported.
-STAGE_SHARE: Final = 0.1
 
 
 @dataclass(slots=True)
@@ -106,8 +106,17 @@ class Incidents:
             incident = self._synced(seen) if synced else self._unsynced(seen)
             if incident is None and synced and seen.window is windows[0]:
                 incident = self._jumped(seen)
-            if incident is not None and (known is None or incident.kind != MILD):
+            is_new = incident is not None and (known is None or incident.kind != MILD)
+            if incident is not None and is_new and not self._strays(incident, seen):
                 self._incidents[incident.rank] = incident
+
+    def _strays(self, incident: Incident, seen: WindowEvidence) -> bool:
+        """Whether the rank has strayed as far before, for as long, now and then."""
+        marks, begin = self._history.marks, seen.window.begin
+        if not incident.reference:  # Late against its peers, not against its own past.
+            begin = min(incident.onset, begin, key=attrgetter("at"))
+        steps, excess = seen.window.steps, seen.standing.excess
+        return strays(self._reduction, marks, incident.rank, begin, steps, excess)
 
     def _enter_with_their_node(self, windows: Sequence[Window]) -> None:
         """Name the ranks that share the excess of a late node, each too little to be sure alone."""
@@ -155,14 +164,13 @@ class Incidents:
             return None
         found, end = self._incident(seen, PERSISTENT, 0.0, 1.0), self._history.marks[-1]
         begin, first = found.onset, self._history.marks[0]
-        if end.steps - begin.steps < JUMP_STEPS or end.at - begin.at < JUMP_SECONDS:
-            return None
-        if begin.steps - first.steps < LEAST_STEPS:
+        least = _least_jump(end.steps - begin.steps, end.at - begin.at)
+        if begin.steps - first.steps < self._history.least_steps:
             return None
         window = self._reduction.window(begin, end, [found.rank], (first, begin))
         since = self._of(found.rank, window)
         found.confidence = since.jump_score()
-        is_late = since.paces and since.excess > JUMP_RATIO and found.confidence > 1
+        is_late = since.paces and since.excess > least and found.confidence > 1
         return found if is_late else None
 
     @staticmethod
@@ -224,10 +232,11 @@ class Incidents:
         """Describe each incident by the steps since its onset, at most the last minutes."""
         late = []
         windows: dict[Mark, Window] = {}
-        recent = self._history.before(end, COST_SECONDS, LEAST_STEPS)
+        least = self._history.least_steps
+        recent = self._history.before(end, COST_SECONDS, least)
         for incident in self._incidents.values():
             begin = incident.onset
-            if end.steps - begin.steps < JUMP_STEPS:
+            if _least_jump(end.steps - begin.steps, end.at - begin.at) == math.inf:
                 continue
             if recent is not None and recent.at > begin.at:
                 begin = recent
@@ -235,7 +244,7 @@ class Incidents:
                 windows[begin] = self._reduction.window(begin, end, self._incidents)
             seen = self._of(incident.rank, windows[begin])
             # Its cost must rest on enough steps.
-            if seen.window.steps >= LEAST_STEPS or seen.excess > SURE_ERRORS * seen.error:
+            if seen.window.steps >= least or seen.excess > SURE_ERRORS * seen.error:
                 late.append(self._describe(incident, seen, end))
         return late
 
@@ -244,11 +253,11 @@ class Incidents:
         incident.ratio = max(seen.excess - incident.reference, 0.0)
         stages = seen.standing.stages
         if not incident.stage:
-            incident.stage = _furthest(stages)
+            incident.stage = furthest(stages)
         elif incident.stage == STAGES[OTHER] and self._is_in_data_now(incident, end):
             incident.stage, incident.is_renamed = STAGES[DATA], True
         if incident.is_renamed:
-            stages = _renamed(stages)
+            stages = renamed(stages)
         if incident.kind in (PERSISTENT, NODE):
             incident.kind = NODE if self._nodes.share(seen) else PERSISTENT
         gpus = 0.0 if incident.kind == UNSYNCED else seen.standing.caused / step_seconds
@@ -258,7 +267,7 @@ class Incidents:
             stage=incident.stage,
             kind=incident.kind,
             ratio=incident.ratio,
-            gpus=_by_stage(gpus, stages),
+            gpus=by_stage(gpus, stages),
             since_seconds=end.at - incident.onset.at,
             steps=end.steps - incident.onset.steps,
             confidence=incident.confidence,
@@ -275,24 +284,13 @@ class Incidents:
             return False
         window = self._reduction.window(begin, end, self._incidents)
         excess = self._of(incident.rank, window).standing.stages
-        is_data = _furthest(excess) == STAGES[DATA]
+        is_data = furthest(excess) == STAGES[DATA]
         return is_data and excess[OTHER] < STAGE_SHARE * excess[DATA]
 
 
-def _furthest(excess: Sequence[float]) -> str:
-    return WORK_STAGES[max(range(len(excess)), key=lambda at: excess[at])]
-
-
-def _renamed(excess: Sequence[float]) -> tuple[float, ...]:
-    """Return *excess* with what was `other` before its name was known in `data`."""
-    found = list(excess)
-    found[DATA] += found[OTHER]
-    found[OTHER] = 0.0
-    return tuple(found)
-
-
-def _by_stage(gpus: float, excess: Sequence[float]) -> dict[str, float]:
-    """Split *gpus* over the stages in which a rank exceeds its peers, without the small ones."""
-    over = {stage: more for stage, more in zip(WORK_STAGES, excess, strict=True) if more > 0}
-    told = {stage: more for stage, more in over.items() if more > STAGE_SHARE * sum(over.values())}
-    return {stage: gpus * more / sum(told.values()) for stage, more in told.items()}
+def _least_jump(steps: int, seconds: float) -> float:
+    """Return the least excess ratio of a jump that lasts so long; infinite if it is too short."""
+    return min(
+        (ratio for of, during, ratio in JUMPS if steps >= of and seconds >= during),
+        default=math.inf,
+    )

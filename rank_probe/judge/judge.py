@@ -38,10 +38,11 @@ from rank_probe.judge.windows import (
     Window,
 )
 
-# The first steps compile kernels and fill caches.
+# The first steps compile kernels and fill caches: fewer of them if a step takes long.
 WARMUP_STEPS: Final = 5
-# Windows in seconds; each has at least LEAST_STEPS. A longer one changes more slowly, so each is
-# examined when this fraction of it has passed.
+SLOW_WARMUP_STEPS, SLOW_SECONDS = 2, 10.0
+# Windows in seconds; each has enough steps for a verdict. A longer one changes more slowly, so each
+# is examined when this fraction of it has passed.
 HORIZONS: Final = (5.0, 30.0, 60.0, 300.0, 1800.0)
 LOOKS: Final = 10
 JOB_SECONDS: Final = 60.0
@@ -62,11 +63,13 @@ class Judge:
     def __init__(self, reduction: Reduction, facts: Facts | None = None) -> None:
         self._reduction = reduction
         self._facts = {} if facts is None else facts
-        self._history = MarkHistory()
+        sizes = Counter(reduction.groups.values()).values()
+        self._history = MarkHistory(min((size for size in sizes if size > 1), default=2))
         self._incidents = Incidents(reduction, self._history)
         self._pauses = Pauses()
         self._changes = Changes(reduction, self._history, self._facts)
         self._told: frozenset[int] = frozenset()
+        self._before: Mark | None = None
         self._next_looks = dict.fromkeys(HORIZONS, -math.inf)
 
     def judge(
@@ -84,10 +87,11 @@ class Judge:
         *absent* is how many ranks of the job are not judged. *work* counts the tokens, or else the
         samples, of a rank so far; 0 if it is not known.
         """
-        if mark.steps >= WARMUP_STEPS:
+        if mark.steps >= WARMUP_STEPS or self._is_slow(mark):
             self._history.add(mark)
+        self._before = mark
         marks = self._history.marks
-        if not marks or mark.steps - marks[0].steps < LEAST_STEPS:
+        if not marks or mark.steps - marks[0].steps < self._history.least_steps:
             ranks = dict(Counter(self._reduction.groups.values()))
             return Verdict(step, ranks, absent, WARMING_UP)
         windows = list(self._windows(mark))
@@ -118,6 +122,13 @@ class Judge:
             mark,
         )
 
+    def _is_slow(self, mark: Mark) -> bool:
+        """Whether the last of the first steps took so long that it was no warm-up."""
+        if self._before is None or mark.steps < SLOW_WARMUP_STEPS:
+            return False
+        steps = mark.steps - self._before.steps
+        return mark.at - self._before.at >= SLOW_SECONDS * steps
+
     def _windows(self, end: Mark) -> Iterator[Window]:
         """Yield the windows that end now, shortest first, each once."""
         due = [each for each in HORIZONS if end.at >= self._next_looks[each]]
@@ -131,7 +142,10 @@ class Judge:
             last = begin
 
     def _since(self, end: Mark, seconds: float) -> Mark:
-        return self._history.before(end, seconds, LEAST_STEPS) or self._history.marks[0]
+        first = self._history.marks[0]
+        if end.steps - first.steps < LEAST_STEPS:
+            return first
+        return self._history.before(end, seconds, self._history.least_steps) or first
 
     def _earlier(self, begin: Mark, end: Mark) -> tuple[Mark, Mark] | None:
         """Return the earlier window, from *begin* to *end*, if it is longer."""
@@ -163,7 +177,7 @@ class Judge:
         """Return *found* with the job's losses, over the last minute or since the last onset."""
         begin = self._since(end, JOB_SECONDS)
         for onset in self._incidents.onsets:
-            if begin.at < onset.at and end.steps - onset.steps >= LEAST_STEPS:
+            if begin.at < onset.at and end.steps - onset.steps >= self._history.least_steps:
                 begin = onset
         window = self._reduction.window(begin, end, [each.rank for each in found.late])
         step_seconds = window.seconds / window.steps

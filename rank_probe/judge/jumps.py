@@ -11,19 +11,18 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from rank_probe.judge.bins import GROWS, Bin, bin_of, expected_of, usual_of
+from rank_probe.judge.evidence import errors
 from rank_probe.judge.windows import LEAST_STEPS, Mark, Reduction, WindowGroup, change_point
 from rank_probe.wire.stages import SYNC
 
 # By how much of a step they must be slower, for so long: a hiccup is no jump.
-TOGETHER_RATIO, TOGETHER_SECONDS, TOGETHER_STEPS = 0.08, 30.0, 8
+TOGETHER_RATIO, TOGETHER_SECONDS, TOGETHER_STEPS = 0.08, 30.0, 5
 # In the last seconds they must still be slower by this share of it.
 LAST_SECONDS, STILL = 10.0, 0.75
 # The group's usual time grows by less while hardly two thirds of it are slower.
 GROUP_SHARE: Final = 0.25
 # How close to none, or to the usual growth of those that jumped, each rank's own must be.
 CLOSE: Final = 0.25
-# Standard errors of a rank's growth.
-ERRORS: Final = 6.0
 
 
 class Jump(NamedTuple):
@@ -86,7 +85,7 @@ def _apart(group: WindowGroup, least: float, steps: int) -> tuple[int, ...]:
     more = {each.rank: each.excess - each.before + grown for each in group.standing}
     usual = median(more.values())
     error = max(math.sqrt(max(each.variance, 0.0) / steps) for each in group.standing)
-    if usual < max(least, ERRORS * error):
+    if usual < max(least, errors(steps) * error):
         return ()
     slower = {rank for rank, each in more.items() if each > usual / 2}
     is_clear = all(min(abs(each), abs(each - usual)) < CLOSE * usual for each in more.values())

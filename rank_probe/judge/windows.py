@@ -7,12 +7,18 @@ the join) and in plain Python (rankskew/accounting/windows.py); a test checks th
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
 from typing import Any, Final, NamedTuple, Protocol
 
 from rank_probe.wire.stages import STAGES, SYNC
 
-# Fewer steps are not enough for a verdict, however long they take.
-LEAST_STEPS: Final = 20
+# How many steps are enough for a verdict. If they take long, so many seconds are, of a few steps at
+# least: each then has to show more. They are as many as one of *n* ranks is late in by chance, all
+# from the first on, only once in a thousand jobs in which another rank is late in each step.
+LEAST_STEPS, FEW_STEPS, ENOUGH_SECONDS, BY_CHANCE = 20, 6, 60.0, 1e-3
+# Marks whose distance is the usual length of a step.
+RECENT_MARKS: Final = 10
 # The 1/3 quantile of the peers: it stays among the healthy ranks while up to two thirds are late.
 BASELINE_QUANTILE: Final = 1 / 3
 # A lower quantile, which late ranks do not affect: it shows how much healthy ranks differ.
@@ -26,7 +32,7 @@ STANDS_OUT_RATIO: Final = 0.02
 
 # Marks lie this share of their age apart, so that an hour needs about as many as a minute.
 MARKS_APART: Final = 0.1
-OLDEST_SECONDS: Final = 5400.0
+OLDEST_SECONDS: Final = 21_600.0
 MOST_STEPS: Final = 120
 
 WORK_STAGES: Final = STAGES[:SYNC]
@@ -169,8 +175,11 @@ class Reduction(Protocol):
 class MarkHistory:
     """Marks of the last steps: dense among recent ones, sparse among old ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, peers: int = 2) -> None:
+        """Begin; *peers* is the size of the smallest peer group."""
         self.marks: list[Mark] = []
+        few = math.ceil(1 - math.log(BY_CHANCE) / math.log(max(peers, 2)))
+        self._few_steps = max(few, FEW_STEPS)
 
     def add(self, mark: Mark) -> None:
         """Add *mark*, the newest; drop some of the others."""
@@ -190,6 +199,16 @@ class MarkHistory:
             and last.steps - self.marks[1].steps > MOST_STEPS
         ):
             del self.marks[0]
+
+    @property
+    def least_steps(self) -> int:
+        """Return how many steps are enough for a verdict, by how long they usually take."""
+        pairs = pairwise(self.marks[-RECENT_MARKS:])
+        lengths = [(later.at - mark.at) / (later.steps - mark.steps) for mark, later in pairs]
+        if not lengths:
+            return LEAST_STEPS
+        enough = math.ceil(ENOUGH_SECONDS / max(median(lengths), ENOUGH_SECONDS / LEAST_STEPS))
+        return max(enough, self._few_steps)
 
     def before(self, end: Mark, seconds: float, steps: int) -> Mark | None:
         """Return the latest mark at least so many *seconds* and *steps* before *end*."""

@@ -1,0 +1,143 @@
+"""How often the judge names a rank in healthy jobs, by the kind of their noise.
+
+    python -m benchmarks.accuracy.false_names [--share SHARE]
+
+Steps of a job of RANKS ranks are drawn at random, and judged as the join does (20 minutes).
+No rank differs from the others in the long run. Where none was named in n rank-hours, fewer than
+one in n / 3 are, with 95 % confidence (the rule of three: J. A. Hanley and A. Lippman-Hand, JAMA
+249, 1983). Writes results/false_names.json.
+"""
+
+import argparse
+import math
+import random
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from benchmarks.report import show, write
+from rank_probe.judge.judge import Judge
+from rank_probe.judge.verdict import DUTY, MILD
+from rankskew.accounting.windows import PlainReduction
+
+RANKS, NODES = 8, 2
+# By how long a step takes: 10,000 rank-hours of long steps, 1,000 of short ones.
+HOURS: Final = {60.0: 1250.0, 1.0: 125.0}
+SHARES: Final = {"data": 0.2, "forward": 0.3, "backward": 0.5}
+# Rank 0 judges what is new every so often.
+ROUND_SECONDS: Final = 2.0
+EXCHANGE_SHARE: Final = 0.06
+
+# Each step's own time of every rank, relative to a usual step.
+Noise = Iterator[list[float]]
+
+
+def plain(draw: random.Random, _step_seconds: float) -> Noise:
+    """Each rank by itself, 3 %."""
+    while True:
+        yield [1 + draw.gauss(0, 0.03) for _ in range(RANKS)]
+
+
+def heavy_tails(draw: random.Random, _step_seconds: float) -> Noise:
+    """Student's t with three degrees of freedom, of 3 %: some steps take twice as long."""
+    while True:
+        yield [max(0.5, 1 + 0.03 * _student(draw, 3)) for _ in range(RANKS)]
+
+
+def correlated(draw: random.Random, _step_seconds: float) -> Noise:
+    """2 % that last for ten steps or so, of each rank by itself, and 2 % of each step."""
+    last = [_remembering(draw, 0.02, 10) for _ in range(RANKS)]
+    while True:
+        yield [1 + next(each) + draw.gauss(0, 0.02) for each in last]
+
+
+def nodes_drift(draw: random.Random, step_seconds: float) -> Noise:
+    """1 % that last for half an hour, of each node, and 2 % of each step and rank."""
+    last = [_remembering(draw, 0.01, 1800 / step_seconds) for _ in range(NODES)]
+    while True:
+        now = [next(each) for each in last]
+        yield [1 + now[rank * NODES // RANKS] + draw.gauss(0, 0.02) for rank in range(RANKS)]
+
+
+def in_turn(draw: random.Random, _step_seconds: float) -> Noise:
+    """Another rank in each step takes half as long again, as with batches of different lengths."""
+    while True:
+        late = draw.randrange(RANKS)
+        yield [1 + draw.gauss(0, 0.02) + 0.5 * (rank == late) for rank in range(RANKS)]
+
+
+KINDS: Final[dict[str, Callable[[random.Random, float], Noise]]] = {
+    "plain": plain,
+    "heavy tails": heavy_tails,
+    "correlated in time": correlated,
+    "nodes that drift": nodes_drift,
+    "late in turn": in_turn,
+}
+
+
+def _student(draw: random.Random, degrees: int) -> float:
+    return draw.gauss(0, 1) / math.sqrt(draw.gammavariate(degrees / 2, 2) / degrees)
+
+
+def _remembering(draw: random.Random, deviation: float, steps: float) -> Iterator[float]:
+    """Yield an AR(1) process with this *deviation*, which forgets in so many *steps*."""
+    kept = math.exp(-1 / steps)
+    at = draw.gauss(0, deviation)
+    while True:
+        yield at
+        at = kept * at + draw.gauss(0, deviation * math.sqrt(1 - kept**2))
+
+
+def named(kind: str, step_seconds: float, hours: float, seed: int = 1) -> dict[str, Any]:
+    """Judge one job; return how many incidents it had, of ranks that cost GPUs and of mild ones."""
+    ranks = range(RANKS)
+    reduction = PlainReduction(
+        dict.fromkeys(ranks, "all"), {rank: rank * NODES // RANKS for rank in ranks}
+    )
+    judge, noise = Judge(reduction), KINDS[kind](random.Random(seed), step_seconds)
+    now, due, leaders = 0.0, 0.0, []
+    known: set[tuple[int, str]] = set()
+    found, mild = 0, 0
+    for step in range(1, round(hours * 3600 / step_seconds) + 1):
+        own = [step_seconds * each for each in next(noise)]
+        length = max(own) + EXCHANGE_SHARE * step_seconds
+        now += length
+        stages = {
+            rank: {stage: share * own[rank] for stage, share in SHARES.items()}
+            | {"sync": length - own[rank]}
+            for rank in ranks
+        }
+        leaders.append(reduction.add(step, stages, now))
+        if now < due:
+            continue
+        late = judge.judge(reduction.mark(now), leaders, step=step).late
+        leaders, due = [], now + ROUND_SECONDS
+        said = {(each.rank, "mild" if each.kind == MILD else "late") for each in late}
+        said = {each for each in said if DUTY not in each}
+        new = said - known
+        mild += sum(each[1] == "mild" for each in new)
+        found += sum(each[1] == "late" for each in new)
+        known = said
+    return {
+        "noise": kind,
+        "step, s": step_seconds,
+        "rank-hours": RANKS * hours,
+        "named": found,
+        "mild": mild,
+    }
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description="How often is a healthy rank named?")
+    parser.add_argument("--share", type=float, default=1.0, help="of the hours")
+    options = parser.parse_args()
+    rows = []
+    for step_seconds, hours in HOURS.items():
+        for kind in KINDS:
+            rows.append(named(kind, step_seconds, options.share * hours))
+            show(rows[-1:])
+    write("false_names", rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""How far ranks stray from their peers by themselves, for as long as one that stands out now.
+
+Noise is not independent from step to step: a neighbour's work, or a batch's kind, lasts for some
+seconds or minutes. The variance of single steps then says too little of a mean.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import Final, NamedTuple
+
+from rank_probe.judge.windows import Mark, Reduction
+
+# With fewer stretches of a rank, or of all its peers that are looked at, the past says nothing.
+FEWEST_OF_RANK, FEWEST = 3, 12
+# With so many, a rank's own past counts if it is wilder than that of its peers.
+OWN_COUNTS: Final = 6
+# Standard deviations that rule out chance, for noise that is not normal and a deviation from few.
+DEVIATIONS: Final = 6.0
+# Peers that are looked at.
+MOST_PEERS: Final = 16
+
+
+class Usual(NamedTuple):
+    """A rank's usual mean excess over some steps, and how far such a mean deviates; in seconds."""
+
+    excess: float
+    deviation: float
+
+
+def strays(
+    reduction: Reduction,
+    marks: Sequence[Mark],
+    rank: int,
+    begin: Mark,
+    steps: int,
+    excess: float,
+) -> bool:
+    """Whether *rank* or its peers have strayed as far as *excess* before, for as long.
+
+    *excess* is its mean over so many *steps*, in seconds; what was before *begin* is compared.
+    """
+    group = reduction.groups[rank]
+    peers = [each for each, name in reduction.groups.items() if name == group]
+    looked_at = dict.fromkeys([rank, *peers[:: len(peers) // MOST_PEERS + 1]])
+    past = usual(marks, [reduction.path(each, marks) for each in looked_at], begin, steps)
+    return past is not None and excess - past.excess < DEVIATIONS * past.deviation
+
+
+def usual(
+    marks: Sequence[Mark], paths: Sequence[Sequence[float]], begin: Mark, steps: int
+) -> Usual | None:
+    """Return the usual mean excess of a rank over so many *steps*; None if the past is too short.
+
+    *paths* are sums up to each of *marks*, the rank's first, then those of its peers. Only what was
+    before *begin* counts. The deviation is a median absolute deviation, of all of them or of the
+    rank alone, whichever is larger: no lateness of one of them, nor one for less than half of the
+    time, makes it larger. Longer stretches, which vary less, are scaled as if their parts were
+    independent.
+    """
+    found = [list(_stretches(marks, path, begin, steps)) for path in paths]
+    count = len(found[0])
+    if count < FEWEST_OF_RANK or count * len(found) < FEWEST:
+        return None
+    apart = [list(_apart(stretches, steps)) for stretches in found]
+    together = median(each for of_rank in apart for each in of_rank)
+    own = median(apart[0]) if count >= OWN_COUNTS else 0.0
+    # Each is measured from a middle that was taken from the same stretches.
+    deviation = 1.4826 * max(together, own) * math.sqrt(count / (count - 1))
+    return Usual(median(mean for mean, _ in found[0]), deviation)
+
+
+def _apart(stretches: Sequence[tuple[float, int]], steps: int) -> Iterator[float]:
+    middle = median(mean for mean, _ in stretches)
+    return (abs(mean - middle) * math.sqrt(of / steps) for mean, of in stretches)
+
+
+def _stretches(
+    marks: Sequence[Mark], path: Sequence[float], begin: Mark, steps: int
+) -> Iterator[tuple[float, int]]:
+    """Yield the mean and the steps of each stretch, latest first."""
+    end: tuple[Mark, float] | None = None
+    for mark, total in zip(reversed(marks), reversed(path), strict=True):
+        if mark.at > begin.at:
+            continue
+        if end is None:
+            end = mark, total
+        elif end[0].steps - mark.steps >= steps:
+            of = end[0].steps - mark.steps
+            yield (end[1] - total) / of, of
+            end = mark, total

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from exporter.ingest.schema import SnapshotBody, limits, parse
 from exporter.ingest.values import LARGEST_COUNT
-from rank_probe.judge.verdict import from_json
+from rank_probe.judge.verdict import Together, from_json
 from rank_probe.wire.figures import FIGURES
 from rank_probe.wire.snapshot import Snapshot
 from tests.exporter.ingest.posting import LINE, MINIMAL, STATE, body
@@ -147,7 +147,18 @@ def test_what_every_release_of_this_schema_must_take_is_taken() -> None:
 
 
 def test_verdict_is_the_judges() -> None:
-    arrived = parse(snapshot(verdict=verdict(changes=(CHANGE,))).to_json())[0].verdict
+    """Also which ranks are slower or late together, and what they have in common."""
+    changed = dataclasses.replace(
+        CHANGE,
+        slower=5,
+        slower_ranks=(0, 1),
+        slower_spans=((0, 4),),
+        peers=8,
+        in_common="rack r12",
+    )
+    together = Together("data", 3, 60.0, ((0, 1), (3, 3)), "node n1")
+    said = dataclasses.replace(VERDICT, changes=(changed,), together=(together,))
+    arrived = parse(snapshot(verdict=said.to_json()).to_json())[0].verdict
 
     assert arrived is not None
-    assert from_json(arrived) == dataclasses.replace(VERDICT, changes=(CHANGE,))
+    assert from_json(arrived) == said

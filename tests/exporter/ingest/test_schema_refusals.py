@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.ingest.schema import RESULTS, Refused, parse
+from rank_probe.judge.verdict import Change, Together
 from rank_probe.wire.snapshot import Snapshot
 from tests.exporter.ingest.posting import LINE, MINIMAL, STATE, body
 from tests.exporter.snapshots import CHANGE, DEFAULT, LATE, late, verdict
@@ -34,6 +35,16 @@ def test_missing_field_is_named(name: str) -> None:
 def lateness(**changes: Any) -> dict[str, Any]:
     """Return the field with the verdict on one late rank that has *changes*."""
     return {"verdict": verdict(late=[late(**changes)])}
+
+
+def slower(**changes: Any) -> Change:
+    """Return the default change with *changes*."""
+    return dataclasses.replace(CHANGE, **changes)
+
+
+def late_set(**changes: Any) -> Together:
+    """Return a set of late ranks with *changes*."""
+    return dataclasses.replace(Together("data", 2, 60.0, ((0, 1),), "rack r12"), **changes)
 
 
 def line(**changes: Any) -> dict[str, Any]:
@@ -135,6 +146,19 @@ NO_OBJECT = "is wrong: input should be an object"
             for changes, rest in (
                 ({"late": [LATE] * 33}, "late is wrong: list should have at most 32"),
                 ({"changes": [CHANGE] * 9}, "changes is wrong: list should have at most"),
+                ({"changes": [slower(in_common="a" * 129)]}, f"changes.0.in_common {TOO_LONG}"),
+                ({"changes": [slower(in_common="a\n")]}, f"changes.0.in_common {NOT_PRINTED}"),
+                ({"changes": [slower(slower_spans=((1,),))]}, "changes.0.slower_spans.0 is wrong"),
+                ({"changes": [slower(slower_spans=((0, 1),) * 33)]}, "changes.0.slower_spans is"),
+                ({"together": [late_set()] * 5}, "together is wrong: list should have at most 4"),
+                (
+                    {"together": [late_set(spans=((-1, 1),))]},
+                    "together.0.spans.0.0 is wrong",
+                ),
+                (
+                    {"together": [late_set(in_common="\x1b")]},
+                    "together.0.in_common has chara",
+                ),
                 ({"ranks": {f"pp{n}": 1 for n in range(65)}}, "ranks is wrong: dict"),
                 ({"ranks": {"": 1}}, f"ranks. {TOO_SHORT}"),
                 ({"reason": "rain"}, "reason is not a reason why nobody can be judged"),

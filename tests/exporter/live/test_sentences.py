@@ -16,6 +16,7 @@ from exporter.live.sentences import (
     view_late,
 )
 from exporter.ranks.jobs import NODE, AgedVerdict
+from rank_probe.judge.verdict import Together
 from rank_probe.torch_hooks.private import absent_from
 from tests.exporter.live.stepping import EVEN, Node
 from tests.exporter.snapshots import CHANGE, LATE, VERDICT, late
@@ -66,6 +67,50 @@ def test_late_ranks_are_named_with_their_cost(ranks: list[dict[str, Any]], sente
     assert late_sentence(views(*ranks), 64) == sentence
 
 
+NODE_1 = [{"rank": rank, "kind": "node"} for rank in range(8, 16)]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "together", "sentence"),
+    [
+        (
+            NODE_1,
+            Together("data", 8, 300.0, ((8, 15),), "node n1"),
+            "8 of 64 ranks (8 to 15: all of node n1, and no others) have been slow loading data "
+            "for 5 min; 8.00 of 64 GPUs wait for them.",
+        ),
+        # Nothing is known of them; another rank is late in its own way.
+        (
+            [*NODE_1, {"rank": 40, "stage": "forward", "gpus": {"forward": 9.0}}],
+            Together("data", 8, 300.0, ((8, 15),)),
+            "Rank 40 (not on this node) is slow in the forward pass and 8 of 64 ranks (8 to 15), "
+            "like most ranks of their node, have been slow loading data for 5 min; "
+            "17.00 of 64 GPUs wait for them.",
+        ),
+        # More are late than a verdict names.
+        (
+            [{"rank": rank} for rank in range(32)],
+            Together("data", 48, 60.0, ((0, 47),), "rack r1 or r2"),
+            "48 of 64 ranks (0 to 47: all of rack r1 or r2, and no others) have been slow loading "
+            "data for 60 s; 32.00 of 64 GPUs wait for them.",
+        ),
+        # Some of them cost too little to be called late, so the set is not.
+        (
+            [{"rank": 8}, {"rank": 9}],
+            Together("data", 8, 300.0, ((8, 15),), "node n1"),
+            "Ranks 8 and 9 (not on this node) are slow loading data; "
+            "2.00 of 64 GPUs wait for them.",
+        ),
+    ],
+    ids=["of a node", "of nothing known", "of two racks", "partly called late"],
+)
+def test_ranks_that_became_late_together_are_named_as_a_set(
+    ranks: list[dict[str, Any]], together: Together, sentence: str
+) -> None:
+    """With what all of them and no others have; where one of them is told, all are."""
+    assert late_sentence(views(*ranks), 64, [together]) == sentence
+
+
 def test_even_job_needs_no_names() -> None:
     """Of ranks that are a little late, the sentence gives the latest one's excess."""
     mild = views({"kind": "mild", "ratio": 0.03}, {"rank": 3, "kind": "mild", "ratio": 0.04})
@@ -92,6 +137,22 @@ def test_even_job_needs_no_names() -> None:
             {"stage": "data", "ratio": 4.0, "slower": 5, "slower_ranks": (0, 1, 2, 3, 4)},
             "5 ranks of peer group pp1 (0, 1, 2 and 2 more) became slower together: data has "
             "taken 4.00 times as long as before for 5 min.",
+        ),
+        (
+            {"slower": 5, "peers": 8, "slower_spans": ((0, 4),), "in_common": "rack r12"},
+            "5 of 8 ranks of peer group pp1 (0 to 4: all of rack r12, and no others) became slower "
+            "together: forward has taken 2.00 times as long as before for 5 min.",
+        ),
+        (
+            {"slower": 9, "peers": 12, "slower_spans": ((0, 3), (5, 5), (7, 8), (10, 11))},
+            "9 of 12 ranks of peer group pp1 (0 to 3, 5, 7, 8 and 2 more) became slower together: "
+            "forward has taken 2.00 times as long as before for 5 min.",
+        ),
+        # In more stretches than are told.
+        (
+            {"slower": 99, "peers": 199, "in_common": "driver 535.104.05"},
+            "99 of 199 ranks of peer group pp1 (all of driver 535.104.05, and no others) became "
+            "slower together: forward has taken 2.00 times as long as before for 5 min.",
         ),
         (
             {"stage": "sync", "ratio": 1.5, "step_ratio": 1.1, "gpus": 0.8},

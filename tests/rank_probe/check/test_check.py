@@ -88,7 +88,7 @@ def test_what_may_go_wrong_later_is_a_warning() -> None:
     """A newer exporter that accepts the rank does its work; with RANK_PROBE=0 no rank reports."""
     newer = judged(version="9.9.9", unknown_fields=2)
     with answering({DRY_RUN_PATH: (200, newer)}) as endpoint:
-        found = look(endpoint, RANK_PROBE="0")
+        found = look(endpoint, RANK_PROBE="0", RANK_PROBE_LABELS="rack=r12,switch")
 
     assert found.problem is None
     assert set(found.warnings) == {
@@ -96,6 +96,9 @@ def test_what_may_go_wrong_later_is_a_warning() -> None:
         "and upgrade exporters first",
         "the exporter does not know 2 fields of this probe's snapshots",
         "RANK_PROBE=0 turns the probe off here: no rank will report",
+        "RANK_PROBE_LABELS has 'switch=', which is left out: write at most 8 different labels as "
+        "name=value, with commas between; a name has up to 32 of A-Z a-z 0-9 _ . -, a value up to "
+        "96 characters",
     }
 
 

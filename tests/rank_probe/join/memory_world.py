@@ -1,7 +1,7 @@
 """A world of ranks in one thread, which join over a store in memory."""
 
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from rank_probe.join.ring import digest
 from rank_probe.join.rounds import Rounds
@@ -77,6 +77,7 @@ class World:
     """Ranks that take their rounds in turn, in one thread; each rank may have its own vector.
 
     Each had counted *steps_before* when they formed their group; where that is not said, none had.
+    *facts* are what each knows of itself.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class World:
         groups: Sequence[str],
         store: MemoryStore | None = None,
         steps_before: Sequence[int] = (),
+        facts: Sequence[Mapping[str, str]] = (),
     ) -> None:
         self.store = store or MemoryStore()
         self._steps_before = steps_before or [0] * len(groups)
@@ -96,6 +98,7 @@ class World:
                 lambda rank=rank, group=group: identity(rank, group),  # type: ignore[misc]
                 threading.Event(),
                 self._steps_before[rank],
+                facts=lambda rank=rank: facts[rank] if facts else {},  # type: ignore[misc]
             )
             for rank, group in enumerate(groups)
         ]

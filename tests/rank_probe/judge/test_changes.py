@@ -184,6 +184,30 @@ def test_hiccup_of_the_whole_job_is_no_change(seconds: float) -> None:
     assert told(judged(Job(seed=4, seconds=600, faults=faults))) == []
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seconds", [15, 25])
+def test_hiccup_of_many_ranks_is_no_change(seconds: float, seed: int) -> None:
+    """Although a lasting jump of so many is told sooner than one of all."""
+    job = Job(
+        ranks=8, seed=seed, seconds=500, faults=slower(range(6), "data", 0.5, SINCE + seconds)
+    )
+    assert told(judged(job)) == []
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("busy", [0.1, 0.5, 4.0])
+def test_many_are_told_within_a_minute_however_long_a_step_is(busy: float, seed: int) -> None:
+    """A tenth of a step is enough, and what it costs is known at once."""
+    since = SINCE + 240 * busy
+    faults = tuple(Fault(rank, "data", 0.15, 1, since) for rank in range(6))
+    job = Job(ranks=8, seed=seed, seconds=since + 65, busy_seconds=busy, faults=faults)
+    said = told(judged(job))
+
+    assert since < said[0][0] <= since + 60
+    assert {change.slower_ranks for _, change in said} == {tuple(range(6))}
+    assert all(change.step_ratio == pytest.approx(1.14, abs=0.06) for _, change in said)
+
+
 @pytest.mark.parametrize(("every", "seconds"), [(300, 60.0), (10, 1.5)])
 def test_evaluation_is_no_change(every: int, seconds: float) -> None:
     """All ranks evaluate now and then from some moment on, for a minute or for a few steps."""

@@ -1,6 +1,7 @@
 """What sets many late ranks apart from the others is found, and nothing that does not."""
 
 import json
+from collections.abc import Mapping
 
 import pytest
 
@@ -11,13 +12,15 @@ from tests.exporter.snapshots import late
 from tests.rank_probe.judged import judged
 
 
-def facts(ranks: int, per_node: int = 4, **labels: list[str]) -> dict[int, dict[str, str]]:
+def facts(
+    ranks: int, labels: Mapping[str, list[str]] | None = None, per_node: int = 4
+) -> dict[int, dict[str, str]]:
     """Return the facts of *ranks* with the same GPU and so many a node; *labels* are by node."""
     return {
         rank: {
             "node": f"n{rank // per_node}",
             "GPU model": "H100",
-            **{name: values[rank // per_node] for name, values in labels.items()},
+            **{name: values[rank // per_node] for name, values in (labels or {}).items()},
         }
         for rank in range(ranks)
     }
@@ -49,7 +52,7 @@ RACKS = {"rack": ["r1", "r1", "r2", "r2"]}
 def test_what_all_of_them_have_and_no_other_is_told(
     those: range, labels: dict[str, list[str]], shared: str
 ) -> None:
-    known = facts(16, **labels)
+    known = facts(16, labels)
     others = set(range(16)) - set(those)
 
     assert in_common(those, others, known) == shared
@@ -128,35 +131,40 @@ def test_onsets_are_compared_as_precisely_as_they_are_known(seconds: float) -> N
     assert list(together(far, range(4), {})) == []
 
 
+SINCE = 300.0
+
+
 @pytest.mark.parametrize(
-    ("those", "shared"),
+    ("ranks", "those", "shared"),
     [
-        (range(4), ""),
-        (range(12), "rack r1 or r2"),
-        (range(4, 8), "node n1"),
-        (range(4, 12), "node n1 or n2"),
-        (range(8), "rack r1"),
+        (8, range(4), ""),
+        (8, range(2, 8), ""),
+        (9, range(5), ""),
+        (16, range(12), "rack r1 or r2"),
+        (16, range(4, 8), "node n1"),
+        (16, range(4, 12), "node n1 or n2"),
+        (16, range(8), "rack r1"),
     ],
-    ids=["half of eight", "three quarters", "one node of four", "two nodes", "one rack"],
+    ids=["half", "three quarters", "five of nine", "two racks", "a node", "two nodes", "a rack"],
 )
 @pytest.mark.parametrize("seed", range(2))
-def test_set_is_named_exactly_within_a_minute(those: range, shared: str, seed: int) -> None:
+def test_set_is_named_exactly_within_a_minute(
+    ranks: int, those: range, shared: str, seed: int
+) -> None:
     """With what only its ranks have in common, in the verdict as it travels."""
-    since = 300.0
-    ranks = 8 if those == range(4) else 16
-    faults = tuple(Fault(rank, "data", 0.3, 1, since) for rank in those)
-    known = facts(ranks, per_node=8) if ranks == 8 else facts(ranks, rack=["r1", "r1", "r2", "r3"])
-    job = Job(ranks=ranks, seed=seed, seconds=since + 75, ranks_per_node=8 // (ranks // 8))
-    found = judged(Job(**{**vars(job), "faults": faults}), 2.0, known)
-
+    faults = tuple(Fault(rank, "data", 0.3, 1, SINCE) for rank in those)
+    job = Job(ranks=ranks, seed=seed, seconds=SINCE + 75, faults=faults, ranks_per_node=4)
+    racks = {} if ranks < 16 else {"rack": ["r1", "r1", "r2", "r3"]}
+    found = judged(job, 2.0, facts(ranks, racks, per_node=4 if racks else 100))
     sets = []
     for at, verdict in found.verdicts:
         said = from_json(json.loads(json.dumps(verdict.to_json())))
         told = [(each.ranks, each.spans, each.in_common) for each in said.together]
         told += [(each.slower, each.slower_spans, each.in_common) for each in said.changes]
-        if at <= since:
+        if at <= SINCE:
             assert told == []
-        if at > since + 60:
+        if at > SINCE + 60:
             sets.append(told)
+
     assert len(sets) > 3
     assert all(told == [(len(those), spans_of(those), shared)] for told in sets)

@@ -138,6 +138,18 @@ def test_job_that_became_slower_is_told() -> None:
     assert [(each.what, each.sentence) for each in said.findings] == [("slower", sentence)]
 
 
+def test_ranks_that_became_slower_are_told_with_what_they_have_in_common() -> None:
+    """What another release says otherwise is left out."""
+    change = {"peer_group": "all", "stage": "data", "ratio": 1.4, "since_seconds": 720.0}
+    many = {"slower": 5, "peers": 8, "slower_spans": [[0, 4], [7], "8"], "in_common": "rack r12"}
+    said = ask(live(job("llama", changes=[change | many])))
+
+    assert said.findings[0].sentence == (
+        "5 of 8 ranks of peer group all (0 to 4: all of rack r12, and no others) became slower "
+        "together: data has taken 1.40 times as long as before for 12 min."
+    )
+
+
 def test_exporter_that_does_not_answer_is_told() -> None:
     """What the others say is reported all the same; with none there is no report."""
     with exporter_of(live()) as dead:

@@ -80,7 +80,7 @@ def test_verdict_is_exposed_once_a_job() -> None:
 
 @pytest.mark.parametrize(
     ("groups", "scope", "shared"),
-    [({"pp1": 4}, "all", ""), ({"all": 2, "pp1": 2}, "pp1", "rack r12")],
+    [({"pp1": 4}, "all", ""), ({"all": 2, "pp1": 2}, "pp1", 'rack "r\\12"')],
 )
 def test_change_of_the_job_is_exposed_while_it_lasts(
     groups: dict[str, int], scope: str, shared: str
@@ -96,7 +96,8 @@ def test_change_of_the_job_is_exposed_while_it_lasts(
         node.push(0, verdict=told, verdict_age_seconds=2.0)
         return shown(collector, "rankskew_job_change")
 
-    labels = f'{{job_id="llama",scope="{scope}",stage="forward",in_common="{shared}"}}'
+    escaped = shared.replace("\\", "\\\\").replace('"', '\\"')
+    labels = f'{{in_common="{escaped}",job_id="llama",scope="{scope}",stage="forward"}}'
     for later in (0.0, 10.5):
         wall.seconds = began + 302.0 + later
         since = 300.0 + round(later)

@@ -30,6 +30,15 @@ class CauseView:
     others: list[Guess]
 
 
+@dataclass(frozen=True, slots=True)
+class LineView:
+    """A line of a late rank's code, and its *share* of the samples of the rank in *stage*."""
+
+    stage: str
+    place: str
+    share: float
+
+
 def view_cause(cause: Cause) -> CauseView:
     """Describe *cause*."""
     return CauseView(

@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import Final
 
 from exporter.events.last import last_event
+from exporter.live.causes import LineView
 from exporter.live.window import Column
 from exporter.processes.process import Process
 from exporter.processes.rank_gpus import RankOnGpu
@@ -16,15 +17,6 @@ from exporter.ranks.store import HeldRank
 # How torch names a dump, but for the rank at its end; the second name is older.
 DUMP_FILES: Final = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 SIMPLE_PATH: Final = re.compile(r"/[A-Za-z0-9._/+@%-]*")
-
-
-@dataclass(frozen=True, slots=True)
-class LineView:
-    """A line of a late rank's code, and its *share* of the samples of the rank in *stage*."""
-
-    stage: str
-    place: str
-    share: float
 
 
 @dataclass(frozen=True, slots=True)

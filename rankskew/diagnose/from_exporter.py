@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from exporter.live import states
-from exporter.live.ranks import LineView
+from exporter.live.causes import LineView
 from exporter.live.sentences import change_sentence
 from rankskew.client.access import ANYONE, Access
 from rankskew.client.fetch import Trouble

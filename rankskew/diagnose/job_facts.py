@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from exporter.live.ranks import LineView
+from exporter.live.causes import LineView
 from exporter.vocabulary.thresholds import defaults
 from rankskew.diagnose.loss import ByRank
 from rankskew.diagnose.model import Place

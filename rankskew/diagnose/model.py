@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from exporter.live.ranks import LineView
+from exporter.live.causes import LineView
 from exporter.live.states import HEALTHY
 
 # What the whole report comes to, and the exit status of each.

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from exporter.live.ranks import LineView
+from exporter.live.causes import LineView
 from exporter.live.states import RANKS_MISSING
 from exporter.vocabulary.words import reasons_in_order
 from rankskew.client.fields import label, whole

@@ -6,12 +6,12 @@ from typing import Any
 
 from exporter.causes.model import Cause, Guess
 from exporter.live import states
-from exporter.live.causes import view_cause
+from exporter.live.causes import LineView, view_cause
 from exporter.live.first_actions import RESTART
 from exporter.live.gpus import GpuView, RankOf, view_gpus
 from exporter.live.jobs import JobView
 from exporter.live.page import AS_JSON, LiveSummary
-from exporter.live.ranks import LineView, RankView, view_rank
+from exporter.live.ranks import RankView, view_rank
 from exporter.live.sentences import view_late
 from exporter.live.summary import JobVerdict
 from exporter.ranks.store import HeldRank

@@ -2,7 +2,7 @@
 
 import re
 
-from exporter.live.ranks import LineView
+from exporter.live.causes import LineView
 from rankskew.diagnose.formats import COLUMNS, as_markdown, as_text
 from rankskew.diagnose.loss import loss
 from rankskew.diagnose.model import CANNOT_TELL, Event, Finding, Place, Report, Step

@@ -1,5 +1,8 @@
 """The probe joins each process group from the first step on that its ranks take together."""
 
+import os
+from collections.abc import Mapping
+
 import pytest
 
 from rank_probe.join.join import GroupToJoin, Join
@@ -26,6 +29,7 @@ class Torch:
     def __init__(self) -> None:
         self.group: tuple[int, int] | None = None
         self.begun: list[tuple[PlaceInJob, int]] = []
+        self.facts: Mapping[str, str] = {}
 
     def form(self, probe: Probe, rank: int, ranks: int) -> None:
         self.group = (rank, ranks)
@@ -37,6 +41,7 @@ class Torch:
 
     def begin(self, _: Join, group: GroupToJoin) -> None:
         self.begun.append((group.place, group.steps_before))
+        self.facts = group.facts()
 
 
 @pytest.fixture
@@ -95,6 +100,7 @@ def test_first_group_is_joined_after_the_first_step(torch_says: Torch) -> None:
     assert torch_says.begun == []
     step(probe, *GIVEN)
     assert torch_says.begun == [(PlaceInJob(2, 4), 0)]
+    assert torch_says.facts["node"] == os.uname().nodename
 
     alone = probe_of_rank_2()
     torch_says.group = None

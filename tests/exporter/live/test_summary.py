@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from rank_probe.judge.verdict import Together
 from tests.exporter.live.node_data import CAUSE, HOT
 from tests.exporter.live.stepping import EVEN, Node, served
 from tests.exporter.snapshots import CHANGE, late, verdict
@@ -136,6 +137,19 @@ def test_change_of_a_group_is_told() -> None:
         "Forward of peer group pp1 has taken 2.00 times as long as before for 5 min."
     ]
     assert said["changes"] == [asdict(CHANGE) | {"slower_ranks": [], "slower_spans": []}]
+
+
+def test_set_of_late_ranks_is_told() -> None:
+    """With what only they have in common; the figures are next to it."""
+    many = (late(rank=1), late(rank=2))
+    together = Together("data", 2, 300.0, ((1, 2),), "rack r12")
+    said = Node().judged(verdict(late=many, together=(together,)))
+
+    assert said["sentence"] == (
+        "2 of 4 ranks (1 and 2: all of rack r12, and no others) have been slow loading data for "
+        "5 min; 2.00 of 4 GPUs wait for them."
+    )
+    assert said["together"] == [asdict(together) | {"spans": [[1, 2]]}]
 
 
 @pytest.mark.parametrize(

@@ -139,20 +139,20 @@ SINCE = 300.0
     [
         (8, range(4), ""),
         (8, range(2, 8), ""),
-        (9, range(5), ""),
+        (12, range(5, 12), ""),
         (16, range(12), "rack r1 or r2"),
         (16, range(4, 8), "node n1"),
         (16, range(4, 12), "node n1 or n2"),
         (16, range(8), "rack r1"),
     ],
-    ids=["half", "three quarters", "five of nine", "two racks", "a node", "two nodes", "a rack"],
+    ids=["half", "three quarters", "seven of twelve", "two racks", "a node", "two nodes", "a rack"],
 )
 @pytest.mark.parametrize("seed", range(2))
 def test_set_is_named_exactly_within_a_minute(
     ranks: int, those: range, shared: str, seed: int
 ) -> None:
     """With what only its ranks have in common, in the verdict as it travels."""
-    faults = tuple(Fault(rank, "data", 0.3, 1, SINCE) for rank in those)
+    faults = tuple(Fault(rank, "forward", 0.3, 1, SINCE) for rank in those)
     job = Job(ranks=ranks, seed=seed, seconds=SINCE + 75, faults=faults, ranks_per_node=4)
     racks = {} if ranks < 16 else {"rack": ["r1", "r1", "r2", "r3"]}
     found = judged(job, 2.0, facts(ranks, racks, per_node=4 if racks else 100))

@@ -10,10 +10,19 @@ from fleet_simulator.training import (
     COMMUNICATION_SECONDS,
     PEER_GROUP,
     RUN_SECONDS,
+    STAGE_SHARES,
     Phase,
     Training,
 )
-from rank_probe.judge.verdict import MOST_LATE, NO_SYNC, NODE, PERSISTENT, Late, Verdict
+from rank_probe.judge.verdict import (
+    MOST_LATE,
+    NO_SYNC,
+    NODE,
+    PERSISTENT,
+    Change,
+    Late,
+    Verdict,
+)
 
 # How often rank 0 judges, and how much its figures, means of the last minute, vary between rounds.
 ROUND_SECONDS: Final = 5.0
@@ -82,12 +91,32 @@ class Judged:
             },
             rotating=rotating,
             late=tuple(late[:MOST_LATE]),
+            changes=_changes(phase, sum(ranks.values()), at),
         )
 
 
 def _unseen(phase: Phase) -> int:
     nodes = {fault.node for fault in phase.faults if fault.kind.silence is Silence.UNSEEN}
     return len(nodes) * phase.plan.gpus
+
+
+def _changes(phase: Phase, ranks: int, at: float) -> tuple[Change, ...]:
+    """Return that the job became slower; the real judge needs a minute or two to be sure of it."""
+    slower = [fault for fault in phase.faults if fault.kind.slows_all]
+    if not slower:
+        return ()
+    stage = max(phase.of_all, key=lambda stage: phase.of_all[stage])
+    before = phase.step_seconds - sum(phase.of_all.values())
+    return (
+        Change(
+            peer_group=PEER_GROUP,
+            stage=stage,
+            ratio=1 + phase.of_all[stage] / (BUSY_SECONDS * STAGE_SHARES[stage]),
+            since_seconds=at - max(min(each.begins_seconds for each in slower), -RUN_SECONDS),
+            step_ratio=phase.step_seconds / before,
+            gpus=ranks * (1 - before / phase.step_seconds),
+        ),
+    )
 
 
 def _late(phase: Phase, rank: int, at: float) -> Late:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from exporter.live import states
-from exporter.live.sentences import LineView, change_sentence
+from exporter.live.sentences import LineView
 from rankskew.client.access import ANYONE, Access
 from rankskew.client.fetch import Trouble
 from rankskew.client.fields import mapping, number, objects, text, whole
@@ -13,6 +13,7 @@ from rankskew.diagnose.job_facts import JobFacts
 from rankskew.diagnose.late import late_events
 from rankskew.diagnose.model import CannotTell, Finding, Place, Report
 from rankskew.diagnose.report import all_findings, report
+from rankskew.diagnose.slower import slower
 from rankskew.top.from_exporter import JobOnNode, ask_all, merged, read_document
 from rankskew.top.model import NO_RANK, JobStatus, no_such_job, several_jobs
 
@@ -43,7 +44,7 @@ def read_exporters(urls: Sequence[str], job_id: str | None, access: Access = ANY
     facts = _job_facts(job, [each.document for each in found])
     findings, more = all_findings(facts)
     findings += _lost_gpus(facts, [each.document for each in found])
-    findings += [Finding("slower", change_sentence(change)) for change in job.changes]
+    findings += [slower(change) for change in job.changes]
     at = max((each.at for answer in found for each in answer.seen), default=None)
     told = report(facts, ", ".join(urls), at, findings, more, late_events(job))
     history = (NO_HISTORY,) if findings else ()

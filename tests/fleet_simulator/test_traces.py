@@ -128,6 +128,19 @@ def test_slow_file_system_is_the_one_that_is_shown(tmp_path: Path, fstype: str) 
     assert odd > usual + 750
 
 
+def test_slow_file_server_is_so_on_every_node(tmp_path: Path) -> None:
+    """What slows the whole job down shows on all of its nodes."""
+    simulated = fleet(tmp_path, "filer")
+    for name in ("sim-00", NODE):
+        ((labels, seconds),) = samples(simulated, name)[
+            "rankskew_node_mount_operation_seconds_total"
+        ]
+        assert labels["fstype"] == "nfs"
+        assert seconds > 750
+        (change,) = live(simulated, name)["jobs"][0]["verdict"]["changes"]
+        assert (change["stage"], change["slower"]) == ("data", 0)
+
+
 def test_ranks_that_were_never_seen_are_absent_from_the_verdict() -> None:
     """The judge has compared the others, and says how many it misses."""
     said = Judged(training("missing:node=1")).at(0.0)
@@ -151,6 +164,7 @@ def live(simulated: Fleet, node: str = NODE) -> dict[str, Any]:
         ("thermal", "straggler"),
         ("node", "slow_node"),
         ("rotating", "rotating"),
+        ("filer", "healthy"),
         ("hang", "hung"),
         ("frozen", "hung"),
         ("lost", "hung"),

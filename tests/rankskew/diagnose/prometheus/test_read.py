@@ -241,6 +241,36 @@ def test_job_that_became_slower_as_a_whole() -> None:
     assert said.events[-1].sentence == "The job started, or restarted."
 
 
+def changed(scope: str, **figures: float) -> list[Series]:
+    """Return what exporters repeat of the judge, as the query tells the figures apart."""
+    return [
+        series(f"rankskew_job_change_{figure}", value, figure=figure, scope=scope, stage="data")
+        for figure, value in figures.items()
+    ]
+
+
+def test_change_that_the_judge_tells_is_the_finding() -> None:
+    """It knows stage and onset, so nothing is concluded from the steps; the alert says no more."""
+    figures = {"ratio": 2.5, "gpus": 0.8, "since_timestamp_seconds": NOW - 720.0}
+    ranks = series("job:rankskew_ranks:sum", 8.0)
+    began = series("ALERTS_FOR_STATE", NOW - 700, alertname="RankskewJobSlower")
+    drops = series("ALERTS_FOR_STATE", NOW - 900, alertname="RankskewNetworkErrors")
+    told = [*fake.job(), ranks, began, drops]
+    (slower,) = ask([*told, *changed("all", **figures)], over_time=SLOWER).findings
+    (of_some,) = ask([*told, *changed("set", **figures)]).findings
+
+    assert slower.sentence == (
+        "Data of peer group all has taken 2.50 times as long as before for 12 min; steps take "
+        "1.11 times as long: 0.80 GPUs lost."
+    )
+    assert (slower.what, slower.stage, slower.since_seconds) == ("slower", "data", 720.0)
+    assert slower.facts == ("At about that time: RankskewNetworkErrors began.",)
+    assert of_some.sentence == (
+        "Many ranks of the job became slower together: data has taken 2.50 times as long for "
+        "12 min."
+    )
+
+
 def test_late_rank_explains_a_slower_job() -> None:
     """Then the rank is the finding, and the rise an event; too few points have no level."""
     samples = [*straggler(), series("job:rankskew_slowdown:max", 1.4)]

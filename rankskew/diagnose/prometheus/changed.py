@@ -1,7 +1,7 @@
 """What changed: when the job as a whole became slower, and what began at about that time."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Final
 
@@ -10,7 +10,7 @@ from rank_probe.judge.verdict import Change
 from rankskew.diagnose.late import late_events
 from rankskew.diagnose.model import Event, Finding
 from rankskew.diagnose.prometheus.moment import Moment
-from rankskew.diagnose.slower import slower
+from rankskew.diagnose.slower import WhyOnNode, slower
 
 # The judge's words on the job, from whichever exporter; a scope of SET are some ranks of a group.
 CHANGES: Final = (
@@ -44,12 +44,21 @@ def whole_job(moment: Moment) -> tuple[list[Finding], list[Event]]:
     now = moment.prometheus.now
     events = [*late_events(moment.job), *_alerts(moment), *_started(moment)]
 
+    changes = _judged(moment)
+    why = _why(moment) if changes else {}
+
     def near(since: float) -> list[str]:
         those = [each for each in events if abs(each.since_seconds - since) <= NEAR_SECONDS]
         return [f"At about that time: {each.sentence}" for each in those if each.sentence != SELF]
 
     judged = [
-        slower(change, sentence, near(change.since_seconds)) for change, sentence in _judged(moment)
+        slower(
+            change,
+            sentence,
+            why.get((change.peer_group, change.stage), ()),
+            near(change.since_seconds),
+        )
+        for change, sentence in changes
     ]
     rise = _rise(moment, now)
     if rise is None:
@@ -89,6 +98,16 @@ def _judged(moment: Moment) -> list[tuple[Change, str]]:
         of_some = f"Many ranks of the job became slower together: {stage} has taken {longer}."
         changes.append((change, of_some if scope == SET else ""))
     return changes
+
+
+def _why(moment: Moment) -> Mapping[tuple[str, str], list[WhyOnNode]]:
+    """Return the causes that exporters tell, by scope and stage of the change."""
+    found: dict[tuple[str, str], list[WhyOnNode]] = defaultdict(list)
+    for each in moment.prometheus.query(f"rankskew_job_change_cause_info{{{moment.where}}}"):
+        node = moment.place(each["instance"]).node or each["instance"]
+        why = WhyOnNode(node, (each["cause"], each["detail"]), each["sentence"])
+        found[each["scope"], each["stage"]].append(why)
+    return found
 
 
 def _rise(moment: Moment, now: float) -> tuple[float, float, float] | None:

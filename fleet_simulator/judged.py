@@ -91,32 +91,33 @@ class Judged:
             },
             rotating=rotating,
             late=tuple(late[:MOST_LATE]),
-            changes=_changes(phase, sum(ranks.values()), at),
+            changes=self._changes(phase, sum(ranks.values()), at),
+        )
+
+    def _changes(self, phase: Phase, ranks: int, at: float) -> tuple[Change, ...]:
+        """Return that the job became slower; the real judge needs a minute or two to be sure."""
+        slower = [fault for fault in phase.faults if fault.kind.slows_all]
+        if not slower:
+            return ()
+        stage = max(phase.of_all, key=lambda stage: phase.of_all[stage])
+        onset = max(min(each.begins_seconds for each in slower), -RUN_SECONDS)
+        # Of whole steps, whatever makes them longer since then.
+        longer = phase.step_seconds / self._training.phase(onset - 1).step_seconds
+        return (
+            Change(
+                peer_group=PEER_GROUP,
+                stage=stage,
+                ratio=1 + phase.of_all[stage] / (BUSY_SECONDS * STAGE_SHARES[stage]),
+                since_seconds=at - onset,
+                step_ratio=longer,
+                gpus=ranks * (1 - 1 / longer),
+            ),
         )
 
 
 def _unseen(phase: Phase) -> int:
     nodes = {fault.node for fault in phase.faults if fault.kind.silence is Silence.UNSEEN}
     return len(nodes) * phase.plan.gpus
-
-
-def _changes(phase: Phase, ranks: int, at: float) -> tuple[Change, ...]:
-    """Return that the job became slower; the real judge needs a minute or two to be sure of it."""
-    slower = [fault for fault in phase.faults if fault.kind.slows_all]
-    if not slower:
-        return ()
-    stage = max(phase.of_all, key=lambda stage: phase.of_all[stage])
-    before = phase.step_seconds - sum(phase.of_all.values())
-    return (
-        Change(
-            peer_group=PEER_GROUP,
-            stage=stage,
-            ratio=1 + phase.of_all[stage] / (BUSY_SECONDS * STAGE_SHARES[stage]),
-            since_seconds=at - max(min(each.begins_seconds for each in slower), -RUN_SECONDS),
-            step_ratio=phase.step_seconds / before,
-            gpus=ranks * (1 - before / phase.step_seconds),
-        ),
-    )
 
 
 def _late(phase: Phase, rank: int, at: float) -> Late:

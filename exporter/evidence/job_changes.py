@@ -50,8 +50,10 @@ def _changes(job: NodeJob) -> Iterator[tuple[Change, float]]:
     Of a set of ranks, others on the same node may not be slower.
     """
     aged = job.verdict()
-    for change in () if aged is None else aged.verdict.changes:
-        if aged is not None and not change.slower:
+    if aged is None:
+        return
+    for change in aged.verdict.changes:
+        if not change.slower:
             yield change, job.now - aged.age_seconds - change.since_seconds
 
 

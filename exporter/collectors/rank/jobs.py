@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 from prometheus_client.metrics_core import Metric
 
 from exporter.causes.model import Cause
+from exporter.collectors.rank.late_causes import shortened
 from exporter.collectors.rank.late_ranks import SAME_ONSET_SECONDS
 from exporter.collectors.table import Row, families, in_order
 from exporter.ranks.jobs import JOIN, AgedVerdict, NodeJob
@@ -168,7 +169,7 @@ CHANGES: Final[tuple[Row[ChangedJob], ...]] = (
         "by the node's own past; always 1, absent if nothing that was measured accounts for half "
         "of it (exporter, from all that it reads).",
         lambda job: {
-            (*key, cause.cause, cause.detail, cause.sentence): 1.0
+            (*key, cause.cause, cause.detail, shortened(cause.sentence)): 1.0
             for key, cause in job.causes.items()
         },
         (*CHANGED, "cause", "detail", "sentence"),

@@ -1,5 +1,7 @@
 """Losses are split into parts that add up to what was counted."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,9 +17,11 @@ from rankskew.report.losses import (
     gauged,
     integral,
     slowdowns,
+    slower_gpus,
     together,
     worth,
 )
+from tests.alerts.promtool import answers
 
 SECONDS = st.floats(0, 1e7)
 WHERE = st.tuples(st.sampled_from("012"), st.sampled_from(["data", "forward"]))
@@ -82,6 +86,21 @@ def test_job_is_slower_from_the_onset_on() -> None:
     assert (found.begin, found.end, found.ratio, found.gpu_seconds) == (30, 120, 2.0, 15 * 6)
     assert (late.begin, late.gpu_seconds) == (45, 15 * 5)
     assert [(each.begin, each.end) for each in two] == [(60, 90), (105, 120)]
+
+
+def test_what_late_ranks_cost_since_is_no_cost_of_the_change(tmp_path: Path) -> None:
+    """What they cost before is in the pace before; a job that hangs has neither."""
+    change = 'rankskew_job_change_gpus{job_id="j",scope="all",stage="data",instance="%s"}'
+    late = 'job_kind:rankskew_gpus_lost:sum{job_id="j",kind="persistent"}'
+    series = [
+        *({"series": change % node, "values": "_x9 0.75x20 2.25x20"} for node in "nm"),
+        {"series": late, "values": "0.25x29 1.75x9 stale _x40"},
+    ]
+    asked = [(slower_gpus('job_id="j"'), 15.0 * at) for at in (5, 15, 35, 45)]
+    found = answers(tmp_path, series, asked, rules=(), groups=())
+    labels = {"job_id": "j", "scope": "all", "stage": "data"}
+
+    assert [found[each] for each in asked] == [[], [(labels, 0.75)], [(labels, 0.75)], []]
 
 
 def test_changes_at_the_same_time_cost_what_the_larger_one_does() -> None:

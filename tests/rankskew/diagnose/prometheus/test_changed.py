@@ -1,5 +1,9 @@
 """A whole job that became slower: as its judge tells it, or as the length of its steps shows."""
 
+from pathlib import Path
+
+from rankskew.diagnose.prometheus.changed import CHANGES
+from tests.alerts.promtool import answers
 from tests.rankskew.diagnose.prometheus.jobs import alert, ask, straggler
 from tests.rankskew.top import fake_prometheus as fake
 from tests.rankskew.top.fake_prometheus import NOW, Series, series
@@ -27,6 +31,24 @@ def changed(scope: str, **figures: float) -> list[Series]:
         series(f"rankskew_job_change_{figure}", value, figure=figure, scope=scope, stage="data")
         for figure, value in figures.items()
     ]
+
+
+def test_changes_are_asked_for_once_for_all_nodes(tmp_path: Path) -> None:
+    """Each node repeats the judge; the figures are told apart by their names."""
+    series = [
+        {"series": f'{name}{{job_id="j",scope="all",stage="data",instance="{node}"}}', "values": v}
+        for node in "nm"
+        for name, v in (("rankskew_job_change_gpus", "2x9"), ("rankskew_job_change_ratio", "4x9"))
+    ]
+    series.append({"series": 'rankskew_job_change_gpus{job_id="k",scope="all"}', "values": "9x9"})
+    query = CHANGES.format(where='job_id="j"')
+    found = answers(tmp_path, series, [(query, 60.0)], rules=(), groups=())[query, 60.0]
+
+    assert sorted((labels["figure"], value) for labels, value in found) == [
+        ("gpus", 2),
+        ("ratio", 4),
+    ]
+    assert {(labels["scope"], labels["stage"]) for labels, _ in found} == {("all", "data")}
 
 
 def why(instance: str, cause: str, sentence: str) -> Series:

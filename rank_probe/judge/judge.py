@@ -13,6 +13,7 @@ from typing import Final
 
 from rank_probe.judge.changes import Changes
 from rank_probe.judge.incidents import Incidents
+from rank_probe.judge.own_past import Lasted, OwnPast
 from rank_probe.judge.pauses import Paused, Pauses
 from rank_probe.judge.verdict import (
     DUTY,
@@ -21,6 +22,7 @@ from rank_probe.judge.verdict import (
     NO_PEERS,
     NO_SYNC,
     PAUSES,
+    UNSYNCED,
     WARMING_UP,
     Late,
     Verdict,
@@ -59,6 +61,7 @@ class Judge:
         self._incidents = Incidents(reduction, self._history)
         self._pauses = Pauses()
         self._changes = Changes(reduction, self._history)
+        self._own_past = OwnPast(reduction, self._history)
         self._told: frozenset[int] = frozenset()
         self._next_looks = dict.fromkeys(HORIZONS, -math.inf)
 
@@ -93,6 +96,8 @@ class Judge:
             steady = self._incidents.ranks
             paused = self._pauses.named(leaders, windows[0], mark.at, steady)
             late += [self._late(each, mark, step) for each in paused]
+        elif reason == NO_SYNC:
+            late += self._own_past.named(mark)
         late.sort(key=self._urgency)
         self._told = frozenset(each.rank for each in late[:MOST_LATE])
         return self._verdict(
@@ -108,6 +113,11 @@ class Judge:
             ),
             mark,
         )
+
+    @property
+    def ended(self) -> Sequence[Lasted]:
+        """Return the ranks that were slower than before for a while, where no wait is measured."""
+        return self._own_past.ended
 
     def _windows(self, end: Mark) -> Iterator[Window]:
         """Yield the windows that end now, shortest first, each once."""
@@ -133,7 +143,8 @@ class Judge:
     def _urgency(self, late: Late) -> tuple[float, float, int]:
         """Put the costliest first; ranks in the last verdict get extra weight."""
         named = STAYS_NAMED if late.rank in self._told else 1.0
-        return -late.gpus_lost * named, -late.ratio, late.rank
+        lasting = late.ratio * (late.since_seconds if late.kind == UNSYNCED else 1.0)
+        return -late.gpus_lost * named, -lasting, late.rank
 
     def _late(self, found: Paused, end: Mark, step: int) -> Late:
         return Late(

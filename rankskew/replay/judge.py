@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Final
 
 from rank_probe.judge.judge import WARMUP_STEPS, Judge
+from rank_probe.judge.own_past import Lasted
 from rank_probe.judge.verdict import Verdict
 from rank_probe.judge.windows import Leader
 from rankskew.accounting.windows import PlainReduction
@@ -28,11 +29,13 @@ class JudgedStretch:
     """A stretch and the verdicts on it, each with its time, in scaled seconds of the run.
 
     *warm* is when the judge started; whatever is late then counts as late since the stretch began.
+    *ended* are the ranks that were slower than before for a while, where no wait was measured.
     """
 
     stretch: TraceStretch
     verdicts: list[tuple[float, Verdict]] = field(default_factory=list)
     warm: float = 0.0
+    ended: Sequence[Lasted] = ()
 
 
 def judge(
@@ -76,6 +79,7 @@ def _judge(run: Run, line: TraceTimeline, found: JudgedStretch) -> Iterator[int]
             found.verdicts.append((at, judge.judge(reduction.mark(at), leaders, step=number)))
             leaders, due = [], at + every
             yield done
+    found.ended = judge.ended
 
 
 def _stride(steps: Sequence[int]) -> int:

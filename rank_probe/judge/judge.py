@@ -87,7 +87,7 @@ class Judge:
             ranks = dict(Counter(self._reduction.groups.values()))
             return Verdict(step, ranks, absent, WARMING_UP)
         windows = list(self._windows(mark))
-        reason = _reason(windows[0])
+        reason = why_not(windows[0])
         late: list[Late] = []
         if reason in (None, NO_SYNC):
             pausing = self._pauses.ranks
@@ -238,8 +238,8 @@ def _take(rotating: dict[str, float], late: Late, seconds: float) -> None:
         seconds -= taken
 
 
-def _reason(window: Window) -> str | None:
-    """Return the reason why the job cannot be judged."""
+def why_not(window: Window) -> str | None:
+    """Return the reason why the job cannot be judged, given a window of its steps."""
     if all(group.ranks == 1 for group in window.groups):
         return NO_PEERS
     if any(group.baseline <= 0 for group in window.groups):

@@ -36,8 +36,8 @@ LEAST_LONG_RISES: Final = {8: 0.06, 16: 0.05, 32: 0.04}
 MOST_SAMPLES: Final = 256
 # Who was always this far from its peers, and as far in spreads, is told for that.
 FAR_APART, APART_SPREADS = 0.25, 5.0
-# The share of a stretch that shows that a rank is back.
-OVER_SHARE: Final = 0.75
+# The share of a stretch that shows that a rank is back; and of all the samples in which it was not.
+OVER_SHARE, LASTING_SHARE = 0.75, 0.125
 # A gap shorter than this share of what came before belongs to it.
 GAP_SHARE: Final = 0.25
 
@@ -146,9 +146,9 @@ class PeerPasts:
         self._apart: list[float] = []
         self._learned: list[Sample] = []
         self._samples: deque[Sample] = deque(maxlen=MOST_SAMPLES)
+        self._levels: list[float] = []
         self._long: deque[Sample] = deque(maxlen=MOST_SAMPLES)
         self._unmerged: list[Sample] = []
-        self._levels: list[float] = []
 
     def add(self, begin: Mark, end: Mark, own: Mapping[int, float]) -> None:
         """Add the steps between *begin* and *end*, in which the ranks needed *own* seconds each."""
@@ -158,7 +158,7 @@ class PeerPasts:
         sample = Sample(begin.at, end.at, begin.steps, times)
         if self._apart:
             self._take(sample)
-            self._find(self._samples, LEAST_RISES)
+            self._find(self._samples, self._levels, LEAST_RISES)
             self._forget()
             return
         self._learned.append(sample)
@@ -191,12 +191,14 @@ class PeerPasts:
             self._long.append(merged)
             self._unmerged.clear()
             self._levels = medians(self._samples)
-            self._find(self._long, LEAST_LONG_RISES)
+            self._find(self._long, medians(self._long), LEAST_LONG_RISES)
 
     # ---- Since when ----------------------------------------------------------------------------
 
-    def _find(self, samples: Sequence[Sample], least: Mapping[int, float]) -> None:
-        """Name the ranks that the last of *samples* show to be slower than before."""
+    def _find(
+        self, samples: Sequence[Sample], levels: Sequence[float], least: Mapping[int, float]
+    ) -> None:
+        """Name the ranks that the last of *samples* show to be slower than their *levels*."""
         shortest, smallest = min(least), min(least.values())
         if len(samples) < LEAST_PAST + shortest:
             return
@@ -204,7 +206,7 @@ class PeerPasts:
         for position, rank in enumerate(self._ranks):
             now = known_median([values[position] for values in recent])
             # Nearly all are not worth a closer look.
-            if rank in self.slowed or not now > self._levels[position] * (1 + smallest / 2):
+            if rank in self.slowed or not now > levels[position] * (1 + smallest / 2):
                 continue
             if (found := risen(position, samples, least)) is not None:
                 self._name(position, found, is_long=samples is self._long)
@@ -253,7 +255,8 @@ class PeerPasts:
             position = self._ranks.index(slowed.rank)
             samples = self._long if slowed.is_long else self._samples
             since = [each.values[position] for each in samples if each.at > slowed.onset]
-            now = known_median(since[-round(slowed.stretch * OVER_SHARE) :])
+            enough = max(slowed.stretch * OVER_SHARE, len(since) * LASTING_SHARE)
+            now = known_median(since[-round(enough) :])
             if now < slowed.level + LEFT * slowed.more:
                 self._end(slowed, position)
 
@@ -261,7 +264,7 @@ class PeerPasts:
         since = self._since(position, is_long=slowed.is_long)
         since = [each for each in since if each.begin >= slowed.onset]
         middle = slowed.level + slowed.more / 2
-        first = since[beyond_since([middle - each.values[position] for each in since])]
+        first = since[max(beyond_since([middle - each.values[position] for each in since]), 1)]
         for each in (*self._samples, *self._long):
             if slowed.onset < each.at and each.begin < first.begin:
                 each.values[position] = math.nan

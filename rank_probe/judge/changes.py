@@ -201,7 +201,7 @@ def _slower(bins: Sequence[Bin]) -> Slower | None:
         step = sum(median(map(grows, past)) for grows in GROWS)
         for grows in GROWS:
             times, expected = sorted(map(grows, recent)), _expected(past, recent, grows)
-            longer = max(least * step, DEVIATIONS * _deviation(list(map(grows, past)), count))
+            longer = max(least * step, DEVIATIONS * deviation(list(map(grows, past)), count))
             now = median(times)
             # A few bins that a hiccup filled are no lasting change.
             if now - expected < longer or times[count // 4] - expected < longer / 2:
@@ -252,9 +252,9 @@ def _middle(bins: Sequence[Bin]) -> float:
     return (bins[0].begin + bins[-1].at) / 2
 
 
-def _deviation(times: Sequence[float], count: int) -> float:
+def deviation(times: Sequence[float], count: int) -> float:
     """Return the usual difference between stretches of so many bins, which took these *times*."""
-    single = _spread(times) / math.sqrt(count)
+    single = spread(times) / math.sqrt(count)
     stretches = [
         median(times[first : first + count])
         for first in range(len(times) % count, len(times), count)
@@ -263,10 +263,10 @@ def _deviation(times: Sequence[float], count: int) -> float:
         return GUESSED * single
     # Neighbours differ by the root of two, unless the whole drifts.
     apart = [abs(b - a) for a, b in pairwise(stretches)]
-    return max(single, _spread(stretches), 1.4826 * median(apart) / math.sqrt(2))
+    return max(single, spread(stretches), 1.4826 * median(apart) / math.sqrt(2))
 
 
-def _spread(values: Sequence[float]) -> float:
+def spread(values: Sequence[float]) -> float:
     middle = median(values)
     return 1.4826 * median(abs(each - middle) for each in values)
 

@@ -119,6 +119,11 @@ class Judge:
         )
 
     @property
+    def began(self) -> float | None:
+        """Return when the warm-up ended; None while it lasts."""
+        return self._history.marks[0].at if self._history.marks else None
+
+    @property
     def ended(self) -> Sequence[Lasted]:
         """Return the ranks that were slower than before for a while, where no wait is measured."""
         return self._own_past.ended

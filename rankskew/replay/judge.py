@@ -82,18 +82,18 @@ def _judge(run: Run, line: TraceTimeline, found: JudgedStretch, *, is_short: boo
         leaders.append(reduction.add(number, stages, at))
         if len(steps) < short.COMPARED_STEPS:
             marks.append(reduction.mark(at))
-        # The judge starts when the warm-up ends.
-        if done == WARMUP_STEPS:
-            found.warm = at
+        # The judge starts when the warm-up ends, at the latest.
         if at >= due or done in (WARMUP_STEPS, len(steps)):
             found.verdicts.append((at, judge.judge(reduction.mark(at), leaders, step=number)))
             leaders, due = [], at + every
             yield done
-    found.ended = judge.ended
-    if is_short:
-        found.warm = found.stretch.begin
-    if found.verdicts and (is_short or len(steps) >= short.JUDGED_STEPS):
-        at, said = found.verdicts[-1]
+    if not found.verdicts:
+        return
+    found.ended, found.warm = judge.ended, judge.began or 0.0
+    at, said = found.verdicts[-1]
+    if is_short and short.is_silent(said):
+        found.verdicts, found.warm = [(at, said)], found.stretch.begin
+    if is_short or len(steps) >= short.JUDGED_STEPS:
         found.verdicts[-1] = at, short.verdict(said, reduction, marks)
 
 

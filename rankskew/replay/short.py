@@ -18,8 +18,10 @@ from rank_probe.judge.own_past import FAR_APART
 from rank_probe.judge.verdict import (
     NO_BUSY_TIME,
     NO_PEERS,
+    NO_SYNC,
     PERSISTENT,
     UNSYNCED,
+    WARMING_UP,
     Change,
     Late,
     Verdict,
@@ -54,6 +56,11 @@ class Split(NamedTuple):
 def is_short(steps: Sequence[int]) -> bool:
     """Return whether so many *steps*, of each stretch, are too few for the judge everywhere."""
     return max(steps, default=0) < JUDGED_STEPS
+
+
+def is_silent(said: Verdict) -> bool:
+    """Return whether the judge has *said* nothing of so few steps, or without measured waits."""
+    return said.reason in (WARMING_UP, NO_SYNC)
 
 
 def confidence(steps: int) -> str | None:
@@ -111,7 +118,7 @@ def verdict(said: Verdict, reduction: Reduction, marks: Sequence[Mark]) -> Verdi
     steps = len(marks) - 1
     if not SHORTEST <= steps < COMPARED_STEPS:
         return said
-    if steps < JUDGED_STEPS:
+    if steps < JUDGED_STEPS and is_silent(said):
         said = _judged(said, reduction, marks)
     if said.reason == NO_BUSY_TIME:
         return said

@@ -96,7 +96,7 @@ def test_healthy_short_trace_tells_nothing(tmp_path: Path, synced: bool) -> None
 
 
 def test_fewer_steps_are_too_few(tmp_path: Path) -> None:
-    one = judged(tmp_path, lambda rank, step: 0.5 * (rank == 3), steps=13)
+    one = judged(tmp_path, lambda rank, step: 0.5 * (rank == 3), steps=7)
 
     assert (list(one.not_judgeable), list(one.findings)) == (["warming_up"], [])
     assert one.confidence is None

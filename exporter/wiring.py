@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 from exporter.collectors.catalog import Sources, enabled, makers
 from exporter.events.file import EventsFile
 from exporter.events.journal import Journal
+from exporter.evidence.job_changes import ChangeCauses
 from exporter.evidence.late_causes import LateCauses
 from exporter.evidence.sampler import Sampler
 from exporter.evidence.service import EvidenceService
@@ -95,7 +96,7 @@ class ExporterParts:
         self._journal = None if self._events is None else _journal(self._events, name)
         self._inspector = _inspector(settings)
         self._jobs = NodeJobs(self._store, _thresholds(settings))
-        causes = LateCauses()
+        causes, changes = LateCauses(), ChangeCauses()
         sources = Sources(
             settings,
             self._store,
@@ -104,6 +105,7 @@ class ExporterParts:
             expected,
             jobs=self._jobs,
             causes=causes,
+            changes=changes,
             audits=self._audits,
             processes=self._watch.processes,
             host=self._host,
@@ -116,13 +118,20 @@ class ExporterParts:
         self._scrape = Scrape(makers=makers(sources), shown=Shown(settings.series_detail))
         join = RankJoin(self._nvml, self._watch.processes, self._store)
         node = PageNode(name, settings.grafana_url or None, join)
-        self.live = LiveView(self._jobs, self._gpus_visible, node, causes.of)
+        self.live = LiveView(self._jobs, self._gpus_visible, node, causes.of, changes.of)
         self._workers = WorkerStates(Path(settings.path_procfs))
         sampler = Sampler(
             self._store, self._nvml, self._watch.processes, self._host, self._scrape.latest
         )
         self.evidence = EvidenceService(
-            self._store, self._jobs, sampler, self._host, causes, self._workers, name
+            self._store,
+            self._jobs,
+            sampler,
+            self._host,
+            causes,
+            self._workers,
+            name,
+            changes=changes,
         )
         # What is to be done once a second, in the event loop; the page shows what was found before.
         self.looks = (lambda now, _: self.evidence.look(now), self.live.sample)

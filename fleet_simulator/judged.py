@@ -10,10 +10,19 @@ from fleet_simulator.training import (
     COMMUNICATION_SECONDS,
     PEER_GROUP,
     RUN_SECONDS,
+    STAGE_SHARES,
     Phase,
     Training,
 )
-from rank_probe.judge.verdict import MOST_LATE, NO_SYNC, NODE, PERSISTENT, Late, Verdict
+from rank_probe.judge.verdict import (
+    MOST_LATE,
+    NO_SYNC,
+    NODE,
+    PERSISTENT,
+    Change,
+    Late,
+    Verdict,
+)
 
 # How often rank 0 judges, and how much its figures, means of the last minute, vary between rounds.
 ROUND_SECONDS: Final = 5.0
@@ -82,6 +91,27 @@ class Judged:
             },
             rotating=rotating,
             late=tuple(late[:MOST_LATE]),
+            changes=self._changes(phase, sum(ranks.values()), at),
+        )
+
+    def _changes(self, phase: Phase, ranks: int, at: float) -> tuple[Change, ...]:
+        """Return that the job became slower; the real judge needs a minute or two to be sure."""
+        slower = [fault for fault in phase.faults if fault.kind.slows_all]
+        if not slower:
+            return ()
+        stage = max(phase.of_all, key=lambda stage: phase.of_all[stage])
+        onset = max(min(each.begins_seconds for each in slower), -RUN_SECONDS)
+        # Of whole steps, whatever makes them longer since then.
+        longer = phase.step_seconds / self._training.phase(onset - 1).step_seconds
+        return (
+            Change(
+                peer_group=PEER_GROUP,
+                stage=stage,
+                ratio=1 + phase.of_all[stage] / (BUSY_SECONDS * STAGE_SHARES[stage]),
+                since_seconds=at - onset,
+                step_ratio=longer,
+                gpus=ranks * (1 - 1 / longer),
+            ),
         )
 
 

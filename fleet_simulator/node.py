@@ -11,6 +11,7 @@ from starlette.types import ASGIApp
 
 from exporter.collectors.base import Collector
 from exporter.collectors.catalog import Sources, makers
+from exporter.evidence.job_changes import ChangeCauses
 from exporter.evidence.late_causes import LateCauses
 from exporter.evidence.sampler import Sampler
 from exporter.evidence.service import EvidenceService
@@ -43,6 +44,7 @@ from fleet_simulator.training import RUN_SECONDS, Training
 PORT: Final = 9917
 # The page shows the past; evidence of it would take the time that there is before the start.
 EVIDENCE_SECONDS: Final = 30.0
+PAST_SECONDS: Final = 60.0
 
 
 class SimulatedNode:
@@ -84,12 +86,14 @@ class SimulatedNode:
         self._found = processes(plan, node)
         self._host = SimulatedHost(training, node)
         self._workers = SimulatedWorkers(training, node)
-        self._causes = LateCauses()
+        self._causes, self._changes = LateCauses(), ChangeCauses()
         scrape = _Scrape(makers(self._sources()), self._reading_here, self._now, Shown(detail))
         self.exposition = Exposition(scrape)
         join = RankJoin(self._nvml, lambda: self._found, self._store)
         page = PageNode(self.name, gpu_ranks=join)
-        self._live = LiveView(self._jobs, lambda: plan.gpus, page, self._causes.of)
+        self._live = LiveView(
+            self._jobs, lambda: plan.gpus, page, self._causes.of, self._changes.of
+        )
         self._evidence = self._service(scrape) if self._is_read else None
         for at in past:
             self.advance(at)
@@ -132,6 +136,13 @@ class SimulatedNode:
         ]
         return "; ".join([f"job {plan.job_id}", *faults])
 
+    def _is_before_change(self, at: float) -> bool:
+        """Return whether a job that becomes slower, which is held against its past, soon does."""
+        return any(
+            each.kind.slows_all and 0 <= each.begins_seconds - at <= PAST_SECONDS
+            for each in self._training.plan.faults
+        )
+
     def is_down(self) -> bool:
         """Return whether its exporter does not answer now."""
         return self._has(Silence.DOWN)
@@ -144,7 +155,7 @@ class SimulatedNode:
         self._nvml.advance(at)
         if not (self._has(Silence.UNSEEN) or self._has(Silence.UNPROBED)):
             self._push(at)
-        if self._evidence is not None and at >= -EVIDENCE_SECONDS:
+        if self._evidence is not None and (at >= -EVIDENCE_SECONDS or self._is_before_change(at)):
             with self._reading_here():
                 self._evidence.look(at)
         self._live.sample(at, self._unix_start + at)
@@ -167,7 +178,14 @@ class SimulatedNode:
     def _service(self, scrape: Scrape) -> EvidenceService:
         sampler = Sampler(self._store, self._nvml, lambda: self._found, self._host, scrape.latest)
         return EvidenceService(
-            self._store, self._jobs, sampler, self._host, self._causes, self._workers, self.name
+            self._store,
+            self._jobs,
+            sampler,
+            self._host,
+            self._causes,
+            self._workers,
+            self.name,
+            changes=self._changes,
         )
 
     def app(self) -> ASGIApp:
@@ -185,6 +203,7 @@ class SimulatedNode:
             ExpectedGpus(number=self._training.plan.gpus),
             jobs=self._jobs,
             causes=self._causes,
+            changes=self._changes,
             processes=lambda: self._found,
             host=self._host,
             node_name=self.name,

@@ -237,7 +237,7 @@ class SimulatedRank:
     def _mean_step(self, phase: Phase) -> dict[str, float]:
         usual = dict(self._usual)
         turns = {s: seconds / phase.plan.ranks for s, seconds in phase.turns.items()}
-        for extra in (phase.late.get(self._rank, {}), turns):
+        for extra in (phase.late.get(self._rank, {}), turns, phase.of_all):
             for stage, seconds in extra.items():
                 usual[stage] = usual.get(stage, 0.0) + seconds
         return usual

@@ -6,7 +6,7 @@ somebody asks. All times are seconds since the start of the simulation, and nega
 
 import math
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -69,23 +69,19 @@ class Phase:
         return [fault for fault in self.faults if fault.has(*self.plan.place(rank))]
 
     def extra(self, rank: int) -> dict[str, float]:
-        """Return the seconds per step by stage that *rank* needs in addition, always."""
-        found: dict[str, float] = {}
-        for fault in self.faults_of(rank):
-            for stage, share in fault.kind.extra.items():
-                if not fault.kind.rotates:
-                    found[stage] = found.get(stage, 0.0) + share * BUSY_SECONDS
-        return found
+        """Return the seconds per step by stage that *rank* needs more than its peers, always."""
+        late = (each for each in self.faults_of(rank) if not each.kind.rotates)
+        return _extra(each for each in late if not each.kind.slows_all)
 
     @cached_property
     def turns(self) -> dict[str, float]:
         """Return the seconds by stage that one rank needs in addition, another in each step."""
-        found: dict[str, float] = {}
-        for fault in self.faults:
-            if fault.kind.rotates:
-                for stage, share in fault.kind.extra.items():
-                    found[stage] = found.get(stage, 0.0) + share * BUSY_SECONDS
-        return found
+        return _extra(fault for fault in self.faults if fault.kind.rotates)
+
+    @cached_property
+    def of_all(self) -> dict[str, float]:
+        """Return the seconds by stage that every rank needs in addition, in each step."""
+        return _extra(fault for fault in self.faults if fault.kind.slows_all)
 
     @cached_property
     def late(self) -> dict[int, dict[str, float]]:
@@ -100,7 +96,8 @@ class Phase:
         last = NOISE * math.hypot(*STAGE_SHARES.values()) * math.sqrt(2 * math.log(self.plan.ranks))
         most = max((sum(extra.values()) for extra in self.late.values()), default=0.0)
         most += sum(self.turns.values())
-        return BUSY_SECONDS + max(most, BUSY_SECONDS * last) + COMMUNICATION_SECONDS
+        busy = BUSY_SECONDS + sum(self.of_all.values())
+        return busy + max(most, BUSY_SECONDS * last) + COMMUNICATION_SECONDS
 
     @cached_property
     def charges(self) -> MeanCharges:
@@ -128,6 +125,14 @@ class Phase:
             for stage, seconds in extra.items():
                 step[rank][stage] = step[rank].get(stage, 0.0) + seconds
         return step
+
+
+def _extra(faults: Iterable[PlantedFault]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for fault in faults:
+        for stage, share in fault.kind.extra.items():
+            found[stage] = found.get(stage, 0.0) + share * BUSY_SECONDS
+    return found
 
 
 class Training:

@@ -12,7 +12,7 @@ from rank_probe.guest.imports import when_imported
 from rank_probe.guest.patches import Patches
 from rank_probe.guest.yielding import give_way
 from rank_probe.join.join import Join
-from rank_probe.judge.late_stage import late_stage
+from rank_probe.judge.verdict import late_stage
 from rank_probe.lines.stacks import Stacks
 from rank_probe.measure.timeline import Timeline
 from rank_probe.measure.work_units import Measure, WorkUnits

@@ -75,6 +75,7 @@ TOUR: Final = {
     "killed": Expected(FOUND, ("ranks_silent",), first="dmesg"),
     "memory": Expected(FOUND, ("gpu_memory",), ranks=(LATE_RANK,), first="ECC,ROW_REMAPPER"),
     "nvlink": Expected(FOUND, ("nvlink_down",), ranks=(LATE_RANK,), first="nvlink -s"),
+    "filer": Expected(FOUND, ("slower",), stage="data", first="look at what began"),
     "missing": Expected(FOUND, ("ranks_without_probe",), ranks=LATE_NODE, first="environ"),
     "nosync": Expected(CANNOT_TELL, ("no_sync",), first="mark the collective"),
     "nojoin": _late("input", "workers", "data", "pgrep -P 20006"),

@@ -95,6 +95,7 @@ OF_NODE: Final = (
         figure="node_cpu_throttled_ratio",
         share=has_more(HEAT),
         says="its node's CPUs are throttled by heat {own} of the time[, its peers' {peers}]",
+        before="CPUs are throttled by heat {own} of the time, before {peers}",
         first_action="`turbostat --quiet --show PkgTmp,Bzy_MHz,PkgWatt --interval 5` on NODE",
     ),
     _of_node(
@@ -103,6 +104,7 @@ OF_NODE: Final = (
         share=slower(LOWER_CLOCK),
         lowers=True,
         says="its node's busy CPUs run at {own}, its peers' at {peers}",
+        before="busy CPUs run at {own}, before at {peers}",
         first_action="`grep . /sys/devices/system/cpu/cpu0/cpufreq/scaling_governor` on NODE",
     ),
     _of_node(
@@ -110,6 +112,7 @@ OF_NODE: Final = (
         figure="node_steal_cpus",
         share=has_more(STOLEN_CPUS),
         says="the hypervisor steals {own} CPUs from its node[, {peers} from its peers']",
+        before="the hypervisor steals {own} CPUs from the node, before {peers}",
         first_action="ask for dedicated CPUs: `vmstat 1` on NODE shows what is stolen (st)",
     ),
     _of_node(
@@ -118,6 +121,7 @@ OF_NODE: Final = (
         healthy=None,
         share=has_more(PRESSURE),
         says="tasks on its node wait for a CPU {own} of the time[, its peers' {peers}]",
+        before="tasks on the node wait for a CPU {own} of the time, before {peers}",
         first_action="see what runs on NODE that does not belong to the job: `top -H`",
     ),
     _of_node(
@@ -125,6 +129,7 @@ OF_NODE: Final = (
         figure="node_numa_misses_per_second",
         share=has_more(NUMA_MISSES),
         says="its node's NUMA miss rate is {own}[, its peers' {peers}]",
+        before="the node's NUMA miss rate is {own}, before {peers}",
         first_action="`numastat -m` on NODE: which NUMA node is full, and of what?",
     ),
 )

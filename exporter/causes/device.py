@@ -37,6 +37,7 @@ ROWS: Final = (
         share=slower(LOWER_CLOCK),
         lowers=True,
         says="its GPU's memory clock is {own}, its peers' {peers}[ (performance state {fact})]",
+        before="the GPUs' memory clock is {own}, before {peers}[ (performance state {fact})]",
         first_action="`nvidia-smi -q -i UUID -d PERFORMANCE,CLOCK` on NODE, under load",
     ),
     _of_gpu(
@@ -46,6 +47,7 @@ ROWS: Final = (
         share=slower(LOWER_CLOCK),
         lowers=True,
         says="its SM clock is {own}, its peers' {peers}[: {fact}[, {temperature}]]",
+        before="the GPUs' SM clock is {own}, before {peers}[: {fact}]",
         first_action="`nvidia-smi -q -i UUID -d CLOCK,PERFORMANCE,TEMPERATURE,POWER` on NODE",
     ),
     _of_gpu(
@@ -100,6 +102,7 @@ ROWS: Final = (
         share=unless("sm_clock_hertz", has_more(THROTTLED)),
         says="its GPU is throttled {own} of the time[, its peers' {peers}]"
         "[: {fact}[, {temperature}]]",
+        before="the GPUs are throttled {own} of the time, before {peers}[: {fact}]",
         first_action="`nvidia-smi -q -i UUID -d CLOCK,PERFORMANCE,TEMPERATURE,POWER` on NODE",
     ),
 )

@@ -1,14 +1,27 @@
-"""Decides why a rank is late: the cause that accounts for its excess over its peers."""
+"""Decides why a rank is late: the cause that accounts for its excess over its peers.
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+Or why all ranks of a node are slower than before: then their own past is in the place of peers.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from exporter.causes import cpu, device, input, network, units, work
 from exporter.causes.case import Case, case_of
-from exporter.causes.model import UNKNOWN, Cause, Evidence, Guess, Lateness, Peers
+from exporter.causes.model import (
+    UNKNOWN,
+    Cause,
+    Evidence,
+    Figures,
+    Guess,
+    Lateness,
+    Peers,
+    Quantiles,
+)
 from exporter.causes.row import CauseRow, Certainty
 from rank_probe.judge.verdict import NODE
+from rank_probe.wire.stages import STAGES, SYNC
 
 # With less than half of the excess, the rest would be the cause.
 ENOUGH: Final = 0.5
@@ -29,6 +42,17 @@ ROWS: Final = (
     *network.ROWS,
     *work.CODE_ROWS,
 )
+# Against the past of the node: what all of its ranks share. Who waits longer in sync may wait for
+# the network.
+OVER_TIME: Final = tuple(
+    replace(
+        row,
+        says=row.before,
+        stages=(*row.stages, STAGES[SYNC]) if row.cause == network.NETWORK else row.stages,
+    )
+    for row in ROWS
+    if row.before
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +68,9 @@ class _Found:
         return self.row.cause, self.row.detail
 
 
-def explain(late: Lateness, evidence: Evidence, peers: Peers | None) -> Cause | None:
+def explain(
+    late: Lateness, evidence: Evidence, peers: Peers | None, rows: Sequence[CauseRow] = ROWS
+) -> Cause | None:
     """Return why a rank is late: UNKNOWN if no cause accounts for half of its excess over *peers*.
 
     None if there is no evidence at all.
@@ -52,7 +78,7 @@ def explain(late: Lateness, evidence: Evidence, peers: Peers | None) -> Cause | 
     case = case_of(late, evidence, peers)
     if case is None:
         return None
-    found = [each for row in ROWS if (each := _found(row, case)) is not None]
+    found = [each for row in rows if (each := _found(row, case)) is not None]
     best = _best(found)
     if best is None:
         return _unknown(case, _guesses(found, case))
@@ -69,6 +95,21 @@ def explain(late: Lateness, evidence: Evidence, peers: Peers | None) -> Cause | 
         row.peers_value(case),
         others,
     )
+
+
+def explain_change(
+    stage: str, ratio: float, now: Figures, before: Figures, facts: Mapping[str, str]
+) -> Cause | None:
+    """Return why all ranks of a node take *ratio* times as long in *stage* as before; None if the
+    figures that it had *before* and has *now* do not account for half of that.
+    """
+    known = now.keys() & before.keys() & {row.figure for row in OVER_TIME}
+    was = {name: Quantiles(*[before[name]] * 3) for name in known}
+    evidence = Evidence({name: now[name] for name in known}, facts=facts)
+    found = explain(Lateness(stage, NODE, ratio - 1, {stage: 1.0}), evidence, was, OVER_TIME)
+    if found is None or found.cause == UNKNOWN:
+        return None
+    return replace(found, first_action="")  # What a row knows to do compares nodes.
 
 
 def _found(row: CauseRow, case: Case) -> _Found | None:

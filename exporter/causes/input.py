@@ -195,18 +195,21 @@ def _storages(
             share=_for_storage(storage, has_more(OPERATION_SECONDS)),
             says="an operation on a file system[, `{fact}`,] takes {own}"
             "[, on its peers' nodes {peers}]",
+            before="an operation on a file system[, `{fact}`,] takes {own}, before {peers}",
             first_action=look[storage],
         )
-    for figure, share, says in (
+    for figure, share, says, before in (
         (
             "node_disk_busy_ratio",
             has_more(DISK_BUSIER, at_least=DISK_BUSY),
             "a disk of its node[, {fact},] is busy {own} of the time[, its peers' {peers}]",
+            "a disk[, {fact},] is busy {own} of the time, before {peers}",
         ),
         (
             "node_disk_read_seconds",
             has_more(OPERATION_SECONDS),
             "a read from a disk of its node[, {fact},] takes {own}[, on its peers' nodes {peers}]",
+            "a read from a disk[, {fact},] takes {own}, before {peers}",
         ),
     ):
         yield CauseRow(
@@ -219,6 +222,7 @@ def _storages(
             proof=_seen(LOCAL),
             share=share,
             says=says,
+            before=before,
             first_action=look[LOCAL],
         )
     yield CauseRow(
@@ -230,6 +234,7 @@ def _storages(
         states=ON_STORAGE,
         share=has_more(PRESSURE),
         says="tasks on its node wait for storage {own} of the time[, its peers' {peers}]",
+        before="tasks on the node wait for storage {own} of the time, before {peers}",
         first_action=look[NOT_KNOWN],
     )
     for storage in STORAGES:

@@ -36,6 +36,7 @@ ROWS: Final = (
         share=has_less(SLOWER),
         lowers=True,
         says="a network port of its node[, {fact},] runs at {own}, its peers' at {peers}",
+        before="a network port[, {fact},] runs at {own}, before at {peers}",
         first_action="`ibstat` on NODE, and `ethtool DEVICE | grep -e Speed -e Link`",
     ),
     _of_node(
@@ -43,6 +44,7 @@ ROWS: Final = (
         figure="node_network_errors_per_second",
         share=has_more(ERRORS_PER_SECOND),
         says="its node's network[, {fact},] has an error rate of {own}[, its peers' {peers}]",
+        before="the network[, {fact},] has an error rate of {own}, before {peers}",
         first_action="`ibstat` and `ip -s link` on NODE: which port counts errors or drops?",
     ),
     _of_node(
@@ -50,6 +52,7 @@ ROWS: Final = (
         figure="node_tcp_retransmitted_ratio",
         share=has_more(RETRANSMITTED),
         says="its node retransmits {own} of its TCP segments[, its peers' {peers}]",
+        before="the node retransmits {own} of its TCP segments, before {peers}",
         first_action="`ss -tinp | grep -B1 retrans` on NODE: to all peers, or to one?",
     ),
     _of_node(
@@ -58,6 +61,7 @@ ROWS: Final = (
         share=has_more(WAITING),
         says="its node's network ports[, {fact},] wait to send {own} of the time"
         "[, its peers' {peers}]",
+        before="network ports[, {fact},] wait to send {own} of the time, before {peers}",
         first_action="`grep . /sys/class/infiniband/*/ports/*/counters/port_xmit_wait` on NODE, "
         "twice",
     ),

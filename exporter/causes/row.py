@@ -50,7 +50,9 @@ class CauseRow:
 
     *says* is the sentence, with {own}, {peers}, {fact}, {temperature}, {place}, {time}, and {es}
     for a plural; a part in [brackets] is left out where what it names is not known. *healthy* is
-    what peers have of whom nothing is known; *lowers*: what is wrong lowers the figure.
+    what peers have of whom nothing is known; *lowers*: what is wrong lowers the figure. *before* is
+    the sentence where all ranks of a node are slower than they were, and {peers} is what they had
+    until then; a row without one cannot explain that.
     """
 
     cause: str
@@ -65,6 +67,7 @@ class CauseRow:
     first_action: str
     healthy: float | None = None
     lowers: bool = False
+    before: str = ""
 
     def sentence(self, case: Case) -> str:
         """Return what is said of *case*."""

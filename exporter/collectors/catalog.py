@@ -34,6 +34,7 @@ from exporter.collectors.rank.ranks import RanksCollector
 from exporter.collectors.rank.resources import RankResourcesCollector
 from exporter.collectors.rank.work import RankWorkCollector
 from exporter.events.file import EventsFile
+from exporter.evidence.job_changes import ChangeCauses
 from exporter.evidence.late_causes import LateCauses
 from exporter.ingest.app import IngestCounts
 from exporter.nccl_inspector.watch import InspectorWatch
@@ -63,6 +64,7 @@ class Sources:
     # By default it knows no rank.
     jobs: NodeJobs = field(default_factory=lambda: NodeJobs(RankStore()))
     causes: LateCauses = field(default_factory=LateCauses)
+    changes: ChangeCauses = field(default_factory=ChangeCauses)
     audits: Audits = field(default_factory=Audits)
     # By default one that never looks.
     host: HostWatch = field(default_factory=lambda: HostWatch(Path("/proc"), Path("/sys")))
@@ -127,7 +129,7 @@ COLLECTORS: Final = (
     CatalogEntry(
         "jobs",
         "The verdict on each job, and its ranks on this node.",
-        lambda s: JobsCollector(s.jobs),
+        lambda s: JobsCollector(s.jobs, why_slower=s.changes.of),
     ),
     CatalogEntry(
         "late_ranks",

@@ -6,7 +6,7 @@ over a window is the growth of the one divided by that of the other.
 
 import math
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from typing import Final, NamedTuple
 
@@ -53,15 +53,15 @@ class Ring:
         for subject in self._tracks.keys() - subjects:
             del self._tracks[subject]
 
-    def means(self, subject: Hashable, since: float) -> dict[str, float]:
-        """Return the mean of each figure of *subject* since then, where there is one."""
+    def means(self, subject: Hashable, since: float, until: float = math.inf) -> dict[str, float]:
+        """Return the mean of each figure of *subject* in that time, where there is one."""
         track = self._tracks.get(subject)
-        return {} if track is None else track.means(since, self._least)
+        return {} if track is None else track.means(since, self._least, until)
 
-    def covered_seconds(self, subject: Hashable, since: float) -> float:
-        """Return how much of the time since then has been sampled."""
+    def covered_seconds(self, subject: Hashable, since: float, until: float = math.inf) -> float:
+        """Return how much of that time has been sampled."""
         track = self._tracks.get(subject)
-        return 0.0 if track is None else track.covered_seconds(since)
+        return 0.0 if track is None else track.covered_seconds(since, until)
 
 
 class Track:
@@ -88,18 +88,22 @@ class Track:
         self._samples.append(self._totals[:])
         self._thin(now)
 
-    def means(self, since: float, least: Mapping[str, float]) -> dict[str, float]:
-        """Return the mean of each figure from the first sample since then to the newest.
+    def means(
+        self, since: float, least: Mapping[str, float], until: float = math.inf
+    ) -> dict[str, float]:
+        """Return the mean of each figure from the first sample since then to the last *until* then.
 
         Without a figure in *least*, or with at least so much weight a second.
         """
-        first = bisect_left(self._times, since)
-        if first >= len(self._times) - 1:
+        first, last = self._between(since, until)
+        if first >= last:
             return {}
-        began, ended = self._samples[first], self._samples[-1]
-        seconds = self._times[-1] - self._times[first]
+        began, ended = self._samples[first], self._samples[last]
+        seconds = self._times[last] - self._times[first]
         found = {}
         for figure, column in self._columns.items():
+            if column >= len(ended):
+                continue
             amount, weight = ended[column], ended[column + 1]
             if column < len(began):
                 amount -= began[column]
@@ -108,10 +112,13 @@ class Track:
                 found[figure] = amount / weight
         return found
 
-    def covered_seconds(self, since: float) -> float:
-        """Return the time from the first sample since then to the newest."""
-        first = bisect_left(self._times, since)
-        return self._times[-1] - self._times[first] if first < len(self._times) else 0.0
+    def covered_seconds(self, since: float, until: float = math.inf) -> float:
+        """Return the time from the first sample since then to the last *until* then."""
+        first, last = self._between(since, until)
+        return self._times[last] - self._times[first] if first < last else 0.0
+
+    def _between(self, since: float, until: float) -> tuple[int, int]:
+        return bisect_left(self._times, since), bisect_right(self._times, until) - 1
 
     def _column(self, figure: str) -> int | None:
         column = self._columns.get(figure)

@@ -1,5 +1,6 @@
 """Samples what the exporter knows of its ranks, their GPUs and the node into the ring."""
 
+import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -66,10 +67,10 @@ class Sampler:
         self._read_ranks(held, now)
         self._ring.keep({NODE, *map(_of_gpu, self._gpus), *self._ranks})
 
-    def figures(self, rank: HeldRank, since: float) -> dict[str, float]:
-        """Return the means since then: of the rank, its GPU and the node."""
-        means = {**self._ring.means(NODE, since), **self._of_gpu_of(rank, since)}
-        means |= self._ring.means(_of_rank(rank), since)
+    def figures(self, rank: HeldRank, since: float, until: float = math.inf) -> dict[str, float]:
+        """Return the means in that time: of the rank, its GPU and the node."""
+        means = {**self._ring.means(NODE, since, until), **self._of_gpu_of(rank, since, until)}
+        means |= self._ring.means(_of_rank(rank), since, until)
         return {name: each for name, each in means.items() if name in KNOWN}
 
     def facts(self, rank: HeldRank, since: float) -> dict[str, str]:
@@ -81,9 +82,9 @@ class Sampler:
         others = self._foreign.get(_key(rank))
         return facts | {FOREIGN: others} if others else facts
 
-    def covered_seconds(self, rank: HeldRank, since: float) -> float:
-        """Return for how much of the time since then the rank has been sampled."""
-        return self._ring.covered_seconds(_of_rank(rank), since)
+    def covered_seconds(self, rank: HeldRank, since: float, until: float = math.inf) -> float:
+        """Return for how much of that time the rank has been sampled."""
+        return self._ring.covered_seconds(_of_rank(rank), since, until)
 
     def place(self, rank: HeldRank) -> RankOnGpu | None:
         """Return the GPU and the process of *rank*, None if neither is known."""
@@ -163,10 +164,10 @@ class Sampler:
             self._foreign[_key(rank)] = ", ".join(names[:2])
         yield Increment(FOREIGN, len(names), 1.0)
 
-    def _of_gpu_of(self, rank: HeldRank, since: float) -> dict[str, float]:
+    def _of_gpu_of(self, rank: HeldRank, since: float, until: float = math.inf) -> dict[str, float]:
         place = self.place(rank)
         uuid = rank.snapshot.rank_info.get("gpu_uuid", "") if place is None else place.gpu_uuid
-        return self._ring.means(_of_gpu(uuid), since)
+        return self._ring.means(_of_gpu(uuid), since, until)
 
 
 def _described(process: Process) -> str:

@@ -5,6 +5,7 @@ from typing import Final, Protocol
 
 from exporter.causes.explain import explain
 from exporter.causes.model import Cause, Evidence, Lateness, Peers, ThreadState
+from exporter.evidence.job_changes import ChangeCauses
 from exporter.evidence.late_causes import LateCauses, RankPlace
 from exporter.evidence.peers import peers_of
 from exporter.evidence.ring import DEPTH_SECONDS
@@ -13,8 +14,7 @@ from exporter.processes.host_watch import HostWatch
 from exporter.processes.worker_states import LateRankProcess
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import HeldRank, RankKey, RankStore
-from rank_probe.judge.late_stage import NAMED
-from rank_probe.judge.verdict import Late
+from rank_probe.judge.verdict import NAMED, Late
 from rank_probe.wire import stages
 from rank_probe.wire.snapshot import Snapshot
 
@@ -65,7 +65,7 @@ class Workers(Protocol):
 class EvidenceService:
     """Call look() once a second, and all else too, from the event loop, where the *store* is.
 
-    What it decides is in *causes*, for all who show them.
+    What it decides is in *causes*, and *changes* of whole jobs, for all who show them.
     """
 
     def __init__(
@@ -78,12 +78,14 @@ class EvidenceService:
         workers: Workers | None = None,
         node_name: str = "",
         explain: Explain = explain,
+        changes: ChangeCauses | None = None,
     ) -> None:
         self._store = store
         self._sampler = sampler
         self._host = host
         self._jobs = jobs
         self._causes = causes
+        self._changes = ChangeCauses() if changes is None else changes
         self._explain = explain
         self._workers = workers
         self._node_name = node_name
@@ -95,12 +97,8 @@ class EvidenceService:
 
     def look(self, now: float) -> None:
         """Sample, if it is time, and say why the ranks are late that are; *now* as in the store."""
-        late = [
-            (rank, each)
-            for job in self._jobs.now()
-            for rank, each in job.late()
-            if each.kind in NAMED
-        ]
+        jobs = self._jobs.now()
+        late = [(rank, each) for job in jobs for rank, each in job.late() if each.kind in NAMED]
         self._host.hurry(bool(late))
         self._causes.keep({_key(rank) for rank, _ in late})
         is_new = any(self._causes.of(*_key(rank)) is None for rank, _ in late)
@@ -112,6 +110,7 @@ class EvidenceService:
         if self._workers is not None:
             self._workers.follow([each for rank, _ in late for each in self._process(rank)])
         self._decide(late, now)
+        self._changes.look(jobs, self._sampler)
         if now - self._told_at >= TELL_SECONDS - EARLY_SECONDS:
             self._told_at = now
             self._to_tell = dict(self._figures(now))

@@ -5,9 +5,12 @@ from dataclasses import dataclass
 
 from exporter.causes.model import UNKNOWN, Cause, Guess
 from exporter.causes.units import unit_of
+from rank_probe.judge.verdict import Change
 
 # Returns the cause of a rank of a job, None if it is not known yet.
 Causes = Callable[[str, int], Cause | None]
+# Returns why a job is slower than before, by this node's own past; None if it cannot tell.
+WhySlower = Callable[[str, Change], Cause | None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from exporter.live import states
-from exporter.live.causes import Causes
+from exporter.live.causes import Causes, WhySlower
 from exporter.live.first_actions import first_action
 from exporter.live.ranks import RankView, view_unprobed
-from exporter.live.summary import JobVerdict, job_verdict
+from exporter.live.summary import JobVerdict, job_verdict, why_changed
 from exporter.processes.rank_gpus import RankOnGpu
 from exporter.ranks.jobs import NodeJob
 from rank_probe.process import identity
@@ -31,7 +31,11 @@ class JobView:
 
 
 def view_job(
-    job: NodeJob, ranks: Sequence[RankView], unprobed: Sequence[RankView], causes: Causes
+    job: NodeJob,
+    ranks: Sequence[RankView],
+    unprobed: Sequence[RankView],
+    causes: Causes,
+    why_slower: WhySlower,
 ) -> JobView:
     """Describe *job* with its *ranks* here that report and those here that run *unprobed*."""
     world_size = job.world_size or max(rank.snapshot.world_size for rank in job.ranks)
@@ -42,7 +46,7 @@ def view_job(
         coverage=f"{len(ranks)} of {world_size} ranks",
         steps=max(rank.steps for rank in ranks),
         step_seconds=sum(steps) / len(steps) if steps else None,
-        verdict=job_verdict(job, ranks, len(unprobed), causes),
+        verdict=why_changed(job_verdict(job, ranks, len(unprobed), causes), job.job_id, why_slower),
         ranks=[*ranks, *unprobed],
     )
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from pydantic import TypeAdapter
 
-from exporter.live.causes import Causes
+from exporter.live.causes import Causes, WhySlower
 from exporter.live.gpus import GpuView, view_gpus
 from exporter.live.jobs import JobView, view_job, view_unprobed_job
 from exporter.live.node import PageNode
@@ -49,7 +49,7 @@ class LiveView:
     """Watches the ranks and repeats which are late. Call from the event loop only.
 
     *gpus_visible* returns the number of GPUs that the driver lists, None if unknown. *causes* knows
-    why ranks of this node are late.
+    why ranks of this node are late, *why_slower* why all of them take longer than before.
     """
 
     def __init__(
@@ -58,9 +58,11 @@ class LiveView:
         gpus_visible: Callable[[], int | None] = lambda: None,
         node: PageNode | None = None,
         causes: Causes = lambda job_id, rank: None,
+        why_slower: WhySlower = lambda job_id, change: None,
     ) -> None:
         self._jobs_here = jobs
         self._causes = causes
+        self._why_slower = why_slower
         self._gpus_visible = gpus_visible
         self._node = node or PageNode()
         self._windows: dict[RankKey, RankWindow] = {}
@@ -129,7 +131,7 @@ class LiveView:
         held = sorted(job.ranks, key=_key)
         ranks = [self._rank(rank, job.now, places.pop(rank.snapshot.rank, None)) for rank in held]
         unprobed = [view_unprobed(rank, self._node.host) for rank in places.values()]
-        return view_job(job, ranks, unprobed, self._causes)
+        return view_job(job, ranks, unprobed, self._causes, self._why_slower)
 
     def _rank(self, rank: HeldRank, now: float, place: RankOnGpu | None) -> RankView:
         window, history = self._windows[_key(rank)], self._histories[_key(rank)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from exporter.live import states
-from exporter.live.causes import Causes, CauseView, view_cause
+from exporter.live.causes import Causes, CauseView, WhySlower, view_cause
 from exporter.live.first_actions import first_action
 from exporter.live.ranks import RankView, lines_sentence
 from exporter.live.sentences import (
@@ -51,9 +51,11 @@ class JobVerdict:
 
     *judge* says who judges the job: the join, or this node. *gpus_lost* by kind, *slowdown*, the
     *coverage* of the job's ranks and steps, *changes* (peer groups that became slower) and
-    *together* (sets of late ranks) come from it and are empty without one; while the job hangs, all
-    its GPUs are lost. *first_action* is what to do first, None if nothing. *runbook* is the one for
-    the state, *alert* the alert that Prometheus raises if the state lasts, None if there is none.
+    *together* (sets of late ranks) come from it and are empty without one; *change_causes* has the
+    cause of each change by the past of this node, None where that tells none. While the job hangs,
+    all its GPUs are lost. *first_action* is what to do first, None if nothing. *runbook* is the one
+    for the state, *alert* the alert that Prometheus raises if the state lasts, None if there is
+    none.
     """
 
     state: str
@@ -67,6 +69,7 @@ class JobVerdict:
     coverage: float | None = None
     changes: list[Change] = field(default_factory=list)
     together: list[Together] = field(default_factory=list)
+    change_causes: list[CauseView | None] = field(default_factory=list)
     first_action: str | None = None
     runbook: str | None = None
     alert: str | None = None
@@ -89,6 +92,18 @@ def job_verdict(
         runbook=states.RUNBOOKS.get(said.state),
         alert=alert,
     )
+
+
+def why_changed(said: JobVerdict, job_id: str, why_slower: WhySlower) -> JobVerdict:
+    """Add to what was *said* of a job why it is slower than before, if this node can tell."""
+    causes = [why_slower(job_id, change) for change in said.changes]
+    told = [
+        f"On this node, the cause of the longer {change.stage}: {cause.sentence}."
+        for change, cause in zip(said.changes, causes, strict=True)
+        if cause is not None
+    ]
+    views = [None if cause is None else view_cause(cause) for cause in causes]
+    return replace(said, details=[*said.details, *told], change_causes=views)
 
 
 def _alert(said: JobVerdict, job: NodeJob) -> str | None:

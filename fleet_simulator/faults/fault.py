@@ -40,14 +40,15 @@ class Silence(StrEnum):
 class Kind:
     """A kind of fault. Rates are per second, on the rank, GPU or node that has it.
 
-    *extra* is further time per step, by stage, as a share of a rank's usual own time. *gpu*
-    replaces fields of GpuSample, *gpu_counts* and *costs* add to fields of GpuSample and Cost,
-    *pressure* is the share of time in which tasks of the node wait for a resource, *port_waits* the
-    time for which each of its ports waits to send, in relation to the time that it sends.
-    *host_counts* adds to what HOST_COUNTS in host_files.py names, *cpu_clock* is the share that
-    CPUs keep of their clock, *oom_kills* is a number. *state* is in what the main thread of a late
-    rank spends that further time, *worker_state* the same of its loader's workers: one of
-    THREAD_STATES, at *line*, or on the *mount* if it waits for a disk.
+    *extra* is further time per step, by stage, as a share of a rank's usual own time: of one rank
+    in turn if it *rotates*, of all ranks of a JOB, else of the ranks in its place. *gpu* replaces
+    fields of GpuSample, *gpu_counts* and *costs* add to fields of GpuSample and Cost, *pressure* is
+    the share of time in which tasks of the node wait for a resource, *port_waits* the time for
+    which each of its ports waits to send, in relation to the time that it sends. *host_counts* adds
+    to what HOST_COUNTS in host_files.py names, *cpu_clock* is the share that CPUs keep of their
+    clock, *oom_kills* is a number. *state* is in what the main thread of a late rank spends that
+    further time, *worker_state* the same of its loader's workers: one of THREAD_STATES, at *line*,
+    or on the *mount* if it waits for a disk.
     """
 
     name: str
@@ -79,6 +80,11 @@ class Kind:
     worker_state: str = ""
     mount: str = ""
     begins_seconds: float = -EARLIER_SECONDS
+
+    @property
+    def slows_all(self) -> bool:
+        """Return whether all ranks of the job become slower, so that none of them is late."""
+        return self.scope is Scope.JOB and bool(self.extra) and not self.rotates
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,13 @@ KINDS: Final = (
         gpu={"nvlink_links_up": 12, "nvlink_link_states": {"4": 0, "5": 0}},
         gpu_counts={"nvlink_errors": 0.5},
     ),
+    Kind(
+        "filer",
+        "the file server becomes slow for all nodes: the whole job does, and no rank is late",
+        Scope.JOB,
+        extra={"data": 0.12},
+        host_counts={"nfs_milliseconds": 3_000.0},
+    ),
     _always("missing", "the ranks of a node never report", Scope.NODE, Silence.UNSEEN),
     _always("nosync", "no wait in collectives is measured", Scope.JOB, Silence.UNTIMED),
     _always("nojoin", "the ranks do not compare their steps", Scope.JOB, Silence.UNJOINED),

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from rank_probe.join.ring import digest
 from rank_probe.join.store import Store, figures_key, peers_key
-from rank_probe.judge.late_stage import late_stage
+from rank_probe.judge.verdict import late_stage
 from rank_probe.wire.figures import FIGURES
 
 # How often a rank posts; its exporter tells it new ones as often.

@@ -29,8 +29,7 @@ from rank_probe.join.store import (
     own_arithmetic,
     peers_key,
 )
-from rank_probe.judge.late_stage import NAMED
-from rank_probe.judge.verdict import Verdict
+from rank_probe.judge.verdict import NAMED, Verdict
 from rank_probe.process.facts import read_facts
 from rank_probe.wire.figures import FIGURES
 
@@ -142,6 +141,7 @@ class PeerFacts:
                 if said not in self._read:
                     self._read[said] = read_facts(said)
                 self.known[rank] = self._read[said]
+            self._looks = 0
         give_way()
 
 

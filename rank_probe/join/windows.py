@@ -177,6 +177,14 @@ class TensorReduction:
             steps_before=steps_before,
         )
 
+    def own(self, begin: Mark, end: Mark) -> dict[int, float]:
+        """Return each rank's own time, in seconds per step."""
+        means = end.sums.means(begin.sums, end.steps - begin.steps)
+        own = means.ranks[:, DISTANCE].clone()
+        for position, members in enumerate(self._members):
+            own[members] += means.groups[position, 0]
+        return dict(zip(self._ranks, own.tolist(), strict=True))
+
     def path(self, rank: int, marks: Sequence[Mark]) -> list[float]:
         """Return the distances of *rank* from the baseline, summed up to each of *marks*."""
         at = self._at[rank]

@@ -59,7 +59,7 @@ def _middle(bins: Sequence[Bin]) -> float:
 
 def deviation_of(times: Sequence[float], count: int) -> float:
     """Return the usual difference between stretches of so many bins, which took these *times*."""
-    single = _spread(times) / math.sqrt(count)
+    single = spread(times) / math.sqrt(count)
     stretches = [
         median(times[first : first + count])
         for first in range(len(times) % count, len(times), count)
@@ -68,10 +68,11 @@ def deviation_of(times: Sequence[float], count: int) -> float:
         return GUESSED * single
     # Neighbours differ by the root of two, unless the whole drifts.
     apart = [abs(b - a) for a, b in pairwise(stretches)]
-    return max(single, _spread(stretches), 1.4826 * median(apart) / math.sqrt(2))
+    return max(single, spread(stretches), 1.4826 * median(apart) / math.sqrt(2))
 
 
-def _spread(values: Sequence[float]) -> float:
+def spread(values: Sequence[float]) -> float:
+    """Return a standard deviation of *values* that few outliers do not affect."""
     middle = median(values)
     return 1.4826 * median(abs(each - middle) for each in values)
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Final
 
+from rank_probe.judge.common import Nodes
 from rank_probe.judge.evidence import LEAVE_RATIO, WindowEvidence, seen_in
 from rank_probe.judge.excess import STAGE_SHARE, by_stage, furthest, renamed
-from rank_probe.judge.nodes import Nodes
-from rank_probe.judge.verdict import MILD, NODE, PERSISTENT, UNSYNCED, Late
+from rank_probe.judge.verdict import MILD, NODE, PERSISTENT, Late
 from rank_probe.judge.wandering import strays
 from rank_probe.judge.windows import (
     Mark,
@@ -30,8 +30,6 @@ ENTER_SHORT_RATIO, SHORT_SECONDS = 0.08, 30.0
 # The same for a rank that has always been slower, until minutes have confirmed it.
 ENTER_STATIC_RATIO, STATIC_SECONDS = 0.05, 300.0
 MILD_RATIO, MILD_SECONDS = 0.025, 300.0
-# The same if no wait is measured: step times differ more if no rank waits for them.
-UNSYNCED_RATIO: Final = 0.1
 
 # Standard errors by which a window must be below the incident's earlier excess.
 LEAVE_ERRORS: Final = 4.5
@@ -103,7 +101,7 @@ class Incidents:
                 continue
             if seen.window.elapsed > now.elapsed and seen.standing.rank not in late_now:
                 continue
-            incident = self._synced(seen) if synced else self._unsynced(seen)
+            incident = self._synced(seen) if synced else None
             if incident is None and synced and seen.window is windows[0]:
                 incident = self._jumped(seen)
             is_new = incident is not None and (known is None or incident.kind != MILD)
@@ -185,14 +183,6 @@ class Incidents:
             and seen.window.elapsed < STATIC_SECONDS
         )
 
-    def _unsynced(self, seen: WindowEvidence) -> Incident | None:
-        level, rise = seen.level_score(), seen.rise_score()
-        if level > 1 and seen.is_alone and seen.excess > UNSYNCED_RATIO:
-            return self._incident(seen, UNSYNCED, 0.0, level)
-        if rise > 1 and seen.excess - seen.before > UNSYNCED_RATIO:
-            return self._incident(seen, UNSYNCED, seen.before, rise)
-        return None
-
     def _incident(
         self, seen: WindowEvidence, kind: str, reference: float, score: float
     ) -> Incident:
@@ -260,7 +250,7 @@ class Incidents:
             stages = renamed(stages)
         if incident.kind in (PERSISTENT, NODE):
             incident.kind = NODE if self._nodes.share(seen) else PERSISTENT
-        gpus = 0.0 if incident.kind == UNSYNCED else seen.standing.caused / step_seconds
+        gpus = seen.standing.caused / step_seconds
         return Late(
             rank=incident.rank,
             peer_group=incident.group,

@@ -15,6 +15,7 @@ from typing import Final
 from rank_probe.judge.changes import Changes
 from rank_probe.judge.common import Facts, together
 from rank_probe.judge.incidents import Incidents
+from rank_probe.judge.own_past import Lasted, OwnPast
 from rank_probe.judge.pauses import Paused, Pauses
 from rank_probe.judge.verdict import (
     DUTY,
@@ -24,6 +25,7 @@ from rank_probe.judge.verdict import (
     NO_PEERS,
     NO_SYNC,
     PAUSES,
+    UNSYNCED,
     WARMING_UP,
     Late,
     Verdict,
@@ -68,6 +70,7 @@ class Judge:
         self._incidents = Incidents(reduction, self._history)
         self._pauses = Pauses()
         self._changes = Changes(reduction, self._history, self._facts)
+        self._own_past = OwnPast(reduction, self._history)
         self._told: frozenset[int] = frozenset()
         self._before: Mark | None = None
         self._next_looks = dict.fromkeys(HORIZONS, -math.inf)
@@ -95,7 +98,7 @@ class Judge:
             ranks = dict(Counter(self._reduction.groups.values()))
             return Verdict(step, ranks, absent, WARMING_UP)
         windows = list(self._windows(mark))
-        reason = _reason(windows[0])
+        reason = why_not(windows[0])
         late: list[Late] = []
         if reason in (None, NO_SYNC):
             pausing = self._pauses.ranks
@@ -104,6 +107,8 @@ class Judge:
             steady = self._incidents.ranks
             paused = self._pauses.named(leaders, windows[0], mark.at, steady)
             late += [self._late(each, mark, step) for each in paused]
+        elif reason == NO_SYNC:
+            late += self._own_past.named(mark)
         late.sort(key=self._urgency)
         self._told = frozenset(each.rank for each in late[:MOST_LATE])
         sets = together(late, self._reduction.groups, self._facts)
@@ -121,6 +126,16 @@ class Judge:
             ),
             mark,
         )
+
+    @property
+    def began(self) -> float | None:
+        """Return when the warm-up ended; None while it lasts."""
+        return self._history.marks[0].at if self._history.marks else None
+
+    @property
+    def ended(self) -> Sequence[Lasted]:
+        """Return the ranks that were slower than before for a while, where no wait is measured."""
+        return self._own_past.ended
 
     def _is_slow(self, mark: Mark) -> bool:
         """Whether the last of the first steps took so long that it was no warm-up."""
@@ -156,7 +171,8 @@ class Judge:
     def _urgency(self, late: Late) -> tuple[float, float, int]:
         """Put the costliest first; ranks in the last verdict get extra weight."""
         named = STAYS_NAMED if late.rank in self._told else 1.0
-        return -late.gpus_lost * named, -late.ratio, late.rank
+        lasting = late.ratio * (late.since_seconds if late.kind == UNSYNCED else 1.0)
+        return -late.gpus_lost * named, -lasting, late.rank
 
     def _late(self, found: Paused, end: Mark, step: int) -> Late:
         return Late(
@@ -250,8 +266,8 @@ def _take(rotating: dict[str, float], late: Late, seconds: float) -> None:
         seconds -= taken
 
 
-def _reason(window: Window) -> str | None:
-    """Return the reason why the job cannot be judged."""
+def why_not(window: Window) -> str | None:
+    """Return the reason why the job cannot be judged, given a window of its steps."""
     if all(group.ranks == 1 for group in window.groups):
         return NO_PEERS
     if any(group.baseline <= 0 for group in window.groups):

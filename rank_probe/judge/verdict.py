@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from rank_probe.wire.stages import STAGES, SYNC
+
 # How a rank can be late. persistent: step after step, always or since some moment. pauses: long
 # delays now and then. duty: pauses for what one rank does for all, such as to write a checkpoint.
 # node: like most ranks of its node. mild: too little for a page.
@@ -18,6 +20,9 @@ LATE_KINDS: Final = (PERSISTENT, PAUSES, DUTY, NODE, MILD, UNSYNCED)
 # As they travel in schema 1, which has no other: a duty is a pause with IS_DUTY.
 SENT_KINDS: Final = (PERSISTENT, PAUSES, NODE, MILD, UNSYNCED)
 IS_DUTY: Final = "is_duty"
+# Those that may page: a mildly late rank is within the noise of a healthy job.
+NAMED: Final = (PERSISTENT, PAUSES, NODE)
+WORK_STAGES: Final = STAGES[:SYNC]
 
 # What GPUs are lost to. These add up to all exposed waiting.
 LOST_KINDS: Final = ("group", "persistent", "rotating", "common")
@@ -149,6 +154,23 @@ def from_json(said: Mapping[str, Any]) -> Verdict:
             "together": tuple(map(_together, said.get("together", ()))),
         }
     )
+
+
+def late_stage(
+    verdict: Mapping[str, Any] | None, rank: int, answer: Mapping[str, object]
+) -> str | None:
+    """Return the stage in which *rank* is late; None if it is not.
+
+    *verdict*, that of the job's judge as it travels, decides. Without one the
+    exporter's last *answer* to a push does, which compares the ranks of its node only.
+    """
+    if verdict is None:
+        said = answer.get("late")
+        return said if isinstance(said, str) and said in WORK_STAGES else None
+    for each in verdict["late"]:
+        if each["rank"] == rank and each["kind"] in NAMED and not each.get(IS_DUTY):
+            return str(each["stage"])
+    return None
 
 
 def _late(said: Mapping[str, Any]) -> Late:

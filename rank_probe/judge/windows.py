@@ -165,6 +165,9 @@ class Reduction(Protocol):
         *watched* ranks are among those that stand out, wherever they are.
         """
 
+    def own(self, begin: Mark, end: Mark) -> Mapping[int, float]:
+        """Return each rank's own time between *begin* and *end*, in seconds per step."""
+
     def path(self, rank: int, marks: Sequence[Mark]) -> list[float]:
         """Return how far *rank* is from its group's baseline, in seconds up to each of *marks*."""
 

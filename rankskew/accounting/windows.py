@@ -154,6 +154,17 @@ class PlainReduction:
             steps_before=steps_before,
         )
 
+    def own(self, begin: Mark, end: Mark) -> dict[int, float]:
+        """Return each rank's own time, in seconds per step."""
+        first, last, steps = begin.sums, end.sums, end.steps - begin.steps
+        own: dict[int, float] = {}
+        for position, members in enumerate(self._members):
+            usual = last.groups[position][0] - first.groups[position][0]
+            for member in members:
+                distance = last.ranks[member][DISTANCE] - first.ranks[member][DISTANCE]
+                own[self._ranks[member]] = (usual + distance) / steps
+        return own
+
     def path(self, rank: int, marks: Sequence[Mark]) -> list[float]:
         """Return the distances of *rank* from the baseline, summed up to each of *marks*."""
         at = self._ranks.index(rank)

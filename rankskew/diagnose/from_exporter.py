@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from exporter.live import states
 from exporter.live.causes import LineView
-from exporter.live.sentences import change_sentence
+from rank_probe.judge.verdict import Change
 from rankskew.client.access import ANYONE, Access
 from rankskew.client.fetch import Trouble
 from rankskew.client.fields import mapping, number, objects, text, whole
@@ -14,6 +14,7 @@ from rankskew.diagnose.job_facts import JobFacts
 from rankskew.diagnose.late import late_events
 from rankskew.diagnose.model import CannotTell, Finding, Place, Report
 from rankskew.diagnose.report import all_findings, report
+from rankskew.diagnose.slower import WhyOnNode, slower
 from rankskew.top.from_exporter import JobOnNode, ask_all, merged, read_document
 from rankskew.top.model import NO_RANK, JobStatus, no_such_job, several_jobs
 
@@ -44,7 +45,8 @@ def read_exporters(urls: Sequence[str], job_id: str | None, access: Access = ANY
     facts = _job_facts(job, [each.document for each in found])
     findings, more = all_findings(facts)
     findings += _lost_gpus(facts, [each.document for each in found])
-    findings += [Finding("slower", change_sentence(change)) for change in job.changes]
+    documents = [each.document for each in found]
+    findings += [slower(each, why=_why(each, job.job_id, documents)) for each in job.changes]
     at = max((each.at for answer in found for each in answer.seen), default=None)
     told = report(facts, ", ".join(urls), at, findings, more, late_events(job))
     history = (NO_HISTORY,) if findings else ()
@@ -83,6 +85,30 @@ def _job_facts(job: JobStatus, documents: Sequence[Document]) -> JobFacts:
         reasons=() if job.reason is None or job.state == states.STARTING else (job.reason,),
         judge="node" if judges == {"node"} else None,
     )
+
+
+def _why(change: Change, job_id: str, documents: Sequence[Document]) -> list[WhyOnNode]:
+    """Return the cause that the exporter of each node tells of *change*."""
+    found = []
+    for document in documents:
+        for job in objects(document.get("jobs")):
+            verdict = mapping(job.get("verdict"))
+            causes = verdict.get("change_causes")
+            if job.get("job_id") != job_id or not isinstance(causes, list):
+                continue
+            # As many as changes, null where the node cannot tell.
+            for told, cause in zip(objects(verdict.get("changes")), causes, strict=False):
+                is_this = (told.get("peer_group"), told.get("stage")) == (
+                    change.peer_group,
+                    change.stage,
+                )
+                known = mapping(cause)
+                name, sentence = text(known.get("cause")), text(known.get("sentence"))
+                if is_this and name and sentence:
+                    detail = text(known.get("detail")) or ""
+                    node = text(document.get("host")) or "a node"
+                    found.append(WhyOnNode(node, (name, detail), sentence))
+    return found
 
 
 def _lines(said: Sequence[Document]) -> Iterator[tuple[int, list[LineView]]]:

@@ -189,5 +189,7 @@ def _left_out(one: Replay) -> Iterator[str]:
     if one.left_out:
         names = listed([str(rank) for rank in one.left_out])
         yield f"Ranks {names} have too few steps to be judged."
+    if one.confidence:
+        yield f"{one.confidence[:1].upper()}{one.confidence[1:]}."
     if not one.synced and one.whole_steps:
         yield "No wait in collectives was measured, so the loss is not known."

@@ -65,7 +65,11 @@ class TraceFinding:
 def findings(
     judged: Sequence[JudgedStretch], instances: Mapping[int, str], threshold: Threshold
 ) -> list[TraceFinding]:
-    """Return the findings in the order of their onsets; *instances* [rank] are its node's."""
+    """Return the findings; *instances* [rank] are its node's.
+
+    They are in the order of their onsets, but where no wait was measured, those of the ranks come
+    first, and of these the largest lasting excess.
+    """
     alarms = list(_alarms(judged, threshold))
     found = [
         *(
@@ -75,7 +79,18 @@ def findings(
         *(_change(incident) for incident in incidents(judged, changes)),
         *(each for kind in OF_THE_JOB for each in _of_the_job(kind, judged, threshold)),
     ]
-    return sorted(found, key=lambda one: (one.onset_s, one.named_s, one.kind, one.ranks))
+    until = max((one.stretch.end for one in judged), default=0.0)
+    return sorted(
+        found,
+        key=lambda one: (-_lasting(one, until), one.onset_s, one.named_s, one.kind, one.ranks),
+    )
+
+
+def _lasting(one: TraceFinding, until: float) -> float:
+    """Return the excess of a rank that is not known to be waited for, in seconds."""
+    if one.kind != UNSYNCED or one.ratio is None:
+        return 0.0
+    return one.ratio * ((until if one.cleared_s is None else one.cleared_s) - one.onset_s)
 
 
 def not_judgeable(judged: Sequence[JudgedStretch]) -> list[str]:

@@ -59,6 +59,7 @@ def incidents(judged: Sequence[JudgedStretch], words: Words[Word]) -> list[Trace
             for incident in standing.values():
                 incident.cleared = incident.last
             standing = {}
+        _end_precisely(one, of_stretch)
         standing |= {each.who: each for each in of_stretch if each.cleared is None}
     return found
 
@@ -86,6 +87,18 @@ def _of_stretch(
         for who in latest.keys() - now.keys():
             _clear(latest[who][1], at)
     return found
+
+
+def _end_precisely(one: JudgedStretch, found: Sequence[TraceIncident[Word]]) -> None:
+    """Clear each of *found* when the judge saw later that it had ended, if it did.
+
+    Where a rank is compared with its own past, it is named for some more samples.
+    """
+    for incident in found:
+        for each in one.ended:
+            is_same = abs(each.onset - incident.onset) <= SAME_ONSET_SECONDS
+            if (each.rank, is_same) == (incident.who, True) and incident.cleared is not None:
+                incident.cleared = min(each.end, incident.cleared)
 
 
 def _clear(incident: TraceIncident[Word], at: float) -> None:

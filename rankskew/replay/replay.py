@@ -9,6 +9,7 @@ from exporter.vocabulary.thresholds import Thresholds
 from rankskew.accounting.run import Account, Kinds, account, kinds, slowdown
 from rankskew.replay.findings import NAMING, TraceFinding, findings, not_judgeable
 from rankskew.replay.judge import Progress, judge
+from rankskew.replay.short import confidence
 from rankskew.replay.timeline import TraceStretch, has_sync, left_out, stretches, timeline
 from rankskew.replay.traces import Run, instance
 
@@ -23,7 +24,8 @@ class Replay:
     *seconds*, its duration, and the times of *findings* and *stretches* are *scale* times the
     recorded ones; *begin_s* is the time_s at which it begins, unscaled. *found* and *kinds* are
     unscaled and cover the *whole_steps*, which all ranks present at the time have; None if there
-    are none. *slowdown* is None if no rank could be judged.
+    are none. *slowdown* is None if no rank could be judged. *confidence* says in words that there
+    were few steps, else it is None.
     """
 
     run: Run
@@ -41,6 +43,7 @@ class Replay:
     found: Account | None
     kinds: Kinds | None
     slowdown: float | None
+    confidence: str | None
 
 
 def replay(run: Run, scale: float = 1.0, progress: Progress = lambda share: None) -> Replay:
@@ -74,6 +77,7 @@ def replay(run: Run, scale: float = 1.0, progress: Progress = lambda share: None
         found=paid,
         kinds=None if paid is None else kinds(paid, named),
         slowdown=slowdown(whole, run.peer_groups, named) if is_judged else None,
+        confidence=confidence(max((len(part.steps) for part in parts), default=0)),
     )
 
 
@@ -121,6 +125,7 @@ def job(one: Replay) -> dict[str, object]:
         "slowdown": one.slowdown,
         "source": "judge" if one.is_judged else "none",
         "not_judgeable": list(one.not_judgeable),
+        "confidence": one.confidence,
         "findings": [_rounded(asdict(finding)) for finding in one.findings],
     }
 

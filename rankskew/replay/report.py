@@ -35,6 +35,8 @@ def _report(one: Replay) -> Iterator[str]:
         yield f"  {_period(finding.onset_s, finding.cleared_s)}: {_finding(finding)}"
     if not one.findings:
         yield "  nothing found"
+    if one.confidence:
+        yield f"  {one.confidence}"
     if one.not_judgeable:
         yield f"  not judgeable: {', '.join(one.not_judgeable)}"
     if one.named and is_slower(one.slowdown):

@@ -10,6 +10,7 @@ from typing import Final
 from rankskew.client.prometheus import Series
 from rankskew.report.history import Grid, PastSeries
 from rankskew.report.incidents import AlertIncident
+from rankskew.report.losses import slower_gpus
 from rankskew.report.times import HOUR_SECONDS
 
 OF_RANK: Final = ("cluster", "job_id", "rank", "instance")
@@ -46,6 +47,7 @@ MEASURES: Final = (
             ("RankskewCommunicationBound", "common"),
         )
     ),
+    Measure(("RankskewJobSlower",), f"max by (cluster, job_id) ({slower_gpus('')})", OF_JOB),
 )
 MEASURE_OF: Final = {alert: measure for measure in MEASURES for alert in measure.alerts}
 PRICE: Final = "on (cluster, job_id) group_left () job:rankskew_gpu_hour_price:value"

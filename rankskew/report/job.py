@@ -12,7 +12,7 @@ from rankskew.report.confirmations import Confirmations
 from rankskew.report.coverage import read_rules
 from rankskew.report.history import Grid, PastSeries, Point, growth, spans_of, stretches
 from rankskew.report.job_search import JobSeries, search
-from rankskew.report.losses import Loss
+from rankskew.report.losses import Loss, Slowdown
 from rankskew.report.reported import ReportedIncident, read_incidents
 from rankskew.report.times import HOUR_SECONDS, Span
 
@@ -33,7 +33,8 @@ class JobReport:
     *alive* is when ranks reported; for *unseen_seconds* before it the job had run already.
     *gpu_seconds* are those that it had, *judged_seconds* those of them in which its loss is known.
     *states* has seconds, *standstill* the share of the time of the rank that spent most in each
-    stage. *price* is in US$ per GPU-hour, None if not recorded.
+    stage. *slower* are the times in which the whole job was slower than before. *price* is in
+    US$ per GPU-hour, None if not recorded.
     *gauge_seconds* is the loss by the rules' gauges alone, to compare with *lost_seconds*.
     """
 
@@ -52,6 +53,7 @@ class JobReport:
     states: Mapping[str, float]
     standstill: Mapping[str, float]
     restarts: Sequence[float]
+    slower: Sequence[Slowdown]
     price: float | None
     incidents: Sequence[ReportedIncident]
 
@@ -128,6 +130,7 @@ class _Reading:
             states={state: each for (state,), each in states.items() if state},
             standstill=self._standstill(),
             restarts=restarts(ages, self._step),
+            slower=self._slower(gap_seconds),
             price=sum(value for _, value in prices) / len(prices) if prices else None,
             incidents=read_incidents(
                 self._history, self._times, self._series.labels, said, gap_seconds
@@ -159,6 +162,11 @@ class _Reading:
         found += losses.hung(of_kind.pop(losses.HUNG, 0.0), suspects)
         found += [Loss(kind, of_kind.get(kind, 0.0)) for kind in (losses.GROUP, losses.COMMON)]
         return found
+
+    def _slower(self, gap_seconds: float) -> list[Slowdown]:
+        """Return when the whole job was slower than before."""
+        ratios, onsets, gpus = map(self._while_alive, self._series.slower)
+        return losses.slowdowns(ratios, onsets, gpus, self._whole[0], self._step, gap_seconds)
 
     def _caused(self) -> dict[tuple[str, ...], float]:
         """Return the GPU-seconds that ranks caused, by counters; none if these are not read."""

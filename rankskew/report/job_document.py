@@ -7,7 +7,7 @@ from exporter.live.states import WORDS as STATE_WORDS
 from rankskew.report import losses
 from rankskew.report.document import MONEY, Document, Section
 from rankskew.report.job import JobReport
-from rankskew.report.losses import Loss, grouped
+from rankskew.report.losses import Loss, grouped, together
 from rankskew.report.reported import NAMES
 from rankskew.report.times import (
     HOUR_SECONDS,
@@ -19,6 +19,7 @@ from rankskew.report.times import (
     seconds,
     show,
 )
+from rankskew.wording import counted
 
 # The rest of the ranks, stages and causes are one row.
 MOST_ROWS: Final = 12
@@ -37,6 +38,7 @@ def job_document(job: JobReport) -> Document:
             _lost(job, "Lost, by rank", ["Rank"], lambda loss: (loss.rank or NO_RANK,)),
             _lost(job, "Lost, by stage", ["Stage"], lambda loss: (loss.stage or NOT_KNOWN,)),
             _lost(job, "Lost, by rank, stage and cause", details, _details),
+            _slower(job),
             _time(job),
             Section(
                 "Incidents",
@@ -113,6 +115,37 @@ def _details(loss: Loss) -> tuple[str, ...]:
     return losses.WORDS[loss.kind], *(part or NOT_KNOWN for part in parts)
 
 
+def _slower(job: JobReport) -> Section:
+    """Return a row for each time in which the whole job was slower, and one for all of them."""
+    title = "Slower than before"
+    if not job.slower:
+        return Section(title, ["Never, as far as the judge of the job could tell."])
+    rows = [
+        [
+            show(each.begin),
+            length(each.end - each.begin),
+            each.scope,
+            each.stage,
+            f"{each.ratio:.2f}",
+            gpu_hours(each.gpu_seconds / HOUR_SECONDS),
+            money(job.dollars(each.gpu_seconds)),
+        ]
+        for each in job.slower[:MOST_ROWS]
+    ]
+    whole = together(job.slower)
+    rows.append(["in all", *[""] * 4, gpu_hours(whole / HOUR_SECONDS), money(job.dollars(whole))])
+    often = counted(len(job.slower), "time")
+    lines = [
+        f"The job became slower {often}, without a late rank. What that cost is counted against "
+        "the pace before, and no part of the loss above, where GPUs wait; only in sync they do "
+        "both.",
+    ]
+    if len(job.slower) > MOST_ROWS:
+        lines.append(f"The first {MOST_ROWS} of {len(job.slower)}; --json has all.")
+    names = ("Since", ">Lasted", "Ranks", "Stage", ">Times as long", ">GPU-hours", MONEY)
+    return Section(title, lines, names, rows)
+
+
 def _time(job: JobReport) -> Section:
     total = sum(job.states.values())
     ordered = sorted(job.states.items(), key=lambda each: -each[1])
@@ -185,6 +218,20 @@ def job_json(job: JobReport) -> dict[str, Any]:
                 "dollars": job.dollars(loss.gpu_seconds),
             }
             for loss in sorted(job.losses, key=lambda loss: -loss.gpu_seconds)
+        ],
+        "gpu_hours_slower": together(job.slower) / HOUR_SECONDS,
+        "slower": [
+            {
+                "scope": each.scope,
+                "stage": each.stage,
+                "begin": iso(each.begin),
+                "end": iso(each.end),
+                "seconds": each.end - each.begin,
+                "ratio": each.ratio,
+                "gpu_hours": each.gpu_seconds / HOUR_SECONDS,
+                "dollars": job.dollars(each.gpu_seconds),
+            }
+            for each in job.slower
         ],
         "state_seconds": dict(job.states),
         "standstill_share": dict(job.standstill),

@@ -6,6 +6,7 @@ from typing import Final
 from exporter.errors import StartError
 from rankskew.client.prometheus import Prometheus, selector
 from rankskew.report.history import Grid, PastSeries, grid
+from rankskew.report.losses import slower_gpus
 from rankskew.report.times import Span, show
 from rankskew.wording import few
 
@@ -47,6 +48,14 @@ class JobSeries:
         cause = self.of("rankskew_late_cause_info")
         one = f"topk by (cluster, job_id, rank, instance) (1, {cause})"
         return f"{lost} * {SAME_RANK} group_left (cause) {one} or {lost} unless {SAME_RANK} {cause}"
+
+    @property
+    def slower(self) -> tuple[str, str, str]:
+        """Return how many times as long stages take, since when, and what that costs in GPUs."""
+        by = "by (cluster, job_id, scope, stage)"
+        ratio = self.of("rankskew_job_change_ratio")
+        since = self.of("rankskew_job_change_since_timestamp_seconds")
+        return f"max {by} ({ratio})", f"min {by} ({since})", slower_gpus(self.labels)
 
 
 def search(

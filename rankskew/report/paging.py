@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
@@ -14,7 +14,7 @@ from rankskew.report.incidents import Firing
 from rankskew.report.times import Span, merged, without
 
 # Its receiver is not the pager.
-NOTE: Final = "info"
+NOTES: Final = "notes"
 _MATCHER: Final = re.compile(r'^(\w+)(=~|=)"(.*)"$')
 
 
@@ -56,7 +56,7 @@ def pages(told: Sequence[Firing], gap_seconds: float) -> list[PagerMessage]:
     """Return the pages for what was *told*: one for each job while any of its alerts fires."""
     groups: dict[tuple[str, str], list[Firing]] = defaultdict(list)
     for each in told:
-        if each.labels.get("severity") != NOTE:
+        if not is_note(each):
             group = each.labels.get("cluster", ""), each.labels.get("job_id", "")
             groups[group].append(each)
     found = [
@@ -67,18 +67,37 @@ def pages(told: Sequence[Firing], gap_seconds: float) -> list[PagerMessage]:
     return sorted(found, key=lambda page: page.span)
 
 
+def is_note(fired: Firing) -> bool:
+    """Return whether what *fired* goes to the notes, and wakes nobody."""
+    return any(_is(fired, matchers) for matchers in _notes())
+
+
+@cache
+def _notes() -> tuple[Mapping[str, re.Pattern[str]], ...]:
+    """Return the matchers of each route of the shipped configuration that leads to the notes."""
+    routes = _configuration()["route"]["routes"]
+    return tuple(_matchers(each["matchers"]) for each in routes if each["receiver"] == NOTES)
+
+
 @cache
 def inhibitions() -> tuple[Inhibition, ...]:
     """Return the inhibitions of the shipped Alertmanager configuration."""
-    said = yaml.safe_load(bundled("alerts/alertmanager.yaml").read_text(encoding="utf-8"))
     return tuple(
         Inhibition(
             _matchers(rule["source_matchers"]),
             _matchers(rule["target_matchers"]),
             tuple(rule["equal"]),
         )
-        for rule in said["inhibit_rules"]
+        for rule in _configuration()["inhibit_rules"]
     )
+
+
+@cache
+def _configuration() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(
+        bundled("alerts/alertmanager.yaml").read_text(encoding="utf-8")
+    )
+    return found
 
 
 def _matchers(texts: Sequence[str]) -> dict[str, re.Pattern[str]]:

@@ -12,7 +12,7 @@ from rankskew.report.costs import Costs
 from rankskew.report.document import MONEY
 from rankskew.report.history import Grid, PastSeries
 from rankskew.report.incidents import AlertIncident, Firing, fires, firings, incidents
-from rankskew.report.paging import NOTE, sent
+from rankskew.report.paging import is_note, sent
 from rankskew.report.times import (
     DAY_SECONDS,
     HOUR_SECONDS,
@@ -62,7 +62,7 @@ class ReportedIncident:
         """Return what would have been sent: a page, a note, or nothing."""
         if not any(firing.spans for firing in self.sent):
             return "explained by another"
-        return "note" if self.incident.severity == NOTE else PAGE
+        return "note" if all(map(is_note, self.incident.firings)) else PAGE
 
     def row(self) -> list[str]:
         """Return its cells under NAMES."""

@@ -138,7 +138,17 @@ def test_first_row_alone_names_rank_stage_loss_and_cause(fleet: Tour, fault: str
 
 
 # One of each kind of answer; python -m benchmarks.diagnose asks about all faults.
-DIAGNOSED: Final = ("healthy", "loader", "thermal", "node", "rotating", "hang", "nosync", "down")
+DIAGNOSED: Final = (
+    "healthy",
+    "loader",
+    "thermal",
+    "node",
+    "rotating",
+    "filer",
+    "hang",
+    "nosync",
+    "down",
+)
 
 
 @pytest.mark.parametrize("job_id", DIAGNOSED)
@@ -185,8 +195,6 @@ def test_fleet_shows_the_most_urgent_job_first(fleet: Tour) -> None:
 
 # What nothing in the tour has; the tests of tests/dashboards show the first six.
 EMPTY: Final = {
-    # No job becomes slower as a whole.
-    ("job", "Step time and slowdown", "C"),
     # More than two late ranks, a single silent one, a hang without any other reason.
     ("job", "Who", "C"),
     ("job", "Who", "G"),

@@ -112,6 +112,26 @@ def test_nobody_is_late_in_turn_for_long() -> None:
     assert said.verdict.gpus_lost["rotating"] > 1.5
 
 
+def test_job_that_becomes_slower_has_no_late_rank() -> None:
+    """Every rank needs the same time more, so the judge names the change and nobody."""
+    run = training("filer:after=0s")
+    ranks = [mean_step(*reports(run, rank, (0.0, 300.0))) for rank in range(8)]
+    before = mean_step(*reports(run, 0, (-300.0, 0.0)))
+    said = Judged(run).at(300.0)
+    assert said is not None
+    (change,) = said.verdict.changes
+
+    assert all(each["data"] == pytest.approx(2.5 * before["data"], rel=0.05) for each in ranks)
+    assert all(each["sync"] == pytest.approx(before["sync"], rel=0.2) for each in ranks)
+    assert (said.verdict.late, change.stage, change.since_seconds) == ((), "data", 300.0)
+    assert change.ratio == pytest.approx(2.5)
+    # 60 ms more in a step of 0.54 s, on eight GPUs.
+    assert change.gpus == pytest.approx(8 * 0.06 / 0.6, rel=0.1)
+    healthy = Judged(run).at(-5.0)
+    assert healthy is not None
+    assert healthy.verdict.changes == ()
+
+
 @pytest.mark.parametrize(
     ("fault", "reason"), [("nosync", "no_sync"), ("nojoin", None), ("starting", None)]
 )

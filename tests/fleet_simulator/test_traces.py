@@ -9,6 +9,7 @@ from fleet_simulator.faults.asked import parse
 from fleet_simulator.fleet import Fleet
 from fleet_simulator.judged import Judged
 from fleet_simulator.plan import tour
+from tests.exporter.clock import Clock
 from tests.fleet_simulator.test_fleet import fleet, get, samples
 from tests.fleet_simulator.test_ranks import LATE_RANK, mean_step, reports, training
 
@@ -128,6 +129,37 @@ def test_slow_file_system_is_the_one_that_is_shown(tmp_path: Path, fstype: str) 
     assert odd > usual + 750
 
 
+def test_slow_file_server_is_so_on_every_node(tmp_path: Path) -> None:
+    """What slows the whole job down shows on all of its nodes."""
+    simulated = fleet(tmp_path, "filer")
+    for name in ("sim-00", NODE):
+        ((labels, seconds),) = samples(simulated, name)[
+            "rankskew_node_mount_operation_seconds_total"
+        ]
+        assert labels["fstype"] == "nfs"
+        assert seconds > 750
+        verdict = live(simulated, name)["jobs"][0]["verdict"]
+        ((change,), (cause,)) = verdict["changes"], verdict["change_causes"]
+        assert (change["stage"], change["slower"]) == ("data", 0)
+        assert (cause["cause"], cause["detail"]) == ("input", "nfs")
+        assert cause["value"] > 20 * cause["peers_value"]
+
+
+def test_job_that_becomes_slower_later_is_explained_too(tmp_path: Path) -> None:
+    """From the time before its onset; half a minute after it, both are known."""
+    clock = Clock()
+    simulated = fleet(tmp_path, "filer:after=40s", clock=clock)
+    told = {}
+    for _ in range(0, 84, 2):
+        clock.seconds += 2
+        simulated.app(NODE)
+        told[clock.seconds] = live(simulated)["jobs"][0]["verdict"]["change_causes"]
+    said = list(told.values())
+
+    assert (said[0], said[20]) == ([], [None])
+    assert said[-1][0]["detail"] == "nfs"
+
+
 def test_ranks_that_were_never_seen_are_absent_from_the_verdict() -> None:
     """The judge has compared the others, and says how many it misses."""
     said = Judged(training("missing:node=1")).at(0.0)
@@ -151,6 +183,7 @@ def live(simulated: Fleet, node: str = NODE) -> dict[str, Any]:
         ("thermal", "straggler"),
         ("node", "slow_node"),
         ("rotating", "rotating"),
+        ("filer", "healthy"),
         ("hang", "hung"),
         ("frozen", "hung"),
         ("lost", "hung"),

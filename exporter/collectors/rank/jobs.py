@@ -6,6 +6,8 @@ from typing import Final, NamedTuple
 
 from prometheus_client.metrics_core import Metric
 
+from exporter.causes.model import Cause
+from exporter.collectors.rank.late_causes import shortened
 from exporter.collectors.rank.late_ranks import SAME_ONSET_SECONDS
 from exporter.collectors.table import Row, families, in_order
 from exporter.ranks.jobs import JOIN, AgedVerdict, NodeJob
@@ -133,10 +135,11 @@ ALL, SET = "all", "set"
 
 
 class ChangedJob(NamedTuple):
-    """A job's changes, by CHANGED, and when each began in Unix seconds."""
+    """A job's changes, by CHANGED, when each began in Unix seconds, and why if that is known."""
 
     changes: Mapping[tuple[str, ...], Change]
     began: Mapping[tuple[str, ...], float]
+    causes: Mapping[tuple[str, ...], Cause]
 
 
 CHANGES: Final[tuple[Row[ChangedJob], ...]] = (
@@ -161,20 +164,38 @@ CHANGES: Final[tuple[Row[ChangedJob], ...]] = (
         lambda job: job.began,
         CHANGED,
     ),
+    Row(
+        "rankskew_job_change_cause_info",
+        "Why all ranks of the job on this node, or those of a peer group, take longer than before, "
+        "by the node's own past; always 1, absent if nothing that was measured accounts for half "
+        "of it (exporter, from all that it reads).",
+        lambda job: {
+            (*key[:2], cause.cause, cause.detail, shortened(cause.sentence)): 1.0
+            for key, cause in job.causes.items()
+        },
+        (*CHANGED[:2], "cause", "detail", "sentence"),
+    ),
 )
 
 
 class JobsCollector:
     """Expose every job with a rank on this node; call from the event loop, where the store is.
 
-    *clock* is the wall clock, in Unix seconds.
+    *why_slower* knows why a job's ranks here take longer than before. *clock* is the wall clock, in
+    Unix seconds.
     """
 
     name = "jobs"
     interval_seconds = 0.0
 
-    def __init__(self, jobs: NodeJobs, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        jobs: NodeJobs,
+        clock: Callable[[], float] = time.time,
+        why_slower: Callable[[str, Change], Cause | None] = lambda job_id, change: None,
+    ) -> None:
         self._jobs = jobs
+        self._why_slower = why_slower
         self._clock = clock
         self._began: dict[tuple[str, ...], float] = {}
 
@@ -204,7 +225,9 @@ class JobsCollector:
             onset = now - change.since_seconds
             told = self._began.get((job_id, *key), onset)
             began[key] = told if abs(told - onset) <= SAME_ONSET_SECONDS else onset
-        return ChangedJob(changes, began)
+        found = {key: self._why_slower(job_id, change) for key, change in changes.items()}
+        causes = {key: cause for key, cause in found.items() if cause is not None}
+        return ChangedJob(changes, began, causes)
 
 
 def _scope(change: Change, groups: int) -> str:

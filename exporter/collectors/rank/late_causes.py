@@ -32,7 +32,7 @@ class LateCausesCollector:
                 continue
             who, cause, place = [job_id, told.place.peer_group, str(rank)], told.cause, told.place
             where = [place.node, place.gpu, place.pid]
-            texts = [_short(cause.sentence), _short(cause.first_action)]
+            texts = [shortened(cause.sentence), shortened(cause.first_action)]
             info.add_metric([*who, cause.cause, cause.detail, cause.figure, *where, *texts], 1)
             share.add_metric(who, cause.share)
             for of, value in (("rank", cause.value), ("peers", cause.peers_value)):
@@ -70,5 +70,6 @@ def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily
     )
 
 
-def _short(text: str) -> str:
+def shortened(text: str) -> str:
+    """Return *text*, cut where it is longer than a label should be."""
     return text if len(text) <= SENTENCE_CHARACTERS else text[: SENTENCE_CHARACTERS - 1] + "…"

@@ -15,7 +15,7 @@ from rankskew.diagnose.prometheus.moment import Moment, instances
 # The state, the late ranks and the losses of the job say these, and more.
 KNOWN: Final = (
     "Straggler|SlowNode|JobHung|RanksMissing|SlowStart|NotJudgeable|ExporterDown|RankSlower"
-    "|RotatingImbalance|StageImbalance|CommunicationBound|EfficiencyDrop"
+    "|RotatingImbalance|StageImbalance|CommunicationBound|EfficiencyDrop|JobSlower"
 )
 MOST: Final = 5
 ON_NODES: Final = "and on (cluster, instance) rankskew_node_ranks"

@@ -33,7 +33,7 @@ def report_at(
     findings, more = all_findings(facts)
     findings = with_alerts(moment, findings)
     slower, events = whole_job(moment)
-    findings += [slower] if slower is not None else []
+    findings += slower
     return report(facts, prometheus.url, prometheus.now, findings, more, events)
 
 

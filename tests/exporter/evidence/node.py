@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from exporter.causes.model import Cause, Evidence, Lateness, Peers, ThreadState
+from exporter.evidence.job_changes import ChangeCauses
 from exporter.evidence.late_causes import LateCauses
 from exporter.evidence.sampler import Sampler
 from exporter.evidence.service import EvidenceService
@@ -119,7 +120,7 @@ class FakeNode:
         self.processes_hang = False
         self.stages = {"data": 0.1, "forward": 0.3, "sync": 0.6}  # of each rank's second
         self.shown: dict[str, CollectorRun] = {}
-        self.causes = LateCauses()
+        self.causes, self.changes = LateCauses(), ChangeCauses()
         self.ranks: dict[int, Snapshot] = {rank: self._rank(rank) for rank in range(ranks)}
         self.gpus = [_gpu(index, index < ranks) for index in range(gpus)]
         self.sampler = Sampler(self.store, self.nvml, self._seen, self.host, self.shown.get)
@@ -133,6 +134,7 @@ class FakeNode:
             workers,
             "node-7",
             self.explain,
+            self.changes,
         )
         self.told: dict[int, list[Mapping[str, float]]] = {rank: [] for rank in range(ranks)}
 

@@ -51,6 +51,17 @@ def test_window_without_two_samples_has_no_figures(ring: Ring, since: float) -> 
     assert ring.covered_seconds(RANK, since) == 0.0
 
 
+def test_window_of_the_past_ends_when_it_is_asked_to() -> None:
+    """What came after it does not count, nor a figure that was not there yet."""
+    ring = filled(every(5.0, 100.0))
+    ring.add(RANK, 105.0, [Increment("new", 1.0, 1.0)])
+
+    assert ring.means(RANK, 40.0, until=50.0) == {"clock": pytest.approx(47.5)}
+    assert ring.covered_seconds(RANK, 38.0, until=52.0) == 10.0
+    assert ring.means(RANK, 41.0, until=49.0) == {}
+    assert ring.covered_seconds(RANK, 41.0, until=44.0) == 0.0
+
+
 @pytest.mark.parametrize("window", [10.0, 30.0, 95.0])
 def test_mean_is_that_of_the_window(window: float) -> None:
     """Whatever the window, what was before it does not count."""

@@ -43,7 +43,12 @@ class Node:
         self.said: dict[str, Any] | None = EVEN
         self.cause: Cause | None = None
         self.store = RankStore(clock=lambda: self.now)
-        self.view = LiveView(NodeJobs(self.store, thresholds), causes=self._cause)
+        self.why_slower: Cause | None = None
+        self.view = LiveView(
+            NodeJobs(self.store, thresholds),
+            causes=self._cause,
+            why_slower=lambda job_id, change: self.why_slower,
+        )
         self.world_size = world_size or ranks
         self.states = {rank: self.fresh(rank) for rank in range(ranks)}
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from exporter.causes.model import Cause
 from rank_probe.judge.verdict import Together
 from tests.exporter.live.node_data import CAUSE, HOT
 from tests.exporter.live.stepping import EVEN, Node, served
@@ -137,6 +138,19 @@ def test_change_of_a_group_is_told() -> None:
         "Forward of peer group pp1 has taken 2.00 times as long as before for 5 min."
     ]
     assert said["changes"] == [asdict(CHANGE) | {"slower_ranks": [], "slower_spans": []}]
+    assert said["change_causes"] == [None]
+
+
+def test_change_is_told_with_the_cause_that_this_node_knows() -> None:
+    """After the change itself, for people and for programs."""
+    node = Node()
+    node.why_slower = Cause("slow_device", "clocks", 0.9, "the clock is 1.4 GHz, before 1.9", "")
+    said = node.judged(EVEN | verdict(late=(), changes=(CHANGE,), gpus_lost={}, rotating={}))
+
+    assert said["details"][-1] == (
+        "On this node, the cause of the longer forward: the clock is 1.4 GHz, before 1.9."
+    )
+    assert [each["detail"] for each in said["change_causes"]] == ["clocks"]
 
 
 def test_set_of_late_ranks_is_told() -> None:

@@ -47,14 +47,14 @@ def test_ranks_that_are_late_together_are_told_with_their_rack() -> None:
 
 def test_facts_are_read_once() -> None:
     store = CountingStore()
-    for rank in range(600):
+    for rank in range(5000):
         store.set(facts_key(rank), message({"node": f"n{rank // 8}"}))
     facts = PeerFacts(store)
-    for _ in range(10):
-        facts.learn(range(600))
+    for _ in range(30):
+        facts.learn(range(5000))
 
-    assert store.read == [facts_key(rank) for rank in range(600)]
-    assert store.calls == 3
+    assert store.read == [facts_key(rank) for rank in range(5000)]
+    assert store.calls == 20
     assert facts.known[599] == {"node": "n74"}
     assert facts.known[592] is facts.known[599]
 

@@ -79,6 +79,8 @@ def test_both_reductions_say_the_same(seed: int) -> None:
         paths = [each.path(rank, [late[at]]) for at, each in enumerate(both)]
         assert paths[0] == pytest.approx(paths[1], rel=1e-6, abs=1e-9)
 
+    own = [each.own(middle[at], late[at]) for at, each in enumerate(both)]
+    assert own[0] == pytest.approx(own[1], rel=1e-6, abs=1e-9)
     assert flat(one) == pytest.approx(flat(other), rel=1e-6, abs=1e-9)
     assert [each.rank for group in one.groups for each in group.standing] == [
         each.rank for group in other.groups for each in group.standing

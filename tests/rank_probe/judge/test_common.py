@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -153,7 +154,8 @@ def test_set_is_named_exactly_within_a_minute(
 ) -> None:
     """With what only its ranks have in common, in the verdict as it travels."""
     faults = tuple(Fault(rank, "forward", 0.3, 1, SINCE) for rank in those)
-    job = Job(ranks=ranks, seed=seed, seconds=SINCE + 75, faults=faults, ranks_per_node=4)
+    job = Job(ranks=ranks, seed=seed, seconds=SINCE + 75, faults=faults)
+    job = replace(job, ranks_per_node=4 if ranks == 16 else 16)
     racks = {} if ranks < 16 else {"rack": ["r1", "r1", "r2", "r3"]}
     found = judged(job, 2.0, facts(ranks, racks, per_node=4 if racks else 100))
     sets = []

@@ -203,7 +203,7 @@ def incidents() -> Iterator[tuple[Job, list[Expected]]]:
     yield job, [Expected(5, "forward")]
     yield Job(faults=(Fault(1, "forward", 0.5, 1, 0, 60), FROM_60)), [Expected(1, "forward")]
     job = job_of(8, Fault(3, "data", 0.3, 1, 300, 500))
-    unsynced = Expected(3, "data", UNSYNCED, 300, 530)
+    unsynced = Expected(3, "data", UNSYNCED, 300, 508)
     yield replace(job, seconds=700, sync_measured=False), [unsynced]
     yield replace(job_of(16, Fault(3, "data", 0.03)), seconds=500), [Expected(3, "data", MILD)]
     job = job_of(8, Fault(1, "data", 6, every=30), Fault(6, "other", 8, every=47))

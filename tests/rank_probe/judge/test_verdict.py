@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from rank_probe.judge.late_stage import late_stage
 from rank_probe.judge.verdict import (
     DUTY,
     LATE_KINDS,
@@ -17,6 +16,7 @@ from rank_probe.judge.verdict import (
     Change,
     Verdict,
     from_json,
+    late_stage,
 )
 from rank_probe.wire.stages import STAGES
 from tests.alerts.jobs import Fault, Job

@@ -136,6 +136,22 @@ def test_job_that_became_slower_is_told() -> None:
 
     sentence = "Data of peer group all has taken 1.40 times as long as before for 12 min."
     assert [(each.what, each.sentence) for each in said.findings] == [("slower", sentence)]
+    assert said.findings[0].facts == ()
+
+
+@pytest.mark.parametrize(
+    ("causes", "told"),
+    [
+        ([{"cause": "input", "detail": "nfs", "sentence": "reads take 9 ms"}], True),
+        ([None], False),
+        ("of another release", False),
+    ],
+)
+def test_node_that_knows_why_is_repeated(causes: Any, told: bool) -> None:
+    change = {"peer_group": "all", "stage": "data", "ratio": 1.4, "since_seconds": 720.0}
+    (found,) = ask(live(job("llama", changes=[change], change_causes=causes))).findings
+
+    assert found.facts == (("Cause on node1: reads take 9 ms.",) if told else ())
 
 
 def test_ranks_that_became_slower_are_told_with_what_they_have_in_common() -> None:

@@ -102,6 +102,14 @@ def test_too_few_steps_cannot_be_told(tmp_path: Path) -> None:
     assert [finding.what for finding in said.findings] == ["warming_up"]
 
 
+def test_short_trace_says_how_far_it_reaches(tmp_path: Path) -> None:
+    """A late rank of 22 steps is told, and that it would be surer after more."""
+    said = trace(tmp_path / "t.csv", {2: {"data": 0.4}}, steps=22)
+
+    assert said.findings[0].ranks == (2,)
+    assert "Seen in 22 steps only; surer after 60." in said.unjudged
+
+
 def test_trace_without_waits_cannot_be_told(tmp_path: Path) -> None:
     """A rank that stands out may be one that waits."""
     said = trace(tmp_path / "t.csv", {2: {"data": 0.4}}, sync=False)

@@ -1,12 +1,27 @@
 """Losses are split into parts that add up to what was counted."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankskew.client.prometheus import Series
 from rankskew.report.job import restarts
-from rankskew.report.losses import COMMON, LATE, ROTATING, Loss, counted, gauged, integral, worth
+from rankskew.report.losses import (
+    COMMON,
+    LATE,
+    ROTATING,
+    Loss,
+    counted,
+    gauged,
+    integral,
+    slowdowns,
+    slower_gpus,
+    together,
+    worth,
+)
+from tests.alerts.promtool import answers
 
 SECONDS = st.floats(0, 1e7)
 WHERE = st.tuples(st.sampled_from("012"), st.sampled_from(["data", "forward"]))
@@ -54,6 +69,48 @@ def test_without_counters_the_kinds_are_split() -> None:
         Loss(ROTATING, 45.0, stage="forward"),
         Loss(ROTATING, 5.0),
     ]
+
+
+def change(stage: str, *points: tuple[float, float]) -> Series:
+    return Series("", {"scope": "all", "stage": stage}, list(points))
+
+
+def test_job_is_slower_from_the_onset_on() -> None:
+    """It costs nothing while it hangs, and nothing before the job was seen; a break is bridged."""
+    told = [(at, 2.0) for at in (60.0, 75.0, 105.0)]
+    gpus = change("data", (60.0, 1.0), (105.0, 3.0))
+    (found,) = slowdowns([change("data", *told)], [change("data", (60.0, 30.0))], [gpus], 0, 15, 15)
+    (late,) = slowdowns([change("data", *told)], [change("data", (60.0, 30.0))], [gpus], 45, 15, 15)
+    two = slowdowns([change("data", *told)], [], [gpus], 0, 15, 0)
+
+    assert (found.begin, found.end, found.ratio, found.gpu_seconds) == (30, 120, 2.0, 15 * 6)
+    assert (late.begin, late.gpu_seconds) == (45, 15 * 5)
+    assert [(each.begin, each.end) for each in two] == [(60, 90), (105, 120)]
+
+
+def test_what_late_ranks_cost_since_is_no_cost_of_the_change(tmp_path: Path) -> None:
+    """What they cost before is in the pace before; a job that hangs has neither."""
+    change = 'rankskew_job_change_gpus{job_id="j",scope="all",stage="data",instance="%s"}'
+    late = 'job_kind:rankskew_gpus_lost:sum{job_id="j",kind="persistent"}'
+    series = [
+        *({"series": change % node, "values": "_x9 0.75x20 2.25x20"} for node in "nm"),
+        {"series": late, "values": "0.25x29 1.75x9 stale _x40"},
+    ]
+    asked = [(slower_gpus('job_id="j"'), 15.0 * at) for at in (5, 15, 35, 45)]
+    found = answers(tmp_path, series, asked, rules=(), groups=())
+    labels = {"job_id": "j", "scope": "all", "stage": "data"}
+
+    assert [found[each] for each in asked] == [[], [(labels, 0.75)], [(labels, 0.75)], []]
+
+
+def test_changes_at_the_same_time_cost_what_the_larger_one_does() -> None:
+    """Each is of the job's whole steps, whatever the other adds to them."""
+    those = [change("data", (0, 2.0), (15, 2.0)), change("sync", (15, 3.0))]
+    found = slowdowns(those, [], those, 0, 15, 0)
+
+    assert [each.gpu_seconds for each in found] == [60.0, 45.0]
+    assert together(found) == 15 * 2 + 15 * 3
+    assert together([]) == 0.0
 
 
 def test_integral_of_a_gauge() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from rankskew.report import paging
 from rankskew.report.incidents import Firing
-from rankskew.report.paging import inhibitions, pages, sent
+from rankskew.report.paging import inhibitions, is_note, pages, sent
 
 JOB = {"cluster": "eu", "job_id": "llama"}
 
@@ -30,6 +30,18 @@ def test_what_another_explains_is_not_sent_meanwhile() -> None:
         [(50, 250)],
         [(50, 250)],
     ]
+
+
+def test_what_goes_to_the_notes_is_no_page() -> None:
+    """As the shipped routes say: whatever informs, and a whole job that is slower."""
+    told = [
+        firing("JobSlower", (0, 100), severity="warning"),
+        firing("GpuThrottled", (0, 100), severity="info"),
+        firing("Straggler", (500, 600), severity="warning"),
+    ]
+
+    assert [is_note(each) for each in told] == [True, True, False]
+    assert [page.span for page in pages(told, 0)] == [(500, 600)]
 
 
 def test_alerts_of_a_job_are_one_page() -> None:

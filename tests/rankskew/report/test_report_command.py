@@ -31,6 +31,7 @@ ALERTS: Mapping[str, Sequence[Written]] = {
     "sum(job:rankskew_world_size": [({}, LATE, 8.0)],
 }
 RUNS: Mapping[str, Sequence[Written]] = {
+    "rankskew_job_change_": [],
     "job:rankskew_world_size:max": [(JOB, LATE, 8.0)],
     "rankskew_late_cause_info": [({**RANK, "stage": "data", "cause": "input"}, LATE, 2.0)],
     "job_kind:rankskew_gpus_lost:sum": [({**JOB, "kind": "persistent"}, LATE, 2.0)],
@@ -66,6 +67,7 @@ def printed(
 
 # Two hours, of which it hung for ten minutes, then all processes are new.
 HUNG: Mapping[str, Sequence[Written]] = {
+    "rankskew_job_change_": [],
     "rankskew_wait_caused_seconds_total": [
         ({**RANK, "stage": "data", "rank": str(rank)}, [(AT - 7200 + at, AT - 3600)], 100.0 * at)
         for rank in range(14)
@@ -89,6 +91,20 @@ HUNG: Mapping[str, Sequence[Written]] = {
 }
 
 
+# Of the two hours, it was slower for ten minutes, and in the last twenty.
+SLOW = {**JOB, "scope": "all", "stage": "data"}
+TWICE = [(AT - 6600, AT - 6000), (AT - 4800, AT - 3600)]
+SLOWER: Mapping[str, Sequence[Written]] = {
+    "rankskew_job_change_since": [
+        (SLOW, TWICE[:1], AT - 6720),
+        (SLOW, TWICE[1:], AT - 4920),
+    ],
+    "rankskew_job_change_gpus": [(SLOW, TWICE, 1.5)],
+    "rankskew_job_change_ratio": [(SLOW, TWICE, 2.5)],
+    **RUNS,
+}
+
+
 def test_texts_are_the_golden_ones(capsys: Captured) -> None:
     """Incidents, pages, cost and precision come first; losses are split, and add up.
 
@@ -107,6 +123,7 @@ def test_texts_are_the_golden_ones(capsys: Captured) -> None:
         "shadow, Markdown, without a price": printed(capsys, named, *week, "--markdown"),
         "shadow, long": printed(capsys, ALERTS, "--shadow", "--since", "1000y"),
         "job": printed(capsys, RUNS, "--job", "llama"),
+        "job that became slower": printed(capsys, SLOWER, "--job", "llama"),
         "job that hung": printed(capsys, HUNG, "--job", "llama"),
     }
     assert_golden("report", texts)
@@ -117,6 +134,7 @@ def test_programs_get_numbers(capsys: Captured) -> None:
     said = json.loads(printed(capsys, ALERTS, "--shadow", "--since", "7d", "--json"))
     (incident,) = said["incidents"]
     job = json.loads(printed(capsys, HUNG, "--job", "llama", "--json"))
+    slower = json.loads(printed(capsys, SLOWER, "--job", "llama", "--json"))
 
     assert (incident["gpu_hours"], incident["dollars"], incident["sends"]) == (2.0, 6.0, "page")
     assert (said["gpu_hours_lost"], said["pages_per_week"]) == (2.0, 1.0)
@@ -124,6 +142,13 @@ def test_programs_get_numbers(capsys: Captured) -> None:
     lost = sum(loss["gpu_hours"] for loss in job["losses"])
     assert job["gpu_hours_lost"] == pytest.approx(lost)
     assert (job["counted_by_ranks"], len(job["restarts"])) == (True, 1)
+    # Two minutes were not told yet each time, and cost as much.
+    assert [(each["stage"], each["seconds"]) for each in slower["slower"]] == [
+        ("data", 720),
+        ("data", 1320),
+    ]
+    assert slower["gpu_hours_slower"] == pytest.approx(1.5 * (720 + 1320) / 3600)
+    assert slower["gpu_hours_lost"] == pytest.approx(2.0)
 
 
 def test_confirmed_incident_counts(tmp_path: Path, capsys: Captured) -> None:

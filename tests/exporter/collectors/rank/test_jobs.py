@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from exporter.causes.model import Cause
 from exporter.collectors.rank.jobs import JobsCollector
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
@@ -107,6 +108,21 @@ def test_change_of_the_job_is_exposed_while_it_lasts(
             f"rankskew_job_change_since_timestamp_seconds{labels} {began}",
         ]
     assert says() == []
+
+
+def test_change_has_the_cause_that_this_node_knows() -> None:
+    """With its sentence, which is cut where it is long: the name of a mount is somebody else's."""
+    node = Node()
+    known = Cause("input", "nfs", 1.0, "x" * 300, "")
+    said = {"forward": known}
+    collector = JobsCollector(node.jobs, why_slower=lambda job_id, change: said.get(change.stage))
+    changes = (CHANGE, replace(CHANGE, stage="sync"))
+    node.push(0, verdict=verdict(ranks={"pp1": 4}, changes=changes), verdict_age_seconds=2.0)
+
+    assert shown(collector, "rankskew_job_change_cause") == [
+        'rankskew_job_change_cause_info{cause="input",detail="nfs",job_id="llama",scope="all",'
+        f'sentence="{"x" * 255}…",stage="forward"}} 1.0'
+    ]
 
 
 def test_verdict_of_the_node_is_exposed_like_that_of_the_join() -> None:

@@ -42,3 +42,7 @@ def ask(
     """Return the report on what a Prometheus with *samples* has."""
     with FakePrometheus(samples, over_time=over_time or {}).serve() as url:
         return read(url, None, job_id, at)
+
+
+def alert(name: str, state: str = "firing", severity: str = "warning", **labels: str) -> Series:
+    return series("ALERTS", alertname=name, alertstate=state, severity=severity, **labels)

@@ -7,9 +7,9 @@ from rankskew.diagnose.model import BALANCED, CANNOT_TELL, FOUND, CannotTell
 from rankskew.diagnose.prometheus.read import read
 from rankskew.diagnose.words import rows
 from tests.rankskew.client.servers import serving
-from tests.rankskew.diagnose.prometheus.jobs import WHO, ask, losses, straggler
+from tests.rankskew.diagnose.prometheus.jobs import WHO, alert, ask, losses, straggler
 from tests.rankskew.top import fake_prometheus as fake
-from tests.rankskew.top.fake_prometheus import NOW, FakePrometheus, Series, series
+from tests.rankskew.top.fake_prometheus import FakePrometheus, Series, series
 
 
 def test_late_rank_is_told_with_all_that_is_known() -> None:
@@ -186,10 +186,6 @@ def test_every_other_state_says_what_to_do_first(
     assert said.outcome == outcome
 
 
-def alert(name: str, state: str = "firing", severity: str = "warning", **labels: str) -> Series:
-    return series("ALERTS", alertname=name, alertstate=state, severity=severity, **labels)
-
-
 def test_alert_about_a_node_or_an_unknown_one_is_a_finding() -> None:
     """Of another release, or of a node, which has its name."""
     (finding,) = ask([*fake.job(), alert("RankskewNewThing", instance="n2:9917")]).findings
@@ -222,34 +218,6 @@ def test_alert_about_a_late_rank_is_a_fact_of_it() -> None:
 
     assert finding.rank == 6
     assert finding.facts == ("Rank 6 on n2: a GPU is throttled.",)
-
-
-SLOWER = {"job:rankskew_step_seconds:max": [0.5] * 10 + [9.0] + [0.5] * 109 + [0.7] * 60}
-
-
-def test_job_that_became_slower_as_a_whole() -> None:
-    """When, by how much, and what began at that time; a single long step is no level."""
-    began = series("ALERTS_FOR_STATE", NOW - 3000, alertname="RankskewGpuThrottled")
-    started = series("job:rankskew_run_seconds:max", 7000.0)
-    said = ask([*fake.job(), alert("RankskewRuntimeDrift"), began, started], over_time=SLOWER)
-    slower = next(finding for finding in said.findings if finding.what == "slower")
-
-    assert slower.sentence == (
-        "The whole job has become slower: for 59 min, a step has taken 700 ms, before 500 ms."
-    )
-    assert slower.facts == ("At about that time: RankskewGpuThrottled began.",)
-    assert said.events[-1].sentence == "The job started, or restarted."
-
-
-def test_late_rank_explains_a_slower_job() -> None:
-    """Then the rank is the finding, and the rise an event; too few points have no level."""
-    samples = [*straggler(), series("job:rankskew_slowdown:max", 1.4)]
-    said = ask(samples, over_time=SLOWER)
-
-    assert [finding.rank for finding in said.findings] == [6]
-    assert any("1.40 times as long" in event.sentence for event in said.events)
-    few = ask(samples, over_time={"job:rankskew_step_seconds:max": [0.5] * 4 + [0.7] * 5})
-    assert not any("times as long" in event.sentence for event in few.events)
 
 
 def test_what_cannot_be_told_is_one_sentence() -> None:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 # Seconds: a burst begins so often in the mean, and lasts from so long to so long.
@@ -57,15 +57,19 @@ def beside(seed: int) -> Iterator[None]:
 def main() -> None:
     """Start each burst in its time, until nobody needs them any more."""
     started = time.monotonic()
-    with ExitStack() as stack:
+    burning: list[subprocess.Popen[bytes]] = []
+    try:
         for burst in bursts(int(sys.argv[1])):
             wait = max(0.0, started + burst.begin - time.monotonic())
             if select.select([sys.stdin], [], [], wait)[0]:
                 return
-            seconds = burst.end - burst.begin
-            burner = subprocess.Popen([sys.executable, "-I", "-S", "-c", BURN, str(seconds)])
-            stack.callback(burner.wait)
-            stack.callback(burner.kill)
+            seconds = str(burst.end - burst.begin)
+            burning = [each for each in burning if each.poll() is None]
+            burning.append(subprocess.Popen([sys.executable, "-I", "-S", "-c", BURN, seconds]))
+    finally:
+        for each in burning:
+            each.kill()
+            each.wait()
 
 
 if __name__ == "__main__":

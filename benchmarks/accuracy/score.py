@@ -15,6 +15,8 @@ Row = dict[str, Any]
 NAMING: Final = ("persistent", "pauses", "mild", "node", "rotating", "group")
 # A rank that is late now and then may be reported as any, also if it saves a checkpoint then.
 RIGHT_KINDS: Final = {"persistent": ("persistent", "pauses", "duty")}
+# What is counted of the runs that have something to find.
+NAMED: Final = ("found", "rank", "stage", "kind", "all found")
 # A duty is information, whatever it costs, and a change begins where it was planted.
 INFO: Final = "info"
 ONSET_SECONDS: Final = 60.0
@@ -132,7 +134,9 @@ def _rank_right(segment: Segment, finding: Finding) -> bool:
         return True
     if segment.kind == CHANGE:  # A change of the whole job has no ranks.
         late = sorted(rank for rank, _ in segment.late())
-        return list(finding["ranks"]) == (late[:MOST_LATE] if len(late) < segment.ranks else [])
+        return list(finding["slower_ranks"]) == (
+            late[:MOST_LATE] if len(late) < segment.ranks else []
+        )
     return finding["rank"] in {rank for rank, _ in segment.late()}
 
 
@@ -187,7 +191,7 @@ def summary(rows: Iterable[Row], by: Sequence[str]) -> list[Row]:
 
 
 def _of(group: Sequence[Row]) -> Row:
-    shares = {name: [row[name] for row in group] for name in ("found", "rank", "stage", "kind")}
+    shares = {name: [row[name] for row in group] for name in NAMED}
     return {
         "cells": len(group),
         "to find": sum(row["found"] is not None for row in group),

@@ -65,11 +65,20 @@ def main() -> None:
                 return
             seconds = str(burst.end - burst.begin)
             burning = [each for each in burning if each.poll() is None]
-            burning.append(subprocess.Popen([sys.executable, "-I", "-S", "-c", BURN, seconds]))
+            burning.append(_burn(seconds))
     finally:
         for each in burning:
             each.kill()
             each.wait()
+
+
+def _burn(seconds: str) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own.
+
+    Linux shares a CPU out among sessions (autogroup): in that of rank 0, only rank 0 would be slow.
+    """
+    command = [sys.executable, "-I", "-S", "-c", BURN, seconds]
+    return subprocess.Popen(command, start_new_session=True)
 
 
 if __name__ == "__main__":

@@ -63,12 +63,17 @@ def test_several_late_ranks_cost_no_sum() -> None:
 
 
 def test_load_ends_when_nobody_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All processes are killed when standard input is closed, and no other one is started."""
+    """All processes are killed when standard input is closed, and no other one is started.
+
+    Each has its own session, or they would compete with rank 0 only.
+    """
     started: list[subprocess.Popen[bytes]] = []
+    sessions: set[int] = set()
     real, (read, write) = subprocess.Popen, os.pipe()
 
-    def popen(command: list[str]) -> subprocess.Popen[bytes]:
-        started.append(real(command))
+    def popen(command: list[str], **how: bool) -> subprocess.Popen[bytes]:
+        started.append(real(command, start_new_session=how["start_new_session"]))
+        sessions.add(os.getsid(started[-1].pid))
         if len(started) == 2:
             threading.Timer(0.1, os.close, [write]).start()
         return started[-1]
@@ -81,6 +86,7 @@ def test_load_ends_when_nobody_needs_it(monkeypatch: pytest.MonkeyPatch) -> None
         load.main()
 
     assert [each.returncode for each in started] == [-9, -9]
+    assert sessions == {each.pid for each in started}
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,15 @@ from typing import Any
 import pytest
 
 from benchmarks.accuracy import load
-from benchmarks.accuracy.joined import DEVIATION, SimulatedJoin, steps
 from benchmarks.accuracy.plan import FAINT, JOIN, Segment, grid
 from benchmarks.accuracy.record import REPLAYED_STEP_SECONDS
 from benchmarks.accuracy.score import is_miss
 from generators.measured.accuracy import SHOWN_TOGETHER
+from tests.benchmarks.simulated_ranks import (
+    few_ranks_have_no_mild_one,
+    rank_zero_judges_what_is_posted,
+    simulated_steps_vary,
+)
 from tests.benchmarks.test_accuracy import TRUTH, finding, scored
 
 PAGE = Path(__file__).parents[2] / "docs" / "accuracy.md"
@@ -210,29 +214,6 @@ def load_accuses_nobody() -> None:
     assert is_false(one, change("forward"))
 
 
-def simulated_steps_vary() -> None:
-    one = Segment(JOIN, 64, 1, "none", 0.0, 60, 60)
-    assert len({one.node(rank) for rank in range(64)}) == 8
-    drawn, delays = steps(one)
-    assert not any(delays.values())
-    forward = [stages["forward"] for step in drawn for stages in step.values()]
-    mean = sum(forward) / len(forward)
-    deviation = (sum((each - mean) ** 2 for each in forward) / len(forward)) ** 0.5
-    assert DEVIATION == 0.02
-    assert deviation / mean == pytest.approx(0.02, rel=0.05)
-
-
-def rank_zero_judges_what_is_posted() -> None:
-    one = Segment(JOIN, 64, 1, "data", 0.25, 10, 30)
-    drawn, _ = steps(one)
-    join = SimulatedJoin(one)
-    _, last = join.judged(drawn).verdicts[-1]
-    assert last.ranks == {"all": 64}
-    assert (last.step, last.absent) == (one.steps, 0)
-    assert [(late.rank, late.stage) for late in last.late] == [(0, "data")]
-    assert join.gpus_lost() == pytest.approx(63 * 0.25 * 30 / (40 + 0.25 * 30), rel=0.2)
-
-
 def all_found_is_a_column() -> None:
     one = run("set")
     both = [finding("persistent", rank, "forward") for rank in (1, 3)]
@@ -245,6 +226,9 @@ SENTENCES: dict[str, Callable[[], None]] = {
     "3 %: a rank is late by 3 % of a step for 300 steps, ten minutes.": faint_is_planted,
     "It must be named, or be called `mild`, in the stage in which it is late.": (
         faint_is_named_or_mild
+    ),
+    "In a job of fewer than five ranks nobody is called `mild`, so there it must be named.": (
+        few_ranks_have_no_mild_one
     ),
     "`duty`: rank 0 saves a checkpoint every 25 steps, which costs 1.2 % of four GPUs.": (
         duty_is_planted

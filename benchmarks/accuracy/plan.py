@@ -222,12 +222,14 @@ def grid(
     for way in ways:
         for count in ranks:
             for seed in seeds:
-                yield [
+                job = [
                     Segment(way, count, seed, fault, size, *_steps(fault, size))
                     for fault in faults
                     if _makes_sense(way, fault, count)
                     for size in _sizes(fault, sizes)
                 ]
+                if job:
+                    yield job
 
 
 def _sizes(fault: str, sizes: Sequence[float]) -> Sequence[float]:

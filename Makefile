@@ -67,7 +67,7 @@ bench-overhead: ## what the probe adds to a step, compared with other tools in t
 bench-compiled: ## what each compiled function of the probe saves a step, compared with its twin in Python
 	$(PYTHON) -m benchmarks.compiled
 
-bench-accuracy: ## planted faults on 2, 4 and 8 ranks: which ranks are named (hours, resumes; ACCURACY="--ranks 4")
+bench-accuracy: ## planted faults on 2, 4 and 8 ranks, and 64 simulated ones: which ranks are named (hours, resumes; ACCURACY="--ranks 4")
 	$(PYTHON) -m benchmarks.accuracy $(ACCURACY)
 
 bench-crosscheck: ## both sources on a real Prometheus, compared with the reference (5 minutes)

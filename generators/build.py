@@ -59,6 +59,7 @@ PARTS: Final[Mapping[str, Mapping[str, Part]]] = {
     "docs/README.md": {"commands": commands.commands},
     "docs/accuracy.md": {
         "faults": accuracy.faults,
+        "together": accuracy.together,
         "crosscheck": accuracy.crosscheck,
         "latency": accuracy.latency,
         "ways": accuracy.ways,

@@ -5,6 +5,8 @@ every step, and the findings of `rankskew replay` on these traces are compared w
 
     python -m benchmarks.accuracy [--ranks 4] [--ways ddp] [--seeds 1] [--faults data] [--sizes 10]
 
+Of the way `join`, 64 ranks are simulated at the real join instead; see joined.py.
+
 Recorded traces stay in .accuracy and are not recorded again, so a grid can be done in pieces, and
 judged again after the judge has changed. New results are merged into results/accuracy.json.
 """
@@ -18,7 +20,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.accuracy.plan import FAULTS, RANKS, SEEDS, SIZES, WAYS, Segment, grid
+from benchmarks.accuracy import joined
+from benchmarks.accuracy.plan import FAULTS, JOIN, RANKS, SEEDS, SIZES, WAYS, Segment, grid
 from benchmarks.accuracy.record import REPLAYED_STEP_SECONDS, TRACES, commit, record_missing, timed
 from benchmarks.accuracy.score import Row, is_miss, score, summary
 from benchmarks.accuracy.trace import TraceError, recorded_truth
@@ -40,7 +43,9 @@ def replay(path: Path, scale: float) -> dict[str, Any]:
 
 
 def judge(segment: Segment, traces: Path) -> Row:
-    """Return the row of a recorded *segment*."""
+    """Return the row of a *segment*, recorded or simulated."""
+    if segment.way == JOIN:
+        return joined.judge(segment) | {"recorded": commit(), "judged": commit()}
     path = traces / f"{segment.key}.csv"
     notes = json.loads((traces / f"{segment.key}.json").read_text())
     true = recorded_truth(segment, traces)
@@ -82,9 +87,11 @@ def work(
     """Record what *traces* lacks, judge all, store progress in *result*; return the rows."""
     rows: list[Row] = []
     for segments in jobs:
+        real = [one for one in segments if one.way != JOIN]
         if not only_judge:
-            record_missing(segments, traces)
-        recorded = [one for one in segments if (traces / f"{one.key}.json").exists()]
+            record_missing(real, traces)
+        recorded = [one for one in real if (traces / f"{one.key}.json").exists()]
+        recorded += [one for one in segments if one.way == JOIN]
         with timed(f"judged {len(recorded)}"):
             of_job = [judge(segment, traces) for segment in recorded]
         store(of_job, result)

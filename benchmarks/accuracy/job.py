@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -26,7 +26,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
 import rank_probe
-from benchmarks.accuracy.plan import CHECKPOINT, GARBAGE, NICENESS, SHARES, Segment
+from benchmarks.accuracy import load
+from benchmarks.accuracy.plan import CHECKPOINT, GARBAGE, LOAD, NICENESS, SHARES, Segment
 from demo.train import BATCH, FEATURES, Work, matrix_work
 
 # A healthy rank's own time in a step, emulated by sleeping.
@@ -267,7 +268,10 @@ def main() -> None:
         else:
             if segment.fault == "compute":
                 pace.work = matrix_work()
-            train(model, segment, pace, segment.key)
+            with ExitStack() as stack:
+                if segment.fault == LOAD and dist.get_rank() == 0:
+                    stack.enter_context(load.beside(segment.seed))
+                train(model, segment, pace, segment.key)
         delayed[segment.key] = pace.delayed
     (folder / f"{dist.get_rank()}.json").write_text(json.dumps(delayed))
     dist.destroy_process_group()

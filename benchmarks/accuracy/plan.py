@@ -10,17 +10,32 @@ SHARES: Final = {"data": 0.2, "forward": 0.3, "backward": 0.4, "optimizer": 0.1}
 CHECKPOINT, GARBAGE = "checkpoint", "garbage"
 PLACES: Final = (*SHARES, CHECKPOINT, GARBAGE)
 
-WAYS: Final = ("ddp", "fsdp2")
-RANKS: Final = (2, 4, 8)
-SIZES: Final = (0.05, 0.1, 0.25, 0.5, 1.0)
+# Real ranks train in these ways; simulated ones only post to the join.
+JOIN: Final = "join"
+WAYS: Final = ("ddp", "fsdp2", JOIN)
+JOIN_RANKS, JOIN_NODE_RANKS = 64, 8
+RANKS: Final = (2, 4, 8, JOIN_RANKS)
+# Of FAINT a rank may be called `mild`.
+FAINT: Final = 0.03
+SIZES: Final = (FAINT, 0.05, 0.1, 0.25, 0.5, 1.0)
 SEEDS: Final = (1, 2, 3)
 
 HEALTHY_STEPS, FAULTY_STEPS = 60, 150
 TRANSIENT_STEPS: Final = 20
 # A rank that saves is told when it did so six minutes before as well.
 CHECKPOINT_STEPS: Final = 270
+# So little is told after five minutes.
+FAINT_STEPS: Final = 300
+# A job is compared with its own past, in bins of twenty steps or so: twelve of them, for a change
+# of 6 %, after twelve before it.
+CHANGE_STEPS: Final = 420
+HOUR_STEPS: Final = 1800
 # Checkpoints and long collections come now and then: each costs as much as so many steps' share.
 EVERY: Final = 10
+# A duty: how often, and its mean delay per step. It costs the other ranks' share of that.
+DUTY_EVERY, DUTY_SIZE = 25, 0.016
+CHANGE_SIZES: Final = (0.06, 0.15)
+CHANGE_STAGES: Final = ("forward", "backward", "data")
 # Random collections: how often, and how long in steps.
 GARBAGE_CHANCE, GARBAGE_STEPS = 0.02, 0.5
 NOISE: Final = 0.2
@@ -29,22 +44,33 @@ SPREAD: Final = 0.02
 # A process at these nicenesses leaves about 1/1.1, 1/1.3 and half of its core to the rank.
 NICENESS: Final = {0.1: 10, 0.25: 5, 1.0: 0}
 
-HEALTHY: Final = ("none", "noise", "noise_together", "spread", "garbage")
+LOAD, DUTY, CHANGE = "load", "duty", "change"
+SET, SET_MOST, NODE_MOST = "set", "set_most", "node_most"
+HEALTHY: Final = ("none", "noise", "noise_together", "spread", "garbage", LOAD)
 STAGES: Final = ("data", "forward", "backward", "optimizer", "checkpoint")
-FAULTS: Final = (
-    *STAGES,
-    "gc",
+# A single rank is late: by as little as FAINT, too.
+ALONE: Final = (*STAGES, "gc")
+# More than a third of the ranks are late together, more than two thirds, or all of them.
+TOGETHER: Final = (SET, SET_MOST, NODE_MOST, CHANGE)
+SINGLE: Final = (
+    *ALONE,
     "hog",
     "rotating",
     "transient",
     "two",
     "node",
     "compute",
-    *HEALTHY,
+    *(fault for fault in HEALTHY if fault != LOAD),
 )
+FAULTS: Final = (*SINGLE, *TOGETHER, DUTY, LOAD)
+JOIN_FAULTS: Final = ("data", "node", *TOGETHER, DUTY, "none")
 
 # The right kind of finding; None: nothing should be found.
-KIND: Final = {"rotating": "rotating", "node": "node"} | dict.fromkeys(HEALTHY)
+KIND: Final = (
+    {"rotating": "rotating", "node": "node", DUTY: DUTY}
+    | dict.fromkeys((SET_MOST, NODE_MOST, CHANGE), CHANGE)
+    | dict.fromkeys(HEALTHY)
+)
 
 Late = tuple[int, str]  # a rank and the stage in which it is late
 
@@ -93,7 +119,7 @@ class Segment:
     def late(self) -> list[Late]:
         """Return the late ranks with their stages; empty if it is another one in each step."""
         usual = (self.seed - 1) % self.ranks
-        if self.fault in (CHECKPOINT, "hog"):
+        if self.fault in (CHECKPOINT, DUTY, "hog"):
             # The hog runs on rank 0's core, and backward is most of what rank 0 computes.
             return [(0, "backward" if self.fault == "hog" else CHECKPOINT)]
         if self.fault in SHARES:
@@ -103,8 +129,27 @@ class Segment:
         if self.fault == "two":
             return [(0, "data"), (self.ranks - 1, "backward")]
         if self.fault == "node":
-            return [(rank, "forward") for rank in range(self.ranks) if self.node(rank)]
+            last = self.node(self.ranks - 1)
+            return [(rank, "forward") for rank in range(self.ranks) if self.node(rank) == last]
+        if self.fault in TOGETHER:
+            return [(rank, self._changed_stage()) for rank in self._together()]
         return {"transient": [(usual, "data")], "compute": [(usual, "forward")]}.get(self.fault, [])
+
+    def _together(self) -> list[int]:
+        """Return the ranks that are late together."""
+        everybody = range(self.ranks)
+        if self.fault == CHANGE:
+            return list(everybody)
+        if self.fault == SET:  # As few of each node as can be.
+            return list(everybody[1::2][: self.ranks // 3 + 1])
+        few = self.ranks - _most(self.ranks)
+        healthy = {
+            each if self.fault == NODE_MOST else each * self.ranks // few for each in range(few)
+        }
+        return [rank for rank in everybody if rank not in healthy]
+
+    def _changed_stage(self) -> str:
+        return CHANGE_STAGES[(self.seed - 1) % len(CHANGE_STAGES)]
 
     @property
     def stage(self) -> str | None:
@@ -113,7 +158,14 @@ class Segment:
         return stages.pop() if self.kind is not None and len(stages) == 1 else None
 
     def node(self, rank: int) -> int:
-        """Return the node of *rank*: with four or more ranks there are two."""
+        """Return the node of *rank*: with four or more ranks there are two.
+
+        In NODE_MOST the second has more than two thirds of the ranks.
+        """
+        if self.fault == NODE_MOST:
+            return int(rank >= self.ranks - _most(self.ranks))
+        if self.way == JOIN:
+            return rank // JOIN_NODE_RANKS
         return rank * 2 // self.ranks if self.ranks > 2 else 0
 
     def paces(self, rank: int) -> list[float]:
@@ -148,9 +200,10 @@ class Segment:
         stage = dict(self.late()).get(rank)
         if stage is None:
             return None
-        if self.fault in (CHECKPOINT, "gc"):
+        if self.fault in (CHECKPOINT, DUTY, "gc"):
             place = GARBAGE if self.fault == "gc" else CHECKPOINT
-            return (place, EVERY * self.size) if step % EVERY == 0 else None
+            every = DUTY_EVERY if self.fault == DUTY else EVERY
+            return (place, every * self.size) if step % every == 0 else None
         return stage, self.size
 
     def to_json(self) -> dict[str, Any]:
@@ -169,26 +222,46 @@ def grid(
     for way in ways:
         for count in ranks:
             for seed in seeds:
-                yield [
-                    Segment(way, count, seed, fault, size, HEALTHY_STEPS, _faulty_steps(fault))
+                job = [
+                    Segment(way, count, seed, fault, size, *_steps(fault, size))
                     for fault in faults
                     if _makes_sense(way, fault, count)
                     for size in _sizes(fault, sizes)
                 ]
+                if job:
+                    yield job
 
 
 def _sizes(fault: str, sizes: Sequence[float]) -> Sequence[float]:
     if fault in HEALTHY:
         return (0.0,)
-    return [size for size in sizes if fault != "hog" or size in NICENESS]
+    if fault in (CHANGE, DUTY):
+        return CHANGE_SIZES if fault == CHANGE else (DUTY_SIZE,)
+    if fault == "hog":
+        return [size for size in sizes if size in NICENESS]
+    return [size for size in sizes if size > FAINT or fault in ALONE]
 
 
-def _faulty_steps(fault: str) -> int:
-    return CHECKPOINT_STEPS if fault == CHECKPOINT else FAULTY_STEPS
+def _steps(fault: str, size: float) -> tuple[int, int]:
+    """Return how many steps are healthy, and how many faulty."""
+    if KIND.get(fault) == CHANGE:
+        return CHANGE_STEPS, CHANGE_STEPS
+    if fault == LOAD:
+        return HEALTHY_STEPS, HOUR_STEPS - HEALTHY_STEPS
+    if size == FAINT:
+        return HEALTHY_STEPS, FAINT_STEPS
+    return HEALTHY_STEPS, CHECKPOINT_STEPS if fault in (CHECKPOINT, DUTY) else FAULTY_STEPS
+
+
+def _most(ranks: int) -> int:
+    """Return how many are more than two thirds."""
+    return ranks * 2 // 3 + 1
 
 
 def _makes_sense(way: str, fault: str, ranks: int) -> bool:
     """Two of two ranks, or a single node, have no peers; more multiplying ranks than cores fail."""
-    if fault in ("two", "node"):
+    if ranks == JOIN_RANKS or way == JOIN:
+        return ranks == JOIN_RANKS and way == JOIN and fault in JOIN_FAULTS
+    if fault in ("two", "node", SET, SET_MOST, NODE_MOST):
         return ranks > 2
     return fault != "compute" or (ranks == 2 and way == "ddp")

@@ -4,8 +4,9 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from benchmarks.accuracy.plan import Segment
+from benchmarks.accuracy.plan import CHANGE, DUTY, FAINT, Segment
 from benchmarks.accuracy.trace import Truth
+from rank_probe.judge.verdict import MOST_LATE
 
 Finding = Mapping[str, Any]
 Row = dict[str, Any]
@@ -14,6 +15,11 @@ Row = dict[str, Any]
 NAMING: Final = ("persistent", "pauses", "mild", "node", "rotating", "group")
 # A rank that is late now and then may be reported as any, also if it saves a checkpoint then.
 RIGHT_KINDS: Final = {"persistent": ("persistent", "pauses", "duty")}
+# What is counted of the runs that have something to find.
+NAMED: Final = ("found", "rank", "stage", "kind", "all found")
+# A duty is information, whatever it costs, and a change begins where it was planted.
+INFO: Final = "info"
+ONSET_SECONDS: Final = 60.0
 # From here on the shipped rules must report a loss without a culprit; below it they may.
 COMMON_SHARE: Final = 0.25
 ROTATING_SHARE: Final = 0.1
@@ -40,7 +46,7 @@ def score(segment: Segment, truth: Truth, job: Mapping[str, Any], scale: float) 
     planted = segment.kind is not None and (
         truth.gpus_lost >= ROTATING_SHARE * segment.ranks
         if segment.kind == "rotating"
-        else truth.size >= EFFECT
+        else segment.kind == DUTY or truth.size >= EFFECT
     )
     said = sorted({_short(each) for each in findings if each not in right})
     wrong = [each for each in findings if is_false(segment, truth, each, begin)]
@@ -62,7 +68,9 @@ def score(segment: Segment, truth: Truth, job: Mapping[str, Any], scale: float) 
         "onset s": right[0]["named_s"] - begin if right else None,
         "onset error s": right[0]["onset_s"] - begin if right else None,
         "cleared s": _cleared(truth, right, scale),
-        "slowdown error": _error(job["slowdown"], truth.slowdown_run) if segment.late() else None,
+        "slowdown error": _error(job["slowdown"], truth.slowdown_run)
+        if segment.late() and segment.kind != CHANGE
+        else None,
         "loss error": _error(_lost(job), truth.gpus_lost_run),
         "said": [_short(each) for each in right],
         "false": [_short(each) for each in wrong],
@@ -78,7 +86,8 @@ def is_false(segment: Segment, truth: Truth, finding: Finding, begin: float) -> 
     It is no false alarm that all ranks wait for the network, or for another rank in each step, if
     the trace confirms it: COMMON_SHARE of the step, or ROTATING_SHARE of the GPUs. A rank that is
     always late may be reported before it pages, and a rank may be reported without a page if ranks
-    differ permanently.
+    differ permanently. If all ranks are slower, nobody is to be named; if most are, none of the
+    others.
     """
     kind = finding["kind"]
     if _right(segment, finding, begin):
@@ -92,15 +101,28 @@ def is_false(segment: Segment, truth: Truth, finding: Finding, begin: float) -> 
     if kind == "mild" and segment.kind == "persistent":
         return not _right(segment, {**finding, "kind": "persistent"}, begin)
     late = {rank for rank, _ in segment.late()}
+    if segment.kind == CHANGE and kind in NAMING and len(late) < segment.ranks:
+        return not late.issuperset(finding["ranks"] or [finding["rank"]])
+    if kind == CHANGE:
+        return True
     return kind in NAMING or segment.kind is None or finding["rank"] not in (None, *late)
 
 
 def _right(segment: Segment, finding: Finding, begin: float) -> bool:
-    return _kind_right(segment, finding, begin) and _rank_right(segment, finding)
+    if not (_kind_right(segment, finding, begin) and _rank_right(segment, finding)):
+        return False
+    if segment.kind == DUTY:
+        return bool(finding["severity"] == INFO)
+    if segment.kind == CHANGE:
+        is_then = abs(finding["onset_s"] - begin) <= ONSET_SECONDS
+        return is_then and _stage_right(segment, finding)
+    return True
 
 
 def _kind_right(segment: Segment, finding: Finding, begin: float) -> bool:
     right = RIGHT_KINDS.get(segment.kind or "", (segment.kind,))
+    if segment.size == FAINT:
+        right = (*right, "mild")
     return finding["kind"] in right and finding["named_s"] >= begin
 
 
@@ -110,6 +132,11 @@ def _rank_right(segment: Segment, finding: Finding) -> bool:
         return str(finding["instance"]).split(":")[0] in nodes
     if segment.kind == "rotating":
         return True
+    if segment.kind == CHANGE:  # A change of the whole job has no ranks.
+        late = sorted(rank for rank, _ in segment.late())
+        return list(finding["slower_ranks"]) == (
+            late[:MOST_LATE] if len(late) < segment.ranks else []
+        )
     return finding["rank"] in {rank for rank, _ in segment.late()}
 
 
@@ -164,7 +191,7 @@ def summary(rows: Iterable[Row], by: Sequence[str]) -> list[Row]:
 
 
 def _of(group: Sequence[Row]) -> Row:
-    shares = {name: [row[name] for row in group] for name in ("found", "rank", "stage", "kind")}
+    shares = {name: [row[name] for row in group] for name in NAMED}
     return {
         "cells": len(group),
         "to find": sum(row["found"] is not None for row in group),

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.accuracy.plan import HEALTHY, Segment
+from benchmarks.accuracy.plan import Segment
 
 # The first steps fill caches.
 WARM_STEPS: Final = 5
@@ -97,7 +97,7 @@ def truth(segment: Segment, rows: Sequence[Row], delayed: Delayed) -> Truth:
         gpus_lost=_gpus_lost(faulty),
         gpus_lost_run=_gpus_lost(steps),
         planned_lost_run=_planned(segment, delayed) / (_step_seconds(steps) * len(steps))
-        if segment.fault not in (*HEALTHY, "hog", "two", "node")
+        if (len(segment.late()) == 1 and segment.fault != "hog") or segment.kind == "rotating"
         else None,
         common=sum(min(_waits(step)) for step in steps) / (_step_seconds(steps) * len(steps)),
         begin_seconds=ends[segment.healthy_steps - 1] - origin,

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from benchmarks.accuracy.plan import Segment, grid
+from benchmarks.accuracy.plan import SINGLE, Segment, grid
 from benchmarks.accuracy.record import REPLAYED_STEP_SECONDS, TRACES, record_missing
 from benchmarks.accuracy.trace import recorded_truth
 from benchmarks.diagnose.plan import CANNOT_TELL, Expected, of_segment
@@ -33,7 +33,7 @@ FEW_STEPS: Final = 12
 
 def traces(ranks: Sequence[int], sizes: Sequence[float], folder: Path) -> Iterator[Row]:
     """Yield a row for each fault of the grid, recorded if need be, and for too short a trace."""
-    for segments in grid(["ddp"], ranks, [1], sizes=sizes):
+    for segments in grid(["ddp"], ranks, [1], SINGLE, sizes):
         record_missing(segments, folder)
         yield from (_of_trace(segment, folder) for segment in segments)
         yield _too_short(segments[0], folder)

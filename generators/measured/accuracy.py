@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.accuracy.plan import HEALTHY
-from benchmarks.accuracy.score import is_miss, summary
+from benchmarks.accuracy.plan import FAINT, HEALTHY, JOIN, SINGLE
+from benchmarks.accuracy.score import NAMED, is_miss, summary
 from benchmarks.crosscheck.compare import KINDS
 from generators.markdown import table
 from generators.measured.results import Row, result, rows, written
@@ -13,27 +13,54 @@ SHOWN = (
     *("cells", "to find", "found", "rank", "stage", "kind"),
     *("false alarms", "onset s", "slowdown error", "loss error"),
 )
-# Of what is to be found, each should be.
-NAMED = ("found", "rank", "stage", "kind")
+SHOWN_TOGETHER = ("cells", "to find", *NAMED, "false alarms", "onset s")
 FORMATS = {"onset s": ".0f", "slowdown error": ".1%", "loss error": ".1%"}
 
 
 def faults() -> str:
     """Return the judge's results on planted faults, by size and by fault, and every miss."""
-    runs, machine = rows("accuracy"), result("accuracy")["machine"]
+    runs = [row for row in rows("accuracy") if _is_single(row)]
     healthy = [row for row in runs if row["fault"] in HEALTHY]
     planted = [row for row in runs if row not in healthy]
-    right = sum(not is_miss(row) for row in runs)
-    commits = ", ".join(f"`{name}`" for name in sorted({row["judged"] for row in runs}))
     parts = [
-        f"{right} of {len(runs)} runs were judged correctly on {machine['cpus']} CPUs with torch "
-        f"{machine['torch']}, judged by commit {commits}.",
+        _headline(runs),
         _table(planted, ("size",), SHOWN),
         _table(planted, ("fault", "way"), SHOWN),
         _table(healthy, ("fault", "way", "ranks"), ("cells", "false alarms")),
         _misses([row for row in runs if is_miss(row)]),
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def together() -> str:
+    """Return the same of faint faults, of many ranks at once, duties, and of simulated ranks."""
+    runs = [row for row in rows("accuracy") if not _is_single(row)]
+    simulated = [row for row in runs if row["way"] == JOIN]
+    real = [row for row in runs if row["way"] != JOIN]
+    by = ("fault", "size", "way", "ranks")
+    parts = [
+        _headline(runs),
+        _table([row for row in real if row["size"] == FAINT], by, SHOWN_TOGETHER),
+        _table([row for row in real if row["size"] != FAINT], by, SHOWN_TOGETHER),
+        _table(simulated, by, SHOWN_TOGETHER),
+        _misses([row for row in runs if is_miss(row)]),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _is_single(row: Row) -> bool:
+    """Whether it is one of the faults of single ranks, or of the healthy runs beside them."""
+    return row["fault"] in SINGLE and row["size"] != FAINT and row["way"] != JOIN
+
+
+def _headline(runs: Sequence[Row]) -> str:
+    machine = result("accuracy")["machine"]
+    right = sum(not is_miss(row) for row in runs)
+    commits = ", ".join(f"`{name}`" for name in sorted({row["judged"] for row in runs}))
+    return (
+        f"{right} of {len(runs)} runs were judged correctly on {machine['cpus']} CPUs with torch "
+        f"{machine['torch']}, judged by commit {commits}."
+    )
 
 
 def _table(found: Sequence[Row], by: tuple[str, ...], shown: tuple[str, ...]) -> str:

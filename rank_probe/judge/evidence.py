@@ -38,7 +38,9 @@ class WindowEvidence:
 
     @property
     def error(self) -> float:
-        """Return the standard error of the mean."""
+        """Return the standard error of the mean; of few steps, by how it varied before as well."""
+        if self.window.steps < LEAST_STEPS:
+            return self._error(max(self.standing.variance, self.standing.variance_before))
         return self._error(self.standing.variance)
 
     def _error(self, variance: float) -> float:
@@ -47,7 +49,7 @@ class WindowEvidence:
 
     def level_score(self) -> float:
         """Return how many times its excess is what noise and peers could explain."""
-        return self.jump_score() if self.window.steps < LEAST_STEPS else self._level(self.error)
+        return self._level(self.error)
 
     def jump_score(self) -> float:
         """Return the same for a window in which it is late all the time.

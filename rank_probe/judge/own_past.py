@@ -35,6 +35,8 @@ LEAST_RISES: Final = {8: 0.11, 16: 0.09, 32: 0.07}
 MERGED: Final = 8
 LEAST_LONG_RISES: Final = {8: 0.07, 16: 0.06, 32: 0.05}
 MOST_SAMPLES: Final = 256
+# With more ranks a look would cost rank 0 more than 40 ms: then it does not look.
+MOST_RANKS: Final = 256
 # Who was always this far from its peers, and as far in spreads, is told for that.
 FAR_APART, APART_SPREADS = 0.25, 5.0
 # The share of a stretch that shows that a rank is back; and of all the samples in which it was not.
@@ -70,13 +72,14 @@ class Slowed:
 
 
 class OwnPast:
-    """Compares each rank of a job with its own past."""
+    """Compares each rank of a job with its own past, if there are at most MOST_RANKS."""
 
     def __init__(self, reduction: Reduction, history: MarkHistory) -> None:
         self._reduction = reduction
         self._history = history
         self._until = -math.inf
-        names = sorted(set(reduction.groups.values()))
+        is_small = len(reduction.groups) <= MOST_RANKS
+        names = sorted(set(reduction.groups.values())) if is_small else []
         self._groups = [
             PeerPasts(name, [rank for rank, group in reduction.groups.items() if group == name])
             for name in names
@@ -89,6 +92,8 @@ class OwnPast:
 
     def named(self, end: Mark) -> list[Late]:
         """Return the slower ranks after the steps up to *end*: the largest lasting excess first."""
+        if not self._groups:
+            return []
         marks = [each for each in self._history.marks if each.at >= self._until]
         for begin, after in pairwise(marks):
             own = self._reduction.own(begin, after)

@@ -14,7 +14,9 @@ from rank_probe.judge.windows import Mark, Reduction
 # With fewer stretches of a rank, or of all its peers that are looked at, the past says nothing.
 FEWEST_OF_RANK, FEWEST = 3, 12
 # With so many, a rank's own past counts if it is wilder than that of its peers.
-OWN_COUNTS: Final = 6
+OWN_COUNTS: Final = 12
+# A standard deviation above the median of what is normal.
+UPPER_QUANTILE: Final = 0.84
 # Standard deviations that rule out chance, for noise that is not normal and a deviation from few.
 DEVIATIONS: Final = 6.0
 # Peers that are looked at.
@@ -53,26 +55,30 @@ def usual(
     """Return the usual mean excess of a rank over so many *steps*; None if the past is too short.
 
     *paths* are sums up to each of *marks*, the rank's first, then those of its peers. Only what was
-    before *begin* counts. The deviation is a median absolute deviation, of all of them or of the
-    rank alone, whichever is larger: no lateness of one of them, nor one for less than half of the
-    time, makes it larger. Longer stretches, which vary less, are scaled as if their parts were
-    independent.
+    before *begin* counts. The deviation is that of all of them or of the rank alone, whichever is
+    larger, by the distance of an upper quantile from the median: ranks are seldom faster than their
+    peers' baseline. No lateness of one of them, nor a short one, makes it larger. Longer stretches,
+    which vary less, are scaled as if their parts were independent.
     """
     found = [list(_stretches(marks, path, begin, steps)) for path in paths]
     count = len(found[0])
     if count < FEWEST_OF_RANK or count * len(found) < FEWEST:
         return None
     apart = [list(_apart(stretches, steps)) for stretches in found]
-    together = median(each for of_rank in apart for each in of_rank)
-    own = median(apart[0]) if count >= OWN_COUNTS else 0.0
+    together = _above([each for of_rank in apart for each in of_rank])
+    own = _above(apart[0]) if count >= OWN_COUNTS else 0.0
     # Each is measured from a middle that was taken from the same stretches.
-    deviation = 1.4826 * max(together, own) * math.sqrt(count / (count - 1))
+    deviation = max(together, own) * math.sqrt(count / (count - 1))
     return Usual(median(mean for mean, _ in found[0]), deviation)
 
 
 def _apart(stretches: Sequence[tuple[float, int]], steps: int) -> Iterator[float]:
     middle = median(mean for mean, _ in stretches)
-    return (abs(mean - middle) * math.sqrt(of / steps) for mean, of in stretches)
+    return ((mean - middle) * math.sqrt(of / steps) for mean, of in stretches)
+
+
+def _above(apart: Sequence[float]) -> float:
+    return sorted(apart)[min(math.ceil(UPPER_QUANTILE * len(apart)), len(apart)) - 1]
 
 
 def _stretches(

@@ -43,15 +43,17 @@ class TraceFinding:
 
     *kind* is one of LATE_KINDS, CHANGE or one of OF_THE_JOB. *severity* is the worst that the
     shipped rules give it: critical, warning or info. *rank* is None for a node or the job; *ranks*
-    are all named ranks. *ratio* is the mean of the judge's ratios: a rank's own time over its
-    peers', minus 1; for a change, how many times as long *stage* takes. *gpus_lost* is a mean too,
-    None if unknown. *cleared_s* is None if it lasted until the end.
+    are all named ranks, *slower_ranks* those of a change if not all of the group are slower.
+    *ratio* is the mean of the judge's ratios: a rank's own time over its peers', minus 1; for a
+    change, how many times as long *stage* takes. *gpus_lost* is a mean too, None if unknown.
+    *cleared_s* is None if it lasted until the end.
     """
 
     kind: str
     severity: str = INFO
     rank: int | None = None
     ranks: tuple[int, ...] = ()
+    slower_ranks: tuple[int, ...] = ()
     peer_group: str | None = None
     instance: str | None = None
     stage: str | None = None
@@ -204,6 +206,7 @@ def _change(incident: TraceIncident[Change]) -> TraceFinding:
     said = incident.said
     return TraceFinding(
         kind=CHANGE,
+        slower_ranks=said[-1].slower_ranks,
         peer_group=said[0].peer_group,
         stage=said[-1].stage,
         ratio=fmean(change.ratio for change in said),

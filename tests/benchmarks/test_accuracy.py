@@ -122,6 +122,8 @@ def finding(kind: str, rank: int | None, stage: str | None, named: float = 300) 
         "severity": "critical",
         "kind": kind,
         "rank": rank,
+        "ranks": () if rank is None else (rank,),
+        "slower_ranks": (),
         "peer_group": "all",
         "instance": "node1:9917" if kind == "node" else None,
         "stage": stage,

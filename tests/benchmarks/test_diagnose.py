@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.accuracy.plan import grid
+from benchmarks.accuracy.plan import SINGLE, grid
 from benchmarks.diagnose.plan import BALANCED, CANNOT_TELL, FOUND, TOUR, Expected, of_segment
 from benchmarks.diagnose.score import is_right, score
 from fleet_simulator.plan import tour
@@ -42,7 +42,7 @@ def test_every_simulated_fault_has_an_expectation() -> None:
 
 def test_every_recorded_fault_has_an_expectation() -> None:
     """Healthy segments are balanced; a late rank has a cause that a trace can tell."""
-    for segments in grid(["ddp"], [2, 4], [1], sizes=[0.25]):
+    for segments in grid(["ddp"], [2, 4], [1], SINGLE, [0.25]):
         for segment in segments:
             expected = of_segment(segment)
             assert (expected.status == BALANCED) == (segment.kind is None)

@@ -112,6 +112,17 @@ REFUSED |= dict.fromkeys(("p50 ms", "p99 ms", "longest ms"))
                 "| none | ddp | 4 | 1 | **1** |",
             ],
         ),
+        (
+            accuracy.together,
+            "accuracy",
+            [judged("data", 0), judged("load"), judged("set", 1), judged("load", 2)],
+            [
+                "1 of 3 runs were judged correctly",
+                "| set | 25 % | ddp | 4 | 1 | 1 | 1 | 1 | **0** | 1 | **0** | 0 | 30 |",
+                "| load | 25 % | ddp | 4 | 2 | 0 |  |  |  |  |  | **1** |  |",
+                "| ddp, 4 ranks, seed 1 | load | 26.0% |  | persistent rank 2",
+            ],
+        ),
         (accuracy.latency, "latency", [fired(1)], ["| s |\n", "| 23.5 |"]),
         (accuracy.latency, "latency", [fired(3)], ["| median, s | max, s |\n", "| 23.5 | 40 |"]),
         (

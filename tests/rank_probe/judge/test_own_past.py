@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from rank_probe.judge.judge import Judge
-from rank_probe.judge.own_past import Lasted
+from rank_probe.judge.own_past import MOST_RANKS, Lasted
 from rank_probe.judge.verdict import NO_SYNC, UNSYNCED, Late
 from rankskew.accounting.windows import PlainReduction
 
@@ -132,3 +132,15 @@ def test_slower_one_of_two_is_told() -> None:
     found = told(lambda rank, step: 0.1 * rank + 0.2 * (rank == 0 and step >= 100), ranks=2)
 
     assert [late.rank for late in found.said[-1]] == [0]
+
+
+@pytest.mark.parametrize(("more_ranks", "named"), [(0, {3}), (1, set())])
+def test_job_of_too_many_ranks_is_not_looked_at(more_ranks: int, named: set[int]) -> None:
+    """Rank 0 would spend too much time on it."""
+    late = told(
+        lambda rank, step: 0.5 * (rank == 3 and step >= 30),
+        steps=45,
+        ranks=MOST_RANKS + more_ranks,
+    )
+
+    assert {each.rank for each in late.said[-1]} == named

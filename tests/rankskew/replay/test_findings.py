@@ -165,6 +165,19 @@ def test_change_of_a_group_is_a_finding() -> None:
     assert (one.kind, one.peer_group, one.stage, one.rank) == ("change", "pp1", "forward", None)
     assert one.ratio == pytest.approx(2.0)
     assert times(one) == (50, 60, None)
+    assert one.slower_ranks == ()  # All of them are.
+
+
+def test_change_tells_which_ranks_are_slower() -> None:
+    """Most ranks of a group that become slower together are its change, and are listed."""
+    said = {
+        at: verdict(changes=(Change("all", "data", 1.5, at - 50, 1.1, 0.5, len(ranks), ranks),))
+        for at, ranks in ((60, (0, 2)), (62, (0, 1, 2)))
+    }
+    (one,) = found(judged(said))
+
+    assert (one.kind, one.rank, one.slower_ranks) == ("change", None, (0, 1, 2))
+    assert one.ranks == ()  # None of them is late against its peers.
 
 
 def shares(*parts: tuple[int, float], kind: str = "rotating") -> JudgedStretch:

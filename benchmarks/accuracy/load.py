@@ -1,0 +1,85 @@
+"""Processes that burn CPU beside the ranks, which start and stop at random times.
+
+    python -m benchmarks.accuracy.load SEED
+
+It ends, with all that it has started, when its standard input is closed.
+"""
+
+import random
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+# Seconds: a burst begins so often in the mean, and lasts from so long to so long.
+GAP_SECONDS: Final = 2.0
+SHORTEST, LONGEST = 0.5, 8.0
+MOST_AT_ONCE: Final = 4
+# It ends by itself if nobody stops it.
+MOST_SECONDS: Final = 900.0
+BURN: Final = """
+import sys, time
+end = time.monotonic() + float(sys.argv[1])
+while time.monotonic() < end: pass
+"""
+
+
+class Burst(NamedTuple):
+    """A process that burns a CPU, in seconds since the load began."""
+
+    begin: float
+    end: float
+
+
+def bursts(seed: int) -> Iterator[Burst]:
+    """Yield the bursts in the order in which they begin, at most MOST_AT_ONCE at a time."""
+    draw, now, ends = random.Random(f"load {seed}"), 0.0, [0.0] * MOST_AT_ONCE
+    while True:
+        now = max(now + draw.expovariate(1 / GAP_SECONDS), min(ends))
+        if now >= MOST_SECONDS:
+            return
+        end = min(now + draw.uniform(SHORTEST, LONGEST), MOST_SECONDS)
+        ends[ends.index(min(ends))] = end
+        yield Burst(now, end)
+
+
+@contextmanager
+def beside(seed: int) -> Iterator[None]:
+    """Burn CPU in other processes while the block runs."""
+    command = [sys.executable, "-m", "benchmarks.accuracy.load", str(seed)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE):  # At its end, stdin is closed.
+        yield
+
+
+def main() -> None:
+    """Start each burst in its time, until nobody needs them any more."""
+    started = time.monotonic()
+    burning: list[subprocess.Popen[bytes]] = []
+    try:
+        for burst in bursts(int(sys.argv[1])):
+            wait = max(0.0, started + burst.begin - time.monotonic())
+            if select.select([sys.stdin], [], [], wait)[0]:
+                return
+            seconds = str(burst.end - burst.begin)
+            burning = [each for each in burning if each.poll() is None]
+            burning.append(_burn(seconds))
+    finally:
+        for each in burning:
+            each.kill()
+            each.wait()
+
+
+def _burn(seconds: str) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own.
+
+    Linux shares a CPU out among sessions (autogroup): in that of rank 0, only rank 0 would be slow.
+    """
+    command = [sys.executable, "-I", "-S", "-c", BURN, seconds]
+    return subprocess.Popen(command, start_new_session=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -22,8 +22,8 @@ from benchmarks.accuracy.trace import truth as truth_of
 from exporter.vocabulary.thresholds import Thresholds
 from rank_probe.join.result import read_result
 from rank_probe.join.ring import StepRing, digest
-from rank_probe.join.rounds import PlaceInJob, RankZero
-from rank_probe.join.store import VERDICT_KEY, group_key, result_key, steps_key
+from rank_probe.join.rounds import RankZero
+from rank_probe.join.store import VERDICT_KEY, PlaceInJob, group_key, result_key, steps_key
 from rank_probe.judge.judge import WARMUP_STEPS
 from rank_probe.judge.verdict import from_json
 from rank_probe.measure.vectors import StepVector

@@ -29,6 +29,7 @@ from generators.measured import (
     compare,
     diagnose,
     evidence,
+    false_names,
     gpu,
     late_lines,
     overhead,
@@ -60,6 +61,7 @@ PARTS: Final[Mapping[str, Mapping[str, Part]]] = {
     "docs/accuracy.md": {
         "faults": accuracy.faults,
         "together": accuracy.together,
+        "false_names": false_names.false_names,
         "crosscheck": accuracy.crosscheck,
         "latency": accuracy.latency,
         "ways": accuracy.ways,

@@ -2,7 +2,7 @@
 
     python -m benchmarks.accuracy.false_names [--share SHARE]
 
-Steps of a job of RANKS ranks are drawn at random, and judged as the join does (20 minutes).
+Steps of a job of RANKS ranks are drawn at random, and judged as the join does (10 minutes).
 No rank differs from the others in the long run. Where none was named in n rank-hours, fewer than
 one in n / 3 are, with 95 % confidence (the rule of three: J. A. Hanley and A. Lippman-Hand, JAMA
 249, 1983). Writes results/false_names.json.
@@ -20,8 +20,8 @@ from rank_probe.judge.verdict import DUTY, MILD
 from rankskew.accounting.windows import PlainReduction
 
 RANKS, NODES = 8, 2
-# By how long a step takes: 10,000 rank-hours of long steps, 1,000 of short ones.
-HOURS: Final = {60.0: 1250.0, 1.0: 125.0}
+# By how long a step takes: 10,000 rank-hours of long steps, 200 of short ones.
+HOURS: Final = {60.0: 1250.0, 1.0: 25.0}
 SHARES: Final = {"data": 0.2, "forward": 0.3, "backward": 0.5}
 # Rank 0 judges what is new every so often.
 ROUND_SECONDS: Final = 2.0

@@ -55,10 +55,11 @@ def usual(
     """Return the usual mean excess of a rank over so many *steps*; None if the past is too short.
 
     *paths* are sums up to each of *marks*, the rank's first, then those of its peers. Only what was
-    before *begin* counts. The deviation is that of all of them or of the rank alone, whichever is
-    larger, by the distance of an upper quantile from the median: ranks are seldom faster than their
-    peers' baseline. No lateness of one of them, nor a short one, makes it larger. Longer stretches,
-    which vary less, are scaled as if their parts were independent.
+    before *begin* counts. The deviation is that of all of them, by the distance of an upper
+    quantile from the median, because ranks are seldom faster than their peers' baseline; or that of
+    the rank alone, if that is larger, by the median absolute deviation: so it may have been late
+    for nearly half of the time. Longer stretches, which vary less, are scaled as if their parts
+    were independent.
     """
     found = [list(_stretches(marks, path, begin, steps)) for path in paths]
     count = len(found[0])
@@ -66,7 +67,7 @@ def usual(
         return None
     apart = [list(_apart(stretches, steps)) for stretches in found]
     together = _above([each for of_rank in apart for each in of_rank])
-    own = _above(apart[0]) if count >= OWN_COUNTS else 0.0
+    own = 1.4826 * median(map(abs, apart[0])) if count >= OWN_COUNTS else 0.0
     # Each is measured from a middle that was taken from the same stretches.
     deviation = max(together, own) * math.sqrt(count / (count - 1))
     return Usual(median(mean for mean, _ in found[0]), deviation)

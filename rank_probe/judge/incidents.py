@@ -38,6 +38,8 @@ SURE_ERRORS: Final = 10.0
 # A jump is reported after these steps, if they take so many seconds and none of them is as before:
 # the least that so few must show.
 JUMPS: Final = ((4, 30.0, 0.15), (8, 5.0, 0.15), (12, 30.0, 0.08))
+# An incident that is younger than a jump is told after so many steps, however short they are.
+ENOUGH_STEPS: Final = 8
 # So many steps are enough to see that what was late in `other` is late in `data` now.
 RENAMED_STEPS: Final = 3
 
@@ -226,7 +228,8 @@ class Incidents:
         recent = self._history.before(end, COST_SECONDS, least)
         for incident in self._incidents.values():
             begin = incident.onset
-            if _least_jump(end.steps - begin.steps, end.at - begin.at) == math.inf:
+            steps = end.steps - begin.steps
+            if steps < ENOUGH_STEPS and _least_jump(steps, end.at - begin.at) == math.inf:
                 continue
             if recent is not None and recent.at > begin.at:
                 begin = recent

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from rank_probe.judge.verdict import PERSISTENT
 from tests.alerts.jobs import Fault, Job, simulate
 from tests.rank_probe.judged import judged_steps
 
@@ -48,3 +49,12 @@ def test_ranks_that_are_late_in_turn_are_not_named_by_chance(ranks: int) -> None
             faults=(in_turn,),
         )
         assert judged_steps(job, simulate(job)).named == set()
+
+
+def test_a_second_of_short_steps_is_enough() -> None:
+    """No time has to pass, only steps."""
+    job = Job(busy_seconds=0.02, seconds=12.8, faults=(Fault(2, "data", 2.0),))
+    steps = simulate(job)
+
+    assert len(steps) == 31
+    assert judged_steps(job, steps, every_seconds=0.1).named == {(2, "data", PERSISTENT)}

@@ -119,6 +119,9 @@ def test_another_service_is_told_from_an_exporter(
             with connection:
                 connection.recv(65536)
                 connection.sendall(answer)
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(65536):  # Closed with bytes unread, it would be reset.
+                    pass
 
         thread = threading.Thread(target=serve)
         thread.start()

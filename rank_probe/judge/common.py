@@ -1,17 +1,11 @@
 """What late ranks have in common that no other rank has: a node, a rack, a driver."""
 
-import math
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
-from rank_probe.judge.evidence import WindowEvidence, seen_in
 from rank_probe.judge.verdict import MOST_SPANS, NODE, PERSISTENT, Late, Span, Together
-from rank_probe.judge.windows import Reduction, Window
 
-# Share of a node's ranks that must be late for the node to be named.
-NODE_SHARE: Final = 0.6
 # By rank: what is known of it, by the name of the fact.
 Facts = Mapping[int, Mapping[str, str]]
 
@@ -97,33 +91,3 @@ def _names(facts: Mapping[str, str]) -> list[str]:
     """Return the names of *facts*, that which says most first."""
     labels = sorted(facts.keys() - {*BEFORE_LABELS, *AFTER_LABELS})
     return [*BEFORE_LABELS, *labels, *AFTER_LABELS]
-
-
-class Nodes:
-    """Compares the ranks of each node, in a job of several nodes with several ranks."""
-
-    def __init__(self, reduction: Reduction) -> None:
-        self._of = reduction.nodes
-        self._sizes = Counter(reduction.nodes.values())
-
-    def shared(self, window: Window) -> dict[int, float]:
-        """Return the excess ratio that NODE_SHARE of the ranks of each node reach.
-
-        Nodes with fewer ranks that stand out are left out.
-        """
-        excess: dict[int, list[float]] = {}
-        for seen in seen_in([window]):
-            node = self._of.get(seen.standing.rank)
-            if node is not None:
-                excess.setdefault(node, []).append(seen.excess)
-        found = {}
-        for node, theirs in excess.items():
-            most = max(math.ceil(NODE_SHARE * self._sizes[node]), 2)
-            if len(self._sizes) > 1 and len(theirs) >= most:
-                found[node] = sorted(theirs, reverse=True)[most - 1]
-        return found
-
-    def share(self, seen: WindowEvidence) -> bool:
-        """Whether most ranks of its node are at least half as late as this one."""
-        shared = self.shared(seen.window).get(self._of.get(seen.standing.rank, -1), 0.0)
-        return shared > 0 and seen.excess <= 2 * shared

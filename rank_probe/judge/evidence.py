@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rank_probe.judge.windows import LEAST_STEPS, Standing, Window, WindowGroup
+from rank_probe.judge.windows import LEAST_STEPS, WORK_STAGES, Standing, Window, WindowGroup
+from rank_probe.wire.stages import DATA, OTHER
 
 # Back with its peers.
 LEAVE_RATIO: Final = 0.03
@@ -13,6 +14,8 @@ LEAVE_RATIO: Final = 0.03
 ENTER_ERRORS: Final = 6.0
 # With few steps the variance itself is a guess.
 ERRORS_OF_FEW: Final = 8.0
+# Stages with a smaller share of a rank's cost are not reported.
+STAGE_SHARE: Final = 0.1
 # Larger values add nothing, and are infinite if nothing varies.
 MOST_TIMES: Final = 1000.0
 # Times the spread of the peers.
@@ -113,3 +116,26 @@ def errors(steps: int) -> float:
 def _times(excess: float, explained: float) -> float:
     """Return *excess* over *explained*, capped; without any noise, chance explains nothing."""
     return min(excess / explained, MOST_TIMES) if explained else MOST_TIMES * (excess > 0)
+
+
+# ---- A rank's excess, by stage -----------------------------------------------------------------
+
+
+def furthest(excess: Sequence[float]) -> str:
+    """Return the stage in which it is largest."""
+    return WORK_STAGES[max(range(len(excess)), key=lambda at: excess[at])]
+
+
+def renamed(excess: Sequence[float]) -> tuple[float, ...]:
+    """Return *excess* with what was `other` before its name was known in `data`."""
+    found = list(excess)
+    found[DATA] += found[OTHER]
+    found[OTHER] = 0.0
+    return tuple(found)
+
+
+def by_stage(gpus: float, excess: Sequence[float]) -> dict[str, float]:
+    """Split *gpus* over the stages in which a rank exceeds its peers, without the small ones."""
+    over = {stage: more for stage, more in zip(WORK_STAGES, excess, strict=True) if more > 0}
+    told = {stage: more for stage, more in over.items() if more > STAGE_SHARE * sum(over.values())}
+    return {stage: gpus * more / sum(told.values()) for stage, more in told.items()}

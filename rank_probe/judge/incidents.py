@@ -6,9 +6,16 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Final
 
-from rank_probe.judge.common import Nodes
-from rank_probe.judge.evidence import LEAVE_RATIO, WindowEvidence, seen_in
-from rank_probe.judge.excess import STAGE_SHARE, by_stage, furthest, renamed
+from rank_probe.judge.evidence import (
+    LEAVE_RATIO,
+    STAGE_SHARE,
+    WindowEvidence,
+    by_stage,
+    furthest,
+    renamed,
+    seen_in,
+)
+from rank_probe.judge.nodes import Nodes
 from rank_probe.judge.verdict import MILD, NODE, PERSISTENT, Late
 from rank_probe.judge.wandering import strays
 from rank_probe.judge.windows import (

@@ -18,8 +18,8 @@ from rank_probe.judge.rises import (
     GUESSED,
     LEAST_PAST,
     LEAST_PEERS,
+    GroupSample,
     Rise,
-    Sample,
     beyond_since,
     known_median,
     medians,
@@ -150,18 +150,18 @@ class PeerPasts:
         self.lasted: list[tuple[Slowed, Lasted]] = []
         self._ranks = ranks
         self._apart: list[float] = []
-        self._learned: list[Sample] = []
-        self._samples: deque[Sample] = deque(maxlen=MOST_SAMPLES)
+        self._learned: list[GroupSample] = []
+        self._samples: deque[GroupSample] = deque(maxlen=MOST_SAMPLES)
         self._levels: list[float] = []
-        self._long: deque[Sample] = deque(maxlen=MOST_SAMPLES)
-        self._unmerged: list[Sample] = []
+        self._long: deque[GroupSample] = deque(maxlen=MOST_SAMPLES)
+        self._unmerged: list[GroupSample] = []
 
     def add(self, begin: Mark, end: Mark, own: Mapping[int, float]) -> None:
         """Add the steps between *begin* and *end*, in which the ranks needed *own* seconds each."""
         times = [own[rank] for rank in self._ranks]
         if len(times) < 2 or min(times) <= 0:
             return
-        sample = Sample(begin.at, end.at, begin.steps, times)
+        sample = GroupSample(begin.at, end.at, begin.steps, times)
         if self._apart:
             self._take(sample)
             self._find(self._samples, self._levels, LEAST_RISES)
@@ -187,13 +187,13 @@ class PeerPasts:
             if far - 1 > needed:
                 self._name(position, Rise(1.0, far - 1, needed, LEAST_PAST), is_long=False)
 
-    def _take(self, sample: Sample) -> None:
+    def _take(self, sample: GroupSample) -> None:
         sample = _relative(sample, self._apart)
         self._samples.append(sample)
         self._unmerged.append(sample)
         if len(self._unmerged) == MERGED:
             first = self._unmerged[0]
-            merged = Sample(first.begin, sample.at, first.first, medians(self._unmerged))
+            merged = GroupSample(first.begin, sample.at, first.first, medians(self._unmerged))
             self._long.append(merged)
             self._unmerged.clear()
             self._levels = medians(self._samples)
@@ -202,7 +202,7 @@ class PeerPasts:
     # ---- Since when ----------------------------------------------------------------------------
 
     def _find(
-        self, samples: Sequence[Sample], levels: Sequence[float], least: Mapping[int, float]
+        self, samples: Sequence[GroupSample], levels: Sequence[float], least: Mapping[int, float]
     ) -> None:
         """Name the ranks that the last of *samples* show to be slower than their *levels*."""
         shortest, smallest = min(least), min(least.values())
@@ -239,7 +239,7 @@ class PeerPasts:
             confidence=rise.more / rise.needed,
         )
 
-    def _since(self, position: int, *, is_long: bool) -> list[Sample]:
+    def _since(self, position: int, *, is_long: bool) -> list[GroupSample]:
         """Return the samples that can show an onset or end, older ones merged."""
         recent = list(self._samples)
         older = [each for each in self._long if each.at <= recent[0].begin] if is_long else []
@@ -278,7 +278,7 @@ class PeerPasts:
         self.lasted.append((slowed, Lasted(slowed.rank, slowed.onset, first.begin)))
 
 
-def _relative(sample: Sample, apart: Sequence[float]) -> Sample:
+def _relative(sample: GroupSample, apart: Sequence[float]) -> GroupSample:
     """Return *sample* as ratios of the usual time, that of the lower third of the ranks.
 
     Each is taken as it usually is beside the others, *apart*: or else the noise of the one that is

@@ -21,7 +21,7 @@ RISE_SPREADS: Final = 5.0
 LEAST_PEERS: Final = 4
 
 
-class Sample(NamedTuple):
+class GroupSample(NamedTuple):
     """The steps after *first*, from *begin* to *at*, as each rank's time over the usual one.
 
     *values* are in the order of the group's ranks, NaN of one that was slow then.
@@ -45,7 +45,7 @@ class Rise(NamedTuple):
     stretch: int
 
 
-def risen(position: int, samples: Sequence[Sample], least: Mapping[int, float]) -> Rise | None:
+def risen(position: int, samples: Sequence[GroupSample], least: Mapping[int, float]) -> Rise | None:
     """Return the rise that the last of *samples* show of the rank at *position*.
 
     *least* has, for each length of a stretch, the least rise as a share of the level.
@@ -66,7 +66,7 @@ def risen(position: int, samples: Sequence[Sample], least: Mapping[int, float]) 
     return None
 
 
-def _noise(past: Sequence[float], samples: Sequence[Sample], stretch: int) -> float:
+def _noise(past: Sequence[float], samples: Sequence[GroupSample], stretch: int) -> float:
     """Return the usual difference between the *past* and a *stretch* of samples.
 
     While the past is too short to show how such stretches differ, those of the peers do.
@@ -93,7 +93,7 @@ def _apart(values: Sequence[float], stretch: int) -> list[float]:
     return [few * (each / level - 1) for each in stretches]
 
 
-def _risen_alike(position: int, samples: Sequence[Sample], stretch: int) -> float:
+def _risen_alike(position: int, samples: Sequence[GroupSample], stretch: int) -> float:
     """Return the least rise, as a ratio, that stands out from those of the other ranks."""
     rises = []
     for other in range(len(samples[0].values)):
@@ -108,13 +108,13 @@ def _risen_alike(position: int, samples: Sequence[Sample], stretch: int) -> floa
 # ---- Samples -----------------------------------------------------------------------------------
 
 
-def values_of(position: int, samples: Sequence[Sample]) -> list[float]:
+def values_of(position: int, samples: Sequence[GroupSample]) -> list[float]:
     """Return the values of one rank, without those in which it was slow."""
     found = (each.values[position] for each in samples)
     return [value for value in found if not math.isnan(value)]
 
 
-def medians(samples: Sequence[Sample]) -> list[float]:
+def medians(samples: Sequence[GroupSample]) -> list[float]:
     """Return each rank's median, NaN if there is none."""
     positions = range(len(samples[0].values))
     return [known_median(values_of(position, samples)) for position in positions]

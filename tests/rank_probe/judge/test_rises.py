@@ -5,15 +5,15 @@ import random
 
 import pytest
 
-from rank_probe.judge.rises import Rise, Sample, beyond_since, known_median, risen
+from rank_probe.judge.rises import GroupSample, Rise, beyond_since, known_median, risen
 
 LEAST = {8: 0.11, 16: 0.09, 32: 0.07}
 
 
-def samples(ranks: list[list[float]]) -> list[Sample]:
+def samples(ranks: list[list[float]]) -> list[GroupSample]:
     """Return one sample a second, given the values of each rank."""
     return [
-        Sample(float(at), at + 1.0, at, list(values))
+        GroupSample(float(at), at + 1.0, at, list(values))
         for at, values in enumerate(zip(*ranks, strict=True))
     ]
 

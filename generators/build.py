@@ -93,6 +93,7 @@ PARTS: Final[Mapping[str, Mapping[str, Part]]] = {
     "docs/gpu.md": {
         "gpu_stages": gpu.stages,
         "gpu_verdict": gpu.verdict,
+        "gpu_wraps": gpu.wraps,
         "gpu_ranks": gpu.ranks,
     },
     "docs/hardware.md": {"gpu_readings": gpu.readings, "nvml_calls": gpu.calls},
@@ -102,6 +103,7 @@ PARTS: Final[Mapping[str, Mapping[str, Part]]] = {
     },
     "docs/overhead.md": {
         "overhead": overhead.overhead,
+        "overhead_gpu": overhead.on_gpu,
         "join": overhead.join,
         "scrape": overhead.scrape,
         "endurance": overhead.endurance,

@@ -2,23 +2,23 @@
 
 The stages of a DDP loop are compared with the device work that torch.profiler saw, in a plain run
 and with each fault planted: a late peer, a slow backward, a late loader, a loop that never waits
-for the device. Then come the cost of events per step, and CUDA graphs. Writes
+for the device. Then come CUDA graphs, torch.compile and FSDP2. Writes
 results/gpu_check.json; without a CUDA device it prints that and exits 2.
 """
 
 import copy
 import gc
 import json
-import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import torch
-from torch import distributed, profiler
+from torch import distributed, nn, profiler
+from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from benchmarks.gpu_check.figures import (
@@ -33,15 +33,11 @@ from benchmarks.gpu_check.figures import (
     profiled_ms,
     told,
 )
-from benchmarks.gpu_check.training import DEVICE, Clocks, Faults, Net, Training, probed
+from benchmarks.gpu_check.training import DEVICE, Clocks, Faults, Net, Training, Wrap, probed
 from benchmarks.report import write
 from rank_probe.guest.guard import failures
 from rank_probe.measure import events
-from rank_probe.measure.device_clock import DeviceClock
-from rank_probe.torch_hooks.cuda_events import CudaEvents
 
-# 0.1 % of a step of 100 ms: ten boundaries at twice the reported cost of an event.
-OVERHEAD_LIMIT_US: Final = 100.0
 WARM_UP: Final = 5
 STEPS: Final = 40
 NO_DEVICE = "gpu_check needs a CUDA device, and torch sees none here."
@@ -99,29 +95,6 @@ def back_pressure() -> Iterator[Row]:
     # Both from one release to another; they differ by the loop and the reading around it.
     found = sum(per_step(before, after).values())
     yield near("full queue: all stages, against the wall clock", found, wall_ms / (3 * STEPS))
-
-
-def overhead(blocks: int = 20, steps: int = 200) -> Iterator[Row]:
-    """Yield the cost of events in a step that is limited by the host, not the device."""
-    added = []
-    with probed() as clocks:
-        training = Training(Faults(), width=64, layers=4)
-        training.model = training.net  # DDP waits for its exchange, for most of such a step.
-        for _ in range(blocks):
-            clocks.timeline.tape.follower = None
-            without = _microseconds(training, steps)
-            clocks.timeline.also_tell(DeviceClock(CudaEvents()))
-            added.append(_microseconds(training, steps) - without)
-    yield at_most("events, added to a step", "µs", statistics.median(added), OVERHEAD_LIMIT_US)
-
-
-def _microseconds(training: Training, steps: int) -> float:
-    """Return the host time of a step."""
-    training.run(WARM_UP)
-    torch.cuda.synchronize()
-    began = time.perf_counter()
-    training.run(steps)
-    return (time.perf_counter() - began) / steps * 1e6
 
 
 def whole_graph(replays: int = 20) -> Iterator[Row]:
@@ -190,6 +163,42 @@ def graphed_callables() -> Iterator[Row]:
     yield equal("graphed callables: failures of the probe", failures.count - before, 0)
 
 
+def compiled(net: Net) -> nn.Module:
+    """Return *net* compiled."""
+    return cast(nn.Module, torch.compile(net))
+
+
+def compiled_to_graphs(net: Net) -> nn.Module:
+    """Return *net* compiled to kernels that torch puts into CUDA graphs."""
+    return cast(nn.Module, torch.compile(net, mode="reduce-overhead"))
+
+
+def fully_sharded(net: Net) -> nn.Module:
+    """Return *net* in FSDP2, each layer a group of its own."""
+    for layer in net.layers:
+        fully_shard(layer)
+    fully_shard(net)
+    return net
+
+
+def wrapped(name: str, wrap: Wrap) -> Iterator[Row]:
+    """Yield the stages of a loop on what *wrap* makes of the net.
+
+    FSDP2 waits for its shards in forward and in backward: the probe calls that `sync`, and the
+    profiler's ranges hold it, so the three are compared together.
+    """
+    before = failures.count
+    with probed() as clocks:
+        seen, device, host = run(Training(Faults(item=True), wrap=wrap), clocks)
+    found = device["forward"] + device["backward"] + device["sync"]
+    expected = seen.get("forward", 0.0) + seen.get("backward", 0.0)
+    yield near(f"{name}: forward, backward and sync", found, expected)
+    yield near(f"{name}: optimizer", device["optimizer"], seen.get("optimizer", 0.0))
+    yield near(f"{name}: all stages, against the host's", sum(device.values()), sum(host.values()))
+    yield equal(f"{name}: steps dropped", clocks.device.dropped_steps, 0)
+    yield equal(f"{name}: failures of the probe", failures.count - before, 0)
+
+
 CHECKS: dict[str, Callable[[], Iterator[Row]]] = {
     "plain": lambda: stages("plain", Faults()),
     "late peer": lambda: stages("late peer", Faults(late_peer_ms=40)),
@@ -197,9 +206,11 @@ CHECKS: dict[str, Callable[[], Iterator[Row]]] = {
     "late loader": lambda: stages("late loader", Faults(late_loader_ms=60, item=True)),
     "hidden loader": lambda: stages("hidden loader", Faults(late_loader_ms=10)),
     "full queue": back_pressure,
-    "overhead": overhead,
     "graph": whole_graph,
     "graphed callables": graphed_callables,
+    "torch.compile": lambda: wrapped("torch.compile", compiled),
+    "torch.compile, CUDA graphs": lambda: wrapped("torch.compile, CUDA graphs", compiled_to_graphs),
+    "FSDP2": lambda: wrapped("FSDP2", fully_sharded),
 }
 
 

@@ -66,8 +66,8 @@ def profiled_ms(trace: dict[str, Any]) -> Stages:
     """Return ms of device work by stage in a chrome *trace* of torch.profiler.
 
     A kernel belongs to the `stage:` range of the CPU in which it was launched, by any thread; one
-    on another stream than the first belongs to `sync`. A range's work lasts from the beginning of
-    its first kernel to the end of its last one.
+    on another stream than the optimizer's belongs to `sync`. A range's work lasts from the
+    beginning of its first kernel to the end of its last one.
     """
     events = trace["traceEvents"]
     ranges = [each for each in events if each.get("name", "").startswith(RANGE)]
@@ -81,16 +81,19 @@ def profiled_ms(trace: dict[str, Any]) -> Stages:
         (each for each in events if each.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")),
         key=lambda each: each["ts"],
     )
-    spans: dict[tuple[int, str], list[float]] = {}
+    placed: list[tuple[int, str, dict[str, Any]]] = []
     for kernel in kernels:
         at = launched.get(kernel["args"]["correlation"], -1)
         for number, each in enumerate(ranges):
             if each["ts"] <= at <= each["ts"] + each["dur"]:
-                is_first = kernel["args"]["stream"] == kernels[0]["args"]["stream"]
-                stage = each["name"].removeprefix(RANGE) if is_first else "sync"
-                ended = kernel["ts"] + kernel["dur"]
-                span = spans.setdefault((number, stage), [kernel["ts"], ended])
-                span[1] = max(span[1], ended)
+                placed.append((number, each["name"].removeprefix(RANGE), kernel))
+    streams = [each["args"]["stream"] for _, stage, each in placed if stage == "optimizer"]
+    spans: dict[tuple[int, str], list[float]] = {}
+    for number, stage, kernel in placed:
+        where = stage if kernel["args"]["stream"] in streams[-1:] else "sync"
+        ended = kernel["ts"] + kernel["dur"]
+        span = spans.setdefault((number, where), [kernel["ts"], ended])
+        span[1] = max(span[1], ended)
     found: Stages = {}
     for (_, stage), (began, ended) in spans.items():
         found[stage] = found.get(stage, 0.0) + (ended - began) / 1e3

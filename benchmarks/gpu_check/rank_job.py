@@ -1,4 +1,4 @@
-"""The training of `ranks.py`: DDP ranks that share one GPU, one of them late on it or on the host.
+"""The training of `ranks.py`: ranks that share one GPU, one of them late on it or on the host.
 
 The device's work is torch's sleep kernel. It counts the cycles of a clock that goes on while other
 processes have the GPU, so ranks that take turns on one GPU seem to have one each.
@@ -6,10 +6,12 @@ processes have the GPU, so ranks that take turns on one GPU seem to have one eac
 
 import argparse
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
@@ -37,6 +39,10 @@ class DeviceTime(torch.autograd.Function):
         return gradients[0], None, None
 
 
+# torch.compile would leave out a kernel whose result nobody reads.
+device_time = torch.compiler.disable(DeviceTime.apply)
+
+
 class Net(nn.Module):
     """Two layers with the device's time between them."""
 
@@ -47,7 +53,7 @@ class Net(nn.Module):
 
     def forward(self, rows: Tensor) -> Tensor:
         """Return a loss."""
-        rows = DeviceTime.apply(self.first(rows), *self._cycles)  # type: ignore[no-untyped-call]
+        rows = device_time(self.first(rows), *self._cycles)
         loss: Tensor = self.last(rows.relu()).square().mean()
         return loss
 
@@ -66,11 +72,24 @@ class Batches(Dataset[Tensor]):
         return torch.randn(ROWS, WIDTH)
 
 
-def train(milliseconds: dict[str, float]) -> None:
+def sharded(net: nn.Module) -> nn.Module:
+    """Return *net* in FSDP2."""
+    fully_shard(net)
+    return net
+
+
+WRAPS: dict[str, Callable[[nn.Module], nn.Module]] = {
+    "ddp": DistributedDataParallel,
+    "compiled": lambda net: DistributedDataParallel(torch.compile(net)),
+    "fsdp2": sharded,
+}
+
+
+def train(milliseconds: dict[str, float], wrap: Callable[[nn.Module], nn.Module]) -> None:
     """Train until the process is ended."""
     each = cycles_per_ms()
     net = Net(int(milliseconds["forward"] * each), int(milliseconds["backward"] * each))
-    model = DistributedDataParallel(net.to(DEVICE))
+    model = wrap(net.to(DEVICE))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     for rows in DataLoader(Batches(milliseconds["data"] / 1e3), batch_size=None):
         optimizer.zero_grad()
@@ -80,7 +99,8 @@ def train(milliseconds: dict[str, float]) -> None:
 
 def main() -> None:
     """Join the process group and train; the late rank is the last but one."""
-    parser = argparse.ArgumentParser(description="DDP ranks on one GPU with a planted straggler.")
+    parser = argparse.ArgumentParser(description="Ranks on one GPU with a planted straggler.")
+    parser.add_argument("--wrap", choices=WRAPS, default="ddp")
     parser.add_argument("--fault", choices=HEALTHY)
     parser.add_argument("--delay-ms", type=float, default=0.0)
     parser.add_argument("--fault-rank", type=int, default=2)
@@ -90,7 +110,7 @@ def main() -> None:
     milliseconds = dict(HEALTHY)
     if options.fault and distributed.get_rank() == options.fault_rank:
         milliseconds[options.fault] += options.delay_ms
-    train(milliseconds)
+    train(milliseconds, WRAPS[options.wrap])
 
 
 if __name__ == "__main__":

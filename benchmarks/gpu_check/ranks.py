@@ -2,11 +2,15 @@
 
     python -m benchmarks.gpu_check.ranks
 
-A healthy job and one for each place of a delay; each ends as soon as it was told, or after a
-while. Writes results/gpu_ranks.json and results/gpu_exposition.txt, a whole scrape while the ranks
-of the first late job train. Exits 1 if a verdict is wrong, 2 without a CUDA device.
+A healthy job and one for each place of a delay under DDP, and late ones under torch.compile and
+FSDP2. Each ends as soon as it was told, or after a while. `--wrap` runs the jobs of some ways to
+wrap the model, and keeps the rows of the others. Writes results/gpu_ranks.json, and
+results/gpu_exposition.txt, a whole scrape while the ranks of the first late job train. Exits 1 if a
+verdict is wrong, 2 without a CUDA device.
 """
 
+import argparse
+import json
 import re
 import sys
 import tempfile
@@ -58,10 +62,13 @@ def watch(exporter: ExporterProcess, training: TrainingProcess) -> tuple[float, 
     return float("inf"), job
 
 
-def row(fault: str | None, after: float, job: dict[str, Any], scrape: str) -> dict[str, Any]:
+def row(
+    wrap: str, fault: str | None, after: float, job: dict[str, Any], scrape: str
+) -> dict[str, Any]:
     """Return what was planted, and what the page and a *scrape* made of it."""
     planted = [] if fault is None else [(LATE_RANK, fault)]
     return {
+        "model": wrap,
         "planted": "nothing" if fault is None else f"rank {LATE_RANK}, {fault}, {DELAY_MS:g} ms",
         "clocks": sorted(set(re.findall(r'rankskew_rank_info{.*clock="(\w+)"', scrape))),
         "named": ", ".join(f"rank {rank}, {stage}" for rank, stage in named(job)) or "nobody",
@@ -71,18 +78,26 @@ def row(fault: str | None, after: float, job: dict[str, Any], scrape: str) -> di
     }
 
 
-def measured(directory: Path, faults: Sequence[str | None]) -> list[dict[str, Any]]:
-    """Return a row for each of *faults*, and keep a scrape of the first late job."""
+CASES: Final = (
+    *(("ddp", fault) for fault in (None, *HEALTHY)),
+    ("compiled", "forward"),
+    ("fsdp2", "data"),
+    ("fsdp2", "forward"),
+)
+
+
+def measured(directory: Path, wraps: Sequence[str]) -> list[dict[str, Any]]:
+    """Return a row for each case of *wraps*, and keep a scrape of the first late job under DDP."""
     rows = []
     exposition = ""
     with ExporterProcess(directory / "exporter", flags=["--series.detail=all"]) as exporter:
-        for fault in faults:
+        for wrap, fault in (case for case in CASES if case[0] in wraps):
             arguments = [] if fault is None else [f"--fault={fault}", f"--delay-ms={DELAY_MS}"]
             script = ["-m", "rank_probe", "-m", "benchmarks.gpu_check.rank_job"]
-            job_id = fault or "healthy"
+            job_id = f"{wrap}-{fault or 'healthy'}"
             with TrainingProcess(
                 directory / job_id,
-                [*arguments, f"--fault-rank={LATE_RANK}"],
+                [*arguments, f"--wrap={wrap}", f"--fault-rank={LATE_RANK}"],
                 exporter=exporter.target,
                 job_id=job_id,
                 ranks=RANKS,
@@ -90,23 +105,33 @@ def measured(directory: Path, faults: Sequence[str | None]) -> list[dict[str, An
             ) as training:
                 after, job = watch(exporter, training)
                 scrape = get(f"{exporter.url}/metrics").decode()
-            rows.append(row(fault, after, job, scrape))
+            rows.append(row(wrap, fault, after, job, scrape))
             print(rows[-1], flush=True)
-            if fault and not exposition:
+            if wrap == "ddp" and fault and not exposition:
                 exposition = scrape
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "gpu_exposition.txt").write_text(exposition)
+                (RESULTS / "gpu_exposition.txt").write_text(exposition)
     return rows
+
+
+def kept(wraps: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the rows of the last run that are of no model in *wraps*."""
+    path = RESULTS / "gpu_ranks.json"
+    rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"] if path.exists() else []
+    return [each for each in rows if each["model"] not in wraps]
 
 
 def main() -> int:
     """Measure and print; return the exit code."""
+    parser = argparse.ArgumentParser(description="Four ranks on one GPU, and what the page says.")
+    ways = list(dict.fromkeys(wrap for wrap, _ in CASES))
+    parser.add_argument("--wrap", nargs="+", choices=ways, default=ways)
+    wraps = parser.parse_args().wrap
     if not torch.cuda.is_available():
         print("gpu_check.ranks needs a CUDA device, and torch sees none here.", file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory() as directory:
-        rows = measured(Path(directory), [None, *HEALTHY])
-    write("gpu_ranks", rows, packages=("torch", "nvidia-ml-py"))
+        rows = measured(Path(directory), wraps)
+    write("gpu_ranks", [*kept(wraps), *rows], packages=("torch", "nvidia-ml-py"))
     return 0 if all(each["passed"] == "yes" for each in rows) else 1
 
 

@@ -98,10 +98,18 @@ def probed() -> Iterator[Clocks]:
         clocks.timeline.disable()
 
 
-class Training:
-    """A DDP loop of one rank; the exchange of its one bucket takes as long as a late peer would."""
+Wrap = Callable[[Net], nn.Module]
 
-    def __init__(self, faults: Faults, width: int = 4096, layers: int = 16) -> None:
+
+class Training:
+    """A loop of one rank; DDP's exchange of its one bucket takes as long as a late peer would.
+
+    With *wrap* the model is what that makes of the net, and has no late peer.
+    """
+
+    def __init__(
+        self, faults: Faults, width: int = 4096, layers: int = 16, wrap: Wrap | None = None
+    ) -> None:
         self.faults = faults
         self._cycles_per_ms = cycles_per_ms()
         self._peers = torch.cuda.Stream()
@@ -109,9 +117,8 @@ class Training:
         self.net = Net(width, layers).to(DEVICE)
         if faults.slow_backward_ms:
             self.net.sleep_in_backward = lambda _: self._sleep(faults.slow_backward_ms)
-        self.model: Any = DistributedDataParallel(self.net, gradient_as_bucket_view=True)
-        self.model.register_comm_hook(None, self._exchange)
-        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=1e-3, momentum=0.9)
+        self.model: Any = wrap(self.net) if wrap else self._with_a_peer()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3, momentum=0.9)
 
     def run(self, steps: int) -> None:
         """Train, with each stage in a range that the profiler shows."""
@@ -126,6 +133,11 @@ class Training:
                 self.optimizer.step()
             if self.faults.item:
                 loss.item()
+
+    def _with_a_peer(self) -> nn.Module:
+        model = DistributedDataParallel(self.net, gradient_as_bucket_view=True)
+        model.register_comm_hook(None, self._exchange)
+        return model
 
     def _sleep(self, milliseconds: float) -> None:
         torch.cuda._sleep(int(milliseconds * self._cycles_per_ms))

@@ -8,6 +8,8 @@ from generators.measured.results import Row, number, result, rows
 
 RUNS = ("plain", "late peer", "slow backward", "late loader", "hidden loader", "graphed callables")
 STAGES = ("forward", "backward", "sync", "optimizer")
+WRAPS = ("torch.compile", "torch.compile, CUDA graphs", "FSDP2")
+TOGETHER = "forward, backward and sync"
 
 
 def stages() -> str:
@@ -19,6 +21,18 @@ def stages() -> str:
 
 def _pair(row: Row | None) -> str:
     return "" if row is None else f"{row['expected']:.1f}, {row['found']:.1f}"
+
+
+def wraps() -> str:
+    """Return torch.profiler's ms and the device clock's for each way to wrap the model that ran."""
+    found = {row["check"]: row for row in rows("gpu_check")}
+    header = ("model", TOGETHER, "optimizer")
+    cells = [
+        (wrap, *(_pair(found[f"{wrap}: {stage}"]) for stage in header[1:]))
+        for wrap in WRAPS
+        if f"{wrap}: {TOGETHER}" in found
+    ]
+    return table(header, cells)
 
 
 def verdict() -> str:
@@ -36,9 +50,9 @@ def verdict() -> str:
 
 def ranks() -> str:
     """Return what the page said of ranks that share a GPU."""
-    header = ("planted", "named", "after, s", "the page")
+    header = ("model", "planted", "named", "after, s", "the page")
     cells = [
-        (row["planted"], row["named"], number(row["after s"]), row["page"])
+        (row["model"], row["planted"], row["named"], number(row["after s"]), row["page"])
         for row in rows("gpu_ranks")
     ]
     return table(header, cells)

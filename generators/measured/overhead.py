@@ -37,6 +37,15 @@ def overhead() -> str:
     return f"{_measured_with('overhead')}\n{_beside_goals()}\n\n{table(header, cells)}"
 
 
+def on_gpu() -> str:
+    """Return a step of the loop on a GPU, and what the probe adds to it."""
+    header = ("what", "median (95 % confidence interval)", "CPU of the training thread")
+    made = rows("overhead_gpu")
+    cells = [(row["what"], _interval(row), _interval(row, "CPU ")) for row in made]
+    machine = _measured_with("overhead_gpu").removesuffix(".")
+    return f"{machine} and one {made[0]['GPU']}.\n\n{table(header, cells)}"
+
+
 def _beside_goals() -> str:
     found = {row["what"]: row for row in rows("overhead")}
     return "\n".join(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any, Final, Protocol
 
-from rank_probe.guest.guard import never_raise
+from rank_probe.guest.guard import failures, never_raise
 from rank_probe.measure.boundaries import BEGIN, COMPLETE, STAGE_BITS, packed
 from rank_probe.measure.steps import Steps
 
@@ -63,6 +63,10 @@ class _State(enum.Enum):
     HAS_FAILED = enum.auto()  # for good: an event has failed
 
 
+# An attribute of an enumeration costs a call at each boundary.
+_COUNTS: Final = _State.COUNTS
+
+
 class DeviceClock:
     """A stage clock's boundaries in device time, for *steps* to sum up.
 
@@ -110,8 +114,8 @@ class DeviceClock:
         self._at = 0
         self._read = (0, now())  # the last device time that was read, and when
         self._next_drain = 0
-        # A guard for a function of one argument costs half; see never_raise.
-        self._take_guarded = never_raise(self._take)
+        self._is_capturing = events.is_capturing
+        self._record_on = events.record
         self.tape: list[int] = []
         self.steps = Steps(self._take_tape, self.now, wall)
         self._numbers = self.steps.numbers = deque()
@@ -123,11 +127,14 @@ class DeviceClock:
         Called on the training thread, or on an autograd engine's while the training thread is
         blocked.
         """
-        if not self.has_failed:
-            if self._take_guarded(mark) is None:
-                self._state = _State.HAS_FAILED
-        elif mark & COMPLETE:
-            self.dropped_steps += 1
+        try:
+            if self._state is _COUNTS and not mark & _STEP_ENDS and not self._is_capturing():
+                self._record(mark)
+            else:
+                self._take(mark)
+        except Exception:  # noqa: BLE001 - as guard.never_raise, without its call at each boundary
+            self._state = _State.HAS_FAILED
+            failures.note("DeviceClock.boundary")
 
     @property
     def has_failed(self) -> bool:
@@ -151,9 +158,11 @@ class DeviceClock:
         del self.tape[:length]
         return packed(taken)
 
-    def _take(self, mark: int) -> bool:
-        """Record a boundary; return True, because the guard returns None for a failure."""
-        if self._events.is_capturing():
+    def _take(self, mark: int) -> None:
+        """Take a boundary that is not one more of a step that counts."""
+        if self.has_failed:
+            self.dropped_steps += bool(mark & COMPLETE)
+        elif self._is_capturing():
             if mark & _STEP_ENDS:
                 self._count(mark)
                 self._lose(mark)
@@ -161,7 +170,6 @@ class DeviceClock:
             self._end_step(mark)
         elif self._state is not _State.IS_LOST:
             self._record(mark)
-        return True
 
     def _count(self, mark: int) -> None:
         if mark & COMPLETE:
@@ -203,8 +211,8 @@ class DeviceClock:
         if self._state is _State.BEGINS:
             self._state = _State.COUNTS
             mark = mark & STAGE_BITS | BEGIN
-        self._last_on[self._events.record(event)] = event
-        self._step.extend((mark, event))
+        self._last_on[self._record_on(event)] = event
+        self._step += (mark, event)
 
     def _lose(self, mark: int) -> None:
         """Discard the unfinished step up to the end of a step; it is counted where it ends."""
@@ -231,31 +239,29 @@ class DeviceClock:
         self._made = len(self._free)
 
     def _drain(self, young: int) -> None:
-        """Move the steps that the device has finished to the tape, except the last *young* ones."""
-        waiting = self._waiting
+        """Move the steps that the device has finished to the tape, except the last *young* ones.
+
+        Distances are measured from the latest event that was reached, because small ones are exact
+        to a few nanoseconds. An event on another stream may precede the one before it; then it gets
+        the same time.
+        """
+        waiting, tape, free = self._waiting, self.tape, self._free
+        at, reached = self._at, self._reached
         while len(waiting) > young and all(event.query() for event in waiting[0][2].values()):
             number, step, _ = waiting.popleft()
             self._numbers.append(number)  # First: another thread may be summing up the tape.
             for mark, event in zip(step[::2], step[1::2], strict=True):
-                self.tape.extend((mark, self._time_of(event)))
-            self._read = (self._at, self._host_now())
+                elapsed = 0 if reached is None else round(reached.elapsed_time(event) * 1e6)
+                if elapsed < 0:
+                    free.append(event)
+                else:
+                    if reached is not None:
+                        free.append(reached)
+                    reached = event
+                    at += elapsed
+                tape += (mark, at)
+            self._at, self._reached = at, reached
+            self._read = (at, self._host_now())
         self._next_drain = self._host_now() + self._every
-        if len(self.tape) > LONG_TAPE:
+        if len(tape) > LONG_TAPE:
             self.steps.fold(wait=False)
-
-    def _time_of(self, event: DeviceEvent) -> int:
-        """Return when the device reached *event*, in nanoseconds since it reached the first.
-
-        On another stream it may precede the event before it; then it gets the same time. Distances
-        are measured from the latest event, because small ones are exact to a few nanoseconds.
-        """
-        before = self._reached
-        elapsed = 0 if before is None else round(before.elapsed_time(event) * 1e6)
-        if elapsed < 0:
-            self._free.append(event)
-            return self._at
-        if before is not None:
-            self._free.append(before)
-        self._reached = event
-        self._at += elapsed
-        return self._at

@@ -41,6 +41,16 @@ class Interpreter:
         self._node, mark = self._node[code]
         return mark
 
+    def telling(self, tell: Callable[[int], object]) -> Callable[[int], None]:
+        """Return what takes an event, and calls *tell* with the mark of a boundary there."""
+
+        def take(code: int) -> None:
+            self._node, mark = self._node[code]
+            if mark is not None:
+                tell(mark)
+
+        return take
+
     def seen(self) -> set[int]:
         """Return the events that were seen, except those longest ago in a very varied loop."""
         return {code for node in list(self._nodes.values()) for code in list(node)}

@@ -66,14 +66,7 @@ class Timeline:
     def also_tell(self, device: Boundaries) -> None:
         """Also send each boundary to *device* from now on; call it from `after_first_step`."""
         self._device = device
-        take, boundary = self._following.take, device.boundary
-
-        def tell_device(code: int) -> None:
-            mark = take(code)
-            if mark is not None:
-                boundary(mark)
-
-        self.tape.follower = never_raise(tell_device)
+        self.tape.follower = self._following.telling(device.boundary)
 
     def seen(self) -> set[int]:
         """Return the events that were seen so far."""

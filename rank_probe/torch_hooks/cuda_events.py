@@ -1,5 +1,6 @@
 """CUDA events for the device clock, and the memory statistics of torch's allocator."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -18,13 +19,19 @@ class CudaEvents:
     def __init__(self) -> None:
         self.device = torch.cuda.current_device()
         self._streams: dict[int, torch.cuda.Stream] = {}
-        # The handle costs a fraction of torch.cuda.current_stream(), which creates an object.
+        # The handle costs a fraction of torch.cuda.current_stream(), which creates an object. The
+        # others do without the functions in Python that torch.cuda wraps around them.
         self._handle = find(torch._C, "_cuda_getCurrentRawStream") or _handle_of_object
-        self.is_capturing = torch.cuda.is_current_stream_capturing
+        self._event = find(torch._C, "_CudaEventBase") or torch.cuda.Event
+        self.is_capturing: Callable[[], bool] = (
+            find(torch._C, "_cuda_isCurrentStreamCapturing")
+            or torch.cuda.is_current_stream_capturing
+        )
 
     def new(self) -> torch.cuda.Event:
         """Return an event; CUDA creates it when it is first recorded."""
-        return torch.cuda.Event(enable_timing=True)
+        event: torch.cuda.Event = self._event(enable_timing=True)
+        return event
 
     def record(self, event: torch.cuda.Event) -> int:
         """Record *event* on the calling thread's stream on the device; return the stream.

@@ -182,11 +182,18 @@ TABLE: Final = (
         "Times reading distributed checkpoints.",
         _SAVE.replace("saves", "loads"),
     ),
-    Private(
-        "torch._C:_cuda_getCurrentRawStream",
-        "Records device events at a fraction of the cost of a Stream object.",
-        "Each device event costs a few microseconds more.",
-        on_cuda=True,
+    *(
+        Private(
+            f"torch._C:{name}",
+            "Records device events without the objects and calls in Python around them.",
+            "Each device event costs a few microseconds more.",
+            on_cuda=True,
+        )
+        for name in (
+            "_cuda_getCurrentRawStream",
+            "_cuda_isCurrentStreamCapturing",
+            "_CudaEventBase",
+        )
     ),
     Private(
         "torch.distributed.fsdp._fully_shard._fsdp_state:FSDPState._root_pre_forward",

@@ -80,6 +80,7 @@ def test_kernel_belongs_to_the_range_that_launched_it() -> None:
             a_range("forward", 0, 10),
             a_range("backward", 20, 10),
             a_range("forward", 40, 10),
+            a_range("optimizer", 80, 10),
             a_range("forward", 900, 500, cat="gpu_user_annotation"),
             *a_kernel(1, 1, ts=1_000, dur=2_000, stream=7),
             *a_kernel(2, 2, ts=3_500, dur=500, stream=7),
@@ -87,10 +88,16 @@ def test_kernel_belongs_to_the_range_that_launched_it() -> None:
             *a_kernel(4, 29, ts=10_000, dur=40_000, stream=20),  # the exchange
             *a_kernel(5, 41, ts=60_000, dur=1_000, stream=7),
             *a_kernel(6, 70, ts=61_000, dur=1_000, stream=7),  # in no stage
+            *a_kernel(7, 81, ts=62_000, dur=2_000, stream=7),
         ]
     }
 
-    assert profiled_ms(trace) == {"forward": 4.0, "backward": 6.0, "sync": 40.0}
+    assert profiled_ms(trace) == {
+        "forward": 4.0,
+        "backward": 6.0,
+        "sync": 40.0,
+        "optimizer": 2.0,
+    }
 
 
 class HostEvent:
@@ -134,6 +141,8 @@ def on_the_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     }.items():
         monkeypatch.setattr(torch.cuda, name, replacement)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: 0, raising=False)
+    for name in ("_CudaEventBase", "_cuda_isCurrentStreamCapturing"):
+        monkeypatch.setattr(torch._C, name, None, raising=False)  # not in a torch without CUDA
     monkeypatch.setattr(looping, "DEVICE", "cpu")
     monkeypatch.setattr(looping, "devices", list)
     monkeypatch.setattr(looping, "cycles_per_ms", lambda: 1e6)

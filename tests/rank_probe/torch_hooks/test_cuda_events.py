@@ -56,9 +56,12 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     fake = FakeCuda()
     monkeypatch.setattr(torch.cuda, "current_device", lambda: fake.device)
     monkeypatch.setattr(torch.cuda, "current_stream", fake.stream)
-    monkeypatch.setattr(torch.cuda, "Event", fake.event)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: fake.capturing)
-    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", fake.raw_stream, raising=False)
+    for name, ours in (
+        ("_CudaEventBase", fake.event),
+        ("_cuda_isCurrentStreamCapturing", lambda: fake.capturing),
+        ("_cuda_getCurrentRawStream", fake.raw_stream),
+    ):
+        monkeypatch.setattr(torch._C, name, ours, raising=False)
     return fake
 
 

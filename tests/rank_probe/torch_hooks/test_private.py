@@ -98,22 +98,29 @@ def test_probe_attaches_without_it(missing: Private) -> None:
     assert torch.distributed.Work.wait == wait
 
 
-def test_device_events_need_no_raw_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An object has the same handle, for more time."""
+def test_device_events_need_no_private_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The public ones do the same, for more time."""
 
     class Stream:
         cuda_stream = 7
 
     class Event:
+        def __init__(self, *, enable_timing: bool) -> None:
+            assert enable_timing
+
         def record(self, stream: Any) -> None:
             assert isinstance(stream, Stream)
 
-    monkeypatch.delattr(torch._C, "_cuda_getCurrentRawStream", raising=False)
+    for name in ("_cuda_getCurrentRawStream", "_cuda_isCurrentStreamCapturing", "_CudaEventBase"):
+        monkeypatch.delattr(torch._C, name, raising=False)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream())
-    event: Any = Event()
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
 
-    assert CudaEvents().record(event) == 7
+    events = CudaEvents()
+    assert events.record(events.new()) == 7
+    assert events.is_capturing()
 
 
 def test_nothing_is_missed_here() -> None:

@@ -6,6 +6,7 @@ from typing import Final
 
 from exporter.live.sentences import is_slower
 from exporter.vocabulary.words import slow_at
+from rank_probe.judge.verdict import MOST_LATE
 from rankskew.accounting.run import Account, Kinds
 from rankskew.replay.findings import TraceFinding
 from rankskew.replay.replay import Replay
@@ -82,8 +83,8 @@ def _words(finding: TraceFinding) -> str:
     match finding.kind:
         case "change":
             return (
-                f"{finding.stage} of peer group {finding.peer_group} takes {finding.ratio:.1f} "
-                f"times as long as until {_clock(finding.onset_s)}"
+                f"{finding.stage} of {_slower(finding)}peer group {finding.peer_group} takes "
+                f"{finding.ratio:.1f} times as long as until {_clock(finding.onset_s)}"
             )
         case "rotating":
             return f"a different rank is slow {doing} in each step"
@@ -102,6 +103,14 @@ def _words(finding: TraceFinding) -> str:
         case "unsynced":
             return f"{who} is slow {doing}, by {more}, but no wait was measured"
     return f"{who} is slow {doing}, by {more}"
+
+
+def _slower(finding: TraceFinding) -> str:
+    """Name the ranks of the peer group that are slower, if not all are; no more are known."""
+    if not finding.slower_ranks:
+        return ""
+    least = "at least " if len(finding.slower_ranks) == MOST_LATE else ""
+    return f"{least}{named_ranks(finding.slower_ranks)} of "
 
 
 # ---- What it cost ------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from rankskew.commands.replay import ProgressLine
+from rankskew.replay.findings import TraceFinding
 from rankskew.replay.replay import replay
 from rankskew.replay.report import report
 from rankskew.replay.traces import read_traces
@@ -44,6 +45,33 @@ def test_texts_are_the_golden_ones(tmp_path: Path) -> None:
     texts["a step lacks a rank"] = told(without(short, lambda *at: at == (1, 2)))
     texts["none has all"] = told(without(short, lambda rank, step: rank == step % 2))
     assert_golden("replay", texts)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "said"),
+    [
+        ((), "data of peer group all takes"),
+        ((0, 1, 3), "data of ranks 0, 1 and 3 of peer group all takes"),
+        # No more of them are known.
+        (tuple(range(32)), "data of at least ranks 0, 1, 2, 3, 4, 5, 6, 7 and 24 more of peer"),
+    ],
+    ids=["all", "some", "many"],
+)
+def test_change_names_the_ranks_that_are_slower(
+    tmp_path: Path, ranks: tuple[int, ...], said: str
+) -> None:
+    """As the JSON does, if not all ranks of the peer group are."""
+    change = TraceFinding(
+        kind="change",
+        slower_ranks=ranks,
+        peer_group="all",
+        stage="data",
+        ratio=1.5,
+        onset_s=60.0,
+        named_s=90.0,
+    )
+    short = record(tmp_path / "a.csv", ranks=2, steps=3, noise=0.0)
+    assert said in told(short, findings=[change])
 
 
 class Terminal(io.StringIO):

@@ -111,7 +111,7 @@ def late_sentence(
     Those that became late *together* are named as a set.
     """
     told = [
-        (those, _set(each, those, world_size)) for each in together if (those := _in(each, late))
+        (those, _set(each, those, world_size)) for each in together if (those := in_set(each, late))
     ]
     in_sets = {each.rank for those, _ in told for each in those}
     alone = sorted((each for each in late if each.rank not in in_sets), key=_likeness)
@@ -207,7 +207,7 @@ def _set(those: Together, late: Sequence[LateView], world_size: int) -> str:
     return f"{ranks}{node} {doing}"
 
 
-def _in(those: Together, late: Sequence[LateView]) -> list[LateView]:
+def in_set(those: Together, late: Sequence[LateView]) -> list[LateView]:
     """Return the *late* ranks that are *those*; none unless all are late, as far as is told."""
     alike = [each for each in late if each.stage == those.stage]
     found = [each for each in alike if any(a <= each.rank <= b for a, b in those.spans)]

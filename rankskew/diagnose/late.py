@@ -1,4 +1,4 @@
-"""Late ranks and slow nodes as findings, each with the cause that its exporter tells."""
+"""Late ranks, sets and nodes as findings, each with the cause that its exporter tells."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -8,10 +8,10 @@ from typing import Final
 
 from exporter.causes.model import UNKNOWN
 from exporter.live.causes import CauseView
-from exporter.live.sentences import LateView, duty, late_sentence
-from exporter.live.wording import sentence
+from exporter.live.sentences import LateView, duty, in_set, late_sentence
+from exporter.live.wording import sentence, which
 from exporter.vocabulary.words import slow_at
-from rank_probe.judge.verdict import DUTY, NODE, UNSYNCED
+from rank_probe.judge.verdict import DUTY, NODE, UNSYNCED, Together
 from rankskew.diagnose.advice import advice
 from rankskew.diagnose.job_facts import JobFacts
 from rankskew.diagnose.model import Event, Finding, Place
@@ -28,12 +28,14 @@ WORTH_MENDING: Final = 0.1
 
 
 def late_findings(facts: JobFacts) -> tuple[list[Finding], list[str]]:
-    """Return the late ranks and slow nodes, the costliest first, and who else is late."""
+    """Return the late ranks, sets and nodes, the costliest first, and who else is late."""
+    called_late = [late for late in facts.job.late if late.is_called_late]
+    sets = {late.rank: each for each in facts.job.together for late in in_set(each, called_late)}
     together: dict[str, list[LateView]] = defaultdict(list)
-    for late in facts.job.late:
-        if late.is_called_late:
-            node = facts.place(late.rank).node if late.kind == NODE else None
-            together[f"node {node}" if node else f"rank {late.rank}"].append(late)
+    for late in called_late:
+        node = facts.place(late.rank).node if late.kind == NODE else None
+        alone = f"node {node}" if node else f"rank {late.rank}"
+        together[_name(sets[late.rank]) if late.rank in sets else alone].append(late)
     found = sorted(together.items(), key=lambda each: -_cost(each[1]))
     least = WORTH_MENDING * _cost(found[0][1]) if found else 0.0
     told = [those for _, those in found[:MOST_FINDINGS] if _cost(those) >= least]
@@ -43,6 +45,10 @@ def late_findings(facts: JobFacts) -> tuple[list[Finding], list[str]]:
         less = "They cost less: mend the above first, and look again."
         more.insert(0, f"Late as well: {few(rest)}. {less}")
     return [late_finding(facts, those) for those in told], more
+
+
+def _name(those: Together) -> str:
+    return f"{those.ranks} ranks{which(those.spans, those.in_common)}"
 
 
 def mild(late_ranks: Sequence[LateView]) -> Iterator[str]:
@@ -63,20 +69,21 @@ def late_events(job: JobStatus) -> Iterator[Event]:
 
 
 def late_finding(facts: JobFacts, those: Sequence[LateView]) -> Finding:
-    """Return what is known of a late rank, or of the late ranks of a node."""
+    """Return what is known of a late rank, or of the late ranks of a node or a set."""
     first = max(those, key=lambda late: late.gpus_lost)
-    is_node = first.kind == NODE
-    place = facts.place(first.rank)
+    is_alone = len(those) == 1 and first.kind != NODE
+    nodes = {(place.node, place.instance) for place in (facts.place(late.rank) for late in those)}
+    shared = Place(*nodes.pop()) if len(nodes) == 1 else Place()
     stage = Counter(late.stage for late in those).most_common(1)[0][0]
     groups = {late.peer_group for late in those}
     lines = [line for late in those for line in facts.lines.get(late.rank, ())]
     finding = Finding(
         what=UNKNOWN,
-        sentence=late_sentence(those, facts.job.world_size or len(those)),
-        rank=None if is_node else first.rank,
+        sentence=late_sentence(those, facts.job.world_size or len(those), facts.job.together),
+        rank=first.rank if is_alone else None,
         ranks=tuple(sorted(late.rank for late in those)),
         peer_group=groups.pop() or None if len(groups) == 1 else None,
-        place=Place(node=place.node, instance=place.instance) if is_node else place,
+        place=facts.place(first.rank) if is_alone else shared,
         stage=stage,
         kind=first.kind,
         ratio=fmean(late.ratio for late in those),

@@ -60,7 +60,7 @@ def host(instance: str | None) -> str | None:
 class Finding:
     """Something that is wrong; *what* is the name of its advice: a cause, or a situation.
 
-    *sentence* says it. *rank* is None for a node or the job, and *ranks* are all that it is about.
+    *sentence* says it. *rank* is None for a set, a node or the job, and *ranks* are all of them.
     *ratio* is the own time of a late rank over its peers', less 1, *kind* one of LATE_KINDS.
     A late rank has a *cause*, as its exporter tells it: *cause_text* says it, *explains* is the
     share of the delay that it accounts for, *figure* one of FIGURES, with its *value* and that of

@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 
 from exporter.live import states
 from exporter.live.sentences import LateView
-from rank_probe.judge.verdict import Change, Span
 from rankskew.client.access import ANYONE, Access
 from rankskew.client.fetch import Trouble, get_json
 from rankskew.client.fields import label, mapping, number, numbers, objects, text, texts, whole
@@ -25,6 +24,7 @@ from rankskew.top.model import (
     no_such_job,
 )
 from rankskew.top.ranks import holds_up, worth_a_row
+from rankskew.top.verdict_fields import read_change, read_late, read_together
 
 Read = TypeVar("Read")
 
@@ -170,7 +170,7 @@ def _job(said: Mapping[str, Any], node: str) -> JobStatus | None:
     if job_id is None:
         return None
     verdict = mapping(said.get("verdict"))
-    late = [each for each in map(_late, objects(verdict.get("late"))) if each is not None]
+    late = [each for each in map(read_late, objects(verdict.get("late"))) if each is not None]
     late.sort(key=lambda each: (not each.is_called_late, -each.gpus_lost))
     found = (_rank(each, node) for each in objects(said.get("ranks")))
     ranks = [each for each in found if each is not None]
@@ -180,7 +180,8 @@ def _job(said: Mapping[str, Any], node: str) -> JobStatus | None:
     lost = numbers(verdict.get("gpus_lost"))
     if state == states.HUNG:
         lost = {"hung": float(world_size or len(ranks))}
-    changes = map(_change, objects(verdict.get("changes")))
+    changes = map(read_change, objects(verdict.get("changes")))
+    together = map(read_together, objects(verdict.get("together")))
     return JobStatus(
         job_id=job_id,
         state=state,
@@ -195,6 +196,7 @@ def _job(said: Mapping[str, Any], node: str) -> JobStatus | None:
         since_seconds=_since(state, late, ranks),
         slowdown=number(verdict.get("slowdown")),
         changes=[each for each in changes if each is not None],
+        together=[each for each in together if each is not None],
         steps=whole(said.get("steps")),
         step_seconds=number(said.get("step_seconds")),
         coverage=number(verdict.get("coverage")),
@@ -220,56 +222,6 @@ def _since(state: str, late: Sequence[LateView], ranks: Sequence[Rank]) -> float
         return min((age for age in ages if age is not None), default=None)
     called_late = [each for each in late if each.is_called_late]
     return called_late[0].late_for_seconds if called_late else None
-
-
-def _late(said: Mapping[str, Any]) -> LateView | None:
-    rank = whole(said.get("rank"))
-    if rank is None:
-        return None
-    return LateView(
-        rank=rank,
-        peer_group=text(said.get("peer_group")) or "",
-        stage=text(said.get("stage")) or UNKNOWN,
-        kind=text(said.get("kind")) or "",
-        ratio=number(said.get("ratio")) or 0.0,
-        gpus_lost=number(said.get("gpus_lost")) or 0.0,
-        late_for_seconds=number(said.get("late_for_seconds")) or 0.0,
-        is_here=said.get("is_here") is True,
-        costs_enough=said.get("costs_enough") is not False,
-        cause=causes.from_json(said.get("cause")),
-        every_steps=whole(said.get("every_steps")) or 0,
-        pause_seconds=number(said.get("pause_seconds")) or 0.0,
-    )
-
-
-def _change(said: Mapping[str, Any]) -> Change | None:
-    ratio, since = number(said.get("ratio")), number(said.get("since_seconds"))
-    if ratio is None or since is None:
-        return None
-    stage = text(said.get("stage")) or UNKNOWN
-    return Change(
-        peer_group=text(said.get("peer_group")) or "",
-        stage=stage,
-        ratio=ratio,
-        since_seconds=since,
-        step_ratio=number(said.get("step_ratio")) or 1.0,
-        gpus=number(said.get("gpus")) or 0.0,
-        slower=whole(said.get("slower")) or 0,
-        slower_ranks=_ranks(said.get("slower_ranks")),
-        slower_spans=_spans(said.get("slower_spans")),
-        peers=whole(said.get("peers")) or 0,
-        in_common=text(said.get("in_common")) or "",
-    )
-
-
-def _ranks(said: object) -> tuple[int, ...]:
-    listed = said if isinstance(said, list) else ()
-    return tuple(each for each in map(whole, listed) if each is not None)
-
-
-def _spans(said: object) -> tuple[Span, ...]:
-    pairs = map(_ranks, said if isinstance(said, list) else ())
-    return tuple((pair[0], pair[1]) for pair in pairs if len(pair) == 2)
 
 
 def _rank(said: Mapping[str, Any], node: str) -> Rank | None:

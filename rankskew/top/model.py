@@ -6,7 +6,7 @@ from typing import Final
 
 from exporter.live import states
 from exporter.live.sentences import LateView
-from rank_probe.judge.verdict import Change
+from rank_probe.judge.verdict import Change, Together
 from rankskew.wording import few
 
 # Not known: a Prometheus without the rules that record states, or an exporter of another version.
@@ -79,7 +79,8 @@ class JobStatus:
 
     *late* are the late ranks, the costliest first. *since_seconds* is how long the costliest has
     been late, or for how long the job hangs. *culprit* is the rank and stage to look at. *alert* is
-    raised if the state lasts; only exporters know it and *changes*. *ranks* are
+    raised if the state lasts; only exporters know it, *changes*, and the sets of ranks that became
+    late *together*. *ranks* are
     those that are worth a row, in that order, and *ranks_left_out* counts the others.
     """
 
@@ -99,6 +100,7 @@ class JobStatus:
     since_seconds: float | None = None
     slowdown: float | None = None
     changes: Sequence[Change] = ()
+    together: Sequence[Together] = ()
     steps: int | None = None
     step_seconds: float | None = None
     coverage: float | None = None

@@ -74,6 +74,47 @@ def test_ranks_of_a_slow_node_are_one_finding() -> None:
     assert [(each.place, each.share) for each in finding.lines] == [(line["place"], 0.87)]
 
 
+@pytest.mark.parametrize(
+    ("kind", "node", "spans", "sentence"),
+    [
+        ("persistent", "node1", [[4, 7]], "4 of 8 ranks (4 to 7: all of rack r12, and no others)"),
+        ("node", "node1", [[4, 7]], "4 of 8 ranks (4 to 7: all of rack r12, and no others)"),
+        ("node", None, [[4, 7]], "4 of 8 ranks (4 to 7: all of rack r12, and no others)"),
+        # Of an exporter that has another idea of a set.
+        ("persistent", "node1", None, None),
+    ],
+    ids=["one node", "slow node", "two nodes", "no set"],
+)
+def test_ranks_that_became_late_together_are_one_finding(
+    kind: str, node: str | None, spans: list[list[int]] | None, sentence: str | None
+) -> None:
+    """In the words of the page; where they are on several nodes, it names none."""
+    set_of = {"stage": "data", "ranks": 4, "since_seconds": 240.0, "in_common": "rack r12"}
+    those = [late(each, kind=kind, cause=CAUSE) for each in range(4, 8)]
+    ranks = [rank(each, node or f"node{each}") for each in range(4, 8)]
+    alone = late(1, gpus_lost=0.1)
+    document = straggler(late=[alone, *those], together=[set_of | {"spans": spans}], ranks=ranks)
+    found = ask(live(document)).findings
+
+    if sentence is None:
+        assert [each.rank for each in found] == [4, 5, 6, 7]
+        return
+    (finding,) = found
+    assert finding.sentence == (
+        f"{sentence} have been slow loading data for 4 min; 7.60 of 8 GPUs wait for them."
+    )
+    assert (finding.rank, finding.ranks, finding.cause) == (None, (4, 5, 6, 7), "input")
+    assert (finding.place.node, finding.place.pid) == (node, None)
+
+
+def test_set_that_costs_less_is_named_as_a_set() -> None:
+    set_of = {"stage": "data", "ranks": 2, "since_seconds": 9.0, "spans": [[6, 7]]}
+    those = [late(each, gpus_lost=0.05) for each in (6, 7)]
+    said = ask(live(straggler(late=[late(2), *those], together=[set_of, {"ranks": "x"}])))
+
+    assert said.more[0].startswith("Late as well: 2 ranks (6 and 7).")
+
+
 SILENT = [rank(each, silent=each == 3) for each in range(4)]
 HUNG = "`py-spy dump --pid 4001` on node1, before you kill anything"
 

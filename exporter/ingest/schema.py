@@ -158,7 +158,12 @@ def _at_most(number: int, part: Any) -> Any:
 
 
 _LATE: Final = _part(
-    "LateBody", limits(Late) | {IS_DUTY: bool}, every_steps=0, pause_seconds=0.0, is_duty=False
+    "LateBody",
+    limits(Late) | {IS_DUTY: bool},
+    every_steps=0,
+    pause_seconds=0.0,
+    has_risen=False,
+    is_duty=False,
 )
 _SPANS: Final = _at_most(MOST_SPANS, Annotated[list[Count], Field(min_length=2, max_length=2)])
 _CHANGE: Final = _part(

@@ -14,6 +14,7 @@ from exporter.live.wording import (
     listed,
     sentence,
     short,
+    than,
     their,
     them,
     which,
@@ -54,9 +55,9 @@ OWN_VERDICT: Final = (
 class LateView:
     """A late rank of the job, *is_here* on this node or not; *kind* is one of LATE_KINDS.
 
-    *ratio* is its own time over its peers', less 1; *gpus_lost* wait for it. It *costs_enough*
-    to be named, see exporter.ranks.late_enough. Its *cause* is known on its own node only. If it
-    pauses, it does so for *pause_seconds* after *every_steps*; 0 if unknown.
+    *ratio* is its own time over its peers', or if it *has_risen* over that of before, less 1;
+    *gpus_lost* wait for it. It *costs_enough* to be named, see exporter.ranks.late_enough. Its
+    *cause* is known on its own node only. A pause takes *pause_seconds*, after *every_steps*, or 0.
     """
 
     rank: int
@@ -71,6 +72,7 @@ class LateView:
     cause: CauseView | None = None
     every_steps: int = 0
     pause_seconds: float = 0.0
+    has_risen: bool = False
 
     @property
     def is_called_late(self) -> bool:
@@ -100,6 +102,7 @@ def view_late(
         cause=cause,
         every_steps=late.every_steps,
         pause_seconds=late.pause_seconds,
+        has_risen=late.has_risen,
     )
 
 
@@ -239,7 +242,7 @@ def _ranks(late: Sequence[LateView]) -> str:
 def _longer(late: Sequence[LateView]) -> str:
     ratio = max(each.ratio for each in late)
     needs = "needs" if len(late) == 1 else "need up to"
-    return f"{_ranks(late)} {needs} {ratio:.0%} more time than {their(len(late))} peers"
+    return f"{_ranks(late)} {needs} {ratio:.0%} more time {than([each.has_risen for each in late])}"
 
 
 def duty(late: LateView) -> str:
@@ -256,7 +259,7 @@ def _lateness(late: LateView) -> Iterator[str]:
         return
     cost = f"; {few(late.gpus_lost)} GPUs wait for it" if late.kind != UNSYNCED else ""
     yield (
-        f"Rank {late.rank} has needed {late.ratio:.0%} more time than its peers for "
+        f"Rank {late.rank} has needed {late.ratio:.0%} more time {than([late.has_risen])} for "
         f"{duration(late.late_for_seconds)}, mostly in {late.stage}{cost}."
     )
     if late.cause is not None:

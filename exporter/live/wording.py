@@ -57,6 +57,12 @@ def their(count: int) -> str:
     return "its" if count == 1 else "their"
 
 
+def than(has_risen: Sequence[bool]) -> str:
+    """Return what the time of ranks is compared with: that of before, or their peers'."""
+    peers = f"{their(len(has_risen))} peers"
+    return f"than {' or '.join(sorted({'before' if each else peers for each in has_risen}))}"
+
+
 def be(count: int) -> str:
     """Return the verb for so many ranks."""
     return "is" if count == 1 else "are"

@@ -57,7 +57,7 @@ class Lasted(NamedTuple):
 class Slowed:
     """A rank that is slower than its *level* by *more*, since *onset*, after the step *first*.
 
-    *stretch* samples, merged ones if *is_long*, showed it.
+    *stretch* samples, merged ones if *is_long*, showed it. It *has_risen*, or always was so slow.
     """
 
     rank: int
@@ -69,6 +69,7 @@ class Slowed:
     first: int
     confidence: float
     stage: str = ""
+    has_risen: bool = True
 
 
 class OwnPast:
@@ -119,6 +120,7 @@ class OwnPast:
             since_seconds=end.at - slowed.onset,
             steps=end.steps - slowed.first,
             confidence=slowed.confidence,
+            has_risen=slowed.has_risen,
         )
 
     def _stage(self, slowed: Slowed, end: Mark) -> str:
@@ -186,6 +188,7 @@ class PeerPasts:
             needed = max(FAR_APART, noise, wide, 2 * (max(others) - 1))
             if far - 1 > needed:
                 self._name(position, Rise(1.0, far - 1, needed, LEAST_PAST), is_long=False)
+                self.slowed[self._ranks[position]].has_risen = False
 
     def _take(self, sample: GroupSample) -> None:
         sample = _relative(sample, self._apart)

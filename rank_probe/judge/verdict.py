@@ -51,7 +51,8 @@ class Late:
     minutes); *gpus* the cost of that by stage, *stage* the one in which it began. *since_seconds*
     is how long ago the onset was, *steps* how many steps ago. *confidence* is the evidence divided
     by the evidence required. Of a rank that pauses, *every_steps* is the median distance between
-    two pauses and *pause_seconds* the median length of one; both are 0 of any other.
+    two pauses and *pause_seconds* the median length of one; both are 0 of any other. *has_risen*
+    says that *ratio* is over what the rank itself needed before, not over its peers' time.
     """
 
     rank: int
@@ -65,6 +66,7 @@ class Late:
     confidence: float
     every_steps: int = 0
     pause_seconds: float = 0.0
+    has_risen: bool = False
 
     @property
     def gpus_lost(self) -> float:

@@ -121,6 +121,7 @@ def _late(one: Replay, found: Found) -> list[LateView]:
             late_for_seconds=one.seconds - found.onset_s,
             is_here=True,
             cause=cause,
+            has_risen=found.has_risen,
         )
         for rank in found.ranks
     ]

@@ -9,7 +9,7 @@ from typing import Final
 from exporter.causes.model import UNKNOWN
 from exporter.live.causes import CauseView
 from exporter.live.sentences import LateView, duty, in_set, late_sentence
-from exporter.live.wording import sentence, which
+from exporter.live.wording import sentence, than, which
 from exporter.vocabulary.words import slow_at
 from rank_probe.judge.verdict import DUTY, NODE, UNSYNCED, Together
 from rankskew.diagnose.advice import advice
@@ -58,7 +58,8 @@ def mild(late_ranks: Sequence[LateView]) -> Iterator[str]:
             yield sentence(f"{duty(late)}.")
             continue
         why = "but no wait was measured" if late.kind == UNSYNCED else "too little for an alert"
-        yield sentence(f"rank {late.rank} needs {late.ratio:.1%} more time than its peers, {why}.")
+        said = f"rank {late.rank} needs {late.ratio:.1%} more time {than([late.has_risen])}, {why}."
+        yield sentence(said)
 
 
 def late_events(job: JobStatus) -> Iterator[Event]:

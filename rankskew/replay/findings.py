@@ -45,7 +45,8 @@ class TraceFinding:
     shipped rules give it: critical, warning or info. *rank* is None for a node or the job; *ranks*
     are all named ranks, *slower_ranks* those of a change if not all of the group are slower.
     *ratio* is the mean of the judge's ratios: a rank's own time over its peers', minus 1; for a
-    change, how many times as long *stage* takes. *gpus_lost* is a mean too, None if unknown.
+    change, how many times as long *stage* takes; of a rank that *has_risen*, over its own time
+    before. *gpus_lost* is a mean too, None if unknown.
     *cleared_s* is None if it lasted until the end.
     """
 
@@ -62,6 +63,7 @@ class TraceFinding:
     named_s: float
     cleared_s: float | None = None
     gpus_lost: float | None = None
+    has_risen: bool = False
 
 
 def findings(
@@ -199,6 +201,7 @@ def _finding(
         named_s=min(incident.named for incident in those),
         cleared_s=max(cleared) if len(cleared) == len(those) else None,
         gpus_lost=None if kind == UNSYNCED else gpus,
+        has_risen=said[-1].has_risen,
     )
 
 

@@ -101,7 +101,8 @@ def _words(finding: TraceFinding) -> str:
         case "mild":
             return f"{who} is a little slow {doing}, by {more}"
         case "unsynced":
-            return f"{who} is slow {doing}, by {more}, but no wait was measured"
+            than = "before" if finding.has_risen else "its peers"
+            return f"{who} is slow {doing}, by {more} more than {than}, but no wait was measured"
     return f"{who} is slow {doing}, by {more}"
 
 

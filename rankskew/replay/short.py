@@ -192,6 +192,7 @@ def _late(
             since_seconds=end.at - begin.at,
             steps=end.steps - begin.steps,
             confidence=score,
+            has_risen=split is not None and not is_synced,
         )
 
 

@@ -28,6 +28,7 @@ def read_late(said: Mapping[str, Any]) -> LateView | None:
         cause=causes.from_json(said.get("cause")),
         every_steps=whole(said.get("every_steps")) or 0,
         pause_seconds=number(said.get("pause_seconds")) or 0.0,
+        has_risen=said.get("has_risen") is True,
     )
 
 

@@ -137,7 +137,7 @@ def test_what_every_release_of_this_schema_must_take_is_taken() -> None:
     fields = json.loads(released)
 
     for late in fields["verdict"]["late"]:
-        late |= {"every_steps": 0, "pause_seconds": 0.0, "is_duty": False}
+        late |= {"every_steps": 0, "pause_seconds": 0.0, "has_risen": False, "is_duty": False}
     for change in fields["verdict"]["changes"]:
         change |= {"step_ratio": 1.0, "gpus": 0.0, "slower": 0, "slower_ranks": []}
         change |= {"slower_spans": [], "peers": 0, "in_common": ""}

@@ -196,6 +196,15 @@ def test_what_the_verdict_is_not_on_is_told() -> None:
     assert details(spoken(late=(LATE,)), views({"kind": "unsynced"}), None) == [
         "Rank 2 has needed 45% more time than its peers for 30 s, mostly in data."
     ]
+    risen = {"kind": "unsynced", "has_risen": True}
+    assert details(spoken(late=(LATE,)), views(risen), None) == [
+        "Rank 2 has needed 45% more time than before for 30 s, mostly in data."
+    ]
+    assert even_sentence(spoken(), views(risen)).endswith(
+        "rank 2 needs 45% more time than before, but no wait was measured."
+    )
+    both = even_sentence(spoken(), views(risen, {"rank": 3, "kind": "unsynced"}))
+    assert "ranks 2 and 3 need up to 45% more time than before or their peers, but" in both
     # Where no join speaks, the page says what it has not compared.
     own = replace(spoken(), judge=NODE)
     assert even_sentence(own, []) == "No rank on this node is late."

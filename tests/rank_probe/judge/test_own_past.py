@@ -92,6 +92,7 @@ def test_largest_lasting_excess_is_first() -> None:
 
     assert [late.rank for late in found.said[-1]] == [5, 1]
     assert found.said[-1][0].ratio == pytest.approx(0.09, abs=0.02)
+    assert all(late.has_risen for late in found.said[-1])
     assert found.said[-1][0].since_seconds == pytest.approx(4500, abs=50)
 
 
@@ -100,6 +101,7 @@ def test_rank_that_was_always_far_apart_is_told() -> None:
     found = told(lambda rank, step: 0.5 * (rank == 4), steps=60)
 
     assert [(late.rank, late.kind) for late in found.said[-1]] == [(4, UNSYNCED)]
+    assert not found.said[-1][0].has_risen
     assert found.said[-1][0].ratio == pytest.approx(0.5, abs=0.05)
 
 

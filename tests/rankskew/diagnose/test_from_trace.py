@@ -13,9 +13,16 @@ STAGES = {"data": 0.2, "forward": 0.5, "backward": 0.8}
 
 
 def trace(
-    path: Path, late: dict[int, dict[str, float]], steps: int = 120, sync: bool = True
+    path: Path,
+    late: dict[int, dict[str, float]],
+    steps: int = 120,
+    sync: bool = True,
+    since: int = 0,
 ) -> Report:
-    """Return the report on a trace of four ranks on two nodes; *late* adds seconds to stages."""
+    """Return the report on a trace of four ranks on two nodes.
+
+    *late* adds seconds to stages, from the step *since* on.
+    """
     own = [
         {stage: usual + late.get(rank, {}).get(stage, 0.0) for stage, usual in STAGES.items()}
         for rank in range(4)
@@ -23,7 +30,8 @@ def trace(
     longest = max(sum(stages.values()) for stages in own)
     rows = [f"job_id,rank,peer_group,step,time_s,node,{','.join(f'{s}_s' for s in STAGES)},sync_s"]
     for step in range(steps):
-        for rank, stages in enumerate(own):
+        for rank in range(4):
+            stages = own[rank] if step >= since else STAGES
             wait = longest - sum(stages.values()) + 0.01 if sync else 0.0
             cells = ",".join(f"{seconds:.4f}" for seconds in (*stages.values(), wait))
             end = (step + 1) * (longest + 0.01)
@@ -117,6 +125,20 @@ def test_trace_without_waits_cannot_be_told(tmp_path: Path) -> None:
     assert said.outcome == CANNOT_TELL
     assert {"unsynced", "no_sync"} >= {finding.what for finding in said.findings}
     assert "No wait in collectives was measured, so the loss is not known." in said.unjudged
+
+
+def test_rank_that_became_slower_where_no_wait_is_measured_is_compared_with_its_past(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "t.csv"
+    late = {2: {"data": 0.4}}
+    risen = trace(path, late, steps=300, sync=False, since=100)
+    always = trace(path, late, steps=300, sync=False)
+
+    assert [finding.sentence for finding in (*risen.findings, *always.findings)][::2] == [
+        "Rank 2 needs 26.7% more time than before, but no wait was measured.",
+        "Rank 2 needs 26.7% more time than its peers, but no wait was measured.",
+    ]
 
 
 def test_trouble_with_a_trace_is_one_sentence(tmp_path: Path) -> None:

@@ -206,7 +206,8 @@ def test_wait_that_was_not_measured_is_told_as_such(tmp_path: Path, capsys: Capt
         None,
     )
     said = replay(capsys, path)
-    assert "but no wait was measured" in said
+    assert found["findings"][0]["has_risen"]
+    assert "more than before, but no wait was measured" in said
     assert "lost, if all ranks waited for the slowest" in said
 
 

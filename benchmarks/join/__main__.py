@@ -25,6 +25,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch._C._distributed_c10d import PrefixStore, TCPStore
@@ -35,6 +36,8 @@ from rank_probe.join.result import read_result
 from rank_probe.join.ring import STEPS_A_ROUND
 from rank_probe.join.rounds import Rounds
 from rank_probe.join.store import LIFE_KEY, PlaceInJob
+from rank_probe.judge.judge import Judge
+from rank_probe.judge.verdict import Verdict
 from rank_probe.measure.vectors import Vectors
 from rank_probe.process.identity import Identity
 from rank_probe.wire.stages import DATA
@@ -156,6 +159,7 @@ def world_rows(ranks: int, rounds: int) -> Iterator[dict[str, Any]]:
     me = Identity("bench", "all", 0, ranks, "0", "0", attempt=0)
     posts, reads, beside = [], [], Beside()
     with ExitStack() as stack:
+        verdicts = stack.enter_context(timed_verdicts())
         port = stack.enter_context(store_process())
         helpers = [Helper(port, ranks, number) for number in range(HELPERS)]
         for helper in helpers:
@@ -183,8 +187,25 @@ def world_rows(ranks: int, rounds: int) -> Iterator[dict[str, Any]]:
     yield row(ranks, "all ranks post", "ms", posts)
     yield row(ranks, "rank 0: post, collect, merge, publish (wall)", "ms", beside.wall)
     yield row(ranks, "rank 0: the same, CPU of the thread", "ms", beside.cpu, period)
+    yield row(ranks, "rank 0: of that, the judge", "ms", verdicts[-rounds:], period)
     yield row(ranks, "rank 0: its main thread waits for the interpreter", "ms", beside.late, period)
     yield row(ranks, "all ranks read", "ms", reads)
+
+
+@contextmanager
+def timed_verdicts() -> Iterator[list[float]]:
+    """Yield the CPU time of each verdict while the block runs, in milliseconds."""
+    spent: list[float] = []
+    judge = Judge.judge
+
+    def timed(*given: Any, **named: Any) -> Verdict:
+        started = time.thread_time()
+        verdict = judge(*given, **named)
+        spent.append((time.thread_time() - started) * 1e3)
+        return verdict
+
+    with mock.patch.object(Judge, "judge", timed):
+        yield spent
 
 
 @contextmanager

@@ -43,6 +43,7 @@ def test_late_rank_is_named_as_the_judge_names_it() -> None:
             "cause": None,
             "every_steps": 0,
             "pause_seconds": 0.0,
+            "has_risen": False,
         }
     ]
     assert said["details"] == [

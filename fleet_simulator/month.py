@@ -10,7 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from rankskew.nodes.read import GPU_USED, LOST, USED
+from rankskew.nodes.model import LateHour, Past, incidents
+from rankskew.nodes.read import GPU_USED, LOST, USED, FleetPast
+from rankskew.report.times import DAY_SECONDS, Span
 
 HOUR: Final = 3600.0
 HOURS: Final = 30 * 24
@@ -64,6 +66,55 @@ class Month:
     def add(self, name: str, labels: Mapping[str, str], at: float, value: float) -> None:
         """Add *value* at the hour *at*."""
         self.samples[name][tuple(sorted(labels.items()))][at] = value
+
+    def past(self, end: float) -> FleetPast:
+        """Return what a Prometheus would say of it at its *end*."""
+        used: dict[str, dict[float, float]] = defaultdict(lambda: defaultdict(float))
+        jobs: dict[str, set[str]] = defaultdict(set)
+        for labels, points in self.samples[USED].items():
+            of = dict(labels)
+            jobs[of["nodename"]].add(of["job_id"])
+            for at, seconds in points.items():
+                day = end - (end - at) // DAY_SECONDS * DAY_SECONDS
+                used[of["nodename"]][day] += seconds / HOUR
+        late: dict[str, dict[str, list[LateHour]]] = {
+            key: defaultdict(list) for key in ("nodename", "gpu_uuid")
+        }
+        for labels, points in self.samples[LOST].items():
+            of = dict(labels)
+            hours = [
+                LateHour(of["job_id"], at, lost, of["cause"], of["gpu_uuid"])
+                for at, lost in points.items()
+            ]
+            for key, found in late.items():
+                found[of[key]] += hours
+        nodes = [
+            Past(
+                name,
+                incidents=incidents(late["nodename"][name]),
+                used=used[name],
+                jobs=len(jobs[name]),
+                drivers=self._drivers(name),
+            )
+            for name in sorted(used)
+        ]
+        gpus = [
+            Past(
+                uuid,
+                incidents=incidents(late["gpu_uuid"][uuid]),
+                used={end: sum(points.values()) / HOUR},
+            )
+            for ((_, uuid),), points in self.samples[GPU_USED].items()
+        ]
+        return FleetPast((end - HOURS * HOUR, end), nodes, gpus)
+
+    def _drivers(self, name: str) -> list[tuple[str, Span]]:
+        found = []
+        for labels, points in self.samples["rankskew_nvml_info"].items():
+            of = dict(labels)
+            if of["instance"] == f"{name}:9917":
+                found.append((of["driver_version"], (min(points), max(points))))
+        return found
 
     def openmetrics(self) -> Iterator[str]:
         """Yield the lines that `promtool tsdb create-blocks-from openmetrics` reads."""

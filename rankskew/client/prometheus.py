@@ -81,7 +81,7 @@ class Prometheus:
         return [Series(*_named(each), _points(each)) for each in found]
 
     def history(self, expression: str, at: float) -> list[Series]:
-        """Return the samples of *expression*, a selector with a range, up to *at*; raises Trouble."""
+        """Return the samples of *expression*, with its range before *at*; raises Trouble."""
         found = self._ask("/api/v1/query", {"query": expression, "time": f"{at:.3f}"})
         return [Series(*_named(each), _points(each)) for each in found]
 

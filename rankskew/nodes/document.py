@@ -57,7 +57,7 @@ def sentence(each: Judged) -> str:
 
 
 def _judged(fleet: FleetPast) -> tuple[list[Judged], list[Judged]]:
-    """Return the nodes, and those GPUs that jobs waited for and that are not late with their node."""
+    """Return the nodes, and the GPUs that jobs waited for without all of their node."""
     nodes = judged(fleet.nodes)
     gpus = beyond_their_nodes(judged(fleet.gpus), nodes)
     return nodes, [each for each in gpus if each.past.incidents]

@@ -2,9 +2,9 @@
 
 Incidents with a cause that a job takes along (its code, its input) are counted, and accuse nobody.
 The others are a Poisson process whose rate is compared with that of all other nodes. A node is a
-lemon if chance alone would make one node of a fleet of this size that bad once in a hundred times, in
-at least two jobs and on three days: what happens within hours is seldom independent. Whatever has a
-higher rate and is not certain is told as that.
+lemon if chance alone would make one node of a fleet of this size that bad once in a hundred times,
+in at least two jobs and on three days: what happens within hours is seldom independent. Whatever
+has a higher rate and is not certain is told as that.
 """
 
 import enum
@@ -55,7 +55,7 @@ class Judged:
 
 
 def judged(pasts: Sequence[Past]) -> list[Judged]:
-    """Return a verdict on each of *pasts*: lemons first, those that lost most; then the likeliest."""
+    """Return a verdict on each of *pasts*: lemons first, by what they cost; then the likeliest."""
     count = sum(len(each.own) for each in pasts)
     used = sum(each.used_gpu_hours for each in pasts)
     found = [_judge(each, count, used, len(pasts)) for each in pasts]
@@ -116,7 +116,7 @@ def _gpu(past: Past) -> str:
 
 
 def _driver(past: Past, own: Sequence[NodeIncident]) -> tuple[str, float] | None:
-    """Return the last driver and when it came, if chance would hardly have spared the time before."""
+    """Return the last driver and its first time, if chance would hardly have spared that before."""
     if len(past.drivers) < 2 or not past.used_gpu_hours:
         return None
     version, (came, _) = max(past.drivers, key=lambda each: each[1][0])

@@ -26,7 +26,7 @@ class LateHour:
 
 @dataclass(frozen=True, slots=True)
 class NodeIncident:
-    """A node was late in *job* from about *begin* to *end*; *causes* and *gpus* have GPU-seconds."""
+    """A node was late in *job* from *begin* to *end*; *causes* and *gpus* have GPU-seconds."""
 
     job: str
     begin: float
@@ -78,11 +78,11 @@ class Past:
 
     def causes(self) -> dict[str, float]:
         """Return GPU-hours by cause, the largest first."""
-        return _largest((each.causes for each in self.incidents))
+        return _largest(each.causes for each in self.incidents)
 
     def gpus(self) -> dict[str, float]:
         """Return GPU-hours by the GPU that was waited for, the largest first."""
-        return _largest((each.gpus for each in self.incidents))
+        return _largest(each.gpus for each in self.incidents)
 
     def used_before(self, at: float) -> float:
         """Return the GPU-hours before *at*; a day's use is spread over it."""

@@ -99,9 +99,7 @@ def _nodes(
 
 def _gpus(lost: Iterable[Series], used: Iterable[Sample], end: float) -> list[Past]:
     late = _late_hours(lost, lambda each: (each["cluster"], each["gpu_uuid"]))
-    hours = {
-        (each["cluster"], each["gpu_uuid"]): {end: each.value / HOUR_SECONDS} for each in used
-    }
+    hours = {(each["cluster"], each["gpu_uuid"]): {end: each.value / HOUR_SECONDS} for each in used}
     found = []
     for cluster, uuid in sorted({*late, *hours}):
         those = incidents(late.get((cluster, uuid), ()))

@@ -5,7 +5,7 @@ from typing import Final
 from grafana_foundation_sdk.builders import common, dashboard, stat, timeseries
 
 from dashboards.fleet.jobs import jobs
-from dashboards.fleet.nodes import alerts, nodes
+from dashboards.fleet.nodes import alerts, nodes, past
 from dashboards.fleet.series import COST, JOB, LOST, STATE, UNPROBED, WORLD
 from dashboards.shared.board import board, filled, firing
 from dashboards.shared.panels import (
@@ -48,7 +48,7 @@ def fleet_dashboard() -> dashboard.Dashboard:
     ).with_variable(cluster_variable())
     figures = (_gpus(), _lost(), _money(), _alerts(), _states())
     over_time = (_lost_by_job(), _jobs_by_state())
-    return filled(fleet, (*figures, jobs(), *over_time, nodes(), alerts()), {})
+    return filled(fleet, (*figures, jobs(), *over_time, nodes(), alerts(), past()), {})
 
 
 def _gpus() -> stat.Panel:

@@ -1,6 +1,7 @@
 """What is said of nodes and GPUs: a document for people, and one for programs."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from exporter.vocabulary.words import CAUSES
@@ -13,6 +14,7 @@ from rankskew.wording import counted
 # Of docs/nodes.md; another number where a program could be misled.
 SCHEMA: Final = 1
 MOST_ROWS: Final = 20
+MOST_IN_REPORT: Final = 5
 MOST_CAUSES: Final = 3
 NAMES: Final = (
     *(">GPU-hours lost", ">Incidents", ">Jobs", ">GPU-hours used", ">× the others", "95 %"),
@@ -36,6 +38,12 @@ def nodes_document(fleet: FleetPast, show_all: bool) -> Document:
         lines,
         [_section("Nodes", "Node", nodes, show_all), _section("GPUs", "GPU", gpus, show_all)],
     )
+
+
+def worst_nodes(fleet: FleetPast) -> Section:
+    """Return the section of another report on the nodes of *fleet* that jobs waited for most."""
+    section = _section("Nodes", "Node", _judged(fleet)[0][:MOST_IN_REPORT], show_all=True)
+    return replace(section, lines=[*section.lines, "rankskew nodes says more of them."])
 
 
 def nodes_json(fleet: FleetPast) -> dict[str, Any]:

@@ -12,7 +12,10 @@ from rankskew.report.times import DAY_SECONDS, HOUR_SECONDS, Span
 LOST: Final = "node:rankskew_incident_gpu_seconds:sum1h"
 USED: Final = "node:rankskew_used_gpu_seconds:sum1h"
 GPU_USED: Final = "gpu:rankskew_used_gpu_seconds:sum1h"
+# Drivers are looked at so often, or less often over years.
 DRIVERS_STEP_SECONDS: Final = 6 * HOUR_SECONDS
+MOST_LOOKS: Final = 5_000
+MOST_DAYS: Final = 3_650
 
 # A cluster, and the name of a node or the UUID of a GPU.
 Key = tuple[str, str]
@@ -29,12 +32,13 @@ class FleetPast:
 
 def read_fleet(prometheus: Prometheus, span: Span, cluster: str | None = None) -> FleetPast:
     """Return what *prometheus* remembers of *span*; raises Trouble."""
-    begin, end = span
+    begin, end = max(span[0], span[1] - MOST_DAYS * DAY_SECONDS), span[1]
+    step = max(DRIVERS_STEP_SECONDS, (end - begin) // MOST_LOOKS)
     where, back = selector(cluster=cluster), f"[{max(1, round(end - begin))}s]"
     lost = prometheus.history(f"{LOST}{{{where}}}{back}", end)
     by_day = prometheus.query_range(
         f"sum by (cluster, nodename, instance) (sum_over_time({USED}{{{where}}}[1d]))",
-        *_days(span),
+        *_days(begin, end),
         DAY_SECONDS,
     )
     jobs = prometheus.query(
@@ -44,21 +48,21 @@ def read_fleet(prometheus: Prometheus, span: Span, cluster: str | None = None) -
     )
     drivers = prometheus.query_range(
         "group by (cluster, instance, driver_version) "
-        f"(last_over_time(rankskew_nvml_info{{{where}}}[6h]))",
+        f"(last_over_time(rankskew_nvml_info{{{where}}}[{step:.0f}s]))",
         begin,
         end,
-        DRIVERS_STEP_SECONDS,
+        step,
     )
     gpus = prometheus.query(
         f"sum by (cluster, gpu_uuid) (sum_over_time({GPU_USED}{{{where}}}{back}))", end
     )
-    return FleetPast(span, _nodes(lost, by_day, jobs, drivers), _gpus(lost, gpus, end))
+    return FleetPast((begin, end), _nodes(lost, by_day, jobs, drivers), _gpus(lost, gpus, end))
 
 
-def _days(span: Span) -> Span:
-    """Return the ends of the first and the last day of *span*."""
-    days = max(1, -(-(span[1] - span[0]) // DAY_SECONDS))
-    return span[1] - (days - 1) * DAY_SECONDS, span[1]
+def _days(begin: float, end: float) -> Span:
+    """Return the ends of the first and the last day between *begin* and *end*."""
+    days = max(1, -(-(end - begin) // DAY_SECONDS))
+    return end - (days - 1) * DAY_SECONDS, end
 
 
 def _nodes(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from rankskew.nodes import poisson
-from rankskew.nodes.model import NodeIncident, Past
+from rankskew.nodes.model import NodeIncident, Past, summed
 from rankskew.report.times import DAY_SECONDS, Span
 
 ERROR: Final = 0.01
@@ -103,16 +103,16 @@ def _judge(past: Past, count: int, used: float, nodes: int) -> Judged:
         (low, high),
         chance,
         job=next(iter(jobs)) if len(jobs) == 1 else "",
-        gpu=_gpu(past),
+        gpu=_gpu(own),
         driver=_driver(past, own),
     )
 
 
-def _gpu(past: Past) -> str:
+def _gpu(own: Sequence[NodeIncident]) -> str:
     """Return the GPU that nearly all was lost to."""
-    gpus = past.gpus()
-    most = next(iter(gpus), "")
-    return most if most and gpus[most] >= NEARLY_ALL * past.lost_gpu_hours else ""
+    gpus = summed(each.gpus for each in own)
+    most = max(gpus, key=gpus.__getitem__, default="")
+    return most if gpus.get(most, 0.0) >= NEARLY_ALL * sum(gpus.values()) else ""
 
 
 def _driver(past: Past, own: Sequence[NodeIncident]) -> tuple[str, float] | None:

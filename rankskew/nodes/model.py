@@ -78,11 +78,11 @@ class Past:
 
     def causes(self) -> dict[str, float]:
         """Return GPU-hours by cause, the largest first."""
-        return _largest(each.causes for each in self.incidents)
+        return _hours(summed(each.causes for each in self.incidents))
 
     def gpus(self) -> dict[str, float]:
         """Return GPU-hours by the GPU that was waited for, the largest first."""
-        return _largest(each.gpus for each in self.incidents)
+        return _hours(summed(each.gpus for each in self.incidents))
 
     def used_before(self, at: float) -> float:
         """Return the GPU-hours before *at*; a day's use is spread over it."""
@@ -110,10 +110,16 @@ def incidents(hours: Iterable[LateHour]) -> list[NodeIncident]:
     return sorted(found, key=lambda each: (each.begin, each.job))
 
 
-def _largest(those: Iterable[Mapping[str, float]]) -> dict[str, float]:
+def summed(those: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Return the sums of *those* by name."""
     sums: dict[str, float] = defaultdict(float)
     for each in those:
         for name, lost in each.items():
-            sums[name] += lost / HOUR_SECONDS
-    sums.pop("", None)
-    return dict(sorted(sums.items(), key=lambda each: (-each[1], each[0])))
+            sums[name] += lost
+    return sums
+
+
+def _hours(sums: Mapping[str, float]) -> dict[str, float]:
+    """Return GPU-seconds as GPU-hours, the largest first, without what has no name."""
+    found = {name: lost / HOUR_SECONDS for name, lost in sums.items() if name}
+    return dict(sorted(found.items(), key=lambda each: (-each[1], each[0])))

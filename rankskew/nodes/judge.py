@@ -21,8 +21,8 @@ ERROR: Final = 0.01
 LEAST_RATIO: Final = 2.0
 LEAST_JOBS: Final = 2
 LEAST_DAYS: Final = 3
-# Nearly all that was lost.
-NEARLY_ALL: Final = 0.9
+# Most of what was lost.
+MOST: Final = 0.75
 CHANGE_ERROR: Final = 0.01
 
 
@@ -41,7 +41,7 @@ class Judged:
 
     *interval* has the multiples that its count of incidents does not refute (95 %), *chance* is the
     probability of as many at the others' rate. *job* is the only one with incidents, *gpu* the one
-    that nearly all was lost to, *driver* the version since which it is late, with when that came.
+    that most was lost to, *driver* the version since which it is late, with when that came.
     """
 
     past: Past
@@ -109,10 +109,10 @@ def _judge(past: Past, count: int, used: float, nodes: int) -> Judged:
 
 
 def _gpu(own: Sequence[NodeIncident]) -> str:
-    """Return the GPU that nearly all was lost to."""
+    """Return the GPU that most was lost to."""
     gpus = summed(each.gpus for each in own)
     most = max(gpus, key=gpus.__getitem__, default="")
-    return most if gpus.get(most, 0.0) >= NEARLY_ALL * sum(gpus.values()) else ""
+    return most if gpus.get(most, 0.0) >= MOST * sum(gpus.values()) else ""
 
 
 def _driver(past: Past, own: Sequence[NodeIncident]) -> tuple[str, float] | None:

@@ -176,6 +176,10 @@ def _run(
     hours: range,
 ) -> None:
     gpus = GPUS * len(those)
+    first = begin + (hours.start + 1) * HOUR
+    month.add("job:rankskew_gpu_power_watts:avg", {"job_id": job}, first, 500.0)
+    month.add("job:rankskew_gpu_hour_price:value", {"job_id": job}, first, 2.0)
+    month.add("rankskew:team:override", {"job_id": job, "team": f"team{gpus % 3}"}, first, 1.0)
     faulty = Lemon(draw.choice(JOB_CAUSES), 0, 1) if draw.random() < FAULTY_JOBS else None
     where = draw.choice(those)
     for hour in hours:

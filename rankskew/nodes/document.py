@@ -7,7 +7,8 @@ from typing import Any, Final
 from exporter.vocabulary.words import CAUSES
 from rankskew.nodes.judge import Judged, NodeVerdict, beyond_their_nodes, judged
 from rankskew.nodes.read import FleetPast
-from rankskew.report.document import Document, Section
+from rankskew.nodes.worth import sections, weekly_json, worth
+from rankskew.report.document import ENERGY, MONEY, Document, Section
 from rankskew.report.times import HOUR_SECONDS, gpu_hours, iso, show
 from rankskew.wording import counted
 
@@ -17,7 +18,16 @@ MOST_ROWS: Final = 20
 MOST_IN_REPORT: Final = 5
 MOST_CAUSES: Final = 3
 NAMES: Final = (
-    *(">GPU-hours lost", ">Incidents", ">Jobs", ">GPU-hours used", ">× the others", "95 %"),
+    *(
+        ">GPU-hours lost",
+        MONEY,
+        ENERGY,
+        ">Incidents",
+        ">Jobs",
+        ">GPU-hours used",
+        ">× the others",
+        "95 %",
+    ),
     *("Causes", "Verdict"),
 )
 
@@ -36,13 +46,17 @@ def nodes_document(fleet: FleetPast, show_all: bool) -> Document:
     return Document(
         f"Nodes, {show(begin)} to {show(end)} UTC",
         lines,
-        [_section("Nodes", "Node", nodes, show_all), _section("GPUs", "GPU", gpus, show_all)],
+        [
+            _section("Nodes", "Node", fleet, nodes, show_all),
+            _section("GPUs", "GPU", fleet, gpus, show_all),
+            *sections(fleet, MOST_IN_REPORT),
+        ],
     )
 
 
 def worst_nodes(fleet: FleetPast) -> Section:
     """Return the section of another report on the nodes of *fleet* that jobs waited for most."""
-    section = _section("Nodes", "Node", _judged(fleet)[0][:MOST_IN_REPORT], show_all=True)
+    section = _section("Nodes", "Node", fleet, _judged(fleet)[0][:MOST_IN_REPORT], show_all=True)
     return replace(section, lines=[*section.lines, "rankskew nodes says more of them."])
 
 
@@ -54,8 +68,9 @@ def nodes_json(fleet: FleetPast) -> dict[str, Any]:
         "schema": SCHEMA,
         "begin": iso(begin),
         "end": iso(end),
-        "nodes": [_json(each) for each in nodes],
-        "gpus": [_json(each) for each in gpus],
+        "nodes": [_json(fleet, each) for each in nodes],
+        "gpus": [_json(fleet, each) for each in gpus],
+        "week": weekly_json(fleet),
     }
 
 
@@ -71,7 +86,9 @@ def _judged(fleet: FleetPast) -> tuple[list[Judged], list[Judged]]:
     return nodes, [each for each in gpus if each.past.incidents]
 
 
-def _section(title: str, what: str, those: Sequence[Judged], show_all: bool) -> Section:
+def _section(
+    title: str, what: str, fleet: FleetPast, those: Sequence[Judged], show_all: bool
+) -> Section:
     late = [each for each in those if each.past.incidents]
     shown = late if show_all else late[:MOST_ROWS]
     lines = [] if late else ["No job waited for any."]
@@ -87,6 +104,7 @@ def _section(title: str, what: str, those: Sequence[Judged], show_all: bool) -> 
             (
                 name,
                 gpu_hours(past.lost_gpu_hours),
+                *worth(fleet, past).cells(),
                 str(len(past.incidents)),
                 str(past.jobs),
                 gpu_hours(past.used_gpu_hours),
@@ -115,14 +133,17 @@ def _parts(each: Judged) -> Iterator[str]:
             yield f"since driver {version} came on {show(came)}"
 
 
-def _json(each: Judged) -> dict[str, Any]:
+def _json(fleet: FleetPast, each: Judged) -> dict[str, Any]:
     past, driver = each.past, each.driver
+    cost = worth(fleet, past)
     return {
         "name": past.name,
         "cluster": past.cluster,
         "verdict": each.verdict.name.lower(),
         "sentence": sentence(each),
         "gpu_hours_lost": past.lost_gpu_hours,
+        "dollars_lost": cost.dollars,
+        "kilowatt_hours_lost": cost.kilowatt_hours,
         "gpu_hours_used": past.used_gpu_hours,
         "jobs": past.jobs,
         "ratio": each.ratio,

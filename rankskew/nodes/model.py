@@ -47,6 +47,15 @@ class NodeIncident:
 
 
 @dataclass(frozen=True, slots=True)
+class JobRate:
+    """What a GPU-hour of a job costs, in US$ and kWh, and whose it is; None and "" if not known."""
+
+    dollars: float | None = None
+    kilowatts: float | None = None
+    team: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Past:
     """The past of a node or a GPU, called *name*.
 

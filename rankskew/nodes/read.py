@@ -2,11 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from rankskew.client.prometheus import Prometheus, Sample, Series, selector
-from rankskew.nodes.model import LateHour, Past, incidents
+from rankskew.nodes.model import JobRate, LateHour, Past, incidents
 from rankskew.report.times import DAY_SECONDS, HOUR_SECONDS, Span
 
 LOST: Final = "node:rankskew_incident_gpu_seconds:sum1h"
@@ -23,11 +23,12 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class FleetPast:
-    """The past of all *nodes* and *gpus* during *span*."""
+    """The past of *nodes* and *gpus* during *span*; *rates* has jobs by their cluster and id."""
 
     span: Span
     nodes: Sequence[Past]
     gpus: Sequence[Past]
+    rates: Mapping[Key, JobRate] = field(default_factory=dict)
 
 
 def read_fleet(prometheus: Prometheus, span: Span, cluster: str | None = None) -> FleetPast:
@@ -56,7 +57,28 @@ def read_fleet(prometheus: Prometheus, span: Span, cluster: str | None = None) -
     gpus = prometheus.query(
         f"sum by (cluster, gpu_uuid) (sum_over_time({GPU_USED}{{{where}}}{back}))", end
     )
-    return FleetPast((begin, end), _nodes(lost, by_day, jobs, drivers), _gpus(lost, gpus, end))
+    nodes = _nodes(lost, by_day, jobs, drivers)
+    rates = _rates(prometheus, f"{{{where}}}{back}", end)
+    return FleetPast((begin, end), nodes, _gpus(lost, gpus, end), rates)
+
+
+def _rates(prometheus: Prometheus, past: str, end: float) -> dict[Key, JobRate]:
+    """Return the mean price and power of each job, and its team if somebody records that."""
+    price = prometheus.query(f"avg_over_time(job:rankskew_gpu_hour_price:value{past})", end)
+    power = prometheus.query(f"avg_over_time(job:rankskew_gpu_power_watts:avg{past})", end)
+    teams = prometheus.query(f"last_over_time(rankskew:team:override{past})", end)
+    found: dict[Key, JobRate] = defaultdict(JobRate)
+    for each in price:
+        found[_job(each)] = replace(found[_job(each)], dollars=each.value)
+    for each in power:
+        found[_job(each)] = replace(found[_job(each)], kilowatts=each.value / 1000)
+    for each in teams:
+        found[_job(each)] = replace(found[_job(each)], team=each["team"])
+    return found
+
+
+def _job(each: Sample) -> Key:
+    return each["cluster"], each["job_id"]
 
 
 def _days(begin: float, end: float) -> Span:

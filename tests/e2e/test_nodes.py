@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -41,8 +40,24 @@ def test_what_prometheus_says_is_what_was_recorded(
     for each in said["nodes"]:
         node = past[each["name"]]
         assert each["gpu_hours_lost"] == pytest.approx(node.lost_gpu_hours, rel=1e-4)
+        lost = each["gpu_hours_lost"] or None
+        assert each["dollars_lost"] == (lost and pytest.approx(2 * lost))
+        assert each["kilowatt_hours_lost"] == (lost and pytest.approx(lost / 2))
         assert each["gpu_hours_used"] == pytest.approx(node.used_gpu_hours, rel=1e-4)
         assert (each["jobs"], len(each["incidents"])) == (node.jobs, len(node.incidents))
+
+
+def test_week_is_divided_in_three_ways(fleet: Fleet, capsys: pytest.CaptureFixture[str]) -> None:
+    """By cause, job and team; each adds up to what nodes cost in GPU-hours, money and energy."""
+    assert nodes.run(["--prometheus", fleet[1].url, "--weeks", "5", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    lost = sum(each["gpu_hours_lost"] for each in said["nodes"]) / 5
+
+    assert set(said["week"]["by_team"]) == {"team0", "team1", "team2"}
+    assert {"slow_device", "network", "cpu", "input"} <= set(said["week"]["by_cause"])
+    for sums in said["week"].values():
+        for name, rate in (("gpu_hours", 1.0), ("dollars", 2.0), ("kilowatt_hours", 0.5)):
+            assert sum(each[name] for each in sums.values()) == pytest.approx(rate * lost)
 
 
 def test_text_names_them(fleet: Fleet, capsys: pytest.CaptureFixture[str]) -> None:

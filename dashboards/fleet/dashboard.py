@@ -5,8 +5,8 @@ from typing import Final
 from grafana_foundation_sdk.builders import common, dashboard, stat, timeseries
 
 from dashboards.fleet.jobs import jobs
-from dashboards.fleet.nodes import alerts, nodes
-from dashboards.fleet.series import COST, JOB, LOST, STATE, UNPROBED, WORLD
+from dashboards.fleet.nodes import alerts, nodes, past
+from dashboards.fleet.series import COST, JOB, LOST, POWER, STATE, UNPROBED, WORLD
 from dashboards.shared.board import board, filled, firing
 from dashboards.shared.panels import (
     LATE_COLOUR,
@@ -48,7 +48,7 @@ def fleet_dashboard() -> dashboard.Dashboard:
     ).with_variable(cluster_variable())
     figures = (_gpus(), _lost(), _money(), _alerts(), _states())
     over_time = (_lost_by_job(), _jobs_by_state())
-    return filled(fleet, (*figures, jobs(), *over_time, nodes(), alerts()), {})
+    return filled(fleet, (*figures, jobs(), *over_time, nodes(), alerts(), past()), {})
 
 
 def _gpus() -> stat.Panel:
@@ -90,16 +90,19 @@ def _lost() -> stat.Panel:
 def _money() -> stat.Panel:
     # A subquery, because who evaluates these rules more often than each minute adds up more.
     minutes = f"sum_over_time(sum({COST})[$__range:1m])"
+    energy = f"sum_over_time(sum({POWER})[$__range:1m])"
     return shown(
         stat_panel(
-            "Money lost",
+            "Money and energy lost",
             "US$ for GPUs that do nothing but wait: per hour now, and over the time range above. "
-            "GPUs lost times the price of a GPU hour; nothing until you record one.",
+            "GPUs lost times the price of a GPU hour; nothing until you record one. And the energy "
+            "that these GPUs took in this range, by the mean power of their job's GPUs.",
             "currencyUSD",
             span=6,
         ).no_value("–"),
         (f"sum({COST})", "per hour", []),
         (f"{minutes} / 60", "in this range", []),
+        (f"{energy} / 60", "in this range", [Override(id_val="unit", value="watth")]),
     )
 
 

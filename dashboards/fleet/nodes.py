@@ -31,6 +31,8 @@ GPU_DOWN: Final = 'fault="lost"'
 # Errors that programs cause, or that the GPU has repaired itself, are no trouble of a node.
 HARDWARE_XID: Final = 'detail!~"13|31|43|45|68|109|63|92"'
 WITHOUT_GPU: Final = "memory|nvlink|nvlink_errors|recovery|pcie_link|pcie_errors|pstate"
+NODE_INCIDENTS: Final = "node:rankskew_incident_gpu_seconds:sum1h"
+WEEKS: Final = "4w"
 ALERT_KEY: Final = ("alertname", "severity", "cluster", "job_id", "rank", "instance")
 
 
@@ -70,6 +72,43 @@ def nodes() -> table.Panel:
         "Value #F": column("Throttled", "none", decimals=0, width=80),
         "Value #G": column("XID", "none", decimals=0, width=50),
         "Value #H": column("Other faults", "none", decimals=0, width=95),
+    }
+    return keyed_table(panel, fields, order="Value #A", hidden=("to_cluster",))
+
+
+def past() -> table.Panel:
+    """Return one row for each node that jobs waited for most in the last weeks."""
+    lost = f"{NODE_INCIDENTS}{{{CLUSTER}}}[{WEEKS}]"
+    used = f"node:rankskew_used_gpu_seconds:sum1h{{{CLUSTER}}}[{WEEKS}]"
+    hours = f"sum {NODE} (sum_over_time({lost})) / 3600"
+    jobs = f"count {NODE} (count by (cluster, instance, job_id) (last_over_time({lost})))"
+    panel = (
+        table_panel(
+            "Nodes that jobs waited for, four weeks",
+            "GPU-hours that GPUs waited for late ranks of a node, those of the largest loss first, "
+            "in how many jobs, and per GPU-hour that jobs had of it. rankskew nodes says which of "
+            "them are late more often than chance allows. Recorded once an hour.",
+            "none",
+            span=24,
+        )
+        .height(8)
+        .no_value("Nothing was recorded")
+        .with_target(rows(linked(keyed(f"(topk(10, {hours}))", NODE_KEY)), "A"))
+        .with_target(rows(_of_node(f"({jobs})"), "B"))
+        .with_target(rows(_of_node(f"(sum {NODE} (sum_over_time({used})) / 3600)"), "C"))
+        .with_target(
+            rows(
+                _of_node(f"({hours} / (sum {NODE} (sum_over_time({used})) / 3600))"),
+                "D",
+            )
+        )
+    )
+    fields = {
+        "instance": [*column("Node"), node_link()],
+        "Value #A": column("GPU-hours lost", "none", decimals=1, colour=LATE_COLOUR),
+        "Value #B": column("Jobs", "none", decimals=0),
+        "Value #C": column("GPU-hours used", "none", decimals=0),
+        "Value #D": column("Lost per GPU-hour used", "none", decimals=2),
     }
     return keyed_table(panel, fields, order="Value #A", hidden=("to_cluster",))
 

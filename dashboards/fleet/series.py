@@ -10,6 +10,7 @@ RANK: Final = "on (cluster, job_id, rank)"
 STATE: Final = f'job:rankskew_state:info{{state="%s",{CLUSTER}}}'
 ANY_STATE: Final = f"job:rankskew_state:info{{{CLUSTER}}}"
 LOST: Final = f"job:rankskew_gpus_lost:sum{{{CLUSTER}}}"
+POWER: Final = f"job:rankskew_lost_power_watts:sum{{{CLUSTER}}}"
 COST: Final = f"job:rankskew_lost_cost_per_hour:sum{{{CLUSTER}}}"
 WORLD: Final = f"job:rankskew_world_size:max{{{CLUSTER}}}"
 

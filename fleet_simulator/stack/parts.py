@@ -107,7 +107,8 @@ class PrometheusProcess(Server):
     """Prometheus with the shipped rules, scraping *targets* every *interval_seconds*.
 
     *discovery* is the URL of a service discovery, for further targets.
-    *overrides* maps (threshold name, job_id) to a value, as a user would record it.
+    *overrides* maps (threshold name, job_id) to a value, as a user would record it. The *directory*
+    may have its data already; it *keeps* what is younger than this.
     """
 
     def __init__(
@@ -122,6 +123,7 @@ class PrometheusProcess(Server):
         interval_seconds: float = 5.0,
         overrides: Mapping[tuple[str, str], float] | None = None,
         port: int = 0,
+        keeps: str = "15d",
     ) -> None:
         self.listen(directory, port)
         overrides_file = directory / "overrides.yaml"
@@ -155,6 +157,7 @@ class PrometheusProcess(Server):
             f"--storage.tsdb.path={directory / 'data'}",
             f"--web.listen-address={self.address}",
             f"--web.external-url={self.url}",
+            f"--storage.tsdb.retention.time={keeps}",
             "--rules.alert.resend-delay=1s",
             "--log.level=warn",
         ]

@@ -1,4 +1,4 @@
-"""The table of docs/accuracy.md on healthy jobs: how often a rank is named."""
+"""Tables of simulated jobs and nodes: how often healthy ones are accused, and lemons found."""
 
 from generators.markdown import table
 from generators.measured.results import number, rows
@@ -12,3 +12,12 @@ def false_names() -> str:
         for row in rows("false_names")
     ]
     return table(header, cells)
+
+
+def lemons() -> str:
+    """Return a row for each simulated month."""
+    made = rows("nodes")
+    header = tuple(name for name in made[0] if name != "seconds")
+    table_ = table(header, [tuple(str(row[name]) for name in header) for row in made])
+    (seconds,) = (row["seconds"] for row in made if row["seconds"] is not None)
+    return f"{table_}\n\nThe five queries of 30 days took Prometheus {number(seconds)} s."

@@ -80,6 +80,11 @@ class Prometheus:
         found = self._ask("/api/v1/query_range", query | {"step": f"{step_seconds:g}"})
         return [Series(*_named(each), _points(each)) for each in found]
 
+    def history(self, expression: str, at: float) -> list[Series]:
+        """Return the samples of *expression*, with its range before *at*; raises Trouble."""
+        found = self._ask("/api/v1/query", {"query": expression, "time": f"{at:.3f}"})
+        return [Series(*_named(each), _points(each)) for each in found]
+
     def alert_groups(self) -> list[Mapping[str, Any]]:
         """Return the groups of rules that have alerts, as /api/v1/rules does; raises Trouble."""
         return objects(self._data("/api/v1/rules?type=alert", None).get("groups"))

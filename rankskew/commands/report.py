@@ -4,6 +4,7 @@ import argparse
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +13,8 @@ from exporter.errors import StartError
 from rankskew.client.fetch import Trouble, base_url
 from rankskew.client.prometheus import Prometheus
 from rankskew.commands.servers import access, add_access
+from rankskew.nodes.document import nodes_json, worst_nodes
+from rankskew.nodes.read import read_fleet
 from rankskew.report.confirmations import default_file, read
 from rankskew.report.document import Document, as_markdown, as_text
 from rankskew.report.history import TIMEOUT_SECONDS
@@ -117,7 +120,13 @@ def _shadow(
             f"no rules of Rankskew were evaluated from {show(span[0])} to "
             f"{show(span[1])} UTC; rankskew files DIR writes them"
         )
-    return shadow_document(shadow, options.all), shadow_json(shadow)
+    document, found = shadow_document(shadow, options.all), shadow_json(shadow)
+    fleet = read_fleet(prometheus, span, options.cluster)
+    if fleet.nodes:  # Recorded once an hour, since a release.
+        *sections, limits = document.sections
+        document = replace(document, sections=[*sections, worst_nodes(fleet), limits])
+        found["nodes"] = nodes_json(fleet)
+    return document, found
 
 
 def _job(

@@ -56,6 +56,10 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "report": Command(
         "look back over weeks of alerts, or over what a job lost", "rankskew.commands.report"
     ),
+    "nodes": Command(
+        "say which nodes jobs waited for over weeks, and which are lemons",
+        "rankskew.commands.nodes",
+    ),
     "confirm": Command(
         "say whether an incident of the report was right", "rankskew.commands.confirm"
     ),

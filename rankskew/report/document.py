@@ -6,8 +6,9 @@ from typing import Final
 
 from rankskew.report.times import NOT_KNOWN
 
-# A column of it is left out if nothing in it has a price.
+# A column of one of these is left out if nothing in it is known.
 MONEY: Final = ">US$"
+ENERGY: Final = ">kWh"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ def _columns(section: Section) -> list[tuple[str, list[str], bool]]:
     return [
         (name.removeprefix(">"), list(cells), name.startswith(">"))
         for name, cells in (found if section.rows else ())
-        if name != MONEY or any(cell != NOT_KNOWN for cell in cells)
+        if name not in (MONEY, ENERGY) or any(cell != NOT_KNOWN for cell in cells)
     ]
 
 

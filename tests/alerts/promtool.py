@@ -15,7 +15,7 @@ RULES = sorted((Path(__file__).parents[2] / "alerts" / "rules").glob("*.yaml"))
 # A group after those that it reads; a real Prometheus evaluates them side by side.
 GROUPS = [
     *("thresholds", "ranks", "late", "hang", "hardware"),
-    *("coverage", "cost", "exporter", "state", "info"),
+    *("coverage", "cost", "exporter", "state", "info", "nodes"),
 ]
 # What promtool says of an expectation that is not met: the expression, the time, and the samples.
 GOT = re.compile(r'expr: "(.*)", time: (\S+),\n +exp: ?.*\n +got: ?(.*)')

@@ -208,6 +208,8 @@ EMPTY: Final = {
     # No port is RoCE, and no packet arrives damaged.
     ("node", "Network drops and InfiniBand errors", "D"),
     ("node", "Retransmits and congestion", "C"),
+    # Recorded once an hour.
+    *(("fleet", "Nodes that jobs waited for, four weeks", ref) for ref in "ABCD"),
     # The chosen job exists, no job restarts, and Rankskew itself has no trouble.
     ("job", "State", "B"),
     ("job", "What changed", "D"),

@@ -88,9 +88,11 @@ def test_no_rule_records_what_nobody_reads() -> None:
     for_people = {
         "job:rankskew_coverage:ratio",
         "job:rankskew_lost_cost_per_hour:sum",
+        "job:rankskew_lost_power_watts:sum",
         "job:rankskew_state:info",
         "job_kind:rankskew_lost_cost_per_hour:sum",
         "node:rankskew_gpus_lost:sum",
+        *(nodes.LOST, nodes.USED, nodes.GPU_USED),
     }
     read = set().union(*map(read_by_rules, alert_rules.rule_files()))
 

@@ -1,0 +1,1 @@
+"""`rankskew nodes`: which nodes and GPUs jobs waited for, over weeks."""

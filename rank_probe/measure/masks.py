@@ -14,7 +14,7 @@ ELEMENTS_KEPT: Final = 4_000_000
 # should have none of its own, and on busy CPUs training would wait for them, 7 ms and more.
 ELEMENTS_AT_ONCE: Final = 16_384
 # The mask of a batch: the tensor, samples, tokens, and zeros: None until they are counted, and
-# then the tensor is. A list, because the call of a class costs a step a microsecond.
+# then the tensor is. A list, to save the call of a class in each step.
 Mask = list[Any]
 
 

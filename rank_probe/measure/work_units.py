@@ -50,7 +50,7 @@ class WorkUnits:
         FETCHED event.
         """
         content: int | Mask | Content = NOTHING
-        try:  # All in one function: with cold caches, calling another costs half a microsecond.
+        try:  # All in one function, to save calls with cold caches.
             kind = type(batch)
             if self._given is not None:
                 content = Content(*self._given(batch))

@@ -257,6 +257,8 @@ tape_around(Tape *tape, PyObject *args)
     return (PyObject *)hook;
 }
 
+static PyObject *shape_name; /* One object: the interpreter's cache of attributes knows no other. */
+
 /* The rows of the first tensor in a list or tuple; 0 where it does not show, -1 for an interrupt. */
 static long
 rows_of(PyObject *batch)
@@ -269,7 +271,7 @@ rows_of(PyObject *batch)
     else
         return 0;
     Py_INCREF(first);
-    PyObject *shape = PyObject_GetAttrString(first, "shape");
+    PyObject *shape = PyObject_GetAttr(first, shape_name);
     Py_DECREF(first);
     long rows = 0;
     if (shape != NULL && PyTuple_Check(shape) && PyTuple_GET_SIZE(shape) > 0)
@@ -494,7 +496,8 @@ PyInit__tape(void)
     if (PyType_Ready(&Tape_Type) < 0 || PyType_Ready(&Hook_Type) < 0 ||
         PyType_Ready(&Listener_Type) < 0)
         return NULL;
-    PyObject *self = PyModule_Create(&module);
+    shape_name = PyUnicode_InternFromString("shape");
+    PyObject *self = shape_name ? PyModule_Create(&module) : NULL;
     if (self != NULL &&
         (PyModule_AddObjectRef(self, "Tape", (PyObject *)&Tape_Type) < 0 ||
          PyModule_AddObjectRef(self, "GarbageListener", (PyObject *)&Listener_Type) < 0))

@@ -50,15 +50,25 @@ class WorkUnits:
         FETCHED event.
         """
         content: int | Mask | Content = NOTHING
-        try:
+        try:  # All in one function, to save calls with cold caches.
+            kind = type(batch)
             if self._given is not None:
                 content = Content(*self._given(batch))
-            elif type(batch) is list or type(batch) is tuple:
-                # As _rows, without its call in every step.
-                shape = getattr(batch[0], "shape", None) if batch else None
-                content = (int(shape[0]) if shape else 0) or NOTHING
-            else:
-                content = self._look(batch)
+            elif kind is list or kind is tuple:
+                content = (batch and _rows(batch[0])) or NOTHING
+            elif kind is not dict and (rows := _rows(batch)):
+                content = rows
+            elif kind is dict or isinstance(batch, Mapping):
+                words, mask = batch.get("input_ids"), batch.get("attention_mask")
+                shape = getattr(words, "shape", None)
+                if not shape:
+                    content = next(filter(None, map(_rows, batch.values())), NOTHING)
+                elif getattr(mask, "is_cpu", False) and mask.shape == shape:
+                    seen: Mask = [mask, shape[0], words.numel(), None]
+                    self._masks.add(seen)
+                    content = seen
+                else:
+                    content = Content(shape[0], words.numel())
         except Exception:  # noqa: BLE001 - as guard.never_raise, without its call at every batch
             failures.note("WorkUnits.measure")
         self._measured.append(content)
@@ -104,28 +114,15 @@ class WorkUnits:
         samples, tokens, _ = self.totals()
         return float(tokens or samples or 0)
 
-    def _look(self, batch: Any) -> int | Mask | Content:
-        if type(batch) is not dict:
-            if rows := _rows(batch):
-                return rows
-            if not isinstance(batch, Mapping):
-                return NOTHING
-        words, mask = batch.get("input_ids"), batch.get("attention_mask")
-        shape = getattr(words, "shape", None)
-        if not shape:
-            return next(filter(None, map(_rows, batch.values())), NOTHING)
-        if getattr(mask, "is_cpu", False) and mask.shape == shape:
-            return self._masks.add(mask, shape[0], words.numel())
-        return Content(shape[0], words.numel())
-
     def _count(self, content: int | Mask | Content) -> None:
         counted = self._counted
-        if type(content) is Mask:
-            if content.zeros is None:
+        if type(content) is list:
+            if content[-1] is None:
                 self._masks.count()
-            counted.samples = (counted.samples or 0) + content.samples
-            counted.tokens = (counted.tokens or 0) + content.tokens
-            counted.padding_tokens = _sum(counted.padding_tokens, content.zeros)
+            _, samples, tokens, zeros = content
+            counted.samples = (counted.samples or 0) + samples
+            counted.tokens = (counted.tokens or 0) + tokens
+            counted.padding_tokens = _sum(counted.padding_tokens, zeros)
         elif isinstance(content, Content):
             counted.add(content)
 

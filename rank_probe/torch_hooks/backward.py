@@ -59,6 +59,9 @@ class Cut:
         self._timeline = timeline
         self._tape = tape = timeline.tape
         self._follow_training = never_raise(timeline.follow_training)
+        # Guarded as bound methods of one argument, which costs half.
+        self._hook_roots = never_raise(self.hook_roots)
+        self._unhook_roots = never_raise(self.unhook_roots)
         queue_callback = find(torch.autograd, "Variable._execution_engine.queue_callback")
         ready = functools.partial(tape.append, events.GRADIENTS_READY)
         # Several roots queue it several times; only the first call counts. It can only raise
@@ -90,7 +93,7 @@ class Cut:
 
         def backward(*args: Any, **kwargs: Any) -> Any:
             if self._is_at_root:
-                return self._at_the_root(original, args, kwargs)
+                return self._at_the_root(original, timed, args, kwargs)
             return timed(*args, **kwargs)
 
         return opaque(backward)
@@ -112,10 +115,13 @@ class Cut:
             self._parameter_hook = None
 
     def _at_the_root(
-        self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        original: Callable[..., Any],
+        timed: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
-        tape = self._tape
-        if get_ident() != tape.owner and not self._follow_training():
+        if get_ident() != self._tape.owner and not self._follow_training():
             return original(*args, **kwargs)
         if self._is_running:
             self.at_the_root()
@@ -132,23 +138,20 @@ class Cut:
             self.let_go()
         if not self._cuts:
             self.look_for_peers()
-        if not self._timeline.loop:
-            self._timeline.loop = _codes(sys._getframe(2))
+            if not self._timeline.loop:
+                self._timeline.loop = _codes(sys._getframe(2))
         self._is_running = True
-        ended = events.BACKWARD_RAISED
-        removes: list[Callable[[], object]] | None = None
+        hooked: list[Any] | None = None
         try:
-            tape.note(events.BACKWARD_BEGINS)
             if self._cuts and not _is_compiled():
-                removes = self.hook_roots(roots)
-            result = original(*args, **kwargs)
-            ended = events.BACKWARD_ENDED
-            return result
+                hooked = self._hook_roots(roots)
+            return timed(*args, **kwargs)
         finally:
             self._is_running = False  # First: an interrupt may cut the rest short.
-            tape.note(ended)
-            if removes is not None:
-                self.unhook_roots(removes, roots)
+            if hooked is not None:
+                self._unhook_roots(hooked)
+                if not self._stays:
+                    self.choose_parameter(roots)
 
     @never_raise
     def look_for_peers(self) -> None:
@@ -159,35 +162,42 @@ class Cut:
         else:
             self._is_at_root = False
 
-    @never_raise
-    def hook_roots(self, roots: Sequence[Any]) -> list[Callable[[], object]]:
-        """Have the next backward cut at its root; return what removes the hooks."""
-        return [self._hook(root, node) for root in roots if (node := _node(root)) is not None]
+    def hook_roots(self, roots: Sequence[Any]) -> list[Any]:
+        """Have the next backward cut at its root; return the hooks: each a dict or a handle."""
+        hooked: list[Any] = []
+        for root in roots:
+            if (node := _node(root)) is None:
+                continue
+            # Not a node of the graph, or a tensor of its own kind.
+            if type(root) is not torch.Tensor or not self._sets_hooks:
+                hooked.append(node.register_prehook(self._queue))
+                continue
+            # As Tensor.register_hook does, at a fraction of its cost.
+            hooks: Any = root._backward_hooks
+            if hooks is None:
+                hooks = root._backward_hooks = OrderedDict()
+                node._register_hook_dict(root)
+            others = hooks.copy() if hooks else None
+            hooks.clear()
+            hooks[self] = self._queue  # Theirs have numbers.
+            if others is not None:  # They may queue callbacks too: FSDP's, if its root returns it.
+                hooks.update(others)
+            hooked.append(hooks)
+        return hooked
 
-    def _hook(self, root: Any, node: Any) -> Callable[[], object]:
-        # Not a node of the graph, or a tensor of its own kind.
-        if type(root) is not torch.Tensor or not self._sets_hooks:
-            remove: Callable[[], object] = node.register_prehook(self._queue).remove
-            return remove
-        # As Tensor.register_hook does, at a fraction of its cost.
-        hooks: Any = root._backward_hooks
-        if hooks is None:
-            hooks = root._backward_hooks = OrderedDict()
-            node._register_hook_dict(root)
-        others = hooks.copy() if hooks else None
-        hooks.clear()
-        hooks[self] = self._queue  # Theirs have numbers.
-        if others is not None:  # They may queue callbacks too: FSDP's, if its root returns this.
-            hooks.update(others)
-        return functools.partial(hooks.pop, self, None)
+    def unhook_roots(self, hooked: list[Any]) -> None:
+        """Remove the hooks from the graph, which the user may keep."""
+        for each in hooked:
+            if isinstance(each, dict):
+                each.pop(self, None)
+            else:
+                each.remove()
 
     @never_raise
-    def unhook_roots(self, removes: list[Callable[[], object]], roots: Sequence[Any]) -> None:
-        """Remove the hooks from the graph, which the user may keep; perhaps choose a parameter."""
-        for remove in removes:
-            remove()
+    def choose_parameter(self, roots: Sequence[Any]) -> None:
+        """After a few cuts at the root, leave the next ones to a parameter that *roots* reach."""
         self._root_cuts += 1
-        if self._stays or self._root_cuts != ROOT_CUTS:
+        if self._root_cuts != ROOT_CUTS:
             return
         if (parameter := _a_parameter(map(_node, roots))) is not None:
             self._parameter_hook = parameter.register_post_accumulate_grad_hook(self._queue)

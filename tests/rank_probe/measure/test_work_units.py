@@ -25,10 +25,11 @@ torch.set_num_threads(2)
 before = len(os.listdir("/proc/self/task"))
 some = masks.Masks()
 for _ in range(masks.MASKS_KEPT):
-    some.add(torch.ones(32, 8, dtype=torch.long), 32, 256)
-long = some.add(torch.from_numpy(numpy.ones((64, 2048), dtype=int)), 64, 64 * 2048)
+    some.add([torch.ones(32, 8, dtype=torch.long), 32, 256, None])
+long = [torch.from_numpy(numpy.ones((64, 2048), dtype=int)), 64, 64 * 2048, None]
+some.add(long)
 some.count()
-print(long.zeros, len(os.listdir("/proc/self/task")) - before)
+print(long[3], len(os.listdir("/proc/self/task")) - before)
 """
 ROWS = torch.ones(4, 3)
 WORDS = torch.ones(4, 5, dtype=torch.int64)

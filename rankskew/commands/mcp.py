@@ -21,7 +21,6 @@ EXAMPLES: Final = """\
 rankskew mcp --prometheus http://prometheus:9090
 rankskew mcp --prometheus http://mimir/prometheus --header 'X-Scope-OrgID: team-a' --cluster eu
 rankskew mcp --exporter node1:9917 --exporter node2:9917
-rankskew mcp --prometheus http://prometheus:9090 --http 127.0.0.1:9921
 rankskew mcp --prometheus http://prometheus:9090 --http :9921 --token-file /etc/mcp-token"""
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from rankskew.mcp.bounded import Document, ToolRefused
 
-# A report over weeks takes a Prometheus this long; no assistant waits for more.
+# No assistant waits for more.
 LONGEST_SECONDS: Final = 120.0
 # Exit status: what was asked makes no sense, or cannot be told.
 WRONG_OR_UNKNOWN: Final = 2
@@ -58,8 +58,7 @@ async def ask(servers: AskedServers, command: str, given: Mapping[str, str]) -> 
     try:
         out, errors = await asyncio.wait_for(process.communicate(), LONGEST_SECONDS)
     except TimeoutError as error:
-        why = f"rankskew {command} took more than {LONGEST_SECONDS:.0f} s; ask about less"
-        raise ToolRefused(why) from error
+        raise ToolRefused(f"rankskew {command} takes too long; ask about less") from error
     finally:
         if process.returncode is None:
             process.kill()

@@ -18,7 +18,6 @@ PAGES: Final = {
     for path in sorted(bundled(name).glob("*.md"))
     if path.stem != "README"
 }
-# What marks a generated part.
 COMMENT: Final = re.compile(r"<!--.*?-->\n*", re.DOTALL)
 SECTION: Final = re.compile(r"^## +(.+)\n", re.MULTILINE)
 

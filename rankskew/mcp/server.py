@@ -57,12 +57,9 @@ def server(servers: AskedServers) -> Server[Any]:
 def _described(tool: AssistantTool) -> Tool:
     texts = {name: {"type": "string", "description": it} for name, it in tool.arguments.items()}
     most = {"type": "integer", "minimum": 1, "description": "at most so many entries of each list"}
-    schema = {
-        "type": "object",
-        "properties": texts | {"limit": most},
-        "required": [] if tool.needs is None else [tool.needs],
-        "additionalProperties": False,
-    }
+    needs = [] if tool.needs is None else [tool.needs]
+    schema: dict[str, Any] = {"type": "object", "additionalProperties": False}
+    schema |= {"properties": texts | {"limit": most}, "required": needs}
     return Tool(
         name=tool.name, description=tool.sentence, input_schema=schema, annotations=READ_ONLY
     )

@@ -112,7 +112,7 @@ def test_diagnosis_is_that_of_the_command(node: AskedServers, capsys: Captured) 
 def test_comparison_is_that_of_the_command(capsys: Captured) -> None:
     """Also one that cannot tell, and says why."""
     found = vector(({"job_id": "llama", "rank": "0"}, 4))
-    with answering(STEADY, **{"": found}) as prometheus:
+    with answering(STEADY, None, **{"": found}) as prometheus:
         asked = AskedServers(prometheus=prometheus.url)
         given = document(asked, "compare", compare="1600..1700", window="10m")
         command = ("diagnose", "--prometheus", prometheus.url, "--compare", "1600..1700")
@@ -260,5 +260,5 @@ def test_command_that_takes_too_long_is_ended(
     monkeypatch.setattr(ask, "LONGEST_SECONDS", 0.2)
     program(monkeypatch, tmp_path / "python", f"echo $$ >{tmp_path}/pid", "exec sleep 60")
 
-    assert refusal(NOWHERE, "jobs") == "rankskew top took more than 0 s; ask about less"
+    assert refusal(NOWHERE, "jobs") == "rankskew top takes too long; ask about less"
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/cmdline").exists()

@@ -19,12 +19,9 @@ groups:
   - name: rankskew_thresholds
     rules:
       # All jobs, with or without the probe; and GPUs without a rank, whose job_id is empty.
-      - record: job:rankskew_job:group
-        expr: |2
-          group by (cluster, job_id) (
-            rankskew_node_ranks{state="beating"} or rankskew_gpus_visible
-            or rankskew_gpu_rank_info{source="environ",local_rank=~"0|"}
-          )
+      - {record: "job:rankskew_job:group", expr: 'group by (cluster, job_id) \
+(rankskew_node_ranks{state="beating"} or rankskew_gpus_visible \
+or rankskew_gpu_rank_info{source="environ",local_rank=~"0|"})'}
 """
 LINE: Final = (
     '      - {{record: "rankskew:threshold:default", labels: {{name: {name}}}, '
@@ -39,12 +36,10 @@ STAGE: Final = (
 )
 TAIL: Final = """\
       # The override for the job, else the override for all jobs (without job_id), else the default.
-      - record: job:rankskew_threshold:value
-        expr: |2
-            max by (cluster, job_id, name) (rankskew:threshold:override{job_id!=""})
-          or 0 * rankskew:threshold:default + on (cluster, name) group_left ()
-            max by (cluster, name) (rankskew:threshold:override{job_id=""})
-          or rankskew:threshold:default
+      - {record: "job:rankskew_threshold:value", expr: 'max by (cluster, job_id, name) \
+(rankskew:threshold:override{job_id!=""}) or 0 * rankskew:threshold:default \
++ on (cluster, name) group_left () max by (cluster, name) \
+(rankskew:threshold:override{job_id=""}) or rankskew:threshold:default'}
 """
 
 

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 EXPORTER: Final = "exporter"
 CLI: Final = "cli"
+MCP: Final = "mcp"
 
 
 class Command(NamedTuple):
@@ -62,6 +63,9 @@ COMMANDS: Final[Mapping[str, Command]] = {
     ),
     "confirm": Command(
         "say whether an incident of the report was right", "rankskew.commands.confirm"
+    ),
+    "mcp": Command(
+        "let an assistant ask: the Model Context Protocol, read-only", "rankskew.commands.mcp", MCP
     ),
     "completion": Command(
         "print a completion script for your shell", "rankskew.commands.completion"

@@ -153,6 +153,7 @@ def without(missing: Sequence[str], *arguments: str) -> subprocess.CompletedProc
         (CLI, ("diagnose", "--exporter", "127.0.0.1:1"), "cli"),
         (CLI, ("completion", "bash"), "cli"),
         (BOTH, ("replay", "trace"), "cli"),
+        (("mcp",), ("mcp",), "mcp"),
     ],
 )
 def test_missing_package_is_one_line_that_says_what_to_install(

@@ -8,6 +8,7 @@ import yaml
 
 from exporter.vocabulary.thresholds import defaults
 from generators.listed import alert_rules
+from rankskew.nodes import read as nodes
 
 ROOT = Path(__file__).parents[2]
 RUNBOOKS = sorted((ROOT / "alerts" / "runbooks").glob("*.md"))

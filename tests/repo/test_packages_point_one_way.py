@@ -21,6 +21,8 @@ FACE = {
     "exporter.commands.arguments",
     "exporter.durations",
     "exporter.errors",
+    "exporter.ingest.token_file",
+    "exporter.listeners.sockets",
     "exporter.live.causes",
     "exporter.live.sentences",
     "exporter.live.states",
@@ -77,10 +79,19 @@ def test_rooms_of_the_client_point_one_way() -> None:
     assert "rankskew.replay" in needs["rankskew.diagnose"]
 
 
-@pytest.mark.parametrize(("package", "name"), [("exporter", "exporter"), ("rankskew", "cli")])
-def test_extra_has_what_its_package_imports_and_no_more(package: str, name: str) -> None:
-    """A node installs nothing to draw in a terminal, and a laptop no web server."""
-    assert others(package) == extra(name)
+@pytest.mark.parametrize(
+    ("package", "names"), [("exporter", ["exporter"]), ("rankskew", ["cli", "mcp"])]
+)
+def test_extra_has_what_its_package_imports_and_no_more(package: str, names: list[str]) -> None:
+    """A node installs nothing to draw in a terminal; only an assistant's room needs `mcp`."""
+    wanted = {each for name in names for each in extra(name)} - {"rankskew[cli]"}
+
+    assert others(package) == wanted
+
+
+def test_laptop_without_an_assistant_installs_no_web_server() -> None:
+    assert others("rankskew/mcp") - extra("cli") == extra("mcp") - {"rankskew[cli]"}
+    assert not (extra("mcp") & extra("cli"))
 
 
 def test_simulator_needs_no_extra_of_its_own() -> None:

@@ -1,0 +1,1 @@
+"""The tools of `rankskew mcp`: what the commands print as JSON, for an assistant."""

@@ -34,11 +34,13 @@ class AskedServers:
     access: tuple[str, ...] = ()
 
     def options(self, command: str) -> list[str]:
-        """Return them as options of *command*."""
+        """Return them as options of *command*; raises ToolRefused if it needs a Prometheus."""
         if self.prometheus is not None:
             return [f"--prometheus={self.prometheus}", *self.access]
-        urls = self.exporters if command in EXPORTER_FLAGS else ()
-        return [*(f"{EXPORTER_FLAGS[command]}{url}" for url in urls), *self.access]
+        if command not in EXPORTER_FLAGS:
+            raise ToolRefused("this needs --prometheus, and rankskew mcp was started without it")
+        flag = EXPORTER_FLAGS[command]
+        return [*(f"{flag}{url}" for url in self.exporters), *self.access]
 
 
 async def ask(servers: AskedServers, command: str, given: Mapping[str, str]) -> Document:

@@ -65,13 +65,14 @@ def check(found: dict[str, Any]) -> None:
     (late,) = documents["late_ranks"]["jobs"][0]["late_ranks"]
     finding = documents["diagnose"]["findings"][0]
 
-    assert list(found) == ["jobs", "diagnose", "late_ranks", "compare", "runbook"]
+    assert list(found) == ["jobs", "diagnose", "late_ranks", "compare", "nodes", "runbook"]
     assert (job["state"], job["culprit"]) == ("straggler", {"rank": 2, "stage": "data"})
     assert (late["rank"], finding["rank"], finding["cause"]) == (2, 2, "input")
     assert documents["runbook"]["link"] in late["links"]
     assert documents["runbook"]["link"] in finding["links"]
-    assert found["compare"].is_error
-    assert "needs --prometheus" in found["compare"].content[0].text
+    for name in ("compare", "nodes"):
+        assert found[name].is_error
+        assert "needs --prometheus" in found[name].content[0].text
 
 
 def test_assistant_that_starts_it_asks_over_stdio(fleet: str) -> None:

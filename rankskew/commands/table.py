@@ -59,6 +59,10 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "confirm": Command(
         "say whether an incident of the report was right", "rankskew.commands.confirm"
     ),
+    "act": Command(
+        "tell a scheduler of a node that slows jobs down, and of its recovery",
+        "rankskew.commands.act",
+    ),
     "completion": Command(
         "print a completion script for your shell", "rankskew.commands.completion"
     ),

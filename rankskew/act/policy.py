@@ -77,7 +77,10 @@ def _limits(state: State, seen: Seen, limits: Limits) -> Iterator[tuple[str, str
     if len(state.held) >= limits.most_nodes:
         yield "most_nodes", f"{len(state.held)} are held, and no more than {limits.most_nodes} may"
     held = {each.name for node, each in state.held.items() if node.cluster == seen.node.cluster}
-    for pool, names in seen.pools.items():
+    pools = {pool: names for pool, names in seen.pools.items() if seen.name in names}
+    if not pools:
+        yield "no_pool", "its exporter does not answer, so it is not known of how many it is one"
+    for pool, names in pools.items():
         most = floor(limits.most_percent * len(names) / 100 + 1e-9)
         if (many := len(held & names)) >= most:
             share = f"{limits.most_percent:g} % of its {len(names)} nodes"

@@ -21,6 +21,8 @@ FACE = {
     "exporter.commands.arguments",
     "exporter.durations",
     "exporter.errors",
+    "exporter.ingest.token_file",
+    "exporter.listeners.sockets",
     "exporter.live.causes",
     "exporter.live.sentences",
     "exporter.live.states",

@@ -38,7 +38,8 @@ THREE = [late((300, 295)), late((200, 195)), late((5, 0))]
         (seen(late((31, 0)), jobs={}), State(), "of_node"),
         (seen(late((31, 0)), jobs={}), holding("n5", "n6"), "most_nodes"),
         (seen(late((31, 0)), pools={"partition a": frozenset({"n1"})}), State(), "most_percent"),
-        (seen(late((31, 0)), pools={"cluster eu": frozenset()}), State(), "most_percent"),
+        (seen(late((31, 0)), pools={"cluster eu": frozenset()}), State(), "no_pool"),
+        (seen(late((31, 0)), pools={"cluster eu": NAMES, "b": frozenset()}), State(), "of_node"),
         (seen(late((31, 0))), holding("n1"), "held"),
         (seen(late((31, 0))), State(freed={N1: NOW - 600}), "not_yet"),
         (seen(*THREE), State(freed={N1: NOW - 600}), "not_yet"),
@@ -115,7 +116,9 @@ SPANS = st.lists(st.tuples(AGO, AGO), min_size=1, max_size=4).map(
 )
 CAUSE = st.sampled_from([(c, d) for c, words in CAUSES.items() for d in ("", *words.details)])
 EPISODE = st.builds(
-    lambda spans, cause: Episode(spans, *cause, "llama", "rank 1", ["1126-1935-abcd"]), SPANS, CAUSE
+    lambda spans, cause: Episode(spans, cause[0], cause[1], incidents=["1126-1935-abcd"]),
+    SPANS,
+    CAUSE,
 )
 SOME = st.frozensets(st.sampled_from(sorted(NAMES)), max_size=12)
 SEEN = st.builds(
@@ -144,7 +147,7 @@ SOME_LIMITS = st.builds(
 
 
 @given(st.lists(SEEN, max_size=12), SOME_LIMITS)
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 def test_limits_hold_whatever_comes(nodes: list[Seen], limits: Limits) -> None:
     """Never too many, of a pool either, never a job's last ones, never for input; twice is once."""
     state = State()
@@ -165,6 +168,7 @@ def test_limits_hold_whatever_comes(nodes: list[Seen], limits: Limits) -> None:
 
 
 @given(st.lists(st.builds(Episode, SPANS, st.sampled_from(["input", "code", "uneven_batches"]))))
+@settings(deadline=None, max_examples=50)
 def test_no_fault_of_the_job_holds_a_node(episodes: list[Episode]) -> None:
     """However long and often it is late for its input, its code or its batches."""
     assert decide(State(), seen(*episodes), LIMITS, NOW).action != Action.HOLD

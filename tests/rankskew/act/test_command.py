@@ -52,14 +52,14 @@ class Acting:
             "POST", f"{self.url}/alertmanager", body=json.dumps(body), headers=headers
         ).status
 
-    def wait_for(self, event: str) -> dict[str, Any]:
-        """Return the first line of the log that is *event*."""
+    def wait_for(self, event: str, seconds: float = 30.0) -> dict[str, Any]:
+        """Return the first line of the log that is *event*, if it comes in *seconds*."""
 
         def found() -> dict[str, Any] | None:
             lines = self.audit.read_text().splitlines() if self.audit.exists() else []
             return next((each for each in map(json.loads, lines) if each["event"] == event), None)
 
-        line = wait_for(found, 30)
+        line = wait_for(found, seconds)
         assert line is not None
         return line
 

@@ -73,7 +73,7 @@ def parser() -> Parser:
     asked = "the Prometheus that is asked whether it is true (default: %(default)s)"
     add("--prometheus", metavar="URL", default=DEFAULT_URL, help=asked)
     add = options.add_argument_group("where it acts, at least one").add_argument
-    add("--slurm", action="store_true", help="drain the node, and resume it")
+    add("--slurm", action="store_true", help="drain the node, and undrain it")
     api = "set the node's condition RankskewDegraded at this API server, or at that of this pod"
     add("--kubernetes", metavar="URL", nargs="?", const=OF_THIS_POD, help=api)
     taint = "also taint the node, so that no new pod is put there"

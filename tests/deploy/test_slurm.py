@@ -247,5 +247,5 @@ def test_act_drains_and_resumes_and_leaves_the_drain_of_others(site: Site) -> No
     assert first.run(shown).startswith("idle")
     first.run("scontrol update nodename=node2 state=drain reason='bad disk'")
     assert first.run(ACT.format(what="slurm.free(line)")).startswith("False")
-    assert first.run(shown).strip() == "drained bad disk"
+    assert first.run(shown).replace("*", "").strip() == "drained bad disk"
     first.run("scontrol update nodename=node2 state=resume")

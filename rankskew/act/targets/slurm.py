@@ -1,4 +1,4 @@
-"""Slurm: drains a node, with a reason by which it is known again, and resumes it."""
+"""Slurm: drains a node, with a reason by which it is known again, and undrains it."""
 
 import re
 import subprocess
@@ -51,9 +51,9 @@ class Slurm:
             raise Trouble(f"{name} is drained already, for another reason: {drained_for}.")
 
     def free(self, line: Line) -> None:
-        """Resume the node, if it is drained and the reason is still ours."""
+        """Undrain the node if the reason is still ours; one that is down stays down."""
         if self.holds(line["name"]):
-            _run("scontrol", "update", f"nodename={line['name']}", "state=resume")
+            _run("scontrol", "update", f"nodename={line['name']}", "state=undrain")
 
     def _drained_for(self, name: str) -> str | None:
         """Return why the node is drained; None if it is not."""

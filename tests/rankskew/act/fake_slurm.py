@@ -44,7 +44,7 @@ def scontrol(site: dict, arguments: list[str]) -> int:  # type: ignore[type-arg]
         assert wanted["reason"], "Slurm refuses to drain without a reason"
         node.update(state=f"{node['state']}+DRAIN", reason=wanted["reason"])
     else:
-        assert wanted["state"] == "resume"
+        assert wanted["state"] == "undrain"
         node.update(state=node["state"].removesuffix("+DRAIN"), reason="")
     return 0
 

@@ -195,6 +195,15 @@ def test_nothing_is_done_without_prometheus(desk: Desk) -> None:
     assert "nothing is done" in desk.said[-1]
 
 
+def test_line_is_on_the_disk_before_it_is_done(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that loses its power afterwards knows what it holds."""
+    told: list[int] = []
+    monkeypatch.setattr("rankskew.act.audit.os.fsync", lambda _: told.append(len(desk.target.told)))
+
+    assert desk.look(N1) == ["hold n1 of_node"]
+    assert told == [0]
+
+
 def test_nothing_is_done_that_cannot_be_written_down(desk: Desk) -> None:
     """A full disk ends the command before it acts."""
     assert desk.log is not None

@@ -96,7 +96,8 @@ def _episodes(alerts: Iterable[Series], causes: Sequence[Series]) -> Iterator[Ep
 
 def _episode(incident: AlertIncident, causes: Sequence[Series]) -> Episode:
     cause, job_id = incident.mostly("cause") or "unknown", incident.who.get("job_id", "")
-    detail = _detail(incident, [each for each in causes if each["cause"] == cause])
+    its = [each for each in causes if (each["cause"], each["job_id"]) == (cause, job_id)]
+    detail = _detail(incident, its)
     return Episode(incident.spans, cause, detail, job_id, incident.place, [incident.id])
 
 
@@ -104,10 +105,7 @@ def _detail(incident: AlertIncident, causes: Iterable[Series]) -> str:
     """Return the detail that the ranks of *incident* had for the longest time."""
     who, lengths = incident.who, defaultdict[str, float](float)
     for each in causes:
-        if (
-            each["job_id"] == who.get("job_id", "")
-            and who.get("rank", each["rank"]) == each["rank"]
-        ):
+        if who.get("rank", each["rank"]) == each["rank"]:
             spans = within(spans_of([each], STEP_SECONDS), incident.begin, incident.end)
             lengths[each["detail"]] += seconds(spans)
     return max(sorted(lengths), key=lambda name: lengths[name]) if lengths else ""

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -104,12 +105,12 @@ def run(arguments: Sequence[str]) -> int:
     targets = list(_targets(options))
     if not targets:
         raise UsageError("say where it acts: --slurm, --kubernetes or --webhook URL")
-    log = AuditLog(options.audit)
-    actor = Actor(Evidence(prometheus, longest), targets, limits, log, options.for_real, _say)
+    log, say = AuditLog(options.audit), partial(print, flush=True)
+    actor = Actor(Evidence(prometheus, longest), targets, limits, log, options.for_real, say)
     with open_tcp(options.listen_address, "--listen-address") as listening:
         names = " and ".join(each.name for each in targets)
         how = "for real" if options.for_real else "as a dry run"
-        _say(f"listens on {options.listen_address}; acts on {names}, {how}")
+        say(f"listens on {options.listen_address}; acts on {names}, {how}")
         serve(actor, listening, token)
     return 0
 
@@ -127,7 +128,3 @@ def _targets(options: argparse.Namespace) -> Iterator[Target]:
         yield Kubernetes(options.kubernetes, account, options.taint)
     if options.webhook is not None:
         yield Webhook(options.webhook, reached)
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)

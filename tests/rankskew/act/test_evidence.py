@@ -59,7 +59,7 @@ def test_detail_is_that_of_the_rank() -> None:
     """A late rank beside it may have the same cause for another reason."""
     site = FakeSite()
     site.late(minutes(20, 0), cause="cpu", detail="thermal")
-    site.late(minutes(200, 100), cause="cpu", detail="run_queue", rank="8")
+    site.late(minutes(200, 0), cause="cpu", detail="run_queue", rank="8")
     found = {(each.cause, each.detail) for each in look(site).episodes}
 
     assert found == {("cpu", "thermal"), ("cpu", "run_queue")}

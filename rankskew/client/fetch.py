@@ -7,7 +7,7 @@ import ssl
 import urllib.request
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
 import urllib3
@@ -63,13 +63,54 @@ def get_json(
     The server has *timeout_seconds*, or TIMEOUT_SECONDS. Another host, to which it redirects, gets
     nothing of *access*.
     """
+    request = Request("GET")
+    if query:
+        request = Request("POST", urlencode(query).encode(), "application/x-www-form-urlencoded")
+    return _answer(server, path, request, timeout_seconds, access)[1]
+
+
+def send_json(
+    server: str,
+    path: str,
+    document: Any,
+    method: str = "POST",
+    content_type: str = "application/json",
+    access: Access = ANYONE,
+) -> Any:
+    """Send *document* to *path* of *server* and return its JSON, None if it is none.
+
+    Raises Trouble, with what the server says, for each status but 2xx; a redirect is not followed.
+    """
+    body = json.dumps(document).encode()
+    request = Request(method, body, content_type, redirects=False)
+    status, said = _answer(server, path, request, None, access)
+    if not 200 <= status < 300:
+        why = text(said.get("message")) if isinstance(said, dict) else None
+        raise Trouble(
+            f"{server} answers {status} to {method} {path}: {why or 'it gives no reason'}."
+        )
+    return said
+
+
+class Request(NamedTuple):
+    """What is sent; a *body* has a *content_type*."""
+
+    method: str
+    body: bytes | None = None
+    content_type: str = ""
+    redirects: bool = True
+
+
+def _answer(
+    server: str, path: str, request: Request, timeout_seconds: float | None, access: Access
+) -> tuple[int, Any]:
     patience = TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds
     config = _with_login(_config(access), server)
     try:
         with _pool(server, config) as pool:
-            answer = _ask(pool, server + path, query, patience, config)
+            answer = _ask(pool, server + path, request, patience, config)
             try:
-                return _answered(answer, server, config.names_us)
+                return answer.status, _answered(answer, server, config.names_us)
             finally:
                 answer.close()
     except urllib3.exceptions.HTTPError as error:
@@ -120,19 +161,20 @@ def _proxy(url: str) -> str | None:
 def _ask(
     pool: urllib3.PoolManager,
     url: str,
-    query: Mapping[str, str] | None,
+    request: Request,
     patience_seconds: float,
     config: HttpConfig,
 ) -> urllib3.BaseHTTPResponse:
     headers = urllib3.HTTPHeaderDict({"Accept": "application/json"})
-    if query:
-        headers["Content-Type"] = "application/x-www-form-urlencoded"
+    if request.content_type:
+        headers["Content-Type"] = request.content_type
     for name, value in config.headers:
         headers.add(name, value)
     return pool.request(
-        "POST" if query else "GET",
+        request.method,
         url,
-        body=urlencode(query) if query else None,
+        body=request.body,
+        redirect=request.redirects,
         headers=headers,
         timeout=patience_seconds,
         retries=urllib3.Retry(

@@ -67,6 +67,10 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "mcp": Command(
         "let an assistant ask: the Model Context Protocol, read-only", "rankskew.commands.mcp", MCP
     ),
+    "act": Command(
+        "tell a scheduler of a node that slows jobs down, and of its recovery",
+        "rankskew.commands.act",
+    ),
     "completion": Command(
         "print a completion script for your shell", "rankskew.commands.completion"
     ),

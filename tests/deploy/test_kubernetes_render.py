@@ -10,6 +10,7 @@ import yaml
 
 from exporter.settings import Settings
 from rank_probe.version import __version__
+from rankskew.act.targets.kubernetes import OF_THIS_POD
 from rankskew.commands.table import load
 from tests.deploy.kubernetes import (
     CHART,
@@ -28,6 +29,7 @@ from tests.deploy.kubernetes import (
     run,
 )
 
+OF_THE_CLUSTER = ("ClusterRole", "ClusterRoleBinding", "PriorityClass")
 CONFIGMAP_LIMIT = 1 << 20  # Bytes.
 ANNOTATION_LIMIT = 256 << 10  # What `kubectl apply` without --server-side adds a copy of.
 
@@ -43,7 +45,7 @@ def test_components_are_values_of_the_chart(components: tuple[str, ...]) -> None
     del plain["Namespace", "rankskew"]
     for document in plain.values():
         namespace = document["metadata"].pop("namespace", None)
-        assert namespace == (None if document["kind"] == "PriorityClass" else "rankskew")
+        assert namespace == (None if document["kind"] in OF_THE_CLUSTER else "rankskew")
 
     assert plain == chart(*VARIANTS[components])
 
@@ -162,6 +164,23 @@ def test_exporter_is_told_where_things_are() -> None:
         [container] = pod_spec(kustomized(*components))["containers"]
         mounted = {m["mountPath"]: m for m in container["volumeMounts"]}
         assert {path for path, m in mounted.items() if not m.get("readOnly")} == written
+
+
+def test_act_has_a_small_role_and_a_valid_command_line() -> None:
+    """It may not change nodes without a taint, and its service account is of the namespace."""
+    for taint, verbs in (("false", ["get"]), ("true", ["get", "patch"])):
+        made = chart("act.enabled=true", f"act.taint={taint}", "act.extraArgs[0]=--for-real")
+        [deployment] = of_kind(made, "Deployment")
+        [container] = deployment["spec"]["template"]["spec"]["containers"]
+        options = load("act").parser().parse_args(container["args"][1:])
+        [role] = of_kind(made, "ClusterRole")
+        rules = {each["resources"][0]: each["verbs"] for each in role["rules"]}
+
+        assert rules == {"nodes": verbs, "nodes/status": ["patch"], "events": ["create"]}
+        assert (options.taint, options.for_real) == (taint == "true", True)
+        assert options.kubernetes == OF_THIS_POD
+        [binding] = of_kind(made, "ClusterRoleBinding")
+        assert binding["subjects"][0]["namespace"] == "rankskew"
 
 
 def test_orders_cannot_come_from_a_job() -> None:

@@ -7,12 +7,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
 # Takes the path and the form; returns status, content type and body. The body of a redirect is
 # where it leads.
 Answer = tuple[int, str, bytes]
+
+
+class Sent(NamedTuple):
+    """A request."""
+
+    method: str
+    path: str
+    headers: Message
+    body: bytes
 
 
 def json_answer(content: Any, status: int = 200) -> Answer:
@@ -32,14 +41,26 @@ def serving(
 ) -> Iterator[str]:
     """Serve what *answer* returns, unless *refuse* answers to the headers; yields the URL."""
 
+    def answered(sent: Sent) -> Answer:
+        form = {name: values[0] for name, values in parse_qs(sent.body.decode()).items()}
+        return refuse(sent.headers) or answer(sent.path, form)
+
+    with serving_all(answered, tls) as url:
+        yield url
+
+
+@contextmanager
+def serving_all(
+    answer: Callable[[Sent], Answer], tls: ssl.SSLContext | None = None
+) -> Iterator[str]:
+    """Serve what *answer* returns to each request; yields the URL."""
+
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self._send(refuse(self.headers) or answer(self.path, {}))
+            body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+            self._send(answer(Sent(self.command, self.path, self.headers, body)))
 
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-            form = {name: values[0] for name, values in parse_qs(body).items()}
-            self._send(refuse(self.headers) or answer(self.path, form))
+        do_POST = do_PATCH = do_GET
 
         def _send(self, said: Answer) -> None:
             status, content_type, body = said

@@ -82,9 +82,7 @@ class Probe:
         )
         self._groups = ProcessGroups(self._parts, self.own_rank, self._environment, self._push_soon)
         self._renumbered = Renumbered(self.own_rank)
-        self._parts.late_lines = self.stacks.lines
-        self._parts.thread_states = self.stacks.states
-        self._parts.loader = self.stacks.loader
+        self._parts.stacks = self.stacks.snapshot_fields
         self._answer: Mapping[str, object] = {}
         self._report = RankReport(self._parts, source="automatic" if automatic else "manual")
         self._report.runtime_info = runtime.runtime_info()
@@ -200,7 +198,11 @@ class Probe:
         if me is None:
             return None
         self._watch_lateness(me.rank)
-        if me.world_size > 1 and not self.timeline.has_peers and process_group.has_peers():
+        if (
+            me.world_size > 1
+            and not self.timeline.state_at_fold.has_peers
+            and process_group.has_peers()
+        ):
             self.timeline.wait_for_peers()
         give_way()
         before = self.own_rank.given_up()
@@ -213,7 +215,10 @@ class Probe:
         """Sample this rank's stack while it is named late, and only then."""
         is_off = self._report.level == LEVEL_OFF
         verdict = self._parts.join.verdict
-        self.stacks.watch(None if is_off else late_stage(verdict, rank, self._answer))
+        stage = None if is_off else late_stage(verdict, rank, self._answer)
+        self.stacks.watch(stage)
+        if stage is None:
+            return
         # A loop without a loader that mostly fetches there reads its batches there.
         if self.stacks.mostly_fetches(STAGES[OTHER]) and self.timeline.name_what_it_reads():
             self.stacks.rename_fetches(STAGES[OTHER], STAGES[DATA])

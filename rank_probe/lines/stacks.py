@@ -88,6 +88,16 @@ class Stacks:
         if (sampling := self._sampling) is not None:
             sampling.stop()
 
+    def snapshot_fields(self) -> dict[str, Any]:
+        """Return its fields of a Snapshot; empty while the rank is not late."""
+        if self._sampling is None:
+            return {}
+        return {
+            "late_lines": self.lines(),
+            "thread_states": self.states(),
+            "loader": self.loader(),
+        }
+
     def lines(self) -> list[dict[str, Any]]:
         """Return a Snapshot's *late_lines*: those of the late stage first."""
         sampling = self._sampling

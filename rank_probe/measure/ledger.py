@@ -4,8 +4,7 @@ Written twice, here and in _fold.c, which costs less; tests hold the two togethe
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from rank_probe.measure.boundaries import BEGIN, COMPLETE, RELEASE, SETTLES, STAGE_BITS, unpacked
 from rank_probe.wire.stages import OTHER, STAGES, SYNC
@@ -16,14 +15,18 @@ except ImportError:
     _fold = None
 
 
-@dataclass(frozen=True, slots=True)
-class StepTotals:
-    """Counters over all whole steps: nanoseconds per stage, in the order of STAGES."""
+class StepTotals(NamedTuple):
+    """Counters over all whole steps: nanoseconds per stage, in the order of STAGES.
+
+    *spent* has the unfinished step too, up to the last boundary, *elapsed_seconds* ago.
+    """
 
     nanoseconds: tuple[int, ...]
     steps: int
     busy_seconds_squared: float
     last_step_timestamp_seconds: float | None
+    spent: tuple[int, ...]
+    elapsed_seconds: float
 
     @property
     def busy_nanoseconds(self) -> int:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from rank_probe.measure.ledger import StepTotals, WholeStep, new_ledger
 from rank_probe.measure.vectors import StepVector, Vectors
 from rank_probe.measure.wait_floor import WaitFloor
-from rank_probe.wire.stages import SYNC
 
 
 def _ignore(_: list[int]) -> None:
@@ -73,33 +72,25 @@ class Steps:
         """Return the counters over all whole steps so far."""
         self.fold()
         with self._lock:
-            ledger = self._ledger
+            ledger, now, last = self._ledger, self._now(), self._ledger.last_completed
             return StepTotals(
-                nanoseconds=tuple(ledger.committed),
-                steps=ledger.steps,
-                busy_seconds_squared=ledger.busy_seconds_squared,
-                last_step_timestamp_seconds=self._timestamp(ledger.last_completed),
+                tuple(ledger.committed),
+                ledger.steps,
+                ledger.busy_seconds_squared,
+                # On the wall clock as currently set.
+                None if last is None else self._wall() - (now - last) / 1e9,
+                tuple(ledger.nanoseconds),
+                max(now - ledger.since, 0) / 1e9,
             )
-
-    def spent(self) -> tuple[int, ...]:
-        """Return the nanoseconds per stage up to the last boundary, unfinished step included."""
-        self.fold()
-        with self._lock:
-            return tuple(self._ledger.nanoseconds)
-
-    def elapsed_seconds(self) -> float:
-        """Return how long ago the last boundary was: the time in the current stage so far."""
-        self.fold()
-        return max(self._now() - self._ledger.since, 0) / 1e9
 
     def floor_seconds(self) -> float | None:
         """Return what communication alone costs a step; see WaitFloor."""
         self.fold()
-        return self._floor.seconds(self._now())
+        with self._lock:
+            return self._floor.seconds(self._now())
 
     def _add(self, whole: list[WholeStep]) -> None:
-        for ended, spent in whole:
-            self._floor.add(spent[SYNC], ended)
+        self._floor.add(whole)
         numbers: Sequence[int] = range(self._ledger.steps - len(whole) + 1, self._ledger.steps + 1)
         if self.numbers is not None:
             numbers = [self.numbers.popleft() for _ in whole]
@@ -107,9 +98,3 @@ class Steps:
             vectors = [StepVector(each, *step) for each, step in zip(numbers, whole, strict=True)]
             for taker in self._takers:
                 taker.waiting.extend(vectors)
-
-    def _timestamp(self, nanoseconds: int | None) -> float | None:
-        """Return the clock's *nanoseconds* as Unix seconds of the wall clock as currently set."""
-        if nanoseconds is None:
-            return None
-        return self._wall() - (self._now() - nanoseconds) / 1e9

@@ -84,9 +84,9 @@ class Timeline:
         return self.tape.owner == get_ident()
 
     @property
-    def has_peers(self) -> bool:
-        """Whether each backward waits for other ranks, as far as was known at the last fold."""
-        return self._interpreter.state.has_peers
+    def state_at_fold(self) -> LoopState:
+        """Where the loop was at the last fold."""
+        return self._interpreter.state
 
     @property
     def is_before_model(self) -> bool:
@@ -138,6 +138,6 @@ class Timeline:
 
     @never_raise
     def _settle(self, marks: list[int]) -> None:
-        if any(mark & UNCUT for mark in marks):
+        if any(mark & UNCUT for mark in set(marks)):  # Nearly all are the same.
             self.uncut()
         self.work.settle(marks)

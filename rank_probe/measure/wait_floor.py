@@ -1,6 +1,11 @@
 """The floor of the exposed waits: what communication alone costs."""
 
+from collections import deque
+from collections.abc import Iterable
 from typing import Final
+
+from rank_probe.measure.ledger import WholeStep
+from rank_probe.wire.stages import SYNC
 
 # The waits of the last minute are kept; with steps under 120 ms they cover less time.
 RING: Final = 512
@@ -13,22 +18,17 @@ READ_SECONDS: Final = 5.0
 class WaitFloor:
     """The 2 % quantile of the waits of the last minute's steps; times are nanoseconds.
 
-    One thread adds, another may read.
+    For one thread at a time.
     """
 
     def __init__(self) -> None:
-        self._waits = [0] * RING
-        self._times: list[int | None] = [None] * RING
-        self._slot = 0
+        self._waits: deque[tuple[int, int]] = deque(maxlen=RING)  # with the times of their ends
         self._floor: float | None = None
         self._read = 0
 
-    def add(self, wait: int, at: int) -> None:
-        """Add a step's exposed *wait*, which ended at *at*."""
-        slot = self._slot
-        self._waits[slot] = wait
-        self._times[slot] = at
-        self._slot = (slot + 1) % RING
+    def add(self, whole: Iterable[WholeStep]) -> None:
+        """Add the exposed waits of *whole* steps."""
+        self._waits.extend([(ended, spent[SYNC]) for ended, spent in whole])
 
     def seconds(self, now: int) -> float | None:
         """Return the floor; None if no step of the last minute is known. May be seconds old.
@@ -42,9 +42,5 @@ class WaitFloor:
 
     def _quantile(self, now: int) -> float | None:
         oldest = now - WINDOW_SECONDS * 1e9
-        waits = sorted(
-            wait
-            for wait, at in zip(self._waits[:], self._times[:], strict=True)
-            if at is not None and at > oldest
-        )
+        waits = sorted(wait for ended, wait in self._waits if ended > oldest)
         return waits[int(QUANTILE * len(waits))] / 1e9 if waits else None

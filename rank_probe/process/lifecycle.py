@@ -7,6 +7,9 @@ from pathlib import Path
 
 from rank_probe.torch_hooks.compile_time import CompileTime
 
+# When events began and ended.
+Spans = dict[str, tuple[float | None, float | None]]
+
 
 class Lifecycle:
     """Records when the events of LIFECYCLE happen; each but `compile` counts the first time.
@@ -29,50 +32,56 @@ class Lifecycle:
         self._first_step: float | None = None
         self._ended: float | None = None
         self._compiled = CompileTime()
+        self._note()
 
     def rendezvous_begins(self) -> None:
         """The process group is being created; a failed attempt is forgotten."""
         if self._rendezvous_ended is None:
             self._rendezvous_began = self._now()
+            self._note()
 
     def rendezvous_ended(self) -> None:
         """All ranks have met."""
         if self._rendezvous_ended is None:
             self._rendezvous_ended = self._now()
+            self._note()
 
     def first_step_done(self) -> None:
         """The first whole step has ended."""
         if self._first_step is None:
             self._first_step = self._now()
+            self._note()
 
     def end(self) -> None:
         """The process ends cleanly."""
         if self._ended is None:
             self._ended = self._now()
+            self._note()
 
-    def spans(self) -> dict[str, tuple[float | None, float | None]]:
-        """Return when each event but `compile` began and ended, by the monotonic clock.
+    def _note(self) -> None:
+        """Note when each event but `compile` began and ended, by the monotonic clock.
 
         If no rendezvous was seen (a single rank, or the probe started later), `first_step` runs
         from the start of the probe.
         """
         met = self._rendezvous_ended
-        return {
+        # Both are replaced as a whole, for each push to read.
+        self.spans: Spans = {
             "init": (self._started, self._rendezvous_began),
             "rendezvous": (self._rendezvous_began, met),
             "first_step": (self._probe_started if met is None else met, self._first_step),
             "end": (self._first_step, self._ended),
         }
+        self._durations = {
+            event: until - since
+            for event, (since, until) in self.spans.items()
+            if since is not None and until is not None
+        }
 
     def seconds(self) -> dict[str, float]:
         """Return the duration of each event that has ended, by its name in LIFECYCLE."""
-        durations = {
-            event: until - since
-            for event, (since, until) in self.spans().items()
-            if since is not None and until is not None
-        }
         compiled = self._compiled.seconds()
-        return durations if compiled is None else durations | {"compile": compiled}
+        return self._durations if compiled is None else self._durations | {"compile": compiled}
 
 
 def process_age_seconds(stat: Path = Path("/proc/self/stat")) -> float | None:

@@ -37,8 +37,13 @@ class Blocks:
         """Return the block's fields of a Snapshot; empty before the first whole block."""
         if self._kept is None:
             self._kept = self._steps.keep()
-        for vector in self._kept.take():
-            self._add(vector)
+        vectors = self._kept.take()
+        while vectors:
+            first = vectors[0].step
+            last = first - (first - self._before) % -self._size
+            within = [each for each in vectors if each.step <= last]
+            self._add(within)
+            vectors = vectors[len(within) :]
         return self._last
 
     def forget(self) -> None:
@@ -52,10 +57,12 @@ class Blocks:
         self._sums = [0] * len(STAGES)
         self._count = 0
 
-    def _add(self, vector: StepVector) -> None:
-        self._sums = [a + b for a, b in zip(self._sums, vector.nanoseconds, strict=True)]
-        self._count += 1
-        if (vector.step - self._before) % self._size:
+    def _add(self, vectors: list[StepVector]) -> None:
+        """Add steps of one block, perhaps its last ones."""
+        spent = (each.nanoseconds for each in vectors)
+        self._sums = [sum(stage) for stage in zip(self._sums, *spent, strict=True)]
+        self._count += len(vectors)
+        if (vectors[-1].step - self._before) % self._size:
             return
         if self._count == self._size:
             self._last = {

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from rank_probe.process.lifecycle import Lifecycle
+from rank_probe.process.lifecycle import Lifecycle, Spans
 from rank_probe.wire.snapshot import MOST_EVENTS
 from rank_probe.wire.stages import CHECKPOINT, EVAL
 
@@ -22,50 +22,56 @@ Event = dict[str, Any]
 class LifecycleEvents:
     """Keeps the last events; what happens in a stage is seen in the looks, about one a second.
 
-    *spent* returns the nanoseconds so far by stage. For one thread.
+    For one thread.
     """
 
     def __init__(
         self,
         lifecycle: Lifecycle,
-        spent: Callable[[], Sequence[int]],
         now: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._lifecycle = lifecycle
-        self._spent = spent
         self._now = now
         self._wall = wall
         self._told = 0
         self._events: deque[Event] = deque(maxlen=MOST_EVENTS)
         self._of_life: dict[str, Event] = {}
+        self._last: list[Event] = []
+        self._settled: tuple[Spans, int, int, bool] | None = None  # nothing happens while it is so
         self._stretches = {
             CHECKPOINT: _Stretches("checkpoint"),
             EVAL: _Stretches("evaluation"),
         }
 
-    def look(self, stage: int | None, elapsed_seconds: float) -> list[Event]:
-        """Return the last events, the latest begun last.
+    def look(self, stage: int | None, spent: Sequence[int], elapsed_seconds: float) -> list[Event]:
+        """Return the last events, the latest begun last; the same list as long as nothing happens.
 
-        *stage* is the current one and *elapsed_seconds* the time in it; None while nothing is
-        timed.
+        *spent* are the nanoseconds so far by stage. *stage* is the current one and
+        *elapsed_seconds* the time in it; None while nothing is timed.
         """
+        spans = self._lifecycle.spans
+        seen = spans, spent[CHECKPOINT], spent[EVAL], stage in self._stretches
+        if seen == self._settled:
+            return self._last
         now = self._now()
-        spent = self._spent()
         for each, stretches in self._stretches.items():
             is_in_it = stage == each
             total = spent[each] / 1e9 + (elapsed_seconds if is_in_it else 0.0)
             stretches.look(total, is_in_it, now)
             if stretches.is_worth_telling(now):
                 stretches.event = self._tell(stretches.name, now - stretches.began_seconds)
-        self._look_at_life(now)
+        self._look_at_life(spans, now)
         if "end" in self._of_life:  # There is no further look.
             for stretches in self._stretches.values():
                 stretches.close()
-        return [event.copy() for event in self._events]
+        is_open = any(stretches.is_open for stretches in self._stretches.values())
+        self._settled = None if is_open else seen
+        self._last = [event.copy() for event in self._events]
+        return self._last
 
-    def _look_at_life(self, now: float) -> None:
-        for name, (since, until) in self._lifecycle.spans().items():
+    def _look_at_life(self, spans: Spans, now: float) -> None:
+        for name, (since, until) in spans.items():
             # The first step and the end are moments; what leads to them has events of its own.
             is_moment = name in ("first_step", "end")
             if since is None or (is_moment and until is None):
@@ -100,22 +106,22 @@ class _Stretches:
         self.event: Event | None = None
         self._last_total = 0.0
         self._before = 0.0
-        self._is_open = False
+        self.is_open = False
         self._quiet_until = 0.0
 
     def look(self, total: float, is_in_it: bool, now: float) -> None:
         """Take the *total* of seconds in the stage, so far and *now*."""
         grown = max(total - self._last_total, 0.0)
-        if not self._is_open and (grown or is_in_it):
-            self._is_open, self._before = True, self._last_total
+        if not self.is_open and (grown or is_in_it):
+            self.is_open, self._before = True, self._last_total
             self.began_seconds = now - grown
-        elif self._is_open and not grown and not is_in_it:
+        elif self.is_open and not grown and not is_in_it:
             self.close()
         self._last_total += grown
 
     def is_worth_telling(self, now: float) -> bool:
         """Whether a stretch lasts that is an event and was not told."""
-        if not self._is_open or self.event is not None:
+        if not self.is_open or self.event is not None:
             return False
         lasted = self._last_total - self._before
         if lasted < SHORTEST_SECONDS:
@@ -130,4 +136,4 @@ class _Stretches:
         if self.event is not None:
             self.event["seconds"] = self._last_total - self._before
         self.event = None
-        self._is_open = False
+        self.is_open = False

@@ -4,6 +4,7 @@ import http.client
 import logging
 import random
 import socket
+import struct
 import threading
 from collections.abc import Callable
 
@@ -20,8 +21,10 @@ LARGEST_ANSWER_BYTES = 65536
 
 _HEAD = (
     f"POST {SNAPSHOT_PATH} HTTP/1.1\r\nHost: localhost\r\n"
-    "Content-Type: application/json\r\n%bContent-Length: %d\r\n\r\n"
-).encode()
+    "Content-Type: application/json\r\n%sContent-Length: %d\r\n\r\n"
+)
+# A socket with a timeout of Python's would ask the system twice: whether it can, and to do it.
+_TIMEOUT = struct.pack("ll", int(TIMEOUT_SECONDS), int(TIMEOUT_SECONDS % 1 * 1e6))
 
 
 class Pusher:
@@ -97,7 +100,8 @@ class Pusher:
             return answer
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
-            self._failed(f"{self._endpoint} did not accept it ({error})")
+            why = "timed out" if isinstance(error, BlockingIOError) else error
+            self._failed(f"{self._endpoint} did not accept it ({why})")
             return {}
 
     def _run(self) -> None:
@@ -123,13 +127,19 @@ class Pusher:
 
     def _exchange(self, body: bytes) -> tuple[int, bytes]:
         if self._connection.sock is None:
-            self._connection.connect()
-        lines = (f"{name}: {value}\r\n" for name, value in self._bearer.headers.items())
-        self._connection.sock.sendall(_HEAD % ("".join(lines).encode(), len(body)) + body)
+            self._connect()
+        lines = "".join([f"{name}: {value}\r\n" for name, value in self._bearer.headers.items()])
+        self._connection.sock.sendall((_HEAD % (lines, len(body))).encode() + body)
         status, answer, is_last = _answer(self._connection.sock)
         if is_last:
             self._connection.close()
         return status, answer
+
+    def _connect(self) -> None:
+        self._connection.connect()
+        self._connection.sock.settimeout(None)
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            self._connection.sock.setsockopt(socket.SOL_SOCKET, option, _TIMEOUT)
 
     def _failed(self, why: str) -> None:
         self.failed_pushes += 1
@@ -152,16 +162,15 @@ def _answer(connection: socket.socket) -> tuple[int, bytes, bool]:
     while b"\r\n\r\n" not in received:
         received += _more(connection, received)
     head, _, body = received.partition(b"\r\n\r\n")
-    start, *lines = head.lower().split(b"\r\n")
-    fields = dict(line.partition(b":")[::2] for line in lines)
+    head = head.lower()
     try:
-        version, status, *_ = start.split()
-        length = int(fields[b"content-length"])
+        version, status, _ = head.split(maxsplit=2)
+        length = int(head.partition(b"\r\ncontent-length:")[2].partition(b"\r")[0])
         while len(body) < length:
             body += _more(connection, body)
-        is_last = version != b"http/1.1" or fields.get(b"connection", b"").strip() == b"close"
+        is_last = version != b"http/1.1" or b"\r\nconnection: close" in head
         return int(status), body[:length], is_last
-    except (KeyError, ValueError) as error:
+    except ValueError as error:
         raise http.client.HTTPException("the server is not an exporter") from error
 
 

@@ -38,9 +38,8 @@ class Parts:
     device: DeviceClock | None = None
     steps_before: int = 0  # the process group
     memory: Callable[[], "CudaMemory | None"] = lambda: None
-    late_lines: Callable[[], list[dict[str, Any]]] = list
-    thread_states: Callable[[], list[dict[str, Any]]] = list
-    loader: Callable[[], str] = str
+    # What a Snapshot has of a late rank only.
+    stacks: Callable[[], dict[str, Any]] = dict
 
 
 class RankReport:
@@ -52,9 +51,11 @@ class RankReport:
         self._sequence = itertools.count(1)
         self._started = time.time()
         self._blocks: Blocks | None = None
-        self._lifecycle_events = LifecycleEvents(parts.lifecycle, parts.timeline.steps.spent)
+        self._lifecycle_events = LifecycleEvents(parts.lifecycle)
+        self._info_of: object = None
+        self._info: dict[str, str] = {}
         self.gpu_uuid = ""
-        self.runtime_info: Mapping[str, str] = {}
+        self.runtime_info: dict[str, str] = {}
         self.missing_names: list[str] = []
         self.coordinates: Mapping[str, str] = {}
         self.level = DEFAULT_LEVEL
@@ -69,13 +70,14 @@ class RankReport:
         totals = host if device is None else device.steps.totals()
         samples, tokens, padding_tokens = parts.work.totals()
         stage_seconds = _seconds_by_stage(totals.nanoseconds)
-        stage = parts.timeline.state.stage
-        elapsed = parts.timeline.steps.elapsed_seconds()
-        events = self._lifecycle_events.look(self._timed(stage), elapsed)
+        stage = parts.timeline.state_at_fold.stage
+        elapsed = host.elapsed_seconds
+        events = self._lifecycle_events.look(self._timed(stage), host.spent, elapsed)
         floor = steps.floor_seconds()
         give_way()  # Not earlier: what was read so far belongs together.
         more = {
-            **self._memory(),
+            **({} if device is None else self._memory()),
+            **parts.stacks(),
             **parts.join.snapshot_fields(stage_seconds),
             **self._block(steps, me),
         }
@@ -102,7 +104,7 @@ class RankReport:
             probe_errors=failures.count,
             push_failures=push_failures,
             rank_info=self._rank_info(me),
-            runtime_info=dict(self.runtime_info),
+            runtime_info=self.runtime_info,
             stage_host_seconds={} if device is None else _seconds_by_stage(host.nanoseconds),
             dropped_steps=0 if device is None else device.dropped_steps,
             samples=samples,
@@ -111,9 +113,6 @@ class RankReport:
             gc_pause_seconds=parts.garbage.seconds(),
             lifecycle_seconds=parts.lifecycle.seconds(),
             level=self.level,
-            late_lines=parts.late_lines(),
-            thread_states=parts.thread_states(),
-            loader=parts.loader(),
             missing_names=self.missing_names,
             lifecycle_events=events,
             **more,
@@ -124,6 +123,13 @@ class RankReport:
         return None if self.finished or self.level == LEVEL_OFF else stage
 
     def _rank_info(self, me: Identity) -> dict[str, str]:
+        """Return the same dict as long as it is the same: then it is not encoded again."""
+        of = me, self.gpu_uuid, self._parts.device, self.level, self.coordinates
+        if of != self._info_of:
+            self._info_of, self._info = of, self._new_rank_info(me)
+        return self._info
+
+    def _new_rank_info(self, me: Identity) -> dict[str, str]:
         return {
             "local_rank": me.local_rank,
             "node_rank": me.node_rank,

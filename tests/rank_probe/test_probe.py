@@ -71,6 +71,15 @@ def test_rank_that_has_not_begun_already_beats() -> None:
     assert [told(probe).sequence for _ in range(2)] == [2, 3]
 
 
+def test_what_is_said_of_a_rank_follows_what_is_known() -> None:
+    """Of two snapshots, the second has coordinates that the user gave in between."""
+    probe = probe_of_rank_2(automatic=True)
+    assert "dp" not in told(probe).rank_info
+    probe.annotate(dp=1, tp=None, pp=None, peer_group=None)
+
+    assert told(probe).rank_info["dp"] == "1"
+
+
 def test_peers_that_come_later_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process group may be made after the first backward, which found none."""
     probe = probe_of_rank_2()

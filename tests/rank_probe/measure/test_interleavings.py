@@ -229,9 +229,9 @@ def check(
 
     assert found == expected
     assert failures.count == before
-    assert sum(timeline.steps.spent()) == time.nanoseconds - started
+    assert sum(timeline.steps.totals().spent) == time.nanoseconds - started
     assert sum(timeline.steps.totals().nanoseconds) <= time.nanoseconds - started
-    assert all(nanoseconds >= 0 for nanoseconds in timeline.steps.spent())
+    assert all(nanoseconds >= 0 for nanoseconds in timeline.steps.totals().spent)
     if "raise" not in found[0]:  # An optimizer that raised is left at the next fetch.
         assert len(timeline.state.frames) == 0
 

@@ -200,7 +200,7 @@ def test_loop_is_in_the_right_stage_and_nothing_stays_open(case: str) -> None:
 
     assert job.state.stage == stage
     assert job.state.frames == ()
-    assert milliseconds(job.steps.spent()) == expected
+    assert milliseconds(job.steps.totals().spent) == expected
 
 
 def test_manual_timeline_names_nothing_by_itself() -> None:
@@ -249,8 +249,8 @@ def test_stages_add_up_to_wall_time(noted: list[tuple[int, int]], automatic: boo
         job.run(code)
     job.run(e.ENTER | OTHER)
 
-    assert sum(job.steps.spent()) == elapsed
-    assert all(nanoseconds >= 0 for nanoseconds in job.steps.spent())
+    assert sum(job.steps.totals().spent) == elapsed
+    assert all(nanoseconds >= 0 for nanoseconds in job.steps.totals().spent)
     assert sum(job.steps.totals().nanoseconds) <= elapsed
 
 

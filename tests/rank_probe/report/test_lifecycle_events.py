@@ -21,9 +21,7 @@ class Process:
         self._spent = [0] * len(STAGES)
         self.stage: int | None = DATA
         self._elapsed = 0.0
-        self.events = LifecycleEvents(
-            self.life, lambda: self._spent, lambda: self.now, lambda: UNIX + self.now
-        )
+        self.events = LifecycleEvents(self.life, lambda: self.now, lambda: UNIX + self.now)
 
     def goes_on(self, seconds: float, stage: int | None = None) -> None:
         """Spend *seconds*, in *stage* if it is given."""
@@ -41,7 +39,7 @@ class Process:
 
     def told(self) -> list[tuple[str, float, float | None]]:
         """Return the events as a look tells them: name, seconds of our clock, duration."""
-        return [_short(event) for event in self.events.look(self.stage, self._elapsed)]
+        return [_short(event) for event in self.events.look(self.stage, self._spent, self._elapsed)]
 
     def looks(self, seconds: int) -> None:
         """Look once in each of the next *seconds*."""
@@ -154,5 +152,5 @@ def test_only_the_last_events_are_kept_and_numbers_go_on(process: Process) -> No
         process.goes_on(1, CHECKPOINT)
         process.looks(int(QUIET_SECONDS) + 1)
 
-    numbers = [event["number"] for event in process.events.look(DATA, 0.0)]
+    numbers = [event["number"] for event in process.events.look(DATA, process._spent, 0.0)]
     assert numbers == list(range(4, MOST_EVENTS + 4))

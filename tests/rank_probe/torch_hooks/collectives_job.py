@@ -149,12 +149,12 @@ def measured(timeline: Timeline, name: str, call: Call) -> dict[str, Any]:
     """Return the seconds of *call* for the profiler, and in each stage for *timeline*."""
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         dist.barrier()
-        before = timeline.steps.spent()
+        before = timeline.steps.totals().spent
         with record_function(name):
             timeline.tape.note(events.ENTER | COMPUTE)
             call()
             timeline.tape.note(events.LEAVE)
-        after = timeline.steps.spent()
+        after = timeline.steps.totals().spent
     span = max(event.time_range.elapsed_us() for event in profiler.events() if event.name == name)
     stages = [(b - a) / 1e9 for a, b in zip(before, after, strict=True)]
     return {"span": span / 1e6, "stages": dict(zip(STAGES, stages, strict=True))}

@@ -62,7 +62,7 @@ def test_gradients_are_what_they_were(timeline: Timeline) -> None:
     assert x.grad is not None
     assert x.grad.item() == 2 * (3 + 4)
     assert sum(gradient.item() for gradient in seen) == x.grad.item()
-    assert timeline.steps.spent()[BACKWARD] > 0
+    assert timeline.steps.totals().spent[BACKWARD] > 0
 
 
 def test_kept_graph_collects_no_hooks(timeline: Timeline) -> None:
@@ -145,11 +145,11 @@ def test_parameter_that_takes_no_part_gives_the_cut_back(timeline: Timeline) -> 
     hooked.requires_grad_(False)
     job.step()
     timeline.steps.fold()
-    waited = timeline.steps.spent()[SYNC]
+    waited = timeline.steps.totals().spent[SYNC]
     job.step()
 
     assert max(job.hooks()) == 1
-    assert timeline.steps.spent()[SYNC] > waited
+    assert timeline.steps.totals().spent[SYNC] > waited
 
 
 def test_backward_within_a_backward_keeps_the_cut_at_the_root(timeline: Timeline) -> None:
@@ -173,7 +173,7 @@ def test_rank_without_peers_is_not_cut(timeline: Timeline, monkeypatch: pytest.M
 
     assert job.hooks() == before
     assert set(job.stages_of_wait) == {BACKWARD}
-    assert timeline.steps.spent()[SYNC] == 0
+    assert timeline.steps.totals().spent[SYNC] == 0
 
 
 def test_backward_is_cut_as_soon_as_there_are_peers(
@@ -232,7 +232,7 @@ def test_graph_of_many_paths_is_walked_once(timeline: Timeline) -> None:
             x = x + x
         x.sum().backward()
 
-    assert timeline.steps.spent()[BACKWARD] > 0
+    assert timeline.steps.totals().spent[BACKWARD] > 0
 
 
 def test_cut_stays_at_the_root_after_a_backward_within_the_first(timeline: Timeline) -> None:

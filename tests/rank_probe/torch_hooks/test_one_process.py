@@ -84,11 +84,11 @@ def test_loader_read_without_gradients_is_an_evaluation(
 ) -> None:
     """Validation between two epochs is `eval`, fetches included, and training after it is not."""
     train(timeline)
-    data = timeline.steps.spent()[DATA]
+    data = timeline.steps.totals().spent[DATA]
     with gradients_off():
         for _ in loader():
             assert timeline.state.stage == EVAL
-    assert timeline.steps.spent()[DATA] == data
+    assert timeline.steps.totals().spent[DATA] == data
 
     assert train(timeline) == STAGES_OF_LOOP
     assert timeline.steps.totals().steps == 6
@@ -187,7 +187,7 @@ def test_detaching_leaves_torch_as_it_was() -> None:
 
     assert all(a is not b for a, b in zip(before, during, strict=True))
     assert [getattr(owner, name) for owner, name in places] == before
-    assert timeline.steps.spent()[OPTIMIZER] == 0
+    assert timeline.steps.totals().spent[OPTIMIZER] == 0
 
 
 def test_a_probe_that_breaks_does_not_break_the_loop(

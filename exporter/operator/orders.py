@@ -4,8 +4,11 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Final, Literal
 
+from rank_probe.wire.snapshot import MOST_PROFILED_STEPS
+
 # Where to post orders: on the operator's socket; the first one on the ingest listener too.
 CONTROL_PATH: Final = "/v1/control"
+PROFILE_PATH: Final = "/v1/profile"
 GPUS_PATH: Final = "/v1/gpus"
 
 RELEASE_SECONDS: Final = 600.0
@@ -25,6 +28,31 @@ class Order:
     job_id: str
     level: Literal["off", "stages", "detail"]
     rank: int | None = None
+
+    def to_json(self) -> bytes:
+        """Return the body to post."""
+        return json.dumps(asdict(self)).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileOrder:
+    """Profile *steps* steps of *rank* and its *peer*, the first of which is *start*.
+
+    What is None is chosen: the costliest late rank, a healthy one of its group on the node, and a
+    step some seconds ahead. With a *start* and no *peer*, one rank is profiled alone.
+    """
+
+    __pydantic_config__ = STRICT
+
+    job_id: str
+    rank: int | None = None
+    peer: int | None = None
+    steps: int = 5
+    start: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.steps <= MOST_PROFILED_STEPS:
+            raise ValueError(f"steps must be 1 to {MOST_PROFILED_STEPS}")
 
     def to_json(self) -> bytes:
         """Return the body to post."""

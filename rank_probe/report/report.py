@@ -41,6 +41,7 @@ class Parts:
     late_lines: Callable[[], list[dict[str, Any]]] = list
     thread_states: Callable[[], list[dict[str, Any]]] = list
     loader: Callable[[], str] = str
+    profile: Callable[[], dict[str, str]] = dict
 
 
 class RankReport:
@@ -116,6 +117,7 @@ class RankReport:
             loader=parts.loader(),
             missing_names=self.missing_names,
             lifecycle_events=events,
+            profile=parts.profile(),
             **more,
         )
 

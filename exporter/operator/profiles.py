@@ -6,17 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from exporter.operator.orders import ProfileOrder
+from exporter.operator.orders import FAR_AHEAD_SECONDS, ProfileOrder
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import HeldRank
 from rank_probe.wire.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
 
-# Ranks push once a second, so by then both have the order.
-AHEAD_SECONDS: Final = 4.0
-# Without a peer on this node: for a person who goes to the peer's node first.
-FAR_AHEAD_SECONDS: Final = 60.0
 LEAST_STEPS_AHEAD: Final = 3
 
 
@@ -66,7 +62,7 @@ class Profiles:
         pair = [ranks[each].snapshot for each in named]
         start = order.start
         if start is None:
-            seconds = FAR_AHEAD_SECONDS if peer is None else AHEAD_SECONDS
+            seconds = max(order.ahead_seconds, FAR_AHEAD_SECONDS if peer is None else 0.0)
             start = max(_step_in(seconds, each) for each in pair)
             logger.info(
                 "ranks of job %r: profile %d steps from %d on", order.job_id, order.steps, start

@@ -37,8 +37,7 @@ class Profile:
         self._timeline = timeline
         self._soon = soon
         self._start = self._steps = self._rank = 0
-        self._is_waiting = self._is_told = False
-        self._counted: int | None = None
+        self._is_waiting = False
         self._running: Recording | None = None
         self._stopped: Recording | None = None
         self._said: dict[str, str] = {}
@@ -79,19 +78,12 @@ class Profile:
             self._end(f"the rank has just started, or {steps} are not 1 to {MOST_PROFILED_STEPS}")
             return
         self._start, self._steps, self._rank = start, steps, rank
-        self._counted = _told_to_profilers()
         self._is_waiting = True
-        if not self._is_told:
-            self._is_told = True
-            self._timeline.at_each_step(self._step_ended)
-
-    def _step_ended(self, number: int) -> bool:
-        """Start or stop after step *number*, on the training thread; return whether to go on."""
-        self._is_told = bool(self._goes_on(number))
-        return self._is_told
+        self._timeline.at_each_step(self._step_ended)
 
     @never_raise
-    def _goes_on(self, number: int) -> bool:
+    def _step_ended(self, number: int) -> bool:
+        """Start or stop after step *number*, on the training thread; return whether to go on."""
         running = self._running
         if self._is_waiting and number >= self._start - 1:
             self._is_waiting = False
@@ -108,7 +100,7 @@ class Profile:
     def _record(self, number: int) -> None:
         if number >= self._start:
             self._end(f"step {self._start} was over when the rank heard of it")
-        elif why := _why_not(self._counted):
+        elif why := _why_not():
             self._end(why)
         else:
             what = STEPS.format(self._steps, self._start, self._rank)
@@ -179,20 +171,16 @@ class Recording:
         return ""
 
 
-def _told_to_profilers() -> int | None:
-    """Return how many steps the script has told a profiler of its own; None without one."""
-    tracker = getattr(sys.modules.get("torch.autograd.profiler"), "KinetoStepTracker", None)
-    steps: int | None = getattr(tracker, "_step_dict", {}).get("ProfilerStep")
-    return steps
-
-
-def _why_not(told_before: int | None) -> str:
+def _why_not() -> str:
     """Return why torch's profiler must not be started now, on this thread; empty if it may.
 
-    A profiler that warms up is not on, but would be spoilt. It is told of steps; one that has ended
-    is not.
+    One of the script that warms up is not on, but torch dies if another one runs meanwhile; all
+    that shows it is that torch counts its steps, for one that was stopped and not left, too.
     """
-    is_on = getattr(sys.modules["torch.autograd"], "_profiler_enabled", None)
-    if is_on is None or is_on() or _told_to_profilers() != told_before:
-        return "the script has a profiler of its own, or this torch does not say whether it has"
-    return ""
+    autograd = sys.modules["torch.autograd"]
+    is_on = getattr(autograd, "_profiler_enabled", None)
+    tracker = getattr(getattr(autograd, "profiler", None), "KinetoStepTracker", None)
+    counted = getattr(tracker, "_step_dict", None)
+    if is_on is None or counted is None:
+        return "this torch does not say whether the script has a profiler of its own"
+    return "the script has a profiler of its own" if is_on() or "ProfilerStep" in counted else ""

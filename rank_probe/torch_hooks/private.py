@@ -72,7 +72,7 @@ TABLE: Final = (
     ),
     Private(
         "torch.autograd.profiler:KinetoStepTracker._step_dict",
-        "Tells whether a profiler of the script warms up, or waits for its next steps.",
+        "Tells whether a profiler of the script warms up: torch dies if another runs then.",
         _NO_PROFILE,
     ),
     Private(

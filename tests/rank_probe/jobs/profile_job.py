@@ -2,7 +2,8 @@
 
 profile_job.py PATH STEP_SECONDS
 
-Ends once there is a file at PATH; rank 0 writes there what each step took, in milliseconds.
+Ends once there is a file at PATH; rank 2 writes there what each step took, in milliseconds, by the
+clock and of its training thread's CPU: [[wall, CPU], ...].
 """
 
 import json
@@ -34,7 +35,7 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     ending = torch.zeros(1)
     rows = TensorDataset(torch.ones(MOST_STEPS, WIDTH))
-    ended: list[float] = []
+    ended: list[tuple[float, float]] = []
     for (batch,) in DataLoader(rows, batch_size=1):
         if rank == LATE_RANK:
             torch.mm(PLANTED, PLANTED)
@@ -43,12 +44,12 @@ def main() -> None:
         dist.all_reduce(ending, dist.ReduceOp.MAX)
         optimizer.step()
         optimizer.zero_grad()
-        ended.append(time.perf_counter())
+        ended.append((1e3 * time.perf_counter(), 1e3 * time.thread_time()))
         time.sleep(step_seconds)
         if ending.item():
             break
-    if rank == 0:
-        took = [1e3 * (after - before) for before, after in pairwise(ended)]
+    if rank == LATE_RANK:
+        took = [[b - a for a, b in zip(*each, strict=True)] for each in pairwise(ended)]
         path.write_text(json.dumps(took))
     dist.destroy_process_group()
 

@@ -2,7 +2,6 @@
 
 import logging
 import re
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +11,7 @@ from rank_probe.guest.patches import Patches
 from rank_probe.measure.timeline import Timeline
 from rank_probe.process.identity import Identity
 from rank_probe.report.trace import own_directory
+from rank_probe.torch_hooks.script_profiler import why_not
 from rank_probe.wire.snapshot import LONGEST_TEXT, MOST_PROFILED_STEPS
 from rank_probe.wire.text import printable
 
@@ -100,7 +100,7 @@ class Profile:
     def _record(self, number: int) -> None:
         if number >= self._start:
             self._end(f"step {self._start} was over when the rank heard of it")
-        elif why := _why_not():
+        elif why := why_not():
             self._end(why)
         else:
             what = STEPS.format(self._steps, self._start, self._rank)
@@ -169,18 +169,3 @@ class Recording:
         except RuntimeError as error:
             return f"torch's profiler does not stop: {error}"
         return ""
-
-
-def _why_not() -> str:
-    """Return why torch's profiler must not be started now, on this thread; empty if it may.
-
-    One of the script that warms up is not on, but torch dies if another one runs meanwhile; all
-    that shows it is that torch counts its steps, for one that was stopped and not left, too.
-    """
-    autograd = sys.modules["torch.autograd"]
-    is_on = getattr(autograd, "_profiler_enabled", None)
-    tracker = getattr(getattr(autograd, "profiler", None), "KinetoStepTracker", None)
-    counted = getattr(tracker, "_step_dict", None)
-    if is_on is None or counted is None:
-        return "this torch does not say whether the script has a profiler of its own"
-    return "the script has a profiler of its own" if is_on() or "ProfilerStep" in counted else ""

@@ -2,8 +2,7 @@
 
 import pytest
 
-from benchmarks.profile import AFTER, COMPARED, STEPS, rounds_of, rows_of
-from benchmarks.report import broken
+from benchmarks.profile import AFTER, COMPARED, STEPS, rounds_of, rows_of, waiting_microseconds
 
 START = 6 * COMPARED + 1
 
@@ -20,15 +19,19 @@ def test_parts_of_a_round_are_told_apart() -> None:
     assert rounds == [[10.0, pytest.approx(11.0), 12.0, 20.0 * STEPS, 10.0 * AFTER]]
 
 
-@pytest.mark.parametrize(
-    ("waiting", "after", "too_slow"),
-    [(1.0, 1.005, []), (1.02, 1.0, ["before the profile"]), (1.0, 1.02, ["after it"])],
-)
-def test_slow_step_beside_a_profile_is_seen(
-    waiting: float, after: float, too_slow: list[str]
-) -> None:
-    """By its CPU; what the clock says is noise of the machine."""
-    took = [[99.0, each] for each in run(waiting, after)]
-    found = [each["what"] for each in broken(rows_of(took, [START]))]
+def test_slow_steps_beside_a_profile_are_seen() -> None:
+    """By the clock, and by their CPU."""
+    took = [list(each) for each in zip(run(1.03, 1.0), run(1.0, 1.02), strict=True)]
+    found = {each["what"]: each["measured"] for each in rows_of(took, [START])}
+    more = [
+        found[f"{what} of steps {when}, more by %"]
+        for what in ("time", "CPU")
+        for when in ("before the profile", "after it")
+    ]
 
-    assert found == [f"CPU of steps {when}, more by %" for when in too_slow]
+    assert more == pytest.approx([3.0, 0.0, 0.0, 2.0])
+
+
+def test_waiting_costs_a_step_something() -> None:
+    """The events are really followed in one of the two loops."""
+    assert 0.5 < waiting_microseconds() < 1_000

@@ -67,12 +67,15 @@ def test_both_traces_are_compared(
 def test_step_that_came_too_early_is_ordered_anew(
     orders: Callable[..., list[ProfileOrder]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Further ahead each time, up to a minute; then what a rank says is the answer."""
+    """Further ahead each time, up to a minute; then, or for a given step, that is the answer."""
     got = orders(lambda order: both("step 40 was over when the rank heard of it"))
 
     assert main([*ORDER, "5"]) == 1
     assert [each.ahead_seconds for each in got if each.start is None] == [4.0, 16.0, 64.0]
     assert "rank 2: no trace: step 40 was over when the rank" in capsys.readouterr().out
+    got.clear()
+    assert main([*ORDER, "--start=40"]) == 1
+    assert {each.ahead_seconds for each in got} == {4.0}
 
 
 def test_rank_without_a_peer_here_is_told_with_what_to_run(

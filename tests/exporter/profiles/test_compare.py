@@ -51,6 +51,7 @@ def test_more_calls_are_no_slower_clock() -> None:
             (1.4, 1.4, 1.0, 0.2),
             "All kernels take 1.4 times as long, whatever they compute: clocks.",
         ),
+        ((1.4, 1.2, 1.0, 0.2), "aten::mm (GEMM) takes 28 ms a step, 20 ms on its peer."),
         ((1.4, 1.0, 1.0, 0.2), "aten::mm (GEMM) takes 28 ms a step, 20 ms on its peer."),
         ((1.0, 1.0, 9.0, 1.0), "aten::copy_ (copies) takes 9 ms a step, 1 ms on its peer."),
     ],

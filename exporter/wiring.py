@@ -81,7 +81,6 @@ class ExporterParts:
         self._counts = IngestCounts()
         self._token = _token(settings)
         self._store = RankStore(_limits(settings))
-        self._orders = Orders(self._store)
         self._audits = Audits()
         expected = _expected_gpus(settings)
         self._nvml = NvmlSupervisor(
@@ -96,6 +95,7 @@ class ExporterParts:
         self._journal = None if self._events is None else _journal(self._events, name)
         self._inspector = _inspector(settings)
         self._jobs = NodeJobs(self._store, _thresholds(settings))
+        self._orders = Orders(self._store, self._jobs)
         causes, changes = LateCauses(), ChangeCauses()
         sources = Sources(
             settings,

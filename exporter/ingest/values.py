@@ -15,7 +15,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from exporter.validation import OneOf, wrong
 from rank_probe.judge.verdict import LOST_KINDS, REASONS, SENT_KINDS
-from rank_probe.wire.snapshot import LEVELS, LIFECYCLE_EVENTS, THREAD_STATES
+from rank_probe.wire.snapshot import LEVELS, LIFECYCLE_EVENTS, LONGEST_TEXT, THREAD_STATES
 from rank_probe.wire.stages import STAGES
 
 # Enough for any real name; a longer one costs memory in every Prometheus downstream.
@@ -62,6 +62,8 @@ InfoValue = Annotated[
 Label = Annotated[
     str, StringConstraints(min_length=1, max_length=LABEL_CHARACTERS), AfterValidator(_printable)
 ]
+# A path, or a sentence.
+Text = Annotated[str, StringConstraints(max_length=LONGEST_TEXT), AfterValidator(_printable)]
 Stage = Annotated[str, OneOf("a stage", STAGES)]
 ThreadState = Annotated[str, OneOf("a state of a thread", THREAD_STATES)]
 Level = Annotated[str, OneOf("a level", LEVELS)]

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from rank_probe.torch_hooks.compile_time import CompileTime
+from rank_probe.torch_hooks.dynamo import CompileTime
 
 # When events began and ended.
 Spans = dict[str, tuple[float | None, float | None]]

@@ -40,6 +40,7 @@ class Parts:
     memory: Callable[[], "CudaMemory | None"] = lambda: None
     # What a Snapshot has of a late rank only.
     stacks: Callable[[], dict[str, Any]] = dict
+    profile: Callable[[], dict[str, str]] = dict
 
 
 class RankReport:
@@ -115,6 +116,7 @@ class RankReport:
             level=self.level,
             missing_names=self.missing_names,
             lifecycle_events=events,
+            profile=parts.profile(),
             **more,
         )
 

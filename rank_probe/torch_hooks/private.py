@@ -50,6 +50,7 @@ _SAVE: Final = "A script that imported the public function early has its saves i
 _FSDP2: Final = "Forward under FSDP2 begins only with a batch, and its wait may be in `backward`."
 _ZERO_BUBBLE: Final = "There are no zero-bubble schedules, so none is timed."
 _ROOT_HOOK: Final = "A backward that is cut at its root costs a few microseconds more."
+_NO_PROFILE: Final = "`rankskew control --profile` gets no trace."
 _COMPILES: Final = "The time in torch.compile is not reported."
 
 TABLE: Final = (
@@ -63,6 +64,16 @@ TABLE: Final = (
             name, "Sets a hook on a loss before those that are there, at little cost.", _ROOT_HOOK
         )
         for name in ("torch:Tensor._backward_hooks", "torch._C:_FunctionBase._register_hook_dict")
+    ),
+    Private(
+        "torch.autograd:_profiler_enabled",
+        "Tells whether the script profiles this step itself.",
+        _NO_PROFILE,
+    ),
+    Private(
+        "torch.autograd.profiler:KinetoStepTracker._step_dict",
+        "Tells whether a profiler of the script warms up: torch dies if another runs then.",
+        _NO_PROFILE,
     ),
     Private(
         "torch.distributed.fsdp._flat_param:_is_flat_param",

@@ -1,14 +1,19 @@
 """`rankskew diagnose`: what is wrong with a job, why, and what to do about it."""
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from exporter.commands.arguments import Parser, add_json, interval, moment, positive
 from exporter.errors import UsageError
+from exporter.profiles.compare import as_text as profiles_as_text
+from exporter.profiles.compare import sentence
+from exporter.profiles.trace import read_trace as read_profile
 from rankskew.client.fetch import Trouble, base_url
 from rankskew.commands.compare import add_compare, run_compare
 from rankskew.commands.servers import access, add_access
@@ -24,7 +29,8 @@ rankskew diagnose --prometheus http://prometheus:9090 --job llama --since 2h --m
 rankskew diagnose --exporter node1:9917 --exporter node2:9917
 rankskew diagnose --trace /scratch/trace --json | jq '.findings[0].first'
 rankskew diagnose --prometheus http://prometheus:9090 --job llama --compare 14:05..14:20
-rankskew diagnose --trace /scratch/trace --compare 100-400..500-900"""
+rankskew diagnose --trace /scratch/trace --compare 100-400..500-900
+rankskew diagnose --profiles llama-0-3-step1200.json llama-0-2-step1200.json"""
 
 Read = Callable[[], Report]
 
@@ -66,6 +72,13 @@ def _add_sources(options: Parser) -> None:
         help=f"ask this exporter; may be given for each node of the job (default: {DEFAULT_URL})",
     )
     source.add_argument("--trace", metavar="DIR", type=Path, help="judge this recorded trace")
+    source.add_argument(
+        "--profiles",
+        metavar=("LATE", "PEER"),
+        nargs=2,
+        type=Path,
+        help="say what takes longer in the first of two traces of torch.profiler",
+    )
 
 
 def _add_times(options: Parser) -> None:
@@ -93,6 +106,8 @@ def _add_formats(options: Parser) -> None:
 def run(arguments: Sequence[str]) -> int:
     """Print a report; returns 0 if the job is balanced, 1 if something is found, else 2."""
     options = parser().parse_args(arguments)
+    if options.profiles is not None:
+        return _compare_profiles(options.profiles, as_json=options.json)
     if options.compare is not None:
         return run_compare(options)
     if options.window is not None:
@@ -110,6 +125,13 @@ def run(arguments: Sequence[str]) -> int:
     else:
         print(as_markdown(report) if options.markdown else as_text(report))
     return EXIT_STATUS[report.outcome]
+
+
+def _compare_profiles(paths: Sequence[Path], *, as_json: bool) -> int:
+    late, peer = map(read_profile, paths)
+    said = {"sentence": sentence(late, peer), "late": asdict(late), "peer": asdict(peer)}
+    print(json.dumps(said, indent=2) if as_json else profiles_as_text(late, peer))
+    return 0
 
 
 def _reader(options: argparse.Namespace) -> Read:

@@ -4,6 +4,7 @@ import gc
 import json
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -197,6 +198,22 @@ def test_part_that_does_not_fit_this_torch_costs_only_itself(
     assert is_patched
     assert torch.autograd.backward is backward
     assert failures.count == before + 1
+
+
+def test_profile_that_is_ordered_is_told(tmp_path: Path) -> None:
+    """The snapshot names the trace; a probe that is turned off meanwhile finishes it first."""
+    probe = probe_of_rank_2(RANK_PROBE_TRACE=str(tmp_path))
+    levels = []
+    order = {"profile": {"start": 6, "steps": 1}}
+    for answer in ({}, {}, order, {}, {"level": "off"}, {}):
+        probe.timeline.tape.note(events.STEP)
+        probe._after_push(answer)
+        levels.append(told(probe).level)
+
+    path = f"{tmp_path}/j-0-2-step6.json"
+    assert told(probe).profile == {"start": "6", "path": path, "problem": ""}
+    assert levels == ["stages"] * 5 + ["off"]
+    assert "profile" not in json.loads(told(probe_of_rank_2()).to_json())
 
 
 def test_rank_that_was_off_joins_no_more() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rank_probe.torch_hooks.compile_time import CompileTime
+from rank_probe.torch_hooks.dynamo import CompileTime
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +55,7 @@ def test_real_compilation_is_seen() -> None:
     """Dynamo of the installed torch still keeps its sum where it is read."""
     code = (
         "import torch\n"
-        "from rank_probe.torch_hooks.compile_time import CompileTime\n"
+        "from rank_probe.torch_hooks.dynamo import CompileTime\n"
         "compiled = CompileTime()\n"
         "torch.compile(lambda x: x + 1, backend='eager')(torch.ones(1))\n"
         "print(compiled.seconds())\n"

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from exporter.live import states
 from rank_probe.judge.verdict import MILD, UNSYNCED
+from rankskew.client.fetch import Trouble
 from rankskew.diagnose.from_exporter import read_exporters as diagnose_exporters
 from rankskew.diagnose.model import Report
 from rankskew.diagnose.prometheus.read import read as diagnose_prometheus
@@ -119,13 +120,16 @@ def _of_node(job_id: str, instance: str) -> frozenset[int]:
 
 
 def ask_all(fleet: Tour) -> dict[str, dict[str, Answer]]:
-    """Return what each view says of each job now."""
+    """Return what each view says of each job now; raises Trouble if one gets no answer in time."""
     alerts = fleet.prometheus.active_alerts()
     tops = {job.job_id: job for job in read_prometheus(fleet.prometheus.url).jobs}
     found = {}
     for job_id, plan in PLACES.items():
         urls = [fleet.url(plan.first_node + node) for node in range(plan.nodes)]
-        (top,) = read_exporters(urls).jobs
+        seen = read_exporters(urls)
+        if seen.troubles:
+            raise Trouble("; ".join(seen.troubles))
+        (top,) = seen.jobs
         said = {
             PAGE: page(fleet, job_id),
             "top of exporters": of_top(top),

@@ -92,10 +92,12 @@ def test_trace_has_the_steps_that_were_ordered(rank: Rank, tmp_path: Path) -> No
 
 def test_next_order_gets_a_trace_too(rank: Rank) -> None:
     """Also one that comes while an earlier one waits, which it replaces."""
+    constructor = torch.autograd.profiler.profile.__init__
     rank.order(90)
     rank.order(5, 1)
     rank.steps(4)
     assert rank.problem() == ""
+    assert torch.autograd.profiler.profile.__init__ is constructor
     rank.order(9, 1)
     rank.steps(4)
 

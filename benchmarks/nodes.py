@@ -21,7 +21,7 @@ from fleet_simulator.month import HOURS, Month, simulate
 from fleet_simulator.stack.parts import PrometheusProcess
 from fleet_simulator.stack.process import program
 from rankskew.client.prometheus import Prometheus
-from rankskew.nodes.judge import Judged, NodeVerdict, judged
+from rankskew.nodes.judge import NodeFinding, NodeVerdict, judged
 from rankskew.nodes.read import FleetPast, read_fleet
 from rankskew.report.times import HOUR_SECONDS
 
@@ -59,7 +59,7 @@ def read(month: Month, end: float) -> tuple[FleetPast, float]:
 
 def row(seed: int, month: Month, fleet: FleetPast, seconds: float | None) -> dict[str, Any]:
     """Return how right the verdicts on *fleet* are."""
-    found: list[Judged] = judged(fleet.nodes)
+    found: list[NodeFinding] = judged(fleet.nodes)
     named = [each.past.name for each in found if each.verdict is NodeVerdict.LEMON]
     first = {each.past.name for each in found[:FIRST]}
     return {

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from rankskew.nodes.model import LateHour, Past, incidents
+from rankskew.nodes.model import LateHour, NodePast, incidents
 from rankskew.nodes.read import GPU_USED, LOST, USED, FleetPast
 from rankskew.report.times import DAY_SECONDS, Span
 
@@ -89,7 +89,7 @@ class Month:
             for key, found in late.items():
                 found[of[key]] += hours
         nodes = [
-            Past(
+            NodePast(
                 name,
                 incidents=incidents(late["nodename"][name]),
                 used=used[name],
@@ -99,7 +99,7 @@ class Month:
             for name in sorted(used)
         ]
         gpus = [
-            Past(
+            NodePast(
                 uuid,
                 incidents=incidents(late["gpu_uuid"][uuid]),
                 used={end: sum(points.values()) / HOUR},

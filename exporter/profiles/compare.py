@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from exporter.profiles.trace import COMMUNICATION, COPIES, Operation, Trace
+from exporter.profiles.trace import COMMUNICATION, COPIES, ProfiledOperation, ProfileTrace
 
 # Of a step: what takes longer by less is no reason for anything.
 LEAST_SHARE: Final = 0.02
@@ -13,10 +13,10 @@ SHARE_OF_CLOCK: Final = 0.05
 SLOWER: Final = 1.05
 ALIKE: Final = 1.1
 MOST_ROWS: Final = 8
-NONE: Final = Operation()
+NONE: Final = ProfiledOperation()
 
 
-def sentence(late: Trace, peer: Trace) -> str:
+def sentence(late: ProfileTrace, peer: ProfileTrace) -> str:
     """Return what takes longer on the *late* rank, and a reason only where the traces show it."""
     if late.has_device != peer.has_device:
         return "Only one of the traces has kernels of a device: they cannot be compared."
@@ -33,7 +33,7 @@ def sentence(late: Trace, peer: Trace) -> str:
     return f"{name} takes {_ms(one)} a step, {_ms(other)} on its peer{calls}."
 
 
-def as_text(late: Trace, peer: Trace) -> str:
+def as_text(late: ProfileTrace, peer: ProfileTrace) -> str:
     """Return the sentence, and a table of the classes and of the operations that differ most."""
     excess = _excess(late, peer)
     names = sorted(excess, key=lambda each: -abs(excess[each]))[:MOST_ROWS]
@@ -46,7 +46,7 @@ def as_text(late: Trace, peer: Trace) -> str:
     return "\n".join([sentence(late, peer), "", head, *table])
 
 
-def _excess(late: Trace, peer: Trace) -> Mapping[str, float]:
+def _excess(late: ProfileTrace, peer: ProfileTrace) -> Mapping[str, float]:
     """Return how much longer each operation takes a step, but for those that wait for ranks."""
     return {
         name: late.operations.get(name, NONE).seconds - peer.operations.get(name, NONE).seconds
@@ -55,7 +55,7 @@ def _excess(late: Trace, peer: Trace) -> Mapping[str, float]:
     }
 
 
-def _of_all_classes(late: Trace, peer: Trace) -> float | None:
+def _of_all_classes(late: ProfileTrace, peer: ProfileTrace) -> float | None:
     """Return how many times as long all classes take; None if they differ, or the work does."""
     kinds = {each.kind for each in peer.operations.values()} - {COMMUNICATION, COPIES}
     computed = sum(map(peer.seconds_of, kinds))
@@ -69,9 +69,9 @@ def _of_all_classes(late: Trace, peer: Trace) -> float | None:
     return sum(map(late.seconds_of, kinds)) / sum(map(peer.seconds_of, kinds))
 
 
-def _differs(one: Operation, other: Operation) -> bool:
+def _differs(one: ProfiledOperation, other: ProfiledOperation) -> bool:
     return abs(one.calls - other.calls) >= 0.5
 
 
-def _ms(operation: Operation) -> str:
+def _ms(operation: ProfiledOperation) -> str:
     return f"{operation.seconds * 1e3:.3g} ms"

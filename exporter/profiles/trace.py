@@ -35,7 +35,7 @@ Event = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class ProfiledOperation:
     """What an operation takes a step: *seconds*, in *calls*; *kind* is its class."""
 
     kind: str = OTHER
@@ -44,7 +44,7 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class ProfileTrace:
     """Of one rank: its *operations* by name, on the device if it *has_device*.
 
     An operator's time on the CPU is its own, without that of the operators that it calls.
@@ -52,14 +52,14 @@ class Trace:
 
     step_seconds: float
     has_device: bool
-    operations: Mapping[str, Operation]
+    operations: Mapping[str, ProfiledOperation]
 
     def seconds_of(self, kind: str) -> float:
         """Return the seconds a step of a class of operations."""
         return sum(each.seconds for each in self.operations.values() if each.kind == kind)
 
 
-def read_trace(path: Path) -> Trace:
+def read_trace(path: Path) -> ProfileTrace:
     """Return what is in the file *path*, whoever named it; raises UsageError."""
     try:
         if path.stat().st_size > MOST_BYTES or not path.is_file():
@@ -71,7 +71,7 @@ def read_trace(path: Path) -> Trace:
         raise UsageError(f"{path} is not a whole trace of torch.profiler") from error
 
 
-def trace_of(document: Event) -> Trace:
+def trace_of(document: Event) -> ProfileTrace:
     """Return what a trace in Chrome's format says."""
     whole = [each for each in document["traceEvents"] if each.get("ph") == "X"]
     marks = [each for each in whole if each["cat"] == "user_annotation"]
@@ -86,12 +86,12 @@ def trace_of(document: Event) -> Trace:
         seconds[name, kind] += microseconds / 1e6
         calls[name, kind] += 1
     operations = {
-        f"{name} ({kind})" if kernels else name: Operation(
+        f"{name} ({kind})" if kernels else name: ProfiledOperation(
             kind, each / steps, calls[name, kind] / steps
         )
         for (name, kind), each in seconds.items()
     }
-    return Trace(wall / 1e6 / steps, bool(kernels), operations)
+    return ProfileTrace(wall / 1e6 / steps, bool(kernels), operations)
 
 
 def kind_of(name: str) -> str:

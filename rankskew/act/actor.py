@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Final
 
 from rankskew.act.audit import FAILED, GONE, AuditLog, restored, take
-from rankskew.act.evidence import Evidence
-from rankskew.act.model import Action, Decision, Limits, Node, Seen
+from rankskew.act.evidence import NodeEvidence
+from rankskew.act.model import Decision, Limits, Node, NodeAction, Seen
 from rankskew.act.policy import decide
 from rankskew.act.targets.target import Line, Target
 from rankskew.client.fetch import Trouble
@@ -29,7 +29,7 @@ class Actor:
 
     def __init__(
         self,
-        evidence: Evidence,
+        evidence: NodeEvidence,
         targets: Sequence[Target],
         limits: Limits,
         log: AuditLog,
@@ -79,16 +79,16 @@ class Actor:
         state = self._states[target.name]
         held, was = state.held.get(node), state.watched.get(node)
         if held and self._for_real and target.holds(held.name) is False:
-            why = Decision(Action.FREE, "not_ours", "somebody else has changed it")
+            why = Decision(NodeAction.FREE, "not_ours", "somebody else has changed it")
             self._write(target, Seen(node, held.name), GONE, why, now)
             return
         seen = self._evidence.of(node, now)
         seen = replace(seen, pools={**seen.pools, **target.pools()})
         decision = decide(state, seen, self._limits, now)
-        if decision.action in (Action.HOLD, Action.FREE):
+        if decision.action in (NodeAction.HOLD, NodeAction.FREE):
             # By the name under which it is held, whatever it is called now.
             self._act(target, replace(seen, name=held.name) if held else seen, decision, now)
-        elif was != (decision.rule if decision.action == Action.WAIT else None):
+        elif was != (decision.rule if decision.action == NodeAction.WAIT else None):
             self._write(target, seen, decision.action, decision, now)
 
     def _act(self, target: Target, seen: Seen, decision: Decision, now: float) -> None:
@@ -99,7 +99,7 @@ class Actor:
         line = self._write(target, seen, decision.action, decision, now)
         if not self._for_real:
             return
-        is_hold = decision.action == Action.HOLD
+        is_hold = decision.action == NodeAction.HOLD
         try:
             (target.hold if is_hold else target.free)(line)
             self._tried.pop(key, None)
@@ -107,7 +107,7 @@ class Actor:
             self._tried[key] = now
             with suppress(Trouble):  # Half of it may be done.
                 if is_hold:
-                    target.free({**line, "event": str(Action.FREE)})
+                    target.free({**line, "event": str(NodeAction.FREE)})
             failed = replace(decision, rule=str(decision.action), sentence=str(trouble))
             self._write(target, seen, FAILED, failed, now, line["since"])
 

@@ -8,13 +8,20 @@ from pathlib import Path
 from typing import Any, Final
 
 from exporter.errors import StartError, reason
-from rankskew.act.model import Action, Held, Node, State
+from rankskew.act.model import Held, HeldNodes, Node, NodeAction
 from rankskew.client.fields import mapping, number, text
 
 # What an answer to an action, or its absence, is called.
 FAILED: Final = "failed"
 GONE: Final = "gone"
-EVENTS: Final = (Action.HOLD, Action.FREE, Action.WAIT, Action.DISMISS, FAILED, GONE)
+EVENTS: Final = (
+    NodeAction.HOLD,
+    NodeAction.FREE,
+    NodeAction.WAIT,
+    NodeAction.DISMISS,
+    FAILED,
+    GONE,
+)
 
 
 class AuditLog:
@@ -74,28 +81,28 @@ class AuditLog:
         return said
 
 
-def restored(lines: Iterable[Mapping[str, Any]], target: str, for_real: bool) -> State:
+def restored(lines: Iterable[Mapping[str, Any]], target: str, for_real: bool) -> HeldNodes:
     """Return the state that *lines* leave of *target*, when it acted *for_real* or did not."""
-    state = State()
+    state = HeldNodes()
     for line in lines:
         if line.get("target") == target and line.get("for_real") is for_real:
             take(state, line)
     return state
 
 
-def take(state: State, line: Mapping[str, Any]) -> None:
+def take(state: HeldNodes, line: Mapping[str, Any]) -> None:
     """Change *state* as *line* says, now or after a restart."""
     node = Node(text(line.get("cluster")) or "", text(line.get("instance")) or "")
     event, since = line["event"], number(line.get("since"))
     held = Held(text(line.get("name")) or "", line["time"] if since is None else since)
     # What cannot be freed is still held; what cannot be held is not.
-    if event == Action.HOLD or (event == FAILED and line.get("rule") == Action.FREE):
+    if event == NodeAction.HOLD or (event == FAILED and line.get("rule") == NodeAction.FREE):
         state.held[node] = held
         state.watched.pop(node, None)
         return
     if state.held.pop(node, None) and event != FAILED:
         state.freed[node] = line["time"]
-    if event in (Action.WAIT, FAILED):
+    if event in (NodeAction.WAIT, FAILED):
         state.watched[node] = text(line.get("rule")) or ""
     else:
         state.watched.pop(node, None)

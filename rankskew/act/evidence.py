@@ -22,7 +22,7 @@ BEATING_SECONDS: Final = 120.0
 PORT: Final = re.compile(r":[0-9]+$")
 
 
-class Evidence:
+class NodeEvidence:
     """What *prometheus* knows of the last *seconds*; all of it raises Trouble if it cannot tell."""
 
     def __init__(self, prometheus: Prometheus, seconds: float) -> None:

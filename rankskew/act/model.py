@@ -79,7 +79,7 @@ class Held:
 
 
 @dataclass
-class State:
+class HeldNodes:
     """What one target holds, when it freed nodes, and which it watches, by the rule why."""
 
     held: dict[Node, Held] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class State:
     watched: dict[Node, str] = field(default_factory=dict)
 
 
-class Action(StrEnum):
+class NodeAction(StrEnum):
     """What is to be done with a node."""
 
     HOLD = "hold"
@@ -101,7 +101,7 @@ class Action(StrEnum):
 class Decision:
     """An *action*, the *rule* that it follows from, a *sentence* for a person, and about what."""
 
-    action: Action
+    action: NodeAction
     rule: str
     sentence: str
     episode: Episode | None = None

@@ -7,7 +7,7 @@ from math import floor, inf
 from typing import Final
 
 from exporter.vocabulary.words import cause_in_short
-from rankskew.act.model import Action, Decision, Episode, Limits, Seen, State
+from rankskew.act.model import Decision, Episode, HeldNodes, Limits, NodeAction, Seen
 from rankskew.client.names import ADDRESS
 from rankskew.report.times import length, seconds, within
 
@@ -39,7 +39,7 @@ def is_of_node(cause: str, detail: str) -> bool:
     return details is None or detail in details
 
 
-def decide(state: State, seen: Seen, limits: Limits, now: float) -> Decision:
+def decide(state: HeldNodes, seen: Seen, limits: Limits, now: float) -> Decision:
     """Return what to do with the node that was *seen*."""
     if seen.node in state.held:
         return _of_held(state, seen, limits, now)
@@ -48,31 +48,31 @@ def decide(state: State, seen: Seen, limits: Limits, now: float) -> Decision:
     parts = [replace(each, spans=within(each.spans, after, inf)) for each in seen.episodes]
     episodes = [each for each in parts if each.spans]
     if not episodes or episodes[-1].end < now - GAP_SECONDS:
-        return Decision(Action.DISMISS, "quiet", "Prometheus has no alert on it that fires")
+        return Decision(NodeAction.DISMISS, "quiet", "Prometheus has no alert on it that fires")
     firing = [each for each in episodes if each.end >= now - STILL_SECONDS]
     if not firing:
-        return Decision(Action.WAIT, "pause", "its alert does not fire just now", episodes[-1])
+        return Decision(NodeAction.WAIT, "pause", "its alert does not fire just now", episodes[-1])
     of_node = [each for each in episodes if is_of_node(each.cause, each.detail)]
     latest = next((each for each in reversed(firing) if each in of_node), None)
     if latest is None:
         why = f"the cause, {_cause(firing[-1])}, does not lie in the node"
-        return Decision(Action.WAIT, "cause", why, firing[-1])
+        return Decision(NodeAction.WAIT, "cause", why, firing[-1])
     if not is_name(seen.name):
         why = "Prometheus does not say what its scheduler calls it: set --node.name of its exporter"
-        return Decision(Action.WAIT, "name", why, latest)
+        return Decision(NodeAction.WAIT, "name", why, latest)
     many, window, lasted = len(of_node), length(limits.window_seconds), seconds(latest.spans)
     times = f"{many} time{'s' * (many > 1)} in {window}"
     evidence = f"{_cause(latest)} for {length(lasted)}, {times}"
     if lasted < limits.lasting_seconds and many < limits.episodes:
         enough = f"{length(limits.lasting_seconds)} or {limits.episodes} times are enough"
-        return Decision(Action.WAIT, "not_yet", f"{evidence}; {enough}", latest)
+        return Decision(NodeAction.WAIT, "not_yet", f"{evidence}; {enough}", latest)
     for rule, why in _limits(state, seen, limits):
-        return Decision(Action.WAIT, rule, f"{evidence}; but {why}", latest)
+        return Decision(NodeAction.WAIT, rule, f"{evidence}; but {why}", latest)
     last = f"last {latest.place} of job {latest.job_id}, incident {latest.incidents[-1]}"
-    return Decision(Action.HOLD, "of_node", f"{evidence}; {last}", latest)
+    return Decision(NodeAction.HOLD, "of_node", f"{evidence}; {last}", latest)
 
 
-def _limits(state: State, seen: Seen, limits: Limits) -> Iterator[tuple[str, str]]:
+def _limits(state: HeldNodes, seen: Seen, limits: Limits) -> Iterator[tuple[str, str]]:
     """Yield each limit that one more node would break, and how."""
     if len(state.held) >= limits.most_nodes:
         yield "most_nodes", f"{len(state.held)} are held, and no more than {limits.most_nodes} may"
@@ -92,16 +92,18 @@ def _limits(state: State, seen: Seen, limits: Limits) -> Iterator[tuple[str, str
             yield "job", f"job {job_id} would have left {must}"
 
 
-def _of_held(state: State, seen: Seen, limits: Limits, now: float) -> Decision:
+def _of_held(state: HeldNodes, seen: Seen, limits: Limits, now: float) -> Decision:
     since = state.held[seen.node].since
     quiet_since = max([since, *(each.end for each in seen.episodes)])
     judged, so_long = seconds(within(seen.judged, quiet_since, now)), max(0.0, now - since)
     if judged >= limits.back_seconds:
         why = f"its ranks were judged for {length(judged)}, and none was late"
-        return Decision(Action.FREE, "recovered", why)
+        return Decision(NodeAction.FREE, "recovered", why)
     if limits.again_seconds is not None and so_long >= limits.again_seconds:
-        return Decision(Action.FREE, "again", f"it was held for {length(so_long)}: another chance")
-    return Decision(Action.KEEP, "held", f"it is held, for {length(so_long)}")
+        return Decision(
+            NodeAction.FREE, "again", f"it was held for {length(so_long)}: another chance"
+        )
+    return Decision(NodeAction.KEEP, "held", f"it is held, for {length(so_long)}")
 
 
 def _cause(episode: Episode) -> str:

@@ -12,14 +12,14 @@ from exporter.ingest.token_file import TokenFile
 from exporter.listeners.sockets import open_tcp
 from rankskew.act.actor import Actor
 from rankskew.act.audit import AuditLog
-from rankskew.act.evidence import Evidence
+from rankskew.act.evidence import NodeEvidence
 from rankskew.act.model import Limits
 from rankskew.act.receiver import PATH
 from rankskew.act.serve import serve
 from rankskew.act.targets.kubernetes import OF_THIS_POD, Kubernetes, ServiceAccount
 from rankskew.act.targets.slurm import Slurm
 from rankskew.act.targets.target import Target
-from rankskew.act.targets.webhook import Webhook
+from rankskew.act.targets.webhook import WebhookTarget
 from rankskew.client.access import Access
 from rankskew.client.fetch import base_url
 from rankskew.client.prometheus import Prometheus
@@ -106,7 +106,7 @@ def run(arguments: Sequence[str]) -> int:
     if not targets:
         raise UsageError("say where it acts: --slurm, --kubernetes or --webhook URL")
     log, say = AuditLog(options.audit), partial(print, flush=True)
-    actor = Actor(Evidence(prometheus, longest), targets, limits, log, options.for_real, say)
+    actor = Actor(NodeEvidence(prometheus, longest), targets, limits, log, options.for_real, say)
     with open_tcp(options.listen_address, "--listen-address") as listening:
         names = " and ".join(each.name for each in targets)
         how = "for real" if options.for_real else "as a dry run"
@@ -127,4 +127,4 @@ def _targets(options: argparse.Namespace) -> Iterator[Target]:
         account.read()
         yield Kubernetes(options.kubernetes, account, options.taint)
     if options.webhook is not None:
-        yield Webhook(options.webhook, reached)
+        yield WebhookTarget(options.webhook, reached)

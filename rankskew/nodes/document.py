@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from exporter.vocabulary.words import CAUSES
-from rankskew.nodes.judge import Judged, NodeVerdict, beyond_their_nodes, judged
+from rankskew.nodes.judge import NodeFinding, NodeVerdict, beyond_their_nodes, judged
 from rankskew.nodes.read import FleetPast
 from rankskew.nodes.worth import sections, weekly_json, worth
 from rankskew.report.document import ENERGY, MONEY, Document, Section
@@ -74,12 +74,12 @@ def nodes_json(fleet: FleetPast) -> dict[str, Any]:
     }
 
 
-def sentence(each: Judged) -> str:
+def sentence(each: NodeFinding) -> str:
     """Return the verdict on *each*, with what it is late with or since when."""
     return "; ".join(_parts(each))
 
 
-def _judged(fleet: FleetPast) -> tuple[list[Judged], list[Judged]]:
+def _judged(fleet: FleetPast) -> tuple[list[NodeFinding], list[NodeFinding]]:
     """Return the nodes, and the GPUs that jobs waited for without all of their node."""
     nodes = judged(fleet.nodes)
     gpus = beyond_their_nodes(judged(fleet.gpus), nodes)
@@ -87,7 +87,7 @@ def _judged(fleet: FleetPast) -> tuple[list[Judged], list[Judged]]:
 
 
 def _section(
-    title: str, what: str, fleet: FleetPast, those: Sequence[Judged], show_all: bool
+    title: str, what: str, fleet: FleetPast, those: Sequence[NodeFinding], show_all: bool
 ) -> Section:
     late = [each for each in those if each.past.incidents]
     shown = late if show_all else late[:MOST_ROWS]
@@ -121,7 +121,7 @@ def _short(cause: str) -> str:
     return CAUSES[cause].short if cause in CAUSES else cause
 
 
-def _parts(each: Judged) -> Iterator[str]:
+def _parts(each: NodeFinding) -> Iterator[str]:
     yield each.verdict.value
     if each.verdict is NodeVerdict.ONE_JOB:
         yield f"job {each.job}"
@@ -133,7 +133,7 @@ def _parts(each: Judged) -> Iterator[str]:
             yield f"since driver {version} came on {show(came)}"
 
 
-def _json(fleet: FleetPast, each: Judged) -> dict[str, Any]:
+def _json(fleet: FleetPast, each: NodeFinding) -> dict[str, Any]:
     past, driver = each.past, each.driver
     cost = worth(fleet, past)
     return {

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from rankskew.nodes import poisson
-from rankskew.nodes.model import NodeIncident, Past, summed
+from rankskew.nodes.model import NodeIncident, NodePast, summed
 from rankskew.report.times import DAY_SECONDS, Span
 
 ERROR: Final = 0.01
@@ -36,7 +36,7 @@ class NodeVerdict(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class NodeFinding:
     """A node's or GPU's *past*, its rate of incidents as a multiple of the others', its verdict.
 
     *interval* has the multiples that its count of incidents does not refute (95 %), *chance* is the
@@ -44,7 +44,7 @@ class Judged:
     that most was lost to, *driver* the version since which it is late, with when that came.
     """
 
-    past: Past
+    past: NodePast
     verdict: NodeVerdict
     ratio: float
     interval: Span
@@ -54,7 +54,7 @@ class Judged:
     driver: tuple[str, float] | None = None
 
 
-def judged(pasts: Sequence[Past]) -> list[Judged]:
+def judged(pasts: Sequence[NodePast]) -> list[NodeFinding]:
     """Return a verdict on each of *pasts*: lemons first, by what they cost; then the likeliest."""
     count = sum(len(each.own) for each in pasts)
     used = sum(each.used_gpu_hours for each in pasts)
@@ -62,27 +62,29 @@ def judged(pasts: Sequence[Past]) -> list[Judged]:
     return sorted(found, key=_order)
 
 
-def _order(each: Judged) -> tuple[int, float, float, str]:
+def _order(each: NodeFinding) -> tuple[int, float, float, str]:
     is_lemon = each.verdict is NodeVerdict.LEMON
     likely = 0.0 if is_lemon else each.chance
     place = list(NodeVerdict).index(each.verdict)
     return place, likely, -each.past.lost_gpu_hours, each.past.name
 
 
-def beyond_their_nodes(gpus: Sequence[Judged], nodes: Sequence[Judged]) -> list[Judged]:
+def beyond_their_nodes(
+    gpus: Sequence[NodeFinding], nodes: Sequence[NodeFinding]
+) -> list[NodeFinding]:
     """Return *gpus* without those that were late with all of their node, which is a lemon."""
     whole = [each for each in nodes if each.verdict is NodeVerdict.LEMON and not each.gpu]
     late_with_it = {(each.past.cluster, gpu) for each in whole for gpu in each.past.gpus()}
     return [each for each in gpus if (each.past.cluster, each.past.name) not in late_with_it]
 
 
-def _judge(past: Past, count: int, used: float, nodes: int) -> Judged:
+def _judge(past: NodePast, count: int, used: float, nodes: int) -> NodeFinding:
     own = past.own
     others, others_used = count - len(own), used - past.used_gpu_hours
     # One more than were counted: a fleet that was well so far is not one that is never late.
     expected = (others + 1) / others_used * past.used_gpu_hours if others_used > 0 else 0.0
     if not own or expected <= 0:
-        return Judged(past, NodeVerdict.FINE, 0.0, (0.0, 0.0))
+        return NodeFinding(past, NodeVerdict.FINE, 0.0, (0.0, 0.0))
     low, high = (limit / expected for limit in poisson.interval(len(own)))
     ratio = len(own) / expected
     jobs = {each.job for each in own}
@@ -96,7 +98,7 @@ def _judge(past: Past, count: int, used: float, nodes: int) -> Judged:
     else:
         is_certain = is_spread and chance < ERROR / nodes
         verdict = NodeVerdict.LEMON if is_certain else NodeVerdict.UNCERTAIN
-    return Judged(
+    return NodeFinding(
         past,
         verdict,
         ratio,
@@ -115,7 +117,7 @@ def _gpu(own: Sequence[NodeIncident]) -> str:
     return most if gpus.get(most, 0.0) >= MOST * sum(gpus.values()) else ""
 
 
-def _driver(past: Past, own: Sequence[NodeIncident]) -> tuple[str, float] | None:
+def _driver(past: NodePast, own: Sequence[NodeIncident]) -> tuple[str, float] | None:
     """Return the last driver and its first time, if chance would hardly have spared that before."""
     if len(past.drivers) < 2 or not past.used_gpu_hours:
         return None

@@ -56,7 +56,7 @@ class JobRate:
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class NodePast:
     """The past of a node or a GPU, called *name*.
 
     *used* has the GPU-hours that jobs had it, by day (Unix seconds of its end); *jobs* counts them.

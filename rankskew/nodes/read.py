@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from rankskew.client.prometheus import Prometheus, Sample, Series, selector
-from rankskew.nodes.model import JobRate, LateHour, Past, incidents
+from rankskew.nodes.model import JobRate, LateHour, NodePast, incidents
 from rankskew.report.times import DAY_SECONDS, HOUR_SECONDS, Span
 
 LOST: Final = "node:rankskew_incident_gpu_seconds:sum1h"
@@ -26,8 +26,8 @@ class FleetPast:
     """The past of *nodes* and *gpus* during *span*; *rates* has jobs by their cluster and id."""
 
     span: Span
-    nodes: Sequence[Past]
-    gpus: Sequence[Past]
+    nodes: Sequence[NodePast]
+    gpus: Sequence[NodePast]
     rates: Mapping[Key, JobRate] = field(default_factory=dict)
 
 
@@ -92,7 +92,7 @@ def _nodes(
     by_day: Iterable[Series],
     jobs: Iterable[Sample],
     drivers: Iterable[Series],
-) -> list[Past]:
+) -> list[NodePast]:
     late = _late_hours(lost, _node)
     used: dict[Key, dict[float, float]] = defaultdict(lambda: defaultdict(float))
     # Exporters tell their node's name; a node may have had several addresses.
@@ -111,7 +111,7 @@ def _nodes(
         known = versions[key].get(each["driver_version"], (first, last))
         versions[key][each["driver_version"]] = min(first, known[0]), max(last, known[1])
     return [
-        Past(
+        NodePast(
             name=key[1],
             cluster=key[0],
             incidents=incidents(late.get(key, ())),
@@ -123,14 +123,14 @@ def _nodes(
     ]
 
 
-def _gpus(lost: Iterable[Series], used: Iterable[Sample], end: float) -> list[Past]:
+def _gpus(lost: Iterable[Series], used: Iterable[Sample], end: float) -> list[NodePast]:
     late = _late_hours(lost, lambda each: (each["cluster"], each["gpu_uuid"]))
     hours = {(each["cluster"], each["gpu_uuid"]): {end: each.value / HOUR_SECONDS} for each in used}
     found = []
     for cluster, uuid in sorted({*late, *hours}):
         those = incidents(late.get((cluster, uuid), ()))
         jobs = len({each.job for each in those})
-        found.append(Past(uuid, cluster, those, hours.get((cluster, uuid), {}), jobs))
+        found.append(NodePast(uuid, cluster, those, hours.get((cluster, uuid), {}), jobs))
     return [each for each in found if each.name]
 
 

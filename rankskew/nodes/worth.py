@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rankskew.nodes.model import JobRate, NodeIncident, Past
+from rankskew.nodes.model import JobRate, NodeIncident, NodePast
 from rankskew.nodes.read import FleetPast
 from rankskew.report.document import ENERGY, MONEY, Section
 from rankskew.report.times import DAY_SECONDS, HOUR_SECONDS, gpu_hours, money
@@ -38,7 +38,7 @@ class Worth:
 Part = tuple[JobRate, NodeIncident, str, float]
 
 
-def worth(fleet: FleetPast, past: Past) -> Worth:
+def worth(fleet: FleetPast, past: NodePast) -> Worth:
     """Return what one node of *fleet*, or one GPU, cost."""
     return _sum((rate, hours) for rate, _, _, hours in _parts(fleet, [past]))
 
@@ -85,7 +85,7 @@ def weekly_json(fleet: FleetPast) -> dict[str, Any]:
     }
 
 
-def _parts(fleet: FleetPast, pasts: Iterable[Past]) -> Iterable[Part]:
+def _parts(fleet: FleetPast, pasts: Iterable[NodePast]) -> Iterable[Part]:
     for past in pasts:
         for incident in past.incidents:
             rate = fleet.rates.get((past.cluster, incident.job), JobRate())

@@ -8,7 +8,7 @@ from rankskew.client.access import Access
 from rankskew.client.fetch import base_url, send_json
 
 
-class Webhook:
+class WebhookTarget:
     """The program at *url*, reached with *access*; it must bear to be told the same twice."""
 
     name = "webhook"

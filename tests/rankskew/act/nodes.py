@@ -1,6 +1,6 @@
 """Nodes as Prometheus may have seen them."""
 
-from rankskew.act.model import Episode, Held, Limits, Node, Seen, State
+from rankskew.act.model import Episode, Held, HeldNodes, Limits, Node, Seen
 
 NOW = 1_795_420_000.0
 HOUR = 3600.0
@@ -31,6 +31,6 @@ def seen(*episodes: Episode, name: str = "n1", **more: object) -> Seen:
     return Seen(N1, name, episodes, **({"jobs": jobs, "pools": pools} | more))  # type: ignore[arg-type]
 
 
-def holding(*names: str, since: float = NOW - HOUR) -> State:
+def holding(*names: str, since: float = NOW - HOUR) -> HeldNodes:
     """Return a state in which these are held."""
-    return State({Node("eu", f"{name}:9917"): Held(name, since) for name in names})
+    return HeldNodes({Node("eu", f"{name}:9917"): Held(name, since) for name in names})

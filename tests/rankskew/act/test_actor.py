@@ -9,7 +9,7 @@ import pytest
 from exporter.errors import StartError
 from rankskew.act.actor import Actor
 from rankskew.act.audit import AuditLog
-from rankskew.act.evidence import Evidence
+from rankskew.act.evidence import NodeEvidence
 from rankskew.act.model import Limits
 from rankskew.client.prometheus import Prometheus
 from tests.rankskew.act.fake_site import FakeSite, FakeTarget, events
@@ -30,7 +30,7 @@ class Desk:
     def begin(self, for_real: bool = True, limits: Limits = LIMITS) -> None:
         self.end()
         self.log = AuditLog(self.path)
-        evidence = Evidence(Prometheus(self.url), 24 * HOUR)
+        evidence = NodeEvidence(Prometheus(self.url), 24 * HOUR)
         self.actor = Actor(evidence, [self.target], limits, self.log, for_real, self.said.append)
 
     def end(self) -> None:

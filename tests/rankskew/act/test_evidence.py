@@ -2,7 +2,7 @@
 
 import pytest
 
-from rankskew.act.evidence import Evidence
+from rankskew.act.evidence import NodeEvidence
 from rankskew.act.model import Node, Seen
 from rankskew.client.prometheus import Prometheus
 from rankskew.report.times import seconds
@@ -19,7 +19,7 @@ def minutes(begin: float, end: float) -> tuple[float, float]:
 
 def look(site: FakeSite, node: Node = N1) -> Seen:
     with site.serve() as url:
-        return Evidence(Prometheus(url), 24 * HOUR).of(node, NOW)
+        return NodeEvidence(Prometheus(url), 24 * HOUR).of(node, NOW)
 
 
 def test_alert_is_an_episode_with_the_cause_that_it_had_longest() -> None:

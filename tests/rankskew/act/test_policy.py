@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from exporter.vocabulary.words import CAUSES
-from rankskew.act.model import Action, Episode, Held, Limits, Node, Seen, State
+from rankskew.act.model import Episode, Held, HeldNodes, Limits, Node, NodeAction, Seen
 from rankskew.act.policy import decide, is_name, is_of_node
 from tests.rankskew.act.nodes import HOUR, LIMITS, N1, NAMES, NOW, holding, late, seen
 
@@ -17,45 +17,53 @@ THREE = [late((300, 295)), late((200, 195)), late((5, 0))]
 @pytest.mark.parametrize(
     ("what", "state", "rule"),
     [
-        (seen(late((31, 0))), State(), "of_node"),
-        (seen(*THREE), State(), "of_node"),
-        (seen(late((31, 0), detail="thermal", cause="cpu")), State(), "of_node"),
-        (seen(), State(), "quiet"),
-        (seen(late((60, 11))), State(), "quiet"),
-        (seen(late((60, 5))), State(), "pause"),
-        (seen(late((29, 0))), State(), "not_yet"),
-        (seen(late((60, 40), (9, 0))), State(), "not_yet"),
-        (seen(*THREE[1:]), State(), "not_yet"),
-        (seen(late((1600, 1590)), *THREE[1:]), State(), "not_yet"),
-        (seen(late((90, 0), cause="input", detail="nfs")), State(), "cause"),
-        (seen(late((90, 0), cause="unknown", detail="")), State(), "cause"),
-        (seen(late((300, 200)), late((90, 0), cause="code", detail="")), State(), "cause"),
-        (seen(late((90, 0), cause="cpu", detail="run_queue")), State(), "cause"),
-        (seen(late((31, 0)), name="10.0.0.7"), State(), "name"),
-        (seen(late((31, 0)), name="n[1-9]"), State(), "name"),
+        (seen(late((31, 0))), HeldNodes(), "of_node"),
+        (seen(*THREE), HeldNodes(), "of_node"),
+        (seen(late((31, 0), detail="thermal", cause="cpu")), HeldNodes(), "of_node"),
+        (seen(), HeldNodes(), "quiet"),
+        (seen(late((60, 11))), HeldNodes(), "quiet"),
+        (seen(late((60, 5))), HeldNodes(), "pause"),
+        (seen(late((29, 0))), HeldNodes(), "not_yet"),
+        (seen(late((60, 40), (9, 0))), HeldNodes(), "not_yet"),
+        (seen(*THREE[1:]), HeldNodes(), "not_yet"),
+        (seen(late((1600, 1590)), *THREE[1:]), HeldNodes(), "not_yet"),
+        (seen(late((90, 0), cause="input", detail="nfs")), HeldNodes(), "cause"),
+        (seen(late((90, 0), cause="unknown", detail="")), HeldNodes(), "cause"),
+        (seen(late((300, 200)), late((90, 0), cause="code", detail="")), HeldNodes(), "cause"),
+        (seen(late((90, 0), cause="cpu", detail="run_queue")), HeldNodes(), "cause"),
+        (seen(late((31, 0)), name="10.0.0.7"), HeldNodes(), "name"),
+        (seen(late((31, 0)), name="n[1-9]"), HeldNodes(), "name"),
         (seen(late((31, 0))), holding("n2"), "job"),
-        (seen(late((31, 0)), jobs={"alone": frozenset({"n1"})}), State(), "job"),
-        (seen(late((31, 0)), jobs={}), State(), "of_node"),
+        (seen(late((31, 0)), jobs={"alone": frozenset({"n1"})}), HeldNodes(), "job"),
+        (seen(late((31, 0)), jobs={}), HeldNodes(), "of_node"),
         (seen(late((31, 0)), jobs={}), holding("n5", "n6"), "most_nodes"),
-        (seen(late((31, 0)), pools={"partition a": frozenset({"n1"})}), State(), "most_percent"),
-        (seen(late((31, 0)), pools={"cluster eu": frozenset()}), State(), "no_pool"),
-        (seen(late((31, 0)), pools={"cluster eu": NAMES, "b": frozenset()}), State(), "of_node"),
+        (
+            seen(late((31, 0)), pools={"partition a": frozenset({"n1"})}),
+            HeldNodes(),
+            "most_percent",
+        ),
+        (seen(late((31, 0)), pools={"cluster eu": frozenset()}), HeldNodes(), "no_pool"),
+        (
+            seen(late((31, 0)), pools={"cluster eu": NAMES, "b": frozenset()}),
+            HeldNodes(),
+            "of_node",
+        ),
         (seen(late((31, 0))), holding("n1"), "held"),
-        (seen(late((31, 0))), State(freed={N1: NOW - 600}), "not_yet"),
-        (seen(*THREE), State(freed={N1: NOW - 600}), "not_yet"),
+        (seen(late((31, 0))), HeldNodes(freed={N1: NOW - 600}), "not_yet"),
+        (seen(*THREE), HeldNodes(freed={N1: NOW - 600}), "not_yet"),
     ],
 )
-def test_rule(what: Seen, state: State, rule: str) -> None:
+def test_rule(what: Seen, state: HeldNodes, rule: str) -> None:
     """What decides in each case; only a fault of the node, proven and within limits, holds it."""
     decision = decide(state, what, LIMITS, NOW)
 
     assert decision.rule == rule
-    assert (decision.action == Action.HOLD) == (rule == "of_node")
+    assert (decision.action == NodeAction.HOLD) == (rule == "of_node")
 
 
 def test_sentence_says_what_and_how_often_and_where() -> None:
     """A person who finds a drained node reads why, with the incident to look up."""
-    said = decide(State(), seen(*THREE[:2], late((45, 0))), LIMITS, NOW).sentence
+    said = decide(HeldNodes(), seen(*THREE[:2], late((45, 0))), LIMITS, NOW).sentence
 
     assert said == (
         "slow GPU (clock) for 45m, 3 times in 1d; last rank 9 on n1 of job llama, incident "
@@ -84,7 +92,7 @@ def test_node_comes_back_once_it_was_judged_and_not_late(
     decision = decide(holding("n1"), seen(*episodes, judged=judged), limits, NOW)
 
     assert decision.rule == rule
-    assert (decision.action == Action.FREE) == (rule in ("recovered", "again"))
+    assert (decision.action == NodeAction.FREE) == (rule in ("recovered", "again"))
 
 
 def test_each_cause_is_the_nodes_or_not() -> None:
@@ -150,10 +158,10 @@ SOME_LIMITS = st.builds(
 @settings(deadline=None, max_examples=100)
 def test_limits_hold_whatever_comes(nodes: list[Seen], limits: Limits) -> None:
     """Never too many, of a pool either, never a job's last ones, never for input; twice is once."""
-    state = State()
+    state = HeldNodes()
     for each in nodes:
         decision = decide(state, each, limits, NOW)
-        if decision.action != Action.HOLD:
+        if decision.action != NodeAction.HOLD:
             continue
         assert decision.episode is not None
         assert is_of_node(decision.episode.cause, decision.episode.detail)
@@ -164,11 +172,11 @@ def test_limits_hold_whatever_comes(nodes: list[Seen], limits: Limits) -> None:
             assert len(names & pool) <= limits.most_percent / 100 * len(pool) + 1e-6
         for job in each.jobs.values():
             assert len(job - names) >= limits.job_nodes_left
-        assert decide(state, each, limits, NOW).action == Action.KEEP
+        assert decide(state, each, limits, NOW).action == NodeAction.KEEP
 
 
 @given(st.lists(st.builds(Episode, SPANS, st.sampled_from(["input", "code", "uneven_batches"]))))
 @settings(deadline=None, max_examples=50)
 def test_no_fault_of_the_job_holds_a_node(episodes: list[Episode]) -> None:
     """However long and often it is late for its input, its code or its batches."""
-    assert decide(State(), seen(*episodes), LIMITS, NOW).action != Action.HOLD
+    assert decide(HeldNodes(), seen(*episodes), LIMITS, NOW).action != NodeAction.HOLD

@@ -7,8 +7,8 @@ import pytest
 from fleet_simulator.month import HOURS, simulate
 from rankskew.nodes import poisson
 from rankskew.nodes.document import nodes_json, sentence
-from rankskew.nodes.judge import Judged, NodeVerdict, judged
-from rankskew.nodes.model import LateHour, NodeIncident, Past, incidents
+from rankskew.nodes.judge import NodeFinding, NodeVerdict, judged
+from rankskew.nodes.model import LateHour, NodeIncident, NodePast, incidents
 from rankskew.nodes.read import FleetPast
 from rankskew.report.times import DAY_SECONDS, HOUR_SECONDS
 
@@ -23,13 +23,13 @@ def late(day: float, job: str = "", cause: str = "network", gpu: str = "") -> No
     return NodeIncident(job or f"job{day}", begin, begin + HOUR_SECONDS, {cause: lost}, {gpu: lost})
 
 
-def node(name: str, *those: NodeIncident, hours: float = 160.0, **more: object) -> Past:
+def node(name: str, *those: NodeIncident, hours: float = 160.0, **more: object) -> NodePast:
     """A node that jobs had for so many GPU-hours on each of 28 days."""
     used = {(day + 1) * DAY_SECONDS: hours for day in DAYS}
-    return Past(name, incidents=those, used=used, jobs=30, **more)  # type: ignore[arg-type]
+    return NodePast(name, incidents=those, used=used, jobs=30, **more)  # type: ignore[arg-type]
 
 
-def of(pasts: list[Past], name: str) -> Judged:
+def of(pasts: list[NodePast], name: str) -> NodeFinding:
     """The verdict on one of a fleet, whose others are late once each."""
     others = [node(f"other{n}", late(n)) for n in range(30)]
     return next(each for each in judged([*pasts, *others]) if each.past.name == name)
@@ -58,7 +58,7 @@ def test_three_incidents_in_five_hours_are_uncertain() -> None:
     """However unlikely by themselves: what happens within hours has one reason."""
     used = {DAY_SECONDS: 40.0}
     those = [late(0.1, "a"), late(0.4, "b"), late(0.7, "c")]
-    found = of([Past("new", incidents=those, used=used, jobs=3)], "new")
+    found = of([NodePast("new", incidents=those, used=used, jobs=3)], "new")
 
     assert found.verdict is NodeVerdict.UNCERTAIN
     assert found.chance < 1e-4

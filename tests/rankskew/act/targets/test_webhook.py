@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rankskew.act.targets.webhook import Webhook
+from rankskew.act.targets.webhook import WebhookTarget
 from rankskew.client.access import Access
 from rankskew.client.fetch import Trouble
 from tests.rankskew.client.servers import Answer, Sent, serving, serving_all
@@ -24,7 +24,7 @@ def test_line_is_posted_as_it_is(tmp_path: Path) -> None:
         return 204, "text/plain", b""
 
     with serving_all(answer) as url:
-        Webhook(f"{url}/a?b=c", Access(tmp_path / "http.yaml")).hold(LINE)
+        WebhookTarget(f"{url}/a?b=c", Access(tmp_path / "http.yaml")).hold(LINE)
     (sent,) = got
 
     assert (sent.method, sent.path, json.loads(sent.body)) == ("POST", "/a?b=c", LINE)
@@ -39,4 +39,4 @@ def test_answer_that_is_no_yes_is_a_failure(status: int) -> None:
         serving(lambda path, form: (status, "text/plain", b"http://127.0.0.1:1/")) as url,
         pytest.raises(Trouble, match=f"answers {status}"),
     ):
-        Webhook(url, Access()).free(LINE)
+        WebhookTarget(url, Access()).free(LINE)

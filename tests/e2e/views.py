@@ -127,7 +127,7 @@ def ask_all(fleet: Tour) -> dict[str, dict[str, Answer]]:
     for job_id, plan in PLACES.items():
         urls = [fleet.url(plan.first_node + node) for node in range(plan.nodes)]
         seen = read_exporters(urls)
-        if seen.troubles:
+        if not seen.jobs:
             raise Trouble("; ".join(seen.troubles))
         (top,) = seen.jobs
         said = {

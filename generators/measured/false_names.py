@@ -20,4 +20,4 @@ def lemons() -> str:
     header = tuple(name for name in made[0] if name != "seconds")
     table_ = table(header, [tuple(str(row[name]) for name in header) for row in made])
     (seconds,) = (row["seconds"] for row in made if row["seconds"] is not None)
-    return f"{table_}\n\nThe five queries of 30 days took Prometheus {number(seconds)} s."
+    return f"{table_}\n\nAll queries of 30 days together took {number(seconds)} s."

@@ -9,7 +9,8 @@ from generators.measured.results import Row, number, result, rows
 RUNS = ("plain", "late peer", "slow backward", "late loader", "hidden loader", "graphed callables")
 STAGES = ("forward", "backward", "sync", "optimizer")
 WRAPS = ("torch.compile", "torch.compile, CUDA graphs", "FSDP2")
-TOGETHER = "forward, backward and sync"
+MOST_WORDS = 10
+PARTS = ("forward", "backward and sync", "forward, backward and sync")
 
 
 def stages() -> str:
@@ -26,11 +27,11 @@ def _pair(row: Row | None) -> str:
 def wraps() -> str:
     """Return torch.profiler's ms and the device clock's for each way to wrap the model that ran."""
     found = {row["check"]: row for row in rows("gpu_check")}
-    header = ("model", TOGETHER, "optimizer")
+    header = ("model", *PARTS, "optimizer")
     cells = [
-        (wrap, *(_pair(found[f"{wrap}: {stage}"]) for stage in header[1:]))
+        (wrap, *(_pair(found.get(f"{wrap}: {stage}")) for stage in header[1:]))
         for wrap in WRAPS
-        if f"{wrap}: {TOGETHER}" in found
+        if f"{wrap}: optimizer" in found
     ]
     return table(header, cells)
 
@@ -39,13 +40,18 @@ def verdict() -> str:
     """Return how many checks passed, and the figures of those that did not."""
     made = rows("gpu_check")[1:]  # The first is the device.
     missed = [row for row in made if row["passed"] != "yes"]
-    told = [
-        f"{row['check']}: {number(row['found'])} {row['unit']}"
-        f" instead of at most {number(row['off by at most'])}"
-        for row in missed
-    ]
+    told = [_missed(row) for row in missed]
     text = f"{len(made) - len(missed)} of {len(made)} checks passed, to {WITHIN * 100:.0f} %."
     return f"{text}\nNot passed: {'; '.join(told)}." if told else text
+
+
+def _missed(row: Row) -> str:
+    if row["found"] is None:  # An error of torch, of which the first words say enough.
+        return f"{' '.join(row['check'].split()[:MOST_WORDS])} ..."
+    found, unit = number(row["found"]), row["unit"]
+    if row["expected"] is None:
+        return f"{row['check']}: {found} {unit} instead of at most {number(row['off by at most'])}"
+    return f"{row['check']}: {found} {unit} instead of {number(row['expected'])}"
 
 
 def ranks() -> str:

@@ -4,6 +4,7 @@
 from then on a test keeps each of them (docs/stability.md).
 """
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ PAGES: Final = ("docs/*.md", "alerts/README.md", "deploy/prometheus/README.md")
 ROW: Final = re.compile(r"^\| `(\w+)` \| \w+ \| [^|]* \| (.*?) \|", re.MULTILINE)
 LABEL: Final = re.compile(r"`(\w+)`")
 DASHBOARDS: Final = "dashboards/json/*.json"
+SCHEMAS: Final = ROOT / "docs" / "schemas"
 
 
 def names() -> list[str]:
@@ -34,7 +36,7 @@ def names() -> list[str]:
     records = [
         f"record {name}" for name in recorded() if name in shown and not name.endswith(":group")
     ]
-    return sorted({*exposed(), *records, *alerts(), *thresholds(), *interfaces()})
+    return sorted({*exposed(), *records, *alerts(), *thresholds(), *interfaces(), *fields()})
 
 
 def exposed() -> Iterator[str]:
@@ -70,6 +72,28 @@ def interfaces() -> Iterator[str]:
     yield from (f"variable {name.strip('`')}" for name, _, _ in VARIABLES)
     yield from (f"python rank_probe.{name}" for name in rank_probe.__all__)
     yield from (f"stage {stage}" for stage in STAGES)
+
+
+def fields() -> Iterator[str]:
+    """Yield each field of each document that a command prints with --json."""
+    for path in SCHEMAS.glob("*.json"):
+        schema = json.loads(path.read_text())
+        name = schema["properties"]["schema"]["const"]
+        yield from (f"field {name} {field}" for field in _fields(schema, schema))
+
+
+def _fields(schema: dict[str, Any], whole: dict[str, Any]) -> Iterator[str]:
+    """Yield the fields of *schema* and of what is in them; a part of itself has no fields anew."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        rest = {each: part for each, part in whole["$defs"].items() if each != name}
+        yield from _fields(whole["$defs"].get(name, {}), whole | {"$defs": rest})
+    within = (schema[key] for key in ("items", "additionalProperties") if key in schema)
+    for part in (*schema.get("anyOf", ()), *within):
+        yield from _fields(part, whole)
+    for name, field in schema.get("properties", {}).items():
+        yield name
+        yield from (f"{name}.{each}" for each in _fields(field, whole))
 
 
 def _rules() -> Iterator[dict[str, Any]]:

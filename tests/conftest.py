@@ -1,11 +1,29 @@
 """What every test stands on."""
 
+import json
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from rank_probe.guest.guard import failures
+from rank_probe.wire import document
 
 
 @pytest.fixture(autouse=True)
 def no_failures_of_another_test() -> None:
     """Count the probe's failures anew: it keeps them for the whole process."""
     failures.count = 0
+
+
+@pytest.fixture(autouse=True)
+def every_document_is_as_its_schema_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hold what commands print with --json against docs/schemas, whatever a test is about."""
+
+    def dumps(said: dict[str, Any], **options: Any) -> str:
+        from tests.schemas import check  # Here: few tests print any.
+
+        check(said)
+        return json.dumps(said, **options)
+
+    monkeypatch.setattr(document, "json", SimpleNamespace(dumps=dumps))

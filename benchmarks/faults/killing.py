@@ -16,6 +16,7 @@ from benchmarks.faults.plan import Plan
 from benchmarks.faults.ranks.records import Life, Step
 from benchmarks.faults.standing import Lengths
 from benchmarks.report import Row, row
+from fleet_simulator.stack.webhook import ReceivedAlert
 
 # What happens to the whole stack for a while: see benchmarks.faults.standing.
 Standing = Callable[[Site, Lengths], list[Row]]
@@ -38,7 +39,7 @@ class Found:
     stored: Sequence[counters.Stored]
     scrapes: Mapping[float, float]
     lives: Sequence[Life]
-    pages: Sequence[str]
+    pages: Sequence[ReceivedAlert]
     more: Sequence[Row]
 
 
@@ -48,8 +49,8 @@ def measure(
     """Kill, do to the same stack what *others_too* does, and return the figures."""
     found = _played(directory, plan, lengths, others_too)
     _tell_evidence(found)
-    for alert in found.pages:
-        print(f"paged: {alert}", flush=True)
+    for page in found.pages:
+        print(f"paged: {page.alert}: {page.annotations} {page.labels}", flush=True)
     return [
         *recovery_rows(found.killed, found.seconds),
         seen_row(found.lives, found.killed),
@@ -99,7 +100,7 @@ def _played(directory: Path, plan: Plan, lengths: Lengths, others_too: Sequence[
         stored = counters.stored(site.prometheus, seconds)
         scrapes = counters.scrapes(site.prometheus, seconds)
         lives = site.job.lives()
-        pages = [page.alert for page in others(site.webhook)]
+        pages = others(site.webhook)
     return Found(killed, ended - began, ended, stored, scrapes, lives, pages, more)
 
 

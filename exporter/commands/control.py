@@ -1,7 +1,6 @@
 """`rankskew control`: change how much the probes of a running job time."""
 
 import argparse
-import json
 from collections.abc import Sequence
 from typing import Final
 
@@ -10,6 +9,7 @@ from exporter.commands.profile import profile
 from exporter.errors import UsageError
 from exporter.operator import client
 from exporter.operator.orders import Order, ProfileOrder
+from rank_probe.wire.document import as_document
 from rank_probe.wire.snapshot import LEVELS
 
 EXAMPLES: Final = """\
@@ -62,7 +62,7 @@ def run(arguments: Sequence[str]) -> int:
     ranks = client.control(order, options.endpoint)
     if options.json:
         said = {"job_id": order.job_id, "level": order.level, "rank": order.rank, "ranks": ranks}
-        print(json.dumps(said, indent=2))
+        print(as_document("control", said))
     else:
         who = "1 rank" if ranks == 1 else f"{ranks} ranks"
         print(

@@ -1,7 +1,6 @@
 """`rankskew exporter`: serve."""
 
 import argparse
-import json
 import logging
 from collections.abc import Sequence
 from typing import Any, Final
@@ -13,6 +12,7 @@ from exporter.log.configure import PLAIN
 from exporter.scrape.levels import ALL
 from exporter.server import serve
 from exporter.settings import Settings, flags
+from rank_probe.wire.document import as_document
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ def _check(options: dict[str, Any], as_json: bool) -> int:
     problems += findings.problems
     if as_json:
         said = {"ok": not problems, "problems": problems, "warnings": findings.warnings}
-        print(json.dumps(said, indent=2))
+        print(as_document("exporter-check", said))
         return int(bool(problems))
     for kind, sentences in (("problem", problems), ("warning", findings.warnings)):
         for sentence in sentences:

@@ -1,7 +1,6 @@
 """`rankskew gpus`: release the GPUs for a while, or forget those that were removed."""
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from typing import Any, Final
@@ -9,6 +8,7 @@ from typing import Any, Final
 from exporter import durations
 from exporter.commands.arguments import Parser, add_json, interval
 from exporter.operator.client import forget, operator_endpoint, release, resume
+from rank_probe.wire.document import as_document
 
 EXAMPLES: Final = """\
 rankskew gpus release --for 30m && nvidia-smi --gpu-reset -i 3
@@ -47,7 +47,7 @@ def run(arguments: Sequence[str]) -> int:
     """Make the exporter release the GPUs for a while, or forget those that were removed."""
     options = parser().parse_args(arguments)
     done, sentence = _do(options)
-    print(json.dumps({"action": options.action} | done, indent=2) if options.json else sentence)
+    print(as_document("gpus", {"action": options.action} | done) if options.json else sentence)
     return 0
 
 

@@ -1,6 +1,5 @@
 """`rankskew control --profile`: traces of a late rank and a healthy one, and what they say."""
 
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,6 +11,7 @@ from exporter.operator import client
 from exporter.operator.orders import FAR_AHEAD_SECONDS, ProfileOrder
 from exporter.profiles.compare import as_text, sentence
 from exporter.profiles.trace import read_trace
+from rank_probe.wire.document import as_document
 
 # In what a rank says that hears of its step after it.
 TOO_LATE: Final = "was over"
@@ -44,7 +44,11 @@ def profile(order: ProfileOrder, endpoint: str, *, as_json: bool) -> int:
     traces = [read_trace(path) for path in paths] if len(paths) == 2 else None
     if as_json:
         found = sentence(*traces) if traces else None
-        print(json.dumps({"start": given.start, "profiles": said, "sentence": found}, indent=2))
+        print(
+            as_document(
+                "control-profile", {"start": given.start, "profiles": said, "sentence": found}
+            )
+        )
     else:
         for rank in ranks:
             print(f"rank {rank}: {said[rank]['path'] or 'no trace: ' + said[rank]['problem']}")

@@ -1,6 +1,5 @@
 """What `rank-probe audit` prints: lines for people, one JSON document, or metrics."""
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, Final
@@ -9,6 +8,7 @@ from rank_probe.audit.checks.findings import AuditStatus, Outcome, count
 from rank_probe.audit.checks.launch import Launch
 from rank_probe.audit.names import METRIC
 from rank_probe.version import __version__
+from rank_probe.wire.document import as_document
 
 SHOWN: Final = {
     AuditStatus.FAIL: "FAIL",
@@ -32,7 +32,7 @@ def as_text(launch: Launch, outcomes: Sequence[Outcome], strict: bool) -> str:
 
 def as_json(launch: Launch, outcomes: Sequence[Outcome], strict: bool) -> str:
     """Return the outcomes for scripts; docs/audit.md describes the fields."""
-    document: dict[str, Any] = {
+    said: dict[str, Any] = {
         "ok": not failed(outcomes, strict),
         "probe": {"version": __version__},
         "ranks": 0 if launch.alone else len(launch.facts),
@@ -49,7 +49,7 @@ def as_json(launch: Launch, outcomes: Sequence[Outcome], strict: bool) -> str:
             for one in outcomes
         ],
     }
-    return json.dumps(document, indent=2)
+    return as_document("audit", said)
 
 
 def as_metrics(outcomes: Sequence[Outcome]) -> str:

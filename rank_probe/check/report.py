@@ -1,6 +1,5 @@
 """What `rank-probe check` prints: lines for people, or one JSON document."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from rank_probe.check.check import Checked
 from rank_probe.check.exporter import LastScraper
 from rank_probe.version import __version__
+from rank_probe.wire.document import as_document
 
 
 def as_text(found: Checked) -> str:
@@ -18,7 +18,7 @@ def as_text(found: Checked) -> str:
 def as_json(found: Checked) -> str:
     """Return *found* for scripts; docs/operating.md describes the fields."""
     answer = found.answer
-    document: dict[str, Any] = {
+    said: dict[str, Any] = {
         "ok": found.problem is None,
         "problem": None if found.problem is None else str(found.problem),
         "warnings": list(found.warnings),
@@ -39,7 +39,7 @@ def as_json(found: Checked) -> str:
             "scraped": [asdict(scraper) for scraper in answer.scraped],
         },
     }
-    return json.dumps(document, indent=2, allow_nan=False)
+    return as_document("check", said)
 
 
 def _lines(found: Checked) -> Iterator[str]:

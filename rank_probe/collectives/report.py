@@ -1,6 +1,5 @@
 """What `rank-probe bench-collectives` prints: tables for people, or one JSON document."""
 
-import json
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
@@ -14,6 +13,7 @@ from rank_probe.collectives.measurements.rounds import pairs_of
 from rank_probe.collectives.measurements.units import show_bandwidth, show_bytes, show_seconds
 from rank_probe.collectives.verdict import SCOPES, Scope, scope_of
 from rank_probe.version import __version__
+from rank_probe.wire.document import as_document
 
 # More pairs than this are for --json and --picture.
 MOST_PAIRS_SHOWN = 28
@@ -27,7 +27,7 @@ def as_text(result: MeasuredLinks) -> str:
 def as_json(result: MeasuredLinks) -> str:
     """Return *result* for scripts; docs/collectives.md describes the fields."""
     ranks = len(result.hosts)
-    document: dict[str, Any] = {
+    said: dict[str, Any] = {
         "slow": bool(result.named),
         "verdict": verdict(result),
         "named": [
@@ -50,7 +50,7 @@ def as_json(result: MeasuredLinks) -> str:
         "pairs": [_pair(one, result.hosts) for one in result.pairs],
         "measured_again": [_pair(one, result.hosts) for one in result.again],
     }
-    return json.dumps(document, indent=2, allow_nan=False)
+    return as_document("bench-collectives", said)
 
 
 def verdict(result: MeasuredLinks) -> str:

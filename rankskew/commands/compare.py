@@ -1,13 +1,13 @@
 """`rankskew diagnose --compare`: its options, and what it prints."""
 
 import argparse
-import json
 import sys
 import time
 from typing import Final
 
 from exporter.commands.arguments import Parser, interval
 from exporter.errors import UsageError
+from rank_probe.wire.document import as_document
 from rankskew.client.fetch import Trouble, base_url
 from rankskew.client.prometheus import Prometheus
 from rankskew.commands.servers import access
@@ -60,7 +60,7 @@ def run_compare(options: argparse.Namespace) -> int:
             )
     except Trouble as trouble:
         if options.json:
-            print(json.dumps({"verdict": CANNOT_TELL, "why": str(trouble)}, indent=2))
+            print(as_document("diagnose-compare", {"verdict": CANNOT_TELL, "why": str(trouble)}))
         print(f"rankskew: {trouble}", file=sys.stderr)
         return EXIT_STATUS[CANNOT_TELL]
     if options.json:

@@ -2,7 +2,6 @@
 
 import argparse
 import getpass
-import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Final
 
 from exporter.commands.arguments import Parser
 from exporter.errors import StartError, UsageError
+from rank_probe.wire.document import as_document
 from rankskew.client.fetch import Trouble
 from rankskew.commands.report import DEFAULT_URL, patient
 from rankskew.commands.servers import add_access
@@ -94,7 +94,7 @@ def run(arguments: Sequence[str]) -> int:
     )
     add(options.file, said)
     if options.json:
-        print(json.dumps(asdict(said), indent=2))
+        print(as_document("confirm", asdict(said)))
     else:
         print(f"{said.incident}, {_what(said)}: {said.verdict}; written to {options.file}")
     return 0
@@ -121,12 +121,12 @@ def _incident(options: argparse.Namespace) -> tuple[str, Mapping[str, str], floa
 def _list(options: argparse.Namespace) -> int:
     said = read(options.file)
     if options.json:
-        document = {
+        listed = {
             "file": str(options.file),
             "confirmations": [asdict(each) for each in said.newest.values()],
             "broken_lines": list(said.broken),
         }
-        print(json.dumps(document, indent=2))
+        print(as_document("confirm-list", listed))
         return 0
     _print(said, options.file)
     return 0

@@ -1,7 +1,6 @@
 """`rankskew diagnose`: what is wrong with a job, why, and what to do about it."""
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -14,6 +13,7 @@ from exporter.errors import UsageError
 from exporter.profiles.compare import as_text as profiles_as_text
 from exporter.profiles.compare import sentence
 from exporter.profiles.trace import read_trace as read_profile
+from rank_probe.wire.document import as_document
 from rankskew.client.fetch import Trouble, base_url
 from rankskew.commands.compare import add_compare, run_compare
 from rankskew.commands.servers import access, add_access
@@ -130,7 +130,7 @@ def run(arguments: Sequence[str]) -> int:
 def _compare_profiles(paths: Sequence[Path], *, as_json: bool) -> int:
     late, peer = map(read_profile, paths)
     said = {"sentence": sentence(late, peer), "late": asdict(late), "peer": asdict(peer)}
-    print(json.dumps(said, indent=2) if as_json else profiles_as_text(late, peer))
+    print(as_document("diagnose-profiles", said) if as_json else profiles_as_text(late, peer))
     return 0
 
 

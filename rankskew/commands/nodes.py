@@ -1,12 +1,12 @@
 """`rankskew nodes`: which nodes and GPUs jobs waited for, over weeks, and which are lemons."""
 
-import json
 import time
 from collections.abc import Sequence
 from typing import Final
 
 from exporter.commands.arguments import Parser, moment
 from exporter.errors import StartError
+from rank_probe.wire.document import as_document
 from rankskew.client.fetch import Trouble
 from rankskew.commands.report import DEFAULT_URL, patient
 from rankskew.commands.servers import add_access
@@ -74,7 +74,7 @@ def run(arguments: Sequence[str]) -> int:
             "nodes.yaml do that once an hour, and rankskew files DIR writes them"
         )
     if options.json:
-        print(json.dumps(nodes_json(fleet), indent=2))
+        print(as_document("nodes", nodes_json(fleet)))
     else:
         document = nodes_document(fleet, options.all)
         print(as_markdown(document) if options.markdown else as_text(document))

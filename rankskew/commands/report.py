@@ -1,7 +1,6 @@
 """`rankskew report`: look back over weeks of alerts, or over a job."""
 
 import argparse
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,6 +9,7 @@ from typing import Any, Final
 
 from exporter.commands.arguments import Parser, interval, moment
 from exporter.errors import StartError
+from rank_probe.wire.document import as_document
 from rankskew.client.fetch import Trouble, base_url
 from rankskew.client.prometheus import Prometheus
 from rankskew.commands.servers import access, add_access
@@ -98,7 +98,7 @@ def run(arguments: Sequence[str]) -> int:
     except Trouble as trouble:
         raise StartError(str(trouble)) from trouble
     if options.json:
-        print(json.dumps(said, indent=2))
+        print(as_document("report-shadow" if options.shadow else "report-job", said))
     else:
         print(as_markdown(document) if options.markdown else as_text(document))
     return 0

@@ -1,7 +1,6 @@
 """`rankskew top`: watch jobs and their ranks in a terminal."""
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -10,6 +9,7 @@ from typing import Any, Final
 
 from exporter.commands.arguments import Parser, add_json, interval
 from exporter.errors import UsageError
+from rank_probe.wire.document import as_document
 from rankskew.client.fetch import base_url
 from rankskew.commands.servers import access, add_access
 from rankskew.top.from_exporter import read_exporters
@@ -111,7 +111,7 @@ def _as_json(fleet: FleetStatus, with_ranks: bool) -> str:
         "troubles": list(fleet.troubles),
         "jobs": [_job_as_json(job, with_ranks) for job in jobs],
     }
-    return json.dumps(said, indent=2)
+    return as_document("top", said)
 
 
 def _job_as_json(job: JobStatus, with_ranks: bool) -> dict[str, Any]:

@@ -1,11 +1,11 @@
 """A comparison as text, Markdown or JSON."""
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Final
 
 from exporter.vocabulary.words import slow_at
+from rank_probe.wire.document import as_document
 from rankskew.compare.comparison import (
     CANNOT_TELL,
     IMPROVED,
@@ -52,7 +52,7 @@ def as_json(found: Comparison) -> str:
     """Return it for scripts; docs/compare.md describes the fields."""
     said = asdict(found) | {"before": _side(found.before), "after": _side(found.after)}
     said["step_without_rare"], said["gpus_lost"] = said.pop("without_rare"), said.pop("lost")
-    return json.dumps(said, indent=2, allow_nan=False)
+    return as_document("diagnose-compare", said)
 
 
 def _side(side: Side) -> dict[str, object]:

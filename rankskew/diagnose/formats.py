@@ -1,11 +1,11 @@
 """A report as text for a terminal, as Markdown for a ticket, and as JSON for programs."""
 
-import json
 import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Final
 
+from rank_probe.wire.document import as_document
 from rankskew.diagnose import words
 from rankskew.diagnose.model import EXIT_STATUS, Finding, Report
 
@@ -17,14 +17,16 @@ TO_DO: Final = "What to do, the least disturbing first:"
 def as_json(report: Report) -> str:
     """Return *report* as a JSON object; docs/diagnose.md describes it."""
     outcome = {"outcome": report.outcome, "exit_status": EXIT_STATUS[report.outcome]}
-    said = outcome | asdict(report) | {"cost_per_hour": report.cost_per_hour}
-    return json.dumps(said, indent=2, allow_nan=False)
+    return as_document(
+        "diagnose", outcome | asdict(report) | {"cost_per_hour": report.cost_per_hour}
+    )
 
 
 def trouble_as_json(sentence: str) -> str:
     """Return the document that says why there is no report."""
-    said = {"outcome": "cannot_tell", "exit_status": 2, "trouble": sentence}
-    return json.dumps(said, indent=2)
+    return as_document(
+        "diagnose", {"outcome": "cannot_tell", "exit_status": 2, "trouble": sentence}
+    )
 
 
 # ---- Text --------------------------------------------------------------------------------------

@@ -1,15 +1,17 @@
 """Writes what belongs to this release for whoever runs the exporter and a Prometheus."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
 from exporter.bundle import PLACES, bundled
 from exporter.errors import StartError, UsageError, reason
+from rankskew.files.explore import with_links
 
 RULES: Final = Path("alerts/rules")
+RANK_DASHBOARD: Final = Path("dashboards/rank.json")
 # Of earlier releases; Prometheus would load them beside the others.
 OLD_RULES: Final = ("cause.yaml", "copies.yaml", "fallback.yaml", "straggler.yaml")
 KEEP_FIRING_FOR: Final = re.compile(r"^ *keep_firing_for:.*\n", re.MULTILINE)
@@ -30,14 +32,19 @@ class RuleFormat:
 
 
 def write_files(
-    directory: Path, overwrite: bool = False, wanted: RuleFormat = RuleFormat()
+    directory: Path,
+    overwrite: bool = False,
+    wanted: RuleFormat = RuleFormat(),
+    links: Mapping[str, tuple[str, str]] | None = None,
 ) -> list[Path]:
     """Write everything bundled below *directory*, with the *wanted* rules; return the files.
+
+    The dashboard of a rank gets *links*; see explore.py.
 
     A file that is there already and differs is somebody's work: UsageError, unless *overwrite*;
     nothing is written then. So is a rule file of an earlier release: it would be loaded too.
     """
-    contents = {directory / target: content for target, content in _contents(wanted)}
+    contents = {directory / target: content for target, content in _contents(wanted, links)}
     changed = [path for path, content in contents.items() if _differs(path, content)]
     if changed and not overwrite:
         raise UsageError(f"{changed[0]} was changed: choose another directory, or add --overwrite")
@@ -55,7 +62,9 @@ def write_files(
     return list(contents)
 
 
-def _contents(wanted: RuleFormat) -> Iterator[tuple[Path, bytes]]:
+def _contents(
+    wanted: RuleFormat, links: Mapping[str, tuple[str, str]] | None
+) -> Iterator[tuple[Path, bytes]]:
     """Yield each file's place in the bundle, and what it holds."""
     for target, source in _files():
         if target.parent == RULES:
@@ -65,6 +74,8 @@ def _contents(wanted: RuleFormat) -> Iterator[tuple[Path, bytes]]:
                 target,
                 (for_ruler(wanted.ruler, target.stem, kept) if wanted.ruler else kept).encode(),
             )
+        elif links and target == RANK_DASHBOARD:
+            yield target, with_links(source.read_text(), links).encode()
         else:
             yield target, source.read_bytes()
 

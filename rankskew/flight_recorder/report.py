@@ -1,11 +1,11 @@
 """What the dumps say, as text and as one JSON document."""
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
 from exporter.live.wording import sentence
+from rank_probe.wire.document import as_document
 from rankskew.flight_recorder.dumps import Dump
 from rankskew.flight_recorder.finding import MISMATCH, MISSING, CollectiveFinding
 from rankskew.wording import named_ranks
@@ -42,7 +42,7 @@ def as_json(dumps: Sequence[Dump], found: Sequence[CollectiveFinding]) -> str:
         "ranks_without_dump": untold(dumps),
         "findings": [asdict(each) | {"sentence": _headline(each)} for each in found],
     }
-    return json.dumps(said, indent=2)
+    return as_document("flight-recorder", said)
 
 
 def _headline(found: CollectiveFinding) -> str:

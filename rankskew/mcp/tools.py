@@ -49,7 +49,7 @@ def of_command(command: str, shown: Callable[[Document], Document] = lambda foun
 def late_ranks(found: Document) -> Document:
     """Return of a document of `top` the late ranks of each job that has some, with links."""
     jobs = [job for job in found["jobs"] if job["late"] or "ranks" in job]
-    return {**found, "jobs": [_late_ranks(job) for job in jobs]}
+    return {**found, "schema": "late-ranks/1", "jobs": [_late_ranks(job) for job in jobs]}
 
 
 def _late_ranks(job: Document) -> Document:

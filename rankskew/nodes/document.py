@@ -12,8 +12,6 @@ from rankskew.report.document import ENERGY, MONEY, Document, Section
 from rankskew.report.times import HOUR_SECONDS, gpu_hours, iso, show
 from rankskew.wording import counted
 
-# Of docs/nodes.md; another number where a program could be misled.
-SCHEMA: Final = 1
 MOST_ROWS: Final = 20
 MOST_IN_REPORT: Final = 5
 MOST_CAUSES: Final = 3
@@ -65,7 +63,6 @@ def nodes_json(fleet: FleetPast) -> dict[str, Any]:
     nodes, gpus = _judged(fleet)
     begin, end = fleet.span
     return {
-        "schema": SCHEMA,
         "begin": iso(begin),
         "end": iso(end),
         "nodes": [_json(fleet, each) for each in nodes],

@@ -1,11 +1,11 @@
 """`rankskew replay`: judge recorded traces, and report which ranks were slow and the cost."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from exporter.vocabulary.thresholds import Thresholds
+from rank_probe.wire.document import as_document
 from rankskew.accounting.run import Account, Kinds, account, kinds, slowdown
 from rankskew.replay.findings import NAMING, TraceFinding, findings, not_judgeable
 from rankskew.replay.judge import Progress, judge
@@ -83,7 +83,7 @@ def replay(run: Run, scale: float = 1.0, progress: Progress = lambda share: None
 
 def as_json(replays: Sequence[Replay]) -> str:
     """Return *replays* for scripts; docs/replay.md describes the fields."""
-    return json.dumps({"jobs": [job(one) for one in replays]}, indent=2, allow_nan=False)
+    return as_document("replay", {"jobs": [job(one) for one in replays]})
 
 
 def gpus_lost(one: Replay) -> float | None:

@@ -23,8 +23,9 @@ from tests.alerts.receivers import (
 
 README = Path(__file__).parents[2] / "alerts" / "README.md"
 RUNBOOKS = "https://github.com/rankskew/rankskew/blob/main/alerts/runbooks"
-# Half an hour before the alert, in milliseconds.
-DASHBOARD = f"https://grafana.example.com/d/{uid('job')}?var-job_id={{}}&from=1704177030000&to=now"
+GRAFANA = "https://grafana.example.com/d"
+# Half an hour before the alert, and ten minutes after its end, in milliseconds.
+SINCE, UNTIL = "from=1704177030000", 1704180180000
 DEMO = promised("notifications", "RankskewStraggler", job_id="demo")
 NIGHTLY = promised("notifications", "RankskewStraggler", job_id="nightly")
 
@@ -60,8 +61,10 @@ def test_straggler_is_said_as_the_readme_shows_it(sender: Sender) -> None:
         json.loads(json.dumps(event["payload"]).replace("shown", "demo"))
     ]
     assert (message["color"], slack(ended)["color"]) == ("danger", "good")
-    assert links(message)["Dashboard"] == message["title_link"] == DASHBOARD.format("shown")
-    assert event["links"][0]["href"] == DASHBOARD.format("shown")
+    dashboard = f"{GRAFANA}/{uid('rank')}?var-job_id=shown&var-rank=2&{SINCE}"
+    assert links(message)["Dashboard"] == message["title_link"] == f"{dashboard}&to=now"
+    assert event["links"][0]["href"] == f"{dashboard}&to=now"
+    assert links(slack(ended))["Dashboard"] == f"{dashboard}&to={UNTIL}"
     assert links(message)["Runbook"] == f"{RUNBOOKS}/RankskewStraggler.md"
     assert matchers(links(message)["Silence"]) == (
         '{alertname="RankskewStraggler",instance="gpu-12:9917",job_id="shown",rank="2"}'
@@ -87,6 +90,7 @@ def test_several_alerts_are_a_headline_and_a_line_each(sender: Sender) -> None:
     assert matchers(links(message)["Silence"]) == (
         '{alertname="RankskewStraggler",cluster="west",job_id="nightly"}'
     )
+    assert f"/{uid('job')}?var-job_id=nightly&var-cluster=west&" in links(message)["Dashboard"]
     ended = slack(sender.sends(ended=NIGHTLY))
     assert ended["title"] == "Resolved: west/nightly, 2 alerts"
     assert lines(ended)[0] == (

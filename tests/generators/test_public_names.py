@@ -46,6 +46,9 @@ def test_every_promised_name_exists_or_is_bridged(today: set[str]) -> None:
         ("flag rankskew files --overwrite", True),
         ("flag rankskew files --force", False),
         ("alert RankskewRankSilent", False),
+        ("field top/1 jobs.late.cause.first_action", True),
+        ("field diagnose/1 loss.parts.gpus", True),
+        ("field top/1 jobs.late.reason", False),
     ],
 )
 def test_what_keeps_a_promise(today: set[str], promised: str, is_kept: bool) -> None:
@@ -60,5 +63,5 @@ def test_promise_covers_every_kind() -> None:
     assert sorted(set(KEPT)) == KEPT
     assert min(kinds.values()) > 5
     assert sorted(kinds) == sorted(
-        ["alert", "flag", "metric", "python", "record", "stage", "threshold", "variable"]
+        ["alert", "field", "flag", "metric", "python", "record", "stage", "threshold", "variable"]
     )

@@ -137,6 +137,7 @@ def test_json_has_the_same_sentences(
     assert main(["exporter", "--config.check", "--json", *flags, "--nvml.interval=0s"]) == 1
 
     assert json.loads(capsys.readouterr().out) == {
+        "schema": "exporter-check/1",
         "ok": False,
         "problems": [
             "--nvml.interval: '0s' is too short: at least 100ms, as the driver has no newer "

@@ -65,6 +65,7 @@ def test_order_reaches_the_rank(
     answers = [push(exporter, "controlled", rank=rank, sequence=2) for rank in (0, 1)]
     assert answers == [(200, {"level": "off"}), (200, {"level": "detail"})]
     assert json.loads(printed("control", "controlled", "off", "--json")) == {
+        "schema": "control/1",
         "job_id": "controlled",
         "level": "off",
         "rank": None,
@@ -196,7 +197,7 @@ def test_gpus_are_released_and_resumed(exporter: RunningExporter, printed: Print
         (["resume"], {}),
     ):
         document = json.loads(printed("gpus", *arguments, "--json", where))
-        assert document == {"action": arguments[0]} | answer
+        assert document == {"schema": "gpus/1", "action": arguments[0]} | answer
 
 
 def test_long_release_says_once_what_it_waits_for(

@@ -20,6 +20,7 @@ from tests.rankskew.client.servers import exporter_of, serving
 from tests.rankskew.client.test_commands import nothing, protected
 from tests.rankskew.compare.test_from_prometheus import STEADY, answering, vector
 from tests.rankskew.top.documents import CAUSE, hung, late, live, straggler
+from tests.schemas import check
 
 NOWHERE: Final = AskedServers(exporters=("http://127.0.0.1:1",))
 PLAYBOOK: Final = "https://github.com/rankskew/rankskew/blob/main/docs/playbook"
@@ -123,6 +124,8 @@ def test_comparison_is_that_of_the_command(capsys: Captured) -> None:
 
 def test_late_ranks_have_causes_places_and_links(node: AskedServers) -> None:
     """Of the jobs that have some; places of the job that is named."""
+    check(document(node, "late_ranks"))
+    check(document(node, "late_ranks", job="llama"))
     (everywhere,) = document(node, "late_ranks")["jobs"]
     (here,) = document(node, "late_ranks", job="llama")["jobs"]
     (found,) = here["late_ranks"]

@@ -65,6 +65,7 @@ def test_json_has_what_was_written(command: list[str], capsys: Captured) -> None
     listed = json.loads(capsys.readouterr().out)
 
     assert (written["incident"], written["verdict"], written["began"]) == (ID, "unsure", BEGIN)
+    assert (written.pop("schema"), listed["schema"]) == ("confirm/1", "confirm-list/1")
     assert listed["confirmations"] == [written]
     assert listed["broken_lines"] == [2]
 

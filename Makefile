@@ -39,7 +39,7 @@ unit: ## all tests that need no more than seconds, promtool tests included
 	$(call tested,not (jobs or e2e or deploy or nightly),-n 3)
 
 jobs: ## the probe in real torch ranks, in each way to train and under each framework
-	$(call tested,jobs,-n 3)
+	$(call tested,jobs and not nightly,-n 3)
 
 e2e: ## real Prometheus, Alertmanager and torch ranks
 	$(call tested,e2e,-n 2)

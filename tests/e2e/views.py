@@ -129,6 +129,8 @@ def ask_all(fleet: Tour) -> dict[str, dict[str, Answer]]:
         seen = read_exporters(urls)
         if not seen.jobs:
             raise Trouble("; ".join(seen.troubles))
+        if job_id not in tops:  # Its scrapes came too late.
+            raise Trouble(f"Prometheus knows no job {job_id} now")
         (top,) = seen.jobs
         said = {
             PAGE: page(fleet, job_id),

@@ -6,7 +6,8 @@ import pytest
 
 from tests.rank_probe.launch import PACKAGE, Jobs, Ranks, is_late, run
 
-pytestmark = pytest.mark.jobs
+# A cluster takes a minute to start, and half of the processors meanwhile.
+pytestmark = [pytest.mark.jobs, pytest.mark.nightly]
 
 STEPS = 7
 EVERY = 3  # steps between checkpoints

@@ -52,7 +52,7 @@ def end_of(process: subprocess.Popen[str]) -> tuple[int, str]:
     return process.returncode, output
 
 
-@pytest.mark.parametrize("failure", ["raise", "exit"])
+@pytest.mark.parametrize("failure", ["raise", pytest.param("exit", marks=pytest.mark.nightly)])
 def test_restart_is_the_same_job_with_the_next_attempt(tmp_path: Path, failure: str) -> None:
     """After a crash torchrun starts all ranks anew: same job and ranks, counters from zero."""
     with listening(tmp_path / "s") as sink:

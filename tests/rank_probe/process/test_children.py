@@ -16,6 +16,9 @@ from tests.rank_probe.sink import listening
 
 pytestmark = pytest.mark.jobs
 
+# Each way to start processes once in the tests of every change; all with all of them in the night.
+NIGHTLY = pytest.mark.nightly
+
 JOB = Path(__file__).with_name("children_job.py")
 TORCHRUN = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
 SLURM = {
@@ -93,8 +96,8 @@ def test_task_of_slurm_may_start_several_ranks(tmp_path: Path) -> None:
     ("method", "by", "end", "codes"),
     [
         ("spawn", "subclass", "raise", "[0, 1]"),
-        ("fork", "torch", "raise", "[0, 1]"),
-        ("forkserver", "process", "exit", "[0, 3]"),
+        pytest.param("fork", "torch", "raise", "[0, 1]", marks=NIGHTLY),
+        pytest.param("forkserver", "process", "exit", "[0, 3]", marks=NIGHTLY),
     ],
 )
 def test_only_a_clean_end_of_a_child_marks_its_rank_finished(
@@ -110,7 +113,12 @@ def test_only_a_clean_end_of_a_child_marks_its_rank_finished(
 
 @pytest.mark.parametrize(
     ("method", "started"),
-    [("spawn", "parent"), ("fork", "parent"), ("fork", "target"), ("forkserver", "top")],
+    [
+        pytest.param("spawn", "parent", marks=NIGHTLY),
+        pytest.param("fork", "parent", marks=NIGHTLY),
+        ("fork", "target"),
+        ("forkserver", "top"),
+    ],
 )
 def test_ranks_of_a_script_that_starts_the_probe_are_timed(
     tmp_path: Path, method: str, started: str
@@ -134,10 +142,10 @@ def test_ranks_own_start_wins(tmp_path: Path) -> None:
     ("method", "started", "launcher"),
     [
         ("spawn", "", {}),
-        ("spawn", "top", TORCHRUN),
+        pytest.param("spawn", "top", TORCHRUN, marks=NIGHTLY),
         ("fork", "", TORCHRUN),
         ("forkserver", "top", {}),
-        ("forkserver", "top", TORCHRUN),
+        pytest.param("forkserver", "top", TORCHRUN, marks=NIGHTLY),
     ],
 )
 def test_helpers_are_no_ranks(

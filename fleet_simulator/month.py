@@ -150,6 +150,10 @@ def simulate(seed: int, begin: float, nodes: int = 256, lemons: int = 8) -> Mont
             number += 1
             _run(month, draw, spells, f"job{number}", those, begin, range(hour, hour + length))
     _drivers(month, names, begin)
+    for name in names:
+        for gpu in range(GPUS):
+            card = {"gpu_uuid": f"GPU-{name}-{gpu}", "serial": f"165-{name}-{gpu}"}
+            month.add("rankskew_gpu_info", card, begin + HOURS * HOUR, 1.0)
     return month
 
 

@@ -103,7 +103,9 @@ class GpuSample:
     row_remap_pending: int | None = None
     row_remap_failed: int | None = None
     recovery_action: int | None = None
-    # Where it sits. *topology* maps each other GPU's index to their common-ancestor level.
+    # What is printed on the card, and where it sits. *topology* maps each other GPU's index to
+    # their common-ancestor level.
+    serial: str | None = None
     minor_number: int | None = None
     numa_node: int | None = None
     cpu_affinity: tuple[int, ...] | None = None

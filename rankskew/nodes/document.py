@@ -120,6 +120,8 @@ def _short(cause: str) -> str:
 
 def _parts(each: NodeFinding) -> Iterator[str]:
     yield each.verdict.value
+    if each.past.serial:
+        yield f"serial number {each.past.serial}"
     if each.verdict is NodeVerdict.ONE_JOB:
         yield f"job {each.job}"
     if each.verdict in (NodeVerdict.LEMON, NodeVerdict.UNCERTAIN):
@@ -136,6 +138,7 @@ def _json(fleet: FleetPast, each: NodeFinding) -> dict[str, Any]:
     return {
         "name": past.name,
         "cluster": past.cluster,
+        "serial": past.serial or None,
         "verdict": each.verdict.name.lower(),
         "sentence": sentence(each),
         "gpu_hours_lost": past.lost_gpu_hours,

@@ -60,7 +60,8 @@ class NodePast:
     """The past of a node or a GPU, called *name*.
 
     *used* has the GPU-hours that jobs had it, by day (Unix seconds of its end); *jobs* counts them.
-    *drivers* are the versions that a node had, each with when it was first and last seen.
+    *drivers* are the versions that a node had, each with when it was first and last seen. *serial*
+    is a GPU's, empty for a node, for a GPU that is not there any more or that has none.
     """
 
     name: str
@@ -69,6 +70,7 @@ class NodePast:
     used: Mapping[float, float] = field(default_factory=dict)
     jobs: int = 0
     drivers: Sequence[tuple[str, Span]] = ()
+    serial: str = ""
 
     @property
     def used_gpu_hours(self) -> float:

@@ -57,9 +57,13 @@ def read_fleet(prometheus: Prometheus, span: Span, cluster: str | None = None) -
     gpus = prometheus.query(
         f"sum by (cluster, gpu_uuid) (sum_over_time({GPU_USED}{{{where}}}{back}))", end
     )
+    cards = prometheus.query(
+        f"group by (cluster, gpu_uuid, serial) (last_over_time(rankskew_gpu_info{{{where}}}[1h]))",
+        end,
+    )
     nodes = _nodes(lost, by_day, jobs, drivers)
     rates = _rates(prometheus, f"{{{where}}}{back}", end)
-    return FleetPast((begin, end), nodes, _gpus(lost, gpus, end), rates)
+    return FleetPast((begin, end), nodes, _gpus(lost, gpus, cards, end), rates)
 
 
 def _rates(prometheus: Prometheus, past: str, end: float) -> dict[Key, JobRate]:
@@ -123,14 +127,25 @@ def _nodes(
     ]
 
 
-def _gpus(lost: Iterable[Series], used: Iterable[Sample], end: float) -> list[NodePast]:
+def _gpus(
+    lost: Iterable[Series], used: Iterable[Sample], cards: Iterable[Sample], end: float
+) -> list[NodePast]:
+    serials = {(each["cluster"], each["gpu_uuid"]): each["serial"] for each in cards}
     late = _late_hours(lost, lambda each: (each["cluster"], each["gpu_uuid"]))
     hours = {(each["cluster"], each["gpu_uuid"]): {end: each.value / HOUR_SECONDS} for each in used}
     found = []
     for cluster, uuid in sorted({*late, *hours}):
         those = incidents(late.get((cluster, uuid), ()))
-        jobs = len({each.job for each in those})
-        found.append(NodePast(uuid, cluster, those, hours.get((cluster, uuid), {}), jobs))
+        found.append(
+            NodePast(
+                name=uuid,
+                cluster=cluster,
+                incidents=those,
+                used=hours.get((cluster, uuid), {}),
+                jobs=len({each.job for each in those}),
+                serial=serials.get((cluster, uuid), ""),
+            )
+        )
     return [each for each in found if each.name]
 
 

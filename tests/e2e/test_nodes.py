@@ -45,6 +45,11 @@ def test_what_prometheus_says_is_what_was_recorded(
         assert each["kilowatt_hours_lost"] == (lost and pytest.approx(lost / 2))
         assert each["gpu_hours_used"] == pytest.approx(node.used_gpu_hours, rel=1e-4)
         assert (each["jobs"], len(each["incidents"])) == (node.jobs, len(node.incidents))
+        assert each["serial"] is None
+    assert said["gpus"]
+    for each in said["gpus"]:
+        assert each["serial"] == each["name"].replace("GPU-", "165-")
+        assert f"serial number {each['serial']}" in each["sentence"]
 
 
 def test_week_is_divided_in_three_ways(fleet: Fleet, capsys: pytest.CaptureFixture[str]) -> None:

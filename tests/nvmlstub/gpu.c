@@ -35,6 +35,13 @@ API int nvmlDeviceGetName(struct gpu *gpu, char *out, unsigned size) {
     return result;
 }
 
+API int nvmlDeviceGetSerial(struct gpu *gpu, char *out, unsigned size) {
+    int result = ask(__func__, gpu, NULL);
+    if (result == SUCCESS)
+        snprintf(out, size, "16500%08d", gpu->index);
+    return result;
+}
+
 API int nvmlDeviceGetPciInfo_v3(struct gpu *gpu, struct pci *out) {
     int result = ask(__func__, gpu, NULL);
     if (result == SUCCESS)

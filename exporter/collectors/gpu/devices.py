@@ -12,7 +12,10 @@ from exporter.nvml.expected import ExpectedGpus
 from exporter.nvml.sample import NodeSample, NvmlSource
 
 # Labels of rankskew_gpu_info, and the fields of GpuSample that they show.
-ABOUT: Final = ("name", "pci_bus_id", "minor_number", "numa_node", "pcie_source", "xid_source")
+ABOUT: Final = (
+    *("name", "serial", "pci_bus_id", "minor_number", "numa_node"),
+    *("pcie_source", "xid_source"),
+)
 
 
 class GpuDevicesCollector:
@@ -97,9 +100,9 @@ def _up(sample: NodeSample | None, expected: ExpectedGpus) -> Metric:
 def _info(sample: NodeSample | None) -> Metric:
     info = GaugeMetricFamily(
         "rankskew_gpu_info",
-        "The GPU's model and location, and the sources of its readings; always 1. minor_number "
-        "is the number of /dev/nvidia*, pcie_source is gpm, byte_counter or sampled, xid_source "
-        "is kmsg or nvml.",
+        "The GPU's model, serial number and location, and the sources of its readings; always 1. "
+        "minor_number is the number of /dev/nvidia*, pcie_source is gpm, byte_counter or sampled, "
+        "xid_source is kmsg or nvml.",
         labels=(*GPU_LABELS, *ABOUT),
     )
     for gpu in () if sample is None else sample.gpus:

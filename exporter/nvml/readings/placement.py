@@ -1,4 +1,4 @@
-"""Where a GPU sits: device file, NUMA node, nearby CPUs, and the distance to other GPUs."""
+"""Which card a GPU is, where it sits, which CPUs are near, and how far the other GPUs are."""
 
 from itertools import combinations
 from pathlib import Path
@@ -39,10 +39,11 @@ class Placement:
         self._fields: dict[str, Any] = {}
 
     def read(self, ask: Ask, now: float) -> dict[str, Any]:
-        """Return the number of the device file, the NUMA node and the CPUs, as far as known."""
+        """Return serial number, number of the device file, NUMA node and CPUs, as far as known."""
         if ask is not self._opening:
             device = self._device(ask)
             fields = {
+                "serial": ask(pynvml.nvmlDeviceGetSerial),
                 "minor_number": ask(pynvml.nvmlDeviceGetMinorNumber),
                 "numa_node": _numa_node(ask, device),
                 "cpu_affinity": _cpu_affinity(ask, device),

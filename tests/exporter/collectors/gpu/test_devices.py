@@ -63,7 +63,7 @@ def test_lost_gpu_is_down_and_hides_nobody() -> None:
         'gpu_up{gpu="0",gpu_uuid="GPU-0"} 1.0',
         'gpu_up{gpu="1",gpu_uuid="GPU-b"} 0.0',
         'gpu_info{gpu="0",gpu_uuid="GPU-0",minor_number="",name="",numa_node="",'
-        'pci_bus_id="0000:10",pcie_source="",xid_source=""} 1.0',
+        'pci_bus_id="0000:10",pcie_source="",serial="",xid_source=""} 1.0',
         'nvml_info{driver_version="999.1",nvml_version="13.1"} 1.0',
         "nvml_sample_timestamp_seconds 1.0",
         *worker(1.0, restarts=3.0),

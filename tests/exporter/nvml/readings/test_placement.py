@@ -26,8 +26,8 @@ def place(driver: Driver, sysfs: Path = Path("/nowhere")) -> dict[str, Any]:
         ({}, {}),
         # Masks of 64 bits a word; the device file's number is NVML's alone.
         (
-            MASKS | {"nvmlDeviceGetMinorNumber": 5},
-            {"minor_number": 5, "numa_node": 1, "cpu_affinity": (0, 1, 3, 64)},
+            MASKS | {"nvmlDeviceGetMinorNumber": 5, "nvmlDeviceGetSerial": "1650"},
+            {"serial": "1650", "minor_number": 5, "numa_node": 1, "cpu_affinity": (0, 1, 3, 64)},
         ),
         ({"nvmlDeviceGetMemoryAffinity": [0b11]}, {}),  # Two bits name no node.
     ],

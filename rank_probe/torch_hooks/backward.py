@@ -33,7 +33,7 @@ def attach(timeline: Timeline) -> Patches:
     patches = Patches()
     cut = Cut(timeline)
     patches.wrap(torch.autograd, "backward", cut.around)
-    timeline.uncut = cut.at_the_root
+    timeline.uncut, timeline.new_peers = cut.at_the_root, cut.begin_again
     patches.on_undo(cut.let_go)
     return patches
 
@@ -107,6 +107,14 @@ class Cut:
         """
         self._stays = self._cuts
         self._is_at_root = True
+
+    def begin_again(self) -> None:
+        """Look for peers, and cut the next few backwards at their root: the model may be new.
+
+        Otherwise the wait would count as `backward` until somebody notices that the parameter of the
+        old model takes no part any more. For any thread.
+        """
+        self._cuts, self._root_cuts, self._is_at_root = False, 0, True
 
     def let_go(self) -> None:
         """Remove the parameter's hook; for the training thread."""

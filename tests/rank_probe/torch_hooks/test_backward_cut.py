@@ -152,6 +152,17 @@ def test_parameter_that_takes_no_part_gives_the_cut_back(timeline: Timeline) -> 
     assert timeline.steps.totals().spent[SYNC] > waited
 
 
+def test_new_model_of_a_new_group_is_cut_from_its_first_backward_on(timeline: Timeline) -> None:
+    """The old one's parameter takes no part, and lets go; one of the new model takes over."""
+    old, new = Job(timeline), Job(timeline)
+    old.step(torch_backward.ROOT_CUTS + 1)
+    timeline.new_peers()
+    new.step(torch_backward.ROOT_CUTS + 2)
+
+    assert set(new.stages_of_wait) == {SYNC}
+    assert (max(old.hooks()), max(new.hooks())) == (1, 2)
+
+
 def test_backward_within_a_backward_keeps_the_cut_at_the_root(timeline: Timeline) -> None:
     """Reentrant checkpointing ends inner backwards early; no parameter is left to tell the end."""
     job, head = Job(timeline), nn.Linear(1, 1)

@@ -14,6 +14,7 @@ from rank_probe.measure.tape import NOBODY
 from rank_probe.process import identity
 from rank_probe.process.facts import own_facts
 from rank_probe.process.own_rank import OwnRank
+from rank_probe.process.runtime import pcie_link
 from rank_probe.report.report import Parts
 from rank_probe.torch_hooks import process_group
 from rank_probe.wire.no_join import OFF
@@ -106,7 +107,8 @@ class ProcessGroups:
         steps = self._parts.timeline.steps if device is None else device.steps
         before = self._parts.steps_before
         work = self._parts.work.amount
-        facts = partial(own_facts, self._environment, self._own_rank.gpu_model)
+        gpu = self._own_rank.gpu_model, pcie_link()
+        facts = partial(own_facts, self._environment, *gpu)
         who = self._own_rank.who
         group = GroupToJoin(connect, PlaceInJob(*place), steps, who, before, work, facts)
         join.begin(group)

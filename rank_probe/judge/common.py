@@ -11,7 +11,7 @@ Facts = Mapping[int, Mapping[str, str]]
 
 # Facts besides the labels that the user gives: the node says more than a label, those below less.
 BEFORE_LABELS: Final = ("node",)
-AFTER_LABELS: Final = ("GPU model", "driver", "image", "torch")
+AFTER_LABELS: Final = ("GPU model", "PCIe", "driver", "image", "torch")
 # Ranks may have one of several values in common, but of fewer than half as many as they are.
 MOST_VALUES: Final = 4
 # As much as an exporter accepts.

@@ -25,9 +25,9 @@ _MOST_BYTES: Final = 16_384
 
 
 def own_facts(
-    environment: Mapping[str, str], gpu_model: str, driver: Path = DRIVER_VERSION
+    environment: Mapping[str, str], gpu_model: str, pcie: str, driver: Path = DRIVER_VERSION
 ) -> dict[str, str]:
-    """Return by name what is known of this rank, on a GPU of *gpu_model*; reads a file.
+    """Return by name what is known of this rank, on a GPU of *gpu_model* at *pcie*; reads a file.
 
     A label of the user's takes the place of a fact with its name.
     """
@@ -35,6 +35,7 @@ def own_facts(
     known = {
         "node": os.uname().nodename,
         "GPU model": gpu_model,
+        "PCIe": pcie,
         "driver": driver_version(driver),
         "image": next((said for name in _IMAGE if (said := environment.get(name))), ""),
         "torch": "" if torch is None else str(torch.__version__),

@@ -54,6 +54,9 @@ NOT_COMPARED: Final = frozenset(
         "OMP_PLACES",
     }
 )
+PCI_DEVICES: Final = Path("/sys/bus/pci/devices")
+# By transfers a second and lane, in billions.
+PCIE_GENERATIONS: Final = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 DRIVER_VERSION: Final = Path("/proc/driver/nvidia/version")
 
 
@@ -123,3 +126,21 @@ def gpu_model() -> str:
     if torch is None or not torch.cuda.is_initialized():
         return ""
     return str(torch.cuda.get_device_name(torch.cuda.current_device()))
+
+
+def pcie_link(devices: Path = PCI_DEVICES) -> str:
+    """Return how the calling thread's CUDA device is connected now, such as `generation 4 x16`.
+
+    Empty if it is not known. An idle link may show a lower generation.
+    """
+    torch = imported_torch()
+    if torch is None or not torch.cuda.is_initialized():
+        return ""
+    try:
+        gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
+        domain, bus, device = gpu.pci_domain_id, gpu.pci_bus_id, gpu.pci_device_id
+        link = devices / f"{domain:04x}:{bus:02x}:{device:02x}.0"
+        speed, width = ((link / f"current_link_{each}").read_text() for each in ("speed", "width"))
+        return f"generation {PCIE_GENERATIONS[float(speed.split()[0])]} x{int(width)}"
+    except (AttributeError, OSError, LookupError, ValueError):  # An older torch, or a container.
+        return ""

@@ -21,7 +21,7 @@ DRIVER = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19
 
 def test_what_is_not_known_is_absent(tmp_path: Path) -> None:
     """On a host without a GPU, in no container: the node, and torch if it is imported."""
-    known = own_facts({}, "", tmp_path / "none")
+    known = own_facts({}, "", "", tmp_path / "none")
 
     assert known.keys() - {"torch"} == {"node"}
     assert known["node"] == os.uname().nodename
@@ -30,10 +30,13 @@ def test_what_is_not_known_is_absent(tmp_path: Path) -> None:
 def test_driver_model_and_image_are_told(tmp_path: Path) -> None:
     driver = tmp_path / "version"
     driver.write_text(DRIVER)
-    known = own_facts({"APPTAINER_CONTAINER": "/images/train.sif"}, "NVIDIA H100", driver)
+    known = own_facts(
+        {"APPTAINER_CONTAINER": "/images/train.sif"}, "NVIDIA H100", "generation 4 x16", driver
+    )
 
     assert known.items() >= {
         ("GPU model", "NVIDIA H100"),
+        ("PCIe", "generation 4 x16"),
         ("driver", "535.104.05"),
         ("image", "/images/train.sif"),
     }
@@ -41,7 +44,7 @@ def test_driver_model_and_image_are_told(tmp_path: Path) -> None:
 
 def test_label_takes_the_place_of_what_is_found(tmp_path: Path) -> None:
     given = {"RANK_PROBE_LABELS": "node=rack7-3,image=v2", "SLURM_CONTAINER": "/v1"}
-    known = own_facts(given, "", tmp_path / "none")
+    known = own_facts(given, "", "", tmp_path / "none")
 
     assert (known["node"], known["image"]) == ("rack7-3", "v2")
 

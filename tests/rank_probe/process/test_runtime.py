@@ -21,7 +21,9 @@ def fake_torch(*, cuda_initialized: bool, distributed_initialized: bool) -> Simp
             is_initialized=lambda: cuda_initialized,
             current_device=lambda: 1,
             device_count=lambda: 2,
-            get_device_properties=lambda index: SimpleNamespace(uuid=f"0000-{index}"),
+            get_device_properties=lambda index: SimpleNamespace(
+                uuid=f"0000-{index}", pci_domain_id=0, pci_bus_id=0xC0 + index, pci_device_id=0
+            ),
             nccl=SimpleNamespace(version=lambda: (2, 28, 3)),
         ),
         distributed=SimpleNamespace(
@@ -125,3 +127,39 @@ def test_torch_that_is_still_being_imported_is_not_there_yet(
     assert "torch" not in runtime.runtime_info()
     assert (runtime.gpu_uuid(), runtime.gpu_model()) == ("", "")
     assert process_group.rank_and_world_size() is None
+
+
+@pytest.mark.parametrize(
+    ("speed", "width", "said"),
+    [
+        ("16.0 GT/s PCIe", "16", "generation 4 x16"),
+        ("2.5 GT/s", "8", "generation 1 x8"),
+        ("Unknown", "16", ""),  # how the kernel says that it does not know
+        ("128.0 GT/s PCIe", "16", ""),
+    ],
+)
+def test_pcie_link_of_the_current_gpu(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, speed: str, width: str, said: str
+) -> None:
+    torch = fake_torch(cuda_initialized=True, distributed_initialized=True)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    assert runtime.pcie_link(tmp_path) == ""  # a container without sysfs
+
+    link = tmp_path / "0000:c1:00.0"
+    link.mkdir()
+    (link / "current_link_speed").write_text(f"{speed}\n")
+    (link / "current_link_width").write_text(f"{width}\n")
+    assert runtime.pcie_link(tmp_path) == said
+
+
+def test_pcie_link_without_a_gpu_or_on_a_torch_that_does_not_say_where_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch = fake_torch(cuda_initialized=False, distributed_initialized=True)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    assert runtime.pcie_link() == ""
+
+    older = fake_torch(cuda_initialized=True, distributed_initialized=True)
+    older.cuda.get_device_properties = lambda _: SimpleNamespace(uuid="0000-1")
+    monkeypatch.setitem(sys.modules, "torch", older)
+    assert runtime.pcie_link() == ""

@@ -2,9 +2,8 @@
 
 import math
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from operator import attrgetter
-from statistics import median
+from statistics import fmean, median
 from typing import Final, NamedTuple
 
 from rank_probe.judge.windows import WORK_STAGES, Window, WindowGroup
@@ -58,17 +57,29 @@ def _middle(bins: Sequence[Bin]) -> float:
 
 
 def deviation_of(times: Sequence[float], count: int) -> float:
-    """Return the usual difference between stretches of so many bins, which took these *times*."""
+    """Return the usual difference between stretches of so many bins, which took these *times*.
+
+    The stretches overlap: how the past is cut into them must not decide.
+    """
     single = spread(times) / math.sqrt(count)
-    stretches = [
-        median(times[first : first + count])
-        for first in range(len(times) % count, len(times), count)
-    ]
-    if len(stretches) < FEWEST_STRETCHES:
+    apart = len(times) // count
+    if apart < FEWEST_STRETCHES:
         return GUESSED * single
+    stretches = [middle_mean(times[at : at + count]) for at in range(len(times) - count + 1)]
     # Neighbours differ by the root of two, unless the whole drifts.
-    apart = [abs(b - a) for a, b in pairwise(stretches)]
-    return max(single, spread(stretches), 1.4826 * median(apart) / math.sqrt(2))
+    neighbours = zip(stretches, stretches[count:], strict=False)
+    drifts = 1.4826 * median(abs(b - a) for a, b in neighbours) / math.sqrt(2)
+    # Few show too little of it now and then.
+    return max(single, spread(stretches), drifts) * (1 + 1 / apart)
+
+
+def middle_mean(values: Sequence[float]) -> float:
+    """Return the mean of the middle half of *values*: few outliers do not affect it.
+
+    It varies less than the median does.
+    """
+    ordered, quarter = sorted(values), len(values) // 4
+    return fmean(ordered[quarter : len(ordered) - quarter])
 
 
 def spread(values: Sequence[float]) -> float:

@@ -19,6 +19,7 @@ from rank_probe.judge.bins import (
     bin_of,
     deviation_of,
     expected_of,
+    middle_mean,
     usual_of,
 )
 from rank_probe.judge.common import Facts, in_common, spans_of
@@ -36,10 +37,10 @@ from rank_probe.wire.stages import STAGES, SYNC
 
 # The job's own past: how long it is, and how much of it there must be. The first minute is not it.
 PAST_SECONDS, LEAST_PAST_SECONDS, FIRST_SECONDS = 1800.0, 180.0, 60.0
-PAST_BINS, LEAST_PAST_BINS = 64, 12
+PAST_BINS, LEAST_PAST_BINS = 96, 12
 MOST_BINS: Final = 512
 # By how many bins: the least change that so few show, as a share of a step. A bin has twenty steps.
-LEAST_CHANGES: Final = {3: 0.15, 6: 0.06, 12: 0.022}
+LEAST_CHANGES: Final = {3: 0.15, 6: 0.025, 12: 0.022}
 # Standard deviations of such a stretch.
 DEVIATIONS: Final = 6.0
 # A change is over when less than this share of it is left.
@@ -201,8 +202,10 @@ def _slower(bins: Sequence[Bin]) -> Slower | None:
         step = sum(median(map(grows, past)) for grows in GROWS)
         for grows in GROWS:
             times, usual = sorted(map(grows, recent)), expected_of(past, recent, grows)
-            longer = max(least * step, DEVIATIONS * deviation_of(list(map(grows, past)), count))
-            now = median(times)
+            now, longer = middle_mean(times), least * step
+            if now - usual < longer:
+                continue
+            longer = max(longer, DEVIATIONS * deviation_of(list(map(grows, past)), count))
             # A few bins that a hiccup filled are no lasting change.
             if now - usual < longer or times[count // 4] - usual < longer / 2:
                 continue

@@ -119,6 +119,19 @@ def test_three_percent_are_told_within_five_minutes(stage: str, seed: int) -> No
     assert found.named == set()
 
 
+@pytest.mark.parametrize(("ranks", "busy", "seed"), [(8, 1.0, 1), (8, 2.0, 1), (64, 1.0, 3)])
+def test_three_percent_are_told_within_five_minutes_in_slower_steps(
+    ranks: int, busy: float, seed: int
+) -> None:
+    """After half an hour, which is few steps then."""
+    faults = tuple(Fault(rank, "data", 0.03, 1, 1800) for rank in range(ranks))
+    job = Job(ranks=ranks, seed=seed, seconds=2100, busy_seconds=busy, faults=faults)
+    said = told(judged(job, 5.0))
+
+    assert 1800 < said[0][0]
+    assert {change.stage for _, change in said} == {"data"}
+
+
 def stretched(job: Job, factor: Callable[[float], float]) -> list[Step]:
     """The steps of *job*, whose work takes *factor* of the time as long."""
     steps, later = [], 0.0

@@ -111,8 +111,8 @@ class Cut:
     def begin_again(self) -> None:
         """Look for peers, and cut the next few backwards at their root: the model may be new.
 
-        Otherwise the wait would count as `backward` until somebody notices that the parameter of the
-        old model takes no part any more. For any thread.
+        Otherwise the wait would count as `backward` until somebody notices that the parameter of
+        the old model takes no part any more. For any thread.
         """
         self._cuts, self._root_cuts, self._is_at_root = False, 0, True
 

@@ -75,7 +75,6 @@ class ProcessGroups:
             # The step in progress is not one of all ranks: some are new.
             timeline.finish()
             timeline.tape.note(events.RESTART)
-            timeline.new_peers()
         self._parts.steps_before = timeline.steps.totals().steps
         join.group_is_new()
         if timeline.tape.owner == NOBODY:

@@ -46,8 +46,8 @@ class Timeline:
         self.steps = Steps(self._boundaries, now or time.perf_counter_ns, wall, self._settle)
         # Called if the wait in a backward could not be split from it: see torch_hooks.backward.
         self.uncut: Callable[[], None] = lambda: None
-        # Called when a process group was formed: the next model may be another one.
-        self.new_peers: Callable[[], None] = lambda: None
+        # Called when DDP wraps a model, perhaps another one than before: see torch_hooks.backward.
+        self.new_model: Callable[[], None] = lambda: None
         # The codes on the stack when backward was called, innermost first: the training loop.
         self.loop: tuple[CodeType, ...] = ()
         # The DataLoader that the loop iterates, while it lives.

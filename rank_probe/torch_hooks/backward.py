@@ -33,7 +33,7 @@ def attach(timeline: Timeline) -> Patches:
     patches = Patches()
     cut = Cut(timeline)
     patches.wrap(torch.autograd, "backward", cut.around)
-    timeline.uncut, timeline.new_peers = cut.at_the_root, cut.begin_again
+    timeline.uncut, timeline.new_model = cut.at_the_root, cut.begin_again
     patches.on_undo(cut.let_go)
     return patches
 
@@ -109,7 +109,7 @@ class Cut:
         self._is_at_root = True
 
     def begin_again(self) -> None:
-        """Look for peers, and cut the next few backwards at their root: the model may be new.
+        """Look for peers, and cut the next few backwards at their root: the model is a new one.
 
         Otherwise the wait would count as `backward` until somebody notices that the parameter of
         the old model takes no part any more. For any thread.

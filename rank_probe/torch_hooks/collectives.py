@@ -68,7 +68,7 @@ def attach(timeline: Timeline) -> Patches:
     if torch.distributed.is_available():
         _explicit(tape, patches)
         _functional(tape, patches)
-        _in_cpp(tape, patches)
+        _in_cpp(timeline, patches)
     return patches
 
 
@@ -105,17 +105,17 @@ def _functional(tape: Tape, patches: Patches) -> None:
         wrap(patches, operators, f"{name}._op", operation)
 
 
-def _in_cpp(tape: Tape, patches: Patches) -> None:
+def _in_cpp(timeline: Timeline, patches: Patches) -> None:
     """DDP's own broadcasts: buffers (BatchNorm's) in every forward, the bucket order in the second.
 
-    Both come from rank 0, which does not wait for the others there.
+    Both come from rank 0, which does not wait for the others there. So does the check of a model's
+    parameters, when DDP wraps it.
     """
-    for owner, name in (
-        (torch.distributed, "_broadcast_coalesced"),
-        (torch.distributed, "_verify_params_across_processes"),
-        (torch.distributed, "Reducer._rebuild_buckets"),
-    ):
-        wrap(patches, owner, name, functools.partial(_owners_wait, tape))
+    wait = functools.partial(_owners_wait, timeline.tape)
+    for name in ("_broadcast_coalesced", "Reducer._rebuild_buckets"):
+        wrap(patches, torch.distributed, name, wait)
+    new_model = functools.partial(_new_model, timeline)
+    wrap(patches, torch.distributed, "_verify_params_across_processes", new_model)
 
 
 class Operation(functools.partial[Any]):
@@ -151,6 +151,16 @@ def noter(tape: Tape) -> Callable[[int], None]:
 def _owners_wait(tape: Tape, original: Callable[..., Any]) -> Any:
     """Time what only the owner calls: at most twice in every forward."""
     return opaque(around(tape.note, original, events.WAIT, events.WAITED))
+
+
+def _new_model(timeline: Timeline, original: Callable[..., Any]) -> Any:
+    checked = _owners_wait(timeline.tape, original)
+
+    def check(*args: Any, **kwargs: Any) -> Any:
+        timeline.new_model()
+        return checked(*args, **kwargs)
+
+    return opaque(check)
 
 
 def _wait(tape: Tape, release: bool, original: Callable[..., Any]) -> Any:

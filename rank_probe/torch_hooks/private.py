@@ -134,8 +134,8 @@ TABLE: Final = (
     ),
     Private(
         "torch.distributed:_verify_params_across_processes",
-        "Times DDP's comparison of shapes when it wraps a model.",
-        "Wrapping a model in DDP is part of `other`, before the first step.",
+        "Tells that DDP wraps a model, and times how it compares shapes then.",
+        "In a second model, up to a second of backward has its wait in it.",
     ),
     Private(
         "torch._C:_current_graph_task_id",

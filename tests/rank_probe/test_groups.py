@@ -120,19 +120,6 @@ def test_group_of_one_is_not_joined(torch_says: Torch) -> None:
     assert torch_says.begun == [(PlaceInJob(2, 4), 0)]
 
 
-def test_later_group_is_told_to_whoever_cuts_the_backward(torch_says: Torch) -> None:
-    """Its model is a new one; that of the first group is trained for the first time."""
-    probe = probe_of_rank_2()
-    told_at: list[int] = []
-    probe.timeline.new_peers = lambda: told_at.append(probe.timeline.steps.totals().steps)
-    torch_says.form(probe, 2, 4)
-    step(probe, *GIVEN)
-    torch_says.destroy(probe)
-    torch_says.form(probe, 1, 3)
-
-    assert told_at == [1]
-
-
 @pytest.mark.parametrize("is_off", [True, False])
 def test_rank_that_is_off_when_its_group_is_formed_is_not_joined(
     torch_says: Torch, monkeypatch: pytest.MonkeyPatch, is_off: bool

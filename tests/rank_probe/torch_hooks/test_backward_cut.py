@@ -5,7 +5,10 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import HashStore
+from torch.nn.parallel import DistributedDataParallel
 from torch.torch_version import TorchVersion
 from torch.utils.checkpoint import checkpoint
 
@@ -152,11 +155,15 @@ def test_parameter_that_takes_no_part_gives_the_cut_back(timeline: Timeline) -> 
     assert timeline.steps.totals().spent[SYNC] > waited
 
 
-def test_new_model_of_a_new_group_is_cut_from_its_first_backward_on(timeline: Timeline) -> None:
+def test_model_that_ddp_wraps_later_is_cut_from_its_first_backward_on(timeline: Timeline) -> None:
     """The old one's parameter takes no part, and lets go; one of the new model takes over."""
     old, new = Job(timeline), Job(timeline)
     old.step(torch_backward.ROOT_CUTS + 1)
-    timeline.new_peers()
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        DistributedDataParallel(new.model)
+    finally:
+        dist.destroy_process_group()
     new.step(torch_backward.ROOT_CUTS + 2)
 
     assert set(new.stages_of_wait) == {SYNC}

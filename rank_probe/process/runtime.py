@@ -142,5 +142,5 @@ def pcie_link(devices: Path = PCI_DEVICES) -> str:
         link = devices / f"{domain:04x}:{bus:02x}:{device:02x}.0"
         speed, width = ((link / f"current_link_{each}").read_text() for each in ("speed", "width"))
         return f"generation {PCIE_GENERATIONS[float(speed.split()[0])]} x{int(width)}"
-    except (AttributeError, OSError, LookupError, ValueError):  # An older torch, or a container.
-        return ""
+    except (AttributeError, OSError, LookupError, RuntimeError, ValueError):
+        return ""  # An older torch, or a container; or the GPU is lost.

@@ -5,9 +5,10 @@ processes have the GPU, so ranks that take turns on one GPU seem to have one eac
 """
 
 import argparse
+import os
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, distributed, nn
@@ -78,11 +79,27 @@ def sharded(net: nn.Module) -> nn.Module:
     return net
 
 
-WRAPS: dict[str, Callable[[nn.Module], nn.Module]] = {
-    "ddp": DistributedDataParallel,
-    "compiled": lambda net: DistributedDataParallel(torch.compile(net)),
-    "fsdp2": sharded,
+class Way(NamedTuple):
+    """How a job wraps its model, and what its ranks talk over."""
+
+    wrap: Callable[[nn.Module], nn.Module]
+    backend: str = "gloo"
+
+
+WAYS = {
+    "ddp": Way(DistributedDataParallel),
+    "compiled": Way(lambda net: DistributedDataParallel(torch.compile(net))),
+    "fsdp2": Way(sharded),
+    "ddp-nccl": Way(DistributedDataParallel, "nccl"),
+    "fsdp2-nccl": Way(sharded, "nccl"),
 }
+
+
+def join_process_group(backend: str) -> None:
+    """Join; NCCL refuses two ranks on one GPU, unless it takes them for ranks of two hosts."""
+    os.environ["NCCL_HOSTID"] = f"rank{os.environ['RANK']}"
+    os.environ["NCCL_SOCKET_IFNAME"] = "lo"
+    distributed.init_process_group(backend)
 
 
 def train(milliseconds: dict[str, float], wrap: Callable[[nn.Module], nn.Module]) -> None:
@@ -100,17 +117,18 @@ def train(milliseconds: dict[str, float], wrap: Callable[[nn.Module], nn.Module]
 def main() -> None:
     """Join the process group and train; the late rank is the last but one."""
     parser = argparse.ArgumentParser(description="Ranks on one GPU with a planted straggler.")
-    parser.add_argument("--wrap", choices=WRAPS, default="ddp")
+    parser.add_argument("--wrap", choices=WAYS, default="ddp")
     parser.add_argument("--fault", choices=HEALTHY)
     parser.add_argument("--delay-ms", type=float, default=0.0)
     parser.add_argument("--fault-rank", type=int, default=2)
     options = parser.parse_args()
     torch.cuda.set_device(0)
-    distributed.init_process_group("gloo")  # NCCL wants a GPU for each rank.
+    way = WAYS[options.wrap]
+    join_process_group(way.backend)
     milliseconds = dict(HEALTHY)
     if options.fault and distributed.get_rank() == options.fault_rank:
         milliseconds[options.fault] += options.delay_ms
-    train(milliseconds, WRAPS[options.wrap])
+    train(milliseconds, way.wrap)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python -m benchmarks.gpu_check.ranks
 
 A healthy job and one for each place of a delay under DDP, and late ones under torch.compile and
-FSDP2. Each ends as soon as it was told, or after a while. `--wrap` runs the jobs of some ways to
+FSDP2, over gloo and over NCCL. Each ends as soon as it was told, or after a while. `--wrap` runs the jobs of some ways to
 wrap the model, and keeps the rows of the others. Writes results/gpu_ranks.json, and
 results/gpu_exposition.txt, a whole scrape while the ranks of the first late job train. Exits 1 if a
 verdict is wrong, 2 without a CUDA device.
@@ -83,6 +83,9 @@ CASES: Final = (
     ("compiled", "forward"),
     ("fsdp2", "data"),
     ("fsdp2", "forward"),
+    *(("ddp-nccl", fault) for fault in (None, *HEALTHY)),
+    ("fsdp2-nccl", "data"),
+    ("fsdp2-nccl", "forward"),
 )
 
 
@@ -107,7 +110,7 @@ def measured(directory: Path, wraps: Sequence[str]) -> list[dict[str, Any]]:
                 scrape = get(f"{exporter.url}/metrics").decode()
             rows.append(row(wrap, fault, after, job, scrape))
             print(rows[-1], flush=True)
-            if wrap == "ddp" and fault and not exposition:
+            if wrap.startswith("ddp") and fault and not exposition:
                 exposition = scrape
                 (RESULTS / "gpu_exposition.txt").write_text(exposition)
     return rows

@@ -83,8 +83,8 @@ QUICK = Size(
     tools=("torch.profiler",),
 )
 
-# A minute or two, most of which its processes need to start.
-ON_GPU = Size(processes=3, blocks=10)
+# About three minutes. A machine with a GPU drifts by more than the probe costs: many short pairs.
+ON_GPU = Size(processes=6, blocks=48, steps=100)
 
 
 def row(

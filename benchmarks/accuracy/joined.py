@@ -21,7 +21,7 @@ from benchmarks.accuracy.trace import Row as Cells
 from benchmarks.accuracy.trace import truth as truth_of
 from exporter.vocabulary.thresholds import Thresholds
 from rank_probe.join.result import read_result
-from rank_probe.join.ring import StepRing, digest
+from rank_probe.join.ring import Pace, StepRing, digest
 from rank_probe.join.rounds import RankZero
 from rank_probe.join.store import VERDICT_KEY, PlaceInJob, group_key, result_key, steps_key
 from rank_probe.judge.judge import WARMUP_STEPS
@@ -76,7 +76,7 @@ class SimulatedJoin:
     def __init__(self, segment: Segment) -> None:
         self._place = PlaceInJob(0, segment.ranks)
         self._nodes = [digest(str(segment.node(rank))) for rank in range(segment.ranks)]
-        self._rings = [StepRing(self._place.period_seconds) for _ in self._nodes]
+        self._rings = [StepRing(Pace(self._place.period_seconds)) for _ in self._nodes]
         self._store = _store()
         self._store.set(group_key(digest(GROUP)), GROUP)
         self._zero = RankZero(self._store, self._place, threading.Event())

@@ -13,7 +13,7 @@ from typing import Any
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from rank_probe.join.result import read_result
-from rank_probe.join.ring import ROUNDS, STEPS_A_ROUND, StepRing, digest
+from rank_probe.join.ring import ROUNDS, STEPS_A_ROUND, Pace, StepRing, digest
 from rank_probe.join.store import LIFE_KEY, KeysOfLife, PlaceInJob
 from rank_probe.measure.vectors import StepVector
 from rank_probe.wire.stages import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, STAGES, SYNC
@@ -38,7 +38,7 @@ def messages(ranks: int, number: int) -> tuple[bytes, bytes]:
     period = PlaceInJob(0, ranks).period_seconds
     found = []
     for late in (True, False):
-        ring = StepRing(period)
+        ring = StepRing(Pace(period))
         for each in range(max(1, number - int(ROUNDS)), number + 1):
             ring.take(steps_of_round(each, late), each * period)
         found.append(ring.message(ranks, digest("all"), 0))

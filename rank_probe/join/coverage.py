@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
-from rank_probe.join.ring import ROUNDS
+from rank_probe.join.ring import ROUNDS, Pace, is_sampled
 
 WINDOW_SECONDS: Final = 60.0
 # Posting, merging and reading back a step takes up to a round each; after this it is late.
@@ -21,8 +21,8 @@ class JoinCoverage:
     stays.
     """
 
-    def __init__(self, period_seconds: float) -> None:
-        self._period_seconds = period_seconds
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
         self._pending: deque[tuple[int, float]] = deque()
         self._due = 0
         self._has_begun = False
@@ -33,13 +33,17 @@ class JoinCoverage:
         """Record that *steps* are offered from *now* on, in seconds of one clock."""
         self._pending.extend((step, now) for step in steps)
 
+    def sample(self, stride: int) -> None:
+        """Expect no steps any more that are not in the sample of one in *stride*."""
+        self._pending = deque(each for each in self._pending if is_sampled(each[0], stride))
+
     def joined(self, steps: int, last_step: int, now: float) -> None:
         """Record that *steps* were joined so far, up to step number *last_step*."""
         pending = self._pending
         if steps and not self._has_begun:
             # Steps offered while waiting for ranks that take no part were not missed.
             self._has_begun = True
-            while pending and now - pending[0][1] > ROUNDS * self._period_seconds:
+            while pending and now - pending[0][1] > ROUNDS * self._pace.seconds:
                 pending.popleft()
             self._due, self._history = 0, deque([(0.0, 0, 0)])
         while pending and (pending[0][0] <= last_step or self._is_lost(now)):
@@ -55,5 +59,5 @@ class JoinCoverage:
             history.append((now, self._due, steps))
 
     def _is_lost(self, now: float) -> bool:
-        is_old = now - self._pending[0][1] > LATE_ROUNDS * self._period_seconds
+        is_old = now - self._pending[0][1] > LATE_ROUNDS * self._pace.seconds
         return is_old and len(self._pending) > ALWAYS_PENDING

@@ -10,7 +10,7 @@ from rank_probe.join.charge import use_one_cpu
 from rank_probe.join.figures import message
 from rank_probe.join.merge import Merger
 from rank_probe.join.peers import PostedFigures
-from rank_probe.join.ring import STEPS_A_ROUND, StepRing
+from rank_probe.join.ring import STEPS_A_ROUND, Pace, StepRing
 from rank_probe.measure.vectors import StepVector
 from rank_probe.wire.stages import STAGES
 
@@ -29,7 +29,7 @@ def rehearse() -> threading.Thread:
 def _round() -> None:
     use_one_cpu()
     vector = (STAGE_NANOSECONDS,) * len(STAGES)
-    ring = StepRing(1.0)
+    ring = StepRing(Pace(1.0))
     steps = ring.take([StepVector(step, 0, vector) for step in range(STEPS_A_ROUND)], 0.0)
     alignment = Alignment(steps, range(RANKS), RANKS)
     alignment.add([ring.message(RANKS, 0, 0)] * RANKS)

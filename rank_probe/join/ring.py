@@ -13,7 +13,7 @@ from rank_probe.wire.stages import STAGES
 STEPS_A_ROUND: Final = 32
 # With fewer steps the sample doubles: not at exactly half of the above, or it would flap.
 FEW_STEPS_A_ROUND: Final = 12
-# A step is offered until every rank has posted it and rank 0 has looked once more.
+# In rounds: a step is offered until every rank has posted it and rank 0 has looked once more.
 ROUNDS: Final = 2.5
 # Also with slow steps: ranks may notice the end of a step up to one step apart.
 LAST_STEPS: Final = 8
@@ -29,6 +29,11 @@ EMPTY_ROW: Final = bytes(ROW.size)
 # Messages have few different lengths, so that many can be read at a time.
 ROWS_MULTIPLE: Final = 8
 LARGEST: Final = 2**31 - 1
+
+# Periods: up to the first a round is as long as planned, beyond the second it is no round.
+AS_PLANNED: Final = 1.5
+LONGEST_ROUND: Final = 10.0
+ROUNDS_REMEMBERED: Final = 4
 
 _MASK: Final = 2**32 - 1
 
@@ -61,11 +66,44 @@ def digest(name: str) -> int:
     return int.from_bytes(hashed, "little", signed=True)
 
 
-class StepRing:
-    """The steps of the last rounds; for one thread."""
+class Pace:
+    """How long a round takes, this rank's or rank 0's, whichever is longer; for one thread.
+
+    Where training keeps the interpreter for tens of milliseconds at a time, each of a round's calls
+    waits for it as long: rank 0's round, which has the most, takes seconds.
+    """
 
     def __init__(self, period_seconds: float) -> None:
         self._period = period_seconds
+        self._began_at: float | None = None
+        self._told_at: float | None = None
+        self._lengths: deque[float] = deque([period_seconds], maxlen=2 * ROUNDS_REMEMBERED)
+
+    def begin_round(self, now: float) -> None:
+        """Record that a round of this rank begins."""
+        self._began_at = self._ended(self._began_at, now)
+
+    def hear_rank_zero(self, now: float) -> None:
+        """Record that rank 0 has told something new."""
+        self._told_at = self._ended(self._told_at, now)
+
+    @property
+    def seconds(self) -> float:
+        """Return the longest of the last rounds, or the period if that is about as long."""
+        longest = max(self._lengths)
+        return longest if longest > AS_PLANNED * self._period else self._period
+
+    def _ended(self, since: float | None, now: float) -> float:
+        if since is not None:
+            self._lengths.append(min(now - since, LONGEST_ROUND * self._period))
+        return now
+
+
+class StepRing:
+    """The steps of the last rounds; for one thread."""
+
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
         self._taken_at: float | None = None
         self._is_told = False
         self.stride = 1
@@ -74,7 +112,7 @@ class StepRing:
     def take(self, vectors: Sequence[StepVector], now: float) -> list[int]:
         """Take the steps since the last round; return the numbers of those that are offered.
 
-        The first round's steps must be those of about one period.
+        The first round's steps must be those of about one round.
         """
         self._follow_pace(len(vectors), now)
         offered = [
@@ -85,7 +123,7 @@ class StepRing:
         self.offers.extend(offered)
         while (
             len(self.offers) > LAST_STEPS
-            and now - self.offers[0].offered_at > ROUNDS * self._period
+            and now - self.offers[0].offered_at > ROUNDS * self._pace.seconds
         ):
             self.offers.popleft()
         return [offer.step for offer in offered]
@@ -110,10 +148,11 @@ class StepRing:
     def _follow_pace(self, steps: int, now: float) -> None:
         """Choose the stride from the steps since the last round; all ranks have the same pace."""
         before, self._taken_at = self._taken_at, now
-        elapsed = self._period if before is None else now - before
+        round_seconds = self._pace.seconds
+        elapsed = round_seconds if before is None else now - before
         if self._is_told or elapsed <= 0:
             return
-        a_round = steps * self._period / elapsed
+        a_round = steps * round_seconds / elapsed
         while a_round > STEPS_A_ROUND * self.stride:
             self.stride *= 2
         while self.stride > 1 and a_round < FEW_STEPS_A_ROUND * self.stride:

@@ -10,7 +10,7 @@ from rank_probe.guest.yielding import give_way
 from rank_probe.join.coverage import JoinCoverage
 from rank_probe.join.figures import OwnFigures
 from rank_probe.join.result import JoinResult, read_result
-from rank_probe.join.ring import StepRing, digest
+from rank_probe.join.ring import Pace, StepRing, digest
 from rank_probe.join.store import (
     BATCH,
     PAUSE_SECONDS,
@@ -71,13 +71,14 @@ class Rounds:
         self._takes_part = not steps_before
         self._lives = Lives(store, place.rank, place.world_size, stop)
         self._keys = store
-        self._ring = StepRing(place.period_seconds)
+        self._pace = Pace(place.period_seconds)
+        self._ring = StepRing(self._pace)
         self._node = digest(os.uname().nodename)
         self._facts = message(facts())
         self._group = ""
         self._rank_zero: RankZero | None = None
         self._result_message = self._verdict_message = b""
-        self.coverage = JoinCoverage(place.period_seconds)
+        self.coverage = JoinCoverage(self._pace)
         self.figures = OwnFigures(store, place.rank)
         self.result: JoinResult | None = None
         self.verdict: dict[str, Any] | None = None
@@ -96,6 +97,7 @@ class Rounds:
         me = self._who()
         if me is None:
             return
+        self._pace.begin_round(now)
         vectors = self._numbered(self._kept.take())
         give_way()
         offered = self._ring.take(vectors, now)
@@ -156,8 +158,12 @@ class Rounds:
                 self._verdict_message, self.verdict_at = verdict, now
                 self.verdict = json.loads(verdict)
                 give_way()
+        if is_news:
+            self._pace.hear_rank_zero(now)
         result_now = self.result
         if result_now is not None and self._place.rank != 0:
+            if result_now.stride > self._ring.stride:
+                self.coverage.sample(result_now.stride)
             self._ring.follow(result_now.stride)
         self.coverage.joined(
             result_now.steps if result_now else 0, result_now.last_step if result_now else 0, now

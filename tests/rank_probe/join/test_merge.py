@@ -12,7 +12,7 @@ from rank_probe.join.align import Alignment
 from rank_probe.join.charge import use_one_cpu
 from rank_probe.join.merge import CHUNK, Merger, step_ends
 from rank_probe.join.result import JoinResult, read_result
-from rank_probe.join.ring import LARGEST, StepRing, digest
+from rank_probe.join.ring import LARGEST, Pace, StepRing, digest
 from rank_probe.measure.vectors import StepVector
 from rank_probe.wire.stages import DATA, STAGES
 from rankskew.accounting.step import StageSeconds
@@ -26,7 +26,7 @@ Run = Sequence[Sequence[Row]]
 
 def message(rows: Sequence[tuple[int, Row]], world_size: int, group: str) -> bytes:
     """Return what a rank posts that has the numbered *rows* in its ring."""
-    ring = StepRing(2.0)
+    ring = StepRing(Pace(2.0))
     ring.take([StepVector(step, 0, tuple(1000 * each for each in row)) for step, row in rows], 0.0)
     return ring.message(world_size, digest(group), 0)
 

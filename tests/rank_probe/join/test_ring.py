@@ -7,9 +7,12 @@ import pytest
 from rank_probe.join.ring import (
     FEW_STEPS_A_ROUND,
     LAST_STEPS,
+    LONGEST_ROUND,
     RING,
     ROUNDS,
+    ROUNDS_REMEMBERED,
     STEPS_A_ROUND,
+    Pace,
     StepRing,
     is_sampled,
 )
@@ -28,7 +31,7 @@ def vectors(first: int, count: int) -> list[StepVector]:
 
 def paced(steps_a_round: int, rounds: int) -> tuple[StepRing, list[int]]:
     """Return the ring of a loop after some rounds, and what it has offered in all."""
-    ring, offered = StepRing(PERIOD), []
+    ring, offered = StepRing(Pace(PERIOD)), []
     for number in range(rounds):
         steps = vectors(number * steps_a_round + 1, steps_a_round)
         offered += ring.take(steps, number * PERIOD)
@@ -87,10 +90,46 @@ def test_what_happens_every_so_many_steps_is_sampled_as_often_as_the_rest(every:
 
 def test_steps_stay_until_everybody_has_posted_them() -> None:
     """A step is offered for two rounds and a half, and the last few whatever their age."""
-    ring = StepRing(PERIOD)
+    ring = StepRing(Pace(PERIOD))
     ring.take(vectors(1, 20), 0.0)
     ring.take([], ROUNDS * PERIOD)
     assert len(ring.offers) == 20
     ring.take(vectors(21, 1), ROUNDS * PERIOD + 0.1)
 
     assert [offer.step for offer in ring.offers] == list(range(22 - LAST_STEPS, 22))
+
+
+def test_steps_stay_longer_while_rounds_take_longer() -> None:
+    """Where rank 0 tells something every 6 s only, steps are offered for 15 s instead of 5."""
+    pace = Pace(PERIOD)
+    ring = StepRing(pace)
+    for number in range(9):
+        now = number * PERIOD
+        pace.begin_round(now)
+        if number % 3 == 0:
+            pace.hear_rank_zero(now)
+        ring.take(vectors(3 * number + 1, 3), now)
+
+    assert [offer.step for offer in ring.offers] == list(range(4, 28))
+
+
+def test_pace_is_the_period_while_rounds_are_about_as_long() -> None:
+    """Rounds lengthen a little on any machine: that changes no sample."""
+    pace = Pace(PERIOD)
+    for number in range(5):
+        pace.begin_round(number * 1.4 * PERIOD)
+    assert pace.seconds == PERIOD
+    pace.begin_round(10.0 * PERIOD)
+    assert pace.seconds == pytest.approx(4.4 * PERIOD)
+
+
+def test_pace_forgets_a_long_pause() -> None:
+    """An evaluation of ten minutes is no slow round, and matters for a few rounds only."""
+    pace = Pace(PERIOD)
+    pace.begin_round(0.0)
+    pace.begin_round(600.0)
+    assert pace.seconds == LONGEST_ROUND * PERIOD
+    for number in range(1, 2 * ROUNDS_REMEMBERED + 1):
+        pace.begin_round(600.0 + number * PERIOD)
+
+    assert pace.seconds == PERIOD

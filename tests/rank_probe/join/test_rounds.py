@@ -44,6 +44,22 @@ def test_all_ranks_sample_as_rank_0_does() -> None:
     assert [each.coverage.ratio for each in world.rounds] == [1.0] * 2
 
 
+def test_rank_0_whose_rounds_take_seconds_joins_all_steps_of_a_sample() -> None:
+    """Where training keeps the interpreter, rank 0 comes back after five rounds of its peers."""
+    world = World(["all"] * 3)
+    ratios = []
+    for number in range(120):
+        for each in range(1, 22):
+            world.step(21 * number + each)
+        world.round(absent=[0] if number > 10 and number % 5 else [])
+        ratios.append([each.coverage.ratio or 0.0 for each in world.rounds])
+
+    assert world.rounds[0]._ring.stride > 1
+    # Before a peer knows that rank 0 is slow, it withdraws some steps too early.
+    assert min(map(min, ratios[3:])) > 0.9
+    assert ratios[-1] == [1.0] * 3
+
+
 def test_store_does_not_grow_and_is_empty_at_a_clean_end() -> None:
     """Four keys a rank, two a group with a late rank, and the verdict."""
     world = World(["all"] * 3)

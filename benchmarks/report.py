@@ -69,10 +69,14 @@ def show(rows: Sequence[Row]) -> None:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)))
 
 
-def write(name: str, rows: Sequence[Row], packages: Sequence[str] = ()) -> None:
-    """Show *rows* and write them to results/*name*.json, with the versions of *packages*."""
+def write(name: str, rows: Sequence[Row], packages: Sequence[str] = (), gpu: str = "") -> None:
+    """Show *rows* and write them to results/*name*.json, with the versions of *packages*.
+
+    *gpu* is the name of the GPU, if one was measured.
+    """
     show(rows)
     machine = {"cpus": os.cpu_count(), "python": platform.python_version()}
+    machine |= {"GPU": gpu} if gpu else {}
     machine |= {package: metadata.version(package) for package in packages}
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"

@@ -3,32 +3,39 @@
     python -m benchmarks.gpu_check.ranks
 
 A healthy job and one for each place of a delay under DDP, and late ones under torch.compile and
-FSDP2, over gloo and over NCCL. Each ends as soon as it was told, or after a while. `--wrap` runs the jobs of some ways to
-wrap the model, and keeps the rows of the others. Writes results/gpu_ranks.json, and
-results/gpu_exposition.txt, a whole scrape while the ranks of the first late job train. Exits 1 if a
-verdict is wrong, 2 without a CUDA device.
+FSDP2, over gloo and over NCCL. Each ends as soon as it was told, or after a while. `--wrap` runs
+the jobs of some ways to wrap the model, and keeps the rows of the others. Writes
+results/gpu_ranks.json, and whole scrapes while a rank is late: results/gpu_exposition.txt, and over
+NCCL gpu_exposition_nccl.txt. Exits 1 if a verdict is wrong, 2 without a CUDA device.
+
+The ranks over NCCL share the GPU by NVIDIA's MPS. Without it they take turns, and an all-reduce of
+four ranks takes 27 ms.
 """
 
 import argparse
-import json
+import os
 import re
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 
-from benchmarks.gpu_check.rank_job import HEALTHY
-from benchmarks.report import RESULTS, write
+from benchmarks.gpu_check.rank_job import WAYS
+from benchmarks.report import RESULTS, last, write
 from fleet_simulator.stack.parts import ExporterProcess, TrainingProcess
 from fleet_simulator.stack.process import get
 
 LATE_RANK: Final = 2
 RANKS: Final = 4
 DELAY_MS: Final = 15.0
+# Over NCCL the host does not wait for its peers: a loader that is 15 ms late hides behind the GPU.
+NOT_HIDDEN_MS: Final = 40.0
 # A late rank is named after 22 s of a job's life; this leaves twice that.
 PATIENCE_SECONDS: Final = 45.0
 # A verdict counts if it lasts.
@@ -62,79 +69,123 @@ def watch(exporter: ExporterProcess, training: TrainingProcess) -> tuple[float, 
     return float("inf"), job
 
 
-def row(
-    wrap: str, fault: str | None, after: float, job: dict[str, Any], scrape: str
-) -> dict[str, Any]:
-    """Return what was planted, and what the page and a *scrape* made of it."""
-    planted = [] if fault is None else [(LATE_RANK, fault)]
-    return {
-        "model": wrap,
-        "planted": "nothing" if fault is None else f"rank {LATE_RANK}, {fault}, {DELAY_MS:g} ms",
-        "clocks": sorted(set(re.findall(r'rankskew_rank_info{.*clock="(\w+)"', scrape))),
-        "named": ", ".join(f"rank {rank}, {stage}" for rank, stage in named(job)) or "nobody",
-        "after s": round(after, 1) if after < float("inf") else None,
-        "page": job["verdict"]["sentence"],
-        "passed": "yes" if named(job) == planted else "NO",
-    }
+class Case(NamedTuple):
+    """A job: how its model is wrapped, and in which stage rank LATE_RANK is late, if in any.
+
+    A whole scrape while it trains is kept in *exposition*, a file of the results.
+    """
+
+    way: str
+    fault: str | None
+    delay_ms: float = DELAY_MS
+    exposition: str | None = None
 
 
 CASES: Final = (
-    *(("ddp", fault) for fault in (None, *HEALTHY)),
-    ("compiled", "forward"),
-    ("fsdp2", "data"),
-    ("fsdp2", "forward"),
-    *(("ddp-nccl", fault) for fault in (None, *HEALTHY)),
-    ("fsdp2-nccl", "data"),
-    ("fsdp2-nccl", "forward"),
+    Case("ddp", None),
+    Case("ddp", "data", exposition="gpu_exposition.txt"),
+    Case("ddp", "forward"),
+    Case("ddp", "backward"),
+    Case("compiled", "forward"),
+    Case("fsdp2", "data"),
+    Case("fsdp2", "forward"),
+    Case("ddp-nccl", None),
+    Case("ddp-nccl", "forward", exposition="gpu_exposition_nccl.txt"),
+    Case("ddp-nccl", "backward"),
+    Case("ddp-nccl", "data", NOT_HIDDEN_MS),
+    Case("fsdp2-nccl", "data", NOT_HIDDEN_MS),
+    Case("fsdp2-nccl", "forward"),
 )
 
 
-def measured(directory: Path, wraps: Sequence[str]) -> list[dict[str, Any]]:
-    """Return a row for each case of *wraps*, and keep a scrape of the first late job under DDP."""
+def row(case: Case, after: float, job: dict[str, Any], scrape: str) -> dict[str, Any]:
+    """Return what was planted, and what the page and a *scrape* made of it."""
+    late = named(job)
+    verdict = job["verdict"]
+    planted = [(LATE_RANK, case.fault)] if case.fault else []
+    return {
+        "model": case.way,
+        "planted": (
+            f"rank {LATE_RANK}, {case.fault}, {case.delay_ms:g} ms" if case.fault else "nothing"
+        ),
+        "clocks": sorted(set(re.findall(r'rankskew_rank_info{.*clock="(\w+)"', scrape))),
+        "named": ", ".join(f"rank {rank}, {stage}" for rank, stage in late) or "nobody",
+        "after s": round(after, 1) if after < float("inf") else None,
+        "page": verdict["sentence"],
+        # A job that could not be judged has a reason.
+        "passed": "yes" if late == planted and verdict["reason"] is None else "NO",
+    }
+
+
+@contextmanager
+def shared_gpu(directory: Path, backend: str) -> Iterator[Mapping[str, str]]:
+    """Yield the environment of a job, over NCCL with a server of NVIDIA's MPS of its own.
+
+    A job that is ended in the middle of its kernels takes its server along.
+    """
+    if backend != "nccl":
+        yield {}
+        return
+    directory.mkdir(parents=True)
+    names = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
+    environment = dict.fromkeys(names, str(directory))
+    control, whole = "nvidia-cuda-mps-control", {**os.environ, **environment}
+    subprocess.run([control, "-d"], env=whole, check=True)
+    try:
+        yield environment
+    finally:
+        subprocess.run([control], input=b"quit\n", env=whole, check=False, timeout=30)
+
+
+def watched(case: Case, directory: Path, exporter: ExporterProcess) -> dict[str, Any]:
+    """Return the row of *case*, and keep its scrape."""
+    job_id = f"{case.way}-{case.fault or 'healthy'}"
+    late = [f"--fault={case.fault}", f"--delay-ms={case.delay_ms}"] if case.fault else []
+    with (
+        shared_gpu(directory / f"mps-{job_id}", WAYS[case.way].backend) as environment,
+        TrainingProcess(
+            directory / job_id,
+            [*late, f"--wrap={case.way}", f"--fault-rank={LATE_RANK}"],
+            exporter=exporter.target,
+            job_id=job_id,
+            ranks=RANKS,
+            environment=environment,
+            script=["-m", "rank_probe", "-m", "benchmarks.gpu_check.rank_job"],
+        ) as training,
+    ):
+        after, job = watch(exporter, training)
+        scrape = get(f"{exporter.url}/metrics").decode()
+    if case.exposition is not None:
+        (RESULTS / case.exposition).write_text(scrape)
+    return {"GPU": torch.cuda.get_device_name(), **row(case, after, job, scrape)}
+
+
+def measured(directory: Path, ways: Sequence[str]) -> list[dict[str, Any]]:
+    """Return a row for each case of *ways*."""
     rows = []
-    exposition = ""
     with ExporterProcess(directory / "exporter", flags=["--series.detail=all"]) as exporter:
-        for wrap, fault in (case for case in CASES if case[0] in wraps):
-            arguments = [] if fault is None else [f"--fault={fault}", f"--delay-ms={DELAY_MS}"]
-            script = ["-m", "rank_probe", "-m", "benchmarks.gpu_check.rank_job"]
-            job_id = f"{wrap}-{fault or 'healthy'}"
-            with TrainingProcess(
-                directory / job_id,
-                [*arguments, f"--wrap={wrap}", f"--fault-rank={LATE_RANK}"],
-                exporter=exporter.target,
-                job_id=job_id,
-                ranks=RANKS,
-                script=script,
-            ) as training:
-                after, job = watch(exporter, training)
-                scrape = get(f"{exporter.url}/metrics").decode()
-            rows.append(row(wrap, fault, after, job, scrape))
+        for case in (each for each in CASES if each.way in ways):
+            rows.append(watched(case, directory, exporter))
             print(rows[-1], flush=True)
-            if wrap.startswith("ddp") and fault and not exposition:
-                exposition = scrape
-                (RESULTS / "gpu_exposition.txt").write_text(exposition)
     return rows
 
 
-def kept(wraps: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the rows of the last run that are of no model in *wraps*."""
-    path = RESULTS / "gpu_ranks.json"
-    rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"] if path.exists() else []
-    return [each for each in rows if each["model"] not in wraps]
+def kept(ways: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the rows of the last run that are of no model in *ways*."""
+    return [each for each in last("gpu_ranks") if each["model"] not in ways]
 
 
 def main() -> int:
     """Measure and print; return the exit code."""
     parser = argparse.ArgumentParser(description="Four ranks on one GPU, and what the page says.")
-    ways = list(dict.fromkeys(wrap for wrap, _ in CASES))
-    parser.add_argument("--wrap", nargs="+", choices=ways, default=ways)
-    wraps = parser.parse_args().wrap
+    parser.add_argument("--wrap", nargs="+", choices=WAYS, default=list(WAYS))
+    ways = parser.parse_args().wrap
     if not torch.cuda.is_available():
         print("gpu_check.ranks needs a CUDA device, and torch sees none here.", file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory() as directory:
-        rows = measured(Path(directory), wraps)
-    write("gpu_ranks", [*kept(wraps), *rows], packages=("torch", "nvidia-ml-py"))
+        rows = measured(Path(directory), ways)
+    write("gpu_ranks", [*kept(ways), *rows], packages=("torch", "nvidia-ml-py"))
     return 0 if all(each["passed"] == "yes" for each in rows) else 1
 
 

@@ -146,7 +146,8 @@ def main() -> int:
         print("gpu_check.readings needs a CUDA device and nvidia-smi.", file=sys.stderr)
         return 2
     found = measured()
-    write("gpu_readings", found, packages=("torch", "nvidia-ml-py"))
+    packages = ("torch", "nvidia-ml-py")
+    write("gpu_readings", found, packages=packages, gpu=torch.cuda.get_device_name())
     return 0 if all(row["agree"] for row in found) else 1
 
 

@@ -10,7 +10,7 @@ RUNS = ("plain", "late peer", "slow backward", "late loader", "hidden loader", "
 STAGES = ("forward", "backward", "sync", "optimizer")
 WRAPS = ("torch.compile", "torch.compile, CUDA graphs", "FSDP2")
 MOST_WORDS = 10
-PARTS = ("forward", "backward and sync", "forward, backward and sync")
+PARTS = ("forward, backward and sync", "optimizer")
 
 
 def stages() -> str:
@@ -27,18 +27,17 @@ def _pair(row: Row | None) -> str:
 def wraps() -> str:
     """Return torch.profiler's ms and the device clock's for each way to wrap the model that ran."""
     found = {row["check"]: row for row in rows("gpu_check")}
-    header = ("model", *PARTS, "optimizer")
     cells = [
-        (wrap, *(_pair(found.get(f"{wrap}: {stage}")) for stage in header[1:]))
+        (wrap, *(_pair(found.get(f"{wrap}: {stage}")) for stage in PARTS))
         for wrap in WRAPS
         if f"{wrap}: optimizer" in found
     ]
-    return table(header, cells)
+    return table(("model", *PARTS), cells)
 
 
 def verdict() -> str:
     """Return how many checks passed, and the figures of those that did not."""
-    made = rows("gpu_check")[1:]  # The first is the device.
+    made = rows("gpu_check")
     missed = [row for row in made if row["passed"] != "yes"]
     told = [_missed(row) for row in missed]
     text = f"{len(made) - len(missed)} of {len(made)} checks passed, to {WITHIN * 100:.0f} %."
@@ -56,9 +55,9 @@ def _missed(row: Row) -> str:
 
 def ranks() -> str:
     """Return what the page said of ranks that share a GPU."""
-    header = ("model", "planted", "named", "after, s", "the page")
+    header = ("GPU", "model", "planted", "named", "after s", "page")
     cells = [
-        (row["model"], row["planted"], row["named"], number(row["after s"]), row["page"])
+        tuple(number(row[name]) if name == "after s" else row[name] for name in header)
         for row in rows("gpu_ranks")
     ]
     return table(header, cells)
@@ -98,6 +97,5 @@ def _short(value: float) -> str:
 
 def _machine(name: str) -> str:
     """Return on what the result *name* was measured."""
-    device = rows("gpu_check")[0]["check"].partition(": ")[2]
     machine = result(name)["machine"]
-    return f"On one {device}, {machine['cpus']} CPUs, torch {machine['torch']}."
+    return f"On one {machine['GPU']}, {machine['cpus']} CPUs, torch {machine['torch']}."

@@ -13,6 +13,7 @@ from torch import distributed
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from benchmarks.gpu_check import __main__ as gpu_check
+from benchmarks.gpu_check import ranks
 from benchmarks.gpu_check import training as looping
 from benchmarks.gpu_check.figures import Row, at_most, equal, exit_code, near, profiled_ms, told
 from benchmarks.gpu_check.training import Faults, Training
@@ -46,6 +47,26 @@ def test_one_failed_check_fails_the_run() -> None:
     assert exit_code([good, good]) == 0
     assert exit_code([good, bad, good]) == 1
     assert exit_code([]) == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "late", "reason", "passed"),
+    [
+        ("forward", [{"rank": 2, "stage": "forward"}], None, "yes"),
+        ("forward", [{"rank": 2, "stage": "backward"}], None, "NO"),
+        ("forward", [], None, "NO"),
+        (None, [], None, "yes"),
+        (None, [], "join_incomplete", "NO"),
+    ],
+)
+def test_job_that_was_not_judged_has_not_passed(
+    fault: str | None, late: list[dict[str, Any]], reason: str | None, passed: str
+) -> None:
+    """Nobody is named in a healthy job: because it was judged."""
+    job = {"verdict": {"late": late, "reason": reason, "sentence": "..."}}
+    scrape = 'rankskew_rank_info{clock="device"} 1.0'
+
+    assert ranks.row(ranks.Case("ddp-nccl", fault), 20.0, job, scrape)["passed"] == passed
 
 
 def a_range(stage: str, ts: float, dur: float, cat: str = "user_annotation") -> dict[str, Any]:

@@ -80,7 +80,7 @@ def test_share_stands_while_no_step_ends() -> None:
 
 
 def test_step_that_is_no_longer_sampled_is_not_missed() -> None:
-    """When rank 0 takes a sparser sample, the steps beside it that a rank has offered are let go."""
+    """When rank 0 takes a sparser sample, what a rank has offered beside it is let go."""
     coverage = JoinCoverage(Pace(PERIOD))
     coverage.offer(range(1, 101), 100.0)
     sampled = [step for step in range(1, 101) if is_sampled(step, 4)]

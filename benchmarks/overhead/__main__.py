@@ -9,7 +9,7 @@ Tools that attach and detach cleanly share a process. torch.profiler has its own
 its memory; so has traceml-ai, which cannot be detached: its patches are swapped out by hand for its
 bare blocks (traceml.py).
 
-`--gpu` measures the CUDA loop alone, without traceml-ai; its rows go to results/overhead_gpu.json.
+`--gpu` measures the CUDA loops alone, without traceml-ai; its rows go to results/overhead_gpu.json.
 `--before CHECKOUT` also measures the rank_probe of another checkout, process by process among the
 others; its rows go to results/overhead_before.json. `--quick` only checks that it works: no
 traceml-ai, too few blocks to trust, nothing written. Needs benchmarks/requirements.txt.
@@ -69,7 +69,7 @@ class Size:
     def _other_loops(self) -> list[Group]:
         loops = [name for name in LOOPS if name != "plain"]
         if not torch.cuda.is_available():
-            loops.remove("CUDA")
+            loops = [name for name in loops if name not in ON_GPU]
         return [Group(name, tuple(LOOPS[name].arms), self.blocks // 2) for name in loops]
 
 
@@ -83,8 +83,12 @@ QUICK = Size(
     tools=("torch.profiler",),
 )
 
-# About three minutes. A machine with a GPU drifts by more than the probe costs: many short pairs.
-ON_GPU = Size(processes=6, blocks=48, steps=100)
+# About five minutes together. A machine with a GPU drifts by more than the probe costs: many short
+# pairs.
+ON_GPU = {
+    "CUDA": Size(processes=6, blocks=48, steps=100),
+    "busy CUDA": Size(processes=3, blocks=10, steps=20),
+}
 
 
 def row(
@@ -178,25 +182,27 @@ def measured(size: Size, before: Path | None) -> tuple[list[dict[str, Any]], lis
     return rows, [each | {"what": f"before: {each['what']}"} for each in rows_before]
 
 
-def on_gpu(size: Size) -> list[dict[str, Any]]:
-    """Return the rows of the CUDA loop, each with the name of the GPU."""
-    group = Group("CUDA", tuple(LOOPS["CUDA"].arms), size.blocks)
-    costs = measure_all({ROOT: [group]}, processes=size.processes, steps=size.steps)
-    return [{"GPU": torch.cuda.get_device_name(), **each} for each in arm_rows(costs[ROOT])]
+def on_gpu() -> list[dict[str, Any]]:
+    """Return the rows of the CUDA loops, each with the name of the GPU."""
+    costs: Costs = {}
+    for loop, size in ON_GPU.items():
+        group = Group(loop, tuple(LOOPS[loop].arms), size.blocks)
+        costs |= measure_all({ROOT: [group]}, processes=size.processes, steps=size.steps)[ROOT]
+    return [{"GPU": torch.cuda.get_device_name(), **each} for each in arm_rows(costs)]
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description="What the probe costs, beside other tools.")
     parser.add_argument("--quick", action="store_true", help="see that it runs; keep nothing")
-    parser.add_argument("--gpu", action="store_true", help="the CUDA loop alone")
+    parser.add_argument("--gpu", action="store_true", help="the CUDA loops alone")
     parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="measure its probe too")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         print("CUDA is left out: torch sees no CUDA device here.")
     size = QUICK if arguments.quick else Size()
     if arguments.gpu:
-        write("overhead_gpu", on_gpu(ON_GPU), packages=("torch",))
+        write("overhead_gpu", on_gpu(), packages=("torch",))
         return
     rows, rows_before = measured(size, arguments.before)
     if arguments.quick:

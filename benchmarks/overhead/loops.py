@@ -10,11 +10,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.data import DataLoader, Dataset
 
+from benchmarks.gpu_check.training import cycles_per_ms
 from benchmarks.overhead import arms
 from benchmarks.overhead.arms import LABELS, ROWS, WIDTH, Arm, Batches, Training
 
 WORDS, VOCABULARY = 8, 256
 RANKS = 2
+BUSY_MS = 100.0
 
 ARMS: dict[str, Arm] = {
     "bare, again": arms.bare,
@@ -105,6 +107,24 @@ def gpu_training() -> Training:
     return Training(model=arms.network().to("cuda"))
 
 
+class BusyTraining(Training):
+    """The loop on a GPU that has BUSY_MS of work a step: the host runs ahead of it."""
+
+    def __init__(self) -> None:
+        super().__init__(model=arms.network().to("cuda"))
+        self._cycles = int(BUSY_MS * cycles_per_ms())
+
+    def run(self, loader: Batches) -> None:
+        """Train as usual, and wait for the GPU at the end of the block only."""
+        for rows, labels in loader:
+            self.optimizer.zero_grad()
+            loss = self.loss(self.model(rows), labels)
+            torch.cuda._sleep(self._cycles)
+            loss.backward()
+            self.optimizer.step()
+        torch.cuda.synchronize()
+
+
 def gpu_batches(steps: int) -> Batches:
     """Return a loader of *steps* batches that are on the GPU already."""
     return arms.batches(steps, device="cuda")
@@ -131,4 +151,5 @@ TEXT = Loop(", dict batches", TextTraining, texts, PROBE)
 PEERS = Loop(", with peers", training_with_peers, arms.batches, CUTS)
 DDP = Loop(", DDP", rank_training, arms.batches, PROBE, dist.barrier, RANKS)
 CUDA = Loop(", CUDA", gpu_training, gpu_batches, PROBE, torch.cuda.synchronize)
-LOOPS = {"plain": PLAIN, "dict": TEXT, "peers": PEERS, "DDP": DDP, "CUDA": CUDA}
+BUSY = Loop(f", CUDA, {BUSY_MS:g} ms of work", BusyTraining, gpu_batches, PROBE)
+LOOPS = {"plain": PLAIN, "dict": TEXT, "peers": PEERS, "DDP": DDP, "CUDA": CUDA, "busy CUDA": BUSY}

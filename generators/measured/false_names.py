@@ -6,10 +6,9 @@ from generators.measured.results import number, rows
 
 def false_names() -> str:
     """Return a row for each kind of noise and length of a step."""
-    header = ("noise", "step, s", "rank-hours", "named", "mild")
+    header = ("noise", "step, s", "rank-hours", "incidents", "named", "mild")
     cells = [
-        (row["noise"], *(number(row[name]) for name in ("step, s", "rank-hours", "named", "mild")))
-        for row in rows("false_names")
+        (row["noise"], *(number(row[name]) for name in header[1:])) for row in rows("false_names")
     ]
     return table(header, cells)
 

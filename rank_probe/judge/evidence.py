@@ -14,6 +14,9 @@ LEAVE_RATIO: Final = 0.03
 ENTER_ERRORS: Final = 6.0
 # With few steps the variance itself is a guess.
 ERRORS_OF_FEW: Final = 8.0
+# A jump is reported after these steps, if they take so many seconds and none of them is as before:
+# the least that so few must show.
+JUMPS: Final = ((4, 30.0, 0.15), (8, 5.0, 0.15), (12, 30.0, 0.08))
 # Stages with a smaller share of a rank's cost are not reported.
 STAGE_SHARE: Final = 0.1
 # Larger values add nothing, and are infinite if nothing varies.
@@ -111,6 +114,14 @@ def seen_in(windows: Sequence[Window]) -> Iterator[WindowEvidence]:
 def errors(steps: int) -> float:
     """Return how many standard errors rule out chance for a mean of so many *steps*."""
     return ENTER_ERRORS * (1 + ERRORS_OF_FEW / steps)
+
+
+def least_jump(steps: int, seconds: float) -> float:
+    """Return the least excess ratio of a jump that lasts so long; infinite if it is too short."""
+    return min(
+        (ratio for of, during, ratio in JUMPS if steps >= of and seconds >= during),
+        default=math.inf,
+    )
 
 
 def _times(excess: float, explained: float) -> float:

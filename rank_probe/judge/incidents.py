@@ -1,7 +1,7 @@
 """Incidents: the ranks that are late step after step, each from its onset to its end."""
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Final
@@ -12,12 +12,13 @@ from rank_probe.judge.evidence import (
     WindowEvidence,
     by_stage,
     furthest,
+    least_jump,
     renamed,
     seen_in,
 )
 from rank_probe.judge.nodes import Nodes
 from rank_probe.judge.verdict import MILD, NODE, PERSISTENT, Late
-from rank_probe.judge.wandering import strays
+from rank_probe.judge.wandering import DEVIATIONS, strays
 from rank_probe.judge.windows import (
     Mark,
     MarkHistory,
@@ -40,11 +41,13 @@ MILD_RATIO, MILD_SECONDS = 0.025, 300.0
 
 # Standard errors by which a window must be below the incident's earlier excess.
 LEAVE_ERRORS: Final = 4.5
+# Or by which it must be below what is late at all: who catches up slowly never falls far at once.
+BACK_ERRORS: Final = 3.0
+# Deviations that rule out that a node has only strayed. It does as a whole, for half an hour, so
+# its past has few stretches that are independent, and a quiet one says little.
+NODE_DEVIATIONS: Final = 10.0
 # If a mean is this many errors large, it is known to a tenth.
 SURE_ERRORS: Final = 10.0
-# A jump is reported after these steps, if they take so many seconds and none of them is as before:
-# the least that so few must show.
-JUMPS: Final = ((4, 30.0, 0.15), (8, 5.0, 0.15), (12, 30.0, 0.08))
 # An incident that is younger than a jump is told after so many steps, however short they are.
 ENOUGH_STEPS: Final = 8
 # So many steps are enough to see that what was late in `other` is late in `data` now.
@@ -100,7 +103,7 @@ class Incidents:
 
     def _enter(self, windows: Sequence[Window], pausing: Collection[int], *, synced: bool) -> None:
         # A longer window may still contain an incident that has ended.
-        now = next((each for each in windows if each.elapsed >= SHORT_SECONDS), windows[0])
+        now = _lasting(windows)
         late_now = {each.standing.rank for each in seen_in([now]) if each.excess > LEAVE_RATIO}
         for seen in seen_in(windows):
             known = self._incidents.get(seen.standing.rank)
@@ -123,26 +126,21 @@ class Incidents:
         if not incident.reference:  # Late against its peers, not against its own past.
             begin = min(incident.onset, begin, key=attrgetter("at"))
         steps, excess = seen.window.steps, seen.standing.excess
-        return strays(self._reduction, marks, incident.rank, begin, steps, excess)
+        deviations = NODE_DEVIATIONS if self._nodes.share(seen) else DEVIATIONS
+        return strays(self._reduction, marks, incident.rank, begin, steps, excess, deviations)
 
     def _enter_with_their_node(self, windows: Sequence[Window]) -> None:
         """Name the ranks that share the excess of a late node, each too little to be sure alone."""
         nodes = self._reduction.nodes
         late = {nodes[each.rank]: each for each in self._incidents.values() if each.kind == NODE}
-        if not late:
-            return
-        now = next((each for each in windows if each.elapsed >= SHORT_SECONDS), windows[0])
-        shared = self._nodes.shared(now)
-        for seen in seen_in([now]):
+        now = _lasting(windows)
+        for seen in self._nodes.sharing(now, late) if late else ():
             rank = seen.standing.rank
-            node = nodes.get(rank, -1)
-            if node in shared and node in late and rank not in self._incidents:
-                first = late[node]
-                is_shared = seen.excess > max(shared[node], LEAVE_RATIO) / 2
-                if is_shared and now.begin.at >= first.onset.at:
-                    self._incidents[rank] = replace(
-                        first, rank=rank, group=seen.group.name, stage="", ratio=0.0
-                    )
+            first = late[nodes[rank]]
+            if rank not in self._incidents and now.begin.at >= first.onset.at:
+                self._incidents[rank] = replace(
+                    first, rank=rank, group=seen.group.name, stage="", ratio=0.0
+                )
 
     def _synced(self, seen: WindowEvidence) -> Incident | None:
         level = seen.level_score()
@@ -171,7 +169,7 @@ class Incidents:
             return None
         found, end = self._incident(seen, PERSISTENT, 0.0, 1.0), self._history.marks[-1]
         begin, first = found.onset, self._history.marks[0]
-        least = _least_jump(end.steps - begin.steps, end.at - begin.at)
+        least = least_jump(end.steps - begin.steps, end.at - begin.at)
         if begin.steps - first.steps < self._history.least_steps:
             return None
         window = self._reduction.window(begin, end, [found.rank], (first, begin))
@@ -216,16 +214,24 @@ class Incidents:
             shared = self._nodes.shared(window)
             for seen in seen_in([window]):
                 incident = self._incidents.get(seen.standing.rank)
-                if incident is None or not incident.ratio or window.begin.at < incident.onset.at:
+                if incident is None or window.begin.at < incident.onset.at:
                     continue
-                excess = seen.excess - incident.reference
-                leave = LEAVE_RATIO if incident.kind != MILD else LEAVE_RATIO / 2
-                if incident.kind == NODE:  # It stays while its node is late, and it shares that.
-                    node = self._reduction.nodes[incident.rank]
-                    leave = min(leave, max(shared.get(node, 0.0), LEAVE_RATIO) / 2)
-                if excess < leave and incident.ratio - excess > LEAVE_ERRORS * seen.error:
+                if self._is_over(incident, seen, shared):
                     del self._incidents[incident.rank]
                     self._over[incident.rank] = window.begin.at
+
+    def _is_over(
+        self, incident: Incident, seen: WindowEvidence, shared: Mapping[int, float]
+    ) -> bool:
+        """Whether the rank has caught up in a window in which nodes have *shared* excesses."""
+        excess, of_node = seen.excess - incident.reference, 0.0
+        late = leave = LEAVE_RATIO if incident.kind != MILD else LEAVE_RATIO / 2
+        if incident.kind == NODE:  # It stays while its node is late, and it shares that.
+            of_node = shared.get(self._reduction.nodes[incident.rank], 0.0)
+            leave = max(of_node, LEAVE_RATIO) / 2
+        has_fallen = incident.ratio - excess > LEAVE_ERRORS * seen.error
+        is_back = max(excess, of_node) + BACK_ERRORS * seen.error < late
+        return is_back or (has_fallen and excess < min(leave, late))
 
     def _late(self, end: Mark) -> list[Late]:
         """Describe each incident by the steps since its onset, at most the last minutes."""
@@ -236,7 +242,7 @@ class Incidents:
         for incident in self._incidents.values():
             begin = incident.onset
             steps = end.steps - begin.steps
-            if steps < ENOUGH_STEPS and _least_jump(steps, end.at - begin.at) == math.inf:
+            if steps < ENOUGH_STEPS and least_jump(steps, end.at - begin.at) == math.inf:
                 continue
             if recent is not None and recent.at > begin.at:
                 begin = recent
@@ -258,7 +264,8 @@ class Incidents:
             incident.stage, incident.is_renamed = STAGES[DATA], True
         if incident.is_renamed:
             stages = renamed(stages)
-        if incident.kind in (PERSISTENT, NODE):
+        # Who is about to catch up is not told from its node any more.
+        if incident.kind in (PERSISTENT, NODE) and seen.excess > LEAVE_RATIO:
             incident.kind = NODE if self._nodes.share(seen) else PERSISTENT
         gpus = seen.standing.caused / step_seconds
         return Late(
@@ -288,9 +295,6 @@ class Incidents:
         return is_data and excess[OTHER] < STAGE_SHARE * excess[DATA]
 
 
-def _least_jump(steps: int, seconds: float) -> float:
-    """Return the least excess ratio of a jump that lasts so long; infinite if it is too short."""
-    return min(
-        (ratio for of, during, ratio in JUMPS if steps >= of and seconds >= during),
-        default=math.inf,
-    )
+def _lasting(windows: Sequence[Window]) -> Window:
+    """Return the shortest of *windows* that a single hiccup of the machine cannot fill."""
+    return next((each for each in windows if each.elapsed >= SHORT_SECONDS), windows[0])

@@ -2,9 +2,10 @@
 
 import math
 from collections import Counter
+from collections.abc import Collection, Iterator
 from typing import Final
 
-from rank_probe.judge.evidence import WindowEvidence, seen_in
+from rank_probe.judge.evidence import LEAVE_RATIO, WindowEvidence, seen_in
 from rank_probe.judge.windows import Reduction, Window
 
 # Share of a node's ranks that must be late for the node to be named.
@@ -34,6 +35,15 @@ class Nodes:
             if len(self._sizes) > 1 and len(theirs) >= most:
                 found[node] = sorted(theirs, reverse=True)[most - 1]
         return found
+
+    def sharing(self, window: Window, late: Collection[int]) -> Iterator[WindowEvidence]:
+        """Yield the ranks that share the excess of one of the *late* nodes that is so still."""
+        shared = self.shared(window)
+        for seen in seen_in([window]):
+            node = self._of.get(seen.standing.rank, -1)
+            excess = shared.get(node, 0.0)
+            if node in late and excess > LEAVE_RATIO and seen.excess > excess / 2:
+                yield seen
 
     def share(self, seen: WindowEvidence) -> bool:
         """Whether most ranks of its node are at least half as late as this one."""

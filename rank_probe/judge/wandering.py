@@ -37,6 +37,7 @@ def strays(
     begin: Mark,
     steps: int,
     excess: float,
+    deviations: float = DEVIATIONS,
 ) -> bool:
     """Whether *rank* or its peers have strayed as far as *excess* before, for as long.
 
@@ -46,7 +47,7 @@ def strays(
     peers = [each for each, name in reduction.groups.items() if name == group]
     looked_at = dict.fromkeys([rank, *peers[:: len(peers) // MOST_PEERS + 1]])
     past = usual(marks, [reduction.path(each, marks) for each in looked_at], begin, steps)
-    return past is not None and excess - past.excess < DEVIATIONS * past.deviation
+    return past is not None and excess - past.excess < deviations * past.deviation
 
 
 def usual(

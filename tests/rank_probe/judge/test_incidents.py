@@ -264,3 +264,19 @@ def test_what_had_no_name_may_turn_out_to_be_data() -> None:
     # A page waits for it: with the whole cost in one stage.
     assert after.named - 60 <= 3 * EVERY_SECONDS
     assert set(after.first.gpus) == {"data"}
+
+
+@pytest.mark.parametrize(("busy_seconds", "seed"), [(1.0, 1), (1.0, 3), (30.0, 4), (30.0, 5)])
+def test_rank_that_catches_up_slowly_is_let_go(busy_seconds: float, seed: int) -> None:
+    """It never falls far at once, and is named no longer while it is 2 % behind, or not at all."""
+    minute = 60.0 * busy_seconds
+    fading = [
+        Fault(5, "forward", 0.06 * (1 - n / 30), 1, (10 + n) * minute, (11 + n) * minute)
+        for n in range(30)
+    ]
+    job = Job(ranks=8, seed=seed, seconds=100 * minute, busy_seconds=busy_seconds)
+    found = judged(replace(job, faults=tuple(fading)), every_seconds=4 * busy_seconds)
+    (incident,) = (each for each in found.incidents if each.kind == PERSISTENT)
+
+    assert incident.cleared is not None
+    assert 20 * minute < incident.cleared < 33 * minute

@@ -41,6 +41,22 @@ def test_node_that_drifts_is_named_once_with_its_ranks(seed: int) -> None:
     assert not settled
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_node_that_catches_up_slowly_is_let_go_as_a_whole(seed: int) -> None:
+    """Its ranks are those of a node to the end, and none comes and goes meanwhile."""
+    fading = [
+        Fault(rank, "forward", 0.08 * (1 - n / 20), 1, 300 + 60 * n, 360 + 60 * n)
+        for n in range(20)
+        for rank in NODE_RANKS
+    ]
+    job = Job(ranks=32, seed=seed, seconds=2400, stage_noise=0.1, faults=tuple(fading))
+    found = judged(job)
+
+    assert {each.kind for each in found.incidents} == {NODE}
+    assert len(found.incidents) <= len(NODE_RANKS) + 2
+    assert max(each.cleared or math.inf for each in found.incidents) < 1500
+
+
 def test_rank_is_late_beyond_its_node() -> None:
     """It is named by itself, and the others stay those of their node."""
     slow = [Fault(rank, "forward", 0.06, 1, 100) for rank in NODE_RANKS]

@@ -2,7 +2,7 @@
 
     python -m benchmarks.accuracy.false_names [--share SHARE]
 
-Steps of jobs of RANKS ranks are drawn at random, and judged as the join does (half an hour on two
+Steps of jobs of RANKS ranks are drawn at random, and judged as the join does (20 minutes on two
 CPUs). No rank differs from the others in the long run. Where none was named in n rank-hours, fewer
 than one in n / 3 are, with 95 % confidence (the rule of three: J. A. Hanley and A. Lippman-Hand,
 JAMA 249, 1983). Writes results/false_names.json.
@@ -22,8 +22,8 @@ from rank_probe.judge.verdict import DUTY, MILD
 from rankskew.accounting.windows import PlainReduction
 
 RANKS, NODES = 8, 2
-SEEDS: Final = range(1, 7)
-# Of a job, by how long a step takes: 60,000 rank-hours of long steps, 240 of short ones in all.
+SEEDS: Final = range(1, 4)
+# Of a job, by how long a step takes: 30,000 rank-hours of long steps, 120 of short ones in all.
 HOURS: Final = {60.0: 1250.0, 1.0: 5.0}
 SHARES: Final = {"data": 0.2, "forward": 0.3, "backward": 0.5}
 # Rank 0 judges what is new every so often.

@@ -7,7 +7,7 @@ onset, one stage and one end.
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Final
@@ -208,19 +208,24 @@ class Judge:
         for group in window.groups:
             for standing in group.standing:
                 if standing.rank in late:
-                    _take(rotating, late[standing.rank], standing.caused * window.steps)
+                    _take(rotating, late[standing.rank].gpus, standing.caused * window.steps)
         # One rank paused, or two: that is no different rank in each step.
-        paused = 0.0
+        known = 0.0
         for each in self._pauses.since(begin.at):
             if each.rank not in late:
                 stage = WORK_STAGES[each.stage]
                 taken = min(rotating[stage], each.caused)
                 rotating[stage] -= taken
-                paused += taken
+                known += taken
+        # Nor is it where the others wait for one or the other of those that a change names.
+        for change in found.changes:
+            if change.slower:
+                waits = (change.peers - change.slower) * (1 - 1 / change.step_ratio)
+                known += _take(rotating, {change.stage: 1.0}, waits * window.seconds)
         named = sum(each.gpus_lost for each in found.late)
         lost = {
             "group": max(window.unequal, 0.0) / window.seconds,
-            "persistent": named + paused / window.seconds,
+            "persistent": named + known / window.seconds,
             "rotating": sum(rotating.values()) / window.seconds,
             "common": max(window.sync - window.waited, 0.0) / window.seconds,
         }
@@ -258,12 +263,14 @@ def _slowdown(window: Window, lost: float, late: Collection[int]) -> float:
     return 1 / (1 - min(spared / step_seconds, LARGEST_SHARE))
 
 
-def _take(rotating: dict[str, float], late: Late, seconds: float) -> None:
-    """Subtract what a *late* rank caused from the rotating loss, in its stages first."""
-    for stage in sorted(rotating, key=lambda stage: -late.gpus.get(stage, 0.0)):
-        taken = min(rotating[stage], seconds)
+def _take(rotating: dict[str, float], shares: Mapping[str, float], seconds: float) -> float:
+    """Subtract *seconds* from the rotating loss, where *shares* are largest; return how many."""
+    left = seconds
+    for stage in sorted(rotating, key=lambda stage: -shares.get(stage, 0.0)):
+        taken = min(rotating[stage], left)
         rotating[stage] -= taken
-        seconds -= taken
+        left -= taken
+    return seconds - left
 
 
 def why_not(window: Window) -> str | None:

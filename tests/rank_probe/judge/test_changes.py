@@ -268,3 +268,17 @@ def test_many_that_become_slower_together_are_named_as_a_set(
     assert change.stage == "data"
     assert change.step_ratio == pytest.approx(1.27, abs=0.03)
     assert found.named == set()
+
+
+@pytest.mark.parametrize("ranks", [8, 32])
+def test_set_that_is_waited_for_is_no_different_rank_in_each_step(ranks: int) -> None:
+    """The others wait for one or the other of those that a change names; that is no rotation."""
+    late = range(ranks * 3 // 4)
+    found = judged(Job(ranks=ranks, seed=3, seconds=600, faults=slower(late, "data", 1.0))).last
+    (change,) = found.changes
+
+    assert change.slower == len(late)
+    assert not found.late
+    # A quarter of the ranks waits for half of each step.
+    assert found.gpus_lost["persistent"] == pytest.approx(ranks / 4 * 0.48, rel=0.1)
+    assert found.gpus_lost["rotating"] < 0.04 * ranks

@@ -18,7 +18,7 @@ from rank_probe.judge.evidence import (
 )
 from rank_probe.judge.nodes import Nodes
 from rank_probe.judge.verdict import MILD, NODE, PERSISTENT, Late
-from rank_probe.judge.wandering import DEVIATIONS, strays
+from rank_probe.judge.wandering import DEVIATIONS, Excess, strays
 from rank_probe.judge.windows import (
     Mark,
     MarkHistory,
@@ -122,12 +122,12 @@ class Incidents:
 
     def _strays(self, incident: Incident, seen: WindowEvidence) -> bool:
         """Whether the rank has strayed as far before, for as long, now and then."""
-        marks, begin = self._history.marks, seen.window.begin
+        begin = onset = seen.window.begin
         if not incident.reference:  # Late against its peers, not against its own past.
-            begin = min(incident.onset, begin, key=attrgetter("at"))
-        steps, excess = seen.window.steps, seen.standing.excess
+            onset = min(incident.onset, begin, key=attrgetter("at"))
+        excess = Excess(incident.rank, seen.standing.excess, seen.window.steps, begin, onset)
         deviations = NODE_DEVIATIONS if self._nodes.share(seen) else DEVIATIONS
-        return strays(self._reduction, marks, incident.rank, begin, steps, excess, deviations)
+        return strays(self._reduction, self._history.marks, excess, deviations)
 
     def _enter_with_their_node(self, windows: Sequence[Window]) -> None:
         """Name the ranks that share the excess of a late node, each too little to be sure alone."""

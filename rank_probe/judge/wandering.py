@@ -30,24 +30,33 @@ class Usual(NamedTuple):
     deviation: float
 
 
-def strays(
-    reduction: Reduction,
-    marks: Sequence[Mark],
-    rank: int,
-    begin: Mark,
-    steps: int,
-    excess: float,
-    deviations: float = DEVIATIONS,
-) -> bool:
-    """Whether *rank* or its peers have strayed as far as *excess* before, for as long.
+class Excess(NamedTuple):
+    """A *rank*'s mean excess over the *steps* since *begin*, in seconds; late since *onset*."""
 
-    *excess* is its mean over so many *steps*, in seconds; what was before *begin* is compared.
+    rank: int
+    seconds: float
+    steps: int
+    begin: Mark
+    onset: Mark
+
+
+def strays(
+    reduction: Reduction, marks: Sequence[Mark], seen: Excess, deviations: float = DEVIATIONS
+) -> bool:
+    """Whether a rank or its peers have strayed as far before as it is *seen* now, for as long.
+
+    What was before its onset is compared. If that is too short, it may have been late for hours:
+    then its peers are, up to now.
     """
-    group = reduction.groups[rank]
+    group = reduction.groups[seen.rank]
     peers = [each for each, name in reduction.groups.items() if name == group]
-    looked_at = dict.fromkeys([rank, *peers[:: len(peers) // MOST_PEERS + 1]])
-    past = usual(marks, [reduction.path(each, marks) for each in looked_at], begin, steps)
-    return past is not None and excess - past.excess < deviations * past.deviation
+    looked_at = dict.fromkeys([seen.rank, *peers[:: len(peers) // MOST_PEERS + 1]])
+    own, *others = [reduction.path(each, marks) for each in looked_at]
+    past = usual(marks, [own, *others], seen.onset, seen.steps)
+    if past is None and others:
+        theirs = usual(marks, others, seen.begin, seen.steps)
+        past = theirs and theirs._replace(excess=0.0)
+    return past is not None and seen.seconds - past.excess < deviations * past.deviation
 
 
 def usual(

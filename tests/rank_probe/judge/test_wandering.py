@@ -2,11 +2,12 @@
 
 import random
 from itertools import accumulate
+from unittest.mock import Mock
 
 import pytest
 
 from benchmarks.accuracy.false_names import named
-from rank_probe.judge.wandering import usual
+from rank_probe.judge.wandering import Excess, strays, usual
 from rank_probe.judge.windows import Mark
 
 STEPS = 400
@@ -52,6 +53,19 @@ def test_only_a_past_that_is_long_enough_counts() -> None:
     assert found is not None
     assert found.deviation < 0.01
     assert usual(MARKS, paths, MARKS[40], 16) is None
+
+
+@pytest.mark.parametrize(("of_peers", "has_strayed"), [(0.1, False), (3.0, True)])
+def test_rank_that_has_been_late_for_long_is_compared_with_its_peers(
+    of_peers: float, has_strayed: bool
+) -> None:
+    """Its own past before that is too short, and what came since is what is judged."""
+    draw = random.Random(3)
+    paths = [path(draw, of_peers, mean=3.0 * (rank == 0)) for rank in range(8)]
+    reduction = Mock(groups=dict.fromkeys(range(8), "all"), path=lambda rank, _: paths[rank])
+    late = Excess(0, 3.0, 16, begin=MARKS[-2], onset=MARKS[0])
+
+    assert strays(reduction, MARKS, late) is has_strayed
 
 
 @pytest.mark.parametrize("step_seconds", [1.0, 12.0])

@@ -114,7 +114,7 @@ class StepRing:
 
         The first round's steps must be those of about one round.
         """
-        self._follow_pace(len(vectors), now)
+        self._follow_pace(vectors, now)
         offered = [
             Offer(vector.step, now, _row(vector))
             for vector in vectors
@@ -145,14 +145,19 @@ class StepRing:
         self._is_told = True
         self.stride = stride
 
-    def _follow_pace(self, steps: int, now: float) -> None:
-        """Choose the stride from the steps since the last round; all ranks have the same pace."""
+    def _follow_pace(self, vectors: Sequence[StepVector], now: float) -> None:
+        """Choose the stride from the steps since the last round; all ranks have the same pace.
+
+        There may be more than a round has, if this thread has waited for the interpreter: then they
+        took longer as well.
+        """
         before, self._taken_at = self._taken_at, now
         round_seconds = self._pace.seconds
         elapsed = round_seconds if before is None else now - before
         if self._is_told or elapsed <= 0:
             return
-        a_round = steps * round_seconds / elapsed
+        took = sum(sum(vector.nanoseconds) for vector in vectors) / 1e9
+        a_round = len(vectors) * round_seconds / max(elapsed, took)
         while a_round > STEPS_A_ROUND * self.stride:
             self.stride *= 2
         while self.stride > 1 and a_round < FEW_STEPS_A_ROUND * self.stride:

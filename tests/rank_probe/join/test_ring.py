@@ -22,18 +22,17 @@ from rank_probe.wire.stages import STAGES
 PERIOD = 2.0
 
 
-def vectors(first: int, count: int) -> list[StepVector]:
-    """Return *count* steps from number *first* on."""
-    return [
-        StepVector(step, 0, (step * 1000,) * len(STAGES)) for step in range(first, first + count)
-    ]
+def vectors(first: int, count: int, a_round: float = 1.0) -> list[StepVector]:
+    """Return *count* steps from number *first* on, of which *a_round* fit in a round."""
+    stages = (round(1e9 * PERIOD / a_round / len(STAGES)),) * len(STAGES)
+    return [StepVector(step, 0, stages) for step in range(first, first + count)]
 
 
 def paced(steps_a_round: int, rounds: int) -> tuple[StepRing, list[int]]:
     """Return the ring of a loop after some rounds, and what it has offered in all."""
     ring, offered = StepRing(Pace(PERIOD)), []
     for number in range(rounds):
-        steps = vectors(number * steps_a_round + 1, steps_a_round)
+        steps = vectors(number * steps_a_round + 1, steps_a_round, steps_a_round)
         offered += ring.take(steps, number * PERIOD)
     return ring, offered
 
@@ -62,10 +61,18 @@ def test_sample_follows_the_pace_without_flutter() -> None:
     """A loop that becomes slow is offered whole again, and a pace in between changes nothing."""
     ring, _ = paced(1_000, 3)
     assert ring.stride == 32
-    ring.take(vectors(4_000, 32 * FEW_STEPS_A_ROUND + 1), 3 * PERIOD)
+    ring.take(vectors(4_000, 32 * FEW_STEPS_A_ROUND + 1, 1_000), 3 * PERIOD)
     assert ring.stride == 32
-    ring.take(vectors(6_000, 10), 4 * PERIOD)
+    ring.take(vectors(6_000, 10, 10), 4 * PERIOD)
     assert ring.stride == 1
+
+
+def test_sample_stays_where_a_round_takes_its_steps_late() -> None:
+    """A thread that waits for the interpreter finds more steps than a round has, then fewer."""
+    ring = StepRing(Pace(PERIOD))
+    for number, count in enumerate([25, 40, 10, 0, 50, 25]):
+        ring.take(vectors(100 * number, count, 25), number * PERIOD)
+        assert ring.stride == 1
 
 
 def test_samples_are_nested() -> None:

@@ -134,7 +134,7 @@ def row(kind: str, step_seconds: float, hours: float) -> dict[str, Any]:
     return {
         "noise": kind,
         "step, s": step_seconds,
-        "rank-hours": RANKS * hours * len(SEEDS),
+        "rank-hours": round(RANKS * hours * len(SEEDS)),
         "incidents": incidents,
         "named": found,
         "mild": mild,

@@ -18,7 +18,7 @@ from rank_probe.judge.evidence import (
 )
 from rank_probe.judge.nodes import Nodes
 from rank_probe.judge.verdict import MILD, NODE, PERSISTENT, Late
-from rank_probe.judge.wandering import DEVIATIONS, Excess, strays
+from rank_probe.judge.wandering import DEVIATIONS, LateSpell, strays
 from rank_probe.judge.windows import (
     Mark,
     MarkHistory,
@@ -125,7 +125,7 @@ class Incidents:
         begin = onset = seen.window.begin
         if not incident.reference:  # Late against its peers, not against its own past.
             onset = min(incident.onset, begin, key=attrgetter("at"))
-        excess = Excess(incident.rank, seen.standing.excess, seen.window.steps, begin, onset)
+        excess = LateSpell(incident.rank, seen.standing.excess, seen.window.steps, begin, onset)
         deviations = NODE_DEVIATIONS if self._nodes.share(seen) else DEVIATIONS
         return strays(self._reduction, self._history.marks, excess, deviations)
 

@@ -30,7 +30,7 @@ class Usual(NamedTuple):
     deviation: float
 
 
-class Excess(NamedTuple):
+class LateSpell(NamedTuple):
     """A *rank*'s mean excess over the *steps* since *begin*, in seconds; late since *onset*."""
 
     rank: int
@@ -41,7 +41,7 @@ class Excess(NamedTuple):
 
 
 def strays(
-    reduction: Reduction, marks: Sequence[Mark], seen: Excess, deviations: float = DEVIATIONS
+    reduction: Reduction, marks: Sequence[Mark], seen: LateSpell, deviations: float = DEVIATIONS
 ) -> bool:
     """Whether a rank or its peers have strayed as far before as it is *seen* now, for as long.
 

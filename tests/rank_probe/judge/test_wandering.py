@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import pytest
 
 from benchmarks.accuracy.false_names import named
-from rank_probe.judge.wandering import Excess, strays, usual
+from rank_probe.judge.wandering import LateSpell, strays, usual
 from rank_probe.judge.windows import Mark
 
 STEPS = 400
@@ -63,7 +63,7 @@ def test_rank_that_has_been_late_for_long_is_compared_with_its_peers(
     draw = random.Random(3)
     paths = [path(draw, of_peers, mean=3.0 * (rank == 0)) for rank in range(8)]
     reduction = Mock(groups=dict.fromkeys(range(8), "all"), path=lambda rank, _: paths[rank])
-    late = Excess(0, 3.0, 16, begin=MARKS[-2], onset=MARKS[0])
+    late = LateSpell(0, 3.0, 16, begin=MARKS[-2], onset=MARKS[0])
 
     assert strays(reduction, MARKS, late) is has_strayed
 

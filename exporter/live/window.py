@@ -49,18 +49,19 @@ class RankWindow:
 
     def stage_seconds(self) -> dict[str, float] | None:
         """Return the mean seconds per step in each stage; None while the window is too short."""
-        if not self._samples or self._steps() < MINIMUM_STEPS:
+        if not self._samples:
             return None
-        first, last = self._samples[0].stage_seconds, self._samples[-1].stage_seconds
+        first, last = self._samples[0], self._samples[-1]
+        steps = last.steps - first.steps
+        if steps < MINIMUM_STEPS:
+            return None
+        before = first.stage_seconds
         return {
             # Never below zero, whatever a rank reports: a bar has no negative width.
-            stage: max(0.0, last[stage] - first.get(stage, 0.0)) / self._steps()
+            stage: max(0.0, last.stage_seconds[stage] - before.get(stage, 0.0)) / steps
             for stage in STAGES
-            if stage in last
+            if stage in last.stage_seconds
         }
-
-    def _steps(self) -> int:
-        return self._samples[-1].steps - self._samples[0].steps
 
     def _second_is_enough(self, now: float) -> bool:
         if len(self._samples) < 3:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from exporter.ingest.values import LABEL_CHARACTERS
@@ -146,7 +147,13 @@ def started_as(process: Process) -> Identity | None:
 
     A name that is not a valid label makes it no rank: as on ingest, names are never truncated.
     """
-    who = identity.from_environment(process.environment or {})
+    return _started_with(frozenset((process.environment or {}).items()))
+
+
+# Asked for each process each second, while an environment never changes.
+@lru_cache(maxsize=1024)
+def _started_with(environment: frozenset[tuple[str, str]]) -> Identity | None:
+    who = identity.from_environment(dict(environment))
     if who is None or not who.job_id:
         return None
     longest = max(map(len, (who.job_id, who.peer_group, who.local_rank)))

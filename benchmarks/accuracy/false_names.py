@@ -14,7 +14,7 @@ import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from benchmarks.report import show, write
 from rank_probe.judge.judge import Judge
@@ -32,6 +32,8 @@ EXCHANGE_SHARE: Final = 0.06
 
 # Each step's own time of every rank, relative to a usual step.
 Noise = Iterator[list[float]]
+# Draws it at random, for steps of so many seconds.
+Kind = Callable[[random.Random, float], Noise]
 
 
 def plain(draw: random.Random, _step_seconds: float) -> Noise:
@@ -48,14 +50,14 @@ def heavy_tails(draw: random.Random, _step_seconds: float) -> Noise:
 
 def correlated(draw: random.Random, _step_seconds: float) -> Noise:
     """2 % that last for ten steps or so, of each rank by itself, and 2 % of each step."""
-    last = [_remembering(draw, 0.02, 10) for _ in range(RANKS)]
+    last = [remembering(draw, 0.02, 10) for _ in range(RANKS)]
     while True:
         yield [1 + next(each) + draw.gauss(0, 0.02) for each in last]
 
 
 def nodes_drift(draw: random.Random, step_seconds: float) -> Noise:
     """1 % that last for half an hour, of each node, and 2 % of each step and rank."""
-    last = [_remembering(draw, 0.01, 1800 / step_seconds) for _ in range(NODES)]
+    last = [remembering(draw, 0.01, 1800 / step_seconds) for _ in range(NODES)]
     while True:
         now = [next(each) for each in last]
         yield [1 + now[rank * NODES // RANKS] + draw.gauss(0, 0.02) for rank in range(RANKS)]
@@ -68,7 +70,7 @@ def in_turn(draw: random.Random, _step_seconds: float) -> Noise:
         yield [1 + draw.gauss(0, 0.02) + 0.5 * (rank == late) for rank in range(RANKS)]
 
 
-KINDS: Final[dict[str, Callable[[random.Random, float], Noise]]] = {
+KINDS: Final[dict[str, Kind]] = {
     "plain": plain,
     "heavy tails": heavy_tails,
     "correlated in time": correlated,
@@ -81,7 +83,7 @@ def _student(draw: random.Random, degrees: int) -> float:
     return draw.gauss(0, 1) / math.sqrt(draw.gammavariate(degrees / 2, 2) / degrees)
 
 
-def _remembering(draw: random.Random, deviation: float, steps: float) -> Iterator[float]:
+def remembering(draw: random.Random, deviation: float, steps: float) -> Iterator[float]:
     """Yield an AR(1) process with this *deviation*, which forgets in so many *steps*."""
     kept = math.exp(-1 / steps)
     at = draw.gauss(0, deviation)
@@ -90,16 +92,29 @@ def _remembering(draw: random.Random, deviation: float, steps: float) -> Iterato
         at = kept * at + draw.gauss(0, deviation * math.sqrt(1 - kept**2))
 
 
-def named(kind: str, step_seconds: float, hours: float, seed: int) -> tuple[int, int, int]:
-    """Judge one job; return how often a rank was named, as mild, and somebody while nobody was."""
+class Told(NamedTuple):
+    """How often a rank was *named*, or was as *mild*, or somebody was while nobody was.
+
+    *changes* counts how often it was told that all ranks, or many, take longer than before.
+    """
+
+    named: int = 0
+    mild: int = 0
+    incidents: int = 0
+    changes: int = 0
+
+
+def told(kind: Kind, step_seconds: float, hours: float, seed: int) -> Told:
+    """Judge one job, and return what was told of it."""
     ranks = range(RANKS)
     reduction = PlainReduction(
         dict.fromkeys(ranks, "all"), {rank: rank * NODES // RANKS for rank in ranks}
     )
-    judge, noise = Judge(reduction), KINDS[kind](random.Random(seed), step_seconds)
+    judge, noise = Judge(reduction), kind(random.Random(seed), step_seconds)
     now, due, leaders = 0.0, 0.0, []
-    known: set[tuple[int, str]] = set()
-    found, mild, incidents = 0, 0, 0
+    known: set[tuple[int, bool]] = set()
+    slower: set[str] = set()
+    found = Told()
     for step in range(1, round(hours * 3600 / step_seconds) + 1):
         own = [step_seconds * each for each in next(noise)]
         length = max(own) + EXCHANGE_SHARE * step_seconds
@@ -112,32 +127,33 @@ def named(kind: str, step_seconds: float, hours: float, seed: int) -> tuple[int,
         leaders.append(reduction.add(step, stages, now))
         if now < due:
             continue
-        late = judge.judge(reduction.mark(now), leaders, step=step).late
+        verdict = judge.judge(reduction.mark(now), leaders, step=step)
         leaders, due = [], now + ROUND_SECONDS
-        said = {(each.rank, "mild" if each.kind == MILD else "late") for each in late}
-        said = {each for each in said if DUTY not in each}
-        new = said - known
-        mild += sum(each[1] == "mild" for each in new)
-        found += sum(each[1] == "late" for each in new)
-        incidents += bool(new) and not known
-        known = said
-    return found, mild, incidents
+        said = {(late.rank, late.kind == MILD) for late in verdict.late if late.kind != DUTY}
+        changed = {change.stage for change in verdict.changes}
+        new = [is_mild for _, is_mild in said - known]
+        found = Told(
+            found.named + new.count(False),
+            found.mild + new.count(True),
+            found.incidents + (bool(new) and not known),
+            found.changes + len(changed - slower),
+        )
+        known, slower = said, changed
+    return found
 
 
 def row(kind: str, step_seconds: float, hours: float) -> dict[str, Any]:
     """Judge a job for each of SEEDS, as many at a time as there are CPUs."""
     with ProcessPoolExecutor() as pool:
-        each = partial(named, kind, step_seconds, hours)
-        found, mild, incidents = (
-            sum(counts) for counts in zip(*pool.map(each, SEEDS), strict=True)
-        )
+        each = partial(told, KINDS[kind], step_seconds, hours)
+        found = Told(*map(sum, zip(*pool.map(each, SEEDS), strict=True)))
     return {
         "noise": kind,
         "step, s": step_seconds,
         "rank-hours": round(RANKS * hours * len(SEEDS)),
-        "incidents": incidents,
-        "named": found,
-        "mild": mild,
+        "incidents": found.incidents,
+        "named": found.named,
+        "mild": found.mild,
     }
 
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from statistics import fmean, median
+from statistics import fmean, median, pstdev
 from typing import Final, NamedTuple
 
 from rank_probe.judge.windows import WORK_STAGES, Window, WindowGroup
@@ -14,6 +14,10 @@ DUTIES: Final = (CHECKPOINT, EVAL)
 WORK: Final = tuple(at for at in range(len(WORK_STAGES)) if at not in DUTIES)
 # With fewer stretches in the past, how much they vary is a guess.
 FEWEST_STRETCHES, GUESSED = 6, 3.5
+# That noise is the same from step to step is as likely as if so many stretches had shown it.
+STEADY: Final = 2
+# In deviations: what is further off is an outlier, and what has risen by less may not have risen.
+OUTLIER, SURE_RISE = 4.0, 3.0
 
 
 class Bin(NamedTuple):
@@ -47,9 +51,13 @@ def expected_of(past: Sequence[Bin], recent: Sequence[Bin], grows: Callable[[Bin
     third = len(past) // 3
     first, last = past[:third], past[-third:]
     was, has_become = median(map(grows, first)), median(map(grows, last))
+    usual = median(map(grows, past))
+    # The median of a third varies by 1.25 / sqrt(third), the difference of two by more.
+    noise = 1.25 * _deviation(list(map(grows, past))) * math.sqrt(2 / third)
+    if has_become - was < SURE_RISE * noise:
+        return usual
     rise = (has_become - was) / (_middle(last) - _middle(first))
-    risen = has_become + max(rise, 0.0) * (_middle(recent) - _middle(last))
-    return max(median(map(grows, past)), risen)
+    return max(usual, has_become + rise * (_middle(recent) - _middle(last)))
 
 
 def _middle(bins: Sequence[Bin]) -> float:
@@ -61,7 +69,7 @@ def deviation_of(times: Sequence[float], count: int) -> float:
 
     The stretches overlap: how the past is cut into them must not decide.
     """
-    single = spread(times) / math.sqrt(count)
+    single = _deviation(times) / math.sqrt(count)
     apart = len(times) // count
     if apart < FEWEST_STRETCHES:
         return GUESSED * single
@@ -69,8 +77,16 @@ def deviation_of(times: Sequence[float], count: int) -> float:
     # Neighbours differ by the root of two, unless the whole drifts.
     neighbours = zip(stretches, stretches[count:], strict=False)
     drifts = 1.4826 * median(abs(b - a) for a, b in neighbours) / math.sqrt(2)
-    # Few show too little of it now and then.
-    return max(single, spread(stretches), drifts) * (1 + 1 / apart)
+    wanders, shown = max(_deviation(stretches), drifts), apart - 1
+    # So few vary by chance: they count for as much as they show.
+    likely = (STEADY * single**2 + shown * wanders**2) / (STEADY + shown)
+    return max(single, math.sqrt(likely)) * (1 + 1 / apart)
+
+
+def _deviation(values: Sequence[float]) -> float:
+    """Return the standard deviation of *values*, outliers drawn in: it varies less than spread."""
+    middle, most = median(values), OUTLIER * spread(values)
+    return pstdev(min(max(each, middle - most), middle + most) for each in values)
 
 
 def middle_mean(values: Sequence[float]) -> float:

@@ -40,7 +40,9 @@ PAST_SECONDS, LEAST_PAST_SECONDS, FIRST_SECONDS = 1800.0, 180.0, 60.0
 PAST_BINS, LEAST_PAST_BINS = 96, 12
 MOST_BINS: Final = 512
 # By how many bins: the least change that so few show, as a share of a step. A bin has twenty steps.
-LEAST_CHANGES: Final = {3: 0.12, 6: 0.025, 12: 0.022}
+LEAST_CHANGES: Final = {3: 0.12, 6: 0.02, 12: 0.02}
+# A small one that has lasted for less is a hiccup, however many bins it fills.
+SMALL, LASTING_SECONDS = 0.1, 120.0
 # Standard deviations of such a stretch.
 DEVIATIONS: Final = 6.0
 # A change is over when less than this share of it is left.
@@ -195,7 +197,9 @@ class Changes:
 
 def _slower(bins: Sequence[Bin]) -> Slower | None:
     """Return the change that the last of *bins* show, the largest within the shortest time."""
-    for count, least in LEAST_CHANGES.items():
+    lasting = sum(each.begin > bins[-1].at - LASTING_SECONDS for each in bins) + 1
+    for fewest, least in LEAST_CHANGES.items():
+        count = max(fewest, lasting) if least < SMALL else fewest
         past, recent = list(bins)[:-count], list(bins)[-count:]
         if not _is_enough(past):
             return None

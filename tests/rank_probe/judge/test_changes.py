@@ -86,6 +86,8 @@ def test_change_is_told_from_a_minute_of_steps_on_until_it_is_over() -> None:
         Job(seconds=900, faults=(Fault(None, "data", 0.5),)),
         Job(seconds=900, faults=(Fault(1, "data", 0.5, start_seconds=SINCE),)),
         Job(seconds=900, faults=(Fault(1, "checkpoint", 10, every=60, start_seconds=SINCE),)),
+        # A minute that is a tenth slower is a hiccup.
+        Job(seconds=900, faults=slower(range(4), "forward", 0.1, SINCE + 60)),
     ],
 )
 def test_noise_and_late_ranks_are_no_change(job: Job) -> None:
@@ -119,7 +121,9 @@ def test_three_percent_are_told_within_five_minutes(stage: str, seed: int) -> No
     assert found.named == set()
 
 
-@pytest.mark.parametrize(("ranks", "busy", "seed"), [(8, 1.0, 1), (8, 2.0, 1), (64, 1.0, 3)])
+@pytest.mark.parametrize(
+    ("ranks", "busy", "seed"), [(8, 1.0, 1), (8, 2.0, 1), (8, 2.0, 2), (64, 1.0, 3)]
+)
 def test_three_percent_are_told_within_five_minutes_in_slower_steps(
     ranks: int, busy: float, seed: int
 ) -> None:

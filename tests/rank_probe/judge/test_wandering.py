@@ -6,7 +6,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from benchmarks.accuracy.false_names import named
+from benchmarks.accuracy.false_names import Told, correlated, nodes_drift, told
 from rank_probe.judge.wandering import LateSpell, strays, usual
 from rank_probe.judge.windows import Mark
 
@@ -71,9 +71,9 @@ def test_rank_that_has_been_late_for_long_is_compared_with_its_peers(
 @pytest.mark.parametrize("step_seconds", [1.0, 12.0])
 def test_noise_that_lasts_names_nobody(step_seconds: float) -> None:
     """Two per cent for ten steps at a time are named a dozen times, by the noise of steps alone."""
-    assert named("correlated in time", step_seconds, hours=step_seconds, seed=1) == (0, 0, 0)
+    assert told(correlated, step_seconds, hours=step_seconds, seed=1) == Told()
 
 
 def test_node_that_has_drifted_before_is_not_named_for_it() -> None:
     """Each node is 1 % off for half an hour at a time; then its ranks stray together."""
-    assert named("nodes that drift", 60.0, hours=6, seed=3) == (0, 0, 0)
+    assert told(nodes_drift, 60.0, hours=6, seed=3) == Told()

@@ -62,6 +62,8 @@ PARTS: Final[Mapping[str, Mapping[str, Part]]] = {
         "faults": accuracy.faults,
         "together": accuracy.together,
         "false_names": false_names.false_names,
+        "changes": false_names.changes,
+        "no_changes": false_names.no_changes,
         "crosscheck": accuracy.crosscheck,
         "latency": accuracy.latency,
         "ways": accuracy.ways,

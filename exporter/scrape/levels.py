@@ -40,7 +40,7 @@ _CORE: Final = """
     rankskew_job_step_seconds rankskew_job_ranks rankskew_job_coverage_ratio
     rankskew_job_not_judgeable rankskew_job_judge_info rankskew_job_absent_ranks
     rankskew_job_change_ratio rankskew_job_change_gpus rankskew_job_change_since_timestamp_seconds
-    rankskew_job_change_cause_info
+    rankskew_job_change_cause_info rankskew_job_late_together_ranks
     rankskew_rank_starting_seconds rankskew_node_starting_seconds
     rankskew_node_ranks rankskew_node_world_size rankskew_node_stepping_ranks
     rankskew_node_run_seconds rankskew_node_last_step_age_seconds

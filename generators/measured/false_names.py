@@ -1,4 +1,4 @@
-"""Tables of simulated jobs and nodes: how often healthy ones are accused, and lemons found."""
+"""Tables of simulated jobs and nodes: how often the healthy are accused, and others found."""
 
 from generators.markdown import table
 from generators.measured.results import number, rows
@@ -6,11 +6,23 @@ from generators.measured.results import number, rows
 
 def false_names() -> str:
     """Return a row for each kind of noise and length of a step."""
-    header = ("noise", "step, s", "rank-hours", "incidents", "named", "mild")
-    cells = [
-        (row["noise"], *(number(row[name]) for name in header[1:])) for row in rows("false_names")
-    ]
-    return table(header, cells)
+    return _simulated("false_names")
+
+
+def changes() -> str:
+    """Return a row for each kind of job that becomes slower."""
+    return _simulated("changes")
+
+
+def no_changes() -> str:
+    """Return a row for each kind of noise of healthy jobs."""
+    return _simulated("no_changes")
+
+
+def _simulated(name: str) -> str:
+    made = rows(name)
+    cells = [(next(iter(row.values())), *map(number, list(row.values())[1:])) for row in made]
+    return table(tuple(made[0]), cells)
 
 
 def lemons() -> str:

@@ -41,6 +41,17 @@ VERDICTS: Final[tuple[Row[JudgedJob], ...]] = (
         ("stage",),
     ),
     Row(
+        "rankskew_job_late_together_ranks",
+        "Ranks that became late in this stage at the same time, if only they have something in "
+        "common, or if they are more than a third of the job; of several such sets the largest "
+        "(probe, judge of the job).",
+        lambda judged: {
+            (those.stage, those.in_common): those.ranks
+            for those in reversed(judged.verdict.together)
+        },
+        ("stage", "in_common"),
+    ),
+    Row(
         "rankskew_job_slowdown_ratio",
         "Length of the job's steps divided by their length without the late ranks; mean of the "
         "last minute (probe, judge of the job).",

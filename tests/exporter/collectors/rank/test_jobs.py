@@ -9,7 +9,7 @@ from exporter.causes.model import Cause
 from exporter.collectors.rank.jobs import JobsCollector
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
-from rank_probe.judge.verdict import Change
+from rank_probe.judge.verdict import Change, Together
 from tests.exporter.clock import Clock
 from tests.exporter.collectors.expose import shown
 from tests.exporter.snapshots import CHANGE, snapshot, verdict
@@ -51,6 +51,18 @@ class Node:
         )
         values = (line.removeprefix("rankskew_").rsplit(" ", 1) for line in short)
         return {name: float(value) for name, value in values}
+
+
+def test_sets_of_late_ranks_are_shown_with_what_they_have_in_common() -> None:
+    """Of two sets of one stage that have nothing in common, the larger; the judge tells it first."""
+    node = Node()
+    sets = (Together("data", 9, 70.0), Together("data", 8, 40.0, in_common="rack r1"))
+    node.push(verdict=verdict(together=(*sets, Together("data", 5, 20.0))))
+
+    assert node.shown("job_late_together_ranks") == {
+        'job_late_together_ranks{in_common="",stage="data"}': 9,
+        'job_late_together_ranks{in_common="rack r1",stage="data"}': 8,
+    }
 
 
 def states(beating: float, silent: float, finished: float) -> dict[str, float]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fleet_simulator.faults.fault import Scope, Silence
+from fleet_simulator.plan import node_name
 from fleet_simulator.training import (
     BUSY_SECONDS,
     COMMUNICATION_SECONDS,
@@ -14,6 +15,7 @@ from fleet_simulator.training import (
     Phase,
     Training,
 )
+from rank_probe.judge.common import together
 from rank_probe.judge.verdict import (
     MOST_LATE,
     NO_SYNC,
@@ -44,6 +46,8 @@ class Judged:
 
     def __init__(self, training: Training) -> None:
         self._training = training
+        plan = training.plan
+        self._facts = {rank: {"node": node_name(plan.place(rank)[0])} for rank in range(plan.ranks)}
         self._round: int | None = None
         self._said: RepeatedVerdict | None = None
 
@@ -91,6 +95,7 @@ class Judged:
             },
             rotating=rotating,
             late=tuple(late[:MOST_LATE]),
+            together=tuple(together(late, self._facts, self._facts)),
             changes=self._changes(phase, sum(ranks.values()), at),
         )
 

@@ -38,6 +38,7 @@ from fleet_simulator.hardware import (
 from fleet_simulator.host_files import HostFiles
 from fleet_simulator.joined import JoinedFigures
 from fleet_simulator.judged import Judged
+from fleet_simulator.plan import node_name
 from fleet_simulator.ranks import SimulatedRank
 from fleet_simulator.training import RUN_SECONDS, Training
 
@@ -65,7 +66,7 @@ class SimulatedNode:
         past: Iterable[float],
         detail: frozenset[str] = frozenset(),
     ) -> None:
-        self.name = f"sim-{node:02}"
+        self.name = node_name(node)
         self._training = training
         self._judged = judged
         self._joined = joined

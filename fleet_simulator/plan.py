@@ -34,6 +34,11 @@ class JobPlan:
         return self.first_node + rank // self.gpus, rank % self.gpus
 
 
+def node_name(node: int) -> str:
+    """Return the name of a node of the fleet."""
+    return f"sim-{node:02}"
+
+
 def tour(gpus: int = TOUR_GPUS) -> list[JobPlan]:
     """Return a healthy job, and one for each kind of fault, named after it.
 

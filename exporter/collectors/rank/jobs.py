@@ -24,6 +24,11 @@ class JudgedJob(NamedTuple):
     judge: str
 
 
+def _sets(verdict: Verdict) -> Mapping[tuple[str, ...], float]:
+    largest_last = reversed(verdict.together)
+    return {(those.stage, those.in_common): those.ranks for those in largest_last}
+
+
 VERDICTS: Final[tuple[Row[JudgedJob], ...]] = (
     Row(
         "rankskew_job_gpus_lost",
@@ -45,10 +50,7 @@ VERDICTS: Final[tuple[Row[JudgedJob], ...]] = (
         "Ranks that became late in this stage at the same time, if only they have something in "
         "common, or if they are more than a third of the job; of several such sets the largest "
         "(probe, judge of the job).",
-        lambda judged: {
-            (those.stage, those.in_common): those.ranks
-            for those in reversed(judged.verdict.together)
-        },
+        lambda judged: _sets(judged.verdict),
         ("stage", "in_common"),
     ),
     Row(

@@ -14,7 +14,9 @@ def main(program: str, arguments: list[str]) -> int:
     site = json.loads(FILE.read_text())
     site["asked"].append([program, *arguments])
     status = sinfo(site) if program == "sinfo" else scontrol(site, arguments)
-    FILE.write_text(json.dumps(site))
+    new = FILE.with_suffix(f".{os.getpid()}")
+    new.write_text(json.dumps(site))
+    new.replace(FILE)  # The test reads it meanwhile.
     return status
 
 

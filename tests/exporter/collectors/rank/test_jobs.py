@@ -54,7 +54,7 @@ class Node:
 
 
 def test_sets_of_late_ranks_are_shown_with_what_they_have_in_common() -> None:
-    """Of two sets of one stage that have nothing in common, the larger; the judge tells it first."""
+    """Of two sets of a stage with nothing in common, the larger, which the judge tells first."""
     node = Node()
     sets = (Together("data", 9, 70.0), Together("data", 8, 40.0, in_common="rack r1"))
     node.push(verdict=verdict(together=(*sets, Together("data", 5, 20.0))))

@@ -276,9 +276,10 @@ def test_every_view_gives_the_same_answer(moments: list[dict[str, Answers]], job
         details = {answer.cause for view, answer in answers.items() if view != ALERT}
         lost = [answer.gpus_lost for answer in answers.values() if answer.gpus_lost is not None]
 
-        assert len({answer.state for answer in answers.values()}) == 1, answers
-        assert len({answer.ranks for answer in answers.values()}) == 1, answers
-        assert (len(causes), len(details)) == (1, 1), answers
+        said = "\n".join(f"{view}: {answer}" for view, answer in answers.items())
+        assert len({answer.state for answer in answers.values()}) == 1, said
+        assert len({answer.ranks for answer in answers.values()}) == 1, said
+        assert (len(causes), len(details)) == (1, 1), said
         firsts = {answer.first_action for view, answer in answers.items() if view != ALERT}
-        assert len(firsts) == 1, answers
-        assert max(lost) - min(lost) <= max(NEAR_GPUS, NEAR * max(lost)), answers
+        assert len(firsts) == 1, said
+        assert max(lost) - min(lost) <= max(NEAR_GPUS, NEAR * max(lost)), said

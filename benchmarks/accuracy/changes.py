@@ -2,11 +2,11 @@
 
     python -m benchmarks.accuracy.changes [--seeds 10]
 
-Steps are drawn at random, and go through rank 0's merge to the judge as in a job (a quarter
-of an hour on two CPUs). Each stage of each rank varies by RANK_DEVIATION in each step, and all ranks together by
-COMMON_DEVIATION. Whole jobs take 3 % of a step longer in one stage after half an hour; of sets, the
-late ranks take 30 % longer after ten minutes. Healthy jobs of eight ranks go on for ten hours.
-Writes results/changes.json and results/no_changes.json.
+Steps are drawn at random, and go through rank 0's merge to the judge as in a job (a quarter of an
+hour on two CPUs). Each stage of each rank varies by RANK_DEVIATION in each step, and all ranks
+together by COMMON_DEVIATION. Whole jobs take 3 % of a step longer in one stage after half an hour;
+of sets, the late ranks take 30 % longer after ten minutes. Healthy jobs of eight ranks go on for
+ten hours. Writes results/changes.json and results/no_changes.json.
 """
 
 import argparse
@@ -37,7 +37,7 @@ RANK_DEVIATION, COMMON_DEVIATION, EXCHANGE_SHARE = 0.03, 0.03, 0.06
 # Rank 0 judges what is new every so often.
 ROUND_SECONDS: Final = 2.0
 # How long the healthy jobs are, in seconds per step; each is drawn with each seed.
-HEALTHY_HOURS, HEALTHY_STEPS, HEALTHY_SEEDS = 10.0, (0.5, 1.0, 2.0), range(1, 2)
+HEALTHY_HOURS, HEALTHY_STEPS, HEALTHY_SEEDS = 10.0, (1.0, 2.0), range(1, 2)
 MERGES_PER_CPU: Final = 3
 LONGER_SECONDS: Final = 5 * 3600.0
 

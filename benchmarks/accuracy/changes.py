@@ -36,9 +36,11 @@ NODE_RANKS, RACK_NODES = 8, 2
 RANK_DEVIATION, COMMON_DEVIATION, EXCHANGE_SHARE = 0.03, 0.03, 0.06
 # Rank 0 judges what is new every so often.
 ROUND_SECONDS: Final = 2.0
-# How long the healthy jobs are, in seconds per step; each is drawn with each seed.
-HEALTHY_HOURS, HEALTHY_STEPS, HEALTHY_SEEDS = 10.0, (1.0, 2.0), range(1, 2)
+# A merge waits for two thirds of its time.
 MERGES_PER_CPU: Final = 3
+# Healthy jobs last so long, with steps of so many seconds; one is drawn for each seed.
+HEALTHY_HOURS, HEALTHY_STEPS, HEALTHY_SEEDS = 10.0, (1.0, 2.0), range(1, 2)
+# After so long, steps that become longer take three times as long as at first.
 LONGER_SECONDS: Final = 5 * 3600.0
 
 

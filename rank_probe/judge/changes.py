@@ -40,7 +40,7 @@ PAST_SECONDS, LEAST_PAST_SECONDS, FIRST_SECONDS = 1800.0, 180.0, 60.0
 PAST_BINS, LEAST_PAST_BINS = 96, 12
 MOST_BINS: Final = 512
 # By how many bins: the least change that so few show, as a share of a step. A bin has twenty steps.
-LEAST_CHANGES: Final = {3: 0.12, 6: 0.02, 12: 0.02}
+LEAST_CHANGES: Final = {3: 0.12, 4: 0.02, 6: 0.02, 12: 0.02}
 # A small one that has lasted for less is a hiccup, however many bins it fills.
 SMALL, LASTING_SECONDS = 0.1, 120.0
 # Standard deviations of such a stretch.

@@ -23,8 +23,7 @@ from rankskew.act.targets.webhook import WebhookTarget
 from rankskew.client.access import Access
 from rankskew.client.fetch import base_url
 from rankskew.client.prometheus import Prometheus
-from rankskew.commands.report import DEFAULT_URL
-from rankskew.commands.servers import access, add_access
+from rankskew.commands.servers import DEFAULT_URL, access, add_access
 
 # As many minutes as Prometheus returns in one query, nearly.
 LONGEST_SECONDS: Final = 7 * 86_400.0

@@ -13,8 +13,7 @@ from exporter.commands.arguments import Parser
 from exporter.errors import StartError, UsageError
 from rank_probe.wire.document import as_document
 from rankskew.client.fetch import Trouble
-from rankskew.commands.report import DEFAULT_URL, patient
-from rankskew.commands.servers import add_access
+from rankskew.commands.servers import DEFAULT_URL, add_access, patient
 from rankskew.report.confirmations import (
     VERDICTS,
     Confirmation,

@@ -4,12 +4,11 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from exporter.commands.arguments import Parser, moment
+from exporter.commands.arguments import Parser
 from exporter.errors import StartError
 from rank_probe.wire.document import as_document
 from rankskew.client.fetch import Trouble
-from rankskew.commands.report import DEFAULT_URL, patient
-from rankskew.commands.servers import add_access
+from rankskew.commands.servers import add_access, add_moment, add_prometheus, patient
 from rankskew.nodes.document import nodes_document, nodes_json
 from rankskew.nodes.read import read_fleet
 from rankskew.report.document import as_markdown, as_text
@@ -33,22 +32,14 @@ def parser() -> Parser:
         epilog=EPILOG,
         examples=EXAMPLES,
     )
-    options.add_argument(
-        "--prometheus",
-        metavar="URL",
-        default=DEFAULT_URL,
-        help="ask this Prometheus (default: %(default)s)",
-    )
-    options.add_argument("--cluster", help="only this cluster of the Prometheus")
+    add_prometheus(options)
     options.add_argument(
         "--weeks",
         type=float,
         default=4.0,
         help="how far to look back (default: %(default)g)",
     )
-    options.add_argument(
-        "--at", metavar="TIME", type=moment, help="look back from this time in UTC (default: now)"
-    )
+    add_moment(options)
     options.add_argument("--all", action="store_true", help="print all nodes, not only 20")
     form = options.add_mutually_exclusive_group()
     form.add_argument("--markdown", action="store_true", help="print Markdown")

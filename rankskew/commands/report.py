@@ -7,23 +7,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from exporter.commands.arguments import Parser, interval, moment
+from exporter.commands.arguments import Parser, interval
 from exporter.errors import StartError
 from rank_probe.wire.document import as_document
-from rankskew.client.fetch import Trouble, base_url
+from rankskew.client.fetch import Trouble
 from rankskew.client.prometheus import Prometheus
-from rankskew.commands.servers import access, add_access
+from rankskew.commands.servers import add_access, add_moment, add_prometheus, patient
 from rankskew.nodes.document import nodes_json, worst_nodes
 from rankskew.nodes.read import read_fleet
 from rankskew.report.confirmations import default_file, read
 from rankskew.report.document import Document, as_markdown, as_text
-from rankskew.report.history import TIMEOUT_SECONDS
 from rankskew.report.job import read_job
 from rankskew.report.job_document import job_document, job_json
 from rankskew.report.shadow import read_shadow, shadow_document, shadow_json
 from rankskew.report.times import Span, show
 
-DEFAULT_URL: Final = "http://127.0.0.1:9090"
 EXAMPLES: Final = """\
 rankskew report --shadow --since 14d                       # which alerts would have paged
 rankskew report --shadow --markdown > shadow.md
@@ -48,13 +46,7 @@ def parser() -> Parser:
         "--shadow", action="store_true", help="the alerts of the period as they would have been"
     )
     subject.add_argument("--job", metavar="JOB_ID", help="this job, running or finished")
-    options.add_argument(
-        "--prometheus",
-        metavar="URL",
-        default=DEFAULT_URL,
-        help="ask this Prometheus (default: %(default)s)",
-    )
-    options.add_argument("--cluster", help="only this cluster of the Prometheus")
+    add_prometheus(options)
     options.add_argument(
         "--since",
         metavar="DURATION",
@@ -62,9 +54,7 @@ def parser() -> Parser:
         default="14d",
         help="how far to look back (default: %(default)s)",
     )
-    options.add_argument(
-        "--at", metavar="TIME", type=moment, help="look back from this time in UTC (default: now)"
-    )
+    add_moment(options)
     options.add_argument(
         "--gap",
         metavar="DURATION",
@@ -102,12 +92,6 @@ def run(arguments: Sequence[str]) -> int:
     else:
         print(as_markdown(document) if options.markdown else as_text(document))
     return 0
-
-
-def patient(options: argparse.Namespace) -> Prometheus:
-    """Return the Prometheus of *options*, which has minutes for each answer."""
-    url = base_url(options.prometheus)
-    return Prometheus(url, timeout_seconds=TIMEOUT_SECONDS, access=access(options))
 
 
 def _shadow(

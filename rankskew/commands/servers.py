@@ -1,9 +1,34 @@
-"""The options that say how the servers that a command asks are reached."""
+"""The options that say which servers a command asks, about when, and how they are reached."""
 
 import argparse
 from pathlib import Path
+from typing import Final
 
+from exporter.commands.arguments import moment
 from rankskew.client.access import Access
+from rankskew.client.fetch import base_url
+from rankskew.client.prometheus import Prometheus
+from rankskew.report.history import TIMEOUT_SECONDS
+
+DEFAULT_URL: Final = "http://127.0.0.1:9090"
+
+
+def add_prometheus(options: argparse.ArgumentParser) -> None:
+    """Add which Prometheus is asked, and for what; patient() reads the first."""
+    options.add_argument(
+        "--prometheus",
+        metavar="URL",
+        default=DEFAULT_URL,
+        help="ask this Prometheus (default: %(default)s)",
+    )
+    options.add_argument("--cluster", help="only this cluster of the Prometheus")
+
+
+def add_moment(options: argparse.ArgumentParser) -> None:
+    """Add the end of the period that is looked at."""
+    options.add_argument(
+        "--at", metavar="TIME", type=moment, help="look back from this time in UTC (default: now)"
+    )
 
 
 def add_access(options: argparse.ArgumentParser) -> None:
@@ -33,6 +58,12 @@ def access(options: argparse.Namespace) -> Access:
     said = Access(options.http_config_file, tuple(options.header))
     said.read()  # What is wrong with it is said before anything is asked.
     return said
+
+
+def patient(options: argparse.Namespace) -> Prometheus:
+    """Return the Prometheus of *options*, which has minutes for each answer."""
+    url = base_url(options.prometheus)
+    return Prometheus(url, timeout_seconds=TIMEOUT_SECONDS, access=access(options))
 
 
 def _header(text: str) -> tuple[str, str]:

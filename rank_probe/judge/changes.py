@@ -39,10 +39,11 @@ from rank_probe.wire.stages import STAGES, SYNC
 PAST_SECONDS, LEAST_PAST_SECONDS, FIRST_SECONDS = 1800.0, 180.0, 60.0
 PAST_BINS, LEAST_PAST_BINS = 96, 12
 MOST_BINS: Final = 512
-# By how many bins: the least change that so few show, as a share of a step. A bin has twenty steps.
-LEAST_CHANGES: Final = {3: 0.12, 4: 0.02, 6: 0.02, 12: 0.02}
+# The least change, as a share of a step, and how many bins show it. A bin has twenty steps.
+LEAST_LARGE, LARGE_BINS = 0.12, 3
+LEAST_SMALL, SMALL_BINS, MOST_SMALL_BINS = 0.02, 4, 12
 # A small one that has lasted for less is a hiccup, however many bins it fills.
-SMALL, LASTING_SECONDS = 0.1, 120.0
+LASTING_SECONDS: Final = 120.0
 # Standard deviations of such a stretch.
 DEVIATIONS: Final = 6.0
 # A change is over when less than this share of it is left.
@@ -198,25 +199,34 @@ class Changes:
 def _slower(bins: Sequence[Bin]) -> Slower | None:
     """Return the change that the last of *bins* show, the largest within the shortest time."""
     lasting = sum(each.begin > bins[-1].at - LASTING_SECONDS for each in bins) + 1
-    for fewest, least in LEAST_CHANGES.items():
-        count = max(fewest, lasting) if least < SMALL else fewest
+    fewest = max(SMALL_BINS, lasting)
+    # One that was missed must not become the past: it shows best when all of it is compared.
+    small = [(count, LEAST_SMALL) for count in range(fewest, max(MOST_SMALL_BINS, fewest) + 1)]
+    for count, least in [(LARGE_BINS, LEAST_LARGE), *small]:
         past, recent = list(bins)[:-count], list(bins)[-count:]
         if not _is_enough(past):
             return None
-        step = sum(median(map(grows, past)) for grows in GROWS)
         for grows in GROWS:
-            times, usual = sorted(map(grows, recent)), expected_of(past, recent, grows)
-            now, longer = middle_mean(times), least * step
-            if now - usual < longer:
-                continue
-            longer = max(longer, DEVIATIONS * deviation_of(list(map(grows, past)), count))
-            # A few bins that a hiccup filled are no lasting change.
-            if now - usual < longer or times[count // 4] - usual < longer / 2:
-                continue
-            found = _since(list(bins), grows, (now + usual) / 2, count)
+            found = _grown(past, recent, grows, least)
             if found is not None:
                 return found
     return None
+
+
+def _grown(
+    past: Sequence[Bin], recent: Sequence[Bin], grows: Callable[[Bin], float], least: float
+) -> Slower | None:
+    """Return the change from *past* to *recent* if it is *least* of a step and beyond the noise."""
+    count, before, times = len(recent), list(map(grows, past)), sorted(map(grows, recent))
+    now, longer = middle_mean(times), least * sum(median(map(each, past)) for each in GROWS)
+    if now - median(before) < longer:  # Nearly always.
+        return None
+    usual = expected_of(past, recent, grows)
+    longer = max(longer, DEVIATIONS * deviation_of(before, count))
+    # A few bins that a hiccup filled are no lasting change.
+    if now - usual < longer or times[count // 4] - usual < longer / 2:
+        return None
+    return _since([*past, *recent], grows, (now + usual) / 2, count)
 
 
 def _since(
@@ -251,9 +261,8 @@ def _has_more_work(usual: Bin, now: Bin) -> bool:
 
 def _is_over(slower: Slower, bins: Sequence[Bin]) -> bool:
     grows = GROWS[slower.stage == SYNC]
-    least = min(LEAST_CHANGES)
-    recent = [each for each in bins if each.begin >= slower.onset][-least:]
+    recent = [each for each in bins if each.begin >= slower.onset][-LARGE_BINS:]
     return (
-        len(recent) == least
+        len(recent) == LARGE_BINS
         and median(map(grows, recent)) < grows(slower.usual) + LEFT * slower.more
     )

@@ -75,8 +75,8 @@ def deviation_of(times: Sequence[float], count: int) -> float:
         return GUESSED * single
     stretches = [middle_mean(times[at : at + count]) for at in range(len(times) - count + 1)]
     # Neighbours differ by the root of two, unless the whole drifts.
-    steps = [b - a for a, b in zip(stretches, stretches[count:], strict=False)]
-    drifts = _deviation([*steps, *(-each for each in steps)]) / math.sqrt(2)
+    rises = [b - a for a, b in zip(stretches, stretches[count:], strict=False)]
+    drifts = _deviation([*rises, *(-each for each in rises)]) / math.sqrt(2)
     wanders, shown = max(_deviation(stretches), drifts), apart - 1
     # So few vary by chance: they count for as much as they show.
     likely = (STEADY * single**2 + shown * wanders**2) / (STEADY + shown)

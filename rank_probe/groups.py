@@ -9,7 +9,6 @@ from typing import Final
 from rank_probe.guest.guard import never_raise
 from rank_probe.join.join import GroupToJoin
 from rank_probe.join.store import PlaceInJob
-from rank_probe.measure import events
 from rank_probe.measure.tape import NOBODY
 from rank_probe.process import identity
 from rank_probe.process.facts import own_facts
@@ -74,7 +73,7 @@ class ProcessGroups:
         if self._had_one or timeline.steps.totals().steps:
             # The step in progress is not one of all ranks: some are new.
             timeline.finish()
-            timeline.tape.note(events.RESTART)
+            timeline.restart()
         self._parts.steps_before = timeline.steps.totals().steps
         join.group_is_new()
         if timeline.tape.owner == NOBODY:

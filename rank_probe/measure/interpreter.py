@@ -3,6 +3,7 @@
 The walk is written twice, here and in _fold.c, which costs a third; tests hold the two together.
 """
 
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -24,6 +25,7 @@ class Interpreter:
 
     def __init__(self, state: LoopState) -> None:
         self._nodes: dict[LoopState, _Node] = {}
+        self._inserted: deque[int] = deque()
         self._node = self._node_of(state)
 
     @property
@@ -41,6 +43,16 @@ class Interpreter:
         self._node, mark = self._node[code]
         return mark
 
+    def insert(self, code: int) -> None:
+        """Take *code*, at which there is no boundary, before the next event; for any thread.
+
+        Another one may be taking events. It alone moves on: two at once would lose one of them, and
+        a lock, or a look at each event, would cost every hook.
+        """
+        self._inserted.append(code)
+        for node in list(self._nodes.values()):
+            node.clear()  # So that the next event is looked up anew.
+
     def telling(self, tell: Callable[[int], object]) -> Callable[[int], None]:
         """Return what takes an event, and calls *tell* with the mark of a boundary there."""
 
@@ -57,22 +69,30 @@ class Interpreter:
 
     def _node_of(self, state: LoopState) -> "_Node":
         if len(self._nodes) > STATES_KEPT:
+            for node in self._nodes.values():
+                node.clear()  # `insert` could not reach them any more.
             self._nodes.clear()
-        node = self._nodes.get(state)
-        if node is None:
-            node = self._nodes[state] = _Node(state, self._node_of)
-        return node
+        found = self._nodes.get(state)
+        if found is None:
+            found = self._nodes[state] = _Node(state, self._node_of, self._inserted)
+        return found
 
 
 class _Node(dict[int, tuple["_Node", int | None]]):
     """A state, and what it becomes after each event that was seen in it."""
 
-    def __init__(self, state: LoopState, node_of: Callable[[LoopState], "_Node"]) -> None:
+    def __init__(
+        self, state: LoopState, node_of: Callable[[LoopState], "_Node"], inserted: deque[int]
+    ) -> None:
         super().__init__()
         self.state = state
         self._node_of = node_of
+        self._inserted = inserted
 
     def __missing__(self, code: int) -> tuple["_Node", int | None]:
+        if self._inserted:
+            state, _ = after(self.state, self._inserted.popleft())
+            return self._node_of(state)[code]
         state, mark = after(self.state, code)
         found = self[code] = self._node_of(state), mark
         return found

@@ -1,6 +1,7 @@
 """One thread's training loop: the tape that its hooks write, and the steps read from it."""
 
 import time
+from collections import deque
 from collections.abc import Callable
 from threading import get_ident
 from types import CodeType
@@ -43,6 +44,7 @@ class Timeline:
         self._thread = self.tape.owner
         start = LoopState(automatic=automatic, finds_steps=automatic)
         self._interpreter = Interpreter(start)
+        self._inserted: deque[int] = deque()
         self.steps = Steps(self._boundaries, now or time.perf_counter_ns, wall, self._settle)
         # Called if the wait in a backward could not be split from it: see torch_hooks.backward.
         self.uncut: Callable[[], None] = lambda: None
@@ -81,8 +83,8 @@ class Timeline:
         Return whether it is timed now. Training need not run on the thread that started the probe.
         """
         if self.tape.owner != NOBODY and not self.steps.totals().steps:
-            self.tape.append(events.RESTART)
-            self._thread = self.tape.owner = get_ident()
+            self._thread = get_ident()
+            self._begin_anew()
         return self.tape.owner == get_ident()
 
     @property
@@ -96,8 +98,8 @@ class Timeline:
         return is_before_model(self.state)
 
     def wait_for_peers(self) -> None:
-        """Split the wait for other ranks from each backward, from now on."""
-        self.tape.append(events.HAS_PEERS)
+        """Split the wait for other ranks from each backward, from now on; for any thread."""
+        self._insert(events.HAS_PEERS)
 
     def name_what_it_reads(self) -> bool:
         """Call the time from an optimizer to the next forward `data`, in steps without a loader.
@@ -107,7 +109,7 @@ class Timeline:
         """
         if self.state.reads_itself or events.FORWARD_BEGINS not in self.seen():
             return False
-        self.tape.append(events.LOOP_READS_ITSELF)
+        self._insert(events.LOOP_READS_ITSELF)
         return True
 
     def disable(self) -> None:
@@ -117,8 +119,12 @@ class Timeline:
     def enable(self) -> None:
         """Time again after `disable`, from the next sign of training on."""
         if self.tape.owner == NOBODY:
-            self.tape.append(events.RESTART)
-            self.tape.owner = self._thread
+            self._begin_anew()
+
+    def restart(self) -> None:
+        """Forget the step in progress, and its batches; for the timed thread."""
+        if self.tape.owner == get_ident():
+            self._begin_anew()
 
     def finish(self) -> None:
         """Commit the last step: its optimizer ran, and nothing follows."""
@@ -145,7 +151,24 @@ class Timeline:
 
         self.tape.follower = never_raise(follow)
 
+    def _begin_anew(self) -> None:
+        self.tape.owner = NOBODY  # So that nothing is noted, and no batch measured, meanwhile.
+        self.steps.fold()
+        self.work.forget_batches()
+        self._insert(events.RESTART)
+        self.tape.owner = self._thread
+
+    def _insert(self, code: int) -> None:
+        """Take an event of no thread in particular: before what waits on the tape.
+
+        On the tape it would be followed by this thread, while the timed one follows its own.
+        """
+        self._inserted.append(code)
+        self._following.insert(code)
+
     def _boundaries(self) -> bytes:
+        while self._inserted:
+            self._interpreter.take(self._inserted.popleft())
         taken = self.tape.take()
         return self._interpreter.read(taken) if taken else taken
 

@@ -100,6 +100,10 @@ class WorkUnits:
         if samples:
             self._counted.samples = (self._counted.samples or 0) + samples
 
+    def forget_batches(self) -> None:
+        """Count none of the batches that wait to be settled."""
+        self._measured.clear()
+
     def totals(self) -> tuple[int | None, int | None, int | None]:
         """Return samples, tokens and padding tokens of the batches that were used, and added."""
         a, b = self._counted, self._added

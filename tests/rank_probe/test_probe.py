@@ -5,6 +5,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 import pytest
@@ -15,12 +16,13 @@ from torch._C._distributed_c10d import HashStore
 from rank_probe.guest.guard import failures
 from rank_probe.join.join import Join
 from rank_probe.measure import events
-from rank_probe.measure.tape import PythonTape, new_tape
+from rank_probe.measure.tape import PythonTape, fetching, new_tape
 from rank_probe.probe import Probe
 from rank_probe.torch_hooks import parallel, process_group, store
 from rank_probe.wire.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS
 from rank_probe.wire.stages import DATA
 from tests.rank_probe.fake_events import FakeDevice
+from tests.rank_probe.fake_time import elsewhere
 from tests.rank_probe.join.memory_world import MemoryStore
 from tests.rank_probe.probes import RANK_2_OF_4, probe_of_rank_2, told
 
@@ -214,6 +216,42 @@ def test_profile_that_is_ordered_is_told(tmp_path: Path) -> None:
     assert told(probe).profile == {"start": "6", "path": path, "problem": ""}
     assert levels == ["stages"] * 5 + ["off"]
     assert "profile" not in json.loads(told(probe_of_rank_2()).to_json())
+
+
+@pytest.mark.parametrize("new", ["level", "group", "thread"])
+def test_batches_are_counted_as_they_are_after_timing_began_anew(
+    monkeypatch: pytest.MonkeyPatch, new: str
+) -> None:
+    """Those that wait to be trained with then are left out, and one that came while it was off."""
+    probe = probe_of_rank_2()
+    tape = probe.timeline.tape
+    fetch = fetching(tape, next, probe.work.measure)
+    batches = iter([*[torch.ones(100, 1)] * 3, *[torch.ones(4, 1)] * 3])
+
+    def train(ends: int = events.STEP) -> None:
+        for code in (events.BACKWARD_BEGINS, events.BACKWARD_ENDED, ends):
+            tape.note(code)
+
+    def begin_anew() -> None:
+        if new == "level":
+            probe._after_push({"level": "off"})
+            probe._after_push({"level": "stages"})
+        elif new == "group":
+            probe._groups._had_one = True
+            probe._groups.formed()
+        else:
+            elsewhere(probe.timeline.follow_training)
+            tape.owner = get_ident()
+
+    fetch(batches)
+    fetch(batches)  # It reads ahead.
+    probe.work.measure(next(batches))  # Its FETCHED is not noted any more.
+    begin_anew()
+    train()
+    for batch in range(3):
+        fetch(batches)
+        train()
+        assert told(probe).samples == 4 * (batch + 1)
 
 
 def test_rank_that_was_off_joins_no_more() -> None:

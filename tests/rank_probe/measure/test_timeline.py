@@ -2,11 +2,12 @@
 
 import pytest
 
-from rank_probe.measure import events
-from rank_probe.measure.boundaries import BEGIN, COMPLETE
+from rank_probe.measure import events, interpreter
+from rank_probe.measure.boundaries import BEGIN, COMPLETE, RELEASE, STAGE_BITS, UNCUT
+from rank_probe.measure.loop_state import After, LoopState
 from rank_probe.measure.tape import LONG
 from rank_probe.measure.timeline import Timeline
-from rank_probe.wire.stages import DATA, EVAL, FORWARD, STAGES, SYNC
+from rank_probe.wire.stages import BACKWARD, DATA, EVAL, FORWARD, OTHER, STAGES, SYNC
 from tests.rank_probe.fake_time import FakeTime, elsewhere
 
 MS = 1_000_000
@@ -135,6 +136,32 @@ def test_device_hears_each_boundary_when_it_happens() -> None:
     job.note(events.FETCH)
 
     assert device.marks[-1] == DATA | COMPLETE
+
+
+def test_what_another_thread_finds_out_costs_the_device_no_event(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Peers that are found in the middle of an event count from then on, and so does the event."""
+    job, device = Job(), Device()
+    job.timeline.after_first_step = lambda: job.timeline.also_tell(device)
+    job.step()
+    for code in (events.FETCH, events.FETCHED):
+        job.note(code)
+    meaning = interpreter.after
+
+    def meanwhile(state: LoopState, code: int) -> After:
+        monkeypatch.undo()
+        elsewhere(job.timeline.wait_for_peers)
+        return meaning(state, code)
+
+    monkeypatch.setattr(interpreter, "after", meanwhile)
+    device.marks.clear()
+    for code in (events.WAIT, events.RELEASED, events.BACKWARD_BEGINS, events.BACKWARD_ENDED):
+        job.note(code)
+
+    assert [mark & (STAGE_BITS | RELEASE | UNCUT) for mark in device.marks] == [
+        *(SYNC, FORWARD | RELEASE, BACKWARD, OTHER | UNCUT)
+    ]
 
 
 def test_device_that_fails_never_reaches_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,12 +75,14 @@ def runtime_info(
         return info
     info["torch"] = str(torch.__version__)
     info["cuda"] = str(torch.version.cuda or "")
-    if torch.cuda.is_available() and torch.distributed.is_nccl_available():
-        info["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         info["backend"] = str(torch.distributed.get_backend())
+    # Not is_available(), which initialises the driver: the script could no longer choose its GPU or
+    # fork its ranks.
     if torch.cuda.is_initialized():
         info["device_count"] = str(torch.cuda.device_count())
+        if torch.distributed.is_nccl_available():
+            info["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
     return info
 
 

@@ -144,8 +144,8 @@ class Recording:
         import torch
         from torch.autograd import profiler
 
-        has_device = torch.cuda.is_available() and torch.cuda.is_initialized()
-        self.profiler = profiler.profile(use_device="cuda" if has_device else None)
+        device = "cuda" if torch.cuda.is_initialized() else None
+        self.profiler = profiler.profile(use_device=device)
         self._mark = profiler.record_function(what)
         self._patches = Patches()
 

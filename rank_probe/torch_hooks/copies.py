@@ -75,5 +75,6 @@ def _target(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
         return None
     if kind is str:
         return str(target).partition(":")[0]
-    device = torch.device(target) if kind is int else getattr(target, "device", target)
-    return getattr(device, "type", None)
+    if kind is int:  # Of whichever accelerator there is: torch would ask the driver for it.
+        return "cuda"
+    return getattr(getattr(target, "device", target), "type", None)

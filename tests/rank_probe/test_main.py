@@ -167,3 +167,80 @@ def test_wrong_command_is_one_sentence(arguments: list[str], said: str, tmp_path
     assert done.stderr.endswith("; see rank-probe --help\n")
     assert done.stdout == ""
     assert done.returncode == 2
+
+
+# Counts the calls that would initialise a driver, on a host with a GPU as far as torch can tell.
+SPY = """
+import atexit, ctypes, json
+from rank_probe.guest.imports import when_imported
+
+calls = []
+library = ctypes.CDLL
+
+def load(name, *args, **kwargs):
+    if "nvidia" in str(name):
+        calls.append(name)
+        raise OSError("not here")
+    return library(name, *args, **kwargs)
+
+def counted(name, answer):
+    return lambda *args, **kwargs: calls.append(name) or answer
+
+def watch(torch):
+    for name, answer in (("_cuda_getDeviceCount", 1), ("_cuda_getDevice", 0), ("_cuda_init", None)):
+        setattr(torch._C, name, counted(name, answer))
+    torch._C._cuda_isInBadFork = lambda: False
+    torch._C._cuda_getCurrentRawStream = counted("_cuda_getCurrentRawStream", 0)
+    torch.cuda._lazy_init = counted("_lazy_init", None)
+
+ctypes.CDLL = load
+when_imported("torch", watch)
+atexit.register(lambda: print(json.dumps(calls)))  # After the probe's end.
+"""
+TRAIN = """
+import io
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+from rank_probe import api
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+model = DistributedDataParallel(torch.nn.Linear(2, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+answers = iter([{}, {}, {"profile": {"start": 5, "steps": 1}}, {}, {}, {"level": "off"}, {}])
+for rows in DataLoader(torch.ones(16, 2), batch_size=2):
+    model(rows).sum().backward()
+    optimizer.step()
+    if api._probe is not None:
+        api._probe._after_push(next(answers, {"level": "stages"}))
+        api._probe.snapshot()
+torch.save(model.state_dict(), io.BytesIO())
+dist.destroy_process_group()
+"""
+WAYS = {
+    "launcher": "from rank_probe.__main__ import main; main(['train.py'])",
+    "by hand": "import torch, rank_probe; rank_probe.start(); import train",
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_probe_never_initialises_a_driver(tmp_path: Path, way: str) -> None:
+    """From its start to its end: the script may yet choose its GPU, or fork its ranks."""
+    (tmp_path / "spy.py").write_text(SPY)
+    (tmp_path / "train.py").write_text(TRAIN)
+    with listening(tmp_path / "s") as sink:
+        done = subprocess.run(
+            [sys.executable, "-c", f"import spy; {WAYS[way]}"],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env=os.environ
+            | {"RANK": "0", "WORLD_SIZE": "1", "RANKSKEW_EXPORTER": sink.endpoint}
+            # torch then asks NVML first, and the driver where NVML does not answer.
+            | {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "RANK_PROBE_TRACE": str(tmp_path)},
+        )
+
+    assert done.stdout == "[]\n", done.stderr
+    assert sink.snapshots[-1]["finished"]
+    assert sink.snapshots[-1]["probe_errors"] == 0

@@ -17,7 +17,6 @@ def fake_torch(*, cuda_initialized: bool, distributed_initialized: bool) -> Simp
         __version__="2.13.0",
         version=SimpleNamespace(cuda="13.0"),
         cuda=SimpleNamespace(
-            is_available=lambda: True,
             is_initialized=lambda: cuda_initialized,
             current_device=lambda: 1,
             device_count=lambda: 2,

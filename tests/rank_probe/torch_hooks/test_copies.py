@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from rank_probe.guest.guard import failures
 from rank_probe.measure import events
 from rank_probe.torch_hooks import copies
 from rank_probe.wire.stages import H2D, OTHER, SYNC
@@ -52,6 +53,19 @@ def test_batches_of_a_tokenizer_are_h2d(device: Any) -> None:
 
     assert batch["input_ids"].is_meta
     assert marks(timeline) == [H2D, OTHER]
+
+
+def test_number_is_an_accelerators() -> None:
+    """Of which kind torch does not know before it asks the driver; here it finds none."""
+    accelerate = importlib.import_module("accelerate.data_loader")
+    timeline, before = recorded(automatic=True), failures.count
+    patches = copies.attach(timeline)
+    with pytest.raises(RuntimeError):
+        accelerate.send_to_device([ROWS], 0)
+    patches.undo()
+
+    assert marks(timeline) == [H2D, OTHER]
+    assert failures.count == before
 
 
 def test_waits_and_other_threads_are_not_h2d() -> None:

@@ -14,6 +14,7 @@ from rank_probe.guest.yielding import give_way
 from rank_probe.join.join import Join
 from rank_probe.judge.verdict import late_stage
 from rank_probe.lines.stacks import Stacks
+from rank_probe.measure.device_clock import DeviceClock
 from rank_probe.measure.timeline import Timeline
 from rank_probe.measure.work_units import Measure, WorkUnits
 from rank_probe.process import identity, runtime
@@ -119,6 +120,7 @@ class Probe:
             checkpoints,
             collectives,
             copies,
+            cuda_events,  # noqa: F401 - a hook imports from it, and must find it hidden
             parallel,
             rendezvous,
             training_loop,
@@ -126,6 +128,8 @@ class Probe:
         from rank_probe.torch_hooks.mesh import Coordinates
 
         self._mesh = Coordinates()
+        self._groups.prepare()
+        hide_probe()  # After the last import, and before the first hook.
         self._attach_each(
             self._mesh.attach,
             lambda: backward.attach(self.timeline),
@@ -139,8 +143,6 @@ class Probe:
                 lambda: copies.attach(self.timeline),
                 lambda: training_loop.attach(self.timeline),
             )
-        self._groups.prepare()
-        hide_probe()
 
     def _attach_each(self, *attaches: Callable[[], Patches]) -> None:
         """Attach what this torch version supports: one part that fails must not cost the others."""
@@ -255,7 +257,6 @@ class Probe:
         self._report.missing_names = [row.name for row in absent()]
 
     def _go_on_in_device_time(self) -> None:
-        from rank_probe.measure.device_clock import DeviceClock
         from rank_probe.torch_hooks.cuda_events import CudaEvents, memory
 
         events = CudaEvents()

@@ -14,6 +14,73 @@ pytestmark = pytest.mark.jobs
 ROOT = Path(__file__).parents[3]
 
 
+# Trains on a GPU, as far as the probe can tell, and prints what of the probe ran unhidden.
+REACHED = """
+import io, json, sys, types
+from rank_probe.torch_hooks import dynamo
+hidden, reached = set(), set()
+dynamo._skip = lambda: hidden.add
+from rank_probe import api
+api.start(automatic=True)
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+
+def follow(frame, event, _):
+    if event == "call" and frame.f_code.co_filename.startswith(dynamo.DIRECTORY):
+        reached.add(frame.f_code)
+
+class Event:
+    def __init__(self, **_): pass
+    def record(self, stream): pass
+    def query(self): return True
+    def elapsed_time(self, other): return 1.0
+
+gpu = types.SimpleNamespace(uuid="0", pci_domain_id=0, pci_bus_id=0, pci_device_id=0, name="H100")
+torch._C._CudaEventBase = Event
+torch._C._cuda_getCurrentRawStream = lambda device: 0
+torch._C._cuda_isCurrentStreamCapturing = lambda: False
+torch.cuda.is_initialized = lambda: True
+torch.cuda.current_device = lambda: 0
+torch.cuda.current_stream = lambda device=None: 0
+torch.cuda.get_device_properties = lambda device: gpu
+torch.cuda.get_device_name = lambda device: gpu.name
+sys.setprofile(follow)
+for _ in range(2):
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    model = DistributedDataParallel(torch.nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for rows in DataLoader(torch.ones(16, 2), batch_size=2):
+        model(rows).sum().backward()
+        optimizer.step(closure=lambda: None)
+        with api.stage("eval"):
+            pass
+        api.step()
+    torch.save(model.state_dict(), io.BytesIO())
+    dist.destroy_process_group()
+sys.setprofile(None)
+api.finish()
+unhidden = {f"{code.co_filename}:{code.co_name}" for code in reached - hidden}
+print(json.dumps([len(reached), sorted(unhidden)]))
+"""
+
+
+def test_everything_that_a_hook_reaches_is_hidden_before_the_first_hook(tmp_path: Path) -> None:
+    """Dynamo would compile the rest between two graphs, which makes them three."""
+    done = subprocess.run(
+        [sys.executable, "-c", REACHED],
+        env=os.environ | {"RANKSKEW_EXPORTER": f"unix:{tmp_path}/s"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    reached, unhidden = json.loads(done.stdout)
+
+    assert reached > 50
+    assert unhidden == []
+
+
 # Code is generated for as long as a minute; what the probe could change comes before that.
 GENERATES_CODE = pytest.param("inductor", marks=pytest.mark.nightly)
 

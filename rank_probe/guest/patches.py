@@ -4,14 +4,21 @@ import functools
 import sys
 from collections.abc import Callable
 from types import MethodType, ModuleType
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
+
+from rank_probe.guest.guard import never_raise
+
+P = ParamSpec("P")
 
 
 class Patches:
-    """Attributes replaced so far; `undo` restores them, last first."""
+    """Attributes replaced so far; `undo` restores them, last first.
+
+    What somebody else has replaced since then stays: it may call ours, which must do no harm then.
+    """
 
     def __init__(self) -> None:
-        self._undo: list[Callable[[], None]] = []
+        self._undo: list[Callable[[], object]] = []
 
     def wrap(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         """Replace *owner*.*name* by *make*(the original), a function.
@@ -32,23 +39,49 @@ class Patches:
             replacement.__module__, replacement.__qualname__ = owner.__name__, name
 
     def _replace(self, owner: Any, name: str, replacement: Any) -> None:
-        own = vars(owner)
-        if name in own:
-            # Not what asking gives: accessing a static or C++ method on a class may bind it.
-            stored = own[name]
-            self._undo.append(lambda: setattr(owner, name, stored))
-        else:  # Inherited, or a method of the instance's class.
-            self._undo.append(lambda: delattr(owner, name))
+        # Not what asking gives: accessing a static or C++ method on a class may bind it.
+        was_own, stored = name in vars(owner), vars(owner).get(name)
+
+        def restore() -> None:
+            if vars(owner).get(name) is not replacement:
+                return
+            if was_own:
+                setattr(owner, name, stored)
+            else:  # Inherited, or a method of the instance's class.
+                delattr(owner, name)
+
+        self._undo.append(restore)
         setattr(owner, name, replacement)
 
-    def on_undo(self, restore: Callable[[], None]) -> None:
+    def on_undo(self, restore: Callable[[], object]) -> None:
         """Also call *restore* when everything is restored."""
         self._undo.append(restore)
 
     def undo(self) -> None:
-        """Restore everything."""
+        """Restore everything; what fails costs no other, and is counted."""
         while self._undo:
-            self._undo.pop()()
+            _call(self._undo.pop())
+
+
+@never_raise
+def _call(restore: Callable[[], object]) -> None:
+    restore()
+
+
+def attaching(attach: Callable[Concatenate[Patches, P], None]) -> Callable[P, Patches]:
+    """Have *attach* return the patches that it fills; if it raises, they are undone."""
+
+    @functools.wraps(attach)
+    def attached(*args: P.args, **kwargs: P.kwargs) -> Patches:
+        patches = Patches()
+        try:
+            attach(patches, *args, **kwargs)
+        except BaseException:
+            patches.undo()
+            raise
+        return patches
+
+    return attached
 
 
 def _dressed(replacement: Any, original: Any) -> Any:

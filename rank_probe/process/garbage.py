@@ -26,8 +26,12 @@ class GarbagePauses:
         patches, listener = Patches(), self._listener
         if listener is not None:
             gc.callbacks.append(listener)
-            patches.on_undo(lambda: gc.callbacks.remove(listener))
+            patches.on_undo(self._stop)
         return patches
+
+    def _stop(self) -> None:
+        if self._listener in gc.callbacks:  # Somebody may have cleared the list.
+            gc.callbacks.remove(self._listener)
 
     def seconds(self) -> float | None:
         """Return the seconds spent collecting so far; None where they are not measured."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 import torch
 
 from rank_probe.guest.guard import never_raise
-from rank_probe.guest.patches import Patches
+from rank_probe.guest.patches import Patches, attaching
 from rank_probe.measure import events
 from rank_probe.measure.timeline import Timeline
 from rank_probe.torch_hooks import process_group
@@ -28,14 +28,13 @@ _READ_AGAIN: Final = (torch.Tensor, tuple, list)
 FRAMES_KEPT: Final = 100
 
 
-def attach(timeline: Timeline) -> Patches:
+@attaching
+def attach(patches: Patches, timeline: Timeline) -> None:
     """Time torch.autograd.backward on *timeline*; `undo` the result to detach."""
-    patches = Patches()
     cut = Cut(timeline)
     patches.wrap(torch.autograd, "backward", cut.around)
     timeline.uncut, timeline.new_model = cut.at_the_root, cut.begin_again
     patches.on_undo(cut.let_go)
-    return patches
 
 
 class Cut:

@@ -4,7 +4,7 @@ import functools
 from typing import Any, Final
 
 from rank_probe.guest.imports import when_imported
-from rank_probe.guest.patches import Patches
+from rank_probe.guest.patches import Patches, attaching
 from rank_probe.measure import events
 from rank_probe.measure.tape import Tape, around
 from rank_probe.measure.timeline import Timeline
@@ -33,18 +33,17 @@ PLACES: Final = (
 )
 
 
-def attach(timeline: Timeline) -> Patches:
+@attaching
+def attach(patches: Patches, timeline: Timeline) -> None:
     """Time checkpoints on *timeline*; `undo` the result to detach.
 
     Of an asynchronous save only the blocking part is timed; the rest runs on other threads. Modules
     are patched when the script imports them, because torch.distributed.checkpoint takes a second.
     """
-    patches = Patches()
     replacements = Replacements(timeline.tape)
     for name, attributes in PLACES:
         patch = functools.partial(_patch, patches, replacements, attributes)
         patches.on_undo(when_imported(name, patch))
-    return patches
 
 
 class Replacements:

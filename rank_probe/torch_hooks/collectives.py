@@ -13,7 +13,7 @@ import torch
 import torch.distributed
 
 from rank_probe.guest.guard import never_raise
-from rank_probe.guest.patches import Patches
+from rank_probe.guest.patches import Patches, attaching
 from rank_probe.measure import events
 from rank_probe.measure.tape import NOBODY, Tape, around
 from rank_probe.measure.timeline import Timeline
@@ -59,17 +59,17 @@ ON_THE_CALLERS_STREAM: Final = {
 }
 
 
-def attach(timeline: Timeline) -> Patches:
+@attaching
+def attach(patches: Patches, timeline: Timeline) -> None:
     """Time the waits of torch's collectives on *timeline*; `undo` the result to detach.
 
     A wait is a *release* if it lets all ranks of its group continue together.
     """
-    patches, tape = Patches(), timeline.tape
+    tape = timeline.tape
     if torch.distributed.is_available():
         _explicit(tape, patches)
         _functional(tape, patches)
         _in_cpp(timeline, patches)
-    return patches
 
 
 def _explicit(tape: Tape, patches: Patches) -> None:

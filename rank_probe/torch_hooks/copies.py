@@ -8,7 +8,7 @@ import torch
 
 from rank_probe.guest.guard import never_raise
 from rank_probe.guest.imports import when_imported
-from rank_probe.guest.patches import Patches
+from rank_probe.guest.patches import Patches, attaching
 from rank_probe.measure import events
 from rank_probe.measure.tape import Tape, around
 from rank_probe.measure.timeline import Timeline
@@ -33,19 +33,20 @@ MOVERS: Final = (
 )
 
 
-def attach(timeline: Timeline, accelerators: Collection[str] = ACCELERATORS) -> Patches:
+@attaching
+def attach(
+    patches: Patches, timeline: Timeline, accelerators: Collection[str] = ACCELERATORS
+) -> None:
     """Time these functions once their modules are imported; `undo` the result to detach.
 
     *accelerators* are device types. Not seen: a loop that calls Tensor.to or Tensor.copy_ itself,
     and, on the host's clock, the part of a copy that continues after the call returned. Replacing
     Tensor.to would see more, but torch.compile breaks its graphs at a replaced method.
     """
-    patches = Patches()
     make = functools.partial(_move, timeline.tape, accelerators)
     for module, owner, name in MOVERS:
         patch = functools.partial(_patch, patches, owner, name, make)
         patches.on_undo(when_imported(module, patch))
-    return patches
 
 
 def _patch(

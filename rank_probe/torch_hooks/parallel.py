@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from rank_probe.guest.imports import when_imported
-from rank_probe.guest.patches import Patches
+from rank_probe.guest.patches import Patches, attaching
 from rank_probe.measure import events
 from rank_probe.measure.tape import around
 from rank_probe.measure.timeline import Timeline
@@ -21,12 +21,12 @@ from rank_probe.torch_hooks.private import wrap
 from rank_probe.wire.stages import BACKWARD, FORWARD
 
 
-def attach(timeline: Timeline) -> Patches:
+@attaching
+def attach(patches: Patches, timeline: Timeline) -> None:
     """Time what FSDP, pipeline schedules and Megatron-core hide; `undo` the result to detach.
 
     Each module is patched when the user imports it: importing them all takes torch two seconds.
     """
-    patches = Patches()
     for name, patch in (
         ("torch.distributed.fsdp.fully_sharded_data_parallel", _fsdp1),
         ("torch.distributed.fsdp._fully_shard._fsdp_state", _fsdp2),
@@ -40,7 +40,6 @@ def attach(timeline: Timeline) -> Patches:
     # calls the collective's Work.wait on those.
     for name in ("wait_event", "wait_stream"):
         patches.wrap(torch.cuda.Stream, name, functools.partial(_stream_wait, timeline))
-    return patches
 
 
 def _fsdp1(timeline: Timeline, patches: Patches, module: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import torch
 
 from rank_probe.guest.guard import never_raise
-from rank_probe.guest.patches import Patches
+from rank_probe.guest.patches import Patches, attaching
 
 
 class RendezvousListener(Protocol):
@@ -33,14 +33,14 @@ class GroupsListener(Protocol):
         """It is gone."""
 
 
-def attach(lifecycle: RendezvousListener, groups: GroupsListener) -> Patches:
+@attaching
+def attach(patches: Patches, lifecycle: RendezvousListener, groups: GroupsListener) -> None:
     """Tell *lifecycle* of init_process_group, and *groups* of its result; `undo` to detach.
 
     A script that imported the function by name earlier is not timed, but its groups are seen.
     """
-    patches = Patches()
     if not torch.distributed.is_available():
-        return patches
+        return
     from torch.distributed import device_mesh, distributed_c10d
 
     if hasattr(distributed_c10d, "_update_default_pg"):  # All ways to form a group end there.
@@ -51,7 +51,6 @@ def attach(lifecycle: RendezvousListener, groups: GroupsListener) -> Patches:
     for module in (torch.distributed, distributed_c10d, device_mesh):
         if hasattr(module, "init_process_group"):
             patches.wrap(module, "init_process_group", lambda _: replacement)
-    return patches
 
 
 def _timed(

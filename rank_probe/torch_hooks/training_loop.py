@@ -11,7 +11,7 @@ from torch.optim import optimizer
 from torch.utils.data import dataloader
 
 from rank_probe.guest.guard import never_raise
-from rank_probe.guest.patches import Patches
+from rank_probe.guest.patches import Patches, attaching
 from rank_probe.measure import events
 from rank_probe.measure.tape import Arguments, Named, Tape, fetching
 from rank_probe.measure.timeline import Timeline
@@ -19,14 +19,14 @@ from rank_probe.torch_hooks.dynamo import opaque
 from rank_probe.torch_hooks.private import wrap
 
 
-def attach(timeline: Timeline) -> Patches:
+@attaching
+def attach(patches: Patches, timeline: Timeline) -> None:
     """Time the stages of torch's own loaders, DDP and optimizers; `undo` the result to detach.
 
     Forward lasts from a batch to its backward; in a loop without a DataLoader, it begins with the
     call of the DDP module. Global module hooks would see it too, at 1.7 µs per module call. A
     loader that is read with gradients off belongs to an evaluation.
     """
-    patches = Patches()
     tape, work = timeline.tape, timeline.work
     gradients = torch.is_grad_enabled
     wrap(
@@ -45,7 +45,6 @@ def attach(timeline: Timeline) -> Patches:
     ended = tape.noting(events.OPTIMIZER_ENDED, None)
     patches.on_undo(optimizer.register_optimizer_step_pre_hook(begins).remove)
     patches.on_undo(optimizer.register_optimizer_step_post_hook(ended).remove)
-    return patches
 
 
 def _iter(timeline: Timeline, original: Callable[..., Any]) -> Any:

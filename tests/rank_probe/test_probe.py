@@ -18,7 +18,7 @@ from rank_probe.join.join import Join
 from rank_probe.measure import events
 from rank_probe.measure.tape import PythonTape, fetching, new_tape
 from rank_probe.probe import Probe
-from rank_probe.torch_hooks import parallel, process_group, store
+from rank_probe.torch_hooks import collectives, parallel, process_group, store
 from rank_probe.wire.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS
 from rank_probe.wire.stages import DATA
 from tests.rank_probe.fake_events import FakeDevice
@@ -189,16 +189,37 @@ def test_device_time_is_told_beside_the_hosts(device: FakeDevice) -> None:
 def test_part_that_does_not_fit_this_torch_costs_only_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where one module cannot attach the others do, and the failure is counted."""
+    """Where one module cannot attach, or only in part, the others do; each failure is counted."""
     monkeypatch.setattr(parallel, "attach", lambda _: 1 / 0)
+    monkeypatch.setattr(collectives, "_in_cpp", lambda *_: 1 / 0)
     probe = probe_of_rank_2(automatic=True)
-    before, backward = failures.count, torch.autograd.backward
+    before, backward, wait = failures.count, torch.autograd.backward, vars(dist.Work)["wait"]
     probe.attach()
-    is_patched = torch.autograd.backward is not backward
+    is_patched = torch.autograd.backward is not backward, vars(dist.Work)["wait"] is not wait
     probe.detach()
 
-    assert is_patched
+    assert is_patched == (True, False)
     assert torch.autograd.backward is backward
+    assert failures.count == before + 2
+
+
+def test_end_is_told_whatever_others_did_to_what_the_probe_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What they wrapped around it stays; an undo that fails does not make a dead rank of it."""
+    probe = probe_of_rank_2(automatic=True)
+    monkeypatch.setattr(torch.autograd, "backward", torch.autograd.backward)
+    before, listeners = failures.count, gc.callbacks.copy()
+    probe.attach()
+    ours = torch.autograd.backward
+    torch.autograd.backward = theirs = lambda *args, **kwargs: ours(*args, **kwargs)
+    gc.callbacks[:] = listeners
+    probe._patches[0].on_undo(lambda: 1 / 0)
+    probe.finish()
+    torch.ones(1, requires_grad=True).sum().backward()
+
+    assert torch.autograd.backward is theirs
+    assert told(probe).finished
     assert failures.count == before + 1
 
 

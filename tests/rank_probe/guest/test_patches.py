@@ -7,7 +7,10 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from rank_probe.guest.patches import Patches
+import pytest
+
+from rank_probe.guest.guard import failures
+from rank_probe.guest.patches import Patches, attaching
 
 
 class Base:
@@ -72,6 +75,53 @@ def test_patches_on_one_place_come_off_last_first() -> None:
         patches.wrap(Base, "greet", lambda original: lambda self: original(self) + "!")
     assert Base().greet() == "hello!!"
     patches.undo()
+
+    assert Base().greet() == "hello"
+
+
+def test_what_others_wrapped_around_ours_later_stays() -> None:
+    """Only what is still ours is restored, also where the class had no method of its own."""
+
+    class Own:
+        def greet(self) -> str:
+            return "hello"
+
+    class Inherited(Own):
+        pass
+
+    ours, theirs = Patches(), Patches()
+    for owner in (Inherited, Own):
+        ours.wrap(owner, "greet", louder)
+        theirs.wrap(owner, "greet", lambda original: lambda self: original(self) + "?")
+    ours.undo()
+
+    assert (Own().greet(), Inherited().greet()) == ("HELLO?", "HELLO?")
+
+
+def test_undo_that_fails_costs_no_other() -> None:
+    """It is counted; what somebody else took away already is no failure."""
+    patched, before = Base(), failures.count
+    patches = Patches()
+    patches.wrap(Base, "greet", louder)
+    patches.wrap(patched, "greet", louder)
+    patches.on_undo(lambda: 1 / 0)
+    del patched.greet
+    patches.undo()
+
+    assert Base().greet() == "hello"
+    assert failures.count == before + 1
+
+
+def test_patches_of_a_part_that_fails_half_way_are_undone() -> None:
+    """Nobody would know of them any more."""
+
+    @attaching
+    def attach(patches: Patches, name: str) -> None:
+        patches.wrap(Base, name, louder)
+        raise ValueError(name)
+
+    with pytest.raises(ValueError, match="greet"):
+        attach("greet")
 
     assert Base().greet() == "hello"
 

@@ -2,11 +2,12 @@
 
 import pytest
 
-from rank_probe.measure import events, interpreter
+from rank_probe.measure import events
 from rank_probe.measure.boundaries import BEGIN, COMPLETE, RELEASE, STAGE_BITS, UNCUT
 from rank_probe.measure.loop_state import After, LoopState
 from rank_probe.measure.tape import LONG
 from rank_probe.measure.timeline import Timeline
+from rank_probe.measure.transitions import after
 from rank_probe.wire.stages import BACKWARD, DATA, EVAL, FORWARD, OTHER, STAGES, SYNC
 from tests.rank_probe.fake_time import FakeTime, elsewhere
 
@@ -147,14 +148,13 @@ def test_what_another_thread_finds_out_costs_the_device_no_event(
     job.step()
     for code in (events.FETCH, events.FETCHED):
         job.note(code)
-    meaning = interpreter.after
 
     def meanwhile(state: LoopState, code: int) -> After:
         monkeypatch.undo()
         elsewhere(job.timeline.wait_for_peers)
-        return meaning(state, code)
+        return after(state, code)
 
-    monkeypatch.setattr(interpreter, "after", meanwhile)
+    monkeypatch.setattr("rank_probe.measure.interpreter.after", meanwhile)
     device.marks.clear()
     for code in (events.WAIT, events.RELEASED, events.BACKWARD_BEGINS, events.BACKWARD_ENDED):
         job.note(code)

@@ -79,11 +79,12 @@ def _stop(*, clean: bool) -> None:
 
 
 def _checkpoint(original: Callable[..., Any]) -> Callable[..., Any]:
-    def report(self: Any, metrics: Any, checkpoint: Any = None, *rest: Any, **named: Any) -> Any:
-        if checkpoint is None:
-            return original(self, metrics, checkpoint, *rest, **named)
+    def report(*args: Any, **kwargs: Any) -> Any:
+        # Of the arguments self, metrics, checkpoint...
+        if kwargs.get("checkpoint", args[2] if len(args) > 2 else None) is None:
+            return original(*args, **kwargs)
         with api.stage("checkpoint"):
-            return original(self, metrics, checkpoint, *rest, **named)
+            return original(*args, **kwargs)
 
     return report
 

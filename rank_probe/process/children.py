@@ -167,8 +167,8 @@ def _tell_spawned_children(spawn: Any) -> None:
     original = spawn.get_preparation_data
 
     @functools.wraps(original)
-    def get_preparation_data(name: str) -> Any:
-        prepared = original(name)
+    def get_preparation_data(*args: Any, **kwargs: Any) -> Any:
+        prepared = original(*args, **kwargs)
         note = _note_for_child()
         return prepared if note is None else {**prepared, "rank_probe": note}
 

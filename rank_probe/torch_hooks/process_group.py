@@ -51,15 +51,16 @@ def before_created(torch: Any, patches: Patches, call: Callable[[], object]) -> 
     # A forked child may know the function by a name that its parent imported before; all of them
     # end here. This costs the rendezvous.
     if hasattr(c10d, "_update_default_pg"):
-        patches.wrap(c10d, "_update_default_pg", functools.partial(_seeing_group, call))
+        make = functools.partial(_seeing_group, torch.distributed, call)
+        patches.wrap(c10d, "_update_default_pg", make)
 
 
 def _seeing_group(
-    call: Callable[[], object], original: Callable[[Any], object]
-) -> Callable[[Any], object]:
-    def _update_default_pg(group: Any) -> object:
-        result = original(group)
-        if group is not None:  # None when it is destroyed.
+    distributed: Any, call: Callable[[], object], original: Callable[..., Any]
+) -> Callable[..., Any]:
+    def _update_default_pg(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        if distributed.is_initialized():  # Not when it is destroyed.
             call()
         return result
 

@@ -73,16 +73,16 @@ def _timed(
     return init_process_group
 
 
-def _telling(groups: GroupsListener, original: Callable[[Any], object]) -> Callable[[Any], object]:
+def _telling(groups: GroupsListener, original: Callable[..., Any]) -> Callable[..., Any]:
     formed, gone = never_raise(groups.formed), never_raise(groups.gone)
 
     @functools.wraps(original)
-    def _update_default_pg(group: Any) -> object:
-        result = original(group)
-        if group is None:  # It was destroyed.
-            gone()
-        else:
+    def _update_default_pg(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        if torch.distributed.is_initialized():
             formed()
+        else:  # It was destroyed.
+            gone()
         return result
 
     return _update_default_pg

@@ -94,11 +94,11 @@ def _with_timed_closure(
     return None
 
 
-def _closure(tape: Tape, original: Callable[[], Any]) -> Callable[[], Any]:
-    def closure() -> Any:
+def _closure(tape: Tape, original: Callable[..., Any]) -> Callable[..., Any]:
+    def closure(*args: Any, **kwargs: Any) -> Any:
         try:
             tape.note(events.CLOSURE_BEGINS)
-            return original()
+            return original(*args, **kwargs)
         finally:
             tape.note(events.CLOSURE_ENDED)
 

@@ -64,6 +64,16 @@ def is_left_by_dynamo(function: Any) -> bool:
     return trace_rules.lookup(function) is SkipFunctionVariable
 
 
+def takes_any_arguments(function: Any) -> bool:
+    """Whether a replacement takes what the function may take in another version, too."""
+    code = getattr(function, "__code__", None)
+    if code is None or not Path(code.co_filename).is_relative_to(PROBE):
+        return True
+    is_iterators = function.__name__ in ("__iter__", "__next__")  # Python calls them.
+    any_arguments = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+    return is_iterators or code.co_flags & any_arguments == any_arguments
+
+
 BEHAVIOURS: dict[str, Callable[[Any], object]] = {
     "pickle": lambda function: pickle.loads(pickle.dumps(function)) is function,
     "cloudpickle": lambda function: cloudpickle.loads(cloudpickle.dumps(function)) is function,
@@ -80,6 +90,7 @@ BEHAVIOURS: dict[str, Callable[[Any], object]] = {
     "is a routine": inspect.isroutine,
     "functools.wraps": wraps,
     "torch.compile leaves it": is_left_by_dynamo,
+    "arguments": takes_any_arguments,
 }
 
 

@@ -32,7 +32,7 @@ IN_A_PROFILE = "report/profile.py"
 BEHAVIOURS = (
     *("pickle", "cloudpickle", "copy", "deepcopy", "weakref", "hash", "hash of the owner"),
     *("signature", "type hints", "source", "documentation", "name", "functools.wraps"),
-    *("is a function", "is a routine", "torch.compile leaves it"),
+    *("is a function", "is a routine", "torch.compile leaves it", "arguments"),
 )
 
 

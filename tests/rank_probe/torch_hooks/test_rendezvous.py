@@ -2,14 +2,17 @@
 
 import pickle
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 from torch.distributed import device_mesh, distributed_c10d
 
+from rank_probe.guest.patches import Patches
 from rank_probe.process.lifecycle import Lifecycle
-from rank_probe.torch_hooks import rendezvous
+from rank_probe.torch_hooks import process_group, rendezvous
 
 ORIGINAL = dist.init_process_group
 
@@ -66,6 +69,28 @@ def test_groups_of_a_script_that_knows_the_function_are_seen() -> None:
     patches.undo()
 
     assert groups.told == 2 * [("formed", True), ("gone", False)]
+
+
+def test_group_is_seen_whatever_torch_passes_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The function that all groups pass through is private: its arguments may change."""
+
+    def newer(*, group: Any, reason: str) -> str:
+        distributed_c10d._world.default_pg = group
+        return reason
+
+    monkeypatch.setattr(distributed_c10d._world, "default_pg", None)
+    monkeypatch.setattr(distributed_c10d, "_update_default_pg", newer)
+    groups, calls = Groups(), []
+    patches, waiting = rendezvous.attach(Lifecycle(), groups), Patches()
+    process_group.before_created(torch, waiting, lambda: calls.append(dist.is_initialized()))
+    update: Any = distributed_c10d._update_default_pg
+    told = [update(group=group, reason="test") for group in (object(), None)]
+    waiting.undo()
+    patches.undo()
+
+    assert told == ["test", "test"]
+    assert groups.told == [("formed", True), ("gone", False)]
+    assert calls == [True]
 
 
 def test_a_group_that_cannot_be_made_is_none(life: Lifecycle) -> None:

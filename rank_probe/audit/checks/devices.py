@@ -142,7 +142,7 @@ def _numbered(gpus: Sequence[str], facts: Facts) -> str:
 def _by_number(facts: Facts) -> bool:
     """Whether numbers name GPUs that CUDA might count in another order than their bus."""
     entries = facts.settings.get(VISIBLE, "").split(",")
-    same_model = len({gpu.model for gpu in facts.gpus}) == 1
+    same_model = len({gpu.model for gpu in facts.gpus}) <= 1  # None is known without NVML.
     return (
         entries[0].strip().isdecimal() and facts.settings.get(ORDER) != BUS_ORDER and not same_model
     )

@@ -39,27 +39,18 @@ def mtu(launch: Launch) -> Iterator[AuditFinding]:
     if not nodes:
         yield not_checked("no interface is known: there is no default route, and none is chosen")
         return
-    values = {
-        index: tuple(sorted({one.mtu for one in facts.interfaces}))
-        for index, facts in enumerate(nodes)
-    }
-    usual = majority(values)
+    groups = grouped(nodes, lambda facts: tuple(sorted({one.mtu for one in facts.interfaces})))
+    told = {value: names([facts.node for facts in who]) for value, who in groups.items()}
+    usual = majority({facts.rank: value for value, who in groups.items() for facts in who})
     if usual is None:
-        told = {" and ".join(map(str, value)): nodes[index].node for index, value in values.items()}
-        yield warn(
-            f"the MTU differs: {names([f'{mtu} on {node}' for mtu, node in told.items()])}", SAME
-        )
+        each = [f"{_told(value)} on {who}" for value, who in told.items()]
+        yield warn(f"the MTU differs: {'; '.join(each)}", SAME)
         return
-    odd = grouped(
-        [nodes[index] for index, value in values.items() if value != usual],
-        lambda facts: tuple(sorted({one.mtu for one in facts.interfaces})),
-    )
-    for value, who in odd.items():
-        yield warn(
-            f"the MTU is {_told(value)} on {names([facts.node for facts in who])}, and "
-            f"{_told(usual)} on most nodes",
-            SAME,
-        )
+    for value, who in told.items():
+        if value != usual:
+            yield warn(
+                f"the MTU is {_told(value)} on {who}, and {_told(usual)} on most nodes", SAME
+            )
     if len(usual) > 1:
         yield warn(f"interfaces of one node have different MTUs: {_told(usual)}", SAME)
     yield ok(f"{_told(usual)} on all {len(nodes)} nodes" if len(nodes) > 1 else _told(usual))

@@ -190,7 +190,7 @@ PLANTS: dict[str, list[Plant]] = {
         ),
     ],
     "mtu": [
-        warns("the MTU differs: 9000 on node-0, 1500 on node-1", on(NODE_1, **mtu(1500))),
+        warns("the MTU differs: 9000 on node-0; 1500 on node-1", on(NODE_1, **mtu(1500))),
     ],
     "infiniband": [
         fails("port 1 of mlx5_1 on node-1 is not active", on(NODE_1, ports=ports(400, 0))),

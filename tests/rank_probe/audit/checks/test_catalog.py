@@ -9,7 +9,7 @@ from rank_probe.audit.checks.catalog import CHECKS, audit
 from rank_probe.audit.checks.findings import ORDER, AuditFinding, AuditStatus, outcome
 from rank_probe.audit.checks.launch import Launch
 from tests.rank_probe.audit.healthy import GIB, facts, launch, settings, troubles, uuid
-from tests.rank_probe.audit.plants import EVERY, NODE_1, PLANTS, Plant, on
+from tests.rank_probe.audit.plants import EVERY, NODE_1, PLANTS, Plant, mtu, on
 
 
 def test_healthy_launch_has_no_trouble() -> None:
@@ -118,6 +118,24 @@ def test_without_pynvml_devices_are_counted_by_their_files() -> None:
     assert [one.reason for one in outcomes["device_per_rank"].findings] == [
         "rank 3 (node-0), with local rank 3, sees 3 GPUs on node-0: too few",
         "rank 7 (node-1), with local rank 3, sees 3 GPUs on node-1: too few",
+    ]
+
+
+def test_without_pynvml_the_order_of_the_gpus_is_no_trouble() -> None:
+    """Slurm names them by number; that they are of different models is not known."""
+    blind = {"gpus": (), "nvml_problem": "pynvml is not installed"}
+    numbered = settings(CUDA_VISIBLE_DEVICES="0,1,2,3")
+
+    assert not troubles(launch(dict.fromkeys(EVERY, blind | numbered)))
+
+
+def test_all_nodes_of_each_mtu_are_named() -> None:
+    """Where none has the majority."""
+    places = {rank: {"node": f"node-{rank // 2}", "machine": f"{rank // 2}"} for rank in EVERY}
+    halves = {rank: places[rank] | mtu(1500 if rank // 2 % 2 else 9000) for rank in EVERY}
+
+    assert [one.reason for one in troubles(launch(halves))["mtu"].findings] == [
+        "the MTU differs: 9000 on node-0, node-2; 1500 on node-1, node-3"
     ]
 
 

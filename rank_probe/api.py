@@ -43,12 +43,12 @@ def start(
 ) -> None:
     """Start the probe in this process; it times the calling thread.
 
-    A second call does nothing, so a script with `start` also runs under `-m rank_probe`.
-    *job_id* defaults to the launcher's name of the run. *peer_group* (the ranks that should do
-    equal work) defaults to RANKSKEW_PEER_GROUP, else to the pipeline stage and GPU model as far as
-    they are known, else to `all`. *measure* takes a batch and returns its samples, tokens and
-    padding tokens, None for what is unknown; without it, tensors, lists of them and Hugging Face
-    batches are counted.
+    A second call does nothing, so a script with `start` also runs under `-m rank_probe`; what it is
+    given and cannot change is logged. *job_id* defaults to the launcher's name of the run.
+    *peer_group* (the ranks that should do equal work) defaults to RANKSKEW_PEER_GROUP, else to the
+    pipeline stage and GPU model as far as they are known, else to `all`. *measure* takes a batch
+    and returns its samples, tokens and padding tokens, None for what is unknown; without it,
+    tensors, lists of them and Hugging Face batches are counted.
     """
     if os.environ.get("RANK_PROBE") == "0":
         return
@@ -62,6 +62,10 @@ def start(
     elif _of_parent is not None and _of_parent != options:
         _stop(clean=False)  # What the rank's own function says counts.
         _start(options)
+    else:
+        known = _probe.options.items()
+        ignored = [name for name, now in known if getattr(options, name) not in (None, now)]
+        _warn_of_ignored(", ".join(ignored))
 
 
 def arrive_as_child(**options: Any) -> None:
@@ -103,6 +107,16 @@ def _start(options: children.StartOptions) -> None:
     _stages.update((name, _Stage(probe.timeline, number)) for number, name in enumerate(STAGES))
     _next = fetching(probe.timeline.tape, next, probe.work.measure, count=probe.work.count)
     _probe, _of_parent = probe, None
+
+
+@functools.cache
+def _warn_of_ignored(arguments: str) -> None:
+    if arguments:
+        log.warning(
+            "rank_probe: the probe runs already, so start() ignores its %s. Set RANKSKEW_JOB_ID "
+            "and RANKSKEW_PEER_GROUP instead, or start the script without -m rank_probe.",
+            arguments,
+        )
 
 
 def stage(name: str) -> AbstractContextManager[None]:

@@ -156,6 +156,13 @@ class Probe:
         while self._patches:
             self._patches.pop().undo()
 
+    @property
+    def options(self) -> dict[str, object]:
+        """What `start` may be given, as it is now; None where it was not."""
+        variables = {"job_id": "RANKSKEW_JOB_ID", "peer_group": "RANKSKEW_PEER_GROUP"}
+        named = {name: self._environment.get(each) for name, each in variables.items()}
+        return named | {"measure": self.work.given}
+
     @never_raise
     def annotate(
         self, *, dp: int | None, tp: int | None, pp: int | None, peer_group: str | None

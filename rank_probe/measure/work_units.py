@@ -34,7 +34,7 @@ class WorkUnits:
 
     def __init__(self, measure: Measure | None = None) -> None:
         self._lock = threading.Lock()
-        self._given = measure
+        self.given = measure
         # One per FETCHED event: samples, or more.
         self._measured: deque[int | Mask | Content] = deque()
         # May be called with a batch's rows instead of `measure` with the batch.
@@ -52,8 +52,8 @@ class WorkUnits:
         content: int | Mask | Content = NOTHING
         try:  # All in one function, to save calls with cold caches.
             kind = type(batch)
-            if self._given is not None:
-                content = Content(*self._given(batch))
+            if self.given is not None:
+                content = Content(*self.given(batch))
             elif kind is list or kind is tuple:
                 content = (batch and _rows(batch[0])) or NOTHING
             elif kind is not dict and (rows := _rows(batch)):

@@ -96,6 +96,26 @@ def test_wrong_endpoint_turns_the_probe_off_with_one_sentence(
     assert "rank_probe is off: RANKSKEW_EXPORTER is 'nonsense'" in caplog.text
 
 
+def test_what_a_second_start_cannot_change_is_said_once(
+    sink: Sink, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under `-m rank_probe` the probe has started before the script; what is as it was is fine."""
+    probe.start(automatic=True)
+    with caplog.at_level(logging.WARNING, "rank_probe"):
+        probe.start()
+        probe.start(job_id="api", automatic=True)
+        assert caplog.text == ""
+        for _ in range(2):
+            probe.start(job_id="mine", peer_group="p", measure=lambda _: (1, None, None))
+    probe.step()  # From now on it is known which rank it is.
+    probe.finish()
+
+    (record,) = caplog.records
+    assert "start() ignores its job_id, peer_group, measure" in record.getMessage()
+    assert "RANKSKEW_JOB_ID" in record.getMessage()
+    assert sink.snapshots[-1]["job_id"] == "api"
+
+
 class Loader(list[int]):
     """One with an attribute, and its own way of being copied."""
 

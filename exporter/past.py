@@ -18,27 +18,50 @@ class Past:
         self.seconds = seconds
         self._changes: dict[Hashable, deque[tuple[float, float]]] = {}
 
-    def see(self, key: Hashable, value: float, now: float, before: float | None = None) -> None:
-        """Remember *value*; *before* is what a figure seen for the first time was until now."""
-        changes = self._changes.get(key)
-        if changes is None:
-            changes = self._changes[key] = deque()
-            if before is not None:
-                changes.append((now, before))
+    def see(self, key: Hashable, value: float, now: float) -> None:
+        """Remember *value*."""
+        changes = self._changes.setdefault(key, deque())
         if not changes or changes[-1][1] != value:
             changes.append((now, value))
         while len(changes) > 1 and changes[1][0] <= now - self.seconds:
             changes.popleft()
+
+    def count(self, key: Hashable, total: float, now: float, first: float | None = None) -> None:
+        """Remember *total*, a counter's; one that falls has begun again, and its growth goes on.
+
+        It begins at *first*; without that at what is seen first, as nobody knows when it grew.
+        """
+        changes = self._changes.get(key)
+        begins = total if first is None else first
+        if changes is None:
+            self.see(key, begins, now)
+        elif total < changes[-1][1]:
+            self._begin_again(changes, begins)
+        self.see(key, total, now)
+
+    def begin_again(self) -> None:
+        """Let all counters begin at 0 now, though they may be as high as before when next seen."""
+        for changes in self._changes.values():
+            self._begin_again(changes, 0.0)
+
+    @staticmethod
+    def _begin_again(changes: deque[tuple[float, float]], at: float) -> None:
+        """Shift what was, so that the counter is *at* this value now."""
+        by = at - changes[-1][1]
+        for number, (when, value) in enumerate(changes):
+            changes[number] = (when, value + by)
 
     def then(self, key: Hashable) -> tuple[float, float] | None:
         """Return the value *seconds* ago, else the first one known, with its time."""
         changes = self._changes.get(key)
         return changes[0] if changes else None
 
-    def increase(self, key: Hashable, value: float) -> float:
-        """Return by how much *value* is above what it was; 0 if that is not known."""
-        then = self.then(key)
-        return 0.0 if then is None else value - then[1]
+    def increase(self, key: Hashable, value: float | None = None) -> float:
+        """Return by how much *value*, else the last one, is above what it was; 0 if unknown."""
+        changes = self._changes.get(key)
+        if not changes:
+            return 0.0
+        return (changes[-1][1] if value is None else value) - changes[0][1]
 
     def drop(self, key: Hashable) -> None:
         """Forget a figure."""

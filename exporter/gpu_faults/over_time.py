@@ -46,15 +46,20 @@ class GpuMemory:
         self._hour = Past(HOUR)
         self._ten_minutes = Past(TEN_MINUTES)
         self._five_minutes = Past(FIVE_MINUTES)
+        self._xids: dict[str, set[str]] = {}
+        self._worker_pid = 0
         self._slow_since: dict[str, float] = {}
         self._carried: dict[tuple[str, str], tuple[float, float, float]] = {}
         self._seen_seconds: float | None = None
 
-    def see(self, gpus: Gpus, now: float) -> None:
-        """Remember the readings of *gpus*."""
+    def see(self, gpus: Gpus, now: float, worker_pid: int) -> None:
+        """Remember the readings of *gpus*, which the worker *worker_pid* took."""
         if self._seen_seconds is not None and now - self._seen_seconds < LOOK_SECONDS:
             return
         self._seen_seconds = now
+        if worker_pid != self._worker_pid:
+            self._worker_pid = worker_pid
+            self._ten_minutes.begin_again()
         fastest = _fastest_state(gpus)
         for key, gpu in gpus.items():
             for figure, lasting in (
@@ -63,11 +68,13 @@ class GpuMemory:
             ):
                 if lasting is not None:
                     self._hour.see((key, figure), lasting, now)
-            # The first error of a kind is an error too. Counts begin with the worker.
-            for xid, count in (gpu.xid_errors or {}).items():
-                self._ten_minutes.see((key, xid), count, now, before=0.0)
+            # The first error of a kind is an error too. A new worker has counted none yet.
+            xids = gpu.xid_errors or {}
+            self._xids[key] = {*xids, *self._xids.get(key, ())}
+            for xid in self._xids[key]:
+                self._ten_minutes.count((key, xid), xids.get(xid, 0), now, first=0.0)
             for figure, total in _counters(gpu):
-                self._five_minutes.see((key, figure), total, now)
+                self._five_minutes.count((key, figure), total, now)
             self._see_traffic(key, gpu, now)
             if gpu.performance_state is None or gpu.performance_state <= fastest:
                 self._slow_since.pop(key, None)
@@ -81,8 +88,8 @@ class GpuMemory:
         if errors and self._hour.increase((key, "ecc"), errors) > 0:
             yield Fault(MEMORY, "uncorrected")
         yield from self._nvlink(key, gpu, gpus)
-        for xid, count in (gpu.xid_errors or {}).items():
-            if count and self._ten_minutes.increase((key, xid), count) != 0:
+        for xid in sorted(self._xids.get(key, ())):
+            if self._ten_minutes.increase((key, xid)) > 0:
                 yield Fault(XID, xid)
         yield from self._errors_of_links(key, gpu)
         if now - self._slow_since.get(key, now) >= PSTATE_SECONDS and _is_busy(gpu):

@@ -177,6 +177,8 @@ class NodeSample:
     # A NoGpuReason, and the sentence about it for the log; None and empty while GPUs are read.
     error_reason: str | None = None
     error: str = ""
+    # The worker that took it: what counts from its start begins again with the next one.
+    worker_pid: int = 0
 
     def to_json(self) -> bytes:
         """Return one line of UTF-8 JSON, without the line end."""

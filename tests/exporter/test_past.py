@@ -25,14 +25,37 @@ def test_young_memory_compares_with_the_first_value() -> None:
     assert past.increase("b", 103.0) == 0.0
 
 
-def test_figure_that_begins_with_its_first_event_has_increased() -> None:
+def test_counter_that_begins_with_its_first_event_has_increased() -> None:
     """An error is counted from 1 on, and that one counts for the length of the window."""
     past = Past(60.0)
-    past.see("xid", 1.0, 0.0, before=0.0)
-    assert past.increase("xid", 1.0) == 1.0
+    past.count("xid", 1.0, 0.0, first=0.0)
+    assert past.increase("xid") == 1.0
 
-    past.see("xid", 1.0, 60.0, before=0.0)
-    assert past.increase("xid", 1.0) == 0.0
+    past.count("xid", 1.0, 60.0, first=0.0)
+    assert past.increase("xid") == 0.0
+
+
+@pytest.mark.parametrize(("first", "increase"), [(None, 3.0), (0.0, 5.0)])
+def test_counter_that_begins_again_goes_on(first: float | None, increase: float) -> None:
+    """It had grown by 3; whether the 2 that it begins with are new depends on where it begins."""
+    past = Past(60.0)
+    past.see("a", 5.0, 0.0)
+    past.count("a", 8.0, 10.0, first)
+    past.count("a", 2.0, 20.0, first)
+    assert past.increase("a") == increase
+
+    past.count("a", 2.0, 80.0, first)
+    assert past.increase("a") == 0.0
+
+
+def test_counter_may_begin_again_and_be_as_high_as_before() -> None:
+    """Only who reads it knows."""
+    past = Past(60.0)
+    past.count("xid", 1.0, 0.0)
+    past.begin_again()
+    past.count("xid", 1.0, 10.0)
+
+    assert past.increase("xid") == 1.0
 
 
 @pytest.mark.parametrize("value", [7.0, 0.0])

@@ -77,7 +77,8 @@ class GpuFaultsCollector:
         ranks = self._living(now)
         self._tenants.see(ranks, now)
         gpus = {} if sample is None else {gpu.uuid or str(gpu.index): gpu for gpu in sample.gpus}
-        self._memory.see(gpus, now)
+        if sample is not None:
+            self._memory.see(gpus, now, sample.worker_pid)
         self._reading.see(now)
         if (unread := self._reading.fault()) is not None:
             yield ("", ""), NOBODY, unread

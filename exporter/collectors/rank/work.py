@@ -68,10 +68,10 @@ class RankWorkCollector:
         for rank in ranks:
             for name, count in COUNTS.items():
                 if (value := count(rank)) is not None:
-                    _see(self._work, (*_key(rank), name), value, now)
-            _see(self._input, _key(rank), _input_seconds(rank), now)
+                    self._work.count((*_key(rank), name), value, now)
+            self._input.count(_key(rank), _input_seconds(rank), now)
             written = rank.stage_seconds.get("checkpoint", 0.0)
-            _see(self._checkpoints, _key(rank), written, now)
+            self._checkpoints.count(_key(rank), written, now)
         here = {_key(rank) for rank in ranks}
         self._work.keep({(*key, name) for key in here for name in COUNTS})
         self._input.keep(set(here))
@@ -191,10 +191,3 @@ def _input_seconds(rank: Snapshot) -> float:
     return sum(
         seconds for stage, seconds in rank.stage_seconds.items() if PHASE_OF.get(stage) == "data"
     )
-
-
-def _see(past: Past, key: tuple[str | int, ...], value: float, now: float) -> None:
-    """Remember a count; one that has begun again, in a process of the same number, too."""
-    if past.increase(key, value) < 0:
-        past.drop(key)
-    past.see(key, value, now)

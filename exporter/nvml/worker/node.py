@@ -1,6 +1,7 @@
 """All GPUs of a node: a driver call that blocks or hangs does not delay the other GPUs."""
 
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -172,6 +173,7 @@ class NodeSampler:
             stuck_call=self._calls.stuck(),
             error_reason=None if driver.problem is None else driver.problem.reason,
             error=str(driver.problem or ""),
+            worker_pid=os.getpid(),
         )
 
     def _gpus(self, driver: Driver) -> tuple[GpuSample, ...]:

@@ -36,6 +36,7 @@ class Node:
     expected: ExpectedGpus = field(default_factory=ExpectedGpus)
     thresholds: Thresholds = field(default_factory=Thresholds)
     error_reason: str | None = None
+    worker_pid: int | None = 1  # None: it has said nothing lately.
     worker_up: bool = True
     worker_restarts: int = 0
     stuck_call: StuckCall | None = None
@@ -57,7 +58,15 @@ class Node:
         )
 
     def latest(self) -> NodeSample | None:
-        return NodeSample(1.0, len(self.gpus), "1", "1", self.gpus, error_reason=self.error_reason)
+        if self.worker_pid is None:
+            return None
+        return NodeSample(
+            1.0,
+            len(self.gpus),
+            gpus=self.gpus,
+            error_reason=self.error_reason,
+            worker_pid=self.worker_pid,
+        )
 
     def lines(self) -> list[str]:
         """What is exposed now."""

@@ -117,6 +117,48 @@ def test_xid_errors_are_told_for_ten_minutes() -> None:
     assert node.after(MINUTE, xid_errors={"31": 1}) == {"xid 31 0 0": 1.0}
 
 
+def test_xid_error_is_told_although_the_worker_is_replaced() -> None:
+    """A new worker counts from 0: the fault stays for its ten minutes, and comes again."""
+    node = Node((replace(FINE, xid_errors={"79": 1}), NEXT))
+    assert node.faults() == {"xid 79 0 0": 1.0}
+    node.worker_pid = 2
+    assert node.after(MINUTE, xid_errors={}) == {"xid 79 0 0": 1.0}
+    assert node.after(10 * MINUTE, xid_errors=None) == {}
+    assert node.after(MINUTE, xid_errors={"79": 1}) == {"xid 79 0 0": 1.0}
+
+
+def test_xid_error_is_told_that_a_worker_counts_as_often_as_the_one_before() -> None:
+    """Between two scrapes the worker may be replaced and the error come again."""
+    node = Node((replace(FINE, xid_errors={"79": 1}), NEXT))
+    node.faults()
+    assert node.after(11 * MINUTE) == {}
+    for worker_pid in (None, 1):  # It was only slow.
+        node.worker_pid = worker_pid
+        assert node.after(15.0) == {}
+    node.worker_pid = 2
+    assert node.after(15.0, xid_errors={"79": 1}) == {"xid 79 0 0": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("counts", "fault"),
+    [
+        ([{"throttle_seconds": {"hw_slowdown": each}} for each in (900.0, 960.0, 5.0)], 0.2),
+        ([{"pcie_replays": each} for each in (1000, 1601, 5)], 1.0),
+        ([{"nvlink_link_errors": {"7": each}} for each in (1000, 1601, 5)], 1.0),
+    ],
+)
+def test_what_was_counted_stays_so_when_a_count_begins_again(
+    counts: list[dict[str, Any]], fault: float
+) -> None:
+    """A new worker, or a GPU that was reset, is not five minutes without a fault."""
+    before, counted, again = counts
+    node = Node()
+    node.after(0.0, **before)
+    assert list(node.after(4 * MINUTE, **counted).values()) == [fault]
+    assert list(node.after(15.0, **again).values()) == [fault]
+    assert node.after(6 * MINUTE) == {}
+
+
 def test_nvlinks_are_fewer_than_an_hour_ago_or_than_the_neighbours() -> None:
     """A GPU alone is held against its past; beside others, for as long as they have more."""
     node = Node((replace(FINE, nvlink_links_up=18), replace(NEXT, nvlink_links_up=18)))

@@ -44,7 +44,9 @@ class SimulatedNvml:
     def advance(self, at: float) -> None:
         """Read the GPUs at the time *at* of the simulation."""
         gpus = tuple(self._gpu(index, at) for index in range(self._training.plan.gpus))
-        self._latest = NodeSample(self._unix_start + at, len(gpus), DRIVER, NVML, gpus)
+        self._latest = NodeSample(
+            self._unix_start + at, len(gpus), DRIVER, NVML, gpus, monotonic_seconds=at
+        )
 
     def latest(self) -> NodeSample | None:
         """Return the newest sample."""

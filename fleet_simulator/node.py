@@ -243,7 +243,7 @@ class _Scrape(Scrape):
         clock: Callable[[], float],
         shown: Shown,
     ) -> None:
-        super().__init__(makers=makers, clock=clock, shown=shown)
+        super().__init__(makers=makers, monotonic=clock, wall=clock, shown=shown)
         self._around = around
         self._known: dict[str, CollectorRun] = {}
 
@@ -263,6 +263,6 @@ class _Scrape(Scrape):
         # As often as in the background: some collectors say what has changed since.
         name, interval = source.collector.name, source.collector.interval_seconds
         known = self._known.get(name)
-        if known is None or self._clock() - known.timestamp_seconds >= interval:
+        if known is None or self.monotonic() - known.sampled_seconds >= interval:
             known = self._known[name] = source.sample()
         return known

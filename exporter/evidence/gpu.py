@@ -35,7 +35,7 @@ class GpuReadings:
         self._errors_at_first: int | None = None
 
     def read(self, gpu: GpuSample, seconds: float) -> list[Increment]:
-        """Return what *gpu* shows; the sample is of the time *seconds*, in Unix seconds."""
+        """Return what *gpu* shows; the sample is of the time *seconds*, of any clock."""
         if not gpu.up:
             self._grown = Growth()  # What it counts until it is back is not of the time after that.
             return []

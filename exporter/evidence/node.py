@@ -102,7 +102,7 @@ class NodeReadings:
             if sample is None or not sample.succeeded:
                 continue
             grown = self._grown[name]
-            since = grown.of("time", sample.timestamp_seconds)
+            since = grown.of("time", sample.sampled_seconds)
             if since == 0:
                 continue
             shown = _Shown(sample, grown)

@@ -109,7 +109,7 @@ class Sampler:
         for gpu in () if sample is None else sample.gpus:
             if sample is not None and gpu.uuid:
                 readings = self._gpus.setdefault(gpu.uuid, GpuReadings())
-                self._ring.add(_of_gpu(gpu.uuid), now, readings.read(gpu, sample.timestamp_seconds))
+                self._ring.add(_of_gpu(gpu.uuid), now, readings.read(gpu, sample.monotonic_seconds))
         if sample is not None:
             listed = {gpu.uuid for gpu in sample.gpus}
             self._gpus = {uuid: each for uuid, each in self._gpus.items() if uuid in listed}

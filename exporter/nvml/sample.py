@@ -179,6 +179,8 @@ class NodeSample:
     error: str = ""
     # The worker that took it: what counts from its start begins again with the next one.
     worker_pid: int = 0
+    # When it was taken, by the clock that all processes of a node share and nobody sets.
+    monotonic_seconds: float = 0.0
 
     def to_json(self) -> bytes:
         """Return one line of UTF-8 JSON, without the line end."""

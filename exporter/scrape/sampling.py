@@ -25,21 +25,27 @@ STALE_SECONDS: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class CollectorRun:
-    """One run of one collector. *families* is empty when it failed."""
+    """One run of one collector, which ended at *sampled_seconds* of the monotonic clock.
+
+    *families* is empty when it failed.
+    """
 
     families: tuple[Metric, ...]
     succeeded: bool
     duration_seconds: float
-    timestamp_seconds: float
+    sampled_seconds: float
 
 
 class Source:
     """One collector, its latest sample, and the errors that were already logged."""
 
-    def __init__(self, collector: Collector, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, collector: Collector, monotonic: Callable[[], float], wall: Callable[[], float]
+    ) -> None:
         self.collector = collector
-        self._clock = clock
-        self._created_seconds = clock()
+        self._monotonic = monotonic
+        self._wall = wall
+        self._created_seconds = monotonic()
         self._logged_errors: set[str] = set()
         self._hang_is_logged = False
         # Replaced as a whole, so a scrape never sees half of a background sample.
@@ -56,22 +62,22 @@ class Source:
             succeeded = True
         except Exception as error:  # noqa: BLE001 - one broken source must not hide the others
             self._log_once(error)
-        sample = CollectorRun(families, succeeded, time.perf_counter() - started, self._clock())
+        sample = CollectorRun(families, succeeded, time.perf_counter() - started, self._monotonic())
         self._latest = sample
         if succeeded:
-            self.last_success_timestamp_seconds = sample.timestamp_seconds
+            self.last_success_timestamp_seconds = self._wall()
         return sample
 
     def too_late(self) -> CollectorRun:
         """Return a failed sample: the collectors before this one took all the time there is."""
         self._log_once(TimeoutError("no time was left for it in the scrape"))
-        return CollectorRun((), False, 0.0, self._clock())
+        return CollectorRun((), False, 0.0, self._monotonic())
 
     def latest(self) -> CollectorRun | None:
         """Return the latest background sample: None before the first, a failed one in a hang."""
         sample = self._latest
-        since_seconds = self._created_seconds if sample is None else sample.timestamp_seconds
-        quiet_seconds = self._clock() - since_seconds
+        since_seconds = self._created_seconds if sample is None else sample.sampled_seconds
+        quiet_seconds = self._monotonic() - since_seconds
         if quiet_seconds <= max(STALE_INTERVALS * self.collector.interval_seconds, STALE_SECONDS):
             self._hang_is_logged = False
             return sample
@@ -95,23 +101,24 @@ class Scrape(RegistryCollector):
     start() is called they too are read at the scrape. *makers* construct, by name, the collectors
     that this node may lack: one that raises NotAvailable is retried every minute and not listed. As
     constructors read files, the retries have a thread of their own from start() on. *shown* decides
-    which of their series are yielded.
+    which of their series are yielded. *monotonic* measures all ages; *wall* says when a collector
+    last succeeded, in Unix seconds.
     """
 
     def __init__(
         self,
         collectors: Iterable[Collector] = (),
         makers: Mapping[str, Callable[[], Collector]] | None = None,
-        clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
         retry_seconds: float = RETRY_SECONDS,
         shown: Shown = EVERYTHING,
     ) -> None:
-        self._clock = clock
+        self._wall = wall
         self._retry_seconds = retry_seconds
         self._shown = shown
         self.monotonic = monotonic
-        self._sources = [Source(collector, clock) for collector in collectors]
+        self._sources = [Source(collector, monotonic, wall) for collector in collectors]
         # These three are replaced as a whole: a scrape may read them while a retry changes them.
         self._missing = dict(makers or {})
         self._broken: dict[str, str] = {}
@@ -185,8 +192,8 @@ class Scrape(RegistryCollector):
         return source.latest() if self._started and _is_slow(source) else source.sample()
 
     def _make_missing(self) -> None:
-        if self._missing and self._clock() >= self._next_retry_seconds:
-            self._next_retry_seconds = self._clock() + self._retry_seconds
+        if self._missing and self.monotonic() >= self._next_retry_seconds:
+            self._next_retry_seconds = self.monotonic() + self._retry_seconds
             self._retry()
 
     def _retry(self) -> None:
@@ -202,7 +209,7 @@ class Scrape(RegistryCollector):
         previous_error = self._broken.get(name)
         broken = {each: error for each, error in self._broken.items() if each != name}
         try:
-            source = Source(make(), self._clock)
+            source = Source(make(), self.monotonic, self._wall)
         except NotAvailable as reason:
             _log(name, f"is not available: {reason}", logging.DEBUG)
             self._broken = broken

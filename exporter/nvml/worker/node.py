@@ -174,6 +174,7 @@ class NodeSampler:
             error_reason=None if driver.problem is None else driver.problem.reason,
             error=str(driver.problem or ""),
             worker_pid=os.getpid(),
+            monotonic_seconds=time.monotonic(),
         )
 
     def _gpus(self, driver: Driver) -> tuple[GpuSample, ...]:

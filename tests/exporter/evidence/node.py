@@ -112,6 +112,7 @@ class FakeNode:
     ) -> None:
         self.clock = Clock()
         self.store = RankStore(clock=self.clock)
+        self.wall_seconds = 1.8e9  # Of the wall clock, when *clock* was 0.
         self.nvml = FakeNvml()
         self.host = FakeHost(self.clock)
         self.processes: dict[int, Process] = {
@@ -178,7 +179,12 @@ class FakeNode:
             self.clock.seconds += 1.0
             if self.gpus:
                 gpus = tuple(self.gpus)
-                self.nvml.sample = NodeSample(self.clock(), len(gpus), gpus=gpus)
+                self.nvml.sample = NodeSample(
+                    self.wall_seconds + self.clock(),
+                    len(gpus),
+                    gpus=gpus,
+                    monotonic_seconds=self.clock(),
+                )
             self.push(**changes)
             self.service.look(self.clock())
 

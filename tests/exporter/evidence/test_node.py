@@ -1,6 +1,6 @@
 """Figures of the node come from what its collectors have read, each look once."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -10,7 +10,8 @@ from prometheus_client.samples import Sample as Line
 
 from exporter.evidence.node import NodeReadings
 from exporter.evidence.ring import Ring
-from exporter.scrape.sampling import CollectorRun
+from exporter.scrape.sampling import CollectorRun, Scrape
+from tests.exporter.clock import Clock
 
 # The values of a collector, by the name of the series and, behind it, labels with their values.
 Values = Mapping[str | tuple[str, ...], float]
@@ -35,7 +36,7 @@ class FakeNode:
         self.now += 5.0
         if values is not None:
             families = (_family(values),)
-            known = {"succeeded": True, "duration_seconds": 0.0, "timestamp_seconds": self.now}
+            known = {"succeeded": True, "duration_seconds": 0.0, "sampled_seconds": self.now}
             self.shown[collector] = CollectorRun(families, **{**known, **changes})
         self.ring.add("node", self.now, self.readings.read())
 
@@ -67,6 +68,34 @@ def means(collector: str, *looks: Values) -> dict[str, float]:
     for each in looks:
         node.look(collector, each)
     return node.means()
+
+
+class Waiting:
+    """A collector by whose counter half of the tasks wait for a CPU."""
+
+    name = "node_pressure"
+    interval_seconds = 5.0
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def collect(self) -> Iterator[Metric]:
+        yield _family({(WAITED, "resource", "cpu"): self._clock() / 2})
+
+
+@pytest.mark.parametrize("step", [3600.0, -3600.0])
+def test_wall_clock_that_is_set_changes_no_share_of_the_time(step: float) -> None:
+    """Half of an hour that was no hour would be next to nothing."""
+    wall, monotonic = Clock(), Clock()
+    scrape = Scrape([Waiting(monotonic)], monotonic=monotonic, wall=wall)
+    readings, ring = NodeReadings(scrape.latest), Ring()
+    for seconds in (0.0, 5.0, 5.0 + step, 5.0):
+        monotonic.seconds += 5.0
+        wall.seconds += seconds
+        list(scrape.collect())
+        ring.add("node", monotonic(), readings.read())
+
+    assert ring.means("node", 0.0)["node_cpu_waiting_ratio"] == pytest.approx(0.5)
 
 
 def test_node_without_collectors_has_no_figures() -> None:

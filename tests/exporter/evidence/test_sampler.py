@@ -42,6 +42,17 @@ def test_rank_has_the_figures_of_its_own_gpu_since_it_is_late() -> None:
     assert node.sampler.covered_seconds(node.held(0), node.clock() - 20.0) == pytest.approx(20, 0.3)
 
 
+def test_wall_clock_that_is_set_changes_no_figure_of_a_gpu() -> None:
+    """The clock of half of the time counts for half, whatever hour the node thinks it is."""
+    node = FakeNode(ranks=1, gpus=1)
+    node.run(10)
+    node.wall_seconds += 3_600.0
+    node.gpus[0] = replace(node.gpus[0], sm_clock_megahertz=1_500)
+    node.run(10)
+
+    assert node.figures(0)["sm_clock_hertz"] == pytest.approx(1.7e9, rel=0.05)
+
+
 def test_driver_that_stops_answering_leaves_no_old_figures() -> None:
     """A clock of an hour ago explains nothing; the rest is still known."""
     node = FakeNode(ranks=1, gpus=1)

@@ -12,7 +12,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from exporter.collectors.base import NotAvailable
-from exporter.scrape.sampling import RETRY_SECONDS, STALE_SECONDS, Scrape
+from exporter.scrape.sampling import RETRY_SECONDS, STALE_INTERVALS, STALE_SECONDS, Scrape
 from tests.exporter.clock import Clock
 from tests.exporter.running import wait_until
 
@@ -81,7 +81,7 @@ def started(scrape: Scrape) -> Iterator[None]:
 def test_collector_is_exposed_with_how_it_did() -> None:
     """With its success and duration; while it fails, also with the time when it last did not."""
     reading = Reading()
-    scrape = Scrape([FakeCollector("odd", reading, interval_seconds=1)], clock=lambda: 1_234.5)
+    scrape = Scrape([FakeCollector("odd", reading, interval_seconds=1)], wall=lambda: 1_234.5)
     fine = expose(scrape)
     reading.error = OSError("gone")
 
@@ -173,7 +173,7 @@ def test_failed_background_sample_drops_the_one_before() -> None:
     """A value that can no longer be read is not shown as if it were."""
     reading = Reading()
     # The clock stands still: the failure drops the series, not their age.
-    scrape = Scrape([FakeCollector("slow", reading, interval_seconds=0.001)], clock=Clock())
+    scrape = Scrape([FakeCollector("slow", reading, interval_seconds=0.001)], monotonic=Clock())
     with started(scrape):
         wait_until(lambda: "rankskew_slow 1.0" in expose(scrape))
         reading.error = OSError("gone")
@@ -190,7 +190,7 @@ def test_hanging_collector_loses_its_series_and_holds_up_nobody(
     """A source that never returns fails after a while; the others continue, and readiness comes."""
     clock, released = Clock(), threading.Event()
     hanging = FakeCollector("hanging", released.wait, interval_seconds=0.001)
-    scrape = Scrape([hanging, FakeCollector("fine", interval_seconds=0.001)], clock=clock)
+    scrape = Scrape([hanging, FakeCollector("fine", interval_seconds=0.001)], monotonic=clock)
     with started(scrape):
         wait_until(lambda: 'success{collector="fine"} 1.0' in expose(scrape))
         assert "hanging" not in expose(scrape)
@@ -205,10 +205,27 @@ def test_hanging_collector_loses_its_series_and_holds_up_nobody(
     assert caplog.messages.count("collector hanging hangs: its series are dropped") == 1
 
 
+def test_wall_clock_that_is_set_makes_nobody_hang_and_hides_no_hang(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Ages are of a clock that nobody sets; a node may start with the time of 1970."""
+    wall, monotonic = Clock(0.0), Clock()
+    slow = FakeCollector("slow", interval_seconds=3_600)
+    scrape = Scrape([slow], monotonic=monotonic, wall=wall)
+    with started(scrape):
+        wait_until(scrape.is_ready)
+        for wall.seconds in (1.8e9, 0.0):
+            assert "rankskew_slow 1.0" in expose(scrape)
+        monotonic.seconds += STALE_INTERVALS * 3_600 + 1
+        assert "rankskew_slow 1.0" not in expose(scrape)
+
+    assert caplog.messages == ["collector slow hangs: its series are dropped"]
+
+
 def test_collector_this_node_lacks_is_tried_again_and_not_listed() -> None:
     """A driver that loads later is picked up; until then nothing is said to have failed."""
     clock, make = Clock(), Makes()
-    scrape = Scrape(makers={"gpu": make}, clock=clock)
+    scrape = Scrape(makers={"gpu": make}, monotonic=clock)
     assert "gpu" not in expose(scrape)
     make.collector = FakeCollector("gpu")
     clock.seconds += RETRY_SECONDS - 1
@@ -233,7 +250,7 @@ def test_slow_collector_found_later_is_sampled_in_the_background() -> None:
 def test_scrape_does_not_wait_for_constructors() -> None:
     """Once it has started, what a missing collector reads is read in the background only."""
     clock, make = Clock(), Makes()
-    scrape = Scrape(makers={"slow": make}, clock=clock, retry_seconds=0.01)
+    scrape = Scrape(makers={"slow": make}, monotonic=clock, retry_seconds=0.01)
     with started(scrape):
         clock.seconds += 2 * RETRY_SECONDS
         for _ in range(3):

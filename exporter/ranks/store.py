@@ -31,7 +31,7 @@ class HeldRank:
 
     *owner* is None if it came over TCP, where the user is unknown; *owned_seconds* is when that
     owner first reported the rank. *began_seconds* is when its process started the probe, according
-    to its first snapshot here.
+    to its first snapshot here, *formed_seconds* when its group was formed anew, if it was.
     """
 
     snapshot: Snapshot
@@ -39,6 +39,7 @@ class HeldRank:
     owner: Peer | None = None
     began_seconds: float = 0.0
     owned_seconds: float = 0.0
+    formed_seconds: float = -math.inf
 
     def is_silent(self, now: float) -> bool:
         """Whether it has stopped pushing without a clean end."""
@@ -105,11 +106,14 @@ class RankStore:
         if held is None:
             self._beginnings.add(owner, now)
         if held is not None and _incarnation(held.snapshot) == _incarnation(snapshot):
-            began = held.began_seconds  # Set once: a later jump of the wall clock changes nothing.
+            # Set once: a later jump of the wall clock changes nothing.
+            began, formed = held.began_seconds, held.formed_seconds
         else:
-            began = now - _run_seconds(snapshot)
+            began = now - _age_seconds(snapshot, snapshot.started_timestamp_seconds)
+            group = snapshot.group_formed_timestamp_seconds
+            formed = -math.inf if group is None else now - _age_seconds(snapshot, group)
         owned = held.owned_seconds if held is not None and held.owner == owner else now
-        self._held[key] = HeldRank(snapshot, now, owner, began, owned)
+        self._held[key] = HeldRank(snapshot, now, owner, began, owned, formed)
         return True
 
     def would_put(self, snapshot: Snapshot, owner: Peer | None = None) -> bool:
@@ -246,7 +250,7 @@ def _dead_copies(held: Mapping[RankKey, HeldRank], now: float) -> list[RankKey]:
 def _is_of_an_earlier_run(gone: HeldRank, beating: Sequence[HeldRank]) -> bool:
     if not beating:
         return False
-    if any(gone.received_seconds < formed for formed in map(_formed_seconds, beating)):
+    if any(gone.received_seconds < each.formed_seconds for each in beating):
         return True
     newest = max(beating, key=lambda rank: rank.began_seconds).snapshot
     return (
@@ -257,18 +261,9 @@ def _is_of_an_earlier_run(gone: HeldRank, beating: Sequence[HeldRank]) -> bool:
     )
 
 
-def _formed_seconds(rank: HeldRank) -> float:
-    """Return when the group of *rank* was formed anew, by the store's clock; if not, long ago."""
-    formed = rank.snapshot.group_formed_timestamp_seconds
-    if formed is None:
-        return -math.inf
-    age = max(rank.snapshot.heartbeat_timestamp_seconds - formed, 0.0)
-    return rank.received_seconds - age
-
-
-def _run_seconds(snapshot: Snapshot) -> float:
-    """Return how long the process ran by its own clock; only differences are meaningful."""
-    return max(0.0, snapshot.heartbeat_timestamp_seconds - snapshot.started_timestamp_seconds)
+def _age_seconds(snapshot: Snapshot, since: float) -> float:
+    """Return how long ago *since* was by the rank's own clock; only differences are meaningful."""
+    return max(0.0, snapshot.heartbeat_timestamp_seconds - since)
 
 
 def _incarnation(snapshot: Snapshot) -> tuple[int, float]:

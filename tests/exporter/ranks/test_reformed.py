@@ -16,12 +16,12 @@ class Node:
     def __init__(self) -> None:
         self.clock = Clock()
         self.store = RankStore(clock=self.clock)
-        self._began = self.clock.seconds
+        self.began = self.clock.seconds
         self._sequence = 0
 
     @property
     def wall(self) -> float:
-        return START + self.clock.seconds - self._began
+        return START + self.clock.seconds - self.began
 
     def push(self, rank: int, ranks: int, formed: float | None = None, **changes: object) -> bool:
         self._sequence += 1
@@ -65,6 +65,19 @@ def test_rank_that_dies_in_the_new_group_is_missing() -> None:
     node = Node()
     for rank in range(3):
         node.push(rank, 3, formed=START)
+    node.clock.seconds += SILENT_SECONDS
+    for rank in (0, 1):
+        node.push(rank, 3, formed=START)
+
+    assert node.state() == ([0, 1], [2], [], 3)
+
+
+def test_rank_that_dies_is_missing_though_the_wall_clock_was_set_back() -> None:
+    """The group seems to be formed in the future then, and is not of any time after the death."""
+    node = Node()
+    for rank in range(3):
+        node.push(rank, 3, formed=START)
+    node.began += 3_600.0
     node.clock.seconds += SILENT_SECONDS
     for rank in (0, 1):
         node.push(rank, 3, formed=START)

@@ -1,9 +1,12 @@
-"""What ends a command: each message is one line that says what is wrong and what to do."""
+"""What ends a command, in one line that says what to do; and what must not end the exporter."""
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+logger = logging.getLogger(__name__)
 
 
 class UsageError(Exception):
@@ -23,6 +26,39 @@ def reason(error: OSError) -> str:
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return error.strerror or str(error)
+
+
+class Failures:
+    """Unexpected errors of work that is done again and again: each costs one round of it.
+
+    For any thread, but each kind of *work* is the work of one.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._logged: set[tuple[str, str]] = set()
+        # What each work raised whose last round failed.
+        self.last: dict[str, Exception] = {}
+
+    @property
+    def count(self) -> int:
+        """The errors so far."""
+        return sum(tuple(self._counts.values()))
+
+    @contextmanager
+    def caught(self, work: str) -> Iterator[None]:
+        """Let the block, a round of *work*, raise what it wants: count it, and log it once."""
+        try:
+            yield
+        except Exception as error:
+            self._counts[work] = self._counts.get(work, 0) + 1
+            self.last[work] = error
+            what = work, f"{type(error).__name__}: {error}"
+            if what not in self._logged and len(self._logged) < 100:
+                self._logged.add(what)
+                logger.exception("%s failed, and goes on: %s", *what)
+        else:
+            self.last.pop(work, None)
 
 
 @contextmanager

@@ -6,12 +6,12 @@ import logging
 import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from exporter.errors import StartError
+from exporter.errors import Failures, StartError
 from exporter.listeners.handshakes import Handshakes, TlsListener
 from exporter.listeners.listener import Listener
 from exporter.listeners.renewal import Renewal, renew_for_ever
@@ -60,12 +60,15 @@ def serve(settings: Settings) -> None:
         # These objects live until the end. Without freeze(), a full collection would walk them all
         # in the middle of some scrape.
         gc.freeze()
-        asyncio.run(run_all(listeners, exporter.looks, renewals))
+        asyncio.run(run_all(listeners, exporter.looks, exporter.failures, renewals))
     logger.info("stopped")
 
 
 async def run_all(
-    listeners: Sequence[Listener], looks: Sequence[Look], renewals: Sequence[Renewal] = ()
+    listeners: Sequence[Listener],
+    looks: Mapping[str, Look],
+    failures: Failures,
+    renewals: Sequence[Renewal] = (),
 ) -> None:
     """Serve every listener, and take each of the *looks* once a second, until SIGTERM or SIGINT."""
     loop = asyncio.get_running_loop()
@@ -74,16 +77,17 @@ async def run_all(
         for listener in listeners:
             listener.end()
 
-    def take(look: Look) -> None:
-        # Scheduled first, so that looking continues whatever the work does.
-        loop.call_later(LOOK_SECONDS, take, look)
-        look(time.monotonic(), time.time())
+    def take(name: str) -> None:
+        # Scheduled first, so that the time of the work does not add up.
+        loop.call_later(LOOK_SECONDS, take, name)
+        with failures.caught(name):
+            looks[name](time.monotonic(), time.time())
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end)
     for look in looks:
         take(look)
-    renewing = asyncio.create_task(renew_for_ever(renewals))
+    renewing = asyncio.create_task(renew_for_ever(renewals, failures))
     try:
         await asyncio.gather(*(listener.serve_until_told() for listener in listeners))
     finally:

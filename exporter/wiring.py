@@ -12,6 +12,7 @@ import psutil
 from starlette.types import ASGIApp
 
 from exporter.collectors.catalog import Sources, enabled, makers
+from exporter.errors import Failures
 from exporter.events.file import EventsFile
 from exporter.events.journal import Journal
 from exporter.evidence.job_changes import ChangeCauses
@@ -78,18 +79,23 @@ class ExporterParts:
         psutil.PROCFS_PATH = settings.path_procfs  # psutil has one path per process.
         self._settings = settings
         self._config = config
+        self.failures = Failures()
         self._counts = IngestCounts()
         self._token = _token(settings)
         self._store = RankStore(_limits(settings))
         self._audits = Audits()
         expected = _expected_gpus(settings)
         self._nvml = NvmlSupervisor(
-            _timing(settings), on_sample=expected.see, launch=_launch_nvml(settings)
+            _timing(settings),
+            on_sample=expected.see,
+            launch=_launch_nvml(settings),
+            failures=self.failures,
         )
         self._needs_nvml = any(entry.needs_nvml for entry in enabled(settings))
         self._gpu_control = GpuControl(self._nvml, expected) if self._needs_nvml else None
-        self._watch = ProcessWatch(self._nvml, Proc(Path(settings.path_procfs)))
-        self._host = HostWatch(Path(settings.path_procfs), Path(settings.path_sysfs))
+        procfs, sysfs = Path(settings.path_procfs), Path(settings.path_sysfs)
+        self._watch = ProcessWatch(self._nvml, Proc(procfs), failures=self.failures)
+        self._host = HostWatch(procfs, sysfs, failures=self.failures)
         self._events = EventsFile(Path(settings.events_file)) if settings.events_file else None
         name = settings.node_name or socket.gethostname()
         self._journal = None if self._events is None else _journal(self._events, name)
@@ -114,12 +120,13 @@ class ExporterParts:
             node_name=name,
             web_config=config,
             thresholds=_thresholds(settings),
+            failures=self.failures,
         )
         self._scrape = Scrape(makers=makers(sources), shown=Shown(settings.series_detail))
         join = RankJoin(self._nvml, self._watch.processes, self._store)
         node = PageNode(name, settings.grafana_url or None, join)
         self.live = LiveView(self._jobs, self._gpus_visible, node, causes.of, changes.of)
-        self._workers = WorkerStates(Path(settings.path_procfs))
+        self._workers = WorkerStates(procfs, self.failures)
         sampler = Sampler(
             self._store, self._nvml, self._watch.processes, self._host, self._scrape.latest
         )
@@ -134,7 +141,10 @@ class ExporterParts:
             changes=changes,
         )
         # What is to be done once a second, in the event loop; the page shows what was found before.
-        self.looks = (lambda now, _: self.evidence.look(now), self.live.sample)
+        self.looks = {
+            "the evidence": lambda now, _: self.evidence.look(now),
+            "the live page": self.live.sample,
+        }
         nvml = self._nvml if self._needs_nvml else None
         self._ready = Ready(self._scrape.is_ready, nvml)
         self._gpus_gone = GpusGone(nvml)

@@ -109,8 +109,9 @@ def _stale() -> stat.Panel:
     return shown(
         stat_panel(
             "Oldest GPU reading",
-            "Age of the oldest GPU reading of any exporter that reads GPUs, and the number of "
-            "collectors that failed at their last run.",
+            "Age of the oldest GPU reading of any exporter that reads GPUs, the number of "
+            "collectors that failed at their last run, and of unexpected errors that exporters had "
+            "since their start; their logs have the reasons.",
             "s",
             span=5,
         ).no_value("No GPU is read"),
@@ -118,6 +119,11 @@ def _stale() -> stat.Panel:
         (
             f"count({FAILED})",
             "collectors fail",
+            [fixed(ORANGE), Override(id_val="unit", value="none")],
+        ),
+        (
+            f"sum(rankskew_exporter_errors_total{{{CLUSTER}}}) > 0",
+            "errors",
             [fixed(ORANGE), Override(id_val="unit", value="none")],
         ),
     )

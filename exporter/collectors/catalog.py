@@ -33,6 +33,7 @@ from exporter.collectors.rank.nccl import RankNcclCollector
 from exporter.collectors.rank.ranks import RanksCollector
 from exporter.collectors.rank.resources import RankResourcesCollector
 from exporter.collectors.rank.work import RankWorkCollector
+from exporter.errors import Failures
 from exporter.events.file import EventsFile
 from exporter.evidence.job_changes import ChangeCauses
 from exporter.evidence.late_causes import LateCauses
@@ -73,6 +74,7 @@ class Sources:
     node_name: str = ""
     web_config: Reloads | None = None
     thresholds: Thresholds = field(default_factory=Thresholds)
+    failures: Failures = field(default_factory=Failures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +216,7 @@ COLLECTORS: Final = (
     CatalogEntry(
         "exporter_self",
         "The exporter's version, ingest and process.",
-        lambda s: ExporterSelfCollector(s.ingest, s.events, s.node_name, s.web_config),
+        lambda s: ExporterSelfCollector(s.ingest, s.failures, s.events, s.node_name, s.web_config),
     ),
 )
 

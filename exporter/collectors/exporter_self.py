@@ -8,6 +8,7 @@ from prometheus_client import ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from exporter.errors import Failures
 from exporter.events.file import EventsFile
 from exporter.ingest.app import IngestCounts
 from rank_probe.version import __version__
@@ -23,8 +24,8 @@ class Reloads(Protocol):
 class ExporterSelfCollector:
     """Expose the exporter's build, its ingest and its process_* series.
 
-    *ingest* is read at each scrape, and so are *events* and *web_config*, the events file and the
-    web configuration file if there are any.
+    *ingest* and *failures* are read at each scrape, and so are *events* and *web_config*, the
+    events file and the web configuration file if there are any.
     """
 
     name = "exporter_self"
@@ -33,11 +34,13 @@ class ExporterSelfCollector:
     def __init__(
         self,
         ingest: IngestCounts,
+        failures: Failures,
         events: EventsFile | None = None,
         node_name: str = "",
         web_config: Reloads | None = None,
     ) -> None:
         self._ingest = ingest
+        self._failures = failures
         self._events = events
         self._node_name = node_name
         self._web_config = web_config
@@ -71,7 +74,13 @@ class ExporterSelfCollector:
         if self._events is not None:
             lines.add_metric(["written"], self._events.written)
             lines.add_metric(["dropped"], self._events.dropped)
-        yield from (build, snapshots, unknown, lines)
+        errors = CounterMetricFamily(
+            "rankskew_exporter_errors_total",
+            "Errors of the exporter's own work in the background that nobody expected: each cost "
+            "one round of that work. The log has each of them once; please report them.",
+        )
+        errors.add_metric([], self._failures.count)
+        yield from (build, snapshots, unknown, lines, errors)
         yield from self._web_config_families()
         yield from self._process.collect()
 

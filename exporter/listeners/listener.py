@@ -60,9 +60,9 @@ class Listener(uvicorn.Server):
 
     async def listen_instead(self, before: socket.socket, after: socket.socket) -> None:
         """Accept connections on *after*, and none on *before*; those that are open stay."""
+        new = await self._server(after)
         old = [each for each in self.servers if each.sockets[0].fileno() == before.fileno()]
-        self.servers = [each for each in self.servers if each not in old]
-        self.servers.append(await self._server(after))
+        self.servers = [*(each for each in self.servers if each not in old), new]
         for each in old:
             each.close()
 

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from exporter.errors import StartError
+from exporter.errors import Failures, StartError
 from exporter.listeners.listener import Listener
 from exporter.listeners.sockets import UnixListener
 
@@ -23,27 +23,31 @@ class Renewal:
     def __init__(self, unix: UnixListener, listener: Listener) -> None:
         self._unix = unix
         self._listener = listener
+        self._served = unix.socket
         self._is_failing = False
 
     async def look(self) -> None:
         """Listen anew if the file is gone; what prevents it is logged once."""
-        before = self._unix.socket
         try:
-            after = self._unix.renew()
-        except StartError as error:
+            self._unix.renew()
+            after = self._unix.socket
+            if after is self._served:
+                return
+            await self._listener.listen_instead(self._served, after)
+        except (StartError, OSError) as error:
             if not self._is_failing:
                 logger.warning("new clients cannot connect, and it is tried again: %s", error)
             self._is_failing = True
             return
-        if after is not None:
-            self._is_failing = False
-            logger.warning("%s was removed; the exporter listens there anew", self._unix.path)
-            await self._listener.listen_instead(before, after)
+        self._served = after
+        self._is_failing = False
+        logger.warning("%s was removed; the exporter listens there anew", self._unix.path)
 
 
-async def renew_for_ever(renewals: Sequence[Renewal]) -> None:
+async def renew_for_ever(renewals: Sequence[Renewal], failures: Failures) -> None:
     """Look after all *renewals* until cancelled."""
     while True:
         await asyncio.sleep(LOOK_SECONDS)
         for renewal in renewals:
-            await renewal.look()
+            with failures.caught("socket renewal"):
+                await renewal.look()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from exporter.errors import Failures
 from exporter.nvml.backoff import Backoff
 from exporter.nvml.process import END_SECONDS, SUPERSEDED_STATUS, WorkerProcess
 from exporter.nvml.sample import NodeSample, NoGpuReason, StuckCall
@@ -45,6 +46,7 @@ class _Failure:
 
 
 ENDED: Final = _Failure("ended")
+LOST: Final = _Failure("cannot be followed")
 
 
 class NvmlSupervisor:
@@ -67,7 +69,9 @@ class NvmlSupervisor:
         restart_seconds: float = 1.0,
         launch: Callable[[Sequence[str], Mapping[str, str]], WorkerProcess] = WorkerProcess,
         on_sample: Callable[[NodeSample], None] = lambda sample: None,
+        failures: Failures | None = None,
     ) -> None:
+        self._failures = Failures() if failures is None else failures
         self._timing = timing or Timing()
         self._environment = {**os.environ, **(environment or {})}
         self._backoff = Backoff(restart_seconds, RESTART_CAP_SECONDS)
@@ -161,7 +165,7 @@ class NvmlSupervisor:
             self._restarts += failure is not None and not failure.planned
             try:
                 failure = self._run_worker()
-            except OSError as error:
+            except Exception as error:  # noqa: BLE001 - without this thread no GPU is read
                 failure = _Failure(f"cannot be started: {error}")
             if failure is not None:
                 self._back_off(failure)
@@ -195,7 +199,9 @@ class NvmlSupervisor:
         """Start a worker and return why it must be replaced; None if it was only asked to end."""
         worker = self._launch(self._timing.to_arguments(), self._environment)
         self._worker = worker
-        failure = self._follow(worker)
+        failure: _Failure | None = LOST
+        with self._failures.caught("nvml-supervisor"):
+            failure = self._follow(worker)
         self._worker = None
         status = worker.end(LET_GO_SECONDS if failure is None else END_SECONDS)
         if status is None:

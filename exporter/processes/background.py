@@ -6,15 +6,18 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
+from exporter.errors import Failures
+
 
 class WatchHangs(Exception):
-    """The last look is too old to use: reading a process in /proc hangs."""
+    """The last look is too old to use: reading a process in /proc hangs, or fails each time."""
 
 
 class BackgroundWatch(ABC):
     """Calls look() in a thread of its own between start() and stop().
 
-    Each look() ends with setting *_looked_seconds*, by *clock*. *hangs* says what does so.
+    Each look() ends with setting *_looked_seconds*, by *clock*. *hangs* says what does so. What
+    look() raises is one of the *failures*, and the next one comes as if nothing had happened.
     """
 
     def __init__(
@@ -24,7 +27,9 @@ class BackgroundWatch(ABC):
         stale_seconds: float = math.inf,
         hangs: str = "",
         clock: Callable[[], float] = time.monotonic,
+        failures: Failures | None = None,
     ) -> None:
+        self._failures = Failures() if failures is None else failures
         self._name = name
         self._interval_seconds = interval_seconds
         self._stale_seconds = stale_seconds
@@ -57,7 +62,12 @@ class BackgroundWatch(ABC):
     def _raise_if_it_hangs(self) -> None:
         quiet_seconds = self._clock() - self._looked_seconds
         if self._thread is not None and quiet_seconds > self._stale_seconds:
-            raise WatchHangs(self._hangs)
+            failed = self._failed()
+            raise WatchHangs(self._hangs if failed is None else f"every look fails: {failed!r}")
+
+    def _failed(self) -> Exception | None:
+        """Return what the last look raised."""
+        return self._failures.last.get(self._name)
 
     def _pause(self) -> float | None:
         """Return the seconds until the next look; None: until something changes."""
@@ -68,5 +78,6 @@ class BackgroundWatch(ABC):
             self._changed.clear()
             if self._stopping.is_set():
                 return
-            self.look()
+            with self._failures.caught(self._name):
+                self.look()
             self._changed.wait(self._pause())

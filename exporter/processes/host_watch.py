@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from exporter.errors import Failures
 from exporter.processes.background import BackgroundWatch
 from exporter.processes.cgroup_cost import CgroupCost, CgroupCosts
 from exporter.processes.children import Children, family
@@ -85,9 +86,12 @@ class HostWatch(BackgroundWatch):
         interval_seconds: float = INTERVAL_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         most_processes: int = MOST_PROCESSES,
+        failures: Failures | None = None,
     ) -> None:
         hangs = "reading the process or the cgroup of a rank hangs"
-        super().__init__("rankskew-host-watch", interval_seconds, STALE_SECONDS, hangs, clock)
+        super().__init__(
+            "rankskew-host-watch", interval_seconds, STALE_SECONDS, hangs, clock, failures
+        )
         self._procfs = procfs
         self._proc = Proc(procfs)
         self._children = Children(procfs)

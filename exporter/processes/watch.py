@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from exporter.errors import Failures
 from exporter.nvml.sample import NvmlSource
 from exporter.processes.background import BackgroundWatch
 from exporter.processes.process import Proc, Process
@@ -38,9 +39,12 @@ class ProcessWatch(BackgroundWatch):
         proc: Proc,
         interval_seconds: float = INTERVAL_SECONDS,
         clock: Callable[[], float] = time.monotonic,
+        failures: Failures | None = None,
     ) -> None:
         hangs = "reading a process on a GPU in /proc hangs"
-        super().__init__("rankskew-process-watch", interval_seconds, STALE_SECONDS, hangs, clock)
+        super().__init__(
+            "rankskew-process-watch", interval_seconds, STALE_SECONDS, hangs, clock, failures
+        )
         self._nvml = nvml
         self._proc = proc
         # Replaced as a whole, so that a reader in another thread never sees a partial result.

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from exporter.causes.model import ThreadState
+from exporter.errors import Failures
 from exporter.processes.background import BackgroundWatch
 from exporter.processes.children import Children, family
 from exporter.processes.usage import beginning
@@ -47,8 +48,8 @@ class WorkerStates(BackgroundWatch):
     *of* may be called from any thread.
     """
 
-    def __init__(self, procfs: Path) -> None:
-        super().__init__("rankskew-worker-states")
+    def __init__(self, procfs: Path, failures: Failures | None = None) -> None:
+        super().__init__("rankskew-worker-states", failures=failures)
         self._procfs = procfs
         self._children = Children(procfs)
         self._random = random.Random()
@@ -70,11 +71,15 @@ class WorkerStates(BackgroundWatch):
         Largest first; what is missing to 1 is time in which it waited for work. Empty without
         workers, and in the first seconds.
         """
-        return self._busiest.get((job_id, rank), (None, ()))[1]
+        return self._of(job_id, rank)[1]
 
     def pid(self, job_id: str, rank: int) -> int | None:
         """Return the process id of the busiest worker, as this exporter sees it."""
-        return self._busiest.get((job_id, rank), (None, ()))[0]
+        return self._of(job_id, rank)[0]
+
+    def _of(self, job_id: str, rank: int) -> tuple[int | None, Sequence[ThreadState]]:
+        found = self._busiest if self._failed() is None else {}
+        return found.get((job_id, rank), (None, ()))
 
     def look(self) -> None:
         """Look now."""

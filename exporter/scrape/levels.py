@@ -75,7 +75,7 @@ _NOT_ZERO: Final = """
     rankskew_node_network_errors_total rankskew_infiniband_errors_total
     rankskew_rank_processes_left_out
     rankskew_ingest_snapshots_total rankskew_ingest_unknown_fields_total
-    rankskew_event_lines_total
+    rankskew_event_lines_total rankskew_exporter_errors_total
 """
 LEVELS: Final[Mapping[str, Level]] = dict.fromkeys(_CORE.split(), Level.CORE) | dict.fromkeys(
     _NOT_ZERO.split(), Level.NOT_ZERO

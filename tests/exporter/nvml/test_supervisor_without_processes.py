@@ -79,6 +79,38 @@ def test_release_ends_by_itself() -> None:
         assert not supervisor.released
 
 
+def test_error_of_the_exporters_own_costs_one_worker(caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody expected it, and without its thread no GPU would be read again."""
+    ended: list[Fake] = []
+    seen: list[NodeSample] = []
+
+    class Ends(Fake):
+        def end(self, seconds: float = 0.0) -> int | None:
+            ended.append(self)
+            return super().end(seconds)
+
+    def see(sample: NodeSample) -> None:
+        seen.append(sample)
+        if len(seen) == 1:
+            raise ZeroDivisionError("odd sample")
+
+    supervisor = NvmlSupervisor(
+        PATIENT,
+        restart_seconds=0.01,
+        launch=lambda arguments, environment: Ends(WELL),
+        on_sample=see,
+    )
+    supervisor.start()
+    wait_for(lambda: len(seen) == 2)
+    assert len(ended) == 1
+    supervisor.stop()
+
+    assert caplog.messages == [
+        "nvml-supervisor failed, and goes on: ZeroDivisionError: odd sample",
+        "NVML worker cannot be followed; it is replaced",
+    ]
+
+
 def test_release_does_not_wait_for_the_back_off(caplog: pytest.LogCaptureFixture) -> None:
     """Between two workers no GPU is open, and that is exposed at once."""
     with running(fake(status=1, ends_itself=True), restart_seconds=60.0) as supervisor:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from exporter.errors import Failures
 from exporter.nvml.sample import GpuProcess, GpuSample
 from exporter.processes.background import WatchHangs
 from exporter.processes.process import Proc
@@ -139,6 +140,34 @@ def test_look_that_does_not_return_is_an_error(
             watch.processes()
     finally:
         watch.stop()
+
+
+def test_look_that_fails_is_not_the_last_one_and_no_hang(
+    fake: FakeProc, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One odd file costs the looks that meet it, and is what people read as the reason."""
+
+    def odd(self: Proc) -> frozenset[int]:
+        raise RecursionError("odd file")
+
+    fake.add(7, TORCHRUN)
+    now, failures = [100.0], Failures()
+    watch = ProcessWatch(gpus_with(7), Proc(fake.path), 0.01, lambda: now[0], failures)
+    with monkeypatch.context() as patch:
+        patch.setattr(Proc, "online_cpus", odd)
+        watch.start()
+        wait_for(lambda: failures.count > 2)
+        now[0] += 31
+        with pytest.raises(WatchHangs, match=r"every look fails: RecursionError\('odd file'\)"):
+            watch.processes()
+    wait_for(lambda: "rankskew-process-watch" not in failures.last)
+    found = watch.processes()
+    watch.stop()
+
+    assert set(found) == {7}
+    assert caplog.messages == [
+        "rankskew-process-watch failed, and goes on: RecursionError: odd file"
+    ]
 
 
 def test_watch_looks_by_itself_until_it_is_stopped(fake: FakeProc) -> None:

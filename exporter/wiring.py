@@ -37,7 +37,6 @@ from exporter.operator.gpus import GpuControl
 from exporter.operator.levels import Orders
 from exporter.processes.host_watch import HostWatch
 from exporter.processes.process import Proc
-from exporter.processes.rank_gpus import RankJoin
 from exporter.processes.watch import ProcessWatch
 from exporter.processes.worker_states import WorkerStates
 from exporter.ranks.audits import Audits
@@ -123,13 +122,10 @@ class ExporterParts:
             failures=self.failures,
         )
         self._scrape = Scrape(makers=makers(sources), shown=Shown(settings.series_detail))
-        join = RankJoin(self._nvml, self._watch.processes, self._store)
-        node = PageNode(name, settings.grafana_url or None, join)
+        node = PageNode(name, settings.grafana_url or None, sources.join)
         self.live = LiveView(self._jobs, self._gpus_visible, node, causes.of, changes.of)
         self._workers = WorkerStates(procfs, self.failures)
-        sampler = Sampler(
-            self._store, self._nvml, self._watch.processes, self._host, self._scrape.latest
-        )
+        sampler = Sampler(self._store, self._nvml, sources.join, self._host, self._scrape.latest)
         self.evidence = EvidenceService(
             self._store,
             self._jobs,

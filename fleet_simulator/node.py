@@ -88,14 +88,14 @@ class SimulatedNode:
         self._host = SimulatedHost(training, node)
         self._workers = SimulatedWorkers(training, node)
         self._causes, self._changes = LateCauses(), ChangeCauses()
-        scrape = _Scrape(makers(self._sources()), self._reading_here, self._now, Shown(detail))
+        sources = self._sources()
+        scrape = _Scrape(makers(sources), self._reading_here, self._now, Shown(detail))
         self.exposition = Exposition(scrape)
-        join = RankJoin(self._nvml, lambda: self._found, self._store)
-        page = PageNode(self.name, gpu_ranks=join)
+        page = PageNode(self.name, gpu_ranks=sources.join)
         self._live = LiveView(
             self._jobs, lambda: plan.gpus, page, self._causes.of, self._changes.of
         )
-        self._evidence = self._service(scrape) if self._is_read else None
+        self._evidence = self._service(scrape, sources.join) if self._is_read else None
         for at in past:
             self.advance(at)
 
@@ -176,8 +176,8 @@ class SimulatedNode:
     def _now(self) -> float:
         return self._unix_start + self._at
 
-    def _service(self, scrape: Scrape) -> EvidenceService:
-        sampler = Sampler(self._store, self._nvml, lambda: self._found, self._host, scrape.latest)
+    def _service(self, scrape: Scrape, join: RankJoin) -> EvidenceService:
+        sampler = Sampler(self._store, self._nvml, join, self._host, scrape.latest)
         return EvidenceService(
             self._store,
             self._jobs,

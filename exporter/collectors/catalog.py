@@ -75,6 +75,11 @@ class Sources:
     web_config: Reloads | None = None
     thresholds: Thresholds = field(default_factory=Thresholds)
     failures: Failures = field(default_factory=Failures)
+    join: RankJoin = field(init=False)
+
+    def __post_init__(self) -> None:
+        # One for all, so that the ranks are joined with their GPUs once.
+        object.__setattr__(self, "join", RankJoin(self.nvml, self.processes, self.ranks))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +105,7 @@ def _mounts(sources: Sources) -> Mounts:
 
 
 def _joined(name: str, help: str, make: Callable[[RankJoin], Collector]) -> CatalogEntry:
-    return CatalogEntry(name, help, lambda sources: make(_join(sources)), needs_nvml=True)
-
-
-def _join(sources: Sources) -> RankJoin:
-    return RankJoin(sources.nvml, sources.processes, sources.ranks)
+    return CatalogEntry(name, help, lambda sources: make(sources.join), needs_nvml=True)
 
 
 COLLECTORS: Final = (
@@ -155,7 +156,7 @@ COLLECTORS: Final = (
     CatalogEntry(
         "rank_host",
         "CPU, faults and I/O of the ranks and their workers.",
-        lambda s: RankHostCollector(_join(s), s.ranks, s.host),
+        lambda s: RankHostCollector(s.join, s.ranks, s.host),
         needs_nvml=True,
     ),
     CatalogEntry(
@@ -173,7 +174,7 @@ COLLECTORS: Final = (
         "gpu_faults",
         "What is wrong with the GPUs.",
         lambda s: GpuFaultsCollector(
-            _join(s), s.ranks, s.nvml, s.expected_gpus, s.thresholds, s.node_name
+            s.join, s.ranks, s.nvml, s.expected_gpus, s.thresholds, s.node_name
         ),
         needs_nvml=True,
     ),

@@ -1,7 +1,7 @@
 """Samples what the exporter knows of its ranks, their GPUs and the node into the ring."""
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Final
 
 from exporter.evidence import gpu as gpu_facts
@@ -33,7 +33,7 @@ KNOWN: Final = frozenset(FIGURES)
 class Sampler:
     """Reads its sources when told to; for the event loop, where the *store* is.
 
-    *processes* is ProcessWatch.processes, *latest* gives the newest samples of the node's
+    *latest* gives the newest samples of the node's
     collectors. *host* follows the ranks from the first sample on.
     """
 
@@ -41,13 +41,13 @@ class Sampler:
         self,
         store: RankStore,
         nvml: NvmlSource,
-        processes: Callable[[], Mapping[int, Process]],
+        join: RankJoin,
         host: HostWatch,
         latest: Latest,
     ) -> None:
         self._store = store
         self._nvml = nvml
-        self._join = RankJoin(nvml, processes, store)
+        self._join = join
         self._host = host
         self._node = NodeReadings(latest)
         self._ring = Ring(LEAST)

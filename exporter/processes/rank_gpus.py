@@ -55,8 +55,9 @@ class _Claim:
 class RankJoin:
     """Joins the three sources; call from the event loop, where the rank store lives.
 
-    *processes* is ProcessWatch.processes. The store's limits apply to the ranks without the probe
-    and those that report, together.
+    One is for all who ask: what it found is kept for as long as the sources say the same, which is
+    as long as NVML's sample. *processes* is ProcessWatch.processes. The store's limits apply to the
+    ranks without the probe and those that report, together.
     """
 
     def __init__(
@@ -69,21 +70,28 @@ class RankJoin:
         self.processes = processes
         self._store = store
         self._is_full_logged = False
+        self._kept: tuple[object, Sequence[RankOnGpu]] = (None, ())
 
     def gpus(self) -> tuple[GpuSample, ...]:
         """Return the node's GPUs as NVML last saw them."""
         sample = self._nvml.latest()
         return () if sample is None else sample.gpus
 
-    def ranks(self) -> list[RankOnGpu]:
+    def ranks(self) -> Sequence[RankOnGpu]:
         """Return every rank of this node with a known GPU, by job and rank; each appears once.
 
         Raises WatchHangs, as *processes* does.
         """
-        held = self._store.ranks()
-        found = {
-            (rank.job_id, rank.rank): rank for rank in join(self.gpus(), self.processes(), held)
-        }
+        gpus, processes, held = self.gpus(), dict(self.processes()), self._store.ranks()
+        sources = gpus, processes, [_reports(each) for each in held]
+        if sources != self._kept[0]:
+            self._kept = sources, self._joined(gpus, processes, held)
+        return self._kept[1]
+
+    def _joined(
+        self, gpus: Sequence[GpuSample], processes: Mapping[int, Process], held: Sequence[HeldRank]
+    ) -> Sequence[RankOnGpu]:
+        found = {(rank.job_id, rank.rank): rank for rank in join(gpus, processes, held)}
         keys = {(each.snapshot.job_id, each.snapshot.rank) for each in held}
         groups = {(each.snapshot.job_id, each.snapshot.peer_group) for each in held}
         for key in sorted(found.keys() - keys):
@@ -110,6 +118,14 @@ class RankJoin:
                 "raise --ranks.max, --ranks.jobs-max or --ranks.peer-groups-max"
             )
         return False
+
+
+def _reports(held: HeldRank) -> tuple[object, ...]:
+    """Return all that join() reads of what a rank reports."""
+    snapshot = held.snapshot
+    where = snapshot.rank_info.get("gpu_uuid"), snapshot.rank_info.get("local_rank")
+    who = snapshot.job_id, snapshot.peer_group, snapshot.rank, snapshot.pid, held.owner
+    return *who, *where, snapshot.finished
 
 
 def join(

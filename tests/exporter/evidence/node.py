@@ -17,6 +17,7 @@ from exporter.processes.cgroup_cost import CgroupCost
 from exporter.processes.host_watch import Followed, HostCost, HostWatch, Look, Who
 from exporter.processes.process import Process
 from exporter.processes.rank_cost import NANOSECONDS, Cost
+from exporter.processes.rank_gpus import RankJoin
 from exporter.processes.worker_states import LateRankProcess
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import HeldRank, RankStore
@@ -124,7 +125,13 @@ class FakeNode:
         self.causes, self.changes = LateCauses(), ChangeCauses()
         self.ranks: dict[int, Snapshot] = {rank: self._rank(rank) for rank in range(ranks)}
         self.gpus = [_gpu(index, index < ranks) for index in range(gpus)]
-        self.sampler = Sampler(self.store, self.nvml, self._seen, self.host, self.shown.get)
+        self.sampler = Sampler(
+            self.store,
+            self.nvml,
+            RankJoin(self.nvml, self._seen, self.store),
+            self.host,
+            self.shown.get,
+        )
         self.explain = explain or FakeExplain()
         self.service = EvidenceService(
             self.store,

@@ -1,13 +1,14 @@
 """Each rank is joined to one GPU: by its probe, or by the process that NVML lists there."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from exporter.cgroups import Cgroup
 from exporter.listeners.peer import NAMESPACE_OF, UNKNOWN, Peer
-from exporter.nvml.sample import GpuProcess, GpuSample
+from exporter.nvml.sample import GpuProcess, GpuSample, NodeSample, StuckCall
 from exporter.processes.process import Process
 from exporter.processes.rank_gpus import RankJoin, RankOnGpu
 from exporter.ranks.limits import RankLimits
@@ -40,10 +41,24 @@ def ranks(
     store = RankStore(limits, clock=lambda: 2_000.0)
     for each, owner in held:
         store.put(each, owner)
-    return RankJoin(nvml, lambda: {each.pid: each for each in processes}, store).ranks()
+    return list(RankJoin(nvml, lambda: {each.pid: each for each in processes}, store).ranks())
 
 
-def where(found: list[RankOnGpu]) -> dict[int, tuple[str, str]]:
+@dataclass
+class Moving:
+    """NVML's samples, of which the next may be another."""
+
+    sample: NodeSample | None
+    worker_up: bool = True
+    worker_restarts: int = 0
+    stuck_call: StuckCall | None = None
+    released: bool = False
+
+    def latest(self) -> NodeSample | None:
+        return self.sample
+
+
+def where(found: Sequence[RankOnGpu]) -> dict[int, tuple[str, str]]:
     """Return the GPU of each rank, and who said so."""
     assert len({(rank.job_id, rank.rank) for rank in found}) == len(found)
     return {rank.rank: (rank.gpu_uuid, rank.source) for rank in found}
@@ -235,3 +250,27 @@ def test_ranks_are_bounded_and_those_that_report_come_first(
     assert len(found) == shown
     assert "llama" in {rank.job_id for rank in found}
     assert len(caplog.messages) == (1 if shown < 4 else 0)
+
+
+def test_ranks_are_found_again_when_any_source_says_something_else() -> None:
+    """What is kept for all who ask is never old: GPUs, processes, and what the ranks report."""
+    seen = {10: process(10, torchrun(0))}
+    store = RankStore(clock=lambda: 2_000.0)
+    nvml = Moving(node(gpu(0, (10, 10**9)), gpu(1)).sample)
+    found = RankJoin(nvml, lambda: seen, store)
+    assert found.ranks() is found.ranks()
+    assert where(found.ranks()) == {0: ("GPU-0", "environ")}
+
+    nvml.sample = node(gpu(0), gpu(1, (10, 10**9))).sample
+    assert where(found.ranks()) == {0: ("GPU-1", "environ")}
+    seen[10] = process(10, torchrun(1))
+    assert where(found.ranks()) == {1: ("GPU-1", "environ")}
+    store.put(pushed("GPU-0", rank=3))
+    assert where(found.ranks()) == {3: ("GPU-0", "probe"), 1: ("GPU-1", "environ")}
+    kept = found.ranks()
+    store.put(pushed("GPU-0", rank=3, sequence=2, steps=200))
+    assert found.ranks() is kept  # Steps do not move it.
+    store.put(pushed("GPU-1", rank=3, sequence=3))
+    assert where(found.ranks())[3] == ("GPU-1", "probe")
+    store.put(pushed("GPU-1", rank=3, sequence=4, finished=True))
+    assert where(found.ranks()) == {1: ("GPU-1", "environ")}

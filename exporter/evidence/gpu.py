@@ -5,11 +5,9 @@ from typing import Final
 
 from exporter.evidence.growth import Growth
 from exporter.evidence.ring import Increment
-from exporter.nvml.sample import GpuSample
+from exporter.nvml.sample import GpuSample, pcie_bytes_per_second
 
 HERTZ_PER_MEGAHERTZ: Final = 1e6
-# Bytes per second of a lane in one direction, by generation.
-LANE_BYTES: Final = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 THROTTLED: Final = "gpu_throttled_ratio"
 # Readings of a single reason, to tell which it was; the figure is that of all.
 FOR_REASON: Final = "throttled_for:"
@@ -61,7 +59,8 @@ class GpuReadings:
         yield "gpu_temperature_celsius", gpu.gpu_temperature_celsius
         yield "gpu_decoder_ratio", _scaled(gpu.decoder_busy_percent, 1e-2)
         yield "gpu_memory_faults", self._memory_faults(gpu)
-        yield "pcie_link_bytes_per_second", _link(gpu)
+        link = pcie_bytes_per_second(gpu.pcie_link_generation, gpu.pcie_link_width)
+        yield "pcie_link_bytes_per_second", link
         # MIG takes links down on purpose; a card without a bridge has none up.
         yield "nvlink_links_up", None if gpu.mig_devices is not None else gpu.nvlink_links_up
 
@@ -117,11 +116,6 @@ def facts_of(gpu: GpuSample, means: Mapping[str, float]) -> dict[str, str]:
 
 def _scaled(value: float | None, by: float) -> float | None:
     return None if value is None else value * by
-
-
-def _link(gpu: GpuSample) -> float | None:
-    lane = LANE_BYTES.get(gpu.pcie_link_generation or 0)
-    return None if lane is None or gpu.pcie_link_width is None else lane * gpu.pcie_link_width
 
 
 def _most(*grown: float | None) -> float | None:

@@ -14,7 +14,7 @@ from exporter.gpu_faults.fault import (
     XID,
     Fault,
 )
-from exporter.nvml.sample import GpuSample
+from exporter.nvml.sample import GpuSample, pcie_bytes_per_second
 from exporter.past import LOOK_SECONDS, Past
 
 HOUR: Final = 3600.0
@@ -30,7 +30,6 @@ BUSY_PERCENT: Final = 10.0
 COMPUTES_PERCENT: Final = 50.0
 # hw_slowdown covers every hw_ reason.
 THROTTLE_REASONS: Final = ("hw_slowdown", "sw_thermal_slowdown")
-LANE_BYTES_PER_SECOND: Final = 125e6  # Of the first generation; each doubles it.
 LINK_ERRORS: Final = "link_errors_per_second"
 
 Gpus = Mapping[str, GpuSample]
@@ -158,9 +157,9 @@ class GpuMemory:
         computes = gpu.gpu_busy_percent if computes is None else computes
         if computes is None or computes >= COMPUTES_PERCENT:
             return
-        if not gpu.pcie_link_width or not gpu.pcie_link_generation_max:
+        rated = pcie_bytes_per_second(gpu.pcie_link_generation_max, gpu.pcie_link_width)
+        if rated is None:
             return
-        rated = LANE_BYTES_PER_SECOND * gpu.pcie_link_width * 2**gpu.pcie_link_generation_max
         rates = {way: self._mean_rate(key, way) for way in ("transmit", "receive")}
         way = max(rates, key=lambda each: rates[each])
         share = rates[way] / rated

@@ -22,6 +22,17 @@ REASON_BITS: Final = {
     "hw_power_brake_slowdown": 0x80,
 }
 
+# The bytes per second that a lane of PCIe carries in each direction, by generation: 2.5, 5, 8, 16,
+# 32 and 64 GT/s minus the line code (8b/10b, from generation 3 on 128b/130b, and 242 of 256 bytes
+# of a flit in generation 6), rounded up.
+PCIE_LANES: Final = {1: 250e6, 2: 500e6, 3: 985e6, 4: 1970e6, 5: 3939e6, 6: 7563e6}
+
+
+def pcie_bytes_per_second(generation: int | None, lanes: int | None) -> float | None:
+    """Return what a PCIe link carries in each direction, None if unknown."""
+    lane = PCIE_LANES.get(generation or 0)
+    return None if lane is None or not lanes else lane * lanes
+
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:

@@ -157,7 +157,8 @@ class Sum:
     def add(self, counts: Mapping[Any, int]) -> int:
         """Take the counters that can be read now, under any names, and return the sum of all."""
         for name, count in counts.items():
-            self._total += max(0, count - self._last.get(name, 0))
+            last = self._last.get(name, 0)
+            self._total += count - last if count >= last else count
             self._last[name] = count
         return self._total
 

@@ -8,6 +8,7 @@ from exporter.nvml.readings.fields import FieldValues
 from exporter.nvml.readings.gpm import PCIE, Gpm
 from exporter.nvml.readings.query import Ask
 from exporter.nvml.readings.window import ReadingWindow
+from exporter.nvml.sample import pcie_bytes_per_second
 from exporter.nvml.timing import Timing
 
 # Transmit and receive in bytes a second, as the GPU sees it.
@@ -24,9 +25,6 @@ FIELDS: Final = (
 # nvml.h says "Value can be wrapped" but not where; GPUs are known to count in 32 bits, whatever
 # type the driver returns. Only a counter that has exceeded 32 bits is known not to wrap there.
 WRAPS_AT: Final = 2**32
-# The most bytes per second and direction that a lane carries: 2.5, 5, 8, 16, 32 and 64 GT/s minus
-# the line code (8b/10b, from generation 3 on 128b/130b, rounded up).
-LANE_BYTES_PER_SECOND: Final = {1: 250e6, 2: 500e6, 3: 985e6, 4: 1970e6, 5: 3940e6, 6: 8000e6}
 # How many times the interval a reading may take without risking a second wrap.
 PATIENCE: Final = 1.5
 
@@ -231,8 +229,6 @@ class PcieByteCounters:
 
 
 def _link_bytes_per_second(ask: Ask) -> float | None:
-    generation = ask(pynvml.nvmlDeviceGetMaxPcieLinkGeneration)
-    lanes = ask(pynvml.nvmlDeviceGetMaxPcieLinkWidth)
-    if generation is None or lanes is None or generation not in LANE_BYTES_PER_SECOND:
-        return None
-    return float(lanes * LANE_BYTES_PER_SECOND[generation])
+    return pcie_bytes_per_second(
+        ask(pynvml.nvmlDeviceGetMaxPcieLinkGeneration), ask(pynvml.nvmlDeviceGetMaxPcieLinkWidth)
+    )

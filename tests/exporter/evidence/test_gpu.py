@@ -66,7 +66,7 @@ def test_levels_are_means_in_base_units() -> None:
             "gpu_temperature_celsius": 60.0,
             "gpu_decoder_ratio": 0.5,
             "nvlink_links_up": 18.0,
-            "pcie_link_bytes_per_second": 16 * 3.938e9,
+            "pcie_link_bytes_per_second": 16 * 3.939e9,
         }
     )
 

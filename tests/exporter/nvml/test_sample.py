@@ -1,7 +1,14 @@
 import pytest
 
 from exporter.nvml import sample as sample_module
-from exporter.nvml.sample import GpuProcess, GpuSample, MigDevice, NodeSample, StuckCall
+from exporter.nvml.sample import (
+    GpuProcess,
+    GpuSample,
+    MigDevice,
+    NodeSample,
+    StuckCall,
+    pcie_bytes_per_second,
+)
 
 
 def test_sample_survives_the_pipe() -> None:
@@ -45,3 +52,25 @@ def test_stuck_call_says_what_hangs_where() -> None:
 
     assert text == "nvmlDeviceGetPowerUsage on GPU 3 has not returned for 6.2 s"
     assert str(StuckCall("nvmlInit", None, 6.0, 1)) == "nvmlInit has not returned for 6.0 s"
+
+
+@pytest.mark.parametrize(
+    ("generation", "lanes", "carries"),
+    [
+        (1, 1, 250e6),
+        (2, 4, 2e9),
+        (3, 16, 8e9 / 8 * 128 / 130 * 16),
+        (4, 16, 16e9 / 8 * 128 / 130 * 16),
+        (5, 8, 32e9 / 8 * 128 / 130 * 8),
+        (6, 16, 64e9 / 8 * 242 / 256 * 16),
+        (7, 16, None),  # Of a GPU that is newer than this exporter.
+        (None, 16, None),
+        (5, None, None),
+    ],
+)
+def test_pcie_link_carries_what_is_left_of_its_transfers(
+    generation: int | None, lanes: int | None, carries: float | None
+) -> None:
+    """Rounded up by less than a thousandth: a counter may not wrap sooner than is thought."""
+    rate = pcie_bytes_per_second(generation, lanes)
+    assert rate == carries or (carries and rate and carries <= rate < 1.001 * carries)

@@ -249,13 +249,13 @@ def test_throttled_share_is_of_five_minutes_and_over_the_jobs_own_threshold() ->
 
 
 def test_full_pcie_link_of_a_gpu_that_hardly_computes_is_told() -> None:
-    """16 lanes of generation 4 carry 32 GB/s; SM activity counts where it is known."""
+    """16 lanes of generation 4 carry 31.5 GB/s; SM activity counts where it is known."""
     full = replace(
         FINE,
         pcie_link_width=16,
         pcie_link_generation_max=4,
         pcie_transmit_bytes_per_second=2e9,
-        pcie_receive_bytes_per_second=24e9,
+        pcie_receive_bytes_per_second=0.75 * 31.52e9,
         sm_active_percent=30.0,
     )
     node = Node((full, NEXT))

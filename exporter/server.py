@@ -56,7 +56,7 @@ def serve(settings: Settings) -> None:
             renewals.append(Renewal(operator, listeners[-1]))
         stack.callback(exporter.stop)
         exporter.start()
-        _log_start(web, ingest, "https" if is_tls else "http")
+        _log_start(web, ingest, settings.ingest_socket, "https" if is_tls else "http")
         # These objects live until the end. Without freeze(), a full collection would walk them all
         # in the middle of some scrape.
         gc.freeze()
@@ -128,17 +128,15 @@ def _open_operator(settings: Settings, stack: ExitStack) -> UnixListener | None:
     return unix
 
 
-def _log_start(web: socket.socket, ingest: Sequence[socket.socket], scheme: str) -> None:
+def _log_start(web: socket.socket, ingest: Sequence[socket.socket], path: str, scheme: str) -> None:
     logger.info("rankskew %s serves %s://%s/", __version__, scheme, _name(web))
     for listening in ingest:
-        logger.info("ingest listens on %s", _name(listening))
+        is_unix = listening.family == socket.AF_UNIX
+        logger.info("ingest listens on %s", f"unix:{path}" if is_unix else _name(listening))
     if not ingest:
         logger.warning("ingest is off: no rank can report to this exporter")
 
 
 def _name(listening: socket.socket) -> str:
-    address = listening.getsockname()
-    if listening.family == socket.AF_UNIX:
-        return f"unix:{address}"
-    host, port = address[:2]
+    host, port = listening.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,12 +1,12 @@
 """Opens the listening sockets; if one cannot be opened, says why in one line."""
 
-import fcntl
+import errno
 import ipaddress
 import os
+import secrets
 import socket
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -85,9 +85,10 @@ class UnixListener:
     def renew(self) -> socket.socket | None:
         """Listen anew if the file is gone, with its directory perhaps; None if it is there.
 
-        The socket before stays open. Raises StartError if the file cannot be made.
+        The socket before stays open. Raises StartError if the file cannot be made, and if it has
+        become that of another exporter.
         """
-        if os.path.lexists(self.path):
+        if self._is_there():
             return None
         self._open()
         return self.socket
@@ -95,26 +96,28 @@ class UnixListener:
     def _open(self) -> None:
         _make_directory(self.path.parent, self._flag)
         try:
-            with _locked(self.path.parent):
-                _remove_stale(self.path, self._flag)
-                self.socket = _bind(self.path, self._mode)
+            _refuse_to_replace(self.path, self._flag)
+            self.socket, self._file = _listen(self.path, self._mode)
         except OSError as error:
             raise StartError(
                 f"cannot open the socket {self.path}: {reason(error)}; "
                 f"make its directory writable or choose another {self._flag}"
             ) from error
-        self._file = _identity(self.path)
 
     def close(self) -> None:
         """Close the socket and remove its file, unless another exporter has replaced it."""
         self.socket.close()
-        with suppress(FileNotFoundError):
-            if _identity(self.path) == self._file:
-                self.path.unlink()
+        if self._is_there():
+            self.path.unlink(missing_ok=True)
+
+    def _is_there(self) -> bool:
+        try:
+            return _identity(self.path.lstat()) == self._file
+        except OSError:
+            return False
 
 
-def _identity(path: Path) -> tuple[int, int]:
-    status = path.stat()
+def _identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_ino, status.st_mtime_ns  # File systems reuse freed inodes.
 
 
@@ -130,48 +133,55 @@ def _make_directory(directory: Path, flag: str) -> None:
         ) from error
 
 
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Lock *directory* while the socket is replaced, so that two exporters cannot both win."""
-    handle = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
-
-
-def _remove_stale(path: Path, flag: str) -> None:
-    """Remove a dead exporter's socket file; raises StartError if it is anything else."""
-    try:
-        mode = path.lstat().st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(mode):
-        raise StartError(f"{path} is there and is not a socket: remove it or choose another {flag}")
+def _refuse_to_replace(path: Path, flag: str) -> None:
+    """Raise StartError if anything but a dead exporter's socket file is there."""
+    with suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            what = f"{path} is there and is not a socket"
+            raise StartError(f"{what}: remove it or choose another {flag}")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         # A full backlog must not block the start: it also shows that an exporter listens.
         probe.setblocking(False)
         try:
             with suppress(BlockingIOError):
                 probe.connect(str(path))
-        except ConnectionRefusedError:
-            path.unlink()
+        except (ConnectionRefusedError, FileNotFoundError):
             return
     raise StartError(f"another exporter listens on {path}: stop it or choose another {flag}")
 
 
-def _bind(path: Path, mode: int) -> socket.socket:
+def _listen(path: Path, mode: int) -> tuple[socket.socket, tuple[int, int]]:
+    """Listen under another name, and give that file the name *path* once it is ready.
+
+    No lock: every trainer can open the directory, and could hold one for ever. Of exporters that
+    start in the same moment the last one has the name, which renew() says to the others.
+    """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    new = path.with_name(f".{secrets.token_hex(2)}")  # Short: so is what a socket may be called.
     try:
-        # Not chmod() afterwards: whoever may write to the directory could swap the file.
-        umask = os.umask(~mode & 0o777)
+        listener.bind(str(new))
         try:
-            listener.bind(str(path))
-        finally:
-            os.umask(umask)
-        listener.listen(BACKLOG)
+            file = _set_mode(new, mode)
+            listener.listen(BACKLOG)
+            new.rename(path)
+        except OSError:
+            new.unlink(missing_ok=True)
+            raise
     except OSError:
         listener.close()
         raise
-    return listener
+    return listener, file
+
+
+def _set_mode(path: Path, mode: int) -> tuple[int, int]:
+    """Give the socket *path* the mode, whatever the umask, which all threads share."""
+    # Not by its name: whoever may write to the directory could swap the file.
+    handle = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        status = os.fstat(handle)
+        if not stat.S_ISSOCK(status.st_mode) or status.st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        os.chmod(f"/proc/self/fd/{handle}", mode)
+    finally:
+        os.close(handle)
+    return _identity(status)

@@ -88,26 +88,31 @@ def test_ingest_listens_on_loopback(address: str) -> None:
 def test_unix_socket_is_made_with_its_mode_and_taken_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not with chmod() of its path: who may write to the directory could swap the file."""
+    """Not with chmod() of its name: who may write to the directory could swap the file.
+
+    Nor with a umask, which all threads share.
+    """
     changed: list[Path] = []
     change = os.chmod
 
     def chmod(path: Path, mode: int, **options: bool) -> None:
-        changed.append(path)
+        changed.append(Path(path))
         change(path, mode, **options)
 
-    monkeypatch.setattr(os, "chmod", chmod)
     path = tmp_path / "made" / "here" / "e.sock"
     previous = os.umask(0o077)
+    monkeypatch.setattr(os, "chmod", chmod)
+    monkeypatch.setattr(os, "umask", None)
     try:
         with listening(path, 0o660):
             assert stat.S_IMODE(path.stat().st_mode) == 0o660
             assert stat.S_IMODE(path.parent.stat().st_mode) == 0o755
     finally:
+        monkeypatch.undo()
         os.umask(previous)
 
-    assert not path.exists()
-    assert changed == [path.parent]
+    assert list(path.parent.iterdir()) == []
+    assert [each for each in changed if each.is_relative_to(tmp_path)] == [path.parent]
 
 
 def test_stale_socket_of_a_dead_exporter_is_replaced(stale: Path) -> None:
@@ -124,8 +129,8 @@ def test_living_exporter_keeps_its_socket(tmp_path: Path) -> None:
         connect(path)
 
 
-def test_of_many_exporters_starting_together_one_wins(stale: Path) -> None:
-    """Finding the same stale socket at the same moment, only one replaces it."""
+def test_of_many_exporters_starting_together_one_has_the_socket(stale: Path) -> None:
+    """Finding the same stale socket at the same moment, the others know soon that they lost."""
     opened: list[UnixListener] = []
     refused: list[StartError] = []
 
@@ -140,10 +145,18 @@ def test_of_many_exporters_starting_together_one_wins(stale: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
+    connect(stale)
+    for listener in opened:
+        try:
+            assert listener.renew() is None
+        except StartError as error:
+            refused.append(error)
     for listener in opened:
         listener.close()
 
-    assert (len(opened), len(refused)) == (1, 7)
+    assert len(refused) == 7
+    assert {str(error).partition(" on ")[0] for error in refused} == {"another exporter listens"}
+    assert list(stale.parent.iterdir()) == []
 
 
 def test_socket_of_a_successor_is_left_alone(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """How many ranks, jobs and peer groups a node holds, and how many of them each owner may have."""
 
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable
 from copy import copy
 from dataclasses import dataclass
@@ -11,6 +11,8 @@ from exporter.listeners.peer import Peer
 MINUTE_SECONDS: Final = 60.0
 # A job that restarts every few seconds starts all its ranks each time.
 BEGINNINGS_A_MINUTE: Final = 4
+# Whoever makes up more owners within a minute is not held back by forgetting the first of them.
+MOST_OWNERS: Final = 1024
 
 Owner = Peer | None
 
@@ -86,25 +88,33 @@ class Beginnings:
 
     def __init__(self, ranks: int) -> None:
         self._most = BEGINNINGS_A_MINUTE * ranks
-        self._times: dict[Owner, deque[float]] = {}
+        # Who has not begun one for the longest time is first.
+        self._times: OrderedDict[Owner, deque[float]] = OrderedDict()
 
     def check(self, owner: Owner, now: float) -> None:
         """Raise NoRoom if one more of *owner* would be too many."""
-        times = self._times.get(owner, deque())
-        while times and times[0] <= now - MINUTE_SECONDS:
-            times.popleft()
-        if len(times) >= self._most:
+        times = self._times.get(owner)
+        if times and len(times) == self._most and times[0] > now - MINUTE_SECONDS:
             raise NoRoom(
                 f"{self._most} ranks of this user started in the last minute; "
                 "wait, or raise --ranks.max."
             )
 
-    def copy(self) -> "Beginnings":
-        """Return the same, to be changed apart."""
+    def only_of(self, owner: Owner) -> "Beginnings":
+        """Return the same for *owner* alone, to be changed apart."""
         other = copy(self)
-        other._times = {owner: times.copy() for owner, times in self._times.items()}
+        other._times = OrderedDict()
+        if owner in self._times:
+            other._times[owner] = self._times[owner].copy()
         return other
 
     def add(self, owner: Owner, now: float) -> None:
         """Count one more."""
         self._times.setdefault(owner, deque(maxlen=self._most)).append(now)
+        self._times.move_to_end(owner)
+        while len(self._times) > MOST_OWNERS or self._first_seconds() <= now - MINUTE_SECONDS:
+            self._times.popitem(last=False)
+
+    def _first_seconds(self) -> float:
+        """Return when the first owner last began one."""
+        return next(iter(self._times.values()))[-1]

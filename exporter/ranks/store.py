@@ -120,7 +120,7 @@ class RankStore:
         """Return, or raise, what put() would; nothing changes."""
         trial = copy(self)
         trial._held = self._held.copy()
-        trial._beginnings = self._beginnings.copy()
+        trial._beginnings = self._beginnings.only_of(owner)
         return trial.put(snapshot, owner)
 
     def now(self) -> float:

@@ -1,5 +1,7 @@
 """A node holds so many ranks, jobs, peer groups and audits, and each user has a share of them."""
 
+import tracemalloc
+
 import pytest
 
 from exporter.listeners.peer import Peer
@@ -126,6 +128,25 @@ def test_ranks_that_begin_are_limited_by_user() -> None:
     node.clock.seconds += 60.0
 
     assert node.push("job-8", ALICE)
+
+
+def test_any_number_of_users_takes_no_memory() -> None:
+    """Whoever makes thousands of containers in a minute; a dry run does not copy what is known."""
+    node = Node(ranks=2)
+    tracemalloc.start()
+    for number in range(5_000):
+        node.clock.seconds += 0.001
+        theirs = snapshot(job_id=f"job-{number}", finished=True)
+        node.store.put(theirs, Peer(1000, f"container {number}"))
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.reset_peak()
+    node.store.would_put(snapshot(job_id="others"), ALICE)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert kept < 2**21
+    assert peak - kept < 2**16
+    assert node.push("others", ALICE)
 
 
 def test_known_rank_that_changes_its_group_needs_room_too() -> None:

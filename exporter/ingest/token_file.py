@@ -8,6 +8,7 @@ from typing import Final
 
 from exporter.errors import UsageError, reason
 from exporter.file_stamp import stamp
+from rank_probe.process.small_files import content
 
 logger = logging.getLogger(__name__)
 
@@ -70,8 +71,7 @@ def exposures(path: Path, flag: str) -> list[str]:
 
 def _token(path: Path) -> bytes:
     """Return the token in *path*; raises ValueError, which never quotes the content."""
-    with path.open("rb") as file:
-        token = file.read(LARGEST_BYTES + 1).strip()
+    token = content(path, LARGEST_BYTES + 1, follows_links=True).strip()
     if not token or len(token) > LARGEST_BYTES or not all(33 <= byte <= 126 for byte in token):
         raise ValueError("must hold one token: printable ASCII without spaces, on one line")
     return token

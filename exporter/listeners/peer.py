@@ -1,6 +1,5 @@
 """Who is at the other end of a Unix socket, according to the kernel, not the client."""
 
-import os
 import re
 import socket
 import struct
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from exporter import cgroups
+from rank_probe.process.small_files import beginning
 
 # struct ucred of unix(7): pid, uid, gid.
 CREDENTIALS: Final = struct.Struct("iII")
@@ -93,13 +93,5 @@ def _namespace(procfs: Path, pid: int) -> str:
 
 
 def _text(procfs: Path, pid: int, name: str) -> str | None:
-    try:
-        descriptor = os.open(procfs / str(pid) / name, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        return os.read(descriptor, FILE_BYTES).decode(errors="replace")
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
+    found = beginning(procfs / str(pid) / name, FILE_BYTES)
+    return None if found is None else found.decode(errors="replace")

@@ -8,10 +8,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
+from rank_probe.process.small_files import beginning
+
 MICROSECONDS: Final = 1_000_000
 NANOSECONDS: Final = 1_000_000_000
 RESOURCES: Final = ("cpu", "io", "memory")
-FILE_BYTES: Final = 1 << 13
 # A path that a user has nested deeper than any runtime does.
 MOST_LEVELS: Final = 32
 # A node has some hundred cgroups. Looking through these takes a second, once.
@@ -141,9 +142,5 @@ def _pressure(folder: Path) -> dict[str, float]:
 
 
 def _text(file: Path) -> str:
-    """Return the beginning of *file*; '' if it cannot be read."""
-    try:
-        with file.open("rb") as opened:
-            return opened.read(FILE_BYTES).decode(errors="replace")
-    except OSError:  # Also "not supported", of pressure with psi=0.
-        return ""
+    """Return the beginning of *file*; '' if it cannot be read, as pressure with psi=0."""
+    return (beginning(file) or b"").decode(errors="replace")

@@ -12,7 +12,7 @@ from exporter.processes.cgroup_cost import CgroupCost, CgroupCosts
 from exporter.processes.children import Children, family
 from exporter.processes.process import Proc, Process
 from exporter.processes.rank_cost import Cost, RankCost
-from exporter.processes.rank_gpus import RankOnGpu, may_be, started_as
+from exporter.processes.rank_gpus import RankOnGpu, is_reporter
 from exporter.ranks.store import HeldRank
 
 # Eight ranks with eight workers each take 5 ms, 0.1 % of a core.
@@ -165,17 +165,3 @@ class HostWatch(BackgroundWatch):
 
     def _pause(self) -> float:
         return min(HURRIED_SECONDS, self._usual_seconds) if self._hurries else self._usual_seconds
-
-
-def is_reporter(process: Process, held: HeldRank) -> bool:
-    """Whether *process*, which has the id that a rank reports, is that rank.
-
-    The id is one of the rank's PID namespace, and in ours may be that of another process. Over TCP
-    the user is unknown too, so that only the launcher's variables prove it.
-    """
-    snapshot, who = held.snapshot, started_as(process)
-    if process.environment is None or process.namespace_pid != snapshot.pid:
-        return False
-    if held.owner is None:
-        return who is not None and (who.job_id, who.rank) == (snapshot.job_id, snapshot.rank)
-    return may_be(process, held.owner) and (who is None or who.rank == snapshot.rank)

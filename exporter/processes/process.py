@@ -11,6 +11,7 @@ from exporter.cgroups import Cgroup
 from exporter.ingest.values import LABEL_CHARACTERS
 from rank_probe.process import identity
 from rank_probe.process.cpus import cpu_list
+from rank_probe.process.small_files import beginning
 
 # Nothing else of an environment, which may contain passwords, is kept or shown.
 KEPT_VARIABLES: Final = identity.VARIABLES | {
@@ -119,9 +120,7 @@ class Proc:
 
     def _environment(self, pid: int) -> dict[str, str] | None:
         block = self._bytes(pid, "environ")
-        if block is None:
-            return None
-        return identity.with_namespace(environment(block), self._path / str(pid) / "root")
+        return None if block is None else environment(block)
 
     def _has_own_hostname(self, pid: int) -> bool | None:
         try:
@@ -144,12 +143,7 @@ class Proc:
         return (self._bytes(pid, name) or b"").decode(errors="replace")
 
     def _bytes(self, pid: int | str, name: str) -> bytes | None:
-        """Return the beginning of a file; None if it is gone or not readable."""
-        try:
-            with (self._path / str(pid) / name).open("rb") as file:
-                return file.read(FILE_BYTES)
-        except OSError:  # ESRCH too: the process ended after its file was opened.
-            return None
+        return beginning(self._path / str(pid) / name, FILE_BYTES)
 
 
 @dataclass(frozen=True, slots=True)

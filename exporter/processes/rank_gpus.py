@@ -137,7 +137,8 @@ def join(
     Without a report, a rank's GPU is the one on which it holds the most memory: ranks that do not
     set their device first leave a context on GPU 0 too.
     """
-    claims = _claims(gpus, processes)
+    held = list(held)
+    claims = _claims(gpus, processes, held)
     ranks: list[RankOnGpu] = []
     for each in held:
         key = (each.snapshot.job_id, each.snapshot.rank)
@@ -146,7 +147,13 @@ def join(
     return ranks + [_started(_best(theirs)) for theirs in claims.values()]
 
 
-def _claims(gpus: Sequence[GpuSample], processes: Mapping[int, Process]) -> dict[Key, list[_Claim]]:
+def _claims(
+    gpus: Sequence[GpuSample], processes: Mapping[int, Process], held: Sequence[HeldRank]
+) -> dict[Key, list[_Claim]]:
+    """Return what is claimed of each rank; the probe may know a better name for it.
+
+    That is the name that the script gave the job, or the pod's namespace.
+    """
     claims: dict[Key, list[_Claim]] = {}
     for gpu in gpus:
         for listed in gpu.processes or ():
@@ -154,7 +161,9 @@ def _claims(gpus: Sequence[GpuSample], processes: Mapping[int, Process]) -> dict
             who = None if process is None else started_as(process)
             if process is not None and who is not None:
                 claim = _Claim(gpu, process, who, listed.used_bytes or 0)
-                claims.setdefault((who.job_id, who.rank), []).append(claim)
+                known = (each.snapshot for each in held if is_reporter(process, each))
+                named = next(known, who)
+                claims.setdefault((named.job_id, named.rank), []).append(claim)
     return claims
 
 
@@ -230,6 +239,23 @@ def _process_on(
         ),
         None,
     )
+
+
+def is_reporter(process: Process, held: HeldRank) -> bool:
+    """Whether *process*, which has the id that a rank reports, is that rank.
+
+    The id is one of the rank's PID namespace, and in ours may be that of another process. Over TCP
+    the user is unknown too, so that only the launcher's variables prove it.
+    """
+    snapshot = held.snapshot
+    if process.environment is None or process.namespace_pid != snapshot.pid:
+        return False
+    who = started_as(process)
+    if held.owner is None:
+        # Only the probe reads the pod's namespace where no variable has it.
+        names = (snapshot.job_id, snapshot.job_id.partition("/")[2])
+        return who is not None and who.job_id in names and who.rank == snapshot.rank
+    return may_be(process, held.owner) and (who is None or who.rank == snapshot.rank)
 
 
 def may_be(process: Process, owner: Peer | None) -> bool:

@@ -3,12 +3,11 @@
 Not psutil: see docs/decisions/0002-libraries.md.
 """
 
-import os
 from pathlib import Path
 from typing import Final, NamedTuple
 
-# Far beyond these files, except for a `status` with hundreds of groups: its last lines are lost.
-FILE_BYTES: Final = 1 << 13
+from rank_probe.process.small_files import beginning
+
 ZOMBIE: Final = (b"Z", b"X")
 
 
@@ -97,18 +96,3 @@ def _involuntary_switches(folder: str) -> int | None:
     )
     value = rest.split(None, 1)[:1]
     return int(value[0]) if name and value and value[0].isdigit() else None
-
-
-def beginning(path: str) -> bytes | None:
-    """Return the beginning of a file; None if it is gone or not readable."""
-    # Plain calls take a third of the time of Path.open(), and this reads hundreds of files.
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        return os.read(descriptor, FILE_BYTES)
-    except OSError:  # The process ended after its file was opened.
-        return None
-    finally:
-        os.close(descriptor)

@@ -7,11 +7,12 @@ waiting for a CPU and uninterruptible waits for a disk are told.
 
 import os
 import time
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from exporter.processes.rank_cost import NANOSECONDS, TICKS_PER_SECOND
-from exporter.processes.usage import Usage, beginning, stat
+from exporter.processes.usage import Usage, stat
 from exporter.processes.worker_window import WorkerLook, WorkerWindow
 from rank_probe.lines.system_calls import (
     BLOCKED,
@@ -24,9 +25,12 @@ from rank_probe.lines.system_calls import (
     Wait,
     wait_of_channel,
 )
+from rank_probe.process.small_files import beginning
 
 # A pipe that is not known may be new: the rank's are listed again, but not at each look.
 SECONDS_BEFORE_LISTED_AGAIN: Final = 5.0
+# A process may have a million open, far more than any rank.
+MOST_DESCRIPTORS: Final = 4096
 # What a kernel's function tells well enough.
 SURE_BY_CHANNEL: Final = (DISK, SLEEP, SOCKET)
 UNKNOWN: Final = Wait(BLOCKED, link=SHARED)
@@ -50,8 +54,9 @@ class Pipes:
     def _links(self) -> list[str]:
         found = []
         try:
-            for name in os.listdir(self._folder):
-                found.append(os.readlink(f"{self._folder}/{name}"))
+            with os.scandir(self._folder) as descriptors:
+                for each in islice(descriptors, MOST_DESCRIPTORS):
+                    found.append(os.readlink(each.path))
         except OSError:  # One was closed meanwhile, or the rank has ended.
             self._listed_seconds = float("-inf")
         return [each for each in found if each.startswith("pipe:")]

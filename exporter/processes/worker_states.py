@@ -10,9 +10,9 @@ from exporter.causes.model import ThreadState
 from exporter.errors import Failures
 from exporter.processes.background import BackgroundWatch
 from exporter.processes.children import Children, family
-from exporter.processes.usage import beginning
 from exporter.processes.worker_look import Pipes, WatchedWorker
 from rank_probe.lines.system_calls import CPU_QUEUE, DISK, Wait
+from rank_probe.process.small_files import beginning
 from rank_probe.wire.stages import DATA, STAGES
 
 # At first, so that there is an answer within a second, with that of the main thread.

@@ -5,10 +5,12 @@ Of a path only the mount is told: a path often has the names of users and custom
 
 import os
 import platform
+import re
 import struct
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from rank_probe.process.small_files import beginning
 from rank_probe.wire.snapshot import THREAD_STATES
 from rank_probe.wire.text import printable
 
@@ -16,6 +18,8 @@ RUNNING, CPU_QUEUE, DISK, SLEEP, LOCK, SOCKET, PIPE, GPU, BLOCKED = THREAD_STATE
 
 MOUNT_CHARACTERS: Final = 64
 LONGEST_PATH: Final = 4096
+# Any user may mount a hundred thousand, and each look at another process keeps its own.
+MOUNTS_BYTES: Final = 1 << 18
 # A thread of `select` watches no more descriptors than this.
 MOST_SELECTED: Final = 1024
 # struct pollfd: the descriptor, and what it waits for.
@@ -203,12 +207,8 @@ class Reader:
         return []
 
     def _watches(self, descriptor: int) -> list[int]:
-        try:
-            with open(f"{self._task}/fdinfo/{descriptor}") as file:
-                lines = [line.split() for line in file]
-        except OSError:
-            return []
-        return [int(line[1]) for line in lines if line and line[0] == "tfd:"]
+        found = beginning(f"{self._task}/fdinfo/{descriptor}") or b""
+        return [int(each) for each in re.findall(rb"^tfd:\s+(\d+)\s", found, re.MULTILINE)]
 
     def _path(self, pointer: int) -> str:
         # Not beyond its page: the next one may not be there.
@@ -259,11 +259,8 @@ def wait_of_channel(channel: str, *, is_in_disk_sleep: bool) -> Wait | None:
 
 def mounts(file: str) -> list[tuple[str, str]]:
     """Return the mount points in *file* and their names for people, longest first."""
-    try:
-        with open(file, errors="replace") as lines:
-            rows = [line.split(" - ", 1) for line in lines]
-    except OSError:
-        return []
+    text = (beginning(file, MOUNTS_BYTES) or b"").decode(errors="replace")
+    rows = [line.split(" - ", 1) for line in text.split("\n")[:-1]]
     found: dict[str, str] = {}
     for row in rows:
         if len(row) == 2:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from rank_probe.process.small_files import content
+
 # The first one that is set wins. Without a rendezvous id, torchrun sets "none".
 _GIVEN_JOB_ID = "RANKSKEW_JOB_ID"
 _JOB_ID = (
@@ -35,7 +37,8 @@ VARIABLES: Final = frozenset(
     | {_STEP, _PEER_GROUP, _KUBERNETES, _HOSTNAME, _NAMESPACE, _MASTER}
 )
 # Where Kubernetes mounts the namespace of a pod, unless this is turned off.
-NAMESPACE_FILE: Final = Path("var/run/secrets/kubernetes.io/serviceaccount/namespace")
+NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_NAMESPACE_BYTES: Final = 64
 # No rank count has more digits; int() refuses thousands of digits, with an error.
 _DIGITS: Final = 15
 
@@ -179,12 +182,15 @@ def rank_source(environment: Mapping[str, str]) -> str | None:
     return " and ".join(names)
 
 
-def with_namespace(environment: Mapping[str, str], root: Path = Path("/")) -> dict[str, str]:
-    """Return *environment* with the pod's namespace, from the files under *root*."""
+def with_namespace(environment: Mapping[str, str], file: Path = NAMESPACE_FILE) -> dict[str, str]:
+    """Return the *environment* of this very process with its pod's namespace, from *file*.
+
+    Never that of another process: whoever owns it also decides what lies there.
+    """
     known = dict(environment)
     if _KUBERNETES in known and not known.get(_NAMESPACE):
         try:
-            text = (root / NAMESPACE_FILE).read_text().strip()
+            text = content(file, _NAMESPACE_BYTES, follows_links=True).decode().strip()
         except (OSError, ValueError):  # Not in a pod, or its files are not readable.
             text = ""
         known[_NAMESPACE] = text if _DNS_LABEL.fullmatch(text) else ""

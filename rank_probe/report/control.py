@@ -3,8 +3,8 @@
 import logging
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
+from rank_probe.process.small_files import content
 from rank_probe.wire.snapshot import DEFAULT_LEVEL, LEVELS
 
 log = logging.getLogger("rank_probe")
@@ -43,8 +43,8 @@ class Control:
         if not self._path:
             return None
         try:
-            with Path(self._path).open("rb") as file:
-                word = file.read(_LARGEST_BYTES).strip().decode(errors="replace")
+            found = content(self._path, _LARGEST_BYTES, follows_links=True)
+            word = found.strip().decode(errors="replace")
         except OSError as error:
             self._complain(self._path, str(error))
             return None

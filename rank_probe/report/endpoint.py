@@ -5,8 +5,9 @@ import json
 import logging
 import socket
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
+
+from rank_probe.process.small_files import FILE_BYTES, content
 
 log = logging.getLogger("rank_probe")
 
@@ -78,7 +79,8 @@ class Bearer:
         """Read the file; True when that changed the header."""
         before = self.headers
         try:
-            token = Path(self._path).read_text().strip() if self._path else ""
+            found = content(self._path, FILE_BYTES, follows_links=True) if self._path else b""
+            token = found.decode().strip()
         except (OSError, ValueError) as error:
             # A ValueError would quote what it could not decode.
             self._complain(str(error) if isinstance(error, OSError) else "it is not text")

@@ -153,6 +153,8 @@ class TraceFile:
         job_id = re.sub(r"[^A-Za-z0-9._-]", "_", self._job_id)
         path = self._directory / f"{job_id}-{self._attempt}-{rank}.csv"
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        # In a folder that others may write to, a pipe would hold us up, and a link lead elsewhere.
+        flags |= os.O_NONBLOCK | os.O_NOFOLLOW
         self._file = os.open(path, flags, 0o644)
         self._bytes = os.fstat(self._file).st_size
 

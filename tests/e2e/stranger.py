@@ -1,14 +1,16 @@
 """Does as somebody else what it is asked, a line of JSON at a time.
 
-Of its arguments WHO UID DIR, WHO is `user`, a user of the node; `fake_root`, root of a user
-namespace that this user made; or `container`, root of a container without a user namespace, with
-the capabilities that Docker leaves it. The last two are in PID and mount namespaces of their own,
-which have DIR/run read-only, and neither DIR/operator nor DIR/etc.
+Of its arguments WHO UID DIR, WHO is `user`, a user of the node; `jailed`, one whose root directory
+is DIR; `fake_root`, root of a user namespace that this user made; or `container`, root of a
+container without a user namespace, with the capabilities that Docker leaves it. The last two are in
+PID and mount namespaces of their own, which have DIR/run read-only, and neither DIR/operator nor
+DIR/etc.
 
 The interpreter may lie where the user cannot read, so all is imported before root is given up.
 """
 
 import ctypes
+import fcntl
 import http.client
 import json
 import os
@@ -108,22 +110,32 @@ def replace_socket(path: str) -> str:
     return "replaced"
 
 
+def lock(directory: str) -> str:
+    """Lock a directory for as long as this process runs."""
+    fcntl.flock(os.open(directory, os.O_RDONLY), fcntl.LOCK_EX)
+    return "locked"
+
+
 ACTIONS: dict[str, Callable[..., Any]] = {
     "whoami": lambda: os.geteuid(),
     "post": post,
     "read": read,
     "replace_socket": replace_socket,
+    "pid": os.getpid,
+    "lock": lock,
 }
 
 
 def main() -> None:
     who, uid, directory = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     "x".encode("idna")  # http.client's codec is imported only when it is needed.
+    if who == "jailed":
+        os.chroot(directory)
     if who != "container":
         become_user(uid)
     if who == "fake_root":
         become_root_of_a_user_namespace(uid)
-    if who != "user":
+    if who in ("fake_root", "container"):
         enter_container(directory)
     if who == "container":
         keep_dockers_capabilities()

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -55,10 +55,12 @@ class Unprivileged(RunningExporter):
 class Person:
     """Somebody who runs beside the exporter, see stranger.py."""
 
-    def __init__(self, who: str, directory: Path) -> None:
+    def __init__(
+        self, who: str, directory: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
         command = [sys.executable, str(STRANGER), *who.split(), str(directory)]
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
         )
 
     def do(self, *action: Any) -> Any:

@@ -9,7 +9,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from exporter.collectors.base import NotAvailable
-from exporter.collectors.node.files import Mounts, names_in, number_in
+from exporter.collectors.node.files import Mounts
+from rank_probe.process.small_files import names_in, number_in
 
 # An idle CPU lowers its clock, which slows nobody: only these are read. Older kernels interrupt a
 # CPU to read its clock and wait for 20 ms.

@@ -4,38 +4,14 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from rank_probe.process.small_files import names_in
+
 
 class Mounts(NamedTuple):
     """Where the node's proc file system and sysfs are mounted."""
 
     procfs: Path
     sysfs: Path
-
-
-def text_of(path: Path) -> str | None:
-    """Return the file's text, stripped; None if it cannot be read.
-
-    Any OSError counts as unreadable: a driver may refuse a file that it lists (EINVAL, EOPNOTSUPP),
-    and a device may disappear between the listing and the read.
-    """
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return None
-
-
-def number_in(path: Path) -> int | None:
-    """Return the integer that the file consists of; None for "N/A (no PMA)" and the like."""
-    text = text_of(path)
-    return int(text) if text is not None and re.fullmatch("[0-9]+", text) else None
-
-
-def names_in(folder: Path) -> list[str]:
-    """Return the entries of *folder*, sorted; empty if it cannot be listed."""
-    try:
-        return sorted(entry.name for entry in folder.iterdir())
-    except OSError:
-        return []
 
 
 def bytes_by_name(meminfo: str) -> dict[str, int]:

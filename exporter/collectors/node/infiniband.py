@@ -9,7 +9,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from exporter.collectors.base import NotAvailable
-from exporter.collectors.node.files import Mounts, names_in, number_in, text_of
+from exporter.collectors.node.files import Mounts
+from rank_probe.process.small_files import names_in, number_in, text_of
 
 # The port counts data in words of 4 bytes, on RoCE too (Linux: ABI/stable/sysfs-class-infiniband).
 WORD_BYTES: Final = 4

@@ -7,7 +7,8 @@ import psutil
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from exporter.collectors.node.files import Mounts, bytes_by_name, numa_nodes, text_of
+from exporter.collectors.node.files import Mounts, bytes_by_name, numa_nodes
+from rank_probe.process.small_files import text_of
 
 
 class NodeMemoryCollector:

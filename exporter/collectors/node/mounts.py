@@ -9,7 +9,8 @@ from prometheus_client.metrics_core import Metric
 
 from exporter.collectors.base import NotAvailable
 from exporter.collectors.node.busiest import Busiest
-from exporter.collectors.node.files import Mounts, names_in, text_of
+from exporter.collectors.node.files import Mounts
+from rank_probe.process.small_files import names_in, text_of
 
 NFS: Final = re.compile(r"device (\S+) mounted on .* with fstype nfs\d?(?: |$)")
 # Operations, transmissions, timeouts, bytes sent and received; then milliseconds in the queue, from

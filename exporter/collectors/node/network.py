@@ -6,8 +6,9 @@ from typing import Final, NamedTuple
 
 from prometheus_client.metrics_core import Metric
 
-from exporter.collectors.node.files import Mounts, number_in, text_of
+from exporter.collectors.node.files import Mounts
 from exporter.collectors.table import Row, families
+from rank_probe.process.small_files import number_in, text_of
 
 BYTES_PER_MEGABIT: Final = 1_000_000 // 8
 

@@ -8,7 +8,8 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from exporter.collectors.base import NotAvailable
-from exporter.collectors.node.files import Mounts, text_of
+from exporter.collectors.node.files import Mounts
+from rank_probe.process.small_files import text_of
 
 MICROSECONDS: Final = 1_000_000
 # The kernel's word for each metric, and the resources for which it means anything: a whole node

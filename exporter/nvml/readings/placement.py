@@ -9,6 +9,7 @@ import pynvml
 from exporter.nvml.calls import PROCESS_OBSOLETE, CallFailed, Calls
 from exporter.nvml.readings.query import Ask
 from rank_probe.process.cpus import cpu_list
+from rank_probe.process.small_files import text_of
 
 # nvml.h, nvmlGpuTopologyLevel_t: the common ancestor of two GPUs, nearest first.
 LEVELS: Final = {
@@ -135,9 +136,5 @@ def _bits(words: Any | None) -> tuple[int, ...]:
 
 
 def _content(device: Path | None, name: str) -> str | None:
-    if device is None:
-        return None
-    try:
-        return (device / name).read_text()
-    except OSError:
-        return None  # A container may hide it.
+    # A container may hide it.
+    return None if device is None else text_of(device / name)

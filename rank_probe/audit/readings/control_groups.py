@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from rank_probe.audit.readings.files import NodeMounts, number_in, text_of
+from rank_probe.audit.readings.files import NodeMounts, text_of
+from rank_probe.process.small_files import number_in
 
 # Version 1 writes "no limit" as the largest number of pages.
 NO_LIMIT_BYTES: Final = 2**60

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from rank_probe.audit.readings.facts import GpuFacts
-from rank_probe.audit.readings.files import NodeMounts, names_in
+from rank_probe.audit.readings.files import NodeMounts
 from rank_probe.process.cpus import MOST_CPUS
+from rank_probe.process.small_files import names_in
 
 NO_PYNVML: Final = "pynvml is not installed (pip install nvidia-ml-py)"
 WORD_BITS: Final = 64

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from rank_probe.audit.readings.facts import Interface, Port
-from rank_probe.audit.readings.files import NodeMounts, names_in, number_in, text_of
+from rank_probe.audit.readings.files import NodeMounts, text_of
+from rank_probe.process.small_files import names_in, number_in
 
 # Variables that choose interfaces by name.
 CHOOSERS: Final = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")

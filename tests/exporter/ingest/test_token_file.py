@@ -86,6 +86,17 @@ def test_file_without_a_token_ends_the_start(path: Path, content: bytes | None) 
     assert "words" not in str(refusal.value)
 
 
+def test_pipe_in_place_of_the_token_holds_nothing_up(path: Path) -> None:
+    """Neither the start, nor a request after the file has become one."""
+    token = TokenFile(path, FLAG)
+    path.unlink()
+    os.mkfifo(path)
+
+    assert token.is_shown_in("Bearer s3cret")
+    with pytest.raises(UsageError, match="it is not a regular file"):
+        TokenFile(path, FLAG)
+
+
 @pytest.mark.parametrize(("mode", "warnings"), [(0o600, 0), (0o640, 0), (0o660, 1), (0o604, 1)])
 def test_token_that_others_can_read_is_warned_of(
     path: Path, caplog: pytest.LogCaptureFixture, mode: int, warnings: int

@@ -7,6 +7,7 @@ import pytest
 
 from exporter.ingest.values import LABEL_CHARACTERS
 from exporter.processes.process import Proc, as_label, environment
+from rank_probe.process.identity import NAMESPACE_FILE
 from tests.exporter.fake_proc import TORCHRUN, FakeProc
 
 PID = 4711
@@ -62,6 +63,19 @@ def test_what_cannot_be_read_is_absent(fake: FakeProc) -> None:
     assert process.name == "python"
     assert (process.environment, process.cpus, process.uid) == (None, None, None)
     assert (process.namespace_pid, process.has_own_hostname) == (None, None)
+
+
+def test_nothing_below_the_root_of_a_process_is_read(fake: FakeProc) -> None:
+    """Who owns the process decides what lies there: a pipe, or a link to another's file."""
+    pod = TORCHRUN | {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    fake.add(PID, pod)
+    file = fake.path / str(PID) / "root" / NAMESPACE_FILE.relative_to("/")
+    file.parent.mkdir(parents=True)
+    file.write_text("stolen")
+    process = Proc(fake.path).process(PID)
+
+    assert process is not None
+    assert process.environment == pod
 
 
 @pytest.mark.parametrize(

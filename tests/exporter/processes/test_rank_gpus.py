@@ -207,6 +207,23 @@ def test_spawned_rank_is_found_by_its_process_id() -> None:
     assert [each.process and each.process.pid for each in found] == [10]
 
 
+@pytest.mark.parametrize(
+    ("job_id", "owner"), [("team/llama", USER), ("team/llama", None), ("mine", USER)]
+)
+def test_rank_whose_probe_knows_a_better_name_is_there_once(
+    job_id: str, owner: Peer | None
+) -> None:
+    """It reads the pod's namespace, or the script names the job; the variables say neither."""
+    rank = pushed("", pid=10, job_id=job_id)
+    found = ranks(node(gpu(0, (10, 1)), gpu(1, (11, 1))), *RANKS[:2], held=[(rank, owner)])
+
+    assert [(each.job_id, each.rank, each.gpu_uuid) for each in found] == [
+        *([("llama", 1, "GPU-1")] if job_id > "llama" else []),
+        (job_id, 0, "GPU-0"),
+        *([("llama", 1, "GPU-1")] if job_id < "llama" else []),
+    ]
+
+
 def test_nobody_takes_another_users_rank() -> None:
     """Whoever was there first has the name; a later user's process cannot move the rank."""
     nvml = node(gpu(0, (10, 1)), gpu(1, (20, 10**12)))

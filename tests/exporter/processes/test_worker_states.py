@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from exporter.causes.model import ThreadState
+from exporter.processes import worker_look
 from exporter.processes.worker_look import Pipes, WatchedWorker
 from exporter.processes.worker_states import LateRankProcess, WorkerStates
 from tests.exporter.nvml.stub import wait_for
@@ -174,3 +175,16 @@ def test_pipe_of_the_rank_is_known(tmp_path: Path) -> None:
     assert not Pipes(tmp_path, os.getpid()).has(link, now)
     os.close(one)
     os.close(other)
+
+
+def test_of_a_million_descriptors_few_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any user may open so many, and each look would take seconds."""
+    monkeypatch.setattr(worker_look, "MOST_DESCRIPTORS", 3)
+    (tmp_path / "7" / "fd").mkdir(parents=True)
+    for number in range(9):
+        (tmp_path / "7" / "fd" / str(number)).symlink_to(f"pipe:[{number}]")
+    pipes = Pipes(tmp_path, 7)
+
+    assert sum(pipes.has(f"pipe:[{number}]", 0.0) for number in range(9)) == 3

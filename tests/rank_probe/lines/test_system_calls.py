@@ -18,12 +18,16 @@ from rank_probe.lines.system_calls import (
     SLEEP,
     Reader,
     Wait,
+    mounts,
     wait_of_channel,
 )
 
 pytestmark = pytest.mark.skipif(
     platform.machine() != "x86_64", reason="the numbers of calls are this architecture's"
 )
+
+
+WATCHES = "import os, select; e = select.epoll(); one, two = os.pipe()[0], os.pipe()[0];"
 
 
 def no() -> bool:
@@ -71,6 +75,8 @@ def test_running_thread_waits_for_nothing() -> None:
         # The link finds it in another process, also if it is polled.
         ("import os; os.read(os.pipe()[0], 1)", PIPE, "pipe:["),
         ("import multiprocessing as m; a = m.Pipe(duplex=False); a[0].poll(60)", PIPE, "pipe:["),
+        (f"{WATCHES} e.register(one); e.register(two); e.poll()", PIPE, "pipe:["),
+        (f"{WATCHES} e.register(one); e.poll()", SLEEP, ""),
         ("import time; time.sleep(600)", SLEEP, ""),
     ],
 )
@@ -92,6 +98,16 @@ def test_path_is_that_of_the_process(tmp_path: Path) -> None:
     assert relative == absolute
     assert relative.state == DISK
     assert relative.mount.endswith(")")
+
+
+def test_of_a_hundred_thousand_mounts_few_are_kept(tmp_path: Path) -> None:
+    """Any user may make so many, and the exporter keeps those of each worker."""
+    line = "36 35 98:0 / /mnt/{} rw,noatime shared:1 - tmpfs {} rw\n"
+    (tmp_path / "mountinfo").write_text("".join(line.format(n, "x" * 99) for n in range(100_000)))
+
+    found = mounts(f"{tmp_path}/mountinfo")
+    assert ("/mnt/7", "/mnt/7 (tmpfs)") in found
+    assert len(found) < 5_000
 
 
 @pytest.mark.parametrize(

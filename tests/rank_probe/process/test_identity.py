@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from rank_probe.process.identity import (
-    NAMESPACE_FILE,
     VARIABLES,
     from_environment,
     is_certain,
@@ -131,13 +130,14 @@ def test_source_of_the_rank_is_said() -> None:
 def test_namespace_is_read_where_the_pod_does_not_pass_it_on(tmp_path: Path) -> None:
     """Jobs of one name in two namespaces are two, without a line in their manifests."""
     pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "TORCHELASTIC_RUN_ID": "run"}
-    assert job_id(with_namespace(pod, tmp_path)) == "run"
-    (tmp_path / NAMESPACE_FILE).parent.mkdir(parents=True)
-    (tmp_path / NAMESPACE_FILE).write_text("vision\n")
+    file = tmp_path / "namespace"
+    assert job_id(with_namespace(pod, file)) == "run"
+    file.symlink_to("data")  # As Kubernetes mounts it.
+    (tmp_path / "data").write_text("vision\n")
 
-    assert job_id(with_namespace(pod, tmp_path)) == "vision/run"
-    assert job_id(with_namespace(pod | POD, tmp_path)) == "nlp/run"
-    assert job_id(with_namespace({"TORCHELASTIC_RUN_ID": "run"}, tmp_path)) == "run"
+    assert job_id(with_namespace(pod, file)) == "vision/run"
+    assert job_id(with_namespace(pod | POD, file)) == "nlp/run"
+    assert job_id(with_namespace({"TORCHELASTIC_RUN_ID": "run"}, file)) == "run"
 
 
 @pytest.mark.parametrize("rank", ["", "x", "-1", "8", "9" * 5000])

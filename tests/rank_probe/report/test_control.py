@@ -1,6 +1,7 @@
 """The operator's level reaches the probe: by a file, which wins, or by the exporter's answer."""
 
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,16 @@ def test_file_without_a_level_is_no_opinion_and_logged_once(
     (record,) = caplog.records
     assert str(path) in record.getMessage()
     assert len(record.getMessage()) < 300
+
+
+def test_pipe_in_place_of_the_file_holds_nothing_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A pipe that nobody writes to is no opinion either."""
+    os.mkfifo(tmp_path / "level")
+
+    assert Control({"RANK_PROBE_CONTROL": str(tmp_path / "level")}).level({}) == "stages"
+    assert "it is not a regular file" in caplog.text
 
 
 @pytest.mark.parametrize("level", ["loud", 1, ["off"]])

@@ -1,6 +1,7 @@
 """Tests of the pusher, against a real socket."""
 
 import logging
+import os
 import random
 import socket
 import threading
@@ -252,6 +253,17 @@ def test_changed_token_is_read_when_the_old_one_is_refused(tmp_path: Path) -> No
         assert (len(sink.snapshots), pusher.failed_pushes) == (2, 1)
         assert len(sink.authorizations) == 4  # the file has nothing new: no second try
         pusher.stop()
+
+
+def test_pipe_in_place_of_the_token_holds_nothing_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A pipe that nobody writes to is said, and the pushes go on without a token."""
+    os.mkfifo(tmp_path / "token")
+    with listening_on_loopback() as sink:
+        assert pushed(sink.endpoint, 2, token_file=str(tmp_path / "token")).failed_pushes == 0
+
+    assert "it is not a regular file" in caplog.text
 
 
 @pytest.mark.parametrize("content", [None, b"s3cret\nx", b"s3cret x", b"s3cret\xff", "sécret"])

@@ -81,6 +81,25 @@ def test_directory_that_cannot_be_written_is_logged_once(
     assert len(caplog.records) == 1
 
 
+@pytest.mark.parametrize("trap", ["pipe", "link"])
+def test_file_that_somebody_else_put_there_is_left_alone(
+    trap: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In a folder for all users: a pipe would hold training up, a link lead to a file of ours."""
+    name, precious = tmp_path / "llama-0-0.csv", tmp_path / "precious"
+    precious.touch()
+    if trap == "pipe":
+        os.mkfifo(name)
+    else:
+        name.symlink_to(precious)
+    trace = TraceFile(str(tmp_path), "llama", 0)
+    trace.write(ANYBODY, [(0, 0.0, STEP)])
+
+    assert trace.stopped
+    assert len(caplog.records) == 1
+    assert precious.stat().st_size == 0
+
+
 def test_full_disk_ends_the_trace(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

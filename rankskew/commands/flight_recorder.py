@@ -7,8 +7,10 @@ from typing import Final
 from exporter.commands.arguments import Parser, add_json
 from exporter.errors import UsageError
 from rankskew.flight_recorder.dumps import read_directory
+from rankskew.flight_recorder.groups import ranks_of_job
 from rankskew.flight_recorder.match import findings
-from rankskew.flight_recorder.report import as_json, as_text, untold
+from rankskew.flight_recorder.report import as_json, as_text
+from rankskew.wording import few
 
 EXAMPLES: Final = """\
 rankskew flight-recorder /tmp/dumps
@@ -27,7 +29,7 @@ def parser() -> Parser:
         description="Read the dumps that torch's flight recorder wrote of a hanging job, one per "
         "rank, and name the collective in which the ranks do not agree, the ranks that are "
         "missing from it, and the lines of code. A dump is read as plain data: one that would run "
-        "code is refused.",
+        "code is refused, and named as one that cannot be read.",
         epilog=STATUS,
         examples=EXAMPLES,
     )
@@ -43,11 +45,15 @@ def parser() -> Parser:
 def run(arguments: Sequence[str]) -> int:
     """Name the collective in which the ranks of a job do not agree."""
     options = parser().parse_args(arguments)
-    dumps = read_directory(options.directory)
+    dumps, unreadable = read_directory(options.directory)
     if not any(dump.entries for dump in dumps):
-        raise UsageError(NOTHING.format(directory=options.directory))
-    found = findings(dumps)
-    print(as_json(dumps, found) if options.json else as_text(dumps, found))
+        problem = few(list(unreadable.values()))
+        raise UsageError(problem or NOTHING.format(directory=options.directory))
+    world = ranks_of_job(dumps, unreadable)
+    found = findings(dumps, world)
+    missing = sorted(world - {dump.rank for dump in dumps})
+    show = as_json if options.json else as_text
+    print(show(dumps, unreadable, missing, found))
     if found:
         return 1
-    return 2 if untold(dumps) else 0
+    return 2 if missing else 0

@@ -7,8 +7,10 @@ of the debug server. torch.distributed.flight_recorder has the schema.
 import ast
 import io
 import json
+import os
 import pickle
 import re
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +19,10 @@ from typing import Any, Final
 from exporter.errors import UsageError, reading, reason
 from rankskew.client.fields import text
 
-# torch names a file by its rank: nccl_trace_rank_3, comm_lib_trace_rank_3; .json is our addition.
-NAME: Final = re.compile(r"(.*?)(\d+)(?:\.(?:json|pkl|pickle))?")
+# torch names a file by its rank: nccl_trace_rank_3, comm_lib_trace_rank_3. Others add the time or
+# an extension. No job has a million ranks.
+NAME: Final = re.compile(r".*rank_(\d{1,6})(?:_\d+)?(?:\.(?:json|pkl|pickle))?")
+MOST_RANKS: Final = 10**6
 # A buffer of 20,000 entries with their stacks takes about 30 MiB.
 LARGEST_BYTES: Final = 1 << 28
 LONGEST: Final = 300
@@ -55,32 +59,46 @@ class Dump:
     members: Mapping[str, frozenset[int]]
 
 
-def read_directory(path: Path) -> list[Dump]:
-    """Return the dumps in *path*, by rank. Raises UsageError with what is wrong."""
+def read_directory(path: Path) -> tuple[list[Dump], dict[int, str]]:
+    """Return the dumps in *path*, and by rank what is wrong with those that cannot be read.
+
+    Raises UsageError if *path* is no directory with the dumps of one job.
+    """
     try:
-        files = sorted(file for file in path.iterdir() if file.is_file())
+        files = sorted(file for file in path.iterdir() if not file.is_dir())
     except OSError as error:
         raise UsageError(
             f"cannot read {path}: {reason(error)}; name the directory with one dump per rank"
         ) from error
-    named = [(file, match) for file in files if (match := NAME.fullmatch(file.name))]
     by_rank: dict[int, Path] = {}
-    for file, match in named:
-        rank = int(match[2])
-        other = by_rank.setdefault(rank, file)
+    for file in files:
+        if (match := NAME.fullmatch(file.name)) is None:
+            continue
+        other = by_rank.setdefault(int(match[1]), file)
         if other != file:
             raise UsageError(
-                f"{path} has two dumps of rank {rank}, {other.name} and {file.name}; "
+                f"{path} has two dumps of rank {match[1]}, {other.name} and {file.name}; "
                 "keep those of one job and one time"
             )
-    return [_read(file, rank) for rank, file in sorted(by_rank.items())]
+    dumps: list[Dump] = []
+    unreadable: dict[int, str] = {}
+    for rank, file in sorted(by_rank.items()):
+        try:
+            dumps.append(_read(file, rank))
+        except UsageError as error:  # A hang is when dumps are cut off: the others count.
+            unreadable[rank] = str(error)
+    return dumps, unreadable
 
 
 def _read(file: Path, rank: int) -> Dump:
-    with reading(file), file.open("rb") as opened:
+    # Any user may write there: a pipe would block, and a link lead elsewhere.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with reading(file), os.fdopen(os.open(file, flags), "rb") as opened:
+        if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+            raise UsageError(f"{file} is not a file")
         data = opened.read(LARGEST_BYTES + 1)
     if not data:
-        raise UsageError(f"{file} is empty: its process ended while it wrote; remove the file")
+        raise UsageError(f"{file} is empty: its process ended while it wrote")
     if len(data) > LARGEST_BYTES:
         raise UsageError(f"{file} is larger than {LARGEST_BYTES >> 20} MiB, so it is no dump")
     try:
@@ -128,7 +146,10 @@ def _dump(rank: int, found: Mapping[str, Any]) -> Dump:
 def _ranks(told: Any) -> frozenset[int]:
     """Return the ranks in *told*, which is text: "[0, 1]"."""
     listed = ast.literal_eval(told) if isinstance(told, str) else told
-    return frozenset(int(rank) for rank in listed)
+    ranks = frozenset(int(rank) for rank in listed)
+    if ranks and not 0 <= min(ranks) <= max(ranks) < MOST_RANKS:
+        raise ValueError(f"no job has rank {max(ranks)}")
+    return ranks
 
 
 def _entry(entry: Mapping[str, Any]) -> RecordedOperation:

@@ -1,6 +1,6 @@
 """The process groups of a job, put together from the dumps of its ranks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,11 +21,15 @@ class Group:
     entries: Mapping[int, Mapping[int, RecordedOperation]]
 
 
-def groups_of(dumps: Sequence[Dump]) -> list[Group]:
-    """Return the groups in which any rank has begun a collective."""
-    by_group: dict[tuple[str, str, frozenset[int]], dict[int, dict[int, RecordedOperation]]] = {}
+def ranks_of_job(dumps: Sequence[Dump], unreadable: Iterable[int]) -> frozenset[int]:
+    """Return the ranks of the job, as far as its dumps name them; some were *unreadable*."""
     named = {rank for dump in dumps for ranks in dump.members.values() for rank in ranks}
-    world = frozenset(range(max(named | {dump.rank for dump in dumps}, default=-1) + 1))
+    return frozenset(range(max(named.union((dump.rank for dump in dumps), unreadable)) + 1))
+
+
+def groups_of(dumps: Sequence[Dump], world: frozenset[int]) -> list[Group]:
+    """Return the groups in which any rank has begun a collective; *world* are all ranks."""
+    by_group: dict[tuple[str, str, frozenset[int]], dict[int, dict[int, RecordedOperation]]] = {}
     for dump in dumps:
         for entry in dump.entries:
             if entry.is_p2p:

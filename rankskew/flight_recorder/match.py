@@ -32,14 +32,14 @@ ANY_SIZE: Final = (
 )
 
 
-def findings(dumps: Sequence[Dump]) -> list[CollectiveFinding]:
-    """Return what is wrong in each group, the likely root first.
+def findings(dumps: Sequence[Dump], world: frozenset[int]) -> list[CollectiveFinding]:
+    """Return what is wrong in each group, the likely root first; *world* are the job's ranks.
 
     A rank that is missing in one group because it waits in another is a victim there.
     """
     found = [
         wrong
-        for group in groups_of(dumps)
+        for group in groups_of(dumps, world)
         if (wrong := _mismatch(group) or _missing(group, dumps) or _stuck(group)) is not None
     ]
     found += unmatched(dumps)

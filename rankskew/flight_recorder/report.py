@@ -1,6 +1,6 @@
 """What the dumps say, as text and as one JSON document."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -8,26 +8,25 @@ from exporter.live.wording import sentence
 from rank_probe.wire.document import as_document
 from rankskew.flight_recorder.dumps import Dump
 from rankskew.flight_recorder.finding import MISMATCH, MISSING, CollectiveFinding
-from rankskew.wording import named_ranks
+from rankskew.wording import counted, named_ranks
 
 NOTHING: Final = "Nothing is wrong: the ranks have begun the same collectives, and finished them."
-PARTIAL: Final = "Nothing is wrong in these dumps, but {missing} left none, so nobody can tell."
+PARTIAL: Final = (
+    "Nothing is wrong in these dumps, but {missing} left none that can be read, so nobody can tell."
+)
 VICTIM: Final = "What follows may be its consequence:"
 
 
-def untold(dumps: Sequence[Dump]) -> list[int]:
-    """Return the ranks of the job that left no dump, as far as the dumps name them."""
-    named = {rank for dump in dumps for ranks in dump.members.values() for rank in ranks}
-    have = {dump.rank for dump in dumps}
-    return sorted((named | set(range(max(have, default=-1) + 1))) - have)
-
-
-def as_text(dumps: Sequence[Dump], found: Sequence[CollectiveFinding]) -> str:
-    """Return the report for people, the likely root first."""
+def as_text(
+    dumps: Sequence[Dump],
+    unreadable: Mapping[int, str],
+    missing: Sequence[int],
+    found: Sequence[CollectiveFinding],
+) -> str:
+    """Return the report for people, the likely root first; *missing* ranks have no dump."""
     entries = sum(len(dump.entries) for dump in dumps)
-    lines = [f"{len(dumps)} dumps with {entries} operations."]
+    lines = [f"{counted(len(dumps), 'dump')} with {entries} operations.", *unreadable.values()]
     if not found:
-        missing = untold(dumps)
         lines.append(PARTIAL.format(missing=named_ranks(missing)) if missing else NOTHING)
     for place, each in enumerate(found):
         lines += ["", *([VICTIM] if place == 1 else []), _headline(each)]
@@ -35,11 +34,17 @@ def as_text(dumps: Sequence[Dump], found: Sequence[CollectiveFinding]) -> str:
     return "\n".join(lines)
 
 
-def as_json(dumps: Sequence[Dump], found: Sequence[CollectiveFinding]) -> str:
+def as_json(
+    dumps: Sequence[Dump],
+    unreadable: Mapping[int, str],
+    missing: Sequence[int],
+    found: Sequence[CollectiveFinding],
+) -> str:
     """Return the same as one JSON document."""
     said: dict[str, Any] = {
         "dumps": [dump.rank for dump in dumps],
-        "ranks_without_dump": untold(dumps),
+        "ranks_without_dump": missing,
+        "unreadable": [{"rank": rank, "problem": each} for rank, each in unreadable.items()],
         "findings": [asdict(each) | {"sentence": _headline(each)} for each in found],
     }
     return as_document("flight-recorder", said)
@@ -66,7 +71,7 @@ def _absent(found: CollectiveFinding) -> Iterator[str]:
     if found.ranks:
         yield f"{named_ranks(found.ranks)} {_have(found.ranks)} not begun it"
     if found.without_dump:
-        yield f"{named_ranks(found.without_dump)} left no dump"
+        yield f"{named_ranks(found.without_dump)} left no dump that can be read"
 
 
 def _details(found: CollectiveFinding) -> Iterator[str]:

@@ -51,6 +51,33 @@ def test_json_has_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     assert finding["sentence"].endswith("rank 2 has not begun it.")
 
 
+def test_dump_that_was_cut_off_hides_no_other(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A hang is when dumps are cut off: the others are compared, and its rank may be the one."""
+    begun = [entry(1), entry(2, "started")]
+    write(tmp_path, {rank: begun for rank in range(4)})
+    cut = tmp_path / "nccl_trace_rank_3"
+    cut.write_bytes(cut.read_bytes()[:100])
+
+    status, text = said(capsys, tmp_path)
+
+    assert status == 1
+    assert f"{cut} is no dump of torch's flight recorder, or is cut off" in text
+    assert "; rank 3 left no dump that can be read." in text
+    document = json.loads(said(capsys, tmp_path, "--json")[1])
+    assert (document["dumps"], document["ranks_without_dump"]) == ([0, 1, 2], [3])
+    assert document["unreadable"] == [{"rank": 3, "problem": text.splitlines()[1]}]
+
+
+def test_last_rank_whose_dump_cannot_be_read_leaves_it_open(tmp_path: Path) -> None:
+    """Where the groups are not named, as those of gloo, nothing else says that it exists."""
+    write(tmp_path, {0: [entry(1)], 1: [entry(1)]})
+    (tmp_path / "nccl_trace_rank_2").write_bytes(b"")
+
+    assert flight_recorder.run([str(tmp_path)]) == 2
+
+
 def test_directory_without_dumps_says_where_they_come_from(tmp_path: Path) -> None:
     """torch writes none unless it was told to before the start."""
     with pytest.raises(UsageError, match=r"has no dump, .* if TORCH_FR_BUFFER_SIZE is set"):

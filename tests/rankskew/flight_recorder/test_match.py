@@ -8,6 +8,7 @@ import pytest
 
 from rankskew.flight_recorder.dumps import read_directory
 from rankskew.flight_recorder.finding import MISSING, STUCK, CollectiveFinding
+from rankskew.flight_recorder.groups import ranks_of_job
 from rankskew.flight_recorder.match import findings
 from tests.rankskew.flight_recorder.nccl import entry, transfer, write
 
@@ -15,7 +16,8 @@ GROUPS = {"0": ("default_pg", range(4)), "5": ("tensor", (0, 1)), "6": ("tensor"
 
 
 def found(folder: Path) -> list[CollectiveFinding]:
-    return findings(read_directory(folder))
+    dumps, unreadable = read_directory(folder)
+    return findings(dumps, ranks_of_job(dumps, unreadable))
 
 
 def only(folder: Path) -> CollectiveFinding:

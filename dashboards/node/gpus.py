@@ -11,6 +11,7 @@ from dashboards.shared.panels import (
     PEERS_COLOUR,
     drawn,
     fixed,
+    increase,
     line,
     query,
     shades,
@@ -173,7 +174,7 @@ def errors() -> Sequence[timeseries.Panel]:
             "XID errors",
             "Errors that the driver has reported since the exporter's readings began, by number. "
             "The runbook of RankskewGpuXid says which of them are the hardware's.",
-            f"rankskew_gpu_xid_errors_total{{{GPU}}}",
+            f"rankskew_gpu_xid_errors_total{{{GPU}}} > 0",
             "GPU {{gpu}} XID {{xid}}",
             "No XID error is known",
         ),
@@ -181,11 +182,11 @@ def errors() -> Sequence[timeseries.Panel]:
             "Memory errors",
             "ECC errors and replaced rows of the GPUs' memory, as they occur. Corrected ECC errors "
             "are harmless while they are few; others are not.",
-            f"increase(rankskew_gpu_ecc_errors_total{{{GPU}}}[$__rate_interval])",
+            increase(f"rankskew_gpu_ecc_errors_total{{{GPU}}}"),
             "GPU {{gpu}} ECC {{type}}",
         ).with_target(
             query(
-                f"increase(rankskew_gpu_remapped_rows_total{{{GPU}}}[$__rate_interval]) > 0",
+                increase(f"rankskew_gpu_remapped_rows_total{{{GPU}}}"),
                 "GPU {{gpu}} row replaced ({{type}})",
                 "B",
             )
@@ -194,7 +195,7 @@ def errors() -> Sequence[timeseries.Panel]:
             "Link errors",
             "Packets that had to be sent again over PCIe, and errors of the NVLinks, as they "
             "occur. A worn contact shows here before the link loses lanes.",
-            f"increase(rankskew_gpu_pcie_replays_total{{{GPU}}}[$__rate_interval])",
+            f"increase(rankskew_gpu_pcie_replays_total{{{GPU}}}[$__rate_interval]) > 0",
             "GPU {{gpu}} PCIe replay",
         )
         .with_target(
@@ -263,7 +264,7 @@ def _new_errors(
         time_panel(title, description, "none", span=8)
         .height(6)
         .no_value(none)
-        .with_target(query(f"{series} > 0", legend))
+        .with_target(query(series, legend))
         .override_by_query("A", [shades(LATE_COLOUR)])
         .override_by_query("B", [shades(ORANGE)])
     )

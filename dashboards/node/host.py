@@ -15,6 +15,7 @@ from dashboards.shared.panels import (
     Override,
     drawn,
     fixed,
+    increase_per_second,
     line,
     shades,
     stacked_panel,
@@ -119,7 +120,9 @@ def _network() -> timeseries.Panel:
 
 
 def _drops() -> timeseries.Panel:
-    infiniband = f"rate(rankskew_infiniband_errors_total{{{NODE}}}[$__rate_interval])"
+    drops = "rankskew_node_network_%s_drops_total{" + NODE + "}"
+    infiniband = f"rankskew_infiniband_errors_total{{{NODE}}}"
+    devices = f"rankskew_node_network_errors_total{{{NODE}}}"
     return drawn(
         host_panel(
             "Network drops and InfiniBand errors",
@@ -129,12 +132,12 @@ def _drops() -> timeseries.Panel:
             "No drop or error is known",
         ),
         *_both_ways(
-            f"{rate('network_receive_drops_total')} > 0",
-            f"{rate('network_transmit_drops_total')} > 0",
+            increase_per_second(drops % "receive"),
+            increase_per_second(drops % "transmit"),
             "{{device}} drops",
         ),
-        (f"{infiniband} > 0", "{{device}}:{{port}} errors", []),
-        (f"{rate('network_errors_total')} > 0", "errors of network devices", []),
+        (increase_per_second(infiniband), "{{device}}:{{port}} errors", []),
+        (increase_per_second(devices), "errors of network devices", []),
     ).override_by_regexp("/errors/", [shades(LATE_COLOUR)])
 
 

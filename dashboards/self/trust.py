@@ -16,6 +16,7 @@ from dashboards.shared.panels import (
     column,
     drawn,
     fixed,
+    increase_per_second,
     query,
     rows,
     shades,
@@ -169,7 +170,7 @@ def _refused() -> stat.Panel:
             "suffix:/s",
             span=4,
         ).no_value("None known"),
-        (f"sum(rate({refused}[$__rate_interval]))", "refused", coloured_from(0.001, ORANGE)),
+        (f"sum({increase_per_second(refused)})", "refused", coloured_from(0.001, ORANGE)),
     )
 
 
@@ -257,20 +258,20 @@ def _failing() -> table.Panel:
 
 
 def _by_job(title: str, description: str, counter: str) -> timeseries.Panel:
-    per_job = f"sum by (cluster, job_id) (rate({counter}{{{CLUSTER}}}[$__rate_interval]))"
+    counted = increase_per_second(f"{counter}{{{CLUSTER}}}")
     return drawn(
         time_panel(title, description, "suffix:/s", span=6)
         .height(7)
         .no_value("None known")
         # These read every rank at every point.
         .max_data_points(POINTS_OF_ALL),
-        (f"topk(10, {per_job} > 0)", "{{job_id}}", [shades(ORANGE)]),
+        (f"topk(10, sum by (cluster, job_id) ({counted}))", "{{job_id}}", [shades(ORANGE)]),
     )
 
 
 def _pushes() -> timeseries.Panel:
-    pushed = f"rankskew_ingest_snapshots_total{{{CLUSTER}}}"
-    unknown = f"rankskew_ingest_unknown_fields_total{{{CLUSTER}}}"
+    pushed = increase_per_second(f"rankskew_ingest_snapshots_total{{{CLUSTER}}}")
+    unknown = increase_per_second(f"rankskew_ingest_unknown_fields_total{{{CLUSTER}}}")
     return (
         time_panel(
             "Pushes by result",
@@ -281,8 +282,8 @@ def _pushes() -> timeseries.Panel:
         )
         .height(7)
         .no_value("No probe pushes")
-        .with_target(query(f"sum by (result) (rate({pushed}[$__rate_interval])) > 0", "{{result}}"))
-        .with_target(query(f"sum(rate({unknown}[$__rate_interval])) > 0", "unknown fields", "B"))
+        .with_target(query(f"sum by (result) ({pushed})", "{{result}}"))
+        .with_target(query(f"sum({unknown})", "unknown fields", "B"))
         .override_by_query("A", [shades(ORANGE)])
         .override_by_name("accepted", [fixed(GREEN)])
         .override_by_query("B", [fixed(PEERS_COLOUR)])

@@ -58,6 +58,21 @@ def _query(expr: str, ref: str) -> prometheus.Dataquery:
     return prometheus.Dataquery().datasource(DATASOURCE).ref_id(ref).expr(expr)
 
 
+def increase(counter: str) -> str:
+    """Return what *counter* has grown by, where its first value is growth, too.
+
+    A count of what should not happen appears only with the first of it.
+    """
+    window = "$__rate_interval"
+    first = f"max_over_time({counter}[{window}]) > 0 unless {counter} offset {window}"
+    return f"(increase({counter}[{window}]) > 0 or {first})"
+
+
+def increase_per_second(counter: str) -> str:
+    """Return increase() per second."""
+    return f"1000 * {increase(counter)} / $__rate_interval_ms"
+
+
 def drawn(panel: P, *lines: Line) -> P:
     """Draw *lines* over time."""
     return _asked(panel, query, lines)

@@ -16,6 +16,7 @@ DEFAULTS: Final = {
     "rank": "0",
     "gpu": ".*",
     "__rate_interval": "1m",
+    "__rate_interval_ms": "60000",
     "__interval": "15s",
     "__range": "30m",
 }

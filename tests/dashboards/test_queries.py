@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from exporter.scrape.levels import LEVELS, PARTS, Level
 from tests.alerts.promtool import Expect, assert_rules, promtool
 from tests.dashboards.dashboard_files import ROOT, RULES, Target, metric_names, targets
 from tests.dashboards.simulated import MINUTES, SCRAPE_SECONDS, input_series
@@ -155,6 +156,34 @@ def test_job_without_join_shows_who_is_late(tmp_path: Path) -> None:
     expected = all_but(STUCK, SILENT, RARE, WELL, JOINED)
 
     check_results("nojoin", series_of("nojoin"), expected, tmp_path)
+
+
+def test_first_error_of_a_kind_is_drawn(tmp_path: Path) -> None:
+    """Its count appears with it, so nothing before it is there that it could have grown from."""
+    parts = {name for name, (*_, level) in PARTS.items() if level is Level.NOT_ZERO}
+    late = {name for name, level in LEVELS.items() if level is Level.NOT_ZERO} | parts
+    counters = {name for name in late if name.endswith("_total")} | {
+        "rankskew_gpu_xid_errors_total"
+    }
+    rules = [
+        Target(path.stem, rule.get("record", rule.get("alert")), "", rule["expr"])
+        for path in RULES
+        for group in yaml.safe_load(path.read_text())["groups"]
+        for rule in group["rules"]
+    ]
+    labels = '{job_id="j",rank="0",gpu="0",type="uncorrected",xid="79",result="invalid"}'
+    minute = 60 / SCRAPE_SECONDS
+
+    read = [t for t in [*targets(), *rules] if metric_names(t.expr) & counters]
+
+    assert {t.dashboard for t in read} == {"node", "self"}
+    for target in read:
+        (name,) = metric_names(target.expr) & counters
+        series = [{"series": f"{name}{labels}", "values": f"_x{10 * minute:.0f} 1x4"}]
+        drawn = Expect(f"group({target.substituted('j')})", 10 * 60, {"{}": 1})
+        over = replace(drawn, at_seconds=12 * 60, samples={})
+        is_value = not re.search(r"rate|increase", target.expr)
+        assert_rules(tmp_path, series, [drawn] if is_value else [drawn, over], SCRAPE_SECONDS)
 
 
 def test_throttled_gpu_has_its_line(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from exporter.causes.model import UNKNOWN, Cause, Guess
 from exporter.causes.units import unit_of
@@ -13,12 +14,16 @@ Causes = Callable[[str, int], Cause | None]
 WhySlower = Callable[[str, Change], Cause | None]
 
 
+# A cause that explains so much of the delay leaves nothing to guess at.
+EXPLAINS_ALL: Final = 0.95
+
+
 @dataclass(frozen=True, slots=True)
 class CauseView:
     """A cause with the *figure* that shows it, *value* of the rank and *peers_value*, in *unit*.
 
     *share* (0 to 1) is how much of the rank's excess it accounts for; *others* are the next best
-    guesses. Without a figure, *figure* and *unit* are empty.
+    guesses, none if it accounts for nearly all. Without a figure, *figure* and *unit* are empty.
     """
 
     cause: str
@@ -54,7 +59,7 @@ def view_cause(cause: Cause) -> CauseView:
         value=cause.value,
         peers_value=cause.peers_value,
         unit=unit_of(cause.figure),
-        others=list(cause.others),
+        others=[] if cause.share >= EXPLAINS_ALL else list(cause.others),
     )
 
 

@@ -1,7 +1,7 @@
 """A job's verdict in words: which ranks are late and how, at what cost, and what changed."""
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final
 
@@ -56,8 +56,9 @@ class LateView:
     """A late rank of the job, *is_here* on this node or not; *kind* is one of LATE_KINDS.
 
     *ratio* is its own time over its peers', or if it *has_risen* over that of before, less 1;
-    *gpus_lost* wait for it. It *costs_enough* to be named, see exporter.ranks.late_enough. Its
-    *cause* is known on its own node only. A pause takes *pause_seconds*, after *every_steps*, or 0.
+    *gpus_lost* wait for it, *gpus_by_stage* in each. It *costs_enough* to be named, see
+    exporter.ranks.late_enough. Its *cause* is known on its own node only. A pause takes
+    *pause_seconds*, after *every_steps*, or 0.
     """
 
     rank: int
@@ -73,6 +74,7 @@ class LateView:
     every_steps: int = 0
     pause_seconds: float = 0.0
     has_risen: bool = False
+    gpus_by_stage: dict[str, float] = field(default_factory=dict)
 
     @property
     def is_called_late(self) -> bool:
@@ -103,6 +105,7 @@ def view_late(
         every_steps=late.every_steps,
         pause_seconds=late.pause_seconds,
         has_risen=late.has_risen,
+        gpus_by_stage=dict(late.gpus),
     )
 
 

@@ -80,7 +80,9 @@ def _job_facts(job: JobStatus, documents: Sequence[Document]) -> JobFacts:
             for rank in job.ranks
         },
         lines=dict(_lines(said)),
-        late_gpus={each.rank: {each.stage: each.gpus_lost} for each in called_late},
+        late_gpus={
+            each.rank: each.gpus_by_stage or {each.stage: each.gpus_lost} for each in called_late
+        },
         silent={rank.rank: rank.report_age_seconds or 0.0 for rank in job.ranks if rank.silent},
         reasons=() if job.reason is None or job.state == states.STARTING else (job.reason,),
         judge="node" if judges == {"node"} else None,

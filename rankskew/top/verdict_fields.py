@@ -5,7 +5,7 @@ from typing import Any
 
 from exporter.live.sentences import LateView
 from rank_probe.judge.verdict import Change, Span, Together
-from rankskew.client.fields import number, text, whole
+from rankskew.client.fields import number, numbers, text, whole
 from rankskew.top import causes
 from rankskew.top.model import UNKNOWN
 
@@ -29,6 +29,7 @@ def read_late(said: Mapping[str, Any]) -> LateView | None:
         every_steps=whole(said.get("every_steps")) or 0,
         pause_seconds=number(said.get("pause_seconds")) or 0.0,
         has_risen=said.get("has_risen") is True,
+        gpus_by_stage=numbers(said.get("gpus_by_stage")),
     )
 
 

@@ -37,6 +37,7 @@ def test_late_rank_is_named_as_the_judge_names_it() -> None:
             "kind": "persistent",
             "ratio": 0.45,
             "gpus_lost": 1.0,
+            "gpus_by_stage": {"data": 0.75, "forward": 0.25},
             "late_for_seconds": 30.0,
             "is_here": True,
             "costs_enough": True,
@@ -120,6 +121,19 @@ def test_cause_is_told_with_its_figures() -> None:
     assert said["details"][1] == f"Cause: {CAUSE.sentence}."
     assert said["first_action"] == CAUSE.first_action
     assert said["late"][0]["cause"] == HOT
+
+
+def test_cause_of_nearly_all_leaves_no_other_guess() -> None:
+    """An "or perhaps" after what explains 99 % would weaken a sure answer."""
+    node = Node()
+
+    def guesses(share: float) -> list[str]:
+        node.cause = replace(CAUSE, share=share)
+        told = node.judged(verdict())["late"][0]["cause"]
+        return [each["cause"] for each in told["others"]]
+
+    assert guesses(0.99) == []
+    assert guesses(0.7) == [each.cause for each in CAUSE.others] != []
 
 
 def test_ranks_that_wake_come_first() -> None:

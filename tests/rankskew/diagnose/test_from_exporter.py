@@ -36,6 +36,20 @@ def test_late_rank_has_the_cause_that_its_exporter_tells() -> None:
     assert said.loss.gpus == pytest.approx(1.94)
 
 
+def test_loss_of_a_rank_is_divided_among_its_stages() -> None:
+    """As its exporter divides it; all in the stage where it began if that does not say."""
+    stages = {"backward": 1.2, "forward": 0.6, "optimizer": 0.1}
+
+    def parts(**told: Any) -> dict[str, float]:
+        loss = ask(live(straggler(late=[late(2, stage="backward", **told)]))).loss
+        assert loss is not None
+        (rank_2,) = loss.parts[0].parts
+        return {part.name: round(part.gpus, 2) for part in rank_2.parts}
+
+    assert parts(gpus_by_stage=stages) == stages
+    assert parts() == parts(gpus_by_stage="x") == {"backward": 1.9}
+
+
 @pytest.mark.parametrize("cause", [None, {}, "input", {"cause": None}])
 def test_late_rank_without_a_cause(cause: Any) -> None:
     (finding,) = ask(live(straggler(late=[late(2, cause=cause)]))).findings

@@ -14,7 +14,7 @@ import urllib3
 from urllib3.exceptions import LocationParseError, ProxyError, ResponseError
 
 from exporter.errors import UsageError, reason
-from rankskew.client.access import ANYONE, Access
+from rankskew.client.access import ANYONE, Access, Session
 from rankskew.client.fields import text
 from rankskew.client.headers import AUTHORIZATION, HttpConfig, basic
 
@@ -26,10 +26,15 @@ MOST_REDIRECTS: Final = 5
 # A proxy cannot reach what listens on this machine only.
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 REFUSALS: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+TIMEOUTS: Final = (TimeoutError, urllib3.exceptions.ReadTimeoutError)
 
 
 class Trouble(Exception):
     """A source that cannot be read now; the message is a sentence, and it may work next time."""
+
+
+class _Refused(Trouble):
+    """The server wants another token or password, or any."""
 
 
 def base_url(text: str) -> str:
@@ -105,16 +110,34 @@ def _answer(
     server: str, path: str, request: Request, timeout_seconds: float | None, access: Access
 ) -> tuple[int, Any]:
     patience = TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds
-    config = _with_login(_config(access), server)
     try:
-        with _pool(server, config) as pool:
-            answer = _ask(pool, server + path, request, patience, config)
+        if (kept := access.sessions.pop(server, None)) is not None:
             try:
-                return answer.status, _answered(answer, server, config.names_us)
-            finally:
-                answer.close()
+                return _exchange(kept, server, path, request, patience, access)
+            except _Refused:
+                pass  # A token is renewed now and then.
+            except urllib3.exceptions.HTTPError as error:
+                if any(isinstance(each, TIMEOUTS) for each in _causes(error)):
+                    raise
+        config = _with_login(_config(access), server)
+        new = Session(config, _pool(server, config))
+        return _exchange(new, server, path, request, patience, access)
     except urllib3.exceptions.HTTPError as error:
         raise Trouble(f"{server} does not answer: {_why(error, patience)}.") from error
+
+
+def _exchange(
+    session: Session, server: str, path: str, request: Request, patience: float, access: Access
+) -> tuple[int, Any]:
+    """Return the status and the answer, and keep *session* for the next."""
+    answer = _ask(session.pool, server + path, request, patience, session.config)
+    try:
+        found = answer.status, _answered(answer, server, session.config.names_us)
+    finally:
+        answer.close()
+    if access is not ANYONE:  # That is nobody's run.
+        access.sessions[server] = session
+    return found
 
 
 def _config(access: Access) -> HttpConfig:
@@ -192,9 +215,9 @@ def _ask(
 def _answered(answer: urllib3.BaseHTTPResponse, server: str, names_us: bool) -> Any:
     said = f"{answer.status} {text(answer.reason) or ''}".rstrip()
     if answer.status in REFUSALS and names_us:
-        raise Trouble(f"{server} refuses our token or password ({said}).")
+        raise _Refused(f"{server} refuses our token or password ({said}).")
     if answer.status in REFUSALS:
-        raise Trouble(
+        raise _Refused(
             f"{server} refuses us ({said}): give a token or password with --http.config.file or "
             "~/.netrc, and the tenant of a Mimir with --header 'X-Scope-OrgID: TENANT'."
         )
@@ -225,7 +248,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _known(cause: BaseException, patience_seconds: float) -> str | None:
-    if isinstance(cause, TimeoutError | urllib3.exceptions.ReadTimeoutError):
+    if isinstance(cause, TIMEOUTS):
         return f"no answer within {patience_seconds:.0f} s"
     if isinstance(cause, ssl.SSLCertVerificationError):
         return (

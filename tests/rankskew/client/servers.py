@@ -16,12 +16,13 @@ Answer = tuple[int, str, bytes]
 
 
 class Sent(NamedTuple):
-    """A request."""
+    """A request; *port* is the client's, one for each connection."""
 
     method: str
     path: str
     headers: Message
     body: bytes
+    port: int = 0
 
 
 def json_answer(content: Any, status: int = 200) -> Answer:
@@ -56,9 +57,12 @@ def serving_all(
     """Serve what *answer* returns to each request; yields the URL."""
 
     class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"  # Keeps connections, as all servers do.
+
         def do_GET(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
-            self._send(answer(Sent(self.command, self.path, self.headers, body)))
+            port = self.client_address[1]
+            self._send(answer(Sent(self.command, self.path, self.headers, body, port)))
 
         do_POST = do_PATCH = do_GET
 

@@ -5,15 +5,16 @@ from base64 import b64decode
 from contextlib import AbstractContextManager, nullcontext
 from email.message import Message
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
 from rankskew.client import fetch
 from rankskew.client.access import Access
 from rankskew.client.fetch import Trouble, get_json
+from rankskew.client.prometheus import Prometheus
 from tests.exporter.certificates import make_certificate
-from tests.rankskew.client.servers import Answer, anyone, json_answer, serving
+from tests.rankskew.client.servers import Answer, Sent, anyone, json_answer, serving, serving_all
 
 TOKEN: Final = "authorization: {credentials: s3cret}"
 TENANT: Final = ("X-Scope-OrgID", "team-a")
@@ -74,19 +75,27 @@ def test_token_or_password_is_sent(tmp_path: Path, config: str, header: str | No
 
 
 def test_token_that_is_renewed_is_read_again(tmp_path: Path) -> None:
-    """A pod's token lives for an hour, and rankskew top runs for longer."""
+    """A pod's token lives for an hour, and rankskew top runs for longer: the old one is refused."""
     (tmp_path / "secret").write_text("old")
     who = access(tmp_path, "authorization: {credentials_file: secret}")
-    server = Listener()
-    with server.serve() as url:
+    valid = ["old"]
+
+    def refuse(headers: Message) -> Answer | None:
+        return (
+            None if headers["Authorization"] == f"Bearer {valid[0]}" else (401, "text/plain", b"")
+        )
+
+    with serving(lambda path, form: json_answer({}), refuse) as url:
         get_json(url, "/x", access=who)
+        valid[0] = "new"
+        with pytest.raises(Trouble, match="refuses our token"):
+            get_json(url, "/x", access=who)
         (tmp_path / "secret").write_text("new")
-        get_json(url, "/x", access=who)
+        assert get_json(url, "/x", access=who) == {}
+        valid[0] = "newer"
         (tmp_path / "secret").unlink()
         with pytest.raises(Trouble, match=r"cannot read .*/secret: No such file or directory\."):
             get_json(url, "/x", access=who)
-
-    assert [each["Authorization"] for each in server.headers] == ["Bearer old", "Bearer new"]
 
 
 def test_tenant_is_sent(tmp_path: Path) -> None:
@@ -244,3 +253,49 @@ def test_server_is_shown_a_certificate(tmp_path: Path, certificate: tuple[Path, 
         assert get_json(url, "/x", access=access(tmp_path, ours)) == {}
         with pytest.raises(Trouble):
             get_json(url, "/x", access=access(tmp_path, "tls_config: {ca_file: server.crt}"))
+
+
+def test_queries_of_a_run_share_a_connection(
+    tmp_path: Path, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A report asks a hundred times: it reads its files once, and greets the server once."""
+    made: list[ssl.SSLContext] = []
+    make = ssl.create_default_context
+
+    def counted(**options: Any) -> ssl.SSLContext:
+        made.append(make(**options))
+        return made[-1]
+
+    monkeypatch.setattr(ssl, "create_default_context", counted)
+    ports: list[int] = []
+
+    def answer(sent: Sent) -> Answer:
+        ports.append(sent.port)
+        return json_answer({"status": "success", "data": {"result": []}})
+
+    who = access(tmp_path, "tls_config: {ca_file: server.crt}")
+    with serving_all(answer, server_tls(certificate)) as url:
+        prometheus = Prometheus(url, access=who)
+        prometheus.query("up")
+        prometheus.as_of(1_700_000_000.0).query("up")
+        prometheus.query_range("up", 0.0, 60.0, 15.0)
+
+    assert (len(ports), len(set(ports)), len(made)) == (3, 1, 1)
+
+
+def test_connection_that_was_kept_may_be_gone() -> None:
+    """As when a server was restarted, or a proxy forgot it: it is asked on another one."""
+    ports: list[int] = []
+
+    def answer(sent: Sent) -> Answer:
+        ports.append(sent.port)
+        if len(ports) == 2:
+            raise ConnectionAbortedError  # Closes it without an answer.
+        return json_answer({})
+
+    who = Access()
+    with serving_all(answer) as url:
+        get_json(url, "/x", access=who)
+        assert get_json(url, "/x", access=who) == {}
+
+    assert ports[0] == ports[1] != ports[2]

@@ -116,7 +116,9 @@ def test_node_that_is_gone_is_not_held() -> None:
             target.hold(LINE | {"name": "n9"})
 
 
-def test_service_account_is_read_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_service_account_is_read_again_once_its_token_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The kubelet renews the token; the server's certificate is checked."""
     monkeypatch.setattr(kubernetes, "ACCOUNT", tmp_path)
     with pytest.raises(UsageError, match=r"cannot read .*token: No such file or directory"):
@@ -126,7 +128,8 @@ def test_service_account_is_read_each_time(tmp_path: Path, monkeypatch: pytest.M
 
     def answer(sent: Sent) -> Answer:
         seen.append(sent.headers["Authorization"])
-        return Api().get(sent.path)
+        is_valid = seen[-1].endswith((tmp_path / "token").read_text())
+        return Api().get(sent.path) if is_valid else json_answer({}, 401)
 
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(certificate, key)
@@ -136,4 +139,4 @@ def test_service_account_is_read_each_time(tmp_path: Path, monkeypatch: pytest.M
             (tmp_path / "token").write_text(token)
             assert not target.holds("n1")
 
-    assert seen == ["Bearer first", "Bearer second"]
+    assert seen == ["Bearer first", "Bearer first", "Bearer second"]

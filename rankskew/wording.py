@@ -15,6 +15,12 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number != 1)}"
 
 
+def clock(seconds: float) -> str:
+    """Return a time since the beginning of a trace: 1:02:03."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
+
+
 def few(names: Sequence[str]) -> str:
     """Return the first of *names*, and how many more there are."""
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""

@@ -10,6 +10,8 @@ from exporter.errors import UsageError
 
 # No date is later; NaN is not below it either.
 YEAR_10000: Final = 253_402_300_800.0
+# Of a trace: a step of two milliseconds becomes one of two seconds.
+MOST_TIME_SCALE: Final = 1000
 
 
 class Help(argparse.HelpFormatter):
@@ -80,6 +82,13 @@ def positive(text: str) -> float:
     if not (isfinite(number) and number > 0):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
     return number
+
+
+def time_scale(text: str) -> float:
+    scale = positive(text)
+    if scale > MOST_TIME_SCALE:
+        raise argparse.ArgumentTypeError(f"{text!r} is over {MOST_TIME_SCALE}")
+    return scale
 
 
 def whole_positive(text: str) -> int:

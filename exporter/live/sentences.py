@@ -146,6 +146,8 @@ def even_sentence(aged: AgedVerdict, late: Sequence[LateView]) -> str:
     if aged.judge == BY_NODE:
         return "No rank on this node is late."
     judged = sum(verdict.ranks.values())
+    if judged == 1:
+        return "No rank is late: the job has only one."
     even = f"No rank is late: the {judged} ranks of the job need the same time for their work."
     common = verdict.gpus_lost.get("common", 0.0) / max(judged, 1)
     if common < COMMON_WAIT_RATIO:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from exporter.commands.arguments import Parser, add_json, interval, moment, positive
+from exporter.commands.arguments import Parser, add_json, interval, moment, time_scale
 from exporter.errors import UsageError
 from exporter.profiles.compare import as_text as profiles_as_text
 from exporter.profiles.compare import sentence
@@ -52,7 +52,7 @@ def parser() -> Parser:
     options.add_argument(
         "--time-scale",
         metavar="K",
-        type=positive,
+        type=time_scale,
         default=1.0,
         help="with --trace: make the clock and every stage K times slower, for traces of only a "
         "few seconds (default: 1)",

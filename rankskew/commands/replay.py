@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, TextIO
 
-from exporter.commands.arguments import Parser, positive
+from exporter.commands.arguments import Parser, time_scale
 from rankskew.replay.replay import Replay, as_json, replay
 from rankskew.replay.report import report
 from rankskew.replay.traces import Run, read_traces
@@ -35,7 +35,7 @@ def parser() -> Parser:
     options.add_argument(
         "--time-scale",
         metavar="K",
-        type=positive,
+        type=time_scale,
         default=1.0,
         help="make the clock and every stage K times slower, for traces of only a few seconds "
         "(default: 1)",

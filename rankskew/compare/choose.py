@@ -1,7 +1,7 @@
 """Finds the two sides that A..B names, in a Prometheus or in recorded traces, and compares them."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final
 
 from exporter.errors import UsageError
@@ -22,7 +22,7 @@ from rankskew.compare.periods import (
 )
 from rankskew.replay.timeline import TraceTimeline, timeline
 from rankskew.replay.traces import Run, run_of
-from rankskew.wording import few
+from rankskew.wording import clock, few
 
 SIDES: Final = ("Before", "After")
 
@@ -138,5 +138,4 @@ def _clock(period: Period) -> str:
 
 
 def _clock_of_run(period: Period) -> str:
-    begin, end = (timedelta(seconds=round(max(at, 0.0))) for at in (period.begin, period.end))
-    return f"{begin} to {end}"
+    return f"{clock(max(period.begin, 0.0))} to {clock(max(period.end, 0.0))}"

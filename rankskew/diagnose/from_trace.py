@@ -27,6 +27,7 @@ from rankskew.replay.findings import TraceFinding as Found
 from rankskew.replay.replay import Replay, replay
 from rankskew.replay.traces import Run, instance, read_traces, run_of
 from rankskew.top.model import JobStatus
+from rankskew.wording import counted
 
 NO_HARDWARE = "A trace has no data on GPUs, nodes and processes, in which most causes show."
 
@@ -60,7 +61,8 @@ def _job_facts(one: Replay) -> JobFacts:
         if rank in one.named:
             late_gpus[rank][stage] = caused / seconds
     state = _state(one)
-    steps = f"{one.whole_steps} steps of {len(one.run.times)} ranks in {duration(one.seconds)}"
+    of = f"{counted(one.whole_steps, 'step')} of {counted(len(one.run.times), 'rank')}"
+    steps = f"{of} in {duration(one.seconds)}"
     is_even = state == states.HEALTHY and not one.findings
     job = JobStatus(
         one.run.job_id,

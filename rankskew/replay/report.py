@@ -1,7 +1,6 @@
 """Replays as text: which ranks were slow and when, one line each, and the cost of waiting."""
 
 from collections.abc import Collection, Iterator, Sequence
-from datetime import timedelta
 from typing import Final
 
 from exporter.live.sentences import is_slower
@@ -10,7 +9,7 @@ from rank_probe.judge.verdict import MOST_LATE
 from rankskew.accounting.run import Account, Kinds
 from rankskew.replay.findings import TraceFinding
 from rankskew.replay.replay import Replay
-from rankskew.wording import counted, named_ranks
+from rankskew.wording import clock, counted, named_ranks
 
 # Below this share of the whole loss, the loss that a rank causes in a stage is noise.
 SMALLEST_PART: Final = 0.01
@@ -28,7 +27,7 @@ def _report(one: Replay) -> Iterator[str]:
     steps, ranks = counted(one.whole_steps, "step"), counted(len(one.run.times), "rank")
     yield (
         f"job {one.run.job_id}, attempt {one.run.attempt}: {steps} of {ranks} in "
-        f"{_clock(one.seconds)}{_stretched(one.scale)}"
+        f"{clock(one.seconds)}{_stretched(one.scale)}"
         f"{_left_out(len(one.run.steps) - one.whole_steps)}"
     )
     yield from _stretches(one)
@@ -73,7 +72,7 @@ def _finding(finding: TraceFinding) -> str:
     said = _words(finding)
     if finding.gpus_lost is not None:
         said += f"; {finding.gpus_lost:.2f} GPUs lost"
-    return f"{said} ({finding.severity}, named at {_clock(finding.named_s)})"
+    return f"{said} ({finding.severity}, named at {clock(finding.named_s)})"
 
 
 def _words(finding: TraceFinding) -> str:
@@ -84,7 +83,7 @@ def _words(finding: TraceFinding) -> str:
         case "change":
             return (
                 f"{finding.stage} of {_slower(finding)}peer group {finding.peer_group} takes "
-                f"{finding.ratio:.1f} times as long as until {_clock(finding.onset_s)}"
+                f"{finding.ratio:.1f} times as long as until {clock(finding.onset_s)}"
             )
         case "rotating":
             return f"a different rank is slow {doing} in each step"
@@ -161,11 +160,7 @@ def _cost(gpu_seconds: float, found: Account) -> str:
 
 
 def _period(begin: float, end: float | None) -> str:
-    return f"{_clock(begin)} to {'the end' if end is None else _clock(end)}"
-
-
-def _clock(seconds: float) -> str:
-    return str(timedelta(seconds=round(seconds)))
+    return f"{clock(begin)} to {'the end' if end is None else clock(end)}"
 
 
 def _stretched(scale: float) -> str:

@@ -56,7 +56,7 @@ def _summary(job: JobReport) -> Iterator[str]:
     when = f"running since {show(begin)}" if job.is_running else f"{show(begin)} to {show(end)}"
     gone = end - begin - seconds(job.alive)
     pause = f", {length(gone)} of it without a living rank" if gone >= 1 else ""
-    yield f"{job.world_size} ranks, {when} UTC: {length(end - begin)}{pause}."
+    yield f"{counted(job.world_size, 'rank')}, {when} UTC: {length(end - begin)}{pause}."
     if job.unseen_seconds:
         yield f"It had run for {length(job.unseen_seconds)} or more when it was first seen."
     hours, lost = job.gpu_seconds / HOUR_SECONDS, job.lost_seconds / HOUR_SECONDS

@@ -60,6 +60,8 @@ from rankskew.__main__ import main
         ("diagnose --trace x --compare 1-2..3-4 --time-scale 2", "leave out --time-scale"),
         ("diagnose --prometheus http://127.0.0.1:1 --window 5m", "--window needs --compare"),
         ("replay --time-scale=0 /nowhere.csv", "'0' is not a number above 0"),
+        ("replay --time-scale=1e13 /nowhere.csv", "'1e13' is over 1000"),
+        ("diagnose --trace x --time-scale=1001", "'1001' is over 1000"),
         ("replay --time-scale=inf /nowhere.csv", "'inf' is not a number above 0"),
         ("replay --time-scale=fast /nowhere.csv", "'fast' is not a number above 0"),
         ("replay --format=xml /nowhere.csv", "invalid choice: 'xml'"),

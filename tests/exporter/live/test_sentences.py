@@ -118,6 +118,8 @@ def test_even_job_needs_no_names() -> None:
     assert even_sentence(AgedVerdict(VERDICT, 0.0), []) == (
         "No rank is late: the 4 ranks of the job need the same time for their work."
     )
+    alone = replace(VERDICT, ranks={"all": 1})
+    assert even_sentence(AgedVerdict(alone, 0.0), []) == "No rank is late: the job has only one."
     assert even_sentence(AgedVerdict(VERDICT, 0.0), mild) == (
         "No rank is late enough for an alert: "
         "ranks 2 and 3 need up to 4% more time than their peers."

@@ -118,6 +118,13 @@ def test_reason_that_explains_the_others_is_told(reasons: list[str], told: str) 
     assert job.reason == told
 
 
+def test_state_of_a_newer_release_is_not_known() -> None:
+    """Exporters and rules may be newer than whoever asks: a state of theirs is a question mark."""
+    (job,) = read(*fake.job(state="of_a_newer_release")).jobs
+
+    assert (job.state, job.sentence) == (UNKNOWN, "")
+
+
 def test_fleet_takes_a_handful_of_queries() -> None:
     """However many jobs there are, three queries at most, none on the series of every rank.
 

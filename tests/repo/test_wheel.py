@@ -7,6 +7,7 @@ import subprocess
 import sys
 import sysconfig
 import venv
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -23,12 +24,13 @@ def run(*command: str | Path, cwd: Path, **more: str) -> subprocess.CompletedPro
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
 
 
-def install(directory: Path, *what: str) -> Path:
-    """Make an empty environment in *directory*, install *what*; return its bin folder."""
+def install(directory: Path, *commands: Sequence[str]) -> Path:
+    """Make an empty environment in *directory*, install what *commands* name; return its bin."""
     venv.create(directory, with_pip=False)
     pip = [sys.executable, "-m", "pip", "--python", str(directory / "bin" / "python")]
-    done = run(*pip, "install", "--quiet", *what, cwd=directory)
-    assert done.returncode == 0, done.stderr
+    for what in commands:
+        done = run(*pip, "install", "--quiet", *what, cwd=directory)
+        assert done.returncode == 0, done.stderr
     return directory / "bin"
 
 
@@ -41,16 +43,17 @@ def wheel(released: Path) -> Path:
 @pytest.fixture(scope="module")
 def base(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment with the base install and nothing else, not even pip; its bin folder."""
-    return install(tmp_path_factory.mktemp("base"), "--no-index", str(wheel))
+    return install(tmp_path_factory.mktemp("base"), ["--no-index", str(wheel)])
 
 
 @pytest.fixture(scope="module")
 def full(released: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment with the exporter extra, as the README says it; its bin folder."""
-    command = "pip install --find-links dist 'rankskew[exporter]'"
-    assert f"    {command} " in (ROOT / "README.md").read_text()
-    words = shlex.split(command.replace("dist", str(released)))
-    return install(tmp_path_factory.mktemp("full"), *words[2:])
+    first, then = "--no-index --find-links dist rankskew", "'rankskew[exporter]'"
+    page = (ROOT / "README.md").read_text()
+    assert all(f"    pip install {words} " in page for words in (first, then))
+    commands = first.replace("dist", str(released)), then
+    return install(tmp_path_factory.mktemp("full"), *map(shlex.split, commands))
 
 
 IS_PURE = (
@@ -74,7 +77,10 @@ def test_pure_wheel_works_without_a_compiler(released: Path, tmp_path: Path) -> 
     """It installs anywhere, and uses the tape in Python."""
     [wheel] = released.glob("*-py3-none-any.whl")
     done = run(
-        install(tmp_path / "venv", "--no-index", str(wheel)) / "python", "-c", IS_PURE, cwd=tmp_path
+        install(tmp_path / "venv", ["--no-index", str(wheel)]) / "python",
+        "-c",
+        IS_PURE,
+        cwd=tmp_path,
     )
 
     assert done.stdout.split() == ["True", "True"], done.stderr

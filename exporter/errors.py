@@ -51,8 +51,8 @@ class Failures:
         try:
             yield
         except Exception as error:
-            self._counts[work] = self._counts.get(work, 0) + 1
             self.last[work] = error
+            self._counts[work] = self._counts.get(work, 0) + 1
             what = work, f"{type(error).__name__}: {error}"
             if what not in self._logged and len(self._logged) < 100:
                 self._logged.add(what)

@@ -4,7 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from exporter.processes.worker_states import loader_workers
+from exporter.causes.model import ThreadState
+from exporter.errors import Failures
+from exporter.processes import worker_states
+from exporter.processes.worker_states import LateRankProcess, WorkerStates, loader_workers
+from tests.exporter.nvml.stub import wait_for
 
 RANK = 10
 PROGRAM = b"python\0train.py\0"
@@ -54,3 +58,39 @@ def test_workers_of_an_older_torch_run_the_ranks_program(
     add(proc, 11, line)
 
     assert loader_workers(proc, RANK, [11]) == ([11] if is_worker else [])
+
+
+def test_state_of_workers_is_not_shown_while_every_look_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would be that of a time before, for ever."""
+
+    class Rank:
+        looks = 99
+        fails = False
+
+        def __init__(self, procfs: Path, pid: int) -> None:
+            pass
+
+        def look(self, children: object) -> None:
+            if Rank.fails:
+                raise RecursionError("odd file")
+
+        def busiest(self, loader: str) -> tuple[int, list[ThreadState]]:
+            return 88, [ThreadState("data", "disk", 0.5)]
+
+    monkeypatch.setattr(worker_states, "_Rank", Rank)
+    monkeypatch.setattr(worker_states, "INTERVAL_SECONDS", 0.001)
+    failures = Failures()
+    found = WorkerStates(Path("/nowhere"), failures)
+    found.follow([LateRankProcess("llama", 3, 7)])
+    found.start()
+    wait_for(lambda: found.pid("llama", 3) == 88)
+    Rank.fails = True
+    wait_for(lambda: failures.count > 0)
+    gone = found.pid("llama", 3), found.of("llama", 3)
+    Rank.fails = False
+    wait_for(lambda: found.pid("llama", 3) == 88)
+    found.stop()
+
+    assert gone == (None, ())

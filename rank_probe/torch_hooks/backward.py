@@ -79,11 +79,6 @@ class Cut:
         self._parameter_hook: Any = None
         self._is_at_root = True  # or left alone, or left to the parameter's hook
 
-    @property
-    def is_left_to_parameter(self) -> bool:
-        """Whether the parameter's hook does it."""
-        return not self._is_at_root
-
     def around(self, original: Callable[..., Any]) -> Any:
         """Return *original*, torch.autograd.backward, with its time noted."""
         timed = self._tape.around(

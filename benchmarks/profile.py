@@ -165,7 +165,7 @@ def _start(operator: Path) -> int:
     """Wait, then order a profile; return its first step."""
     time.sleep(QUIET_SECONDS)
     said = io.StringIO()
-    order = ["control", "--profile", "profiled", "2", f"--endpoint=unix:{operator}", "--json"]
+    order = ["control", "--profile", "profiled", "2", f"--exporter=unix:{operator}", "--json"]
     with contextlib.redirect_stdout(said):
         status = rankskew([*order, f"--steps={STEPS}"])
     if status:

@@ -5,20 +5,21 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
+
+# The exit status of a command that was used wrongly, or cannot do or tell what was asked; 1 is that
+# of one that has found something.
+FAILED: Final = 2
 
 logger = logging.getLogger(__name__)
 
 
 class UsageError(Exception):
-    """A wrong flag, value or config file; the command exits with *status*."""
-
-    status = 2
+    """A wrong flag, value or config file."""
 
 
 class StartError(Exception):
     """The machine refuses what was asked: a port in use, a directory not writable."""
-
-    status = 1
 
 
 def reason(error: OSError) -> str:

@@ -35,6 +35,11 @@ def main(words: Sequence[str] | None = None) -> int:
     except WrongCommand as wrong:
         print(f"rank-probe: {wrong}; see {wrong.help}", file=sys.stderr)
         return 2
+    except Exception:  # noqa: BLE001 - Python's own status would say that something was found.
+        import traceback
+
+        traceback.print_exc()
+        return 2
     match command.action:
         case "run":
             run(command)

@@ -2,29 +2,36 @@
 
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 
-from exporter.errors import StartError, UsageError
+from exporter.errors import FAILED, StartError, UsageError
 from rankskew.cli import run
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return 0 when the command did its work, 1 when the machine refused, 2 for wrong usage."""
+    """Return 0 when nothing was found, 1 when something was, 2 when a command cannot tell.
+
+    2 is also for wrong usage, for what the machine refuses, and for a fault of ours.
+    """
     try:
         status = run(sys.argv[1:] if arguments is None else arguments)
         sys.stdout.flush()
         return status
     except (UsageError, StartError) as error:
-        return _end(error.status, str(error))
+        return _end(str(error))
     except BrokenPipeError:
         # The reader has seen enough, as head does. Python flushes stdout once more at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return FAILED
+    except Exception:  # noqa: BLE001 - Python's own status would say that something was found.
+        traceback.print_exc()
+        return FAILED
 
 
-def _end(status: int, message: str) -> int:
+def _end(message: str) -> int:
     print(f"rankskew: {' '.join(message.split())}", file=sys.stderr)
-    return status
+    return FAILED
 
 
 if __name__ == "__main__":

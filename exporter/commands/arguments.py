@@ -1,15 +1,12 @@
 """Argument parsing that the commands share: one-line errors, durations, numbers."""
 
 import argparse
-from datetime import UTC, datetime
 from math import isfinite
 from typing import Any, Final, NoReturn
 
 from exporter import durations
 from exporter.errors import UsageError
 
-# No date is later; NaN is not below it either.
-YEAR_10000: Final = 253_402_300_800.0
 # Of a trace: a step of two milliseconds becomes one of two seconds.
 MOST_TIME_SCALE: Final = 1000
 
@@ -55,23 +52,6 @@ def interval(text: str) -> float:
     if not seconds:
         raise argparse.ArgumentTypeError(f"{text!r} is not a duration above 0")
     return seconds
-
-
-def moment(text: str) -> float:
-    """Return the Unix time in *text*: seconds, or ISO 8601, in UTC if it has no offset."""
-    try:
-        number = float(text)
-        if 0 < number < YEAR_10000:
-            return number
-    except ValueError:
-        pass
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a time such as 2026-11-23T07:45Z or 1795420000"
-        ) from error
-    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
 
 
 def positive(text: str) -> float:

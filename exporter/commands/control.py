@@ -42,7 +42,8 @@ def parser() -> Parser:
     options.add_argument("--steps", type=int, default=5, help="of a profile (default: 5)")
     options.add_argument("--start", type=int, help="of a profile: the first step; RANK alone")
     options.add_argument(
-        "--endpoint",
+        "--exporter",
+        metavar="URL",
         default=client.control_endpoint(),
         help="the exporter's --operator.socket, or for ranks of your own where they push "
         "(default: %(default)s)",
@@ -55,11 +56,11 @@ def run(arguments: Sequence[str]) -> int:
     """Change how much the probes of a job's ranks on this node time."""
     options = parser().parse_args(arguments)
     if options.profile:
-        return profile(_profile_order(options), options.endpoint, as_json=options.json)
+        return profile(_profile_order(options), options.exporter, as_json=options.json)
     if options.level is None:
         raise UsageError("the following arguments are required: job_id, level; or --profile JOB")
     order = Order(options.job_id, options.level, options.rank)
-    ranks = client.control(order, options.endpoint)
+    ranks = client.control(order, options.exporter)
     if options.json:
         said = {"job_id": order.job_id, "level": order.level, "rank": order.rank, "ranks": ranks}
         print(as_document("control", said))

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from exporter.collectors.catalog import COLLECTORS
 from exporter.commands.arguments import Parser, add_json
-from exporter.errors import StartError, UsageError
+from exporter.errors import FAILED, StartError, UsageError
 from exporter.log.configure import PLAIN
 from exporter.scrape.levels import ALL
 from exporter.server import serve
@@ -38,7 +38,7 @@ def run(arguments: Sequence[str]) -> int:
         if settings.log_format == PLAIN:
             raise
         logger.critical("%s", " ".join(str(error).split()))
-        return error.status
+        return FAILED
     return 0
 
 

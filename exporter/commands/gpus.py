@@ -35,7 +35,8 @@ def parser() -> Parser:
         help="time after which a release ends by itself (default: %(default)s)",
     )
     options.add_argument(
-        "--endpoint",
+        "--exporter",
+        metavar="URL",
         default=operator_endpoint(),
         help="the exporter's --operator.socket (default: %(default)s)",
     )
@@ -54,15 +55,15 @@ def run(arguments: Sequence[str]) -> int:
 def _do(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Return what was done, for scripts and as a sentence."""
     if options.action == "release":
-        release(options.seconds, options.endpoint, _say)
+        release(options.seconds, options.exporter, _say)
         return {"seconds": options.seconds}, (
             f"the exporter has closed the GPUs for {durations.show(options.seconds)}: reset or "
             "reconfigure them, then run rankskew gpus resume"
         )
     if options.action == "resume":
-        resume(options.endpoint)
+        resume(options.exporter)
         return {}, "the exporter reads the GPUs again within seconds"
-    forgotten = forget(options.endpoint)
+    forgotten = forget(options.exporter)
     gpus = "1 GPU is" if forgotten == 1 else f"{forgotten} GPUs are"
     return {"forgotten": forgotten}, f"{gpus} no longer expected"
 

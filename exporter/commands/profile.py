@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from exporter.errors import StartError
+from exporter.errors import FAILED, StartError
 from exporter.operator import client
 from exporter.operator.orders import FAR_AHEAD_SECONDS, ProfileOrder
 from exporter.profiles.compare import as_text, sentence
@@ -25,7 +25,7 @@ then rankskew diagnose --profiles, with both files"""
 
 
 def profile(order: ProfileOrder, endpoint: str, *, as_json: bool) -> int:
-    """Order a profile, wait for it, print paths and comparison; 1 if a trace is missing."""
+    """Order a profile, wait for it, print paths and comparison; 2 if a trace is missing."""
     answer = client.profile(order, endpoint)
     given = replace(order, rank=answer["rank"], peer=answer["peer"], start=answer["start"])
     ranks = [str(rank) for rank in (given.rank, given.peer) if rank is not None]
@@ -54,7 +54,7 @@ def profile(order: ProfileOrder, endpoint: str, *, as_json: bool) -> int:
             print(f"rank {rank}: {said[rank]['path'] or 'no trace: ' + said[rank]['problem']}")
         if traces:
             print("", as_text(*traces), sep="\n")
-    return int(len(paths) < len(ranks))
+    return FAILED if len(paths) < len(ranks) else 0
 
 
 def _wait(order: ProfileOrder, ranks: list[str], endpoint: str) -> Mapping[str, dict[str, str]]:

@@ -102,7 +102,7 @@ def post(path: str, body: bytes, endpoint: str) -> tuple[int, dict[str, Any]]:
     except (OSError, http.client.HTTPException) as error:
         why = reason(error) if isinstance(error, OSError) else "its answer is not HTTP"
         raise UsageError(
-            f"no exporter answers at {endpoint}: {why}; start one, or set --endpoint"
+            f"no exporter answers at {endpoint}: {why}; start one, or set --exporter"
         ) from error
     except NoEndpoint as error:
         raise UsageError(str(error)) from error

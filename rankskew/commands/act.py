@@ -33,7 +33,7 @@ rankskew act --kubernetes --kubernetes.taint --token-file act.token --audit act.
 rankskew act --webhook https://tickets/rankskew --token-file act.token --audit act.jsonl"""
 EPILOG: Final = f"""\
 Alertmanager posts its webhook to {PATH}, with the token as its credentials. The status is 0
-after SIGTERM or SIGINT, 1 if the address or the audit log cannot be used, 2 for wrong usage.
+after SIGTERM or SIGINT, 2 if the address or the audit log cannot be used, or for wrong usage.
 docs/act.md has the policy, and how to undo what was done."""
 
 

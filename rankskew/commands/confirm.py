@@ -30,8 +30,8 @@ rankskew confirm 1112-0604-rha3 yes
 rankskew confirm 1110-0604-mvlf no --note "it was the nightly scan"
 rankskew confirm --list"""
 EPILOG: Final = """\
-The status is 0 if it is written down, 1 if there is no such incident, Prometheus does not answer or
-the file cannot be written, 2 for wrong usage."""
+The status is 0 if it is written down, and 2 if there is no such incident, Prometheus does not
+answer or the file cannot be written, or for wrong usage."""
 
 
 def parser() -> Parser:

@@ -8,20 +8,18 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from exporter.commands.arguments import Parser, add_json, interval, moment, time_scale
-from exporter.errors import UsageError
+from exporter.commands.arguments import Parser, add_json, interval, time_scale
+from exporter.errors import FAILED, UsageError
 from exporter.profiles.compare import as_text as profiles_as_text
 from exporter.profiles.compare import sentence
 from exporter.profiles.trace import read_trace as read_profile
 from rank_probe.wire.document import as_document
 from rankskew.client.fetch import Trouble, base_url
 from rankskew.commands.compare import add_compare, run_compare
-from rankskew.commands.servers import access, add_access
+from rankskew.commands.servers import access, add_access, add_moment, add_sources, exporters
 from rankskew.diagnose.formats import as_json, as_markdown, as_text, trouble_as_json
 from rankskew.diagnose.model import EXIT_STATUS, CannotTell, Report
 
-DEFAULT_URL: Final = "http://127.0.0.1:9917"
-CANNOT_TELL: Final = 2
 EXAMPLES: Final = """\
 rankskew diagnose --prometheus http://prometheus:9090 --job llama
 rankskew diagnose --prometheus http://prometheus:9090 --job llama --at 2026-11-23T07:45Z
@@ -44,9 +42,16 @@ def parser() -> Parser:
         "and what could not be judged. Exit status: 0 balanced, 1 something found, 2 cannot tell.",
         examples=EXAMPLES,
     )
-    _add_sources(options)
+    source = add_sources(options)
+    source.add_argument("--trace", metavar="DIR", type=Path, help="judge this recorded trace")
+    source.add_argument(
+        "--profiles",
+        metavar=("LATE", "PEER"),
+        nargs=2,
+        type=Path,
+        help="say what takes longer in the first of two traces of torch.profiler",
+    )
     options.add_argument("--job", metavar="JOB_ID", help="this job; not needed if there is one")
-    options.add_argument("--cluster", help="only this cluster of the Prometheus")
     _add_times(options)
     add_compare(options)
     options.add_argument(
@@ -62,33 +67,9 @@ def parser() -> Parser:
     return options
 
 
-def _add_sources(options: Parser) -> None:
-    source = options.add_mutually_exclusive_group()
-    source.add_argument("--prometheus", metavar="URL", help="ask this Prometheus: it knows most")
-    source.add_argument(
-        "--exporter",
-        metavar="URL",
-        action="append",
-        help=f"ask this exporter; may be given for each node of the job (default: {DEFAULT_URL})",
-    )
-    source.add_argument("--trace", metavar="DIR", type=Path, help="judge this recorded trace")
-    source.add_argument(
-        "--profiles",
-        metavar=("LATE", "PEER"),
-        nargs=2,
-        type=Path,
-        help="say what takes longer in the first of two traces of torch.profiler",
-    )
-
-
 def _add_times(options: Parser) -> None:
     times = options.add_mutually_exclusive_group()
-    times.add_argument(
-        "--at",
-        metavar="TIME",
-        type=moment,
-        help="at an earlier time: 2026-11-23T07:45Z, or Unix seconds; needs --prometheus",
-    )
+    add_moment(times)
     times.add_argument(
         "--since",
         metavar="DURATION",
@@ -119,7 +100,7 @@ def run(arguments: Sequence[str]) -> int:
         if options.json:
             print(trouble_as_json(str(trouble)))
         print(f"rankskew: {trouble}", file=sys.stderr)
-        return CANNOT_TELL
+        return FAILED
     if options.json:
         print(as_json(report))
     else:
@@ -149,8 +130,7 @@ def _reader(options: argparse.Namespace) -> Read:
     if options.prometheus is None:
         from rankskew.diagnose.from_exporter import read_exporters
 
-        urls = [base_url(url) for url in options.exporter or [DEFAULT_URL]]
-        return partial(read_exporters, list(dict.fromkeys(urls)), options.job, access(options))
+        return partial(read_exporters, exporters(options), options.job, access(options))
     url = base_url(options.prometheus)
     if options.since is not None:
         from rankskew.diagnose.prometheus.stretch import read_stretch

@@ -19,8 +19,8 @@ EXAMPLES: Final = """\
 rankskew nodes --prometheus http://prometheus:9090
 rankskew nodes --weeks 8 --json | jq '.nodes[] | select(.verdict == "lemon").name'"""
 EPILOG: Final = """\
-The status is 0 if the table is printed, 1 if Prometheus cannot tell (no answer, nothing recorded in
-the period), 2 for wrong usage."""
+The status is 0 if the table is printed, and 2 if Prometheus cannot tell (no answer, nothing
+recorded in the period), or for wrong usage."""
 
 
 def parser() -> Parser:

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from exporter.commands.arguments import Parser, time_scale
+from exporter.errors import FAILED
+from rank_probe.judge.verdict import DUTY, MILD
 from rankskew.replay.replay import Replay, as_json, replay
 from rankskew.replay.report import report
 from rankskew.replay.traces import Run, read_traces
@@ -29,6 +31,7 @@ def parser() -> Parser:
         "divided by the time it would have taken with every named rank as fast as its peers and "
         "the same communication. Without measured waits, each rank is compared with its own past. "
         "Traces of 14 to 59 steps are judged as far as they reach, and that is said.",
+        epilog="The status is 0 if no rank is late, 1 if one is, and 2 if that cannot be told.",
         examples=EXAMPLES,
     )
     options.add_argument("path", type=Path, nargs="+", help="a CSV file, or a directory of them")
@@ -61,7 +64,9 @@ def run(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
     replays = [_replay(run, options.time_scale) for run in read_traces(options.path)]
     print(as_json(replays) if options.format == "json" else report(replays))
-    return 0
+    if any(finding.kind not in (MILD, DUTY) for one in replays for finding in one.findings):
+        return 1
+    return FAILED if any(one.not_judgeable for one in replays) else 0
 
 
 def _replay(run: Run, scale: float) -> Replay:

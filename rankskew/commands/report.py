@@ -28,8 +28,8 @@ rankskew report --shadow --markdown > shadow.md
 rankskew report --job llama --prometheus http://prometheus:9090
 rankskew report --job llama --json | jq .gpu_hours_lost"""
 EPILOG: Final = """\
-The status is 0 if the report is printed, 1 if Prometheus cannot tell (no answer, no such job, no
-data in the period), 2 for wrong usage."""
+The status is 0 if the report is printed, and 2 if Prometheus cannot tell (no answer, no such job,
+no data in the period), or for wrong usage."""
 
 
 def parser() -> Parser:

@@ -1,16 +1,19 @@
 """The options that say which servers a command asks, about when, and how they are reached."""
 
 import argparse
+import time
 from pathlib import Path
 from typing import Final
 
-from exporter.commands.arguments import moment
+from exporter.errors import UsageError
 from rankskew.client.access import Access
 from rankskew.client.fetch import base_url
 from rankskew.client.prometheus import Prometheus
+from rankskew.compare.periods import moment
 from rankskew.report.history import TIMEOUT_SECONDS
 
 DEFAULT_URL: Final = "http://127.0.0.1:9090"
+EXPORTER_URL: Final = "http://127.0.0.1:9917"
 
 
 def add_prometheus(options: argparse.ArgumentParser) -> None:
@@ -24,10 +27,36 @@ def add_prometheus(options: argparse.ArgumentParser) -> None:
     options.add_argument("--cluster", help="only this cluster of the Prometheus")
 
 
-def add_moment(options: argparse.ArgumentParser) -> None:
-    """Add the end of the period that is looked at."""
+def add_sources(options: argparse.ArgumentParser) -> argparse._MutuallyExclusiveGroup:
+    """Add the choice of a Prometheus or of exporters; returns it, for further sources."""
+    source = options.add_mutually_exclusive_group()
+    source.add_argument(
+        "--prometheus", metavar="URL", help="read from this Prometheus, which knows most"
+    )
+    source.add_argument(
+        "--exporter",
+        metavar="URL",
+        action="append",
+        help="read from this exporter; may be given for each node of the job (default: "
+        f"{EXPORTER_URL})",
+    )
+    options.add_argument("--cluster", help="only this cluster of the Prometheus")
+    return source
+
+
+def exporters(options: argparse.Namespace) -> list[str]:
+    """Return the URLs of the exporters that add_sources has in *options*, each once."""
+    return list(dict.fromkeys(map(base_url, options.exporter or [EXPORTER_URL])))
+
+
+def add_moment(options: argparse._ActionsContainer) -> None:
+    """Add the time that is looked at, or looked back from."""
     options.add_argument(
-        "--at", metavar="TIME", type=moment, help="look back from this time in UTC (default: now)"
+        "--at",
+        metavar="TIME",
+        type=_moment,
+        help="as of this time: 14:05, 2026-11-23T07:45, in UTC without an offset, Unix seconds, "
+        "or =-30m (default: now)",
     )
 
 
@@ -64,6 +93,13 @@ def patient(options: argparse.Namespace) -> Prometheus:
     """Return the Prometheus of *options*, which has minutes for each answer."""
     url = base_url(options.prometheus)
     return Prometheus(url, timeout_seconds=TIMEOUT_SECONDS, access=access(options))
+
+
+def _moment(text: str) -> float:
+    try:
+        return moment(text, time.time())
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _header(text: str) -> tuple[str, str]:

@@ -8,24 +8,23 @@ from functools import partial
 from typing import Any, Final
 
 from exporter.commands.arguments import Parser, add_json, interval
-from exporter.errors import UsageError
+from exporter.errors import FAILED, UsageError
 from rank_probe.wire.document import as_document
 from rankskew.client.fetch import base_url
-from rankskew.commands.servers import access, add_access
+from rankskew.commands.servers import access, add_access, add_sources, exporters
 from rankskew.top.from_exporter import read_exporters
 from rankskew.top.model import FleetStatus, JobStatus
 
-DEFAULT_URL: Final = "http://127.0.0.1:9917"
 EXAMPLES: Final = """\
 rankskew top                                        # the jobs of this node
-rankskew top node1:9917 node2:9917                  # the jobs of several nodes
+rankskew top --exporter node1:9917                  # of another; may be given several times
 rankskew top --prometheus http://prometheus:9090    # all jobs, with causes and costs
 rankskew top --job llama --once                     # the ranks of one job, printed once
 rankskew top --json | jq '.jobs[].state'"""
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Show jobs and ranks; 1 if something that was asked does not answer or does not exist."""
+    """Show jobs and ranks; 2 if something that was asked does not answer or does not exist."""
     options = parser().parse_args(arguments)
     read = _reader(options)
     if options.json:
@@ -47,16 +46,12 @@ def parser() -> Parser:
         "with its ranks, the late ones first. q or Ctrl-C ends it.",
         examples=EXAMPLES,
     )
-    options.add_argument(
-        "url", nargs="*", help=f"exporters of the jobs' nodes (default: {DEFAULT_URL})"
-    )
-    options.add_argument("--prometheus", metavar="URL", help="ask this Prometheus instead")
-    options.add_argument("--cluster", help="only this cluster of the Prometheus")
+    add_sources(options)
     options.add_argument("--job", metavar="JOB_ID", help="show the ranks of this job")
     options.add_argument(
         "--once",
         action="store_true",
-        help="print one view and exit, as if stdout is not a terminal; exits 1 if it is incomplete",
+        help="print one view and exit, as if stdout is not a terminal; exits 2 if it is incomplete",
     )
     add_json(options, "all jobs, with the ranks of the one that --job names; implies --once")
     options.add_argument(
@@ -74,10 +69,7 @@ def _reader(options: argparse.Namespace) -> Callable[[], FleetStatus]:
     if options.prometheus is None:
         if options.cluster is not None:
             raise UsageError("--cluster needs --prometheus: an exporter knows no clusters")
-        urls = list(dict.fromkeys(base_url(url) for url in options.url or [DEFAULT_URL]))
-        return partial(read_exporters, urls, options.job, access(options))
-    if options.url:
-        raise UsageError("give either URLs of exporters or --prometheus, not both")
+        return partial(read_exporters, exporters(options), options.job, access(options))
     from rankskew.top.from_prometheus import read_prometheus
 
     return partial(
@@ -89,7 +81,7 @@ def _print(fleet: FleetStatus, show: Callable[[FleetStatus], None]) -> int:
     show(fleet)
     for trouble in fleet.troubles:
         print(f"rankskew: {trouble}", file=sys.stderr)
-    return 1 if fleet.troubles else 0
+    return FAILED if fleet.troubles else 0
 
 
 def _print_view(fleet: FleetStatus) -> None:

@@ -17,6 +17,7 @@ EXAMPLES: Final = (
 # A clock time that is further ahead of now than this was yesterday's.
 CLOCK_ERROR_SECONDS: Final = 60.0
 
+UNIX: Final = re.compile(r"\d+(\.\d+)?", re.ASCII)
 CLOCK: Final = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
 CLOCK_OF_RUN: Final = re.compile(r"(\d+):(\d{2}):(\d{2})")
 STEPS: Final = re.compile(r"(\d+)-(\d+)")
@@ -96,8 +97,8 @@ def moment(text: str, now: float) -> float:
     try:
         if (at := _from_end(text, now)) is not None:
             return at
-        if text.isascii() and text.isdigit():
-            return float(text)
+        if UNIX.fullmatch(text):
+            return datetime.fromtimestamp(float(text), UTC).timestamp()
         if clock := CLOCK.fullmatch(text):
             hour, minute, second = (int(part or 0) for part in clock.groups())
             today = datetime.fromtimestamp(now, UTC)

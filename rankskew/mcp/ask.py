@@ -13,11 +13,9 @@ from rankskew.mcp.bounded import Document, ToolRefused
 
 # No assistant waits for more.
 LONGEST_SECONDS: Final = 120.0
-# Exit status: what was asked makes no sense, or cannot be told.
-WRONG_OR_UNKNOWN: Final = 2
 OURS: Final = "rankskew: "
-# How each command is given the URLs of exporters; the others need a Prometheus.
-EXPORTER_FLAGS: Final = {"top": "", "diagnose": "--exporter="}
+# The others need a Prometheus.
+OF_EXPORTERS: Final = ("top", "diagnose")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +35,9 @@ class AskedServers:
         """Return them as options of *command*; raises ToolRefused if it needs a Prometheus."""
         if self.prometheus is not None:
             return [f"--prometheus={self.prometheus}", *self.access]
-        if command not in EXPORTER_FLAGS:
+        if command not in OF_EXPORTERS:
             raise ToolRefused("this needs --prometheus, and rankskew mcp was started without it")
-        flag = EXPORTER_FLAGS[command]
-        return [*(f"{flag}{url}" for url in self.exporters), *self.access]
+        return [*(f"--exporter={url}" for url in self.exporters), *self.access]
 
 
 async def ask(servers: AskedServers, command: str, given: Mapping[str, str]) -> Document:
@@ -72,7 +69,7 @@ async def ask(servers: AskedServers, command: str, given: Mapping[str, str]) -> 
         said = f"rankskew {command} failed; what rankskew mcp writes to stderr says why"
     found: dict[str, Any] = json.loads(out or "{}")
     # `top` shows what it could read, and what not in `troubles`.
-    if said and (process.returncode == WRONG_OR_UNKNOWN or not found.get("jobs")):
+    if said and not found.get("jobs"):
         raise ToolRefused(in_arguments(said, given))
     return found
 

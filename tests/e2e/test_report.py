@@ -213,7 +213,7 @@ def test_id_that_nothing_has_is_refused(
     said = told(capsys, "report", "--shadow", *command, "--at", str(END))
     other = said["incidents"][0]["incident"][:-1] + "7"
 
-    assert main(["confirm", other, "yes", *command]) == 1
+    assert main(["confirm", other, "yes", *command]) == 2
     assert f"has no incident '{other}'" in capsys.readouterr().err
 
 

@@ -52,5 +52,5 @@ def test_start_that_fails_is_an_object_too(tmp_path: Path) -> None:
         )
 
     (line,) = ended.stderr.splitlines()
-    assert (ended.returncode, json.loads(line)["level"]) == (1, "critical")
+    assert (ended.returncode, json.loads(line)["level"]) == (2, "critical")
     assert json.loads(line)["message"].startswith(f"cannot listen on {address}: ")

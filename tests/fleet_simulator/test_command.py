@@ -48,7 +48,7 @@ def test_address_can_be_scraped_from_elsewhere(capsys: Captured) -> None:
         assert url_of(everywhere) == f"http://{socket.gethostname()}:{everywhere.getsockname()[1]}"
         address = f"127.0.0.1:{one.getsockname()[1]}"
         assert url_of(one) == f"http://{address}"
-        assert main(["simulate", "--listen-address", address]) == 1
+        assert main(["simulate", "--listen-address", address]) == 2
 
     said = capsys.readouterr().err
     assert said.startswith(f"rankskew: cannot listen on {address}: ")

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from rank_probe.__main__ import main
+from rank_probe.audit import command
 from rank_probe.command_line.grammar import USAGE
 from rank_probe.version import __version__
 from tests.rank_probe.sink import listening
@@ -244,3 +246,13 @@ def test_probe_never_initialises_a_driver(tmp_path: Path, way: str) -> None:
     assert done.stdout == "[]\n", done.stderr
     assert sink.snapshots[-1]["finished"]
     assert sink.snapshots[-1]["probe_errors"] == 0
+
+
+def test_fault_of_ours_is_no_finding(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Python itself would end with 1, which says that a check has failed."""
+    monkeypatch.setattr(command, "run", lambda arguments: 1 // 0)
+
+    assert main(["audit"]) == 2
+    assert "ZeroDivisionError" in capsys.readouterr().err

@@ -1,10 +1,14 @@
 """Wrong usage ends a command with status 2 and one line that says what is wrong; no usage page."""
 
+import re
 import shlex
+from pathlib import Path
 
 import pytest
 
 from rankskew.__main__ import main
+from rankskew.commands import top
+from rankskew.commands.table import COMMANDS
 
 
 @pytest.mark.parametrize(
@@ -36,12 +40,13 @@ from rankskew.__main__ import main
         ("files", "the following arguments are required: directory"),
         ("replay", "the following arguments are required: path"),
         ("control", "the following arguments are required: job_id, level"),
-        ("top --prometheus http://p http://n", "give either URLs of exporters or --prometheus"),
+        ("top --prometheus http://p --exporter http://n", "not allowed with argument"),
+        ("top http://n", "unrecognized arguments: http://n"),
         ("top --cluster eu", "--cluster needs --prometheus"),
-        ("top ftp://n", "'ftp://n' is not a URL such as http://node1:9917"),
+        ("top --exporter ftp://n", "'ftp://n' is not a URL such as http://node1:9917"),
         ("top --interval 0s", "'0s' is not a duration above 0"),
         ("top --interval 2", "'2' is not a duration such as 5m"),
-        ("diagnose --at 10:00", "'10:00' is not a time such as 2026-11-23T07:45Z"),
+        ("diagnose --at 10h", "'10h' is not a time; give 14:05, 2026-01-31T14:05, -30m or"),
         ("diagnose --at 2026-11-23", "--at needs --prometheus: only that has a history"),
         ("diagnose --since 1h --trace x", "--since needs --prometheus"),
         ("diagnose --cluster eu", "--cluster needs --prometheus"),
@@ -70,7 +75,7 @@ from rankskew.__main__ import main
         ("report", "one of the arguments --shadow --job is required"),
         ("report --shadow --job a", "not allowed with argument"),
         ("report --shadow --since soon", "'soon' is not a duration"),
-        ("report --shadow --at soon", "'soon' is not a time such as"),
+        ("report --shadow --at soon", "'soon' is not a time; give 14:05"),
         ("report --shadow --prometheus 'not a url'", "is not a URL"),
         ("report --shadow --json --markdown", "not allowed with argument"),
         ("report --job a --html a.html", "unrecognized arguments: --html a.html"),
@@ -112,3 +117,47 @@ def test_wrong_usage_is_one_line_and_exit_2(
     assert output.err.startswith("rankskew: ")
     assert complaint in output.err
     assert output.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "command_line",
+    [
+        "top --once --exporter http://127.0.0.1:1",
+        "top --once --prometheus http://127.0.0.1:1",
+        "diagnose --exporter http://127.0.0.1:1",
+        "diagnose --prometheus http://127.0.0.1:1",
+        "diagnose --prometheus http://127.0.0.1:1 --compare 14:05..14:20",
+        "report --job a --prometheus http://127.0.0.1:1",
+        "report --job a --prometheus http://127.0.0.1:1 --at 14:05",
+        "control a off --exporter unix:/nowhere",
+        "gpus resume --exporter unix:/nowhere",
+        "files /proc/out",
+        "exporter --web.listen-address=192.0.2.1:9",
+        "simulate --listen-address 192.0.2.1:9",
+    ],
+)
+def test_what_cannot_be_told_or_done_is_status_2(
+    command_line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not 1, by which a script would believe that something was found."""
+    assert main(shlex.split(command_line)) == 2
+    assert capsys.readouterr().err.startswith("rankskew: ")
+
+
+def test_fault_of_ours_is_no_finding(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Python itself would end with 1."""
+    monkeypatch.setattr(top, "run", lambda arguments: 1 // 0)
+
+    assert main(["top"]) == 2
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_page_has_the_statuses_of_every_command() -> None:
+    """One table says what 0, 1 and 2 are of each."""
+    page = (Path(__file__).parents[2] / "docs" / "operating.md").read_text()
+    [table] = re.findall(r"^## Exit status\n(.*?)^## ", page, re.MULTILINE | re.DOTALL)
+    commands = re.findall(r"`(?:rankskew |rank-probe )?([a-z-]+)[^`]*`", table)
+
+    assert {*commands} == {*COMMANDS, "check", "audit", "bench-collectives", "run"}

@@ -79,17 +79,17 @@ def test_order_reaches_the_rank(
 def test_mistake_is_one_line(exporter: RunningExporter, complaint: Printed, tmp_path: Path) -> None:
     """An unknown job, rank, level, action or time, a wrong endpoint or none: one sentence each."""
     push(exporter, "mistaken")
-    ingest = f"--endpoint=unix:{exporter.socket_path}"
-    operator = f"--endpoint=unix:{exporter.operator_path}"
-    web = f"--endpoint=http://127.0.0.1:{exporter.port}"
-    absent = f"--endpoint=unix:{tmp_path}/absent"
+    ingest = f"--exporter=unix:{exporter.socket_path}"
+    operator = f"--exporter=unix:{exporter.operator_path}"
+    web = f"--exporter=http://127.0.0.1:{exporter.port}"
+    absent = f"--exporter=unix:{tmp_path}/absent"
     for sentence, arguments in (
         ("No rank of job 'misteaken' runs on this node", ["control", "misteaken", "off", ingest]),
         ("has no rank 9", ["control", "mistaken", "off", "--rank=9", ingest]),
         ("invalid choice: 'loud'", ["control", "mistaken", "loud", ingest]),
         ("invalid int value: 'x'", ["control", "mistaken", "off", "--rank=x", ingest]),
         ("/absent: No such file or directory;", ["control", "mistaken", "off", absent]),
-        ("it must be unix:/path", ["control", "mistaken", "off", "--endpoint=host"]),
+        ("it must be unix:/path", ["control", "mistaken", "off", "--exporter=host"]),
         ("answers 404: it takes no orders", ["control", "m", "off", web]),
         ("No rank of job", ["control", "absent", "off", "--json", ingest]),
         ("invalid choice: 'reset'", ["gpus", "reset"]),
@@ -126,7 +126,7 @@ def test_another_service_is_told_from_an_exporter(
 
         thread = threading.Thread(target=serve)
         thread.start()
-        where = f"--endpoint=http://127.0.0.1:{server.getsockname()[1]}"
+        where = f"--exporter=http://127.0.0.1:{server.getsockname()[1]}"
         assert sentence in complaint("control", "llama", "off", where)
         thread.join()
 
@@ -141,7 +141,7 @@ def test_token_guards_the_tcp_listener(
     with running_exporter(tmp_path / "e.sock", *flags) as running:
         body = snapshot(job_id="tcp").to_json()
         port = running.tcp_port()
-        order = ["control", "tcp", "off", f"--endpoint=http://127.0.0.1:{port}"]
+        order = ["control", "tcp", "off", f"--exporter=http://127.0.0.1:{port}"]
         assert running.push_over_tcp(port, body)[0] == 401
         assert running.push_over_tcp(port, body, Authorization="Bearer s3cret")[0] == 200
         assert "wants the token" in complaint(*order)
@@ -172,7 +172,7 @@ def test_order_goes_where_this_user_may_give_it(
 
 def test_gpus_are_released_and_resumed(exporter: RunningExporter, printed: Printed) -> None:
     """When release returns the worker has ended; resume brings it back."""
-    where = f"--endpoint=unix:{exporter.operator_path}"
+    where = f"--exporter=unix:{exporter.operator_path}"
     wait_until(lambda: "\nrankskew_gpus_visible 0.0" in exporter.metrics())
 
     assert printed("gpus", "release", "--for", "30m", where) == (
@@ -208,12 +208,12 @@ def test_long_release_says_once_what_it_waits_for(
     monkeypatch.setattr(client, "post", lambda *_: (200, next(answers)))
     monkeypatch.setattr(client, "QUIET_SECONDS", 0.0)
 
-    assert main(["gpus", "release", "--endpoint=unix:/x"]) == 0
+    assert main(["gpus", "release", "--exporter=unix:/x"]) == 0
     waiting = "rankskew: waiting for the exporter to close the GPUs, for up to 10 s\n"
     assert capsys.readouterr().err == waiting
 
     monkeypatch.setattr(client, "post", lambda *_: (200, {"released": False}))
     monkeypatch.setattr(client, "QUIET_SECONDS", 1.0)
     monkeypatch.setattr(client, "LET_GO_SECONDS", 0.2)
-    assert main(["gpus", "release", "--endpoint=unix:/x"]) == 1
+    assert main(["gpus", "release", "--exporter=unix:/x"]) == 2
     assert "the process that reads the GPUs does not end" in capsys.readouterr().err

@@ -14,7 +14,7 @@ from rankskew.__main__ import main
 from tests.exporter.profiles.traces import cpu_trace
 
 Says = Callable[[ProfileOrder], dict[str, dict[str, str]]]
-ORDER = ("control", "--profile", "llama", "--endpoint=unix:/x")
+ORDER = ("control", "--profile", "llama", "--exporter=unix:/x")
 
 
 @pytest.fixture
@@ -70,11 +70,11 @@ def test_step_that_came_too_early_is_ordered_anew(
     """Further ahead each time, up to a minute; then, or for a given step, that is the answer."""
     got = orders(lambda order: both("step 40 was over when the rank heard of it"))
 
-    assert main([*ORDER, "5"]) == 1
+    assert main([*ORDER, "5"]) == 2
     assert [each.ahead_seconds for each in got if each.start is None] == [4.0, 16.0, 64.0]
     assert "rank 2: no trace: step 40 was over when the rank" in capsys.readouterr().out
     got.clear()
-    assert main([*ORDER, "--start=40"]) == 1
+    assert main([*ORDER, "--start=40"]) == 2
     assert {each.ahead_seconds for each in got} == {4.0}
 
 
@@ -100,7 +100,7 @@ def test_job_that_stands_still_is_not_waited_for(
     monkeypatch.setattr(profile, "MOST_SECONDS", 0.01)
     orders(lambda order: both())
 
-    assert main([*ORDER, "--json"]) == 1
+    assert main([*ORDER, "--json"]) == 2
     assert "no end of the profile after 0 s" in capsys.readouterr().err
 
 

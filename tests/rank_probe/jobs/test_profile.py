@@ -39,7 +39,7 @@ def test_late_rank_and_its_peer_write_a_trace(
         )
         try:
             wait_until(lambda: len(STEPS.findall(exporter.metrics())) == 4)
-            where = f"--endpoint=unix:{exporter.operator_path}"
+            where = f"--exporter=unix:{exporter.operator_path}"
             order = ["control", "--profile", "profiled", "2", "--steps", "4", where]
             assert main([*order, "--json"]) == 0
             said = json.loads(capsys.readouterr().out)

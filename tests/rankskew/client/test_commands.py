@@ -13,7 +13,7 @@ from tests.exporter.running import ROOT
 from tests.rankskew.client.servers import Answer, json_answer, serving
 
 COMMANDS: Final = [
-    ("top", "--once", "{url}"),
+    ("top", "--once", "--exporter", "{url}"),
     ("top", "--once", "--prometheus", "{url}"),
     ("diagnose", "--exporter", "{url}"),
     ("diagnose", "--prometheus", "{url}"),

@@ -67,7 +67,7 @@ def test_directory_that_cannot_be_written_is_one_line(
     """A path below a file ends in one line with the reason, not in a traceback."""
     (tmp_path / "file").write_text("")
 
-    assert main(["files", str(tmp_path / "file" / "out")]) == 1
+    assert main(["files", str(tmp_path / "file" / "out")]) == 2
     complaint = capsys.readouterr().err
     assert complaint.startswith("rankskew: cannot write ")
     assert complaint.count("\n") == 1

@@ -98,7 +98,9 @@ def test_tools_are_listed_as_read_only() -> None:
 def test_jobs_are_those_of_top(node: AskedServers, capsys: Captured) -> None:
     given = document(node, "jobs")
 
-    assert timeless(given) == timeless(printed(capsys, "top", *node.exporters))
+    assert timeless(given) == timeless(
+        printed(capsys, "top", *(f"--exporter={url}" for url in node.exporters))
+    )
 
 
 def test_diagnosis_is_that_of_the_command(node: AskedServers, capsys: Captured) -> None:
@@ -182,7 +184,7 @@ def test_large_fleet_fits() -> None:
         (("diagnose", {}), "There are 2 jobs; name one with job: llama, vision."),
         (("diagnose", {"job": "--help"}), "There is no job '--help'; there are: llama, vision."),
         (("late_ranks", {"job": "x"}), "There is no job 'x'; there are: llama, vision."),
-        (("diagnose", {"at": "noon"}), "at: 'noon' is not a time such as 2026-11-23T07:45Z or 179"),
+        (("diagnose", {"at": "noon"}), "at: 'noon' is not a time; give 14:05, 2026-01-31T14:05"),
         (("diagnose", {"since": "5m"}), "since needs --prometheus: only that has a history"),
     ],
 )

@@ -17,8 +17,21 @@ Capture = pytest.CaptureFixture[str]
 
 
 def replay(capsys: Capture, *arguments: object) -> str:
-    assert main(["replay", *map(str, arguments)]) == 0
-    return capsys.readouterr().out
+    assert main(["replay", *map(str, arguments)]) in (0, 1, 2)
+    output = capsys.readouterr()
+    assert output.out
+    return output.out
+
+
+def test_status_says_whether_a_rank_is_late(tmp_path: Path) -> None:
+    """As that of every command: 0 nothing, 1 something, 2 cannot tell."""
+
+    def status(**trace: Any) -> int:
+        return main(["replay", str(record(tmp_path / "a.csv", **trace))])
+
+    assert status(steps=400) == 0
+    assert status(steps=400, late=lambda rank, step: 0.5 * (rank == 3 and step >= 100)) == 1
+    assert status(steps=5) == 2
 
 
 def job(capsys: Capture, *arguments: object) -> dict[str, Any]:

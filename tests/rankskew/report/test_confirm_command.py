@@ -71,7 +71,7 @@ def test_json_has_what_was_written(command: list[str], capsys: Captured) -> None
 
 
 def test_unknown_incident_is_one_sentence(command: list[str], capsys: Captured) -> None:
-    assert main(["confirm", "1112-0604-rha3", "yes", *command]) == 1
+    assert main(["confirm", "1112-0604-rha3", "yes", *command]) == 2
 
     assert capsys.readouterr().err == (
         f"rankskew: {command[1]} has no incident '1112-0604-rha3'; "

@@ -211,7 +211,7 @@ def test_what_there_is_nothing_of_is_one_sentence(
     capsys: Captured, past: Mapping[str, Sequence[Written]], what: tuple[str, ...], told: str
 ) -> None:
     """With the period that was looked at; nothing to report is not a report of nothing."""
-    said = printed(capsys, past, *what, "--since", "1d", status=1)
+    said = printed(capsys, past, *what, "--since", "1d", status=2)
 
     assert said.startswith(f"rankskew: {told}")
     assert said.count("\n") == 1
@@ -232,7 +232,7 @@ def test_server_that_cannot_tell_is_one_sentence(
     capsys: Captured, what: tuple[str, ...], answer: Answer, words: str
 ) -> None:
     with serving(lambda path, form: answer) as url:
-        assert report(url, *what) == 1
+        assert report(url, *what) == 2
 
     said = capsys.readouterr().err
     assert words in said

@@ -20,7 +20,7 @@ Captured = pytest.CaptureFixture[str]
 def test_without_a_terminal_one_view_is_printed(flags: list[str], capsys: Captured) -> None:
     """A table without escape sequences, and status 0."""
     with exporter_of(live(straggler(), job("calm"))) as url:
-        assert main(["top", url, *flags]) == 0
+        assert main(["top", "--exporter", url, *flags]) == 0
 
     said = capsys.readouterr()
     assert "Straggler  llama   1.9 of 8" in said.out
@@ -37,9 +37,9 @@ def test_prometheus_is_asked_with_its_flag(capsys: Captured) -> None:
 def test_json_is_one_document(capsys: Captured) -> None:
     """--json prints all jobs; ranks only of the job that is named."""
     with exporter_of(live(straggler(), hung())) as url:
-        assert main(["top", url, "--json"]) == 0
+        assert main(["top", "--exporter", url, "--json"]) == 0
         fleet = json.loads(capsys.readouterr().out)
-        assert main(["top", url, "--json", "--job", "llama"]) == 0
+        assert main(["top", "--exporter", url, "--json", "--job", "llama"]) == 0
         one = json.loads(capsys.readouterr().out)
 
     assert [each["state"] for each in fleet["jobs"]] == ["hung", "straggler"]
@@ -51,14 +51,14 @@ def test_json_is_one_document(capsys: Captured) -> None:
     assert llama["ranks"][0]["late"]["gpus_lost"] == 1.9
 
 
-def test_trouble_is_one_line_and_status_1(capsys: Captured) -> None:
+def test_trouble_is_one_line_and_status_2(capsys: Captured) -> None:
     """What does not answer is a sentence on stderr; a program has it in the document too."""
     with exporter_of(live()) as url:
         pass
     told = f"{url} does not answer: Connection refused."
-    assert main(["top", url, "--once"]) == 1
+    assert main(["top", "--exporter", url, "--once"]) == 2
     assert capsys.readouterr() == ("", f"rankskew: {told}\n")
-    assert main(["top", url, "--json"]) == 1
+    assert main(["top", "--exporter", url, "--json"]) == 2
     document = json.loads(capsys.readouterr().out)
     assert (document["jobs"], document["troubles"]) == ([], [told])
 
@@ -67,7 +67,8 @@ def test_other_commands_do_not_wait_for_rich() -> None:
     """rich and the HTTP client are imported for a view only; the document needs no rich."""
     code = (
         "import sys; from rankskew.__main__ import main;"
-        "main(['top', 'http://127.0.0.1:9', '--json']); assert 'rich' not in sys.modules"
+        "main(['top', '--exporter', 'http://127.0.0.1:9', '--json']);"
+        "assert 'rich' not in sys.modules"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False

@@ -92,7 +92,7 @@ def terminal(*arguments: str) -> Iterator[Terminal]:
 @pytest.mark.parametrize("key", [b"q", b"Q", b"\x03", signal.SIGTERM])
 def test_q_control_c_and_sigterm_end_it(key: bytes | signal.Signals) -> None:
     """All end with status 0 and give the terminal back as it was."""
-    with exporter_of(live(straggler())) as url, terminal(url) as opened:
+    with exporter_of(live(straggler())) as url, terminal("--exporter", url) as opened:
         opened.wait_for("Rank 2 is slow loading data")
         if isinstance(key, bytes):
             opened.press(key)
@@ -109,7 +109,7 @@ def test_it_goes_on_while_an_exporter_is_away() -> None:
     answers: list[Answer] = [json_answer(live(straggler()))]
     with (
         serving(lambda path, form: answers[-1]) as url,
-        terminal(url, "--interval", "100ms") as opened,
+        terminal("--exporter", url, "--interval", "100ms") as opened,
     ):
         opened.wait_for("Rank 2 is slow loading data")
         answers.append((500, "text/plain", b""))
@@ -126,7 +126,7 @@ def test_it_does_not_wait_for_a_server_that_hangs() -> None:
     """q ends at once, also before the first answer."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        with terminal(f"http://127.0.0.1:{port}") as opened:
+        with terminal("--exporter", f"http://127.0.0.1:{port}") as opened:
             opened.wait_for("rankskew top")
             opened.press(b"q")
             pressed = time.monotonic()

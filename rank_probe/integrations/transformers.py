@@ -1,47 +1,35 @@
-"""Hugging Face Trainer: a callback that starts the probe and times what only the Trainer knows."""
+"""Hugging Face Trainer: a callback that starts the probe and says what only the Trainer knows."""
 
-from functools import partial
 from typing import Any
 
-from transformers import Trainer, TrainerCallback
+from transformers import TrainerCallback
 
 from rank_probe import api
 from rank_probe.guest.guard import never_raise
-from rank_probe.guest.patches import Patches
 from rank_probe.measure import events
-
-# The Trainer has callbacks for the end of these methods, not for their beginning.
-_STAGE_OF = {"_evaluate": "eval", "evaluate": "eval", "_save_checkpoint": "checkpoint"}
 
 
 class RankskewCallback(TrainerCallback):  # type: ignore[misc]  # transformers' bases are untyped
     """Times `Trainer.train`: starts the probe, unless a launcher did, and detaches at the end.
 
-    Stages are detected as in any torch loop. The Trainer provides evaluation, checkpoints, the end
-    of the step (accumulated batches make one step), and forward where no loader shows it.
+    Stages are detected as in any script. The Trainer provides the end of the step (accumulated
+    batches make one step), and forward where no loader shows it.
     """
 
     def __init__(self, *, job_id: str | None = None, peer_group: str | None = None) -> None:
         self._job_id, self._peer_group = job_id, peer_group
-        self._patches = Patches()
         self._started = False
 
     @never_raise
     def attach(self) -> None:
-        """Start the probe if it is not running, and mark evaluations and checkpoints."""
-        self._patches.undo()  # A training that raised never reached its end.
+        """Start the probe if it is not running."""
         if api.timeline() is None:
             api.start(automatic=True, job_id=self._job_id, peer_group=self._peer_group)
-            self._started = api.timeline() is not None
-        if api.timeline() is None:  # RANK_PROBE=0 turns everything off.
-            return
-        for name, stage in _STAGE_OF.items():
-            self._patches.wrap(Trainer, name, partial(api.staged, stage))
+            self._started = api.timeline() is not None  # Not if RANK_PROBE=0 turns all off.
 
     @never_raise
     def detach(self) -> None:
-        """Restore the Trainer's methods, and finish the probe if it was started here."""
-        self._patches.undo()
+        """Finish the probe if it was started here."""
         if self._started:
             self._started = False
             api.finish()

@@ -1,4 +1,8 @@
-"""Times writing and reading checkpoints as `checkpoint`, except for the waits within."""
+"""Times writing and reading checkpoints as `checkpoint`, except for the waits within.
+
+The same for what an unchanged script of transformers or Lightning saves, and for evaluations of
+transformers' Trainer, as `eval`: it reads its loader with gradients on, and calls no DDP module.
+"""
 
 import functools
 from typing import Any, Final
@@ -9,7 +13,8 @@ from rank_probe.measure import events
 from rank_probe.measure.tape import Tape, around
 from rank_probe.measure.timeline import Timeline
 from rank_probe.torch_hooks.dynamo import opaque
-from rank_probe.wire.stages import CHECKPOINT
+from rank_probe.torch_hooks.private import find
+from rank_probe.wire.stages import CHECKPOINT, EVAL
 
 # The places where the functions are looked up. Those with an underscore are called by the public
 # functions; they serve scripts that imported the public name before it was replaced. A name that
@@ -30,7 +35,13 @@ PLACES: Final = (
         ("save", "async_save", "save_state_dict", "load", "load_state_dict"),
     ),
     ("safetensors.torch", ("save_file", "serialize_file")),
+    # All of a save: they also gather, write by themselves and delete what they saved before.
+    ("transformers.modeling_utils", ("PreTrainedModel.save_pretrained",)),
+    ("transformers.trainer", ("Trainer._save_checkpoint",)),
+    ("lightning.pytorch.trainer.trainer", ("Trainer.save_checkpoint",)),
+    ("pytorch_lightning.trainer.trainer", ("Trainer.save_checkpoint",)),
 )
+EVALUATIONS: Final = (("transformers.trainer", ("Trainer.evaluate", "Trainer._evaluate")),)
 
 
 @attaching
@@ -40,17 +51,18 @@ def attach(patches: Patches, timeline: Timeline) -> None:
     Of an asynchronous save only the blocking part is timed; the rest runs on other threads. Modules
     are patched when the script imports them, because torch.distributed.checkpoint takes a second.
     """
-    replacements = Replacements(timeline.tape)
-    for name, attributes in PLACES:
-        patch = functools.partial(_patch, patches, replacements, attributes)
-        patches.on_undo(when_imported(name, patch))
+    for places, stage in ((PLACES, CHECKPOINT), (EVALUATIONS, EVAL)):
+        replacements = Replacements(timeline.tape, stage)
+        for name, attributes in places:
+            patch = functools.partial(_patch, patches, replacements, attributes)
+            patches.on_undo(when_imported(name, patch))
 
 
 class Replacements:
     """One wrapper per function for all its places: it pickles by name only if they are the same."""
 
-    def __init__(self, tape: Tape) -> None:
-        self._tape = tape
+    def __init__(self, tape: Tape, stage: int) -> None:
+        self._tape, self._stage = tape, stage
         self._made: dict[Any, Any] = {}
         self._original: dict[Any, Any] = {}
 
@@ -61,7 +73,7 @@ class Replacements:
     def make(self, function: Any) -> Any:
         """Return a timed version of *function*."""
         if function not in self._made:
-            begins, note = events.PART | CHECKPOINT, self._tape.note
+            begins, note = events.PART | self._stage, self._tape.note
             timed = self._made[function] = opaque(around(note, function, begins, events.LEAVE))
             self._original[timed] = function
         return self._made[function]
@@ -70,8 +82,10 @@ class Replacements:
 def _patch(
     patches: Patches, replacements: Replacements, attributes: tuple[str, ...], module: Any
 ) -> None:
-    for name in attributes:
-        if hasattr(module, name):
+    for path in attributes:
+        holder, _, name = path.rpartition(".")
+        owner = find(module, holder) if holder else module
+        if hasattr(owner, name):
             # A package that is imported later copies what its modules hold at that moment.
-            setattr(module, name, replacements.original(getattr(module, name)))
-            patches.wrap(module, name, replacements.make)
+            setattr(owner, name, replacements.original(getattr(owner, name)))
+            patches.wrap(owner, name, replacements.make)

@@ -31,7 +31,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Jobs:
         folder = tmp_path_factory.mktemp("runs")
         return torchrun(folder, f"{PACKAGE}.transformers_job", f"{folder}/out", *cases)
 
-    return Jobs(train, *TIMES_LATE, "launched", "off")
+    return Jobs(train, *TIMES_LATE, "launched", "unchanged", "off")
 
 
 @pytest.mark.parametrize("case", sorted(TIMES_LATE))
@@ -65,6 +65,12 @@ def test_probe_that_a_launcher_started_goes_on(runs: Jobs) -> None:
     for rank in runs["launched"].values():
         assert rank["steps"] == STEPS
         assert not rank["finished"]
+
+
+def test_saves_of_an_unchanged_script_are_checkpoint(runs: Jobs) -> None:
+    """Without the callback, and whatever in them takes long: not all of it is torch.save."""
+    times = TIMES_LATE["checkpoint"] + 2  # The ranks meet after the last one.
+    runs.check("unchanged", is_late(1, "checkpoint", times * DELAY))
 
 
 def test_turned_off_it_sends_nothing(runs: Jobs) -> None:

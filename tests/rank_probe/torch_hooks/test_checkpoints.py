@@ -2,6 +2,7 @@
 
 import importlib
 import io
+import operator
 import os
 import pickle
 import subprocess
@@ -79,6 +80,34 @@ def test_torch_save_is_checkpoint(timeline: Timeline, name: str, zip_file: bool)
     assert state.seen == [(CHECKPOINT, True)]
     assert is_over(timeline)
     assert marks(timeline) == [CHECKPOINT, OTHER]
+
+
+class Untouchable:
+    """Stands in for a framework's object, whose method looks at it first thing: in which stage?"""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self.__dict__["stage"] = lambda: timeline.state.stage
+
+    def __getattr__(self, name: str) -> Any:
+        raise LookupError(self.stage())
+
+
+@pytest.mark.parametrize(
+    ("module", "path"),
+    [
+        ("transformers.modeling_utils", "PreTrainedModel.save_pretrained"),
+        ("lightning.pytorch.trainer.trainer", "Trainer.save_checkpoint"),
+    ],
+)
+def test_save_of_a_framework_is_checkpoint_from_its_beginning(
+    timeline: Timeline, module: str, path: str
+) -> None:
+    """Not only what it writes with torch or safetensors; the integrations' jobs save for real."""
+    method: Any = operator.attrgetter(path)(pytest.importorskip(module))
+
+    with pytest.raises(LookupError, match=f"^{CHECKPOINT}$"):
+        method(Untouchable(timeline), "folder")
+    assert is_over(timeline)
 
 
 def test_reading_data_with_torch_load_is_data(timeline: Timeline, tmp_path: Path) -> None:

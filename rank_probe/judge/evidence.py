@@ -19,7 +19,7 @@ ERRORS_OF_FEW: Final = 8.0
 JUMPS: Final = ((4, 30.0, 0.15), (8, 5.0, 0.15), (12, 30.0, 0.08))
 # Stages with a smaller share of a rank's cost are not reported.
 STAGE_SHARE: Final = 0.1
-# Larger values add nothing, and are infinite if nothing varies.
+# Larger values add nothing, and are infinite if nothing varies or peers have no own time.
 MOST_TIMES: Final = 1000.0
 # Times the spread of the peers.
 SPREADS: Final = 5.0
@@ -34,13 +34,18 @@ class WindowEvidence:
     standing: Standing
 
     @property
+    def baseline(self) -> float:
+        """Return the group's baseline, or the least part of a step that a ratio may be of."""
+        return max(self.group.baseline, self.window.seconds / self.window.steps / MOST_TIMES)
+
+    @property
     def excess(self) -> float:
-        return self.standing.excess / self.group.baseline
+        return self.standing.excess / self.baseline
 
     @property
     def before(self) -> float:
         """Return its earlier excess, adjusted for how its peers have changed."""
-        return (self.standing.before + self.group.rise) / self.group.baseline
+        return (self.standing.before + self.group.rise) / self.baseline
 
     @property
     def error(self) -> float:
@@ -51,7 +56,7 @@ class WindowEvidence:
 
     def _error(self, variance: float) -> float:
         least = max(variance, self.group.variance)
-        return math.sqrt(least / self.window.steps) / self.group.baseline
+        return math.sqrt(least / self.window.steps) / self.baseline
 
     def level_score(self) -> float:
         """Return how many times its excess is what noise and peers could explain."""
@@ -67,7 +72,7 @@ class WindowEvidence:
 
     def _level(self, error: float) -> float:
         explained = max(
-            errors(self.window.steps) * error, SPREADS * self.group.spread / self.group.baseline
+            errors(self.window.steps) * error, SPREADS * self.group.spread / self.baseline
         )
         return _times(self.excess, explained)
 
@@ -77,12 +82,11 @@ class WindowEvidence:
             return 0.0
         error = math.hypot(
             self.error,
-            math.sqrt(self.standing.variance_before / self.window.steps_before)
-            / self.group.baseline,
+            math.sqrt(self.standing.variance_before / self.window.steps_before) / self.baseline,
         )
         explained = max(
             errors(self.window.steps) * error,
-            SPREADS * self.group.rise_spread / self.group.baseline,
+            SPREADS * self.group.rise_spread / self.baseline,
         )
         return _times(self.excess - self.before, explained)
 

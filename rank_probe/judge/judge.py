@@ -31,6 +31,7 @@ from rank_probe.judge.verdict import (
     Verdict,
 )
 from rank_probe.judge.windows import (
+    LEAST_OWN_SECONDS,
     LEAST_STEPS,
     WORK_STAGES,
     Leader,
@@ -277,6 +278,6 @@ def why_not(window: Window) -> str | None:
     """Return the reason why the job cannot be judged, given a window of its steps."""
     if all(group.ranks == 1 for group in window.groups):
         return NO_PEERS
-    if any(group.baseline <= 0 for group in window.groups):
+    if any(group.baseline < LEAST_OWN_SECONDS for group in window.groups):
         return NO_BUSY_TIME
     return NO_SYNC if window.sync <= 0 else None

@@ -27,7 +27,7 @@ from rank_probe.judge.rises import (
     values_of,
 )
 from rank_probe.judge.verdict import UNSYNCED, Late
-from rank_probe.judge.windows import WORK_STAGES, Mark, MarkHistory, Reduction
+from rank_probe.judge.windows import LEAST_OWN_SECONDS, WORK_STAGES, Mark, MarkHistory, Reduction
 
 # The least rise in so many samples, each the steps between two verdicts.
 LEAST_RISES: Final = {8: 0.11, 16: 0.09, 32: 0.07}
@@ -161,7 +161,7 @@ class PeerPasts:
     def add(self, begin: Mark, end: Mark, own: Mapping[int, float]) -> None:
         """Add the steps between *begin* and *end*, in which the ranks needed *own* seconds each."""
         times = [own[rank] for rank in self._ranks]
-        if len(times) < 2 or min(times) <= 0:
+        if len(times) < 2 or min(times) < LEAST_OWN_SECONDS:
             return
         sample = GroupSample(begin.at, end.at, begin.steps, times)
         if self._apart:

@@ -27,6 +27,8 @@ LOWER_QUANTILE: Final = 1 / 12
 SPREAD_PEERS: Final = 5
 # How many ranks of one group, the furthest from the baseline, are examined.
 MOST_STANDING: Final = 48
+# Of a step; what the difference of long sums leaves where there was no own time is less.
+LEAST_OWN_SECONDS: Final = 1e-9
 # Over its group's baseline by less than this share, a rank does not stand out.
 STANDS_OUT_RATIO: Final = 0.02
 

@@ -210,7 +210,7 @@ def _beside(reduction: Reduction, marks: Sequence[Mark], seen: WindowEvidence) -
 def _explained(beside: Sequence[float], seen: WindowEvidence, *, is_synced: bool) -> float:
     """Return the least excess of a rank that was slow all the time."""
     error = spread(beside) / math.sqrt(len(beside))
-    by_peers = SPREADS * seen.group.spread / seen.group.baseline
+    by_peers = SPREADS * seen.group.spread / seen.baseline
     least = LEAST_EXCESS if is_synced else FAR_APART
     return max(least, errors(len(beside)) * error, by_peers)
 

@@ -2,9 +2,11 @@
 
 import math
 from dataclasses import replace
+from random import Random
 
 import pytest
 
+from rank_probe.judge.evidence import MOST_TIMES
 from rank_probe.judge.judge import Judge
 from rank_probe.judge.verdict import (
     MOST_LATE,
@@ -200,6 +202,32 @@ def test_steps_without_busy_time_are_not_judged() -> None:
     assert found.reason == NO_BUSY_TIME
     assert not found.late
     assert not found.changes
+
+
+@pytest.mark.parametrize("is_synced", [True, False])
+@pytest.mark.parametrize("seed", range(14))
+def test_ranks_that_often_have_no_own_time_are_compared_in_numbers(
+    seed: int, is_synced: bool
+) -> None:
+    """Whatever share of its steps a rank has own time in, no ratio is of nothing."""
+    random = Random(seed)
+    ranks = range(random.randint(2, 5))
+    reduction = PlainReduction(dict.fromkeys(ranks, "all"), {})
+    judge = Judge(reduction)
+    now = 0.0
+    for number in range(1, 201):
+        if number % 100 == 1:
+            shares = [random.choice((0.0, 0.0, 0.3, 0.7, 1.0)) for _ in ranks]
+        own = [random.uniform(0.01, 1.0) * (random.random() < share) for share in shares]
+        waits = [max(own) - each + 0.001 if is_synced else 0.0 for each in own]
+        now += max(own) + 0.001
+        step = {rank: {"data": own[rank], "sync": waits[rank]} for rank in ranks}
+        leader = reduction.add(number, step, now)
+        found = judge.judge(reduction.mark(now), [leader], step=number)
+
+        # A rise is from up to as far below the others.
+        assert all(0 <= each.ratio <= 2 * MOST_TIMES for each in found.late)
+        assert all(math.isfinite(each) for each in found.gpus_lost.values())
 
 
 def test_late_rank_has_no_cost_where_no_wait_was_measured() -> None:

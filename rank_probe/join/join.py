@@ -6,22 +6,20 @@ one key with the verdict on the job; each rank reads both. This needs no collect
 and the store does not grow.
 """
 
-import logging
 import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from rank_probe.guest.guard import never_raise
+from rank_probe.guest.guard import failures, log, never_raise
 from rank_probe.join.figures import known_figures
 from rank_probe.join.result import JoinResult, added, counters
 from rank_probe.join.rounds import Rounds
 from rank_probe.join.store import PlaceInJob, Store
+from rank_probe.judge.verdict import WARMING_UP
 from rank_probe.measure.steps import Steps
 from rank_probe.process.identity import Identity
-
-log = logging.getLogger("rank_probe")
 
 # Of the length of a round.
 JITTER: Final = 0.9, 1.1
@@ -32,6 +30,8 @@ STUCK_SECONDS: Final = 60.0
 # If the store answers while the interpreter ends, a thread inside the store aborts the process (a
 # C++ frame cannot be unwound), so closing waits a little for a slow store.
 STOP_SECONDS: Final = 5.0
+# Of rounds without a verdict in between: then the next will fail as well.
+MOST_FAILED: Final = 5
 
 
 class GroupToJoin(NamedTuple):
@@ -54,8 +54,9 @@ class GroupToJoin(NamedTuple):
 class Membership:
     """This rank's part in the join of one process group, in a daemon thread of its own.
 
-    It ends for good, quietly, at the first failure of the store. *on_news* is called when the
-    verdict names other ranks.
+    It ends for good, quietly, at the first failure of the store. A round that fails otherwise is
+    counted; after MOST_FAILED it ends as well, and says so. *on_news* is called when the verdict
+    names other ranks.
     """
 
     def __init__(
@@ -131,13 +132,29 @@ class Membership:
         self.rounds = rounds
         if self.told:
             rounds.figures.tell(self.told)
+        failed = 0
         while not self._stop.wait(place.period_seconds * self._random.uniform(*JITTER)):
-            before = _named(rounds.verdict)
-            rounds.run(self._now())
+            try:
+                failed = 0 if self._take_round(rounds) else failed
+            except RuntimeError:  # The store's.
+                raise
+            except Exception:  # noqa: BLE001 - one round must not cost all later ones
+                failures.note("Rounds.run")
+                failed += 1
+                if failed == MOST_FAILED:
+                    log.warning("rank_probe stops comparing ranks: %d rounds failed", failed)
+                    break
             self._beat = self._now()
-            if _named(rounds.verdict) != before:
-                self._on_news()
         rounds.take_back()
+
+    def _take_round(self, rounds: Rounds) -> bool:
+        """Return whether the judge has spoken: one that begins anew may fail again until then."""
+        before = rounds.verdict
+        rounds.run(self._now())
+        if _named(rounds.verdict) != _named(before):
+            self._on_news()
+        verdict = rounds.verdict
+        return verdict is not before and verdict is not None and verdict["reason"] != WARMING_UP
 
 
 class _State(NamedTuple):

@@ -21,7 +21,9 @@ CHUNK: Final = 32_768
 
 
 class Merger:
-    """Charges the merged steps and judges them; starts over if ranks or groups change.
+    """Charges the merged steps and judges them; the judge starts over if ranks or groups change.
+
+    So it does after a failure, with the next steps: those that failed are not merged again.
 
     *facts* are what is known of the ranks so far.
     """
@@ -41,7 +43,7 @@ class Merger:
         *names* [digest] are the peer groups' names; *now* is in seconds of one clock; *work* counts
         what a rank was given so far.
         """
-        self._seat(aligned, names)
+        parties = self._seat(aligned, names)
         give_way()
         self.totals.begin(aligned, sum(each.shape[0] for each in self._members))
         give_way()
@@ -51,7 +53,9 @@ class Merger:
         warm = min(max(WARMUP_STEPS - self._steps, 0), len(ends))
         self._steps += len(ends)
         pieces = [range(warm), range(warm, len(ends))]
-        return [self._judged(aligned, piece, ends, work) for piece in pieces if piece][-1]
+        verdicts = [self._judged(aligned, piece, ends, work) for piece in pieces if piece]
+        self._parties = parties
+        return verdicts[-1]
 
     def _judged(
         self, aligned: Aligned, piece: range, ends: Sequence[float], work: float
@@ -82,17 +86,18 @@ class Merger:
             work=work,
         )
 
-    def _seat(self, aligned: Aligned, names: Mapping[int, str]) -> None:
+    def _seat(self, aligned: Aligned, names: Mapping[int, str]) -> tuple[object, ...]:
         groups, nodes = aligned.groups.tolist(), aligned.nodes.tolist()
         parties = (tuple(aligned.ranks), tuple(groups), tuple(nodes))
-        if parties != self._parties:
-            self._parties = parties
+        before, self._parties = self._parties, ()  # Until there is a verdict.
+        if parties != before:
             self._members = members_by_size(aligned.groups)
             self._reduction = TensorReduction(
                 aligned.ranks, [names.get(each, str(each)) for each in groups], nodes
             )
             self._judge = Judge(self._reduction, self._facts)
             self._steps = 0
+        return parties
 
 
 def step_ends(microseconds: Tensor, now: float) -> list[float]:

@@ -7,15 +7,17 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
 from rank_probe.guest.guard import failures
 from rank_probe.join import join
-from rank_probe.join.join import GroupToJoin, Join
+from rank_probe.join.join import MOST_FAILED, GroupToJoin, Join
 from rank_probe.join.result import COLUMNS
 from rank_probe.join.store import PlaceInJob
-from rank_probe.join.totals import JoinTotals
+from rank_probe.judge.judge import Judge
+from rank_probe.judge.verdict import WARMING_UP, Verdict
 from rank_probe.measure import events
 from rank_probe.measure.steps import Steps
 from rank_probe.measure.timeline import Timeline
@@ -59,9 +61,10 @@ def test_news_are_told_at_once() -> None:
         told = struct.pack(f"{COLUMNS}d", *[1.0] * COLUMNS)
         for late in ([], [{"rank": 0, "kind": "persistent"}]):
             assert news == []
-            verdict = json.dumps({"late": late}).encode()
+            said = {"reason": None, "late": late}
+            verdict = json.dumps(said).encode()
             store.values |= {f"{LIFE}/result/1": told, f"{LIFE}/verdict": verdict}
-            wait_until(lambda late=late: joined.snapshot_fields([])["verdict"] == {"late": late})  # type: ignore[misc]
+            wait_until(lambda said=said: joined.snapshot_fields([])["verdict"] == said)  # type: ignore[misc]
         wait_until(lambda: news == [1])
 
 
@@ -99,7 +102,10 @@ def test_keys_of_a_killed_attempt_are_not_read_as_ours() -> None:
         assert "result/1" not in store.of_life()
 
 
-@pytest.mark.parametrize(("error", "faults"), [(RuntimeError("Broken"), 0), (KeyError("key"), 1)])
+@pytest.mark.parametrize(
+    ("error", "faults"),
+    [(RuntimeError("Broken"), 0), (KeyError("key"), MOST_FAILED + 1)],  # It cannot take back, too.
+)
 def test_store_that_fails_ends_the_join_quietly(error: Exception, faults: int) -> None:
     """The counters stand and the coverage is 0; only what is no store's error is our failure."""
     store, before = living(), failures.count
@@ -166,24 +172,71 @@ def test_store_that_never_answers_holds_nobody_up(monkeypatch: pytest.MonkeyPatc
     thread_of(joined).join(5)
 
 
-def test_arithmetic_that_fails_is_a_fault_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch says RuntimeError of a shape as of a store, but only the store's is nobody's fault."""
-    before, timeline = failures.count, Timeline(automatic=False)
-
-    def wrong(*_: object) -> None:
-        raise RuntimeError("The size of tensor a (3) must match the size of tensor b (4)")
-
-    monkeypatch.setattr(JoinTotals, "add", wrong)
-    joined = Join({}, lambda: None)
+@contextmanager
+def stepping(joined: Join) -> Iterator[Callable[[], None]]:
+    """Run *joined* as the only rank of a world, and end it; what it yields does a step."""
+    timeline = Timeline(automatic=False)
     joined.begin(GroupToJoin(MemoryStore, QuickPlace(0, 1), timeline.steps, lambda: identity(0)))
     wait_until(lambda: bool(timeline.steps._takers))
-    for _ in range(3):
-        timeline.tape.note(events.STEP)
-    thread_of(joined).join(5)
+    try:
+        yield lambda: timeline.tape.note(events.STEP)
+    finally:
+        joined.stop()
 
-    assert not thread_of(joined).is_alive()
-    assert joined.snapshot_fields([])["join_coverage"] == 0
+
+def test_round_that_fails_costs_the_judge_its_past_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is counted, and another judge begins with the next step; counters go on."""
+    before, judge, judges = failures.count, Judge.judge, []
+
+    def fails_once(self: Judge, *args: Any, **kwargs: Any) -> Verdict:
+        judges.append(self)
+        if len(judges) == 2:
+            raise ZeroDivisionError("float division by zero")
+        return judge(self, *args, **kwargs)
+
+    monkeypatch.setattr(Judge, "judge", fails_once)
+    joined = Join({}, lambda: None)
+    with stepping(joined) as step:
+        for number in (1, 2, 3, 4):
+            step()
+            step()
+            wait_until(lambda number=number: len(judges) >= number)  # type: ignore[misc]
+        wait_until(lambda: joined.snapshot_fields([])["joined_seconds"] > 0)
+        verdict = joined.verdict
+
+    assert judges[0] is judges[1] is not judges[2] is judges[3]
+    assert verdict is not None
+    assert verdict["reason"] == WARMING_UP
     assert failures.count == before + 1
+
+
+def test_rounds_that_always_fail_are_given_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is said. torch says RuntimeError of a shape, too, but only the store's is nobody's fault.
+
+    A judge that warms up in between, and fails when it should judge, has failed each time.
+    """
+    before, judge = failures.count, Judge.judge
+
+    def wrong(self: Judge, *args: Any, **kwargs: Any) -> Verdict:
+        said = judge(self, *args, **kwargs)
+        if said.reason == WARMING_UP:
+            return said
+        raise RuntimeError("The size of tensor a (3) must match the size of tensor b (4)")
+
+    monkeypatch.setattr(Judge, "judge", wrong)
+    joined = Join({}, lambda: None)
+    with stepping(joined) as step:
+
+        def is_over() -> bool:
+            step()
+            return not thread_of(joined).is_alive()
+
+        wait_until(is_over)
+        assert joined.snapshot_fields([])["join_coverage"] == 0
+    assert failures.count == before + MOST_FAILED
+    assert f"stops comparing ranks: {MOST_FAILED} rounds failed" in caplog.text
 
 
 def test_counters_go_on_in_the_next_group_and_the_verdict_does_not() -> None:
@@ -191,7 +244,7 @@ def test_counters_go_on_in_the_next_group_and_the_verdict_does_not() -> None:
     told = struct.pack(f"{COLUMNS}d", *[2.0] * COLUMNS)
     stores = [living(), living(), living()]
     for store in stores:
-        store.values[f"{LIFE}/verdict"] = b'{"late":[]}'
+        store.values[f"{LIFE}/verdict"] = b'{"reason":null,"late":[]}'
 
     def joined_seconds() -> float:
         return float(joined.snapshot_fields([])["joined_seconds"])
@@ -209,7 +262,7 @@ def test_counters_go_on_in_the_next_group_and_the_verdict_does_not() -> None:
             wait_until(lambda store=store: "steps/1" in store.of_life())  # type: ignore[misc]
             store.values[f"{LIFE}/result/1"] = told
             wait_until(lambda number=number: joined_seconds() == 2 * (number + 1))  # type: ignore[misc]
-            assert joined.verdict == {"late": []}
+            assert joined.verdict == {"reason": None, "late": []}
             if number == 1:
                 store.error = RuntimeError("Broken")
                 thread_of(joined).join(5)
@@ -217,5 +270,5 @@ def test_counters_go_on_in_the_next_group_and_the_verdict_does_not() -> None:
             else:
                 joined.group_is_gone()
                 thread_of(joined).join(5)
-                assert joined.verdict == {"late": []}
+                assert joined.verdict == {"reason": None, "late": []}
             assert joined_seconds() == 2 * (number + 1)

@@ -297,9 +297,6 @@ def _lost(verdict: Verdict) -> Iterator[str]:
 def _covered(verdict: Verdict, joined: float | None) -> Iterator[str]:
     if verdict.absent:
         all_ranks = verdict.absent + sum(verdict.ranks.values())
-        yield (
-            f"{verdict.absent} of {all_ranks} ranks have not finished any step that all "
-            "others have finished."
-        )
+        yield f"{verdict.absent} of {all_ranks} ranks do not step with the others."
     if joined is not None and joined <= 1 - WORTH_A_WORD:
         yield f"The ranks compared {joined:.0%} of their steps."

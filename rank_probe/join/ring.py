@@ -164,5 +164,13 @@ class StepRing:
             self.stride //= 2
 
 
+def newest_step(message: bytes) -> int:
+    """Return the number of the last step in a StepRing's *message*; 0 if there is none."""
+    if len(message) < HEAD.size + ROW.size or HEAD.unpack_from(message)[0] != MAGIC:
+        return 0
+    step: int = ROW.unpack_from(message, len(message) - ROW.size)[0]
+    return step
+
+
 def _row(vector: StepVector) -> bytes:
     return ROW.pack(vector.step, *(min(each // 1000, LARGEST) for each in vector.nanoseconds))

@@ -10,7 +10,7 @@ from rank_probe.guest.yielding import give_way
 from rank_probe.join.coverage import JoinCoverage
 from rank_probe.join.figures import OwnFigures
 from rank_probe.join.result import JoinResult, read_result
-from rank_probe.join.ring import Pace, StepRing, digest
+from rank_probe.join.ring import Pace, StepRing, digest, newest_step
 from rank_probe.join.store import (
     BATCH,
     PAUSE_SECONDS,
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from rank_probe.join.merge import Merger
     from rank_probe.join.peers import PeerFacts, PeerFigures
 
-# A rank that has not posted after this many rounds of rank 0, such as an evaluator, is left out;
-# rank 0 looks for it again from time to time.
+# Every so many rounds, rank 0 leaves out the ranks that have not posted, such as an evaluator, and
+# those that have posted nothing new since the last time while it went on; it takes back who steps.
 PATIENT_ROUNDS: Final = 10
 
 
@@ -180,6 +180,8 @@ class RankZero:
         self._stop = stop
         self._ranks: Sequence[int] = range(place.world_size)
         self._rounds = 0
+        self._has_merged = False
+        self._newest: dict[int, int] = {}
         self._names: dict[int, str] = {}
         self._merger: Merger | None = None
         self._peer_figures: PeerFigures | None = None
@@ -193,7 +195,8 @@ class RankZero:
         merger = self._merger or self._begin()
         self._rounds += 1
         if self._rounds % PATIENT_ROUNDS == 0:
-            self._ranks = self._present() or self._ranks
+            self._ranks = self._stepping(min(offered, default=0)) or self._ranks
+            self._has_merged = False
         if not (candidates := merger.totals.unmerged(offered)):
             return
         aligned = self._aligned(candidates)
@@ -207,6 +210,7 @@ class RankZero:
             verdict = merger.judge(aligned, self._names, now, work)
             give_way()
             messages = merger.totals.messages(stride)
+        self._has_merged = True
         give_way()
         said = json.dumps(verdict.to_json(), separators=(",", ":")).encode()
         give_way()
@@ -241,6 +245,26 @@ class RankZero:
             self._merger = Merger(self._place.world_size, self._peer_facts.known)
         self._peer_figures = PeerFigures(self._store, self._stop, self._pause_seconds)
         return self._merger
+
+    def _stepping(self, oldest: int) -> list[int]:
+        """Return the ranks that step with this one, which offers its steps from *oldest* on.
+
+        In a synchronous job the steps that two ranks offer overlap. If they do not and stay where
+        they were, nobody waits for that rank. While steps are merged, all ranks step that did.
+        """
+        present, known = self._present(), set(self._ranks)
+        before, self._newest = self._newest, {}
+        for ranks in batches([r for r in present if not (self._has_merged and r in known)]):
+            messages = self._store.multi_get([steps_key(rank) for rank in ranks])
+            give_way()
+            self._newest |= zip(ranks, map(newest_step, messages), strict=True)
+            self._stop.wait(self._pause_seconds)
+        gone = {
+            rank
+            for rank, newest in self._newest.items()
+            if newest < oldest and (rank not in known or before.get(rank) == newest)
+        }
+        return [rank for rank in present if rank not in gone]
 
     def _present(self) -> list[int]:
         """Return the ranks that have posted."""

@@ -119,7 +119,7 @@ class Verdict:
     """The state of a job after *step*, the last one that was judged.
 
     *ranks* counts the judged ranks of each peer group; *absent* counts the job's ranks that have
-    never finished a step that all have. *step_seconds*, *slowdown* (how many times longer steps
+    finished no step with all others. *step_seconds*, *slowdown* (how many times longer steps
     take than without the late ranks) and *gpus_lost* by kind are means of the last minute, at least
     twenty steps; *rotating* is the kind of that name by stage. *reason* is set if no rank can
     be judged.

@@ -81,7 +81,7 @@ VERDICTS: Final[tuple[Row[JudgedJob], ...]] = (
     ),
     Row(
         "rankskew_job_absent_ranks",
-        "Ranks of the job that have never finished a step that all others have; only with the "
+        "Ranks of the job that do not step with the others, such as evaluators; only with the "
         "join (probe, judge of the job).",
         lambda judged: judged.verdict.absent if judged.judge == JOIN else None,
     ),

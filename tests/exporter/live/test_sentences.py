@@ -190,7 +190,7 @@ def test_duty_is_told_as_what_it_is() -> None:
 def test_what_the_verdict_is_not_on_is_told() -> None:
     """Ranks that never stepped and steps that were not compared are said, none of them not."""
     assert details(spoken(ranks={"all": 60}, absent=4), [], 0.93) == [
-        "4 of 64 ranks have not finished any step that all others have finished.",
+        "4 of 64 ranks do not step with the others.",
         "The ranks compared 93% of their steps.",
     ]
     assert details(spoken(), [], 1.0) == []

@@ -2,10 +2,11 @@
 
 import pytest
 
+from rank_probe.join.join import ENOUGH_COVERAGE
 from rank_probe.join.ring import digest
 from rank_probe.join.store import LIFE_KEY, PlaceInJob
 from rank_probe.wire.stages import BACKWARD, DATA
-from tests.rank_probe.join.memory_world import GROUP, World
+from tests.rank_probe.join.memory_world import GROUP, HEALTHY, LATE, World
 
 
 def test_every_rank_reads_what_it_caused_and_the_same_verdict() -> None:
@@ -109,16 +110,97 @@ def test_rank_that_never_steps_is_left_out_until_it_does() -> None:
     assert (verdict["absent"], verdict["ranks"]) == (0, {"all": 3})
 
 
-def test_rank_that_stops_posting_is_not_judged_by_its_past() -> None:
-    """What a stale rank has posted is merged once, and its peers' later steps are not."""
-    world = World(["all"] * 2)
+@pytest.mark.parametrize("still_posts", [True, False])
+def test_rank_that_stops_stepping_is_left_out_until_it_steps_again(still_posts: bool) -> None:
+    """It has finished, or evaluates: its peers are judged without it, and not by its past."""
+    world = World(["all"] * 3)
     world.train(range(1, 11))
-    world.train(range(11, 30), absent=[1])
 
+    def alone(steps: range) -> None:
+        for number in steps:
+            world.step(number, late=[0])
+            world.kept[1].waiting.clear()
+            world.round([] if still_posts else [1])
+
+    alone(range(11, 20))
     assert world.rounds[0].result is not None
     assert world.rounds[0].result.steps == 10
-    assert world.rounds[0].coverage.ratio is not None
-    assert world.rounds[0].coverage.ratio < 0.5
+    assert (world.rounds[0].coverage.ratio or 0.0) < ENOUGH_COVERAGE
+    alone(range(20, 120))
+    verdict = world.rounds[2].verdict
+    assert verdict is not None
+    assert (verdict["absent"], verdict["ranks"], verdict["reason"]) == (1, {"all": 2}, None)
+    assert [late["rank"] for late in verdict["late"]] == [0]
+    assert [world.rounds[rank].coverage.ratio for rank in (0, 2)] == [1.0, 1.0]
+    world.train(range(120, 180))
+    verdict = world.rounds[1].verdict
+
+    assert verdict is not None
+    assert (verdict["absent"], verdict["ranks"], verdict["late"]) == (0, {"all": 3}, [])
+
+
+def test_rank_that_has_never_stepped_is_left_out_though_it_posts() -> None:
+    """It has no steps to offer, but is in the group, as an evaluator may be."""
+    world = World(["all"] * 3)
+    for number in range(1, 60):
+        world.step(number)
+        world.kept[1].waiting.clear()
+        world.round()
+    verdict = world.rounds[0].verdict
+
+    assert verdict is not None
+    assert (verdict["absent"], verdict["ranks"], verdict["reason"]) == (1, {"all": 2}, None)
+
+
+def test_rank_that_counts_other_steps_stays_left_out() -> None:
+    """A process that takes a dead one's place in the group counts from 1, as its peers have not."""
+    world = World(["all"] * 3)
+    world.train(range(1, 50))
+    life = world.store.values[LIFE_KEY].decode().partition(" ")[0]
+    world.store.delete_key(f"{life}/steps/1")
+    world.train(range(50, 70), absent=[1])
+    world.kept[1].waiting.clear()
+    for number in range(70, 110):
+        world.step(number)
+        world.kept[1].waiting[-1] = LATE._replace(step=number - 69)
+        world.round()
+    verdict = world.rounds[0].verdict
+
+    assert verdict is not None
+    assert (verdict["absent"], verdict["late"], verdict["step"]) == (1, [], 108)
+
+
+def test_rank_that_hangs_holds_up_all_and_is_not_left_out() -> None:
+    """The others end at most the step after its last: nobody goes on without it."""
+    world = World(["all"] * 3)
+    world.train(range(1, 40))
+    world.step(40)
+    world.kept[1].waiting.clear()
+    for _ in range(60):
+        world.round()
+    before = world.rounds[0].verdict
+    world.kept[1].waiting.append(HEALTHY._replace(step=40))
+    world.train(range(41, 45))
+    verdict = world.rounds[0].verdict
+
+    assert before is not None
+    assert verdict is not None
+    assert (verdict["absent"], verdict["reason"]) == (before["absent"], None) == (0, None)
+
+
+@pytest.mark.parametrize("rounds_behind", [5, 28])
+def test_rank_whose_thread_comes_late_keeps_its_place_and_the_judge_its_past(
+    rounds_behind: int,
+) -> None:
+    """Training may keep the interpreter for long: what it posts then is about to be current."""
+    world = World(["all"] * 3)
+    world.train(range(1, 40))
+    world.train(range(40, 40 + rounds_behind), absent=[1])
+    world.train(range(40 + rounds_behind, 50 + rounds_behind))
+    verdict = world.rounds[0].verdict
+
+    assert verdict is not None
+    assert (verdict["absent"], verdict["reason"]) == (0, None)
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,17 @@
 """What ranks and Prometheus counted through the faults is compared rightly."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from benchmarks.faults import __main__ as faults
 from benchmarks.faults import killing
 from benchmarks.faults.counters import Stored, falls, not_as_counted, too_high, unexplained
 from benchmarks.faults.kills import Killed
 from benchmarks.faults.ranks.records import RECORD, Life, Step, read
 from benchmarks.report import broken, row
+from fleet_simulator.stack.webhook import ReceivedAlert
 
 RANK_STEPS = {"__name__": "rankskew_steps_total", "job_id": "faults", "rank": "1"}
 RESTARTED = Stored(RANK_STEPS, ((0.0, 5.0), (1.0, 50.0), (2.0, 50.0), (3.0, 4.0), (4.0, 50.0)))
@@ -92,6 +95,28 @@ def test_only_what_is_above_its_most_is_broken() -> None:
     assert broken([row("at", 1.0, 1.0), row("above", 1.1, 1.0), row("free", 9.0)]) == [
         row("above", 1.1, 1.0)
     ]
+
+
+@pytest.mark.parametrize("pages", [0, 1])
+def test_any_page_fails_the_run_and_is_printed(
+    pages: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody may be called because parts of the stack died; the words say what to look for."""
+    page = ReceivedAlert(
+        "firing", {"alertname": "RankskewStraggler"}, {"summary": "rank 3 is slow"}
+    )
+    lives = [life(1, *map(float, range(9)))]
+    found = killing.Found(
+        [], 9.0, 9.0, [Stored(RANK_STEPS, ((9.0, 9.0),))], {9.0: 0.0}, lives, [], []
+    )
+    monkeypatch.setattr(killing, "_played", lambda *_: replace(found, pages=[page] * pages))
+    monkeypatch.setattr(faults, "write", lambda *_: None)
+    monkeypatch.setattr("sys.argv", ["faults", "--only", "kills"])
+
+    assert faults.main() == pages
+    out, err = capsys.readouterr()
+    assert ("rank 3 is slow" in out) == bool(pages)
+    assert ("broken: pages of the shipped alerts is 1" in err) == bool(pages)
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,22 @@ def test_survivors_and_newcomers_count_from_the_first_step_of_the_group(
     assert result.paced_steps[DATA] == WITHIN[-1]
 
 
+def test_first_steps_of_a_newcomer_are_not_held_against_the_past_of_the_others() -> None:
+    """The judge begins with the group: who is slow in its first five steps is named by nobody."""
+    before = World(["all"] * 3)
+    before.train(range(1, 200))
+    world = World(["all"] * 3, before.store, steps_before=[199, 199, 0])
+    named = []
+    for number in range(1, 120):
+        world.train([number], late=[2] if number <= 5 else [])
+        named += late_of(world)
+
+    assert named == [[]] * len(named)
+    verdict = world.rounds[0].verdict
+    assert verdict is not None
+    assert (verdict["reason"], verdict["changes"]) == (None, [])
+
+
 def test_steps_of_the_group_before_are_not_of_this_one() -> None:
     """A device reports a step seconds after it ended, when the next group may be there."""
     world = World(["all"] * 2, steps_before=[100, 100])

@@ -21,7 +21,10 @@ groups:
       # All jobs, with or without the probe; and GPUs without a rank, whose job_id is empty.
       - {record: "job:rankskew_job:group", expr: 'group by (cluster, job_id) \
 (rankskew_node_ranks{state="beating"} or rankskew_gpus_visible \
-or rankskew_gpu_rank_info{source="environ",local_rank=~"0|"})'}
+or rankskew_gpu_rank_info{source="environ",local_rank=~"0|"} \
+or (last_over_time(rankskew_node_ranks{state="beating"}[1m]) \
+or last_over_time(rankskew_gpu_rank_info{source="environ",local_rank=~"0|"}[1m])) \
+and on (cluster, job, instance) up == 0)'}
 """
 LINE: Final = (
     '      - {{record: "rankskew:threshold:default", labels: {{name: {name}}}, '

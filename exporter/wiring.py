@@ -201,7 +201,7 @@ class ExporterParts:
             self._audits,
             self._journal,
             self._jobs,
-            self.evidence.figures_for,
+            self.evidence.pushed,
         )
         wanted = self._settings.ingest_connections_per_rank * self._settings.ranks_max
         bounds = Bounds(

@@ -12,6 +12,7 @@ from exporter.evidence.ring import DEPTH_SECONDS
 from exporter.evidence.sampler import Sampler
 from exporter.processes.host_watch import HostWatch
 from exporter.processes.worker_states import LateRankProcess
+from exporter.ranks.jobs import NodeJob
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import HeldRank, RankKey, RankStore
 from rank_probe.judge.verdict import NAMED, Late
@@ -94,15 +95,17 @@ class EvidenceService:
         self._to_tell: dict[Incarnation, dict[str, float]] = {}
         self._followed: dict[RankKey, float] = {}  # Since when, the ranks that are late.
         self._unnamed: set[RankKey] = set()  # Those of them that seemed to read no batches.
+        self._unexplained: set[RankKey] = set()  # Those without a cause.
 
     def look(self, now: float) -> None:
         """Sample, if it is time, and say why the ranks are late that are; *now* as in the store."""
         jobs = self._jobs.now()
-        late = [(rank, each) for job in jobs for rank, each in job.late() if each.kind in NAMED]
+        late = _named(jobs)
+        keys = {_key(rank) for rank, _ in late}
         self._host.hurry(bool(late))
-        self._causes.keep({_key(rank) for rank, _ in late})
-        is_new = any(self._causes.of(*_key(rank)) is None for rank, _ in late)
-        interval = HURRIED_SECONDS if is_new else SAMPLE_SECONDS
+        self._causes.keep(keys)
+        self._unexplained = {key for key in keys if self._causes.of(*key) is None}
+        interval = HURRIED_SECONDS if self._unexplained else SAMPLE_SECONDS
         if now - self._sampled < interval - EARLY_SECONDS:
             return
         self._sampled = now
@@ -115,12 +118,17 @@ class EvidenceService:
             self._told_at = now
             self._to_tell = dict(self._figures(now))
 
-    def figures_for(self, snapshot: Snapshot) -> dict[str, float] | None:
-        """Return what to tell the rank of *snapshot* in the answer to this push.
+    def pushed(self, snapshot: Snapshot) -> dict[str, float] | None:
+        """Take in the push of *snapshot*; return the figures to tell its rank in the answer.
 
-        None most of the time: it is new every ten seconds, and made beforehand, so that no push
-        waits for it.
+        None most of the time: they are new every ten seconds, and made beforehand, so that no push
+        waits for them. What a late rank without a cause does is explained at once, as its page
+        waits for it: at most once between two looks.
         """
+        key = snapshot.job_id, snapshot.rank
+        if snapshot.thread_states and key in self._unexplained:
+            self._unexplained.discard(key)
+            self._decide(_named(self._jobs.now()), self._store.now(), only=key)
         return self._to_tell.pop(_incarnation(snapshot), None)
 
     def _figures(self, now: float) -> Iterator[tuple[Incarnation, dict[str, float]]]:
@@ -130,7 +138,12 @@ class EvidenceService:
             if figures:
                 yield _incarnation(rank.snapshot), figures
 
-    def _decide(self, late: Sequence[tuple[HeldRank, Late]], now: float) -> None:
+    def _decide(
+        self,
+        late: Sequence[tuple[HeldRank, Late]],
+        now: float,
+        only: RankKey | None = None,
+    ) -> None:
         keys = {_key(rank) for rank, _ in late}
         new = [rank for rank, _ in late if _key(rank) not in self._followed]
         unnamed = {_key(each) for each in new if DATA not in each.snapshot.stage_seconds}
@@ -138,7 +151,7 @@ class EvidenceService:
         self._followed = {key: self._followed.get(key, now) for key in keys}
         held = self._store.ranks()
         for rank, each in late:
-            if self._may_be_data(rank, each, now):
+            if only not in (None, _key(rank)) or self._may_be_data(rank, each, now):
                 continue
             since = now - min(each.since_seconds, DEPTH_SECONDS)
             covered_seconds = self._sampler.covered_seconds(rank, since)
@@ -229,6 +242,10 @@ def _is_alone(rank: HeldRank, held: Iterable[HeldRank]) -> bool:
     """Say whether no other rank of its job runs, or ran, among those *held* here."""
     job_id = rank.snapshot.job_id
     return not any(each.snapshot.job_id == job_id and _key(each) != _key(rank) for each in held)
+
+
+def _named(jobs: Iterable[NodeJob]) -> list[tuple[HeldRank, Late]]:
+    return [(rank, each) for job in jobs for rank, each in job.late() if each.kind in NAMED]
 
 
 def _key(rank: HeldRank) -> RankKey:

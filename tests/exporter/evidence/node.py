@@ -176,7 +176,7 @@ class FakeNode:
             )
             self.ranks[rank] = now
             self.store.put(now, USER)
-            figures = self.service.figures_for(now)
+            figures = self.service.pushed(now)
             if figures is not None:
                 self.told[rank].append(figures)
 

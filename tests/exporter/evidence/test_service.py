@@ -265,6 +265,23 @@ def test_rank_without_a_cause_is_looked_at_each_second() -> None:
     assert len(found.explain.cases) == 8
 
 
+def test_push_with_what_its_threads_do_is_explained_at_once() -> None:
+    """Its page does not wait for the next look; but whoever pushes more often gets no more."""
+    found = node(cause=None)
+    told(found, 1)
+    state = {"stage": "forward", "state": "lock", "share": 1.0, "place": "f (a.py:1)"}
+    found.push(**judged(2), thread_states=[state])
+    found.push(**judged(2), thread_states=[state])
+    assert len(found.explain.cases) == 2
+
+    found.explain.cause = HOT
+    found.service.look(found.clock() + 0.1)
+    found.push(**judged(2), thread_states=[])
+    assert found.causes.all() == {}
+    found.push(**judged(2), thread_states=[state])
+    assert found.causes.all().keys() == {("llama", 2)}
+
+
 def test_rank_is_told_its_figures_every_ten_seconds() -> None:
     """Those of the last half minute that have a place in the join, in six digits."""
     found = FakeNode(2, 2)
@@ -292,4 +309,4 @@ def test_rank_is_told_nothing_of_another_process() -> None:
     assert len(found.told[0]) == before
     found.run(10)
     assert len(found.told[0]) == before + 1
-    assert found.service.figures_for(replace(found.ranks[0], job_id="other")) is None
+    assert found.service.pushed(replace(found.ranks[0], job_id="other")) is None

@@ -263,7 +263,7 @@ def test_refused_audit_is_a_sentence(content: Any, sentence: str) -> None:
 def test_figures_come_every_ten_seconds_and_never_in_between() -> None:
     """A push that is ignored has none: the next one that is news has them."""
     node = FakeNode(gpus=1)
-    ingest = Ingest(store=node.store, figures=node.service.figures_for)
+    ingest = Ingest(store=node.store, figures=node.service.pushed)
     answered: dict[int, list[int]] = {0: [], 1: []}
     for second in range(1, 62):
         node.run(1)

@@ -18,8 +18,8 @@ from rank_probe.wire.snapshot import MOST_LATE_LINES, MOST_THREAD_STATES
 from rank_probe.wire.stages import STAGES, SYNC
 
 INTERVAL_SECONDS: Final = 0.05
-# At first, so that the first page has an answer.
-FIRST_INTERVAL_SECONDS: Final = 0.02
+# Until there is an answer, for which the first page waits; if none comes, for so many samples.
+FIRST_INTERVAL_SECONDS: Final = 0.01
 FIRST_SAMPLES: Final = 150
 # Much, or the samples would fall on the same moments of equally long steps.
 JITTER: Final = 0.5
@@ -114,7 +114,7 @@ class Sampling:
             looks.close()
 
     def _interval(self) -> float:
-        is_first = self.samples < FIRST_SAMPLES
+        is_first = self._on_first is not None and self.samples < FIRST_SAMPLES
         return min(FIRST_INTERVAL_SECONDS, INTERVAL_SECONDS) if is_first else INTERVAL_SECONDS
 
     def _take(self, looks: TrainingThread, due: int, pause: float, seconds: float) -> None:

@@ -20,6 +20,7 @@ import pytest
 import torch
 
 from rank_probe.guest.guard import failures
+from rank_probe.lines import sampling
 from tests.exporter.running import wait_until
 from tests.rank_probe.lines.late_rank import Done, Work, late_rank, nothing, number_of_line
 
@@ -247,15 +248,20 @@ def test_slow_disk_is_told_with_its_mount(tmp_path: Path) -> None:
     assert disk["place"].endswith(")")
 
 
-def test_first_answer_is_there_within_two_seconds_and_is_told_once() -> None:
-    """The first page needs the line and the state, and the next push would come too late."""
+def test_first_answer_is_there_within_two_seconds_and_is_told_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first page needs the line and the state; samples are rare once both are there."""
+    monkeypatch.setattr(sampling, "INTERVAL_SECONDS", 60.0)
     told: list[float] = []
     began = time.monotonic()
     with late_rank(sleeps, on_first=lambda: told.append(time.monotonic() - began)) as late:
         late.stacks.watch("data")
         wait_until(lambda: bool(told))
         assert (bool(late.stacks.lines()), bool(late.stacks.states())) == (True, True)
+        taken = late.stacks.samples
         time.sleep(0.2)
+        assert late.stacks.samples == taken
 
     assert len(told) == 1
     assert told[0] < 2

@@ -2,7 +2,8 @@
 
 Real gloo ranks train. After a healthy period, or from the job's first step, one of them is late.
 Two servers with the shipped rules scrape the same exporter, one every 15 s and one every 5 s, and
-evaluate as often. The alert, as it first fires, is compared with the planted fault.
+evaluate as often. The alert, as it first fires, is compared with the planted fault. The time line
+of a page: when the exporter had the verdict and the cause, the scrape, and the evaluation.
 
     python -m benchmarks.latency [--runs 3] [--sizes 10,25,100]
 """
@@ -15,7 +16,8 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,6 +36,9 @@ HEALTHY_SECONDS: Final = 40.0
 START_SIZE: Final = 0.5
 # If it fires later than this, it counts as not fired.
 LONGEST_SECONDS: Final = 60.0
+POLL_SECONDS: Final = 0.25
+# What comes between the first late step and the alert.
+MOMENTS: Final = ("verdict", "cause", "scrape", "evaluation")
 # The planted delays sleep, in a line of the job.
 CAUSE: Final = "code"
 LINE: Final = re.compile(r"\([\w/.]+\.py:\d+\)")
@@ -45,7 +50,7 @@ MORE: Final = 1.1
 class Fired:
     """An alert as it first fired; *at* is Unix seconds, *gpus* its value.
 
-    *has_line*: whether its text names a line of code.
+    *has_line*: whether its text names a line of code. *moments* are Unix seconds, by MOMENTS.
     """
 
     job_id: str
@@ -54,6 +59,7 @@ class Fired:
     cause: str
     gpus: float
     has_line: bool
+    moments: Mapping[str, float] = field(default_factory=dict)
 
 
 def segments(runs: int, sizes: list[float]) -> list[Segment]:
@@ -107,13 +113,15 @@ def watch(plan: list[Segment]) -> tuple[dict[str, float], dict[float, list[Fired
         )
         stack.enter_context(training)
         fired: dict[float, dict[tuple[str, str], Fired]] = {seconds: {} for seconds in servers}
+        shown: dict[tuple[str, str], dict[str, float]] = {}
         while training.exit_code is None:
             for part in (exporter, *servers.values()):
                 part.check_alive()
+            _note(shown, exporter.live())
             for seconds, prometheus in servers.items():
-                for one in _firing(prometheus):
-                    fired[seconds].setdefault((one.job_id, one.rank), one)
-            time.sleep(0.25)
+                for one in _firing(prometheus, shown, fired[seconds]):
+                    fired[seconds][one.job_id, one.rank] = one
+            time.sleep(POLL_SECONDS)
         if training.exit_code:
             raise training.failure("did not end well")
         log = training.log.read_text()
@@ -121,19 +129,41 @@ def watch(plan: list[Segment]) -> tuple[dict[str, float], dict[float, list[Fired
     return began, {seconds: list(found.values()) for seconds, found in fired.items()}
 
 
-def _firing(prometheus: PrometheusProcess) -> Iterator[Fired]:
-    """Yield the stragglers that are named now, with the current time."""
+def _note(shown: dict[tuple[str, str], dict[str, float]], page: Mapping[str, Any]) -> None:
+    """Note since when the exporter's *page* has the verdict on each late rank, and the cause."""
+    for job in page["jobs"]:
+        for late in job["verdict"]["late"]:
+            mine = shown.setdefault((job["job_id"], str(late["rank"])), {})
+            mine.setdefault("verdict", time.time())
+            if late["cause"]:
+                mine.setdefault("cause", time.time())
+
+
+def _firing(
+    prometheus: PrometheusProcess,
+    shown: Mapping[tuple[str, str], Mapping[str, float]],
+    before: Mapping[tuple[str, str], Fired],
+) -> Iterator[Fired]:
+    """Yield the stragglers that are named now and were not *before*, with the current time."""
     for alert in prometheus.active_alerts():
         labels: Mapping[str, str] = alert["labels"]
-        if alert["state"] == "firing" and labels["alertname"] == STRAGGLER:
-            yield Fired(
-                labels["job_id"],
-                labels["rank"],
-                time.time(),
-                labels["cause"],
-                float(alert["value"]),
-                LINE.search(alert["annotations"]["description"]) is not None,
-            )
+        if alert["state"] != "firing" or labels["alertname"] != STRAGGLER:
+            continue
+        job_id, rank = labels["job_id"], labels["rank"]
+        if (job_id, rank) in before:
+            continue
+        scrape = f'max(timestamp(rankskew_late_ratio{{job_id="{job_id}",rank="{rank}"}}))'
+        evaluation = datetime.fromisoformat(alert["activeAt"]).timestamp()
+        moments = {"scrape": prometheus.value(scrape) or evaluation, "evaluation": evaluation}
+        yield Fired(
+            job_id,
+            rank,
+            time.time(),
+            labels["cause"],
+            float(alert["value"]),
+            LINE.search(alert["annotations"]["description"]) is not None,
+            {**shown.get((job_id, rank), {}), **moments},
+        )
 
 
 def row(
@@ -141,8 +171,9 @@ def row(
 ) -> dict[str, Any]:
     """Return the results of the runs of one kind, *mine*, at one interval.
 
-    Times are from the onset to the alert; *cost off by* is the largest difference between its first
-    value and the planned cost: the others wait for the delay in each step.
+    Times are from the onset to the alert, and medians to what comes between; *cost off by* is the
+    largest difference between its first value and the planned cost: the others wait for the delay
+    in each step.
     """
     right, wrong = [], 0
     for segment in mine:
@@ -153,6 +184,10 @@ def row(
                 right += [one] if is_right else []
                 wrong += not is_right
     delays = [one.at - began[one.job_id] for one in right]
+    line = {
+        moment: [one.moments[moment] - began[one.job_id] for one in right if moment in one.moments]
+        for moment in MOMENTS
+    }
     size = mine[0].size
     cost = (RANKS - 1) * size / (1 + size)
     return {
@@ -162,6 +197,10 @@ def row(
         "runs": len(mine),
         "fired": len(right),
         "wrong": wrong,
+        **{
+            f"{moment} after, s": statistics.median(at) if at else None
+            for moment, at in line.items()
+        },
         "median, s": statistics.median(delays) if delays else None,
         "max, s": max(delays, default=None),
         "cost off by, %": max((abs(one.gpus / cost - 1) * 100 for one in right), default=None),

@@ -114,12 +114,19 @@ def what_it_says(job: dict[str, Any] | None) -> tuple[object, ...]:
         return ()
     verdict = job["verdict"]
     late = {(each["rank"], each["stage"], each["kind"]) for each in verdict["late"]}
-    return verdict["state"], verdict["reason"], late
+    return verdict["state"], verdict["reason"], late, bool(_causes(job))
 
 
 def sentence(job: dict[str, Any] | None) -> str:
-    """Return the page's own words for its verdict on *job*."""
-    return "The job is not known yet." if job is None else str(job["verdict"]["sentence"])
+    """Return the page's own words for its verdict on *job*, and for the first cause if known."""
+    if job is None:
+        return "The job is not known yet."
+    causes = [f"Cause: {each}." for each in _causes(job)[:1]]
+    return " ".join([job["verdict"]["sentence"], *causes])
+
+
+def _causes(job: dict[str, Any]) -> list[str]:
+    return [each["cause"]["sentence"] for each in job["verdict"]["late"] if each["cause"]]
 
 
 def say_started(part: str, what: str) -> None:

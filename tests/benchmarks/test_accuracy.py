@@ -7,7 +7,7 @@ import pytest
 from benchmarks.accuracy.plan import FAULTS, GARBAGE, HEALTHY, Segment
 from benchmarks.accuracy.score import is_miss, score, summary
 from benchmarks.accuracy.trace import TraceError, Truth, merge, truth
-from benchmarks.latency import Fired, row
+from benchmarks.latency import MOMENTS, Fired, row
 
 SHORT = {"healthy_steps": 10, "faulty_steps": 20}
 TRUTH = Truth(
@@ -243,14 +243,15 @@ def test_latency_is_from_the_first_late_step_to_the_alert() -> None:
     keys = [one.key for one in plan]
     began = dict.fromkeys(keys, 100.0)
     fired = [
-        Fired(keys[0], "0", 130.0, "code", 0.63, has_line=True),
+        Fired(keys[0], "0", 130.0, "code", 0.63, True, {"verdict": 108.0, "evaluation": 129.0}),
         Fired(keys[0], "3", 130.0, "code", 0.6, has_line=True),
         Fired(keys[1], "1", 99.0, "code", 0.6, has_line=True),
-        Fired(keys[2], "2", 140.0, "unknown", 0.6, has_line=False),
+        Fired(keys[2], "2", 140.0, "unknown", 0.6, False, {"verdict": 109.0, "cause": 141.0}),
     ]
     told = row(5.0, plan, began, fired)
 
     assert (told["runs"], told["fired"], told["wrong"]) == (3, 2, 2)
     assert (told["median, s"], told["max, s"]) == (35.0, 40.0)
+    assert [told[f"{each} after, s"] for each in MOMENTS] == [8.5, 41.0, None, 29.0]
     assert told["cost off by, %"] == pytest.approx(5)
     assert (told["with its cause"], told["with a line"]) == (1, 1)

@@ -9,9 +9,12 @@ from demo.scenario import Scenario
 from demo.verdict import Health
 
 
-def job(state: str, sentence: str, *late: int, reason: str | None = None) -> dict[str, Any]:
+def job(
+    state: str, sentence: str, *late: int, reason: str | None = None, cause: str = ""
+) -> dict[str, Any]:
     """Return the page's data about the demo's job, with these ranks *late* in data."""
-    named = [{"rank": rank, "stage": "data", "kind": "persistent"} for rank in late]
+    why = {"sentence": cause} if cause else None
+    named = [{"rank": each, "stage": "data", "kind": "persistent", "cause": why} for each in late]
     verdict = {"state": state, "reason": reason, "sentence": sentence, "late": named}
     return {"verdict": verdict}
 
@@ -19,7 +22,7 @@ def job(state: str, sentence: str, *late: int, reason: str | None = None) -> dic
 def test_page_is_repeated_when_it_says_something_else(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A line for each new state or name, none for figures that move or while nothing is known."""
+    """A line for each new state, name or cause, none for figures or while nothing is known."""
     monkeypatch.setattr("demo.scenario.time.sleep", lambda seconds: None)
     said: Iterator[dict[str, Any] | None] = iter(
         [
@@ -28,10 +31,11 @@ def test_page_is_repeated_when_it_says_something_else(
             job("starting", "Cannot judge this job yet.", reason="warming_up"),
             job("straggler", "Rank 2 is slow loading data: 0.9 GPUs.", 2),
             job("straggler", "Rank 2 is slow loading data: 1.0 GPUs.", 2),
+            job("straggler", "Rank 2 is slow: 1.0 GPUs.", 2, cause="it sleeps"),
             job("straggler", "Ranks 2 and 3 are slow loading data.", 2, 3),
         ]
     )
-    answers = iter([None] * 5 + [Health("demo", 0.0, 1.0, "none", 1.0)])
+    answers = iter([None] * 6 + [Health("demo", 0.0, 1.0, "none", 1.0)])
 
     found = Scenario("data", once=True).watch([], lambda: next(answers), lambda: next(said))
 
@@ -39,5 +43,6 @@ def test_page_is_repeated_when_it_says_something_else(
     assert [line.split(" s  ")[1] for line in capsys.readouterr().out.splitlines()] == [
         "Cannot judge this job yet.",
         "Rank 2 is slow loading data: 0.9 GPUs.",
+        "Rank 2 is slow: 1.0 GPUs. Cause: it sleeps.",
         "Ranks 2 and 3 are slow loading data.",
     ]

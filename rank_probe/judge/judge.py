@@ -96,6 +96,7 @@ class Judge:
         self._before = mark
         marks = self._history.marks
         if not marks or mark.steps - marks[0].steps < self._history.least_steps:
+            self._pauses.wait(each for each in leaders if marks and each.at > marks[0].at)
             ranks = dict(Counter(self._reduction.groups.values()))
             return Verdict(step, ranks, absent, WARMING_UP)
         windows = list(self._windows(mark))
@@ -182,7 +183,7 @@ class Judge:
             stage=found.stage,
             kind=DUTY if found.is_duty else PAUSES,
             ratio=found.ratio,
-            gpus={found.stage: found.gpus},
+            gpus=found.gpus,
             since_seconds=end.at - found.first.at,
             steps=step - found.first.step,
             confidence=found.confidence,

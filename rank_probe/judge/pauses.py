@@ -2,9 +2,10 @@
 
 import math
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
+from operator import attrgetter
 from statistics import median
 from typing import Final
 
@@ -31,12 +32,15 @@ DUTIES: Final = (CHECKPOINT, EVAL)
 REGULAR_PARTS: Final = 50
 # If the next pause is overdue by three intervals, the pauses have ended.
 OVERDUE_INTERVALS: Final = 3.0
+# A rank that does several things is told for the same one, until another costs this much more.
+STAYS: Final = 1.5
 
 
 @dataclass(frozen=True, slots=True)
 class Paused:
     """A rank that pauses: *gpus* lost and *ratio* of its own time are means between its pauses.
 
+    *gpus* are by stage: the costliest duty has those of the rank's other duties as well.
     *every_steps* and *pause_seconds* are medians.
     """
 
@@ -46,24 +50,36 @@ class Paused:
     every_steps: int
     pause_seconds: float
     ratio: float
-    gpus: float
+    gpus: Mapping[str, float]
     first: Leader
     confidence: float
+
+    @property
+    def gpus_lost(self) -> float:
+        """All that it costs."""
+        return sum(self.gpus.values())
 
 
 class Pauses:
     """Examines the leader of each step, and keeps the pauses of the last steps."""
 
     def __init__(self) -> None:
+        self._waiting: list[Leader] = []
         self._leads: deque[float] = deque(maxlen=LEADS)
         self._events: deque[Leader] = deque(maxlen=EVENTS)
-        self._first: dict[int, Leader] = {}
-        self._stage: dict[int, str] = {}
+        # Since when, and in which stage, by the rank and the sort of its pauses.
+        self._first: dict[tuple[int, int], Leader] = {}
+        self._stage: dict[tuple[int, int], str] = {}
+        self._told: dict[int, str] = {}
 
     @property
     def ranks(self) -> Collection[int]:
         """Return the ranks that pause."""
-        return self._first.keys()
+        return {rank for rank, _ in self._first}
+
+    def wait(self, leaders: Iterable[Leader]) -> None:
+        """Keep *leaders* of steps that are too early for a verdict until there is one."""
+        self._waiting.extend(leaders)
 
     def named(
         self, leaders: Sequence[Leader], window: Window, at: float, steady: Iterable[int]
@@ -72,25 +88,28 @@ class Pauses:
 
         *window* gives the current baselines; *steady* ranks are late all the time.
         """
-        self._note(leaders, window, frozenset(steady))
-        ranks = sum(group.ranks for group in window.groups)
-        for rank in {each.rank for each in leaders} - self._first.keys():
-            self._name(rank, ranks)
-        for rank in list(self._first):
-            if rank in steady or self._is_over(rank, at):
-                del self._first[rank], self._stage[rank]
-        return [self._paused(rank, window, ranks) for rank in sorted(self._first)]
+        self.wait(leaders)
+        ranks, heaviest = sum(group.ranks for group in window.groups), _heaviest(window)
+        if len(self._leads) + len(self._waiting) >= FEWEST_LEADS:
+            leaders, self._waiting = self._waiting, []
+            self._note(leaders, heaviest, frozenset(steady))
+            for who in {(each.rank, _sort(each)) for each in leaders} - self._first.keys():
+                self._name(who, ranks, heaviest)
+        for who in list(self._first):
+            if who[0] in steady or self._is_over(who, at):
+                del self._first[who], self._stage[who]
+        found = [self._paused(who, window, ranks) for who in sorted(self._first)]
+        told = [self._most(list(own)) for _, own in groupby(found, key=attrgetter("rank"))]
+        self._told = {each.rank: each.stage for each in told}
+        return told
 
     def since(self, at: float) -> list[Leader]:
         """Return the pauses since *at*, if they are so few that nothing follows from them."""
         events = [each for each in self._events if each.at > at]
         return events if len(events) < FEWEST_EVENTS else []
 
-    def _note(self, leaders: Sequence[Leader], window: Window, steady: frozenset[int]) -> None:
-        heaviest = max(group.baseline for group in window.groups)
+    def _note(self, leaders: Sequence[Leader], heaviest: float, steady: frozenset[int]) -> None:
         self._leads.extend(each.lead for each in leaders)
-        if len(self._leads) < FEWEST_LEADS:
-            return
         # The steps of a rank that was late all the time do not become pauses afterwards.
         self._events = deque((e for e in self._events if e.rank not in steady), maxlen=EVENTS)
         least = max(PAUSE_RATIO * heaviest, PAUSE_LEADS * median(self._leads))
@@ -101,15 +120,29 @@ class Pauses:
             if each.lead > max(least, each.baseline - heaviest) and each.rank not in steady
         )
 
-    def _name(self, rank: int, ranks: int) -> None:
-        own = self._own(rank)
+    def _name(self, who: tuple[int, int], ranks: int, heaviest: float) -> None:
+        own = self._own(who)
         for first in own[-MOST_EVENTS : -FEWEST_EVENTS + 1]:
             since = [each for each in own if each.step >= first.step]
-            if _steps_apart(since) >= FEWEST_STEPS_APART and self._surprise(since, ranks) > _limit(
-                since
+            if (
+                _steps_apart(since) >= FEWEST_STEPS_APART
+                and self._confidence(since, ranks, heaviest) >= 1
             ):
-                self._first[rank], self._stage[rank] = first, STAGES[_stage(since)]
+                self._first[who], self._stage[who] = first, STAGES[_stage(since)]
                 return
+
+    def _confidence(self, own: Sequence[Leader], ranks: int, heaviest: float) -> float:
+        """Return the evidence that one rank has these pauses, divided by the evidence required.
+
+        Nobody saves or evaluates by chance: if no other rank does, a few times are enough.
+        """
+        stage = _stage(own)
+        if stage not in DUTIES:
+            return max(self._surprise(own, ranks), 0.0) / SURPRISE
+        others = {each.rank for each in self._alike(own[0]) if each.step >= own[0].step}
+        is_alone = len(others) == 1 and _is_duty(own, heaviest)
+        alone = len(own) / FEWEST_EVENTS if is_alone else 0.0
+        return max(self._surprise(own, ranks) / SURPRISE_OF_DUTIES, alone)
 
     def _surprise(self, own: Sequence[Leader], ranks: int) -> float:
         """Return how unlikely it is that one rank has these pauses by chance, in nats.
@@ -118,7 +151,8 @@ class Pauses:
         if each strikes any rank equally, with the regularity of their intervals. It corrects for
         the number of pauses, because many pauses give chance many tries.
         """
-        everybody = [each for each in self._events if own[0].step <= each.step <= own[-1].step]
+        alike = self._alike(own[0])
+        everybody = [each for each in alike if own[0].step <= each.step <= own[-1].step]
         others = len(everybody) - 1
         chance = sum(
             math.comb(others, mine) * (1 / ranks) ** mine * (1 - 1 / ranks) ** (others - mine)
@@ -127,41 +161,63 @@ class Pauses:
         # If the pauses of all ranks together are regular, that does not point to one rank.
         is_everybodys = others >= len(own) and _regularity(everybody) > 0
         regularity = 0.0 if is_everybodys else _regularity(own)
-        return -math.log(chance * len(self._events)) + regularity
+        return -math.log(chance * len(alike)) + regularity
 
-    def _is_over(self, rank: int, at: float) -> bool:
-        own = self._own(rank)
+    def _is_over(self, who: tuple[int, int], at: float) -> bool:
+        own = self._own(who)
         if len(own) < FEWEST_EVENTS or _steps_apart(own[-8:]) < FEWEST_STEPS_APART:
             return True
         intervals = [b.at - a.at for a, b in pairwise(own)]
         return at - own[-1].at > OVERDUE_INTERVALS * max(intervals[-8:])
 
-    def _paused(self, rank: int, window: Window, ranks: int) -> Paused:
+    def _paused(self, who: tuple[int, int], window: Window, ranks: int) -> Paused:
         """Describe it, from just after one pause to just after another: no interval is cut."""
-        first = self._first[rank]
-        own = [each for each in self._own(rank) if each.step >= first.step][-MOST_EVENTS:]
+        first, stage = self._first[who], self._stage[who]
+        own = [each for each in self._own(who) if each.step >= first.step][-MOST_EVENTS:]
         # If steps are sampled, so are pauses.
         seconds = (own[-1].at - own[0].at) * window.seconds / window.elapsed
         steps = seconds / (window.seconds / window.steps)
-        heaviest = max(group.baseline for group in window.groups)
+        heaviest = _heaviest(window)
         return Paused(
-            rank=rank,
-            stage=self._stage[rank],
+            rank=who[0],
+            stage=stage,
             is_duty=_is_duty(own, heaviest),
             every_steps=round(median(b.step - a.step for a, b in pairwise(own))),
             pause_seconds=median(each.lead for each in own),
             ratio=sum(each.lead for each in own[1:]) / steps / heaviest,
-            gpus=sum(each.caused for each in own[1:]) / seconds,
+            gpus={stage: sum(each.caused for each in own[1:]) / seconds},
             first=first,
-            confidence=max(self._surprise(own, ranks), 0.0) / _limit(own),
+            confidence=self._confidence(own, ranks, heaviest),
         )
 
-    def _own(self, rank: int) -> list[Leader]:
-        return [each for each in self._events if each.rank == rank]
+    def _most(self, own: Sequence[Paused]) -> Paused:
+        """Return what costs most of what one rank does, with the cost of all that it does for all.
+
+        It changes only if something else costs much more.
+        """
+        stays = self._told.get(own[0].rank)
+        most = max(own, key=lambda each: each.gpus_lost * (STAYS if each.stage == stays else 1.0))
+        if not most.is_duty:
+            return most
+        duties = [each for each in own if each.is_duty]
+        gpus = {stage: gpus for each in duties for stage, gpus in each.gpus.items()}
+        return replace(most, gpus=gpus, ratio=sum(each.ratio for each in duties))
+
+    def _alike(self, event: Leader) -> list[Leader]:
+        return [each for each in self._events if _sort(each) == _sort(event)]
+
+    def _own(self, who: tuple[int, int]) -> list[Leader]:
+        return [each for each in self._events if (each.rank, _sort(each)) == who]
 
 
-def _limit(own: Sequence[Leader]) -> float:
-    return SURPRISE_OF_DUTIES if _stage(own) in DUTIES else SURPRISE
+def _sort(event: Leader) -> int:
+    """Return what sort of pause it is: each duty is one of its own, and all others are one."""
+    return event.stage if event.stage in DUTIES else OTHER
+
+
+def _heaviest(window: Window) -> float:
+    """Return the usual own time of a step, in the group that needs most."""
+    return max(group.baseline for group in window.groups)
 
 
 def _is_duty(own: Sequence[Leader], heaviest: float) -> bool:

@@ -1,5 +1,6 @@
 """The judge tells a rank that pauses now and then from pauses that strike any rank."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from random import Random
 
@@ -39,6 +40,20 @@ def paused_together(job: Job, stage: str, every: int, ratio: float, spread: floa
             sync = [slowest - own for own in busy]
             later += slowest - step.busy[0] - step.sync[0]
         steps.append(Step(step.number, step.end_seconds + later, stages, sync))
+    return steps
+
+
+def paused_alone(job: Job, pauses: Mapping[int, tuple[str, float]]) -> list[Step]:
+    """The steps of *job* where rank 0 takes so many seconds longer in a stage, by their numbers."""
+    steps, later = [], 0.0
+    for step in simulate(job):
+        if step.number in pauses:
+            stage, seconds = pauses[step.number]
+            step.stages[0][stage] = step.stages[0].get(stage, 0.0) + seconds
+            longest = max(step.busy)
+            step.sync[:] = [longest - own for own in step.busy]
+            later += seconds
+        steps.append(replace(step, end_seconds=step.end_seconds + later))
     return steps
 
 
@@ -82,6 +97,67 @@ def test_rank_that_pauses_is_one_incident_with_one_stage_and_its_cost(
     assert incident.last.gpus_lost == pytest.approx(truth, rel=0.1)
     assert incident.last.every_steps == fault.every
     assert incident.last.pause_seconds == pytest.approx(fault.ratio * job.busy_seconds, rel=0.1)
+
+
+@pytest.mark.parametrize("stage", ["checkpoint", "eval"])
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("busy_seconds", [0.1, 0.5, 3.0])
+@pytest.mark.parametrize("since", [0.0, 60.0])
+def test_rank_that_saves_for_all_is_told_two_saves_after_the_first(
+    stage: str, ranks: int, busy_seconds: float, since: float
+) -> None:
+    """With its period and its length, also if it has saved since the start of the job."""
+    fault = Fault(0, stage, 1 / busy_seconds, every=25, start_seconds=since)
+    job = Job(ranks=ranks, seed=1, busy_seconds=busy_seconds, faults=(fault,))
+    job = replace(job, seconds=since + 120 * busy_seconds * 1.1 + 10)
+    steps = simulate(job)
+    found = judged_steps(job, steps)
+    (incident,) = found.incidents
+    first, _, third, *_ = ends_of(job, [step for step in steps if step.number > 1])
+
+    assert found.named == {(0, stage, DUTY)}
+    assert incident.named < third + max(2.5, 1.5 * busy_seconds)  # It looks every two seconds.
+    assert incident.onset == pytest.approx(first, abs=0.01)
+    assert incident.first.every_steps == 25
+    assert incident.first.pause_seconds == pytest.approx(1, abs=0.15 * busy_seconds + 0.01)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_saves_at_no_regular_steps_are_told_as_soon(ranks: int) -> None:
+    """A rank that saves every few seconds: no other does, so it needs no pattern.
+
+    Its own hiccups are no saves.
+    """
+    job = Job(ranks=ranks, seed=1, busy_seconds=0.1, seconds=60)
+    saves = dict.fromkeys((130, 161, 187, 220, 245), ("checkpoint", 1.0))
+    hiccups = dict.fromkeys((112, 123, 140, 152, 171, 180), ("forward", 0.04))
+    steps = paused_alone(job, saves | hiccups)
+    (incident,) = judged_steps(job, steps).incidents
+
+    third = next(step.end_seconds for step in steps if step.number == 187)
+    assert (incident.rank, incident.stage, incident.kind) == (0, "checkpoint", DUTY)
+    assert third <= incident.named < third + 2.5
+    assert incident.first.every_steps in (28, 29)
+    assert incident.first.pause_seconds == pytest.approx(1, abs=0.02)
+
+
+def test_rank_that_saves_and_evaluates_is_told_once_with_the_cost_of_both() -> None:
+    """As what costs more, once that is known."""
+    job = Job(seed=1, busy_seconds=0.1, seconds=60)
+    evaluates = dict.fromkeys(range(120, 600, 40), ("eval", 0.5))
+    saves = dict.fromkeys(range(215, 600, 25), ("checkpoint", 1.0))
+    steps = paused_alone(job, evaluates | saves)
+    found = judged_steps(job, steps)
+    (late,) = found.last.late
+
+    assert [each.stage for each in found.incidents] == ["eval", "checkpoint"]
+    assert (late.rank, late.stage, late.kind, late.every_steps) == (0, "checkpoint", DUTY, 25)
+    assert late.pause_seconds == pytest.approx(1, abs=0.02)
+    step_seconds = 0.108 + 0.5 / 40 + 1.0 / 25
+    assert late.gpus == pytest.approx(
+        {"checkpoint": 3 * 1.0 / 25 / step_seconds, "eval": 3 * 0.5 / 40 / step_seconds}, rel=0.1
+    )
+    assert max(len(verdict.late) for _, verdict in found.verdicts) == 1
 
 
 @pytest.mark.parametrize(

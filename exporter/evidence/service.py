@@ -13,6 +13,7 @@ from exporter.evidence.sampler import Sampler
 from exporter.processes.host_watch import HostWatch
 from exporter.processes.worker_states import LateRankProcess
 from exporter.ranks.jobs import NodeJob
+from exporter.ranks.late_enough import late_enough
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import HeldRank, RankKey, RankStore
 from rank_probe.judge.verdict import NAMED, Late
@@ -100,7 +101,7 @@ class EvidenceService:
     def look(self, now: float) -> None:
         """Sample, if it is time, and say why the ranks are late that are; *now* as in the store."""
         jobs = self._jobs.now()
-        late = _named(jobs)
+        late = _explained(jobs)
         keys = {_key(rank) for rank, _ in late}
         self._host.hurry(bool(late))
         self._causes.keep(keys)
@@ -128,7 +129,7 @@ class EvidenceService:
         key = snapshot.job_id, snapshot.rank
         if snapshot.thread_states and key in self._unexplained:
             self._unexplained.discard(key)
-            self._decide(_named(self._jobs.now()), self._store.now(), only=key)
+            self._decide(_explained(self._jobs.now()), self._store.now(), only=key)
         return self._to_tell.pop(_incarnation(snapshot), None)
 
     def _figures(self, now: float) -> Iterator[tuple[Incarnation, dict[str, float]]]:
@@ -238,14 +239,20 @@ class EvidenceService:
             yield LateRankProcess(snapshot.job_id, snapshot.rank, pid, snapshot.loader)
 
 
+def _explained(jobs: Iterable[NodeJob]) -> list[tuple[HeldRank, Late]]:
+    """Return the late ranks here; of those that do something for all, the costly ones."""
+    found = []
+    for job in jobs:
+        aged = job.verdict()
+        told = late_enough(aged.verdict.late if aged else (), job.world_size or 0, job.threshold)
+        found += [each for each in job.late() if each[1].kind in NAMED or each[1].rank in told]
+    return found
+
+
 def _is_alone(rank: HeldRank, held: Iterable[HeldRank]) -> bool:
     """Say whether no other rank of its job runs, or ran, among those *held* here."""
     job_id = rank.snapshot.job_id
     return not any(each.snapshot.job_id == job_id and _key(each) != _key(rank) for each in held)
-
-
-def _named(jobs: Iterable[NodeJob]) -> list[tuple[HeldRank, Late]]:
-    return [(rank, each) for job in jobs for rank, each in job.late() if each.kind in NAMED]
 
 
 def _key(rank: HeldRank) -> RankKey:

@@ -8,7 +8,7 @@ from exporter.live import states
 from exporter.live.ranks import RankView
 from exporter.live.sentences import LateView
 from exporter.live.standstill import holding
-from rank_probe.judge.verdict import PAUSES
+from rank_probe.judge.verdict import DUTY, PAUSES
 
 # By the reason why a job cannot be judged, or not yet.
 NOT_JUDGEABLE: Final = {
@@ -66,7 +66,7 @@ def _about_late(
         return cause.first_action
     if state == states.SLOW_NODE:
         return f"top -H{_on(rank)}: what runs there that does not belong to the job?"
-    if mine.kind == PAUSES:
+    if mine.kind in (PAUSES, DUTY):
         return f"py-spy record --duration 60 --pid {rank.pid} -o pauses.svg{_on(rank)}"
     return _stack(rank) if cause is None else cause.first_action
 

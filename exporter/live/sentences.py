@@ -79,7 +79,7 @@ class LateView:
     @property
     def is_called_late(self) -> bool:
         """Say whether it is late enough, and known well enough, to be called late."""
-        return self.costs_enough and self.kind not in (DUTY, MILD, UNSYNCED)
+        return self.costs_enough and self.kind not in (MILD, UNSYNCED)
 
 
 def view_late(
@@ -166,7 +166,8 @@ def rotating_sentence(verdict: Verdict) -> str:
 def details(aged: AgedVerdict, late: Sequence[LateView], joined: float | None) -> list[str]:
     """Return further sentences about a verdict; *joined* is the share of steps that it is on."""
     verdict = aged.verdict
-    more = late[1:] if all(each.kind == DUTY for each in late) else late  # See even_sentence.
+    is_told = all(each.kind == DUTY and not each.costs_enough for each in late)
+    more = late[1:] if is_told else late  # See even_sentence.
     return [
         *(said for each in more[:MOST_NAMES] for said in _lateness(each)),
         *_slowdown(verdict, [each for each in late if each.is_called_late]),
@@ -201,9 +202,11 @@ def _likeness(late: LateView) -> tuple[str, str]:
 
 def _alike(late: Sequence[LateView]) -> str:
     """Describe *late* ranks of the same kind and stage."""
-    kind, stage = _likeness(late[0])
-    if kind == PAUSES:
-        return f"{_ranks(late)} {'pauses' if len(late) == 1 else 'pause'} now and then in {stage}"
+    if late[0].kind in (PAUSES, DUTY):
+        if len(late) == 1:
+            return f"{_ranks(late)} {_pausing(late[0])}"
+        does, *more = pausing(late[0].kind, late[0].stage).split(" ")
+        return " ".join((_ranks(late), does.removesuffix("s"), *more))
     return f"{_ranks(late)}{_like_node(late)} {be(len(late))} slow {_doing(late)}"
 
 
@@ -250,16 +253,24 @@ def _longer(late: Sequence[LateView]) -> str:
     return f"{_ranks(late)} {needs} {ratio:.0%} more time {than([each.has_risen for each in late])}"
 
 
+def pausing(kind: str, stage: str, every_steps: int = 0, pause_seconds: float = 0.0) -> str:
+    """Say what a rank that pauses does, such as "saves every 25 steps for 90 ms"."""
+    does = DUTIES.get(stage, "works for all") if kind == DUTY else f"pauses in {stage}"
+    often = f" every {every_steps} steps" if every_steps else " now and then"
+    return does + often + (f" for {short(pause_seconds)}" if pause_seconds else "")
+
+
+def _pausing(late: LateView) -> str:
+    return pausing(late.kind, late.stage, late.every_steps, late.pause_seconds)
+
+
 def duty(late: LateView) -> str:
-    """Say what a rank does for all, such as "rank 0 saves every 25 steps for 90 ms"."""
-    often = f" every {late.every_steps} steps" if late.every_steps else " now and then"
-    long = f" for {short(late.pause_seconds)}" if late.pause_seconds else ""
-    does = DUTIES.get(late.stage, "works for all")
-    return f"{_ranks([late])} {does}{often}{long}, and {few(late.gpus_lost)} GPUs wait for it"
+    """Say what a rank does for all, and what that costs."""
+    return f"{_ranks([late])} {_pausing(late)}, and {few(late.gpus_lost)} GPUs wait for it"
 
 
 def _lateness(late: LateView) -> Iterator[str]:
-    if late.kind == DUTY:
+    if late.kind == DUTY and not late.costs_enough:
         yield sentence(f"{duty(late)}.")
         return
     cost = f"; {few(late.gpus_lost)} GPUs wait for it" if late.kind != UNSYNCED else ""

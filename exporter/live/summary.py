@@ -31,7 +31,7 @@ from exporter.live.wording import MOST_NAMES, duration
 from exporter.ranks.jobs import JOIN, AgedVerdict, NodeJob
 from exporter.ranks.late_enough import late_enough
 from exporter.vocabulary import words
-from rank_probe.judge.verdict import NO_PEERS, NODE, WARMING_UP, Change, Together
+from rank_probe.judge.verdict import DUTY, NO_PEERS, NODE, WARMING_UP, Change, Together
 from rank_probe.torch_hooks.private import TABLE, sentences
 from rank_probe.wire.no_join import why_not_joined
 from rank_probe.wire.snapshot import LEVEL_OFF
@@ -41,6 +41,8 @@ BEGUN_STEPS: Final = 5
 # As long as RankskewRanksMissing waits for ranks that were never seen: nodes of a large job start
 # minutes apart.
 UNSEEN_SECONDS: Final = 120.0
+# What is told of a rank that only does something for all.
+CHECKPOINT_STALL: Final = "RankskewCheckpointStall"
 
 OFF, NO_JOIN, JOIN_INCOMPLETE, NO_STEPS = "off", "no_join", "join_incomplete", "no_steps"
 
@@ -89,7 +91,7 @@ def job_verdict(
         said,
         judge=None if aged is None else aged.judge,
         first_action=first_action(job.job_id, said.state, said.reason, said.late, ranks, alert),
-        runbook=states.RUNBOOKS.get(said.state),
+        runbook=_runbook(said),
         alert=alert,
     )
 
@@ -110,7 +112,13 @@ def _alert(said: JobVerdict, job: NodeJob) -> str | None:
     is_slow = (job.starting_seconds or 0.0) > job.threshold("start_seconds")
     if said.state == states.STARTING and is_slow:
         return states.RUNBOOKS[states.STARTING]
-    return None if said.reason == NO_PEERS else states.alert_of(said.state)
+    return _runbook(said) if said.reason != NO_PEERS and states.alert_of(said.state) else None
+
+
+def _runbook(said: JobVerdict) -> str | None:
+    kinds = {each.kind for each in said.late if each.is_called_late}
+    is_duty = said.state == states.STRAGGLER and kinds == {DUTY}
+    return CHECKPOINT_STALL if is_duty else states.RUNBOOKS.get(said.state)
 
 
 def _said(job: NodeJob, ranks: Sequence[RankView], unprobed: int, causes: Causes) -> JobVerdict:

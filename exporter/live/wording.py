@@ -26,7 +26,9 @@ def duration(seconds: float) -> str:
 
 def short(seconds: float) -> str:
     """Return *seconds*, perhaps few, in a readable unit."""
-    return f"{1e3 * seconds:.0f} ms" if seconds < 1 else duration(seconds)
+    if seconds < 0.0995:
+        return f"{1e3 * seconds:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 9.95 else duration(seconds)
 
 
 def few(value: float) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from rank_probe.judge.verdict import NODE, PAUSES, PERSISTENT, Late
+from rank_probe.judge.verdict import DUTY, NODE, PAUSES, PERSISTENT, Late
 
 # A rank that costs this share of the costliest one, or less, is not named: fix that one first.
 LEAST_SHARE: Final = 0.1
@@ -12,16 +12,22 @@ LEAST_SHARE: Final = 0.1
 def late_enough(
     late: Sequence[Late], world_size: int, threshold: Callable[[str], float]
 ) -> frozenset[int]:
-    """Return the ranks that are late enough, if together they cost enough of *world_size* GPUs."""
+    """Return the ranks that are late enough, if together they cost enough of *world_size* GPUs.
+
+    What ranks do for all may cost more; from there on they are late like others.
+    """
     costliest = max((each.gpus_lost for each in late), default=0.0)
     worth = [
         each
         for each in late
         if each.gpus_lost > LEAST_SHARE * costliest and _is_late(each, threshold("skew_ratio"))
     ]
-    if sum(each.gpus_lost for each in worth) < threshold("gpus_lost_ratio") * world_size:
-        return frozenset()
-    return frozenset(each.rank for each in worth)
+    duties = [each for each in late if each.kind == DUTY]
+    told: set[int] = set()
+    for those, least in ((worth, "gpus_lost_ratio"), (duties, "gpus_lost_page_ratio")):
+        if sum(each.gpus_lost for each in those) >= threshold(least) * world_size:
+            told.update(each.rank for each in those if each.gpus_lost > LEAST_SHARE * costliest)
+    return frozenset(told)
 
 
 def _is_late(late: Late, skew_ratio: float) -> bool:

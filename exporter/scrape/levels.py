@@ -34,7 +34,7 @@ _CORE: Final = """
 
     rankskew_late_ratio rankskew_late_gpus rankskew_late_since_timestamp_seconds
     rankskew_late_line_ratio rankskew_late_cause_info rankskew_late_cause_share_ratio
-    rankskew_late_cause_figure
+    rankskew_late_cause_figure rankskew_late_pause_seconds rankskew_late_pause_steps
 
     rankskew_job_gpus_lost rankskew_job_stage_gpus_lost rankskew_job_slowdown_ratio
     rankskew_job_step_seconds rankskew_job_ranks rankskew_job_coverage_ratio

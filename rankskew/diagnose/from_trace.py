@@ -22,7 +22,7 @@ from rankskew.diagnose.late import late_finding, mild
 from rankskew.diagnose.model import CannotTell, Event, Finding, Place, Report, ordered
 from rankskew.diagnose.report import report
 from rankskew.diagnose.situations import loss_finding, not_judgeable
-from rankskew.replay.findings import CHANGE, OF_THE_JOB
+from rankskew.replay.findings import CHANGE, INFO, OF_THE_JOB
 from rankskew.replay.findings import TraceFinding as Found
 from rankskew.replay.replay import Replay, replay
 from rankskew.replay.traces import Run, instance, read_traces, run_of
@@ -42,7 +42,7 @@ def read_trace(path: Path, job_id: str | None, scale: float = 1.0) -> Report:
         raise CannotTell(f"{str(error)[:1].upper()}{str(error)[1:]}.") from error
     one = replay(run, scale)
     facts = _job_facts(one)
-    told = [found for found in one.findings if found.kind not in (MILD, DUTY, CHANGE)]
+    told = [found for found in one.findings if found.kind != CHANGE and not _is_little(found)]
     findings = ordered([_finding(facts, one, found) for found in told])
     findings += not_judgeable(facts) if facts.reasons else []
     unjudged = [*([NO_HARDWARE] if findings else []), *_left_out(one)]
@@ -70,12 +70,7 @@ def _job_facts(one: Replay) -> JobFacts:
         sentence=f"{steps}; no rank is late." if is_even else f"{steps}.",
         world_size=len(one.run.times),
         lost_by_kind={kind: paid / seconds for kind, paid in kinds.items()},
-        late=[
-            each
-            for found in one.findings
-            if found.kind in (MILD, DUTY)
-            for each in _late(one, found)
-        ],
+        late=[each for found in one.findings if _is_little(found) for each in _late(one, found)],
         slowdown=one.slowdown if one.named else None,
     )
     places = {
@@ -91,7 +86,7 @@ def _state(one: Replay) -> str:
         return states.NOT_JUDGEABLE
     if NODE in kinds:
         return states.SLOW_NODE
-    if kinds & {"persistent", PAUSES}:
+    if kinds & {"persistent", PAUSES} or any(found.severity != INFO for found in one.findings):
         return states.STRAGGLER
     return states.ROTATING if "rotating" in kinds else states.HEALTHY
 
@@ -110,6 +105,11 @@ def _finding(facts: JobFacts, one: Replay, found: Found) -> Finding:
     return replace(finding, since_seconds=one.seconds - found.onset_s, until_seconds=until)
 
 
+def _is_little(found: Found) -> bool:
+    """Whether the rank is a little late, or does something for all that costs little."""
+    return found.kind == MILD or (found.kind == DUTY and found.severity == INFO)
+
+
 def _late(one: Replay, found: Found) -> list[LateView]:
     cause = _cause(one, found)
     return [
@@ -124,6 +124,9 @@ def _late(one: Replay, found: Found) -> list[LateView]:
             is_here=True,
             cause=cause,
             has_risen=found.has_risen,
+            costs_enough=not _is_little(found),
+            every_steps=found.every_steps,
+            pause_seconds=found.pause_seconds,
         )
         for rank in found.ranks
     ]

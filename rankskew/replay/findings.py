@@ -8,6 +8,7 @@ from typing import Final
 
 from exporter.ranks.late_enough import late_enough
 from rank_probe.judge.verdict import (
+    DUTY,
     MILD,
     NODE,
     PAUSES,
@@ -47,7 +48,8 @@ class TraceFinding:
     *ratio* is the mean of the judge's ratios: a rank's own time over its peers', minus 1; for a
     change, how many times as long *stage* takes; of a rank that *has_risen*, over its own time
     before. *gpus_lost* is a mean too, None if unknown.
-    *cleared_s* is None if it lasted until the end.
+    *cleared_s* is None if it lasted until the end. *every_steps* and *pause_seconds* are those of a
+    rank that pauses.
     """
 
     kind: str
@@ -64,6 +66,8 @@ class TraceFinding:
     cleared_s: float | None = None
     gpus_lost: float | None = None
     has_risen: bool = False
+    every_steps: int = 0
+    pause_seconds: float = 0.0
 
 
 def findings(
@@ -126,7 +130,8 @@ def _alarms(judged: Sequence[JudgedStretch], threshold: Threshold) -> Iterator[_
         size = len(one.stretch.ranks)
         for at, verdict in one.verdicts:
             ranks = late_enough(verdict.late, size, threshold)
-            gpus = sum(late.gpus_lost for late in verdict.late if late.rank in ranks)
+            slow = (late for late in verdict.late if late.rank in ranks and late.kind != DUTY)
+            gpus = sum(late.gpus_lost for late in slow)
             yield _Alarm(at, ranks, gpus / size)
 
 
@@ -142,7 +147,12 @@ def _severity(
     ]
     if not shares:
         return INFO
-    return "critical" if max(shares) >= threshold("gpus_lost_page_ratio") else "warning"
+    is_duty = _kind(those[0]) == DUTY
+    return (
+        "critical"
+        if not is_duty and max(shares) >= threshold("gpus_lost_page_ratio")
+        else "warning"
+    )
 
 
 def _together(
@@ -202,6 +212,8 @@ def _finding(
         cleared_s=max(cleared) if len(cleared) == len(those) else None,
         gpus_lost=None if kind == UNSYNCED else gpus,
         has_risen=said[-1].has_risen,
+        every_steps=said[-1].every_steps,
+        pause_seconds=said[-1].pause_seconds,
     )
 
 

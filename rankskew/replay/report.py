@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
-from exporter.live.sentences import is_slower
+from exporter.live.sentences import is_slower, pausing
 from exporter.vocabulary.words import slow_at
 from rank_probe.judge.verdict import MOST_LATE
 from rankskew.accounting.run import Account, Kinds
@@ -93,10 +93,9 @@ def _words(finding: TraceFinding) -> str:
             return "all ranks wait for communication"
         case "node":
             return f"{finding.instance} is slow {doing}, by {more}: {named_ranks(finding.ranks)}"
-        case "pauses":
-            return f"{who} pauses now and then {doing}, for {more} of its time"
-        case "duty":
-            return f"{who} does a duty for all, {doing}, for {more} of its time"
+        case "pauses" | "duty":
+            how = finding.kind, finding.stage or "", finding.every_steps, finding.pause_seconds
+            return f"{who} {pausing(*how)}, for {more} of its time"
         case "mild":
             return f"{who} is a little slow {doing}, by {more}"
         case "unsynced":

@@ -7,6 +7,7 @@ from typing import Final
 
 from exporter.live.sentences import LateView
 from exporter.vocabulary.words import reasons_in_order
+from rank_probe.judge.verdict import DUTY
 from rankskew.client.access import ANYONE, Access
 from rankskew.client.fetch import Trouble
 from rankskew.client.names import with_names
@@ -35,8 +36,8 @@ JOB_SERIES: Final = (
 )
 # Each has series for late ranks only.
 LATE_SERIES: Final = (
-    "rank:rankskew_(late:ratio|gpus_lost:sum|told_gpus_lost:sum)|rankskew_late_since_timestamp_seconds"
-    f"|{causes.SERIES}"
+    "rank:rankskew_(late:ratio|gpus_lost:sum|told_gpus_lost:sum)"
+    f"|rankskew_late_(since_timestamp_seconds|pause_seconds|pause_steps)|{causes.SERIES}"
 )
 NO_RULES: Final = (
     "This Prometheus scrapes exporters of Rankskew, but does not evaluate its rules; "
@@ -179,9 +180,14 @@ def _late(found: JobSamples, now: float) -> list[LateView]:
         for each in found.samples["rankskew_late_since_timestamp_seconds"]
     }
     why = causes.from_series(found.samples)
-    told = set(found.labels("rank:rankskew_told_gpus_lost:sum", "rank"))
-    # Those that are worth it cost enough together, or nobody is told.
-    told = told if "job_severity:rankskew_told:max5m" in found.samples else set()
+    # Those that are worth it cost enough together, or nobody is told; duties are judged apart.
+    is_slow = "job_severity:rankskew_told:max5m" in found.samples
+    all_told = found.samples["rank:rankskew_told_gpus_lost:sum"]
+    told = {each["rank"] for each in all_told if is_slow or each["kind"] == DUTY}
+    every, pause = (
+        {each["rank"]: each.value for each in found.samples[f"rankskew_late_pause_{unit}"]}
+        for unit in ("steps", "seconds")
+    )
     late = [
         LateView(
             rank=int(each["rank"]),
@@ -194,6 +200,8 @@ def _late(found: JobSamples, now: float) -> list[LateView]:
             is_here=True,  # One Prometheus sees all nodes.
             costs_enough=each["rank"] in told,
             cause=why.get(each["rank"]),
+            every_steps=round(every.get(each["rank"], 0)),
+            pause_seconds=pause.get(each["rank"], 0.0),
         )
         for each in found.samples["rank:rankskew_late:ratio"]
         if each["rank"].isdecimal()

@@ -19,6 +19,7 @@ HEADINGS = ["Meaning", "Impact", "Diagnosis", "Mitigation", "False alarms"]
 RUNBOOK_URL = "https://github.com/rankskew/rankskew/blob/main/alerts/runbooks/"
 # Nobody should do without these. All others are information, in a file of their own.
 CORE = {
+    "RankskewCheckpointStall",
     "RankskewExporterDown",
     "RankskewGpuEccErrors",
     "RankskewGpuLost",

@@ -8,6 +8,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from exporter.collectors.rank.ranks import IDENTITY, identity
+from exporter.live.sentences import pausing
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankKey
 from rank_probe.judge.verdict import UNSYNCED
@@ -53,6 +54,17 @@ class LateRanksCollector:
             "(probe, judge of the job).",
             labels=IDENTITY,
         )
+        pause = GaugeMetricFamily(
+            "rankskew_late_pause_seconds",
+            "Length of a pause of this rank for which the others wait now and then, the median; "
+            "sentence says what it does (probe, judge of the job).",
+            labels=[*IDENTITY, "sentence"],
+        )
+        every = GaugeMetricFamily(
+            "rankskew_late_pause_steps",
+            "Steps from one pause of this rank to the next, the median (probe, judge of the job).",
+            labels=IDENTITY,
+        )
         onsets: dict[RankKey, float] = {}
         for job in self._jobs.now():
             for rank, late in job.late():
@@ -64,8 +76,12 @@ class LateRanksCollector:
                 key = (job.job_id, late.rank)
                 onsets[key] = self._onset(key, self._clock() - late.since_seconds)
                 since.add_metric(who, onsets[key])
+                if late.every_steps:
+                    how = late.kind, late.stage, late.every_steps, late.pause_seconds
+                    pause.add_metric([*who, pausing(*how)], late.pause_seconds)
+                    every.add_metric(who, late.every_steps)
         self._onsets = onsets
-        yield from (ratio, gpus, since)
+        yield from (ratio, gpus, since, pause, every)
 
     def _onset(self, key: RankKey, onset: float) -> float:
         """Return when the rank became late: the first *onset* told, until a new one replaces it."""

@@ -23,7 +23,7 @@ function scaled(value) {
 }
 
 // What to say of a late rank instead of calling it late, if it costs too little or perhaps nobody waits for it.
-export const mark = (late) => MARKS[late.kind] ?? (late.costs_enough === false ? MARKS.mild : "");
+export const mark = (late) => late.kind === "duty" && late.costs_enough ? "" : MARKS[late.kind] ?? (late.costs_enough === false ? MARKS.mild : "");
 
 const plain = (name) => name.replaceAll("_", " ");
 

@@ -47,7 +47,9 @@ def _alerts(moment: Moment) -> list[Finding]:
     cluster = selector(cluster=moment.job.cluster)
     of_nodes = f'ALERTS{{{names},job_id="",{cluster}}} {ON_NODES}{{{moment.where}}}'
     found = moment.prometheus.query(f"ALERTS{{{names},{moment.where}}} or {of_nodes}")
-    urgent = [s for s in found if s["alertstate"] == "firing" or s["severity"] != "info"]
+    # A rank that does something for all is among the late ones.
+    new = [s for s in found if not (s["rank"] and s["alertname"] == "RankskewCheckpointStall")]
+    urgent = [s for s in new if s["alertstate"] == "firing" or s["severity"] != "info"]
     once = {(s["alertname"], s["rank"], s["instance"], s["gpu_uuid"]): s for s in urgent}
     told = sorted(once.values(), key=_order)
     places = moment.places(instances(told))

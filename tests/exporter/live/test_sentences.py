@@ -21,10 +21,15 @@ from rank_probe.torch_hooks.private import absent_from
 from tests.exporter.live.stepping import EVEN, Node
 from tests.exporter.snapshots import CHANGE, LATE, VERDICT, late
 
+LITTLE = {"checkpoint": 0.05}
+
 
 def views(*ranks: dict[str, Any]) -> list[LateView]:
     """Return late ranks as a node with ranks 0 to 7 sees them."""
-    return [view_late(late(**changes), 0.0, range(8)) for changes in ranks]
+    return [
+        view_late(late(**changes), 0.0, range(8), costs_enough=changes.get("gpus") != LITTLE)
+        for changes in ranks
+    ]
 
 
 def spoken(**changes: Any) -> AgedVerdict:
@@ -35,7 +40,19 @@ def spoken(**changes: Any) -> AgedVerdict:
 @pytest.mark.parametrize(
     ("ranks", "sentence"),
     [
-        ([{"kind": "pauses"}], "Rank 2 pauses now and then in data; 1.00 of 64 GPUs wait for it."),
+        ([{"kind": "pauses"}], "Rank 2 pauses in data now and then; 1.00 of 64 GPUs wait for it."),
+        (
+            [{"kind": "pauses", "every_steps": 40, "pause_seconds": 12.3}],
+            "Rank 2 pauses in data every 40 steps for 12 s; 1.00 of 64 GPUs wait for it.",
+        ),
+        (
+            [
+                {"kind": "duty", "stage": "checkpoint", "every_steps": 25, "pause_seconds": 1.04},
+                *({"rank": rank, "kind": "duty", "stage": "eval"} for rank in (0, 5)),
+            ],
+            "Ranks 0 and 5 evaluate now and then and rank 2 saves every 25 steps for 1.0 s; "
+            "3.00 of 64 GPUs wait for them.",
+        ),
         (
             [{"rank": rank, "kind": "node"} for rank in range(8)],
             "Ranks 0, 1, 2 and 5 more, like most ranks of their node, are slow loading data; "
@@ -168,13 +185,13 @@ def test_change_is_told_with_its_cost(changes: dict[str, Any], said: str) -> Non
     assert change_sentence(replace(CHANGE, **changes)) == said
 
 
-SAVES = {"rank": 0, "kind": "duty", "stage": "checkpoint", "gpus": {"checkpoint": 0.05}}
+SAVES = {"rank": 0, "kind": "duty", "stage": "checkpoint", "gpus": LITTLE}
 SAVES |= {"every_steps": 25, "pause_seconds": 0.09}
 
 
 def test_duty_is_told_as_what_it_is() -> None:
     """Once, whoever else is late; without its length and distance where they are not known."""
-    saves, evaluates = views(SAVES, {"rank": 12, "kind": "duty", "stage": "eval"})
+    saves, evaluates = views(SAVES, {"rank": 12, "kind": "duty", "stage": "eval", "gpus": LITTLE})
     (late,) = views({})
     said = "ank 0 saves every 25 steps for 90 ms, and 0.05 GPUs wait for it."
 
@@ -182,7 +199,7 @@ def test_duty_is_told_as_what_it_is() -> None:
     assert details(spoken(), [saves], None) == []
     assert details(spoken(), [late, saves], None)[1] == f"R{said}"
     assert details(spoken(), [saves, evaluates], None) == [
-        "Rank 12 (not on this node) evaluates now and then, and 1.00 GPUs wait for it."
+        "Rank 12 (not on this node) evaluates now and then, and 0.05 GPUs wait for it."
     ]
     assert not saves.is_called_late
 

@@ -181,6 +181,10 @@ def test_set_of_late_ranks_is_told() -> None:
     assert said["together"] == [asdict(together) | {"spans": [[1, 2]]}]
 
 
+SAVES = {"rank": 0, "kind": "duty", "stage": "checkpoint", "gpus": {"checkpoint": 1.0}}
+SAVES |= {"every_steps": 25, "pause_seconds": 1.02}
+
+
 @pytest.mark.parametrize(
     ("judged", "state", "key", "value"),
     [
@@ -196,6 +200,29 @@ def test_set_of_late_ranks_is_told() -> None:
             "runbook",
             "RankskewSlowNode",
         ),
+        # What one rank does for all is quiet until it costs a twentieth of the GPUs.
+        *(
+            (verdict(late=(late(**SAVES | {"gpus": {"checkpoint": gpus}}),)), state, key, value)
+            for gpus, state, key, value in (
+                (0.19, "healthy", "alert", None),
+                (
+                    0.19,
+                    "healthy",
+                    "sentence",
+                    "No rank is late: rank 0 saves every 25 steps for 1.0 s, and "
+                    "0.19 GPUs wait for it.",
+                ),
+                (0.2, "straggler", "alert", "RankskewCheckpointStall"),
+                (0.2, "straggler", "runbook", "RankskewCheckpointStall"),
+                (
+                    1.05,
+                    "straggler",
+                    "sentence",
+                    "Rank 0 saves every 25 steps for 1.0 s; 1.05 of 4 GPUs wait for it.",
+                ),
+            )
+        ),
+        (verdict(late=(late(), late(**SAVES))), "straggler", "alert", "RankskewStraggler"),
         # The loss to ranks that are late in turn is worth an alert from a tenth of the GPUs on.
         (
             verdict(late=(), gpus_lost={"rotating": 0.4}, rotating={"data": 0.4}),

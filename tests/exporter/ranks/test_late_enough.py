@@ -26,6 +26,11 @@ from tests.exporter.snapshots import late
         ([{"rank": 1, "gpus": {"data": 0.4}}, {"gpus": {"data": 0.3}}], [1, 2]),
         ([{"rank": 1}, {"gpus": {"data": 0.1}}], [1]),
         ([{"rank": 1, "kind": "mild", "gpus": {"data": 10.0}}, {}], []),
+        # What ranks do for all is quiet until it costs a twentieth; the late are counted apart.
+        ([{"kind": "duty", "gpus": {"eval": 3.19}}], []),
+        ([{"kind": "duty", "gpus": {"eval": 3.2}}], [2]),
+        ([{"rank": 0, "kind": "duty", "gpus": {"eval": 3.1}}, {"gpus": {"data": 0.9}}], [2]),
+        ([{"rank": 0, "kind": "duty", "gpus": {"eval": 3.2}}, {"gpus": {"data": 0.6}}], [0]),
     ],
 )
 def test_rank_is_told_if_it_costs_enough(ranks: list[dict[str, Any]], names: list[int]) -> None:

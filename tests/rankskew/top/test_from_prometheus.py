@@ -87,6 +87,23 @@ def test_rank_that_costs_too_little_is_late_but_not_told() -> None:
     assert [late.is_called_late for job in jobs for late in job.late] == [True, False, False]
 
 
+def test_costly_duty_is_told_as_what_it_is() -> None:
+    """With its period and length, in the words of the page; no straggler is needed for it."""
+    who = {"job_id": "llama", "rank": "0", "instance": "n2:9917", "peer_group": "all"}
+    samples = [
+        *fake.job(state="straggler"),
+        series("rank:rankskew_late:ratio", 0.54, kind="duty", stage="checkpoint", **who),
+        series("rank:rankskew_gpus_lost:sum", 1.05, **who),
+        series("rank:rankskew_told_gpus_lost:sum", 1.05, kind="duty", stage="checkpoint", **who),
+        series("rankskew_late_pause_steps", 25, **who),
+        series("rankskew_late_pause_seconds", 1.01, sentence="of the exporter", **who),
+    ]
+    (job,) = read(*samples).jobs
+
+    assert job.sentence == "Rank 0 saves every 25 steps for 1.0 s; 1.05 of 8 GPUs wait for it."
+    assert job.culprit == (0, "checkpoint")
+
+
 def test_node_has_its_name_instead_of_its_address() -> None:
     """Discovery that knows addresses only does not make anyone look them up at night."""
     address = {"instance": "10.0.0.2:9917"}

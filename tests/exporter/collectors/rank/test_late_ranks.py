@@ -58,6 +58,19 @@ def test_late_rank_is_told_with_its_cost() -> None:
     ]
 
 
+def test_rank_that_pauses_is_told_with_its_period_and_length() -> None:
+    """In numbers and in the words of the page."""
+    node = Node()
+    saves = {"kind": "duty", "stage": "checkpoint", "every_steps": 25, "pause_seconds": 1.02}
+    node.push(verdict=verdict(late=(late(**saves),)))
+
+    assert [line for line in node.shown() if line.startswith("rankskew_late_pause")] == [
+        'rankskew_late_pause_seconds{job_id="llama",peer_group="all",rank="2",'
+        'sentence="saves every 25 steps for 1.0 s"} 1.02',
+        'rankskew_late_pause_steps{job_id="llama",peer_group="all",rank="2"} 25.0',
+    ]
+
+
 @pytest.mark.parametrize("changes", [{"rank": 3}, {"finished": True}])
 def test_rank_of_another_node_or_that_is_gone_is_not_told_here(changes: dict[str, Any]) -> None:
     """Each late rank is exposed by its own node's exporter, while it beats."""

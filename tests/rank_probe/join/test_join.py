@@ -173,7 +173,7 @@ def test_store_that_never_answers_holds_nobody_up(monkeypatch: pytest.MonkeyPatc
 
 
 @contextmanager
-def stepping(joined: Join) -> Iterator[Callable[[], None]]:
+def stepping(joined: Join) -> Iterator[Callable[[], object]]:
     """Run *joined* as the only rank of a world, and end it; what it yields does a step."""
     timeline = Timeline(automatic=False)
     joined.begin(GroupToJoin(MemoryStore, QuickPlace(0, 1), timeline.steps, lambda: identity(0)))

@@ -4,13 +4,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import torch
 from deepspeed.runtime.engine import DeepSpeedEngine
 
 from rank_probe import api
 from rank_probe.guest.guard import never_raise
 from rank_probe.guest.patches import Patches
-from rank_probe.measure import events
+from rank_probe.torch_hooks.parallel import forward_event
 
 # Each with its stage; the collectives inside count as `sync`, as everywhere.
 _STAGE_OF = {
@@ -47,8 +46,8 @@ def detach() -> None:
 def _forward(original: Callable[..., Any]) -> Callable[..., Any]:
     def forward(*args: Any, **kwargs: Any) -> Any:
         timeline = api.timeline()
-        if timeline is not None and torch.is_grad_enabled():
-            timeline.tape.note(events.FORWARD_BEGINS)
+        if timeline is not None:
+            timeline.tape.note(forward_event())
         return original(*args, **kwargs)
 
     return forward

@@ -14,6 +14,9 @@ A hook notes its event on a `tape` and returns; what the events mean is decided 
     ITERATED,  # the loader made its iterator
     EXHAUSTED,  # no batch: the loader reached its end, or raised
     FORWARD_BEGINS,  # the root module is called with gradients on
+    FORWARD_UNGRADED,  # ... with gradients off, or in eval mode
+    FORWARD_EVALUATES,  # ... with both, and it is not a teacher, as DDP takes none
+    FORWARD_ENDED,  # the root module returned its loss
     BACKWARD_BEGINS,
     GRADIENTS_READY,  # the last local gradient exists; the rest of backward is waiting
     BACKWARD_ENDED,
@@ -35,4 +38,4 @@ A hook notes its event on a `tape` and returns; what the events mean is decided 
     HAS_PEERS,  # from now on a backward waits for other ranks
     LOOP_READS_ITSELF,  # the loop has no loader: it reads its batches after the optimizer
     RESTART,  # timing starts anew
-) = range(16, 16 * 31, 16)
+) = range(16, 16 * 34, 16)

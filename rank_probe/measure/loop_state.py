@@ -31,7 +31,7 @@ class LoopState(NamedTuple):
     *optimizers* is how many ran since the step began, *fetched* whether a batch arrived since, and
     *batches* how many arrived and may still be trained with; *loader_ended*: no more of them come
     from their loader. Two beliefs are dropped when they turn out wrong: *one_batch_a_step*, after
-    many optimizers for one batch, and *gradients_tell* (a loader that is read with gradients off
+    many optimizers for one batch, and *gradients_tell* (what is read or called with gradients off
     belongs to an evaluation), after its backward. *has_peers*: a backward waits for other ranks.
     *reads_itself*: the loop has no loader. *model_called*: since the last batch; None while the
     loop has not shown it.

@@ -50,6 +50,8 @@ class Timeline:
         self.uncut: Callable[[], None] = lambda: None
         # Called when DDP wraps a model, perhaps another one than before: see torch_hooks.backward.
         self.new_model: Callable[[], None] = lambda: None
+        # Called when DDP's forward ends with gradients on; None if that says nothing.
+        self.after_forward: Callable[[], object] | None = None
         # The codes on the stack when backward was called, innermost first: the training loop.
         self.loop: tuple[CodeType, ...] = ()
         # The DataLoader that the loop iterates, while it lives.

@@ -117,12 +117,35 @@ def _forward_begins(state: LoopState, _: int) -> After:
     return state, state.stage | marks if marks else None
 
 
+def _forward_ungraded(state: LoopState, _: int) -> After:
+    """An evaluation begins, but between a batch and its backward it is a teacher's forward."""
+    if state.stage == FORWARD:
+        return state._replace(model_called=True), None
+    return _forward_evaluates(state, 0)
+
+
+def _forward_evaluates(state: LoopState, _: int) -> After:
+    """No step ends here: a rank that evaluates alone counts the same steps as the others."""
+    if not state.automatic or state.frames or state.stage == EVAL:
+        return state, None
+    if not state.gradients_tell:
+        return _forward_begins(state, 0)
+    return state._replace(stage=EVAL), EVAL
+
+
+def _forward_ended(state: LoopState, _: int) -> After:
+    """The model computes the loss, so what comes before its backward is no part of forward."""
+    if state.stage != FORWARD or state.frames or not state.automatic:
+        return state, None
+    return _between_batches(state)
+
+
 def _backward_begins(state: LoopState, _: int) -> After:
     state = end_failed_optimizer(state)
     if state.stage in (BACKWARD, SYNC):  # A backward within a backward.
         return pass_(state, e.BACKWARD_BEGINS)[0], state.stage | (UNCUT if state.has_peers else 0)
     if state.stage == EVAL and not state.frames:
-        state = state._replace(gradients_tell=False)  # This loop fetches with gradients off.
+        state = state._replace(gradients_tell=False)  # It did so to train.
     state, marks = next_step(state, is_batch=False)
     state, used = use(state)
     return push(state, e.BACKWARD_BEGINS, BACKWARD), BACKWARD | marks | used
@@ -176,6 +199,11 @@ def _optimizer_ended(state: LoopState, _: int) -> After:
     state = state._replace(optimizers=count, one_batch_a_step=one_batch_a_step)
     if not changed:
         return state, None
+    return _between_batches(state)
+
+
+def _between_batches(state: LoopState) -> After:
+    """What follows has no name, unless the loop is known to read its batches there."""
     if state.reads_itself and not state.frames and not state.fetched:
         return state._replace(stage=DATA), DATA
     return idle(state)
@@ -273,6 +301,9 @@ TRANSITIONS: Final[dict[int, Callable[[LoopState, int], After]]] = {
     e.ITERATED: _iterated,
     e.EXHAUSTED: _exhausted,
     e.FORWARD_BEGINS: _forward_begins,
+    e.FORWARD_UNGRADED: _forward_ungraded,
+    e.FORWARD_EVALUATES: _forward_evaluates,
+    e.FORWARD_ENDED: _forward_ended,
     e.BACKWARD_BEGINS: _backward_begins,
     e.GRADIENTS_READY: _gradients_ready,
     e.BACKWARD_ENDED: _backward_ended,

@@ -22,6 +22,8 @@ from rank_probe.torch_hooks.private import find
 ROOT_CUTS: Final = 3
 # How many nodes of the graph to examine; a depth-first walk finds one after a few.
 NODES_SEARCHED: Final = 10_000
+# Between the loss that a model returned and what backward is called on.
+NODES_AFTER_MODEL: Final = 32
 # No union, which costs more.
 _READ_AGAIN: Final = (torch.Tensor, tuple, list)
 # Frames between the user's call of backward and torch's: frameworks have dozens.
@@ -34,6 +36,7 @@ def attach(patches: Patches, timeline: Timeline) -> None:
     cut = Cut(timeline)
     patches.wrap(torch.autograd, "backward", cut.around)
     timeline.uncut, timeline.new_model = cut.at_the_root, cut.begin_again
+    cut.begin_again()
     patches.on_undo(cut.let_go)
 
 
@@ -78,6 +81,10 @@ class Cut:
         self._is_running = False
         self._parameter_hook: Any = None
         self._is_at_root = True  # or left alone, or left to the parameter's hook
+        has_shapes = find(torch._C, "_FunctionBase._input_metadata") is not None
+        so_far: Any = find(torch.autograd, "_get_sequence_nr") if has_shapes else None
+        self._graph_so_far = so_far
+        self._graph_after_model: int | None = None
 
     def around(self, original: Callable[..., Any]) -> Any:
         """Return *original*, torch.autograd.backward, with its time noted."""
@@ -109,6 +116,21 @@ class Cut:
         the old model takes no part any more. For any thread.
         """
         self._cuts, self._root_cuts, self._is_at_root = False, 0, True
+        self._timeline.after_forward = self._graph_so_far and self._model_returned
+
+    def _model_returned(self) -> None:
+        self._graph_after_model = self._graph_so_far()
+
+    @never_raise
+    def look_for_loss(self, roots: Sequence[Any], after_model: int) -> None:
+        """Note the end of DDP's forwards from now on, if *roots* are the loss that one returned.
+
+        Otherwise the loss is computed after it, which is part of forward.
+        """
+        self._graph_after_model = self._timeline.after_forward = None
+        if _take_scalars(roots, after_model):
+            ended = functools.partial(self._tape.note, events.FORWARD_ENDED)
+            self._timeline.after_forward = ended
 
     def let_go(self) -> None:
         """Remove the parameter's hook; for the training thread."""
@@ -142,6 +164,8 @@ class Cut:
             self.look_for_peers()
             if not self._timeline.loop:
                 self._timeline.loop = _codes(sys._getframe(2))
+        if self._graph_after_model is not None:
+            self.look_for_loss(roots, self._graph_after_model)
         self._is_running = True
         hooked: list[Any] | None = None
         try:
@@ -236,6 +260,25 @@ def _roots(tensors: Any) -> Sequence[Any]:
 def _node(root: Any) -> Any:
     """Return the graph's node that backward starts from; a leaf has none."""
     return getattr(root, "grad_fn", None) or getattr(root, "node", None)
+
+
+def _take_scalars(roots: Iterable[Any], before: int) -> bool:
+    """Whether all that *roots* are computed from, of what existed *before*, are scalars.
+
+    As of a loss that the model returned, which was divided or scaled since: a few nodes.
+    """
+    edges = [(_node(root), getattr(root, "output_nr", 0)) for root in roots]
+    for _ in range(NODES_AFTER_MODEL):
+        if not edges:
+            return True
+        node, output = edges.pop()
+        if node is None:
+            continue
+        if node._sequence_nr() >= before:
+            edges.extend(node.next_functions)
+        elif node._input_metadata[output].shape:
+            return False
+    return False
 
 
 def _a_parameter(roots: Iterable[Any]) -> torch.nn.Parameter | None:

@@ -93,8 +93,8 @@ def _root_forward(timeline: Timeline, original: Callable[..., Any]) -> Any:
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         # Its modules are asked too; unknown before the first call.
-        if torch.is_grad_enabled() and getattr(self, "_is_root", None) is not False:
-            timeline.tape.note(events.FORWARD_BEGINS)
+        if getattr(self, "_is_root", None) is not False:
+            timeline.tape.note(forward_event())
         timeline.uncut()  # FSDP waits in a callback that it queues at the root.
         return original(self, *args, **kwargs)
 
@@ -121,11 +121,15 @@ def _stream_wait(timeline: Timeline, original: Callable[..., Any]) -> Any:
 
 def _schedule(timeline: Timeline, original: Callable[..., Any]) -> Any:
     def step(*args: Any, **kwargs: Any) -> Any:
-        if torch.is_grad_enabled():
-            timeline.tape.note(events.FORWARD_BEGINS)
+        timeline.tape.note(forward_event())
         return original(*args, **kwargs)
 
     return step
+
+
+def forward_event() -> int:
+    """Return what a call of the root module is: forward of a batch, or part of an evaluation."""
+    return events.FORWARD_BEGINS if torch.is_grad_enabled() else events.FORWARD_UNGRADED
 
 
 def _chunk(timeline: Timeline, stage: int, original: Callable[..., Any]) -> Any:

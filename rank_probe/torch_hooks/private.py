@@ -50,6 +50,7 @@ _SAVE: Final = "A script that imported the public function early has its saves i
 _FSDP2: Final = "Forward under FSDP2 begins only with a batch, and its wait may be in `backward`."
 _ZERO_BUBBLE: Final = "There are no zero-bubble schedules, so none is timed."
 _ROOT_HOOK: Final = "A backward that is cut at its root costs a few microseconds more."
+_AFTER_MODEL: Final = "What a loop reads between DDP's forward and backward is `forward`."
 _NO_PROFILE: Final = "`rankskew control --profile` gets no trace."
 _COMPILES: Final = "The time in torch.compile is not reported."
 
@@ -64,6 +65,17 @@ TABLE: Final = (
             name, "Sets a hook on a loss before those that are there, at little cost.", _ROOT_HOOK
         )
         for name in ("torch:Tensor._backward_hooks", "torch._C:_FunctionBase._register_hook_dict")
+    ),
+    Private(
+        "torch.autograd:_get_sequence_nr",
+        "Tells what was computed after DDP's forward: nothing, if that returned the loss.",
+        _AFTER_MODEL,
+    ),
+    Private(
+        "torch._C:_FunctionBase._input_metadata",
+        "Tells whether that began with a scalar.",
+        _AFTER_MODEL,
+        since="2.5",
     ),
     Private(
         "torch.autograd:_profiler_enabled",

@@ -24,8 +24,9 @@ def attach(patches: Patches, timeline: Timeline) -> None:
     """Time the stages of torch's own loaders, DDP and optimizers; `undo` the result to detach.
 
     Forward lasts from a batch to its backward; in a loop without a DataLoader, it begins with the
-    call of the DDP module. Global module hooks would see it too, at 1.7 µs per module call. A
-    loader that is read with gradients off belongs to an evaluation.
+    call of the DDP module, and it ends there if the loss is what that returns. Global module hooks
+    would see it too, at 1.7 µs per module call. A loader that is read with gradients off, or a DDP
+    module that is called so, belongs to an evaluation.
     """
     tape, work = timeline.tape, timeline.work
     gradients = torch.is_grad_enabled
@@ -39,7 +40,7 @@ def attach(patches: Patches, timeline: Timeline) -> None:
     if torch.distributed.is_available():
         from torch.nn.parallel import DistributedDataParallel
 
-        patches.wrap(DistributedDataParallel, "forward", functools.partial(_forward, tape))
+        patches.wrap(DistributedDataParallel, "forward", functools.partial(_forward, timeline))
     timed = functools.partial(_with_timed_closure, tape)
     begins = tape.noting(events.OPTIMIZER_BEGINS, timed)
     ended = tape.noting(events.OPTIMIZER_ENDED, None)
@@ -68,12 +69,18 @@ def _remember(timeline: Timeline, loader: Any) -> None:
         timeline.loader = weakref.ref(loader)
 
 
-def _forward(tape: Tape, original: Callable[..., Any]) -> Any:
-    note, gradients = tape.note, torch.is_grad_enabled
+def _forward(timeline: Timeline, original: Callable[..., Any]) -> Any:
+    note, gradients = timeline.tape.note, torch.is_grad_enabled
 
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        if gradients():
+    def forward(*args: Any, **kwargs: Any) -> Any:  # Naming the module costs 0.1 µs.
+        if gradients() and args[0].training:
             note(events.FORWARD_BEGINS)
+            result = original(*args, **kwargs)
+            if (ended := timeline.after_forward) is not None:
+                ended()
+            return result
+        trains = gradients() or args[0].training
+        note(events.FORWARD_UNGRADED if trains else events.FORWARD_EVALUATES)
         return original(*args, **kwargs)
 
     return forward

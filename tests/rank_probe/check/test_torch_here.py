@@ -13,10 +13,11 @@ def test_old_torch_is_told_what_is_not_seen() -> None:
     old = torch_of("2.4.1+cu121")
 
     assert old.lines() == (
-        "2.4.1+cu121 lacks 2 of the names that the probe uses in it",
+        "2.4.1+cu121 lacks 3 of the names that the probe uses in it",
+        "without them: What a loop reads between DDP's forward and backward is `forward`.",
         "without them: There are no zero-bubble schedules, so none is timed.",
     )
-    assert old.lacking[0] == "torch.distributed.pipelining.stage:stage_backward_input"
+    assert old.lacking[0] == "torch._C:_FunctionBase._input_metadata"
 
 
 def test_tried_torch_lacks_nothing() -> None:

@@ -20,10 +20,10 @@ from tests.rank_probe.jobs.loops import Loop
 from tests.rank_probe.launch import leave
 from tests.rank_probe.torch_hooks.parallel_job import DELAY, HEALTHY, Seconds
 
-# The stages that each loop has; `checkpoint` is async_save's alone.
-STAGES: Final = ("data", "forward", "backward", "optimizer", "other", "checkpoint")
+# The stages that each loop has; `checkpoint` is async_save's alone, `eval` own_batches's.
+STAGES: Final = ("data", "forward", "backward", "optimizer", "other", "checkpoint", "eval")
 # What a healthy rank has no time in.
-SELDOM: Final = ("other", "checkpoint")
+SELDOM: Final = ("other", "checkpoint", "eval")
 
 LOOPS: Final[dict[str, Callable[[Seconds, int], Loop]]] = {
     each.__name__: each
@@ -39,6 +39,7 @@ LOOPS: Final[dict[str, Callable[[Seconds, int], Loop]]] = {
         loops_of_updates.rollouts,
         loops_of_updates.prompted_rollouts,
         loops_of_updates.own_stream,
+        loops_of_updates.own_batches,
     )
 }
 

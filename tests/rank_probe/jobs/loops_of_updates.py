@@ -8,7 +8,8 @@ from time import sleep
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from demo.train import BATCH, FEATURES, Batch
 from tests.rank_probe.jobs.loops import Loop, loader, network, replicated, sgd, update
@@ -131,5 +132,50 @@ def own_stream(seconds: Seconds, steps: int) -> Loop:
         for _, batch in zip(range(steps), stream(), strict=False):
             loss_of(model, batch).backward()
             update(optimizer, seconds)
+
+    return loop
+
+
+class WithLoss(nn.Module):
+    """A model that computes its loss, and returns it beside its prediction."""
+
+    def __init__(self, seconds: Seconds) -> None:
+        super().__init__()
+        self.network = network(seconds)
+
+    def forward(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the prediction and its loss."""
+        prediction = self.network(inputs)
+        return prediction, nn.functional.mse_loss(prediction, targets)
+
+
+def own_batches(seconds: Seconds, steps: int) -> Loop:
+    """The shape of nanoGPT's: a function reads the next batch before backward; one evaluates."""
+    model = DistributedDataParallel(WithLoss(seconds))
+    optimizer = sgd(model, seconds)
+
+    def get_batch() -> Batch:
+        sleep(seconds["other"])
+        inputs = torch.randn(BATCH, FEATURES)
+        return inputs, inputs.mean(dim=1, keepdim=True)
+
+    @torch.no_grad()
+    def estimate_loss() -> float:
+        model.eval()
+        _, loss = model(*get_batch())
+        sleep(seconds["eval"])
+        model.train()
+        return float(loss)
+
+    def loop() -> None:
+        inputs, targets = get_batch()
+        for _ in range(steps):
+            if seconds["eval"]:
+                estimate_loss()
+            _, loss = model(inputs, targets)
+            inputs, targets = get_batch()
+            (loss / 2).backward()
+            optimizer.step()
+            optimizer.zero_grad()
 
     return loop

@@ -24,6 +24,7 @@ PLACES = {
     "diloco": ("backward", "other"),
     "rollouts": ("forward", "other"),
     "prompted_rollouts": ("data", "optimizer"),
+    "own_batches": ("other", "eval"),
 }
 CASES = [(loop, place) for loop, places in PLACES.items() for place in places]
 # The judge names nobody before its 25th, then the rank is sampled.

@@ -190,6 +190,40 @@ ENDS: dict[str, tuple[Does, int, dict[str, float]]] = {
         FORWARD,
         {"forward": 6, "backward": 20, "sync": 4, "optimizer": 2, "other": 7, "data": 8},
     ),
+    # Nobody else may evaluate, so this is no place where a step ends.
+    "a model called without gradients evaluates until it is called with them": (
+        (*STEP, e.FORWARD_UNGRADED, 9.0, e.FORWARD_EVALUATES, e.FORWARD_BEGINS, 20.0, *BACKWARDS),
+        OTHER,
+        {"data": 5, "backward": 20, "sync": 4, "optimizer": 1, "eval": 9, "forward": 20},
+    ),
+    "between a batch and its backward it may be a teacher": (
+        (*FETCH, e.FORWARD_UNGRADED, 9.0, *BACKWARDS),
+        OTHER,
+        {"data": 5, "forward": 9, "backward": 10, "sync": 2},
+    ),
+    "unless it is one that is trained, in eval mode": (
+        (*FETCH, 1.0, e.FORWARD_EVALUATES, 9.0, e.FORWARD_BEGINS, 2.0, *BACKWARDS),
+        OTHER,
+        {"data": 5, "eval": 9, "forward": 3, "backward": 10, "sync": 2},
+    ),
+    "a loop that trains in eval mode evaluates nothing once that is known": (
+        (e.FORWARD_UNGRADED, *BACKWARDS, *OPTIMIZE, e.FORWARD_UNGRADED, 20.0, *BACKWARDS),
+        OTHER,
+        {"backward": 20, "sync": 4, "optimizer": 1, "forward": 20},
+    ),
+    "what comes between a model that returns its loss and its backward is other": (
+        (*FETCH, e.FORWARD_BEGINS, 20.0, e.FORWARD_ENDED, 7.0, *BACKWARDS),
+        OTHER,
+        {"data": 5, "forward": 20, "other": 7, "backward": 10, "sync": 2},
+    ),
+    "a loop that reads its batches itself may do so there": (
+        (
+            *(e.FORWARD_BEGINS, 3.0, *BACKWARDS, e.LOOP_READS_ITSELF),
+            *(e.FORWARD_BEGINS, 3.0, e.FORWARD_ENDED, 8.0, *BACKWARDS),
+        ),
+        OTHER,
+        {"forward": 6, "data": 8, "backward": 20, "sync": 4},
+    ),
 }
 
 

@@ -1,18 +1,22 @@
 """Tests of sharded, pipelined, accumulating and compiled training: who is late, and where."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._C._distributed_c10d import HashStore
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.ways import Arm, torchrun, verdict
 from rank_probe.measure.timeline import Timeline
 from rank_probe.torch_hooks import backward, parallel, training_loop
-from rank_probe.wire.stages import BACKWARD, FORWARD, OTHER, SYNC
+from rank_probe.wire.stages import BACKWARD, EVAL, FORWARD, OTHER, SYNC
 from tests.rank_probe.launch import Jobs, Ranks, run
 from tests.rank_probe.torch_hooks.parallel_job import ARMS, DELAY
 
@@ -69,6 +73,119 @@ def timeline() -> Iterator[Timeline]:
     yield timeline
     for patch in reversed(patches):
         patch.undo()
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A process group of one rank."""
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def fsdp1(model: nn.Module) -> Any:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    return FullyShardedDataParallel(model, device_id=torch.device("cpu"))
+
+
+def fsdp2(model: nn.Module) -> Any:
+    from torch.distributed.fsdp import fully_shard
+
+    return fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+
+
+class Model(nn.Module):
+    """Returns its loss beside the prediction, and keeps the stage that it runs in."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        super().__init__()
+        self.head = nn.Linear(2, 1)
+        self.stage: Callable[[], int] = lambda: timeline.state.stage
+        self.ran_in = OTHER
+
+    def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        self.ran_in = self.stage()
+        prediction = self.head(rows)
+        return prediction, nn.functional.mse_loss(prediction, torch.ones_like(prediction))
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("wrapped", [DistributedDataParallel, fsdp1, fsdp2])
+@pytest.mark.parametrize("gradients_off", [torch.no_grad, torch.inference_mode])
+@pytest.mark.filterwarnings("ignore")  # FSDP1 warns that it has nothing to shard
+def test_model_called_without_gradients_is_an_evaluation(
+    timeline: Timeline, wrapped: Callable[[nn.Module], Any], gradients_off: Any
+) -> None:
+    """As nanoGPT does, whose batches are no loader's; its step ends where the others' end."""
+    inner, rows = Model(timeline), torch.ones(1, 2)
+    model = wrapped(inner)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    seen = []
+    for _ in range(2):
+        model(rows)[1].backward()
+        seen.append(inner.ran_in)
+        optimizer.step()
+        steps = timeline.steps.totals().steps
+        model.eval()
+        with gradients_off():
+            model(rows)
+        model.train()
+        seen += [inner.ran_in, timeline.state.stage]
+        assert timeline.steps.totals().steps == steps
+
+    assert seen == [FORWARD, EVAL, EVAL] * 2
+
+
+@pytest.mark.usefixtures("alone")
+def test_model_in_eval_mode_is_an_evaluation_until_it_is_trained_so(timeline: Timeline) -> None:
+    """Also with gradients on; a script that forgets to go back trains in forward nevertheless."""
+    inner, rows, seen = Model(timeline), torch.ones(1, 2), list[int]()
+    model = DistributedDataParallel(inner)
+    model(rows)[1].backward()
+    model.eval()
+    model(rows)
+    seen.append(inner.ran_in)
+    for _ in range(2):
+        loss = model(rows)[1]
+        seen.append(inner.ran_in)
+        loss.backward()
+
+    assert seen == [EVAL, EVAL, FORWARD]
+
+
+def mean_of(prediction: Tensor, _: Tensor) -> Tensor:
+    """Return a loss that is computed after the model."""
+    return prediction.mean()
+
+
+def both(prediction: Tensor, loss: Tensor) -> Tensor:
+    """Return a loss with a second part, as of experts."""
+    return mean_of(prediction, loss) + loss
+
+
+LOSSES: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], int]] = {
+    "the model's": (lambda _, loss: loss, OTHER),
+    "the model's, divided and scaled": (lambda _, loss: torch.ones(1) * (loss / 4), OTHER),
+    "computed after it": (mean_of, FORWARD),
+    "part of it": (both, FORWARD),
+}
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("case", LOSSES)
+def test_what_a_loop_reads_before_its_backward_is_not_forward(
+    timeline: Timeline, case: str
+) -> None:
+    """From the second step on, and only if nothing of forward can follow its model."""
+    loss_of, expected = LOSSES[case]
+    model, seen = DistributedDataParallel(Model(timeline)), list[int]()
+    for _ in range(3):
+        loss = loss_of(*model(torch.ones(4, 2)))
+        seen.append(timeline.state.stage)  # Here it reads the next batch.
+        loss.backward()
+
+    assert seen == [FORWARD, expected, expected]
 
 
 def wait_from(module: str, stream: Any, event: object) -> None:

@@ -81,8 +81,9 @@ class Cut:
         self._is_running = False
         self._parameter_hook: Any = None
         self._is_at_root = True  # or left alone, or left to the parameter's hook
-        has_shapes = find(torch._C, "_FunctionBase._input_metadata") is not None
-        so_far: Any = find(torch.autograd, "_get_sequence_nr") if has_shapes else None
+        looks = ("_FunctionBase._sequence_nr", "_FunctionBase._input_metadata")
+        can_look = None not in [find(torch._C, name) for name in looks]
+        so_far: Any = find(torch.autograd, "_get_sequence_nr") if can_look else None
         self._graph_so_far = so_far
         self._graph_after_model: int | None = None
 

@@ -66,14 +66,13 @@ TABLE: Final = (
         )
         for name in ("torch:Tensor._backward_hooks", "torch._C:_FunctionBase._register_hook_dict")
     ),
-    Private(
-        "torch.autograd:_get_sequence_nr",
-        "Tells what was computed after DDP's forward: nothing, if that returned the loss.",
-        _AFTER_MODEL,
+    *(
+        Private(name, "Tells what of a loss was computed after DDP's forward.", _AFTER_MODEL)
+        for name in ("torch.autograd:_get_sequence_nr", "torch._C:_FunctionBase._sequence_nr")
     ),
     Private(
         "torch._C:_FunctionBase._input_metadata",
-        "Tells whether that began with a scalar.",
+        "Tells whether that began with a scalar, as a loss is.",
         _AFTER_MODEL,
         since="2.5",
     ),

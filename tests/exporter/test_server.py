@@ -148,10 +148,10 @@ def test_exporter_ends_quickly_and_leaves_nothing(tmp_path: Path, number: int) -
 @pytest.mark.parametrize(
     ("flags", "status", "complaint"),
     [
-        (["--ingest.socket={taken}"], 1, "another exporter listens on .*"),
+        (["--ingest.socket={taken}"], 2, "another exporter listens on .*"),
         (
             ["--web.listen-address=127.0.0.1:{port}"],
-            1,
+            2,
             ".*Address already in use; stop what holds it or choose another --web.listen-address",
         ),
         (

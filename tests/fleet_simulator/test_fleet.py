@@ -19,7 +19,7 @@ from tests.exporter.asgi import Answer, ask
 from tests.exporter.clock import Clock
 
 EVERYTHING = frozenset({ALL})
-# Divided GPUs, pods, audits, a driver and collectors that fail are not simulated.
+# Divided GPUs, pods, audits, how often a rank pauses, and failing drivers are not simulated.
 NOT_SIMULATED = {
     "rankskew_audit_age_seconds",
     "rankskew_audit_check",
@@ -33,6 +33,8 @@ NOT_SIMULATED = {
     "rankskew_gpu_mig_sm_active_ratio",
     "rankskew_group_wait_seconds_total",
     "rankskew_infiniband_congestion_events_total",
+    "rankskew_late_pause_seconds",
+    "rankskew_late_pause_steps",
     "rankskew_nccl_bus_bandwidth_bytes_per_second",
     "rankskew_nvml_call_stuck_seconds",
     "rankskew_node_starved_ranks",

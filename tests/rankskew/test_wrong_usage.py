@@ -87,7 +87,7 @@ from rankskew.commands.table import COMMANDS
         ("act --token-file /nowhere --audit a", "--token-file: cannot read /nowhere: No such file"),
         (
             "act --token-file /dev/null --audit a",
-            "--token-file: /dev/null must hold one token: pri",
+            "--token-file: cannot read /dev/null: it is not a regular file",
         ),
         ("act --token-file README.md --audit a --window 8d", "must not be over 7d"),
         ("act --token-file README.md --audit a --most-percent 101", "must not be over 100"),

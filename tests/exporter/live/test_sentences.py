@@ -253,7 +253,8 @@ def test_page_tells_what_is_not_seen_in_this_torch() -> None:
     node.change(2, missing_names=[*names, "torch:of_a_newer_probe"], **older)
 
     assert node.judged(EVEN)["details"][-1] == (
-        "torch 2.4.1 lacks 3 of the names that the probe uses in it. "
+        "torch 2.4.1 lacks 4 of the names that the probe uses in it. "
+        "What a loop reads between DDP's forward and backward is `forward`. "
         "There are no zero-bubble schedules, so none is timed."
     )
     node.change(missing_names=[])

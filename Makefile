@@ -149,7 +149,7 @@ lock: ## pin what the image installs and is built with, with hashes
 	@$(PYTHON) -m pip install -q --disable-pip-version-check 'pip-tools>=7,<8'
 	$(PYTHON) -m piptools compile -q --upgrade --generate-hashes --allow-unsafe --strip-extras --no-header --no-annotate \
 		--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --extra exporter \
-		-o deploy/image/requirements.txt pyproject.toml deploy/image/act.in
+		-o deploy/image/requirements.txt pyproject.toml
 	$(PYTHON) -m piptools compile -q --upgrade --generate-hashes --allow-unsafe --strip-extras --no-header --no-annotate \
 		--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --only-build-deps --all-build-deps \
 		-o deploy/image/build-requirements.txt pyproject.toml

@@ -99,7 +99,6 @@ PARTS: Final[Mapping[str, Mapping[str, Part]]] = {
         "gpu_ranks": gpu.ranks,
     },
     "docs/hardware.md": {"gpu_readings": gpu.readings, "nvml_calls": gpu.calls},
-    "docs/nodes.md": {"nodes": false_names.lemons},
     "docs/operating.md": {
         "restarts": partial(robustness.measured, "restarts"),
         "faults": partial(robustness.measured, "faults"),

@@ -3,20 +3,32 @@
 import argparse
 import difflib
 from collections.abc import Sequence
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from exporter.commands.arguments import Parser
 from exporter.errors import UsageError
 from rank_probe.version import __version__
-from rankskew.commands.table import COMMANDS, load
-from rankskew.extras import needing
+from rankskew.commands.table import CLI, COMMANDS, load
+from rankskew.extras import NotInstalled, needing
 
 EXAMPLES: Final = """\
 rankskew exporter
 rankskew files /etc/prometheus/rankskew
-rankskew COMMAND --help"""
+rankskew COMMAND --help
+rankskew --print-completion bash > /etc/bash_completion.d/rankskew"""
+SHELLS: Final = ("bash", "zsh", "fish")
 # How alike two names must be for one to be a typing error of the other.
 ALIKE: Final = 0.5
+
+
+class PrintCompletion(argparse.Action):
+    """Print the script and exit, as --version does."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *of_option: Any) -> None:
+        """Print the script for the shell that was given."""
+        print(completion(of_option[1]))
+        parser.exit()
 
 
 def parser() -> Parser:
@@ -29,6 +41,12 @@ def parser() -> Parser:
         examples=EXAMPLES,
     )
     options.add_argument("--version", action="version", version=f"rankskew {__version__}")
+    options.add_argument(
+        "--print-completion",
+        action=PrintCompletion,
+        choices=SHELLS,
+        help="print a completion script for this shell",
+    )
     options.add_argument("command", metavar="COMMAND", help=argparse.SUPPRESS)
     options.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return options
@@ -45,6 +63,26 @@ def run(arguments: Sequence[str]) -> int:
     with needing(COMMANDS[options.command].extra):
         status: int = load(options.command).run(options.arguments)
     return status
+
+
+def completion(shell: str) -> str:
+    """Return the completion script of the commands whose packages are installed."""
+    with needing(CLI):
+        import shtab
+    whole = Parser(prog="rankskew")
+    whole.add_argument("--version", action="version", version=__version__, help="show the version")
+    commands = whole.add_subparsers(metavar="COMMAND")
+    for name, command in COMMANDS.items():
+        try:
+            with needing(command.extra):
+                own = load(name).parser()
+        except NotInstalled:
+            continue
+        for action in own._actions:
+            if action.type is Path:
+                vars(action)["complete"] = shtab.FILE  # Where shtab looks for it.
+        commands.add_parser(name, help=command.sentence, parents=[own], add_help=False)
+    return str(shtab.complete(whole, shell))
 
 
 def _unknown(name: str) -> str:

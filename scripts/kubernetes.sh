@@ -26,4 +26,3 @@ render --output-dir "$scratch" >/dev/null
 cp "$scratch"/rankskew/templates/*.yaml "$directory/base/"
 render --set prometheusOperator=false --show-only templates/rules.yaml \
     >"$directory/components/no-operator/rules.yaml"
-render --set act.enabled=true --show-only templates/act.yaml >"$directory/components/act/act.yaml"

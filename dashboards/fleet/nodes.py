@@ -86,8 +86,7 @@ def past() -> table.Panel:
         table_panel(
             "Nodes that jobs waited for, four weeks",
             "GPU-hours that GPUs waited for late ranks of a node, those of the largest loss first, "
-            "in how many jobs, and per GPU-hour that jobs had of it. rankskew nodes says which of "
-            "them are late more often than chance allows. Recorded once an hour.",
+            "in how many jobs, and per GPU-hour that jobs had of it. Recorded once an hour.",
             "none",
             span=24,
         )

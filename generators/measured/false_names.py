@@ -1,4 +1,4 @@
-"""Tables of simulated jobs and nodes: how often the healthy are accused, and others found."""
+"""Tables of simulated jobs: how often the healthy are accused, and others found."""
 
 from generators.markdown import table
 from generators.measured.results import number, rows
@@ -23,12 +23,3 @@ def _simulated(name: str) -> str:
     made = rows(name)
     cells = [(next(iter(row.values())), *map(number, list(row.values())[1:])) for row in made]
     return table(tuple(made[0]), cells)
-
-
-def lemons() -> str:
-    """Return a row for each simulated month."""
-    made = rows("nodes")
-    header = tuple(name for name in made[0] if name != "seconds")
-    table_ = table(header, [tuple(str(row[name]) for name in header) for row in made])
-    (seconds,) = (row["seconds"] for row in made if row["seconds"] is not None)
-    return f"{table_}\n\nAll queries of 30 days together took {number(seconds)} s."

@@ -57,22 +57,8 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "report": Command(
         "look back over weeks of alerts, or over what a job lost", "rankskew.commands.report"
     ),
-    "nodes": Command(
-        "say which nodes jobs waited for over weeks, and which are lemons",
-        "rankskew.commands.nodes",
-    ),
-    "confirm": Command(
-        "say whether an incident of the report was right", "rankskew.commands.confirm"
-    ),
     "mcp": Command(
         "let an assistant ask: the Model Context Protocol, read-only", "rankskew.commands.mcp", MCP
-    ),
-    "act": Command(
-        "tell a scheduler of a node that slows jobs down, and of its recovery",
-        "rankskew.commands.act",
-    ),
-    "completion": Command(
-        "print a completion script for your shell", "rankskew.commands.completion"
     ),
 }
 

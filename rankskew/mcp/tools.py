@@ -111,13 +111,6 @@ TOOLS: Final = (
         needs="compare",
     ),
     AssistantTool(
-        "nodes",
-        "Which nodes and GPUs jobs waited for over weeks, the worst first, and which of them are "
-        "late more often than chance allows. Needs a Prometheus.",
-        of_command("nodes"),
-        {"weeks": "how far to look back (default: 4)"} | CLUSTER,
-    ),
-    AssistantTool(
         "runbook",
         "The runbook of an alert, or the page of the playbook on a cause of late ranks: what it "
         "means, how to tell, what to do, false alarms.",

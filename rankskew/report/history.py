@@ -8,6 +8,7 @@ from math import ceil
 from typing import Final
 
 from rankskew.client.fetch import Trouble
+from rankskew.client.fields import number, objects, text
 from rankskew.client.prometheus import Prometheus, Series
 from rankskew.report.times import Span, of_points, within
 
@@ -27,8 +28,28 @@ SETTLING_SECONDS: Final = 60.0
 # Between its first growth and the first value are a scrape and a step.
 UNSEEN_STEPS: Final = 2.0
 
+# What docs/operating.md recommends.
+USUAL_INTERVAL_SECONDS: Final = 15.0
+
 # A time in Unix seconds and a value.
 Point = tuple[float, float]
+
+
+def rule_interval(prometheus: Prometheus) -> float:
+    """Return how often our alerts are evaluated, in seconds; the usual interval if nobody says."""
+    try:
+        groups = prometheus.alert_groups()
+    except Trouble:  # Some systems that answer queries do not know this one.
+        return USUAL_INTERVAL_SECONDS
+    known = [
+        number(group.get("interval"))
+        for group in groups
+        if any(
+            (text(rule.get("name")) or "").startswith("Rankskew")
+            for rule in objects(group.get("rules"))
+        )
+    ]
+    return min(filter(None, known), default=USUAL_INTERVAL_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)

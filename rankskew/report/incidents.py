@@ -1,30 +1,49 @@
 """Incidents: what fired for one rank, node or job, however its severity, stage or cause changed."""
 
-import hashlib
-import re
-from base64 import b32encode
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import cached_property
-from typing import Final
+from operator import itemgetter
+from typing import Any, Final
 
-from rankskew.client.prometheus import Prometheus, Series
-from rankskew.report.history import spans_of
-from rankskew.report.times import Span, merged, seconds, show
+from rankskew.client.prometheus import Series
+from rankskew.report.document import MONEY, Document, Section
+from rankskew.report.history import Grid, PastSeries, spans_of
+from rankskew.report.losses import slower_gpus
+from rankskew.report.times import (
+    DAY_SECONDS,
+    HOUR_SECONDS,
+    NOT_KNOWN,
+    Span,
+    gpu_hours,
+    iso,
+    length,
+    merged,
+    money,
+    seconds,
+    show,
+)
+from rankskew.wording import counted
 
 # The worst first.
 SEVERITIES: Final = ("critical", "warning", "info")
 # What an incident is of. Severity, stage, cause, kind and the like change while it lasts.
 IDENTITY: Final = ("cluster", "job_id", "peer_group", "rank", "instance", "gpu_uuid", "state")
 # A job hangs once, whichever of its ranks is the suspect.
-OF_JOB: Final = {"RankskewJobHung": ("cluster", "job_id")}
-ID_LETTERS: Final = 4
-ID: Final = re.compile(r"(\d\d)(\d\d)-(\d\d)(\d\d)-[a-z2-7]{4}")
-MINUTE_SECONDS: Final = 60.0
-# An id has no year, and nobody judges what is older.
-MOST_YEARS: Final = 2
+ONE_OF_A_JOB: Final = {"RankskewJobHung": ("cluster", "job_id")}
+# An incident that began before the period is followed back, at most so far, a day at a time.
+BACK_SECONDS: Final = 14 * DAY_SECONDS
+# Recorded at each evaluation while any exporter shows a job or a GPU.
+RULES_RUN: Final = "group(job:rankskew_job:group) and group(rankskew_exporter_build_info)"
+# A terminal holds no more; --all prints the others too.
+MOST_INCIDENTS: Final = 40
+# Names of the cells of an incident as a row; those that begin with > are numbers.
+NAMES: Final = (
+    *("Since", "Severity", "Alert", "Job", "Who", "Stage", "Cause"),
+    *(">Lasted", ">GPU-hours", MONEY),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +82,6 @@ class AlertIncident:
         """When it last fired, in Unix seconds."""
         return self.spans[-1][1]
 
-    @cached_property
-    def id(self) -> str:
-        """A name that each report gives it: month and day, hour and minute, and four letters."""
-        return incident_id(self.alert, self.who, self.begin)
-
     @property
     def severity(self) -> str:
         """The worst that it had."""
@@ -99,17 +113,10 @@ class AlertIncident:
 
 def identity(labels: Mapping[str, str]) -> dict[str, str]:
     """Return which of the *labels* of an alert say what it is of."""
-    names = OF_JOB.get(labels.get("alertname", ""), IDENTITY)
+    names = ONE_OF_A_JOB.get(labels.get("alertname", ""), IDENTITY)
     # A rank may learn of its peer group late.
     left_out = "peer_group" if labels.get("rank") else ""
     return {name: labels[name] for name in names if labels.get(name) and name != left_out}
-
-
-def incident_id(alert: str, who: Mapping[str, str], begin: float) -> str:
-    """Return the id of the incident of *alert* for *who* that began in the minute of *begin*."""
-    said = "\n".join([alert, *(f"{name}={who[name]}" for name in sorted(who)), show(begin)])
-    letters = b32encode(hashlib.sha256(said.encode()).digest()).decode().lower()
-    return f"{datetime.fromtimestamp(begin, UTC):%m%d-%H%M}-{letters[:ID_LETTERS]}"
 
 
 def fires(matchers: str = "") -> str:
@@ -140,7 +147,7 @@ def incidents(fired: Iterable[Firing], gap_seconds: float) -> list[AlertIncident
         for (alert, who), those in alike.items()
         for whole in merged((span for each in those for span in each.spans), gap_seconds)
     ]
-    return sorted(found, key=lambda each: (each.begin, each.id))
+    return sorted(found, key=lambda each: (each.begin, each.alert, sorted(each.who.items())))
 
 
 def _during(those: Sequence[Firing], whole: Span) -> list[Firing]:
@@ -157,36 +164,216 @@ def _number(rank: str) -> tuple[int, str]:
     return (int(rank), "") if rank.isdecimal() else (0, rank)
 
 
-# ---- By its id ----------------------------------------------------------------------------------
+# ---- What they cost ------------------------------------------------------------------------------
+
+OF_RANK: Final = ("cluster", "job_id", "rank", "instance")
+OF_NODE: Final = ("cluster", "job_id", "instance")
+OF_JOB: Final = ("cluster", "job_id")
 
 
-def find(
-    prometheus: Prometheus, incident: str, now: float
-) -> tuple[str, Mapping[str, str], float] | None:
-    """Return what the *incident* with this id is: its alert, of whom, and when it began.
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """The *series* that says how many GPUs the *alerts* cost, and the labels both have."""
 
-    None if nothing that has this id fired before *now*. Raises Trouble if *prometheus* cannot tell.
+    alerts: tuple[str, ...]
+    series: str
+    labels: tuple[str, ...]
+    kind: str = ""
+
+    def expression(self, matchers: str) -> str:
+        """Return the series while one of the alerts fires for the same labels."""
+        named = ",".join(filter(None, [f'alertname=~"{"|".join(self.alerts)}"', matchers]))
+        fires = f'ALERTS{{alertstate="firing",{named}}}'
+        return f"({self.series} and on ({', '.join(self.labels)}) {fires})"
+
+
+# Alerts on hardware have no cost of their own: a rank that it makes late has an alert for that.
+MEASURES: Final = (
+    Measure(("RankskewStraggler", "RankskewRankSlower"), "rank:rankskew_gpus_lost:sum", OF_RANK),
+    Measure(("RankskewSlowNode",), "node:rankskew_gpus_lost:sum", OF_NODE),
+    *(
+        Measure((alert,), f'job_kind:rankskew_gpus_lost:sum{{kind="{kind}"}}', OF_JOB, kind)
+        for alert, kind in (
+            ("RankskewJobHung", "hung"),
+            ("RankskewRotatingImbalance", "rotating"),
+            ("RankskewStageImbalance", "group"),
+            ("RankskewCommunicationBound", "common"),
+        )
+    ),
+    Measure(("RankskewJobSlower",), f"max by (cluster, job_id) ({slower_gpus('')})", OF_JOB),
+)
+MEASURE_OF: Final = {alert: measure for measure in MEASURES for alert in measure.alerts}
+PRICE: Final = "on (cluster, job_id) group_left () job:rankskew_gpu_hour_price:value"
+
+
+class Costs:
+    """The GPUs, and the US$ an hour, that each rank, node or job cost while its alert fired."""
+
+    def __init__(self, history: PastSeries, times: Grid, matchers: str = "") -> None:
+        lost = " or ".join(measure.expression(matchers) for measure in MEASURES)
+        self._step = times.step_seconds
+        self._gpus = _by_labels(history.read(lost, times))
+        self._dollars = _by_labels(history.read(f"({lost}) * {PRICE}", times))
+
+    def of(self, incident: AlertIncident) -> tuple[float | None, float | None]:
+        """Return the GPU-hours and US$ of *incident*; None for what nothing measures or records."""
+        measure = MEASURE_OF.get(incident.alert)
+        if measure is None:
+            return None, None
+        labels = incident.firings[0].labels
+        who = measure.kind, *(labels.get(name, "") for name in measure.labels)
+        gpus, dollars = self._gpus.get(who, ()), self._dollars.get(who, ())
+        return self._sum(gpus, incident), self._sum(dollars, incident)
+
+    def _sum(self, found: Sequence[Series], during: AlertIncident) -> float | None:
+        values = [
+            value
+            for each in found
+            for _, value in each.points[_place(each, during.begin) : _place(each, during.end)]
+        ]
+        return sum(values) * self._step / HOUR_SECONDS if values else None
+
+
+def _place(series: Series, at: float) -> int:
+    return bisect_left(series.points, at, key=itemgetter(0))
+
+
+def _by_labels(found: Sequence[Series]) -> dict[tuple[str, ...], list[Series]]:
+    alike: dict[tuple[str, ...], list[Series]] = defaultdict(list)
+    for each in found:
+        of = OF_RANK if each["rank"] else OF_NODE if each["instance"] else OF_JOB
+        alike[each["kind"], *(each[name] for name in of)].append(each)
+    return alike
+
+
+@dataclass(frozen=True, slots=True)
+class CostedIncident:
+    """An *incident* and what it cost; None if that is not known."""
+
+    incident: AlertIncident
+    gpu_hours: float | None
+    dollars: float | None
+
+    def row(self) -> list[str]:
+        """Return its cells under NAMES."""
+        incident = self.incident
+        return [
+            show(incident.begin),
+            incident.severity,
+            incident.alert.removeprefix("Rankskew"),
+            incident.who.get("job_id", NOT_KNOWN),
+            incident.place,
+            incident.mostly("stage") or NOT_KNOWN,
+            incident.mostly("cause") or NOT_KNOWN,
+            length(incident.end - incident.begin),
+            gpu_hours(self.gpu_hours),
+            money(self.dollars),
+        ]
+
+    def json(self) -> dict[str, Any]:
+        """Return it for a program."""
+        incident = self.incident
+        return {
+            "alert": incident.alert,
+            "severity": incident.severity,
+            "cluster": incident.who.get("cluster"),
+            "job_id": incident.who.get("job_id"),
+            "who": dict(incident.who),
+            "stage": incident.mostly("stage"),
+            "cause": incident.mostly("cause"),
+            "begin": iso(incident.begin),
+            "end": iso(incident.end),
+            "seconds": incident.end - incident.begin,
+            "gpu_hours": self.gpu_hours,
+            "dollars": self.dollars,
+        }
+
+
+def read_incidents(
+    history: PastSeries, times: Grid, matchers: str, gap_seconds: float
+) -> list[CostedIncident]:
+    """Return the incidents of *times* that *matchers* select, in the order of their begin.
+
+    Those that had begun before are followed back. Breaks up to *gap_seconds* are bridged. Raises
+    Trouble.
     """
-    for begin in _minutes(incident, now):
-        end = begin + MINUTE_SECONDS
-        for fired in prometheus.query_range(fires(), begin, end, 1.0):
-            alert, who = fired["alertname"], identity(fired.labels)
-            if incident_id(alert, who, begin) == incident:
-                return alert, who, begin
-    return None
+    fired = _fired(history, times, matchers, gap_seconds)
+    found = [each for each in incidents(fired, gap_seconds) if each.end > times.begin]
+    first = min((each.begin for each in found), default=times.begin)
+    whole = Grid(min(first, times.begin), times.end, times.step_seconds)
+    costs = Costs(history, whole, matchers)
+    return [CostedIncident(each, *costs.of(each)) for each in found]
 
 
-def _minutes(incident: str, now: float) -> Iterator[float]:
-    """Yield the minutes that the id may mean, the latest first; none if it is no id."""
-    match = ID.fullmatch(incident)
-    if match is None:
-        return
-    month, day, hour, minute = map(int, match.groups())
-    this_year = datetime.fromtimestamp(now, UTC).year
-    for year in range(this_year, this_year - MOST_YEARS, -1):
-        try:
-            begin = datetime(year, month, day, hour, minute, tzinfo=UTC).timestamp()
-        except ValueError:  # No such day, or not in this year.
-            continue
-        if begin <= now:
-            yield begin
+def _fired(history: PastSeries, times: Grid, matchers: str, gap_seconds: float) -> list[Firing]:
+    """Return what fired during *times*, and before as long as that may be the same incident."""
+    first, step = times.begin, times.step_seconds
+    found = history.read(fires(matchers), times)
+    while first > times.begin - BACK_SECONDS and any(
+        each.points and each.points[0][0] - first <= gap_seconds for each in found
+    ):
+        piece = Grid(first - round(DAY_SECONDS / step) * step, first - step, step)
+        older = history.read(fires(matchers), piece)
+        if not older:
+            break
+        found, first = [*older, *found], piece.begin
+    return firings(found, step)
+
+
+def _totals(those: Sequence[CostedIncident]) -> tuple[float | None, float | None]:
+    """Return the GPU-hours and US$ of *those*, None if none of them is known."""
+    hours = [each.gpu_hours for each in those if each.gpu_hours is not None]
+    dollars = [each.dollars for each in those if each.dollars is not None]
+    return (sum(hours) if hours else None), (sum(dollars) if dollars else None)
+
+
+def watched_seconds(history: PastSeries, times: Grid) -> float:
+    """Return for how long of *times* alerts could fire; raises Trouble."""
+    return seconds(spans_of(history.read(RULES_RUN, times), times.step_seconds))
+
+
+def incidents_document(
+    those: Sequence[CostedIncident], times: Grid, watched: float, show_all: bool
+) -> Document:
+    """Return the report on *those*, the worst first, or only the first MOST_INCIDENTS.
+
+    *watched* is for how many seconds alerts could fire.
+    """
+    lost, dollars = _totals(those)
+    cost = "" if dollars is None else f" ({money(dollars)})"
+    ordered = sorted(
+        those, key=lambda each: (SEVERITIES.index(each.incident.severity), -(each.gpu_hours or 0))
+    )
+    shown = ordered if show_all else ordered[:MOST_INCIDENTS]
+    lines = [] if those else ["None."]
+    if len(shown) < len(ordered):
+        lines.append(f"The first {len(shown)} of {len(ordered)}; --all prints the others.")
+    end = times.end + times.step_seconds
+    return Document(
+        f"Incidents, {show(times.begin)} to {show(end)} UTC",
+        [
+            f"{counted(len(those), 'incident')}; they cost {gpu_hours(lost)} GPU-hours{cost}.",
+            f"Alerts could fire for {length(watched)} of {length(end - times.begin)}.",
+        ],
+        [
+            Section("Incidents", lines, NAMES, [each.row() for each in shown]),
+            Section(
+                "How exact this is",
+                [
+                    f"Read every {length(times.step_seconds)}: an alert that fires for less may be "
+                    "missing. A GPU that waits while two alerts of a job fire is counted by both."
+                ],
+            ),
+        ],
+    )
+
+
+def incidents_json(those: Sequence[CostedIncident], watched: float) -> dict[str, Any]:
+    """Return the report on *those* for a program."""
+    lost, dollars = _totals(those)
+    return {
+        "watched_seconds": watched,
+        "gpu_hours_lost": lost,
+        "dollars_lost": dollars,
+        "incidents": [each.json() for each in those],
+    }

@@ -8,12 +8,18 @@ from typing import Final
 from exporter.errors import StartError
 from rankskew.client.prometheus import Prometheus, Series
 from rankskew.report import losses
-from rankskew.report.confirmations import Confirmations
-from rankskew.report.coverage import read_rules
-from rankskew.report.history import Grid, PastSeries, Point, growth, spans_of, stretches
+from rankskew.report.history import (
+    Grid,
+    PastSeries,
+    Point,
+    growth,
+    rule_interval,
+    spans_of,
+    stretches,
+)
+from rankskew.report.incidents import CostedIncident, read_incidents
 from rankskew.report.job_search import JobSeries, search
 from rankskew.report.losses import Loss, Slowdown
-from rankskew.report.reported import ReportedIncident, read_incidents
 from rankskew.report.times import HOUR_SECONDS, Span
 
 # The counters of larger jobs are not read: 16,384 ranks would be 100,000 series.
@@ -55,7 +61,7 @@ class JobReport:
     restarts: Sequence[float]
     slower: Sequence[Slowdown]
     price: float | None
-    incidents: Sequence[ReportedIncident]
+    incidents: Sequence[CostedIncident]
 
     @property
     def lost_seconds(self) -> float:
@@ -78,16 +84,14 @@ def read_job(
     job_id: str,
     cluster: str | None,
     span: Span,
-    said: Confirmations,
     gap_seconds: float,
 ) -> JobReport:
     """Return what is known of the job during *span*.
 
     Raises Trouble if *prometheus* cannot tell, StartError if it has no such job or several.
     """
-    interval = read_rules(prometheus).interval_seconds
-    series, times = search(prometheus, job_id, cluster, span, interval)
-    return _Reading(prometheus, series, times, span).report(said, gap_seconds)
+    series, times = search(prometheus, job_id, cluster, span, rule_interval(prometheus))
+    return _Reading(prometheus, series, times, span).report(gap_seconds)
 
 
 class _Reading:
@@ -107,7 +111,7 @@ class _Reading:
         hung = spans_of([each for each in self._kinds if each["kind"] == losses.HUNG], self._step)
         self._parts = stretches(self._whole, hung)
 
-    def report(self, said: Confirmations, gap_seconds: float) -> JobReport:
+    def report(self, gap_seconds: float) -> JobReport:
         """Return all that is known."""
         lost = dict(_points(self._read("job:rankskew_gpus_lost:sum")))
         states = self._sums("job:rankskew_state:info", "state")
@@ -132,9 +136,7 @@ class _Reading:
             restarts=restarts(ages, self._step),
             slower=self._slower(gap_seconds),
             price=sum(value for _, value in prices) / len(prices) if prices else None,
-            incidents=read_incidents(
-                self._history, self._times, self._series.labels, said, gap_seconds
-            ),
+            incidents=read_incidents(self._history, self._times, self._series.labels, gap_seconds),
         )
 
     def _read(self, name: str) -> list[Series]:

@@ -6,9 +6,9 @@ from typing import Any, Final
 from exporter.live.states import WORDS as STATE_WORDS
 from rankskew.report import losses
 from rankskew.report.document import MONEY, Document, Section
+from rankskew.report.incidents import NAMES
 from rankskew.report.job import JobReport
 from rankskew.report.losses import Loss, grouped, together
-from rankskew.report.reported import NAMES
 from rankskew.report.times import (
     HOUR_SECONDS,
     NOT_KNOWN,

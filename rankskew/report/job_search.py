@@ -95,5 +95,5 @@ def _none(prometheus: Prometheus, job_id: str, cluster: str | None, span: Span) 
     names = sorted({sample["job_id"] for sample in seen})
     if not names:
         there = "" if cluster is None else f" in cluster {cluster!r}"
-        return f"no job was seen{there} {where}; rankskew report --shadow says what was recorded"
+        return f"no job was seen{there} {where}; rankskew report --incidents says what fired"
     return f"there was no job {job_id!r} {where}; there were: {few(names)}"

@@ -20,7 +20,6 @@ KUBECTL: Final = NODE / "kubectl" / "kubectl" / "kubectl"
 # Each way to install: components to take the # from, and the same in words of the chart.
 VARIANTS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     (): (),
-    ("act",): ("act.enabled=true",),
     ("nvidia",): ("runtimeClassName=nvidia",),
     ("restricted",): ("restricted=true",),
     ("no-operator",): ("prometheusOperator=false",),

@@ -10,7 +10,6 @@ import yaml
 
 from exporter.settings import Settings
 from rank_probe.version import __version__
-from rankskew.act.targets.kubernetes import OF_THIS_POD
 from rankskew.commands.table import load
 from tests.deploy.kubernetes import (
     CHART,
@@ -164,23 +163,6 @@ def test_exporter_is_told_where_things_are() -> None:
         [container] = pod_spec(kustomized(*components))["containers"]
         mounted = {m["mountPath"]: m for m in container["volumeMounts"]}
         assert {path for path, m in mounted.items() if not m.get("readOnly")} == written
-
-
-def test_act_has_a_small_role_and_a_valid_command_line() -> None:
-    """It may not change nodes without a taint, and its service account is of the namespace."""
-    for taint, verbs in (("false", ["get"]), ("true", ["get", "patch"])):
-        made = chart("act.enabled=true", f"act.taint={taint}", "act.extraArgs[0]=--for-real")
-        [deployment] = of_kind(made, "Deployment")
-        [container] = deployment["spec"]["template"]["spec"]["containers"]
-        options = load("act").parser().parse_args(container["args"][1:])
-        [role] = of_kind(made, "ClusterRole")
-        rules = {each["resources"][0]: each["verbs"] for each in role["rules"]}
-
-        assert rules == {"nodes": verbs, "nodes/status": ["patch"], "events": ["create"]}
-        assert (options.taint, options.for_real) == (taint == "true", True)
-        assert options.kubernetes == OF_THIS_POD
-        [binding] = of_kind(made, "ClusterRoleBinding")
-        assert binding["subjects"][0]["namespace"] == "rankskew"
 
 
 def test_orders_cannot_come_from_a_job() -> None:

@@ -10,9 +10,6 @@ from typing import Any
 
 import pytest
 
-from rankskew.act.targets.kubernetes import Kubernetes
-from rankskew.client.access import Access
-from rankskew.client.fetch import Trouble
 from tests.deploy.api_server import cluster, write
 from tests.deploy.kubernetes import (
     CHART,
@@ -22,7 +19,6 @@ from tests.deploy.kubernetes import (
     attempt,
     chart,
     kustomized,
-    kustomized_text,
     made,
     pod_spec,
     run,
@@ -141,33 +137,6 @@ def test_jobs_of_a_restricted_namespace_use_a_claim(tmp_path: Path) -> None:
         "volumes": [{"name": "rankskew", "persistentVolumeClaim": claim}],
     }
     admitted(tmp_path / "pod", "restricted", "claims", spec, None)
-
-
-def test_act_may_do_what_it_does_and_no_more(tmp_path: Path) -> None:
-    """As its service account it sets the condition, tells of it, and takes it back; no taint."""
-    act = tmp_path / "act.yaml"
-    act.write_text(kustomized_text("act"))
-    run(KUBECTL, "apply", "--server-side", "-f", act)
-    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "gpu-1"}}
-    run(KUBECTL, "apply", "--server-side", "-f", write(tmp_path / "node", node))
-    token = run(KUBECTL, "create", "token", "rankskew-act", "--namespace=rankskew").strip()
-    said = {"credentials": token}, {"insecure_skip_verify": True}
-    config = write(tmp_path / "http", dict(zip(("authorization", "tls_config"), said, strict=True)))
-    url = json.loads(run(KUBECTL, "config", "view", "--output=json"))["clusters"][0]["cluster"]
-    target = Kubernetes(url["server"], Access(config), taints=False)
-    line = {"event": "hold", "name": "gpu-1", "time": 1_795_420_000.0, "sentence": "slow GPU"}
-
-    target.hold(line)
-    assert target.holds("gpu-1")
-    # Others may tell of something there too, as the server itself.
-    of_node = ("--namespace=default", "--field-selector=involvedObject.name=gpu-1")
-    told = json.loads(run(KUBECTL, "get", "events", *of_node, "--output=json"))
-    assert [each["message"] for each in told["items"]] == ["rankskew: slow GPU"]
-    target.free(line)
-    assert not target.holds("gpu-1")
-    assert not target.holds("gpu-2")
-    with pytest.raises(Trouble, match="refuses our token"):
-        Kubernetes(url["server"], Access(config), taints=True).hold(line)
 
 
 def admitted(

@@ -224,28 +224,3 @@ def test_required_exporter_holds_the_job_until_the_node_is_mended(site: Site) ->
     site.cluster.first.run(f"scontrol update JobId={job} StartTime=now")
     ended = wait_for(lambda: site.cluster.log(job) == "ran\n" or None, 60, every=1)
     assert ended, f"{site.cluster.state(job)}; {site.cluster.log(job)}"
-
-
-# As `rankskew act --slurm` does it; the commands are those of the machine's Slurm.
-ACT: Final = """
-/opt/rankskew/bin/python - <<'END'
-from rankskew.act.targets.slurm import Slurm
-slurm = Slurm()
-line = dict(event="hold", name="node2", time=1.0, sentence="slow GPU (clock) for 45m")
-{what}
-print(slurm.holds("node2"), sorted(slurm.pools()["partition main"]))
-END
-"""
-
-
-def test_act_drains_and_resumes_and_leaves_the_drain_of_others(site: Site) -> None:
-    """Slurm shows the reason; a node that somebody else has drained stays so."""
-    first, shown = site.cluster.first, "sinfo --noheader --nodes node2 --format '%T %E'"
-    assert first.run(ACT.format(what="slurm.hold(line)")) == "True ['node1', 'node2']\n"
-    assert first.run(shown).strip() == "drained rankskew: slow GPU (clock) for 45m"
-    assert first.run(ACT.format(what="slurm.free(line)")).startswith("False")
-    assert first.run(shown).startswith("idle")
-    first.run("scontrol update nodename=node2 state=drain reason='bad disk'")
-    assert first.run(ACT.format(what="slurm.free(line)")).startswith("False")
-    assert first.run(shown).replace("*", "").strip() == "drained bad disk"
-    first.run("scontrol update nodename=node2 state=resume")

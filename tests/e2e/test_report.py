@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -138,9 +137,9 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def command(url: str, tmp_path: Path) -> list[str]:
+def command(url: str) -> list[str]:
     """What each command is told."""
-    return ["--prometheus", url, "--file", str(tmp_path / "said.jsonl")]
+    return ["--prometheus", url]
 
 
 def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
@@ -149,72 +148,33 @@ def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-def test_incidents_costs_and_pages_are_exact(
+def test_incidents_and_costs_are_exact(
     command: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What was written comes out as it was: incidents, GPU-hours, money, pages, coverage."""
-    said = told(capsys, "report", "--shadow", *command, "--at", str(END))
-    found = {
-        (each["alert"].removeprefix("Rankskew"), each["begin"]): each for each in said["incidents"]
-    }
+    """What was written comes out as it was: incidents, GPU-hours, money."""
+    said = told(capsys, "report", "--incidents", *command, "--at", str(END))
+    assert said["watched_seconds"] == 12.5 * DAY
     rows = [
-        (name, each["seconds"] / HOUR, each["gpu_hours"], each["dollars"], each["sends"])
-        for (name, _), each in found.items()
+        (
+            each["alert"].removeprefix("Rankskew"),
+            each["seconds"] / HOUR,
+            each["gpu_hours"],
+            each["dollars"],
+        )
+        for each in said["incidents"]
     ]
-    explained = "explained by another"
 
     assert sorted(rows, key=str) == [
-        ("ExporterDown", 49.0, None, None, "page"),
-        ("JobHung", 1.0, pytest.approx(8.0), pytest.approx(20.0), "page"),
-        ("RankSlower", 4.0, None, None, explained),
-        ("RanksMissing", 1.0, None, None, explained),
-        ("SlowNode", 4.0, pytest.approx(8.0), pytest.approx(32.0), "page"),
-        ("Straggler", 1.0, pytest.approx(0.5), pytest.approx(2.0), "page"),
-        ("Straggler", 1.0, pytest.approx(3.0), pytest.approx(7.5), "page"),
+        ("ExporterDown", 49.0, None, None),
+        ("JobHung", 1.0, pytest.approx(8.0), pytest.approx(20.0)),
+        ("RankSlower", 4.0, None, None),
+        ("RanksMissing", 1.0, None, None),
+        ("SlowNode", 4.0, pytest.approx(8.0), pytest.approx(32.0)),
+        ("Straggler", 1.0, pytest.approx(0.5), pytest.approx(2.0)),
+        ("Straggler", 1.0, pytest.approx(3.0), pytest.approx(7.5)),
         # The five minutes in which it did not fire are not part of the cost.
-        ("Straggler", 2.0, pytest.approx(1.5 * 115 / 60), pytest.approx(6 * 115 / 60), "page"),
+        ("Straggler", 2.0, pytest.approx(1.5 * 115 / 60), pytest.approx(6 * 115 / 60)),
     ]
-    # Its page had been sent before; those of rank 3 and of the hang are two of one job.
-    assert len(said["pages"]) == 5
-    assert said["watched_seconds"] == 12.5 * DAY
-    assert said["pages_per_week"] == pytest.approx(5 / 12.5 * 7)
-    assert [each["because"].partition(":")[0] for each in said["not_covered"]] == [
-        "the rules were not evaluated",
-        "no data",
-    ]
-    # One look every eleven minutes: where they fall in the three spans depends on the day.
-    near = (16 + 8 + 8) * 11 / 60
-    assert said["gpu_hours_watched"] == pytest.approx(16 * 72 + 8 * (10 - 5 / 60), abs=near)
-
-
-def test_confirmations_make_a_precision(
-    command: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Ids from the report can be judged, and the next report counts them."""
-    report = ["report", "--shadow", *command, "--at", str(END)]
-    ids = [each["incident"] for each in told(capsys, *report)["incidents"]]
-    for incident, verdict in zip(ids, ["no", "yes", "yes", "unsure"], strict=False):
-        assert told(capsys, "confirm", incident, verdict, *command)["incident"] == incident
-    told(capsys, "confirm", ids[0], "yes", "--note", "it was", *command)
-    told(capsys, "confirm", ids[4], "no", *command)
-
-    found = told(capsys, *report)["precision"]
-    assert (found["confirmed"], found["refuted"], found["unsure"], found["unjudged"]) == (
-        (3, 1, 1, 3)
-    )
-    assert found["ratio"] == 0.75
-    assert found["interval"] == [pytest.approx(0.3006, abs=1e-4), pytest.approx(0.9544, abs=1e-4)]
-
-
-def test_id_that_nothing_has_is_refused(
-    command: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The minute of an incident with other letters is not an incident."""
-    said = told(capsys, "report", "--shadow", *command, "--at", str(END))
-    other = said["incidents"][0]["incident"][:-1] + "7"
-
-    assert main(["confirm", other, "yes", *command]) == 2
-    assert f"has no incident '{other}'" in capsys.readouterr().err
 
 
 def test_parts_of_a_job_add_up(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -151,7 +151,7 @@ def without(missing: Sequence[str], *arguments: str) -> subprocess.CompletedProc
         (EXPORTER, ("simulate",), "exporter"),
         (CLI, ("top", "--once"), "cli"),
         (CLI, ("diagnose", "--exporter", "127.0.0.1:1"), "cli"),
-        (CLI, ("completion", "bash"), "cli"),
+        (CLI, ("--print-completion", "bash"), "cli"),
         (BOTH, ("replay", "trace"), "cli"),
         (("mcp",), ("mcp",), "mcp"),
     ],

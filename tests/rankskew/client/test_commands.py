@@ -20,9 +20,8 @@ COMMANDS: Final = [
     ("diagnose", "--prometheus", "{url}", "--at", "2026-11-23T07:45Z"),
     ("diagnose", "--prometheus", "{url}", "--since", "2h"),
     ("diagnose", "--prometheus", "{url}", "--job", "a", "--compare", "14:05..14:20"),
-    ("report", "--shadow", "--prometheus", "{url}"),
+    ("report", "--incidents", "--prometheus", "{url}"),
     ("report", "--job", "a", "--prometheus", "{url}"),
-    ("confirm", "1112-0604-rha3", "yes", "--prometheus", "{url}"),
 ]
 
 

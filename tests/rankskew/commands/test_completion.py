@@ -6,7 +6,7 @@ import pytest
 
 from exporter.settings import flags
 from rankskew.__main__ import main
-from rankskew.commands.completion import SHELLS
+from rankskew.cli import SHELLS
 from rankskew.commands.table import COMMANDS
 from tests.rankskew.test_cli import EXPORTER, without
 
@@ -21,7 +21,8 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 
 
 def script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
-    assert main(["completion", shell]) == 0
+    with pytest.raises(SystemExit, match="0"):
+        main(["--print-completion", shell])
     return capsys.readouterr().out
 
 
@@ -35,7 +36,6 @@ def script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
         ("exporter --no-collector.gpu_x", {"--no-collector.gpu_xid"}),
         ("control llama d", {"detail"}),
         ("gpus re", {"release", "resume"}),
-        ("completion z", {"zsh"}),
     ],
 )
 def test_bash_completes(typed: str, offered: set[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,7 +63,7 @@ def test_each_shell_is_told_every_command_and_flag(
 
 def test_commands_that_are_not_installed_are_left_out() -> None:
     """Beside a Prometheus there is no exporter to start, and the rest is completed."""
-    printed = without(EXPORTER, "completion", "bash")
+    printed = without(EXPORTER, "--print-completion", "bash")
 
     assert printed.stderr == ""
     assert "--prometheus" in printed.stdout

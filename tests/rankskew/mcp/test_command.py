@@ -65,12 +65,12 @@ def check(found: dict[str, Any]) -> None:
     (late,) = documents["late_ranks"]["jobs"][0]["late_ranks"]
     finding = documents["diagnose"]["findings"][0]
 
-    assert list(found) == ["jobs", "diagnose", "late_ranks", "compare", "nodes", "runbook"]
+    assert list(found) == ["jobs", "diagnose", "late_ranks", "compare", "runbook"]
     assert (job["state"], job["culprit"]) == ("straggler", {"rank": 2, "stage": "data"})
     assert (late["rank"], finding["rank"], finding["cause"]) == (2, 2, "input")
     assert documents["runbook"]["link"] in late["links"]
     assert documents["runbook"]["link"] in finding["links"]
-    for name in ("compare", "nodes"):
+    for name in ("compare",):
         assert found[name].is_error
         assert "needs --prometheus" in found[name].content[0].text
 

@@ -88,7 +88,7 @@ def test_tools_are_listed_as_read_only() -> None:
 
     tools = {tool.name: tool for tool in asyncio.run(listed())}
 
-    assert list(tools) == ["jobs", "diagnose", "late_ranks", "compare", "nodes", "runbook"]
+    assert list(tools) == ["jobs", "diagnose", "late_ranks", "compare", "runbook"]
     assert all(tool.annotations.read_only_hint for tool in tools.values())
     schema = tools["compare"].input_schema
     assert list(schema["properties"]) == ["compare", "window", "job", "cluster", "limit"]
@@ -173,7 +173,7 @@ def test_large_fleet_fits() -> None:
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (("nope", {}), "there is no tool 'nope'; there are jobs, diagnose, late_ranks, compare, n"),
+        (("nope", {}), "there is no tool 'nope'; there are jobs, diagnose, late_ranks, compare, r"),
         (("jobs", {"jobb": "x"}), "jobs has no argument 'jobb': it takes cluster, limit"),
         (("jobs", {"limit": 0}), "limit: '0' is not a whole number of at least 1"),
         (("jobs", {"cluster": ["a"]}), "cluster must be one line of at most 500 characters"),

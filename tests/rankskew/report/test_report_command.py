@@ -1,15 +1,11 @@
 """`rankskew report` as a command: what it prints, and one clear sentence for what it cannot."""
 
 import json
-import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import pytest
 
 from rankskew.__main__ import main
-from rankskew.report.confirmations import Confirmation, add
-from rankskew.report.coverage import shipped
 from tests.rankskew.client.servers import Answer, json_answer, serving
 from tests.rankskew.golden import assert_golden
 from tests.rankskew.report.fake_history import FakeHistory, Written, loaded
@@ -17,9 +13,9 @@ from tests.rankskew.report.fake_history import FakeHistory, Written, loaded
 Captured = pytest.CaptureFixture[str]
 DAY = 86_400.0
 AT = 20_000 * DAY
-WEEK = [(AT - 7 * DAY, AT)]
 JOB = {"cluster": "eu", "job_id": "llama"}
 RANK = {**JOB, "rank": "3", "instance": "n1:9917"}
+WEEK = [(AT - 7 * DAY, AT)]
 LATE = [(AT - 7200, AT - 3600)]
 FIRES = {"alertname": "RankskewStraggler", "severity": "warning", "cause": "input"}
 # Those with a longer name come first: an expression may have both.
@@ -28,7 +24,6 @@ ALERTS: Mapping[str, Sequence[Written]] = {
     "gpu_hour_price:value": [(RANK, LATE, 6.0)],
     "and on (cluster, job_id, rank, instance) ALERTS": [(RANK, LATE, 2.0)],
     "ALERTS": [({**FIRES, **RANK}, LATE, 1.0)],
-    "sum(job:rankskew_world_size": [({}, LATE, 8.0)],
 }
 RUNS: Mapping[str, Sequence[Written]] = {
     "rankskew_job_change_": [],
@@ -48,15 +43,14 @@ RUNS: Mapping[str, Sequence[Written]] = {
 
 
 def report(url: str, *arguments: str) -> int:
-    return main(["report", *arguments, "--prometheus", url, "--file", "/nowhere", "--at", f"{AT}"])
+    return main(["report", *arguments, "--prometheus", url, "--at", f"{AT}"])
 
 
 def printed(
     capsys: Captured, past: Mapping[str, Sequence[Written]], *arguments: str, status: int = 0
 ) -> str:
     """Return what a report on *past* prints, to stdout or, if it fails, to stderr."""
-    rules = loaded(*(alert.removeprefix("Rankskew") for alert in shipped()))
-    with FakeHistory(past, rules=rules).serve() as url:
+    with FakeHistory(past, rules=loaded("Straggler")).serve() as url:
         assert report(url, *arguments) == status
     said = capsys.readouterr()
     return said.err if status else said.out
@@ -106,22 +100,16 @@ SLOWER: Mapping[str, Sequence[Written]] = {
 
 
 def test_texts_are_the_golden_ones(capsys: Captured) -> None:
-    """Incidents, pages, cost and precision come first; losses are split, and add up.
+    """Incidents and their cost come first; losses are split, and add up.
 
-    It says which step it took and what that means; a period may be longer than time.
+    It says which step it took; a period may be longer than time.
     """
-    node = {"cluster": "eu", "instance": "10.0.0.5:9917"}
-    named = {
-        **ALERTS,
-        "gpu_hour_price:value": [],
-        "ALERTS": [({**FIRES, **RANK, **node}, LATE, 1.0)],
-        "last_over_time(rankskew_exporter_build_info": [({**node, "nodename": "gpu-5"}, LATE, 1.0)],
-    }
-    week = ("--shadow", "--since", "7d")
+    no_price = {**ALERTS, "gpu_hour_price:value": []}
+    week = ("--incidents", "--since", "7d")
     texts = {
-        "shadow": printed(capsys, ALERTS, *week),
-        "shadow, Markdown, without a price": printed(capsys, named, *week, "--markdown"),
-        "shadow, long": printed(capsys, ALERTS, "--shadow", "--since", "1000y"),
+        "incidents": printed(capsys, ALERTS, *week),
+        "incidents, Markdown, without a price": printed(capsys, no_price, *week, "--markdown"),
+        "incidents, long": printed(capsys, ALERTS, "--incidents", "--since", "1000y"),
         "job": printed(capsys, RUNS, "--job", "llama"),
         "job that became slower": printed(capsys, SLOWER, "--job", "llama"),
         "job that hung": printed(capsys, HUNG, "--job", "llama"),
@@ -131,14 +119,13 @@ def test_texts_are_the_golden_ones(capsys: Captured) -> None:
 
 def test_programs_get_numbers(capsys: Captured) -> None:
     """The losses of a job add up."""
-    said = json.loads(printed(capsys, ALERTS, "--shadow", "--since", "7d", "--json"))
+    said = json.loads(printed(capsys, ALERTS, "--incidents", "--since", "7d", "--json"))
     (incident,) = said["incidents"]
     job = json.loads(printed(capsys, HUNG, "--job", "llama", "--json"))
     slower = json.loads(printed(capsys, SLOWER, "--job", "llama", "--json"))
 
-    assert (incident["gpu_hours"], incident["dollars"], incident["sends"]) == (2.0, 6.0, "page")
-    assert (said["gpu_hours_lost"], said["pages_per_week"]) == (2.0, 1.0)
-    assert (said["precision"]["unjudged"], len(said["pages"])) == (1, 1)
+    assert (incident["gpu_hours"], incident["dollars"]) == (2.0, 6.0)
+    assert (said["gpu_hours_lost"], said["dollars_lost"]) == (2.0, 6.0)
     lost = sum(loss["gpu_hours"] for loss in job["losses"])
     assert job["gpu_hours_lost"] == pytest.approx(lost)
     assert (job["counted_by_ranks"], len(job["restarts"])) == (True, 1)
@@ -149,35 +136,6 @@ def test_programs_get_numbers(capsys: Captured) -> None:
     ]
     assert slower["gpu_hours_slower"] == pytest.approx(1.5 * (720 + 1320) / 3600)
     assert slower["gpu_hours_lost"] == pytest.approx(2.0)
-
-
-def test_confirmed_incident_counts(tmp_path: Path, capsys: Captured) -> None:
-    """Precision is known, and what cannot be read is said, also of the rules."""
-    file = tmp_path / "said.jsonl"
-    with FakeHistory(ALERTS).serve() as url:
-        asked = ["report", "--shadow", "--prometheus", url, "--file", str(file), "--at", f"{AT}"]
-        main([*asked, "--json"])
-        incident = json.loads(capsys.readouterr().out)["incidents"][0]["incident"]
-        add(file, Confirmation(incident, "yes", "RankskewStraggler", {}, 0.0, 0.0))
-        with file.open("a") as opened:
-            opened.write("broken\n")
-        assert main(asked) == 0
-
-    said = capsys.readouterr().out
-    assert "Precision: 1 of 1 judged incidents were right, 100% (95 % interval 21% to 100%)" in said
-    assert "Confirmations that cannot be read are left out: line 2." in said
-    assert "; how often the rules are evaluated is not known." in said
-
-
-@pytest.mark.parametrize(
-    ("alerts", "told"), [(["Straggler"], "Not loaded now: Rankskew"), ([], "None of the alerts is")]
-)
-def test_alerts_that_are_not_loaded_are_said(
-    alerts: list[str], told: str, capsys: Captured
-) -> None:
-    with FakeHistory(ALERTS, rules=loaded(*alerts)).serve() as url:
-        assert report(url, "--shadow") == 0
-    assert told in capsys.readouterr().out
 
 
 # ---- What it cannot ------------------------------------------------------------------------------
@@ -193,11 +151,11 @@ SINCE = "from 2024-10-03 00:00 to 2024-10-04 00:00 UTC;"
         (
             {},
             ("--job", "llama"),
-            f"no job was seen {SINCE} rankskew report --shadow says what was ",
+            f"no job was seen {SINCE} rankskew report --incidents says what fired",
         ),
         (
             {},
-            ("--shadow",),
+            ("--incidents",),
             f"no rules of Rankskew were evaluated {SINCE} rankskew files DIR writes",
         ),
         (
@@ -217,7 +175,7 @@ def test_what_there_is_nothing_of_is_one_sentence(
     assert said.count("\n") == 1
 
 
-@pytest.mark.parametrize("what", [("--shadow",), ("--job", "llama")])
+@pytest.mark.parametrize("what", [("--incidents",), ("--job", "llama")])
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
@@ -239,12 +197,10 @@ def test_server_that_cannot_tell_is_one_sentence(
     assert said.count("\n") == 1
 
 
-def test_page_of_an_earlier_week_is_not_counted_again(capsys: Captured) -> None:
-    """Its incident is shown, because it lasts; it pages nobody in this period."""
-    lasting = [(AT - 9 * DAY, AT)]
-    past = {**ALERTS, "ALERTS": [({**FIRES, **RANK}, lasting, 1.0)]}
-    text = printed(capsys, past, "--shadow", "--since", "7d")
+def test_incident_of_an_earlier_week_is_followed_back(capsys: Captured) -> None:
+    """It lasts, so it is shown with the whole time that it fired."""
+    past = {**ALERTS, "ALERTS": [({**FIRES, **RANK}, [(AT - 9 * DAY, AT)], 1.0)]}
+    text = printed(capsys, past, "--incidents", "--since", "7d")
 
-    assert text.splitlines()[1] == "1 incident; 0 pages would have been sent, 0.0 a week."
-    assert re.search(r"RankskewStraggler +1 .* 0 +0\.0 ", text)
+    assert text.splitlines()[1].startswith("1 incident;")
     assert "9d" in next(line for line in text.splitlines() if " rank 3 on " in line)

@@ -13,9 +13,3 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
 {{- end }}
 {{- end }}
-
-{{/* Not those of the exporter, by which pods are scraped. */}}
-{{- define "rankskew.act" -}}
-app.kubernetes.io/name: rankskew-act
-app.kubernetes.io/instance: {{ .Release.Name }}
-{{- end }}

@@ -1,1 +1,0 @@
-"""`rankskew nodes`: which nodes and GPUs jobs waited for, over weeks."""

@@ -107,9 +107,6 @@ bench-late-lines: ## a slow line planted in five places of a job: is it the one 
 	$(PYTHON) -m benchmarks.late_lines
 	$(PYTHON) -m benchmarks.late_lines_cost
 
-bench-profile: ## what a profile of two ranks costs the job (5 minutes)
-	$(PYTHON) -m benchmarks.profile
-
 bench-audit: ## misconfigurations planted in a real launch, one at a time: does the audit find them (6 minutes, as root)
 	$(PYTHON) -m benchmarks.audit
 

@@ -100,7 +100,7 @@ class ExporterParts:
         self._journal = None if self._events is None else _journal(self._events, name)
         self._inspector = _inspector(settings)
         self._jobs = NodeJobs(self._store, _thresholds(settings))
-        self._orders = Orders(self._store, self._jobs)
+        self._orders = Orders(self._store)
         causes, changes = LateCauses(), ChangeCauses()
         sources = Sources(
             settings,

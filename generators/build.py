@@ -112,7 +112,6 @@ PARTS: Final[Mapping[str, Mapping[str, Part]]] = {
         "late_lines_cost": late_lines.cost,
         "health_check": overhead.health_check,
     },
-    "docs/profile.md": {"profile": partial(robustness.measured, "profile")},
     "docs/playbook/README.md": {"causes": playbook.causes},
     **{
         f"docs/playbook/{cause}.md": {"advice": partial(playbook.summary, cause)}

@@ -24,7 +24,6 @@ from rank_probe.process.own_rank import OwnRank
 from rank_probe.report.control import Control
 from rank_probe.report.endpoint import DEFAULT_ENDPOINT
 from rank_probe.report.missing_steps import MissingSteps
-from rank_probe.report.profile import Profile
 from rank_probe.report.push import Pusher
 from rank_probe.report.renumbered import Renumbered
 from rank_probe.report.report import Parts, RankReport
@@ -93,8 +92,6 @@ class Probe:
         self._given: dict[str, str] = {}  # coordinates from the user
         self._control = Control(self._environment)
         self._trace = Trace(self._environment, self.timeline.steps)
-        self._profile = Profile(self._environment, self.timeline, self._push_soon)
-        self._parts.profile = self._profile.said
         self._missing_steps = MissingSteps(automatic=automatic)
         self._pusher = Pusher(
             self._environment.get("RANKSKEW_EXPORTER") or DEFAULT_ENDPOINT,
@@ -191,7 +188,6 @@ class Probe:
             self._parts.lifecycle.end()
         self._parts.join.stop()
         self.stacks.stop()
-        self._profile.give_up("the training ended first")
         self.detach()
         self._report.finished = clean
         self._pusher.stop()
@@ -278,7 +274,7 @@ class Probe:
         self._answer = answer
         self._parts.join.tell(answer.get("figures"))
         level = self._control.level(answer)
-        if level != self._report.level and not self._profile.is_running:
+        if level != self._report.level:
             self._report.level = level
             if level == LEVEL_OFF:
                 self.timeline.disable()
@@ -288,4 +284,3 @@ class Probe:
         self._missing_steps.look(self.timeline.steps.totals().steps, self.timeline.seen)
         if (me := self.own_rank.who()) is not None:
             self._trace.write(me, on_demand=level == LEVEL_DETAIL)
-            self._profile.look(answer.get("profile"), me)

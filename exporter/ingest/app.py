@@ -127,7 +127,6 @@ class IngestApp:
             "level": self._orders.level_for(snapshot, peer),
             "late": self._jobs.late_stage(snapshot),
             "figures": self._figures(snapshot) if is_news else None,
-            "profile": self._orders.profiles.order_for(snapshot),
         }
         answer = {name: value for name, value in said.items() if value is not None}
         return "accepted" if is_news else "ignored", answer

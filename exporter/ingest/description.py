@@ -18,11 +18,6 @@ ANSWER: Final = {
             "enum": list(LEVELS),
             "description": "How much the rank should time from now on; absent without an order.",
         },
-        "profile": {
-            "type": "object",
-            "properties": {"start": {"type": "integer"}, "steps": {"type": "integer"}},
-            "description": "The first step to profile and how many; absent without an order.",
-        },
         "late": {
             "type": "string",
             "enum": [stage for stage in STAGES if stage != STAGES[SYNC]],

@@ -31,7 +31,6 @@ from exporter.ingest.values import (
     Reason,
     Share,
     Stage,
-    Text,
     ThreadState,
 )
 from exporter.ranks.limits import NoRoom
@@ -56,7 +55,6 @@ from rank_probe.wire.snapshot import (
     MOST_LATE_LINES,
     MOST_MISSING_NAMES,
     MOST_THREAD_STATES,
-    PROFILE,
     RANK_INFO_LABELS,
     RUNTIME_INFO_LABELS,
     SCHEMA,
@@ -118,7 +116,6 @@ BY_NAME: Final[Mapping[str, Any]] = {
     "rank_info": Annotated[dict[str, InfoValue], Only(RANK_INFO_LABELS)],
     "runtime_info": Annotated[dict[str, InfoValue], Only(RUNTIME_INFO_LABELS)],
     "lifecycle_seconds": Annotated[dict[str, Amount], Only(LIFECYCLE)],
-    "profile": Annotated[dict[str, Text], Only(PROFILE)],
     "peer_figures": Annotated[dict[str, PeersFigure], Only(FIGURES)],
     "kind": LateKind,
     "reason": Reason | None,

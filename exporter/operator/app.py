@@ -9,12 +9,9 @@ from exporter.operator.levels import Orders, everybodys
 from exporter.operator.orders import (
     CONTROL_PATH,
     GPUS_PATH,
-    PROFILE_PATH,
     GpuOrder,
     Order,
-    ProfileOrder,
 )
-from exporter.operator.profiles import ProfileAnswer
 from exporter.operator.refusals import REFUSALS, Ordered, say_what_is_wrong
 from rank_probe.version import __version__
 
@@ -32,19 +29,12 @@ def operator_app(orders: Orders, gpus: GpuControl | None, why_not_healthy: WhyNo
         redoc_url=None,
         redirect_slashes=False,
     )
-    say_what_is_wrong(
-        app, f"POST to {CONTROL_PATH}, {PROFILE_PATH} and {GPUS_PATH}, and GET of /-/healthy"
-    )
+    say_what_is_wrong(app, f"POST to {CONTROL_PATH} and {GPUS_PATH}, and GET of /-/healthy")
 
     @app.post(CONTROL_PATH, responses=REFUSALS)
     async def control(order: Order) -> Ordered:
         """Set how much the probes of a job's ranks on this node time."""
         return Ordered(orders.give(order, everybodys))
-
-    @app.post(PROFILE_PATH, responses=REFUSALS)
-    async def profile(order: ProfileOrder) -> ProfileAnswer:
-        """Let a late rank and a healthy one write a trace of the same steps."""
-        return orders.profiles.give(order)
 
     if gpus is not None:
 

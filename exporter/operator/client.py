@@ -10,10 +10,8 @@ from exporter.errors import StartError, UsageError, reason
 from exporter.operator.orders import (
     CONTROL_PATH,
     GPUS_PATH,
-    PROFILE_PATH,
     GpuOrder,
     Order,
-    ProfileOrder,
 )
 from exporter.settings import Settings
 from rank_probe.report.endpoint import DEFAULT_ENDPOINT, NoEndpoint, ask
@@ -42,14 +40,6 @@ def control_endpoint() -> str:
 def control(order: Order, endpoint: str) -> int:
     """Give *order*; return how many ranks it applies to. Raises UsageError."""
     return _count(_ask(CONTROL_PATH, order.to_json(), endpoint), "ranks", endpoint)
-
-
-def profile(order: ProfileOrder, endpoint: str) -> dict[str, Any]:
-    """Give *order*, or ask how it goes; return the ProfileAnswer. Raises UsageError."""
-    answer = _ask(PROFILE_PATH, order.to_json(), endpoint)
-    if not isinstance(answer.get("start"), int):
-        raise UsageError(f"{endpoint} does not answer as an exporter does")
-    return answer
 
 
 def release(seconds: float, endpoint: str, say: Callable[[str], None]) -> None:

@@ -5,8 +5,6 @@ from collections.abc import Callable
 
 from exporter.listeners.peer import Peer
 from exporter.operator.orders import Order
-from exporter.operator.profiles import Profiles
-from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import Forbidden, HeldRank, RankStore
 from rank_probe.wire.snapshot import Snapshot
 
@@ -37,12 +35,11 @@ class Orders:
     """The latest order for each job and rank, kept until the job's last rank on this node ends.
 
     Held in memory only, and never more orders than *store* has jobs and ranks. Call from the
-    event loop only. *profiles* are orders, too.
+    event loop only.
     """
 
-    def __init__(self, store: RankStore, jobs: NodeJobs | None = None) -> None:
+    def __init__(self, store: RankStore) -> None:
         self._store = store
-        self.profiles = Profiles(jobs or NodeJobs(store))
         self._given: dict[tuple[str, int | None], tuple[Order, MayControl]] = {}
 
     def give(self, order: Order, may_control: MayControl) -> int:

@@ -9,7 +9,6 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from exporter.operator.levels import NobodyThere
-from exporter.operator.profiles import NoProfile
 from exporter.ranks.store import Forbidden
 from exporter.validation import sentence
 
@@ -55,7 +54,6 @@ def say_what_is_wrong(app: FastAPI, served: str) -> None:
 
     app.add_exception_handler(RequestValidationError, not_valid)
     app.add_exception_handler(NobodyThere, nobody)
-    app.add_exception_handler(NoProfile, nobody)
     app.add_exception_handler(Forbidden, forbidden)
     app.add_exception_handler(HTTPException, other)
 

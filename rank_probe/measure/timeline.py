@@ -132,27 +132,6 @@ class Timeline:
         """Commit the last step: its optimizer ran, and nothing follows."""
         self.tape.note(events.FINISH)
 
-    def at_each_step(self, tell: Callable[[int], object]) -> None:
-        """Call *tell* on the timed thread with the number of each ended step, while it is true.
-
-        Only after the first step, and for one at a time. It costs nothing before and after.
-        """
-        before = self.tape.follower
-        following: Interpreter | None = None
-
-        def follow(code: int) -> None:
-            nonlocal following
-            if before is not None:
-                before(code)
-            if following is None:  # Here, as no other event of this thread can come between.
-                following = Interpreter(self.state)
-                return
-            mark = following.take(code)
-            if mark is not None and mark & COMPLETE and not tell(self.steps.totals().steps):
-                self.tape.follower = before
-
-        self.tape.follower = never_raise(follow)
-
     def _begin_anew(self) -> None:
         self.tape.owner = NOBODY  # So that nothing is noted, and no batch measured, meanwhile.
         self.steps.fold()

@@ -40,7 +40,6 @@ class Parts:
     memory: Callable[[], "CudaMemory | None"] = lambda: None
     # What a Snapshot has of a late rank only.
     stacks: Callable[[], dict[str, Any]] = dict
-    profile: Callable[[], dict[str, str]] = dict
 
 
 class RankReport:
@@ -116,7 +115,6 @@ class RankReport:
             level=self.level,
             missing_names=self.missing_names,
             lifecycle_events=events,
-            profile=parts.profile(),
             **more,
         )
 

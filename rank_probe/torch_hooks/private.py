@@ -51,7 +51,6 @@ _FSDP2: Final = "Forward under FSDP2 begins only with a batch, and its wait may 
 _ZERO_BUBBLE: Final = "There are no zero-bubble schedules, so none is timed."
 _ROOT_HOOK: Final = "A backward that is cut at its root costs a few microseconds more."
 _AFTER_MODEL: Final = "What a loop reads between DDP's forward and backward is `forward`."
-_NO_PROFILE: Final = "`rankskew control --profile` gets no trace."
 _COMPILES: Final = "The time in torch.compile is not reported."
 
 TABLE: Final = (
@@ -75,16 +74,6 @@ TABLE: Final = (
         "Tells whether that began with a scalar, as a loss is.",
         _AFTER_MODEL,
         since="2.5",
-    ),
-    Private(
-        "torch.autograd:_profiler_enabled",
-        "Tells whether the script profiles this step itself.",
-        _NO_PROFILE,
-    ),
-    Private(
-        "torch.autograd.profiler:KinetoStepTracker._step_dict",
-        "Tells whether a profiler of the script warms up: torch dies if another runs then.",
-        _NO_PROFILE,
     ),
     Private(
         "torch.distributed.fsdp._flat_param:_is_flat_param",

@@ -59,9 +59,6 @@ DEFAULT_LEVEL: Final = "stages"
 # How many lines of code a late rank reports.
 MOST_LATE_LINES: Final = 5
 
-# What a rank says of a profile that the operator ordered, of at most so many steps.
-PROFILE: Final = ("start", "path", "problem")
-MOST_PROFILED_STEPS: Final = 20
 LONGEST_TEXT: Final = 1024
 
 # How many names that it misses in torch a rank reports.
@@ -128,9 +125,6 @@ class Snapshot:
 
     *lifecycle_events*: the last of LIFECYCLE_EVENTS, at most MOST_EVENTS, each with its *number* in
     this process, from 1 on, *event*, *began_timestamp_seconds* and *seconds*, None while it lasts.
-
-    *profile*, by PROFILE, is the last one that was ordered: its first step; the path of its trace,
-    or the problem because of which there is none, both empty before. Left out without an order.
     """
 
     job_id: str
@@ -184,7 +178,6 @@ class Snapshot:
     missing_names: list[str] = field(default_factory=list)
     no_join: str = ""
     group_formed_timestamp_seconds: float | None = None
-    profile: dict[str, str] = field(default_factory=dict)
     schema: int = SCHEMA
 
     def to_json(self) -> bytes:
@@ -240,7 +233,6 @@ _SELDOM: Final = tuple(each.name for each in fields(Snapshot) if each.name not i
 _LEFT_OUT: Final = (
     *("thread_states", "peer_figures", "loader"),
     *("no_join", "group_formed_timestamp_seconds", "missing_names"),
-    "profile",
 )
 # Not dataclasses.asdict: its deep copy costs more than the encoding.
 _values_that_often_change: Final = attrgetter(*_OFTEN)

@@ -3,17 +3,12 @@
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from exporter.commands.arguments import Parser, add_json, interval, time_scale
 from exporter.errors import FAILED, UsageError
-from exporter.profiles.compare import as_text as profiles_as_text
-from exporter.profiles.compare import sentence
-from exporter.profiles.trace import read_trace as read_profile
-from rank_probe.wire.document import as_document
 from rankskew.client.fetch import Trouble, base_url
 from rankskew.commands.compare import add_compare, run_compare
 from rankskew.commands.servers import access, add_access, add_moment, add_sources, exporters
@@ -27,8 +22,7 @@ rankskew diagnose --prometheus http://prometheus:9090 --job llama --since 2h --m
 rankskew diagnose --exporter node1:9917 --exporter node2:9917
 rankskew diagnose --trace /scratch/trace --json | jq '.findings[0].first'
 rankskew diagnose --prometheus http://prometheus:9090 --job llama --compare 14:05..14:20
-rankskew diagnose --trace /scratch/trace --compare 100-400..500-900
-rankskew diagnose --profiles llama-0-3-step1200.json llama-0-2-step1200.json"""
+rankskew diagnose --trace /scratch/trace --compare 100-400..500-900"""
 
 Read = Callable[[], Report]
 
@@ -44,13 +38,6 @@ def parser() -> Parser:
     )
     source = add_sources(options)
     source.add_argument("--trace", metavar="DIR", type=Path, help="judge this recorded trace")
-    source.add_argument(
-        "--profiles",
-        metavar=("LATE", "PEER"),
-        nargs=2,
-        type=Path,
-        help="say what takes longer in the first of two traces of torch.profiler",
-    )
     options.add_argument("--job", metavar="JOB_ID", help="this job; not needed if there is one")
     _add_times(options)
     add_compare(options)
@@ -87,8 +74,6 @@ def _add_formats(options: Parser) -> None:
 def run(arguments: Sequence[str]) -> int:
     """Print a report; returns 0 if the job is balanced, 1 if something is found, else 2."""
     options = parser().parse_args(arguments)
-    if options.profiles is not None:
-        return _compare_profiles(options.profiles, as_json=options.json)
     if options.compare is not None:
         return run_compare(options)
     if options.window is not None:
@@ -106,13 +91,6 @@ def run(arguments: Sequence[str]) -> int:
     else:
         print(as_markdown(report) if options.markdown else as_text(report))
     return EXIT_STATUS[report.outcome]
-
-
-def _compare_profiles(paths: Sequence[Path], *, as_json: bool) -> int:
-    late, peer = map(read_profile, paths)
-    said = {"sentence": sentence(late, peer), "late": asdict(late), "peer": asdict(peer)}
-    print(as_document("diagnose-profiles", said) if as_json else profiles_as_text(late, peer))
-    return 0
 
 
 def _reader(options: argparse.Namespace) -> Read:

@@ -4,7 +4,6 @@ import gc
 import json
 import sys
 import time
-from pathlib import Path
 from threading import get_ident
 from typing import Any
 
@@ -221,22 +220,6 @@ def test_end_is_told_whatever_others_did_to_what_the_probe_replaced(
     assert torch.autograd.backward is theirs
     assert told(probe).finished
     assert failures.count == before + 1
-
-
-def test_profile_that_is_ordered_is_told(tmp_path: Path) -> None:
-    """The snapshot names the trace; a probe that is turned off meanwhile finishes it first."""
-    probe = probe_of_rank_2(RANK_PROBE_TRACE=str(tmp_path))
-    levels = []
-    order = {"profile": {"start": 6, "steps": 1}}
-    for answer in ({}, {}, order, {}, {"level": "off"}, {}):
-        probe.timeline.tape.note(events.STEP)
-        probe._after_push(answer)
-        levels.append(told(probe).level)
-
-    path = f"{tmp_path}/j-0-2-step6.json"
-    assert told(probe).profile == {"start": "6", "path": path, "problem": ""}
-    assert levels == ["stages"] * 5 + ["off"]
-    assert "profile" not in json.loads(told(probe_of_rank_2()).to_json())
 
 
 @pytest.mark.parametrize("new", ["level", "group", "thread"])

@@ -27,8 +27,6 @@ FACE = {
     "exporter.live.sentences",
     "exporter.live.states",
     "exporter.live.wording",
-    "exporter.profiles.compare",
-    "exporter.profiles.trace",
     "exporter.ranks.late_enough",
     "exporter.vocabulary.thresholds",
     "exporter.vocabulary.words",

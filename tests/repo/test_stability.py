@@ -24,7 +24,7 @@ SCHEMAS = sorted(int(path.stem.rsplit("_", 1)[1]) for path in FIXTURES.glob("sna
 # Fields that the first exporter of this schema did not know.
 NEWER = {"late_lines", "lifecycle_events", "thread_states", "peer_figures", "loader"}
 NEWER |= {"missing_names"}
-NEWER |= {"no_join", "group_formed_timestamp_seconds", "profile"}
+NEWER |= {"no_join", "group_formed_timestamp_seconds"}
 
 
 def load(name: str) -> Any:
@@ -54,7 +54,6 @@ def everything() -> dict[str, Any]:
         missing_names=["torch.serialization:_save"],
         no_join="file_store",
         group_formed_timestamp_seconds=1.0,
-        profile={"start": "9", "path": "/tmp/t.json", "problem": "none"},
     )
     return asdict(said)
 

@@ -39,11 +39,6 @@ function jobSection() {
   };
 }
 
-// Where torch.profiler sees what takes longer.
-const COMPUTES = ["forward", "backward", "compute"];
-// What a shell reads as one word.
-const WORD = /^[\w.:@+/-]+$/;
-
 // Cost, since when, why, what to do, where to read on: each with its name, if there is one.
 function factRows(list) {
   const row = (name) => {
@@ -51,7 +46,7 @@ function factRows(list) {
     list.append(dt, dd);
     return (isShown) => { show(dt, isShown); show(dd, isShown); return dd; };
   };
-  const [cost, since, cause, first, profile, read] = ["Cost", "Since", "Cause", "Do first", "Profile", "Read on"].map(row);
+  const [cost, since, cause, first, read] = ["Cost", "Since", "Cause", "Do first", "Read on"].map(row);
   const reasons = make("ul", "causes");
   cause(false).append(reasons);
   cost(false).className = "cost";
@@ -67,8 +62,6 @@ function factRows(list) {
     cause(why != null);
     texts(reasons, "li", why == null ? [] : causeTexts(why, ofWhich(said)));
     prose(first(said.first_action != null), firstOf(said));
-    const order = profileOf(job);
-    prose(profile(order != null), order ?? "");
     links(job, live, runbook, grafana, read);
   };
 }
@@ -103,13 +96,6 @@ function firstOf(said) {
   const action = said.first_action ?? "";
   const isProse = /[.?]$/.test(action) || said.late.some((each) => each.cause?.first_action === action);
   return isProse ? action : action.replace(/^(.+?)( on \S+)?$/, "`$1`$2");
-}
-
-// The command that traces the late rank beside a healthy one, if it is late in computing, on this node.
-function profileOf(job) {
-  const late = toLookAt(job.verdict);
-  const canTrace = late?.is_here && COMPUTES.includes(late.stage) && WORD.test(job.job_id);
-  return canTrace ? `\`rankskew control --profile ${job.job_id} ${late.rank}\`` : null;
 }
 
 function links(job, live, runbook, grafana, read) {

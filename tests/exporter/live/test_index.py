@@ -188,26 +188,6 @@ def test_page_shows_what_is_known(
     assert [each for each in absent if each in dom] == []
 
 
-@pytest.mark.parametrize(
-    ("job_id", "stage", "row"),
-    [
-        ("llama:7b", "forward", "<dd><code>rankskew control --profile llama:7b 2</code></dd>"),
-        ("llama:7b", "data", '<dd hidden=""></dd>'),
-        ("llama; reboot", "forward", '<dd hidden=""></dd>'),
-    ],
-    ids=["computing", "reading", "a name that a shell would run"],
-)
-def test_rank_that_computes_longer_can_be_profiled(
-    job_id: str, stage: str, row: str, tmp_path: Path
-) -> None:
-    """The page has the command that traces it beside a healthy rank, where that tells anything."""
-    job = straggler(job_id)
-    late = [replace(each, stage=stage) for each in job.verdict.late]
-    dom = shown(live(replace(job, verdict=replace(job.verdict, late=late))), tmp_path)
-
-    assert re.search(f"<dt[^>]*>Profile</dt>{re.escape(row)}", dom)
-
-
 def test_hung_job_costs_all_its_gpus(tmp_path: Path) -> None:
     """While nobody steps everything is lost, and the rank that holds it up comes first."""
     dom = shown(live(hung()), tmp_path)

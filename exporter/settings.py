@@ -181,12 +181,6 @@ class Settings:
         at_least("1s", "ranks report once a second, and would come and go"),
         durations.show,
     )
-    events_file: str = _flag(
-        "--events.file",
-        "",
-        "File to which the events of the ranks' lives are appended, a JSON object per line; it is "
-        "opened again when it was moved. '' turns it off.",
-    )
     series_detail: frozenset[str] = _flag(
         "--series.detail",
         frozenset(),
@@ -215,12 +209,6 @@ class Settings:
         r"(fd|sr)\d+",
         "Regular expression of physical disks to exclude; it must match the whole name.",
         regular_expression,
-    )
-    rank_nccl_directory: str = _flag(
-        "--collector.rank_nccl.directory",
-        "",
-        "Directory to which NCCL Inspector writes (NCCL_INSPECTOR_DUMP_DIR of the job); '' turns "
-        "it off.",
     )
     path_state: str = _flag(
         "--path.state",

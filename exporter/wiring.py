@@ -3,8 +3,7 @@
 import logging
 import resource
 import socket
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -13,8 +12,7 @@ from starlette.types import ASGIApp
 
 from exporter.collectors.catalog import Sources, enabled, makers
 from exporter.errors import Failures
-from exporter.events.file import EventsFile
-from exporter.events.journal import Journal
+from exporter.events import EventLog
 from exporter.evidence.job_changes import ChangeCauses
 from exporter.evidence.late_causes import LateCauses
 from exporter.evidence.sampler import Sampler
@@ -26,10 +24,7 @@ from exporter.listeners.handshakes import Handshakes
 from exporter.listeners.listener import Listener
 from exporter.live.node import PageNode
 from exporter.live.page import LiveView
-from exporter.log.configure import PLAIN
-from exporter.nccl_inspector.watch import InspectorWatch
 from exporter.nvml.expected import ExpectedGpus
-from exporter.nvml.process import WorkerProcess
 from exporter.nvml.supervisor import NvmlSupervisor
 from exporter.nvml.timing import Timing
 from exporter.operator.app import operator_app
@@ -39,7 +34,6 @@ from exporter.processes.host_watch import HostWatch
 from exporter.processes.process import Proc
 from exporter.processes.watch import ProcessWatch
 from exporter.processes.worker_states import WorkerStates
-from exporter.ranks.audits import Audits
 from exporter.ranks.limits import RankLimits
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
@@ -82,12 +76,10 @@ class ExporterParts:
         self._counts = IngestCounts()
         self._token = _token(settings)
         self._store = RankStore(_limits(settings))
-        self._audits = Audits()
         expected = _expected_gpus(settings)
         self._nvml = NvmlSupervisor(
             _timing(settings),
             on_sample=expected.see,
-            launch=_launch_nvml(settings),
             failures=self.failures,
         )
         self._needs_nvml = any(entry.needs_nvml for entry in enabled(settings))
@@ -95,10 +87,7 @@ class ExporterParts:
         procfs, sysfs = Path(settings.path_procfs), Path(settings.path_sysfs)
         self._watch = ProcessWatch(self._nvml, Proc(procfs), failures=self.failures)
         self._host = HostWatch(procfs, sysfs, failures=self.failures)
-        self._events = EventsFile(Path(settings.events_file)) if settings.events_file else None
-        name = settings.node_name or socket.gethostname()
-        self._journal = None if self._events is None else _journal(self._events, name)
-        self._inspector = _inspector(settings)
+        name = self._name = settings.node_name or socket.gethostname()
         self._jobs = NodeJobs(self._store, _thresholds(settings))
         self._orders = Orders(self._store)
         causes, changes = LateCauses(), ChangeCauses()
@@ -111,11 +100,8 @@ class ExporterParts:
             jobs=self._jobs,
             causes=causes,
             changes=changes,
-            audits=self._audits,
             processes=self._watch.processes,
             host=self._host,
-            events=self._events,
-            inspector=self._inspector,
             node_name=name,
             web_config=config,
             thresholds=_thresholds(settings),
@@ -148,10 +134,6 @@ class ExporterParts:
 
     def start(self) -> None:
         """Start reading the node."""
-        if self._events is not None:
-            self._events.start()
-        if self._inspector is not None:
-            self._inspector.start()
         self._scrape.start()
         self._host.start()
         self._workers.start()
@@ -164,10 +146,6 @@ class ExporterParts:
         self._scrape.stop()
         self._host.stop()
         self._workers.stop()
-        if self._events is not None:
-            self._events.stop()
-        if self._inspector is not None:
-            self._inspector.stop()
         if self._needs_nvml:
             self._watch.stop()
             self._nvml.stop()
@@ -198,8 +176,7 @@ class ExporterParts:
             limit,
             self._token,
             self._scrapers,
-            self._audits,
-            self._journal,
+            EventLog(self._name),
             self._jobs,
             self.evidence.pushed,
         )
@@ -233,29 +210,12 @@ def _thresholds(settings: Settings) -> Thresholds:
     return read_overrides(Path(file)) if file else Thresholds()
 
 
-def _inspector(settings: Settings) -> InspectorWatch | None:
-    directory = settings.rank_nccl_directory
-    return InspectorWatch(Path(directory), socket.gethostname()) if directory else None
-
-
-def _journal(file: EventsFile, node_name: str) -> Journal:
-    return Journal(file.write, file.drop, node_name, file.tail())
-
-
 def _timing(settings: Settings) -> Timing:
     return Timing(
         interval_seconds=settings.nvml_interval_seconds,
         window_seconds=settings.nvml_window_seconds,
         path_sysfs=settings.path_sysfs,
     )
-
-
-def _launch_nvml(
-    settings: Settings,
-) -> Callable[[Sequence[str], Mapping[str, str]], WorkerProcess]:
-    if settings.log_format == PLAIN:
-        return WorkerProcess
-    return partial(WorkerProcess, log=logging.getLogger("exporter.nvml.worker"))
 
 
 def _expected_gpus(settings: Settings) -> ExpectedGpus:

@@ -92,7 +92,7 @@ class Site:
             state = self.directory / "state"
             state.mkdir(exist_ok=True)
             gpus = nvmlstub.environment(nvmlstub.build(self.directory), GPUS)
-            flags = [f"--path.state={state}", f"--events.file={self.directory / 'events.jsonl'}"]
+            flags = [f"--path.state={state}"]
             self.exporter = undo.enter_context(
                 ExporterProcess(
                     self.directory, flags=flags, environment=gpus | self.clock.environment

@@ -6,13 +6,12 @@ from typing import Final
 from benchmarks.hostile.bodies import valid
 from benchmarks.hostile.case import Case, spoiled
 from exporter.operator.orders import CONTROL_PATH, GPUS_PATH
-from rank_probe.audit.names import AUDIT_PATH
 from rank_probe.wire.snapshot import DRY_RUN_PATH, SNAPSHOT_PATH
 
 PATHS: Final = {
     "web": (b"/metrics", b"/", b"/api/v1/live", b"/-/healthy", b"/-/ready", b"/openapi.json"),
     "ingest": tuple(
-        path.encode() for path in (SNAPSHOT_PATH, DRY_RUN_PATH, AUDIT_PATH, CONTROL_PATH, GPUS_PATH)
+        path.encode() for path in (SNAPSHOT_PATH, DRY_RUN_PATH, CONTROL_PATH, GPUS_PATH)
     ),
 }
 METHODS: Final = (

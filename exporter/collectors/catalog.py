@@ -21,7 +21,6 @@ from exporter.collectors.node.memory import NodeMemoryCollector
 from exporter.collectors.node.mounts import NodeMountsCollector
 from exporter.collectors.node.network import NodeNetworkCollector
 from exporter.collectors.node.pressure import NodePressureCollector
-from exporter.collectors.rank.audits import AuditsCollector
 from exporter.collectors.rank.events import RankEventsCollector
 from exporter.collectors.rank.gpus import RankGpusCollector
 from exporter.collectors.rank.host import RankHostCollector
@@ -29,22 +28,18 @@ from exporter.collectors.rank.jobs import JobsCollector
 from exporter.collectors.rank.late_causes import LateCausesCollector
 from exporter.collectors.rank.late_lines import LateLinesCollector
 from exporter.collectors.rank.late_ranks import LateRanksCollector
-from exporter.collectors.rank.nccl import RankNcclCollector
 from exporter.collectors.rank.ranks import RanksCollector
 from exporter.collectors.rank.resources import RankResourcesCollector
 from exporter.collectors.rank.work import RankWorkCollector
 from exporter.errors import Failures
-from exporter.events.file import EventsFile
 from exporter.evidence.job_changes import ChangeCauses
 from exporter.evidence.late_causes import LateCauses
 from exporter.ingest.app import IngestCounts
-from exporter.nccl_inspector.watch import InspectorWatch
 from exporter.nvml.expected import ExpectedGpus
 from exporter.nvml.sample import NvmlSource
 from exporter.processes.host_watch import HostWatch
 from exporter.processes.process import Process
 from exporter.processes.rank_gpus import RankJoin
-from exporter.ranks.audits import Audits
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from exporter.settings import Settings
@@ -66,11 +61,8 @@ class Sources:
     jobs: NodeJobs = field(default_factory=lambda: NodeJobs(RankStore()))
     causes: LateCauses = field(default_factory=LateCauses)
     changes: ChangeCauses = field(default_factory=ChangeCauses)
-    audits: Audits = field(default_factory=Audits)
     # By default one that never looks.
     host: HostWatch = field(default_factory=lambda: HostWatch(Path("/proc"), Path("/sys")))
-    events: EventsFile | None = None
-    inspector: InspectorWatch | None = None
     node_name: str = ""
     web_config: Reloads | None = None
     thresholds: Thresholds = field(default_factory=Thresholds)
@@ -147,22 +139,12 @@ COLLECTORS: Final = (
         "The line of code in which the late ranks spend their time.",
         lambda s: LateLinesCollector(s.ranks),
     ),
-    CatalogEntry(
-        "audits",
-        "What the last audit of each job found.",
-        lambda s: AuditsCollector(s.audits),
-    ),
     _joined("rank_gpus", "The GPU, CPUs, pod and Slurm job of the ranks.", RankGpusCollector),
     CatalogEntry(
         "rank_host",
         "CPU, faults and I/O of the ranks and their workers.",
         lambda s: RankHostCollector(s.join, s.ranks, s.host),
         needs_nvml=True,
-    ),
-    CatalogEntry(
-        "rank_nccl",
-        "Bus bandwidth of the ranks, as NCCL Inspector measured it.",
-        lambda s: RankNcclCollector(s.ranks, s.inspector),
     ),
     CatalogEntry(
         "gpu_devices",
@@ -217,7 +199,7 @@ COLLECTORS: Final = (
     CatalogEntry(
         "exporter_self",
         "The exporter's version, ingest and process.",
-        lambda s: ExporterSelfCollector(s.ingest, s.failures, s.events, s.node_name, s.web_config),
+        lambda s: ExporterSelfCollector(s.ingest, s.failures, s.node_name, s.web_config),
     ),
 )
 

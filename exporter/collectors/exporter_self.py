@@ -9,7 +9,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from exporter.errors import Failures
-from exporter.events.file import EventsFile
 from exporter.ingest.app import IngestCounts
 from rank_probe.version import __version__
 
@@ -24,8 +23,8 @@ class Reloads(Protocol):
 class ExporterSelfCollector:
     """Expose the exporter's build, its ingest and its process_* series.
 
-    *ingest* and *failures* are read at each scrape, and so are *events* and *web_config*, the
-    events file and the web configuration file if there are any.
+    *ingest* and *failures* are read at each scrape, and so is *web_config*, the web configuration
+    file if there is one.
     """
 
     name = "exporter_self"
@@ -35,13 +34,11 @@ class ExporterSelfCollector:
         self,
         ingest: IngestCounts,
         failures: Failures,
-        events: EventsFile | None = None,
         node_name: str = "",
         web_config: Reloads | None = None,
     ) -> None:
         self._ingest = ingest
         self._failures = failures
-        self._events = events
         self._node_name = node_name
         self._web_config = web_config
         self._process = ProcessCollector(registry=None)
@@ -65,22 +62,13 @@ class ExporterSelfCollector:
             "Snapshot fields that were ignored because this exporter is older than the probe.",
         )
         unknown.add_metric([], self._ingest.unknown_fields)
-        lines = CounterMetricFamily(
-            "rankskew_event_lines_total",
-            "Lines for the events file, by result: written, or dropped because the disk was full "
-            "or too slow, or the rank had too many; absent without --events.file.",
-            labels=["result"],
-        )
-        if self._events is not None:
-            lines.add_metric(["written"], self._events.written)
-            lines.add_metric(["dropped"], self._events.dropped)
         errors = CounterMetricFamily(
             "rankskew_exporter_errors_total",
             "Errors of the exporter's own work in the background that nobody expected: each cost "
             "one round of that work. The log has each of them once; please report them.",
         )
         errors.add_metric([], self._failures.count)
-        yield from (build, snapshots, unknown, lines, errors)
+        yield from (build, snapshots, unknown, errors)
         yield from self._web_config_families()
         yield from self._process.collect()
 

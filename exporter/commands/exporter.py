@@ -44,15 +44,16 @@ def run(arguments: Sequence[str]) -> int:
 
 def _check(options: dict[str, Any], as_json: bool) -> int:
     values, problems = _values(options)
-    from exporter.config_check.check import check  # Here: no exporter that serves needs it.
+    from exporter import config_check  # Here: no exporter that serves needs it.
 
-    findings = check(_settings(values, options))
-    problems += findings.problems
+    settings = _settings(values, options)
+    problems += config_check.problems(settings)
+    warnings = list(config_check.warnings(settings))
     if as_json:
-        said = {"ok": not problems, "problems": problems, "warnings": findings.warnings}
+        said = {"ok": not problems, "problems": problems, "warnings": warnings}
         print(as_document("exporter-check", said))
         return int(bool(problems))
-    for kind, sentences in (("problem", problems), ("warning", findings.warnings)):
+    for kind, sentences in (("problem", problems), ("warning", warnings)):
         for sentence in sentences:
             print(f"{kind}: {sentence}")
     if not problems:

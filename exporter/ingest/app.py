@@ -9,8 +9,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-from exporter.events.journal import Journal
-from exporter.ingest.audits import serve_audits
+from exporter.events import EventLog
 from exporter.ingest.description import describe_snapshots
 from exporter.ingest.dry_run import DryRun, serve_dry_runs
 from exporter.ingest.schema import RESULT_OF, RESULTS, Refused, parse
@@ -19,12 +18,10 @@ from exporter.listeners.peer import Peer
 from exporter.operator.levels import Orders, own
 from exporter.operator.orders import CONTROL_PATH, Order
 from exporter.operator.refusals import REFUSALS, Ordered, say_what_is_wrong
-from exporter.ranks.audits import Audits
 from exporter.ranks.limits import NoRoom
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import Forbidden, RankStore, Superseded
 from exporter.scrapers import Scrapers
-from rank_probe.audit.names import AUDIT_PATH
 from rank_probe.version import __version__
 from rank_probe.wire.snapshot import DRY_RUN_PATH, SNAPSHOT_PATH, Snapshot
 
@@ -55,8 +52,8 @@ class IngestApp:
     """Puts snapshots into *store* and counts them in *counts*. Call from the event loop only.
 
     With a *token*, clients must send it over TCP; over the Unix socket the kernel identifies them.
-    *scrapers* are named to those who ask for a dry run; *audits* keeps those of jobs. The *journal*
-    sees what is news; *jobs* say which ranks are late where no join does; *figures* are told to a
+    *scrapers* are named to those who ask for a dry run; *events* sees what
+    is news; *jobs* say which ranks are late where no join does; *figures* are told to a
     rank, for its peers.
 
     FastAPI serves everything but the push: docs/decisions/0002-libraries.md shows what a push
@@ -71,8 +68,7 @@ class IngestApp:
         max_body_bytes: int,
         token: TokenFile | None = None,
         scrapers: Scrapers | None = None,
-        audits: Audits | None = None,
-        journal: Journal | None = None,
+        events: EventLog | None = None,
         jobs: NodeJobs | None = None,
         figures: Figures = lambda snapshot: None,
     ) -> None:
@@ -82,8 +78,8 @@ class IngestApp:
         self._jobs = jobs or NodeJobs(store)
         self._max_body_bytes = max_body_bytes
         self._token = token
-        self._api = _api(orders, DryRun(store, scrapers or Scrapers()), audits or Audits())
-        self._journal = journal
+        self._api = _api(orders, DryRun(store, scrapers or Scrapers()))
+        self._events = events
         self._figures = figures
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -121,8 +117,8 @@ class IngestApp:
         self._counts.unknown_fields += unknown_fields
         self._orders.forget_ended()  # First: this snapshot may begin a new run.
         is_news = self._store.put(snapshot, peer)
-        if is_news and self._journal is not None:
-            self._journal.see(snapshot)
+        if is_news and self._events is not None:
+            self._events.see(snapshot)
         said = {
             "level": self._orders.level_for(snapshot, peer),
             "late": self._jobs.late_stage(snapshot),
@@ -169,7 +165,7 @@ class IngestApp:
         )
 
 
-def _api(orders: Orders, dry_run: DryRun, audits: Audits) -> FastAPI:
+def _api(orders: Orders, dry_run: DryRun) -> FastAPI:
     app = FastAPI(
         title="rankskew ingest",
         summary="Where ranks push snapshots, and their owners control them.",
@@ -180,12 +176,11 @@ def _api(orders: Orders, dry_run: DryRun, audits: Audits) -> FastAPI:
     )
     say_what_is_wrong(
         app,
-        f"POST to {SNAPSHOT_PATH}, {DRY_RUN_PATH}, {AUDIT_PATH} and {CONTROL_PATH}, and GET of "
+        f"POST to {SNAPSHOT_PATH}, {DRY_RUN_PATH} and {CONTROL_PATH}, and GET of "
         "/openapi.json; the web listener serves the rest",
     )
     describe_snapshots(app)
     serve_dry_runs(app, dry_run)
-    serve_audits(app, audits)
 
     @app.post(CONTROL_PATH, responses=REFUSALS)
     async def control(order: Order, request: Request) -> Ordered:

@@ -15,7 +15,7 @@ from exporter.live.gpus import GpuView, view_gpus
 from exporter.live.jobs import JobView, view_job, view_unprobed_job
 from exporter.live.node import PageNode
 from exporter.live.ranks import RankView, view_rank, view_unprobed
-from exporter.live.window import WINDOW_SECONDS, RankHistory, RankWindow
+from exporter.live.window import WINDOW_SECONDS, RankWindow
 from exporter.processes.rank_gpus import RankOnGpu
 from exporter.ranks.jobs import NodeJob
 from exporter.ranks.node_jobs import NodeJobs
@@ -42,7 +42,6 @@ class LiveSummary:
 
 
 AS_JSON: Final = TypeAdapter(LiveSummary)
-HISTORY: Final = {"jobs": {"__all__": {"ranks": {"__all__": {"history"}}}}}
 
 
 class LiveView:
@@ -66,12 +65,11 @@ class LiveView:
         self._gpus_visible = gpus_visible
         self._node = node or PageNode()
         self._windows: dict[RankKey, RankWindow] = {}
-        self._histories: dict[RankKey, RankHistory] = {}
         self._jobs: list[NodeJob] = []
         self._timestamp: float | None = None
         self._gpus_there: int | None = None
         self._summary: LiveSummary | None = None
-        self._json: dict[bool, bytes] = {}
+        self._json: bytes | None = None
 
     def sample(self, now: float, timestamp: float) -> None:
         """Record the state of every rank; call it once a second.
@@ -83,14 +81,12 @@ class LiveView:
         held = [rank for job in jobs for rank in job.ranks]
         keys = [_key(rank) for rank in held]
         self._windows = {key: self._windows.get(key) or RankWindow() for key in keys}
-        self._histories = {key: self._histories.get(key) or RankHistory() for key in keys}
         for key, rank in zip(keys, held, strict=True):
             self._windows[key].add(now, rank.snapshot)
-            self._histories[key].add(now, rank.snapshot)
         self._jobs, self._timestamp = jobs, timestamp
         self._gpus_there = self._gpus_visible()
         self._summary = None
-        self._json.clear()
+        self._json = None
 
     def summary(self) -> LiveSummary:
         """Return the page's content as of the last sample; it is made when somebody asks."""
@@ -98,15 +94,11 @@ class LiveView:
             self._summary = self._make()
         return self._summary
 
-    def json(self, history: bool = True) -> bytes:
-        """Return summary() as JSON, the ranks' *history* left out if so asked.
-
-        Made once a sample, for all who ask; the history is most of it, and changes rarely.
-        """
-        if history not in self._json:
-            without = None if history else HISTORY
-            self._json[history] = AS_JSON.dump_json(self.summary(), exclude=without)
-        return self._json[history]
+    def json(self) -> bytes:
+        """Return summary() as JSON, made once a sample for all who ask."""
+        if self._json is None:
+            self._json = AS_JSON.dump_json(self.summary())
+        return self._json
 
     def _make(self) -> LiveSummary:
         seen = self._node.look()
@@ -134,9 +126,8 @@ class LiveView:
         return view_job(job, ranks, unprobed, self._causes, self._why_slower)
 
     def _rank(self, rank: HeldRank, now: float, place: RankOnGpu | None) -> RankView:
-        window, history = self._windows[_key(rank)], self._histories[_key(rank)]
-        columns = history.columns()
-        return view_rank(rank, window.stage_seconds(), now, self._node.host, place, columns)
+        means = self._windows[_key(rank)].stage_seconds()
+        return view_rank(rank, means, now, self._node.host, place)
 
 
 def _by_job(ranks: Sequence[RankOnGpu]) -> dict[str, list[RankOnGpu]]:

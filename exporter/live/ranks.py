@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final
 
-from exporter.events.last import last_event
+from exporter.events import last_event
 from exporter.live.causes import LineView
-from exporter.live.window import Column
 from exporter.processes.process import Process
 from exporter.processes.rank_gpus import RankOnGpu
 from exporter.ranks.jobs import step_age_seconds
@@ -34,7 +33,7 @@ class RankView:
     """One rank as the page draws it; means are per step over the window, None before it is full.
 
     *pid* is the node's id for its process if it was found on a GPU, else the probe's own, which in
-    a container may differ. *gpu* is NVML's index. *history* has a column for every ten seconds.
+    a container may differ. *gpu* is NVML's index.
     *dumps* is where torch's flight recorder writes, if the process was started with it named.
     """
 
@@ -57,7 +56,6 @@ class RankView:
     pid: int | None = None
     host: str = ""
     gpu: int | None = None
-    history: list[Column] = field(default_factory=list)
     last_event: EventView | None = None
     dumps: str | None = None
 
@@ -68,7 +66,6 @@ def view_rank(
     now: float,
     host: str = "",
     place: RankOnGpu | None = None,
-    history: Sequence[Column] = (),
 ) -> RankView:
     """Describe *rank* at *now*, in seconds of the store's clock; *place* is its GPU, if known."""
     snapshot = rank.snapshot
@@ -93,7 +90,6 @@ def view_rank(
         pid=snapshot.pid if process is None else process.pid,
         host=host,
         gpu=place.gpu.index if place is not None and place.gpu is not None else None,
-        history=list(history),
         last_event=_view_event(rank, now),
         dumps=None if process is None else _dumps(process),
     )

@@ -1,6 +1,5 @@
 """One run of the NVML worker, from its parent's view: it writes lines, and can be ended."""
 
-import logging
 import os
 import selectors
 import subprocess
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import Final
 
 import exporter
-from exporter.log.child import follow
 
 # The directory of this package, so that the worker runs the same version whatever the cwd is.
 PACKAGE_ROOT: Final = Path(exporter.__file__).parents[1]
@@ -23,31 +21,25 @@ END_SECONDS: Final = 1.5
 class WorkerProcess:
     """A running worker; closing its standard input ends it.
 
-    What it and the driver's library print on standard error goes to *log*, or to our own standard
-    error if that is None.
+    What it and the driver's library print on standard error goes to ours.
     """
 
     def __init__(
         self,
         arguments: Sequence[str],
         environment: Mapping[str, str],
-        log: logging.Logger | None = None,
     ) -> None:
         """Start it; raise OSError if that fails."""
         self._process = subprocess.Popen(
             [sys.executable, "-m", "exporter.nvml.worker", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=None if log is None else subprocess.PIPE,
             cwd=PACKAGE_ROOT,
             env=dict(environment),
             bufsize=0,
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        if log is not None:
-            assert self._process.stderr is not None
-            follow(self._process.stderr, log)
         self._stdin = self._process.stdin
         self._stdout = self._process.stdout
         self._half_line = b""

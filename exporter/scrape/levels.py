@@ -46,7 +46,7 @@ _CORE: Final = """
     rankskew_node_run_seconds rankskew_node_last_step_age_seconds
     rankskew_node_work_per_step_max rankskew_node_work_per_step_mean rankskew_node_working_ranks
     rankskew_node_padding_ratio rankskew_node_starved_ranks rankskew_node_checkpoint_ratio
-    rankskew_node_runtime_ranks rankskew_audit_check rankskew_audit_age_seconds
+    rankskew_node_runtime_ranks
 
     rankskew_gpus_visible rankskew_gpus_expected rankskew_gpu_up rankskew_gpu_info
     rankskew_gpu_fault rankskew_gpu_utilization_ratio rankskew_gpu_sm_active_ratio
@@ -75,7 +75,7 @@ _NOT_ZERO: Final = """
     rankskew_node_network_errors_total rankskew_infiniband_errors_total
     rankskew_rank_processes_left_out
     rankskew_ingest_snapshots_total rankskew_ingest_unknown_fields_total
-    rankskew_event_lines_total rankskew_exporter_errors_total
+    rankskew_exporter_errors_total
 """
 LEVELS: Final[Mapping[str, Level]] = dict.fromkeys(_CORE.split(), Level.CORE) | dict.fromkeys(
     _NOT_ZERO.split(), Level.NOT_ZERO

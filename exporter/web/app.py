@@ -1,16 +1,16 @@
 """The web listener: /metrics, the live page with its JSON and runbooks, and health checks."""
 
-import asyncio
 import gzip
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client.exposition import gzip_accepted
 
+from exporter.bundle import bundled
 from exporter.health_answer import FAILED, WhyNot, health_answer
 from exporter.live.page import LiveSummary, LiveView
-from exporter.live.runbooks import Runbooks
 from exporter.scrape.exposition import GZIP_LEVEL, Exposition, wanted
 from exporter.scrapers import Scrapers
 from exporter.web.static import StaticFiles, tagged
@@ -39,7 +39,7 @@ def web_app(
 
     Every handler runs in the event loop, where the rank store lives.
     """
-    static, runbooks = StaticFiles(), Runbooks()
+    static, runbooks = StaticFiles(), _runbooks()
     app = FastAPI(
         title="rankskew exporter",
         summary="Metrics and live state of the training ranks and GPUs of one node.",
@@ -79,29 +79,19 @@ def web_app(
 
     @app.head("/api/v1/live", include_in_schema=False)
     @app.get("/api/v1/live", response_model=LiveSummary)
-    async def live_summary(request: Request, history: bool = True) -> Response:
-        """Return the data of the live page: each job's verdict, this node's ranks and its GPUs.
-
-        With `history=false` the ranks come without their last ten minutes, most of the answer.
-        """
-        return _json(live.json(history), request)
-
-    @app.head("/runbooks/", include_in_schema=False)
-    @app.get("/runbooks/", include_in_schema=False)
-    async def runbook_index(request: Request) -> Response:
-        """Return the list of runbooks."""
-        return tagged(runbooks.index().encode(), "text/html", request)
+    async def live_summary(request: Request) -> Response:
+        """Return the data of the live page: each job's verdict, this node's ranks and its GPUs."""
+        return _json(live.json(), request)
 
     @app.head("/runbooks/{name}", include_in_schema=False)
     @app.get("/runbooks/{name}", include_in_schema=False)
-    async def runbook(name: str, request: Request, job: str = "", rank: str = "") -> Response:
-        """Return a runbook, with what is known of `rank` of `job` filled in."""
-        wanted = name.removesuffix(".md"), job, rank
-        # In a thread, so that no push and no scrape waits for it.
-        page = await asyncio.to_thread(runbooks.page, *wanted, live.summary())
-        if page is None:
-            return PlainTextResponse("There is no such runbook; /runbooks/ lists all.\n", 404)
-        return tagged(page.encode(), "text/html", request)
+    async def runbook(name: str, request: Request) -> Response:
+        """Return the runbook of an alert, or the page of the playbook on a cause, as Markdown."""
+        path = runbooks.get(name.removesuffix(".md"))
+        if path is None:
+            names = "".join(f"{each}\n" for each in runbooks)
+            return PlainTextResponse(f"There is no such runbook; there are:\n{names}", 404)
+        return tagged(path.read_bytes(), "text/plain", request)
 
     @app.head("/-/healthy", include_in_schema=False)
     @app.get("/-/healthy", response_class=PlainTextResponse, responses=FAILED)
@@ -116,6 +106,11 @@ def web_app(
         return health_answer("ready", why_not_ready())
 
     return app
+
+
+def _runbooks() -> dict[str, Path]:
+    pages = [*bundled("alerts/runbooks").glob("*.md"), *bundled("alerts/playbook").glob("*.md")]
+    return {path.stem: path for path in sorted(pages) if path.stem != "README"}
 
 
 def _json(body: bytes, request: Request) -> Response:

@@ -11,7 +11,6 @@ from prometheus_client.metrics_core import Metric
 
 from exporter.collectors.catalog import COLLECTORS, Sources
 from exporter.ingest.app import IngestCounts
-from exporter.nccl_inspector.watch import InspectorWatch
 from exporter.nvml.sample import GpuSample, NodeSample
 from exporter.ranks.store import RankStore
 from exporter.scrape.exposition import ScrapeRequest
@@ -101,10 +100,7 @@ def families_by_collector() -> Iterator[tuple[str, str, list[Metric]]]:
     """Yield each collector's name, its purpose, and everything it can expose."""
     # For a host that has everything: this machine's hardware does not matter.
     host = Settings(path_procfs=str(FIXTURES / "proc"), path_sysfs=str(FIXTURES / "sys"))
-    inspector = InspectorWatch(ROOT, "")  # It never looks.
-    sources = Sources(
-        host, every_rank_reading(), IngestCounts(), EveryReading(), inspector=inspector
-    )
+    sources = Sources(host, every_rank_reading(), IngestCounts(), EveryReading())
     for entry in COLLECTORS:
         yield entry.name, entry.help, list(entry.make(sources).collect())
     yield "every collector", "Status of each collector.", list(Scrape().collect())

@@ -13,7 +13,6 @@ from typing import Final
 from rank_probe.audit.checks.catalog import audit
 from rank_probe.audit.checks.launch import Launch
 from rank_probe.audit.exchange import NoAnswer
-from rank_probe.audit.push import NotPushed, push
 from rank_probe.audit.readings.files import NodeMounts
 from rank_probe.audit.report import as_json, as_metrics, as_text, failed
 from rank_probe.audit.session import Asked, look
@@ -72,11 +71,6 @@ def parser() -> CommandParser:
         help="write the outcomes as metrics too, for node_exporter's textfile collector",
     )
     options.add_argument(
-        "--push",
-        action="store_true",
-        help="show the outcomes on the exporter of this node, as metrics of the job",
-    )
-    options.add_argument(
         "--path.procfs", metavar="PATH", type=Path, default="/proc", help="the node's /proc"
     )
     options.add_argument(
@@ -104,9 +98,7 @@ def run(arguments: Sequence[str]) -> int:
         try:
             if options.textfile:
                 _write(options.textfile, as_metrics(outcomes))
-            if options.push:
-                push(outcomes, environment)
-        except (_NotWritten, NotPushed) as error:  # The launch is no worse for it.
+        except _NotWritten as error:  # The launch is no worse for it.
             _say(error)
         return int(failed(outcomes, options.strict))
 

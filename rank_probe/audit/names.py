@@ -1,9 +1,7 @@
-"""The names of the checks, which are labels of the metric, and where an exporter takes them."""
+"""The names of the checks, which are labels of the metric."""
 
 from typing import Final
 
-# Where to post the outcome of an audit, on the exporter's ingest listener.
-AUDIT_PATH: Final = "/v1/audits"
 METRIC: Final = "rankskew_audit_check"
 CHECKS: Final = (
     "reported",

@@ -28,8 +28,7 @@ from rankskew.top.verdict_fields import read_change, read_late, read_together
 
 Read = TypeVar("Read")
 
-# The history is most of the answer, and nothing here shows it.
-LIVE_PATH: Final = "/api/v1/live?history=false"
+LIVE_PATH: Final = "/api/v1/live"
 MOST_TROUBLES: Final = 4
 # As the rules say where a rank is that has gone silent.
 FROZEN: Final = "frozen"

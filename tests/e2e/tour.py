@@ -81,7 +81,7 @@ class Tour:
         plan = PLACES[job_id]
         is_silent = job_id in ("missing", "down")
         node = plan.first_node if is_silent else plan.first_node + plan.nodes - 1
-        (job,) = json.loads(get(f"{self.url(node)}/api/v1/live?history=false"))["jobs"]
+        (job,) = json.loads(get(f"{self.url(node)}/api/v1/live"))["jobs"]
         verdict: dict[str, Any] = job["verdict"]
         return verdict
 

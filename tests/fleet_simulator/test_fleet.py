@@ -19,12 +19,9 @@ from tests.exporter.asgi import Answer, ask
 from tests.exporter.clock import Clock
 
 EVERYTHING = frozenset({ALL})
-# Divided GPUs, pods, audits, how often a rank pauses, and failing drivers are not simulated.
+# Divided GPUs, pods, how often a rank pauses, and failing drivers are not simulated.
 NOT_SIMULATED = {
-    "rankskew_audit_age_seconds",
-    "rankskew_audit_check",
     "rankskew_collector_last_success_timestamp_seconds",
-    "rankskew_event_lines_total",
     "rankskew_exporter_web_config_last_reload_success_timestamp_seconds",
     "rankskew_exporter_web_config_last_reload_successful",
     "rankskew_gpu_mig_info",
@@ -35,7 +32,6 @@ NOT_SIMULATED = {
     "rankskew_infiniband_congestion_events_total",
     "rankskew_late_pause_seconds",
     "rankskew_late_pause_steps",
-    "rankskew_nccl_bus_bandwidth_bytes_per_second",
     "rankskew_nvml_call_stuck_seconds",
     "rankskew_node_starved_ranks",
     "rankskew_nvml_error_info",

@@ -135,7 +135,7 @@ sys.exit(main(sys.argv[1:]))
 EXPORTER: Final = ("fastapi", "starlette", "uvicorn", "httptools", "prometheus_client", "psutil")
 CLI: Final = ("urllib3", "rich", "shtab")
 BOTH: Final = ("pydantic", "yaml")
-EVERY: Final = (*EXPORTER, *CLI, *BOTH, "bcrypt", "markdown_it", "pynvml")
+EVERY: Final = (*EXPORTER, *CLI, *BOTH, "bcrypt", "pynvml")
 
 
 def without(missing: Sequence[str], *arguments: str) -> subprocess.CompletedProcess[str]:

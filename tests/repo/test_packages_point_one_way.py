@@ -33,7 +33,7 @@ FACE = {
 }
 # A package whose name to import is another, and those that come with one that is asked for.
 CALLED = {"yaml": "pyyaml", "pynvml": "nvidia-ml-py", "starlette": "fastapi"}
-CALLED |= {"pydantic_core": "pydantic", "markdown_it": "markdown-it-py"}
+CALLED |= {"pydantic_core": "pydantic"}
 
 
 def taken(package: str) -> set[str]:

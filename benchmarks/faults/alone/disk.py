@@ -1,23 +1,18 @@
-"""A disk that is full, or read-only: of the exporter's state and events, and of a rank's trace."""
+"""A disk that is full, or read-only: of the exporter's state, and of a rank's trace."""
 
 import os
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from benchmarks.faults.alone.pushing import BACK_SECONDS, pushing
 from benchmarks.report import Row, row
-from benchmarks.scrape.load import RANK, scrape
 from fleet_simulator.stack.parts import ExporterProcess
 from fleet_simulator.stack.process import get, wait_for
 from rank_probe.process.identity import for_rank
-from rank_probe.report.endpoint import open_connection
 from rank_probe.report.trace import TraceFile
-from rank_probe.wire.snapshot import SNAPSHOT_PATH
 from tests import nvmlstub
 
 KIBIBYTES: Final = 64
@@ -69,8 +64,7 @@ def disks(directory: Path, gpus: bool = True) -> list[Row]:
     """
     with small_disk(directory / "disk") as disk:
         stub = nvmlstub.environment(nvmlstub.build(directory), gpus=1) if gpus else {}
-        flags = [f"--path.state={disk}", f"--events.file={disk / 'events.jsonl'}"]
-        exporter = ExporterProcess(directory, flags=flags, environment=stub)
+        exporter = ExporterProcess(directory, flags=[f"--path.state={disk}"], environment=stub)
         filler = fill(disk)
         with exporter, pushing(exporter) as ranks:
             full = _trial("full disk", exporter, ranks.back_after())
@@ -81,8 +75,6 @@ def disks(directory: Path, gpus: bool = True) -> list[Row]:
             read_only = _trial("read-only disk", exporter, ranks.back_after())
             remount(disk, "rw")
             filler.unlink()
-            _tell_event(exporter)
-            written = wait_for(lambda: _lines(exporter, "written") or None, BACK_SECONDS)
             ranks.stop()
             differ = ranks.differ()
             tracebacks = exporter.log.read_text().count("Traceback")
@@ -90,7 +82,6 @@ def disks(directory: Path, gpus: bool = True) -> list[Row]:
         *full,
         row("full disk: traces that did not stop quietly", trace, 0),
         *read_only,
-        row("disks: no event is written once there is room", int(written is None), 0),
         row("disks: ranks whose last counter is another", differ, 0),
         row("disks: tracebacks in the log", tracebacks, 0),
     ]
@@ -98,32 +89,11 @@ def disks(directory: Path, gpus: bool = True) -> list[Row]:
 
 def _trial(name: str, exporter: ExporterProcess, back_seconds: float) -> list[Row]:
     ready = wait_for(lambda: _is_ready(exporter), BACK_SECONDS)
-    _tell_event(exporter)
-    dropped = wait_for(lambda: _lines(exporter, "dropped") or None, BACK_SECONDS)
     return [
-        row(f"{name}: events that were not counted as dropped", int(dropped is None), 0),
         row(f"{name}: exporter started on it serves ranks after, s", back_seconds, BACK_SECONDS),
         row(f"{name}: exporter is not ready", int(ready is None), 0),
         row(f"{name}: warnings in the log", exporter.log.read_text().count(" WARNING ")),
     ]
-
-
-def _tell_event(exporter: ExporterProcess) -> None:
-    """Push for a rank of a job of its own, whose first step is an event; its number is free."""
-    began = {"number": 1, "event": "first_step", "began_timestamp_seconds": 1.0, "seconds": 1.0}
-    job_id = f"told-{time.monotonic_ns()}"
-    told = replace(RANK, job_id=job_id, rank=7, lifecycle_events=[began])
-    connection = open_connection(exporter.target)
-    connection.request("POST", SNAPSHOT_PATH, told.to_json())
-    connection.getresponse().read()
-    connection.close()
-
-
-def _lines(exporter: ExporterProcess, result: str) -> int:
-    """Return how many lines of events ended with *result*."""
-    sample = f'rankskew_event_lines_total{{result="{result}"}} '.encode()
-    found = [line for line in scrape(exporter.address).splitlines() if line.startswith(sample)]
-    return int(float(found[0].split()[-1])) if found else 0
 
 
 def _is_ready(exporter: ExporterProcess) -> bool | None:

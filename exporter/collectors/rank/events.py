@@ -6,7 +6,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from exporter.collectors.rank.ranks import IDENTITY, identity
-from exporter.events.last import last_event
+from exporter.events import last_event
 from exporter.ranks.store import RankStore
 
 

@@ -101,9 +101,7 @@ function firstOf(said) {
 function links(job, live, runbook, grafana, read) {
   const said = job.verdict;
   if (said.runbook) {
-    const rank = toLookAt(said)?.rank;
-    const query = new URLSearchParams({ job: job.job_id, ...(rank == null ? {} : { rank }) });
-    attribute(runbook, "href", "runbooks/" + said.runbook + "?" + query);
+    attribute(runbook, "href", "runbooks/" + said.runbook);
     text(runbook, "Runbook " + said.runbook);
   }
   // Only an address that a browser opens, never a script.

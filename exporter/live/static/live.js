@@ -7,11 +7,8 @@ import { duration } from "./words.js";
 
 const EVERY_MILLISECONDS = 1000;
 const PATIENCE_MILLISECONDS = 5000;
-// The strips have a new column every ten seconds, and are most of an answer.
-const HISTORY_EVERY = 10;
 
 const byId = (id) => document.getElementById(id);
-let polls = 0;
 let answered = null;
 
 function draw(live) {
@@ -48,13 +45,11 @@ async function poll() {
   let what = "the exporter does not answer";
   try {
     if (!document.hidden) {
-      const wanted = polls % HISTORY_EVERY === 0 ? "api/v1/live" : "api/v1/live?history=false";
-      const answer = await fetch(wanted, { cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MILLISECONDS) });
+      const answer = await fetch("api/v1/live", { cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MILLISECONDS) });
       if (!answer.ok) throw new Error("HTTP status " + answer.status);
       const live = await answer.json();
       what = "it cannot show what the exporter says";
       draw(live);
-      polls += 1;
       answered = Date.now();
       show(byId("trouble"), false);
       className(document.body, "");

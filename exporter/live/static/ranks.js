@@ -1,9 +1,8 @@
 // The ranks of a job: one row for each, the late ones first.
 import { attribute, className, keyed, make, text, texts, width } from "./dom.js";
-import { strip } from "./strip.js";
 import { age, causeInShort, duration, figure, mark } from "./words.js";
 
-const HEADS = [["Rank", ""], ["One step, by stage", "step timed"], ["Last ten minutes", "strip timed"],
+const HEADS = [["Rank", ""], ["One step, by stage", "step timed"],
   ["Own work", "number timed"], ["Waits", "number timed"], ["Now in", "timed"], ["Where", ""], ["Last report", "timed"]];
 
 export function rankTable() {
@@ -49,13 +48,12 @@ function rankRow() {
   const bar = make("div", "bar");
   bar.setAttribute("role", "img");
   const lines = make("div", "lines");
-  const history = strip();
   const own = cell("Own work", "number timed");
   const waits = cell("Waits", "number timed");
   const now = cell("Now in", "timed");
   const where = cell("", "where");
   const report = cell("Last report", "timed");
-  const node = make("tr", "", name, cell("", "step timed", bar, lines), cell("", "strip timed", history.node),
+  const node = make("tr", "", name, cell("", "step timed", bar, lines),
     own, waits, now, where, report);
   return {
     node,
@@ -64,7 +62,6 @@ function rankRow() {
       text(name, "rank " + rank.rank + lateness(named));
       drawBar(bar, rank, longest, named?.stage);
       texts(lines, "div", [...causeOf(named), ...codeLines(rank)]);
-      history.update(rank.history ?? []); // Most polls leave it out.
       text(own, duration(rank.step_seconds == null ? null : rank.step_seconds - (rank.wait_seconds ?? 0)));
       className(own, isLate ? "number timed mark" : "number timed");
       text(waits, duration(rank.wait_seconds));

@@ -14,7 +14,6 @@ from exporter.collectors.catalog import COLLECTORS, CatalogEntry, Sources, maker
 from exporter.collectors.gpu.readings import READINGS
 from exporter.collectors.node.files import Mounts
 from exporter.ingest.app import IngestCounts
-from exporter.nccl_inspector.watch import InspectorWatch
 from exporter.nvml.sample import GpuProcess, GpuSample, NvmlSource
 from exporter.processes import rank_gpus
 from exporter.ranks.limits import RankLimits
@@ -78,8 +77,7 @@ def file_of(collector: str) -> Path:
 
 def test_switch_and_label_of_a_collector_are_the_same() -> None:
     """Who sees a collector fail on the page knows the flag that turns it off."""
-    inspector = InspectorWatch(HERE, "host")
-    sources = Sources(on(HOST), RankStore(), IngestCounts(), NO_SAMPLE, inspector=inspector)
+    sources = Sources(on(HOST), RankStore(), IngestCounts(), NO_SAMPLE)
 
     assert {name: make().name for name, make in makers(sources).items()} == {
         entry.name: entry.name for entry in COLLECTORS
@@ -105,10 +103,7 @@ def test_what_a_node_does_not_have_is_no_series_and_no_failure(
 ) -> None:
     """Without GPU, without a fresh sample, without ranks: whatever else runs there."""
     running = {10: process(10, torchrun(0))}
-    inspector = InspectorWatch(HERE, "host")
-    sources = Sources(
-        on(HOST), RankStore(), IngestCounts(), nvml, processes=lambda: running, inspector=inspector
-    )
+    sources = Sources(on(HOST), RankStore(), IngestCounts(), nvml, processes=lambda: running)
     page = expose(entry.make(sources))
 
     assert series(page) == []

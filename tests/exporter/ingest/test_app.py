@@ -1,9 +1,7 @@
 """The ingest listener answers every push with the right status, one sentence, and a count."""
 
 import dataclasses
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,9 +9,7 @@ from exporter.ingest.schema import RESULTS
 from exporter.ingest.token_file import TokenFile
 from exporter.listeners.peer import Peer
 from exporter.operator.orders import CONTROL_PATH, Order
-from exporter.ranks.audits import Audits
 from exporter.ranks.limits import RankLimits
-from rank_probe.audit.names import AUDIT_PATH
 from rank_probe.wire.snapshot import LIFECYCLE, SNAPSHOT_PATH, Snapshot
 from rank_probe.wire.stages import STAGES
 from tests.exporter.asgi import Answer, ask
@@ -224,40 +220,6 @@ def test_web_page_may_not_post(path: str) -> None:
     assert answer.content["error"].startswith("Web pages may not post here")
     assert ingest.store.ranks() == []
     assert ingest.counted() == {"forbidden": 1}
-
-
-def audit(audits: Audits, content: Any, peer: Peer | None = USER) -> Answer:
-    body = content if isinstance(content, bytes) else json.dumps(content).encode()
-    return Ingest(audits=audits).send("POST", AUDIT_PATH, body, peer)
-
-
-def test_audit_is_kept_for_its_owner() -> None:
-    """Checks, statuses and fields that a newer release adds become no labels."""
-    audits = Audits()
-    body = {"job_id": "a", "later": 1, "checks": {"mtu": "warn", "new": "ok", "numa": "maybe"}}
-    answer = audit(audits, body)
-
-    assert (answer.status, answer.content) == (200, {"checks": 1})
-    assert [(each.statuses, each.owner) for each in audits.latest()] == [({"mtu": "warn"}, USER)]
-    assert audit(audits, {"job_id": "a", "checks": {}}, OTHER).status == 403
-
-
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        (b"{", "The body is not JSON; send one JSON object."),
-        ({"checks": {}}, "Field job_id is missing; "),
-        ({"job_id": "", "checks": {}}, "Field job_id is wrong: "),
-        ({"job_id": "a", "checks": {str(i): "ok" for i in range(65)}}, "Field checks is wrong: "),
-    ],
-)
-def test_refused_audit_is_a_sentence(content: Any, sentence: str) -> None:
-    audits = Audits()
-    answer = audit(audits, content)
-
-    assert answer.status == 422
-    assert answer.content["error"].startswith(sentence)
-    assert audits.latest() == []
 
 
 def test_figures_come_every_ten_seconds_and_never_in_between() -> None:

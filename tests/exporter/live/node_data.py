@@ -26,7 +26,7 @@ def rank(number: int, **changes: Any) -> RankView:
     """A rank like all others, with ten minutes behind it."""
     info = {"local_rank": str(number % 8), "gpu_uuid": f"GPU-{number % 8}"}
     held = HeldRank(snapshot(rank=number, pid=20_773 + number, stage="sync", rank_info=info), 0.0)
-    view = view_rank(held, STAGES, 0.5, "gpu-12", history=[STAGES] * 60)
+    view = view_rank(held, STAGES, 0.5, "gpu-12")
     return replace(view, **{"gpu": number % 8, "last_step_age_seconds": 0.5, **changes})
 
 
@@ -80,8 +80,7 @@ def straggler(
     """A job whose rank 2 is late in this way, and rank 170 of another node too."""
     ranks = [rank(number) for number in range(count)]
     line = LineView("data", "Corpus.__next__ (corpus.py:41)", 0.71)
-    history = [STAGES] * 30 + [None] * 2 + [SLOW] * 28
-    slow = {"stage_seconds": SLOW, "wait_seconds": 0.01, "stage": "data", "history": history}
+    slow = {"stage_seconds": SLOW, "wait_seconds": 0.01, "stage": "data"}
     ranks[2] = rank(2, late_lines=[line], **slow)
     figures = {"kind": kind, "ratio": 0.4, "gpus": {"data": 0.84}, "since_seconds": 35.0}
     ours = view_late(late(**figures), 0.0, range(count), costs_enough=costs_enough)
@@ -124,7 +123,7 @@ def hung() -> JobView:
 def no_probe() -> JobView:
     """A job that is known from its processes on the GPUs."""
     unknown = {"stage_seconds": None, "step_seconds": None, "wait_seconds": None, "stage": ""}
-    ranks = [rank(number, steps=0, history=[], **unknown) for number in range(4)]
+    ranks = [rank(number, steps=0, **unknown) for number in range(4)]
     sentence = "No probe reports: 4 of 4 ranks run on this node, and how they keep up is not known."
     said = job("no_probe", sentence, ranks, first_action=RESTART)
     return replace(said, probed=False, steps=0, step_seconds=None, job_id="bert")

@@ -43,7 +43,7 @@ def test_policy_allows_the_exporters_own_files_only() -> None:
 
 
 def test_every_stage_has_a_colour() -> None:
-    """In bars and in strips; the wait has stripes of its own."""
+    """In bars; the wait has stripes of its own."""
     styles = TEXTS["vocabulary.css"] + TEXTS["live.css"]
 
     for stage in STAGES:
@@ -59,7 +59,7 @@ def test_late_rank_is_what_the_page_says_first(tmp_path: Path) -> None:
     assert "1.78 of 4 GPUs lost" in dom
     assert "<dt>Since</dt><dd>35 s ago</dd>" in dom
     assert "<dd><code>py-spy dump --pid 20775</code> on gpu-12</dd>" in dom
-    assert 'href="runbooks/RankskewStraggler?job=demo&amp;rank=2"' in dom
+    assert 'href="runbooks/RankskewStraggler"' in dom
     assert 'href="http://grafana:3000/d/rankskew-job?var-job_id=demo"' in dom
     rows = re.findall(r'<th scope="row">(.*?)</th>', dom)
     assert rows == ["rank 2 · late 35 s", "rank 0", "rank 1", "rank 3"]

@@ -8,7 +8,6 @@ import pytest
 
 from tests.exporter.live.browser import AXE, found
 from tests.exporter.live.node_data import (
-    SLOW,
     healthy,
     hung,
     live,
@@ -166,20 +165,3 @@ def test_answer_that_does_not_come_or_cannot_be_shown_is_admitted(tmp_path: Path
     assert "What is below is from" in silent["said"]
     assert (silent["job"], silent["stale"]) == (True, "stale")
     assert "it cannot show what the exporter says" in other["said"]
-
-
-def test_strip_has_a_column_for_each_ten_seconds(tmp_path: Path) -> None:
-    """The strip draws each stage's share of each column, and keeps it while polls leave it out."""
-    without = live(straggler())
-    for rank in without["jobs"][0]["ranks"]:
-        del rank["history"]
-    script = """
-      await pause(2500);
-      if (!page.getElementById("trouble").hidden) throw page.getElementById("trouble").textContent;
-      const columns = (path) => path.getAttribute("d").split("M").length - 1;
-      const paths = [...page.querySelectorAll("tr.late path")];
-      return paths.map((path) => [path.getAttribute("class"), columns(path)]);
-    """
-
-    drawn = dict(found([live(straggler()), without], script, tmp_path))
-    assert drawn == dict.fromkeys(SLOW, 58)  # Of sixty; in two it finished no step.

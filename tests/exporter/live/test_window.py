@@ -1,4 +1,4 @@
-"""The bars of a rank are the mean step of its last minute, its strip the last ten minutes."""
+"""The bars of a rank are the mean step of its last minute."""
 
 import gc
 import weakref
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from exporter.live.window import RankHistory, RankWindow
+from exporter.live.window import RankWindow
 from tests.exporter.live.stepping import Node, stepped
 from tests.exporter.snapshots import snapshot, verdict
 
@@ -91,43 +91,3 @@ def test_minute_of_a_rank_holds_no_old_verdicts() -> None:
 
     assert window.stage_seconds() == {"data": 0.1}
     assert forgotten() is None
-
-
-HALF = {"data": 0.5}
-
-
-@pytest.mark.parametrize(
-    ("runs", "columns"),
-    [
-        # Seconds, steps in each, and seconds of data in each step; the newest column is last.
-        ([(10, 1, 0.5)], []),
-        ([(10, 1, 0.5), (10, 1, 0.25), (1, 1, 0.5)], [{"data": 0.475}, {"data": 0.275}]),
-        ([(900, 1, 0.5)], [HALF] * 60),
-        # Ten seconds without a step have nothing to show.
-        ([(11, 1, 0.5), (20, 0, 0.5)], [HALF, None, None]),
-        # A step of half a minute is drawn where it happened, not only where it ended.
-        ([(11, 1, 0.5), (29, 0, 0.5), (1, 1, 30.0)], [HALF, *[{"data": 30.0}] * 3]),
-    ],
-)
-def test_strip_has_a_column_for_each_ten_seconds(
-    runs: list[tuple[int, int, float]], columns: list[dict[str, float] | None]
-) -> None:
-    """Each that has ended holds the seconds per step in each stage; of ten minutes at most."""
-    history, now, steps, data = RankHistory(), 0.0, 0, 0.0
-    for seconds, steps_each, each in runs:
-        for _ in range(seconds):
-            steps, data = steps + steps_each, data + steps_each * each
-            history.add(now, snapshot(steps=steps, stage_seconds={"data": data}))
-            now += 1
-
-    assert history.columns() == columns
-
-
-def test_new_process_and_a_gap_begin_anew() -> None:
-    """Counters are not subtracted from a former process's; without a sample columns are empty."""
-    history = RankHistory()
-    for now, pid, steps in [(0, 1, 1), (10, 1, 11), (11, 2, 1), (20, 2, 10), (50, 2, 10)]:
-        spent = {"data": steps / 2}
-        history.add(float(now), snapshot(steps=steps, stage_seconds=spent, pid=pid))
-
-    assert history.columns() == [HALF, HALF, None, None, None]

@@ -1,13 +1,12 @@
-"""A node holds so many ranks, jobs, peer groups and audits, and each user has a share of them."""
+"""A node holds so many ranks, jobs, peer groups, and each user has a share of them."""
 
 import tracemalloc
 
 import pytest
 
 from exporter.listeners.peer import Peer
-from exporter.ranks.audits import KEPT_SECONDS, Audits
 from exporter.ranks.limits import NoRoom, RankLimits
-from exporter.ranks.store import Forbidden, RankStore
+from exporter.ranks.store import RankStore
 from tests.exporter.clock import Clock
 from tests.exporter.snapshots import snapshot
 
@@ -156,29 +155,3 @@ def test_known_rank_that_changes_its_group_needs_room_too() -> None:
         node.push("a", rank=rank)
     with pytest.raises(NoRoom, match=r"--ranks\.peer-groups-max"):
         node.push("a", rank=1, peer_group="b", sequence=2)
-
-
-def test_audit_is_that_of_the_jobs_owner_for_a_day() -> None:
-    """A later one replaces it; nobody can call another's job healthy."""
-    clock = Clock()
-    audits = Audits(clock)
-    audits.put("a", {"mtu": "fail"}, ALICE)
-    audits.put("a", {"mtu": "warn"}, ALICE)
-    with pytest.raises(Forbidden, match="set RANKSKEW_JOB_ID to a unique name"):
-        audits.put("a", {"mtu": "ok"}, BOB)
-    clock.seconds += KEPT_SECONDS
-
-    (audit,) = audits.latest()
-    assert (audit.statuses, audits.age_seconds(audit)) == ({"mtu": "warn"}, KEPT_SECONDS)
-    clock.seconds += 1
-    assert audits.latest() == []
-
-
-def test_user_with_many_audits_makes_room() -> None:
-    """One user's thousand jobs cannot drop another's audit."""
-    audits = Audits(Clock())
-    audits.put("theirs", {}, BOB)
-    for number in range(10):
-        audits.put(f"job-{number}", {}, ALICE)
-
-    assert [audit.job_id for audit in audits.latest()] == ["job-9", "theirs"]

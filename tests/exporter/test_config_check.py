@@ -3,14 +3,11 @@
 import json
 import logging
 import socket
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from exporter.config_check.check import check
-from exporter.config_check.findings import Findings
-from exporter.config_check.web import check_web_config
+from exporter.config_check import problems
 from exporter.settings import Settings
 from rankskew.__main__ import main
 from tests.exporter.certificates import make_certificate
@@ -34,7 +31,6 @@ def sound(tmp_path: Path) -> dict[str, str]:
         "--ingest.listen-address": "127.0.0.1:9918",
         "--ingest.token-file": str(tmp_path / "token"),
         "--operator.socket": str(tmp_path / "o.sock"),
-        "--events.file": str(tmp_path / "events.json"),
         "--path.state": str(tmp_path),
     }
 
@@ -59,16 +55,12 @@ def test_sound_settings_are_ok_and_leave_nothing(
 def test_all_problems_are_said_at_once(
     sound: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Wrong values, the files that they name, and addresses, each in one line; the status is 1."""
+    """Wrong values and the files that they name, each in one line; the status is 1."""
     (tmp_path / "web.yaml").write_text("basic_auth_users: {a: plain, b: text}")
     wrong = {
         "--ranks.max": "0",
         "--nvml.interval": "often",
-        "--web.listen-address": "192.0.2.1:9917",
-        "--ingest.socket": f"{tmp_path}/token",
-        "--ingest.listen-address": "0.0.0.0:9918",
-        "--ingest.token-file": "",
-        "--events.file": f"{tmp_path}/absent/events",
+        "--ingest.token-file": f"{tmp_path}/absent",
         "--thresholds.file": f"{tmp_path}/absent.yaml",
         "--path.procfs": str(tmp_path),
     }
@@ -82,19 +74,12 @@ def test_all_problems_are_said_at_once(
             "--nvml.interval",
             "--web.config.file",
             "--web.config.file",
-            "--web.listen-address",
-            "--ingest.socket",
-            "--ingest.listen-address",
-            "--events.file",
+            "--ingest.token-file",
             "--thresholds.file",
             "--path.procfs",
         )
     ]
     assert lines[0] == "problem: --ranks.max: '0' is not a whole number of at least 1"
-    assert lines[4] == (
-        "problem: --web.listen-address: 192.0.2.1 is not an address of this node: "
-        "Cannot assign requested address"
-    )
 
 
 def test_what_the_exporter_can_live_with_is_a_warning(
@@ -102,27 +87,20 @@ def test_what_the_exporter_can_live_with_is_a_warning(
 ) -> None:
     """The status stays 0, so that a missing GPU does not keep the metrics of the others away."""
     (tmp_path / "token").chmod(0o644)
-    (tmp_path / "node.key").chmod(0o644)
-    (tmp_path / "file").touch()
     driver = tmp_path / "proc" / "driver/nvidia/gpus"
     (driver / "0000:1b:00.0").mkdir(parents=True)
     (tmp_path / "proc/stat").touch()
     odd = {
-        "--operator.socket": f"{tmp_path}/file/o.sock",
         "--path.state": f"{tmp_path}/absent",
         "--path.procfs": f"{tmp_path}/proc",
         "--gpus.expected": "8",
-        "--collector.rank_nccl.directory": f"{tmp_path}/nccl",
     }
 
     assert run(sound | odd) == 0
     *warnings, last = capsys.readouterr().out.splitlines()
     assert [line.split(": ")[1].split()[0] for line in warnings] == [
-        "--web.config.file",
-        "--operator.socket",
         "--ingest.token-file",
         "--path.state",
-        "--collector.rank_nccl.directory",
         "--gpus.expected",
     ]
     assert warnings[-1] == "warning: --gpus.expected is 8, and the driver lists 1 GPUs here"
@@ -149,36 +127,15 @@ def test_json_has_the_same_sentences(
     assert "pass --log.format=json" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("days_from_now", "sentence"),
-    [
-        (-1, "is valid only from"),
-        (0, None),
-        (80, "node.crt expires at"),
-        (91, "node.crt has expired at"),
-    ],
-)
-def test_dates_of_the_certificate_are_warnings(
-    sound: dict[str, str], tmp_path: Path, days_from_now: int, sentence: str | None
-) -> None:
-    """The exporter serves an expired certificate, which Prometheus refuses."""
-    findings = Findings()
-    now = datetime.now(UTC) + timedelta(days=days_from_now)
-    check_web_config(tmp_path / "web.yaml", findings, now)
-
-    assert findings.problems == []
-    assert (sentence or "nothing") in (findings.warnings or ["nothing"])[0]
-
-
 def test_token_is_checked_like_at_the_start(
     sound: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A file without a token is a problem, and nothing is logged."""
     (tmp_path / "token").write_text("two words")
     with caplog.at_level(logging.DEBUG):
-        findings = check(Settings(ingest_token_file=str(tmp_path / "token"), ingest_socket=""))
+        found = list(problems(Settings(ingest_token_file=str(tmp_path / "token"))))
 
-    assert [each for each in findings.problems if "token" in each] == [
+    assert [each for each in found if "token" in each] == [
         f"--ingest.token-file: {tmp_path}/token must hold one token: printable ASCII without "
         "spaces, on one line"
     ]

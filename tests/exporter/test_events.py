@@ -1,0 +1,142 @@
+"""Each event of a rank's life becomes one log record at its beginning and one at its end."""
+
+import logging
+from typing import Any
+
+import pytest
+
+from exporter.events import MOST_RANKS, RECORDS_A_MINUTE, EventLog
+from rank_probe.wire.snapshot import Snapshot
+from tests.exporter.clock import Clock
+from tests.exporter.snapshots import snapshot
+
+Said = tuple[str, str, float | None]
+
+
+class Book:
+    """An event log whose records a test reads."""
+
+    def __init__(self, caplog: pytest.LogCaptureFixture, began: float = 0.0) -> None:
+        caplog.set_level(logging.INFO)
+        self._caplog = caplog
+        self.clock = Clock()
+        self.log = EventLog("node1", lambda: began, self.clock)
+
+    def see(self, *snapshots: Snapshot) -> list[dict[str, Any]]:
+        """Return the fields of the records that *snapshots* add."""
+        self._caplog.clear()
+        for each in snapshots:
+            self.log.see(each)
+        return [vars(record) for record in self._caplog.records]
+
+    def short(self, *snapshots: Snapshot) -> list[Said]:
+        """Return the same: event, state and duration."""
+        return [(r["event"], r["state"], r["duration_seconds"]) for r in self.see(*snapshots)]
+
+
+@pytest.fixture
+def book(caplog: pytest.LogCaptureFixture) -> Book:
+    return Book(caplog)
+
+
+def event(number: int, name: str, began: float, seconds: float | None = None) -> dict[str, Any]:
+    return {"number": number, "event": name, "began_timestamp_seconds": began, "seconds": seconds}
+
+
+def telling(*events: dict[str, Any], **changes: Any) -> Snapshot:
+    return snapshot(lifecycle_events=list(events), **changes)
+
+
+INIT = event(1, "init", 1_000.0, 3.0)
+BEGUN, DONE = event(2, "checkpoint", 1_010.0), event(2, "checkpoint", 1_010.0, 5.0)
+
+
+def test_record_says_who_what_and_when(book: Book) -> None:
+    [record] = book.see(telling(event(3, "checkpoint", 1_050.25, 4.5), rank=2))
+
+    assert record["msg"] % record["args"] == "rank 2 of job 'llama': checkpoint done after 4.5 s"
+    expected = {
+        "event": "checkpoint",
+        "state": "done",
+        "event_timestamp_seconds": 1_054.75,
+        "duration_seconds": 4.5,
+        "job_id": "llama",
+        "rank": 2,
+        "peer_group": "all",
+        "host": "node1",
+        "pid": 4711,
+        "attempt": 0,
+        "steps": 100,
+    }
+    assert {name: record[name] for name in expected} == expected
+
+
+def test_each_change_is_one_record_however_often_it_is_told(book: Book) -> None:
+    """A snapshot tells its events again and again; a lost one loses none.
+
+    Numbers tell which is meant, not the order in which they end.
+    """
+    assert book.short(telling(INIT)) == [("init", "done", 3.0)]
+    assert book.short(*[telling(INIT, BEGUN)] * 2) == [("checkpoint", "began", None)]
+    assert book.short(*[telling(INIT, DONE)] * 2) == [("checkpoint", "done", 5.0)]
+
+    both = (event(3, "checkpoint", 1_020.0), event(4, "evaluation", 1_021.0, 2.0))
+    assert book.short(telling(*both)) == [
+        ("checkpoint", "began", None),
+        ("evaluation", "done", 2.0),
+    ]
+    ended = event(3, "checkpoint", 1_020.0, 9.0)
+    assert book.short(telling(ended, both[1])) == [("checkpoint", "done", 9.0)]
+
+
+def test_exporter_that_starts_again_repeats_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """What happened before it started is in the log of the exporter before it."""
+    assert Book(caplog, began=1_005.0).short(telling(INIT, DONE)) == [("checkpoint", "done", 5.0)]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "records"),
+    [
+        # It took from the last report of the old process to the start of the new one.
+        (telling(INIT), {"attempt": 1}, [("restart", "done", 40.0)]),
+        # The node before knew the process before, this one only that there was one.
+        (None, {"attempt": 2}, [("restart", "done", None)]),
+        # A job id such as `local` is used again by the next run.
+        (telling(finished=True), {}, []),
+        (None, {}, []),
+    ],
+)
+def test_process_that_replaces_a_dead_one_is_a_restart(
+    before: Snapshot | None, after: dict[str, Any], records: list[Said], book: Book
+) -> None:
+    book.see(*[before] if before else [])
+
+    assert book.short(telling(started_timestamp_seconds=1_100.5, **after)) == records
+
+
+def test_rank_with_too_many_events_is_cut_short_alone(book: Book) -> None:
+    """A process that makes up events does not fill the disk, and costs nobody else a record."""
+    numbers = range(1, RECORDS_A_MINUTE + 11)
+    records = book.see(*[telling(event(n, "checkpoint", 1_000.0, 1.0)) for n in numbers])
+
+    assert len(records) == RECORDS_A_MINUTE
+    assert len(book.see(telling(INIT, rank=1))) == 1
+    book.clock.seconds += 60
+    assert len(book.see(telling(event(999, "checkpoint", 1_000.0, 1.0)))) == 1
+
+
+def test_forgotten_ranks_take_no_memory(book: Book) -> None:
+    """A node sees any number of ranks in its life; those longest silent are forgotten."""
+    book.see(*[telling(INIT, rank=n, world_size=MOST_RANKS + 1) for n in range(MOST_RANKS + 1)])
+
+    assert len(book.log._known) == MOST_RANKS
+
+
+def test_process_with_another_number_is_no_restart(book: Book) -> None:
+    """It ran before, as another rank; whoever had the number may not have said that it left."""
+    book.see(telling(INIT, rank=4))
+    renumbered = {"started_timestamp_seconds": 2_000.0, "group_formed_timestamp_seconds": 2_000.0}
+
+    assert book.short(telling(rank=4, **renumbered)) == []
+    assert book.short(telling(rank=5, attempt=1, **renumbered)) == []
+    assert book.short(telling(rank=4, attempt=1)) == [("restart", "done", None)]

@@ -33,9 +33,7 @@ def launch(folder: Path, library: Path, plants: Sequence[Plant]) -> dict[str, An
             *(str(folder), names, "--timeout", AUDIT_TIMEOUT, *options),
         ],
         cwd=ROOT,
-        env=os.environ
-        | nvmlstub.environment(library, GPUS, folder / "scenario")
-        | {"OMP_NUM_THREADS": "1"},
+        env=os.environ | nvmlstub.environment(library, GPUS) | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=TIMEOUT_SECONDS,

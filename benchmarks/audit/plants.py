@@ -17,7 +17,6 @@ RANKS: Final = 4
 NODES: Final = ("node-a", "node-b")
 GPUS: Final = 8
 PORTS: Final = 4
-CLEAN_SCENARIO: Final = "nvmlDeviceGetNvLinkState * =1\n"
 NEW_MOUNT_NAMESPACE: Final = 0x20000
 RECURSIVE_PRIVATE: Final = 0x4000 | 0x40000
 
@@ -28,12 +27,9 @@ FILES: Final = {
     "proc/self/cgroup": "0::/job",
     # CAP_IPC_LOCK, so that the limit of this machine does not matter.
     "proc/self/status": "CapEff:\t000001ffffffffff",
-    "proc/meminfo": "MemAvailable:   67108864 kB",
     "proc/net/route": "Iface\tDestination\neth0\t00000000\t0100000A\t0003\t0\t0\t0\t00000000\n",
     "proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun",
     "sys/devices/system/cpu/online": "0-63",
-    "sys/fs/cgroup/job/cpu.max": "max 100000",
-    "sys/fs/cgroup/job/memory.max": "max",
     "sys/class/net/lo/mtu": "65536",
     "sys/class/net/eth0/mtu": "9000",
     "sys/class/net/eth0/operstate": "up",
@@ -67,7 +63,6 @@ class Plant:
     do: Callable[[], object] | None = None
     nodes: Sequence[str] = NODES[1:]
     files: Mapping[str, str] = field(default_factory=dict)
-    scenario: str = ""
     options: Sequence[str] = ()
 
 
@@ -131,17 +126,6 @@ PLANTS: Final = (
     Plant("two ranks on one CPU", "affinity", [0, 1], do=lambda: os.sched_setaffinity(0, {0})),
     Plant("one rank on one CPU", "affinity", [3], do=lambda: os.sched_setaffinity(0, {1})),
     Plant("CPUs of the other socket", "numa", [3], {"CUDA_VISIBLE_DEVICES": uuid(5)}),
-    Plant("too many threads", "cpus", variables={"OMP_NUM_THREADS": "16"}),
-    Plant("too many loader workers", "cpus", options=["--workers", "8"]),
-    Plant("a CPU quota of one", "cpu_quota", files={"sys/fs/cgroup/job/cpu.max": "100000 100000"}),
-    Plant(
-        "a small memory limit",
-        "memory_limit",
-        files={
-            "sys/fs/cgroup/job/memory.max": str(2**30),
-            "sys/fs/cgroup/job/memory.current": str(2**29),
-        },
-    ),
     Plant("a small /dev/shm", "shared_memory", [2, 3], do=small_shared_memory),
     Plant(
         "little lockable memory",
@@ -150,7 +134,6 @@ PLANTS: Final = (
         do=lambda: limit(resource.RLIMIT_MEMLOCK, 2**16),
         files={"proc/self/status": "CapEff:\t0000000000000000"},
     ),
-    Plant("few open files", "open_files", [2], do=lambda: limit(resource.RLIMIT_NOFILE, 200)),
     Plant(
         "an interface that is not there",
         "socket_interface",
@@ -175,12 +158,6 @@ PLANTS: Final = (
         "infiniband",
         files={"sys/class/infiniband/mlx5_1/ports/1/rate": "100 Gb/sec (1X NDR)"},
     ),
-    Plant("NVLinks that are down", "peer_paths", scenario="nvmlDeviceGetNvLinkState 2 =0\n"),
-    Plant(
-        "a GPU on a worse path",
-        "peer_paths",
-        scenario="nvmlDeviceGetTopologyCommonAncestor 2 =50\n",
-    ),
 )
 
 
@@ -194,7 +171,6 @@ def write_nodes(folder: Path, plants: Sequence[Plant]) -> None:
             path = folder / node / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text.format(node=node))
-    (folder / "scenario").write_text(CLEAN_SCENARIO + "".join(plant.scenario for plant in plants))
 
 
 def node_of(rank: int) -> str:

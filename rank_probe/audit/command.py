@@ -1,22 +1,22 @@
-"""The grammar of `rank-probe audit`, and its exit status."""
+"""The grammar of `rank-probe audit`, and one rank's part in it: rank 0 gathers and reports."""
 
 import argparse
 import os
-import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from rank_probe.audit.checks.catalog import audit
-from rank_probe.audit.checks.launch import Launch
-from rank_probe.audit.exchange import NoAnswer
-from rank_probe.audit.readings.files import NodeMounts
-from rank_probe.audit.report import as_json, as_metrics, as_text, failed
-from rank_probe.audit.session import Asked, look
+from rank_probe.audit import devices, exchange, gather
+from rank_probe.audit.exchange import Exchange, NoAnswer
+from rank_probe.audit.facts import NodeMounts
+from rank_probe.audit.findings import Launch
+from rank_probe.audit.report import as_json, as_text, audit, failed
 from rank_probe.command_line.parser import CommandParser, duration
+from rank_probe.process import identity
 
 DESCRIPTION: Final = """\
 Say whether this launch could be slow, or hang, because of how it is set up. Under
@@ -27,34 +27,21 @@ exit status: 0 if nothing fails, 1 if something does, 2 if it could not look;
 torchrun turns each of these that is not 0 into 1
 
 examples:
-  torchrun --nproc-per-node 8 -m rank_probe audit --workers 8
+  torchrun --nproc-per-node 8 -m rank_probe audit
   srun python -m rank_probe audit --timeout 2m   # with MASTER_ADDR and MASTER_PORT set
-  rank-probe audit --ranks 8 --strict            # a node, in a prolog or an init container
+  rank-probe audit --strict                      # a node, in a prolog or an init container
   rank-probe audit --json | jq '.checks[] | select(.status == "fail")'
 """
+# Parts of the time: until the first others may report, until the second they wait for the answer.
+# Between them rank 0 reads and compares, which takes 20 s with 16,384 ranks.
+GATHERING: Final = 0.5
+HEARING: Final = 0.95
+READING: Final = "reading this node, where a call into the driver may hang: look at dmesg"
 
 
 def parser() -> CommandParser:
     """Return the parser of the command's options."""
     options = CommandParser("audit", DESCRIPTION, EXAMPLES)
-    options.add_argument(
-        "--workers",
-        metavar="NUMBER",
-        type=_count,
-        default=0,
-        help="num_workers of each rank's DataLoader (default: 0)",
-    )
-    options.add_argument(
-        "--pin-memory",
-        action="store_true",
-        help="the DataLoader pins its batches, in a thread of its own",
-    )
-    options.add_argument(
-        "--ranks",
-        metavar="NUMBER",
-        type=_count,
-        help="without a launcher: how many ranks will run on this node (default: one for each GPU)",
-    )
     options.add_argument(
         "--timeout",
         metavar="DURATION",
@@ -64,12 +51,6 @@ def parser() -> CommandParser:
     )
     options.add_argument("--strict", action="store_true", help="let a warning fail the audit")
     options.add_argument("--json", action="store_true", help="print one JSON document")
-    options.add_argument(
-        "--textfile",
-        metavar="PATH",
-        type=Path,
-        help="write the outcomes as metrics too, for node_exporter's textfile collector",
-    )
     options.add_argument(
         "--path.procfs", metavar="PATH", type=Path, default="/proc", help="the node's /proc"
     )
@@ -82,50 +63,65 @@ def parser() -> CommandParser:
 def run(arguments: Sequence[str]) -> int:
     """Print what was found, on rank 0; return the exit status. Raises WrongCommand."""
     options = parser().parse_args(arguments)
-    environment = dict(os.environ)
-    asked = Asked(
-        workers=options.workers,
-        pin_memory=options.pin_memory,
-        ranks_here=options.ranks,
-        seconds=options.timeout,
-        mounts=NodeMounts(vars(options)["path.procfs"], vars(options)["path.sysfs"]),
-    )
+    mounts = NodeMounts(vars(options)["path.procfs"], vars(options)["path.sysfs"])
 
     def report(launch: Launch) -> int:
         outcomes = audit(launch)
         show = as_json if options.json else as_text
         print(show(launch, outcomes, options.strict), flush=True)
-        try:
-            if options.textfile:
-                _write(options.textfile, as_metrics(outcomes))
-        except _NotWritten as error:  # The launch is no worse for it.
-            _say(error)
         return int(failed(outcomes, options.strict))
 
     with _ending_after(options.timeout) as doing:
         try:
-            return look(asked, environment, report, doing)
+            return look(mounts, options.timeout, os.environ, report, doing)
         except NoAnswer as error:
-            _say(error)
+            print(f"rank-probe: {error}", file=sys.stderr, flush=True)
             return 2
 
 
-def _say(problem: Exception) -> None:
-    print(f"rank-probe: {problem}", file=sys.stderr, flush=True)
+def look(
+    mounts: NodeMounts,
+    seconds: float,
+    environment: Mapping[str, str],
+    report: Callable[[Launch], int],
+    doing: Callable[[str], None],
+) -> int:
+    """Return the exit status, which is that of *report* on rank 0; raises NoAnswer.
 
-
-class _NotWritten(Exception):
-    """The metrics could not be written; one sentence."""
-
-
-def _write(path: Path, text: str) -> None:
-    """Write *text* so that nobody reads half of it."""
-    part = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        part.write_text(text)
-        part.replace(path)
-    except OSError as error:
-        raise _NotWritten(f"cannot write --textfile {path}: {error.strerror}") from error
+    *doing* is told what begins, in the words of a sentence on what took too long.
+    """
+    began = time.monotonic()
+    me = identity.from_environment(environment)
+    if me is None:
+        doing(READING)
+        mine = gather.facts(0, 0, environment, mounts, with_torch=False)
+        here = max(1, len(devices.visible_gpus([mine])[0].visible))
+        why_not = "without a launcher there is no other rank to compare with"
+        return report(Launch([mine], cannot_compare=why_not, alone=True, ranks_here=here))
+    local_rank = int(me.local_rank) if me.local_rank.isdecimal() else 0
+    doing("importing torch, which may be slow from a shared file system")
+    why_not = "the job has one rank" if me.world_size == 1 else exchange.why_not(environment)
+    if why_not:
+        doing(READING)
+        mine = gather.facts(me.rank, local_rank, environment, mounts, with_torch=False)
+        return report(Launch([mine], me.world_size, cannot_compare=why_not))
+    doing("connecting to the store of the launcher")
+    link = Exchange(me.rank, me.world_size, environment, HEARING * seconds)
+    doing(READING)
+    mine = gather.facts(me.rank, local_rank, environment, mounts, with_torch=True)
+    doing("waiting for the other ranks")
+    link.post(mine)
+    if me.rank != 0:
+        try:
+            return link.hear()
+        except NoAnswer as error:
+            if local_rank:
+                return 2  # One rank of each node says why.
+            raise NoAnswer(f"rank {me.rank} heard nothing from rank 0: {error}") from error
+    facts, missing = link.gather(began + GATHERING * seconds - time.monotonic())
+    status = report(Launch(facts, me.world_size, missing))
+    link.tell(status, others=len(facts) - 1)
+    return status
 
 
 @contextmanager
@@ -155,9 +151,3 @@ def _seconds(text: str) -> float:
     if not seconds:
         raise argparse.ArgumentTypeError(f"{text!r} is not a duration above 0")
     return seconds
-
-
-def _count(text: str) -> int:
-    if not re.fullmatch("[0-9]{1,5}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number such as 8")
-    return int(text)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final
 
-from rank_probe.audit.readings.facts import Facts, NotFacts, pack, unpack
+from rank_probe.audit.facts import Facts, pack, unpack
 
 POSTED: Final = "posted"
 LEFT: Final = "left"
@@ -41,8 +41,18 @@ class Exchange:
         self._is_server = rank == 0 and environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
         if not self._is_server:
             self._wait_for_server(environment)
+        from rank_probe.torch_hooks.store import PrefixStore, TCPStore
+
         with self._answering():
-            self._store = self._connect(environment)
+            store = TCPStore(
+                environment["MASTER_ADDR"],
+                int(environment["MASTER_PORT"]),
+                is_master=self._is_server,
+                timeout=self._left(),
+                wait_for_workers=False,
+            )
+        attempt = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
+        self._store: Any = PrefixStore(f"rankskew_audit/{attempt}", store)
 
     def post(self, facts: Facts) -> None:
         """Post *facts* for rank 0."""
@@ -62,7 +72,7 @@ class Exchange:
             posted: list[bytes] = []
             for first in range(0, len(ranks), BATCH):
                 posted += self._store.multi_get([_key(r) for r in ranks[first : first + BATCH]])
-        facts = list(_readable(posted))
+        facts = [one for one in map(unpack, posted) if one is not None]
         return facts, tuple(sorted(set(range(self._world_size)) - {one.rank for one in facts}))
 
     def tell(self, status: int, others: int) -> None:
@@ -85,19 +95,6 @@ class Exchange:
 
     def _count(self, key: str) -> int:
         return int(self._store.add(key, 0))
-
-    def _connect(self, environment: Mapping[str, str]) -> Any:
-        from rank_probe.torch_hooks.store import PrefixStore, TCPStore
-
-        store = TCPStore(
-            environment["MASTER_ADDR"],
-            int(environment["MASTER_PORT"]),
-            is_master=self._is_server,
-            timeout=self._left(),
-            wait_for_workers=False,
-        )
-        attempt = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
-        return PrefixStore(f"rankskew_audit/{attempt}", store)
 
     def _wait_for_server(self, environment: Mapping[str, str]) -> None:
         """Wait until somebody listens. torch would retry for up to three times its timeout."""
@@ -141,11 +138,3 @@ def why_not(environment: Mapping[str, str]) -> str:
 
 def _key(rank: int) -> str:
     return f"facts/{rank}"
-
-
-def _readable(posted: list[bytes]) -> Iterator[Facts]:
-    for one in posted:
-        try:
-            yield unpack(one)
-        except NotFacts:  # Of another release, whose rank is then missing.
-            continue

@@ -1,15 +1,37 @@
-"""What `rank-probe audit` prints: lines for people, one JSON document, or metrics."""
+"""Every check of the audit, and what `rank-probe audit` prints: lines, or one JSON document."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Final
 
-from rank_probe.audit.checks.findings import AuditStatus, Outcome, count
-from rank_probe.audit.checks.launch import Launch
-from rank_probe.audit.names import METRIC
+from rank_probe.audit import devices, limits, network, sameness
+from rank_probe.audit.findings import (
+    ORDER,
+    AuditFinding,
+    AuditStatus,
+    Launch,
+    Outcome,
+    count,
+    outcome,
+)
 from rank_probe.version import __version__
 from rank_probe.wire.document import as_document
 
+# In the order in which equally bad outcomes are shown. Each yields at least one finding.
+CHECKS: Final[tuple[Callable[[Launch], Iterator[AuditFinding]], ...]] = (
+    sameness.reported,
+    devices.device_per_rank,
+    devices.device_order,
+    sameness.environment,
+    sameness.versions,
+    limits.affinity,
+    limits.numa,
+    limits.shared_memory,
+    limits.locked_memory,
+    network.socket_interface,
+    network.mtu,
+    network.infiniband,
+)
 SHOWN: Final = {
     AuditStatus.FAIL: "FAIL",
     AuditStatus.WARN: "WARN",
@@ -17,6 +39,12 @@ SHOWN: Final = {
     AuditStatus.OK: "OK",
 }
 WIDTH: Final = max(map(len, SHOWN.values()))
+
+
+def audit(launch: Launch) -> list[Outcome]:
+    """Return the outcome of every check on *launch*, the worst first."""
+    outcomes = [outcome(check.__name__, check(launch)) for check in CHECKS]
+    return sorted(outcomes, key=lambda one: ORDER.index(one.status))
 
 
 def failed(outcomes: Sequence[Outcome], strict: bool) -> bool:
@@ -27,12 +55,26 @@ def failed(outcomes: Sequence[Outcome], strict: bool) -> bool:
 
 def as_text(launch: Launch, outcomes: Sequence[Outcome], strict: bool) -> str:
     """Return a line for each finding, the worst first, and a last one that sums them up."""
-    return "\n".join(_lines(launch, outcomes, strict))
+    lines = [f"audit: {_subject(launch)}, rankskew {__version__}"]
+    for one in outcomes:
+        for finding in one.findings:
+            lines.append(f"{SHOWN[finding.status]:{WIDTH}}  {one.check}: {finding.reason}")
+            if finding.advice:
+                lines.append(f"{'':{WIDTH}}  do: {finding.advice}")
+        if one.more:
+            lines.append(f"{'':{WIDTH}}  and {one.more} more of {one.check}")
+    counts = {status: sum(one.status is status for one in outcomes) for status in AuditStatus}
+    lines.append(
+        f"{'problem' if failed(outcomes, strict) else 'ok'}: of {len(outcomes)} checks "
+        f"{counts[AuditStatus.FAIL]} failed, {counts[AuditStatus.WARN]} warned, "
+        f"{counts[AuditStatus.OK]} are fine, {counts[AuditStatus.NOT_CHECKED]} were not checked"
+    )
+    return "\n".join(lines)
 
 
 def as_json(launch: Launch, outcomes: Sequence[Outcome], strict: bool) -> str:
     """Return the outcomes for scripts; docs/audit.md describes the fields."""
-    said: dict[str, Any] = {
+    said = {
         "ok": not failed(outcomes, strict),
         "probe": {"version": __version__},
         "ranks": 0 if launch.alone else len(launch.facts),
@@ -50,34 +92,6 @@ def as_json(launch: Launch, outcomes: Sequence[Outcome], strict: bool) -> str:
         ],
     }
     return as_document("audit", said)
-
-
-def as_metrics(outcomes: Sequence[Outcome]) -> str:
-    """Return the outcomes for the textfile collector of node_exporter."""
-    lines = [
-        f"# HELP {METRIC} Outcome of each check of the last rank-probe audit: 1 for its status.",
-        f"# TYPE {METRIC} gauge",
-    ]
-    for one in sorted(outcomes, key=lambda one: one.check):
-        lines.append(f'{METRIC}{{check="{one.check}",status="{one.status.value}"}} 1')
-    return "\n".join(lines) + "\n"
-
-
-def _lines(launch: Launch, outcomes: Sequence[Outcome], strict: bool) -> Iterator[str]:
-    yield f"audit: {_subject(launch)}, rankskew {__version__}"
-    for one in outcomes:
-        for finding in one.findings:
-            yield f"{SHOWN[finding.status]:{WIDTH}}  {one.check}: {finding.reason}"
-            if finding.advice:
-                yield f"{'':{WIDTH}}  do: {finding.advice}"
-        if one.more:
-            yield f"{'':{WIDTH}}  and {one.more} more of {one.check}"
-    counts = {status: sum(one.status is status for one in outcomes) for status in AuditStatus}
-    summed = f"{counts[AuditStatus.FAIL]} failed, {counts[AuditStatus.WARN]} warned, "
-    summed += (
-        f"{counts[AuditStatus.OK]} are fine, {counts[AuditStatus.NOT_CHECKED]} were not checked"
-    )
-    yield f"{'problem' if failed(outcomes, strict) else 'ok'}: of {len(outcomes)} checks {summed}"
 
 
 def _subject(launch: Launch) -> str:

@@ -26,7 +26,7 @@ examples:
   torchrun --nproc-per-node 8 -m rank_probe train.py --lr 0.1
   RANKSKEW_JOB_ID=llama srun python -m rank_probe -m pkg.train
   rank-probe check --wait 60s    # rank-probe check --help has more
-  torchrun --nproc-per-node 8 -m rank_probe audit --workers 8
+  torchrun --nproc-per-node 8 -m rank_probe audit
   torchrun --nproc-per-node 8 -m rank_probe bench-collectives --seconds 60"""
 
 # deepspeed and torch.distributed.launch put this before the other arguments of what they start.

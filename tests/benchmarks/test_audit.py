@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.audit.__main__ import row
 from benchmarks.audit.plants import PLANTS, RANKS, Plant, node_of
-from rank_probe.audit.names import CHECKS
+from rank_probe.audit.report import CHECKS
 
 
 def document(**statuses: str) -> dict[str, Any]:
@@ -39,6 +39,6 @@ def test_row_says_what_was_found(
 
 def test_every_check_but_none_is_planted() -> None:
     """Each check has a plant under a real launcher, after one launch without any."""
-    assert {plant.check for plant in PLANTS} == {"", *CHECKS}
+    assert {plant.check for plant in PLANTS} == {"", *(check.__name__ for check in CHECKS)}
     assert PLANTS[0].check == ""
     assert [node_of(rank) for rank in range(RANKS)] == ["node-a", "node-a", "node-b", "node-b"]

@@ -15,11 +15,9 @@ PLANTED = {
     "CUDA_DEVICE_ORDER on one rank": "on node-a: unset on rank 0, PCI_BUS_ID on rank 1",
     "NCCL_ALGO on one rank": "NCCL_ALGO is Ring on rank 2; on the others it is unset",
     "one rank on one CPU": "rank 3 on node-b may use 1 CPU, other ranks there ",
-    "too many threads": "2 ranks on node-a, with 16 threads each, may keep 32 CPUs busy",
-    "few open files": "rank 2 may open 200 files (ulimit -n)",
-    "another MTU on one node": "the MTU differs: 9000 on node-a, 1500 on node-b",
+    "little lockable memory": "ranks 2-3 may lock 64 KiB of memory (ulimit -l)",
+    "another MTU on one node": "the MTU differs: 9000 on node-a; 1500 on node-b",
     "a slow InfiniBand port": "mlx5_1 on node-b (100 Gb/s)",
-    "NVLinks that are down": "on node-a has 0 NVLinks up, the others 18",
 }
 
 

@@ -15,7 +15,7 @@ from generators.listed.house import (
 # Of the probe: a room may need those above it, and none below.
 PROBE = (
     *("version", "guest", "wire", "measure", "torch_hooks", "process", "judge", "join", "report"),
-    *("lines", "command_line", "check", "audit.readings", "audit.checks", "audit"),
+    *("lines", "command_line", "check", "audit"),
     *(
         "collectives.measurements",
         "collectives",

@@ -3,14 +3,12 @@
 import dataclasses
 from typing import Any
 
-from rank_probe.audit.checks.catalog import audit
-from rank_probe.audit.checks.findings import AuditStatus, Outcome
-from rank_probe.audit.checks.launch import Launch
-from rank_probe.audit.readings.facts import Facts, GpuFacts, Interface, Port
+from rank_probe.audit.facts import Facts, GpuFacts, Interface, Port
+from rank_probe.audit.findings import AuditStatus, Launch, Outcome
+from rank_probe.audit.report import audit
 
 GIB = 2**30
 HERE = 4
-SYS = 50
 
 
 def uuid(node: int, index: int) -> str:
@@ -24,11 +22,8 @@ def gpus(node: int) -> tuple[GpuFacts, ...]:
         GpuFacts(
             index=index,
             uuid=uuid(node, index),
-            bus_id=f"0000:{index:02x}:00.0",
             model="H100",
             cpus=tuple(range(16)) if index < 2 else tuple(range(16, 32)),
-            paths={uuid(node, other): SYS for other in range(HERE) if other != index},
-            nvlinks=18,
         )
         for index in range(HERE)
     )
@@ -46,17 +41,11 @@ def facts(rank: int, **changes: Any) -> Facts:
             machine=f"machine-{node}",
             container="0::/job",
             compared={"NCCL_DEBUG": "WARN"},
-            settings={"OMP_NUM_THREADS": "2"},
             versions={"python": "3.11.7", "torch": "2.13.0", "nccl": "2.27.3", "driver": "580.1"},
             cpus=tuple(range(first_cpu, first_cpu + 8)),
             cpus_of_node=32,
-            cpu_quota=None,
-            memory_free_bytes=512 * GIB,
-            memory_limit_bytes=None,
             shared_memory_bytes=64 * GIB,
             shared_memory_free_bytes=64 * GIB,
-            open_files=65536,
-            most_open_files=65536,
             locked_bytes=2**63,
             device_files=HERE,
             gpus=gpus(node),
@@ -79,7 +68,7 @@ def launch(changes: dict[int, dict[str, Any]] | None = None, **of_launch: Any) -
 
 def settings(**variables: str) -> dict[str, Any]:
     """Return the change of a rank whose *variables* differ."""
-    return {"settings": {"OMP_NUM_THREADS": "2", **variables}}
+    return {"settings": variables}
 
 
 def troubles(audited: Launch) -> dict[str, Outcome]:

@@ -3,9 +3,9 @@
 import dataclasses
 from typing import Any
 
-from rank_probe.audit.checks.findings import AuditStatus
-from rank_probe.audit.readings.facts import GpuFacts, Interface, Port
-from tests.rank_probe.audit.healthy import GIB, SYS, facts, gpus, settings, uuid
+from rank_probe.audit.facts import GpuFacts, Interface, Port
+from rank_probe.audit.findings import AuditStatus
+from tests.rank_probe.audit.healthy import facts, gpus, settings, uuid
 
 Changes = dict[int, dict[str, Any]]
 EVERY = range(8)
@@ -134,28 +134,6 @@ PLANTS: dict[str, list[Plant]] = {
         ),
         warns("only 25% of its 8 CPUs are near it", {1: {"cpus": tuple(range(14, 22))}}),
     ],
-    "cpus": [
-        fails(
-            "4 ranks on node-0, with 32 threads each, may keep 128 CPUs busy and have 32 CPUs",
-            on(range(4), **settings(OMP_NUM_THREADS="32")),
-        ),
-        warns(
-            "with 2 threads and 6 loader workers and 1 pinning thread each, may keep 36 CPUs busy",
-            workers=6,
-            pin_memory=True,
-        ),
-        warns("OMP_NUM_THREADS is unset on ranks 4-5", on([4, 5], settings={})),
-    ],
-    "cpu_quota": [
-        fails("the control group on node-1 allows 2.5 CPUs for 4 ranks", on(NODE_1, cpu_quota=2.5)),
-        warns("may keep 8 CPUs busy and have a CPU quota of 6", on(NODE_1, cpu_quota=6.0)),
-    ],
-    "memory_limit": [
-        fails(
-            "node-1 has 3 GiB of memory left of the control group's 4 GiB; 4 ranks may want 8 GiB",
-            on(NODE_1, memory_free_bytes=3 * GIB, memory_limit_bytes=4 * GIB),
-        ),
-    ],
     "shared_memory": [
         fails(
             "/dev/shm on node-0 has 60 MiB free of 64 MiB; 4 ranks may want 128 MiB",
@@ -166,17 +144,6 @@ PLANTS: dict[str, list[Plant]] = {
         fails(
             "ranks 1-2 may lock 64 KiB of memory (ulimit -l), and NCCL registers its buffers",
             on([1, 2], locked_bytes=65536),
-        ),
-    ],
-    "open_files": [
-        fails(
-            "rank 5 may open 128 files (ulimit -n), and may want 264 in a job of 8 ranks",
-            on([5], open_files=128, most_open_files=4096),
-        ),
-        warns(
-            "ranks 0-7 may open 1024 files (ulimit -n), and may want 1032",
-            on(EVERY, open_files=1024),
-            workers=6,
         ),
     ],
     "socket_interface": [
@@ -201,24 +168,6 @@ PLANTS: dict[str, list[Plant]] = {
         ),
         fails(
             "NCCL_IB_HCA=mlx4 names no port of node-0", on(EVERY, **settings(NCCL_IB_HCA="mlx4"))
-        ),
-    ],
-    "peer_paths": [
-        fails(
-            "GPU 2 (GPU-1-2) on node-1 has 17 NVLinks up, the others 18",
-            on(NODE_1, gpus=gpu(1, 2, nvlinks=17)),
-        ),
-        warns(
-            "farther from their peers than most GPUs on node-0 (3 x PIX): GPU 3 (3 x SYS)",
-            on(
-                range(4),
-                gpus=tuple(
-                    dataclasses.replace(
-                        one, paths=dict.fromkeys(one.paths, 10 if one.index < 3 else SYS)
-                    )
-                    for one in gpus(0)
-                ),
-            ),
         ),
     ],
 }

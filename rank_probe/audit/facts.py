@@ -4,31 +4,42 @@ import json
 import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Final
+
+from rank_probe.process import small_files
 
 # A node with 16 GPUs needs 4 KiB; what unpacks to more than this was not posted by an audit.
 LARGEST_BYTES: Final = 2**20
+# How the value of a variable begins of which only a digest is posted.
+HIDDEN: Final = "hidden "
 
 
-class NotFacts(Exception):
-    """What a rank posted cannot be read; the message says what is wrong with it."""
+@dataclass(frozen=True, slots=True)
+class NodeMounts:
+    """Where the node's proc file system and sysfs are mounted, and its devices."""
+
+    procfs: Path = Path("/proc")
+    sysfs: Path = Path("/sys")
+    devices: Path = Path("/dev")
+
+
+def text_of(path: Path) -> str:
+    """Return the file's text, stripped; empty if it cannot be read."""
+    return small_files.text_of(path) or ""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuFacts:
-    """One GPU, as NVML shows it; *cpus* are those next to it.
-
-    *paths* has NVML's level of the path to each other GPU, by UUID: the higher, the farther.
-    *nvlinks* counts the links that are up; None if it has none, or does not tell.
-    """
+    """One GPU, as NVML shows it; *cpus* are those next to it."""
 
     index: int
     uuid: str
-    bus_id: str
     model: str
     cpus: tuple[int, ...] = ()
-    paths: Mapping[str, int] = field(default_factory=dict)
-    nvlinks: int | None = None
+
+    def __str__(self) -> str:
+        return f"GPU {self.index} ({self.uuid})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +68,8 @@ class Facts:
     """One process. None, or an empty value, is what could not be read.
 
     *node* is its name for people, *machine* tells machines apart, and *container* those that share
-    the limits of one control group. *compared* are the variables that should be the same on all
-    ranks, with secret values hashed; *settings* those of this rank that the checks look at.
+    one control group. *compared* are the variables that should be the same on all ranks, with
+    secret values hashed; *settings* those of this rank that the checks look at.
     """
 
     rank: int
@@ -71,13 +82,8 @@ class Facts:
     versions: Mapping[str, str] = field(default_factory=dict)
     cpus: tuple[int, ...] = ()
     cpus_of_node: int = 0
-    cpu_quota: float | None = None
-    memory_free_bytes: int | None = None
-    memory_limit_bytes: int | None = None
     shared_memory_bytes: int | None = None
     shared_memory_free_bytes: int | None = None
-    open_files: int | None = None
-    most_open_files: int | None = None
     locked_bytes: int | None = None
     device_files: int = 0
     nvml_problem: str = ""
@@ -92,8 +98,8 @@ def pack(facts: Facts) -> bytes:
     return zlib.compress(json.dumps(asdict(facts)).encode(errors="replace"))
 
 
-def unpack(posted: bytes) -> Facts:
-    """Return the facts in *posted*; raises NotFacts."""
+def unpack(posted: bytes) -> Facts | None:
+    """Return the facts in *posted*; None if another release, or no audit, posted that."""
     try:
         unpacker = zlib.decompressobj()
         document: dict[str, Any] = json.loads(unpacker.decompress(posted, LARGEST_BYTES))
@@ -105,5 +111,5 @@ def unpack(posted: bytes) -> Facts:
         document["interfaces"] = tuple(Interface(**one) for one in document["interfaces"])
         document["ports"] = tuple(Port(**port) for port in document["ports"])
         return Facts(**document)
-    except (KeyError, TypeError, ValueError, zlib.error) as error:
-        raise NotFacts(str(error)) from error
+    except (KeyError, TypeError, ValueError, zlib.error):
+        return None

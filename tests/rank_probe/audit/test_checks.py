@@ -4,11 +4,9 @@ from typing import Any
 
 import pytest
 
-from rank_probe.audit import names
-from rank_probe.audit.checks.catalog import CHECKS, audit
-from rank_probe.audit.checks.findings import ORDER, AuditFinding, AuditStatus, outcome
-from rank_probe.audit.checks.launch import Launch
-from tests.rank_probe.audit.healthy import GIB, facts, launch, settings, troubles, uuid
+from rank_probe.audit.findings import ORDER, AuditFinding, AuditStatus, Launch, outcome
+from rank_probe.audit.report import CHECKS, audit
+from tests.rank_probe.audit.healthy import facts, launch, settings, troubles, uuid
 from tests.rank_probe.audit.plants import EVERY, NODE_1, PLANTS, Plant, mtu, on
 
 
@@ -17,7 +15,6 @@ def test_healthy_launch_has_no_trouble() -> None:
     outcomes = audit(launch())
 
     assert {one.check for one in outcomes} == {check.__name__ for check in CHECKS}
-    assert tuple(check.__name__ for check in CHECKS) == names.CHECKS
     assert {one.check: one.findings for one in outcomes if one.status is not AuditStatus.OK} == {
         "socket_interface": (
             AuditFinding(
@@ -46,13 +43,8 @@ def test_planted_misconfiguration_is_found(check: str, plant: Plant) -> None:
 
 
 def test_exactly_what_is_wanted_is_enough() -> None:
-    """One file or byte less would be a trouble."""
-    enough = {
-        "open_files": 264,
-        "memory_free_bytes": 8 * GIB,
-        "shared_memory_free_bytes": 128 * 2**20,
-    }
-    for name, value in enough.items():
+    """One byte less would be a trouble."""
+    for name, value in {"shared_memory_free_bytes": 128 * 2**20, "locked_bytes": 2**30}.items():
         assert not troubles(launch(on(EVERY, **{name: value})))
         assert troubles(launch(on(EVERY, **{name: value - 1})))
 
@@ -64,11 +56,11 @@ def test_every_check_has_a_plant() -> None:
 
 def test_worst_is_shown_first() -> None:
     """Failures, warnings, what was not checked, and what is fine."""
-    outcomes = audit(launch({2: {"open_files": 10}, 5: {"cpus": (8, 9)}}))
+    outcomes = audit(launch({2: {"locked_bytes": 10}, 5: {"cpus": (8, 9)}}))
     statuses = [ORDER.index(one.status) for one in outcomes]
 
     assert statuses == sorted(statuses)
-    assert [one.check for one in outcomes[:2]] == ["open_files", "affinity"]
+    assert [one.check for one in outcomes[:2]] == ["locked_memory", "affinity"]
 
 
 def test_many_findings_are_counted_not_listed() -> None:
@@ -84,7 +76,7 @@ def test_node_without_gpus_is_not_judged_on_them() -> None:
     outcomes = audit(launch({rank: {"gpus": (), "device_files": 0} for rank in EVERY}))
     skipped = {one.check for one in outcomes if one.status is AuditStatus.NOT_CHECKED}
 
-    assert skipped >= {"device_per_rank", "device_order", "numa", "peer_paths"}
+    assert skipped >= {"device_per_rank", "device_order", "numa"}
     assert not troubles(launch({rank: {"gpus": (), "device_files": 0} for rank in EVERY}))
 
 
@@ -93,9 +85,8 @@ def test_node_without_gpus_is_not_judged_on_them() -> None:
     [
         (settings(NCCL_IB_DISABLE="1"), "infiniband", "NCCL_IB_DISABLE=1 turns InfiniBand off"),
         ({"ports": ()}, "infiniband", "there is no InfiniBand or RoCE port"),
-        ({"ports": ()}, "locked_memory", "no InfiniBand port here, and no --pin-memory"),
+        ({"ports": ()}, "locked_memory", "no InfiniBand port here: nothing locks memory"),
         ({"shared_memory_bytes": None}, "shared_memory", "there is no /dev/shm here"),
-        ({"memory_free_bytes": None}, "memory_limit", "/proc/meminfo cannot be read"),
         ({"interfaces": ()}, "mtu", "no interface is known"),
     ],
 )
@@ -114,7 +105,6 @@ def test_without_pynvml_devices_are_counted_by_their_files() -> None:
     outcomes = {one.check: one for one in audit(few)}
 
     assert outcomes["numa"].findings[0].reason == "pynvml is not installed"
-    assert outcomes["peer_paths"].findings[0].reason == "pynvml is not installed"
     assert [one.reason for one in outcomes["device_per_rank"].findings] == [
         "rank 3 (node-0), with local rank 3, sees 3 GPUs on node-0: too few",
         "rank 7 (node-1), with local rank 3, sees 3 GPUs on node-1: too few",
@@ -169,15 +159,16 @@ def test_two_gpus_for_each_rank_are_fine() -> None:
 
 
 def test_process_alone_is_compared_with_nobody() -> None:
-    """On a node without a launcher it stands for the ranks to come."""
+    """On a node without a launcher it stands for the ranks to come, one for each GPU."""
     node = Launch(
-        [facts(0, cpus=tuple(range(32)))],
+        [facts(0, cpus=tuple(range(32)), shared_memory_free_bytes=60 * 2**20)],
         cannot_compare="there is no other rank",
         alone=True,
-        ranks_here=5,
+        ranks_here=4,
     )
     outcomes = {one.check: one for one in audit(node)}
 
     assert outcomes["environment"].findings[0].reason == "there is no other rank"
-    assert list(troubles(node)) == ["device_per_rank"]
-    assert "a node for 5 ranks sees 4 GPUs" in outcomes["device_per_rank"].findings[0].reason
+    assert outcomes["device_per_rank"].findings[0].reason == "4 GPUs for 4 ranks"
+    assert list(troubles(node)) == ["shared_memory"]
+    assert "4 ranks may want 128 MiB" in outcomes["shared_memory"].findings[0].reason

@@ -1,6 +1,7 @@
-"""Reads the facts of this process and its node."""
+"""Reads the facts of this process and its node; of its variables, without their secrets."""
 
 import contextlib
+import hashlib
 import os
 import platform
 import re
@@ -9,35 +10,49 @@ from collections.abc import Mapping
 from importlib import metadata
 from typing import Final
 
-from rank_probe.audit.readings import control_groups, gpus, network
-from rank_probe.audit.readings.facts import Facts
-from rank_probe.audit.readings.files import NodeMounts, text_of
-from rank_probe.audit.readings.variables import compared, looked_at
+from rank_probe.audit import devices, network
+from rank_probe.audit.facts import HIDDEN, Facts, NodeMounts, text_of
 from rank_probe.process import runtime
 from rank_probe.process.cpus import cpu_list
+from rank_probe.process.runtime import COMPARED_PREFIXES, NOT_COMPARED
+from rank_probe.process.small_files import names_in
 from rank_probe.version import __version__
+from rank_probe.wire.text import printable
 
 UNLIMITED: Final = 2**63
 CAP_IPC_LOCK: Final = 14  # linux/capability.h
+# What the checks look at in each rank's own environment.
+LOOKED_AT: Final = (
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "NCCL_SOCKET_IFNAME",
+    "GLOO_SOCKET_IFNAME",
+    "NCCL_IB_HCA",
+    "NCCL_IB_DISABLE",
+)
+# The check of the order of devices tells more about it than that it differs.
+_TOLD_ELSEWHERE: Final = frozenset({"CUDA_DEVICE_ORDER"})
+MOST_VARIABLES: Final = 256
+MOST_CHARACTERS: Final = 120
+_SECRET_NAME: Final = re.compile(r"TOKEN|SECRET|PASS|CREDENTIAL|AUTH|(?:^|_)KEY(?:_|$)|COMM_ID")
+_SECRET_VALUE: Final = re.compile(r"://[^/@\s]*@")
 
 
 def facts(
     rank: int, local_rank: int, environment: Mapping[str, str], mounts: NodeMounts, with_torch: bool
 ) -> Facts:
     """Return what this process knows; *with_torch* imports torch for the versions it brings."""
-    seen, nvml_problem = gpus.read()
-    limit, left = control_groups.memory(mounts)
+    seen, nvml_problem = devices.read_gpus()
     shared, shared_free = _shared_memory(mounts)
-    files, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     node = text_of(mounts.procfs / "sys/kernel/hostname") or os.uname().nodename
     return Facts(
         rank=rank,
         local_rank=local_rank,
         node=node,
         machine=text_of(mounts.procfs / "sys/kernel/random/boot_id") or node,
-        container=control_groups.key(mounts),
+        container=_control_group(mounts),
         compared=compared(environment),
-        settings=looked_at(environment),
+        settings={name: environment[name] for name in LOOKED_AT if name in environment},
         versions=_versions(with_torch)
         | {
             "driver": runtime.driver_version(mounts.procfs / "driver/nvidia/version"),
@@ -45,18 +60,13 @@ def facts(
         },
         cpus=tuple(sorted(os.sched_getaffinity(0))),
         cpus_of_node=len(cpu_list(text_of(mounts.sysfs / "devices/system/cpu/online"))),
-        cpu_quota=control_groups.cpu_quota(mounts),
-        memory_free_bytes=_least(left, _available_bytes(mounts)),
-        memory_limit_bytes=limit,
         shared_memory_bytes=shared,
         shared_memory_free_bytes=shared_free,
-        open_files=_bounded(files),
-        most_open_files=_bounded(most_files),
         locked_bytes=_lockable_bytes(mounts),
-        device_files=gpus.device_files(mounts),
+        device_files=devices.device_files(mounts),
         nvml_problem=nvml_problem,
         gpus=seen,
-        interface_names=network.interface_names(mounts),
+        interface_names=tuple(names_in(mounts.sysfs / "class/net")[: network.MOST_INTERFACES]),
         interfaces=tuple(network.interfaces(mounts, environment)),
         ports=tuple(network.ports(mounts)),
     )
@@ -92,20 +102,38 @@ def _lockable_bytes(mounts: NodeMounts) -> int:
     found = re.search(r"^CapEff:\s+([0-9a-f]{1,16})$", text_of(mounts.procfs / "self/status"), re.M)
     if found and int(found[1], 16) >> CAP_IPC_LOCK & 1:
         return UNLIMITED
-    return _bounded(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0])
-
-
-def _available_bytes(mounts: NodeMounts) -> int | None:
-    for line in text_of(mounts.procfs / "meminfo").splitlines():
-        name, *columns = line.split()
-        if name == "MemAvailable:" and columns and columns[0].isdecimal():
-            return int(columns[0]) * 1024
-    return None
-
-
-def _least(*values: int | None) -> int | None:
-    return min((value for value in values if value is not None), default=None)
-
-
-def _bounded(limit: int) -> int:
+    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     return UNLIMITED if limit == resource.RLIM_INFINITY else limit
+
+
+def _control_group(mounts: NodeMounts) -> str:
+    """Return what is the same for processes of one control group.
+
+    In a container every path may be /, so the namespace is part of it.
+    """
+    try:
+        namespace = str((mounts.procfs / "self/ns/cgroup").readlink())
+    except OSError:
+        namespace = ""
+    return f"{namespace} {text_of(mounts.procfs / 'self/cgroup')}"
+
+
+def compared(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that should be the same on every rank."""
+    names = sorted(
+        name
+        for name in environment
+        if name.startswith(COMPARED_PREFIXES) and name not in NOT_COMPARED | _TOLD_ELSEWHERE
+    )
+    return {name: shown(name, environment[name]) for name in names[:MOST_VARIABLES]}
+
+
+def shown(name: str, value: str) -> str:
+    """Return *value*; a digest that is good for comparisons if it may be secret or is long."""
+    digest = hashlib.sha256(value.encode(errors="surrogateescape")).hexdigest()[:8]
+    if _SECRET_NAME.search(name) or _SECRET_VALUE.search(value):
+        return f"{HIDDEN}{digest}"
+    readable = printable(value)
+    if len(readable) > MOST_CHARACTERS or readable != value:
+        return f"{readable[:MOST_CHARACTERS]}... ({digest})"
+    return readable

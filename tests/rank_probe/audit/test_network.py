@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from rank_probe.audit.readings.facts import Interface, Port
-from rank_probe.audit.readings.files import NodeMounts
-from rank_probe.audit.readings.network import interfaces, matching, ports
+from rank_probe.audit.facts import Interface, NodeMounts, Port
+from rank_probe.audit.network import interfaces, matching, ports
 
 ROUTES = (
     "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\n"
@@ -67,7 +66,7 @@ def test_host_without_network_has_no_interface(tmp_path: Path) -> None:
 
 def test_ports_are_those_of_real_adapters() -> None:
     """State, rate and kind of each port; a port that is down reports its lowest rate."""
-    fixture = Path(__file__).parents[3] / "fixtures/sys"
+    fixture = Path(__file__).parents[2] / "fixtures/sys"
     found = {port.device: port for port in ports(NodeMounts(sysfs=fixture))}
 
     assert found["mlx5_0"] == Port("mlx5_0", "1", "InfiniBand", True, 400.0)

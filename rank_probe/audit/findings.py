@@ -1,14 +1,55 @@
-"""What a check finds: a status, the reason, and what to do."""
+"""A launch that is audited, and what a check finds in it: a status, the reason, what to do."""
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
+
+from rank_probe.audit.facts import Facts
+
+Key = TypeVar("Key", bound=Hashable)
 
 # Of ranks or nodes in one sentence.
 MOST_NAMED: Final = 8
 # Of one check: a mistake in a job script is made on a thousand nodes.
 MOST_FINDINGS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """The facts of at least one rank, ascending by rank.
+
+    *missing* ranks posted nothing that could be read. *cannot_compare* says why no ranks could be
+    compared, and is empty if they could. If this process is no rank, it is *alone*, and stands for
+    *ranks_here* ranks of its node, one for each GPU.
+    """
+
+    facts: Sequence[Facts]
+    world_size: int = 1
+    missing: tuple[int, ...] = ()
+    cannot_compare: str = ""
+    alone: bool = False
+    ranks_here: int = 1
+
+    def machines(self) -> list[list[Facts]]:
+        """Return the ranks of each machine, in the order of their first ranks."""
+        return list(grouped(self.facts, lambda facts: facts.machine).values())
+
+
+def grouped(facts: Sequence[Facts], key: Callable[[Facts], Key]) -> dict[Key, list[Facts]]:
+    """Return *facts* by *key*, in the order of the first of each."""
+    groups: dict[Key, list[Facts]] = {}
+    for one in facts:
+        groups.setdefault(key(one), []).append(one)
+    return groups
+
+
+def majority(values: Mapping[int, Key]) -> Key | None:
+    """Return the value that more than half of the ranks have; None if there is none."""
+    value, times = Counter(values.values()).most_common(1)[0]
+    return value if 2 * times > len(values) else None
 
 
 class AuditStatus(enum.StrEnum):
@@ -54,31 +95,17 @@ def outcome(check: str, findings: Iterable[AuditFinding]) -> Outcome:
     return Outcome(check, shown, max(0, len(troubles) - len(shown)))
 
 
-def fail(reason: str, advice: str) -> AuditFinding:
-    """Return what will break or slow the job."""
-    return AuditFinding(AuditStatus.FAIL, reason, advice)
-
-
-def warn(reason: str, advice: str) -> AuditFinding:
-    """Return what may slow the job."""
-    return AuditFinding(AuditStatus.WARN, reason, advice)
-
-
-def ok(reason: str) -> AuditFinding:
-    """Return that all is well."""
-    return AuditFinding(AuditStatus.OK, reason)
-
-
-def not_checked(reason: str) -> AuditFinding:
-    """Return why there was nothing to look at."""
-    return AuditFinding(AuditStatus.NOT_CHECKED, reason)
+# They take the reason, and for the first two what to do.
+fail: Final = partial(AuditFinding, AuditStatus.FAIL)  # It will break or slow the job.
+warn: Final = partial(AuditFinding, AuditStatus.WARN)  # It may slow the job.
+not_checked: Final = partial(AuditFinding, AuditStatus.NOT_CHECKED)
+ok: Final = partial(AuditFinding, AuditStatus.OK)
 
 
 def ranks(numbers: Iterable[int]) -> str:
     """Return 'rank 3' or 'ranks 0-3, 8', of at most MOST_NAMED spans."""
-    ordered = sorted(set(numbers))
     spans: list[list[int]] = []
-    for number in ordered:
+    for number in (ordered := sorted(set(numbers))):
         if spans and number == spans[-1][-1] + 1:
             spans[-1][1:] = [number]
         else:
@@ -88,7 +115,7 @@ def ranks(numbers: Iterable[int]) -> str:
     return f"{'rank' if len(ordered) == 1 else 'ranks'} {', '.join(named)}{rest}"
 
 
-def names(words: Sequence[str]) -> str:
+def comma_list(words: Sequence[str]) -> str:
     """Return *words* with commas, of at most MOST_NAMED."""
     unique = list(dict.fromkeys(words))
     rest = f" and {len(unique) - MOST_NAMED} more" if len(unique) > MOST_NAMED else ""

@@ -1,1 +1,0 @@
-"""What an audit reads of this process and its node."""

@@ -21,9 +21,9 @@ def main(words: Sequence[str] | None = None) -> int:
         command = parse(sys.argv[1:] if words is None else words)
         if command.action == "check":
             # Imported here: a training job waits for every import of this module.
-            from rank_probe.check import command as check_command
+            from rank_probe import check
 
-            return check_command.run(command.arguments)
+            return check.run(command.arguments)
         if command.action == "audit":
             from rank_probe.audit import command as audit_command
 

@@ -5,9 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rank_probe.check.check import first_snapshot
-from rank_probe.check.exporter import Running, dry_run
-from rank_probe.check.problem import CannotReport
+from rank_probe.check import CannotReport, Running, dry_run, first_snapshot
 from rank_probe.collectives.measurements.ending import CannotMeasure
 from rank_probe.collectives.measurements.world import World
 from rank_probe.process import identity

@@ -52,7 +52,7 @@ def test_only_the_hooks_name_what_is_private_in_torch() -> None:
 
 
 def test_each_private_name_has_a_row() -> None:
-    """So the page tells what a torch without it costs, and `rank-probe check` too."""
+    """So the page tells what a torch without it costs."""
     told = {word for row in TABLE for word in re.split(r"[.:]", row.name)}
     private = {name for name in names_of_hooks() if PRIVATE.fullmatch(name)}
 

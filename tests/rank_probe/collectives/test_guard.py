@@ -16,7 +16,7 @@ from rank_probe.wire.snapshot import DRY_RUN_PATH
 from tests.exporter.running import running_exporter
 from tests.exporter.snapshots import snapshot
 from tests.rank_probe.answering import answering
-from tests.rank_probe.check.test_check import judged
+from tests.rank_probe.test_check import judged
 
 JOB = {"job_id": "llama", "ranks": 2, "gpu_uuids": ["GPU-a"]}
 

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from benchmarks.report import median_interval, write
 from benchmarks.scrape.load import Family, pushing, scrape
-from fleet_simulator.stack.parts import ROOT, ExporterProcess
-from fleet_simulator.stack.process import StackError
+from devstack.parts import ROOT, ExporterProcess
+from devstack.process import StackError
 
 CHECK: Final = ROOT / "deploy" / "image" / "health_check.py"
 INTERVAL_SECONDS: Final = 15.0

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 
 from benchmarks.report import write
 from benchmarks.scrape.load import RANKS, Rank
+from devstack.process import wait_for
 from exporter.ingest.app import IngestApp, IngestCounts
 from exporter.ingest.schema import parse
 from exporter.listeners.connection import Bounds
@@ -27,7 +28,6 @@ from exporter.listeners.listener import Listener
 from exporter.listeners.sockets import UnixListener
 from exporter.operator.levels import Orders
 from exporter.ranks.store import RankStore
-from fleet_simulator.stack.process import wait_for
 from rank_probe.report.push import Pusher
 from rank_probe.wire.snapshot import SNAPSHOT_PATH
 

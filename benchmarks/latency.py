@@ -25,8 +25,8 @@ from benchmarks.accuracy.job import STEP_SECONDS
 from benchmarks.accuracy.plan import SHARES, Segment
 from benchmarks.report import write
 from demo.verdict import STRAGGLER
-from fleet_simulator.stack.parts import ExporterProcess, PrometheusProcess, TrainingProcess
-from fleet_simulator.stack.process import StackError
+from devstack.parts import ExporterProcess, PrometheusProcess, TrainingProcess
+from devstack.process import StackError
 
 INTERVALS_SECONDS: Final = (15.0, 5.0)
 RANKS: Final = 4

@@ -13,8 +13,8 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.report import write
-from fleet_simulator.stack.parts import ExporterProcess, TrainingProcess
-from fleet_simulator.stack.process import get, wait_for
+from devstack.parts import ExporterProcess, TrainingProcess
+from devstack.process import get, wait_for
 from rank_probe.wire.stages import STAGES
 
 RANKS, STEPS, LATE, DELAY = 4, 60, 2, 0.1

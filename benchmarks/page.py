@@ -21,8 +21,8 @@ from typing import Any, Final
 
 from benchmarks.report import write
 from benchmarks.scrape.load import RANK, Family, beside
-from fleet_simulator.stack.parts import ExporterProcess
-from fleet_simulator.stack.process import wait_for
+from devstack.parts import ExporterProcess
+from devstack.process import wait_for
 from rank_probe.report.push import Pusher
 from rank_probe.wire.snapshot import Snapshot
 from tests import nvmlstub

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.report import write
-from fleet_simulator.stack.parts import ROOT, PrometheusProcess, SimulationProcess
-from fleet_simulator.stack.process import get
+from devstack.parts import ROOT, PrometheusProcess, SimulationProcess
+from devstack.process import get
 
 DASHBOARDS: Final = ROOT / "dashboards" / "json"
 RANGE_SECONDS: Final = 1800.0

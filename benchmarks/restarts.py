@@ -23,8 +23,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.report import broken, row, write
 from benchmarks.scrape.load import RANK, STEPS_A_PUSH, Rank, beside, scrape
-from fleet_simulator.stack.parts import ExporterProcess
-from fleet_simulator.stack.process import wait_for
+from devstack.parts import ExporterProcess
+from devstack.process import wait_for
 from rank_probe.report.push import Pusher
 
 # A rank that is not back by then has not recovered.

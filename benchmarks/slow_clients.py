@@ -26,9 +26,9 @@ import psutil
 from benchmarks.hostile.bodies import valid
 from benchmarks.report import write
 from benchmarks.scrape.load import RANKS, beside, pushing, scrape
+from devstack.parts import ExporterProcess
+from devstack.process import wait_for
 from exporter.listeners.connection import MOST_PIPELINED
-from fleet_simulator.stack.parts import ExporterProcess
-from fleet_simulator.stack.process import wait_for
 from rank_probe.report.endpoint import open_connection
 from rank_probe.wire.snapshot import SNAPSHOT_PATH
 

@@ -10,8 +10,8 @@ from types import FrameType
 
 from demo import page_only, paged
 from demo.scenario import FAULTS, Scenario
-from fleet_simulator.stack.parts import ALERTMANAGER, PROMETHEUS
-from fleet_simulator.stack.process import StackError, missing_programs
+from devstack.parts import ALERTMANAGER, PROMETHEUS
+from devstack.process import StackError, missing_programs
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from demo.scenario import HEALTHY_SECONDS, JOB_ID, RANK, WAIT_SECONDS, Scenario, sentence
 from demo.verdict import Conclusion, Health, NamedRank
-from fleet_simulator.stack.process import StackError
+from devstack.process import StackError
 
 ALERT: Final = "none(page)"
 # The judge has already waited for enough steps: this only checks that its verdict lasts.

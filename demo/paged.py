@@ -18,9 +18,9 @@ from demo.scenario import (
     sentence,
 )
 from demo.verdict import STRAGGLER, Conclusion, Health, NamedRank, verdict_of, wrong_names
-from fleet_simulator.stack.parts import AlertmanagerProcess, ExporterProcess, PrometheusProcess
-from fleet_simulator.stack.process import StackError, StackProcess
-from fleet_simulator.stack.webhook import ReceivedAlert, Webhook
+from devstack.parts import AlertmanagerProcess, ExporterProcess, PrometheusProcess
+from devstack.process import StackError, StackProcess
+from devstack.webhook import ReceivedAlert, Webhook
 
 # The usual ports, if they are free.
 PROMETHEUS_PORT: Final = 9090

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from demo.verdict import Conclusion
-from fleet_simulator.stack.parts import ExporterProcess, TrainingProcess
-from fleet_simulator.stack.process import StackProcess
+from devstack.parts import ExporterProcess, TrainingProcess
+from devstack.process import StackProcess
 
 FAULTS: Final = ("data", "forward", "backward", "optimizer", "none")
 JOB_ID: Final = "demo"

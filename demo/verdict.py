@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from fleet_simulator.stack.webhook import ReceivedAlert
+from devstack.webhook import ReceivedAlert
 
 STRAGGLER = "RankskewStraggler"
 

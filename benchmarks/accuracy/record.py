@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.accuracy.plan import Segment
 from benchmarks.accuracy.trace import TraceError, merge, read_rows, write_rows
-from fleet_simulator.stack.parts import ROOT
+from devstack.parts import ROOT
 
 TRACES = ROOT / ".accuracy"
 # A step of a real training takes this long; a step here takes a thirtieth of it.

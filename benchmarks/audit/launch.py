@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.audit.plants import GPUS, RANKS, Plant, write_nodes
-from fleet_simulator.stack.parts import ROOT
+from devstack.parts import ROOT
 from tests import nvmlstub
 
 TIMEOUT_SECONDS = 150.0

@@ -26,8 +26,8 @@ from benchmarks.causes import causes_job, diary, faults
 from benchmarks.causes.causes_job import CAUSES, DELAY, LATE_FILE
 from benchmarks.causes.score import Heard, row, said_by, said_in
 from benchmarks.report import last, show, write
-from fleet_simulator.stack.parts import ExporterProcess, PrometheusProcess, TrainingProcess
-from fleet_simulator.stack.process import get, wait_for
+from devstack.parts import ExporterProcess, PrometheusProcess, TrainingProcess
+from devstack.process import get, wait_for
 
 JOB: Final = Path(causes_job.__file__)
 INTERVAL_SECONDS: Final = 5.0

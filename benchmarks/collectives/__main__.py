@@ -20,7 +20,7 @@ from typing import Any, Final
 from benchmarks.collectives.links import LIMITED_LINK, RANKS, links, printed
 from benchmarks.collectives.network import why_not
 from benchmarks.report import RESULTS, show, write
-from fleet_simulator.stack.parts import ROOT
+from devstack.parts import ROOT
 
 # What the documentation shows: a measurement with a slow link.
 SAMPLE: Final = RESULTS / "collectives.txt"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from benchmarks.collectives.network import Network
-from fleet_simulator.stack.parts import ROOT
+from devstack.parts import ROOT
 
 RANKS: Final = 4
 SECONDS: Final = "6"

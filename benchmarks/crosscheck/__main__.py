@@ -27,7 +27,7 @@ from benchmarks.crosscheck.compare import (
 )
 from benchmarks.crosscheck.one_port import OnePortPrometheus
 from benchmarks.report import write
-from fleet_simulator.stack.process import free_port
+from devstack.process import free_port
 from tests.alerts.job_series import Node, starts_of
 from tests.alerts.jobs import Step, simulate
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from fleet_simulator.stack.parts import QueryResult
+from devstack.parts import QueryResult
 from rankskew.accounting.run import Account, account, kinds
 from tests.alerts.jobs import Fault, Job, Step
 from tests.rank_probe.judged import vectors

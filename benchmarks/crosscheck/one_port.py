@@ -5,7 +5,7 @@ from pathlib import Path
 
 import yaml
 
-from fleet_simulator.stack.parts import RULES, PrometheusProcess
+from devstack.parts import RULES, PrometheusProcess
 
 
 class OnePortPrometheus(PrometheusProcess):

@@ -12,8 +12,8 @@ from typing import Any, Final
 from benchmarks.diagnose.plan import CANNOT_TELL, TOUR, Expected
 from benchmarks.diagnose.score import Row, is_right, score
 from benchmarks.report import RESULTS
+from devstack.parts import RULES, PrometheusProcess, SimulationProcess
 from exporter.errors import UsageError
-from fleet_simulator.stack.parts import RULES, PrometheusProcess, SimulationProcess
 from rankskew.commands import diagnose
 
 PATIENCE_SECONDS: Final = 480.0

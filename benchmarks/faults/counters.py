@@ -10,8 +10,8 @@ from typing import Final
 from benchmarks.faults.kills import Killed
 from benchmarks.faults.ranks.job import JOB_ID
 from benchmarks.faults.ranks.records import Life
-from fleet_simulator.stack.parts import PrometheusProcess
-from fleet_simulator.stack.process import get
+from devstack.parts import PrometheusProcess
+from devstack.process import get
 
 COUNTERS: Final = '{job="rankskew",__name__=~"rankskew_.+_total"}'
 DURATION: Final = 'scrape_duration_seconds{job="rankskew"}'

@@ -16,7 +16,7 @@ from benchmarks.faults.plan import Plan
 from benchmarks.faults.ranks.records import Life, Step
 from benchmarks.faults.standing import Lengths
 from benchmarks.report import Row, row
-from fleet_simulator.stack.webhook import ReceivedAlert
+from devstack.webhook import ReceivedAlert
 
 # What happens to the whole stack for a while: see benchmarks.faults.standing.
 Standing = Callable[[Site, Lengths], list[Row]]

@@ -5,8 +5,8 @@ import urllib.request
 from contextlib import suppress
 from typing import Final
 
-from fleet_simulator.stack.parts import AlertmanagerProcess
-from fleet_simulator.stack.webhook import ReceivedAlert, Webhook
+from devstack.parts import AlertmanagerProcess
+from devstack.webhook import ReceivedAlert, Webhook
 
 ALERT: Final = "FaultsTrial"
 

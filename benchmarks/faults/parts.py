@@ -16,9 +16,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from benchmarks.faults.pages import can_page
 from benchmarks.faults.ranks.job import JOB_ID, Job
 from benchmarks.faults.wall_clock import WallClock
-from fleet_simulator.stack.parts import AlertmanagerProcess, ExporterProcess, PrometheusProcess
-from fleet_simulator.stack.process import StackError, StackProcess, get
-from fleet_simulator.stack.webhook import Webhook
+from devstack.parts import AlertmanagerProcess, ExporterProcess, PrometheusProcess
+from devstack.process import StackError, StackProcess, get
+from devstack.webhook import Webhook
 from tests import nvmlstub
 
 GPUS: Final = 1

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from benchmarks.faults.pages import others
 from benchmarks.faults.parts import POLL_SECONDS, Site, recoveries
 from benchmarks.report import Row, row
-from fleet_simulator.stack.process import get
+from devstack.process import get
 
 # A rank is silent after ten seconds without a push; a scrape and two evaluations later it shows.
 SILENT_SECONDS = 14.0

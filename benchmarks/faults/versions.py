@@ -9,8 +9,8 @@ from typing import Final
 
 from benchmarks.faults.ranks.job import RANKS, Job
 from benchmarks.report import Row, row
-from fleet_simulator.stack.parts import ROOT, ExporterProcess
-from fleet_simulator.stack.process import get, wait_for
+from devstack.parts import ROOT, ExporterProcess
+from devstack.process import get, wait_for
 
 COMMITS_AGO: Final = 60
 PACKAGES: Final = ("exporter", "rank_probe", "rankskew", "alerts", "dashboards")

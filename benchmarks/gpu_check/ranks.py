@@ -28,8 +28,8 @@ import torch
 
 from benchmarks.gpu_check.rank_job import WAYS
 from benchmarks.report import RESULTS, last, write
-from fleet_simulator.stack.parts import ExporterProcess, TrainingProcess
-from fleet_simulator.stack.process import get
+from devstack.parts import ExporterProcess, TrainingProcess
+from devstack.process import get
 
 LATE_RANK: Final = 2
 RANKS: Final = 4

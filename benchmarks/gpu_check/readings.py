@@ -23,8 +23,8 @@ from typing import Any, Final
 import torch
 
 from benchmarks.report import write
-from fleet_simulator.stack.parts import ExporterProcess
-from fleet_simulator.stack.process import get
+from devstack.parts import ExporterProcess
+from devstack.process import get
 
 SECONDS: Final = 20
 # GPM's numbers, as nvmlGpmMetricId_t has them: dmon's last columns, in this order.

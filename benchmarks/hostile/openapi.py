@@ -13,7 +13,7 @@ from urllib.error import HTTPError
 
 from benchmarks.hostile.victim import Broken, Victim
 from benchmarks.report import row
-from fleet_simulator.stack.process import free_port, get
+from devstack.process import free_port, get
 
 DESCRIPTION: Final = "/openapi.json"
 EXAMPLES: Final = 200

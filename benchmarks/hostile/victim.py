@@ -21,8 +21,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from benchmarks.hostile.bodies import JOBS, RANKS, valid
 from benchmarks.hostile.case import Case
 from benchmarks.scrape.load import scrape
-from fleet_simulator.stack.parts import ExporterProcess
-from fleet_simulator.stack.process import get
+from devstack.parts import ExporterProcess
+from devstack.process import get
 from rank_probe.report.endpoint import open_connection
 from rank_probe.wire.snapshot import SNAPSHOT_PATH
 

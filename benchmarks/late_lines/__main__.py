@@ -20,8 +20,8 @@ from typing import Any, Final
 from benchmarks.late_lines import late_lines_job
 from benchmarks.late_lines.late_lines_job import LATE_RANK, PLACES
 from benchmarks.report import show, write
-from fleet_simulator.stack.parts import ExporterProcess, TrainingProcess
-from fleet_simulator.stack.process import StackError
+from devstack.parts import ExporterProcess, TrainingProcess
+from devstack.process import StackError
 
 JOB: Final = Path(late_lines_job.__file__)
 HEALTHY: Final = "none"

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from benchmarks.report import broken, write
-from fleet_simulator.stack.parts import ROOT
+from devstack.parts import ROOT
 from rank_probe.lines.loop_frames import TrainingLoop, stack_of
 from rank_probe.lines.sampling import line_of
 from rank_probe.lines.user_code import of_this_process

@@ -32,7 +32,7 @@ from benchmarks.overhead.blocks import ADDED, BARE, THREADS, TRACEML, Costs
 from benchmarks.overhead.loops import LOOPS, PLAIN, Loop
 from benchmarks.overhead.processes import Group, measure_all
 from benchmarks.report import median_interval, show, write
-from fleet_simulator.stack.parts import ROOT
+from devstack.parts import ROOT
 
 OURS = tuple(name for name in PLAIN.arms if name.startswith("probe"))
 TOGETHER = tuple(name for name in PLAIN.arms if name != "torch.profiler")

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.overhead.blocks import Cost, Costs
 from benchmarks.overhead.loops import LOOPS
-from fleet_simulator.stack.parts import ROOT
+from devstack.parts import ROOT
 
 
 @dataclass(frozen=True)

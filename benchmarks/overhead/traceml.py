@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from benchmarks.overhead.arms import Arm, Batches, Train, Training
-from fleet_simulator.stack.process import free_port
+from devstack.process import free_port
 
 # (owner, attribute) of each function that traceml.init(mode="auto") replaces.
 PATCHED: tuple[tuple[Any, str], ...] = (

@@ -36,7 +36,7 @@ from benchmarks.scale.run import (
     Usage,
     running,
 )
-from fleet_simulator.stack.parts import ROOT
+from devstack.parts import ROOT
 
 SIZES: Final = (1_024, 4_096, 16_384)
 SLOWEST: Final = 10

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import psutil
 
-from fleet_simulator.stack.parts import ROOT, RULES, PrometheusProcess, SimulationProcess
-from fleet_simulator.stack.process import get
+from devstack.parts import ROOT, RULES, PrometheusProcess, SimulationProcess
+from devstack.process import get
 
 CORES: Final = 2
 RANKS_PER_NODE: Final = 8

@@ -13,8 +13,8 @@ from typing import Any
 
 from benchmarks.report import write
 from benchmarks.scrape.load import GPUS, RANKS, Family, pushing, scrape
-from fleet_simulator.stack.parts import ExporterProcess
-from fleet_simulator.stack.process import wait_for
+from devstack.parts import ExporterProcess
+from devstack.process import wait_for
 from tests import nvmlstub
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import psutil
 
-from fleet_simulator.stack.parts import ExporterProcess
+from devstack.parts import ExporterProcess
 from rank_probe.report.push import Pusher
 from rank_probe.wire.snapshot import Snapshot
 from rank_probe.wire.stages import STAGES

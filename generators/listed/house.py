@@ -9,8 +9,8 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[2]
 # From what everything needs to what nothing needs.
 PACKAGES: Final = (
-    *("rank_probe", "exporter", "rankskew", "fleet_simulator", "demo", "benchmarks"),
-    *("generators", "dashboards", "alerts"),
+    *("rank_probe", "exporter", "rankskew", "fleet_simulator", "devstack", "demo"),
+    *("benchmarks", "generators", "dashboards", "alerts"),
 )
 # The list of all collectors knows their rooms, and what reads it knows no collector.
 CATALOG: Final = "exporter.collectors.catalog"

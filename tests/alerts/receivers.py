@@ -12,9 +12,9 @@ from typing import Any
 
 import yaml
 
-from fleet_simulator.stack.parts import ALERTMANAGER, ALERTMANAGER_CONFIG
-from fleet_simulator.stack.post_server import PostServer
-from fleet_simulator.stack.process import StackProcess, find_program, free_port
+from devstack.parts import ALERTMANAGER, ALERTMANAGER_CONFIG
+from devstack.post_server import PostServer
+from devstack.process import StackProcess, find_program, free_port
 
 BEGAN = "2024-01-02T07:00:30Z"
 ENDED = "2024-01-02T07:13:00Z"

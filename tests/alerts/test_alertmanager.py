@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fleet_simulator.stack.process import get
+from devstack.process import get
 from generators.listed import alert_rules
 from tests.alerts.receivers import Sender
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fleet_simulator.stack.parts import ALERTMANAGER_CONFIG
+from devstack.parts import ALERTMANAGER_CONFIG
 from tests.alerts.receivers import (
     Promised,
     Sender,

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import yaml
 
-from fleet_simulator.stack.process import StackProcess, free_port, get
+from devstack.process import StackProcess, free_port, get
 
 Labels = frozenset[tuple[str, str]]  # with __name__
 Samples = dict[float, float | None]

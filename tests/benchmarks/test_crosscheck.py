@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from benchmarks.crosscheck.compare import Case, compare, reference
-from fleet_simulator.stack.parts import QueryResult
+from devstack.parts import QueryResult
 from rankskew.accounting.run import kinds
 from tests.alerts.jobs import Fault, Job, simulate
 

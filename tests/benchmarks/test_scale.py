@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks import panels
 from benchmarks.scale.__main__ import Seen, cpu_seconds, failures, plans
+from devstack.parts import ROOT, RULES
 from exporter.scrape.levels import exposed_name
-from fleet_simulator.stack.parts import ROOT, RULES
 from generators.listed.metrics import families_by_collector
 
 PAGE = ROOT / "docs" / "scale.md"

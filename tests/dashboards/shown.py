@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fleet_simulator.stack.parts import PrometheusProcess
+from devstack.parts import PrometheusProcess
 from tests.dashboards.dashboard_files import dashboard_panels, named, substituted
 
 

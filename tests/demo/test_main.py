@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fleet_simulator.stack.process import MARK, wait_for
-from tests.fleet_simulator.stack.processes import runs
+from devstack.process import MARK, wait_for
+from tests.devstack.processes import runs
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from typing import Any
 
 from demo.verdict import Health, verdict_of, wrong_names
-from fleet_simulator.stack.webhook import ReceivedAlert
+from devstack.webhook import ReceivedAlert
 
 LABELS = {
     "alertname": "RankskewStraggler",

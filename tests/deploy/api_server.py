@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from fleet_simulator.stack.process import free_port, wait_for
+from devstack.process import free_port, wait_for
 from tests.deploy.kubernetes import KUBECTL, attempt, run
 
 READY_SECONDS: Final = 120

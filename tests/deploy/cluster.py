@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from fleet_simulator.stack.process import wait_for
+from devstack.process import wait_for
 from tests.deploy.debian import ROOT, USER, USER_ID
 from tests.deploy.machine import Machine, Network
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet_simulator.stack.process import wait_for
+from devstack.process import wait_for
 from tests.deploy import debian
 from tests.deploy.debian import ROOT
 from tests.deploy.machine import Machine, Network

@@ -13,7 +13,7 @@ from typing import Final, Self
 
 import psutil
 
-from fleet_simulator.stack.process import StackProcess, wait_for
+from devstack.process import StackProcess, wait_for
 from tests.deploy.debian import ROOT
 
 CGROUPS: Final = Path("/sys/fs/cgroup")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from fleet_simulator.stack.process import StackProcess
+from devstack.process import StackProcess
 from tests.deploy.kubernetes import ROOT, Manifest
 
 # What the downward API says of the pod.

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from fleet_simulator.stack.parts import PrometheusProcess
-from fleet_simulator.stack.process import StackProcess, free_port, get, wait_for
+from devstack.parts import PrometheusProcess
+from devstack.process import StackProcess, free_port, get, wait_for
 from tests.deploy.kubernetes import Manifest, chart, examples, pod_spec
 from tests.deploy.pod import container_process
 

@@ -14,7 +14,7 @@ import pytest
 from kubeflow_trainer_api.models.jobset_v1alpha2_job_set import JobsetV1alpha2JobSet
 from kubernetes_validate import latest_version, validate
 
-from fleet_simulator.stack.parts import RULES
+from devstack.parts import RULES
 from tests.deploy.kubernetes import NODE, VARIANTS, chart, examples, kustomized, pod_templates
 
 OLDEST = "1.25"  # kubeVersion of the chart.

@@ -9,9 +9,9 @@ from typing import Final
 
 import pytest
 
-from fleet_simulator.stack.parts import AlertmanagerProcess, PrometheusProcess
-from fleet_simulator.stack.process import answers, wait_for
-from fleet_simulator.stack.webhook import Webhook
+from devstack.parts import AlertmanagerProcess, PrometheusProcess
+from devstack.process import answers, wait_for
+from devstack.webhook import Webhook
 from tests.deploy.cluster import Cluster, cluster
 from tests.deploy.debian import ROOT
 from tests.deploy.machine import Network

@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from fleet_simulator.stack.process import answers, wait_for
+from devstack.process import answers, wait_for
 from tests.deploy.debian import ROOT
 from tests.deploy.machine import CommandFailed, Machine, Network
 from tests.deploy.pages import blocks

@@ -9,8 +9,8 @@ from typing import Final
 
 import yaml
 
-from fleet_simulator.stack.parts import RULES
-from fleet_simulator.stack.process import StackProcess, free_port
+from devstack.parts import RULES
+from devstack.process import StackProcess, free_port
 
 INTERVAL_SECONDS: Final = 60.0
 Span = tuple[float, float]

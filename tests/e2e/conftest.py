@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from fleet_simulator.stack.parts import AlertmanagerProcess, ExporterProcess, PrometheusProcess
-from fleet_simulator.stack.process import wait_for
-from fleet_simulator.stack.webhook import Webhook
+from devstack.parts import AlertmanagerProcess, ExporterProcess, PrometheusProcess
+from devstack.process import wait_for
+from devstack.webhook import Webhook
 from tests.e2e.tour import Tour, settled_tour
 
 # Scraped and judged this often, so that a page is late by no more than that.

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.collectives.links import LIMITED_LINK, RANKS, measured, named
 from benchmarks.collectives.network import why_not
-from fleet_simulator.stack.process import free_port
+from devstack.process import free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 

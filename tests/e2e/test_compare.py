@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet_simulator.stack.parts import PrometheusProcess
+from devstack.parts import PrometheusProcess
 from rankskew.accounting.step import busy_seconds
 from rankskew.client.prometheus import Prometheus, selector
 from rankskew.compare.choose import compare_recorded, compare_traces

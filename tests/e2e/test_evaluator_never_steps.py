@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from fleet_simulator.stack.parts import ROOT, TrainingProcess
+from devstack.parts import ROOT, TrainingProcess
 from tests.e2e.conftest import Stack
 from tests.e2e.training_with_evaluator import LATE
 

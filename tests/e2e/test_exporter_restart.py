@@ -2,8 +2,8 @@
 
 import pytest
 
-from fleet_simulator.stack.parts import TrainingProcess
-from fleet_simulator.stack.process import get, wait_for
+from devstack.parts import TrainingProcess
+from devstack.process import get, wait_for
 from tests.e2e.conftest import Stack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fleet_simulator.stack.process import free_port
+from devstack.process import free_port
 
 pytestmark = pytest.mark.e2e
 

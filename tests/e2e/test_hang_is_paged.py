@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from fleet_simulator.stack.parts import TrainingProcess
-from fleet_simulator.stack.webhook import ReceivedAlert
+from devstack.parts import TrainingProcess
+from devstack.webhook import ReceivedAlert
 from tests.e2e.conftest import HANGING, SHRUNK, Stack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from fleet_simulator.stack.parts import ExporterProcess
-from fleet_simulator.stack.process import answers, get, wait_for
+from devstack.parts import ExporterProcess
+from devstack.process import answers, get, wait_for
 from tests import nvmlstub
 from tests.exporter.nvml.stub import Scenario
 from tests.exporter.tried_again import tried_again

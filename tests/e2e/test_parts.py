@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from benchmarks.diagnose.tour import fast_rules
-from fleet_simulator.stack.parts import PrometheusProcess, SimulationProcess
-from fleet_simulator.stack.process import wait_for
+from devstack.parts import PrometheusProcess, SimulationProcess
+from devstack.process import wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 

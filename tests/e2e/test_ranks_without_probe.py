@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from fleet_simulator.stack.parts import ExporterProcess
-from fleet_simulator.stack.process import StackProcess, get, wait_for
+from devstack.parts import ExporterProcess
+from devstack.process import StackProcess, get, wait_for
 from tests import nvmlstub
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from demo.train import VARIANTS
+from devstack.process import StackProcess, wait_for
+from devstack.webhook import ReceivedAlert
 from exporter.vocabulary.words import slow_at
-from fleet_simulator.stack.process import StackProcess, wait_for
-from fleet_simulator.stack.webhook import ReceivedAlert
 from tests.e2e.conftest import Stack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]

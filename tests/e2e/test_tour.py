@@ -16,9 +16,9 @@ from benchmarks.diagnose.plan import TOUR
 from benchmarks.diagnose.score import is_right, score
 from benchmarks.diagnose.tour import ask
 from dashboards.shared.states import STATES
+from devstack.parts import PrometheusProcess
+from devstack.process import wait_for
 from exporter.vocabulary.words import CAUSES
-from fleet_simulator.stack.parts import PrometheusProcess
-from fleet_simulator.stack.process import wait_for
 from rankskew.client.fetch import Trouble
 from tests.dashboards.dashboard_files import JSON_FILES, Target, panels
 from tests.dashboards.shown import shown

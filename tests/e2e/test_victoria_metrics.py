@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.diagnose.tour import fast_rules
-from fleet_simulator.stack.parts import AlertmanagerProcess, SimulationProcess
-from fleet_simulator.stack.process import wait_for
-from fleet_simulator.stack.webhook import ReceivedAlert, Webhook
+from devstack.parts import AlertmanagerProcess, SimulationProcess
+from devstack.process import wait_for
+from devstack.webhook import ReceivedAlert, Webhook
 from rankskew.files.write import RuleFormat, write_files
 from tests.alerts.vmalert import VictoriaMetrics
 from tests.e2e.victoria import Agent, Ruler

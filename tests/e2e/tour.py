@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from benchmarks.diagnose.plan import TOUR
 from benchmarks.diagnose.tour import fast_rules
+from devstack.parts import ROOT, PrometheusProcess, SimulationProcess
+from devstack.process import get, wait_for
 from exporter.live.states import HUNG
 from fleet_simulator.faults.fault import Scope
 from fleet_simulator.faults.kinds import BY_NAME
 from fleet_simulator.plan import tour
-from fleet_simulator.stack.parts import ROOT, PrometheusProcess, SimulationProcess
-from fleet_simulator.stack.process import get, wait_for
 
 # A scrape that is missed changes a state: on a busy machine a node's page takes seconds.
 INTERVAL_SECONDS: Final = 6.0

@@ -6,7 +6,7 @@ from typing import Final
 
 import yaml
 
-from fleet_simulator.stack.process import StackProcess, free_port
+from devstack.process import StackProcess, free_port
 
 DEPLOY: Final = Path(__file__).parents[2] / "deploy" / "prometheus"
 INTERVAL: Final = "1s"

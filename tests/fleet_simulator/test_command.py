@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from devstack.process import wait_for
 from fleet_simulator.faults.kinds import KINDS
 from fleet_simulator.plan import tour
 from fleet_simulator.serve import described, url_of
-from fleet_simulator.stack.process import wait_for
 from rankskew.__main__ import main
 from tests.exporter.running import ROOT
 

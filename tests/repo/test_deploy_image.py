@@ -10,8 +10,8 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from devstack.parts import ExporterProcess
 from exporter.settings import Settings
-from fleet_simulator.stack.parts import ExporterProcess
 
 ROOT = Path(__file__).parents[2]
 IMAGE = ROOT / "deploy" / "image"

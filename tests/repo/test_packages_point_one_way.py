@@ -95,5 +95,5 @@ def test_laptop_without_an_assistant_installs_no_web_server() -> None:
 
 
 def test_simulator_needs_no_extra_of_its_own() -> None:
-    """It serves what an exporter serves; its stack, which is in no wheel, is started by tests."""
+    """It serves what an exporter serves."""
     assert others("fleet_simulator") <= extra("exporter")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet_simulator.stack.process import StackProcess, free_port, get
+from devstack.process import StackProcess, free_port, get
 from rankskew.files.write import write_files
 
 ROOT = Path(__file__).parents[2]

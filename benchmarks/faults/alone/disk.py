@@ -9,8 +9,8 @@ from typing import Final
 
 from benchmarks.faults.alone.pushing import BACK_SECONDS, pushing
 from benchmarks.report import Row, row
-from fleet_simulator.stack.parts import ExporterProcess
-from fleet_simulator.stack.process import get, wait_for
+from devstack.parts import ExporterProcess
+from devstack.process import get, wait_for
 from rank_probe.process.identity import for_rank
 from rank_probe.report.trace import TraceFile
 from tests import nvmlstub

@@ -14,8 +14,8 @@ import psutil
 from benchmarks.faults.alone.pushing import BACK_SECONDS, pushing
 from benchmarks.report import Row, row
 from benchmarks.scrape.load import RANK
-from fleet_simulator.stack.parts import ExporterProcess
-from fleet_simulator.stack.process import get, wait_for
+from devstack.parts import ExporterProcess
+from devstack.process import get, wait_for
 from rank_probe.report.endpoint import open_connection
 from rank_probe.wire.snapshot import SNAPSHOT_PATH
 

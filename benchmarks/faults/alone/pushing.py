@@ -7,8 +7,8 @@ from typing import Final
 
 from benchmarks.restarts import steps_on
 from benchmarks.scrape.load import Rank, scrape
-from fleet_simulator.stack.parts import ExporterProcess
-from fleet_simulator.stack.process import wait_for
+from devstack.parts import ExporterProcess
+from devstack.process import wait_for
 from rank_probe.report.push import Pusher
 
 INTERVAL_SECONDS: Final = 0.1

@@ -10,7 +10,7 @@ from typing import Final
 from benchmarks.faults.alone.pushing import page_steps
 from benchmarks.report import Row, row
 from benchmarks.scrape.load import RANK, Rank
-from fleet_simulator.stack.parts import ExporterProcess
+from devstack.parts import ExporterProcess
 from rank_probe.report.endpoint import open_connection
 from rank_probe.wire.snapshot import SNAPSHOT_PATH, Snapshot
 

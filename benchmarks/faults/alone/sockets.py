@@ -5,8 +5,8 @@ from pathlib import Path
 
 from benchmarks.faults.alone.pushing import BACK_SECONDS, pushing
 from benchmarks.report import Row, row
-from fleet_simulator.stack.parts import ExporterProcess
-from fleet_simulator.stack.process import wait_for
+from devstack.parts import ExporterProcess
+from devstack.process import wait_for
 
 
 def socket_directory(directory: Path) -> list[Row]:

@@ -10,7 +10,7 @@ from torch._C._distributed_c10d import TCPStore
 from benchmarks.faults.ranks import pauses
 from benchmarks.faults.ranks.rank import GENERATION
 from benchmarks.faults.ranks.records import Life, read
-from fleet_simulator.stack.process import StackProcess, wait_for
+from devstack.process import StackProcess, wait_for
 
 JOB_ID = "faults"
 RANKS = 4

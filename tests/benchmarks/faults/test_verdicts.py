@@ -11,7 +11,7 @@ from benchmarks.faults.counters import Stored, falls, not_as_counted, too_high, 
 from benchmarks.faults.kills import Killed
 from benchmarks.faults.ranks.records import RECORD, Life, Step, read
 from benchmarks.report import broken, row
-from fleet_simulator.stack.webhook import ReceivedAlert
+from devstack.webhook import ReceivedAlert
 
 RANK_STEPS = {"__name__": "rankskew_steps_total", "job_id": "faults", "rank": "1"}
 RESTARTED = Stored(RANK_STEPS, ((0.0, 5.0), (1.0, 50.0), (2.0, 50.0), (3.0, 4.0), (4.0, 50.0)))

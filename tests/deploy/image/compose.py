@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import yaml
 
-from fleet_simulator.stack.process import wait_for
+from devstack.process import wait_for
 from tests.deploy.image.containers import Runtime, Spec
 
 # What is closed in every container here; a service that asks for less would be started differently.

@@ -13,8 +13,8 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from fleet_simulator.stack.parts import ALERTMANAGER, PROMETHEUS
-from fleet_simulator.stack.process import find_program
+from devstack.parts import ALERTMANAGER, PROMETHEUS
+from devstack.process import find_program
 from tests.deploy.image.builder import ROOT, Builder
 from tests.deploy.pages import FENCE
 

@@ -13,8 +13,8 @@ import bcrypt
 import pytest
 import yaml
 
+from devstack.process import wait_for
 from exporter.settings import Settings
-from fleet_simulator.stack.process import wait_for
 from tests.deploy.image.builder import Builder
 from tests.deploy.image.containers import Runtime, Spec
 from tests.exporter.certificates import make_certificate

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 import yaml
 
-from fleet_simulator.stack.parts import (
+from devstack.parts import (
     AlertmanagerProcess,
     PrometheusProcess,
     TrainingProcess,
     paging,
 )
-from fleet_simulator.stack.process import StackError, missing_programs
-from fleet_simulator.stack.webhook import Webhook
+from devstack.process import StackError, missing_programs
+from devstack.webhook import Webhook
 
 FIRING = """
 groups:

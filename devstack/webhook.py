@@ -5,8 +5,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from fleet_simulator.stack.post_server import PostServer
-from fleet_simulator.stack.process import StackError, wait_for
+from devstack.post_server import PostServer
+from devstack.process import StackError, wait_for
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fleet_simulator.stack.process import MARK, StackError, StackProcess, free_port, wait_for
-from tests.fleet_simulator.stack.processes import runs
+from devstack.process import MARK, StackError, StackProcess, free_port, wait_for
+from tests.devstack.processes import runs
 
 SLEEPER = "import time; time.sleep(600)"
 # Ignores SIGTERM, and has a child in a session of its own that outlives its parent.
@@ -60,7 +60,7 @@ def test_nothing_survives_a_killed_demo(tmp_path: Path) -> None:
     starter = f"""
 import sys, time
 from pathlib import Path
-from fleet_simulator.stack.process import StackProcess
+from devstack.process import StackProcess
 command = [sys.executable, "-c", {SLEEPER!r}]
 process = StackProcess("inner", command, Path({str(tmp_path / "log")!r}))
 process.start()

@@ -14,9 +14,9 @@ from typing import Any
 import psutil
 import yaml
 
-from fleet_simulator.stack.process import StackError, StackProcess, free_port, get, program
+from devstack.process import StackError, StackProcess, free_port, get, program
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 RULES = ROOT / "alerts" / "rules"
 ALERTMANAGER_CONFIG = ROOT / "alerts" / "alertmanager.yaml"
 

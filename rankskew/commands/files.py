@@ -1,20 +1,20 @@
 """`rankskew files`: write the rules, runbooks and dashboards that come with the code."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from exporter.commands.arguments import Parser, add_json
-from rank_probe.wire.document import as_document
-from rankskew.files.explore import SOURCES, VARIABLES
-from rankskew.files.next_steps import next_steps
-from rankskew.files.write import RULERS, RuleFormat, write_files
+from exporter.bundle import PLACES, bundled
+from exporter.commands.arguments import Parser
+from exporter.errors import StartError, UsageError, reason
 
 EXAMPLES: Final = """\
 rankskew files /etc/prometheus/rankskew
-rankskew files /etc/prometheus/rankskew --overwrite    # after an upgrade
-rankskew files /etc/vmalert/rankskew --vmalert
-rankskew files rankskew --logs LOKI_UID '{node="$node"} |= "rank $rank"'"""
+rankskew files /etc/prometheus/rankskew --overwrite    # after an upgrade"""
+NEXT_STEPS: Final = """\
+1. Prometheus: load {0}/alerts/rules/*.yaml and scrape each node, as in {0}/deploy/prometheus/prometheus.yaml.
+2. Alertmanager: add the inhibit_rules of {0}/alerts/alertmanager.yaml, so that one cause pages once.
+3. Grafana: import {0}/dashboards/*.json."""  # noqa: E501 - three lines are printed
 
 
 def parser() -> Parser:
@@ -29,42 +29,44 @@ def parser() -> Parser:
         "directory", type=Path, help="target directory; created if missing, other files are kept"
     )
     options.add_argument("--overwrite", action="store_true", help="replace files that differ")
-    options.add_argument(
-        "--vmalert",
-        action="store_true",
-        help="write rules for vmalert before 1.92, which lacks keep_firing_for",
-    )
-    options.add_argument(
-        "--ruler",
-        choices=RULERS,
-        help="write the rules in the form of a Thanos Ruler or of mimirtool",
-    )
-    for kind, source in SOURCES.items():
-        options.add_argument(
-            f"--{kind}",
-            nargs=2,
-            metavar=("UID", "QUERY"),
-            help=f"link the dashboard of a rank to this {source.type} data source of Grafana; the "
-            f"query may name {', '.join(f'${each}' for each in VARIABLES)}",
-        )
-    add_json(options, "directory, files (those written) and rule_files (what to load)")
     return options
 
 
 def run(arguments: Sequence[str]) -> int:
     """Write what an operator needs in addition to the exporter: rules, runbooks, dashboards."""
     options = parser().parse_args(arguments)
-    wanted = RuleFormat(options.vmalert, options.ruler)
-    links = {kind: given for kind in SOURCES if (given := getattr(options, kind)) is not None}
-    written = write_files(options.directory, options.overwrite, wanted, links)
-    directory = options.directory.resolve()
-    rules = f"{directory}/alerts/rules/*.yaml"
-    if options.json:
-        files = [str(path) for path in written]
-        said = {"directory": str(directory), "files": files, "rule_files": [rules]}
-        print(as_document("files", said))
-        return 0
+    written = write_files(options.directory, options.overwrite)
     print(f"{len(written)} files written to {options.directory}")
-    ruler = "vmalert" if options.vmalert else options.ruler or "prometheus"
-    print(next_steps(directory, rules, ruler))
+    print(NEXT_STEPS.format(options.directory.resolve()))
     return 0
+
+
+def write_files(directory: Path, overwrite: bool = False) -> list[Path]:
+    """Write everything bundled below *directory*; return the files.
+
+    A file that is there already and differs is somebody's work: UsageError, unless *overwrite*;
+    nothing is written then.
+    """
+    contents = {directory / target: source.read_bytes() for target, source in _files()}
+    for path, content in contents.items():
+        if not overwrite and path.is_file() and path.read_bytes() != content:
+            raise UsageError(f"{path} was changed: choose another directory, or add --overwrite")
+    try:
+        for path, content in contents.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+            if content.startswith(b"#!"):
+                path.chmod(0o755)  # A scheduler runs it.
+    except OSError as error:
+        raise StartError(f"cannot write {error.filename}: {reason(error)}") from error
+    return list(contents)
+
+
+def _files() -> Iterator[tuple[Path, Path]]:
+    """Yield each bundled file: its place in the bundle, and where it lies now."""
+    for name in PLACES:
+        root = bundled(name)
+        if root.is_file():
+            yield Path(name), root
+        for source in sorted(path for path in root.glob("**/*") if path.is_file()):
+            yield Path(name) / source.relative_to(root), source

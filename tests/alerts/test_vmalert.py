@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from generators.listed import alert_rules
-from rankskew.files.write import RuleFormat, write_files
+from rankskew.commands.files import write_files
 from tests.alerts.promtool import GROUPS, RULES, answers
 from tests.alerts.vmalert import (
     Labels,
@@ -37,7 +37,7 @@ NAME = re.compile(r"\w+:[\w:]+")
 def rules(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The rule files as a user of vmalert gets them, in the order of promtool's groups."""
     directory = tmp_path_factory.mktemp("bundle")
-    write_files(directory, wanted=RuleFormat(vmalert=True))
+    write_files(directory)
     files = {path.stem: path for path in (directory / "alerts" / "rules").glob("*.yaml")}
     assert files.keys() == {path.stem for path in RULES}
     return [files[group] for group in GROUPS if group in files]

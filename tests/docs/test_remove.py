@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rankskew.files.write import write_files
+from rankskew.commands.files import write_files
 from tests.exporter.running import running_exporter
 from tests.exporter.snapshots import snapshot
 

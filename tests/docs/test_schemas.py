@@ -72,21 +72,21 @@ def test_page_of_scripts_lists_it(path: Path) -> None:
     assert f"(schemas/{path.name})" in (ROOT / "docs" / "operating.md").read_text()
 
 
-FILES_SAID = {"schema": "files/1", "directory": "/d", "files": [], "rule_files": []}
+GPUS_SAID: dict[str, Any] = {"schema": "gpus/1", "action": "forget", "forgotten": 1}
 
 
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
         ({"more": 1}, "Additional properties are not allowed"),
-        ({"schema": "files/2"}, "'files/1' was expected"),
-        ({"files": None}, "None is not of type 'array'"),
+        ({"schema": "gpus/2"}, "'gpus/1' was expected"),
+        ({"forgotten": None}, "None is not of type 'integer'"),
     ],
 )
 def test_document_that_is_not_as_described_fails(change: dict[str, Any], complaint: str) -> None:
     """So a field that nobody described, and one that is gone, fail in the tests of its command."""
-    check(FILES_SAID)
+    check(GPUS_SAID)
     with pytest.raises(ValidationError, match=complaint):
-        check(FILES_SAID | change)
-    with pytest.raises(ValidationError, match="'directory' is a required property"):
-        check({name: value for name, value in FILES_SAID.items() if name != "directory"})
+        check(GPUS_SAID | change)
+    with pytest.raises(ValidationError, match="'action' is a required property"):
+        check({name: value for name, value in GPUS_SAID.items() if name != "action"})

@@ -9,7 +9,7 @@ from benchmarks.diagnose.tour import fast_rules
 from devstack.parts import AlertmanagerProcess, SimulationProcess
 from devstack.process import wait_for
 from devstack.webhook import ReceivedAlert, Webhook
-from rankskew.files.write import RuleFormat, write_files
+from rankskew.commands.files import write_files
 from tests.alerts.vmalert import VictoriaMetrics
 from tests.e2e.victoria import Agent, Ruler
 
@@ -21,7 +21,7 @@ PATIENCE_SECONDS = 90.0
 
 def test_late_rank_is_paged(tmp_path: Path) -> None:
     """What vmagent lets pass is enough for vmalert: once, with rank, stage and cause."""
-    write_files(tmp_path / "shipped", wanted=RuleFormat(vmalert=True))
+    write_files(tmp_path / "shipped")
     rules = fast_rules(tmp_path / "rules", tmp_path / "shipped" / "alerts" / "rules")
     with ExitStack() as parts:
         fleet = parts.enter_context(

@@ -1,6 +1,5 @@
 """A command does what its flags say, or ends with one line that says what is wrong."""
 
-import json
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -79,20 +78,6 @@ def test_help_of_each_command_ends_with_an_example(
     assert len(last) > 1
     assert all(line.startswith(f"  rankskew {command}") for line in last[1:])
     assert max(map(len, last)) <= 100
-
-
-@pytest.mark.parametrize("flags", [(), ("--overwrite", "--vmalert")])
-def test_files_are_listed_for_scripts(
-    flags: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """`rankskew files --json` names each file written and what to load."""
-    assert main(["files", str(tmp_path), "--json", *flags]) == 0
-
-    said = json.loads(capsys.readouterr().out)
-    written = {str(path) for path in tmp_path.rglob("*") if path.is_file()}
-    assert said["directory"] == str(tmp_path)
-    assert set(said["files"]) == written
-    assert said["rule_files"] == [f"{tmp_path}/alerts/rules/*.yaml"]
 
 
 @pytest.mark.parametrize(

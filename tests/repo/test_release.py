@@ -13,7 +13,7 @@ import pytest
 
 from exporter.bundle import PLACES
 from rank_probe.version import __version__
-from rankskew.files.write import write_files
+from rankskew.commands.files import write_files
 from tests.deploy.kubernetes import HELM, KUBECTL, kustomized_text, run
 
 ROOT = Path(__file__).parents[2]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from devstack.process import StackProcess, free_port, get
-from rankskew.files.write import write_files
+from rankskew.commands.files import write_files
 
 ROOT = Path(__file__).parents[2]
 

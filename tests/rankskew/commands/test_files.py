@@ -1,15 +1,16 @@
 """What an operator needs besides the exporter is written out, and no work is lost."""
 
+import re
 from pathlib import Path
 
 import pytest
-import yaml
 
 from exporter import bundle
 from exporter.bundle import bundled
 from exporter.errors import UsageError
+from generators.listed import alert_rules
 from rankskew.__main__ import main
-from rankskew.files.write import RULERS, RuleFormat, Ruler, write_files
+from rankskew.commands.files import write_files
 from tests.exporter.installed import DIRECTORIES, installed
 
 
@@ -73,40 +74,23 @@ def test_directory_that_cannot_be_written_is_one_line(
     assert complaint.count("\n") == 1
 
 
-def test_rules_for_vmalert_have_no_keep_firing_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_next_steps_are_three_lines_that_name_files_that_are_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It refuses a file with that key, and needs the rest as it is."""
-    monkeypatch.setattr(bundle, "PACKAGE", tmp_path / "exporter")
-    for name in bundle.PLACES:
-        place = tmp_path / "exporter" / "bundled" / name
-        (place.parent if place.suffix else place).mkdir(parents=True, exist_ok=True)
-        (place if place.suffix else place / "own.yaml").write_text("a: 1\n  keep_firing_for: 1m\n")
-    out = tmp_path / "vmalert"
-    write_files(out, wanted=RuleFormat(vmalert=True))
+    """Rules, inhibition and dashboards; the configuration is one with the rules and their times."""
+    assert main(["files", str(tmp_path)]) == 0
+    first, *steps = capsys.readouterr().out.splitlines()
+    [rules, config], [alertmanager], [dashboards] = (
+        re.findall(rf"{tmp_path}/[\w/.*]*\w", step) for step in steps
+    )
 
-    assert (out / "alerts/rules/own.yaml").read_text() == "a: 1\n"
-    assert (out / "alerts/runbooks/own.yaml").read_text() == "a: 1\n  keep_firing_for: 1m\n"
-
-
-def test_rule_file_of_an_earlier_release_is_refused(installation: Path, tmp_path: Path) -> None:
-    """Prometheus would load it beside the others, and page twice."""
-    old = tmp_path / "out" / "alerts" / "rules" / "straggler.yaml"
-    old.parent.mkdir(parents=True)
-    old.write_text("groups: []")
-
-    with pytest.raises(UsageError, match=r"straggler.yaml does not belong to these rules"):
-        write_files(tmp_path / "out", overwrite=True)
-
-
-@pytest.mark.parametrize("ruler", RULERS)
-def test_rulers_get_the_form_that_they_know(tmp_path: Path, ruler: Ruler) -> None:
-    """Mimir wants a namespace for each file, Thanos no answer rather than half of one."""
-    written = write_files(tmp_path, wanted=RuleFormat(ruler=ruler))
-    files = [yaml.safe_load(path.read_text()) for path in written if path.parent.name == "rules"]
-    groups = [group for file in files for group in file["groups"]]
-
-    assert len({file.get("namespace") for file in files}) == (len(files) if ruler == "mimir" else 1)
-    assert {group.get("partial_response_strategy") for group in groups} == {
-        "abort" if ruler == "thanos" else None
-    }
+    assert (
+        first
+        == f"{len([p for p in tmp_path.rglob('*') if p.is_file()])} files written to {tmp_path}"
+    )
+    assert len(list(tmp_path.glob(rules.removeprefix(f"{tmp_path}/")))) == len(
+        alert_rules.rule_files()
+    )
+    assert "evaluation_interval: 15s" in Path(config).read_text()
+    assert "inhibit_rules:" in Path(alertmanager).read_text()
+    assert list(tmp_path.glob(dashboards.removeprefix(f"{tmp_path}/")))

@@ -1,1 +1,0 @@
-"""`rankskew files`: what belongs to this release, written out."""

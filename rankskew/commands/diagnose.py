@@ -78,7 +78,7 @@ def run(arguments: Sequence[str]) -> int:
         return run_compare(options)
     if options.window is not None:
         raise UsageError("--window needs --compare")
-    read = _reader(options)
+    read = reader(options)
     try:
         report = read()
     except (Trouble, CannotTell) as trouble:
@@ -93,7 +93,7 @@ def run(arguments: Sequence[str]) -> int:
     return EXIT_STATUS[report.outcome]
 
 
-def _reader(options: argparse.Namespace) -> Read:
+def reader(options: argparse.Namespace) -> Read:
     """Return what reads the report; raises UsageError for options that do not go together."""
     if options.prometheus is None:
         for name in ("at", "since", "cluster"):

@@ -26,9 +26,9 @@ rankskew top --json | jq '.jobs[].state'"""
 def run(arguments: Sequence[str]) -> int:
     """Show jobs and ranks; 2 if something that was asked does not answer or does not exist."""
     options = parser().parse_args(arguments)
-    read = _reader(options)
+    read = reader(options)
     if options.json:
-        return _print(read(), lambda fleet: print(_as_json(fleet, options.job is not None)))
+        return _print(read(), lambda fleet: print(as_json(fleet, options.job is not None)))
     if options.once or not sys.stdout.isatty():
         return _print(read(), _print_view)
     from rankskew.top.screen import show
@@ -65,7 +65,7 @@ def parser() -> Parser:
     return options
 
 
-def _reader(options: argparse.Namespace) -> Callable[[], FleetStatus]:
+def reader(options: argparse.Namespace) -> Callable[[], FleetStatus]:
     if options.prometheus is None:
         if options.cluster is not None:
             raise UsageError("--cluster needs --prometheus: an exporter knows no clusters")
@@ -93,7 +93,7 @@ def _print_view(fleet: FleetStatus) -> None:
         Console(highlight=False).print(View(fleet))
 
 
-def _as_json(fleet: FleetStatus, with_ranks: bool) -> str:
+def as_json(fleet: FleetStatus, with_ranks: bool) -> str:
     """Return *fleet* as one JSON object; the jobs have their ranks if *with_ranks*."""
     focus = fleet.focus if with_ranks else None
     jobs = [focus] if focus is not None else fleet.jobs

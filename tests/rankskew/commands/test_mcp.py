@@ -7,14 +7,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final
 
-import httpx2
 import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
-from mcp.client.streamable_http import streamable_http_client
 
 from rankskew.__main__ import main
 from tests.exporter.running import ROOT
@@ -62,17 +59,16 @@ def check(found: dict[str, Any]) -> None:
     """See that all tools say the same of the late rank, each in its way."""
     documents = {name: result.structured_content for name, result in found.items()}
     (job,) = documents["jobs"]["jobs"]
-    (late,) = documents["late_ranks"]["jobs"][0]["late_ranks"]
+    (late,) = documents["late_ranks"]["jobs"][0]["late"]
     finding = documents["diagnose"]["findings"][0]
 
     assert list(found) == ["jobs", "diagnose", "late_ranks", "compare", "runbook"]
     assert (job["state"], job["culprit"]) == ("straggler", {"rank": 2, "stage": "data"})
     assert (late["rank"], finding["rank"], finding["cause"]) == (2, 2, "input")
-    assert documents["runbook"]["link"] in late["links"]
-    assert documents["runbook"]["link"] in finding["links"]
-    for name in ("compare",):
-        assert found[name].is_error
-        assert "needs --prometheus" in found[name].content[0].text
+    assert documents["runbook"]["name"] == "input"
+    assert late["links"] == finding["links"]
+    assert found["compare"].is_error
+    assert "needs prometheus" in found["compare"].content[0].text
 
 
 def test_assistant_that_starts_it_asks_over_stdio(fleet: str) -> None:
@@ -82,44 +78,6 @@ def test_assistant_that_starts_it_asks_over_stdio(fleet: str) -> None:
     )
 
     check(asyncio.run(asked(Client(parameters))))
-
-
-@contextmanager
-def serving(*arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """Serve HTTP on a free port; yields the URL, and the process."""
-    with started("mcp", "--http=127.0.0.1:0", *arguments) as process:
-        assert process.stderr is not None
-        yield process.stderr.readline().rpartition(" ")[2].strip(), process
-
-
-def test_assistants_ask_over_http(fleet: str) -> None:
-    """Ctrl-C is a clean end."""
-    with serving("--exporter", fleet) as (url, process):
-        check(asyncio.run(asked(Client(url))))
-        page = {"Origin": "http://elsewhere.example"}
-        assert httpx2.post(url, headers=page, json={}).status_code == 403
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
-        assert process.stderr is not None
-        assert process.stderr.read() == "Invalid Origin header: http://elsewhere.example\n"
-
-
-def test_only_who_sends_the_token_is_answered(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("s3cret\n")
-    (tmp_path / "token").chmod(0o600)
-
-    async def tools(url: str) -> list[str]:
-        sent = {"Authorization": "Bearer s3cret"}
-        async with (
-            httpx2.AsyncClient(headers=sent) as ours,
-            Client(streamable_http_client(url, http_client=ours)) as client,
-        ):
-            return [tool.name for tool in (await client.list_tools()).tools]
-
-    with serving(f"--token-file={tmp_path}/token") as (url, _):
-        for wrong in ({}, {"Authorization": "Bearer s3cre"}, {"Authorization": "Basic s3cret"}):
-            assert httpx2.post(url, headers=wrong, json={}).status_code == 401
-        assert "jobs" in asyncio.run(tools(url))
 
 
 def test_it_ends_with_its_stdin_and_with_an_interrupt() -> None:
@@ -139,17 +97,6 @@ def test_it_ends_with_its_stdin_and_with_an_interrupt() -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (
-            ["--http", "0.0.0.0:0"],
-            "others than this machine may reach '0.0.0.0:0', and without a t",
-        ),
-        (["--http", ":0"], "others than this machine may reach ':0', and without a token anyone"),
-        (["--http", "9921"], "--http: '9921' is not host:port"),
-        (["--token-file", "/nowhere"], "--token-file needs --http"),
-        (
-            ["--http=:0", "--token-file=/nowhere"],
-            "--token-file: cannot read /nowhere: No such file",
-        ),
         (["--cluster", "eu"], "--cluster needs --prometheus: an exporter knows no clusters"),
         (["--header", "Authorization: Bearer s3cret"], "the header Authorization cannot be set"),
         (["--prometheus", "http://u:s3cret@p"], "a password in a URL is visible to all users"),

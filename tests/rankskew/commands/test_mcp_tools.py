@@ -1,0 +1,229 @@
+"""The tools as an assistant sees them: the words of the commands, or one sentence."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from mcp import Client
+from mcp.types import CallToolResult, TextContent
+
+from rankskew.__main__ import main
+from rankskew.commands import top
+from rankskew.commands.mcp import LARGEST_CHARACTERS, server
+from tests.rankskew.client.servers import exporter_of, serving
+from tests.rankskew.client.test_commands import nothing, protected
+from tests.rankskew.compare.test_from_prometheus import STEADY, answering, vector
+from tests.rankskew.top.documents import CAUSE, hung, late, live, straggler
+
+NOWHERE: Final = ("--exporter=http://127.0.0.1:1",)
+Arguments = tuple[str, ...]
+PLAYBOOK: Final = "https://github.com/rankskew/rankskew/blob/main/docs/playbook"
+Captured = pytest.CaptureFixture[str]
+Call = tuple[str, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Arguments]:
+    """The exporter of a node with two jobs."""
+    known = straggler(late=[late(2, cause=CAUSE)])
+    with exporter_of(live(known, hung())) as url:
+        yield (f"--exporter={url}",)
+
+
+def called(servers: Arguments, *calls: Call) -> list[CallToolResult]:
+    """Return what the SDK's client gets."""
+
+    async def call() -> list[CallToolResult]:
+        async with Client(server(servers)) as client:
+            return [await client.call_tool(*each) for each in calls]
+
+    return asyncio.run(call())
+
+
+def document(servers: Arguments, name: str, /, **arguments: Any) -> Any:
+    """Return the document of a tool; its text is the same as JSON."""
+    (result,) = called(servers, (name, arguments))
+    assert not result.is_error, result
+    assert json.loads(text(result)) == result.structured_content
+    return result.structured_content
+
+
+def refusal(servers: Arguments, name: str, /, **arguments: Any) -> str:
+    (result,) = called(servers, (name, arguments))
+    assert result.is_error
+    return text(result)
+
+
+def text(result: CallToolResult) -> str:
+    (content,) = result.content
+    assert isinstance(content, TextContent)
+    return content.text
+
+
+def printed(capsys: Captured, *arguments: str) -> Any:
+    """Return the document that a command prints."""
+    main([*arguments, "--json"])
+    return json.loads(capsys.readouterr().out)
+
+
+def timeless(found: dict[str, Any]) -> dict[str, Any]:
+    """Return it without the moment at which it was asked."""
+    return {
+        key: each for key, each in found.items() if key not in ("timestamp_seconds", "at_seconds")
+    }
+
+
+def test_tools_are_listed_as_read_only() -> None:
+    """Each with the arguments that it takes, and no others."""
+
+    async def listed() -> Any:
+        async with Client(server(NOWHERE)) as client:
+            return (await client.list_tools()).tools
+
+    tools = {tool.name: tool for tool in asyncio.run(listed())}
+
+    assert list(tools) == ["jobs", "diagnose", "late_ranks", "compare", "runbook"]
+    assert all(tool.annotations.read_only_hint for tool in tools.values())
+    schema = tools["compare"].input_schema
+    assert list(schema["properties"]) == ["compare", "window", "job", "cluster"]
+    assert schema["required"] == ["compare"]
+
+
+def test_jobs_are_those_of_top(node: Arguments, capsys: Captured) -> None:
+    given = document(node, "jobs")
+
+    assert timeless(given) == timeless(printed(capsys, "top", *node))
+
+
+def test_diagnosis_is_that_of_the_command(node: Arguments, capsys: Captured) -> None:
+    """What is null or empty counts as left out."""
+    given = document(node, "diagnose", job="llama", at=None, cluster="")
+    command = ("diagnose", "--job", "llama", *node)
+
+    assert timeless(given) == timeless(printed(capsys, *command))
+    assert given["findings"][0]["links"][0] == f"{PLAYBOOK}/input.md"
+
+
+def test_comparison_is_that_of_the_command(capsys: Captured) -> None:
+    """Also one that cannot tell, and says why."""
+    found = vector(({"job_id": "llama", "rank": "0"}, 4))
+    with answering(STEADY, None, **{"": found}) as prometheus:
+        asked = (f"--prometheus={prometheus.url}",)
+        given = document(asked, "compare", compare="1600..1700", window="10m")
+        command = ("diagnose", "--prometheus", prometheus.url, "--compare", "1600..1700")
+        assert given == printed(capsys, *command)
+
+    assert given["why"].startswith("Before (1970-01-01 00:16:40 to 00:26:40 UTC) has a restart")
+
+
+def test_late_ranks_have_causes_places_and_links(node: Arguments) -> None:
+    """Of the jobs that have some; places of the job that is named."""
+    (everywhere,) = document(node, "late_ranks")["jobs"]
+    (here,) = document(node, "late_ranks", job="llama")["jobs"]
+    (found,) = here["late"]
+    places = {rank["rank"]: (rank["node"], rank["pid"]) for rank in here["ranks"]}
+
+    assert everywhere["late"][0]["rank"] == 2
+    assert "ranks" not in everywhere
+    assert here["sentence"] == "Rank 2 is slow loading data; 1.90 of 8 GPUs wait for it."
+    assert (found["rank"], places[2]) == (2, ("node1", 4002))
+    assert found["cause"]["sentence"] == CAUSE["sentence"]
+    assert found["links"][0] == f"{PLAYBOOK}/input.md"
+
+
+def test_runbooks_are_the_pages() -> None:
+    """The whole page of the longest fits; its name is known in any case."""
+    page = document(NOWHERE, "runbook", name="rankskewstraggler")
+    cause = document(NOWHERE, "runbook", name="gc")
+
+    assert page["name"] == "RankskewStraggler"
+    assert page["markdown"].startswith("# RankskewStraggler\n")
+    assert "cut" not in page
+    assert "# " in cause["markdown"]
+
+
+def test_large_fleet_fits() -> None:
+    with exporter_of(live(*(straggler(f"job-{each}") for each in range(400)))) as url:
+        found = document((f"--exporter={url}",), "jobs")
+
+    assert found["cut"].startswith(f"lists have their first {len(found['jobs'])} entries")
+    assert len(json.dumps(found, separators=(",", ":"), ensure_ascii=False)) <= LARGEST_CHARACTERS
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (("runbook", {"name": "gcc"}), "there is no runbook 'gcc'; there are rankskew"),
+        (("diagnose", {}), "There are 2 jobs; name one with job: llama, vision."),
+        (("diagnose", {"job": "--help"}), "There is no job '--help'; there are: llama, vision."),
+        (("late_ranks", {"job": "x"}), "There is no job 'x'; there are: llama, vision."),
+        (("compare", {"compare": "1..2"}), "this needs prometheus, and rankskew mcp was started w"),
+        (("diagnose", {"at": "14:05"}), "at needs prometheus: only that has a history"),
+        (
+            ("diagnose", {"at": "noon"}),
+            "argument at: 'noon' is not a time; give 14:05, 2026-01-31T14:05",
+        ),
+    ],
+)
+def test_bad_argument_is_one_sentence(node: Arguments, call: Call, sentence: str) -> None:
+    """In the words of a tool, not of a command line."""
+    said = refusal(node, call[0], **call[1])
+
+    assert said.startswith(sentence)
+    assert "\n" not in said
+    assert "--help" not in said.removeprefix(sentence)
+
+
+def test_silent_server_is_one_sentence() -> None:
+    assert refusal(NOWHERE, "jobs") == "http://127.0.0.1:1 does not answer: Connection refused."
+
+
+def test_token_and_tenant_are_sent(tmp_path: Path) -> None:
+    """As by the commands; without them an assistant is told that the server refuses."""
+    (tmp_path / "http.yaml").write_text("authorization: {credentials: s3cret}")
+    given = (f"--http.config.file={tmp_path}/http.yaml", "--header=X-Scope-OrgID: team-a")
+    with serving(nothing, protected) as url:
+        said = [refusal((f"--prometheus={url}", *access), "jobs") for access in (given, ())]
+
+    assert "refuses" not in said[0]
+    assert "refuses us (401 Unauthorized)" in said[1]
+
+
+@pytest.mark.parametrize("name", ["jobs", "diagnose", "late_ranks", "compare"])
+def test_one_cluster_is_asked_if_the_server_is_for_one(name: str) -> None:
+    """Whoever asks for another is refused, before anything is asked."""
+    eu = ("--prometheus=http://127.0.0.1:1", "--cluster=eu")
+    given = {"compare": "-30m..-10m"} if name == "compare" else {}
+
+    assert "for cluster 'eu' only" in refusal(eu, name, **given, cluster="us")
+    assert "does not answer" in refusal(eu, name, **given)
+    assert "does not answer" in refusal(eu, name, **given, cluster="eu")
+
+
+def test_tool_that_breaks_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The traceback is for whoever runs the server."""
+
+    def broken(options: object) -> object:
+        raise ZeroDivisionError("s3cret")
+
+    asked = called_with(broken, monkeypatch)
+
+    assert asked == "Error executing tool jobs"
+    assert "s3cret" in caplog.text
+
+
+def called_with(broken: Any, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the refusal of a tool whose reader is *broken*."""
+    serving = server(NOWHERE)
+    monkeypatch.setattr(top, "reader", broken)
+
+    async def call() -> CallToolResult:
+        async with Client(serving) as client:
+            return await client.call_tool("jobs", {})
+
+    return text(asyncio.run(call()))

@@ -14,8 +14,7 @@ from exporter.errors import UsageError
 from exporter.listeners.sockets import open_tcp
 from exporter.scrape.levels import ALL
 from exporter.settings import collector_names
-from fleet_simulator.faults.asked import parse
-from fleet_simulator.faults.kinds import KINDS
+from fleet_simulator.faults import KINDS, parse
 from fleet_simulator.plan import TOUR_GPUS, JobPlan, equal_jobs, tour
 
 FLAG: Final = "--listen-address"

@@ -13,7 +13,7 @@ from exporter.processes.host_watch import Followed, HostCost, HostWatch, Look
 from exporter.processes.process import Process
 from exporter.processes.rank_cost import NANOSECONDS, TICKS_PER_SECOND, Cost
 from exporter.processes.worker_states import LateRankProcess
-from fleet_simulator.faults.fault import PlantedFault
+from fleet_simulator.faults import PlantedFault
 from fleet_simulator.plan import JobPlan
 from fleet_simulator.ranks import pid_of
 from fleet_simulator.training import RUN_SECONDS, Training

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from exporter.collectors.node.files import Mounts
-from fleet_simulator.faults.fault import Kind
+from fleet_simulator.faults import Kind
 from fleet_simulator.training import RUN_SECONDS, Training
 
 TICKS: Final = os.sysconf("SC_CLK_TCK")

@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass
 from typing import Any, Final
 
-from fleet_simulator.faults.fault import Scope, Silence
+from fleet_simulator.faults import Scope, Silence
 from fleet_simulator.plan import node_name
 from fleet_simulator.training import (
     BUSY_SECONDS,

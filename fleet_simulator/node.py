@@ -27,7 +27,7 @@ from exporter.scrape.levels import Shown
 from exporter.scrape.sampling import CollectorRun, Scrape, Source
 from exporter.settings import Settings
 from exporter.web.app import web_app
-from fleet_simulator.faults.fault import Scope, Silence
+from fleet_simulator.faults import Scope, Silence
 from fleet_simulator.hardware import (
     SimulatedHost,
     SimulatedNvml,

@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from exporter.errors import UsageError
-from fleet_simulator.faults.fault import Kind, PlantedFault, Scope, Silence
-from fleet_simulator.faults.kinds import BY_NAME, KINDS
+from fleet_simulator.faults import BY_NAME, KINDS, Kind, PlantedFault, Scope, Silence
 
 # The tour: one small job for each kind of fault.
 TOUR_NODES: Final = 2

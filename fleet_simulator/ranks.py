@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from exporter.causes.model import DISK, GPU, RUNNING
-from fleet_simulator.faults.fault import Kind, PlantedFault, Silence
+from fleet_simulator.faults import Kind, PlantedFault, Silence
 from fleet_simulator.judged import RepeatedVerdict
 from fleet_simulator.training import (
     BUSY_SECONDS,

@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Final
 
-from fleet_simulator.faults.fault import PlantedFault, Silence
+from fleet_simulator.faults import PlantedFault, Silence
 from fleet_simulator.plan import JobPlan
 from rankskew.accounting.step import charge
 

@@ -1,6 +1,6 @@
 """The table of docs/simulate.md: the faults that `rankskew simulate` knows."""
 
-from fleet_simulator.faults.kinds import KINDS
+from fleet_simulator.faults import KINDS
 from generators.markdown import table
 
 

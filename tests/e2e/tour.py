@@ -13,8 +13,7 @@ from benchmarks.diagnose.tour import fast_rules
 from devstack.parts import ROOT, PrometheusProcess, SimulationProcess
 from devstack.process import get, wait_for
 from exporter.live.states import HUNG
-from fleet_simulator.faults.fault import Scope
-from fleet_simulator.faults.kinds import BY_NAME
+from fleet_simulator.faults import BY_NAME, Scope
 from fleet_simulator.plan import tour
 
 # A scrape that is missed changes a state: on a busy machine a node's page takes seconds.

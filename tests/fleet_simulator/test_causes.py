@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet_simulator.faults.fault import Scope
-from fleet_simulator.faults.kinds import BY_NAME, KINDS
+from fleet_simulator.faults import BY_NAME, KINDS, Scope
 from tests.exporter.clock import Clock
 from tests.fleet_simulator.test_fleet import fleet, samples
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from devstack.process import wait_for
-from fleet_simulator.faults.kinds import KINDS
+from fleet_simulator.faults import KINDS
 from fleet_simulator.plan import tour
 from fleet_simulator.serve import described, url_of
 from rankskew.__main__ import main

@@ -9,7 +9,7 @@ import pytest
 from exporter.scrape.exposition import wanted
 from fleet_simulator import copies, fleet
 from fleet_simulator.copies import FRESH_SECONDS
-from fleet_simulator.faults.asked import parse
+from fleet_simulator.faults import parse
 from fleet_simulator.fleet import Fleet, fleet_app
 from fleet_simulator.plan import equal_jobs
 from tests.exporter.asgi import ask

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from exporter.scrape.levels import ALL, exposed_name
-from fleet_simulator.faults.asked import parse
+from fleet_simulator.faults import parse
 from fleet_simulator.fleet import LOOKED_AT_SECONDS, Fleet, fleet_app
 from fleet_simulator.host_files import MEMORY_KIB
 from fleet_simulator.node import SimulatedNode

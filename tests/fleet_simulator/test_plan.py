@@ -3,8 +3,7 @@
 import pytest
 
 from exporter.errors import UsageError
-from fleet_simulator.faults.asked import parse
-from fleet_simulator.faults.kinds import KINDS
+from fleet_simulator.faults import KINDS, parse
 from fleet_simulator.plan import equal_jobs, tour
 
 

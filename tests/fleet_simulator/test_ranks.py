@@ -5,8 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from fleet_simulator.faults.asked import parse
-from fleet_simulator.faults.kinds import BY_NAME
+from fleet_simulator.faults import BY_NAME, parse
 from fleet_simulator.judged import Judged, RepeatedVerdict
 from fleet_simulator.plan import JobPlan
 from fleet_simulator.ranks import SimulatedRank

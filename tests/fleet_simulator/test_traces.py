@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fleet_simulator.faults.asked import parse
+from fleet_simulator.faults import parse
 from fleet_simulator.fleet import Fleet
 from fleet_simulator.judged import Judged
 from fleet_simulator.plan import tour

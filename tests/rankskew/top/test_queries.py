@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from fleet_simulator.faults.asked import parse
+from fleet_simulator.faults import parse
 from fleet_simulator.fleet import Fleet as SimulatedFleet
 from fleet_simulator.fleet import fleet_app
 from fleet_simulator.plan import equal_jobs

@@ -1,1 +1,0 @@
-"""The faults that a simulated fleet can have."""

@@ -1,9 +1,11 @@
-"""`rankskew simulate`: serve a simulated fleet."""
+"""`rankskew simulate`: serve a simulated fleet on one socket."""
 
 import argparse
+import asyncio
 import signal
-from collections.abc import Sequence
-from contextlib import suppress
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -16,6 +18,7 @@ from exporter.scrape.levels import ALL
 from exporter.settings import collector_names
 from fleet_simulator.faults import KINDS, parse
 from fleet_simulator.plan import TOUR_GPUS, JobPlan, equal_jobs, tour
+from rankskew.wording import counted
 
 FLAG: Final = "--listen-address"
 GPUS: Final = 8
@@ -23,22 +26,31 @@ ENDS: Final = (signal.SIGINT, signal.SIGTERM)
 EXAMPLES: Final = """\
 rankskew simulate
 rankskew simulate --nodes 64 --gpus 8 --fault thermal:node=7,gpu=3 --fault loader:node=2,after=2m"""
+HOW_TO_SCRAPE: Final = """\
+{title}: {url}/
+Add to the configuration of a Prometheus that has the rules (rankskew files):
+
+scrape_configs:
+  - job_name: rankskew
+    http_sd_configs: [{{url: {url}/sd}}]
+
+Every series has the label cluster="simulated". Ctrl-C ends the simulation."""
 
 
 def parser() -> Parser:
     """Return the parser of the command."""
+    faults = "\n".join(f"  {kind.name:12}{kind.about}" for kind in KINDS)
     found = Parser(
         prog="rankskew simulate",
         description="Serve a simulated fleet over HTTP, to see the dashboards and try the alerts "
         'without a GPU. Everything on it is labelled cluster="simulated". Without --nodes, one '
         "small job shows each fault.",
-        epilog=f"faults:\n{_kinds()}",
+        epilog=f"faults:\n{faults}",
         examples=EXAMPLES,
     )
-    found.add_argument(
-        FLAG, default="127.0.0.1:9919", help="where to listen (default: %(default)s)"
-    )
-    found.add_argument(
+    add = found.add_argument
+    add(FLAG, default="127.0.0.1:9919", help="where to listen (default: %(default)s)")
+    add(
         "--series.detail",
         dest="detail",
         metavar="COLLECTOR,COLLECTOR",
@@ -47,16 +59,11 @@ def parser() -> Parser:
         help="collectors of which all series are shown, or 'all', as the exporter's flag; the "
         "lower rows of the dashboards need it (default: none)",
     )
-    found.add_argument("--nodes", type=whole_positive, help="number of nodes in the fleet")
-    found.add_argument(
-        "--gpus",
-        type=whole_positive,
-        help=f"GPUs per node (default: {GPUS}; {TOUR_GPUS} in the tour)",
-    )
-    found.add_argument(
-        "--jobs", type=whole_positive, default=1, help="number of equal jobs (default: 1)"
-    )
-    found.add_argument(
+    add("--nodes", type=whole_positive, help="number of nodes in the fleet")
+    gpus = f"GPUs per node (default: {GPUS}; {TOUR_GPUS} in the tour)"
+    add("--gpus", type=whole_positive, help=gpus)
+    add("--jobs", type=whole_positive, default=1, help="number of equal jobs (default: 1)")
+    add(
         "--fault",
         metavar="KIND:node=I,gpu=J,after=30s",
         action="append",
@@ -70,11 +77,8 @@ def parser() -> Parser:
 def run(arguments: Sequence[str]) -> int:
     """Serve until interrupted."""
     options = parser().parse_args(arguments)
-    plans = fleet_plans(options)
+    plans = _plans(options)
     listening = open_tcp(options.listen_address, FLAG)
-    # Imported here: --help needs no web server.
-    from fleet_simulator.serve import serve
-
     # A large fleet takes a while to begin, and may be interrupted or ended then too.
     for number in ENDS:
         signal.signal(number, signal.default_int_handler)
@@ -82,12 +86,11 @@ def run(arguments: Sequence[str]) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
     with suppress(KeyboardInterrupt), TemporaryDirectory(prefix="rankskew-simulate-") as directory:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
-        serve(plans, Path(directory), listening, options.detail)
+        _serve(plans, Path(directory), listening, options.detail)
     return 0
 
 
-def fleet_plans(options: argparse.Namespace) -> list[JobPlan]:
-    """Return the jobs that *options* ask for; raises UsageError."""
+def _plans(options: argparse.Namespace) -> list[JobPlan]:
     if options.nodes is None:
         if options.fault or options.jobs != 1:
             raise UsageError("--fault and --jobs need --nodes; without it, each fault has its job")
@@ -103,5 +106,42 @@ def _collectors(text: str) -> frozenset[str]:
     return names
 
 
-def _kinds() -> str:
-    return "\n".join(f"  {kind.name:12}{kind.about}" for kind in KINDS)
+def _serve(
+    plans: Sequence[JobPlan], directory: Path, listening: socket.socket, detail: frozenset[str]
+) -> None:
+    """Serve the jobs of *plans* on *listening* until SIGTERM or SIGINT."""
+    # Imported here: --help needs no web server.
+    import uvicorn
+
+    from fleet_simulator.fleet import Fleet, fleet_app
+
+    class Server(uvicorn.Server):
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            # uvicorn would repeat the signal at its end, and files would stay behind.
+            for number in ENDS:
+                asyncio.get_running_loop().add_signal_handler(
+                    number, self.handle_exit, number, None
+                )
+            yield
+
+    fleet = Fleet(plans, directory, detail=detail)
+    title = described(plans)
+    print(HOW_TO_SCRAPE.format(title=title, url=url_of(listening)), flush=True)
+    config = uvicorn.Config(fleet_app(fleet, title), log_level="warning", access_log=False)
+    asyncio.run(Server(config).serve([listening]))
+
+
+def url_of(listening: socket.socket) -> str:
+    """Return a URL at which *listening* can be reached."""
+    host, port = listening.getsockname()[:2]
+    if host in ("::", "0.0.0.0"):
+        host = socket.gethostname()
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def described(plans: Sequence[JobPlan]) -> str:
+    """Return how large the fleet of *plans* is, in words."""
+    ranks = counted(sum(plan.ranks for plan in plans), "rank")
+    nodes = counted(sum(plan.nodes for plan in plans), "node")
+    return f"{counted(len(plans), 'job')} with {ranks} on {nodes}, all of them simulated"

@@ -18,8 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from exporter.scrape.exposition import headers, wanted
 from fleet_simulator.copies import Copies, copied
 from fleet_simulator.faults import EARLIER_SECONDS
-from fleet_simulator.joined import JoinedFigures
-from fleet_simulator.judged import Judged
+from fleet_simulator.judged import JoinedFigures, Judged
 from fleet_simulator.node import SimulatedNode
 from fleet_simulator.plan import JobPlan
 from fleet_simulator.training import Training

@@ -1,9 +1,11 @@
 """The verdict on a simulated job. It is known who is late, so nothing has to be found out."""
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from exporter.evidence.peers import quantiles_of
 from fleet_simulator.faults import Scope, Silence
 from fleet_simulator.plan import node_name
 from fleet_simulator.training import (
@@ -118,6 +120,27 @@ class Judged:
                 gpus=ranks * (1 - 1 / longer),
             ),
         )
+
+
+class JoinedFigures:
+    """The figures that the ranks have posted for their peers, on whichever node they are."""
+
+    def __init__(self) -> None:
+        self._posted: dict[int, Mapping[str, float]] = {}
+        self._of_peers: dict[frozenset[int], dict[str, list[float]]] = {}
+
+    def post(self, rank: int, figures: Mapping[str, float]) -> None:
+        """Take the *figures* of *rank*."""
+        self._posted[rank] = figures
+        self._of_peers.clear()
+
+    def of_peers(self, late: frozenset[int]) -> dict[str, list[float]]:
+        """Return what a late rank reads: thirds and median of those that are not *late*."""
+        if late not in self._of_peers:
+            others = [each for rank, each in self._posted.items() if rank not in late]
+            found = {name: list(each) for name, each in quantiles_of(others).items()}
+            self._of_peers[late] = found
+        return self._of_peers[late]
 
 
 def _unseen(phase: Phase) -> int:

@@ -36,8 +36,7 @@ from fleet_simulator.hardware import (
     processes,
 )
 from fleet_simulator.host_files import HostFiles
-from fleet_simulator.joined import JoinedFigures
-from fleet_simulator.judged import Judged
+from fleet_simulator.judged import JoinedFigures, Judged
 from fleet_simulator.plan import node_name
 from fleet_simulator.ranks import SimulatedRank
 from fleet_simulator.training import RUN_SECONDS, Training
@@ -163,7 +162,7 @@ class SimulatedNode:
 
     def _push(self, at: float) -> None:
         said = self._judged.at(at)
-        late = [] if said is None else [each.rank for each in said.verdict.late]
+        late = frozenset(() if said is None else (each.rank for each in said.verdict.late))
         for gpu, rank in self._ranks.items():
             if not self._has(Silence.FROZEN, gpu):
                 snapshot = rank.snapshot(at, said, lambda: self._joined.of_peers(late))

@@ -1,11 +1,11 @@
 """Which jobs a simulated fleet runs, on which nodes and with which faults."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from exporter.errors import UsageError
-from fleet_simulator.faults import BY_NAME, KINDS, Kind, PlantedFault, Scope, Silence
+from fleet_simulator.faults import BY_NAME, KINDS, PlantedFault, Scope, Silence
 
 # The tour: one small job for each kind of fault.
 TOUR_NODES: Final = 2
@@ -47,16 +47,13 @@ def tour(gpus: int = TOUR_GPUS) -> list[JobPlan]:
     for kind in KINDS:
         first = len(plans) * TOUR_NODES
         kinds = [kind, BY_NAME["loader"]] if kind.silence is Silence.UNJOINED else [kind]
+        node, gpu = first + TOUR_NODES - 1, min(2, gpus - 1)
         faults = tuple(
-            PlantedFault(each, first + TOUR_NODES - 1, _gpu(each, gpus), each.begins_seconds)
+            PlantedFault(each, node, gpu if each.scope is Scope.GPU else 0, each.begins_seconds)
             for each in kinds
         )
         plans.append(JobPlan(kind.name, first, TOUR_NODES, gpus, faults))
     return plans
-
-
-def _gpu(kind: Kind, gpus: int) -> int:
-    return min(2, gpus - 1) if kind.scope is Scope.GPU else 0
 
 
 def equal_jobs(nodes: int, gpus: int, jobs: int, faults: Sequence[PlantedFault]) -> list[JobPlan]:
@@ -72,13 +69,14 @@ def equal_jobs(nodes: int, gpus: int, jobs: int, faults: Sequence[PlantedFault])
                 f"{fault.kind.name}: there is no GPU {fault.gpu} on node {fault.node}; nodes are "
                 f"0 to {nodes - 1} and GPUs 0 to {gpus - 1}"
             )
-    each = nodes // jobs
-    plans = [JobPlan(_name(n, jobs), n * each, each, gpus) for n in range(jobs)]
+    each, digits = nodes // jobs, len(str(jobs - 1))
     return [
-        replace(plan, faults=tuple(fault for fault in faults if fault.node // each == n))
-        for n, plan in enumerate(plans)
+        JobPlan(
+            "sim" if jobs == 1 else f"sim-{n:0{digits}}",
+            n * each,
+            each,
+            gpus,
+            tuple(fault for fault in faults if fault.node // each == n),
+        )
+        for n in range(jobs)
     ]
-
-
-def _name(number: int, jobs: int) -> str:
-    return "sim" if jobs == 1 else f"sim-{number:0{len(str(jobs - 1))}}"

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from devstack.process import wait_for
+from fleet_simulator.command import described, url_of
 from fleet_simulator.faults import KINDS
 from fleet_simulator.plan import tour
-from fleet_simulator.serve import described, url_of
 from rankskew.__main__ import main
 from tests.exporter.running import ROOT
 

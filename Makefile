@@ -117,7 +117,7 @@ bench-causes: ## real causes planted in a real job, one at a time: is the first 
 	$(PYTHON) -m benchmarks.causes
 	$(PYTHON) -m benchmarks.causes --busy
 
-bench-compare: ## diagnose --compare: intervals on step times with a known truth (3 minutes), and on training with a planted change (10 minutes)
+bench-compare: ## compare: intervals on step times with a known truth (3 minutes), and on training with a planted change (10 minutes)
 	$(PYTHON) -m benchmarks.compare_coverage
 	$(PYTHON) -m benchmarks.compare_planted
 

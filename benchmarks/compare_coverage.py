@@ -1,4 +1,4 @@
-"""How honest the intervals of `rankskew diagnose --compare` are, on step times with a known truth.
+"""How honest the intervals of `rankskew compare` are, on step times with a known truth.
 
 Step times are an autoregressive process, so each depends on those before it, and a straggler may
 come and go. Both sides are drawn at random; after the change steps take RATIOS times as long.

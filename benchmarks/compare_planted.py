@@ -1,4 +1,4 @@
-"""`rankskew diagnose --compare` on real training with a planted change: is the ratio right?
+"""`rankskew compare` on real training with a planted change: is the ratio right?
 
 Real gloo ranks train as in benchmarks.accuracy: first all of them are healthy, then one is late by
 a share of a step, so each step takes longer by that share. The delays that took effect are known.
@@ -68,7 +68,7 @@ def sample(segment: Segment, traces: Path) -> str:
     change = segment.healthy_steps
     asked = f"{change + 1}-{segment.steps - 1}..{WARM_STEPS}-{change - 1}"
     said = as_text(compare_traces(runs, asked, STEPS))
-    return f"$ rankskew diagnose --trace {segment.key}.csv --compare {asked}\n{said}\n"
+    return f"$ rankskew compare {asked} --trace {segment.key}.csv\n{said}\n"
 
 
 def main() -> None:

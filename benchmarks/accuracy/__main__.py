@@ -35,7 +35,7 @@ RESULT = RESULTS / "accuracy.json"
 
 
 def replay(path: Path, scale: float) -> dict[str, Any]:
-    """Return the output of `rankskew replay --format json` for the trace *path*."""
+    """Return the output of `rankskew replay --json` for the trace *path*."""
     try:
         return {"jobs": [job(replay_run(run, scale)) for run in read_traces([path])]}
     except UsageError as error:

@@ -30,7 +30,7 @@ EFFECT: Final = 0.02
 def score(segment: Segment, truth: Truth, job: Mapping[str, Any], scale: float) -> Row:
     """Return the row of one segment: what was planted, what was found, and whether it is right.
 
-    *job* is one of the jobs in the output of `rankskew replay --format json`. Its findings are
+    *job* is one of the jobs in the output of `rankskew replay --json`. Its findings are
     taken in the order in which they were named, at equal times the most costly first. *onset s* is
     the time from the beginning of the fault to that, *onset error s* to the reported onset. None:
     does not apply; a slowdown is estimated only if a rank is late for long.

@@ -81,7 +81,7 @@ TOUR: Final = {
     "nojoin": _late("input", "workers", "data", "pgrep -P 20006"),
     "off": Expected(CANNOT_TELL, ("off",), first="rankskew control"),
     "starting": Expected(FOUND, ("slow_start",), first="py-spy dump"),
-    "finished": Expected(CANNOT_TELL, ("finished",), first="--since"),
+    "finished": Expected(CANNOT_TELL, ("finished",), first="--at"),
     "noprobe": Expected(CANNOT_TELL, ("no_probe",), first="rank_probe"),
     "down": Expected(FOUND, ("exporter_down",), first="systemctl status rankskew-exporter"),
 }

@@ -108,7 +108,6 @@ def _untold(url: str) -> list[Row]:
         "no such job": ("--prometheus", url, "--job", "nobody"),
         "which of many jobs": ("--prometheus", url),
         "a day earlier": ("--prometheus", url, "--job", "loader", "--at", long_ago),
-        "no such job in an hour": ("--prometheus", url, "--job", "nobody", "--since", "1h"),
         "no Prometheus there": ("--prometheus", NOBODY),
         "no exporter there": ("--exporter", NOBODY),
     }

@@ -55,10 +55,6 @@ class Prometheus:
         self._access = access
         self.now = time.time() if at is None else at
 
-    def as_of(self, at: float) -> "Prometheus":
-        """Return the same server, asked about the Unix time *at*."""
-        return Prometheus(self.url, at, self._timeout_seconds, self._access)
-
     def query(self, expression: str, at: float | None = None) -> list[Sample]:
         """Return the value of *expression* at the Unix time *at*, or now; raises Trouble."""
         at = self._at if at is None else at

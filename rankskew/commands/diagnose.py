@@ -7,10 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from exporter.commands.arguments import Parser, add_json, interval, time_scale
+from exporter.commands.arguments import Parser, add_json, time_scale
 from exporter.errors import FAILED, UsageError
 from rankskew.client.fetch import Trouble, base_url
-from rankskew.commands.compare import add_compare, run_compare
 from rankskew.commands.servers import access, add_access, add_moment, add_sources, exporters
 from rankskew.diagnose.formats import as_json, as_markdown, as_text, trouble_as_json
 from rankskew.diagnose.model import EXIT_STATUS, CannotTell, Report
@@ -18,11 +17,8 @@ from rankskew.diagnose.model import EXIT_STATUS, CannotTell, Report
 EXAMPLES: Final = """\
 rankskew diagnose --prometheus http://prometheus:9090 --job llama
 rankskew diagnose --prometheus http://prometheus:9090 --job llama --at 2026-11-23T07:45Z
-rankskew diagnose --prometheus http://prometheus:9090 --job llama --since 2h --markdown
 rankskew diagnose --exporter node1:9917 --exporter node2:9917
-rankskew diagnose --trace /scratch/trace --json | jq '.findings[0].first'
-rankskew diagnose --prometheus http://prometheus:9090 --job llama --compare 14:05..14:20
-rankskew diagnose --trace /scratch/trace --compare 100-400..500-900"""
+rankskew diagnose --trace /scratch/trace --json | jq '.findings[0].first'"""
 
 Read = Callable[[], Report]
 
@@ -39,8 +35,7 @@ def parser() -> Parser:
     source = add_sources(options)
     source.add_argument("--trace", metavar="DIR", type=Path, help="judge this recorded trace")
     options.add_argument("--job", metavar="JOB_ID", help="this job; not needed if there is one")
-    _add_times(options)
-    add_compare(options)
+    add_moment(options)
     options.add_argument(
         "--time-scale",
         metavar="K",
@@ -49,35 +44,16 @@ def parser() -> Parser:
         help="with --trace: make the clock and every stage K times slower, for traces of only a "
         "few seconds (default: 1)",
     )
-    _add_formats(options)
-    add_access(options)
-    return options
-
-
-def _add_times(options: Parser) -> None:
-    times = options.add_mutually_exclusive_group()
-    add_moment(times)
-    times.add_argument(
-        "--since",
-        metavar="DURATION",
-        type=interval,
-        help="over this time up to now, the worst first; needs --prometheus",
-    )
-
-
-def _add_formats(options: Parser) -> None:
     formats = options.add_mutually_exclusive_group()
     add_json(formats, "the whole report; docs/diagnose.md describes it")
     formats.add_argument("--markdown", action="store_true", help="print Markdown, for a ticket")
+    add_access(options)
+    return options
 
 
 def run(arguments: Sequence[str]) -> int:
     """Print a report; returns 0 if the job is balanced, 1 if something is found, else 2."""
     options = parser().parse_args(arguments)
-    if options.compare is not None:
-        return run_compare(options)
-    if options.window is not None:
-        raise UsageError("--window needs --compare")
     read = reader(options)
     try:
         report = read()
@@ -96,7 +72,7 @@ def run(arguments: Sequence[str]) -> int:
 def reader(options: argparse.Namespace) -> Read:
     """Return what reads the report; raises UsageError for options that do not go together."""
     if options.prometheus is None:
-        for name in ("at", "since", "cluster"):
+        for name in ("at", "cluster"):
             if getattr(options, name) is not None:
                 raise UsageError(f"--{name} needs --prometheus: only that has a history")
     if options.trace is None and options.time_scale != 1.0:
@@ -109,13 +85,7 @@ def reader(options: argparse.Namespace) -> Read:
         from rankskew.diagnose.from_exporter import read_exporters
 
         return partial(read_exporters, exporters(options), options.job, access(options))
-    url = base_url(options.prometheus)
-    if options.since is not None:
-        from rankskew.diagnose.prometheus.stretch import read_stretch
-
-        return partial(
-            read_stretch, url, options.cluster, options.job, options.since, access(options)
-        )
     from rankskew.diagnose.prometheus.read import read
 
+    url = base_url(options.prometheus)
     return partial(read, url, options.cluster, options.job, options.at, access(options))

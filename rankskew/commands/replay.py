@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, TextIO
 
-from exporter.commands.arguments import Parser, time_scale
+from exporter.commands.arguments import Parser, add_json, time_scale
 from exporter.errors import FAILED
 from rank_probe.judge.verdict import DUTY, MILD
 from rankskew.replay.replay import Replay, as_json, replay
@@ -43,19 +43,7 @@ def parser() -> Parser:
         help="make the clock and every stage K times slower, for traces of only a few seconds "
         "(default: 1)",
     )
-    options.add_argument(
-        "--format",
-        choices=("text", "json"),
-        default="text",
-        help="json prints one document, which docs/replay.md describes (default: text)",
-    )
-    options.add_argument(
-        "--json",
-        dest="format",
-        action="store_const",
-        const="json",
-        help="the same as --format json",
-    )
+    add_json(options, "jobs with findings and losses; docs/replay.md describes it")
     return options
 
 
@@ -63,7 +51,7 @@ def run(arguments: Sequence[str]) -> int:
     """Judge recorded traces, and account for the time lost to waiting."""
     options = parser().parse_args(arguments)
     replays = [_replay(run, options.time_scale) for run in read_traces(options.path)]
-    print(as_json(replays) if options.format == "json" else report(replays))
+    print(as_json(replays) if options.json else report(replays))
     if any(finding.kind not in (MILD, DUTY) for one in replays for finding in one.findings):
         return 1
     return FAILED if any(one.not_judgeable for one in replays) else 0

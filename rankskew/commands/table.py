@@ -49,6 +49,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
     "diagnose": Command(
         "say what is wrong with a job, why, and what to do about it", "rankskew.commands.diagnose"
     ),
+    "compare": Command("say what a change did to a job's steps", "rankskew.commands.compare"),
     "flight-recorder": Command(
         "name the rank that a hanging collective waits for, from torch's dumps",
         "rankskew.commands.flight_recorder",

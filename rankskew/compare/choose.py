@@ -74,7 +74,7 @@ def compare_traces(
 def _two_jobs(parts: tuple[str, str]) -> list[str]:
     jobs = [job for part in parts if (job := job_of(part)) is not None]
     if len(jobs) == 1:
-        raise UsageError("--compare takes two jobs, job:OLD..job:NEW, or two times of one job")
+        raise UsageError("compare takes two jobs, job:OLD..job:NEW, or two times of one job")
     return jobs
 
 
@@ -98,7 +98,7 @@ def _job(
         )
     if not jobs:
         raise Trouble(
-            "No job ran at the end of both periods; --compare job:OLD..job:NEW takes two."
+            "No job ran at the end of both periods; compare takes two as job:OLD..job:NEW."
         )
     if len(jobs) == 1:
         clusters = ", ".join(cluster for _, cluster in both)
@@ -112,7 +112,7 @@ def _steps(
     """Return a name and the steps of each side."""
     ranges = [found for part in parts if (found := steps_of(part)) is not None]
     if len(ranges) == 1:
-        raise UsageError("--compare takes two ranges of steps, such as 100-400..500-900")
+        raise UsageError("compare takes two ranges of steps, such as 100-400..500-900")
     if ranges:
         return [f"steps {first} to {last}" for first, last in ranges], [
             [step for step in run.steps if first <= step <= last] for first, last in ranges

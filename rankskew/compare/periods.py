@@ -35,7 +35,7 @@ def two_parts(text: str) -> tuple[str, str]:
     """Return A and B of *text*, A..B; raises UsageError."""
     parts = [part.strip() for part in text.split("..")]
     if len(parts) != 2 or not all(parts):
-        raise UsageError(f"--compare {text!r} is not A..B, such as {EXAMPLES}")
+        raise UsageError(f"{text!r} is not A..B, such as {EXAMPLES}")
     return parts[0], parts[1]
 
 
@@ -71,7 +71,7 @@ def periods(
         end_b = max(end_b, min(begin_b + window_seconds, now))
     if begin_b < before.end:
         raise UsageError(
-            f"{parts[1]} begins before {parts[0]} ends; --compare takes what came first first"
+            f"{parts[1]} begins before {parts[0]} ends; compare takes what came first first"
         )
     if end_b > now + CLOCK_ERROR_SECONDS or begin_b >= now:
         raise UsageError(f"{parts[1]} is later than all data; give a time before the end of it")

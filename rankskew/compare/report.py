@@ -52,7 +52,7 @@ def as_json(found: Comparison) -> str:
     """Return it for scripts; docs/compare.md describes the fields."""
     said = asdict(found) | {"before": _side(found.before), "after": _side(found.after)}
     said["step_without_rare"], said["gpus_lost"] = said.pop("without_rare"), said.pop("lost")
-    return as_document("diagnose-compare", said)
+    return as_document("compare", said)
 
 
 def _side(side: Side) -> dict[str, object]:

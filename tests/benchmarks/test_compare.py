@@ -1,4 +1,4 @@
-"""The benchmarks of `diagnose --compare` draw what they say, and their intervals are honest."""
+"""The benchmarks of `compare` draw what they say, and their intervals are honest."""
 
 import json
 import random

@@ -163,16 +163,6 @@ def test_diagnose_names_rank_stage_cause_and_what_to_do_first(fleet: Tour, job_i
     assert is_right(row), row
 
 
-def test_diagnose_covers_a_stretch_of_time(fleet: Tour) -> None:
-    """Who was late in the last minutes, and for how long."""
-    arguments = ("--prometheus", fleet.prometheus.url, "--job", "loader", "--since", "10m")
-    document = ask(*arguments)
-    first = document["findings"][0]
-
-    assert (document["exit_status"], first["ranks"], first["cause"]) == (1, [6], "input")
-    assert re.fullmatch(r"Late for \d+ (s|min) of the 10 min\.", first["facts"][0])
-
-
 @pytest.mark.parametrize("fault", FOUND_ON_NODE)
 def test_slow_node_has_the_cause_that_all_of_its_ranks_have(fleet: Tour, fault: str) -> None:
     """The node is named once, in the state and in the alert."""

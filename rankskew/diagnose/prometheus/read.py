@@ -21,13 +21,7 @@ def read(
     url: str, cluster: str | None, job_id: str | None, at: float | None, access: Access = ANYONE
 ) -> Report:
     """Return the report at the Unix time *at*, or now; raises Trouble and CannotTell."""
-    return report_at(Prometheus(url, at, access=access), cluster, job_id, at)
-
-
-def report_at(
-    prometheus: Prometheus, cluster: str | None, job_id: str | None, at: float | None
-) -> Report:
-    """Return the report that *prometheus*, asked about the time *at*, allows; raises as read()."""
+    prometheus = Prometheus(url, at, access=access)
     moment = look(prometheus, _one_job(ask(prometheus, cluster, job_id), at))
     facts = moment.facts()
     findings, more = all_findings(facts)

@@ -277,7 +277,7 @@ def test_queries_of_a_run_share_a_connection(
     with serving_all(answer, server_tls(certificate)) as url:
         prometheus = Prometheus(url, access=who)
         prometheus.query("up")
-        prometheus.as_of(1_700_000_000.0).query("up")
+        prometheus.query("up", at=1_700_000_000.0)
         prometheus.query_range("up", 0.0, 60.0, 15.0)
 
     assert (len(ports), len(set(ports)), len(made)) == (3, 1, 1)

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from rankskew.commands.diagnose import run
+from rankskew.commands.compare import run
 from tests.exporter.recorded import record
 
 NOWHERE = "http://127.0.0.1:1"
@@ -30,12 +30,12 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_verdict_comes_first_and_is_the_status(
     trace: str, capsys: pytest.CaptureFixture[str], arguments: list[str], status: int, begin: str
 ) -> None:
-    assert run(["--trace", trace, "--compare", *arguments]) == status
+    assert run(["--trace", trace, *arguments]) == status
     assert capsys.readouterr().out.startswith(begin)
 
 
 def test_too_few_steps_exit_2(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
-    status = run(["--trace", trace, "--compare", "0-19..160-319", "--json"])
+    status = run(["--trace", trace, "0-19..160-319", "--json"])
 
     assert status == 2
     said = json.loads(capsys.readouterr().out)
@@ -44,7 +44,7 @@ def test_too_few_steps_exit_2(trace: str, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_silent_prometheus_exits_2(capsys: pytest.CaptureFixture[str]) -> None:
-    status = run(["--prometheus", NOWHERE, "--compare=-30m..-10m", "--json"])
+    status = run(["--prometheus", NOWHERE, "-30m..-10m", "--json"])
 
     said = capsys.readouterr()
     assert status == 2

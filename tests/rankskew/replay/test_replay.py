@@ -35,7 +35,7 @@ def test_status_says_whether_a_rank_is_late(tmp_path: Path) -> None:
 
 
 def job(capsys: Capture, *arguments: object) -> dict[str, Any]:
-    (found,) = json.loads(replay(capsys, *arguments, "--format=json"))["jobs"]
+    (found,) = json.loads(replay(capsys, *arguments, "--json"))["jobs"]
     assert isinstance(found, dict)
     return found
 
@@ -55,13 +55,6 @@ def without(path: Path, dropped: Callable[[int, int], bool]) -> Path:
     kept = [row for row in rows if not dropped(int(row.split(",")[1]), int(row.split(",")[3]))]
     path.write_text("\n".join([header, *kept, ""]))
     return path
-
-
-def test_json_has_two_spellings(tmp_path: Path, capsys: Capture) -> None:
-    """--json is the option of every command; --format json still works."""
-    path = record(tmp_path / "a.csv", steps=30)
-
-    assert replay(capsys, path, "--json") == replay(capsys, path, "--format", "json")
 
 
 def test_late_rank_is_named_with_time_stage_and_cost(tmp_path: Path, capsys: Capture) -> None:

@@ -33,7 +33,7 @@ ENV NVIDIA_VISIBLE_DEVICES=all \
     PATH=/opt/rankskew/bin:/usr/local/bin:/usr/sbin:/usr/bin:/bin
 # The user is a number, so that Kubernetes can see that it is not root. Mount the first directory,
 # where training processes find the ingest socket, and the last, which remembers the node's GPUs.
-# The second is for orders in the container itself: docker exec CONTAINER rankskew gpus release.
+# The second is for orders in the container itself: docker exec CONTAINER rankskew control --release-gpus.
 RUN useradd --system --uid 9917 --home-dir /opt/rankskew rankskew \
     && install --directory --owner=rankskew /run/rankskew /run/rankskew-operator /var/lib/rankskew
 COPY --from=build /opt/rankskew /opt/rankskew

@@ -156,8 +156,8 @@ class Settings:
     operator_socket: str = _flag(
         "--operator.socket",
         "/run/rankskew-operator/operator.sock",
-        "Unix socket, open to this user and to root only, on which rankskew gpus and rankskew "
-        "control give orders; keep its directory out of containers. '' turns it off.",
+        "Unix socket, open to this user and to root only, on which rankskew control gives "
+        "orders; keep its directory out of containers. '' turns it off.",
     )
     ranks_max: int = _flag("--ranks.max", 64, "Maximum number of ranks on this node.", positive)
     ranks_jobs_max: int = _flag(

@@ -28,7 +28,6 @@ from exporter.nvml.expected import ExpectedGpus
 from exporter.nvml.supervisor import NvmlSupervisor
 from exporter.nvml.timing import Timing
 from exporter.operator.app import operator_app
-from exporter.operator.gpus import GpuControl
 from exporter.operator.levels import Orders
 from exporter.processes.host_watch import HostWatch
 from exporter.processes.process import Proc
@@ -83,7 +82,7 @@ class ExporterParts:
             failures=self.failures,
         )
         self._needs_nvml = any(entry.needs_nvml for entry in enabled(settings))
-        self._gpu_control = GpuControl(self._nvml, expected) if self._needs_nvml else None
+        self._gpu_orders = self._nvml if self._needs_nvml else None
         procfs, sysfs = Path(settings.path_procfs), Path(settings.path_sysfs)
         self._watch = ProcessWatch(self._nvml, Proc(procfs), failures=self.failures)
         self._host = HostWatch(procfs, sysfs, failures=self.failures)
@@ -191,8 +190,8 @@ class ExporterParts:
         return Listener(sockets, app, bounds)
 
     def operator_listener(self, sockets: Sequence[socket.socket]) -> Listener:
-        """Return the listener for `rankskew gpus` and `rankskew control`."""
-        app = operator_app(self._orders, self._gpu_control, self._gpus_gone)
+        """Return the listener for `rankskew control`."""
+        app = operator_app(self._orders, self._gpu_orders, self._gpus_gone)
         return Listener(sockets, app, Bounds(OPERATOR_CONNECTIONS, OPERATOR_FULL, JSON))
 
     def _gpus_visible(self) -> int | None:

@@ -3,7 +3,6 @@
 import json
 import logging
 import os
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -22,16 +21,14 @@ STARTS_OVER: Final = "the list of expected GPUs starts over"
 class ExpectedGpus:
     """All GPUs that the driver has ever listed, by UUID, minus those known to be gone for good.
 
-    A GPU is gone for good when another one takes its place on the PCI bus, or when the operator
-    calls forget(). *directory* None keeps them in memory only; a *number* above 0 overrides how
-    many are expected. May be used from several threads.
+    A GPU is gone for good when another one takes its place on the PCI bus. *directory* None
+    keeps them in memory only; a *number* above 0 overrides how many are expected. One thread calls
+    see(), any thread the rest.
     """
 
     def __init__(self, directory: Path | None = None, number: int = 0) -> None:
         self._file = None if directory is None else directory / FILE_NAME
         self._number = number
-        self._lock = threading.Lock()
-        self._listed: frozenset[str] = frozenset()
         self._is_logged = False
         # UUID to PCI bus id; replaced as a whole.
         self._known = self._load()
@@ -45,14 +42,12 @@ class ExpectedGpus:
         """Expect the GPUs that *sample* lists from now on."""
         seen = {gpu.uuid: gpu.pci_bus_id for gpu in sample.gpus if gpu.uuid}
         places = {place for place in seen.values() if place}
-        with self._lock:
-            self._listed = frozenset(seen)
-            known = {
-                uuid: place
-                for uuid, place in self._known.items()
-                if uuid in seen or place not in places
-            }
-            self._keep(known | seen)
+        known = {
+            uuid: place
+            for uuid, place in self._known.items()
+            if uuid in seen or place not in places
+        }
+        self._keep(known | seen)
 
     def missing(self, gpus: Sequence[GpuSample]) -> list[str]:
         """Return the UUIDs that are expected but not among *gpus*, in the order first seen."""
@@ -62,14 +57,6 @@ class ExpectedGpus:
             anonymous = sum(not gpu.uuid for gpu in gpus)
             return missing[: max(0, self._number - len(gpus) + anonymous)]
         return missing
-
-    def forget(self) -> int:
-        """Stop expecting GPUs that the driver does not list; return how many these are."""
-        with self._lock:
-            known = {uuid: place for uuid, place in self._known.items() if uuid in self._listed}
-            forgotten = len(self._known) - len(known)
-            self._keep(known)
-            return forgotten
 
     def _keep(self, known: dict[str, str]) -> None:
         if known == self._known:

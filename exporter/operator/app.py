@@ -1,10 +1,12 @@
 """The operator's socket: orders for every rank on the node, and for its GPUs."""
 
+from dataclasses import dataclass
+from typing import Protocol
+
 from fastapi import FastAPI, Response
 from fastapi.responses import PlainTextResponse
 
 from exporter.health_answer import FAILED, WhyNot, health_answer
-from exporter.operator.gpus import GpuAnswer, GpuControl
 from exporter.operator.levels import Orders, everybodys
 from exporter.operator.orders import (
     CONTROL_PATH,
@@ -16,7 +18,31 @@ from exporter.operator.refusals import REFUSALS, Ordered, say_what_is_wrong
 from rank_probe.version import __version__
 
 
-def operator_app(orders: Orders, gpus: GpuControl | None, why_not_healthy: WhyNot) -> FastAPI:
+class GpuDriver(Protocol):
+    """The part of the supervisor that orders use; nothing in it waits."""
+
+    @property
+    def released(self) -> bool:
+        """Whether no process of the exporter has the driver open, after release()."""
+        ...
+
+    def release(self, seconds: float) -> None:
+        """Close the driver soon, for *seconds*."""
+        ...
+
+    def resume(self) -> None:
+        """Read the GPUs again soon."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class GpuAnswer:
+    """Whether the GPUs are *released* by now."""
+
+    released: bool
+
+
+def operator_app(orders: Orders, gpus: GpuDriver | None, why_not_healthy: WhyNot) -> FastAPI:
     """Return the application. *gpus* is None if no collector needs the GPUs.
 
     Anyone who can open the socket may give every order.
@@ -40,8 +66,12 @@ def operator_app(orders: Orders, gpus: GpuControl | None, why_not_healthy: WhyNo
 
         @app.post(GPUS_PATH, responses=REFUSALS)
         async def gpu_order(order: GpuOrder) -> GpuAnswer:
-            """Release the GPUs for a while, read them again, or forget those that were removed."""
-            return gpus.do(order)
+            """Release the GPUs for a while, or read them again."""
+            if order.action == "release":
+                gpus.release(order.seconds)
+            elif order.action == "resume":
+                gpus.resume()
+            return GpuAnswer(gpus.released)
 
     @app.get("/-/healthy", response_class=PlainTextResponse, responses=FAILED)
     async def healthy() -> Response:

@@ -1,4 +1,4 @@
-"""Gives orders to this node's exporter, for `rankskew control` and `rankskew gpus`."""
+"""Gives orders to this node's exporter, for `rankskew control`."""
 
 import http.client
 import os
@@ -39,7 +39,10 @@ def control_endpoint() -> str:
 
 def control(order: Order, endpoint: str) -> int:
     """Give *order*; return how many ranks it applies to. Raises UsageError."""
-    return _count(_ask(CONTROL_PATH, order.to_json(), endpoint), "ranks", endpoint)
+    ranks = _ask(CONTROL_PATH, order.to_json(), endpoint).get("ranks")
+    if not isinstance(ranks, int):
+        raise UsageError(f"{endpoint} does not answer as an exporter does")
+    return ranks
 
 
 def release(seconds: float, endpoint: str, say: Callable[[str], None]) -> None:
@@ -72,12 +75,6 @@ def resume(endpoint: str) -> None:
     _ask(GPUS_PATH, GpuOrder("resume").to_json(), endpoint)
 
 
-def forget(endpoint: str) -> int:
-    """Stop expecting the GPUs that are no longer there; return how many. Raises UsageError."""
-    answer = _ask(GPUS_PATH, GpuOrder("forget").to_json(), endpoint)
-    return _count(answer, "forgotten", endpoint)
-
-
 def post(path: str, body: bytes, endpoint: str) -> tuple[int, dict[str, Any]]:
     """Post *body* to the exporter; return status and answer, raises UsageError if none comes."""
     try:
@@ -106,10 +103,3 @@ def _ask(path: str, body: bytes, endpoint: str) -> dict[str, Any]:
         sentence = answer.get("error")
         raise UsageError(str(sentence or f"{endpoint} answers {status}: it takes no orders"))
     return answer
-
-
-def _count(answer: dict[str, Any], name: str, endpoint: str) -> int:
-    count = answer.get(name)
-    if not isinstance(count, int):
-        raise UsageError(f"{endpoint} does not answer as an exporter does")
-    return count

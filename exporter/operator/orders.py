@@ -40,7 +40,7 @@ class GpuOrder:
 
     __pydantic_config__ = STRICT
 
-    action: Literal["status", "release", "resume", "forget"]
+    action: Literal["status", "release", "resume"]
     seconds: float = RELEASE_SECONDS
 
     def __post_init__(self) -> None:

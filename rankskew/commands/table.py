@@ -33,11 +33,8 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "rankskew.commands.files",
     ),
     "control": Command(
-        "change how much the probes of a running job time", "exporter.commands.control", EXPORTER
-    ),
-    "gpus": Command(
-        "release the GPUs for a reset, or forget those that were removed",
-        "exporter.commands.gpus",
+        "set what the probes of a running job measure, or release the GPUs for a reset",
+        "exporter.commands.control",
         EXPORTER,
     ),
     "replay": Command(

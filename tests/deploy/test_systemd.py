@@ -65,9 +65,9 @@ def test_sockets_are_for_whom_the_page_says(node: Machine) -> None:
         "600 rankskew /run/rankskew-operator/operator.sock",
     ]
     assert "ok: ranks can report" in node.run(CHECK, user="alice")
-    assert "GPUs" in node.run("/opt/rankskew/bin/rankskew gpus release --for 1s")
+    assert "GPUs" in node.run("/opt/rankskew/bin/rankskew control --release-gpus --for 1s")
     with pytest.raises(CommandFailed):
-        node.run("/opt/rankskew/bin/rankskew gpus release", user="alice")
+        node.run("/opt/rankskew/bin/rankskew control --release-gpus", user="alice")
 
 
 def test_killed_service_is_back_within_three_seconds(node: Machine) -> None:

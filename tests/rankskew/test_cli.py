@@ -152,7 +152,7 @@ def test_missing_package_is_one_line_that_says_what_to_install(
     assert f"is not installed: run pip install 'rankskew[{extra}]'" in ended.stderr
 
 
-@pytest.mark.parametrize("command", ["exporter", "control", "gpus", "simulate"])
+@pytest.mark.parametrize("command", ["exporter", "control", "simulate"])
 def test_commands_of_a_node_need_nothing_of_the_client(command: str) -> None:
     assert without(CLI, command, "--help").returncode == 0
 

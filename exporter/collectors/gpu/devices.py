@@ -51,8 +51,8 @@ def _worker(nvml: NvmlSource) -> Iterator[Metric]:
     )
     yield GaugeMetricFamily(
         "rankskew_nvml_released",
-        "1 while the GPUs are released by `rankskew gpus release`: no process of the exporter "
-        "has the driver's files open, and no GPU has a series.",
+        "1 while the GPUs are released by `rankskew control --release-gpus`: no process of the "
+        "exporter has the driver's files open, and no GPU has a series.",
         value=float(nvml.released),
     )
     stuck = GaugeMetricFamily(

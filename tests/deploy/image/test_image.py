@@ -96,9 +96,9 @@ def test_it_works_closed_and_ends_at_once(
 
         assert push(tmp_path) == 200
         assert "0.1" in runtime.run(NAME, "rankskew", "--version").stdout
-        released = runtime.run(NAME, "rankskew", "gpus", "release")
+        released = runtime.run(NAME, "rankskew", "control", "--release-gpus")
         assert released.returncode == 0, released.stderr
-        assert runtime.run(NAME, "rankskew", "gpus", "resume").returncode == 0
+        assert runtime.run(NAME, "rankskew", "control", "--resume-gpus").returncode == 0
 
         told = time.monotonic()
         runtime.kill(NAME, "TERM")

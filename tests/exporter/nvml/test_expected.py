@@ -63,15 +63,13 @@ def test_gpus_whose_place_or_name_is_unknown_replace_nobody() -> None:
     assert expected.number == 2
 
 
-def test_forget_drops_what_is_not_listed(tmp_path: Path) -> None:
-    """Told that GPUs were taken out, the exporter expects those that are there."""
-    expected = seen(tmp_path, gpu(A), gpu(B), gpu(C))
-    expected.see(sample(gpu(B)))
+def test_deleted_list_starts_over(tmp_path: Path) -> None:
+    """After GPUs were taken out for good, the operator deletes it and restarts the exporter."""
+    seen(tmp_path, gpu(A), gpu(B), gpu(C))
+    (tmp_path / FILE_NAME).unlink()
 
-    assert expected.forget() == 2
-    assert expected.missing([]) == [B]
+    assert seen(tmp_path, gpu(B)).missing([]) == [B]
     assert ExpectedGpus(tmp_path).number == 1
-    assert expected.forget() == 0
 
 
 @pytest.mark.parametrize(("number", "missing"), [(1, []), (2, [B]), (3, [B, C]), (4, [B, C])])

@@ -6,7 +6,6 @@ import pytest
 
 from exporter.listeners.peer import Peer
 from exporter.operator.app import operator_app
-from exporter.operator.gpus import GpuControl
 from exporter.operator.levels import Orders
 from exporter.operator.orders import CONTROL_PATH, GPUS_PATH, GpuOrder, Order
 from exporter.ranks.store import RankStore
@@ -28,18 +27,14 @@ class Socket:
         store.put(snapshot(), OWNER)
         self.orders = Orders(store)
         self.why_not_healthy: str | None = None
-        control = GpuControl(self, self) if has_gpus else None
-        self._app = operator_app(self.orders, control, lambda: self.why_not_healthy)
+        gpus = self if has_gpus else None
+        self._app = operator_app(self.orders, gpus, lambda: self.why_not_healthy)
 
     def release(self, seconds: float) -> None:
         self.done.append(seconds)
 
     def resume(self) -> None:
         self.done.append("resume")
-
-    def forget(self) -> int:
-        self.done.append("forget")
-        return 2
 
     def post(self, path: str, body: bytes, content_type: str = "application/json") -> Answer:
         answer = ask(self._app, "POST", path, body, content_type=content_type)
@@ -74,8 +69,7 @@ def test_each_action_does_its_own_to_the_gpus() -> None:
     bodies = [order.to_json() for order in orders] + [b'{"action": "release"}']
     answers = [socket.post(GPUS_PATH, body).content for body in bodies]
 
-    assert socket.done == [600.0, "resume", "forget", 30.0, 600.0]
-    assert [answer["forgotten"] for answer in answers] == [0, 0, 0, 2, 0, 0]
+    assert socket.done == [600.0, "resume", 30.0, 600.0]
     assert not any(answer["released"] for answer in answers)
     socket.released = True
     assert socket.post(GPUS_PATH, GpuOrder("status").to_json()).content["released"]
@@ -108,7 +102,7 @@ def test_node_without_gpus_takes_no_orders_for_them() -> None:
         (CONTROL_PATH, b'{"job_id":"a","level":["off"]}', "Field level is wrong: input should"),
         (CONTROL_PATH, b'{"job_id":"a","level":"off","rank":"x"}', "Field rank is wrong"),
         (GPUS_PATH, b'{"action":"release","gpu":0}', "Field gpu is wrong"),
-        (GPUS_PATH, b'{"action":"reset"}', "'status', 'release', 'resume' or 'forget'"),
+        (GPUS_PATH, b'{"action":"reset"}', "'status', 'release' or 'resume'"),
         (GPUS_PATH, b'{"action":"release","seconds":0}', "above 0 and at most 86400"),
         (GPUS_PATH, b'{"action":"release","seconds":NaN}', "above 0 and at most 86400"),
         (GPUS_PATH, b'{"action":"release","seconds":"10m"}', "Field seconds is wrong"),

@@ -1,4 +1,4 @@
-"""`rankskew control` and `rankskew gpus` reach a real exporter, or say in one line why not."""
+"""`rankskew control` reaches a real exporter, or says in one line why not."""
 
 import json
 import os
@@ -92,12 +92,11 @@ def test_mistake_is_one_line(exporter: RunningExporter, complaint: Printed, tmp_
         ("it must be unix:/path", ["control", "mistaken", "off", "--exporter=host"]),
         ("answers 404: it takes no orders", ["control", "m", "off", web]),
         ("No rank of job", ["control", "absent", "off", "--json", ingest]),
-        ("invalid choice: 'reset'", ["gpus", "reset"]),
-        ("'soon' is not a duration", ["gpus", "release", "--for", "soon", operator]),
-        ("at most 86400", ["gpus", "release", "--for", "25h", operator]),
-        ("no exporter answers at", ["gpus", "release", absent]),
-        ("answers 404: it takes no orders", ["gpus", "resume", web]),
-        ("Not Found: this serves POST to /v1/snapshots", ["gpus", "resume", ingest]),
+        ("'soon' is not a duration", ["control", "--release-gpus", "--for", "soon", operator]),
+        ("at most 86400", ["control", "--release-gpus", "--for", "25h", operator]),
+        ("no exporter answers at", ["control", "--release-gpus", absent]),
+        ("answers 404: it takes no orders", ["control", "--resume-gpus", web]),
+        ("Not Found: this serves POST to /v1/snapshots", ["control", "--resume-gpus", ingest]),
     ):
         assert sentence in complaint(*arguments)
 
@@ -175,9 +174,9 @@ def test_gpus_are_released_and_resumed(exporter: RunningExporter, printed: Print
     where = f"--exporter=unix:{exporter.operator_path}"
     wait_until(lambda: "\nrankskew_gpus_visible 0.0" in exporter.metrics())
 
-    assert printed("gpus", "release", "--for", "30m", where) == (
+    assert printed("control", "--release-gpus", "--for", "30m", where) == (
         "the exporter has closed the GPUs for 30m: reset or reconfigure them,"
-        " then run rankskew gpus resume\n"
+        " then run rankskew control --resume-gpus\n"
     )
     page = exporter.metrics()
     assert "\nrankskew_nvml_released 1.0" in page
@@ -185,19 +184,20 @@ def test_gpus_are_released_and_resumed(exporter: RunningExporter, printed: Print
     assert "\nrankskew_gpus_visible " not in page
     assert exporter.get("/-/ready")[0] == 200
 
-    assert printed("gpus", "resume", where) == "the exporter reads the GPUs again within seconds\n"
+    assert (
+        printed("control", "--resume-gpus", where)
+        == "the exporter reads the GPUs again within seconds\n"
+    )
     wait_until(lambda: "\nrankskew_gpus_visible 0.0" in exporter.metrics())
     assert "\nrankskew_nvml_released 0.0" in exporter.metrics()
     assert "GPUs released for 1800 s" in "\n".join(exporter.log)
-    assert printed("gpus", "forget", where) == "0 GPUs are no longer expected\n"
 
     for arguments, answer in (
-        (["forget"], {"forgotten": 0}),
-        (["release", "--for", "5m"], {"seconds": 300.0}),
-        (["resume"], {}),
+        (["--release-gpus", "--for", "5m"], {"gpus": "release", "seconds": 300.0}),
+        (["--resume-gpus"], {"gpus": "resume"}),
     ):
-        document = json.loads(printed("gpus", *arguments, "--json", where))
-        assert document == {"schema": "gpus/1", "action": arguments[0]} | answer
+        document = json.loads(printed("control", *arguments, "--json", where))
+        assert document == {"schema": "control/1"} | answer
 
 
 def test_long_release_says_once_what_it_waits_for(
@@ -208,12 +208,12 @@ def test_long_release_says_once_what_it_waits_for(
     monkeypatch.setattr(client, "post", lambda *_: (200, next(answers)))
     monkeypatch.setattr(client, "QUIET_SECONDS", 0.0)
 
-    assert main(["gpus", "release", "--exporter=unix:/x"]) == 0
+    assert main(["control", "--release-gpus", "--exporter=unix:/x"]) == 0
     waiting = "rankskew: waiting for the exporter to close the GPUs, for up to 10 s\n"
     assert capsys.readouterr().err == waiting
 
     monkeypatch.setattr(client, "post", lambda *_: (200, {"released": False}))
     monkeypatch.setattr(client, "QUIET_SECONDS", 1.0)
     monkeypatch.setattr(client, "LET_GO_SECONDS", 0.2)
-    assert main(["gpus", "release", "--exporter=unix:/x"]) == 2
+    assert main(["control", "--release-gpus", "--exporter=unix:/x"]) == 2
     assert "the process that reads the GPUs does not end" in capsys.readouterr().err

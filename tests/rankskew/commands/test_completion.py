@@ -35,7 +35,7 @@ def script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
         ("exporter --log", {"--log.format", "--log.level"}),
         ("exporter --no-collector.gpu_x", {"--no-collector.gpu_xid"}),
         ("control llama d", {"detail"}),
-        ("gpus re", {"release", "resume"}),
+        ("control --re", {"--release-gpus", "--resume-gpus"}),
     ],
 )
 def test_bash_completes(typed: str, offered: set[str], capsys: pytest.CaptureFixture[str]) -> None:

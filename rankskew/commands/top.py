@@ -43,7 +43,7 @@ def parser() -> Parser:
         prog="rankskew top",
         description="Watch jobs in a terminal: which rank is late, why, and how many GPUs wait for "
         "it. The most urgent job comes first. A single job, or the one that --job names, is shown "
-        "with its ranks, the late ones first. q or Ctrl-C ends it.",
+        "with its ranks, the late ones first. Ctrl-C ends it.",
         examples=EXAMPLES,
     )
     add_sources(options)

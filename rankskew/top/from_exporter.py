@@ -20,10 +20,11 @@ from rankskew.top.model import (
     FleetStatus,
     JobStatus,
     Rank,
+    holds_up,
     in_order,
     no_such_job,
+    worth_a_row,
 )
-from rankskew.top.ranks import holds_up, worth_a_row
 from rankskew.top.verdict_fields import read_change, read_late, read_together
 
 Read = TypeVar("Read")

@@ -14,6 +14,7 @@ from rankskew.client.names import with_names
 from rankskew.client.prometheus import Prometheus, Sample, selector
 from rankskew.top import causes
 from rankskew.top.model import (
+    MOST_RANKS,
     NO_RANK,
     STATES,
     UNKNOWN,
@@ -23,7 +24,6 @@ from rankskew.top.model import (
     no_such_job,
 )
 from rankskew.top.prometheus_ranks import with_ranks
-from rankskew.top.ranks import MOST_RANKS
 from rankskew.top.state_sentence import state_sentence
 
 # Each has a few series per job, however many ranks that has.

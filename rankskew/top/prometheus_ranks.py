@@ -10,8 +10,7 @@ from exporter.live.wording import MOST_NAMES, duration
 from rankskew.client.fields import label, whole
 from rankskew.client.names import with_names
 from rankskew.client.prometheus import Prometheus, Sample, selector
-from rankskew.top.model import JobStatus, Rank
-from rankskew.top.ranks import MOST_RANKS, worth_a_row
+from rankskew.top.model import MOST_RANKS, JobStatus, Rank, worth_a_row
 
 # Two samples, even if Prometheus scrapes once a minute.
 WINDOW: Final = "2m"

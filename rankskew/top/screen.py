@@ -1,13 +1,8 @@
-"""The view that stays: drawn again when something changes, until q or Ctrl-C."""
+"""The view that stays: drawn again when something changes, until Ctrl-C."""
 
-import os
-import select
 import signal
-import sys
-import termios
 import threading
 import time
-import tty
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,7 +17,7 @@ from exporter.live.wording import duration
 from rankskew.top.model import FleetStatus
 from rankskew.top.view import View
 
-# How soon a key, a new size of the window and a new view show.
+# How soon a new size of the window and a new view show.
 TICK_SECONDS: Final = 0.2
 # What a screen needs besides jobs: the line at the top, the table's head, sentences.
 OTHER_LINES: Final = 10
@@ -62,17 +57,16 @@ def kept(new: FleetStatus, old: FleetStatus | None) -> FleetStatus:
 
 
 def show(read: Callable[[], FleetStatus], interval_seconds: float) -> None:
-    """Show what *read* returns until someone presses q or Ctrl-C."""
+    """Show what *read* returns until Ctrl-C or SIGTERM."""
     watch = Watch(read, interval_seconds)
     console = Console()
     with (
         _told_to_end() as ending,
-        _keys() as pressed,
         Live(console=console, screen=True, auto_refresh=False) as live,
     ):
         watch.start()
         drawn = None
-        while not ending.is_set() and "q" not in pressed(TICK_SECONDS).lower():
+        while not ending.wait(TICK_SECONDS):
             seen = watch.fleet(), console.size, round(time.time())
             if seen != drawn:
                 live.update(frame(seen[0], console.height, time.time()), refresh=True)
@@ -82,39 +76,14 @@ def show(read: Callable[[], FleetStatus], interval_seconds: float) -> None:
 def frame(fleet: FleetStatus | None, height: int, now: float) -> Group:
     """Return a screen full: a line on the source, the troubles, the view."""
     if fleet is None:
-        return Group(Text("rankskew top · asking …   q quits", "bright_black"))
+        return Group(Text("rankskew top · asking …", "bright_black"))
     age = 0.0 if fleet.timestamp_seconds is None else max(0.0, now - fleet.timestamp_seconds)
     seen = f" · seen {duration(age)} ago" if age >= 10 else ""
-    head = Text("rankskew top", "bold").append(f" · {fleet.source}{seen}   q quits", "not bold")
+    head = Text("rankskew top", "bold").append(f" · {fleet.source}{seen}", "not bold")
     head.no_wrap, head.overflow = True, "ellipsis"
     troubles = [Text(f"{trouble} Trying again.", "dark_orange") for trouble in fleet.troubles]
     most = max(3, height - OTHER_LINES - len(troubles))
     return Group(head, *troubles, Text(), View(fleet, most))
-
-
-@contextmanager
-def _keys() -> Iterator[Callable[[float], str]]:
-    """Give a function that waits for keys and returns them; without a terminal there are none."""
-    if not sys.stdin.isatty():
-        yield _no_key
-        return
-    terminal = sys.stdin.fileno()
-    before = termios.tcgetattr(terminal)
-    tty.setcbreak(terminal)
-    try:
-        yield lambda seconds: _key(terminal, seconds)
-    finally:
-        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
-
-
-def _key(terminal: int, seconds: float) -> str:
-    ready, _, _ = select.select([terminal], [], [], seconds)
-    return os.read(terminal, 64).decode(errors="replace") if ready else ""
-
-
-def _no_key(seconds: float) -> str:
-    time.sleep(seconds)
-    return ""
 
 
 @contextmanager

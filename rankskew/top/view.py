@@ -1,22 +1,45 @@
 """The view: a table of jobs, and of the job in focus its verdict and its ranks."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from itertools import accumulate
+from typing import Final, Generic, Literal, TypeVar
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.table import Table
 from rich.text import Text
 
 from exporter.live import states
+from rank_probe.wire.stages import STAGES, SYNC
 from rankskew.top import words
-from rankskew.top.bars import bar, legend
-from rankskew.top.columns import Column, table
-from rankskew.top.model import FleetStatus, JobStatus, Rank
-from rankskew.top.ranks import holds_up
+from rankskew.top.model import FleetStatus, JobStatus, Rank, holds_up
 
 MOST_SENTENCES: Final = 3
 QUIET: Final = (states.HEALTHY, states.FINISHED, states.STARTING, states.NO_PROBE)
 FAINT: Final = "bright_black"
+WAIT: Final = STAGES[SYNC]
+OWN_BLOCK: Final = "█"
+WAIT_BLOCK: Final = "░"
+
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True, slots=True)
+class Column(Generic[Row]):
+    """A column whose *cell* is text, or drawn.
+
+    In a narrow terminal the column with the highest *gives_way* goes first; one with 0 stays. If
+    that is not enough, columns that are a *name* are shortened.
+    """
+
+    title: str
+    cell: Callable[[Row], str | Text]
+    gives_way: int = 0
+    justify: Literal["left", "right"] = "left"
+    is_name: bool = False
+
 
 JOB_COLUMNS: Final[Sequence[Column[JobStatus]]] = (
     Column("Job", lambda job: job.job_id, is_name=True),
@@ -41,16 +64,15 @@ class View:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw it for the width of *options*."""
-        coloured = console.color_system is not None
         fleet = self._fleet
         jobs = fleet.jobs[: self._most]
         if jobs:
-            yield table(_job_columns(jobs), jobs, lambda job: "", options.max_width)
+            yield _table(_job_columns(jobs), jobs, lambda job: "", console, options)
         yield from _others(len(fleet.jobs) - len(jobs), "job")
         if fleet.focus is None:
             yield from _sentences(fleet.jobs)
         else:
-            yield from _job_parts(fleet.focus, options.max_width, coloured)
+            yield from _job_parts(fleet.focus, console, options)
 
 
 def _job_columns(jobs: Sequence[JobStatus]) -> list[Column[JobStatus]]:
@@ -78,7 +100,9 @@ def _sentences(jobs: Sequence[JobStatus]) -> Iterator[Text]:
         yield Text.assemble((f"{job.job_id}: ", words.STATE_STYLES[job.state]), job.sentence)
 
 
-def _job_parts(job: JobStatus, width: int, coloured: bool) -> Iterator[RenderableType]:
+def _job_parts(
+    job: JobStatus, console: Console, options: ConsoleOptions
+) -> Iterator[RenderableType]:
     yield Text()
     yield Text(job.sentence or words.state(job), words.STATE_STYLES[job.state])
     yield from (Text(said, FAINT) for said in job.details)
@@ -87,11 +111,12 @@ def _job_parts(job: JobStatus, width: int, coloured: bool) -> Iterator[Renderabl
     if not job.ranks:
         return
     yield Text()
-    yield table(_rank_columns(job, width), job.ranks, partial(_row_style, job.state), width)
+    columns, style = _rank_columns(job, options.max_width), partial(_row_style, job.state)
+    yield _table(columns, job.ranks, style, console, options)
     yield from _others(job.ranks_left_out, "rank")
     stages = {stage for rank in job.ranks for stage in rank.stage_seconds or ()}
     if stages:
-        yield legend(stages, coloured)
+        yield _legend(stages, console.color_system is not None)
 
 
 def _rank_columns(job: JobStatus, width: int) -> list[Column[Rank]]:
@@ -103,7 +128,7 @@ def _rank_columns(job: JobStatus, width: int) -> list[Column[Rank]]:
         Column("Local", lambda rank: rank.local_rank or "", gives_way=4, justify="right"),
         Column("GPU", lambda rank: rank.gpu or "", justify="right"),
         Column("PID", lambda rank: str(rank.pid or ""), justify="right"),
-        Column("Step", lambda rank: bar(rank.stage_seconds, longest, bar_width)),
+        Column("Step", lambda rank: _bar(rank.stage_seconds, longest, bar_width)),
         Column("Own", lambda rank: words.span(rank.own_seconds), gives_way=3, justify="right"),
         Column("Wait", lambda rank: words.span(rank.wait_seconds), gives_way=2, justify="right"),
         Column("Late in", words.late_in),
@@ -119,3 +144,62 @@ def _row_style(state: str, rank: Rank) -> str:
     if rank.silent:
         return "dark_orange"
     return FAINT if rank.finished else ""
+
+
+# ---- Tables and bars -----------------------------------------------------------------------------
+
+
+def _table(
+    columns: Sequence[Column[Row]],
+    rows: Sequence[Row],
+    style: Callable[[Row], str],
+    console: Console,
+    options: ConsoleOptions,
+) -> Table:
+    """Return *rows* with those of *columns* that say anything and fit into the terminal."""
+    empty = {"", words.NOTHING}
+    used = [each for each in columns if not {str(each.cell(row)) for row in rows} <= empty]
+    while True:
+        drawn = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style=FAINT)
+        for each in used:
+            drawn.add_column(
+                each.title,
+                justify=each.justify,
+                no_wrap=not each.is_name,  # rich shortens what may wrap first.
+                overflow="ellipsis",
+                min_width=4 if each.is_name else None,
+            )
+        for row in rows:
+            drawn.add_row(*(each.cell(row) for each in used), style=style(row))
+        widest = Measurement.get(console, options.update_width(10_000), drawn).maximum
+        if widest <= options.max_width or not any(each.gives_way for each in used):
+            return drawn
+        used.remove(max(used, key=lambda each: each.gives_way))
+
+
+def _bar(stage_seconds: Mapping[str, float] | None, longest: float, width: int) -> Text:
+    """Draw a step; *width* characters stand for the *longest* step of the table."""
+    drawn = Text(no_wrap=True)
+    if not stage_seconds or longest <= 0:
+        return drawn
+    seconds = [max(0.0, stage_seconds.get(stage, 0.0)) for stage in STAGES]
+    # Ends are rounded, not lengths, so that the errors do not add up.
+    ends = [round(width * end / longest) for end in accumulate(seconds)]
+    for stage, begin, end in zip(STAGES, [0, *ends], ends, strict=False):
+        block = WAIT_BLOCK if stage == WAIT else OWN_BLOCK
+        drawn.append(block * (end - begin), words.STAGE_STYLES[stage])
+    return drawn
+
+
+def _legend(stages: Collection[str], coloured: bool) -> Text:
+    """Explain the colours of *stages*, in step order; without colours, the two blocks."""
+    if not coloured:
+        return Text(f"{OWN_BLOCK} own work  {WAIT_BLOCK} waits for others")
+    said = Text(style="bright_black")
+    for stage in STAGES:
+        if stage in stages:
+            block = WAIT_BLOCK if stage == WAIT else OWN_BLOCK
+            said.append(block * 2, words.STAGE_STYLES[stage])
+            said.append(" waits for others  " if stage == WAIT else f" {stage}  ")
+    said.rstrip()
+    return said

@@ -1,8 +1,7 @@
 """Which ranks have a row, and in which order."""
 
 from exporter.live.sentences import LateView
-from rankskew.top.model import Rank
-from rankskew.top.ranks import worth_a_row
+from rankskew.top.model import Rank, worth_a_row
 
 
 def late(rank: int, gpus_lost: float, kind: str = "persistent") -> Rank:

@@ -10,11 +10,10 @@ from rank_probe.judge.verdict import Change
 from rankskew.client.access import ANYONE, Access
 from rankskew.client.fetch import Trouble
 from rankskew.client.fields import mapping, number, objects, text, whole
-from rankskew.diagnose.job_facts import JobFacts
 from rankskew.diagnose.late import late_events
-from rankskew.diagnose.model import CannotTell, Finding, Place, Report
+from rankskew.diagnose.model import CannotTell, Finding, JobFacts, Place, Report
 from rankskew.diagnose.report import all_findings, report
-from rankskew.diagnose.slower import WhyOnNode, slower
+from rankskew.diagnose.situations import WhyOnNode, slower
 from rankskew.top.from_exporter import JobOnNode, ask_all, merged, read_document
 from rankskew.top.model import NO_RANK, JobStatus, no_such_job, several_jobs
 

@@ -17,9 +17,8 @@ from exporter.live.wording import duration, listed
 from rank_probe.judge.verdict import DUTY, MILD, NODE, PAUSES, UNSYNCED
 from rank_probe.wire.stages import STAGES, SYNC
 from rankskew.accounting.step import quantile
-from rankskew.diagnose.job_facts import JobFacts
 from rankskew.diagnose.late import late_finding, mild
-from rankskew.diagnose.model import CannotTell, Event, Finding, Place, Report, ordered
+from rankskew.diagnose.model import CannotTell, Event, Finding, JobFacts, Place, Report, ordered
 from rankskew.diagnose.report import report
 from rankskew.diagnose.situations import loss_finding, not_judgeable
 from rankskew.replay.findings import CHANGE, INFO, OF_THE_JOB

@@ -13,8 +13,7 @@ from exporter.live.wording import sentence, than, which
 from exporter.vocabulary.words import slow_at
 from rank_probe.judge.verdict import DUTY, NODE, UNSYNCED, Together
 from rankskew.diagnose.advice import advice
-from rankskew.diagnose.job_facts import JobFacts
-from rankskew.diagnose.model import Event, Finding, Place
+from rankskew.diagnose.model import Event, Finding, JobFacts, Place
 from rankskew.top import causes
 from rankskew.top.model import JobStatus
 from rankskew.wording import few

@@ -6,16 +6,13 @@ from typing import Final
 
 from exporter.vocabulary.words import KINDS
 from rank_probe.judge.verdict import MOST_LATE
-from rankskew.diagnose.model import Part
+from rankskew.diagnose.model import ByRank, Part
 
 NOT_LISTED: Final = "ranks that are not listed"
 # Less than this is no part worth a line.
 SMALLEST_GPUS: Final = 0.005
 # As many late ranks get a part each.
 MOST_RANKS: Final = 10
-
-# GPUs lost by rank and stage.
-ByRank = Mapping[int, Mapping[str, float]]
 
 
 def loss(kinds: Mapping[str, float], late: ByRank) -> Part:

@@ -1,11 +1,13 @@
 """The report of `rankskew diagnose`: what is wrong with a job, what shows it, and what to do."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from exporter.live.causes import LineView
 from exporter.live.states import HEALTHY
+from exporter.vocabulary.thresholds import defaults
+from rankskew.top.model import JobStatus
 
 # What the whole report comes to, and the exit status of each.
 BALANCED, FOUND, CANNOT_TELL = "balanced", "found", "cannot_tell"
@@ -147,3 +149,49 @@ class Report:
 def ordered(findings: Sequence[Finding]) -> list[Finding]:
     """Return *findings* as they are told: what costs most first, what costs nothing known last."""
     return sorted(findings, key=lambda each: -(each.gpus_lost or 0.0))
+
+
+# ---- What a report is made from ------------------------------------------------------------------
+
+# GPUs lost by rank and stage.
+ByRank = Mapping[int, Mapping[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """A *job* with the *places* of the ranks that matter, and the *lines* of late ranks' code.
+
+    *late_gpus* are lost to late ranks. *silent* are ranks that have not reported for so many
+    seconds, *unprobed* those without the probe, *down* the places of exporters that do not answer.
+    *rotating* is the loss of that kind by stage. *reasons* say why the job cannot be judged, the
+    first explains the others. *judge* is `join` or `node`. *thresholds* are those of the job; the
+    others are the defaults.
+    """
+
+    job: JobStatus
+    places: Mapping[int, Place] = field(default_factory=dict)
+    lines: Mapping[int, Sequence[LineView]] = field(default_factory=dict)
+    late_gpus: ByRank = field(default_factory=dict)
+    silent: Mapping[int, float] = field(default_factory=dict)
+    unprobed: Sequence[int] = ()
+    down: Sequence[Place] = ()
+    rotating: Mapping[str, float] = field(default_factory=dict)
+    reasons: Sequence[str] = ()
+    age_seconds: float | None = None
+    judge: str | None = None
+    judged_ranks: float | None = None
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    gpu_hour_price: float | None = None
+
+    @property
+    def ranks(self) -> float:
+        """Return how many ranks are judged, or else how many there are."""
+        return self.judged_ranks or self.job.world_size or len(self.job.ranks) or 1.0
+
+    def place(self, rank: int) -> Place:
+        """Return where *rank* runs, as far as that is known."""
+        return self.places.get(rank, Place())
+
+    def threshold(self, name: str) -> float:
+        """Return the job's threshold of that *name*."""
+        return self.thresholds.get(name, defaults()[name].value)

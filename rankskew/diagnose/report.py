@@ -4,10 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from rankskew.diagnose.advice import advice, filled, situations
-from rankskew.diagnose.job_facts import JobFacts
 from rankskew.diagnose.late import late_findings
 from rankskew.diagnose.loss import loss
-from rankskew.diagnose.model import Event, Finding, Report, Step, ordered
+from rankskew.diagnose.model import Event, Finding, JobFacts, Report, Step, ordered
 from rankskew.diagnose.situations import situation_findings, unjudged
 
 

@@ -1,15 +1,17 @@
 """What is wrong besides late ranks: a job stands still, is not seen, loses, or is not judged."""
 
 from collections import defaultdict
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
 
 from exporter.live import states
+from exporter.live.sentences import change_sentence
 from exporter.live.wording import MOST_NAMES, duration, listed
 from exporter.vocabulary.words import slow_at
+from rank_probe.judge.verdict import Change
 from rankskew.diagnose.advice import situations
-from rankskew.diagnose.job_facts import JobFacts
-from rankskew.diagnose.model import Finding, Place
+from rankskew.diagnose.model import Finding, JobFacts, Place
+from rankskew.wording import counted
 
 MOST_NODES: Final = 3
 # States that say nothing of the ranks' pace.
@@ -145,3 +147,41 @@ def _starting(facts: JobFacts) -> Finding:
         place=next((facts.place(rank.rank) for rank in facts.job.ranks), Place()),
         since_seconds=age,
     )
+
+
+# ---- A job that became slower without a late rank ------------------------------------------------
+
+
+class WhyOnNode(NamedTuple):
+    """The cause of a change by the past of one node: in one word, and in a sentence."""
+
+    node: str
+    cause: tuple[str, str]
+    sentence: str
+
+
+def slower(
+    change: Change, sentence: str = "", why: Sequence[WhyOnNode] = (), facts: Iterable[str] = ()
+) -> Finding:
+    """Return the finding of *change*, said by *sentence* if the usual one does not do."""
+    return Finding(
+        "slower",
+        sentence or change_sentence(change),
+        peer_group=change.peer_group or None,
+        stage=change.stage,
+        since_seconds=change.since_seconds,
+        facts=(*_causes_of_change(why), *facts),
+    )
+
+
+def _causes_of_change(why: Sequence[WhyOnNode]) -> list[str]:
+    """Say each cause once, the one of most nodes first, with the figures of one node."""
+    nodes: dict[tuple[str, str], list[WhyOnNode]] = {}
+    for each in sorted(why):
+        nodes.setdefault(each.cause, []).append(each)
+    said = []
+    for those in sorted(nodes.values(), key=lambda those: -len(those)):
+        first, many = those[0], counted(len(those), "node")
+        where = first.node if len(those) == 1 else f"{many}, such as {first.node}"
+        said.append(f"Cause on {where}: {first.sentence}.")
+    return said

@@ -10,7 +10,7 @@ from rank_probe.judge.verdict import Change
 from rankskew.diagnose.late import late_events
 from rankskew.diagnose.model import Event, Finding
 from rankskew.diagnose.prometheus.moment import Moment
-from rankskew.diagnose.slower import WhyOnNode, slower
+from rankskew.diagnose.situations import WhyOnNode, slower
 
 # The judge's words on the job, from whichever exporter; a scope of SET are some ranks of a group.
 CHANGES: Final = (

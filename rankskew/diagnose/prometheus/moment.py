@@ -11,8 +11,7 @@ from exporter.vocabulary.words import reasons_in_order
 from rankskew.client.fields import label, whole
 from rankskew.client.names import Names, names_of_nodes
 from rankskew.client.prometheus import Prometheus, Sample, selector
-from rankskew.diagnose.job_facts import JobFacts
-from rankskew.diagnose.model import Place, host
+from rankskew.diagnose.model import JobFacts, Place, host
 from rankskew.top.from_prometheus import JobSamples
 from rankskew.top.model import JobStatus
 

@@ -6,7 +6,7 @@ Four gloo ranks, each in a network namespace, with one link or one rank's links 
 the one that is named? Then four ranks without namespaces time each collective in turn with our code
 and with a plain loop over torch.distributed; the ratio should be within 5 % of 1. Only the second
 part needs a quiet machine. The results go to benchmarks/results/collectives.json;
-collectives.txt beside it and docs/images/collectives.svg show one of the measurements.
+collectives.txt beside it shows one of the measurements.
 """
 
 import argparse
@@ -24,7 +24,6 @@ from devstack.parts import ROOT
 
 # What the documentation shows: a measurement with a slow link.
 SAMPLE: Final = RESULTS / "collectives.txt"
-PICTURE: Final = ROOT / "docs" / "images" / "collectives.svg"
 TOLERANCE: Final = 0.05
 LOOP_SECONDS: Final = 900
 
@@ -64,8 +63,8 @@ def main() -> int:
         show(slow or ratios)
     else:
         write("collectives", [*_same_keys(slow, ratios)], ["torch"])
-        SAMPLE.write_text(printed(LIMITED_LINK, ["--picture", str(PICTURE)]))
-        print(f"written: {SAMPLE.name} in {SAMPLE.parent}, {PICTURE.name} in {PICTURE.parent}")
+        SAMPLE.write_text(printed(LIMITED_LINK))
+        print(f"written: {SAMPLE.name} in {SAMPLE.parent}")
     wrong = [row for row in slow if row["right"] < row["runs"]]
     wrong += [row for row in ratios if abs(row["ratio"] - 1) > TOLERANCE]
     return 1 if wrong else 0

@@ -7,19 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, TextIO
 
-from rank_probe.collectives import metrics, picture, report
+from rank_probe.collectives import metrics, report
 from rank_probe.collectives.guard import keep_away
 from rank_probe.collectives.measure import MeasuredLinks, measure
 from rank_probe.collectives.measurements.ending import CANNOT_MEASURE, CannotMeasure, Watchdog
 from rank_probe.collectives.measurements.plan import (
-    FACTOR,
     SECONDS,
-    SMALLEST_BYTES,
     TIMEOUT_SECONDS,
     MeasurementOptions,
     plan,
 )
-from rank_probe.collectives.measurements.units import parse_bytes, show_bytes
+from rank_probe.collectives.measurements.units import parse_bytes
 from rank_probe.collectives.measurements.world import connect, joined, place
 from rank_probe.command_line.grammar import WrongCommand
 from rank_probe.command_line.parser import CommandParser
@@ -35,7 +33,7 @@ measured (torchrun makes a 1 of a 2; --json has "slow")
 
 examples:
   torchrun --nproc-per-node 8 -m rank_probe bench-collectives
-  torchrun --nproc-per-node 8 -m rank_probe bench-collectives --seconds 60 --picture links.svg
+  torchrun --nproc-per-node 8 -m rank_probe bench-collectives --seconds 60
   srun python -m rank_probe bench-collectives --json | jq .verdict
 """
 
@@ -50,24 +48,10 @@ def parser() -> CommandParser:
         help="what carries the collectives (default: nccl if there is a GPU, else gloo)",
     )
     add(
-        "--min-bytes",
-        metavar="SIZE",
-        type=_size,
-        default=SMALLEST_BYTES,
-        help=f"the smallest array, such as 4KiB (default: {show_bytes(SMALLEST_BYTES)})",
-    )
-    add(
         "--max-bytes",
         metavar="SIZE",
         type=_size,
         help="the largest array (default: 256 MiB with nccl, 16 MiB with gloo)",
-    )
-    add(
-        "--factor",
-        metavar="N",
-        type=_factor,
-        default=FACTOR,
-        help=f"each array is this many times the one before (default: {FACTOR})",
     )
     add(
         "--pair-bytes",
@@ -94,13 +78,7 @@ def parser() -> CommandParser:
         action="store_true",
         help="measure although ranks of a job run on the same GPUs; both become slower",
     )
-    add(
-        "--exit-zero",
-        action="store_true",
-        help="end with status 0 whatever stands out: torchrun prints a long error for any other",
-    )
     add("--json", action="store_true", help="print one JSON document")
-    add("--picture", metavar="FILE.svg", type=Path, help="draw the pairs as a heat map")
     add(
         "--textfile",
         metavar="FILE.prom",
@@ -114,17 +92,13 @@ def run(arguments: Sequence[str]) -> int:
     """Measure, and print the result on rank 0; return the exit status. Raises WrongCommand."""
     given = parser().parse_args(arguments)
     options = MeasurementOptions(
-        min_bytes=given.min_bytes,
         max_bytes=given.max_bytes,
-        factor=given.factor,
         pair_bytes=given.pair_bytes,
         seconds=given.seconds,
     )
-    if options.max_bytes is not None and options.max_bytes < options.min_bytes:
-        raise WrongCommand("--max-bytes is below --min-bytes", HELP)
-    for path in (given.picture, given.textfile):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise WrongCommand(f"there is no directory {path.absolute().parent}", HELP)
+    textfile: Path | None = given.textfile
+    if textfile is not None and not textfile.absolute().parent.is_dir():
+        raise WrongCommand(f"there is no directory {textfile.absolute().parent}", HELP)
     try:
         me = place(os.environ)
     except CannotMeasure as failure:
@@ -146,9 +120,7 @@ def run(arguments: Sequence[str]) -> int:
                         f"{world} measure with {world.backend}, for {options.seconds:.0f} s or more"
                     )
                 result = measure(world, plan(options, world.backend, world.size), notes)
-                status = world.announce(
-                    result and _show(result, given.json, given.picture, given.textfile, output)
-                )
+                status = world.announce(result and _show(result, given.json, textfile, output))
                 world.says("the end")
                 world.exchange(None)
         except CannotMeasure as failure:
@@ -158,21 +130,18 @@ def run(arguments: Sequence[str]) -> int:
                 f"rank {me.rank} cannot go on with {watchdog.doing}: a rank has ended, a link is "
                 f"down, or this torch cannot do it ({_first_line(error)})"
             )
-    return 0 if given.exit_zero else int(status)
+    return int(status)
 
 
 def _show(
     result: MeasuredLinks,
     as_json: bool,
-    drawing: Path | None,
     textfile: Path | None,
     output: TextIO,
 ) -> int:
     """Print and write the result; return the exit status. Raises CannotMeasure."""
     print(report.as_json(result) if as_json else report.as_text(result), file=output, flush=True)
     try:
-        if drawing is not None:
-            drawing.write_text(picture.draw(result))
         if textfile is not None:
             metrics.write(textfile, result)
     except OSError as error:
@@ -196,12 +165,6 @@ def _size(text: str) -> int:
     if not found:
         raise argparse.ArgumentTypeError("a size must be at least one byte")
     return found
-
-
-def _factor(text: str) -> int:
-    if not text.isdecimal() or not 2 <= int(text) <= 1024:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 2 to 1024")
-    return int(text)
 
 
 def _positive(text: str) -> float:

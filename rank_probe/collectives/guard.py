@@ -25,20 +25,11 @@ class RunningHere:
 
 
 def keep_away(world: World, local_rank: int, beside_a_job: bool) -> list[str]:
-    """Return notes on what could not be seen; raises CannotMeasure beside a live job.
-
-    Call it before the world's ranks have used a device, or they would find one another.
-    """
+    """Return notes on what could not be seen; raises CannotMeasure beside a live job."""
     world.says("the look for jobs that run")
-    everyone = world.exchange((world.hosts[world.rank], os.getpid()))
-    own = {int(pid) for host, pid in everyone if host == world.hosts[world.rank]}
     mine = _my_gpu(local_rank) if world.backend == "nccl" else None
-    reported = _reported(os.environ, None if mine is None else {mine}, local_rank)
-    seen = [*([reported] if reported else []), *_on_gpu(mine, own)]
-    live = [text for one in seen for text in one.live]
-    notes = [one.note for one in seen if one.note is not None]
-    # All ranks ask before any of them takes its device.
-    told = world.exchange({"live": live, "notes": notes})
+    seen = _reported(os.environ, None if mine is None else {mine}, local_rank)
+    told = world.exchange({"live": seen.live, "notes": [seen.note] if seen.note else []})
     found = _once(told, world.hosts, "live")
     if found and not beside_a_job:
         raise CannotMeasure(f"{'; '.join(found)}: {SAY_SO}")
@@ -64,13 +55,13 @@ def _names(hosts: Sequence[str]) -> str:
 
 def _reported(
     environment: Mapping[str, str], gpus: set[str] | None, local_rank: int
-) -> RunningHere | None:
+) -> RunningHere:
     """Return the ranks that report to this node's exporter, on *gpus* or, if None, anywhere.
 
     With GPUs each rank asks about its own; without, one rank of a node asks for all.
     """
     if gpus is None and local_rank:
-        return None
+        return RunningHere((), None)
     known = identity.with_namespace(environment)
     endpoint = known.get("RANKSKEW_EXPORTER") or DEFAULT_ENDPOINT
     try:
@@ -98,22 +89,3 @@ def _my_gpu(local_rank: int) -> str | None:
     if local_rank >= torch.cuda.device_count():
         return None  # Said with more words when it takes its device.
     return f"GPU-{torch.cuda.get_device_properties(local_rank).uuid}"
-
-
-def _on_gpu(uuid: str | None, own: set[int]) -> Iterator[RunningHere]:
-    """Yield the processes that NVML lists on the GPU, except *own*; nothing without pynvml."""
-    if uuid is None:
-        return
-    try:
-        import pynvml
-    except ImportError:
-        return
-    try:
-        pynvml.nvmlInit()
-        device = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-        pids = {process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(device)}
-    except pynvml.NVMLError as error:
-        yield RunningHere((), f"NVML does not list the processes of {uuid} ({error})")
-        return
-    if strangers := sorted(pids - own):
-        yield RunningHere((f"process {', '.join(map(str, strangers))} computes on {uuid}",), None)

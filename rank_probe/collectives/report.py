@@ -15,7 +15,7 @@ from rank_probe.collectives.verdict import SCOPES, Scope, scope_of
 from rank_probe.version import __version__
 from rank_probe.wire.document import as_document
 
-# More pairs than this are for --json and --picture.
+# More pairs than this are for --json.
 MOST_PAIRS_SHOWN = 28
 
 
@@ -131,7 +131,7 @@ def _pairs(result: MeasuredLinks) -> Iterator[str]:
             f"bandwidth {show_bandwidth(statistics.median(bandwidth))}"
         )
     if len(result.pairs) > MOST_PAIRS_SHOWN:
-        yield "all pairs: see --json or --picture"
+        yield "all pairs: see --json"
         return
     header = ("ranks", "latency", "there", "back", "messages", "scope")
     yield from _table([header, *(_row(one, result.hosts) for one in result.best)])

@@ -19,9 +19,7 @@ TIMEOUT_SECONDS: Final = 60.0
 class MeasurementOptions:
     """The sizes and the time that the user asked for; None leaves it to the backend."""
 
-    min_bytes: int = SMALLEST_BYTES
     max_bytes: int | None = None
-    factor: int = FACTOR
     pair_bytes: int | None = None
     seconds: float = SECONDS
 
@@ -43,8 +41,8 @@ class Plan:
 
 def plan(options: MeasurementOptions, backend: str, ranks: int) -> Plan:
     """Return the plan for *ranks* ranks: half of the time for collectives, half for pairs."""
-    largest = options.max_bytes or max(LARGEST_BYTES[backend], options.min_bytes)
-    sizes = tuple(sizes_between(options.min_bytes, largest, options.factor, ranks))
+    largest = options.max_bytes or LARGEST_BYTES[backend]
+    sizes = tuple(sizes_up_to(largest, ranks))
     in_rounds = tuple(rounds(ranks))
     return Plan(
         sizes_bytes=sizes,
@@ -55,10 +53,10 @@ def plan(options: MeasurementOptions, backend: str, ranks: int) -> Plan:
     )
 
 
-def sizes_between(smallest: int, largest: int, factor: int, ranks: int) -> list[int]:
-    """Return the sizes from *smallest* up to *largest* that *ranks* can share equally."""
-    found, size = [], smallest
+def sizes_up_to(largest: int, ranks: int) -> list[int]:
+    """Return the sizes up to *largest* that *ranks* can share equally; at least one."""
+    found, size = [], min(SMALLEST_BYTES, largest)
     while size <= largest:
         found.append(whole_size(size, ranks))
-        size *= factor
+        size *= FACTOR
     return list(dict.fromkeys(found))

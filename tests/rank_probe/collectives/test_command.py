@@ -16,13 +16,11 @@ from rank_probe.command_line.grammar import WrongCommand
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--min-bytes", "4X"], "argument --min-bytes: '4X' is not a size such as 4096"),
+        (["--max-bytes", "4X"], "argument --max-bytes: '4X' is not a size such as 4096"),
         (["--max-bytes", "0"], "argument --max-bytes: a size must be at least one byte"),
-        (["--factor", "1"], "argument --factor: '1' is not a whole number from 2 to 1024"),
         (["--seconds", "-1"], "argument --seconds: '-1' is not a number of seconds"),
         (["--backend", "mpi"], "argument --backend: invalid choice: 'mpi'"),
-        (["--min-bytes", "8K", "--max-bytes", "4K"], "--max-bytes is below --min-bytes"),
-        (["--picture", "/absent/p.svg"], "there is no directory /absent"),
+        (["--textfile", "/absent/p.prom"], "there is no directory /absent"),
     ],
 )
 def test_wrong_option_is_explained(words: list[str], sentence: str) -> None:

@@ -1,9 +1,6 @@
 """Nothing is measured beside a live job, unless that is asked for."""
 
-import os
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -63,31 +60,11 @@ def test_beside_a_job_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_job_on_other_gpus_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     """With NCCL only the own GPU counts, and a rank whose GPU nobody knows."""
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-
     assert look(monkeypatch, [JOB], gpu="GPU-b") == []
     with pytest.raises(CannotMeasure, match="job 'llama'"):
         look(monkeypatch, [JOB], gpu="GPU-a")
     with pytest.raises(CannotMeasure, match="job 'llama'"):
         look(monkeypatch, [JOB | {"gpu_uuids": []}], gpu="GPU-b")
-
-
-def test_process_on_the_gpu_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NVML sees jobs that report to nobody; the ranks that measure are not strangers."""
-    own = os.getpid()
-    on_gpu = [SimpleNamespace(pid=own), SimpleNamespace(pid=own + 1)]
-    stub = SimpleNamespace(
-        NVMLError=RuntimeError,
-        nvmlInit=lambda: None,
-        nvmlDeviceGetHandleByUUID=lambda uuid: uuid,
-        nvmlDeviceGetComputeRunningProcesses=lambda device: on_gpu,
-    )
-    monkeypatch.setitem(sys.modules, "pynvml", stub)
-
-    with pytest.raises(CannotMeasure, match=f"^n0: process {own + 1} computes on GPU-b: wait"):
-        look(monkeypatch, [], gpu="GPU-b")
-    del on_gpu[1]
-    assert look(monkeypatch, [], gpu="GPU-b") == []
 
 
 def test_what_cannot_be_seen_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:

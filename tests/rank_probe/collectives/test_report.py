@@ -44,7 +44,7 @@ def test_what_cannot_be_told_is_said() -> None:
 
     assert alone.endswith("two ranks have one link, and nothing to compare it with")
     assert "measured 352 of 2016 pairs: a slow rank or node shows" in many
-    assert "all pairs: see --json or --picture" in many
+    assert "all pairs: see --json" in many
 
 
 def test_json_has_what_the_tables_say() -> None:

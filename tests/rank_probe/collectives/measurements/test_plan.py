@@ -6,22 +6,21 @@ from itertools import combinations
 import pytest
 
 from rank_probe.collectives.measurements.pairwise import PROBE_BYTES, fitting, one_way
-from rank_probe.collectives.measurements.plan import MeasurementOptions, plan, sizes_between
+from rank_probe.collectives.measurements.plan import MeasurementOptions, plan, sizes_up_to
 from rank_probe.collectives.measurements.rounds import MOST_RANKS_IN_FULL, rounds
 from rank_probe.collectives.measurements.timing import FEWEST, MOST, repetitions_in, timed
 
 
 def test_sizes_grow_by_the_factor() -> None:
-    """From the smallest up to the largest, rounded so that the ranks share them equally."""
-    assert sizes_between(4096, 2**20, 4, 4) == [2**12, 2**14, 2**16, 2**18, 2**20]
-    assert sizes_between(1, 100, 4, 2) == [32, 64]
+    """From 4 KiB up to the largest, rounded so that the ranks share them equally."""
+    assert sizes_up_to(2**20, 4) == [2**12, 2**14, 2**16, 2**18, 2**20]
+    assert sizes_up_to(100, 2) == [96]
 
 
 def test_backend_has_its_largest_sizes() -> None:
     """Host memory need not be measured for minutes."""
     assert plan(MeasurementOptions(), "nccl", 8).sizes_bytes[-1] == 256 * 2**20
     assert plan(MeasurementOptions(), "gloo", 8).sizes_bytes[-1] == 16 * 2**20
-    assert plan(MeasurementOptions(min_bytes=2**26), "gloo", 8).sizes_bytes == (2**26,)
 
 
 def test_time_is_shared_between_collectives_and_pairs() -> None:

@@ -10,11 +10,9 @@ from typing import Any, Final
 from torch import distributed
 
 from benchmarks.report import median_interval
-from rank_probe.collectives.measurements.convention import COLLECTIVES, whole_size
-from rank_probe.collectives.measurements.ending import Watchdog
-from rank_probe.collectives.measurements.operations import operation, repeat
-from rank_probe.collectives.measurements.units import show_bytes
-from rank_probe.collectives.measurements.world import World, connect, joined, place
+from rank_probe.collectives.report import show_bytes
+from rank_probe.collectives.timing import COLLECTIVES, operation, repeat, whole_size
+from rank_probe.collectives.world import Watchdog, World, joined, place
 
 SIZES_BYTES: Final = (16 * 2**10, 256 * 2**10, 4 * 2**20)
 BLOCKS: Final = 101
@@ -35,7 +33,7 @@ def plain(run: Callable[[], Any], repetitions: int) -> float:
     return statistics.median(seconds)
 
 
-def blocks(world: World, run: Callable[[], None]) -> Iterator[tuple[float, float]]:
+def blocks(world: World, run: Callable[[], object]) -> Iterator[tuple[float, float]]:
     """Yield the seconds of both arms, block by block, each first in every other block."""
     repetitions = len(repeat(world, run, BLOCK_SECONDS))
     for block in range(BLOCKS):
@@ -54,7 +52,7 @@ def main() -> None:
     me = place(os.environ)
     watchdog = Watchdog(me.rank, TIMEOUT_SECONDS)
     with joined(me, "gloo", TIMEOUT_SECONDS, watchdog) as world:
-        connect(world, me, TIMEOUT_SECONDS)
+        world.connect(TIMEOUT_SECONDS)
         for collective in COLLECTIVES:
             for size in SIZES_BYTES:
                 size_bytes = whole_size(size, world.size)

@@ -12,14 +12,13 @@ median holds only while fewer than half are slow.
 import math
 import statistics
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal, NamedTuple, TypeVar
 
-from rank_probe.collectives.measurements.pairwise import PairTime
-from rank_probe.collectives.measurements.rounds import Pair
+from rank_probe.collectives.pairs import Pair, PairTime
 
 Measure = Literal["latency", "bandwidth"]
 Scope = Literal["intra-node", "inter-node"]
+Kind = Literal["node", "rank", "link"]
 # sender, receiver
 Link = tuple[int, int]
 Costs = Mapping[Link, float]
@@ -45,11 +44,11 @@ ENDS: Final[Mapping[str, Callable[[Link], int]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Suspect:
+class Suspect(NamedTuple):
     """What stands out in one *measure*: *ranks* is one rank, or sender and receiver of a link.
 
-    *way* is `sends` or `receives` for a rank. *cost* is its own, *typical* the median of its like.
+    *way* is `sends` or `receives` for a rank, else empty. *cost* is its own, *typical* the median
+    of its like.
     """
 
     measure: Measure
@@ -63,6 +62,24 @@ class Suspect:
     def factor(self) -> float:
         """How many times its cost is the typical one."""
         return self.cost / self.typical
+
+
+class Named(NamedTuple):
+    """One slow link, rank or node: its *ranks* (two for a link), its *hosts*, and what is *slow*.
+
+    Of *slow*, latency is the same both ways: its ranks are in order, and its way is empty.
+    """
+
+    kind: Kind
+    ranks: tuple[int, ...]
+    hosts: tuple[str, ...]
+    scope: Scope
+    slow: tuple[Suspect, ...]
+
+    @property
+    def worst(self) -> float:
+        """By which factor its slowest reading is slower."""
+        return max(one.factor for one in self.slow)
 
 
 def costs(times: Iterable[PairTime], measure: Measure) -> dict[Link, float]:
@@ -168,3 +185,45 @@ def _by_rank(like: Costs, end: Callable[[Link], int]) -> dict[int, dict[Link, fl
     for link, cost in like.items():
         found.setdefault(end(link), {})[link] = cost
     return found
+
+
+def named(found: Sequence[Suspect], hosts: Sequence[str]) -> list[Named]:
+    """Return each subject of *found* once, the slowest first."""
+    subjects: dict[tuple[Scope, tuple[int, ...]], list[Suspect]] = {}
+    for one in found:
+        subjects.setdefault((one.scope, tuple(sorted(one.ranks))), []).append(one)
+    result: list[Named] = []
+    for (scope, host), ranks in _whole_nodes(subjects, hosts).items():
+        theirs = [one for rank in ranks for one in subjects.pop((scope, (rank,)))]
+        result.append(Named("node", ranks, (host,), scope, _worst(theirs)))
+    for (scope, ranks), theirs in subjects.items():
+        where = tuple(hosts[rank] for rank in ranks)
+        kind: Kind = "rank" if len(ranks) == 1 else "link"
+        result.append(Named(kind, ranks, where, scope, _worst(theirs)))
+    return sorted(result, key=lambda one: -one.worst)
+
+
+def _whole_nodes(
+    subjects: Iterable[tuple[Scope, tuple[int, ...]]], hosts: Sequence[str]
+) -> dict[tuple[Scope, str], tuple[int, ...]]:
+    """Return the nodes with several ranks all of which are slow in one scope."""
+    slow: dict[tuple[Scope, str], list[int]] = {}
+    for scope, ranks in subjects:
+        if len(ranks) == 1:
+            slow.setdefault((scope, hosts[ranks[0]]), []).append(ranks[0])
+    return {
+        (scope, host): tuple(sorted(ranks))
+        for (scope, host), ranks in slow.items()
+        if 1 < len(ranks) == hosts.count(host) < len(hosts)
+    }
+
+
+def _worst(found: Iterable[Suspect]) -> tuple[Suspect, ...]:
+    """Return the worst reading of each kind, latency first."""
+    worst: dict[tuple[bool, str, tuple[int, ...]], Suspect] = {}
+    for one in sorted(found, key=lambda one: one.factor):
+        if one.measure == "latency":
+            worst[False, "", ()] = one._replace(ranks=tuple(sorted(one.ranks)), way="")
+        else:
+            worst[True, one.way, one.ranks if len(one.ranks) == 2 else ()] = one
+    return tuple(one for _, one in sorted(worst.items()))

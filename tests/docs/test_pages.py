@@ -13,7 +13,7 @@ import pytest
 
 from exporter.scrape.levels import exposed_name
 from generators.listed.metrics import families_by_collector
-from rank_probe.collectives.metrics import as_prometheus
+from rank_probe.collectives.report import as_prometheus
 from rankskew.commands.table import COMMANDS, load
 from tests.rank_probe.collectives.worlds import hosts, pair_times, result
 

@@ -17,7 +17,6 @@ PROBE = (
     *("version", "guest", "wire", "measure", "torch_hooks", "process", "judge", "join", "report"),
     *("lines", "command_line", "check", "audit"),
     *(
-        "collectives.measurements",
         "collectives",
         "groups",
         "probe",

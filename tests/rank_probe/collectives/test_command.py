@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from rank_probe.collectives import command
-from rank_probe.collectives.measurements.ending import CannotMeasure
-from rank_probe.collectives.measurements.world import PlaceInWorld, chosen, place
+from rank_probe.collectives.world import CannotMeasure, PlaceInWorld, chosen, place
 from rank_probe.command_line.grammar import WrongCommand
 
 

@@ -1,7 +1,7 @@
 """What is measured again is what may be slow, and enough to compare it with."""
 
-from rank_probe.collectives.confirm import TIMES, alone, fastest, noise, to_repeat
-from rank_probe.collectives.measurements.pairwise import PairTime
+from rank_probe.collectives.measure import TIMES, alone, fastest, noise, to_repeat
+from rank_probe.collectives.pairs import PairTime
 from rank_probe.collectives.verdict import Link
 from tests.rank_probe.collectives.worlds import hosts, pair_times
 

@@ -7,8 +7,7 @@ import pytest
 
 from rank_probe.collectives import guard
 from rank_probe.collectives.guard import keep_away
-from rank_probe.collectives.measurements.ending import CannotMeasure, Watchdog
-from rank_probe.collectives.measurements.world import World
+from rank_probe.collectives.world import CannotMeasure, PlaceInWorld, Watchdog, World
 from rank_probe.wire.snapshot import DRY_RUN_PATH
 from tests.exporter.running import running_exporter
 from tests.exporter.snapshots import snapshot
@@ -25,8 +24,8 @@ class Alone(World):
         return [mine]
 
 
-def world(backend: str = "gloo") -> World:
-    return Alone(0, 1, backend, None, ("n0",), None, Watchdog(0, 60.0))
+def world(backend: str = "gloo", local_rank: int = 0) -> World:
+    return Alone(PlaceInWorld(0, 1, local_rank), backend, None, Watchdog(0, 60.0), hosts=("n0",))
 
 
 def look(
@@ -37,7 +36,7 @@ def look(
     said = {} if running is None else {"running": running}
     with answering({DRY_RUN_PATH: (200, judged(**said))}) as endpoint:
         patch.setenv("RANKSKEW_EXPORTER", endpoint)
-        return keep_away(world("nccl" if gpu else "gloo"), 0, beside)
+        return keep_away(world("nccl" if gpu else "gloo"), beside)
 
 
 def test_live_job_on_the_node_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +70,7 @@ def test_what_cannot_be_seen_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without an exporter, or with an old one, it is measured, and said."""
     assert look(monkeypatch, None)[0].endswith("is too old to say whether a job runs")
     monkeypatch.setenv("RANKSKEW_EXPORTER", "unix:/absent/e.sock")
-    (note,) = keep_away(world(), 0, False)
+    (note,) = keep_away(world(), False)
     assert note.startswith("n0: no exporter says whether a job runs: ")
 
 
@@ -79,25 +78,25 @@ def test_one_rank_of_a_node_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without GPUs the answer is the same for all."""
     monkeypatch.setenv("RANKSKEW_EXPORTER", "unix:/absent/e.sock")
 
-    assert keep_away(world(), 1, False) == []
+    assert keep_away(world(local_rank=1), False) == []
 
 
 def test_real_exporter_tells_of_its_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank that pushes stands in the way, and one that has finished does not."""
     with running_exporter(tmp_path / "e.sock") as exporter:
         monkeypatch.setenv("RANKSKEW_EXPORTER", f"unix:{exporter.socket_path}")
-        assert keep_away(world(), 0, False) == []
+        assert keep_away(world(), False) == []
         exporter.push(snapshot().to_json())
         with pytest.raises(CannotMeasure, match=r"^n0: 1 rank of job 'llama' runs: wait until"):
-            keep_away(world(), 0, False)
+            keep_away(world(), False)
         exporter.push(snapshot(sequence=2, finished=True).to_json())
-        assert keep_away(world(), 0, False) == []
+        assert keep_away(world(), False) == []
 
 
 def test_sentence_about_many_nodes_stands_once() -> None:
     """With the first four of them."""
-    told = [{"notes": ["no exporter"]}] * 6
+    notes = [["no exporter"]] * 6
 
-    assert guard._once(told, [f"n{node}" for node in range(6)], "notes") == [
+    assert guard._once(notes, [f"n{node}" for node in range(6)]) == [
         "n0, n1, n2, n3 and 2 more: no exporter"
     ]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from rank_probe.collectives.metrics import as_prometheus, write
+from rank_probe.collectives.report import as_prometheus, write_textfile
 from tests.rank_probe.collectives.worlds import hosts, pair_times, result
 
 SLOW = result(pair_times(hosts(2, 4), {(1, 3): 4.0}), hosts(2, 4))
@@ -44,7 +44,7 @@ def test_file_is_replaced_at_once(tmp_path: Path) -> None:
     """node_exporter, another user, never reads half of it."""
     path = tmp_path / "links.prom"
     path.write_text("old")
-    write(path, SLOW)
+    write_textfile(path, SLOW)
 
     assert samples(path.read_text())["rankskew_collective_slow_info"]
     assert stat.S_IMODE(path.stat().st_mode) == 0o644

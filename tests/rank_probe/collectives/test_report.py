@@ -1,7 +1,6 @@
 """What is printed has every figure, and ends with what stands out."""
 
 import json
-from dataclasses import replace
 
 from rank_probe.collectives.report import as_json, as_text
 from tests.rank_probe.collectives.worlds import hosts, pair_times, result
@@ -15,7 +14,7 @@ def test_tables_have_every_figure_and_end_with_the_spread() -> None:
 
     Pairs inside and between nodes have medians of their own.
     """
-    lines = as_text(replace(HEALTHY, notes=("n0: no exporter",))).splitlines()
+    lines = as_text(HEALTHY._replace(notes=("n0: no exporter",))).splitlines()
 
     assert lines[0] == "4 ranks on 2 nodes, gloo"
     assert "all_reduce  4 KiB  1.00 ms  900 µs to 1.20 ms  4.10 MB/s  6.14 MB/s  100 times" in lines
@@ -49,7 +48,7 @@ def test_what_cannot_be_told_is_said() -> None:
 
 def test_json_has_what_the_tables_say() -> None:
     """Scripts get base units."""
-    said = json.loads(as_json(replace(SLOW, notes=("n0: no exporter",))))
+    said = json.loads(as_json(SLOW._replace(notes=("n0: no exporter",))))
 
     assert (said["slow"], said["ranks"], said["possible_pairs"]) == (True, 4, 6)
     assert said["named"][0]["kind"] == "link"

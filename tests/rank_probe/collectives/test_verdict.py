@@ -2,7 +2,7 @@
 
 import pytest
 
-from rank_probe.collectives.measurements.pairwise import PairTime
+from rank_probe.collectives.pairs import PairTime
 from rank_probe.collectives.verdict import Link, doubtful, suspects
 from tests.rank_probe.collectives.worlds import hosts, pair_times
 

@@ -4,11 +4,9 @@ import random
 from collections.abc import Mapping, Sequence
 
 from rank_probe.collectives.measure import MeasuredLinks
-from rank_probe.collectives.measurements.operations import CollectiveTime
-from rank_probe.collectives.measurements.pairwise import PairTime
-from rank_probe.collectives.measurements.rounds import rounds
-from rank_probe.collectives.named import named
-from rank_probe.collectives.verdict import Link, scope_of, suspects
+from rank_probe.collectives.pairs import PairTime, rounds
+from rank_probe.collectives.timing import CollectiveTime
+from rank_probe.collectives.verdict import Link, named, scope_of, suspects
 
 LATENCY_SECONDS = 20e-6
 BANDWIDTH = 10e9

@@ -1,20 +1,25 @@
 """Sizes and bandwidths are those of nccl-tests, read and shown as people write them."""
 
+import argparse
+
 import pytest
 
-from rank_probe.collectives.measurements.convention import (
-    COLLECTIVES,
-    Collective,
-    algorithm_bandwidth,
-    bus_bandwidth,
-    whole_size,
-)
-from rank_probe.collectives.measurements.units import (
-    parse_bytes,
+from rank_probe.collectives.command import parse_bytes
+from rank_probe.collectives.report import (
     show_bandwidth,
     show_bytes,
     show_seconds,
 )
+from rank_probe.collectives.timing import (
+    COLLECTIVES,
+    Collective,
+    CollectiveTime,
+    whole_size,
+)
+
+
+def took(collective: Collective, size_bytes: int, seconds: float) -> CollectiveTime:
+    return CollectiveTime(collective, size_bytes, seconds, seconds, seconds, 1)
 
 
 @pytest.mark.parametrize(
@@ -23,13 +28,13 @@ from rank_probe.collectives.measurements.units import (
 )
 def test_bus_bandwidth_of_eight_ranks(collective: Collective, expected: float) -> None:
     """1 GB in a second: 2*7/8 for an all-reduce, 7/8 for the other two."""
-    assert bus_bandwidth(collective, 10**9, 1.0, 8) == pytest.approx(expected)
-    assert algorithm_bandwidth(10**9, 2.0) == pytest.approx(0.5e9)
+    assert took(collective, 10**9, 1.0).bus_bandwidth(8) == pytest.approx(expected)
+    assert took(collective, 10**9, 2.0).algorithm_bandwidth == pytest.approx(0.5e9)
 
 
 def test_every_collective_has_no_bus_on_one_rank() -> None:
     """A rank alone moves nothing."""
-    assert {bus_bandwidth(each, 4096, 1.0, 1) for each in COLLECTIVES} == {0.0}
+    assert {took(each, 4096, 1.0).bus_bandwidth(1) for each in COLLECTIVES} == {0.0}
 
 
 def test_whole_array_is_shared_equally() -> None:
@@ -51,7 +56,7 @@ def test_size_is_read(text: str, size: int) -> None:
 @pytest.mark.parametrize("text", ["", "4X", "-1", "1.5M", "K"])
 def test_what_is_no_size_is_refused(text: str) -> None:
     """The message shows how to write one."""
-    with pytest.raises(ValueError, match="is not a size such as"):
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a size such as"):
         parse_bytes(text)
 
 

@@ -1,14 +1,14 @@
 """What is measured, in which rounds, and how often: it follows from options, backend and ranks."""
 
 import math
+import time
 from itertools import combinations
 
 import pytest
 
-from rank_probe.collectives.measurements.pairwise import PROBE_BYTES, fitting, one_way
-from rank_probe.collectives.measurements.plan import MeasurementOptions, plan, sizes_up_to
-from rank_probe.collectives.measurements.rounds import MOST_RANKS_IN_FULL, rounds
-from rank_probe.collectives.measurements.timing import FEWEST, MOST, repetitions_in, timed
+from rank_probe.collectives.measure import plan
+from rank_probe.collectives.pairs import MOST_RANKS_IN_FULL, PROBE_BYTES, fitting, one_way, rounds
+from rank_probe.collectives.timing import FEWEST, MOST, repetitions_in, sizes_up_to, timed
 
 
 def test_sizes_grow_by_the_factor() -> None:
@@ -19,13 +19,13 @@ def test_sizes_grow_by_the_factor() -> None:
 
 def test_backend_has_its_largest_sizes() -> None:
     """Host memory need not be measured for minutes."""
-    assert plan(MeasurementOptions(), "nccl", 8).sizes_bytes[-1] == 256 * 2**20
-    assert plan(MeasurementOptions(), "gloo", 8).sizes_bytes[-1] == 16 * 2**20
+    assert plan("nccl", 8, 30.0).sizes_bytes[-1] == 256 * 2**20
+    assert plan("gloo", 8, 30.0).sizes_bytes[-1] == 16 * 2**20
 
 
 def test_time_is_shared_between_collectives_and_pairs() -> None:
     """Half for each, and what is repeated gets no longer than the first pass in all."""
-    found = plan(MeasurementOptions(seconds=12.0, max_bytes=4096), "gloo", 4)
+    found = plan("gloo", 4, 12.0, max_bytes=4096)
 
     assert found.collective_seconds == pytest.approx(2.0)
     assert found.seconds_of_each(3) == pytest.approx(2.0)
@@ -55,29 +55,17 @@ def test_large_world_is_sampled(ranks: int) -> None:
     assert min(partners.values()) >= 2 * int(math.log2(ranks)) - 1
 
 
-class Counter:
-    """A clock that goes on by as much as the operations say."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.marks: list[float] = []
-
-    def mark(self) -> None:
-        self.marks.append(self.now)
-
-    def seconds(self) -> list[float]:
-        return [b - a for a, b in zip(self.marks, self.marks[1:], strict=False)]
-
-
-def test_each_repetition_has_its_time() -> None:
+def test_each_repetition_has_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """From the end of the one before, so nothing between them is lost."""
-    clock = Counter()
+    now = 0.0
     takes = iter((1.0, 4.0, 2.0))
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
 
     def operation() -> None:
-        clock.now += next(takes)
+        nonlocal now
+        now += next(takes)
 
-    assert timed(operation, clock, 3) == [1.0, 4.0, 2.0]
+    assert timed(operation, 3, on_gpu=False) == [1.0, 4.0, 2.0]
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,0 @@
-"""What the ranks measure together: collectives, and messages between two of them."""

@@ -90,7 +90,7 @@ class Probe:
         self._patches: list[Patches] = []
         self._mesh: Coordinates | None = None
         self._given: dict[str, str] = {}  # coordinates from the user
-        self._control = Control(self._environment)
+        self._control = Control()
         self._trace = Trace(self._environment, self.timeline.steps)
         self._missing_steps = MissingSteps(automatic=automatic)
         self._pusher = Pusher(

@@ -39,12 +39,6 @@ VARIABLES: Final = (
         "itself.",
     ),
     (
-        "`RANK_PROBE_CONTROL`",
-        "none",
-        "A file that contains `off`, `stages` or `detail`, read once a second: how "
-        "much is timed. It overrides `rankskew control`.",
-    ),
-    (
         "`RANK_PROBE_JOIN`",
         "`1`",
         "`0` turns off the comparison of steps through the job's own store; the judge "

@@ -35,7 +35,7 @@ _SECONDS: Final = 1e-6
 
 
 class JoinSums(NamedTuple):
-    """Sums over steps in seconds, [ranks, ...], [groups, 2]; columns as accounting.windows.Sums."""
+    """Sums over steps in seconds, [ranks, ...], [groups]; columns as accounting.windows.Sums."""
 
     ranks: Tensor
     groups: Tensor
@@ -70,7 +70,7 @@ class TensorReduction:
         self._steps = 0
         self._sums = JoinSums(
             _zeros(len(ranks), FIRST_STAGE + len(WORK_STAGES)),
-            _zeros(len(self._names), 2),
+            _zeros(len(self._names)),
             _zeros(4 + len(WORK_STAGES)),
         )
 
@@ -108,7 +108,7 @@ class TensorReduction:
         mine = torch.tensor(seconds, dtype=torch.float64, device="cpu")
         self._sums = JoinSums(
             ranks + torch.cat([gained, stages], dim=1),
-            groups + torch.stack([usual.sum(0), usual.square().sum(0)], dim=1),
+            groups + usual.sum(0),
             job + mine,
         )
         self._steps += len(numbers)
@@ -153,7 +153,7 @@ class TensorReduction:
         give_way()
         own = torch.cat(
             [
-                means.groups[position, 0] + means.ranks[members, DISTANCE]
+                means.groups[position] + means.ranks[members, DISTANCE]
                 for position, members in enumerate(self._members)
             ]
         )
@@ -182,7 +182,7 @@ class TensorReduction:
         means = end.sums.means(begin.sums, end.steps - begin.steps)
         own = means.ranks[:, DISTANCE].clone()
         for position, members in enumerate(self._members):
-            own[members] += means.groups[position, 0]
+            own[members] += means.groups[position]
         return dict(zip(self._ranks, own.tolist(), strict=True))
 
     def path(self, rank: int, marks: Sequence[Mark]) -> list[float]:
@@ -193,13 +193,13 @@ class TensorReduction:
     def group_path(self, name: str, marks: Sequence[Mark]) -> list[float]:
         """Return the baseline of group *name*, summed up to each of *marks*."""
         at = self._names.index(name)
-        return [mark.sums.groups[at, 0].item() for mark in marks]
+        return [mark.sums.groups[at].item() for mark in marks]
 
     def _group(
         self, position: int, means: JoinSums, earlier: JoinSums | None, watched: Collection[int]
     ) -> WindowGroup:
         members = self._members[position]
-        normal, normal_squared = means.groups[position].tolist()
+        normal = means.groups[position].item()
         rows = means.ranks[members]
         now = _Members(rows)
         before = None if earlier is None else _Members(earlier.ranks[members])
@@ -233,13 +233,11 @@ class TensorReduction:
                 )
                 for at in standing
             ),
-            baseline_variance=max(normal_squared - normal**2, 0.0),
             rise=rise,
             rise_spread=_spread(rises) if before else 0.0,
             baseline_before=(
-                earlier.groups[position, 0].item() + before.usual if earlier and before else 0.0
+                earlier.groups[position].item() + before.usual if earlier and before else 0.0
             ),
-            stages_before=tuple(before.stages.tolist()) if before else (),
         )
 
     def _positions(self, position: int, watched: Collection[int]) -> list[int]:

@@ -77,9 +77,8 @@ class WindowGroup(NamedTuple):
 
     *baseline* is the usual own time, *stages* the same by stage. *spread* is that of the faster
     peers, 0 if there are too few; *variance* is the step-to-step variance of a usual rank's
-    distance from the baseline, *baseline_variance* that of the baseline itself. *rise* and
-    *rise_spread* are the usual change since the earlier window and its spread; *baseline_before*
-    and *stages_before* are the baselines of that window.
+    distance from the baseline. *rise* and *rise_spread* are the usual change since the earlier
+    window and its spread; *baseline_before* is the baseline of that window.
     """
 
     name: str
@@ -89,11 +88,9 @@ class WindowGroup(NamedTuple):
     spread: float
     variance: float
     standing: tuple[Standing, ...]
-    baseline_variance: float = 0.0
     rise: float = 0.0
     rise_spread: float = 0.0
     baseline_before: float = 0.0
-    stages_before: tuple[float, ...] = ()
 
 
 class Window(NamedTuple):

@@ -23,7 +23,7 @@ COLUMNS = (
 MAX_MIB = 1024
 
 # A step's number, its time in seconds since the start, and its seconds per stage as in STAGES.
-Row = tuple[int, float, Sequence[float | None]]
+Row = tuple[int, float, Sequence[float]]
 
 
 class Trace:
@@ -118,8 +118,7 @@ class TraceFile:
     def write(self, me: Identity, vectors: Sequence[Row]) -> None:
         """Append a row for each step in *vectors*: those since the last call. Never raises OSError.
 
-        A stage that is None was not measured, and its cell stays empty; so does the node's if no
-        launcher names it.
+        The cell of the node stays empty if no launcher names it.
         """
         if self.stopped or not vectors:
             return
@@ -180,10 +179,8 @@ def own_directory() -> str:
     return str(path)
 
 
-def _row(
-    head: str, node: str, step: int, time_seconds: float, stages: Sequence[float | None]
-) -> str:
-    cells = ",".join("" if seconds is None else f"{seconds:.7g}" for seconds in stages)
+def _row(head: str, node: str, step: int, time_seconds: float, stages: Sequence[float]) -> str:
+    cells = ",".join(f"{seconds:.7g}" for seconds in stages)
     return f"{head},{step},{time_seconds:.3f},{node},{cells}\n"
 
 

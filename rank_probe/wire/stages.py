@@ -19,8 +19,6 @@ STAGES: Final = (
 # Positions in STAGES: the clock counts in a flat list, one slot per stage.
 OPTIMIZER, OTHER, CHECKPOINT, EVAL, DATA, H2D, FORWARD, BACKWARD, COMPUTE, SYNC = range(len(STAGES))
 
-PHASES: Final = ("data", "compute", "sync", "other")
-
 PHASE_OF: Final = {
     "optimizer": "compute",
     "other": "other",

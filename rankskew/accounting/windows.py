@@ -34,21 +34,21 @@ Row = list[float]
 
 @dataclass(slots=True)
 class Sums:
-    """Sums over steps, in seconds: a row for each rank and group, in order, and one for the job.
+    """Sums over steps, in seconds: a row for each rank and one for the job, a value for each group.
 
-    Columns of a rank are those of rank_probe.judge.windows; of a group the baseline and its square;
-    of the job those of Window, *caused* by stage last.
+    Columns of a rank are those of rank_probe.judge.windows; a group has its baseline; columns of
+    the job are those of Window, *caused* by stage last.
     """
 
     ranks: list[Row]
-    groups: list[Row]
+    groups: Row
     job: Row
 
     def less(self, other: "Sums") -> "Sums":
         """Return the sums of the steps that *other* has not."""
         return Sums(
             [list(map(sub, a, b)) for a, b in zip(self.ranks, other.ranks, strict=True)],
-            [list(map(sub, a, b)) for a, b in zip(self.groups, other.groups, strict=True)],
+            list(map(sub, self.groups, other.groups)),
             list(map(sub, self.job, other.job)),
         )
 
@@ -56,7 +56,7 @@ class Sums:
         """Return the means of so many *steps*."""
         return Sums(
             [[each / steps for each in row] for row in self.ranks],
-            [[each / steps for each in row] for row in self.groups],
+            [each / steps for each in self.groups],
             [each / steps for each in self.job],
         )
 
@@ -76,7 +76,7 @@ class PlainReduction:
         self._steps = 0
         self._sums = Sums(
             [[0.0] * (FIRST_STAGE + len(WORK_STAGES)) for _ in self._ranks],
-            [[0.0, 0.0] for _ in self._names],
+            [0.0] * len(self._names),
             [0.0] * (4 + len(WORK_STAGES)),
         )
 
@@ -94,7 +94,7 @@ class PlainReduction:
         for position, members in enumerate(self._members):
             usual = baseline([busy[at] for at in members])
             heaviest = max(heaviest, usual)
-            sums.groups[position] = list(map(add, sums.groups[position], (usual, usual**2)))
+            sums.groups[position] += usual
             for member in members:
                 rank, distance = self._ranks[member], busy[member] - usual
                 stages = [step[rank].get(stage, 0.0) for stage in WORK_STAGES]
@@ -131,7 +131,7 @@ class PlainReduction:
             steps_before = before[1].steps - before[0].steps
             earlier = before[1].sums.less(before[0].sums).over(steps_before)
         own = [
-            means.groups[position][0] + means.ranks[member][DISTANCE]
+            means.groups[position] + means.ranks[member][DISTANCE]
             for position, members in enumerate(self._members)
             for member in members
         ]
@@ -159,7 +159,7 @@ class PlainReduction:
         first, last, steps = begin.sums, end.sums, end.steps - begin.steps
         own: dict[int, float] = {}
         for position, members in enumerate(self._members):
-            usual = last.groups[position][0] - first.groups[position][0]
+            usual = last.groups[position] - first.groups[position]
             for member in members:
                 distance = last.ranks[member][DISTANCE] - first.ranks[member][DISTANCE]
                 own[self._ranks[member]] = (usual + distance) / steps
@@ -173,13 +173,13 @@ class PlainReduction:
     def group_path(self, name: str, marks: Sequence[Mark]) -> list[float]:
         """Return the baseline of group *name*, summed up to each of *marks*."""
         at = self._names.index(name)
-        return [mark.sums.groups[at][0] for mark in marks]
+        return [mark.sums.groups[at] for mark in marks]
 
     def _group(
         self, position: int, means: Sums, earlier: Sums | None, watched: Collection[int]
     ) -> WindowGroup:
         members = self._members[position]
-        normal, normal_squared = means.groups[position]
+        normal = means.groups[position]
         rows = [means.ranks[member] for member in members]
         distances = [row[DISTANCE] for row in rows]
         usual = baseline(distances)
@@ -219,11 +219,9 @@ class PlainReduction:
                 )
                 for at in standing
             ),
-            baseline_variance=max(normal_squared - normal**2, 0.0),
             rise=rise,
             rise_spread=_spread(rises) if before else 0.0,
-            baseline_before=earlier.groups[position][0] + before.usual if earlier and before else 0,
-            stages_before=tuple(before.stages) if before else (),
+            baseline_before=earlier.groups[position] + before.usual if earlier and before else 0,
         )
 
 

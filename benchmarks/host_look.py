@@ -49,11 +49,10 @@ def main() -> None:
     pid = os.getpid()
     process, folder = psutil.Process(pid), f"{PROC}/{pid}"
     for name, ours, theirs in (
-        ("bytes", lambda: usage._io(folder), process.io_counters),
-        ("switches", lambda: usage._involuntary_switches(folder), process.num_ctx_switches),
+        ("bytes", lambda: usage._read_bytes(folder), process.io_counters),
         ("CPU time", lambda: usage.stat(PROC, pid), process.cpu_times),
         (
-            "all three, ours with the run queue",
+            "both, ours with the run queue",
             lambda: usage.usage(PROC, pid),
             lambda: _oneshot(process),
         ),

@@ -122,7 +122,7 @@ def _always(name: str, about: str, scope: Scope, silence: Silence) -> Kind:
 # fmt: off
 HOT: Final = MappingProxyType({
     "sm_clock_megahertz": 1_410, "gpu_temperature_celsius": 87, "memory_temperature_celsius": 95,
-    "temperature_margin_celsius": 0, "throttle_reasons": 0x20, "power_milliwatts": 430_000,
+    "throttle_reasons": 0x20, "power_milliwatts": 430_000,
 })
 IDLE: Final = MappingProxyType({"gpu_busy_percent": 61.0, "sm_active_percent": 47.0})
 FELL_OFF: Final = MappingProxyType({"up": False, "xid_events": 1, "xid_errors": {"79": 1}})
@@ -161,7 +161,7 @@ KINDS: Final = (
     Kind("batches", "a rank gets longer samples than its peers",
          extra={"forward": 0.1, "backward": 0.2}, more_tokens=0.3, state="gpu"),
     Kind("checkpoint", "a rank alone writes checkpoints", extra={"checkpoint": 0.25},
-         costs={"written_bytes": 300e6}, line="save (checkpoint.py:112)", state="disk"),
+         line="save (checkpoint.py:112)", state="disk"),
     Kind("sleep", "the dataset of a rank sleeps", extra={"data": 0.3}, gpu=IDLE, state="sleep",
          line="Corpus.__getitem__ (corpus.py:41)"),
     Kind("lock", "a rank waits for a lock while it logs", extra={"other": 0.25}, gpu=IDLE,

@@ -93,7 +93,6 @@ def _usual_gpu(plan: JobPlan, node: int, index: int, running_seconds: float) -> 
     # A slow wave, so that lines on a dashboard are not all on top of each other.
     wave = ((running_seconds / 20 + 3 * index) % 10 - 5) / 5
     rank = (node - plan.first_node) * plan.gpus + index
-    others = [str(other) for other in range(plan.gpus) if other != index]
     return GpuSample(
         index=index,
         up=True,
@@ -101,8 +100,6 @@ def _usual_gpu(plan: JobPlan, node: int, index: int, running_seconds: float) -> 
         name="NVIDIA H100 80GB HBM3",
         pci_bus_id=f"00000000:{index + 16:02X}:00.0",
         gpu_busy_percent=97.0 + wave,
-        gpu_busy_min_percent=91.0 + 2 * wave,
-        memory_busy_percent=44.0 + 4 * wave,
         memory_total_bytes=85_520_809_984,
         memory_used_bytes=int(70e9 + 1e8 * index),
         pcie_transmit_bytes_per_second=1.1e9 + 1e8 * wave,
@@ -126,7 +123,6 @@ def _usual_gpu(plan: JobPlan, node: int, index: int, running_seconds: float) -> 
         energy_millijoules=int(640_000 * running_seconds),
         gpu_temperature_celsius=58 + index + int(2 * wave),
         memory_temperature_celsius=71 + index + int(2 * wave),
-        temperature_margin_celsius=26 - index - int(2 * wave),
         ecc_corrected_errors=1,
         ecc_uncorrected_errors=0,
         remapped_rows_corrected=1,
@@ -137,7 +133,6 @@ def _usual_gpu(plan: JobPlan, node: int, index: int, running_seconds: float) -> 
         minor_number=index,
         numa_node=2 * index // plan.gpus,
         cpu_affinity=_cpus(plan, index),
-        topology=dict.fromkeys(others, "system"),
         processes=(GpuProcess(pid_of(rank), 70_000_000_000),),
         xid_events=0,
         xid_errors={},
@@ -149,7 +144,6 @@ def _usual_gpu(plan: JobPlan, node: int, index: int, running_seconds: float) -> 
         dram_active_percent=39.0 + 3 * wave,
         nvlink_links=18,
         nvlink_links_up=18,
-        nvlink_speed_min_megabytes_per_second=26_562,
         nvlink_transmit_bytes=int(1e13 + 9e10 * running_seconds),
         nvlink_receive_bytes=int(1e13 + 9e10 * running_seconds),
         nvlink_errors={"crc": 0, "replay": 2, "recovery": 0},
@@ -223,19 +217,15 @@ class SimulatedHost(HostWatch):
             workers_cpu_ticks=grown("workers_cpu_ticks", 3 * TICKS_PER_SECOND),
             run_queue_nanoseconds=grown("run_queue_nanoseconds", NANOSECONDS / 200),
             workers_run_queue_nanoseconds=grown("workers_run_queue_nanoseconds", NANOSECONDS / 50),
-            involuntary_switches=grown("involuntary_switches", 20),
             major_faults=grown("major_faults", 0.1),
             read_bytes=grown("read_bytes", 1e6),
-            written_bytes=grown("written_bytes", 1e5),
             workers=WORKERS,
             saturated_workers=sum(fault.kind.saturated_workers for fault in faults),
             running_nanoseconds=grown("running_nanoseconds", NANOSECONDS / 3),
         )
         throttled = sum(f.kind.quota_throttled * (self.at - f.begins_seconds) for f in faults)
         throttled += USUALLY_THROTTLED * seconds
-        quota = Throttling(
-            int(PERIODS_PER_SECOND * seconds), int(PERIODS_PER_SECOND * throttled), throttled
-        )
+        quota = Throttling(int(PERIODS_PER_SECOND * seconds), int(PERIODS_PER_SECOND * throttled))
         pressure = {"cpu": seconds / 50, "io": seconds / 100, "memory": seconds / 500}
         return HostCost(used, CgroupCost(quota, pressure))
 

@@ -36,7 +36,6 @@ COMPARED: Final[Sequence[tuple[str, str, float, float, float]]] = (
     ("gtemp", 'rankskew_gpu_temperature_celsius{sensor="gpu"}', 1, 2, 0),
     ("mtemp", 'rankskew_gpu_temperature_celsius{sensor="memory"}', 1, 2, 0),
     ("sm", "rankskew_gpu_utilization_ratio", 100, 5, 0.05),
-    ("mem", "rankskew_gpu_memory_busy_ratio", 100, 5, 0.1),
     ("mclk", 'rankskew_gpu_clock_hertz{clock="memory"}', 1e-6, 10, 0),
     ("pclk", 'rankskew_gpu_clock_hertz{clock="sm"}', 1e-6, 50, 0),
     ("fb", "rankskew_gpu_memory_used_bytes", 2**-20, 64, 0.02),

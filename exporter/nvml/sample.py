@@ -77,8 +77,6 @@ class GpuSample:
     name: str = ""
     pci_bus_id: str = ""
     gpu_busy_percent: float | None = None
-    gpu_busy_min_percent: float | None = None
-    memory_busy_percent: float | None = None
     memory_total_bytes: int | None = None
     memory_used_bytes: int | None = None
     pcie_transmit_bytes_per_second: float | None = None
@@ -104,8 +102,6 @@ class GpuSample:
     energy_millijoules: int | None = None
     gpu_temperature_celsius: int | None = None
     memory_temperature_celsius: int | None = None
-    # Degrees until the GPU throttles; negative beyond.
-    temperature_margin_celsius: int | None = None
     # Its health. Errors and remapped rows count over the GPU's life.
     ecc_corrected_errors: int | None = None
     ecc_uncorrected_errors: int | None = None
@@ -114,13 +110,11 @@ class GpuSample:
     row_remap_pending: int | None = None
     row_remap_failed: int | None = None
     recovery_action: int | None = None
-    # What is printed on the card, and where it sits. *topology* maps each other GPU's index to
-    # their common-ancestor level.
+    # What is printed on the card, and where it sits.
     serial: str | None = None
     minor_number: int | None = None
     numa_node: int | None = None
     cpu_affinity: tuple[int, ...] | None = None
-    topology: dict[str, str] | None = None
     # Who uses it; empty if nobody does.
     processes: tuple[GpuProcess, ...] | None = None
     # XID errors since the worker started, also of a GPU that is not up, because they explain why:
@@ -140,7 +134,6 @@ class GpuSample:
     # All its NVLinks together; None if it has none.
     nvlink_links: int | None = None
     nvlink_links_up: int | None = None
-    nvlink_speed_min_megabytes_per_second: int | None = None
     nvlink_transmit_bytes: int | None = None
     nvlink_receive_bytes: int | None = None
     nvlink_errors: dict[str, int] | None = None

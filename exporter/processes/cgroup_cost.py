@@ -11,7 +11,6 @@ from typing import Final
 from rank_probe.process.small_files import beginning
 
 MICROSECONDS: Final = 1_000_000
-NANOSECONDS: Final = 1_000_000_000
 RESOURCES: Final = ("cpu", "io", "memory")
 # A path that a user has nested deeper than any runtime does.
 MOST_LEVELS: Final = 32
@@ -21,14 +20,10 @@ MOST_CGROUPS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Throttling:
-    """A CPU quota: how many of its periods have passed, and in how many it was used up.
-
-    *seconds* is summed over the CPUs on which tasks were then kept from running.
-    """
+    """A CPU quota: how many of its periods have passed, and in how many it was used up."""
 
     periods: int
     throttled_periods: int
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,22 +110,20 @@ def _throttling_2(folder: Path) -> Throttling | None:
     quota = _text(folder / "cpu.max").split()[:1]
     if not quota or quota == ["max"]:
         return None
-    return _throttling(folder, "throttled_usec", MICROSECONDS)
+    return _throttling(folder)
 
 
 def _throttling_1(folder: Path) -> Throttling | None:
     if not _text(folder / "cpu.cfs_quota_us").strip().isdecimal():  # It is -1 without a quota.
         return None
-    return _throttling(folder, "throttled_time", NANOSECONDS)
+    return _throttling(folder)
 
 
-def _throttling(folder: Path, name: str, units: int) -> Throttling | None:
+def _throttling(folder: Path) -> Throttling | None:
     found = dict(re.findall(r"^(\w+) (\d+)$", _text(folder / "cpu.stat"), re.MULTILINE))
-    if not {"nr_periods", "nr_throttled", name} <= found.keys():
+    if not {"nr_periods", "nr_throttled"} <= found.keys():
         return None
-    return Throttling(
-        int(found["nr_periods"]), int(found["nr_throttled"]), int(found[name]) / units
-    )
+    return Throttling(int(found["nr_periods"]), int(found["nr_throttled"]))
 
 
 def _pressure(folder: Path) -> dict[str, float]:

@@ -31,10 +31,8 @@ class Cost:
     workers_cpu_ticks: int = 0
     run_queue_nanoseconds: int | None = None
     workers_run_queue_nanoseconds: int | None = None
-    involuntary_switches: int | None = None
     major_faults: int = 0
     read_bytes: int | None = None
-    written_bytes: int | None = None
     workers: int = 0
     saturated_workers: int | None = None
     # Of the main thread, as run_queue_nanoseconds.
@@ -50,8 +48,8 @@ class _Debts:
     """
 
     def __init__(self) -> None:
-        self._before = [0, 0, 0, 0]
-        self._now = [0, 0, 0, 0]
+        self._before = [0, 0, 0]
+        self._now = [0, 0, 0]
 
     def add(self, used: list[int]) -> None:
         self._now = [mine + more for mine, more in zip(self._now, used, strict=True)]
@@ -65,7 +63,7 @@ class _Debts:
         paid = [min(each) for each in zip(grown, owed, strict=True)]
         left = [all_of_it - part for all_of_it, part in zip(owed, paid, strict=True)]
         self._before = [min(each) for each in zip(self._now, left, strict=True)]
-        self._now = [0, 0, 0, 0]
+        self._now = [0, 0, 0]
         return [all_of_it - part for all_of_it, part in zip(grown, paid, strict=True)]
 
 
@@ -168,7 +166,7 @@ class RankCost:
         ended = self._members.pop(pid)
         parent = self._members.get(ended.parent_pid)
         if parent is not None:
-            own = [*ended.usage.own, 0, 0]
+            own = [*ended.usage.own, 0]
             used = zip(own, _inherited(ended.usage), ended.debts.sums(), strict=True)
             parent.debts.add([sum(each) for each in used])
 
@@ -184,10 +182,11 @@ class RankCost:
         now = _with_last(now, last)
         cpu_ticks, faults = (max(0, b - a) for a, b in zip(last.own, now.own, strict=True))
         grown = [max(0, b - a) for a, b in zip(_inherited(last), _inherited(now), strict=True)]
-        ended_ticks, ended_faults, read, written = member.debts.pay(grown)
+        ended_ticks, ended_faults, read = member.debts.pay(grown)
         member.usage = now
         self._add_work(pid, cpu_ticks, ended_ticks, faults + ended_faults)
-        self._add_io(now, read, written)
+        if now.read_bytes is not None:
+            self.cost.read_bytes = (self.cost.read_bytes or 0) + read
         self._add_waits(pid, last, now)
         return member.judge(at_seconds)
 
@@ -197,11 +196,6 @@ class RankCost:
         cost.cpu_ticks += own_ticks if is_rank else 0
         cost.workers_cpu_ticks += ended_ticks + (0 if is_rank else own_ticks)
         cost.major_faults += faults
-
-    def _add_io(self, now: Usage, read: int, written: int) -> None:
-        if now.io is not None:
-            self.cost.read_bytes = (self.cost.read_bytes or 0) + read
-            self.cost.written_bytes = (self.cost.written_bytes or 0) + written
 
     def _add_waits(self, pid: int, last: Usage, now: Usage) -> None:
         cost = self.cost
@@ -215,9 +209,6 @@ class RankCost:
             is_rank = pid == self.pid
             cost.run_queue_nanoseconds = of_rank + (waited if is_rank else 0)
             cost.workers_run_queue_nanoseconds = of_workers + (0 if is_rank else waited)
-        if now.involuntary_switches is not None:
-            switches = max(0, now.involuntary_switches - (last.involuntary_switches or 0))
-            cost.involuntary_switches = (cost.involuntary_switches or 0) + switches
 
 
 def _sum(found: Collection[bool | None]) -> int | None:
@@ -228,7 +219,7 @@ def _sum(found: Collection[bool | None]) -> int | None:
 
 def _inherited(used: Usage) -> list[int]:
     """Return what grows by all that a child used, when the process waits for it."""
-    return [*used.ended, *(used.io or (0, 0))]
+    return [*used.ended, used.read_bytes or 0]
 
 
 def _with_last(now: Usage, last: Usage) -> Usage:

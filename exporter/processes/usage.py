@@ -14,11 +14,11 @@ ZOMBIE: Final = (b"Z", b"X")
 class Usage(NamedTuple):
     """What a process has used since it started, itself (*own*) and by *ended* children.
 
-    *ended* has only children that it waited for, and theirs. *io* is bytes read from and written to
-    storage, those of ended children included: the kernel adds them up. *running_nanoseconds*, the
-    time for which it ran, *run_queue_nanoseconds*, that for which it was ready but had no CPU, and
-    *involuntary_switches* are the main thread's: reading all threads would take a file for each. So
-    is *state*, a letter. None is "could not be read".
+    *ended* has only children that it waited for, and theirs. *read_bytes* are from storage, those
+    of ended children included: the kernel adds them up. *running_nanoseconds*, the time for which
+    it ran, and *run_queue_nanoseconds*, that for which it was ready but had no CPU, are the main
+    thread's: reading all threads would take a file for each. So is *state*, a letter. None is
+    "could not be read".
     """
 
     start_ticks: int
@@ -26,9 +26,8 @@ class Usage(NamedTuple):
     is_zombie: bool
     own: "Work"
     ended: "Work"
-    io: tuple[int, int] | None = None
+    read_bytes: int | None = None
     run_queue_nanoseconds: int | None = None
-    involuntary_switches: int | None = None
     state: bytes = b""
     running_nanoseconds: int | None = None
 
@@ -48,10 +47,9 @@ def usage(procfs: Path, pid: int) -> Usage | None:
         return None
     running, queued = _scheduled_nanoseconds(folder)
     return found._replace(
-        io=_io(folder),
+        read_bytes=_read_bytes(folder),
         running_nanoseconds=running,
         run_queue_nanoseconds=queued,
-        involuntary_switches=_involuntary_switches(folder),
     )
 
 
@@ -72,12 +70,11 @@ def stat(procfs: Path, pid: int) -> Usage | None:
         return None
 
 
-def _io(folder: str) -> tuple[int, int] | None:
+def _read_bytes(folder: str) -> int | None:
     # Of other users' processes only with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH.
     words = (beginning(f"{folder}/io") or b"").split()
     try:
-        read, written = (words.index(name) + 1 for name in (b"read_bytes:", b"write_bytes:"))
-        return int(words[read]), int(words[written])
+        return int(words[words.index(b"read_bytes:") + 1])
     except (IndexError, ValueError):
         return None
 
@@ -88,11 +85,3 @@ def _scheduled_nanoseconds(folder: str) -> tuple[int | None, int | None]:
     if len(fields) != 3 or not all(map(bytes.isdigit, fields)) or fields[2] == b"0":
         return None, None
     return int(fields[0]), int(fields[1])
-
-
-def _involuntary_switches(folder: str) -> int | None:
-    _, name, rest = (beginning(f"{folder}/status") or b"").rpartition(
-        b"nonvoluntary_ctxt_switches:"
-    )
-    value = rest.split(None, 1)[:1]
-    return int(value[0]) if name and value and value[0].isdigit() else None

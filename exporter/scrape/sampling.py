@@ -32,7 +32,6 @@ class CollectorRun:
 
     families: tuple[Metric, ...]
     succeeded: bool
-    duration_seconds: float
     sampled_seconds: float
 
 
@@ -54,7 +53,6 @@ class Source:
 
     def sample(self) -> CollectorRun:
         """Run the collector now; whatever it raises is logged once and ends as a failed sample."""
-        started = time.perf_counter()
         families: tuple[Metric, ...] = ()
         succeeded = False
         try:
@@ -62,7 +60,7 @@ class Source:
             succeeded = True
         except Exception as error:  # noqa: BLE001 - one broken source must not hide the others
             self._log_once(error)
-        sample = CollectorRun(families, succeeded, time.perf_counter() - started, self._monotonic())
+        sample = CollectorRun(families, succeeded, self._monotonic())
         self._latest = sample
         if succeeded:
             self.last_success_timestamp_seconds = self._wall()
@@ -71,7 +69,7 @@ class Source:
     def too_late(self) -> CollectorRun:
         """Return a failed sample: the collectors before this one took all the time there is."""
         self._log_once(TimeoutError("no time was left for it in the scrape"))
-        return CollectorRun((), False, 0.0, self._monotonic())
+        return CollectorRun((), False, self._monotonic())
 
     def latest(self) -> CollectorRun | None:
         """Return the latest background sample: None before the first, a failed one in a hang."""
@@ -84,7 +82,7 @@ class Source:
         if not self._hang_is_logged:
             _log(self.collector.name, "hangs: its series are dropped")
             self._hang_is_logged = True
-        return CollectorRun((), False, quiet_seconds, since_seconds)
+        return CollectorRun((), False, since_seconds)
 
     def _log_once(self, error: Exception) -> None:
         message = f"{type(error).__name__}: {error}"
@@ -181,7 +179,6 @@ class Scrape(RegistryCollector):
                 status.add(
                     source.collector,
                     sample.succeeded,
-                    sample.duration_seconds,
                     source.last_success_timestamp_seconds,
                 )
         for name in self._broken.keys() if names is None else self._broken.keys() & names:

@@ -12,7 +12,7 @@ class Status:
     """What one scrape tells of its collectors.
 
     Collectors that only read memory have status series only while they fail: their data has its own
-    freshness, and three series for each would use up most of a node's budget. When a collector last
+    freshness, and two series for each would use up most of a node's budget. When a collector last
     succeeded matters while it does not.
     """
 
@@ -21,12 +21,6 @@ class Status:
             "rankskew_collector_success",
             "1 if the collector's latest run succeeded, 0 if it failed and its series are "
             "missing. A collector that only reads memory is listed only while it fails.",
-            labels=["collector"],
-        )
-        self._duration = GaugeMetricFamily(
-            "rankskew_collector_duration_seconds",
-            "Duration of the collector's latest run, in seconds; only for collectors that run in "
-            "the background.",
             labels=["collector"],
         )
         self._last_success = GaugeMetricFamily(
@@ -40,7 +34,6 @@ class Status:
         self,
         collector: Collector,
         succeeded: bool,
-        duration_seconds: float,
         last_success_timestamp_seconds: float | None,
     ) -> None:
         """Add the latest run of *collector*, and when one last succeeded: None if never."""
@@ -48,10 +41,8 @@ class Status:
         in_background = collector.interval_seconds > 0
         if in_background or not succeeded:
             self._success.add_metric(labels, float(succeeded))
-        if in_background:
-            self._duration.add_metric(labels, duration_seconds)
-            if not succeeded and last_success_timestamp_seconds is not None:
-                self._last_success.add_metric(labels, last_success_timestamp_seconds)
+        if in_background and not succeeded and last_success_timestamp_seconds is not None:
+            self._last_success.add_metric(labels, last_success_timestamp_seconds)
 
     def add_broken(self, name: str) -> None:
         """Add a collector that cannot even be made."""
@@ -59,4 +50,4 @@ class Status:
 
     def families(self) -> Iterator[Metric]:
         """Yield what was added."""
-        yield from (self._success, self._duration, self._last_success)
+        yield from (self._success, self._last_success)

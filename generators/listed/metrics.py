@@ -45,7 +45,6 @@ class EveryReading:
             "throttle_seconds": {"idle": 1.0},
             "processes": (),
             "cpu_affinity": (),
-            "topology": {},
             "xid_errors": {},
             "mig_devices": (),
             "nvlink_errors": {},
@@ -140,7 +139,7 @@ def page() -> str:
         "",
         "With all detail, a rank has at most 48 series, a GPU [64](hardware.md#gpu), the rest of "
         "a node [120](hardware.md#host); tests check these limits.",
-        "Where the exporter sees a rank's process, [up to 16 more](#rank_host) say what that costs "
+        "Where the exporter sees a rank's process, [up to 11 more](#rank_host) say what that costs "
         "its host.",
         "A late rank has up to 11 more.",
         evidence.series(),

@@ -127,15 +127,8 @@ def test_every_rank_has_the_readings_of_its_gpu(shown: Samples) -> None:
 def test_stranger_on_a_gpu_is_counted_and_nobody_else(shown: Samples) -> None:
     """A process that is not of the job is foreign, a second context of the job is not."""
     foreign = {int(labels["gpu"]): n for labels, n in shown["rankskew_gpu_foreign_processes"]}
-    on_gpu = {int(labels["gpu"]): n for labels, n in shown["rankskew_gpu_processes"]}
 
     assert foreign == {0: 0, GPU_OF_RANK[2]: 1, 2: 0, 3: 0}
-    assert on_gpu == {0: 1, 1: 2, 2: 2, 3: 1}
-
-
-def test_distance_between_the_gpus_of_the_job_is_told(shown: Samples) -> None:
-    """All four of the stub's GPUs hang on one socket."""
-    assert shown["rankskew_job_gpu_topology_info"] == [({"job_id": JOB, "level": "node"}, 1.0)]
 
 
 def test_nothing_else_of_the_environment_is_shown(shown: Samples) -> None:

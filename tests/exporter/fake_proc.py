@@ -86,9 +86,8 @@ class FakeProc:
         ended_cpu: int = 0,
         faults: int = 0,
         ended_faults: int = 0,
-        io: tuple[int, int] | None = None,
+        read: int | None = None,
         run_queue: int | None = None,
-        switches: int | None = None,
     ) -> None:
         """Let a process, new or not, have used this much since it started; None has no file.
 
@@ -103,11 +102,10 @@ class FakeProc:
             f"20 0 1 0 {start} 0 0\n"
         )
         texts = {
-            "io": io and f"rchar: 9\nwchar: 9\nread_bytes: {io[0]}\nwrite_bytes: {io[1]}\n",
+            "io": None
+            if read is None
+            else f"rchar: 9\nwchar: 9\nread_bytes: {read}\nwrite_bytes: 9\n",
             "schedstat": None if run_queue is None else f"77 {run_queue} 5\n",
-            "status": None
-            if switches is None
-            else f"voluntary_ctxt_switches:\t9\nnonvoluntary_ctxt_switches:\t{switches}\n",
         }
         for name, text in texts.items():
             if text is None:

@@ -53,11 +53,9 @@ def test_trace_is_on_the_gpu(
 @pytest.mark.parametrize(
     ("kind", "series", "times"),
     [
-        ("cpu", "rankskew_rank_cgroup_throttled_seconds_total", 10),
         ("cpu", "rankskew_rank_cgroup_throttled_periods_total", 10),
         ("storage", "rankskew_rank_read_bytes_total", 10),
         ("storage", "rankskew_rank_major_faults_total", 10),
-        ("checkpoint", "rankskew_rank_written_bytes_total", 10),
         ("gc", "rankskew_gc_pause_seconds_total", 10),
     ],
 )

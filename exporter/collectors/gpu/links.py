@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from exporter.collectors.table import MEGA, Row
+from exporter.collectors.table import Row
 from exporter.nvml.sample import GpuSample
 
 LINKS: Final[Mapping[str, tuple[Row[GpuSample], ...]]] = {
@@ -96,22 +96,9 @@ LINKS: Final[Mapping[str, tuple[Row[GpuSample], ...]]] = {
             ("link",),
         ),
         Row(
-            "rankskew_gpu_nvlink_links",
-            "NVLinks that the GPU has, connected or not (those that have an "
-            "nvmlDeviceGetNvLinkState).",
-            lambda gpu: gpu.nvlink_links,
-        ),
-        Row(
             "rankskew_gpu_nvlink_links_up",
             "NVLinks that are up (nvmlDeviceGetNvLinkState), read every 30 s.",
             lambda gpu: gpu.nvlink_links_up,
-        ),
-        Row(
-            "rankskew_gpu_nvlink_speed_min_bytes_per_second",
-            "Speed in each direction of the slowest NVLink that is up "
-            "(NVML_FI_DEV_NVLINK_GET_SPEED), read every 30 s.",
-            lambda gpu: gpu.nvlink_speed_min_megabytes_per_second,
-            times=MEGA,
         ),
     ),
 }

@@ -1,4 +1,4 @@
-"""GPU processes: how many are on each GPU, and how many of them are foreign."""
+"""GPU processes: how many on each GPU are foreign."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from exporter.processes.rank_gpus import RankJoin
 
 
 class GpuProcessesCollector:
-    """Expose the length of NVML's process lists; call from the event loop, as RankJoin requires."""
+    """Count foreign processes; call from the event loop, as RankJoin requires."""
 
     name = "gpu_processes"
     interval_seconds = 0.0
@@ -20,12 +20,6 @@ class GpuProcessesCollector:
         self._join = join
 
     def collect(self) -> Iterator[Metric]:
-        on_gpu = GaugeMetricFamily(
-            "rankskew_gpu_processes",
-            "Processes that have the GPU open for compute or graphics (NVML's process lists, read "
-            "every 5 s).",
-            labels=GPU_LABELS,
-        )
         foreign = GaugeMetricFamily(
             "rankskew_gpu_foreign_processes",
             "Processes on the GPU that do not belong to the job of the rank on it: they do not "
@@ -37,10 +31,7 @@ class GpuProcessesCollector:
         )
         ranks, processes = self._join.ranks(), self._join.processes()
         for gpu in self._join.gpus():
-            labels = [str(gpu.index), gpu.uuid]
-            if gpu.processes is not None:
-                on_gpu.add_metric(labels, len({process.pid for process in gpu.processes}))
             count = foreign_processes(gpu, ranks, processes)
             if count is not None:
-                foreign.add_metric(labels, count)
-        yield from (on_gpu, foreign)
+                foreign.add_metric([str(gpu.index), gpu.uuid], count)
+        yield foreign

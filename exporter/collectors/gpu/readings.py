@@ -27,19 +27,6 @@ READINGS: Final[Mapping[str, tuple[Row[GpuSample], ...]]] = {
             lambda gpu: gpu.gpu_busy_percent,
             over=PERCENT,
         ),
-        Row(
-            "rankskew_gpu_utilization_min_ratio",
-            "Minimum of the samples that rankskew_gpu_utilization_ratio is the mean of, 0 to 1.",
-            lambda gpu: gpu.gpu_busy_min_percent,
-            over=PERCENT,
-        ),
-        Row(
-            "rankskew_gpu_memory_busy_ratio",
-            "Share of the last --nvml.window seconds in which the GPU's memory was read or "
-            "written, 0 to 1: the mean of nvmlDeviceGetUtilizationRates, read once a second.",
-            lambda gpu: gpu.memory_busy_percent,
-            over=PERCENT,
-        ),
         # Data that is decoded on the GPU keeps its decoder busy, which none of the others shows.
         Row(
             "rankskew_gpu_decoder_utilization_ratio",
@@ -175,13 +162,6 @@ READINGS: Final[Mapping[str, tuple[Row[GpuSample], ...]]] = {
                 "memory": lambda gpu: gpu.memory_temperature_celsius,
             },
             ("sensor",),
-        ),
-        Row(
-            "rankskew_gpu_temperature_margin_celsius",
-            "Degrees Celsius left until the GPU is throttled, negative beyond that "
-            "(nvmlDeviceGetMarginTemperature; if not supported, the die's slowdown threshold "
-            "minus its temperature; read every 5 s).",
-            lambda gpu: gpu.temperature_margin_celsius,
         ),
     ),
     # A GPU without ECC, or with ECC off, has no series.

@@ -60,22 +60,16 @@ class NodeMemoryCollector:
         yield from (misses, kills)
 
     def _numa_families(self) -> Iterator[Metric]:
-        total = GaugeMetricFamily(
-            "rankskew_node_numa_memory_total_bytes",
-            "Memory of the NUMA node, in bytes (its meminfo in /sys, read every 5 s). A GPU whose "
-            "memory the kernel manages is a NUMA node of its own.",
-            labels=["numa_node"],
-        )
         free = GaugeMetricFamily(
             "rankskew_node_numa_memory_free_bytes",
             "Free memory of the NUMA node, in bytes (MemFree of its meminfo in /sys, read every "
             "5 s). Page cache does not count as free: the kernel can reclaim it, but first takes "
-            "memory from another NUMA node (vm.zone_reclaim_mode 0, the default).",
+            "memory from another NUMA node (vm.zone_reclaim_mode 0, the default). A GPU whose "
+            "memory the kernel manages is a NUMA node of its own.",
             labels=["numa_node"],
         )
         for numa_node, folder in numa_nodes(self._mounts.sysfs).items():
             memory = bytes_by_name(text_of(folder / "meminfo") or "")
             if memory.get("MemTotal"):  # A node may have only CPUs.
-                total.add_metric([numa_node], memory["MemTotal"])
                 free.add_metric([numa_node], memory["MemFree"])
-        yield from (total, free)
+        yield free

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations
 from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily
@@ -10,12 +9,8 @@ from prometheus_client.metrics_core import Metric
 
 from exporter.collectors.rank.ranks import IDENTITY
 from exporter.collectors.table import Row, families
-from exporter.nvml.sample import GpuSample
 from exporter.processes.process import as_label
 from exporter.processes.rank_gpus import RankJoin, RankOnGpu, numa_local
-
-# NVML's levels: one GPU board, one PCIe switch, several, one host bridge, one NUMA node, across.
-LEVELS: Final = ("internal", "single", "multiple", "hostbridge", "node", "system")
 
 # CUDA accepts UUID prefixes too; eight full UUIDs would be longer than a label may be.
 _UUID: Final = re.compile(r"((?:GPU|MIG)-[0-9a-fA-F]{8})(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -34,7 +29,6 @@ class RankGpusCollector:
         ranks = self._join.ranks()
         yield _gpu_rank_info(ranks)
         yield from families(ROWS, IDENTITY, [(_identity(rank), rank) for rank in ranks])
-        yield _topology(ranks)
 
 
 def _identity(rank: RankOnGpu) -> list[str]:
@@ -126,40 +120,6 @@ ROWS: Final[tuple[Row[RankOnGpu], ...]] = (
         ("namespace", "pod", "pod_uid", "container_id"),
     ),
 )
-
-
-def _topology(ranks: Sequence[RankOnGpu]) -> Metric:
-    family = GaugeMetricFamily(
-        "rankskew_job_gpu_topology_info",
-        "The longest PCIe path between any two GPUs of the job on this node; always 1. level, "
-        f"from near to far: {', '.join(LEVELS)} (NVML's common ancestor; NVLink is not "
-        "considered). Absent with fewer than two GPUs, or if the level of a pair is not known.",
-        labels=["job_id", "level"],
-    )
-    for job_id in sorted({rank.job_id for rank in ranks}):
-        gpus = {
-            rank.gpu.index: rank.gpu
-            for rank in ranks
-            if rank.job_id == job_id and rank.gpu is not None
-        }
-        level = longest_way(list(gpus.values()))
-        if level is not None:
-            family.add_metric([job_id, level], 1)
-    return family
-
-
-def longest_way(gpus: Sequence[GpuSample]) -> str | None:
-    """Return the farthest of LEVELS between any two of *gpus*, None if unknown."""
-    levels = [_level(*pair) for pair in combinations(gpus, 2)]
-    known = [level for level in levels if level in LEVELS]
-    if not known or len(known) < len(levels):
-        return None
-    return max(known, key=LEVELS.index)
-
-
-def _level(one: GpuSample, other: GpuSample) -> str | None:
-    topology = one.topology or {}
-    return topology.get(str(other.index)) or (other.topology or {}).get(str(one.index))
 
 
 def _environment(rank: RankOnGpu) -> Mapping[str, str]:

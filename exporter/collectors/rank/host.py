@@ -34,12 +34,6 @@ ROWS: Final[tuple[Row[HostCost], ...]] = (
         over=NANO,
     ),
     Row(
-        "rankskew_rank_involuntary_switches_total",
-        "Times that the main threads of the rank's process and its workers lost their CPU to "
-        "another task (/proc/<pid>/status, read every 5 s).",
-        lambda cost: cost.used.involuntary_switches,
-    ),
-    Row(
         "rankskew_rank_major_faults_total",
         "Page faults of the rank's process and its workers for which a page had to be read from "
         "storage (/proc/<pid>/stat, read every 5 s).",
@@ -53,41 +47,16 @@ ROWS: Final[tuple[Row[HostCost], ...]] = (
         lambda cost: cost.used.read_bytes,
     ),
     Row(
-        "rankskew_rank_written_bytes_total",
-        "Bytes that the rank's process and its workers caused to be written to storage "
-        "(/proc/<pid>/io, read every 5 s; needs CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH for other "
-        "users' processes).",
-        lambda cost: cost.used.written_bytes,
-    ),
-    Row(
         "rankskew_rank_workers",
         "Living processes that the rank's process started, directly or through others, such as "
         "the workers of its DataLoader (/proc, read every 5 s).",
         lambda cost: cost.used.workers,
     ),
     Row(
-        "rankskew_rank_saturated_workers",
-        "Workers that used at least 0.9 of a CPU for the last five seconds, so that they hardly "
-        "waited for anything else (/proc/<pid>/stat, read every 5 s).",
-        lambda cost: cost.used.saturated_workers,
-    ),
-    Row(
-        "rankskew_rank_cgroup_periods_total",
-        "Periods of the CPU quota of the rank's cgroup in which tasks ran; absent if neither it "
-        "nor one around it has a quota (cpu.stat, read every 5 s).",
-        lambda cost: None if (quota := cost.cgroup.throttling) is None else quota.periods,
-    ),
-    Row(
         "rankskew_rank_cgroup_throttled_periods_total",
         "Periods in which the CPU quota of the rank's cgroup was used up (cpu.stat, read every "
         "5 s).",
         lambda cost: None if (quota := cost.cgroup.throttling) is None else quota.throttled_periods,
-    ),
-    Row(
-        "rankskew_rank_cgroup_throttled_seconds_total",
-        "Time for which tasks of the rank's cgroup were kept from running because its CPU quota "
-        "was used up, in seconds summed over CPUs (cpu.stat, read every 5 s).",
-        lambda cost: None if (quota := cost.cgroup.throttling) is None else quota.seconds,
     ),
     Row(
         "rankskew_rank_cgroup_pressure_seconds_total",

@@ -128,24 +128,6 @@ ROWS: Final[tuple[Row[ReportedRank], ...]] = (
         lambda rank: rank.snapshot.busy_seconds,
     ),
     Row(
-        "rankskew_busy_seconds_squared_total",
-        "Sum over whole steps of the squared busy time, in seconds squared; it shows "
-        "step-to-step noise (probe).",
-        lambda rank: rank.snapshot.busy_seconds_squared,
-    ),
-    Row(
-        "rankskew_sync_floor_seconds",
-        "2 % quantile of this rank's exposed waits over the last minute, in seconds: the cost of "
-        "communication alone (probe).",
-        lambda rank: rank.snapshot.sync_floor_seconds,
-    ),
-    Row(
-        "rankskew_paced_steps_total",
-        "Joined steps in which this rank was the slowest, so that the others waited for it "
-        "(probe, per-step join).",
-        lambda rank: sum(rank.snapshot.paced_steps.values()) if rank.snapshot.paced_steps else None,
-    ),
-    Row(
         "rankskew_wait_caused_seconds_total",
         "GPU-seconds of joined steps that the other ranks waited because of this rank, by the "
         "stage in which it exceeded its peers (probe, per-step join).",

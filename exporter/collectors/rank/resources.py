@@ -1,4 +1,4 @@
-"""What ranks process and use: samples, tokens, memory, pauses, and the phases of their lives."""
+"""What ranks process and use: samples, tokens, memory and pauses."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -6,9 +6,9 @@ from typing import Final
 from prometheus_client.metrics_core import Metric
 
 from exporter.collectors.rank.ranks import IDENTITY, identity
-from exporter.collectors.table import Row, families, in_order
+from exporter.collectors.table import Row, families
 from exporter.ranks.store import RankStore
-from rank_probe.wire.snapshot import LIFECYCLE, Snapshot
+from rank_probe.wire.snapshot import Snapshot
 
 ROWS: Final[tuple[Row[Snapshot], ...]] = (
     Row(
@@ -41,19 +41,6 @@ ROWS: Final[tuple[Row[Snapshot], ...]] = (
         "rankskew_cuda_memory_reserved_bytes",
         "Bytes that this rank's CUDA allocator holds, used or cached (probe, from torch).",
         lambda snapshot: snapshot.cuda_memory_reserved_bytes,
-    ),
-    Row(
-        "rankskew_cuda_memory_peak_bytes",
-        "Peak number of bytes held by tensors of this rank (probe, from torch).",
-        lambda snapshot: snapshot.cuda_memory_peak_bytes,
-    ),
-    Row(
-        "rankskew_lifecycle_seconds",
-        "Time that this rank's process took to start (init), to find its peers (rendezvous), "
-        "until its first step (first_step), in torch.compile so far (compile) and from the first "
-        "step to a clean end (end), in seconds (probe).",
-        lambda snapshot: in_order(snapshot.lifecycle_seconds, LIFECYCLE),
-        ("event",),
     ),
 )
 

@@ -1,4 +1,4 @@
-"""A GPU's NVLinks: how many are up, their speed, their traffic, and their errors."""
+"""A GPU's NVLinks: how many are up, their traffic, and their errors."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -49,8 +49,6 @@ ERRORS: Final = {
 # Links that are down or have errors have a series each, but only the worst: a card without a
 # bridge has all of its links down.
 SHOWN_LINKS: Final = 2
-# MB (a million bytes: 26562 for a link of an H100) per second in each direction.
-SPEED: Final = pynvml.NVML_FI_DEV_NVLINK_GET_SPEED
 
 
 class NvLink:
@@ -88,7 +86,7 @@ class NvLink:
         up = tuple(link for link in links if states[link] == pynvml.NVML_FEATURE_ENABLED)
         if (links, up) != (self._links, self._up):  # A new link may have values the others lacked.
             self._links, self._up = links, up
-            self._link_fields = FieldValues(_fields(links, up))
+            self._link_fields = FieldValues(_fields(links))
         self._byte_fields = BYTE_FIELDS
         values = self._link_fields.read(ask, now)
         errors, by_link = self._errors(ask, values)
@@ -96,7 +94,6 @@ class NvLink:
         return {
             "nvlink_links": len(links),
             "nvlink_links_up": len(up),
-            "nvlink_speed_min_megabytes_per_second": _slowest(up, values),
             "nvlink_errors": errors or None,
             "nvlink_link_errors": {str(n): by_link[n] for n in shown if n in up} or None,
             "nvlink_link_states": {str(n): states[n] for n in shown if n not in up} or None,
@@ -185,14 +182,9 @@ def byte_counts(handle: object, fields: Sequence[Field]) -> dict[Field, int | fl
     return {field: count for field, count in answers.items() if count is not None}
 
 
-def _fields(links: Sequence[int], up: Sequence[int]) -> list[Field]:
+def _fields(links: Sequence[int]) -> list[Field]:
     errors = [field for fields, _ in ERRORS.values() for field in fields]
-    return [(SPEED, link) for link in up] + [(field, link) for field in errors for link in links]
-
-
-def _slowest(up: Sequence[int], values: dict[Field, int | float]) -> int | None:
-    speeds = [int(values[SPEED, link]) for link in up if values.get((SPEED, link))]
-    return min(speeds, default=None)
+    return [(field, link) for field in errors for link in links]
 
 
 def _of_first_field(

@@ -29,16 +29,6 @@ def memory_temperature(handle: object) -> int:
     return int(field_value(handle, pynvml.NVML_FI_DEV_MEMORY_TEMP))
 
 
-def margin_to_slowdown(handle: object) -> int:
-    """Return how many degrees the die is below the threshold at which it throttles."""
-    threshold = pynvml.nvmlDeviceGetTemperatureThreshold(
-        handle, pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
-    )
-    if threshold == 0:  # No GPU throttles at 0 degrees: it has no such threshold.
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-    return int(threshold - pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU))
-
-
 def recovery_action(handle: object) -> int:
     """Read the recovery action that NVML advises, an NVML_GPU_RECOVERY_ACTION_... number."""
     return int(field_value(handle, pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION))
@@ -117,12 +107,6 @@ READINGS: Final = (
         ("gpu_temperature_celsius",),
         pynvml.nvmlDeviceGetTemperature,
         (pynvml.NVML_TEMPERATURE_GPU,),
-    ),
-    Reading(
-        ("temperature_margin_celsius",),
-        pynvml.nvmlDeviceGetMarginTemperature,
-        every_seconds=5.0,
-        older=Reading(("temperature_margin_celsius",), margin_to_slowdown),
     ),
     Reading(
         ("ecc_corrected_errors",),

@@ -1,27 +1,14 @@
-"""Which card a GPU is, where it sits, which CPUs are near, and how far the other GPUs are."""
+"""Which card a GPU is, where it sits, and which CPUs are near."""
 
-from itertools import combinations
 from pathlib import Path
 from typing import Any, Final
 
 import pynvml
 
-from exporter.nvml.calls import PROCESS_OBSOLETE, CallFailed, Calls
 from exporter.nvml.readings.query import Ask
 from rank_probe.process.cpus import cpu_list
 from rank_probe.process.small_files import text_of
 
-# nvml.h, nvmlGpuTopologyLevel_t: the common ancestor of two GPUs, nearest first.
-LEVELS: Final = {
-    pynvml.NVML_TOPOLOGY_INTERNAL: "internal",
-    pynvml.NVML_TOPOLOGY_SINGLE: "single",
-    pynvml.NVML_TOPOLOGY_MULTIPLE: "multiple",
-    pynvml.NVML_TOPOLOGY_HOSTBRIDGE: "hostbridge",
-    pynvml.NVML_TOPOLOGY_NODE: "node",
-    pynvml.NVML_TOPOLOGY_SYSTEM: "system",
-}
-# The levels do not change, but a GPU that was lost at first may have come back.
-TOPOLOGY_SECONDS: Final = 300.0
 # NVML fills arrays of 64-bit words: room for 2048 CPUs, and for 1024 NUMA nodes.
 CPU_WORDS: Final = 32
 NODE_WORDS: Final = 16
@@ -56,50 +43,6 @@ class Placement:
     def _device(self, ask: Ask) -> Path | None:
         pci = ask(pynvml.nvmlDeviceGetPciInfo)
         return None if pci is None else self._devices / kernel_bus_id(pci.busId)
-
-
-class Topology:
-    """Reads the common-ancestor level of each pair of GPUs.
-
-    It needs a handle of every GPU, and never gets that of a GPU that hangs. So it has its own
-    thread, and the GPUs' other readings do not wait for it.
-    """
-
-    def __init__(self, gpus: int, calls: Calls) -> None:
-        self._gpus = range(gpus)
-        self._calls = calls
-        self._due = 0.0
-        self._levels: dict[int, dict[str, str]] = {}
-
-    def read(self, now: float) -> dict[int, dict[str, str]]:
-        """Return the levels by one GPU's index, then the other's; read again every 5 minutes.
-
-        Raise CallFailed only if this process cannot continue.
-        """
-        if now >= self._due:
-            self._levels = self._read()
-            self._due = now + TOPOLOGY_SECONDS
-        return self._levels
-
-    def _read(self) -> dict[int, dict[str, str]]:
-        opened = {gpu: self._ask(gpu, pynvml.nvmlDeviceGetHandleByIndex, gpu) for gpu in self._gpus}
-        handles = {gpu: handle for gpu, handle in opened.items() if handle is not None}
-        levels: dict[int, dict[str, str]] = {gpu: {} for gpu in handles}
-        for one, other in combinations(handles, 2):
-            number = self._ask(
-                one, pynvml.nvmlDeviceGetTopologyCommonAncestor, handles[one], handles[other]
-            )
-            if number in LEVELS:
-                levels[one][str(other)] = levels[other][str(one)] = LEVELS[number]
-        return levels
-
-    def _ask(self, gpu: int, function: Any, *args: Any) -> Any:
-        try:
-            return self._calls(gpu, function, *args)
-        except CallFailed as failure:
-            if failure.code in PROCESS_OBSOLETE:
-                raise
-            return None
 
 
 def kernel_bus_id(bus_id: str) -> str:

@@ -1,4 +1,4 @@
-"""How busy a GPU and its memory were over the last seconds."""
+"""How busy a GPU was over the last seconds."""
 
 from typing import Any, Final
 
@@ -41,7 +41,7 @@ class SampledUtilization:
         self._values: dict[str, Any] = {}
 
     def read(self, ask: Ask, now: float) -> dict[str, Any]:
-        """Return mean and minimum, {} if the window holds no sample."""
+        """Return the mean, {} if the window holds no sample."""
         if now >= self._due:
             self._due = now + self._every_seconds
             self._take(ask, now)
@@ -56,11 +56,11 @@ class SampledUtilization:
         self._newest, self._newest_at = samples[-1][0], now
         for taken_at, percent in samples:
             self._window.add(now - (self._newest - taken_at) / 1e6, percent)
-        self._values = _mean_and_min(self._window)
+        self._values = _mean(self._window)
 
 
 class Utilization:
-    """Means over the window, and the minimum, from the driver's samples if it has them.
+    """The mean over the window, from the driver's samples if it has them.
 
     Otherwise from one reading per second, which is the driver's own mean over up to a second.
     """
@@ -68,21 +68,17 @@ class Utilization:
     def __init__(self, window_seconds: float) -> None:
         self._sampled = SampledUtilization(window_seconds)
         self._read = ReadingWindow(window_seconds)
-        self._memory = ReadingWindow(window_seconds)
 
     def read(self, ask: Ask, now: float) -> dict[str, Any]:
-        """Return the percentages. A GPU that is split by MIG has none."""
-        values: dict[str, Any] = {}
+        """Return the percentage. A GPU that is split by MIG has none."""
         rates = ask(pynvml.nvmlDeviceGetUtilizationRates)
         if rates is not None:
             self._read.add(now, rates.gpu)
-            self._memory.add(now, rates.memory)
-            values["memory_busy_percent"] = self._memory.mean()
         sampled = self._sampled.read(ask, now)
         if rates is None or sampled:
-            return values | sampled
-        return values | _mean_and_min(self._read)
+            return sampled
+        return _mean(self._read)
 
 
-def _mean_and_min(window: ReadingWindow) -> dict[str, Any]:
-    return {"gpu_busy_percent": window.mean(), "gpu_busy_min_percent": window.min()}
+def _mean(window: ReadingWindow) -> dict[str, Any]:
+    return {"gpu_busy_percent": window.mean()}

@@ -21,7 +21,3 @@ class ReadingWindow:
         if not self._readings:
             return None
         return sum(value for _, value in self._readings) / len(self._readings)
-
-    def min(self) -> float | None:
-        """Return the lowest of the readings, None if there are none."""
-        return min((value for _, value in self._readings), default=None)

@@ -4,7 +4,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, TypeVar
@@ -14,7 +14,6 @@ import pynvml
 from exporter.nvml.backoff import Backoff
 from exporter.nvml.calls import PROCESS_OBSOLETE, CallFailed, Calls
 from exporter.nvml.readings import several_calls
-from exporter.nvml.readings.placement import Topology
 from exporter.nvml.sample import GpuSample, NodeSample, NoGpuReason
 from exporter.nvml.timing import Timing
 from exporter.nvml.worker.driver_devices import BoundGpus
@@ -89,18 +88,12 @@ class GpuJobs:
             self._events.start()
         self._starts += 1
 
-    def sample(
-        self, stale_seconds: float, kmsg: Kmsg | None, levels: Mapping[int, dict[str, str]]
-    ) -> GpuSample:
-        """Combine the latest results of the jobs with what is known about all GPUs together.
-
-        *kmsg* is the kernel's log, if it shows XID errors; *levels* are Topology's.
-        """
+    def sample(self, stale_seconds: float, kmsg: Kmsg | None) -> GpuSample:
+        """Combine the latest results of the jobs; *kmsg* is the kernel's log, if it shows XIDs."""
         sample = self._reading.result(stale_seconds) or self._gpu.down()
         fields = self._xids(sample, kmsg)
         if sample.up:
             fields |= self._slow.result(stale_seconds) or {}
-            fields["topology"] = levels.get(sample.index)
         return replace(sample, **fields)
 
     def _xids(self, sample: GpuSample, kmsg: Kmsg | None) -> dict[str, Any]:
@@ -132,7 +125,6 @@ class Driver:
     # Why there is no GPU, None if there is one.
     problem: Problem | None = None
     bound: BoundGpus | None = None
-    topology: RepeatedJob[dict[int, dict[str, str]]] | None = None
 
 
 class NodeSampler:
@@ -181,11 +173,7 @@ class NodeSampler:
         patience = self._timing.patience_seconds
         if self._kmsg is not None:
             self._kmsg.read()
-        levels: Mapping[int, dict[str, str]] = {}
-        if driver.topology is not None:
-            driver.topology.start()
-            levels = driver.topology.result(patience) or {}
-        return tuple(gpu.sample(patience, self._kmsg, levels) for gpu in driver.gpus)
+        return tuple(gpu.sample(patience, self._kmsg) for gpu in driver.gpus)
 
     def _wait_until(self, deadline: float, runs: Sequence[Future[Any] | None]) -> None:
         left = {run for run in runs if run is not None}
@@ -237,7 +225,6 @@ class NodeSampler:
             self._text(pynvml.nvmlSystemGetDriverVersion),
             self._text(pynvml.nvmlSystemGetNVMLVersion),
             bound=bound,
-            topology=self._topology(count),
         )
 
     def _text(self, function: Callable[[], str]) -> str | None:
@@ -257,10 +244,6 @@ class NodeSampler:
         retry = self._timing.retry_seconds
         events = XidEvents(index, self._calls, retry) if self._kmsg is None else None
         return GpuJobs(self._gpu(index), self._threads, events)
-
-    def _topology(self, count: int) -> RepeatedJob[dict[int, dict[str, str]]]:
-        topology = Topology(count, self._calls)
-        return RepeatedJob(self._threads, lambda: topology.read(time.monotonic()))
 
     def _look_again_later(self, problem: Problem) -> None:
         seconds = self._backoff.next_seconds()

@@ -36,7 +36,7 @@ class FakeNode:
         self.now += 5.0
         if values is not None:
             families = (_family(values),)
-            known = {"succeeded": True, "duration_seconds": 0.0, "sampled_seconds": self.now}
+            known = {"succeeded": True, "sampled_seconds": self.now}
             self.shown[collector] = CollectorRun(families, **{**known, **changes})
         self.ring.add("node", self.now, self.readings.read())
 
@@ -247,7 +247,7 @@ def test_errors_of_ports_count_with_those_of_devices() -> None:
     node = FakeNode()
     for count in (1.0, 6.0):
         node.shown["node_infiniband"] = CollectorRun(
-            (_family(ports(errors_total=count)),), True, 0.0, node.now + 5.0
+            (_family(ports(errors_total=count)),), True, node.now + 5.0
         )
         node.look("node_network", network(errors=count))
 

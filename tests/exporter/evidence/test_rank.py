@@ -99,7 +99,7 @@ def cost(seconds: float, **changes: Any) -> HostCost:
         major_faults=round(2 * seconds),
         saturated_workers=3,
     )
-    quota = Throttling(round(10 * seconds), round(2 * seconds), seconds)
+    quota = Throttling(round(10 * seconds), round(2 * seconds))
     return HostCost(used, CgroupCost(quota, {"io": 0.1 * seconds, "cpu": seconds}), **changes)
 
 

@@ -143,7 +143,7 @@ def test_rank_has_the_figures_of_its_node_and_of_where_its_process_may_run() -> 
     for _ in range(3):
         family = CounterMetricFamily("rankskew_node_cpu_throttled_seconds", "As it is.")
         family.add_metric([], node.clock() / 10)
-        node.shown["node_cpu"] = CollectorRun((family,), True, 0.0, node.clock())
+        node.shown["node_cpu"] = CollectorRun((family,), True, node.clock())
         node.run(10)
 
     for rank in (0, 1):

@@ -47,7 +47,6 @@ OLD_DRIVER = (
     "nvmlDeviceGetMemoryInfo_v2 * 13",
     "nvmlDeviceGetCurrentClocksEventReasons * 13",
     "nvmlDeviceGetSamples * 3",
-    "nvmlDeviceGetMarginTemperature * 13",
     *(f"field_{field} * 3" for field in (74, 76, 230, 269, 270, 271)),
     "field_252 0 =0",
     "field_252 1 +1e9",
@@ -79,7 +78,6 @@ def is_complete(gpu: GpuSample, pcie_source: str = "gpm") -> bool:
         and gpu.throttle_seconds is not None
         and bool(gpu.throttle_reasons) == any(gpu.throttle_seconds.values())
         and bool(gpu.nvlink_links)
-        and gpu.topology is not None
         and gpu.xid_events is not None
     )
 

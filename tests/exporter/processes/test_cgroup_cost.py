@@ -10,7 +10,7 @@ from tests.exporter.collectors.host import unreadable, write
 PID = 4711
 STAT_2 = "usage_usec 9\nnr_periods 100\nnr_throttled 25\nthrottled_usec 2500000\nnr_bursts 0\n"
 STAT_1 = "nr_periods 100\nnr_throttled 25\nthrottled_time 2500000000\n"
-THROTTLED = Throttling(100, 25, 2.5)
+THROTTLED = Throttling(100, 25)
 POD = "kubepods.slice/pod1.slice/rank.scope"
 
 

@@ -29,7 +29,7 @@ class Rank:
         self._now = 0.0
         self.seconds = 15.0
         self._cost = RankCost(self.fake.path, RANK, 1000, lambda: self._now)
-        self.use({RANK: {"io": (0, 0), "run_queue": 0, "switches": 0}})
+        self.use({RANK: {"read": 0, "run_queue": 0}})
 
     def use(self, processes: Uses) -> None:
         """Let processes have used this; None has ended. A worker's parent is the rank."""
@@ -79,17 +79,17 @@ def test_workers_are_counted_with_what_they_started(rank: Rank) -> None:
 
     That its process waited for no CPU is a reading. It runs for 77 ns, as FakeProc writes for each.
     """
-    assert rank.look() == Cost(100, 0, 0, 0, 0, 0, 0, 0, 0, None, running_nanoseconds=77)
-    other = {"parent": WORKER, "cpu": 30, "io": (4000, 40), "run_queue": 9, "switches": 4}
+    assert rank.look() == Cost(100, 0, 0, 0, 0, 0, 0, None, running_nanoseconds=77)
+    other = {"parent": WORKER, "cpu": 30, "read": 4000, "run_queue": 9}
     rank.use(
         {
-            RANK: {"faults": 1, "io": (1000, 10), "run_queue": 5, "switches": 1},
-            WORKER: {"cpu": 50, "faults": 2, "io": (2000, 20), "run_queue": 7, "switches": 2},
+            RANK: {"faults": 1, "read": 1000, "run_queue": 5},
+            WORKER: {"cpu": 50, "faults": 2, "read": 2000, "run_queue": 7},
             OTHER_WORKER: other,
         }
     )
 
-    assert rank.look() == Cost(100, 80, 5, 16, 7, 3, 7000, 70, 2, None, running_nanoseconds=77)
+    assert rank.look() == Cost(100, 80, 5, 16, 3, 7000, 2, None, running_nanoseconds=77)
 
 
 WORKED: Uses = {WORKER: {"cpu": 500}}
@@ -142,15 +142,15 @@ def test_each_worker_is_counted_once(rank: Rank, steps: list[Uses], ticks: list[
         # The rank's own bytes are in one number with those of the child that ends.
         (
             [
-                {WORKER: {"io": (5000, 0)}},
-                {WORKER: None, RANK: {"io": (100, 0)}},
-                {RANK: {"io": (5300, 0)}},
+                {WORKER: {"read": 5000}},
+                {WORKER: None, RANK: {"read": 100}},
+                {RANK: {"read": 5300}},
             ],
             [5000, 5000, 5300],
         ),
-        ([{WORKER: {"io": (5000, 9)}}, {WORKER: None, RANK: {"io": (5300, 9)}}], [5000, 5300]),
+        ([{WORKER: {"read": 5000}}, {WORKER: None, RANK: {"read": 5300}}], [5000, 5300]),
         # A reading that is refused later is no fall, and when it is back does not count again.
-        ([{RANK: {"io": (5000, 0)}}, {RANK: {}}, {RANK: {"io": (5100, 0)}}], [5000, 5000, 5100]),
+        ([{RANK: {"read": 5000}}, {RANK: {}}, {RANK: {"read": 5100}}], [5000, 5000, 5100]),
     ],
 )
 def test_each_byte_is_counted_once(rank: Rank, steps: list[Uses], read: list[int]) -> None:
@@ -166,8 +166,8 @@ def test_reading_that_falls_is_no_fall_of_the_cost(rank: Rank) -> None:
     """Whatever a kernel or a sandbox says, a counter never goes back."""
 
     def used(cpu: int, other: int) -> Uses:
-        names = ("ended_cpu", "faults", "run_queue", "switches")
-        return {RANK: {"cpu": cpu, "io": (other, other)} | dict.fromkeys(names, other)}
+        names = ("ended_cpu", "faults", "run_queue")
+        return {RANK: {"cpu": cpu, "read": other} | dict.fromkeys(names, other)}
 
     rank.use(used(100, 9))
     expected = replace(rank.look(), saturated_workers=0)

@@ -23,7 +23,7 @@ def test_process_that_is_gone_has_no_usage(tmp_path: Path) -> None:
 
 
 def test_all_that_is_needed_is_read(fake: FakeProc) -> None:
-    """CPU time, faults, bytes, the run queue and switches, of itself and of its ended children."""
+    """CPU time, faults, bytes and the run queue, of itself and of its ended children."""
     fake.use(
         PID,
         parent=3,
@@ -31,17 +31,15 @@ def test_all_that_is_needed_is_read(fake: FakeProc) -> None:
         ended_cpu=5,
         faults=2,
         ended_faults=1,
-        io=(4096, 512),
+        read=4096,
         run_queue=9_000,
-        switches=6,
     )
     found = usage(fake.path, PID)
 
     assert found is not None
     assert (found.start_ticks, found.parent_pid, found.is_zombie) == (1000, 3, False)
     assert (found.own, found.ended) == (Work(7, 2), Work(5, 1))
-    assert found.io == (4096, 512)
-    assert (found.run_queue_nanoseconds, found.involuntary_switches) == (9_000, 6)
+    assert (found.read_bytes, found.run_queue_nanoseconds) == (4096, 9_000)
     assert found.running_nanoseconds == 77  # What FakeProc writes.
 
 
@@ -63,14 +61,14 @@ def test_files_that_are_missing_or_nonsense_are_no_reading(
 ) -> None:
     """One odd file, or one that we may not read, costs one reading: the CPU time is there."""
     fake.use(PID, cpu=7)
-    for name in ("io", "schedstat", "status"):
+    for name in ("io", "schedstat"):
         if text is not None:
             (fake.path / str(PID) / name).write_text(text)
     found = usage(fake.path, PID)
 
     assert found is not None
     assert found.own == Work(7, 0)
-    assert (found.io, found.run_queue_nanoseconds, found.involuntary_switches) == (None,) * 3
+    assert (found.read_bytes, found.run_queue_nanoseconds) == (None, None)
 
 
 def test_zombie_is_known(fake: FakeProc) -> None:
@@ -89,4 +87,4 @@ def test_this_process_is_readable() -> None:
     assert found is not None
     assert found.parent_pid == os.getppid()
     assert found.own.cpu_ticks > 0
-    assert found.involuntary_switches is not None
+    assert found.read_bytes is not None

@@ -67,7 +67,7 @@ def test_core_is_shown_and_detail_is_not() -> None:
     clocks = GaugeMetricFamily("rankskew_gpu_clock_hertz", "Help.", labels=["clock"])
     for clock in ("sm", "memory"):
         clocks.add_metric([clock], 1.0)
-    names = ("steps", "rank_written_bytes", "something_new")
+    names = ("steps", "rank_read_bytes", "something_new")
     families = [counts(f"rankskew_{name}_total", ("0", 1.0)) for name in names]
 
     assert shown(Shown().of("ranks", [*families, clocks])) == [

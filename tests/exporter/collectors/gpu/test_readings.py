@@ -17,8 +17,6 @@ from tests.exporter.nvml.fixed import expose, node, series
 EXPOSED: Final[dict[str, list[tuple[str, Any, list[str]]]]] = {
     "gpu_utilization": [
         ("gpu_busy_percent", 97.5, ["utilization_ratio 0.975"]),
-        ("gpu_busy_min_percent", 12, ["utilization_min_ratio 0.12"]),
-        ("memory_busy_percent", 0, ["memory_busy_ratio 0.0"]),
         ("decoder_busy_percent", 7, ["decoder_utilization_ratio 0.07"]),
     ],
     "gpu_memory": [
@@ -41,13 +39,7 @@ EXPOSED: Final[dict[str, list[tuple[str, Any, list[str]]]]] = {
         ),
         ("nvlink_link_errors", {"3": 42}, ['nvlink_link_errors_total{link="3"} 42.0']),
         ("nvlink_link_states", {"5": 0}, ['nvlink_link_up{link="5"} 0.0']),
-        ("nvlink_links", 18, ["nvlink_links 18.0"]),
         ("nvlink_links_up", 0, ["nvlink_links_up 0.0"]),
-        (
-            "nvlink_speed_min_megabytes_per_second",
-            13_281,
-            ["nvlink_speed_min_bytes_per_second 1.3281e+10"],
-        ),
     ],
     "gpu_pcie": [
         ("pcie_transmit_bytes_per_second", 5000.0, ["pcie_transmit_bytes_per_second 5000.0"]),
@@ -94,8 +86,6 @@ EXPOSED: Final[dict[str, list[tuple[str, Any, list[str]]]]] = {
     "gpu_temperature": [
         ("gpu_temperature_celsius", 60, ['temperature_celsius{sensor="gpu"} 60.0']),
         ("memory_temperature_celsius", 72, ['temperature_celsius{sensor="memory"} 72.0']),
-        # Beyond the threshold.
-        ("temperature_margin_celsius", -1, ["temperature_margin_celsius -1.0"]),
     ],
     "gpu_ecc": [
         (

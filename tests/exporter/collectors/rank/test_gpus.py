@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from exporter.cgroups import Cgroup
-from exporter.collectors.rank.gpus import LEVELS, RankGpusCollector, longest_way
-from exporter.nvml.readings import placement
+from exporter.collectors.rank.gpus import RankGpusCollector
 from exporter.nvml.sample import GpuProcess, GpuSample
 from exporter.processes.process import Process
 from exporter.processes.rank_gpus import RankJoin, numa_local
@@ -142,43 +141,3 @@ def test_slurm_job_is_told(cgroup: Cgroup, job: str, step: str) -> None:
         f'rank_slurm_info{{job_id="llama",partition="gpu",peer_group="all",rank="0",'
         f'slurm_job_id="{job}",slurm_step_id="{step}",user="ada"}} 1.0'
     ]
-
-
-def test_levels_are_the_workers() -> None:
-    """From near to far, as NVML's own numbers are ordered."""
-    assert tuple(name for _, name in sorted(placement.LEVELS.items())) == LEVELS
-
-
-def test_topology_of_a_job_is_its_longest_way() -> None:
-    """One series for each job, with the farthest level between two of its GPUs."""
-    nvml = node(
-        gpu(0, 10, topology={"1": "single", "2": "node", "3": "system"}),
-        gpu(1, 11, topology={"0": "single", "2": "node", "3": "system"}),
-        gpu(2, 12, topology={"0": "node", "1": "node", "3": "system"}),
-        gpu(3, 20, topology={"0": "system", "1": "system", "2": "system"}),
-    )
-    other = process(20, torchrun(0, TORCHELASTIC_RUN_ID="alone"))
-    ranks = [process(10 + rank, torchrun(rank)) for rank in range(3)]
-
-    assert page(nvml, *ranks, other, name="job_") == [
-        'job_gpu_topology_info{job_id="llama",level="node"} 1.0'
-    ]
-
-
-@pytest.mark.parametrize(
-    ("topologies", "level"),
-    [
-        ([{"1": "node"}, None], "node"),
-        # A pair that was not measured could be the farthest; an unknown level counts as none.
-        ([{"1": "node", "2": "single"}, None, None], None),
-        ([{"1": "node"}, None, None], None),
-        ([{"1": "astral"}, None], None),
-        ([None], None),
-    ],
-)
-def test_topology_that_is_not_wholly_known_is_absent(
-    topologies: list[dict[str, str] | None], level: str | None
-) -> None:
-    gpus = [gpu(index, topology=topology) for index, topology in enumerate(topologies)]
-
-    assert longest_way(gpus) == level

@@ -83,7 +83,7 @@ def lines(name: str, *snapshots: Snapshot) -> list[str]:
         # No sync measured and no step done yet means no series, never 0.
         (
             snapshot(),
-            "sync_floor_seconds last_step_timestamp_seconds paced_steps_total rank_finished "
+            "last_step_timestamp_seconds rank_finished "
             "group_wait_seconds_total join_coverage_ratio",
         ),
         # After a clean end none is left that an alert on silence could see age.

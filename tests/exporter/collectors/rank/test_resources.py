@@ -35,7 +35,7 @@ GOLDEN = ROOT / "tests" / "fixtures" / "exporter" / "rank_resources.txt"
 SERIES_OF_A_RANK = 48
 # Beyond those, where the node shows the rank's process: without them a rank that waits for CPUs or
 # a disk is only "slow loading data". Without a CPU quota, or pressure, there are three fewer.
-MORE_OF_ITS_HOST = 16
+MORE_OF_ITS_HOST = 11
 # Few ranks are named late, and a join that does not cover its job is rare.
 MORE_WHILE_LATE = 11
 MORE_WITHOUT_COVERAGE = 10
@@ -88,8 +88,8 @@ def lines(held: RankStore, rank: Snapshot, *, of_host: bool) -> list[str]:
     gpu = GpuSample(0, up=True, processes=listed, numa_node=0, cpu_affinity=(0, 1))
     join = RankJoin(node(gpu), lambda: {rank.pid: task}, held)
     watch = HostWatch(ROOT, ROOT)  # That has found all that a host can show of the ranks.
-    cgroup = CgroupCost(Throttling(1, 1, 1.0), dict.fromkeys(RESOURCES, 1.0))
-    costs = {each.who: HostCost(Cost(*[1] * 10), cgroup) for each in to_follow(join.ranks(), ())}
+    cgroup = CgroupCost(Throttling(1, 1), dict.fromkeys(RESOURCES, 1.0))
+    costs = {each.who: HostCost(Cost(*[1] * 8), cgroup) for each in to_follow(join.ranks(), ())}
     watch._latest = Look(costs, 0)
     host = RankHostCollector(join, held, watch)
     others: list[Collector] = [
@@ -168,7 +168,7 @@ NO_JOIN: dict[str, Any] = {
 def test_rank_stays_within_its_series_budget(
     never_together: set[str], changes: dict[str, Any], most: int
 ) -> None:
-    """A rank costs a Prometheus at most 48 series, and 16 of its host, with all that can occur."""
+    """A rank costs a Prometheus at most 48 series, and 11 of its host, with all that can occur."""
     rank = busiest(never_together, **changes)
     of_rank = lines(store(rank), rank, of_host=False)
     of_its_host = lines(store(rank), rank, of_host=True)

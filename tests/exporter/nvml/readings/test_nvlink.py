@@ -14,7 +14,6 @@ from exporter.nvml.readings.nvlink import (
     BYTE_FIELDS,
     BYTES_EVERY_SECONDS,
     LINKS_EVERY_SECONDS,
-    SPEED,
     NvLink,
     byte_counts,
     link_state,
@@ -75,7 +74,6 @@ def test_gpu_without_nvlink_tells_nothing_and_is_asked_once() -> None:
 def test_links_are_told_all_together() -> None:
     """Bytes are of all links at once and in bytes; errors are added up over the links."""
     gpu = Links(1, 1, 1, fields={SENT: 3, RECEIVED: 5, SENT_5: 999})
-    gpu.set_each(SPEED, 26562, 26562, 26562)
     gpu.set_each(REPLAY, 0, 0, 0)
     gpu.set_each(RECOVERY, 1, 0, 2)
     gpu.set_each(CRC, 0, 10, 100)
@@ -83,7 +81,6 @@ def test_links_are_told_all_together() -> None:
     assert gpu.read() == {
         "nvlink_links": 3,
         "nvlink_links_up": 3,
-        "nvlink_speed_min_megabytes_per_second": 26562,
         "nvlink_transmit_bytes": 3 * 1024,
         "nvlink_receive_bytes": 5 * 1024,
         "nvlink_errors": {"replay": 0, "recovery": 3, "crc": 110},
@@ -130,20 +127,6 @@ def test_sum_of_errors_goes_on_where_a_link_is_gone_or_begins_anew() -> None:
     assert [crc(1000, 50), crc(1001), crc(1002, 0), crc(1002, 3)] == [1050, 1051, 1052, 1055]
 
 
-def test_slowest_link_that_is_up_is_found_among_many() -> None:
-    """One lane lost on one link of 18 shows; one that is down has none until it comes back."""
-    gpu = Links(*[1] * 4, 0, *[1] * 13)
-    gpu.set_each(SPEED, *[26562] * 18)
-    gpu.fields |= {(SPEED, 11): 13281, (SPEED, 5): 0}  # 5 is up, of unknown speed.
-    del gpu.fields[SPEED, 4]
-    told = gpu.read()
-
-    assert (told["nvlink_links"], told["nvlink_links_up"]) == (18, 17)
-    assert told["nvlink_speed_min_megabytes_per_second"] == 13281
-    gpu.states[4], gpu.fields[SPEED, 4] = 1, 6640
-    assert gpu.read()["nvlink_speed_min_megabytes_per_second"] == 6640
-
-
 def test_links_of_nvlink_5_are_told_by_their_own_fields() -> None:
     """A Blackwell counts bytes and recoveries under other numbers, and the other errors not."""
     gpu = Links(1, 1, fields={SENT_5: 3, RECEIVED_5: 5})
@@ -152,7 +135,6 @@ def test_links_of_nvlink_5_are_told_by_their_own_fields() -> None:
 
     assert (told["nvlink_transmit_bytes"], told["nvlink_receive_bytes"]) == (3, 5)
     assert told["nvlink_errors"] == {"recovery": 2}
-    assert told["nvlink_speed_min_megabytes_per_second"] is None
 
 
 def test_errors_of_older_drivers_are_read_link_by_link() -> None:

@@ -3,11 +3,7 @@ from collections.abc import Callable
 import pynvml
 import pytest
 
-from exporter.nvml.readings.one_call import (
-    decoder_utilization,
-    margin_to_slowdown,
-    performance_state,
-)
+from exporter.nvml.readings.one_call import decoder_utilization, performance_state
 
 
 @pytest.fixture
@@ -26,23 +22,6 @@ def say(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, object], None]:
 
 
 Say = Callable[[str, object], None]
-
-
-# Below the threshold degrees are left, beyond it the margin is negative. A threshold of 0 is none,
-# and not a GPU that is 60 degrees too hot.
-@pytest.mark.parametrize(
-    ("threshold", "temperature", "margin"), [(87, 60, 27), (87, 88, -1), (0, 60, None)]
-)
-def test_margin_is_what_is_left_to_the_threshold(
-    say: Say, threshold: int, temperature: int, margin: int | None
-) -> None:
-    say("TemperatureThreshold", threshold)
-    say("Temperature", temperature)
-    if margin is None:
-        with pytest.raises(pynvml.NVMLError):
-            margin_to_slowdown(object())
-    else:
-        assert margin_to_slowdown(object()) == margin
 
 
 def test_unknown_performance_state_is_none(say: Say) -> None:

@@ -2,12 +2,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pynvml
 import pytest
 
-from exporter.nvml.calls import CallFailed
-from exporter.nvml.readings.placement import Placement, Topology
-from tests.exporter.nvml.driver import Driver, Fails
+from exporter.nvml.readings.placement import Placement
+from tests.exporter.nvml.driver import Driver
 
 PCI = SimpleNamespace(busId="00000000:1B:00.0")
 MASKS = {
@@ -60,48 +58,3 @@ def test_place_is_read_once_an_opening() -> None:
 
     assert placement.read(ask, 10_000.0) == first == {"minor_number": 5}
     assert placement.read(driver.opened(), 10_001.0) == {"minor_number": 6}
-
-
-def meet(one: int, other: int) -> int:
-    level: int = pynvml.NVML_TOPOLOGY_NODE
-    return level if one + other < 4 else pynvml.NVML_TOPOLOGY_SYSTEM
-
-
-def several(handle: Any = lambda index: index) -> Driver:
-    """A driver of several GPUs."""
-    return Driver(nvmlDeviceGetHandleByIndex=handle, nvmlDeviceGetTopologyCommonAncestor=meet)
-
-
-def test_topology_has_each_pair_from_both_sides() -> None:
-    """The level from 0 to 1 is also that from 1 to 0; a single GPU has none."""
-    assert Topology(1, several()).read(100.0) == {0: {}}
-    assert Topology(4, several()).read(100.0) == {
-        0: {"1": "node", "2": "node", "3": "node"},
-        1: {"0": "node", "2": "node", "3": "system"},
-        2: {"0": "node", "1": "node", "3": "system"},
-        3: {"0": "node", "1": "system", "2": "system"},
-    }
-
-
-def test_lost_gpu_is_missing_from_the_topology_until_it_is_back() -> None:
-    """One that cannot be opened costs the others nothing; it is retried every 5 minutes."""
-
-    def without_1(index: int) -> int:
-        if index == 1:
-            raise Fails
-        return index
-
-    driver = several(without_1)
-    topology = Topology(3, driver)
-    without = topology.read(100.0)
-    driver.answers["nvmlDeviceGetHandleByIndex"] = lambda index: index
-
-    assert without == {0: {"2": "node"}, 2: {"0": "node"}}
-    assert topology.read(399.0) == without
-    assert len(topology.read(400.0)[1]) == 2
-
-
-def test_replaced_driver_ends_the_process() -> None:
-    """What only a new process can mend is not swallowed here."""
-    with pytest.raises(CallFailed):
-        Topology(2, several(Fails(pynvml.NVML_ERROR_UNINITIALIZED))).read(100.0)

@@ -65,10 +65,10 @@ class Reads:
     def all(self, now: float) -> dict[str, Any]:
         return self._utilization.read(self._ask, now)
 
-    def busy(self, now: float) -> tuple[float, float]:
-        """Return mean and minimum."""
-        values = self.all(now)
-        return values["gpu_busy_percent"], values["gpu_busy_min_percent"]
+    def busy(self, now: float) -> float:
+        """Return the mean."""
+        mean: float = self.all(now)["gpu_busy_percent"]
+        return mean
 
 
 def test_gpu_without_utilization_has_none(driver: FakeDriver) -> None:
@@ -87,16 +87,12 @@ def test_without_samples_the_rates_of_the_window_are_averaged(driver: FakeDriver
         driver.rates = (100, 30) if now < 110 else (40, 60)
         values = gpu.all(float(now))
 
-    assert values == {
-        "gpu_busy_percent": 80.0,
-        "gpu_busy_min_percent": 40,
-        "memory_busy_percent": 40.0,
-    }
-    assert gpu.busy(124.5)[0] == 40.0
+    assert values == {"gpu_busy_percent": 80.0}
+    assert gpu.busy(124.5) == 40.0
 
 
 def test_samples_show_what_falls_between_two_readings(driver: FakeDriver) -> None:
-    """A dip of a fifth of a second is in mean and minimum, though the rates never saw it.
+    """A dip of a fifth of a second is in the mean, though the rates never saw it.
 
     Samples from before the first reading leave the window by their own age.
     """
@@ -105,10 +101,9 @@ def test_samples_show_what_falls_between_two_readings(driver: FakeDriver) -> Non
     for tick in range(50):
         driver.sample(tick / 5, 0 if tick == 12 else 100)
 
-    assert gpu.busy(100.0) == (98.0, 0)
-    assert gpu.all(100.0)["memory_busy_percent"] == 40.0
+    assert gpu.busy(100.0) == 98.0
     driver.sample(18.0, 100)
-    assert gpu.busy(108.0)[1] == 100
+    assert gpu.busy(108.0) == 100.0
 
 
 def test_each_sample_counts_once_and_as_long_as_the_window(driver: FakeDriver) -> None:
@@ -117,13 +112,13 @@ def test_each_sample_counts_once_and_as_long_as_the_window(driver: FakeDriver) -
     gpu, seen = Reads(), []
     for second in range(31):
         driver.sample(second, 0 if second == 3 else 100)
-        seen.append(gpu.busy(200.0 + second)[1])
+        seen.append(gpu.busy(200.0 + second) < 100)
 
     assert driver.asked_since == [
         0,
         *(ANY_TIME + second * 1_000_000 for second in range(0, 30, int(SAMPLES_EVERY_SECONDS))),
     ]
-    assert seen == [100] * 5 + [0] * 15 + [100] * 11
+    assert seen == [False] * 5 + [True] * 15 + [False] * 11
 
 
 def test_silent_driver_keeps_the_window_and_then_leaves_it_to_the_rates(driver: FakeDriver) -> None:
@@ -132,7 +127,7 @@ def test_silent_driver_keeps_the_window_and_then_leaves_it_to_the_rates(driver: 
     driver.sample(0.0, 90)
     gpu = Reads()
     # From 116 on it is asked for all and gives the old sample again, none the newer for that.
-    assert [gpu.busy(float(now)) for now in range(100, 160)] == [(90.0, 90)] * 16 + [(50, 50)] * 44
+    assert [gpu.busy(float(now)) for now in range(100, 160)] == [90.0] * 16 + [50] * 44
 
 
 def test_clock_that_was_set_back_is_noticed(driver: FakeDriver) -> None:
@@ -140,13 +135,13 @@ def test_clock_that_was_set_back_is_noticed(driver: FakeDriver) -> None:
     driver.samples = []
     driver.sample(3600.0, 90)
     gpu = Reads()
-    assert gpu.busy(100.0) == (90.0, 90)
+    assert gpu.busy(100.0) == 90.0
     driver.samples = []
     for second in range(1, 31):
         driver.sample(second, 70)
         busy = gpu.busy(100.0 + second)
 
-    assert busy == (70.0, 70)
+    assert busy == 70.0
 
 
 @pytest.mark.parametrize("code", [pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT])
@@ -160,4 +155,4 @@ def test_no_new_samples_is_no_failure(driver: FakeDriver, code: int) -> None:
 def test_empty_window_has_no_reading() -> None:
     window = ReadingWindow(15.0)
 
-    assert (window.mean(), window.min()) == (None, None)
+    assert window.mean() is None

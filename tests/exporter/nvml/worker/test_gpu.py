@@ -121,13 +121,10 @@ def test_older_function_stands_in_only_where_the_newer_is_not_supported() -> Non
 
     A driver before 510 has only version 1 of the memory info.
     """
-    margin = "nvmlDeviceGetMarginTemperature"
-    driver = failing(pynvml.NVML_ERROR_TIMEOUT, margin)
-    gpu = Gpu(0, driver, 60.0)
-    assert gpu.read().temperature_margin_celsius is None
-    assert "margin_to_slowdown" not in driver.asked
-    driver.fail(margin, code=pynvml.NVML_ERROR_NOT_SUPPORTED)
-    assert gpu.read().temperature_margin_celsius is not None
+    memory = "nvmlDeviceGetMemoryInfo"
+    driver = failing(pynvml.NVML_ERROR_TIMEOUT, memory)
+    assert Gpu(0, driver, 60.0).read().memory_used_bytes is None
+    assert driver.asked[memory] == 1
 
     def version_1(handle: object, *version: object) -> _Answer:
         if version:

@@ -219,7 +219,7 @@ def test_events_are_fetched_with_each_fifth_reading_and_told_meanwhile(
         jobs.start()
         jobs.start_slow()
         clock.now += 3600.0
-        told.append(jobs.sample(5.0, None, {}))
+        told.append(jobs.sample(5.0, None))
 
     assert [sample.xid_events for sample in told] == [*[1] * EVENTS_EVERY, *[2] * EVENTS_EVERY, 3]
     assert told[0].xid_errors == {"79": 1}  # It was told, and is not counted up afterwards.

@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from grafana_foundation_sdk.builders.dashboard import Dashboard
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
@@ -13,7 +13,7 @@ from dashboards.fleet.dashboard import fleet_dashboard
 from dashboards.job.dashboard import job_dashboard
 from dashboards.node.dashboard import node_dashboard
 from dashboards.rank.dashboard import rank_dashboard
-from dashboards.self.dashboard import self_dashboard
+from dashboards.self import self_dashboard
 from generators.files import write_or_check
 
 # That of Grafana 10: newer servers migrate it when they load it, older ones cannot migrate down.
@@ -30,12 +30,14 @@ DASHBOARDS: Final = {
 }
 
 
-def rendered(builder: Dashboard) -> str:
+def rendered(builder: Dashboard | dict[str, Any]) -> str:
     """Return a dashboard as the JSON to commit.
 
     The SDK leaves panels without an id and rows with 0; Grafana 12 drops such panels when it
     migrates a dashboard, so they are numbered here, those of collapsed rows too.
     """
+    if isinstance(builder, dict):
+        return json.dumps(builder, indent=2, sort_keys=True) + "\n"
     dashboard = json.loads(json.dumps(builder.build(), cls=JSONEncoder))
     dashboard["schemaVersion"] = SCHEMA_VERSION
     panels = [p for outer in dashboard["panels"] for p in (outer, *(outer.get("panels") or ()))]

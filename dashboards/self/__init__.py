@@ -1,1 +1,0 @@
-"""The dashboard of the exporters, the probes and the rules."""

@@ -9,10 +9,10 @@ from grafana_foundation_sdk.builders.dashboard import Dashboard
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
 from dashboards.detail import say_what_it_needs
-from dashboards.fleet.dashboard import fleet_dashboard
+from dashboards.fleet import fleet_dashboard
 from dashboards.job.dashboard import job_dashboard
 from dashboards.node.dashboard import node_dashboard
-from dashboards.rank.dashboard import rank_dashboard
+from dashboards.rank import rank_dashboard
 from dashboards.self import self_dashboard
 from generators.files import write_or_check
 

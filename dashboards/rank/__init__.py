@@ -1,1 +1,0 @@
-"""The dashboard of one rank of a job."""

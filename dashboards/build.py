@@ -11,7 +11,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from dashboards.detail import say_what_it_needs
 from dashboards.fleet import fleet_dashboard
 from dashboards.job.dashboard import job_dashboard
-from dashboards.node.dashboard import node_dashboard
+from dashboards.node import node_dashboard
 from dashboards.rank import rank_dashboard
 from dashboards.self import self_dashboard
 from generators.files import write_or_check

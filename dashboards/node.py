@@ -259,9 +259,7 @@ def _gauge(name: str) -> str:
     return f"rankskew_gpu_{name}{{{GPU}}}"
 
 
-def _gpu(
-    title: str, text: str, unit: str, series: str, *more: Line, empty: str, **defaults: int
-) -> Panel:
+def _gpu(title: str, text: str, unit: str, series: str, *lines: Line, **more: Any) -> Panel:
     """Return a line for each GPU of *series*: red while it is faulty or its rank is late."""
     return timeseries(
         title,
@@ -275,10 +273,9 @@ def _gpu(
             line(2),
         ),
         (f"({series}) unless {OF_GPU} {TROUBLED}", "GPU {{gpu}}", shades(WAIT_COLOUR)),
-        *more,
+        *lines,
         height=7,
-        empty=empty,
-        **defaults,
+        **more,
     )
 
 
@@ -494,20 +491,14 @@ def _rate(counter: str, selector: str = NODE) -> str:
 
 
 def _host_panel(
-    title: str,
-    text: str,
-    unit: str,
-    *lines: Line,
-    empty: str = "Not measured",
-    stack: Mapping[str, str] | None = None,
-    by_pattern: Mapping[str, Look] | None = None,
+    title: str, text: str, unit: str, *lines: Line, empty: str = "Not measured", **more: Any
 ) -> Panel:
-    return timeseries(
-        title, text, unit, 8, *lines, height=7, empty=empty, stack=stack, by_pattern=by_pattern
-    )
+    return timeseries(title, text, unit, 8, *lines, height=7, empty=empty, **more)
 
 
-def _both_ways(received: str, sent: str, name: str) -> tuple[Line, Line]:
+def _both_ways(series: str, name: str) -> tuple[Line, Line]:
+    """Return a line for each way of *series*, whose name has WAY in it."""
+    received, sent = (series.replace("WAY", way) for way in ("receive", "transmit"))
     return (
         (received, f"{name} in", shades(WAIT_COLOUR)),
         (sent, f"{name} out", shades(STAGE_COLOURS["checkpoint"])),
@@ -518,13 +509,8 @@ def _host() -> list[Panel]:
     # A line over areas that add up does not add to them.
     alone = {"custom.fillOpacity": 0, "custom.stacking": {"mode": "none", "group": "A"}}
     busy = _rate("cpu_seconds_total", f'mode!="idle",{NODE}')
-    dropped, moved = (
-        tuple(metric % way for way in ("receive", "transmit"))
-        for metric in (
-            f"rankskew_node_network_%s_drops_total{{{NODE}}}",
-            f"rate(rankskew_infiniband_%s_bytes_total{{{NODE}}}[$__rate_interval])",
-        )
-    )
+    dropped = f"rankskew_node_network_WAY_drops_total{{{NODE}}}"
+    moved = f"rate(rankskew_infiniband_WAY_bytes_total{{{NODE}}}[$__rate_interval])"
     infiniband = f"rate(rankskew_infiniband_%s_total{{{NODE}}}[$__rate_interval])"
     sent = f"on (cluster, instance) sum by (cluster, instance) ({infiniband % 'transmit_bytes'})"
     return [
@@ -581,11 +567,7 @@ def _host() -> list[Panel]:
             "Bytes per second that the busiest network devices receive and send, without RDMA. "
             "Storage and the join of the ranks use these.",
             "Bps",
-            *_both_ways(
-                f"topk(4, {_rate('network_receive_bytes_total')})",
-                f"topk(4, {_rate('network_transmit_bytes_total')})",
-                "{{device}}",
-            ),
+            *_both_ways(f"topk(4, {_rate('network_WAY_bytes_total')})", "{{device}}"),
             empty="No network device",
         ),
         _host_panel(
@@ -593,7 +575,7 @@ def _host() -> list[Panel]:
             "Packets per second that network devices dropped, and errors per second of the "
             "InfiniBand or RoCE ports. A healthy network has next to none.",
             "cps",
-            *_both_ways(*map(increase_per_second, dropped), "{{device}} drops"),
+            *_both_ways(increase_per_second(dropped), "{{device}} drops"),
             (
                 increase_per_second(f"rankskew_infiniband_errors_total{{{NODE}}}"),
                 "{{device}}:{{port}} errors",
@@ -610,7 +592,7 @@ def _host() -> list[Panel]:
             "Bytes per second that each port receives and sends, and the rate of the slowest "
             "link. A port that is down has the rate 0.",
             "Bps",
-            *_both_ways(*moved, "{{device}}:{{port}}"),
+            *_both_ways(moved, "{{device}}:{{port}}"),
             (f"min(rankskew_infiniband_rate_bytes_per_second{{{NODE}}})", "slowest link", LIMIT),
             empty="No InfiniBand or RoCE port",
         ),

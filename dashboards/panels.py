@@ -303,7 +303,7 @@ def _ask(
 ) -> Panel:
     for ref, (expr, legend, *looks) in zip(ascii_uppercase, lines, strict=False):
         panel["targets"].append(_target(ref, expr, instant) | {"legendFormat": legend})
-        if looks:
+        if any(looks):
             _look(panel, "byFrameRefID", ref, *looks)
     for name, look in (by_name or {}).items():
         _look(panel, "byName", name, look)

@@ -210,7 +210,7 @@ install_python_packages() {
 mode=${1:-}
 case $mode in
     demo) extras=exporter,cli frameworks=() ;;
-    test | deploy) extras=exporter,cli,mcp,dashboards,dev frameworks=(-r tests/requirements.txt) ;;
+    test | deploy) extras=exporter,cli,mcp,dev frameworks=(-r tests/requirements.txt) ;;
     *) say "expected demo, test or deploy, got '$mode'"; exit 2 ;;
 esac
 install_programs

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dashboards.shared.board import uid
+from dashboards.panels import uid
 from tests.alerts.receivers import (
     BEGAN,
     PROMETHEUS_URL,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dashboards.shared.states import STATES
+from dashboards.panels import STATES
 from tests.alerts.promtool import RULES, Answers, answers
 from tests.dashboards.dashboard_files import ROOT, dashboard_panels, named, substituted
 

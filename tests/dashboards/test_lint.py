@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import yaml
 
-from dashboards.shared.board import BOARDS, uid
-from dashboards.shared.panels import RUNBOOKS_URL
+from dashboards.board import BOARDS
+from dashboards.panels import RUNBOOKS_URL, uid
 from tests.dashboards.dashboard_files import JSON_FILES, RULES, everything, load, panels, targets
 
 every_dashboard = pytest.mark.parametrize("path", JSON_FILES, ids=lambda path: path.stem)
-# All that Grafana 10 draws without a plugin and that dashboards/shared/panels.py has a shape for.
+# All that Grafana 10 draws without a plugin and that dashboards/panels.py has a shape for.
 PANEL_TYPES = {"heatmap", "stat", "state-timeline", "table", "timeseries"}
 
 

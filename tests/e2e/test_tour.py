@@ -15,7 +15,7 @@ import pytest
 from benchmarks.diagnose.plan import TOUR
 from benchmarks.diagnose.score import is_right, score
 from benchmarks.diagnose.tour import ask
-from dashboards.shared.states import STATES
+from dashboards.panels import STATES
 from devstack.parts import PrometheusProcess
 from devstack.process import wait_for
 from exporter.vocabulary.words import CAUSES

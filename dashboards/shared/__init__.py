@@ -1,1 +1,0 @@
-"""What several dashboards have in common: shapes of panels, links, words and series."""

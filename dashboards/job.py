@@ -1,10 +1,9 @@
 """The job dashboard: which ranks are late, in which stage, since when, at what cost."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 from dashboards.board import (
-    CLUSTER,
     JOB,
     JOB_VARIABLE,
     board,
@@ -75,9 +74,7 @@ _JUDGE: Final = "group by (cluster, job_id, judge) (rankskew_job_judge_info{%s})
 _JOIN: Final = _JUDGE % f'judge="join",{JOB}'
 JUDGE: Final = f"({_JOIN} or {ON_JOB} {_JUDGE % JOB})"
 CAUSE: Final = f"rankskew_late_cause_info{{{JOB}}}"
-# Each rank with the GPU it runs on now; recorded from rankskew_gpu_rank_info.
-RANK_GPU: Final = f"rank:rankskew_gpu:group{{{JOB}}}"
-# The same with the GPU's index on its node, as people call it.
+# Each rank with the index of the GPU on its node, as people call it.
 GPU_INDEX: Final = f"rankskew_gpu_rank_info{{{JOB}}}"
 # One series, labelled with the state of the job.
 STATE: Final = f"job:rankskew_state:info{{{JOB}}}"
@@ -113,9 +110,6 @@ NO_STEP: Final = "No step was finished"
 NO_WAIT: Final = "No wait is measured, or no step was finished"
 NOT_STUCK: Final = "No rank is known to be stuck"
 NO_VERDICT: Final = "No rank of this job can be judged"
-NO_GPU: Final = "No GPU telemetry for the ranks of this job"
-NO_TOKENS: Final = "The training loop reports no tokens"
-NO_HOST: Final = "No exporter sees the processes of these ranks"
 NO_VERSIONS: Final = "No rank reports its versions"
 
 TIMES: Final[Look] = {"unit": "suffix:×"}
@@ -136,10 +130,8 @@ def job_dashboard() -> dict[str, Any]:
             "How the late rank differs from its peers": _differences(),
             "Is the job hanging?": _hang(),
             "The run so far": [*_ranks_over_time(), *_run()],
-            "GPUs of the ranks": _gpus(),
         },
         folded={
-            "Symmetry": _symmetry(),
             "Input and work": _input(),
             "Configuration drift": _drift(),
         },
@@ -509,11 +501,9 @@ def _against_peers(
     title: str,
     text: str,
     unit: str,
-    span: int,
     series: Series,
     choose: str,
     empty: str,
-    **more: Any,
 ) -> Panel:
     """Draw late ranks red, the next ones to become late in blue and the median dashed.
 
@@ -524,7 +514,7 @@ def _against_peers(
         title,
         text,
         unit,
-        span,
+        12,
         (
             f"{series('')} and {RANK} {LATE_LATELY}",
             "rank {{rank}} (late)",
@@ -534,7 +524,6 @@ def _against_peers(
         (_peers(series("")), "median of peer group {{peer_group}}", MEDIAN),
         points=POINTS_OF_ALL,
         empty=empty,
-        **more,
     )
 
 
@@ -587,7 +576,6 @@ def _differences() -> list[Panel]:
             "Time per step without the wait in collectives: ranks that were late in the last hour, "
             "the slowest of the others, and the median. The late rank works longest.",
             "s",
-            12,
             _busy,
             "topk",
             NO_STEP,
@@ -597,7 +585,6 @@ def _differences() -> list[Panel]:
             "Time per step that a rank waits in collectives: ranks that were late in the last "
             "hour, the others that wait least, and the median. The culprit waits least.",
             "s",
-            12,
             _wait,
             "bottomk",
             NO_WAIT,
@@ -776,126 +763,6 @@ def _run() -> list[Panel]:
     ]
 
 
-# --- GPUs of the ranks
-
-
-def _of_rank(gpu_series: Series) -> Series:
-    """Return *gpu_series*, per GPU, for the GPUs that this job's ranks report as theirs."""
-    return lambda at: (
-        f"{RANK_GPU}{at} * on (cluster, instance, gpu_uuid) group_left () {gpu_series(at)}"
-    )
-
-
-def _gpu_mean(gauge: str, at: str) -> str:
-    """Return the mean of *gauge*, per GPU, over the last scrapes: single readings are coarse."""
-    return f"avg_over_time({gauge}{{{CLUSTER}}}[$__rate_interval]{at})"
-
-
-def _utilisation(at: str) -> str:
-    return _gpu_mean("rankskew_gpu_utilization_ratio", at)
-
-
-def _memory(at: str) -> str:
-    # It changes slowly, so the last reading will do.
-    used = f"rankskew_gpu_memory_used_bytes{{{CLUSTER}}}{at}"
-    return f"({used} / rankskew_gpu_memory_total_bytes{{{CLUSTER}}}{at})"
-
-
-def _pcie(at: str) -> str:
-    received, sent = (
-        _gpu_mean(f"rankskew_gpu_pcie_{way}_bytes_per_second", at)
-        for way in ("receive", "transmit")
-    )
-    return f"({received} + {sent})"
-
-
-def _gpus() -> list[Panel]:
-    # Reasons that slow a GPU down without anyone's intent.
-    throttled = (
-        "rate(rankskew_gpu_throttle_seconds_total"
-        f'{{reason=~"sw_power_cap|sync_boost|.+_slowdown",{CLUSTER}}}[$__rate_interval])'
-    )
-    of_ranks = f"{throttled} and on (cluster, instance, gpu_uuid) {RANK_GPU}"
-    return [
-        _against_peers(
-            "GPU utilisation",
-            "Share of the time in which a kernel ran. A rank that is slow loading data leaves "
-            "its GPU idle; a waiting GPU spins in the collective and looks busy.",
-            "percentunit",
-            6,
-            _of_rank(_utilisation),
-            "bottomk",
-            NO_GPU,
-            max=1,
-        ),
-        _against_peers(
-            "GPU memory used",
-            "Share of the GPU's memory in use. Peers use equal shares; a rank that uses more may "
-            "be retrying allocations or sharing its GPU.",
-            "percentunit",
-            6,
-            _of_rank(_memory),
-            "topk",
-            NO_GPU,
-            max=1,
-        ),
-        timeseries(
-            "GPU clocks throttled",
-            "Share of the time in which heat, power or a slowdown signal throttled a GPU, worst "
-            "first. Idle clocks and manually set clocks are left out.",
-            "percentunit",
-            6,
-            (f"topk(6, ({of_ranks}) > 0.01)", "{{instance}} GPU {{gpu}} {{reason}}"),
-            max=1,
-            points=POINTS_OF_ALL,
-            empty="No GPU of this job is throttled, or none is measured",
-        ),
-        _against_peers(
-            "PCIe traffic",
-            "Bytes per second received and sent over PCIe. A rank that is slow in h2d and has "
-            "less traffic than its peers has a slow link.",
-            "Bps",
-            6,
-            _of_rank(_pcie),
-            "bottomk",
-            NO_GPU,
-        ),
-    ]
-
-
-def _symmetry() -> list[Panel]:
-    """Return whether all GPUs of the job do and hold the same."""
-    rows = (
-        (
-            "Symmetry of GPU utilisation",
-            "The most, the median and the least used GPU of the job. In a healthy job the three "
-            "lines lie together; a gap below is a GPU that has nothing to do.",
-            _of_rank(_utilisation)(""),
-        ),
-        (
-            "Symmetry of GPU memory",
-            "The fullest, the median and the emptiest GPU of the job, as shares of its memory. "
-            "The fullest is the one that runs out first.",
-            _of_rank(_memory)(""),
-        ),
-    )
-    return [
-        timeseries(
-            title,
-            text,
-            "percentunit",
-            12,
-            (f"max by (cluster) ({series})", "most", fixed(WAIT_COLOUR)),
-            (f"quantile by (cluster) (0.5, {series})", "median", MEDIAN),
-            (f"min by (cluster) ({series})", "least", fixed(WAIT_COLOUR)),
-            max=1,
-            points=POINTS_OF_ALL,
-            empty=NO_GPU,
-        )
-        for title, text, series in rows
-    ]
-
-
 # --- What the ranks are given to do, and what they run
 
 
@@ -905,59 +772,25 @@ def _input() -> list[Panel]:
         return f"({_per_second('rankskew_padding_tokens_total', at)} / ({tokens} > 0))"
 
     data = f'rankskew_stage_seconds_total{{stage="data",{JOB}}}'
-    rows: Sequence[tuple[str, str, str, str, Series]] = (
-        (
+    return [
+        _against_peers(
             "Time in data per step",
             "Time per step that a rank waits for its next batch. All ranks high: storage or "
             "preprocessing is too slow for the job. One high: that rank's input.",
             "s",
-            NO_STEP,
             lambda at: _per_step(data, at),
+            "topk",
+            NO_STEP,
         ),
-        (
-            "Tokens per step",
-            "Tokens in each rank's batches. A rank that gets more than its peers works longer "
-            "in each step, and nothing is wrong with its GPU.",
-            "short",
-            NO_TOKENS,
-            lambda at: _per_step(f"rankskew_tokens_total{{{JOB}}}", at),
-        ),
-        (
+        _against_peers(
             "Padding",
             "Share of each rank's tokens that is padding: computed, but useless. Sorting by "
             "length or packing brings it under a tenth.",
             "percentunit",
-            NO_TOKENS,
             padding,
+            "topk",
+            "The training loop reports no tokens",
         ),
-        (
-            "Garbage collection",
-            "Share of the time for which Python's garbage collection paused a rank. Its peers "
-            "wait meanwhile, and each rank collects at another time.",
-            "percentunit",
-            "No rank reports its garbage collection",
-            lambda at: _per_second("rankskew_gc_pause_seconds_total", at),
-        ),
-        (
-            "CPUs used by loaders",
-            "CPUs that the workers of each rank's DataLoader use, ended ones included. Workers "
-            "at their limit (one CPU each) are too few or have too much to do.",
-            "none",
-            NO_HOST,
-            lambda at: _per_second("rankskew_rank_cpu_seconds_total", at, 'process="workers",'),
-        ),
-        (
-            "Read from storage",
-            "Bytes per second that each rank and its workers read from storage; what is in "
-            "the page cache does not count. More than its peers: its share is not cached.",
-            "Bps",
-            NO_HOST,
-            lambda at: _per_second("rankskew_rank_read_bytes_total", at),
-        ),
-    )
-    return [
-        _against_peers(title, text, unit, 8, series, "topk", empty)
-        for title, text, unit, empty, series in rows
     ]
 
 

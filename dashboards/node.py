@@ -30,7 +30,7 @@ from dashboards.panels import (
     table,
     timeseries,
 )
-from dashboards.shared_panels import increase, increase_per_second, seen
+from dashboards.shared_panels import increase, seen
 
 GPU: Final = f'{NODE},gpu=~"$gpu"'
 OF_GPU: Final = "on (cluster, instance, gpu_uuid)"
@@ -55,7 +55,6 @@ TEMPERATURE: Final = f'rankskew_gpu_temperature_celsius{{sensor="gpu",{GPU}}}'
 SM_CLOCK: Final = f'rankskew_gpu_clock_hertz{{clock="sm",{GPU}}}'
 
 NO_GPU: Final = "No GPU telemetry"
-NO_GPM: Final = "Not measured: needs Hopper or newer"
 NO_ERRORS: Final = "No new error is known"
 LIMIT: Final = fixed(PEERS_COLOUR) | line(2, dashed=True)
 DATA: Final = STAGE_COLOURS["data"]
@@ -75,11 +74,10 @@ def node_dashboard() -> dict[str, Any]:
         ],
         [*_figures(), _ranks_here(), _gpus()],
         {
-            "Work and memory": _work(),
-            "Heat, power and clocks": [*_heat(), _throttled()],
+            "Work, memory, heat and clocks": [*_work(), *_heat(), _throttled()],
             "Links": _links(),
             "Errors": _errors(),
-            "Host": [*_host(), *_slow()],
+            "Host": _host(),
         },
     )
 
@@ -280,13 +278,12 @@ def _gpu(title: str, text: str, unit: str, series: str, *lines: Line, **more: An
 
 
 def _work() -> list[Panel]:
-    used, total = _gauge("memory_used_bytes"), _gauge("memory_total_bytes")
     decoders = f"{_gauge('decoder_utilization_ratio')} > 0"
     return [
         _gpu(
             "GPU utilisation",
-            "Share of the time in which a kernel ran. A GPU that waits in a collective looks busy; "
-            "SM activity tells them apart. Dashed: decoders that work.",
+            "Share of the time in which a kernel ran. A GPU that waits in a collective looks busy "
+            "too. Dashed: decoders that work.",
             "percentunit",
             _gauge("utilization_ratio"),
             (decoders, "decoder of GPU {{gpu}}", shades(ORANGE), line(1, dashed=True)),
@@ -294,46 +291,11 @@ def _work() -> list[Panel]:
             empty=NO_GPU,
         ),
         _gpu(
-            "SM active",
-            "Share of the SMs that were busy, mean over all of them. A kernel that waits in a "
-            "collective occupies only a few.",
-            "percentunit",
-            _gauge("sm_active_ratio"),
-            max=1,
-            empty=NO_GPM,
-        ),
-        _gpu(
-            "Tensor cores active",
-            "Share of the time in which the SMs performed tensor operations of any kind, such as "
-            "matrix multiplications in half precision.",
-            "percentunit",
-            _gauge("tensor_active_ratio"),
-            max=1,
-            empty=NO_GPM,
-        ),
-        _gpu(
-            "Memory bandwidth used",
-            "Share of the peak memory bandwidth that was used (DRAM active). Near its maximum, "
-            "faster arithmetic would not help.",
-            "percentunit",
-            _gauge("dram_active_ratio"),
-            max=1,
-            empty=NO_GPM,
-        ),
-        _gpu(
             "Memory used",
             "Bytes of the GPU's memory that processes have allocated. Peers use about the same; "
             "a GPU with more may be shared.",
             "bytes",
-            used,
-            empty=NO_GPU,
-        ),
-        _gpu(
-            "Memory free",
-            "Bytes of the GPU's memory that are left. Below a few percent the allocator frees its "
-            "cache and retries, which takes time.",
-            "bytes",
-            f"{total} - {used}",
+            _gauge("memory_used_bytes"),
             empty=NO_GPU,
         ),
     ]
@@ -367,15 +329,6 @@ def _heat() -> list[Panel]:
             (f'max(rankskew_gpu_clock_max_hertz{{clock="sm",{GPU}}})', "maximum", LIMIT),
             empty=NO_GPU,
         ),
-        _gpu(
-            "Performance state",
-            "P-state of each GPU: 0 is the fastest; from 3 on it saves power. A GPU that stays in "
-            "a slower state than its peers at work has slower clocks.",
-            "none",
-            _gauge("performance_state"),
-            decimals=0,
-            empty=NO_GPU,
-        ),
     ]
 
 
@@ -388,7 +341,7 @@ def _throttled() -> Panel:
         "usual at full load; a thermal or hardware slowdown is not. Idle clocks and manually "
         "set ones are left out.",
         "percentunit",
-        16,
+        8,
         (
             f"topk(10, rate({seconds}[$__rate_interval]) > 0.01)",
             "GPU {{gpu}} {{reason}}",
@@ -486,54 +439,25 @@ def _new_errors(title: str, text: str, legends: Mapping[str, str], empty: str = 
 # --- Its host
 
 
-def _rate(counter: str, selector: str = NODE) -> str:
-    return f"rate(rankskew_node_{counter}{{{selector}}}[$__rate_interval])"
-
-
-def _host_panel(
-    title: str, text: str, unit: str, *lines: Line, empty: str = "Not measured", **more: Any
-) -> Panel:
-    return timeseries(title, text, unit, 8, *lines, height=7, empty=empty, **more)
-
-
-def _both_ways(series: str, name: str) -> tuple[Line, Line]:
-    """Return a line for each way of *series*, whose name has WAY in it."""
-    received, sent = (series.replace("WAY", way) for way in ("receive", "transmit"))
-    return (
-        (received, f"{name} in", shades(WAIT_COLOUR)),
-        (sent, f"{name} out", shades(STAGE_COLOURS["checkpoint"])),
-    )
+def _rate(counter: str) -> str:
+    return f"rate(rankskew_node_{counter}{{{NODE}}}[$__rate_interval])"
 
 
 def _host() -> list[Panel]:
-    # A line over areas that add up does not add to them.
-    alone = {"custom.fillOpacity": 0, "custom.stacking": {"mode": "none", "group": "A"}}
-    busy = _rate("cpu_seconds_total", f'mode!="idle",{NODE}')
-    dropped = f"rankskew_node_network_WAY_drops_total{{{NODE}}}"
-    moved = f"rate(rankskew_infiniband_WAY_bytes_total{{{NODE}}}[$__rate_interval])"
+    reads = f"{_rate('disk_read_seconds_total')} / ({_rate('disk_reads_total')} > 0)"
+    mounts = f"{_rate('mount_operation_seconds_total')} / ({_rate('mount_operations_total')} > 0)"
+    resent = f"{_rate('tcp_retransmitted_segments_total')} / {_rate('tcp_sent_segments_total')}"
     infiniband = f"rate(rankskew_infiniband_%s_total{{{NODE}}}[$__rate_interval])"
     sent = f"on (cluster, instance) sum by (cluster, instance) ({infiniband % 'transmit_bytes'})"
+    waits = f"8 * {infiniband % 'transmit_wait'} / {sent}"
+    marks = f"4096 * {infiniband % 'congestion_events'} / {sent}"
     return [
-        _host_panel(
-            "CPUs busy, by mode",
-            "CPUs that are busy in each mode, and how many the node has. Data loaders that have "
-            "no CPU left delay their ranks.",
-            "none",
-            (f"sum by (mode) ({busy})", "{{mode}}"),
-            (f"sum({_rate('cpu_seconds_total')})", "all CPUs", LIMIT | alone),
-            stack={
-                "^user$": WAIT_COLOUR,
-                "^system$": STAGE_COLOURS["backward"],
-                "^iowait$": DATA,
-                "^irq$": PEERS_COLOUR,
-                "^steal$": LATE_COLOUR,
-            },
-        ),
-        _host_panel(
+        timeseries(
             "Pressure",
             "Share of the time in which some task waited for a resource, and in which all of them "
             "did (stalled). Data loaders that starve each other show here.",
             "percentunit",
+            8,
             (_rate("pressure_waiting_seconds_total"), "{{resource}}"),
             (_rate("pressure_stalled_seconds_total"), "{{resource}} stalled"),
             by_pattern={
@@ -542,138 +466,31 @@ def _host() -> list[Panel]:
                 "^memory": fixed(LATE_COLOUR),
                 "stalled$": line(2, dashed=True),
             },
+            height=7,
             empty="The kernel does not report pressure",
         ),
-        _host_panel(
-            "Memory",
-            "Memory of the node, what programs can still take without swapping, and what is free "
-            "on each NUMA node. The page cache is not free, but can be taken back.",
-            "bytes",
-            (f"rankskew_node_memory_total_bytes{{{NODE}}}", "total", LIMIT),
-            (
-                f"rankskew_node_memory_available_bytes{{{NODE}}}",
-                "available",
-                fixed(WAIT_COLOUR),
-                line(2),
-            ),
-            (
-                f"rankskew_node_numa_memory_free_bytes{{{NODE}}}",
-                "free on {{numa_node}}",
-                shades(STAGE_COLOURS["forward"]),
-            ),
-        ),
-        _host_panel(
-            "Network",
-            "Bytes per second that the busiest network devices receive and send, without RDMA. "
-            "Storage and the join of the ranks use these.",
-            "Bps",
-            *_both_ways(f"topk(4, {_rate('network_WAY_bytes_total')})", "{{device}}"),
-            empty="No network device",
-        ),
-        _host_panel(
-            "Network drops and InfiniBand errors",
-            "Packets per second that network devices dropped, and errors per second of the "
-            "InfiniBand or RoCE ports. A healthy network has next to none.",
-            "cps",
-            *_both_ways(increase_per_second(dropped), "{{device}} drops"),
-            (
-                increase_per_second(f"rankskew_infiniband_errors_total{{{NODE}}}"),
-                "{{device}}:{{port}} errors",
-            ),
-            (
-                increase_per_second(f"rankskew_node_network_errors_total{{{NODE}}}"),
-                "errors of network devices",
-            ),
-            by_pattern={"errors": shades(LATE_COLOUR)},
-            empty="No drop or error is known",
-        ),
-        _host_panel(
-            "InfiniBand and RoCE",
-            "Bytes per second that each port receives and sends, and the rate of the slowest "
-            "link. A port that is down has the rate 0.",
-            "Bps",
-            *_both_ways(moved, "{{device}}:{{port}}"),
-            (f"min(rankskew_infiniband_rate_bytes_per_second{{{NODE}}})", "slowest link", LIMIT),
-            empty="No InfiniBand or RoCE port",
-        ),
-        _host_panel(
+        timeseries(
             "Retransmits and congestion",
             "Share of the TCP segments that are sent again; time for which the InfiniBand ports "
             "wait to send, in relation to the time that they send; marks of congestion per packet "
             "on RoCE. A node that is worse than its peers delays them.",
             "percentunit",
-            (
-                f"{_rate('tcp_retransmitted_segments_total')} / {_rate('tcp_sent_segments_total')}",
-                "TCP sent again",
-                fixed(DATA),
-            ),
-            (
-                f"8 * {infiniband % 'transmit_wait'} / {sent}",
-                "InfiniBand waits to send",
-                fixed(LATE_COLOUR),
-            ),
-            (
-                f"4096 * {infiniband % 'congestion_events'} / {sent}",
-                "RoCE marks",
-                fixed(STAGE_COLOURS["backward"]),
-            ),
+            8,
+            (resent, "TCP sent again", fixed(DATA)),
+            (waits, "InfiniBand waits to send", fixed(LATE_COLOUR)),
+            (marks, "RoCE marks", fixed(STAGE_COLOURS["backward"])),
+            height=7,
+            empty="Not measured",
         ),
-        _host_panel(
-            "Disks",
-            "Bytes per second read from and written to the node's physical disks. Storage that is "
-            "mounted over the network is not among them.",
-            "Bps",
-            (_rate("disk_read_bytes_total"), "read", fixed(WAIT_COLOUR)),
-            (_rate("disk_written_bytes_total"), "written", fixed(STAGE_COLOURS["checkpoint"])),
-            empty="No physical disk",
-        ),
-    ]
-
-
-def _slow() -> list[Panel]:
-    """Return the panels on what slows a host, each of which shows a cause that the rules know."""
-    reads = f"{_rate('disk_read_seconds_total')} / ({_rate('disk_reads_total')} > 0)"
-    mounts = f"{_rate('mount_operation_seconds_total')} / ({_rate('mount_operations_total')} > 0)"
-    killed = f"increase(rankskew_node_oom_kills_total{{{NODE}}}[$__rate_interval])"
-    return [
-        _host_panel(
-            "Busiest disk",
-            "Share of the time in which the busiest disk had work. Bytes that stay low while "
-            "it is busy show a slow one.",
-            "percentunit",
-            (_rate("disk_busy_seconds_total"), "{{device}}", shades(DATA)),
-            empty="No physical disk",
-        ),
-        _host_panel(
+        timeseries(
             "Time per operation on storage",
             "Mean time of a read from a disk, and of an operation on NFS or Lustre. Flash and "
             "servers need less than 5 ms.",
             "s",
+            8,
             (reads, "read from {{device}}", shades(DATA)),
             (mounts, "{{export}} ({{fstype}})", shades(WAIT_COLOUR)),
+            height=7,
             empty="Nothing was read",
-        ),
-        _host_panel(
-            "Clock of busy CPUs",
-            "Mean clock of the CPUs that work. Compare it with a node that is not late: a "
-            "power profile, a cap or heat lowers it.",
-            "hertz",
-            (f"rankskew_node_cpu_clock_hertz{{{NODE}}}", "clock", fixed(WAIT_COLOUR)),
-            empty="Not measured, as on virtual machines",
-        ),
-        _host_panel(
-            "CPUs throttled by heat",
-            "Share of the time in which heat throttled the CPU package that it throttled most; "
-            "Intel only. The kernel counts it when it ends.",
-            "percentunit",
-            (_rate("cpu_throttled_seconds_total"), "throttled", shades(LATE_COLOUR)),
-        ),
-        _host_panel(
-            "Memory that runs out",
-            "Pages per second that were allocated on another NUMA node than wanted, because "
-            "that was full, and processes that the kernel killed for lack of memory.",
-            "none",
-            (_rate("numa_misses_total"), "pages on the wrong NUMA node", fixed(WAIT_COLOUR)),
-            (f"{killed} > 0", "processes killed", fixed(LATE_COLOUR)),
         ),
     ]

@@ -1,6 +1,5 @@
 """The dashboard of Rankskew itself: whether it can be trusted now, and what it costs."""
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 from dashboards.board import CLUSTER, board
@@ -40,7 +39,6 @@ RANKS: Final = f"rankskew_node_ranks{{{CLUSTER}}}"
 IN_STATE: Final = f'rankskew_node_ranks{{state="%s",{CLUSTER}}}'
 MISSING: Final = f"sum(job:rankskew_ranks_missing:sum{{{CLUSTER}}})"
 PUSHED: Final = f"rankskew_ingest_snapshots_total{{%s{CLUSTER}}}"
-UNKNOWN_FIELDS: Final = f"rankskew_ingest_unknown_fields_total{{{CLUSTER}}}"
 COUNT: Final = {"unit": "none"}
 
 
@@ -65,11 +63,8 @@ def self_dashboard() -> dict[str, Any]:
                 ),
                 _failing(),
             ],
-            "Coverage": _coverage(),
-            "Lost on the way": [*_losses(), _pushes()],
+            "Coverage": [*_coverage(), _losses()],
             "Cost of the exporters": _exporter_costs(),
-            "Cost of the rules": _rule_costs(),
-            "Versions": _versions(),
         },
     )
 
@@ -209,60 +204,31 @@ def _coverage() -> list[Panel]:
     ]
 
 
-def _losses() -> list[Panel]:
-    rows = {
-        "rankskew_probe_errors_total": (
-            "Probe errors",
-            "Failures inside the probe, per second and job. They never reach training, but what "
-            "failed was not measured; the rank's log has the first one.",
-        ),
-        "rankskew_probe_dropped_steps_total": (
-            "Dropped steps",
-            "Steps per second whose GPU times were discarded, by job, for example because the GPU "
-            "was too far behind. They count as steps, but not in the verdict.",
-        ),
-        "rankskew_probe_push_failures_total": (
-            "Failed pushes",
-            "Snapshots per second that probes could not deliver, by job. The next one contains "
-            "the same data, so a few do no harm.",
-        ),
+def _losses() -> Panel:
+    counters = {
+        "probe errors": f"rankskew_probe_errors_total{{{CLUSTER}}}",
+        "dropped steps": f"rankskew_probe_dropped_steps_total{{{CLUSTER}}}",
+        "failed pushes": f"rankskew_probe_push_failures_total{{{CLUSTER}}}",
+        "unknown fields": f"rankskew_ingest_unknown_fields_total{{{CLUSTER}}}",
     }
-    counted = {counter: increase_per_second(f"{counter}{{{CLUSTER}}}") for counter in rows}
-    return [
-        timeseries(
-            title,
-            text,
-            "suffix:/s",
-            6,
-            (
-                f"topk(10, sum by (cluster, job_id) ({counted[counter]}))",
-                "{{job_id}}",
-                shades(ORANGE),
-            ),
-            points=POINTS_OF_ALL,  # They read every rank at every point.
-            height=7,
-            empty="None known",
-        )
-        for counter, (title, text) in rows.items()
-    ]
-
-
-def _pushes() -> Panel:
     return timeseries(
-        "Pushes by result",
-        "Snapshots that reach the exporters, per second and result, and fields that were "
-        "ignored because an exporter is older than a probe.",
+        "Lost on the way",
+        "Per second, by job: failures inside the probe, which never reach training; steps whose "
+        "GPU times were discarded; snapshots that probes could not deliver, whose data the next "
+        "one has; and, of all jobs, fields that an exporter older than the probe ignored.",
         "suffix:/s",
-        6,
-        (
-            f"sum by (result) ({increase_per_second(PUSHED % '')})",
-            "{{result}}",
-            shades(ORANGE),
+        24,
+        *(
+            (
+                f"topk(10, sum by (cluster, job_id) ({increase_per_second(counter)}))",
+                f"{{{{job_id}}}} {what}",
+                shades(ORANGE),
+            )
+            for what, counter in counters.items()
         ),
-        (f"sum({increase_per_second(UNKNOWN_FIELDS)})", "unknown fields", fixed(PEERS_COLOUR)),
-        by_name={"accepted": fixed(GREEN)},
+        points=POINTS_OF_ALL,  # It reads every rank at every point.
         height=7,
-        empty="No probe pushes",
+        empty="None known",
     )
 
 
@@ -318,98 +284,4 @@ def _spread(
         (f"quantile(0.5, {series})", "median", fixed(PEERS_COLOUR)),
         height=7,
         empty=empty,
-    )
-
-
-def _rule_costs() -> list[Panel]:
-    duration, interval = _by_group("last_duration_seconds"), _by_group("interval_seconds")
-    rows = (
-        (
-            "Evaluation of the rules",
-            "Time that the last evaluation of each group of rules took. It must stay well below "
-            "the group's interval.",
-            "s",
-            duration,
-        ),
-        (
-            "Evaluation, share of the interval",
-            "The same as a share of the time between two evaluations. From 1 on, evaluations are "
-            "skipped and alerts are late.",
-            "percentunit",
-            f"{duration} / {interval}",
-        ),
-        (
-            "Series that the rules record",
-            "Samples that the last evaluation of each group of rules produced. In large jobs they "
-            "are a tenth of what is scraped, or less.",
-            "none",
-            _by_group("last_evaluation_samples"),
-        ),
-    )
-    return [
-        timeseries(
-            title,
-            text,
-            unit,
-            8,
-            (f"topk(6, {series})", "{{group}}", shades(WAIT_COLOUR)),
-            height=7,
-            empty="Prometheus must scrape itself to show this (its own /metrics)",
-        )
-        for title, text, unit, series in rows
-    ]
-
-
-def _by_group(name: str) -> str:
-    series, groups = f"prometheus_rule_group_{name}", 'rule_group=~".*;rankskew_.*"'
-    # What Prometheus says about itself rarely has a cluster, and a Prometheus may have several.
-    either = f'{series}{{{groups},{CLUSTER}}} or {series}{{{groups},cluster=""}}'
-    return f'label_replace({either}, "group", "$1", "rule_group", ".*;rankskew_(.*)")'
-
-
-def _versions() -> list[Panel]:
-    return [
-        _of_version(
-            "Exporter versions",
-            "Versions of the exporter and of its Python, with the number of nodes that run each.",
-            7,
-            "Nodes",
-            f"rankskew_exporter_build_info{{{CLUSTER}}}",
-            {"version": "Version", "python": "Python"},
-        ),
-        _of_version(
-            "Driver versions",
-            "Versions of the NVIDIA driver and its NVML library, with the number of nodes that "
-            "have each.",
-            7,
-            "Nodes",
-            f"rankskew_nvml_info{{{CLUSTER}}}",
-            {"driver_version": "Driver", "nvml_version": "NVML"},
-        ),
-        _of_version(
-            "Probe versions",
-            "Versions of the probe and of what it runs in, with the number of ranks that have "
-            "each. Within a job all should be the same.",
-            10,
-            "Ranks",
-            f"rankskew_runtime_info{{{CLUSTER}}}",
-            {"probe": "Probe", "torch": "torch", "cuda": "CUDA", "nccl": "NCCL"},
-        ),
-    ]
-
-
-def _of_version(
-    title: str, text: str, span: int, counted: str, series: str, labels: Mapping[str, str]
-) -> Panel:
-    of_each = keyed(f"(count by ({', '.join(labels)}) ({series}))", tuple(labels))
-    columns = {name: column(words, width=105) for name, words in labels.items()}
-    return table(
-        title,
-        text,
-        span,
-        # With one query alone, Grafana calls its values "Value", with two "Value #A".
-        [of_each, f"group by (key) ({of_each})"],
-        columns | {"Value #A": column(counted, "none", decimals=0)},
-        order="Value #A",
-        empty="None seen",
     )

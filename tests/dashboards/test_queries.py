@@ -42,9 +42,7 @@ LATE = {
 }
 # Lines of late ranks beside their peers, where the peers have lines too.
 LATE_LINES = {
-    *queries("A", "CPUs used by loaders", "GPU memory used", "GPU utilisation", "PCIe traffic"),
-    *queries("A", "Garbage collection", "Own work per step", "Padding", "Read from storage"),
-    *queries("A", "Time in data per step", "Tokens per step", "Wait per step"),
+    *queries("A", "Own work per step", "Padding", "Time in data per step", "Wait per step"),
 }
 # What only a job that hangs shows, and what only if a rank gives no sign of life:
 STUCK = {
@@ -187,10 +185,10 @@ def test_first_error_of_a_kind_is_drawn(tmp_path: Path) -> None:
 
 
 def test_throttled_gpu_has_its_line(tmp_path: Path) -> None:
-    """A GPU that heat slows down is in the panels of its job and of its rank."""
+    """A GPU that heat slows down is in the panel of its rank."""
     expected = {t: True for t in TARGETS if (t.panel, t.ref) in THROTTLED}
 
-    assert {t.dashboard for t in expected} == {"job", "rank"}
+    assert {t.dashboard for t in expected} == {"rank"}
     check_results("thermal", series_of("thermal"), expected, tmp_path)
 
 

@@ -197,8 +197,7 @@ EMPTY: Final = {
     ("fleet", "Alerts firing now", "C"),
     # Throttling is told after five minutes of it.
     ("fleet", "Nodes with trouble", "F"),
-    # No port is RoCE, and no packet arrives damaged.
-    ("node", "Network drops and InfiniBand errors", "D"),
+    # No port is RoCE.
     ("node", "Retransmits and congestion", "C"),
     # Recorded once an hour.
     *(("fleet", "Nodes that jobs waited for, four weeks", ref) for ref in "ABCD"),
@@ -208,10 +207,7 @@ EMPTY: Final = {
     ("self", "Oldest GPU reading", "B"),
     ("self", "Collectors that fail", "A"),
     ("self", "Collectors that fail", "B"),
-    ("self", "Probe errors", "A"),
-    ("self", "Dropped steps", "A"),
-    ("self", "Failed pushes", "A"),
-    ("self", "Pushes by result", "B"),
+    *(("self", "Lost on the way", ref) for ref in "ABCD"),
 }
 
 

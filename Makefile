@@ -4,7 +4,7 @@ PYTHON := .venv/bin/python
 TORCH := 2.4 2.6 2.8 2.10 2.15
 TORCH_FOLDER := .torch
 
-.PHONY: $(shell sed -nE 's/^([a-z-]+):.*/\1/p' Makefile)
+.PHONY: $(shell sed -nE 's/^([a-z0-9-]+):.*/\1/p' Makefile)
 
 # Real ranks that share two cores with other tests miss a deadline now and then: what fails is run
 # once more, by itself, and counts if it fails again.
@@ -15,7 +15,7 @@ $(PYTHON) -m pytest -q -m "$(1)" $(2) --dist loadfile || { [ $$? = 1 ] && \
 endef
 
 help: ## list the commands
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
+	@grep -E '^[a-z0-9%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
 
 demo: ## a planted straggler pages you; DEMO_FAULT=data|forward|backward|optimizer|none
 	@scripts/setup.sh demo
@@ -60,72 +60,12 @@ test-faults: ## 200 kills, full disks, set clocks, busy CPUs, old releases: noth
 
 bench: bench-overhead bench-scrape ## measure what the probe and a scrape cost
 
-bench-overhead: ## what the probe adds to a step, compared with other tools in the same run (15 minutes; BEFORE=CHECKOUT measures its probe too)
-	@$(PYTHON) -m pip install -q --disable-pip-version-check -r benchmarks/requirements.txt
-	$(PYTHON) -m benchmarks.overhead $(if $(BEFORE),--before "$(BEFORE)")
-
-bench-compiled: ## what each compiled function of the probe saves a step, compared with its twin in Python
-	$(PYTHON) -m benchmarks.compiled
-
-bench-accuracy: ## planted faults on 2, 4 and 8 ranks, and 64 simulated ones: which ranks are named (hours, resumes; ACCURACY="--ranks 4")
-	$(PYTHON) -m benchmarks.accuracy $(ACCURACY)
-
-bench-crosscheck: ## both sources on a real Prometheus, compared with the reference (5 minutes)
-	$(PYTHON) -m benchmarks.crosscheck
-
-bench-latency: ## from the onset of a fault to its alert, real ranks and Prometheus (25 minutes)
-	$(PYTHON) -m benchmarks.latency
-
-bench-ways: ## a rank slowed in each stage, under each way to train: the numbers of the probe (10 minutes)
-	$(PYTHON) -m benchmarks.ways
-
-bench-endurance: ## memory over ten million steps
-	$(PYTHON) -m benchmarks.endurance
-
-bench-join: ## the per-step join with up to 8,192 ranks on one store, and with live training
-	$(PYTHON) -m benchmarks.join
-
-bench-scrape: ## a scrape with 8 stub GPUs and 8 ranks: time, CPU, memory (5 minutes)
-	$(PYTHON) -m benchmarks.scrape
-
-bench-scale: ## the rules on a real Prometheus, with 1,024 to 16,384 simulated ranks (45 minutes, 10 GiB)
-	$(PYTHON) -m benchmarks.scale
-
-bench-panels: ## every query of every dashboard on a real Prometheus with 4,096 simulated ranks (15 minutes, 3 GiB)
-	$(PYTHON) -m benchmarks.panels
+bench-%: ## NAME is overhead, accuracy, ways, causes, latency, join, scrape, scale, panels, gpu_check, restarts, slow_clients (minutes to hours; ARGUMENTS="--ranks 4")
+	@$(if $(filter overhead,$*),$(PYTHON) -m pip install -q --disable-pip-version-check -r benchmarks/requirements.txt)
+	$(PYTHON) -m benchmarks.$* $(ARGUMENTS)
 
 fuzz: ## hostile snapshots and requests against a real exporter (three quarters of an hour; FUZZ="--bodies 100000 --seed 2")
 	$(PYTHON) -m benchmarks.hostile $(FUZZ)
-
-bench-slow-clients: ## a scrape a second beside 1,000 slow clients (4 minutes)
-	$(PYTHON) -m benchmarks.slow_clients
-
-bench-restarts: ## 64 ranks push while their exporter is killed nine times: every step counted once (10 minutes)
-	$(PYTHON) -m benchmarks.restarts
-
-bench-late-lines: ## a slow line planted in five places of a job: is it the one that is named (6 minutes), and what sampling costs (10 minutes)
-	$(PYTHON) -m benchmarks.late_lines
-	$(PYTHON) -m benchmarks.late_lines_cost
-
-bench-audit: ## misconfigurations planted in a real launch, one at a time: does the audit find them (6 minutes, as root)
-	$(PYTHON) -m benchmarks.audit
-
-bench-collectives: ## slow links between network namespaces: are they named, and are times those of a plain loop (15 minutes, needs root)
-	$(PYTHON) -m benchmarks.collectives
-
-bench-causes: ## real causes planted in a real job, one at a time: is the first that is told right, also with all CPUs busy (3 hours, needs root)
-	$(PYTHON) -m benchmarks.causes
-	$(PYTHON) -m benchmarks.causes --busy
-
-bench-compare: ## compare: intervals on step times with a known truth (3 minutes), and on training with a planted change (10 minutes)
-	$(PYTHON) -m benchmarks.compare_coverage
-	$(PYTHON) -m benchmarks.compare_planted
-
-bench-diagnose: ## what diagnose says of every planted fault (half an hour; DIAGNOSE="--only tour")
-	$(PYTHON) -m benchmarks.diagnose $(DIAGNOSE)
-
-bench-health-check: ## what ways to check the exporter's health cost, beside the exporter (3 minutes)
-	$(PYTHON) -m benchmarks.health_check
 
 image: ## build the exporter's image with docker, podman or buildah; IMAGE=rankskew:VERSION
 	@scripts/build_image.sh

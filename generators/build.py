@@ -24,20 +24,15 @@ from generators.listed import (
 from generators.markdown import fill
 from generators.measured import (
     accuracy,
-    audit,
-    collectives,
-    compare,
     diagnose,
     evidence,
     false_names,
     gpu,
-    late_lines,
     overhead,
     robustness,
     scale,
     torch_versions,
 )
-from generators.measured.results import sample
 from rankskew.diagnose.advice import advice
 
 Part = Callable[[], str]
@@ -62,34 +57,14 @@ PARTS: Final[Mapping[str, Mapping[str, Part]]] = {
         "faults": accuracy.faults,
         "together": accuracy.together,
         "false_names": false_names.false_names,
-        "changes": false_names.changes,
-        "no_changes": false_names.no_changes,
-        "crosscheck": accuracy.crosscheck,
         "latency": accuracy.latency,
         "ways": accuracy.ways,
-        "late_lines": late_lines.lines,
-    },
-    "docs/audit.md": {"plants": audit.plants},
-    "docs/collectives.md": {
-        "sample": collectives.sample,
-        "links": collectives.links,
-        "loop": collectives.loop,
-    },
-    "docs/compare.md": {
-        "sample": partial(sample, "compare_sample"),
-        "coverage": compare.coverage,
-        "planted": compare.planted,
     },
     "docs/compatibility.md": {
         "versions": torch_versions.versions,
         "private_names": private_names.private_names,
     },
-    "docs/concepts.md": {"masking": evidence.masking},
-    "docs/decisions/0002-libraries.md": {"ingest_costs": evidence.ingest_costs},
     "docs/diagnose.md": {
-        "sample": partial(sample, "diagnose_sample"),
-        "faults": diagnose.faults,
-        "traces": diagnose.traces,
         "planted": diagnose.planted,
     },
     "docs/gpu.md": {
@@ -98,7 +73,7 @@ PARTS: Final[Mapping[str, Mapping[str, Part]]] = {
         "gpu_wraps": gpu.wraps,
         "gpu_ranks": gpu.ranks,
     },
-    "docs/hardware.md": {"gpu_readings": gpu.readings, "nvml_calls": gpu.calls},
+    "docs/hardware.md": {"gpu_readings": gpu.readings},
     "docs/operating.md": {
         "restarts": partial(robustness.measured, "restarts"),
         "faults": partial(robustness.measured, "faults"),
@@ -108,9 +83,6 @@ PARTS: Final[Mapping[str, Mapping[str, Part]]] = {
         "overhead_gpu": overhead.on_gpu,
         "join": overhead.join,
         "scrape": overhead.scrape,
-        "endurance": overhead.endurance,
-        "late_lines_cost": late_lines.cost,
-        "health_check": overhead.health_check,
     },
     "docs/playbook/README.md": {"causes": playbook.causes},
     **{

@@ -5,7 +5,6 @@ from typing import Any
 
 from benchmarks.accuracy.plan import FAINT, HEALTHY, JOIN, SINGLE
 from benchmarks.accuracy.score import NAMED, is_miss, summary
-from benchmarks.crosscheck.compare import KINDS
 from generators.markdown import table
 from generators.measured.results import Row, result, rows, written
 
@@ -102,23 +101,6 @@ def _misses(found: Sequence[Row]) -> str:
     ]
     header = ("run", "fault", "measured size", "right findings", "wrong findings")
     return f"Misses:\n\n{table(header, cells)}"
-
-
-def crosscheck() -> str:
-    """Return by how much, at most, the rules on a real Prometheus differ from the reference."""
-    found = rows("crosscheck")
-    cells = []
-    for fault, source in dict.fromkeys((row["fault"], row["source"]) for row in found):
-        mine = [row for row in found if (row["fault"], row["source"]) == (fault, source)]
-        sizes = [row["ranks"] for row in mine]
-        cells.append(
-            (
-                *(fault, source, f"{min(sizes)} to {max(sizes)}"),
-                f"{sum(row['right'] for row in mine)} of {len(mine)}",
-                *(f"{max(row[kind] for row in mine):.1%}" for kind in KINDS),
-            )
-        )
-    return table(("jobs", "source", "ranks", "named correctly", *KINDS), cells)
 
 
 def latency() -> str:

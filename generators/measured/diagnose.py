@@ -4,21 +4,10 @@ from collections import Counter
 from statistics import median
 from typing import Any
 
-from benchmarks.diagnose.score import is_right
 from generators.markdown import table
-from generators.measured.results import Row, rows, written
+from generators.measured.results import Row, rows
 
 PARTS = ("rank", "stage", "cause", "first action", "exit status")
-
-
-def faults() -> str:
-    """Return a row for each fault of `rankskew simulate`, and for what cannot be told."""
-    return _table("simulate", ", also while the figures were still coming in")
-
-
-def traces() -> str:
-    """Return a row for each fault in the traces of real ranks."""
-    return _table("trace", "")
 
 
 def planted() -> str:
@@ -67,23 +56,6 @@ def _named(row: Row) -> str:
     detail = f" ({row['detail']})" if row["detail"] else ""
     said = f"rank {row['rank']}: {row['cause']}{detail}".replace("_", " ")
     return f"{said}: {row['sentence']}" if row["sentence"] else said
-
-
-def _table(source: str, when: str) -> str:
-    found = [row for row in rows("diagnose") if row["source"] == source]
-    right = sum(map(is_right, found))
-    wrong = sum(row.get("wrong cause", False) for row in found)
-    cells = [
-        (row["fault"], row["said"], *(_mark(row[part]) for part in PARTS), _share(row))
-        for row in found
-    ]
-    said = f"All right in {right} of {len(found)}; a wrong cause in {wrong}"
-    return f"{said}{when}.\n\n{table(('fault', 'what it says', *PARTS, 'explains'), cells)}"
-
-
-def _share(row: Row) -> str:
-    # Rows that were measured before this was told have none.
-    return written(row.get("explains") or None, ".0%")
 
 
 def _mark(value: Any) -> str:

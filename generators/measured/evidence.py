@@ -4,14 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from benchmarks.accuracy.plan import HEALTHY, JOIN, SINGLE
 from generators.markdown import table
-from generators.measured.overhead import ADDED, short
-from generators.measured.results import Row, measured_table, rows
-
-
-def masking() -> str:
-    """Return the naive numbers beside ours, a row for each place of the delay."""
-    found = rows("masking")
-    return table(tuple(found[0]), [tuple(short(value) for value in row.values()) for row in found])
+from generators.measured.overhead import ADDED
+from generators.measured.results import Row, rows
 
 
 def evidence() -> str:
@@ -85,15 +79,3 @@ def series() -> str:
         f"(overhead.md#a-scrape); in jobs of thousands of ranks the rules record "
         f"[{min(added) * 100:.0f} to {max(added) * 100:.0f} %](scale.md) on top of what is scraped."
     )
-
-
-def ingest_costs() -> str:
-    """Return what a push costs, in each way that was tried."""
-    found = rows("ingest_costs")
-    header = tuple(key.replace("CPU µs a push", "CPU of a push") for key in found[0])
-    cells = [
-        (row["way"], f"{pushes:.0f} µs", f"{share:.2%} of a core")
-        for row in found
-        for pushes, share in [[row[key] for key in list(row)[1:]]]
-    ]
-    return measured_table("ingest_costs", header, cells)

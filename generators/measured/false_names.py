@@ -9,16 +9,6 @@ def false_names() -> str:
     return _simulated("false_names")
 
 
-def changes() -> str:
-    """Return a row for each kind of job that becomes slower."""
-    return _simulated("changes")
-
-
-def no_changes() -> str:
-    """Return a row for each kind of noise of healthy jobs."""
-    return _simulated("no_changes")
-
-
 def _simulated(name: str) -> str:
     made = rows(name)
     cells = [(next(iter(row.values())), *map(number, list(row.values())[1:])) for row in made]

@@ -1,7 +1,5 @@
 """The tables of docs/gpu.md and docs/hardware.md: what was seen on a real GPU."""
 
-from collections.abc import Iterator
-
 from benchmarks.gpu_check.figures import WITHIN
 from generators.markdown import table
 from generators.measured.results import Row, number, result, rows
@@ -70,24 +68,6 @@ def readings() -> str:
         for row in rows("gpu_readings")
     ]
     return f"{_machine('gpu_readings')}\n\n{table(('reading', 'exporter', 'nvidia-smi'), cells)}"
-
-
-def calls() -> str:
-    """Return the time that NVML's calls take, those that cost most first, and all of them."""
-    made = rows("nvml_costs")
-    total = sum(row["ms a second and GPU"] for row in made)
-    header = ("call", "calls a second", "median, µs", "slowest, µs", "ms a second")
-    cells = [*map(_call, made[:12]), ("all", "", "", "", number(total))]
-    return table(header, cells)
-
-
-def _call(row: Row) -> tuple[str, ...]:
-    return (f"`{row['call']}`", *map(_short, _figures(row)))
-
-
-def _figures(row: Row) -> Iterator[float]:
-    for name in ("calls a second and GPU", "median us", "slowest us", "ms a second and GPU"):
-        yield float(row[name])
 
 
 def _short(value: float) -> str:

@@ -1,7 +1,7 @@
 """The tables of docs/overhead.md: what the probe, the join, a scrape and a check cost."""
 
 from generators.markdown import table
-from generators.measured.results import Row, measured_table, result, rows
+from generators.measured.results import Row, result, rows
 
 # These rows of benchmarks/overhead.py are the probe; the others are compared with it.
 ADDED = "added to a step: "
@@ -66,12 +66,6 @@ def join() -> str:
     return f"{_measured_with('join')}\n\n{table(header, cells)}"
 
 
-def endurance() -> str:
-    """Return the memory of a process after each million steps."""
-    cells = [(f"{row['steps']:,}", f"{row['RSS MiB']:.2f} MiB") for row in rows("endurance")]
-    return f"{_measured_with('endurance')}\n\n{table(('steps', 'resident memory'), cells)}"
-
-
 def scrape() -> str:
     """Return the cost of an exporter, a row for each figure and a column per source of PCIe."""
     found = rows("scrape")
@@ -79,12 +73,6 @@ def scrape() -> str:
     cells = [(name, *(short(row[name]) for row in found)) for name in names]
     header = ("", *(f"PCIe by {row['PCIe']}" for row in found))
     return f"{_measured_with('scrape')}\n\n{table(header, cells)}"
-
-
-def health_check() -> str:
-    """Return the CPU time of a check of the exporter's health in each way, and of the exporter."""
-    cells = [(row["what"], f"{row['median']:.1f} ms") for row in rows("health_check")]
-    return measured_table("health_check", ("what", "CPU time, median"), cells)
 
 
 def _measured_with(name: str) -> str:

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.audit.launch import launch, troubles
-from benchmarks.audit.plants import PLANTS
 from tests import nvmlstub
+from tests.e2e.audit_launch import PLANTS, launch, troubles
 
 pytestmark = pytest.mark.e2e
 

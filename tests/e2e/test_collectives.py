@@ -1,5 +1,6 @@
 """`rank-probe bench-collectives` with four real ranks: a slow link, and a rank that dies."""
 
+import json
 import os
 import signal
 import subprocess
@@ -9,14 +10,45 @@ from typing import Any
 
 import pytest
 
-from benchmarks.collectives.links import LIMITED_LINK, RANKS, measured, named
-from benchmarks.collectives.network import why_not
+from devstack.parts import ROOT
 from devstack.process import free_port
+from tests.e2e.network import Network, why_not
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
+RANKS = 4
+MEGABITS = 200
+ENDED_SECONDS = 120
 # On a busy machine a step may take long; a lost rank must not take half as long.
 TIMEOUT_SECONDS = 60
+
+
+def measured(options: list[str]) -> dict[str, Any]:
+    """Return the JSON document about a network whose link between ranks 1 and 3 is limited."""
+    with Network(RANKS) as network:
+        network.limit(1, [3], MEGABITS)
+        network.limit(3, [1], MEGABITS)
+        command = [sys.executable, "-m", "rank_probe", "bench-collectives", "--backend", "gloo"]
+        own = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+        ranks = [
+            subprocess.Popen(
+                network.command(rank, [*command, "--json", *options]),
+                env=own | network.environment(rank),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(RANKS)
+        ]
+        try:
+            said = [rank.communicate(timeout=ENDED_SECONDS) for rank in ranks]
+        finally:
+            for rank in ranks:
+                rank.kill()
+                rank.communicate()
+    assert said[0][0], "".join(errors for _, errors in said)
+    document: dict[str, Any] = json.loads(said[0][0])
+    return document
 
 
 @pytest.mark.skipif(why_not() is not None, reason=f"cannot make a network: {why_not()}")
@@ -24,9 +56,10 @@ def test_slow_link_is_named(tmp_path: Path) -> None:
     """Between network namespaces, one link of which tc has limited; on every output."""
     textfile = tmp_path / "links.prom"
     outputs = ["--textfile", str(textfile)]
-    document = measured(LIMITED_LINK, ["--seconds", "3", "--max-bytes", "16KiB", *outputs])
+    document = measured(["--seconds", "3", "--max-bytes", "16KiB", *outputs])
 
-    assert named(document) == [("link", [1, 3])], document["verdict"]
+    named = [(one["kind"], one["ranks"]) for one in document["named"]]
+    assert named == [("link", [1, 3])], document["verdict"]
     assert (document["slow"], document["backend"], document["ranks"]) == (True, "gloo", RANKS)
     assert document["hosts"] == ["node0", "node1", "node2", "node3"]
     assert {pair["scope"] for pair in document["pairs"]} == {"inter-node"}

@@ -9,9 +9,9 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from benchmarks.diagnose.tour import fast_rules
 from devstack.parts import PrometheusProcess, SimulationProcess
 from devstack.process import wait_for
+from tests.e2e.diagnosed import fast_rules
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 

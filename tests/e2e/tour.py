@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.diagnose.plan import TOUR
-from benchmarks.diagnose.tour import fast_rules
 from devstack.parts import ROOT, PrometheusProcess, SimulationProcess
 from devstack.process import get, wait_for
 from exporter.live.states import HUNG
 from fleet_simulator.faults import BY_NAME, Scope
 from fleet_simulator.plan import tour
+from tests.e2e.diagnosed import TOUR, fast_rules
 
 # A scrape that is missed changes a state: on a busy machine a node's page takes seconds.
 INTERVAL_SECONDS: Final = 6.0

@@ -16,7 +16,7 @@ from tests.exporter.live.browser import FILES
 from tests.exporter.live.busy_node import BusyNode
 
 MOST_BYTES = 200_000
-# Of a core. `python -m benchmarks.page` measures the whole exporter, with real HTTP.
+# Of a core.
 MOST_CPU = 0.01
 SECONDS = 20
 

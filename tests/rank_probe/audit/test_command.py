@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks.audit.plants import FILES, NODES
 from rank_probe.audit import command
 from rank_probe.command_line.grammar import WrongCommand
 from rank_probe.version import __version__
 from tests import nvmlstub
+from tests.e2e.audit_launch import FILES, NODES
 
 NODE = NODES[0]
 SLOW_PORT = {"sys/class/infiniband/mlx5_1/ports/1/rate": "100 Gb/sec (1X NDR)"}

@@ -1,4 +1,4 @@
-"""What `python -m benchmarks.audit` plants: one misconfiguration each, and who should find it.
+"""A real launch that audits itself, and what is planted in it: one misconfiguration each.
 
 Four ranks run on two machines that exist only as folders, two ranks each: their /proc and /sys are
 files, their GPUs those of the NVML stub. What a process can change for itself is real: variables,
@@ -6,13 +6,23 @@ limits, CPU affinity, and a small /dev/shm in a mount namespace.
 """
 
 import ctypes
+import json
 import os
 import resource
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from devstack.parts import ROOT
+from rank_probe.__main__ import main
+from tests import nvmlstub
+
+TIMEOUT_SECONDS = 150.0
+# A busy machine imports torch for long, and gives up on nobody.
+AUDIT_TIMEOUT = "2m"
 RANKS: Final = 4
 NODES: Final = ("node-a", "node-b")
 GPUS: Final = 8
@@ -176,3 +186,60 @@ def write_nodes(folder: Path, plants: Sequence[Plant]) -> None:
 def node_of(rank: int) -> str:
     """Return the machine that *rank* runs on."""
     return NODES[rank * len(NODES) // RANKS]
+
+
+class Failed(Exception):
+    """The audit printed no document; what it printed instead."""
+
+
+def launch(folder: Path, library: Path, plants: Sequence[Plant]) -> dict[str, Any]:
+    """Return what the audit of a launch with *plants* prints, whose files go into *folder*."""
+    write_nodes(folder, plants)
+    options = [option for plant in plants for option in plant.options]
+    names = ";".join(plant.name for plant in plants)
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *("--nproc-per-node", str(RANKS), "-m", "tests.e2e.audit_launch"),
+            *(str(folder), names, "--timeout", AUDIT_TIMEOUT, *options),
+        ],
+        cwd=ROOT,
+        env=os.environ
+        | nvmlstub.environment(library, GPUS, folder / "scenario")
+        | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+    )
+    try:
+        document: dict[str, Any] = json.loads(done.stdout)
+    except ValueError as error:
+        raise Failed(f"{done.stdout}\n{done.stderr}") from error
+    return document
+
+
+def troubles(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the worst finding of each check that warned or failed, by check."""
+    return {
+        check["check"]: check["findings"][0]
+        for check in document["checks"]
+        if check["status"] in ("fail", "warn")
+    }
+
+
+def prepare(rank: int, plants: list[Plant]) -> None:
+    """Change this process as *plants* say."""
+    for plant in plants:
+        if rank in plant.ranks:
+            os.environ |= plant.variables
+            if plant.do is not None:
+                plant.do()
+
+
+if __name__ == "__main__":
+    folder, names, *options = sys.argv[1:]
+    rank = int(os.environ["RANK"])
+    prepare(rank, [plant for plant in PLANTS if plant.name in names.split(";")])
+    node = Path(folder) / node_of(rank)
+    paths = ["--path.procfs", str(node / "proc"), "--path.sysfs", str(node / "sys")]
+    sys.exit(main(["audit", "--json", *paths, *options]))

@@ -1,9 +1,17 @@
-"""What `rankskew diagnose` has to say of each planted fault."""
+"""What `rankskew diagnose` has to say of each job of the tour, and whether it does."""
 
+import contextlib
+import io
+import json
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
-from benchmarks.accuracy.plan import HEALTHY, Segment
+from devstack.parts import RULES
+from exporter.errors import UsageError
+from rankskew.commands import diagnose
 
 FOUND, BALANCED, CANNOT_TELL = 1, 0, 2
 # The only late rank of each job of the tour, and the ranks of its node.
@@ -15,8 +23,7 @@ LATE_NODE: Final = (4, 5, 6, 7)
 class Expected:
     """What is right: any of *what* and of its *details*, a part of the *first* action's words.
 
-    *ranks* that are none of them are wrong; empty or None: does not apply. A trace has no data on
-    hardware: there *unknown* is a right cause too, because nothing else can be known.
+    *ranks* that are none of them are wrong; empty or None: does not apply.
     """
 
     status: int
@@ -86,16 +93,46 @@ TOUR: Final = {
     "down": Expected(FOUND, ("exporter_down",), first="systemctl status rankskew-exporter"),
 }
 
-# A trace tells that a rank has a duty of its own; of the other stages it cannot tell the cause.
-OF_STAGE: Final = {"checkpoint": ("extra_duties", "py-spy"), "eval": ("extra_duties", "py-spy")}
+
+def ask(*arguments: str) -> dict[str, Any]:
+    """Return the document that the command prints, with its exit status."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
+        try:
+            status = diagnose.run([*arguments, "--json"])
+        except UsageError as error:
+            return {"trouble": str(error), "exit_status": 2}
+    document: dict[str, Any] = json.loads(printed.getvalue())
+    return document | {"exit_status": status}
 
 
-def of_segment(segment: Segment) -> Expected:
-    """Return what is right of a recorded *segment*."""
-    if segment.fault in HEALTHY:
-        return Expected(BALANCED)
-    if segment.kind == "rotating":
-        return Expected(FOUND, ("rotating",), stage=segment.stage, first="work of the ranks")
-    late = segment.late()
-    what, first = OF_STAGE.get(late[0][1], ("unknown", "py-spy"))
-    return Expected(FOUND, (what,), None, tuple(rank for rank, _ in late), late[0][1], first)
+def wrong_parts(expected: Expected, document: Mapping[str, Any]) -> list[str]:
+    """Return which parts of the answer are wrong.
+
+    The first finding counts, and for the late ranks all that name any.
+    """
+    findings: Sequence[Mapping[str, Any]] = document.get("findings", ())
+    first = findings[0] if findings else {}
+    right = {
+        "rank": not expected.ranks or _ranks(findings) == set(expected.ranks),
+        "stage": not expected.stage or first.get("stage") == expected.stage,
+        "cause": not expected.what or first.get("what") in expected.what,
+        "detail": expected.detail is None or (first.get("detail") or "") == expected.detail,
+        "first action": expected.first in (first.get("first") or ""),
+        "exit status": document["exit_status"] == expected.status,
+    }
+    return [part for part, is_right in right.items() if not is_right]
+
+
+def _ranks(findings: Sequence[Mapping[str, Any]]) -> set[int]:
+    late = [each for each in findings if each["cause"] is not None] or findings[:1]
+    return {rank for each in late for rank in each["ranks"]}
+
+
+def fast_rules(directory: Path, rules: Path = RULES) -> Path:
+    """Write *rules*, those shipped by default, all evaluated as often as they can be."""
+    directory.mkdir()
+    for path in rules.glob("*.yaml"):
+        text = re.sub(r"^    interval: .*\n", "", path.read_text(), flags=re.MULTILINE)
+        (directory / path.name).write_text(text)
+    return directory

@@ -1,33 +1,19 @@
 """A small network on this machine: a namespace for each rank, on one bridge, with slow links.
 
-It needs root, ip(8) and tc(8). A link gets a lower rate from tc's htb. It gets a delay from a cable
-of our own, two TUN devices with a thread that holds packets back, so that kernels without netem
-will do. Everything lies in namespaces of a name of its own, and ends with the context.
+It needs root, ip(8) and tc(8). A link gets a lower rate from tc's htb. Everything lies in
+namespaces of a name of its own, and ends with the context.
 """
 
-import ctypes
-import fcntl
 import os
-import select
 import shutil
-import struct
 import subprocess
-import threading
-import time
-from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Final, Self
 
 BRIDGE: Final = "b"
 INTERFACE: Final = "eth0"
 PORT: Final = 29500
-# A packet of this size still fits a TUN device.
-CABLE_MTU: Final = 65000
-CLONE_NEWNET: Final = 0x40000000
-TUNSETIFF: Final = 0x400454CA
-IFF_TUN_NO_PI: Final = 0x1001
 
 
 def why_not() -> str | None:
@@ -37,8 +23,6 @@ def why_not() -> str | None:
     missing = [name for name in ("ip", "tc", "unshare") if shutil.which(name) is None]
     if missing:
         return f"{', '.join(missing)} must be installed (iproute2, util-linux)"
-    if not Path("/dev/net/tun").exists():
-        return "there is no /dev/net/tun"
     done = subprocess.run(["unshare", "--net", "true"], capture_output=True, text=True)
     return f"network namespaces cannot be made: {done.stderr.strip()}" if done.returncode else None
 
@@ -50,7 +34,6 @@ class Network:
         self._ranks = ranks
         self._prefix = f"rankskew-{os.getpid()}-"
         self._made: list[str] = []
-        self._cables = ExitStack()
 
     def __enter__(self) -> Self:
         with ExitStack() as undo:
@@ -89,18 +72,6 @@ class Network:
             add = ("filter", "add", "dev", INTERFACE, "parent", "1:", "protocol", "ip")
             _run(*tc, *add, "prio", "1", *match)
 
-    def delay(self, first: int, second: int, seconds: float) -> None:
-        """Hold what *first* and *second* send each other back for *seconds*, each way."""
-        ends: list[int] = []
-        for own, other in ((first, second), (second, first)):
-            device = f"to{other}"
-            ends.append(_open_tun(self._name(own), device))
-            ip = ("ip", "-n", self._name(own))
-            _run(*ip, "link", "set", device, "mtu", str(CABLE_MTU), "up")
-            source = ("src", self._address(own))
-            _run(*ip, "route", "add", f"{self._address(other)}/32", "dev", device, *source)
-        self._cables.enter_context(Cable((ends[0], ends[1]), seconds))
-
     def _make(self) -> None:
         self._namespace(BRIDGE)
         _run("ip", "-n", self._name(BRIDGE), "link", "add", "br0", "type", "bridge")
@@ -120,7 +91,6 @@ class Network:
         self._made.append(self._name(what))
 
     def _remove(self) -> None:
-        self._cables.close()
         while self._made:
             subprocess.run(["ip", "netns", "del", self._made.pop()], check=False)
 
@@ -130,65 +100,6 @@ class Network:
     @staticmethod
     def _address(rank: int) -> str:
         return f"10.77.0.{rank + 1}"
-
-
-class Cable:
-    """Carries packets between two TUN devices, whose descriptors it closes, *seconds* late."""
-
-    def __init__(self, ends: tuple[int, int], seconds: float) -> None:
-        self._ends = ends
-        self._seconds = seconds
-        self._stop, self._stopped = os.pipe()
-        self._threads = [
-            threading.Thread(target=self._carry, args=way, daemon=True)
-            for way in (ends, ends[::-1])
-        ]
-
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._stopped)
-        for thread in self._threads:
-            thread.join()
-        for descriptor in (*self._ends, self._stop):
-            os.close(descriptor)
-
-    def _carry(self, source: int, target: int) -> None:
-        held: deque[tuple[float, bytes]] = deque()
-        while True:
-            wait = max(held[0][0] - time.monotonic(), 0) if held else None
-            ready, _, _ = select.select([source, self._stop], [], [], wait)
-            if self._stop in ready:
-                return
-            if ready:
-                held.append((time.monotonic() + self._seconds, os.read(source, CABLE_MTU)))
-            while held and held[0][0] <= time.monotonic():
-                os.write(target, held.popleft()[1])
-
-
-def _open_tun(namespace: str, device: str) -> int:
-    """Return a descriptor of a new TUN *device* in *namespace*."""
-    opened: list[int] = []
-
-    def enter_and_open() -> None:
-        libc = ctypes.CDLL(None, use_errno=True)
-        with open(f"/run/netns/{namespace}") as file:
-            if libc.setns(file.fileno(), CLONE_NEWNET):
-                raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
-        descriptor = os.open("/dev/net/tun", os.O_RDWR)
-        fcntl.ioctl(descriptor, TUNSETIFF, struct.pack("16sH", device.encode(), IFF_TUN_NO_PI))
-        opened.append(descriptor)
-
-    # In a thread of its own, because only that moves into the namespace.
-    thread = threading.Thread(target=enter_and_open)
-    thread.start()
-    thread.join()
-    if not opened:
-        raise OSError(f"cannot open a TUN device in {namespace}")
-    return opened[0]
 
 
 def _run(*command: str) -> None:

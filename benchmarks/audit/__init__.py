@@ -1,1 +1,0 @@
-"""Misconfigurations planted in a real launch: does `rank-probe audit` find them?"""

@@ -1,1 +1,0 @@
-"""The rules on a real Prometheus, beside the reference accounting of the same steps."""

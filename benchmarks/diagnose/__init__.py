@@ -1,1 +1,0 @@
-"""What `rankskew diagnose` says of every planted fault."""

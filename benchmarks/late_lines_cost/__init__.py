@@ -1,1 +1,0 @@
-"""What it costs a rank that its stack is sampled."""

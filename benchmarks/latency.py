@@ -23,10 +23,11 @@ from typing import Any, Final
 
 from benchmarks.accuracy.job import STEP_SECONDS
 from benchmarks.accuracy.plan import SHARES, Segment
-from benchmarks.report import write
+from benchmarks.report import Row, write, written
 from demo.verdict import STRAGGLER
 from devstack.parts import ExporterProcess, PrometheusProcess, TrainingProcess
 from devstack.process import StackError
+from generators.markdown import table
 
 INTERVALS_SECONDS: Final = (15.0, 5.0)
 RANKS: Final = 4
@@ -209,6 +210,12 @@ def row(
     }
 
 
+def table_of(result: Row) -> str:
+    """Return how long after the onset the alert fired."""
+    cells = [tuple(written(value, ".3g") for value in row.values()) for row in result["rows"]]
+    return table(tuple(result["rows"][0]), cells)
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description="How soon does the alert fire?")
@@ -231,7 +238,7 @@ def main() -> None:
         for seconds in INTERVALS_SECONDS
         for kind in kinds
     ]
-    write("latency", rows, ("torch",))
+    write("latency", rows, ("torch",), tables={"latency": table_of})
 
 
 if __name__ == "__main__":

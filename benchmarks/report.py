@@ -5,14 +5,18 @@ import math
 import os
 import platform
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from generators.markdown import table
+
 RESULTS = Path(__file__).parent / "results"
 
 Row = dict[str, Any]
+# Make the Markdown of a result: its "machine" and "rows".
+Tables = Mapping[str, Callable[[Row], str]]
 
 
 def row(what: str, measured: float, most: float | None = None) -> Row:
@@ -63,16 +67,23 @@ def median_interval(values: Sequence[float]) -> dict[str, float | None]:
 def show(rows: Sequence[Row]) -> None:
     """Print *rows*, which have the same keys, as a table; None is an empty cell."""
     columns = list(rows[0])
-    cells = [columns, *([_text(row[column]) for column in columns] for row in rows)]
+    cells = [columns, *([text_of(row[column]) for column in columns] for row in rows)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
     for line in cells:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)))
 
 
-def write(name: str, rows: Sequence[Row], packages: Sequence[str] = (), gpu: str = "") -> None:
+def write(
+    name: str,
+    rows: Sequence[Row],
+    packages: Sequence[str] = (),
+    gpu: str = "",
+    tables: Tables | None = None,
+) -> None:
     """Show *rows* and write them to results/*name*.json, with the versions of *packages*.
 
-    *gpu* is the name of the GPU, if one was measured.
+    *gpu* is the name of the GPU, if one was measured. Each of *tables* goes to a Markdown file
+    beside it, by its name, from which `make docs` takes it into the pages.
     """
     show(rows)
     machine = {"cpus": os.cpu_count(), "python": platform.python_version()}
@@ -80,11 +91,61 @@ def write(name: str, rows: Sequence[Row], packages: Sequence[str] = (), gpu: str
     machine |= {package: metadata.version(package) for package in packages}
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps({"machine": machine, "rows": list(rows)}, indent=2) + "\n")
+    result = {"machine": machine, "rows": list(rows)}
+    path.write_text(json.dumps(result, indent=2) + "\n")
+    write_tables(result, tables or {})
     print(f"written: {path.name} in {path.parent}")
 
 
-def _text(value: object) -> str:
+def write_tables(result: Row, tables: Tables) -> None:
+    """Write each of *tables* of *result* to results/NAME.md."""
+    for name, make in tables.items():
+        (RESULTS / f"{name}.md").write_text(make(result) + "\n")
+
+
+def measured_table(result: Row, header: tuple[str, ...], cells: Iterable[tuple[str, ...]]) -> str:
+    """Return a table of *result* below the number of CPUs it was measured on."""
+    return f"On {result['machine']['cpus']} CPUs.\n\n{table(header, cells)}"
+
+
+def measured_with(result: Row) -> str:
+    """Return the CPUs and versions that *result* was measured with, as a sentence."""
+    machine = result["machine"]
+    versions = [f"{package} {machine[package]}" for package in machine if package != "cpus"]
+    return f"Measured on {machine['cpus']} CPUs with {', '.join(versions)}."
+
+
+def beside_limits(result: Row) -> str:
+    """Return the figures of *result*, each beside the most that is allowed."""
+    cells = [
+        (row["what"], number(row["measured"]), number(row["most allowed"]))
+        for row in result["rows"]
+    ]
+    return measured_table(result, ("what", "measured", "most allowed"), cells)
+
+
+def written(value: float | None, how: str) -> str:
+    """Return *value* in the format *how*; what was not measured is left empty."""
+    return "" if value is None else format(value, how)
+
+
+def number(value: float | None) -> str:
+    """Return whole numbers exactly, others in three digits."""
+    return written(value, "," if isinstance(value, int) else ".3g")
+
+
+def digits(value: float) -> str:
+    """Return three digits, or all before the point."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def percent(share: float | None) -> str:
+    """Return two digits of a share in per cent; nothing if there is none."""
+    return "" if share is None else f"{share:.2g} %"
+
+
+def text_of(value: object) -> str:
+    """Return a measurement in three digits, anything else as it is; None is empty."""
     if value is None:
         return ""
     return f"{value:.3g}" if isinstance(value, float) else str(value)

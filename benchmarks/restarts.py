@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.report import broken, row, write
+from benchmarks.report import beside_limits, broken, row, write
 from benchmarks.scrape.load import RANK, STEPS_A_PUSH, Rank, beside, scrape
 from devstack.parts import ExporterProcess
 from devstack.process import wait_for
@@ -287,7 +287,7 @@ def main() -> int:
     """Measure, tell, and say whether every step was counted once."""
     with tempfile.TemporaryDirectory() as directory:
         found = measure(Path(directory), Plan())
-    write("restarts", found)
+    write("restarts", found, tables={"restarts": beside_limits})
     return int(bool(broken(found)))
 
 

@@ -24,7 +24,7 @@ from typing import Any, Final
 import psutil
 
 from benchmarks.hostile.bodies import valid
-from benchmarks.report import write
+from benchmarks.report import Row, measured_table, write
 from benchmarks.scrape.load import RANKS, beside, pushing, scrape
 from devstack.parts import ExporterProcess
 from devstack.process import wait_for
@@ -193,11 +193,39 @@ def is_kept(rows: Sequence[dict[str, Any]]) -> bool:
     return not any(row["ranks unheard"] or (row["failed"] and row["what"] != SAME) for row in rows)
 
 
+def table_of(result: Row) -> str:
+    """Return how scrapes went undisturbed, beside slow clients, and as one of them."""
+    cells = [
+        (
+            row["what"],
+            f"{row['failed']} of {row['scrapes']}",
+            _times(row),
+            str(row["ranks unheard"]),
+            f"{row['new ranks refused']} of {row['scrapes']}",
+            str(row["most open files"]),
+        )
+        for row in result["rows"]
+    ]
+    header = (
+        *("", "scrapes failed", "median time of a scrape", "ranks unheard", "new ranks refused"),
+        "files of the exporter",
+    )
+    return measured_table(result, header, cells)
+
+
+def _times(row: Row) -> str:
+    median, p99, longest = (
+        "none" if row[name] is None else f"{row[name]:.1f}"
+        for name in ("p50 ms", "p99 ms", "longest ms")
+    )
+    return f"{median} (p99 {p99}, longest {longest}) ms"
+
+
 def main() -> int:
     """Measure, tell, and say whether the crowd was not noticed."""
     with tempfile.TemporaryDirectory() as directory:
         rows = list(measure(Path(directory), Plan()))
-    write("slow_clients", rows)
+    write("slow_clients", rows, tables={"slow_clients": table_of})
     return int(not is_kept(rows))
 
 

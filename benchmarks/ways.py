@@ -11,12 +11,13 @@ import importlib.util
 import os
 import statistics
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import last, show, write
+from benchmarks.report import Row, last, show, write
+from generators.markdown import table
 from rank_probe.wire.stages import STAGES
 from tests.rank_probe.launch import PACKAGE, Ranks, run
 from tests.rank_probe.torch_hooks.parallel_job import DELAY, PLACES
@@ -168,6 +169,43 @@ def is_installed(package: str) -> bool:
         return False
 
 
+def table_of(result: Row) -> str:
+    """Return which delays were named, with the measured excess as a share of the planted one."""
+    found, machine = result["rows"], result["machine"]
+    places = list(dict.fromkeys(row["in"] for row in found))
+    cells = [
+        (arm, *(_cell(found, arm, place) for place in places), _waits(found, arm))
+        for arm in dict.fromkeys(row["arm"] for row in found)
+    ]
+    named = sum(row["named"] for row in found)
+    sentence = (
+        f"For {named} of {len(found)} delays the right rank and stage were named, "
+        f"on {machine['cpus']} CPUs with torch {machine['torch']}."
+    )
+    return f"{sentence}\n\n{table(('training', *places, 'sync: late rank, its peers'), cells)}"
+
+
+def _cell(found: Sequence[Row], arm: str, place: str) -> str:
+    """Return what was measured; nothing if *arm* has no such stage."""
+    row = next((row for row in found if (row["arm"], row["in"]) == (arm, place)), None)
+    if row is None:
+        return ""
+    excess = f"{row['by, ms']:.0f} of {row['planted, ms']:.0f} ms"
+    if row["named"]:
+        return excess
+    return f"**rank {row['waits least']}, {row['furthest ahead in']}**: {excess}"
+
+
+def _waits(found: Sequence[Row], arm: str) -> str:
+    """Return the range over the places."""
+    mine = [row for row in found if row["arm"] == arm]
+    ranges = []
+    for key in ("its wait, ms", "wait of its peers, ms"):
+        values = [row[key] for row in mine]
+        ranges.append(f"{min(values):.0f} to {max(values):.0f} ms")
+    return ", ".join(ranges)
+
+
 def main() -> None:
     """Measure and print; arms that are left out keep their rows of the last run."""
     parser = argparse.ArgumentParser(description="Does the probe name the planted straggler?")
@@ -181,7 +219,7 @@ def main() -> None:
             rows = [row for row in rows if row["arm"] != arm.name] + measure(arm, options.steps)
             show(rows[-len(arm.places) :])
     rows.sort(key=lambda row: order.index(row["arm"]))
-    write("ways", rows, ("torch",))
+    write("ways", rows, ("torch",), tables={"ways": table_of})
 
 
 if __name__ == "__main__":

@@ -20,12 +20,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.accuracy import joined
+from benchmarks.accuracy import joined, tables
 from benchmarks.accuracy.plan import FAULTS, JOIN, RANKS, SEEDS, SIZES, WAYS, Segment, grid
 from benchmarks.accuracy.record import REPLAYED_STEP_SECONDS, TRACES, commit, record_missing, timed
 from benchmarks.accuracy.score import Row, is_miss, score, summary
 from benchmarks.accuracy.trace import TraceError, recorded_truth
-from benchmarks.report import RESULTS, show
+from benchmarks.report import RESULTS, show, write_tables
 from exporter.errors import UsageError
 from rankskew.replay.replay import job
 from rankskew.replay.replay import replay as replay_run
@@ -68,7 +68,10 @@ def store(rows: Sequence[Row], result: Path) -> None:
     machine["torch"] = importlib.metadata.version("torch")
     found = sorted(merged.values(), key=lambda row: order.get(row["key"], len(order)))
     result.parent.mkdir(exist_ok=True)
-    result.write_text(json.dumps({"machine": machine, "rows": found}, indent=1) + "\n")
+    made = {"machine": machine, "rows": found}
+    result.write_text(json.dumps(made, indent=1) + "\n")
+    if result == RESULT:
+        write_tables(made, {"accuracy": tables.faults, "accuracy_together": tables.together})
 
 
 def tell(rows: Sequence[Row]) -> None:

@@ -16,7 +16,8 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from benchmarks.report import show, write
+from benchmarks.report import Row, number, show, write
+from generators.markdown import table
 from rank_probe.judge.judge import Judge
 from rank_probe.judge.verdict import DUTY, MILD
 from rankskew.accounting.windows import PlainReduction
@@ -157,6 +158,13 @@ def row(kind: str, step_seconds: float, hours: float) -> dict[str, Any]:
     }
 
 
+def table_of(result: Row) -> str:
+    """Return a row for each kind of noise and length of a step."""
+    made = result["rows"]
+    cells = [(row["noise"], *map(number, list(row.values())[1:])) for row in made]
+    return table(tuple(made[0]), cells)
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description="How often is a healthy rank named?")
@@ -167,7 +175,7 @@ def main() -> None:
         for kind in KINDS:
             rows.append(row(kind, step_seconds, options.share * hours))
             show(rows[-1:])
-    write("false_names", rows)
+    write("false_names", rows, tables={"false_names": table_of})
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from benchmarks.faults.standing import (
     prometheus_is_down,
 )
 from benchmarks.faults.versions import NO_HISTORY, has_history, upgraded
-from benchmarks.report import Row, broken, last, row, write
+from benchmarks.report import Row, beside_limits, broken, last, row, write
 
 # What is done to the stack of the kills, in this order.
 STANDING: Final = {
@@ -91,7 +91,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=FAULTS, default=FAULTS, help="some faults")
     options = parser.parse_args()
     rows = run(Plan(options.kills, options.seed), Lengths(options.prometheus_down), options.only)
-    write("faults", merged(rows))
+    write("faults", merged(rows), tables={"faults": beside_limits})
     for each in broken(rows):
         print(f"broken: {each['what']} is {each['measured']}", file=sys.stderr)
     return int(bool(broken(rows)))

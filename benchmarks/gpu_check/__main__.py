@@ -21,6 +21,7 @@ from torch import distributed, nn, profiler
 from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from benchmarks.gpu_check import tables
 from benchmarks.gpu_check.figures import (
     WITHIN,
     Row,
@@ -246,7 +247,8 @@ def main() -> int:
         print(NO_DEVICE, file=sys.stderr)
         return 2
     rows = every_row()
-    write("gpu_check", rows, packages=("torch",), gpu=torch.cuda.get_device_name())
+    made = {"gpu_stages": tables.stages, "gpu_wraps": tables.wraps, "gpu_verdict": tables.verdict}
+    write("gpu_check", rows, ("torch",), torch.cuda.get_device_name(), made)
     return exit_code(rows)
 
 

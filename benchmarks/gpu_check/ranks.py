@@ -26,6 +26,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
+from benchmarks.gpu_check import tables
 from benchmarks.gpu_check.rank_job import WAYS
 from benchmarks.report import RESULTS, last, write
 from devstack.parts import ExporterProcess, TrainingProcess
@@ -185,7 +186,8 @@ def main() -> int:
         return 2
     with tempfile.TemporaryDirectory() as directory:
         rows = measured(Path(directory), ways)
-    write("gpu_ranks", [*kept(ways), *rows], packages=("torch", "nvidia-ml-py"))
+    packages = ("torch", "nvidia-ml-py")
+    write("gpu_ranks", [*kept(ways), *rows], packages, tables={"gpu_ranks": tables.ranks})
     return 0 if all(each["passed"] == "yes" for each in rows) else 1
 
 

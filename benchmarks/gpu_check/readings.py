@@ -22,6 +22,7 @@ from typing import Any, Final
 
 import torch
 
+from benchmarks.gpu_check import tables
 from benchmarks.report import write
 from devstack.parts import ExporterProcess
 from devstack.process import get
@@ -146,7 +147,8 @@ def main() -> int:
         return 2
     found = measured()
     packages = ("torch", "nvidia-ml-py")
-    write("gpu_readings", found, packages=packages, gpu=torch.cuda.get_device_name())
+    made = {"gpu_readings": tables.readings}
+    write("gpu_readings", found, packages, torch.cuda.get_device_name(), made)
     return 0 if all(row["agree"] for row in found) else 1
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.hostile.attack import Harm, Plan, repeat, run
 from benchmarks.hostile.openapi import try_descriptions
 from benchmarks.hostile.victim import Broken
-from benchmarks.report import write
+from benchmarks.report import beside_limits, write
 
 
 def main() -> int:
@@ -41,7 +41,7 @@ def main() -> int:
         except (Harm, Broken) as harmed:
             print(harmed, file=sys.stderr)
             return 1
-    write("hostile", rows)
+    write("hostile", rows, tables={"hostile": beside_limits})
     return 0
 
 

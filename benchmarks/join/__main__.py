@@ -31,7 +31,8 @@ import torch
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from benchmarks.join.ranks import LATE_RANK, PREFIX, steps_of_round
-from benchmarks.report import quartiles, show, write
+from benchmarks.report import Row, digits, measured_with, percent, quartiles, show, write
+from generators.markdown import table
 from rank_probe.join.result import read_result
 from rank_probe.join.ring import STEPS_A_ROUND
 from rank_probe.join.rounds import Rounds
@@ -244,6 +245,21 @@ def live_rows(blocks: int, steps: int) -> Iterator[dict[str, Any]]:
     yield row(LIVE_RANKS, "live: added to a step, 5 rounds a second", "µs", added)
 
 
+def table_of(result: Row) -> str:
+    """Return the duration of a round of the join, and what it adds to live training."""
+    cells = [
+        (f"{row['ranks']:,}", row["what"], _spread(row), percent(row["% of a round"]))
+        for row in result["rows"]
+    ]
+    header = ("ranks", "what", "median", "share of the time between rounds")
+    return f"{measured_with(result)}\n\n{table(header, cells)}"
+
+
+def _spread(row: Row) -> str:
+    median, low, high = (digits(row[name]) for name in ("median", "q1", "q3"))
+    return f"{median} {row['unit']} (quartiles {low} to {high})"
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description="What the per-step join costs.")
@@ -255,7 +271,7 @@ def main() -> None:
     if quick:
         show(rows)
     else:
-        write("join", rows, packages=("torch",))
+        write("join", rows, packages=("torch",), tables={"join": table_of})
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 import rank_probe
-from benchmarks.overhead import arms, push
+from benchmarks.overhead import arms, push, tables
 from benchmarks.overhead.blocks import ADDED, BARE, THREADS, TRACEML, Costs
 from benchmarks.overhead.loops import LOOPS, PLAIN, Loop
 from benchmarks.overhead.processes import Group, measure_all
@@ -202,13 +202,13 @@ def main() -> None:
         print("CUDA is left out: torch sees no CUDA device here.")
     size = QUICK if arguments.quick else Size()
     if arguments.gpu:
-        write("overhead_gpu", on_gpu(), packages=("torch",))
+        write("overhead_gpu", on_gpu(), ("torch",), tables={"overhead_gpu": tables.on_gpu})
         return
     rows, rows_before = measured(size, arguments.before)
     if arguments.quick:
         show([*rows, *rows_before])
         return
-    write("overhead", rows, packages=PACKAGES)
+    write("overhead", rows, PACKAGES, tables={"overhead": tables.overhead})
     if rows_before:
         write("overhead_before", rows_before, packages=PACKAGES)
 

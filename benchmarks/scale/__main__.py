@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.report import last, write
+from benchmarks.scale import tables
 from benchmarks.scale.run import (
     BEFORE,
     EVALUATIONS,
@@ -270,8 +271,10 @@ def main() -> int:
     found = []
     for plan in plans():
         row, rules = measure(plan)
-        write("scale", merged("scale", [row]))
-        write("scale_rules", merged("scale_rules", rules[:SLOWEST]))
+        made = {"scale": tables.scale, "scale_outcome": tables.outcome}
+        write("scale", merged("scale", [row]), tables=made)
+        dearest = merged("scale_rules", rules[:SLOWEST])
+        write("scale_rules", dearest, tables={"scale_rules": tables.rules})
         found += failures(row)
     print(*found, sep="\n", file=sys.stderr)
     return 1 if found else 0

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import write
+from benchmarks.report import Row, measured_with, text_of, write
 from benchmarks.scrape.load import GPUS, RANKS, Family, pushing, scrape
 from devstack.parts import ExporterProcess
 from devstack.process import wait_for
+from generators.markdown import table
 from tests import nvmlstub
 
 
@@ -106,13 +107,22 @@ def _shows_all(page: bytes) -> bool | None:
     return page.count(b"rankskew_steps_total{") == RANKS or None
 
 
+def table_of(result: Row) -> str:
+    """Return the cost of an exporter, a row for each figure and a column per source of PCIe."""
+    found = result["rows"]
+    names = [name for name in found[0] if name != "PCIe"]
+    cells = [(name, *(text_of(row[name]) for row in found)) for name in names]
+    header = ("", *(f"PCIe by {row['PCIe']}" for row in found))
+    return f"{measured_with(result)}\n\n{table(header, cells)}"
+
+
 def main() -> None:
     """Measure and print."""
     rows = []
     for is_pcie_sampled in (True, False):
         with tempfile.TemporaryDirectory() as directory:
             rows.append(measure(Path(directory), Plan(), is_pcie_sampled))
-    write("scrape", rows)
+    write("scrape", rows, tables={"scrape": table_of})
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from typing import Final
 
 from benchmarks.report import Row, last, write
 from benchmarks.torch_versions.environment import ROOT, Release, python_of, remove
+from benchmarks.torch_versions.tables import versions
 from rank_probe.torch_hooks.private import minor
 
 NAME: Final = "torch_versions"
@@ -49,7 +50,7 @@ def _release(row: Row) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def _write(row: Row) -> None:
-    write(NAME, merged(last(NAME), row))
+    write(NAME, merged(last(NAME), row), tables={NAME: versions})
 
 
 def main() -> int:

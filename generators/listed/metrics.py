@@ -19,8 +19,8 @@ from exporter.scrape.sampling import Scrape
 from exporter.settings import Settings
 from fleet_simulator.fleet import Fleet
 from fleet_simulator.plan import equal_jobs
+from generators import evidence
 from generators.markdown import table
-from generators.measured import evidence
 from rank_probe.wire.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
 
 ROOT = Path(__file__).parents[2]

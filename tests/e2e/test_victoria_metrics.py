@@ -4,11 +4,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from rankskew.files.write import write_files
 
 from devstack.parts import AlertmanagerProcess, SimulationProcess
 from devstack.process import wait_for
 from devstack.webhook import ReceivedAlert, Webhook
+from rankskew.commands.files import write_files
 from tests.alerts.vmalert import VictoriaMetrics
 from tests.e2e.diagnosed import fast_rules
 from tests.e2e.victoria import Agent, Ruler

@@ -3,32 +3,14 @@
 import re
 import sys
 import tomllib
-from pathlib import Path
+from graphlib import TopologicalSorter
 
 import pytest
 
-from generators.listed.house import all_needs, imported, modules, needs_of_rooms
+from tests.repo.imports import ROOT, imported, modules
 
-ROOT = Path(__file__).parents[2]
 # Each may need those before it.
 ORDER = ("rank_probe", "exporter", "rankskew", "fleet_simulator")
-# Of the exporter: what the client may know of it. The rest is the exporter's own.
-FACE = {
-    "exporter.bundle",
-    "exporter.causes.explain",
-    "exporter.causes.model",
-    "exporter.causes.units",
-    "exporter.commands.arguments",
-    "exporter.durations",
-    "exporter.errors",
-    "exporter.live.causes",
-    "exporter.live.sentences",
-    "exporter.live.states",
-    "exporter.live.wording",
-    "exporter.ranks.late_enough",
-    "exporter.vocabulary.thresholds",
-    "exporter.vocabulary.words",
-}
 # A package whose name to import is another, and those that come with one that is asked for.
 CALLED = {"yaml": "pyyaml", "pynvml": "nvidia-ml-py", "starlette": "fastapi"}
 CALLED |= {"pydantic_core": "pydantic"}
@@ -62,19 +44,12 @@ def test_package_needs_only_those_before_it(package: str) -> None:
     assert needed <= set(ORDER[: ORDER.index(package) + 1])
 
 
-def test_client_knows_only_the_face_of_the_exporter() -> None:
-    """What else is in the exporter may change without a look at the commands; no name is stale."""
-    known = {module for module in taken("rankskew") if module.startswith("exporter.")}
+def test_no_two_modules_need_each_other() -> None:
+    """Not even when they run; CycleError, if they do, names the modules."""
+    files = modules(*ORDER, "demo", "benchmarks", "generators", "dashboards", "alerts")
+    needs = {name: {*imported(path, files)} & {*files} for name, path in files.items()}
 
-    assert known == FACE
-
-
-def test_rooms_of_the_client_point_one_way() -> None:
-    """CycleError, if two need each other, names them."""
-    needs = all_needs(needs_of_rooms("rankskew"))
-
-    assert "rankskew.client" in needs["rankskew.top"]
-    assert "rankskew.replay" in needs["rankskew.diagnose"]
+    assert list(TopologicalSorter(needs).static_order())
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ import ast
 import re
 from collections.abc import Iterator
 
-from generators.listed.house import modules, room
 from rank_probe.torch_hooks.private import TABLE
+from tests.repo.imports import modules
 
-HOOKS, ROWS = "rank_probe.torch_hooks", "rank_probe.torch_hooks.private"
+HOOKS, ROWS = "rank_probe.torch_hooks.", "rank_probe.torch_hooks.private"
 PRIVATE_OF_TORCH = re.compile(r"\btorch\.(\w+\.)*_(?!_)|\b_C\b")
 PRIVATE = re.compile(r"_[a-zA-Z]\w*")
 OF_PYTHON = {"_getframe"}
@@ -35,7 +35,7 @@ def names_of_hooks() -> set[str]:
     return {
         name
         for module, path in modules("rank_probe").items()
-        if room(module) == HOOKS and module != ROWS
+        if module.startswith(HOOKS) and module != ROWS
         for name in private_names(ast.parse(path.read_text()))
     }
 
@@ -45,7 +45,7 @@ def test_only_the_hooks_name_what_is_private_in_torch() -> None:
     naming = {
         module
         for module, path in modules("rank_probe", "exporter", "rankskew").items()
-        if room(module) != HOOKS and PRIVATE_OF_TORCH.search(path.read_text())
+        if not module.startswith(HOOKS) and PRIVATE_OF_TORCH.search(path.read_text())
     }
 
     assert naming == set()

@@ -1,11 +1,11 @@
-"""What several pages say in short of the measurements, and the tables behind decisions."""
+"""What several pages say in short of the measurements."""
 
 from collections.abc import Iterator, Sequence
 
 from benchmarks.accuracy.plan import HEALTHY, JOIN, SINGLE
+from benchmarks.report import Row
+from benchmarks.report import last as rows
 from generators.markdown import table
-from generators.measured.overhead import ADDED
-from generators.measured.results import Row, rows
 
 
 def evidence() -> str:
@@ -24,7 +24,8 @@ def evidence() -> str:
         (
             "time added to a training step: Rankskew, and TraceML in the same run",
             " and ".join(
-                f"{_median(f'{ADDED}{tool}'):.0f} µs" for tool in ("probe, automatic", "traceml-ai")
+                f"{_median(f'added to a step: {tool}'):.0f} µs"
+                for tool in ("probe, automatic", "traceml-ai")
             ),
         ),
         (

@@ -4,15 +4,15 @@ from collections import Counter
 from statistics import median
 from typing import Any
 
+from benchmarks.report import Row
 from generators.markdown import table
-from generators.measured.results import Row, rows
 
 PARTS = ("rank", "stage", "cause", "first action", "exit status")
 
 
-def planted() -> str:
+def planted(result: Row) -> str:
     """Return a row for each cause that was planted for real, with what was told of it first."""
-    found = [row for row in rows("causes") if "outcome" in row]
+    found = [row for row in result["rows"] if "outcome" in row]
     runs: dict[tuple[bool, str], list[Row]] = {}
     for row in found:
         runs.setdefault((row["busy"], row["planted"]), []).append(row)

@@ -1,8 +1,8 @@
 """The tables of docs/gpu.md and docs/hardware.md: what was seen on a real GPU."""
 
 from benchmarks.gpu_check.figures import WITHIN
+from benchmarks.report import Row, number
 from generators.markdown import table
-from generators.measured.results import Row, number, result, rows
 
 RUNS = ("plain", "late peer", "slow backward", "late loader", "hidden loader", "graphed callables")
 STAGES = ("forward", "backward", "sync", "optimizer")
@@ -11,20 +11,20 @@ MOST_WORDS = 10
 PARTS = ("forward, backward and sync", "optimizer")
 
 
-def stages() -> str:
+def stages(result: Row) -> str:
     """Return, for each run and stage, torch.profiler's ms and the device clock's."""
-    found = {row["check"]: row for row in rows("gpu_check")}
+    found = {row["check"]: row for row in result["rows"]}
     cells = [(run, *(_pair(found.get(f"{run}: {stage}")) for stage in STAGES)) for run in RUNS]
-    return f"{_machine('gpu_check')}\n\n{table(('run', *STAGES), cells)}"
+    return f"{_machine(result)}\n\n{table(('run', *STAGES), cells)}"
 
 
 def _pair(row: Row | None) -> str:
     return "" if row is None else f"{row['expected']:.1f}, {row['found']:.1f}"
 
 
-def wraps() -> str:
+def wraps(result: Row) -> str:
     """Return torch.profiler's ms and the device clock's for each way to wrap the model that ran."""
-    found = {row["check"]: row for row in rows("gpu_check")}
+    found = {row["check"]: row for row in result["rows"]}
     cells = [
         (wrap, *(_pair(found.get(f"{wrap}: {stage}")) for stage in PARTS))
         for wrap in WRAPS
@@ -33,9 +33,9 @@ def wraps() -> str:
     return table(("model", *PARTS), cells)
 
 
-def verdict() -> str:
+def verdict(result: Row) -> str:
     """Return how many checks passed, and the figures of those that did not."""
-    made = rows("gpu_check")
+    made = result["rows"]
     missed = [row for row in made if row["passed"] != "yes"]
     told = [_missed(row) for row in missed]
     text = f"{len(made) - len(missed)} of {len(made)} checks passed, to {WITHIN * 100:.0f} %."
@@ -51,23 +51,23 @@ def _missed(row: Row) -> str:
     return f"{row['check']}: {found} {unit} instead of {number(row['expected'])}"
 
 
-def ranks() -> str:
+def ranks(result: Row) -> str:
     """Return what the page said of ranks that share a GPU."""
     header = ("GPU", "model", "planted", "named", "after s", "page")
     cells = [
         tuple(number(row[name]) if name == "after s" else row[name] for name in header)
-        for row in rows("gpu_ranks")
+        for row in result["rows"]
     ]
     return table(header, cells)
 
 
-def readings() -> str:
+def readings(result: Row) -> str:
     """Return the exporter's means beside nvidia-smi's, in nvidia-smi's units."""
     cells = [
         (f"`{row['reading']}`", _short(row["ours"]), _short(row["nvidia-smi"]))
-        for row in rows("gpu_readings")
+        for row in result["rows"]
     ]
-    return f"{_machine('gpu_readings')}\n\n{table(('reading', 'exporter', 'nvidia-smi'), cells)}"
+    return f"{_machine(result)}\n\n{table(('reading', 'exporter', 'nvidia-smi'), cells)}"
 
 
 def _short(value: float) -> str:
@@ -75,7 +75,7 @@ def _short(value: float) -> str:
     return format(value, ",.0f" if value >= 100 else ".3g")
 
 
-def _machine(name: str) -> str:
-    """Return on what the result *name* was measured."""
-    machine = result(name)["machine"]
+def _machine(result: Row) -> str:
+    """Return on what *result* was measured."""
+    machine = result["machine"]
     return f"On one {machine['GPU']}, {machine['cpus']} CPUs, torch {machine['torch']}."

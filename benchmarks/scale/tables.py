@@ -1,19 +1,18 @@
-"""The tables of docs/scale.md: the cost of each number of ranks, of single rules and of queries."""
+"""The tables of what each number of ranks costs, and each rule."""
 
 from collections.abc import Sequence
 
-from benchmarks.panels import LIMIT_SECONDS
+from benchmarks.report import Row
 from benchmarks.scale.run import BEFORE, MEMORY_LIMIT_MIB, NOW, RULES_LIMIT, SCRAPES_LIMIT, TREES
 from generators.markdown import table
-from generators.measured.results import Row, result, rows
 
 DEAREST = 5
 TREE_NAMES = {BEFORE: "the release before", NOW: "this one"}
 
 
-def scale() -> str:
+def scale(result: Row) -> str:
     """Return a row for each size and tree."""
-    found = rows("scale")
+    found = result["rows"]
     cells = [
         (
             f"{row['ranks']:,}",
@@ -39,13 +38,13 @@ def scale() -> str:
         "cores of the nodes, of others",
         "only the late rank named",
     )
-    machine = result("scale")["machine"]
+    machine = result["machine"]
     return f"Prometheus {found[0]['Prometheus']}, {machine['cpus']} CPUs.\n\n{table(header, cells)}"
 
 
-def outcome() -> str:
+def outcome(result: Row) -> str:
     """Return the cost of the rules for each size of one job, and whether it is within the goals."""
-    found = [row for row in rows("scale") if _is_plain(row) and row["tree"] == NOW]
+    found = [row for row in result["rows"] if _is_plain(row) and row["tree"] == NOW]
     sentences = []
     for row in found:
         missed = row["missed"]
@@ -66,54 +65,15 @@ def _verdict(value: float, limit: float) -> str:
     return f"{within} the goal of {limit:g}"
 
 
-def rules() -> str:
+def rules(result: Row) -> str:
     """Return the most expensive rules at the largest number of ranks."""
-    found = rows("scale_rules")
+    found = result["rows"]
     most = max(row["ranks"] for row in found)
     cells = []
     for tree in TREES:
         mine = [row for row in found if (row["ranks"], row["tree"]) == (most, tree)]
         cells += [_rule(row) for row in _dearest(mine)]
     return table(("ranks", "release", "rule", "wall time per 15 s, in seconds"), cells)
-
-
-def panels() -> str:
-    """Return the slowest queries of each dashboard, with what all of its queries take."""
-    cells = [
-        (
-            row["dashboard"],
-            f"{row['queries']}",
-            f"{row['together, s']:.1f} s",
-            row["query"],
-            row["kind"],
-            f"{row['seconds']:.2f} s",
-            f"{row['series']:,}",
-        )
-        for row in rows("panels")
-    ]
-    header = ("dashboard", "queries", "together", "slowest queries", "kind", "median", "series")
-    return f"{_panels_of()}\n\n{table(header, cells)}"
-
-
-def panels_outcome() -> str:
-    """Return how long the slowest query of all dashboards takes."""
-    found = rows("panels")
-    worst = max(found, key=lambda row: row["seconds"])
-    within = "within" if worst["seconds"] <= LIMIT_SECONDS else "**over**"
-    return (
-        f"With {worst['ranks']:,} ranks the slowest query of all dashboards takes "
-        f"{worst['seconds']:.2f} s ({worst['query']!r} of {worst['dashboard'].title()}), "
-        f"{within} the goal of {LIMIT_SECONDS:g} s."
-    )
-
-
-def _panels_of() -> str:
-    first, machine = rows("panels")[0], result("panels")["machine"]
-    return (
-        f"{first['ranks']:,} ranks in {first['jobs']} jobs, scraped every "
-        f"{first['interval, s']:g} s, {first['minutes']:g} minutes of data, "
-        f"{machine['cpus']} CPUs; medians of three rounds."
-    )
 
 
 def _dearest(found: Sequence[Row]) -> Sequence[Row]:

@@ -1,1 +1,0 @@
-"""Tables of what the benchmarks have measured."""

@@ -41,7 +41,7 @@ def names() -> list[str]:
 
 def exposed() -> Iterator[str]:
     """Yield each metric and its labels, from the generated page."""
-    page = metrics.page()
+    page = metrics.tables()
     for name, labels in re.findall(ROW, page):
         yield f"metric {name}{{{','.join(LABEL.findall(labels))}}}"
 

@@ -19,7 +19,6 @@ from exporter.scrape.sampling import Scrape
 from exporter.settings import Settings
 from fleet_simulator.fleet import Fleet
 from fleet_simulator.plan import equal_jobs
-from generators import evidence
 from generators.markdown import table
 from rank_probe.wire.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
 
@@ -105,53 +104,17 @@ def families_by_collector() -> Iterator[tuple[str, str, list[Metric]]]:
     yield "every collector", "Status of each collector.", list(Scrape().collect())
 
 
-def page() -> str:
-    """Return docs/metrics.md."""
-    lines = [
-        "# Metrics",
-        "",
-        "This page lists everything the exporter exposes; `make docs` generates it from the code.",
-        "These names are public API: a rename is a breaking change.",
-        "If there is no reading, the series is absent; it is never zero instead.",
-        "Descriptive labels are on the `_info` series; join them with `* on (...) group_left`.",
-        "",
-        "## Core and detail",
-        "",
-        "**Core** is what the alerts, the verdict and the first rows of the dashboards read; every "
-        "exporter shows it.",
-        "**Detail** is shown by the collectors that `--series.detail` names "
-        "(`--series.detail=gpu_pcie,gpu_nvlink`, or `all`); panels that need it say so.",
-        "The exporter reads all of it either way: faults of GPUs and causes of late ranks do not "
-        "depend on what is shown.",
-        "",
-        "**Core once it is not zero** is for counts of what should not happen: such a series "
-        "begins with its first value that is not 0, and then stays, also if it goes back to 0.",
-        "`rate()` and `increase()` do not see the step from nothing to that first value, so an "
-        "alert of your own on the first error should ask for the value (`> 0`) or for "
-        "`x unless x offset 5m`; for later errors they work as usual.",
-        "Absence means 0 while the exporter is up and the GPU answers (`rankskew_gpu_up`).",
-        "After a restart of the exporter, a count that the driver keeps is there at once; one that "
-        "the exporter keeps itself begins again with its next first value.",
-        "With `--series.detail` for their collector they are there from the start, as 0.",
-        "",
-        *_what_they_cost(),
-        "## All of them",
-        "",
-        "With all detail, a rank has at most 48 series, a GPU [64](hardware.md#gpu), the rest of "
-        "a node [120](hardware.md#host); tests check these limits.",
-        "Where the exporter sees a rank's process, [up to 11 more](#rank_host) say what that costs "
-        "its host.",
-        "A late rank has up to 11 more.",
-        evidence.series(),
-    ]
+def tables() -> str:
+    """Return a table for each collector, below its name and purpose."""
+    parts = []
     for name, purpose, families in families_by_collector():
-        lines += ["", f"## {name}", "", purpose, ""]
         rows = [
             (f"`{exposed_name(f)}`", f.type, _level(f), _labels(f), f.documentation)
             for f in families
         ]
-        lines.append(table(("metric", "type", "shown", "labels", "meaning"), sorted(rows)))
-    return "\n".join(lines) + "\n"
+        header = ("metric", "type", "shown", "labels", "meaning")
+        parts.append(f"## {name}\n\n{purpose}\n\n{table(header, sorted(rows))}")
+    return "\n\n".join(parts)
 
 
 def _level(family: Metric) -> str:
@@ -178,7 +141,7 @@ def series_of_a_node(detail: str) -> int:
     return sum(1 for line in page.splitlines() if line and not line.startswith(b"#"))
 
 
-def _what_they_cost() -> list[str]:
+def cost() -> str:
     """Return what 1,000 GPUs cost in series."""
     nodes = 1_000 // GPUS_A_NODE
     core, everything = series_of_a_node(""), series_of_a_node(ALL)
@@ -186,19 +149,7 @@ def _what_they_cost() -> list[str]:
         (what, f"{series:,}", f"{nodes * series:,}")
         for what, series in (("core", core), ("with `--series.detail=all`", everything))
     ]
-    return [
-        "## What 1,000 GPUs cost in series",
-        "",
-        f"Of simulated healthy nodes with {GPUS_A_NODE} GPUs and ranks each.",
-        "A test holds core to 400 series a node: 20 a rank, 20 a GPU, 80 for the rest.",
-        "",
-        table(("shown", "series of a node", f"of {nodes} nodes"), rows),
-        "",
-        "Each series takes about 4 kB of Prometheus' memory (see [scale](scale.md)), and is read, "
-        "stored and kept whether or not anybody looks at it.",
-        "A fault of a GPU, or a late rank, adds series only while it lasts.",
-        "",
-    ]
+    return table(("shown", "series of a node", f"of {nodes} nodes"), rows)
 
 
 def _labels(family: Metric) -> str:

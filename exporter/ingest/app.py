@@ -56,7 +56,7 @@ class IngestApp:
     is news; *jobs* say which ranks are late where no join does; *figures* are told to a
     rank, for its peers.
 
-    FastAPI serves everything but the push: docs/decisions/0002-libraries.md shows what a push
+    FastAPI serves everything but the push: docs/decisions.md shows what a push
     through FastAPI would cost.
     """
 

@@ -1,6 +1,6 @@
 """What one process has used since it started, from /proc/<pid>.
 
-Not psutil: see docs/decisions/0002-libraries.md.
+Not psutil: see docs/decisions.md.
 """
 
 from pathlib import Path

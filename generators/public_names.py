@@ -1,7 +1,7 @@
 """The names that users write into their own queries, rules, scripts and jobs.
 
 `python -m generators.public_names` writes them to the file beside this one, as part of a release;
-from then on a test keeps each of them (docs/stability.md).
+from then on a test keeps each of them (docs/lifecycle.md).
 """
 
 import json

@@ -13,7 +13,7 @@ from tests.exporter.running import running_exporter
 from tests.exporter.snapshots import snapshot
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "remove.md"
+PAGE = ROOT / "docs" / "lifecycle.md"
 OTHERS = (
     "etc/default/ssh",
     "etc/prometheus/prometheus.yml",
@@ -28,7 +28,7 @@ OTHERS = (
 
 def commands(heading: str) -> str:
     """Return what a section of the page says to type."""
-    section = PAGE.read_text().partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    section = PAGE.read_text().partition(f"### {heading}\n")[2].partition("\n###")[0]
     return "".join(re.findall(r"^```sh\n(.*?)^```$", section, re.MULTILINE | re.DOTALL))
 
 

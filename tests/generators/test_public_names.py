@@ -30,7 +30,7 @@ def still_there(promised: str, today: set[str], bridges: set[str]) -> bool:
 
 
 def test_every_promised_name_exists_or_is_bridged(today: set[str]) -> None:
-    """A rename needs a rule that records the old name; see docs/stability.md."""
+    """A rename needs a rule that records the old name; see docs/lifecycle.md."""
     bridges = recorded()
 
     assert [name for name in KEPT if not still_there(name, today, bridges)] == []

@@ -85,7 +85,7 @@ def test_this_probe_reports_to_the_oldest_exporter() -> None:
 @pytest.mark.parametrize("schema", SCHEMAS)
 def test_rules_of_a_schema_stay(schema: int) -> None:
     """A field keeps its type, limits and words, and none becomes required."""
-    assert schema == SCHEMA, "this exporter has dropped or added a schema: see docs/stability.md"
+    assert schema == SCHEMA, "this exporter has dropped or added a schema: see docs/lifecycle.md"
     today = TypeAdapter(SnapshotBody).json_schema()
 
     assert list(changes(load(f"rules_schema_{schema}.json"), today)) == []

@@ -18,7 +18,7 @@ rankskew flight-recorder /tmp/dumps --json"""
 STATUS: Final = "exit status: 0 nothing is wrong, 1 a collective is named, 2 cannot tell"
 NOTHING: Final = (
     "{directory} has no dump, a file named after its rank such as comm_lib_trace_rank_3; torch "
-    "writes them when a collective times out if TORCH_FR_BUFFER_SIZE is set: see docs/nccl.md"
+    "writes them when a collective times out if TORCH_FR_BUFFER_SIZE is set: see docs/hang.md"
 )
 
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,7 +47,7 @@ CAUSES: Final = {name: found[1:] for name, found in (FOUND | FOUND_ON_NODE).item
 
 @dataclass(frozen=True)
 class Row:
-    """What docs/states.md says of one state; `…` stands for anything."""
+    """What docs/concepts.md says of one state; `…` stands for anything."""
 
     state: str
     job_id: str
@@ -57,9 +58,12 @@ class Row:
 
 
 def documented() -> list[Row]:
-    """Return the rows of the table in docs/states.md: a job for each state."""
-    lines = (ROOT / "docs" / "states.md").read_text().splitlines()
-    rows = [line for line in lines if line.startswith("| ")][2:]
+    """Return the rows of the table in docs/concepts.md: a job for each state."""
+    lines = (ROOT / "docs" / "concepts.md").read_text().splitlines()
+    lines = lines[
+        lines.index("| state | fault | job dashboard | live page | `rankskew top` | alert |") :
+    ]
+    rows = list(takewhile(lambda line: line.startswith("| "), lines))[2:]
     return [Row(*(cell.strip() for cell in row.strip("|").split(" | "))) for row in rows]
 
 

@@ -10,7 +10,7 @@ PACKAGE: Final = Path(__file__).parent
 PLACES: Final = {
     "alerts/rules": "alerts/rules",
     "alerts/runbooks": "alerts/runbooks",
-    "alerts/playbook": "docs/playbook",
+    "alerts/playbook.md": "docs/playbook.md",
     "alerts/advice.yaml": "alerts/advice.yaml",
     "alerts/alertmanager.yaml": "alerts/alertmanager.yaml",
     "alerts/notifications.tmpl": "alerts/notifications.tmpl",

@@ -38,10 +38,9 @@ PARTS: Final[Mapping[str, Mapping[str, Part]]] = {
         "series": evidence.series,
         "metrics": metrics.tables,
     },
-    "docs/playbook/README.md": {"causes": tables.causes},
-    **{
-        f"docs/playbook/{cause}.md": {"advice": partial(tables.summary, cause)}
-        for cause in advice()
+    "docs/playbook.md": {
+        "causes": tables.causes,
+        **{f"advice_{cause}": partial(tables.summary, cause) for cause in advice()},
     },
     "docs/simulate.md": {"faults": tables.faults},
 }

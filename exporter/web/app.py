@@ -13,6 +13,7 @@ from exporter.health_answer import FAILED, WhyNot, health_answer
 from exporter.live.page import LiveSummary, LiveView
 from exporter.scrape.exposition import GZIP_LEVEL, Exposition, wanted
 from exporter.scrapers import Scrapers
+from exporter.vocabulary.words import CAUSES
 from exporter.web.static import StaticFiles, tagged
 from rank_probe.version import __version__
 
@@ -86,7 +87,7 @@ def web_app(
     @app.head("/runbooks/{name}", include_in_schema=False)
     @app.get("/runbooks/{name}", include_in_schema=False)
     async def runbook(name: str, request: Request) -> Response:
-        """Return the runbook of an alert, or the page of the playbook on a cause, as Markdown."""
+        """Return the runbook of an alert, or the playbook for a cause, as Markdown."""
         path = runbooks.get(name.removesuffix(".md"))
         if path is None:
             names = "".join(f"{each}\n" for each in runbooks)
@@ -109,8 +110,8 @@ def web_app(
 
 
 def _runbooks() -> dict[str, Path]:
-    pages = [*bundled("alerts/runbooks").glob("*.md"), *bundled("alerts/playbook").glob("*.md")]
-    return {path.stem: path for path in sorted(pages) if path.stem != "README"}
+    alerts = {path.stem: path for path in sorted(bundled("alerts/runbooks").glob("*.md"))}
+    return alerts | dict.fromkeys(CAUSES, bundled("alerts/playbook.md"))
 
 
 def _json(body: bytes, request: Request) -> Response:

@@ -3,10 +3,9 @@
 from pathlib import Path
 from typing import Final
 
-from fleet_simulator.faults import KINDS
-
 from exporter.collectors.catalog import COLLECTORS
 from exporter.settings import flags
+from fleet_simulator.faults import KINDS
 from generators.listed.variables import VARIABLES
 from generators.markdown import table
 from rank_probe.torch_hooks.private import OLDEST, TABLE
@@ -58,8 +57,7 @@ def faults() -> str:
 def causes() -> str:
     """Return a row for each cause, with what an alert says to do first."""
     rows = (
-        (f"[{entry.cause}]({entry.cause}.md)", entry.text, entry.first)
-        for entry in advice().values()
+        (f"[{entry.cause}](#{entry.cause})", entry.text, entry.first) for entry in advice().values()
     )
     return table(("cause", "what it is", "first"), rows)
 

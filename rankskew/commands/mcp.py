@@ -40,10 +40,8 @@ INSTRUCTIONS: Final = (
 # About 10,000 tokens; assistants warn of more, or refuse it.
 LARGEST_CHARACTERS: Final = 32_000
 PAGES: Final = {
-    path.stem.lower(): path
-    for place in ("alerts/runbooks", "alerts/playbook")
-    for path in sorted(bundled(place).glob("*.md"))
-}
+    path.stem.lower(): path for path in sorted(bundled("alerts/runbooks").glob("*.md"))
+} | dict.fromkeys(advice(), bundled("alerts/playbook.md"))
 # A command's `--job` is a tool's `job`.
 OPTION: Final = re.compile(r"(?<!')--(?=\w)")
 Document = dict[str, Any]

@@ -66,11 +66,11 @@ class Advice:
         return [action for action in self.actions if action.fits(detail, stage)]
 
     def links(self) -> list[str]:
-        """Return where to read more: the page of the playbook, and the runbook."""
+        """Return where to read more: the section of the playbook, and the runbook."""
         runbook = f"{DOCS}/alerts/runbooks/{self.runbook}.md"
         if self.playbook is None:
             return [runbook]
-        return [f"{DOCS}/docs/playbook/{self.playbook}.md", runbook]
+        return [f"{DOCS}/docs/playbook.md#{self.playbook}", runbook]
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:

@@ -7,7 +7,6 @@ from exporter.bundle import PLACES
 DIRECTORIES = (
     "alerts/rules",
     "alerts/runbooks",
-    "alerts/playbook",
     "dashboards",
     "deploy/prometheus",
     "deploy/slurm",
@@ -24,6 +23,8 @@ def installed(kind: str, directory: Path) -> Path:
     for name in DIRECTORIES:
         names[name].mkdir(parents=True)
         (names[name] / "one.txt").write_text(name)
+    names["alerts/playbook.md"].parent.mkdir(parents=True, exist_ok=True)
+    names["alerts/playbook.md"].write_text("# Playbook")
     names["alerts/advice.yaml"].write_text("causes: {}")
     names["alerts/alertmanager.yaml"].write_text("route: {}")
     names["alerts/notifications.tmpl"].write_text("{{ define }}")

@@ -22,6 +22,7 @@ def test_files_are_found_in_a_wheel_and_in_a_checkout(
         "alerts/advice.yaml": False,
         "alerts/alertmanager.yaml": False,
         "alerts/notifications.tmpl": False,
+        "alerts/playbook.md": False,
     }
     assert (bundled("dashboards") / "one.txt").read_text() == "dashboards"
 

@@ -34,6 +34,7 @@ def test_everything_is_written_in_one_layout(installation: Path, tmp_path: Path)
         "alerts/advice.yaml",
         "alerts/alertmanager.yaml",
         "alerts/notifications.tmpl",
+        "alerts/playbook.md",
         *(f"{name}/one.txt" for name in DIRECTORIES),
     }
 

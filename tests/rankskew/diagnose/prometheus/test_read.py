@@ -29,7 +29,7 @@ def test_late_rank_is_told_with_all_that_is_known() -> None:
     assert [line.place for line in finding.lines] == ["f (c.py:1)"]
     assert finding.first == "`py-spy dump --pid 4006` on n2"
     assert finding.steps[0].do.startswith("`py-spy dump --pid 4006` on n2")
-    assert finding.links[0].endswith("docs/playbook/input.md")
+    assert finding.links[0].endswith("docs/playbook.md#input")
     assert lost is not None
     assert [part.gpus for part in lost.parts] == [1.6, 0.06, 0.34]
     (rank,) = lost.parts[0].parts

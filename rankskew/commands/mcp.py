@@ -124,7 +124,7 @@ def server(arguments: Sequence[str]) -> MCPServer:
         if name.lower() not in PAGES:
             raise UsageError(f"there is no runbook {name!r}; there are {', '.join(PAGES)}")
         path = PAGES[name.lower()]
-        return {"name": path.stem, "markdown": path.read_text(encoding="utf-8")}
+        return {"name": name, "markdown": path.read_text(encoding="utf-8")}
 
     def answering(tool: Callable[..., Document]) -> Callable[..., CallToolResult]:
         @wraps(tool)

@@ -20,7 +20,7 @@ from tests.rankskew.top.documents import CAUSE, hung, late, live, straggler
 
 NOWHERE: Final = ("--exporter=http://127.0.0.1:1",)
 Arguments = tuple[str, ...]
-PLAYBOOK: Final = "https://github.com/rankskew/rankskew/blob/main/docs/playbook"
+PLAYBOOK: Final = "https://github.com/rankskew/rankskew/blob/main/docs/playbook.md"
 Captured = pytest.CaptureFixture[str]
 Call = tuple[str, dict[str, Any]]
 
@@ -104,7 +104,7 @@ def test_diagnosis_is_that_of_the_command(node: Arguments, capsys: Captured) -> 
     command = ("diagnose", "--job", "llama", *node)
 
     assert timeless(given) == timeless(printed(capsys, *command))
-    assert given["findings"][0]["links"][0] == f"{PLAYBOOK}/input.md"
+    assert given["findings"][0]["links"][0] == f"{PLAYBOOK}#input"
 
 
 def test_comparison_is_that_of_the_command(capsys: Captured) -> None:
@@ -113,7 +113,7 @@ def test_comparison_is_that_of_the_command(capsys: Captured) -> None:
     with answering(STEADY, None, **{"": found}) as prometheus:
         asked = (f"--prometheus={prometheus.url}",)
         given = document(asked, "compare", compare="1600..1700", window="10m")
-        command = ("diagnose", "--prometheus", prometheus.url, "--compare", "1600..1700")
+        command = ("compare", "1600..1700", "--prometheus", prometheus.url)
         assert given == printed(capsys, *command)
 
     assert given["why"].startswith("Before (1970-01-01 00:16:40 to 00:26:40 UTC) has a restart")
@@ -131,7 +131,7 @@ def test_late_ranks_have_causes_places_and_links(node: Arguments) -> None:
     assert here["sentence"] == "Rank 2 is slow loading data; 1.90 of 8 GPUs wait for it."
     assert (found["rank"], places[2]) == (2, ("node1", 4002))
     assert found["cause"]["sentence"] == CAUSE["sentence"]
-    assert found["links"][0] == f"{PLAYBOOK}/input.md"
+    assert found["links"][0] == f"{PLAYBOOK}#input"
 
 
 def test_runbooks_are_the_pages() -> None:
@@ -139,7 +139,7 @@ def test_runbooks_are_the_pages() -> None:
     page = document(NOWHERE, "runbook", name="rankskewstraggler")
     cause = document(NOWHERE, "runbook", name="gc")
 
-    assert page["name"] == "RankskewStraggler"
+    assert page["name"] == "rankskewstraggler"
     assert page["markdown"].startswith("# RankskewStraggler\n")
     assert "cut" not in page
     assert "# " in cause["markdown"]

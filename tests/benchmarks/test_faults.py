@@ -10,7 +10,7 @@ from benchmarks.faults import killing
 from benchmarks.faults.counters import Stored, falls, not_as_counted, too_high, unexplained
 from benchmarks.faults.kills import Killed
 from benchmarks.faults.ranks.records import RECORD, Life, Step, read
-from benchmarks.report import broken, row
+from benchmarks.report import broken, row, show
 from devstack.webhook import ReceivedAlert
 
 RANK_STEPS = {"__name__": "rankskew_steps_total", "job_id": "faults", "rank": "1"}
@@ -110,7 +110,7 @@ def test_any_page_fails_the_run_and_is_printed(
         [], 9.0, 9.0, [Stored(RANK_STEPS, ((9.0, 9.0),))], {9.0: 0.0}, lives, [], []
     )
     monkeypatch.setattr(killing, "_played", lambda *_: replace(found, pages=[page] * pages))
-    monkeypatch.setattr(faults, "write", lambda *_: None)
+    monkeypatch.setattr(faults, "write", lambda _name, rows, tables: show(rows))
     monkeypatch.setattr("sys.argv", ["faults", "--only", "kills"])
 
     assert faults.main() == pages

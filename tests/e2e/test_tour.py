@@ -210,7 +210,8 @@ EMPTY: Final = {
     # The chosen job exists, no job restarts, and Rankskew itself has no trouble.
     ("job", "State", "B"),
     ("job", "What changed", "D"),
-    ("self", "Oldest GPU reading", "B"),
+    ("self", "Refused pushes", "A"),
+    *(("self", "Oldest GPU reading", ref) for ref in "BC"),
     ("self", "Collectors that fail", "A"),
     ("self", "Collectors that fail", "B"),
     *(("self", "Lost on the way", ref) for ref in "ABCD"),

@@ -44,13 +44,26 @@ PARTS: Final[Mapping[str, Mapping[str, Part]]] = {
     },
     "docs/simulate.md": {"faults": tables.faults},
 }
-# What a benchmark has written beside its result: the marker is the name of the file.
-MEASURED: Final = re.compile(r"^<!-- (\w+): .* from benchmarks/results/\1\.md -->$", re.MULTILINE)
+# What a benchmark has written beside its result: the marker is the name of the file. A page may
+# take only what stands before one of its tables, and link to the rest.
+MEASURED: Final = re.compile(
+    r"^<!-- (\w+): .* from benchmarks/results/\1\.md(?:, before table (\d))? -->$", re.MULTILINE
+)
 
 
 def measured(page: str) -> dict[str, str]:
     """Return the tables of benchmarks that *page* has places for."""
-    return {name: (RESULTS / f"{name}.md").read_text().strip() for name in MEASURED.findall(page)}
+    return {
+        name: before_table(int(number or 0), (RESULTS / f"{name}.md").read_text().strip())
+        for name, number in MEASURED.findall(page)
+    }
+
+
+def before_table(number: int, text: str) -> str:
+    """Return what *text* says before its table of that number, counted from 1; all of it for 0."""
+    parts = text.split("\n\n")
+    tables = [len(parts), *(i for i, part in enumerate(parts) if part.startswith("| "))]
+    return "\n\n".join(parts[: tables[number]])
 
 
 def texts() -> dict[Path, str]:

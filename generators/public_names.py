@@ -5,12 +5,12 @@ from then on a test keeps each of them (docs/lifecycle.md).
 """
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import rank_probe
+from exporter.scrape.levels import exposed_name
 from generators.listed import alert_rules, metrics
 from generators.listed.variables import VARIABLES
 from rank_probe.wire.stages import STAGES
@@ -21,9 +21,6 @@ FILE: Final = Path(__file__).with_name("public_names.txt")
 # A recorded series is public if one of these pages or a dashboard shows it, unless its name ends in
 # `:group`: it then only carries labels from one rule to the next.
 PAGES: Final = ("docs/*.md", "alerts/README.md", "deploy/prometheus/README.md")
-# A metric, its type, whether it is core, and its labels.
-ROW: Final = re.compile(r"^\| `(\w+)` \| \w+ \| [^|]* \| (.*?) \|", re.MULTILINE)
-LABEL: Final = re.compile(r"`(\w+)`")
 DASHBOARDS: Final = "dashboards/json/*.json"
 SCHEMAS: Final = ROOT / "docs" / "schemas"
 
@@ -40,10 +37,10 @@ def names() -> list[str]:
 
 
 def exposed() -> Iterator[str]:
-    """Yield each metric and its labels, from the generated page."""
-    page = metrics.tables()
-    for name, labels in re.findall(ROW, page):
-        yield f"metric {name}{{{','.join(LABEL.findall(labels))}}}"
+    """Yield each metric and its labels."""
+    for _, _, families in metrics.families_by_collector():
+        for family in families:
+            yield f"metric {exposed_name(family)}{{{','.join(metrics.labels(family))}}}"
 
 
 def recorded() -> set[str]:

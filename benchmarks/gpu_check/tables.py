@@ -1,4 +1,4 @@
-"""The tables of docs/gpu.md and docs/hardware.md: what was seen on a real GPU."""
+"""The tables of docs/hardware.md: what was seen on a real GPU."""
 
 from benchmarks.gpu_check.figures import WITHIN
 from benchmarks.report import Row, number

@@ -1,7 +1,7 @@
 """docs/metrics.md: everything that the exporter exposes, read from its collectors."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -105,15 +105,22 @@ def families_by_collector() -> Iterator[tuple[str, str, list[Metric]]]:
 
 
 def tables() -> str:
-    """Return a table for each collector, below its name and purpose."""
+    """Return a table for each collector, below its name, its purpose and the labels of all."""
     parts = []
     for name, purpose, families in families_by_collector():
+        shared = [each for each in labels(families[0]) if all(each in labels(f) for f in families)]
+        lead = f"{purpose}\nLabels of all: {_quoted(shared)}." if shared else purpose
         rows = [
-            (f"`{exposed_name(f)}`", f.type, _level(f), _labels(f), f.documentation)
+            (
+                f"`{exposed_name(f)}`",
+                _level(f),
+                _quoted(each for each in labels(f) if each not in shared),
+                f.documentation,
+            )
             for f in families
         ]
-        header = ("metric", "type", "shown", "labels", "meaning")
-        parts.append(f"## {name}\n\n{purpose}\n\n{table(header, sorted(rows))}")
+        header = ("metric", "shown", "labels", "meaning")
+        parts.append(f"## {name}\n\n{lead}\n\n{table(header, sorted(rows))}")
     return "\n\n".join(parts)
 
 
@@ -152,6 +159,11 @@ def cost() -> str:
     return table(("shown", "series of a node", f"of {nodes} nodes"), rows)
 
 
-def _labels(family: Metric) -> str:
+def labels(family: Metric) -> tuple[str, ...]:
+    """Return the names of the labels of *family*."""
     names = family.samples[0].labels if family.samples else getattr(family, "_labelnames", ())
+    return tuple(names)
+
+
+def _quoted(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)

@@ -85,7 +85,7 @@ class DeviceClock:
     are in use, if it ends inside a capture, if the thread moves to another device, and, for good,
     every step once an event has failed (the device is lost).
 
-    Every step is timed, none is sampled. docs/gpu.md has what that costs.
+    Every step is timed, none is sampled. docs/costs.md has what that costs.
     """
 
     def __init__(

@@ -77,13 +77,22 @@ def test_every_flag_of_the_help_is_listed() -> None:
     assert flags <= listed | {flag.replace("--[no-]", "--") for flag in listed}
 
 
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of the headings of *page*, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
 @each_page
 def test_links_lead_somewhere(page: Path) -> None:
-    """Every relative link and picture of a page exists."""
-    links = re.findall(r"\]\(([^)#]+)[^)]*\)", prose(page))
-    here = [link for link in links if not link.startswith(("http://", "https://"))]
-
-    assert [link for link in here if not (page.parent / link).exists()] == []
+    """Every relative link and picture of a page exists, and so does the heading that it names."""
+    for link, anchor in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", prose(page)):
+        if link.startswith(("http://", "https://")):
+            continue
+        target = page.parent / link if link else page
+        assert target.exists(), link
+        if anchor and target.suffix == ".md":
+            assert anchor in anchors(target), f"{link}#{anchor}"
 
 
 @each_page

@@ -40,7 +40,7 @@ PARTS: Final[Mapping[str, Mapping[str, Part]]] = {
     },
     "docs/playbook.md": {
         "causes": tables.causes,
-        **{f"advice_{cause}": partial(tables.summary, cause) for cause in advice()},
+        **{f"advice_{cause}": partial(tables.actions, cause) for cause in advice()},
     },
     "docs/simulate.md": {"faults": tables.faults},
 }

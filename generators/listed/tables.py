@@ -10,7 +10,7 @@ from generators.listed.variables import VARIABLES
 from generators.markdown import table
 from rank_probe.torch_hooks.private import OLDEST, TABLE
 from rankskew.commands.table import COMMANDS
-from rankskew.diagnose.advice import advice
+from rankskew.diagnose.advice import DISTURBS, Action, advice
 
 SHIPPED: Final = Path(__file__).parents[2] / "alerts" / "alertmanager.yaml"
 COMMENT: Final = (
@@ -62,12 +62,24 @@ def causes() -> str:
     return table(("cause", "what it is", "first"), rows)
 
 
-def summary(cause: str) -> str:
-    """Return what the cause is, what to do first, and what shows that it is over."""
+def actions(cause: str) -> str:
+    """Return what to do about the cause, the least disturbing first, and what shows it is over."""
     entry = advice()[cause]
-    first = entry.first[0].upper() + entry.first[1:]
-    text = entry.text[0].upper() + entry.text[1:]
-    return f"{text}.\n\n- **First:** {first}.\n- **Over when:** {entry.proof}"
+    steps = [
+        f"{place}. {_only_for(action)}{action.do}"
+        + ("" if action.disturbs == "nothing" else f" [{action.disturbs}]")
+        for place, action in enumerate(sorted(entry.actions, key=_disturbance), 1)
+    ]
+    return "\n".join([*steps, "", f"Over when: {entry.proof}"])
+
+
+def _disturbance(action: Action) -> int:
+    return DISTURBS.index(action.disturbs)
+
+
+def _only_for(action: Action) -> str:
+    names = ", ".join(f"`{each}`" for each in (*action.details, *action.stages))
+    return f"{names}: " if names else ""
 
 
 def private_names() -> str:

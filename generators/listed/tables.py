@@ -8,7 +8,7 @@ from exporter.settings import flags
 from fleet_simulator.faults import KINDS
 from generators.listed.variables import VARIABLES
 from generators.markdown import table
-from rank_probe.torch_hooks.private import OLDEST, TABLE
+from rank_probe.torch_hooks.private import TABLE
 from rankskew.commands.table import COMMANDS
 from rankskew.diagnose.advice import DISTURBS, Action, advice
 
@@ -83,22 +83,15 @@ def _only_for(action: Action) -> str:
 
 
 def private_names() -> str:
-    """Return a row for each name: why it is used, which releases have it, and what if not."""
-    cells = [
-        (
-            f"`{row.name.replace(':', '.')}`",
-            row.why,
-            row.since or f"before {OLDEST}",
-            row.until,
-            _same_as(row.instead) or row.without,
-        )
-        for row in TABLE
-    ]
-    return table(("name", "why", "since", "until", "what the probe does without it"), cells)
-
-
-def _same_as(instead: str) -> str:
-    return f"It uses `{instead.rpartition(':')[2]}`." if instead else ""
+    """Return a row for each thing that is lost, with the names that it needs and their releases."""
+    needed: dict[str, list[str]] = {}
+    for row in TABLE:
+        lost = f"It uses `{row.instead.rpartition(':')[2]}`." if row.instead else row.without
+        since = f" (from {row.since} on)" if row.since else ""
+        until = f" (until {row.until})" if row.until else ""
+        needed.setdefault(lost, []).append(f"`{row.name.replace(':', '.')}`{since}{until}")
+    cells = [(lost, ", ".join(names)) for lost, names in needed.items()]
+    return table(("what the probe does without it", "name"), cells)
 
 
 def compose_alertmanager() -> str:

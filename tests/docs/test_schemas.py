@@ -67,7 +67,7 @@ def test_schema_says_what_each_field_is(path: Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_page_of_scripts_lists_it(path: Path) -> None:
     """Whoever looks for documents finds all in one place."""
-    assert f"(schemas/{path.name})" in (ROOT / "docs" / "operating.md").read_text()
+    assert f"(schemas/{path.name})" in (ROOT / "docs" / "commands.md").read_text()
 
 
 SAID: dict[str, Any] = {"schema": "control/1", "job_id": "a", "level": "off", "rank": 0, "ranks": 1}

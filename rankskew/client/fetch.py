@@ -5,18 +5,20 @@ import netrc
 import socket
 import ssl
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
 import urllib3
-from urllib3.exceptions import LocationParseError, ProxyError, ResponseError
+from urllib3.exceptions import HTTPError, LocationParseError, ProxyError, ResponseError
 
 from exporter.errors import UsageError, reason
-from rankskew.client.access import ANYONE, Access, Session
-from rankskew.client.fields import text
-from rankskew.client.headers import AUTHORIZATION, HttpConfig, basic
+from rank_probe.wire.text import printable
+from rankskew.client.headers import AUTHORIZATION, HttpConfig, basic, checked_header
 
 # A person waits, and the next attempt is seconds away.
 TIMEOUT_SECONDS: Final = 4.0
@@ -37,6 +39,42 @@ class _Refused(Trouble):
     """The server wants another token or password, or any."""
 
 
+# ---- How servers are reached ---------------------------------------------------------------------
+
+
+class _Session(NamedTuple):
+    """Connections to a server, and what was read for them."""
+
+    config: HttpConfig
+    pool: urllib3.PoolManager
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A *config_file* in the format of promtool's --http.config.file, and further *headers*.
+
+    *sessions* are open, by server.
+    """
+
+    config_file: Path | None = None
+    headers: Sequence[tuple[str, str]] = ()
+    sessions: dict[str, _Session] = field(default_factory=dict, init=False, compare=False)
+
+    def read(self) -> HttpConfig:
+        """Return what they say now; raises UsageError."""
+        more = [checked_header(*each) for each in self.headers]
+        if self.config_file is None:
+            return HttpConfig(more)
+        # Here: few need pydantic, which takes as long to import as the rest of a command.
+        from rankskew.client.http_config import read_http_config
+
+        config = read_http_config(self.config_file)
+        return replace(config, headers=[*config.headers, *more])
+
+
+ANYONE: Final = Access()
+
+
 def base_url(text: str) -> str:
     """Return the URL in *text*, with http:// if it has no scheme; raises UsageError."""
     url = (text if "://" in text else f"http://{text}").rstrip("/")
@@ -55,6 +93,9 @@ def base_url(text: str) -> str:
     return url
 
 
+# ---- Asking --------------------------------------------------------------------------------------
+
+
 def get_json(
     server: str,
     path: str,
@@ -64,142 +105,77 @@ def get_json(
 ) -> Any:
     """Return the JSON at *path* of *server*, None if that is no JSON; without an answer, Trouble.
 
-    With *query* it is posted, as expressions may be long. A status of 4xx with JSON is an answer.
-    The server has *timeout_seconds*, or TIMEOUT_SECONDS. Another host, to which it redirects, gets
-    nothing of *access*.
+    What in its texts could move a terminal's cursor is a question mark. With *query* it is posted,
+    as expressions may be long. A status of 4xx with JSON is an answer. The server has
+    *timeout_seconds*, or TIMEOUT_SECONDS. Another host, to which it redirects, gets nothing of
+    *access*.
     """
-    request = Request("GET")
-    if query:
-        request = Request("POST", urlencode(query).encode(), "application/x-www-form-urlencoded")
-    return _answer(server, path, request, timeout_seconds, access)[1]
-
-
-def send_json(
-    server: str,
-    path: str,
-    document: Any,
-    method: str = "POST",
-    content_type: str = "application/json",
-    access: Access = ANYONE,
-) -> Any:
-    """Send *document* to *path* of *server* and return its JSON, None if it is none.
-
-    Raises Trouble, with what the server says, for each status but 2xx; a redirect is not followed.
-    """
-    body = json.dumps(document).encode()
-    request = Request(method, body, content_type, redirects=False)
-    status, said = _answer(server, path, request, None, access)
-    if not 200 <= status < 300:
-        why = text(said.get("message")) if isinstance(said, dict) else None
-        raise Trouble(
-            f"{server} answers {status} to {method} {path}: {why or 'it gives no reason'}."
-        )
-    return said
-
-
-class Request(NamedTuple):
-    """What is sent; a *body* has a *content_type*."""
-
-    method: str
-    body: bytes | None = None
-    content_type: str = ""
-    redirects: bool = True
-
-
-def _answer(
-    server: str, path: str, request: Request, timeout_seconds: float | None, access: Access
-) -> tuple[int, Any]:
     patience = TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds
+
+    def exchange(session: _Session) -> Any:
+        found = _exchange(session, server, path, query, patience)
+        if access is not ANYONE:  # That is nobody's run.
+            access.sessions[server] = session
+        return found
+
     try:
         if (kept := access.sessions.pop(server, None)) is not None:
             try:
-                return _exchange(kept, server, path, request, patience, access)
+                return exchange(kept)
             except _Refused:
                 pass  # A token is renewed now and then.
-            except urllib3.exceptions.HTTPError as error:
+            except HTTPError as error:
                 if any(isinstance(each, TIMEOUTS) for each in _causes(error)):
                     raise
-        config = _with_login(_config(access), server)
-        new = Session(config, _pool(server, config))
-        return _exchange(new, server, path, request, patience, access)
-    except urllib3.exceptions.HTTPError as error:
+        return exchange(_session(server, access))
+    except HTTPError as error:
         raise Trouble(f"{server} does not answer: {_why(error, patience)}.") from error
 
 
-def _exchange(
-    session: Session, server: str, path: str, request: Request, patience: float, access: Access
-) -> tuple[int, Any]:
-    """Return the status and the answer, and keep *session* for the next."""
-    answer = _ask(session.pool, server + path, request, patience, session.config)
+def _session(server: str, access: Access) -> _Session:
     try:
-        found = answer.status, _answered(answer, server, session.config.names_us)
-    finally:
-        answer.close()
-    if access is not ANYONE:  # That is nobody's run.
-        access.sessions[server] = session
-    return found
-
-
-def _config(access: Access) -> HttpConfig:
-    try:
-        return access.read()
+        config = access.read()
     except UsageError as error:
         raise Trouble(f"{error}.") from error
-
-
-def _with_login(config: HttpConfig, url: str) -> HttpConfig:
-    """Add the user's password for this host in ~/.netrc, if there is one, and no other is given."""
-    try:
-        login = netrc.netrc().hosts.get(urlsplit(url).hostname or "")
-    except (OSError, netrc.NetrcParseError):
-        login = None
-    if login is None or config.names_us:
-        return config
-    ours = AUTHORIZATION, basic(login[0], login[2])
-    return HttpConfig([*config.headers, ours], config.tls, config.server_name)
-
-
-def _pool(url: str, config: HttpConfig) -> urllib3.PoolManager:
-    proxy = _proxy(url)
+    host = urlsplit(server).hostname or ""
+    with suppress(OSError, netrc.NetrcParseError):
+        login = netrc.netrc().hosts.get(host)
+        if login is not None and not config.names_us:
+            ours = AUTHORIZATION, basic(login[0], login[2])
+            config = replace(config, headers=[*config.headers, ours])
+    tls: dict[str, Any] = {"ssl_context": config.tls, "server_hostname": config.server_name}
+    proxy = _proxy(server)
     if proxy is None:
-        return urllib3.PoolManager(ssl_context=config.tls, server_hostname=config.server_name)
-    login = urllib3.util.parse_url(proxy).auth
-    return urllib3.ProxyManager(
-        proxy,
-        proxy_headers=urllib3.make_headers(proxy_basic_auth=login) if login else None,
-        ssl_context=config.tls,
-        server_hostname=config.server_name,
-    )
+        return _Session(config, urllib3.PoolManager(**tls))
+    login_there = urllib3.util.parse_url(proxy).auth
+    headers = urllib3.make_headers(proxy_basic_auth=login_there) if login_there else None
+    return _Session(config, urllib3.ProxyManager(proxy, proxy_headers=headers, **tls))
 
 
-def _proxy(url: str) -> str | None:
-    """Return the proxy that the environment names for *url*."""
-    parts = urlsplit(url)
+def _proxy(server: str) -> str | None:
+    """Return the proxy that the environment names for *server*."""
+    parts = urlsplit(server)
     proxy = urllib.request.getproxies().get(parts.scheme)
     if not proxy or parts.hostname in LOOPBACK or urllib.request.proxy_bypass(parts.netloc):
         return None
     return proxy if "://" in proxy else f"http://{proxy}"
 
 
-def _ask(
-    pool: urllib3.PoolManager,
-    url: str,
-    request: Request,
-    patience_seconds: float,
-    config: HttpConfig,
-) -> urllib3.BaseHTTPResponse:
+def _exchange(
+    session: _Session, server: str, path: str, query: Mapping[str, str] | None, patience: float
+) -> Any:
+    config = session.config
     headers = urllib3.HTTPHeaderDict({"Accept": "application/json"})
-    if request.content_type:
-        headers["Content-Type"] = request.content_type
+    if query:
+        headers["Content-Type"] = "application/x-www-form-urlencoded"
     for name, value in config.headers:
         headers.add(name, value)
-    return pool.request(
-        request.method,
-        url,
-        body=request.body,
-        redirect=request.redirects,
+    answer = session.pool.request(
+        "POST" if query else "GET",
+        server + path,
+        body=urlencode(query) if query else None,
         headers=headers,
-        timeout=patience_seconds,
+        timeout=patience,
         retries=urllib3.Retry(
             connect=0,
             read=0,
@@ -210,10 +186,14 @@ def _ask(
         preload_content=False,
         decode_content=False,
     )
+    try:
+        return _answered(answer, server, config.names_us)
+    finally:
+        answer.close()
 
 
 def _answered(answer: urllib3.BaseHTTPResponse, server: str, names_us: bool) -> Any:
-    said = f"{answer.status} {text(answer.reason) or ''}".rstrip()
+    said = f"{answer.status} {printable(answer.reason or '')}".rstrip()
     if answer.status in REFUSALS and names_us:
         raise _Refused(f"{server} refuses our token or password ({said}).")
     if answer.status in REFUSALS:
@@ -224,9 +204,22 @@ def _answered(answer: urllib3.BaseHTTPResponse, server: str, names_us: bool) -> 
     if answer.status >= 500:
         raise Trouble(f"{server} answers {said}.")
     try:
-        return json.loads(answer.read(LARGEST_ANSWER_BYTES))
+        return _harmless(json.loads(answer.read(LARGEST_ANSWER_BYTES)))
     except (ValueError, RecursionError):
         return None
+
+
+def _harmless(value: Any) -> Any:
+    if isinstance(value, str):
+        return value if value.isprintable() else printable(value)
+    if isinstance(value, list):
+        return [_harmless(each) for each in value]
+    if isinstance(value, dict):
+        return {_harmless(name): _harmless(each) for name, each in value.items()}
+    return value
+
+
+# ---- Why there is no answer ----------------------------------------------------------------------
 
 
 def _why(error: BaseException, patience_seconds: float) -> str:
@@ -242,8 +235,8 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
     """Yield *error* and what it was raised for, the first cause last."""
     while error is not None:
         yield error
-        reason = getattr(error, "reason", None)
-        known = reason if isinstance(reason, BaseException) else None
+        inner = getattr(error, "reason", None)
+        known = inner if isinstance(inner, BaseException) else None
         error = known or error.__cause__ or error.__context__
 
 

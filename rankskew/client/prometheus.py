@@ -1,14 +1,20 @@
-"""Queries to a Prometheus."""
+"""Queries to a Prometheus, and the names of nodes that it knows by their addresses."""
 
 import json
+import re
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
-from rankskew.client.access import ANYONE, Access
-from rankskew.client.fetch import Trouble, get_json
+from rankskew.client.fetch import ANYONE, Access, Trouble, get_json
 from rankskew.client.fields import mapping, number, objects, text
+
+# The name of a node whose exporter has just gone is what one looks for.
+BACK: Final = "1h"
+ADDRESS: Final = re.compile(r"[0-9.]+(:[0-9]+)?|.*:.*:.*")
+# Of nodes, by cluster and instance.
+Names = Mapping[tuple[str, str], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +136,35 @@ def _point(said: Any) -> tuple[float, float] | None:
 
 
 def _named(said: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
-    metric = mapping(said.get("metric")).items()
-    labels = {text(name) or "": text(each) or "" for name, each in metric}
+    labels = {name: text(value) or "" for name, value in mapping(said.get("metric")).items()}
     return labels.pop("__name__", ""), labels
+
+
+# ---- Names of nodes, as their exporters tell them ------------------------------------------------
+
+
+def names_of_nodes(prometheus: Prometheus, matchers: str) -> Names:
+    """Return the name of each node whose instance is an address; raises Trouble."""
+    named = ",".join(filter(None, (matchers, 'nodename!=""')))
+    found = prometheus.query(f"last_over_time(rankskew_exporter_build_info{{{named}}}[{BACK}])")
+    return {
+        (each["cluster"], each["instance"]): each["nodename"]
+        for each in found
+        if ADDRESS.fullmatch(each["instance"])
+    }
+
+
+def with_names(prometheus: Prometheus, samples: Iterable[Sample]) -> list[Sample]:
+    """Return *samples* with names instead of addresses, to be shown; raises Trouble."""
+    samples = list(samples)
+    addresses = sorted(filter(ADDRESS.fullmatch, {each["instance"] for each in samples}))
+    if not addresses:
+        return samples
+    those = selector(instance="|".join(map(re.escape, addresses))).replace("=", "=~", 1)
+    names = names_of_nodes(prometheus, those)
+
+    def named(each: Sample) -> Sample:
+        name = names.get((each["cluster"], each["instance"]), each["instance"])
+        return replace(each, labels={**each.labels, "instance": name})
+
+    return [named(each) if each["instance"] else each for each in samples]

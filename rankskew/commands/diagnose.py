@@ -11,8 +11,8 @@ from exporter.commands.arguments import Parser, add_json, time_scale
 from exporter.errors import FAILED, UsageError
 from rankskew.client.fetch import Trouble, base_url
 from rankskew.commands.servers import access, add_access, add_moment, add_sources, exporters
-from rankskew.diagnose.formats import as_json, as_markdown, as_text, trouble_as_json
 from rankskew.diagnose.model import EXIT_STATUS, CannotTell, Report
+from rankskew.diagnose.render import as_json, as_markdown, as_text, trouble_as_json
 
 EXAMPLES: Final = """\
 rankskew diagnose --prometheus http://prometheus:9090 --job llama
@@ -85,7 +85,7 @@ def reader(options: argparse.Namespace) -> Read:
         from rankskew.diagnose.from_exporter import read_exporters
 
         return partial(read_exporters, exporters(options), options.job, access(options))
-    from rankskew.diagnose.prometheus.read import read
+    from rankskew.diagnose.from_prometheus import read
 
     url = base_url(options.prometheus)
     return partial(read, url, options.cluster, options.job, options.at, access(options))

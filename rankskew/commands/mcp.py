@@ -25,8 +25,8 @@ from rankskew.commands.servers import access, add_access, add_sources
 from rankskew.compare import choose
 from rankskew.compare.report import as_json as comparison
 from rankskew.diagnose.advice import advice
-from rankskew.diagnose.formats import as_json as diagnosis
 from rankskew.diagnose.model import CannotTell
+from rankskew.diagnose.render import as_json as diagnosis
 
 EXAMPLES: Final = """\
 rankskew mcp --prometheus http://prometheus:9090

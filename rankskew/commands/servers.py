@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from exporter.errors import UsageError
-from rankskew.client.access import Access
-from rankskew.client.fetch import base_url
+from rankskew.client.fetch import Access, base_url
 from rankskew.client.prometheus import Prometheus
 from rankskew.compare.periods import moment
 from rankskew.report.history import TIMEOUT_SECONDS

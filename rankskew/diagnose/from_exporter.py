@@ -1,20 +1,22 @@
 """The report on a job as the exporters of its nodes see it, from each one's live summary."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
 
 from exporter.live import states
-from exporter.live.causes import LineView
+from exporter.live.page import LiveSummary
 from rank_probe.judge.verdict import Change
-from rankskew.client.access import ANYONE, Access
-from rankskew.client.fetch import Trouble
-from rankskew.client.fields import mapping, number, objects, text, whole
-from rankskew.diagnose.late import late_events
+from rankskew.client.fetch import ANYONE, Access
+from rankskew.diagnose.findings import (
+    CauseOnNode,
+    all_findings,
+    late_events,
+    report,
+    slower,
+)
 from rankskew.diagnose.model import CannotTell, Finding, JobFacts, Place, Report
-from rankskew.diagnose.report import all_findings, report
-from rankskew.diagnose.situations import WhyOnNode, slower
-from rankskew.top.from_exporter import JobOnNode, ask_all, merged, read_document
+from rankskew.top.from_exporter import ask_all, merged
 from rankskew.top.model import NO_RANK, JobStatus, no_such_job, several_jobs
 
 NO_HISTORY: Final = (
@@ -22,34 +24,21 @@ NO_HISTORY: Final = (
     "past, costs, and alerts."
 )
 
-Document = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The jobs that one exporter sees, and its whole *document*."""
-
-    seen: list[JobOnNode]
-    document: Document
-
 
 def read_exporters(urls: Sequence[str], job_id: str | None, access: Access = ANYONE) -> Report:
     """Return the report that the exporters at *urls* allow; raises Trouble and CannotTell."""
-    answers = ask_all(urls, lambda said, url: Answer(read_document(said, url), said), access)
-    troubles = [each for each in answers if isinstance(each, Trouble)]
-    found = [each for each in answers if not isinstance(each, Trouble)]
-    if not found:
-        raise troubles[0]
-    job = _one(merged(seen for each in found for seen in each.seen), job_id)
-    facts = _job_facts(job, [each.document for each in found])
+    nodes, silent = ask_all(urls, access)
+    if not nodes:
+        raise silent[0]
+    job = _one(merged(nodes), job_id)
+    facts = _job_facts(job, nodes)
     findings, more = all_findings(facts)
-    findings += _lost_gpus(facts, [each.document for each in found])
-    documents = [each.document for each in found]
-    findings += [slower(each, why=_why(each, job.job_id, documents)) for each in job.changes]
-    at = max((each.at for answer in found for each in answer.seen), default=None)
+    findings += _lost_gpus(facts, nodes)
+    findings += [slower(each, why=_why(each, job.job_id, nodes)) for each in job.changes]
+    at = max((each.timestamp_seconds or 0.0 for each in nodes), default=None)
     told = report(facts, ", ".join(urls), at, findings, more, late_events(job))
     history = (NO_HISTORY,) if findings else ()
-    return replace(told, unjudged=(*history, *told.unjudged, *map(str, troubles)))
+    return replace(told, unjudged=(*history, *told.unjudged, *map(str, silent)))
 
 
 def _one(jobs: Sequence[JobStatus], job_id: str | None) -> JobStatus:
@@ -63,14 +52,8 @@ def _one(jobs: Sequence[JobStatus], job_id: str | None) -> JobStatus:
     return chosen[0]
 
 
-def _job_facts(job: JobStatus, documents: Sequence[Document]) -> JobFacts:
-    said = [
-        each
-        for document in documents
-        for each in objects(document.get("jobs"))
-        if each.get("job_id") == job.job_id
-    ]
-    judges = {text(mapping(each.get("verdict")).get("judge")) for each in said}
+def _job_facts(job: JobStatus, nodes: Sequence[LiveSummary]) -> JobFacts:
+    views = [each for node in nodes for each in node.jobs if each.job_id == job.job_id]
     called_late = [each for each in job.late if each.is_called_late and each.gpus_lost > 0]
     return JobFacts(
         job,
@@ -78,64 +61,33 @@ def _job_facts(job: JobStatus, documents: Sequence[Document]) -> JobFacts:
             rank.rank: Place(rank.node, gpu=rank.gpu, gpu_uuid=rank.gpu_uuid, pid=rank.pid)
             for rank in job.ranks
         },
-        lines=dict(_lines(said)),
+        lines={rank.rank: rank.late_lines for view in views for rank in view.ranks},
         late_gpus={
             each.rank: each.gpus_by_stage or {each.stage: each.gpus_lost} for each in called_late
         },
         silent={rank.rank: rank.report_age_seconds or 0.0 for rank in job.ranks if rank.silent},
         reasons=() if job.reason is None or job.state == states.STARTING else (job.reason,),
-        judge="node" if judges == {"node"} else None,
+        judge="node" if {view.verdict.judge for view in views} == {"node"} else None,
     )
 
 
-def _why(change: Change, job_id: str, documents: Sequence[Document]) -> list[WhyOnNode]:
+def _why(change: Change, job_id: str, nodes: Sequence[LiveSummary]) -> list[CauseOnNode]:
     """Return the cause that the exporter of each node tells of *change*."""
-    found = []
-    for document in documents:
-        for job in objects(document.get("jobs")):
-            verdict = mapping(job.get("verdict"))
-            causes = verdict.get("change_causes")
-            if job.get("job_id") != job_id or not isinstance(causes, list):
-                continue
-            # As many as changes, null where the node cannot tell.
-            for told, cause in zip(objects(verdict.get("changes")), causes, strict=False):
-                is_this = (told.get("peer_group"), told.get("stage")) == (
-                    change.peer_group,
-                    change.stage,
-                )
-                known = mapping(cause)
-                name, sentence = text(known.get("cause")), text(known.get("sentence"))
-                if is_this and name and sentence:
-                    detail = text(known.get("detail")) or ""
-                    node = text(document.get("host")) or "a node"
-                    found.append(WhyOnNode(node, (name, detail), sentence))
-    return found
+    return [
+        CauseOnNode(node.host, (cause.cause, cause.detail), cause.sentence)
+        for node in nodes
+        for job in node.jobs
+        if job.job_id == job_id and len(job.verdict.changes) == len(job.verdict.change_causes)
+        for told, cause in zip(job.verdict.changes, job.verdict.change_causes, strict=True)
+        if cause is not None and (told.peer_group, told.stage) == (change.peer_group, change.stage)
+    ]
 
 
-def _lines(said: Sequence[Document]) -> Iterator[tuple[int, list[LineView]]]:
-    for one in (rank for each in said for rank in objects(each.get("ranks"))):
-        rank = whole(one.get("rank"))
-        found = [_line(each) for each in objects(one.get("late_lines"))]
-        if rank is not None:
-            yield rank, [line for line in found if line is not None]
-
-
-def _line(said: Document) -> LineView | None:
-    stage, place = text(said.get("stage")), text(said.get("place"))
-    share = number(said.get("share"))
-    return LineView(stage, place, share) if stage and place and share is not None else None
-
-
-def _lost_gpus(facts: JobFacts, documents: Sequence[Document]) -> Iterator[Finding]:
+def _lost_gpus(facts: JobFacts, nodes: Sequence[LiveSummary]) -> Iterator[Finding]:
     """Yield a finding for each GPU of the job that does not answer."""
-    for gpu in (each for document in documents for each in objects(document.get("gpus"))):
-        ranks = [
-            rank
-            for each in objects(gpu.get("ranks"))
-            if each.get("job_id") == facts.job.job_id
-            and (rank := whole(each.get("rank"))) is not None
-        ]
-        if gpu.get("up") is False and ranks:
+    for gpu in (each for node in nodes for each in node.gpus if not each.up):
+        ranks = [each.rank for each in gpu.ranks if each.job_id == facts.job.job_id]
+        if ranks:
             place = facts.place(ranks[0])
             yield Finding(
                 "gpu_lost",

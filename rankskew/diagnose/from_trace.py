@@ -17,10 +17,15 @@ from exporter.live.wording import duration, listed
 from rank_probe.judge.verdict import DUTY, MILD, NODE, PAUSES, UNSYNCED
 from rank_probe.wire.stages import STAGES, SYNC
 from rankskew.accounting.step import quantile
-from rankskew.diagnose.late import late_finding, mild
-from rankskew.diagnose.model import CannotTell, Event, Finding, JobFacts, Place, Report, ordered
-from rankskew.diagnose.report import report
-from rankskew.diagnose.situations import loss_finding, not_judgeable
+from rankskew.diagnose.findings import (
+    late_finding,
+    loss_finding,
+    mild,
+    not_judgeable,
+    ordered,
+    report,
+)
+from rankskew.diagnose.model import CannotTell, Event, Finding, JobFacts, Place, Report
 from rankskew.replay.findings import CHANGE, INFO, OF_THE_JOB
 from rankskew.replay.findings import TraceFinding as Found
 from rankskew.replay.replay import Replay, replay

@@ -146,11 +146,6 @@ class Report:
         return self.loss.gpus * self.gpu_hour_price
 
 
-def ordered(findings: Sequence[Finding]) -> list[Finding]:
-    """Return *findings* as they are told: what costs most first, what costs nothing known last."""
-    return sorted(findings, key=lambda each: -(each.gpus_lost or 0.0))
-
-
 # ---- What a report is made from ------------------------------------------------------------------
 
 # GPUs lost by rank and stage.

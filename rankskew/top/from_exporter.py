@@ -2,17 +2,20 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final, TypeVar
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import reduce
+from operator import getitem
+from typing import Any, Final
 from urllib.parse import urlsplit
 
+from pydantic import ValidationError
+
 from exporter.live import states
-from exporter.live.sentences import LateView
-from rankskew.client.access import ANYONE, Access
-from rankskew.client.fetch import Trouble, get_json
-from rankskew.client.fields import label, mapping, number, numbers, objects, text, texts, whole
-from rankskew.top import causes
+from exporter.live.jobs import JobView
+from exporter.live.page import AS_JSON, LiveSummary
+from exporter.live.ranks import RankView
+from rankskew.client.fetch import ANYONE, Access, Trouble, get_json
 from rankskew.top.model import (
     NO_RANK,
     STATES,
@@ -20,14 +23,14 @@ from rankskew.top.model import (
     FleetStatus,
     JobStatus,
     Rank,
+    costliest_first,
+    explained,
     holds_up,
     in_order,
+    newest,
     no_such_job,
     worth_a_row,
 )
-from rankskew.top.verdict_fields import read_change, read_late, read_together
-
-Read = TypeVar("Read")
 
 LIVE_PATH: Final = "/api/v1/live"
 MOST_TROUBLES: Final = 4
@@ -37,25 +40,16 @@ FROZEN: Final = "frozen"
 SAYS_LITTLE: Final = (states.STARTING, states.FINISHED, states.NO_PROBE, UNKNOWN)
 
 
-@dataclass(frozen=True, slots=True)
-class JobOnNode:
-    """A *job* with all its ranks on one node, *at* a time of that node's clock."""
-
-    job: JobStatus
-    at: float
-
-
 def read_exporters(
     urls: Sequence[str], job_id: str | None = None, access: Access = ANYONE
 ) -> FleetStatus:
     """Return what the exporters at *urls* show together; what one cannot say is a trouble."""
-    found = ask_all(urls, read_document, access)
-    troubles = _few([str(each) for each in found if isinstance(each, Trouble)])
-    documents = [each for each in found if not isinstance(each, Trouble)]
-    jobs = in_order(merged(seen for document in documents for seen in document))
-    if not jobs and documents:
+    summaries, silent = ask_all(urls, access)
+    troubles = _few([str(each) for each in silent])
+    jobs = in_order(merged(summaries))
+    if not jobs and summaries:
         troubles.append(NO_RANK)
-    elif job_id is not None and documents:
+    elif job_id is not None and summaries:
         chosen = [job for job in jobs if job.job_id == job_id]
         troubles += [] if chosen else [no_such_job(job_id, jobs)]
         jobs = chosen
@@ -76,78 +70,97 @@ def _focused(job: JobStatus) -> JobStatus:
     return replace(job, ranks=shown, ranks_left_out=left_out)
 
 
+# ---- Asking --------------------------------------------------------------------------------------
+
+
 def ask_all(
-    urls: Sequence[str], read: Callable[[Any, str], Read], access: Access = ANYONE
-) -> list[Read | Trouble]:
-    """Return what *read* makes of the live summary of each URL, a Trouble where there is none.
+    urls: Sequence[str], access: Access = ANYONE
+) -> tuple[list[LiveSummary], list[Trouble]]:
+    """Return the live summaries of the exporters at *urls*, and why there is none of the others.
 
     Ask all at once; daemon threads, so that one that hangs does not delay the end.
     """
-    answers: list[Read | Trouble] = [Trouble(f"{url} has not been asked.") for url in urls]
+    answers: dict[str, LiveSummary | Trouble] = {}
 
-    def ask(place: int, url: str) -> None:
+    def ask(url: str) -> None:
         try:
-            answers[place] = read(get_json(url, LIVE_PATH, access=access), url)
+            answers[url] = read_document(get_json(url, LIVE_PATH, access=access), url)
         except Trouble as trouble:
-            answers[place] = trouble
+            answers[url] = trouble
 
     threads = [
-        threading.Thread(target=ask, args=each, name=f"ask {each[1]}", daemon=True)
-        for each in enumerate(urls)
+        threading.Thread(target=ask, args=[url], name=f"ask {url}", daemon=True) for url in urls
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return answers
+    found = [answers.get(url) or Trouble(f"{url} has not been asked.") for url in urls]
+    return (
+        [each for each in found if not isinstance(each, Trouble)],
+        [each for each in found if isinstance(each, Trouble)],
+    )
 
 
-def read_document(document: Any, url: str) -> list[JobOnNode]:
-    """Return the jobs in the live summary of the exporter at *url*; raises Trouble if it is none.
+def read_document(document: Any, url: str) -> LiveSummary:
+    """Return the live summary of the exporter at *url*; raises Trouble if *document* is none.
 
-    Fields that an earlier exporter lacks are None.
+    Within a job, what another release says otherwise is left out: a field that has a default, else
+    the entry that it is in.
     """
     if not isinstance(document, dict) or not isinstance(document.get("jobs"), list):
         raise Trouble(
             f"{url} answers, but it is not a Rankskew exporter; --prometheus URL asks a Prometheus."
         )
-    node = text(document.get("host")) or urlsplit(url).netloc
-    at = number(document.get("timestamp_seconds")) or 0.0
-    jobs = [_job(each, node) for each in objects(document["jobs"])]
-    return [JobOnNode(job, at) for job in jobs if job is not None]
+    while True:
+        try:
+            found = AS_JSON.validate_python(document)
+            return replace(found, host=found.host or urlsplit(url).netloc)
+        except ValidationError as error:
+            misfits = {
+                each["loc"][:-1] if each["type"] == "missing" else each["loc"]
+                for each in error.errors(include_url=False, include_input=False)
+            }
+        for place in sorted(misfits, reverse=True):
+            if len(place) < (3 if place[:1] == ("jobs",) else 2):
+                raise Trouble(f"{url} is an exporter of another release, which this cannot read.")
+            del reduce(getitem, place[:-1], document)[place[-1]]
 
 
-def merged(seen: Iterable[JobOnNode]) -> list[JobStatus]:
+# ---- Jobs of several nodes -----------------------------------------------------------------------
+
+
+def merged(summaries: Iterable[LiveSummary]) -> list[JobStatus]:
     """Return each job once, with the most telling verdict and the ranks of all nodes."""
-    by_id: dict[str, list[JobOnNode]] = {}
-    for each in seen:
-        by_id.setdefault(each.job.job_id, []).append(each)
+    by_id: dict[str, list[tuple[JobStatus, float]]] = {}
+    for summary in summaries:
+        for job in summary.jobs:
+            seen = _job(job, summary.host), summary.timestamp_seconds or 0.0
+            by_id.setdefault(job.job_id, []).append(seen)
     return [_merge(each) for each in by_id.values()]
 
 
-def _merge(seen: Sequence[JobOnNode]) -> JobStatus:
+def _merge(seen: Sequence[tuple[JobStatus, float]]) -> JobStatus:
     """All nodes repeat one verdict, so the newest counts, unless a node sees that ranks are gone.
 
-    The node with the late or stuck rank can say more about it than the others.
+    The node with the late or stuck rank can say more about it than the others, and only that knows
+    the cause.
     """
-    told = max(seen, key=lambda each: (_weight(each.job), _names_here(each.job), each.at)).job
-    told = _with_causes(told, [late for each in seen for late in each.job.late])
-    late = {late.rank: late for late in told.late}
-    newest: dict[int, Rank] = {}
-    for rank in (rank for each in seen for rank in each.job.ranks):
-        other = newest.get(rank.rank)
-        if other is None or _age(rank) < _age(other):
-            newest[rank.rank] = replace(rank, late=late.get(rank.rank))
-    ranks = [newest[rank] for rank in sorted(newest)]
-    steps = max((each.job.steps for each in seen if each.job.steps is not None), default=None)
-    return replace(told, ranks=ranks, ranks_seen=len(ranks), steps=steps)
-
-
-def _with_causes(job: JobStatus, late: Sequence[LateView]) -> JobStatus:
-    """Return *job* with the causes of its late ranks, each of which only its own node knows."""
-    known = {each.rank: each.cause for each in late if each.cause is not None}
-    those = [replace(each, cause=known.get(each.rank)) for each in job.late]
-    return causes.explained(replace(job, late=those))
+    jobs = [job for job, _ in seen]
+    told = max(seen, key=lambda each: (_weight(each[0]), _names_here(each[0]), each[1]))[0]
+    causes = {each.rank: each.cause for job in jobs for each in job.late if each.cause is not None}
+    late = [replace(each, cause=causes.get(each.rank)) for each in told.late]
+    by_rank = {each.rank: each for each in late}
+    ranks = newest(rank for job in jobs for rank in job.ranks)
+    return explained(
+        replace(
+            told,
+            late=late,
+            ranks=[replace(rank, late=by_rank.get(rank.rank)) for rank in ranks],
+            ranks_seen=len(ranks),
+            steps=max(job.steps or 0 for job in jobs),
+        )
+    )
 
 
 def _weight(job: JobStatus) -> int:
@@ -161,87 +174,54 @@ def _names_here(job: JobStatus) -> int:
     return stuck + sum(late.is_here for late in job.late)
 
 
-def _age(rank: Rank) -> float:
-    return rank.report_age_seconds or 0.0
-
-
-def _job(said: Mapping[str, Any], node: str) -> JobStatus | None:
-    job_id = text(said.get("job_id"))
-    if job_id is None:
-        return None
-    verdict = mapping(said.get("verdict"))
-    late = [each for each in map(read_late, objects(verdict.get("late"))) if each is not None]
-    late.sort(key=lambda each: (not each.is_called_late, -each.gpus_lost))
-    found = (_rank(each, node) for each in objects(said.get("ranks")))
-    ranks = [each for each in found if each is not None]
-    said_state = text(verdict.get("state"))
-    state = said_state if said_state in STATES else UNKNOWN
-    world_size = whole(said.get("world_size"))
-    lost = numbers(verdict.get("gpus_lost"))
-    if state == states.HUNG:
-        lost = {"hung": float(world_size or len(ranks))}
-    changes = map(read_change, objects(verdict.get("changes")))
-    together = map(read_together, objects(verdict.get("together")))
-    return JobStatus(
-        job_id=job_id,
+def _job(job: JobView, node: str) -> JobStatus:
+    verdict = job.verdict
+    state = verdict.state if verdict.state in STATES else UNKNOWN
+    ranks = [_rank(each, node) for each in job.ranks]
+    found = JobStatus(
+        job_id=job.job_id,
         state=state,
-        sentence=text(verdict.get("sentence")) or "",
-        details=texts(verdict.get("details")),
-        first_action=text(verdict.get("first_action")),
-        world_size=world_size,
-        gpus_lost=sum(lost.values()) if lost else None,
-        lost_by_kind=lost,
-        late=late,
-        culprit=_culprit(state, late, ranks),
-        since_seconds=_since(state, late, ranks),
-        slowdown=number(verdict.get("slowdown")),
-        changes=[each for each in changes if each is not None],
-        together=[each for each in together if each is not None],
-        steps=whole(said.get("steps")),
-        step_seconds=number(said.get("step_seconds")),
-        coverage=number(verdict.get("coverage")),
-        reason=text(verdict.get("reason")),
-        alert=text(verdict.get("alert")),
+        sentence=verdict.sentence,
+        details=verdict.details,
+        first_action=verdict.first_action,
+        world_size=job.world_size,
+        gpus_lost=sum(verdict.gpus_lost.values()) if verdict.gpus_lost else None,
+        lost_by_kind=verdict.gpus_lost,
+        late=costliest_first(verdict.late),
+        slowdown=verdict.slowdown,
+        changes=verdict.changes,
+        together=verdict.together,
+        steps=job.steps,
+        step_seconds=job.step_seconds,
+        coverage=verdict.coverage,
+        reason=verdict.reason,
+        alert=verdict.alert,
         ranks=ranks,
     )
+    if state != states.HUNG:
+        return found
+    holding = next((rank for rank in ranks if holds_up(rank, state)), None)
+    ages = [each.last_step_age_seconds for each in ranks if each.last_step_age_seconds is not None]
+    if holding is not None:
+        stage = FROZEN if holding.silent else holding.stage or UNKNOWN
+        found = replace(found, culprit=(holding.rank, stage))
+    return replace(found, since_seconds=min(ages, default=None))
 
 
-def _culprit(state: str, late: Sequence[LateView], ranks: Sequence[Rank]) -> tuple[int, str] | None:
-    if state == states.HUNG:
-        holding = next((rank for rank in ranks if holds_up(rank, state)), None)
-        if holding is None:
-            return None
-        return holding.rank, FROZEN if holding.silent else holding.stage or UNKNOWN
-    called_late = [each for each in late if each.is_called_late]
-    return (called_late[0].rank, called_late[0].stage) if called_late else None
-
-
-def _since(state: str, late: Sequence[LateView], ranks: Sequence[Rank]) -> float | None:
-    if state == states.HUNG:
-        ages = [rank.last_step_age_seconds for rank in ranks]
-        return min((age for age in ages if age is not None), default=None)
-    called_late = [each for each in late if each.is_called_late]
-    return called_late[0].late_for_seconds if called_late else None
-
-
-def _rank(said: Mapping[str, Any], node: str) -> Rank | None:
-    rank = whole(said.get("rank"))
-    if rank is None:
-        return None
-    stage = label(said.get("stage"))
+def _rank(rank: RankView, node: str) -> Rank:
     return Rank(
-        rank=rank,
-        node=text(said.get("host")) or node,
-        local_rank=label(said.get("local_rank")),
-        gpu=label(said.get("gpu")),
-        gpu_uuid=label(said.get("gpu_uuid")),
-        pid=whole(said.get("pid")),
-        stage_seconds=numbers(said.get("stage_seconds")) or None,
-        stage=stage,
-        stage_elapsed_seconds=number(said.get("stage_elapsed_seconds")),
+        rank=rank.rank,
+        node=rank.host or node,
+        local_rank=rank.local_rank,
+        gpu=None if rank.gpu is None else str(rank.gpu),
+        gpu_uuid=rank.gpu_uuid,
+        pid=rank.pid,
+        stage_seconds=rank.stage_seconds,
+        stage=rank.stage or None,
+        stage_elapsed_seconds=rank.stage_elapsed_seconds,
         # A rank without the probe is in no stage, and reports nothing.
-        report_age_seconds=number(said.get("heartbeat_age_seconds")) if stage else None,
-        last_step_age_seconds=number(said.get("last_step_age_seconds")),
-        silent=said.get("silent") is True,
-        finished=said.get("finished") is True,
+        report_age_seconds=rank.heartbeat_age_seconds if rank.stage else None,
+        last_step_age_seconds=rank.last_step_age_seconds,
+        silent=rank.silent,
+        finished=rank.finished,
     )

@@ -2,17 +2,19 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
 
-from exporter.live.sentences import LateView
+from exporter.causes.units import unit_of
+from exporter.live import states
+from exporter.live.causes import CauseView
+from exporter.live.sentences import LateView, late_sentence
+from exporter.live.wording import MOST_NAMES, duration, listed
 from exporter.vocabulary.words import reasons_in_order
 from rank_probe.judge.verdict import DUTY
-from rankskew.client.access import ANYONE, Access
-from rankskew.client.fetch import Trouble
-from rankskew.client.names import with_names
-from rankskew.client.prometheus import Prometheus, Sample, selector
-from rankskew.top import causes
+from rankskew.client.fetch import ANYONE, Access, Trouble
+from rankskew.client.fields import label, whole
+from rankskew.client.prometheus import Prometheus, Sample, Series, selector, with_names
 from rankskew.top.model import (
     MOST_RANKS,
     NO_RANK,
@@ -20,11 +22,14 @@ from rankskew.top.model import (
     UNKNOWN,
     FleetStatus,
     JobStatus,
+    Rank,
+    costliest_first,
+    explained,
     in_order,
+    newest,
     no_such_job,
+    worth_a_row,
 )
-from rankskew.top.prometheus_ranks import with_ranks
-from rankskew.top.state_sentence import state_sentence
 
 # Each has a few series per job, however many ranks that has.
 JOB_SERIES: Final = (
@@ -34,11 +39,17 @@ JOB_SERIES: Final = (
     "|node:rankskew_exporter_down:group|rank_stage:rankskew_hang_suspect:group"
     "|job_severity:rankskew_told:max5m"
 )
+# A late rank has one of the first, and a figure of its own and one of its peers, or none.
+CAUSE: Final = "rankskew_late_cause_info"
+CAUSE_SERIES: Final = "rankskew_late_cause_(info|share_ratio|figure)"
 # Each has series for late ranks only.
 LATE_SERIES: Final = (
     "rank:rankskew_(late:ratio|gpus_lost:sum|told_gpus_lost:sum)"
-    f"|rankskew_late_(since_timestamp_seconds|pause_seconds|pause_steps)|{causes.SERIES}"
+    f"|rankskew_late_(since_timestamp_seconds|pause_seconds|pause_steps)|{CAUSE_SERIES}"
 )
+# As long as an alert keeps its cause, see late.yaml; a scrape may be missed.
+BACK_SECONDS: Final = 60.0
+STEP_SECONDS: Final = 5.0
 NO_RULES: Final = (
     "This Prometheus scrapes exporters of Rankskew, but does not evaluate its rules; "
     "rankskew files DIR writes them."
@@ -52,20 +63,21 @@ NO_EXPORTER: Final = (
 )
 
 
-@dataclass(slots=True)
-class JobSamples:
-    """What the answers say of one job, by series."""
+class Recorded(defaultdict[str, list[Sample]]):
+    """What is recorded of one job, or exposed of one rank, by series."""
 
-    samples: dict[str, list[Sample]] = field(default_factory=lambda: defaultdict(list))
+    def __init__(self, samples: Iterable[Sample] = ()) -> None:
+        super().__init__(list)
+        for each in samples:
+            self[each.name].append(each)
 
     def value(self, name: str) -> float | None:
-        """Return the value of a series that a job has once."""
-        found = self.samples.get(name)
-        return found[0].value if found else None
+        """Return the value of a series that there is once."""
+        return self[name][0].value if self[name] else None
 
-    def labels(self, name: str, label: str) -> list[str]:
-        """Return the *label* of each series of that *name*."""
-        return [sample[label] for sample in self.samples.get(name, ())]
+    def by(self, label: str, name: str) -> dict[str, float]:
+        """Return the values of the series of that *name* by one of their labels."""
+        return {each[label]: each.value for each in self[name]}
 
 
 def read_prometheus(
@@ -88,7 +100,7 @@ def ask(
         if trouble is not None:
             return FleetStatus(url, troubles=[trouble], timestamp_seconds=prometheus.now)
         shown = [job for job in jobs if job_id in (None, job.job_id)]
-        focus = with_ranks(prometheus, shown[0]) if len(shown) == 1 else None
+        focus = _with_ranks(prometheus, shown[0]) if len(shown) == 1 else None
     except Trouble as trouble:
         return FleetStatus(url, troubles=[str(trouble)])
     troubles = [NO_STATES] if all(job.state == UNKNOWN for job in jobs) else []
@@ -113,111 +125,283 @@ def _why_none(prometheus: Prometheus, cluster: str | None) -> str:
     return NO_EXPORTER if cluster is None else f"No exporter has the label cluster={cluster!r}."
 
 
+def series(names: str, matchers: str) -> str:
+    """Return the selector of the series whose names match a regular expression."""
+    name = f'__name__=~"{names}"'
+    return f"{{{name},{matchers}}}" if matchers else f"{{{name}}}"
+
+
+# ---- Jobs ----------------------------------------------------------------------------------------
+
+
 def _jobs(prometheus: Prometheus, cluster: str | None) -> list[JobStatus]:
     where = selector(cluster=cluster)
-    own = prometheus.query(f'{{__name__=~"{JOB_SERIES}",{where}}}'.replace(",}", "}"))
-    late = prometheus.query(_of_costliest(LATE_SERIES, where))
-    known = {causes.who(each) for each in late if each.name == causes.INFO}
-    if any(causes.who(each) not in known for each in late):
-        kept = causes.of_last_minute(prometheus, _of_costliest(causes.SERIES, where))
-        late += [each for each in kept if causes.who(each) not in known]
-    found = _by_job(with_names(prometheus, [*own, *late]))
-    return [_job(*who, found[who], prometheus.now) for who in found]
-
-
-def _of_costliest(series: str, where: str) -> str:
     costliest = f"topk by (cluster, job_id) ({MOST_RANKS}, rank:rankskew_gpus_lost:sum{{{where}}})"
-    own = f'{{__name__=~"{series}",{where}}}'.replace(",}", "}")
-    return f"{own} and on (cluster, job_id, rank, instance) {costliest}"
-
-
-def _by_job(samples: Iterable[Sample]) -> dict[tuple[str, str], JobSamples]:
-    found: dict[tuple[str, str], JobSamples] = defaultdict(JobSamples)
-    for sample in samples:
+    of_costliest = f"and on (cluster, job_id, rank, instance) {costliest}"
+    own = prometheus.query(series(JOB_SERIES, where))
+    late = prometheus.query(f"{series(LATE_SERIES, where)} {of_costliest}")
+    known = {_who(each) for each in late if each.name == CAUSE}
+    if any(_who(each) not in known for each in late):
+        causes = f"{series(CAUSE_SERIES, where)} {of_costliest}"
+        late += [each for each in _of_last_minute(prometheus, causes) if _who(each) not in known]
+    found: dict[tuple[str, str], Recorded] = defaultdict(Recorded)
+    for sample in with_names(prometheus, [*own, *late]):
         if sample["job_id"]:
-            found[sample["cluster"], sample["job_id"]].samples[sample.name].append(sample)
-    return found
+            found[sample["cluster"], sample["job_id"]][sample.name].append(sample)
+    return [_job(*who, each, prometheus.now) for who, each in found.items()]
 
 
-def _job(cluster: str, job_id: str, found: JobSamples, now: float) -> JobStatus:
-    late = _late(found, now)
-    state = _state(found)
+def _of_last_minute(prometheus: Prometheus, expression: str) -> list[Sample]:
+    """Return of each rank in *expression* what was there last: of two causes, the newer one."""
+    now = prometheus.now
+    found = prometheus.query_range(expression, now - BACK_SECONDS, now, STEP_SECONDS)
+    ends = [(each, *each.points[-1]) for each in found if each.points]
+    last: dict[tuple[str, str, str], float] = {}
+    for each, at, _ in ends:
+        last[_who(each)] = max(at, last.get(_who(each), at))
+    return [
+        Sample(each.name, each.labels, value) for each, at, value in ends if at == last[_who(each)]
+    ]
+
+
+def _who(each: Sample | Series) -> tuple[str, str, str]:
+    return each["cluster"], each["job_id"], each["rank"]
+
+
+def _job(cluster: str, job_id: str, found: Recorded, now: float) -> JobStatus:
+    states_here = {*found.by("state", "job:rankskew_state:info")}
     world_size = found.value("job:rankskew_world_size:max")
+    reasons = reasons_in_order(found.by("reason", "job_reason:rankskew_not_judgeable:bool"))
+    suspects = found["rank_stage:rankskew_hang_suspect:group"]
     job = JobStatus(
         job_id=job_id,
         cluster=cluster,
-        state=state,
-        world_size=None if world_size is None else round(world_size),
+        state=min(states_here & {*STATES}, key=STATES.index, default=UNKNOWN),
+        world_size=round(world_size) if world_size else None,
         gpus_lost=found.value("job:rankskew_gpus_lost:sum"),
-        lost_by_kind={s["kind"]: s.value for s in found.samples["job_kind:rankskew_gpus_lost:sum"]},
+        lost_by_kind=found.by("kind", "job_kind:rankskew_gpus_lost:sum"),
         cost_per_hour=found.value("job:rankskew_lost_cost_per_hour:sum"),
-        late=late,
-        culprit=_culprit(found, late),
-        since_seconds=_since(found, late),
+        late=_late(found, now),
+        culprit=next(
+            ((int(each["rank"]), each["stage"]) for each in suspects if each["rank"].isdecimal()),
+            None,
+        ),
+        since_seconds=found.value("job:rankskew_hung:seconds"),
         slowdown=found.value("job:rankskew_slowdown:max"),
         step_seconds=found.value("job:rankskew_step_seconds:max"),
         coverage=found.value("job:rankskew_coverage:ratio"),
-        reason=_reason(found),
+        reason=next(iter(reasons), None),
     )
-    sentence = state_sentence(job, found.samples)
-    return causes.explained(replace(job, sentence=sentence))
+    return explained(replace(job, sentence=_sentence(job, found)))
 
 
-def _state(found: JobSamples) -> str:
-    states = [s for s in found.labels("job:rankskew_state:info", "state") if s in STATES]
-    return min(states, key=STATES.index, default=UNKNOWN)
-
-
-def _reason(found: JobSamples) -> str | None:
-    reasons = reasons_in_order(found.labels("job_reason:rankskew_not_judgeable:bool", "reason"))
-    return next(iter(reasons), None)
-
-
-def _late(found: JobSamples, now: float) -> list[LateView]:
-    lost = {each["rank"]: each.value for each in found.samples["rank:rankskew_gpus_lost:sum"]}
-    since = {
-        each["rank"]: max(0.0, now - each.value)
-        for each in found.samples["rankskew_late_since_timestamp_seconds"]
-    }
-    why = causes.from_series(found.samples)
+def _late(found: Recorded, now: float) -> list[LateView]:
+    lost = found.by("rank", "rank:rankskew_gpus_lost:sum")
+    since = found.by("rank", "rankskew_late_since_timestamp_seconds")
+    every = found.by("rank", "rankskew_late_pause_steps")
+    pause = found.by("rank", "rankskew_late_pause_seconds")
+    causes = _causes(found)
     # Those that are worth it cost enough together, or nobody is told; duties are judged apart.
-    is_slow = "job_severity:rankskew_told:max5m" in found.samples
-    all_told = found.samples["rank:rankskew_told_gpus_lost:sum"]
+    is_slow = bool(found["job_severity:rankskew_told:max5m"])
+    all_told = found["rank:rankskew_told_gpus_lost:sum"]
     told = {each["rank"] for each in all_told if is_slow or each["kind"] == DUTY}
-    every, pause = (
-        {each["rank"]: each.value for each in found.samples[f"rankskew_late_pause_{unit}"]}
-        for unit in ("steps", "seconds")
-    )
     late = [
         LateView(
-            rank=int(each["rank"]),
+            rank=int(rank),
             peer_group=each["peer_group"],
             stage=each["stage"],
             kind=each["kind"],
             ratio=each.value,
-            gpus_lost=lost.get(each["rank"], 0.0),
-            late_for_seconds=since.get(each["rank"], 0.0),
+            gpus_lost=lost.get(rank, 0.0),
+            late_for_seconds=max(0.0, now - since.get(rank, now)),
             is_here=True,  # One Prometheus sees all nodes.
-            costs_enough=each["rank"] in told,
-            cause=why.get(each["rank"]),
-            every_steps=round(every.get(each["rank"], 0)),
-            pause_seconds=pause.get(each["rank"], 0.0),
+            costs_enough=rank in told,
+            cause=causes.get(rank),
+            every_steps=round(every.get(rank, 0)),
+            pause_seconds=pause.get(rank, 0.0),
         )
-        for each in found.samples["rank:rankskew_late:ratio"]
-        if each["rank"].isdecimal()
+        for each in found["rank:rankskew_late:ratio"]
+        if (rank := each["rank"]).isdecimal()
     ]
-    return sorted(late, key=lambda each: (not each.is_called_late, -each.gpus_lost))
+    return costliest_first(late)
 
 
-def _culprit(found: JobSamples, late: Sequence[LateView]) -> tuple[int, str] | None:
-    for suspect in found.samples["rank_stage:rankskew_hang_suspect:group"]:
-        if suspect["rank"].isdecimal():
-            return int(suspect["rank"]), suspect["stage"]
-    return (late[0].rank, late[0].stage) if late and late[0].is_called_late else None
+def _causes(found: Recorded) -> dict[str, CauseView]:
+    """Return the causes of late ranks, as their exporters tell them, by rank."""
+    shares = found.by("rank", "rankskew_late_cause_share_ratio")
+    figures = {
+        (each["rank"], each["of"]): each.value for each in found["rankskew_late_cause_figure"]
+    }
+    return {
+        each["rank"]: CauseView(
+            cause=each["cause"],
+            detail=each["detail"],
+            share=shares.get(each["rank"], 0.0),
+            sentence=each["sentence"],
+            first_action=each["first_action"],
+            figure=each["figure"],
+            value=figures.get((each["rank"], "rank")),
+            peers_value=figures.get((each["rank"], "peers")),
+            unit=unit_of(each["figure"]),
+            others=[],
+        )
+        for each in found[CAUSE]
+    }
 
 
-def _since(found: JobSamples, late: Sequence[LateView]) -> float | None:
-    hung = found.value("job:rankskew_hung:seconds")
-    if hung is not None:
-        return hung
-    return late[0].late_for_seconds or None if late and late[0].is_called_late else None
+# ---- The state in a sentence; an exporter says it itself -----------------------------------------
+
+# What needs no figures.
+SENTENCES: Final = {
+    states.STARTING: "The job is starting: its ranks must first finish steps that can be compared.",
+    # Only if the series of the late ranks are already gone.
+    states.SLOW_NODE: "The ranks of a node are late.",
+    states.STRAGGLER: "A rank is late.",
+    states.ROTATING: "No rank is to blame: a different one is late in each step.",
+    states.HEALTHY: "No rank is late.",
+    states.FINISHED: "All ranks have finished.",
+    states.NO_PROBE: "No probe reports, so it is not known how the ranks keep up.",
+}
+
+
+def _sentence(job: JobStatus, found: Recorded) -> str:
+    late = [each for each in job.late if each.is_called_late]
+    if job.state in (states.STRAGGLER, states.SLOW_NODE, UNKNOWN) and late:
+        return late_sentence(late, job.world_size or len(late))
+    if job.state == states.HUNG:
+        since = "" if job.since_seconds is None else f" for {duration(job.since_seconds)}"
+        return f"No step{since}: {_held_up_by(found)}."
+    if job.state == states.EXPORTER_DOWN:
+        nodes = sorted(found.by("instance", "node:rankskew_exporter_down:group"))
+        where = f" on {listed(nodes)}" if nodes else " of the job"
+        return f"An exporter{where} does not answer, so what its ranks do is not known."
+    if job.state == states.RANKS_MISSING:
+        missing = found.value("job:rankskew_ranks_missing:sum")
+        if missing is None:
+            return "Ranks have gone silent: dead, stopped, or unable to reach their exporter."
+        return f"{missing:.0f} of {job.world_size} ranks are not seen by any exporter."
+    if job.state == states.NOT_JUDGEABLE:
+        return f"Cannot judge this job: {(job.reason or 'no verdict').replace('_', ' ')}."
+    return SENTENCES.get(job.state, "")
+
+
+def _held_up_by(found: Recorded) -> str:
+    suspects = found["rank_stage:rankskew_hang_suspect:group"]
+    if not suspects:
+        return "all ranks wait in a collective"
+    first = suspects[0]
+    be = "is" if first["stage"] in ("frozen", "finished", "busy") else "is stuck in"
+    return f"rank {first['rank']} on {first['instance']} {be} {first['stage']}"
+
+
+# ---- The ranks of one job that are worth a row ---------------------------------------------------
+
+# Two samples, even if Prometheus scrapes once a minute.
+WINDOW: Final = "2m"
+RANK_SERIES: Final = (
+    "rankskew_(rank_info|gpu_rank_info|heartbeat_timestamp_seconds|last_step_timestamp_seconds"
+    "|rank_silent_seconds|rank_finished|stage_elapsed_seconds|steps_total"
+    "|rank_last_event_timestamp_seconds)"
+)
+STAGE_SERIES: Final = "rankskew_stage_seconds_total"
+
+
+def _with_ranks(prometheus: Prometheus, job: JobStatus) -> JobStatus:
+    where = selector(cluster=job.cluster, job_id=job.job_id)
+    chosen = {str(late.rank) for late in job.late} | _chosen(prometheus, where)
+    if job.culprit is not None:
+        chosen.add(str(job.culprit[0]))
+    those = f'{where},rank=~"{"|".join(sorted(chosen))}"'
+    facts = prometheus.query(series(RANK_SERIES, those))
+    stages = prometheus.query(_per_step(STAGE_SERIES, those))
+    facts += [replace(each, name=STAGE_SERIES) for each in stages]
+    by_process: dict[tuple[int, str], Recorded] = defaultdict(Recorded)
+    for each in with_names(prometheus, facts):
+        if each["rank"].isdecimal():
+            by_process[int(each["rank"]), each["instance"]][each.name].append(each)
+    late = {each.rank: each for each in job.late}
+    ranks = newest(
+        _rank(number, instance, known, late.get(number), prometheus.now)
+        for (number, instance), known in by_process.items()
+    )
+    shown, _ = worth_a_row(ranks, job.state)
+    counted = prometheus.query(f"count(group by (rank) (rankskew_steps_total{{{where}}}))")
+    seen = round(counted[0].value) if counted else len(ranks)
+    steps = [each.value for each in facts if each.name == "rankskew_steps_total"]
+    return replace(
+        job,
+        ranks=shown,
+        ranks_seen=seen,
+        ranks_left_out=max(0, seen - len(shown)),
+        steps=round(max(steps)) if steps else None,
+        details=(*job.details, *_last_events(job, ranks)),
+    )
+
+
+def _last_events(job: JobStatus, ranks: Sequence[Rank]) -> list[str]:
+    """Say what the ranks that a stalled *job* waits for did last, as the live page does."""
+    if job.state == states.HUNG:
+        those = [rank for rank in ranks if job.culprit and rank.rank == job.culprit[0]]
+    elif job.state == states.RANKS_MISSING:
+        those = [rank for rank in ranks if rank.silent]
+    else:
+        those = list(ranks) if job.state == states.STARTING else []
+    told = [rank for rank in those if rank.last_event is not None]
+    return [f"Last event of rank {rank.rank}: {rank.last_event}." for rank in told[:MOST_NAMES]]
+
+
+def _chosen(prometheus: Prometheus, where: str) -> set[str]:
+    """Return the slowest ranks, those with the fewest steps, the silent, those without a probe."""
+    found = prometheus.query(
+        " or on (rank, instance) ".join(
+            (
+                f"topk({MOST_RANKS}, {_per_step('rankskew_busy_seconds_total', where)})",
+                f"bottomk({MOST_RANKS}, rankskew_steps_total{{{where}}})",
+                f"topk({MOST_RANKS}, rank:rankskew_silent_seconds:max{{{where}}})",
+                f'topk({MOST_RANKS}, rankskew_gpu_rank_info{{source="environ",{where}}})',
+            )
+        )
+    )
+    return {sample["rank"] for sample in found if sample["rank"].isdecimal()}
+
+
+def _per_step(seconds: str, where: str) -> str:
+    return (
+        f"rate({seconds}{{{where}}}[{WINDOW}]) / ignoring (phase, stage) group_left ()"
+        f" (rate(rankskew_steps_total{{{where}}}[{WINDOW}]) > 0)"
+    )
+
+
+def _rank(number: int, instance: str, known: Recorded, late: LateView | None, now: float) -> Rank:
+    info, on_gpu, elapsed, event = (
+        next(iter(known[f"rankskew_{name}"]), Sample("", {}, 0.0))
+        for name in (
+            "rank_info",
+            "gpu_rank_info",
+            "stage_elapsed_seconds",
+            "rank_last_event_timestamp_seconds",
+        )
+    )
+
+    def ago(name: str) -> float | None:
+        at = known.value(name)
+        return None if at is None else max(0.0, now - at)
+
+    happened = f"{event['event']} {event['state']} {duration(max(0.0, now - event.value))} ago"
+    return Rank(
+        rank=number,
+        node=instance or None,
+        local_rank=label(info["local_rank"] or on_gpu["local_rank"]),
+        gpu=label(on_gpu["gpu"]),
+        gpu_uuid=label(info["gpu_uuid"] or on_gpu["gpu_uuid"]),
+        pid=whole(info["pid"]),
+        stage_seconds=known.by("stage", STAGE_SERIES) or None,
+        late=late,
+        stage=elapsed["stage"] or None,
+        stage_elapsed_seconds=known.value("rankskew_stage_elapsed_seconds"),
+        report_age_seconds=ago("rankskew_heartbeat_timestamp_seconds"),
+        last_step_age_seconds=ago("rankskew_last_step_timestamp_seconds"),
+        silent=bool(known["rankskew_rank_silent_seconds"]),
+        finished=bool(known["rankskew_rank_finished"]),
+        last_event=happened if event.name else None,
+    )

@@ -1,12 +1,16 @@
 """What `rankskew top` shows: jobs, their ranks, and what went wrong while asking for them."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
+from exporter.causes.model import UNKNOWN as CAUSE_UNKNOWN
 from exporter.live import states
+from exporter.live.causes import CauseView, cause_sentence
 from exporter.live.sentences import LateView
-from rank_probe.judge.verdict import Change, Together
+from exporter.vocabulary.words import cause_in_short
+from rank_probe.judge.verdict import NODE, Change, Together
 from rankskew.wording import few
 
 # Not known: a Prometheus without the rules that record states, or an exporter of another version.
@@ -147,7 +151,70 @@ def several_jobs(names: Sequence[str]) -> str:
     return f"There are {len(names)} jobs; name one with --job: {few(names)}."
 
 
-# ---- Which ranks get a row ----------------------------------------------------------------------
+# ---- What a late rank says of its job ------------------------------------------------------------
+
+
+def costliest_first(late: Iterable[LateView]) -> list[LateView]:
+    """Return *late* ranks, those that are called late before the others."""
+    return sorted(late, key=lambda each: (not each.is_called_late, -each.gpus_lost))
+
+
+def explained(job: JobStatus) -> JobStatus:
+    """Return *job* with its costliest late rank as the culprit, why that is, and what to do first.
+
+    Another rank, or none, holds up a job that hangs.
+    """
+    first = next(iter(job.late), None)
+    if job.state == states.HUNG or first is None or not first.is_called_late:
+        return job
+    job = replace(
+        job, culprit=(first.rank, first.stage), since_seconds=first.late_for_seconds or None
+    )
+    those = [each for each in job.late if each.is_called_late and each.kind == NODE]
+    cause = cause_of_node(those) if first.kind == NODE else first.cause
+    if cause is None:
+        return job
+    is_said = any(cause.sentence in said for said in job.details)
+    return replace(
+        job,
+        cause=cause_in_short(cause.cause, cause.detail),
+        details=job.details if is_said else (_cause_text(cause), *job.details),
+        first_action=cause.first_action or job.first_action,
+    )
+
+
+def cause_of_node(late: Iterable[LateView]) -> CauseView | None:
+    """Return the cause that most of the *late* ranks of a node have, of these the costliest's.
+
+    As the alert on a slow node names it, in late.yaml.
+    """
+    by_cost = sorted(late, key=lambda each: -each.gpus_lost)
+    causes = [each.cause for each in by_cost if each.cause is not None]
+    often = Counter(each.cause for each in causes)
+    return max(causes, key=lambda each: often[each.cause], default=None)
+
+
+def _cause_text(cause: CauseView) -> str:
+    said = cause_sentence(cause).removesuffix(".")
+    share = "" if cause.cause == CAUSE_UNKNOWN else f" ({cause.share:.0%} of the delay)"
+    return f"{said}{share}."
+
+
+# ---- Which ranks get a row -----------------------------------------------------------------------
+
+
+def newest(ranks: Iterable[Rank]) -> list[Rank]:
+    """Return each rank once, where it reported last: a dead process is known for a while."""
+
+    def age(rank: Rank) -> tuple[bool, float]:
+        seconds = rank.report_age_seconds
+        return rank.silent, float("inf") if seconds is None else seconds
+
+    found: dict[int, Rank] = {}
+    for rank in ranks:
+        if rank.rank not in found or age(rank) < age(found[rank.rank]):
+            found[rank.rank] = rank
+    return [found[number] for number in sorted(found)]
 
 
 def worth_a_row(ranks: Sequence[Rank], state: str) -> tuple[list[Rank], int]:

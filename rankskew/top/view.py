@@ -12,9 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from exporter.live import states
+from exporter.live.sentences import is_slower
+from exporter.live.wording import duration
+from exporter.vocabulary import words
 from rank_probe.wire.stages import STAGES, SYNC
-from rankskew.top import words
-from rankskew.top.model import FleetStatus, JobStatus, Rank, holds_up
+from rankskew.top.model import STATE_WORDS, UNKNOWN, FleetStatus, JobStatus, Rank, holds_up
 
 MOST_SENTENCES: Final = 3
 QUIET: Final = (states.HEALTHY, states.FINISHED, states.STARTING, states.NO_PROBE)
@@ -22,6 +24,11 @@ FAINT: Final = "bright_black"
 WAIT: Final = STAGES[SYNC]
 OWN_BLOCK: Final = "█"
 WAIT_BLOCK: Final = "░"
+NOTHING: Final = "–"
+STATE_STYLES: Final = {
+    name: words.COLOURS[state.colour].terminal for name, state in words.STATES.items()
+} | {UNKNOWN: words.COLOURS["grey"].terminal}
+STAGE_STYLES: Final = {name: stage.colour for name, stage in words.STAGES.items()}
 
 Row = TypeVar("Row")
 
@@ -41,17 +48,102 @@ class Column(Generic[Row]):
     is_name: bool = False
 
 
+# ---- Cells ---------------------------------------------------------------------------------------
+
+
+def _lost(job: JobStatus) -> str:
+    """Return how many of its GPUs *job* loses: 1.9 of 8."""
+    if job.gpus_lost is None or job.state in (states.FINISHED, states.NO_PROBE):
+        return NOTHING if job.world_size is None else f"{NOTHING} of {job.world_size}"
+    return f"{_gpus(job.gpus_lost)} of {job.world_size or UNKNOWN}"
+
+
+def _gpus(count: float) -> str:
+    """Return a count of GPUs, which need not be whole: 0.97, 1.9, 12."""
+    if count < 0.005:
+        return "0"
+    return f"{count:.2f}" if count < 0.995 else f"{count:.1f}".removesuffix(".0")
+
+
+def _cost(job: JobStatus) -> str:
+    return NOTHING if job.cost_per_hour is None else f"${job.cost_per_hour:,.2f}"
+
+
+def _culprit(job: JobStatus) -> str:
+    """Return the rank to look at and its stage, and how many more ranks are late."""
+    if job.culprit is None:
+        return NOTHING
+    rank, stage = job.culprit
+    others = sum(late.is_called_late and late.rank != rank for late in job.late)
+    return f"{rank} · {stage}" + (f" +{others}" if others else "")
+
+
+def _slowdown(job: JobStatus) -> str:
+    return f"{job.slowdown:.2f}x" if is_slower(job.slowdown) else NOTHING
+
+
+def _judged(job: JobStatus) -> str:
+    """Return the share of the job that is judged, or why it is not."""
+    if job.reason is not None:
+        return job.reason.replace("_", " ")
+    return NOTHING if job.coverage is None else f"{job.coverage:.0%}"
+
+
+def _count(number: float | None) -> str:
+    return NOTHING if number is None else f"{number:,.0f}"
+
+
+def _span(seconds: float | None) -> str:
+    """Return a time of any length, with milliseconds for those of a step."""
+    if seconds is None:
+        return NOTHING
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.3g} ms"
+    return f"{seconds:.3g} s" if seconds < 10 else duration(seconds)
+
+
+def _late_in(rank: Rank) -> str:
+    if rank.late is None:
+        return ""
+    mark = words.late_mark(rank.late.kind)
+    return f"{rank.late.stage} +{rank.late.ratio:.0%}" + (f" ({mark})" if mark else "")
+
+
+def _rank_lost(rank: Rank) -> str:
+    return f"{rank.late.gpus_lost:.2f}" if rank.late else ""
+
+
+def _now_in(rank: Rank) -> str:
+    """Return what *rank* does now, and for how long if that is remarkable."""
+    if rank.finished:
+        return "finished"
+    if rank.silent:
+        return "silent"
+    elapsed = rank.stage_elapsed_seconds
+    told = f" {duration(elapsed)}" if elapsed is not None and elapsed >= 2 else ""
+    return (rank.stage or NOTHING) + told
+
+
+def _last_report(rank: Rank) -> str:
+    age = rank.report_age_seconds
+    if age is None or rank.finished:
+        return NOTHING
+    return "now" if age < 2 else f"{duration(age)} ago"
+
+
+# ---- The view ------------------------------------------------------------------------------------
+
 JOB_COLUMNS: Final[Sequence[Column[JobStatus]]] = (
     Column("Job", lambda job: job.job_id, is_name=True),
-    Column("GPUs lost", words.lost, justify="right"),
-    Column("Per hour", words.cost, gives_way=2, justify="right"),
-    Column("Rank · stage", words.culprit),
-    Column("Cause", lambda job: job.cause or words.NOTHING, gives_way=3),
-    Column("Since", lambda job: words.span(job.since_seconds), gives_way=1, justify="right"),
-    Column("Slowdown", words.slowdown, gives_way=4, justify="right"),
-    Column("Steps", lambda job: words.count(job.steps), gives_way=7, justify="right"),
-    Column("Step", lambda job: words.span(job.step_seconds), gives_way=5, justify="right"),
-    Column("Judged", words.judged, gives_way=6),
+    Column("GPUs lost", _lost, justify="right"),
+    Column("Per hour", _cost, gives_way=2, justify="right"),
+    Column("Rank · stage", _culprit),
+    Column("Cause", lambda job: job.cause or NOTHING, gives_way=3),
+    Column("Since", lambda job: _span(job.since_seconds), gives_way=1, justify="right"),
+    Column("Slowdown", _slowdown, gives_way=4, justify="right"),
+    Column("Steps", lambda job: _count(job.steps), gives_way=7, justify="right"),
+    Column("Step", lambda job: _span(job.step_seconds), gives_way=5, justify="right"),
+    Column("Judged", _judged, gives_way=6),
 )
 
 
@@ -88,7 +180,7 @@ def _others(count: int, what: str) -> Iterator[Text]:
 
 
 def _state(job: JobStatus) -> Text:
-    return Text(words.state(job), words.STATE_STYLES[job.state])
+    return Text(STATE_WORDS[job.state], STATE_STYLES[job.state])
 
 
 def _sentences(jobs: Sequence[JobStatus]) -> Iterator[Text]:
@@ -97,14 +189,14 @@ def _sentences(jobs: Sequence[JobStatus]) -> Iterator[Text]:
     if loud:
         yield Text()
     for job in loud[:MOST_SENTENCES]:
-        yield Text.assemble((f"{job.job_id}: ", words.STATE_STYLES[job.state]), job.sentence)
+        yield Text.assemble((f"{job.job_id}: ", STATE_STYLES[job.state]), job.sentence)
 
 
 def _job_parts(
     job: JobStatus, console: Console, options: ConsoleOptions
 ) -> Iterator[RenderableType]:
     yield Text()
-    yield Text(job.sentence or words.state(job), words.STATE_STYLES[job.state])
+    yield Text(job.sentence or STATE_WORDS[job.state], STATE_STYLES[job.state])
     yield from (Text(said, FAINT) for said in job.details)
     if job.first_action:
         yield Text.assemble(("First: ", "bold"), job.first_action)
@@ -129,12 +221,12 @@ def _rank_columns(job: JobStatus, width: int) -> list[Column[Rank]]:
         Column("GPU", lambda rank: rank.gpu or "", justify="right"),
         Column("PID", lambda rank: str(rank.pid or ""), justify="right"),
         Column("Step", lambda rank: _bar(rank.stage_seconds, longest, bar_width)),
-        Column("Own", lambda rank: words.span(rank.own_seconds), gives_way=3, justify="right"),
-        Column("Wait", lambda rank: words.span(rank.wait_seconds), gives_way=2, justify="right"),
-        Column("Late in", words.late_in),
-        Column("GPUs lost", words.rank_lost, justify="right"),
-        Column("Now in", words.now_in, gives_way=1),
-        Column("Last report", words.last_report, gives_way=5),
+        Column("Own", lambda rank: _span(rank.own_seconds), gives_way=3, justify="right"),
+        Column("Wait", lambda rank: _span(rank.wait_seconds), gives_way=2, justify="right"),
+        Column("Late in", _late_in),
+        Column("GPUs lost", _rank_lost, justify="right"),
+        Column("Now in", _now_in, gives_way=1),
+        Column("Last report", _last_report, gives_way=5),
     ]
 
 
@@ -157,7 +249,7 @@ def _table(
     options: ConsoleOptions,
 ) -> Table:
     """Return *rows* with those of *columns* that say anything and fit into the terminal."""
-    empty = {"", words.NOTHING}
+    empty = {"", NOTHING}
     used = [each for each in columns if not {str(each.cell(row)) for row in rows} <= empty]
     while True:
         drawn = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style=FAINT)
@@ -187,7 +279,7 @@ def _bar(stage_seconds: Mapping[str, float] | None, longest: float, width: int) 
     ends = [round(width * end / longest) for end in accumulate(seconds)]
     for stage, begin, end in zip(STAGES, [0, *ends], ends, strict=False):
         block = WAIT_BLOCK if stage == WAIT else OWN_BLOCK
-        drawn.append(block * (end - begin), words.STAGE_STYLES[stage])
+        drawn.append(block * (end - begin), STAGE_STYLES[stage])
     return drawn
 
 
@@ -199,7 +291,7 @@ def _legend(stages: Collection[str], coloured: bool) -> Text:
     for stage in STAGES:
         if stage in stages:
             block = WAIT_BLOCK if stage == WAIT else OWN_BLOCK
-            said.append(block * 2, words.STAGE_STYLES[stage])
+            said.append(block * 2, STAGE_STYLES[stage])
             said.append(" waits for others  " if stage == WAIT else f" {stage}  ")
     said.rstrip()
     return said

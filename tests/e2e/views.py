@@ -9,8 +9,8 @@ from exporter.live import states
 from rank_probe.judge.verdict import MILD, UNSYNCED
 from rankskew.client.fetch import Trouble
 from rankskew.diagnose.from_exporter import read_exporters as diagnose_exporters
+from rankskew.diagnose.from_prometheus import read as diagnose_prometheus
 from rankskew.diagnose.model import Report
-from rankskew.diagnose.prometheus.read import read as diagnose_prometheus
 from rankskew.top.from_exporter import read_exporters
 from rankskew.top.from_prometheus import read_prometheus
 from rankskew.top.model import JobStatus

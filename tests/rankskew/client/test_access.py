@@ -10,8 +10,7 @@ from typing import Any, Final
 import pytest
 
 from rankskew.client import fetch
-from rankskew.client.access import Access
-from rankskew.client.fetch import Trouble, get_json
+from rankskew.client.fetch import Access, Trouble, get_json
 from rankskew.client.prometheus import Prometheus
 from tests.exporter.certificates import make_certificate
 from tests.rankskew.client.servers import Answer, Sent, anyone, json_answer, serving, serving_all

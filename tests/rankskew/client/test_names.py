@@ -1,7 +1,6 @@
 """Addresses become names where the exporter there has told one."""
 
-from rankskew.client.names import names_of_nodes, with_names
-from rankskew.client.prometheus import Prometheus, Sample
+from rankskew.client.prometheus import Prometheus, Sample, names_of_nodes, with_names
 from tests.rankskew.top.fake_prometheus import FakePrometheus, Series, series
 
 
@@ -14,7 +13,7 @@ def test_names_are_those_of_the_cluster() -> None:
     """Private addresses are the same in every cluster; whoever has relabelled one knows better."""
     known = [named("10.0.0.5:9917", "gpu-5"), named("10.0.0.5:9917", "other", cluster="us")]
     with FakePrometheus([*known, named("gpu-5:9917", "ip-10-0-0-5", "us")]).serve() as url:
-        assert names_of_nodes(Prometheus(url), "us") == {("us", "10.0.0.5:9917"): "other"}
+        assert names_of_nodes(Prometheus(url), 'cluster="us"') == {("us", "10.0.0.5:9917"): "other"}
 
 
 def test_only_addresses_are_asked_for() -> None:

@@ -3,10 +3,9 @@
 import re
 
 from exporter.live.causes import LineView
-from rankskew.diagnose.formats import COLUMNS, as_markdown, as_text
 from rankskew.diagnose.loss import loss
 from rankskew.diagnose.model import CANNOT_TELL, Event, Finding, Place, Report, Step
-from rankskew.diagnose.words import rows
+from rankskew.diagnose.render import COLUMNS, as_markdown, as_text, rows
 from tests.rankskew.golden import assert_golden
 
 AT = 1_795_420_800.0

@@ -17,7 +17,14 @@ def ask(document: Any, job_id: str | None = None) -> Report:
 
 
 def gpu(number: int, up: bool) -> dict[str, Any]:
-    return {"gpu": number, "up": up, "ranks": [{"job_id": "llama", "rank": number}]}
+    readings = ("utilization_ratio", "memory_used_bytes", "memory_total_bytes", "power_watts")
+    readings += ("temperature_celsius", "sm_clock_hertz", "pcie_link_width", "pcie_link_width_max")
+    return {
+        **dict.fromkeys((*readings, "foreign_processes")),
+        **{"gpu": number, "gpu_uuid": f"GPU-{number}", "name": "H100", "up": up},
+        "throttle_reasons": [],
+        "ranks": [{"job_id": "llama", "rank": number}],
+    }
 
 
 def test_late_rank_has_the_cause_that_its_exporter_tells() -> None:
@@ -197,7 +204,7 @@ def test_job_that_became_slower_is_told() -> None:
 @pytest.mark.parametrize(
     ("causes", "told"),
     [
-        ([{"cause": "input", "detail": "nfs", "sentence": "reads take 9 ms"}], True),
+        ([CAUSE | {"sentence": "reads take 9 ms"}], True),
         ([None], False),
         ("of another release", False),
     ],

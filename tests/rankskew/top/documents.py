@@ -20,8 +20,12 @@ CAUSE: dict[str, Any] = {
 
 def live(*jobs: dict[str, Any], host: str = "node1", at: float = 1000.0) -> dict[str, Any]:
     return {
+        "version": "0",
         "host": host,
+        "grafana_url": None,
         "timestamp_seconds": at,
+        "window_seconds": 60.0,
+        "gpus_visible": None,
         "gpus": [],
         "jobs": list(jobs),
     }
@@ -45,6 +49,7 @@ def job(job_id: str, state: str = "healthy", **changes: Any) -> dict[str, Any]:
     return {
         "job_id": job_id,
         "world_size": 8,
+        "coverage": "4 of 8 ranks",
         "steps": 1200,
         "step_seconds": 0.472,
         "verdict": verdict | changes,
@@ -58,6 +63,11 @@ def rank(number: int, host: str = "node1", **changes: Any) -> dict[str, Any]:
         "local_rank": str(number % 4),
         "gpu_uuid": f"GPU-{number}",
         "gpu": number % 4,
+        "peer_group": "all",
+        "steps": 1200,
+        "step_seconds": 0.472,
+        "wait_seconds": 0.17,
+        "level": "stages",
         "host": host,
         "pid": 4000 + number,
         "stage_seconds": STAGES,
@@ -109,4 +119,4 @@ def hung(job_id: str = "vision", **changes: Any) -> dict[str, Any]:
     stuck: dict[str, Any] = {"last_step_age_seconds": 190.0, "stage_elapsed_seconds": 190.0}
     ranks = [rank(each, stage="backward" if each == 1 else "sync", **stuck) for each in range(4)]
     said = "No step for 3 min: rank 1 is in backward; 3 of 4 ranks wait in sync."
-    return job(job_id, "hung", sentence=said, gpus_lost={}, **{"ranks": ranks} | changes)
+    return job(job_id, "hung", sentence=said, gpus_lost={"hung": 8.0}, **{"ranks": ranks} | changes)

@@ -1,9 +1,11 @@
 """Jobs from the live summaries of exporters, of this version and of others."""
 
+import json
 from typing import Any
 
 import pytest
 
+from rankskew.client.fetch import Trouble
 from rankskew.top.from_exporter import merged, read_document, read_exporters
 from rankskew.top.model import NO_RANK, UNKNOWN, JobStatus
 from tests.rankskew.client.servers import Answer, exporter_of, json_answer, serving
@@ -14,7 +16,8 @@ URL = "http://node1:9917"
 
 def only(*documents: object) -> JobStatus:
     """Return the one job that *documents* of several nodes show."""
-    (found,) = merged(seen for document in documents for seen in read_document(document, URL))
+    sent = [json.loads(json.dumps(document)) for document in documents]
+    (found,) = merged(read_document(document, URL) for document in sent)
     return found
 
 
@@ -106,14 +109,13 @@ def test_newest_of_equal_words_counts() -> None:
     assert (found.slowdown, [each.node for each in found.ranks]) == (1.2, ["node2"])
 
 
-def test_earlier_exporter_lacks_fields() -> None:
-    """An exporter that tells no host, PID or GPU still shows its ranks."""
-    document = live(straggler(late=[late(2, kind="node")]))
+def test_node_without_a_name_has_its_address() -> None:
+    """An exporter that knows no host, PID or GPU still shows its ranks."""
+    document = live(straggler("llama", late=[late(2, kind="node")]), host="")
     document["jobs"][0]["verdict"]["state"] = "slow_node"
-    del document["host"], document["gpus"]
     for each in document["jobs"][0]["ranks"]:
-        for absent in ("host", "pid", "gpu"):
-            del each[absent]
+        each["host"] = ""
+        del each["pid"], each["gpu"]
     found = only(document)
 
     assert found.state == "slow_node"
@@ -125,18 +127,28 @@ def test_earlier_exporter_lacks_fields() -> None:
     "nonsense", [None, [], "text", -1, {"rank": "x"}, [None, {}, {"rank": []}]]
 )
 def test_nonsense_in_a_field_is_nothing(nonsense: object) -> None:
-    """Whatever a field contains, the rest of the job is shown."""
-    document = live(
-        straggler(late=nonsense, gpus_lost=nonsense, slowdown=nonsense, details=nonsense)
-    )
-    document["jobs"][0] |= {"ranks": nonsense, "steps": nonsense, "world_size": nonsense}
+    """Of an exporter of another release, the rest of the job is shown."""
+    said = straggler(late=nonsense, gpus_lost=nonsense, together=nonsense, details=nonsense)
+    said["ranks"] += [{"rank": nonsense}, nonsense, rank(8, last_event=nonsense)]
+    found = only(live(said))
 
-    assert only(document).job_id == "llama"
+    assert (found.state, found.slowdown, len(found.late)) == ("straggler", 1.48, 0)
+    assert [each.rank for each in found.ranks] == [0, 1, 2, 3, 8]
+
+
+@pytest.mark.parametrize("missing", ["ranks", "verdict", "steps"])
+def test_job_of_which_nothing_can_be_read_is_told(missing: str) -> None:
+    """It would be no job otherwise, or a healthy one."""
+    document = live(straggler(), job("calm"))
+    del document["jobs"][0][missing]
+    with pytest.raises(Trouble, match=f"{URL} is an exporter of another release"):
+        only(document)
 
 
 def test_text_cannot_move_the_cursor() -> None:
     """Escape sequences are question marks; a state of a later exporter ends nothing."""
-    found = only(live(job("evil\x1b[2J\n", "levitating")))
+    with exporter_of(live(job("evil\x1b[2J\n", "levitating"))) as url:
+        (found,) = read_exporters([url]).jobs
 
     assert (found.job_id, found.state) == ("evil?[2J?", UNKNOWN)
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+from rankskew.diagnose.from_prometheus import read
 from rankskew.diagnose.model import Report
-from rankskew.diagnose.prometheus.read import read
 from tests.rankskew.top import fake_prometheus as fake
 from tests.rankskew.top.fake_prometheus import FakePrometheus, Series, series
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from rankskew.diagnose.prometheus.changed import CHANGES
+from rankskew.diagnose.from_prometheus import CHANGES
 from tests.alerts.promtool import answers
 from tests.rankskew.diagnose.prometheus.jobs import alert, ask, straggler
 from tests.rankskew.top import fake_prometheus as fake

@@ -3,9 +3,9 @@
 import pytest
 
 from rankskew.client.fetch import Trouble
+from rankskew.diagnose.from_prometheus import read
 from rankskew.diagnose.model import BALANCED, CANNOT_TELL, FOUND, CannotTell
-from rankskew.diagnose.prometheus.read import read
-from rankskew.diagnose.words import rows
+from rankskew.diagnose.render import rows
 from tests.rankskew.client.servers import serving
 from tests.rankskew.diagnose.prometheus.jobs import WHO, alert, ask, losses, straggler
 from tests.rankskew.top import fake_prometheus as fake

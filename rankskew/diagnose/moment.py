@@ -1,7 +1,7 @@
-"""One job at one time: what the rules have recorded of it, asked for once."""
+"""One job at one time: what the rules of a Prometheus have recorded of it, asked for once."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -9,10 +9,9 @@ from exporter.live.causes import LineView
 from exporter.live.states import RANKS_MISSING
 from exporter.vocabulary.words import reasons_in_order
 from rankskew.client.fields import label, whole
-from rankskew.client.names import Names, names_of_nodes
-from rankskew.client.prometheus import Prometheus, Sample, selector
+from rankskew.client.prometheus import Names, Prometheus, Sample, names_of_nodes, selector
 from rankskew.diagnose.model import JobFacts, Place, host
-from rankskew.top.from_prometheus import JobSamples
+from rankskew.top.from_prometheus import Recorded, series
 from rankskew.top.model import JobStatus
 
 # A job has a few of each, however many ranks it has: they are about late and silent ranks only.
@@ -33,13 +32,13 @@ class Moment:
 
     prometheus: Prometheus
     job: JobStatus
-    found: JobSamples
+    found: Recorded
     names: Names
 
     @property
     def where(self) -> str:
         """Return the matchers of the job."""
-        return selector(cluster=self.job.cluster, job_id=self.job.job_id)
+        return _of(self.job)
 
     def place(self, instance: str) -> Place:
         """Return the node whose exporter is at *instance*."""
@@ -49,36 +48,44 @@ class Moment:
     def facts(self) -> JobFacts:
         """Return what the findings are made from; raises Trouble."""
         found, is_missing = self.found, self.job.state == RANKS_MISSING
-        silent = self._silent() if is_missing else []
+        # The rules leave out the silent ranks of a job that is dead.
+        silent = found["rank:rankskew_silent_seconds:max"] if is_missing else []
+        if is_missing and not silent:
+            silent = self._ask("rankskew_rank_silent_seconds")
         unprobed = self._ask("rankskew_gpu_rank_info", 'source="environ",') if is_missing else []
         judges = self.prometheus.query(
             f"group by (judge) (rankskew_job_judge_info{{{self.where}}})"
         )
         located = [
             *(*unprobed, *silent),
-            *found.samples["rank_stage:rankskew_hang_suspect:group"],
-            *found.samples["rank:rankskew_late:ratio"],
+            *found["rank_stage:rankskew_hang_suspect:group"],
+            *found["rank:rankskew_late:ratio"],
         ]
+        late_gpus: dict[int, dict[str, float]] = defaultdict(dict)
+        for rank, each in _of_ranks(found["rank_stage:rankskew_gpus_lost:sum"]):
+            if each.value > 0:
+                late_gpus[rank][each["stage"]] = each.value
+        lines: dict[int, list[LineView]] = defaultdict(list)
+        for rank, each in _of_ranks(found["rankskew_late_line_ratio"]):
+            lines[rank].append(LineView(each["stage"], each["place"], each.value))
         return JobFacts(
             self.job,
             places=self.places({rank.rank: "" for rank in self.job.ranks[:1]} | instances(located)),
-            lines=self._lines(),
-            late_gpus=self._late_gpus(),
-            silent={rank: each.value for rank, each in _by_rank(silent).items()},
-            unprobed=list(_by_rank(unprobed)),
+            lines=lines,
+            late_gpus=late_gpus,
+            silent={rank: each.value for rank, each in _of_ranks(silent)},
+            unprobed=[rank for rank, _ in _of_ranks(unprobed)],
             down=[
                 self.place(each)
-                for each in sorted({*found.labels("node:rankskew_exporter_down:group", "instance")})
+                for each in sorted(found.by("instance", "node:rankskew_exporter_down:group"))
             ],
-            rotating=self._by_label("job_stage:rankskew_gpus_lost:sum", "stage"),
-            reasons=reasons_in_order(
-                found.labels("job_reason:rankskew_not_judgeable:bool", "reason")
-            ),
+            rotating=found.by("stage", "job_stage:rankskew_gpus_lost:sum"),
+            reasons=reasons_in_order(found.by("reason", "job_reason:rankskew_not_judgeable:bool")),
             age_seconds=found.value("job:rankskew_starting_seconds:max")
             or found.value("job:rankskew_run_seconds:max"),
             judge=judges[0]["judge"] if len(judges) == 1 else None,
             judged_ranks=found.value("job:rankskew_ranks:sum"),
-            thresholds=self._by_label("job:rankskew_threshold:value", "name"),
+            thresholds=found.by("name", "job:rankskew_threshold:value"),
             gpu_hour_price=found.value("job:rankskew_gpu_hour_price:value"),
         )
 
@@ -97,13 +104,10 @@ class Moment:
         if not wanted:
             return {}
         names = "|".join(map(str, sorted(wanted)))
-        series = f'{{__name__=~"{INFO}",{self.where},rank=~"{names}"}}'
+        found = self.prometheus.query(form.format(series(INFO, f'{self.where},rank=~"{names}"')))
         known: dict[int, dict[str, str]] = {}
         # rankskew_rank_info is the last, so that its words count.
-        for sample in sorted(
-            self.prometheus.query(form.format(series)), key=lambda each: each.name
-        ):
-            rank = int(sample["rank"])
+        for rank, sample in _of_ranks(sorted(found, key=lambda each: each.name)):
             own = wanted.get(rank) or known.get(rank, sample.labels)["instance"]
             if sample["instance"] == own:
                 told = {name: each for name, each in sample.labels.items() if each}
@@ -115,46 +119,24 @@ class Moment:
         place = self.place(infos["instance"])
         return replace(place, gpu=label(gpu), gpu_uuid=label(uuid), pid=whole(pid))
 
-    def _late_gpus(self) -> dict[int, dict[str, float]]:
-        lost: dict[int, dict[str, float]] = defaultdict(dict)
-        for sample in self.found.samples["rank_stage:rankskew_gpus_lost:sum"]:
-            if sample["rank"].isdecimal() and sample.value > 0:
-                lost[int(sample["rank"])][sample["stage"]] = sample.value
-        return lost
-
-    def _lines(self) -> dict[int, list[LineView]]:
-        lines: dict[int, list[LineView]] = defaultdict(list)
-        for each in self.found.samples["rankskew_late_line_ratio"]:
-            if each["rank"].isdecimal():
-                line = LineView(each["stage"], each["place"], each.value)
-                lines[int(each["rank"])].append(line)
-        return lines
-
-    def _silent(self) -> Sequence[Sample]:
-        """Return the silent ranks; the rules leave out those of a job that is dead."""
-        silent = self.found.samples["rank:rankskew_silent_seconds:max"]
-        return silent or self._ask("rankskew_rank_silent_seconds")
-
-    def _ask(self, name: str, matchers: str = "") -> Sequence[Sample]:
+    def _ask(self, name: str, matchers: str = "") -> list[Sample]:
         return self.prometheus.query(f"{name}{{{matchers}{self.where}}}")
-
-    def _by_label(self, name: str, label: str) -> dict[str, float]:
-        return {sample[label]: sample.value for sample in self.found.samples[name]}
 
 
 def look(prometheus: Prometheus, job: JobStatus) -> Moment:
     """Return what is recorded of *job*; raises Trouble."""
-    found = JobSamples()
-    where = selector(cluster=job.cluster, job_id=job.job_id)
-    for sample in prometheus.query(f'{{__name__=~"{SERIES}",{where}}}'):
-        found.samples[sample.name].append(sample)
-    return Moment(prometheus, job, found, names_of_nodes(prometheus, job.cluster))
+    found = Recorded(prometheus.query(series(SERIES, _of(job))))
+    return Moment(prometheus, job, found, names_of_nodes(prometheus, selector(cluster=job.cluster)))
 
 
 def instances(samples: Iterable[Sample]) -> dict[int, str]:
     """Return the instance that each rank in *samples* has."""
-    return {rank: each["instance"] for rank, each in _by_rank(samples).items()}
+    return {rank: each["instance"] for rank, each in _of_ranks(samples)}
 
 
-def _by_rank(samples: Iterable[Sample]) -> dict[int, Sample]:
-    return {int(each["rank"]): each for each in samples if each["rank"].isdecimal()}
+def _of(job: JobStatus) -> str:
+    return selector(cluster=job.cluster, job_id=job.job_id)
+
+
+def _of_ranks(samples: Iterable[Sample]) -> list[tuple[int, Sample]]:
+    return [(int(each["rank"]), each) for each in samples if each["rank"].isdecimal()]

@@ -1,0 +1,373 @@
+"""What is wrong with a job, from what is known of it; each finding with what to do about it."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from statistics import fmean
+from typing import Final, NamedTuple
+
+from exporter.causes.model import UNKNOWN
+from exporter.live import states
+from exporter.live.causes import CauseView
+from exporter.live.sentences import LateView, change_sentence, duty, in_set, late_sentence
+from exporter.live.wording import MOST_NAMES, duration, listed, sentence, than, which
+from exporter.vocabulary.words import slow_at
+from rank_probe.judge.verdict import DUTY, NODE, UNSYNCED, Change
+from rankskew.diagnose.advice import advice, filled, situations
+from rankskew.diagnose.loss import loss
+from rankskew.diagnose.model import Event, Finding, JobFacts, Place, Report, Step
+from rankskew.top.model import JobStatus, cause_of_node
+from rankskew.wording import counted, few
+
+
+def all_findings(facts: JobFacts) -> tuple[list[Finding], list[str]]:
+    """Return what is wrong with a job, the costliest first, and who else is late."""
+    late, more = _late_findings(facts)
+    return ordered([*_of_state(facts), *_losses(facts), *late]), more
+
+
+def ordered(findings: Sequence[Finding]) -> list[Finding]:
+    """Return *findings* as they are told: what costs most first, what costs nothing known last."""
+    return sorted(findings, key=lambda each: -(each.gpus_lost or 0.0))
+
+
+def report(
+    facts: JobFacts,
+    source: str,
+    at_seconds: float | None,
+    findings: Iterable[Finding],
+    more: Iterable[str],
+    events: Iterable[Event],
+) -> Report:
+    """Return the report with those *findings*."""
+    job = facts.job
+    return Report(
+        source=source,
+        job_id=job.job_id,
+        cluster=job.cluster,
+        state=job.state,
+        sentence=job.sentence,
+        at_seconds=at_seconds,
+        world_size=job.world_size,
+        loss=loss(job.lost_by_kind, facts.late_gpus) if job.lost_by_kind else None,
+        slowdown=job.slowdown,
+        gpu_hour_price=facts.gpu_hour_price,
+        findings=tuple(_advised(each, job.job_id) for each in findings),
+        more=tuple(more),
+        events=tuple(sorted(events, key=lambda event: event.since_seconds)),
+        unjudged=tuple(_unjudged(facts)),
+    )
+
+
+def _advised(finding: Finding, job_id: str) -> Finding:
+    """Return *finding* with what to do first, all that can be done, the proof and the links."""
+    entry = advice().get(finding.what) or situations()[finding.what]
+    place = finding.place
+    known = {
+        "JOB": job_id,
+        "RANK": finding.rank,
+        "NODE": place.node,
+        "PID": place.pid,
+        "GPU": place.gpu,
+        "UUID": place.gpu_uuid,
+    }
+    values = {name: str(value) for name, value in known.items() if value is not None}
+    first = filled(finding.first or entry.first, values)
+    if not finding.first and place.node and entry.playbook is not None:
+        first = f"{first} on {place.node}"  # As alerts add the node to the cause of a late rank.
+    return replace(
+        finding,
+        first=first,
+        steps=tuple(
+            Step(filled(action.do, values), action.disturbs)
+            for action in entry.steps(finding.detail, finding.stage)
+        ),
+        proof=filled(entry.proof, values),
+        links=tuple(entry.links()),
+        tells=entry.found,
+    )
+
+
+# ---- Late ranks ----------------------------------------------------------------------------------
+
+# So many are told with all that is known of them.
+MOST_FINDINGS: Final = 5
+MOST_EVENTS: Final = 5
+MOST_MILD: Final = 3
+# What costs less than this share of the costliest waits until that one is mended.
+WORTH_MENDING: Final = 0.1
+
+
+def _late_findings(facts: JobFacts) -> tuple[list[Finding], list[str]]:
+    """Return the late ranks, sets and nodes, the costliest first, and who else is late."""
+    called_late = [late for late in facts.job.late if late.is_called_late]
+    names = {
+        late.rank: f"{those.ranks} ranks{which(those.spans, those.in_common)}"
+        for those in facts.job.together
+        for late in in_set(those, called_late)
+    }
+    together: dict[str, list[LateView]] = defaultdict(list)
+    for late in called_late:
+        node = facts.place(late.rank).node if late.kind == NODE else None
+        alone = f"node {node}" if node else f"rank {late.rank}"
+        together[names.get(late.rank, alone)].append(late)
+    found = sorted(together.items(), key=lambda each: -_cost(each[1]))
+    least = WORTH_MENDING * _cost(found[0][1]) if found else 0.0
+    told = [those for _, those in found[:MOST_FINDINGS] if _cost(those) >= least]
+    rest = [name for name, _ in found[len(told) :]]
+    more = list(mild(facts.job.late))
+    if rest:
+        less = "They cost less: mend the above first, and look again."
+        more.insert(0, f"Late as well: {few(rest)}. {less}")
+    return [late_finding(facts, those) for those in told], more
+
+
+def mild(late_ranks: Sequence[LateView]) -> Iterator[str]:
+    """Say which of them are not late enough to be told, not known well enough, or on duty."""
+    for late in [late for late in late_ranks if not late.is_called_late][:MOST_MILD]:
+        if late.kind == DUTY:
+            yield sentence(f"{duty(late)}.")
+            continue
+        why = "but no wait was measured" if late.kind == UNSYNCED else "too little for an alert"
+        said = f"rank {late.rank} needs {late.ratio:.1%} more time {than([late.has_risen])}, {why}."
+        yield sentence(said)
+
+
+def late_events(job: JobStatus) -> Iterator[Event]:
+    """Yield when the costliest ranks became slow, as far as that is known."""
+    began = [late for late in job.late if late.is_called_late and late.late_for_seconds]
+    for late in began[:MOST_EVENTS]:
+        yield Event(late.late_for_seconds, f"Rank {late.rank} became slow {slow_at(late.stage)}.")
+
+
+def late_finding(facts: JobFacts, those: Sequence[LateView]) -> Finding:
+    """Return what is known of a late rank, or of the late ranks of a node or a set."""
+    first = max(those, key=lambda late: late.gpus_lost)
+    is_alone = len(those) == 1 and first.kind != NODE
+    nodes = {(place.node, place.instance) for place in (facts.place(late.rank) for late in those)}
+    shared = Place(*nodes.pop()) if len(nodes) == 1 else Place()
+    stage = Counter(late.stage for late in those).most_common(1)[0][0]
+    groups = {late.peer_group for late in those}
+    lines = [line for late in those for line in facts.lines.get(late.rank, ())]
+    finding = Finding(
+        what=UNKNOWN,
+        sentence=late_sentence(those, facts.job.world_size or len(those), facts.job.together),
+        rank=first.rank if is_alone else None,
+        ranks=tuple(sorted(late.rank for late in those)),
+        peer_group=groups.pop() or None if len(groups) == 1 else None,
+        place=facts.place(first.rank) if is_alone else shared,
+        stage=stage,
+        kind=first.kind,
+        ratio=fmean(late.ratio for late in those),
+        gpus_lost=_cost(those),
+        since_seconds=max(late.late_for_seconds for late in those) or None,
+        lines=tuple(sorted(lines, key=lambda line: (line.stage != stage, -line.share))),
+        cause=UNKNOWN,
+        cause_text=advice()[UNKNOWN].text,
+    )
+    cause = cause_of_node(those)
+    return finding if cause is None else _with_cause(finding, cause)
+
+
+def _cost(those: Sequence[LateView]) -> float:
+    return sum(late.gpus_lost for late in those)
+
+
+def _with_cause(finding: Finding, cause: CauseView) -> Finding:
+    return replace(
+        finding,
+        what=cause.cause if cause.cause in advice() else UNKNOWN,
+        cause=cause.cause,
+        cause_text=cause.sentence.removesuffix("."),
+        detail=cause.detail or None,
+        explains=None if cause.cause == UNKNOWN else cause.share,
+        others=tuple(f"{each.sentence} ({each.share:.0%})" for each in cause.others),
+        figure=cause.figure,
+        value=cause.value,
+        peers_value=cause.peers_value,
+        first=cause.first_action or None,
+    )
+
+
+# ---- A job that stands still, is not seen, or is not judged --------------------------------------
+
+MOST_NODES: Final = 3
+# Why a job without a verdict of its ranks is not judged, if nothing better is known.
+NO_JOIN: Final = "no_join"
+
+
+def _of_state(facts: JobFacts) -> Iterator[Finding]:
+    state = facts.job.state
+    if state == states.HUNG:
+        yield _hung(facts)
+    elif state == states.EXPORTER_DOWN:
+        for place in facts.down[:MOST_NODES]:
+            said = (
+                f"The exporter at {place.shown} does not answer: nothing is known of its node now."
+            )
+            yield Finding("exporter_down", said, place=place)
+    elif state == states.RANKS_MISSING:
+        yield from _missing(facts)
+    elif state == states.STARTING:
+        yield _starting(facts)
+    elif state in (states.FINISHED, states.NO_PROBE):
+        yield Finding(state, facts.job.sentence)
+    elif state == states.NOT_JUDGEABLE:
+        yield from not_judgeable(facts)
+
+
+def not_judgeable(facts: JobFacts) -> Iterator[Finding]:
+    """Yield why the job cannot be judged."""
+    told = [reason for reason in facts.reasons if reason in situations()]
+    for reason in told:
+        yield Finding(reason, f"The job cannot be judged: {situations()[reason].text}.")
+    if not told:
+        yield Finding(NO_JOIN, facts.job.sentence)
+
+
+def _unjudged(facts: JobFacts) -> Iterator[str]:
+    """Say what of the job could not be judged, and why."""
+    for reason in facts.reasons:
+        entry = situations().get(reason)
+        name = reason.replace("_", " ")
+        yield f"Not judgeable ({name}): {entry.text if entry is not None else name}."
+    coverage = facts.job.coverage
+    if coverage is not None and coverage < 0.995 and not facts.reasons:
+        yield f"Only {coverage:.0%} of the job's ranks and steps are judged."
+    if facts.judge == "node":
+        yield "The ranks do not compare their steps: each is compared with those of its node only."
+
+
+def _hung(facts: JobFacts) -> Finding:
+    job = facts.job
+    rank, stage = job.culprit or (None, None)
+    alone = "hung_finished" if stage == "finished" else "hung"
+    return Finding(
+        "hung_together" if rank is None else alone,
+        job.sentence,
+        rank=rank,
+        ranks=() if rank is None else (rank,),
+        place=Place() if rank is None else facts.place(rank),
+        stage=stage,
+        gpus_lost=float(job.world_size or len(job.ranks)),
+        since_seconds=job.since_seconds,
+    )
+
+
+def _missing(facts: JobFacts) -> Iterator[Finding]:
+    nodes: dict[str, list[int]] = defaultdict(list)
+    for rank in sorted(facts.silent):
+        nodes[facts.place(rank).shown or "its node"].append(rank)
+    for node, ranks in list(nodes.items())[:MOST_NODES]:
+        more = f", nor have {len(ranks) - 1} more there" if len(ranks) > 1 else ""
+        yield Finding(
+            "ranks_silent",
+            f"Rank {ranks[0]} on {node} has not reported for {duration(facts.silent[ranks[0]])}"
+            f"{more}: dead, stopped, or unable to reach its exporter.",
+            rank=ranks[0],
+            ranks=tuple(ranks),
+            place=facts.place(ranks[0]),
+            since_seconds=facts.silent[ranks[0]],
+        )
+    if facts.unprobed:
+        yield _unprobed(facts)
+    elif not nodes:
+        yield Finding("ranks_missing", facts.job.sentence)
+
+
+def _unprobed(facts: JobFacts) -> Finding:
+    ranks = sorted(facts.unprobed)
+    place = facts.place(ranks[0])
+    names = listed([str(rank) for rank in ranks[:MOST_NAMES]])
+    more = f" and {len(ranks) - MOST_NAMES} more" if len(ranks) > MOST_NAMES else ""
+    return Finding(
+        "ranks_without_probe",
+        f"Ranks {names}{more} run without the probe, on {place.shown or 'its node'} for one.",
+        ranks=tuple(ranks),
+        place=Place(node=place.node, instance=place.instance),
+    )
+
+
+def _starting(facts: JobFacts) -> Finding:
+    age, limit = facts.age_seconds, facts.threshold("start_seconds")
+    is_slow = facts.job.alert is not None or (age is not None and age > limit)
+    return Finding(
+        "slow_start" if is_slow else "starting",
+        facts.job.sentence,
+        place=next((facts.place(rank.rank) for rank in facts.job.ranks), Place()),
+        since_seconds=age,
+    )
+
+
+# ---- Losses for which no rank is to blame --------------------------------------------------------
+
+# States that say nothing of the ranks' pace.
+PACELESS: Final = (states.FINISHED, states.NO_PROBE, states.STARTING, states.HUNG)
+# By kind, the threshold above which it is told: a share of the ranks.
+LIMITS: Final = {
+    "rotating": "rotating_lost_ratio",
+    "group": "group_lost_ratio",
+    "common": "wait_share",
+}
+
+
+def _losses(facts: JobFacts) -> Iterator[Finding]:
+    for kind, name in LIMITS.items() if facts.job.state not in PACELESS else ():
+        gpus = facts.job.lost_by_kind.get(kind, 0.0)
+        if gpus > facts.threshold(name) * facts.ranks:
+            stage = max(facts.rotating, key=lambda each: facts.rotating[each], default=None)
+            yield loss_finding(kind, gpus, facts.ranks, stage)
+
+
+def loss_finding(kind: str, gpus: float, ranks: float, stage: str | None) -> Finding:
+    """Return a loss of one of LIMITS; a rotating one is mostly in *stage*."""
+    cost = f"{gpus:.2f} of {ranks:.0f} GPUs"
+    stage = stage if kind == "rotating" else None
+    where = f", mostly {slow_at(stage)}" if stage else ""
+    said = {
+        "rotating": f"Another rank is slow in each step{where}; {cost} wait for whichever it is.",
+        "group": f"A peer group has more work than the others; {cost} wait for it.",
+        "common": f"All ranks wait for communication; that costs {cost}, whichever rank is late.",
+    }
+    return Finding(kind, said[kind], gpus_lost=gpus, stage=stage, kind=kind)
+
+
+# ---- A job that became slower without a late rank ------------------------------------------------
+
+
+class CauseOnNode(NamedTuple):
+    """The *cause* of a change by the past of one node, its name and detail, and in a sentence."""
+
+    node: str
+    cause: tuple[str, str]
+    sentence: str
+
+
+def slower(
+    change: Change,
+    sentence: str = "",
+    why: Iterable[CauseOnNode] = (),
+    facts: Iterable[str] = (),
+) -> Finding:
+    """Return the finding of *change*, said by *sentence* if the usual one does not do."""
+    return Finding(
+        "slower",
+        sentence or change_sentence(change),
+        peer_group=change.peer_group or None,
+        stage=change.stage,
+        since_seconds=change.since_seconds,
+        facts=(*_causes_of_change(why), *facts),
+    )
+
+
+def _causes_of_change(why: Iterable[CauseOnNode]) -> list[str]:
+    """Say each cause once, the one of most nodes first, with the figures of one node."""
+    nodes: dict[tuple[str, str], list[CauseOnNode]] = defaultdict(list)
+    for each in sorted(why):
+        nodes[each.cause].append(each)
+    said = []
+    for those in sorted(nodes.values(), key=lambda those: -len(those)):
+        first, many = those[0], counted(len(those), "node")
+        where = first.node if len(those) == 1 else f"{many}, such as {first.node}"
+        said.append(f"Cause on {where}: {first.sentence}.")
+    return said

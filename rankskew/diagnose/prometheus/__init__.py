@@ -1,1 +1,0 @@
-"""What a Prometheus with the shipped rules knows of one job."""

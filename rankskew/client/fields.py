@@ -1,4 +1,4 @@
-"""Reads fields of JSON that another version of Rankskew, or another program, may have written."""
+"""Reads fields of JSON that another program has written, which may be anything."""
 
 from collections.abc import Mapping
 from math import isfinite
@@ -14,24 +14,9 @@ def number(value: Any) -> float | None:
     return float(value)
 
 
-def whole(value: Any) -> int | None:
-    """Return *value* as a whole number, None if it is none; labels are text."""
-    if isinstance(value, str) and value.isdecimal():
-        return int(value)
-    found = number(value)
-    return None if found is None else int(found)
-
-
 def text(value: Any) -> str | None:
     """Return *value* if it is text; what could move a terminal's cursor becomes a question mark."""
     return printable(value) if isinstance(value, str) else None
-
-
-def label(value: Any) -> str | None:
-    """Return text or a number as text, None for nothing or an empty label."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
-    return text(value) or None
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
@@ -42,15 +27,3 @@ def mapping(value: Any) -> Mapping[str, Any]:
 def objects(value: Any) -> list[Mapping[str, Any]]:
     """Return the objects in *value*, none if it is no list."""
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
-
-
-def texts(value: Any) -> list[str]:
-    """Return the texts in *value*, none if it is no list."""
-    found = [text(each) for each in value] if isinstance(value, list) else []
-    return [each for each in found if each]
-
-
-def numbers(value: Any) -> dict[str, float]:
-    """Return the numbers of an object by name."""
-    found = {text(name) or "": number(each) for name, each in mapping(value).items()}
-    return {name: each for name, each in found.items() if each is not None}

@@ -78,18 +78,19 @@ class Prometheus:
 
         Prometheus refuses more than 11,000 points per series.
         """
-        query = {"query": expression, "start": f"{start:.3f}", "end": f"{end:.3f}"}
-        found = self._ask("/api/v1/query_range", query | {"step": f"{step_seconds:g}"})
-        return [Series(*_named(each), _points(each)) for each in found]
+        times = {"start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{step_seconds:g}"}
+        return self._series("/api/v1/query_range", {"query": expression} | times)
 
     def history(self, expression: str, at: float) -> list[Series]:
         """Return the samples of *expression*, with its range before *at*; raises Trouble."""
-        found = self._ask("/api/v1/query", {"query": expression, "time": f"{at:.3f}"})
-        return [Series(*_named(each), _points(each)) for each in found]
+        return self._series("/api/v1/query", {"query": expression, "time": f"{at:.3f}"})
 
     def alert_groups(self) -> list[Mapping[str, Any]]:
         """Return the groups of rules that have alerts, as /api/v1/rules does; raises Trouble."""
         return objects(self._data("/api/v1/rules?type=alert", None).get("groups"))
+
+    def _series(self, path: str, query: Mapping[str, str]) -> list[Series]:
+        return [Series(*_named(each), _points(each)) for each in self._ask(path, query)]
 
     def _ask(self, path: str, query: Mapping[str, str]) -> list[Mapping[str, Any]]:
         return objects(self._data(path, query).get("result"))

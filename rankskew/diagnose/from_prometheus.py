@@ -2,22 +2,23 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Final
 
+from exporter.live.causes import LineView
+from exporter.live.states import RANKS_MISSING
 from exporter.live.wording import duration
+from exporter.vocabulary.words import reasons_in_order
 from rank_probe.judge.verdict import Change
 from rankskew.client.fetch import ANYONE, Access
-from rankskew.client.fields import label
-from rankskew.client.prometheus import Prometheus, Sample, selector
+from rankskew.client.prometheus import Names, Prometheus, Sample, names_of_nodes, selector
 from rankskew.diagnose.advice import for_alert
 from rankskew.diagnose.findings import CauseOnNode, all_findings, late_events, report, slower
-from rankskew.diagnose.model import CannotTell, Event, Finding, Place, Report
-from rankskew.diagnose.moment import Moment, instances, look
+from rankskew.diagnose.model import CannotTell, Event, Finding, JobFacts, Place, Report, host
 from rankskew.diagnose.render import clock
-from rankskew.top.from_prometheus import NO_EXPORTER, NO_RULES, ask
+from rankskew.top.from_prometheus import NO_EXPORTER, NO_RULES, Recorded, ask, series
 from rankskew.top.model import NO_RANK, FleetStatus, JobStatus, several_jobs
 
 # Of an earlier time these only mean that there is no data.
@@ -29,7 +30,7 @@ def read(
 ) -> Report:
     """Return the report at the Unix time *at*, or now; raises Trouble and CannotTell."""
     prometheus = Prometheus(url, at, access=access)
-    moment = look(prometheus, _one_job(ask(prometheus, cluster, job_id), at))
+    moment = _look(prometheus, _one_job(ask(prometheus, cluster, job_id), at))
     facts = moment.facts()
     findings, more = all_findings(facts)
     findings = _with_alerts(moment, findings)
@@ -47,6 +48,138 @@ def _one_job(fleet: FleetStatus, at: float | None) -> JobStatus:
     if fleet.focus is None:
         raise CannotTell(several_jobs([job.job_id for job in fleet.jobs]))
     return fleet.focus
+
+
+# ---- What is recorded of a job -------------------------------------------------------------------
+
+# A job has a few of each, however many ranks it has: they are about late and silent ranks only.
+SERIES: Final = (
+    "job_stage:rankskew_gpus_lost:sum|rank_stage:rankskew_(gpus_lost:sum|hang_suspect:group)"
+    "|rank:rankskew_(late:ratio|silent_seconds:max)|rankskew_late_line_ratio"
+    "|job_reason:rankskew_not_judgeable:bool|node:rankskew_exporter_down:group"
+    "|job:rankskew_(threshold:value|gpu_hour_price:value|ranks:sum|run_seconds:max|starting_seconds:max)"
+)
+INFO: Final = "rankskew_(rank_info|gpu_rank_info)"
+# An exporter that has just gone, or did not answer in time, has told where its ranks are.
+RECENTLY: Final = "last_over_time({}[15m])"
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The *job* as *prometheus* knows it, *found* of it by series, and *names* of addresses."""
+
+    prometheus: Prometheus
+    job: JobStatus
+    found: Recorded
+    names: Names
+
+    @property
+    def where(self) -> str:
+        """Return the matchers of the job."""
+        return _of(self.job)
+
+    def place(self, instance: str) -> Place:
+        """Return the node whose exporter is at *instance*."""
+        name = self.names.get((self.job.cluster, instance))
+        return Place(node=name or host(instance), instance=instance or None)
+
+    def facts(self) -> JobFacts:
+        """Return what the findings are made from; raises Trouble."""
+        found, is_missing = self.found, self.job.state == RANKS_MISSING
+        # The rules leave out the silent ranks of a job that is dead.
+        silent = found["rank:rankskew_silent_seconds:max"] if is_missing else []
+        if is_missing and not silent:
+            silent = self._ask("rankskew_rank_silent_seconds")
+        unprobed = self._ask("rankskew_gpu_rank_info", 'source="environ",') if is_missing else []
+        judges = self.prometheus.query(
+            f"group by (judge) (rankskew_job_judge_info{{{self.where}}})"
+        )
+        located = [
+            *(*unprobed, *silent),
+            *found["rank_stage:rankskew_hang_suspect:group"],
+            *found["rank:rankskew_late:ratio"],
+        ]
+        late_gpus: dict[int, dict[str, float]] = defaultdict(dict)
+        for rank, each in _of_ranks(found["rank_stage:rankskew_gpus_lost:sum"]):
+            if each.value > 0:
+                late_gpus[rank][each["stage"]] = each.value
+        lines: dict[int, list[LineView]] = defaultdict(list)
+        for rank, each in _of_ranks(found["rankskew_late_line_ratio"]):
+            lines[rank].append(LineView(each["stage"], each["place"], each.value))
+        return JobFacts(
+            self.job,
+            places=self.places(
+                {rank.rank: "" for rank in self.job.ranks[:1]} | _instances(located)
+            ),
+            lines=lines,
+            late_gpus=late_gpus,
+            silent={rank: each.value for rank, each in _of_ranks(silent)},
+            unprobed=[rank for rank, _ in _of_ranks(unprobed)],
+            down=[
+                self.place(each)
+                for each in sorted(found.by("instance", "node:rankskew_exporter_down:group"))
+            ],
+            rotating=found.by("stage", "job_stage:rankskew_gpus_lost:sum"),
+            reasons=reasons_in_order(found.by("reason", "job_reason:rankskew_not_judgeable:bool")),
+            age_seconds=found.value("job:rankskew_starting_seconds:max")
+            or found.value("job:rankskew_run_seconds:max"),
+            judge=judges[0]["judge"] if len(judges) == 1 else None,
+            judged_ranks=found.value("job:rankskew_ranks:sum"),
+            thresholds=found.by("name", "job:rankskew_threshold:value"),
+            gpu_hour_price=found.value("job:rankskew_gpu_hour_price:value"),
+        )
+
+    def places(self, wanted: Mapping[int, str]) -> dict[int, Place]:
+        """Return where each rank runs, by the instance of its exporter if it is known."""
+        known = self._infos("{}", wanted)
+        if missing := wanted.keys() - known.keys():
+            known |= self._infos(RECENTLY, {rank: wanted[rank] for rank in missing})
+        return {
+            rank: self._place(known.get(rank, {"instance": instance}))
+            for rank, instance in wanted.items()
+        }
+
+    def _infos(self, form: str, wanted: Mapping[int, str]) -> dict[int, dict[str, str]]:
+        """Return what is known of each rank, by its own exporter if *wanted* has one."""
+        if not wanted:
+            return {}
+        names = "|".join(map(str, sorted(wanted)))
+        found = self.prometheus.query(form.format(series(INFO, f'{self.where},rank=~"{names}"')))
+        known: dict[int, dict[str, str]] = {}
+        # rankskew_rank_info is the last, so that its words count.
+        for rank, sample in _of_ranks(sorted(found, key=lambda each: each.name)):
+            own = wanted.get(rank) or known.get(rank, sample.labels)["instance"]
+            if sample["instance"] == own:
+                told = {name: each for name, each in sample.labels.items() if each}
+                known.setdefault(rank, {}).update(told)
+        return known
+
+    def _place(self, infos: Mapping[str, str]) -> Place:
+        gpu, uuid, pid = (infos.get(name) for name in ("gpu", "gpu_uuid", "pid"))
+        number = int(pid) if pid and pid.isdecimal() else None
+        return replace(self.place(infos["instance"]), gpu=gpu, gpu_uuid=uuid, pid=number)
+
+    def _ask(self, name: str, matchers: str = "") -> list[Sample]:
+        return self.prometheus.query(f"{name}{{{matchers}{self.where}}}")
+
+
+def _look(prometheus: Prometheus, job: JobStatus) -> Moment:
+    """Return what is recorded of *job*; raises Trouble."""
+    found = Recorded(prometheus.query(series(SERIES, _of(job))))
+    return Moment(prometheus, job, found, names_of_nodes(prometheus, selector(cluster=job.cluster)))
+
+
+def _instances(samples: Iterable[Sample]) -> dict[int, str]:
+    """Return the instance that each rank in *samples* has."""
+    return {rank: each["instance"] for rank, each in _of_ranks(samples)}
+
+
+def _of(job: JobStatus) -> str:
+    return selector(cluster=job.cluster, job_id=job.job_id)
+
+
+def _of_ranks(samples: Iterable[Sample]) -> list[tuple[int, Sample]]:
+    return [(int(each["rank"]), each) for each in samples if each["rank"].isdecimal()]
 
 
 # ---- Alerts about the GPUs, nodes and batches of a job; those on its pace are known --------------
@@ -91,7 +224,7 @@ def _others(moment: Moment) -> list[Finding]:
     urgent = [s for s in new if s["alertstate"] == "firing" or s["severity"] != "info"]
     once = {(s["alertname"], s["rank"], s["instance"], s["gpu_uuid"]): s for s in urgent}
     told = sorted(once.values(), key=_order)
-    places = moment.places(instances(told))
+    places = moment.places(_instances(told))
     return [_of_alert(moment, sample, places) for sample in told]
 
 
@@ -116,8 +249,8 @@ def _of_alert(moment: Moment, sample: Sample, places: Mapping[int, Place]) -> Fi
     place = replace(
         place,
         node=sample["nodename"] or place.node,
-        gpu=place.gpu or label(sample["gpu"]),
-        gpu_uuid=label(sample["gpu_uuid"]) or place.gpu_uuid,
+        gpu=place.gpu or sample["gpu"] or None,
+        gpu_uuid=sample["gpu_uuid"] or place.gpu_uuid,
     )
     what = entry.cause if entry is not None else "unknown"
     text = entry.text if entry is not None else _plain(sample["alertname"])
@@ -243,8 +376,8 @@ def _why(moment: Moment) -> Mapping[tuple[str, str], list[CauseOnNode]]:
 
 def _rise(moment: Moment, now: float) -> tuple[float, float, float] | None:
     """Return how long ago steps became longer, and how long they were before and are since."""
-    series = f"job:rankskew_step_seconds:max{{{moment.where}}}"
-    found = moment.prometheus.query_range(series, now - BACK_SECONDS, now, STEP_SECONDS)
+    steps = f"job:rankskew_step_seconds:max{{{moment.where}}}"
+    found = moment.prometheus.query_range(steps, now - BACK_SECONDS, now, STEP_SECONDS)
     points = found[0].points if found else []
     place = _split([value for _, value in points])
     if place is None:

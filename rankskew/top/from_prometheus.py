@@ -13,7 +13,6 @@ from exporter.live.wording import MOST_NAMES, duration, listed
 from exporter.vocabulary.words import reasons_in_order
 from rank_probe.judge.verdict import DUTY
 from rankskew.client.fetch import ANYONE, Access, Trouble
-from rankskew.client.fields import label, whole
 from rankskew.client.prometheus import Prometheus, Sample, Series, selector, with_names
 from rankskew.top.model import (
     MOST_RANKS,
@@ -391,10 +390,10 @@ def _rank(number: int, instance: str, known: Recorded, late: LateView | None, no
     return Rank(
         rank=number,
         node=instance or None,
-        local_rank=label(info["local_rank"] or on_gpu["local_rank"]),
-        gpu=label(on_gpu["gpu"]),
-        gpu_uuid=label(info["gpu_uuid"] or on_gpu["gpu_uuid"]),
-        pid=whole(info["pid"]),
+        local_rank=info["local_rank"] or on_gpu["local_rank"] or None,
+        gpu=on_gpu["gpu"] or None,
+        gpu_uuid=info["gpu_uuid"] or on_gpu["gpu_uuid"] or None,
+        pid=int(info["pid"]) if info["pid"].isdecimal() else None,
         stage_seconds=known.by("stage", STAGE_SERIES) or None,
         late=late,
         stage=elapsed["stage"] or None,

@@ -1,25 +1,30 @@
 """`rankskew flight-recorder`: name the rank that a collective waits for, from torch's dumps."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
 from exporter.commands.arguments import Parser, add_json
 from exporter.errors import UsageError
+from rank_probe.wire.document import as_document
 from rankskew.flight_recorder.dumps import read_directory
-from rankskew.flight_recorder.groups import ranks_of_job
-from rankskew.flight_recorder.match import findings
-from rankskew.flight_recorder.report import as_json, as_text
-from rankskew.wording import few
+from rankskew.flight_recorder.match import CollectiveFinding, HangReport, compare_dumps
+from rankskew.wording import counted, few, named_ranks
 
 EXAMPLES: Final = """\
 rankskew flight-recorder /tmp/dumps
 rankskew flight-recorder /tmp/dumps --json"""
 STATUS: Final = "exit status: 0 nothing is wrong, 1 a collective is named, 2 cannot tell"
-NOTHING: Final = (
+NO_DUMP: Final = (
     "{directory} has no dump, a file named after its rank such as comm_lib_trace_rank_3; torch "
     "writes them when a collective times out if TORCH_FR_BUFFER_SIZE is set: see docs/hang.md"
 )
+NOTHING: Final = "Nothing is wrong: the ranks have begun the same collectives, and finished them."
+PARTIAL: Final = (
+    "Nothing is wrong in these dumps, but {missing} left none that can be read, so nobody can tell."
+)
+VICTIM: Final = "What follows may be its consequence:"
 
 
 def parser() -> Parser:
@@ -46,14 +51,40 @@ def run(arguments: Sequence[str]) -> int:
     """Name the collective in which the ranks of a job do not agree."""
     options = parser().parse_args(arguments)
     dumps, unreadable = read_directory(options.directory)
-    if not any(dump.entries for dump in dumps):
+    operations = sum(len(dump.entries) for dump in dumps)
+    if not operations:
         problem = few(list(unreadable.values()))
-        raise UsageError(problem or NOTHING.format(directory=options.directory))
-    world = ranks_of_job(dumps, unreadable)
-    found = findings(dumps, world)
-    missing = sorted(world - {dump.rank for dump in dumps})
-    show = as_json if options.json else as_text
-    print(show(dumps, unreadable, missing, found))
-    if found:
+        raise UsageError(problem or NO_DUMP.format(directory=options.directory))
+    found = compare_dumps(dumps, unreadable)
+    if options.json:
+        print(as_document("flight-recorder", asdict(found)))
+    else:
+        print("\n".join(_text(found, operations)))
+    if found.findings:
         return 1
-    return 2 if missing else 0
+    return 2 if found.ranks_without_dump else 0
+
+
+def _text(found: HangReport, operations: int) -> Iterator[str]:
+    yield f"{counted(len(found.dumps), 'dump')} with {operations} operations."
+    yield from (each.problem for each in found.unreadable)
+    if not found.findings:
+        missing = found.ranks_without_dump
+        yield PARTIAL.format(missing=named_ranks(missing)) if missing else NOTHING
+    for place, each in enumerate(found.findings):
+        yield from ("", *([VICTIM] if place == 1 else []), each.sentence)
+        yield from (f"  {line}" for line in _details(each))
+
+
+def _details(found: CollectiveFinding) -> Iterator[str]:
+    if found.sizes:
+        yield f"{found.operation} {found.sizes}"
+    if found.line is not None:
+        yield f"begun at {found.line}"
+    yield from found.differences
+    for at in found.last:
+        state = "finished" if at.finished else "not finished"
+        where = f", begun at {at.line}" if at.line else ""
+        yield f"rank {at.rank} was last in {at.operation} {at.number} of {at.group}, {state}{where}"
+    if found.agreed is not None:
+        yield f"before it, all ranks agreed on {found.agreed}"

@@ -1,23 +1,24 @@
-"""Matches what the ranks recorded: the first collective in which they do not agree, per group."""
+"""Matches what the ranks recorded: the first collective in which they do not agree, per group.
 
+The dataclasses are what `rankskew flight-recorder --json` prints.
+"""
+
+import re
 from collections import Counter
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
 
+from exporter.live.wording import sentence
 from rankskew.flight_recorder.dumps import Dump, RecordedOperation
-from rankskew.flight_recorder.finding import (
-    MISMATCH,
-    MISSING,
-    STUCK,
-    CollectiveFinding,
-    at_line,
-    described,
-    finding,
-    where,
-)
-from rankskew.flight_recorder.groups import Group, groups_of
-from rankskew.flight_recorder.transfers import unmatched
+from rankskew.wording import named_ranks
 
+Kind = Literal["missing", "mismatch", "stuck"]
+MISSING: Final = "missing"
+MISMATCH: Final = "mismatch"
+STUCK: Final = "stuck"
+# The group of all ranks, as torch describes it.
+WORLD: Final = "default_pg"
 # No rank can finish these before all have begun. Of the others, a rank may be done with its part.
 NEED_ALL: Final = ("all_reduce", "allreduce", "all_gather", "reduce_scatter", "barrier")
 # Each rank may have its own sizes.
@@ -30,21 +31,159 @@ ANY_SIZE: Final = (
     "gather",
     "coalesced",
 )
+# torch names transfers by the ranks within the group: "send 1->2", "recv 2<-1".
+TRANSFER: Final = re.compile(r"(send|recv) (\d+)(->|<-)(\d+)")
+# Files whose lines are not the user's.
+TORCH: Final = ("-packages/torch/", "/torch/distributed/", "/torch/nn/", "/torch/autograd/", "<")
 
 
-def findings(dumps: Sequence[Dump], world: frozenset[int]) -> list[CollectiveFinding]:
-    """Return what is wrong in each group, the likely root first; *world* are the job's ranks.
+@dataclass(frozen=True, slots=True)
+class LastOperation:
+    """Where a rank was last."""
+
+    rank: int
+    """Its global rank."""
+    operation: str
+    """Name of the last operation that it recorded."""
+    number: int
+    """Number of that operation in its group."""
+    group: str
+    """Description of that operation's group, or its name without one."""
+    finished: bool
+    """Whether the rank is done with that operation."""
+    line: str | None
+    """Function, file and line that began it; null if the dump has no stacks."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveFinding:
+    """What is wrong in one process group, at one of its operations."""
+
+    kind: Kind
+    """Whether ranks have not begun it, have begun something else, or have not finished it."""
+    group: str
+    """Name that torch gave the process group, such as 0."""
+    description: str
+    """Description of the process group, such as default_pg; may be empty."""
+    number: int
+    """Number of the collective in its group, or of the send or receive."""
+    operation: str
+    """Name of the collective, or send or recv."""
+    sizes: str
+    """Types and sizes of its tensors, such as of Float [8]; empty if not known."""
+    begun: tuple[int, ...]
+    """Ranks that have begun it."""
+    ranks: tuple[int, ...]
+    """Ranks with a dump that have not begun it, began something else, or have not finished."""
+    without_dump: tuple[int, ...] = ()
+    """Ranks of the group without a dump, which may be missing from it."""
+    line: str | None = None
+    """Function, file and line that began it; null if the dump has no stacks."""
+    agreed: str | None = None
+    """The collective before it, on which ranks agreed, such as barrier 4; null if not known."""
+    differences: tuple[str, ...] = ()
+    """What each of ranks began instead, in words; empty unless it is a mismatch."""
+    last: tuple[LastOperation, ...] = ()
+    """Where each of ranks was last; empty unless they are missing."""
+    sentence: str = ""
+    """What is wrong, in a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableDump:
+    """A dump that is cut off, refused or no dump."""
+
+    rank: int
+    """Rank in the file's name."""
+    problem: str
+    """The file and what is wrong, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class HangReport:
+    """What the dumps of a job say."""
+
+    dumps: tuple[int, ...]
+    """Ranks whose dump was read."""
+    ranks_without_dump: tuple[int, ...]
+    """Ranks of the job that left no dump, as far as the dumps name them."""
+    unreadable: tuple[UnreadableDump, ...]
+    """Dumps that are cut off, refused or no dumps."""
+    findings: tuple[CollectiveFinding, ...]
+    """What is wrong in each process group, the likely root first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group with the collectives of its ranks; *members* are those with entries if not known."""
+
+    name: str
+    description: str
+    members: frozenset[int]
+    # By rank and number.
+    entries: Mapping[int, Mapping[int, RecordedOperation]]
+
+    def at(self, number: int) -> dict[int, RecordedOperation]:
+        """Return what each rank that recorded it has begun as *number*."""
+        return {rank: each[number] for rank, each in self.entries.items() if number in each}
+
+    @property
+    def begun_by_all(self) -> int:
+        """The number of the last collective that every member with entries has begun."""
+        return min(max(entries) for entries in self.entries.values())
+
+    def finding(
+        self,
+        kind: Kind,
+        entry: RecordedOperation,
+        begun: Sequence[int],
+        ranks: tuple[int, ...] = (),
+        *,
+        without_dump: tuple[int, ...] = (),
+        differences: tuple[str, ...] = (),
+        last: tuple[LastOperation, ...] = (),
+    ) -> CollectiveFinding:
+        """Return what is wrong at *entry*."""
+        before = list(self.at(entry.number - 1).values())
+        return CollectiveFinding(
+            kind=kind,
+            group=self.name,
+            description=self.description,
+            number=entry.number,
+            operation=entry.operation,
+            sizes=_sizes(entry),
+            begun=tuple(begun),
+            ranks=ranks,
+            without_dump=without_dump,
+            line=line_of(entry),
+            agreed=f"{before[0].operation} {before[0].number}" if before else None,
+            differences=differences,
+            last=last,
+        )
+
+
+def compare_dumps(dumps: Sequence[Dump], unreadable: Mapping[int, str]) -> HangReport:
+    """Return what is wrong in each group, the likely root first; some dumps were *unreadable*.
 
     A rank that is missing in one group because it waits in another is a victim there.
     """
+    # The ranks of the job, as far as its dumps name them.
+    named = {rank for dump in dumps for ranks in dump.members.values() for rank in ranks}
+    world = frozenset(range(max(named.union((dump.rank for dump in dumps), unreadable)) + 1))
     found = [
         wrong
-        for group in groups_of(dumps, world)
+        for group in _groups(dumps, world)
         if (wrong := _mismatch(group) or _missing(group, dumps) or _stuck(group)) is not None
     ]
-    found += unmatched(dumps)
+    found += _unmatched_transfers(dumps)
     waiting = {rank for each in found for rank in each.begun}
-    return sorted(found, key=lambda each: _place(each, waiting))
+    found.sort(key=lambda each: _place(each, waiting))
+    return HangReport(
+        dumps=tuple(dump.rank for dump in dumps),
+        ranks_without_dump=tuple(sorted(world - {dump.rank for dump in dumps})),
+        unreadable=tuple(UnreadableDump(rank, problem) for rank, problem in unreadable.items()),
+        findings=tuple(replace(each, sentence=_sentence(each)) for each in found),
+    )
 
 
 def _place(found: CollectiveFinding, waiting: set[int]) -> tuple[int, int]:
@@ -58,33 +197,78 @@ def _place(found: CollectiveFinding, waiting: set[int]) -> tuple[int, int]:
     return 4, found.number
 
 
-def _begun_by_all(group: Group) -> int:
-    """Return the number of the last collective that every member with entries has begun."""
-    return min(max(entries) for entries in group.entries.values())
+def described(entry: RecordedOperation) -> str:
+    """Return the operation with its types and sizes: all_reduce of Float [8]."""
+    sizes = _sizes(entry)
+    return f"{entry.operation} {sizes}" if sizes else entry.operation
+
+
+def _sizes(entry: RecordedOperation) -> str:
+    sizes = ", ".join(str(list(size)) for size in entry.input_sizes)
+    return f"of {'/'.join(dict.fromkeys(entry.types))} {sizes}" if sizes else ""
+
+
+def line_of(entry: RecordedOperation) -> str | None:
+    """Return the innermost line outside torch; None if the dump has no stacks."""
+    for name, file, line in entry.frames:
+        if not any(part in file for part in TORCH):
+            return f"{name} ({file}:{line})"
+    return None
+
+
+def _last(dump: Dump) -> LastOperation:
+    entry = dump.entries[-1]
+    group = entry.description or entry.group
+    return LastOperation(
+        dump.rank, entry.operation, entry.number, group, entry.finished, line_of(entry)
+    )
+
+
+# ---- Collectives -------------------------------------------------------------------------------
+
+
+def _groups(dumps: Sequence[Dump], world: frozenset[int]) -> list[Group]:
+    """Return the groups in which any rank has begun a collective; *world* are all ranks."""
+    by_group: dict[tuple[str, str, frozenset[int]], dict[int, dict[int, RecordedOperation]]] = {}
+    for dump in dumps:
+        for entry in dump.entries:
+            if entry.is_p2p:
+                continue
+            # A split may give groups of other ranks the same name.
+            members = dump.members.get(entry.group, frozenset())
+            if not members and entry.description == WORLD:
+                members = world
+            key = (entry.group, entry.description, members)
+            # Operations that are coalesced share a number: the first stands for all.
+            by_group.setdefault(key, {}).setdefault(dump.rank, {}).setdefault(entry.number, entry)
+    return [
+        Group(name, description, members or frozenset(entries), entries)
+        for (name, description, members), entries in sorted(
+            by_group.items(), key=lambda item: (item[0][0], item[0][1], sorted(item[0][2]))
+        )
+    ]
 
 
 def _mismatch(group: Group) -> CollectiveFinding | None:
-    upto = _begun_by_all(group)
     since = max(min(entries) for entries in group.entries.values())
-    for number in range(since, upto + 1):
-        at = {rank: e[number] for rank, e in group.entries.items() if number in e}
+    for number in range(since, group.begun_by_all + 1):
+        at = group.at(number)
         shapes = {rank: _shape(entry) for rank, entry in at.items()}
-        counted = Counter(shapes.values()).most_common()
-        if len(counted) > 1:
-            usual = counted[0][0]
-            others = tuple(sorted(rank for rank, shape in shapes.items() if shape != usual))
-            first = next(at[rank] for rank in sorted(at) if shapes[rank] == usual)
-            return finding(
-                MISMATCH,
-                group,
-                first,
-                begun=sorted(set(at) - set(others)),
-                ranks=others,
-                differences=tuple(
-                    f"rank {rank}: {described(at[rank])}{at_line(at[rank])}" for rank in others
-                ),
+        (usual, _), *others = Counter(shapes.values()).most_common()
+        if others:
+            odd = tuple(sorted(rank for rank, shape in shapes.items() if shape != usual))
+            alike = sorted(at.keys() - set(odd))
+            return group.finding(
+                MISMATCH, at[alike[0]], alike, odd, differences=tuple(_begun(at, odd))
             )
     return None
+
+
+def _begun(at: Mapping[int, RecordedOperation], ranks: Iterable[int]) -> Iterator[str]:
+    for rank in ranks:
+        line = line_of(at[rank])
+        where = "" if line is None else f", at {line}"
+        yield f"rank {rank}: {described(at[rank])}{where}"
 
 
 def _missing(group: Group, dumps: Sequence[Dump]) -> CollectiveFinding | None:
@@ -94,7 +278,7 @@ def _missing(group: Group, dumps: Sequence[Dump]) -> CollectiveFinding | None:
     silent = {rank for rank in dumped if rank not in group.entries}
     if all(entry.finished for each in group.entries.values() for entry in each.values()):
         dumped, silent = dumped - silent, set()
-    last = 0 if silent else _begun_by_all(group)
+    last = 0 if silent else group.begun_by_all
     ahead = {
         rank: entries[number]
         for rank, entries in group.entries.items()
@@ -102,36 +286,23 @@ def _missing(group: Group, dumps: Sequence[Dump]) -> CollectiveFinding | None:
     }
     lost = tuple(sorted(group.members - have))
     if not ahead:
-        at = {rank: entries[last] for rank, entries in group.entries.items() if last in entries}
-        waiting = {rank: entry for rank, entry in at.items() if not entry.finished}
+        waiting = {rank: entry for rank, entry in group.at(last).items() if not entry.finished}
         if not lost or not waiting:
             return None
-        first = waiting[min(waiting)]
-        return finding(MISSING, group, first, sorted(waiting), (), without_dump=lost)
+        return group.finding(MISSING, waiting[min(waiting)], sorted(waiting), without_dump=lost)
     behind = tuple(sorted(dumped - set(ahead)))
     first = ahead[min(ahead)]
     needs_all = first.operation.lower().lstrip("_").startswith(NEED_ALL)
     if not needs_all and all(entry.finished for entry in ahead.values()):
         return None
-    return finding(
-        MISSING,
-        group,
-        first,
-        begun=sorted(ahead),
-        ranks=behind,
-        without_dump=lost,
-        last=tuple(where(dump) for dump in dumps if dump.rank in behind and dump.entries),
-    )
+    where = tuple(_last(dump) for dump in dumps if dump.rank in behind and dump.entries)
+    return group.finding(MISSING, first, sorted(ahead), behind, without_dump=lost, last=where)
 
 
 def _stuck(group: Group) -> CollectiveFinding | None:
-    last = _begun_by_all(group)
-    at = {rank: entries[last] for rank, entries in group.entries.items() if last in entries}
+    at = group.at(group.begun_by_all)
     unfinished = tuple(sorted(rank for rank, entry in at.items() if not entry.finished))
-    if not unfinished:
-        return None
-    first = at[unfinished[0]]
-    return finding(STUCK, group, first, begun=sorted(at), ranks=unfinished)
+    return group.finding(STUCK, at[unfinished[0]], sorted(at), unfinished) if unfinished else None
 
 
 def _shape(entry: RecordedOperation) -> tuple[object, ...]:
@@ -140,3 +311,78 @@ def _shape(entry: RecordedOperation) -> tuple[object, ...]:
     if name.startswith(ANY_SIZE):
         return (name,)
     return name, entry.input_sizes, entry.output_sizes, entry.types
+
+
+# ---- Sends and receives ------------------------------------------------------------------------
+
+# The group's name, whether it is a send, and the ranks of the sender and the receiver.
+Way = tuple[str, bool, int, int]
+
+
+def _unmatched_transfers(dumps: Sequence[Dump]) -> Iterator[CollectiveFinding]:
+    """Yield the transfers that a rank waits for while the other rank has not begun its side."""
+    waiting: dict[Way, tuple[int, RecordedOperation]] = {}
+    for dump in dumps:
+        for way, entry in _unfinished_transfers(dump):
+            waiting.setdefault(way, (dump.rank, entry))
+    by_rank = {dump.rank: dump for dump in dumps}
+    for (group, is_send, *pair), (rank, entry) in sorted(waiting.items(), key=lambda item: item[0]):
+        if (group, not is_send, *pair) in waiting:
+            continue
+        other = pair[1] if is_send else pair[0]
+        peer = by_rank.get(other)
+        yield CollectiveFinding(
+            kind=MISSING,
+            group=entry.group,
+            description=entry.description,
+            number=entry.number,
+            operation=entry.operation.partition(" ")[0],
+            sizes="",
+            begun=(rank,),
+            ranks=() if peer is None else (other,),
+            without_dump=(other,) if peer is None else (),
+            line=line_of(entry),
+            last=() if peer is None or not peer.entries else (_last(peer),),
+        )
+
+
+def _unfinished_transfers(dump: Dump) -> Iterator[tuple[Way, RecordedOperation]]:
+    for entry in dump.entries:
+        name = TRANSFER.fullmatch(entry.operation)
+        if entry.is_p2p and not entry.finished and name is not None:
+            members = sorted(dump.members.get(entry.group) or ())
+            mine, other = int(name[2]), int(name[4])
+            if members and max(mine, other) < len(members):
+                mine, other = members[mine], members[other]
+            is_send = name[1] == "send"
+            yield (entry.group, is_send, *((mine, other) if is_send else (other, mine))), entry
+
+
+# ---- Words -------------------------------------------------------------------------------------
+
+
+def _sentence(found: CollectiveFinding) -> str:
+    group = f"{found.group} ({found.description})" if found.description else found.group
+    what = f"{found.operation} {found.number} in group {group}"
+    if found.kind == MISMATCH:
+        return sentence(f"{named_ranks(found.ranks)} began something else than {what}.")
+    if found.kind == MISSING:
+        wait = "waits" if len(found.begun) == 1 else "wait"
+        absent = " and ".join(_absent(found))
+        return sentence(f"{named_ranks(found.begun)} {wait} in {what}; {absent}.")
+    if set(found.ranks) == set(found.begun):
+        return (
+            f"All ranks are in {what}, and none has finished it: look at the network between them."
+        )
+    return f"All ranks have begun {what}, but {_have_not(found.ranks)} finished it."
+
+
+def _absent(found: CollectiveFinding) -> Iterator[str]:
+    if found.ranks:
+        yield f"{_have_not(found.ranks)} begun it"
+    if found.without_dump:
+        yield f"{named_ranks(found.without_dump)} left no dump that can be read"
+
+
+def _have_not(ranks: Sequence[int]) -> str:
+    return f"{named_ranks(ranks)} {'has' if len(ranks) == 1 else 'have'} not"

@@ -7,17 +7,14 @@ from typing import Any
 import pytest
 
 from rankskew.flight_recorder.dumps import read_directory
-from rankskew.flight_recorder.finding import MISSING, STUCK, CollectiveFinding
-from rankskew.flight_recorder.groups import ranks_of_job
-from rankskew.flight_recorder.match import findings
+from rankskew.flight_recorder.match import MISSING, STUCK, CollectiveFinding, compare_dumps
 from tests.rankskew.flight_recorder.nccl import entry, transfer, write
 
 GROUPS = {"0": ("default_pg", range(4)), "5": ("tensor", (0, 1)), "6": ("tensor", (2, 3))}
 
 
 def found(folder: Path) -> list[CollectiveFinding]:
-    dumps, unreadable = read_directory(folder)
-    return findings(dumps, ranks_of_job(dumps, unreadable))
+    return list(compare_dumps(*read_directory(folder)).findings)
 
 
 def only(folder: Path) -> CollectiveFinding:

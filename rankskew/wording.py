@@ -1,4 +1,4 @@
-"""Counts, and lists that may be long, in words."""
+"""Counts, amounts, and lists that may be long, in words."""
 
 from collections.abc import Collection, Sequence
 from typing import Final
@@ -8,6 +8,7 @@ from exporter.live.wording import listed
 # As many are named in a sentence, and as many ranks one by one.
 MOST_NAMES: Final = 20
 MOST_RANKS: Final = 8
+NOT_KNOWN: Final = "–"
 
 
 def counted(number: int, what: str) -> str:
@@ -33,3 +34,21 @@ def named_ranks(ranks: Collection[int]) -> str:
     if len(names) > MOST_RANKS:
         names = [*names[:MOST_RANKS], f"{len(names) - MOST_RANKS} more"]
     return f"rank{'s' * (len(ranks) != 1)} {listed(names)}"
+
+
+def gpu_hours(hours: float | None) -> str:
+    """Return GPU-hours with three digits; NOT_KNOWN for None."""
+    if hours is None:
+        return NOT_KNOWN
+    if 0 < hours < 0.005:
+        return "<0.01"
+    return f"{hours:.2f}" if hours < 100 else f"{hours:,.0f}"
+
+
+def money(dollars: float | None) -> str:
+    """Return US$; NOT_KNOWN for None."""
+    if dollars is None:
+        return NOT_KNOWN
+    if 0 < dollars < 0.005:
+        return "<$0.01"
+    return f"${dollars:.2f}" if dollars < 1000 else f"${dollars:,.0f}"

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Final
 
 from exporter.commands.arguments import Parser, interval
@@ -10,17 +11,11 @@ from rank_probe.wire.document import as_document
 from rankskew.client.fetch import Trouble
 from rankskew.client.prometheus import selector
 from rankskew.commands.servers import add_access, add_moment, add_prometheus, patient
-from rankskew.report.document import as_markdown, as_text
+from rankskew.render import render
 from rankskew.report.history import PastSeries, grid, rule_interval
-from rankskew.report.incidents import (
-    incidents_document,
-    incidents_json,
-    read_incidents,
-    watched_seconds,
-)
+from rankskew.report.incidents import incidents_document, read_all_incidents
 from rankskew.report.job import read_job
-from rankskew.report.job_document import job_document, job_json
-from rankskew.report.times import show
+from rankskew.report.job_document import job_document
 
 EXAMPLES: Final = """\
 rankskew report --incidents --since 14d                # what fired, and what it cost
@@ -75,23 +70,15 @@ def run(arguments: Sequence[str]) -> int:
     span = max(0.0, end - options.since), end
     try:
         if options.incidents:
-            history, times = PastSeries(prometheus), grid(*span, rule_interval(prometheus))
-            watched = watched_seconds(history, times)
-            if not watched:
-                raise StartError(
-                    f"no rules of Rankskew were evaluated from {show(span[0])} to {show(span[1])} "
-                    "UTC; rankskew files DIR writes them"
-                )
-            found = read_incidents(history, times, selector(cluster=options.cluster), options.gap)
-            document = incidents_document(found, times, watched, options.all)
-            said = incidents_json(found, watched)
+            times = grid(*span, rule_interval(prometheus))
+            matchers = selector(cluster=options.cluster)
+            fired = read_all_incidents(PastSeries(prometheus), times, matchers, options.gap)
+            document = incidents_document(fired, times, show_all=options.all)
+            said = as_document("report-incidents", asdict(fired))
         else:
             job = read_job(prometheus, options.job, options.cluster, span, options.gap)
-            document, said = job_document(job), job_json(job)
+            document, said = job_document(job), as_document("report-job", asdict(job))
     except Trouble as trouble:
         raise StartError(str(trouble)) from trouble
-    if options.json:
-        print(as_document("report-incidents" if options.incidents else "report-job", said))
-    else:
-        print(as_markdown(document) if options.markdown else as_text(document))
+    print(said if options.json else render(document, markdown=options.markdown))
     return 0

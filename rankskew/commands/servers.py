@@ -8,8 +8,8 @@ from typing import Final
 from exporter.errors import UsageError
 from rankskew.client.fetch import Access, base_url
 from rankskew.client.prometheus import Prometheus
-from rankskew.compare.periods import moment
 from rankskew.report.history import TIMEOUT_SECONDS
+from rankskew.times import moment
 
 DEFAULT_URL: Final = "http://127.0.0.1:9090"
 EXPORTER_URL: Final = "http://127.0.0.1:9917"

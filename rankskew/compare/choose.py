@@ -14,7 +14,6 @@ from rankskew.compare.from_trace import trace_side
 from rankskew.compare.periods import (
     Period,
     job_of,
-    moment,
     moment_of_run,
     periods,
     steps_of,
@@ -22,6 +21,7 @@ from rankskew.compare.periods import (
 )
 from rankskew.replay.timeline import TraceTimeline, timeline
 from rankskew.replay.traces import Run, run_of
+from rankskew.times import moment
 from rankskew.wording import clock, few
 
 SIDES: Final = ("Before", "After")

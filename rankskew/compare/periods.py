@@ -3,22 +3,17 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from exporter import durations
 from exporter.errors import UsageError
+from rankskew.times import CLOCK_ERROR_SECONDS, from_end
 
 JOB: Final = "job:"
 EXAMPLES: Final = (
     "14:05..14:20, -40m..-10m, 13:50/14:05..14:20/14:40, job:OLD..job:NEW or, of a trace, "
     "100-400..500-900"
 )
-# A clock time that is further ahead of now than this was yesterday's.
-CLOCK_ERROR_SECONDS: Final = 60.0
-
-UNIX: Final = re.compile(r"\d+(\.\d+)?", re.ASCII)
-CLOCK: Final = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
 CLOCK_OF_RUN: Final = re.compile(r"(\d+):(\d{2}):(\d{2})")
 STEPS: Final = re.compile(r"(\d+)-(\d+)")
 
@@ -89,37 +84,13 @@ def _ends(part: str, now: float, read: Callable[[str, float], float]) -> tuple[f
     return begin, end
 
 
-def moment(text: str, now: float) -> float:
-    """Return the Unix time that *text* means at *now*, in UTC if it has no offset.
-
-    Raises UsageError.
-    """
-    try:
-        if (at := _from_end(text, now)) is not None:
-            return at
-        if UNIX.fullmatch(text):
-            return datetime.fromtimestamp(float(text), UTC).timestamp()
-        if clock := CLOCK.fullmatch(text):
-            hour, minute, second = (int(part or 0) for part in clock.groups())
-            today = datetime.fromtimestamp(now, UTC)
-            today = today.replace(hour=hour, minute=minute, second=second, microsecond=0)
-            is_to_come = today.timestamp() > now + CLOCK_ERROR_SECONDS
-            return (today - timedelta(days=is_to_come)).timestamp()
-        date = datetime.fromisoformat(text)
-        return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError) as error:
-        raise UsageError(
-            f"{text!r} is not a time; give 14:05, 2026-01-31T14:05, -30m or seconds since 1970"
-        ) from error
-
-
 def moment_of_run(text: str, run_seconds: float) -> float:
     """Return the seconds since the begin of a recorded run that *text* means; raises UsageError.
 
     10m and 0:10:00 count from its begin, -10m from its end.
     """
     try:
-        if (at := _from_end(text, run_seconds)) is not None:
+        if (at := from_end(text, run_seconds)) is not None:
             return at
         if clock := CLOCK_OF_RUN.fullmatch(text):
             return int(clock[1]) * 3600.0 + int(clock[2]) * 60.0 + int(clock[3])
@@ -129,9 +100,3 @@ def moment_of_run(text: str, run_seconds: float) -> float:
             f"{text!r} is not a time of a recorded run; give 10m or 0:10:00 from its begin, -10m "
             "from its end, or a range of steps such as 100-400"
         ) from error
-
-
-def _from_end(text: str, end: float) -> float | None:
-    if text == "now":
-        return end
-    return end - durations.parse(text[1:]) if text.startswith("-") else None

@@ -10,7 +10,7 @@ from typing import Final
 from rankskew.client.fetch import Trouble
 from rankskew.client.fields import number, objects, text
 from rankskew.client.prometheus import Prometheus, Series
-from rankskew.report.times import Span, of_points, within
+from rankskew.times import Span, of_points, within
 
 # Prometheus refuses more per series and query (web/api/v1/api.go).
 MOST_POINTS: Final = 11_000

@@ -6,29 +6,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
-from typing import Any, Final
+from typing import Final
 
+from exporter.errors import StartError
 from rankskew.client.prometheus import Series
-from rankskew.report.document import MONEY, Document, Section
+from rankskew.render import MONEY, Document, Section
 from rankskew.report.history import Grid, PastSeries, spans_of
 from rankskew.report.losses import slower_gpus
-from rankskew.report.times import (
+from rankskew.times import (
     DAY_SECONDS,
     HOUR_SECONDS,
-    NOT_KNOWN,
     Span,
-    gpu_hours,
     iso,
     length,
     merged,
-    money,
     seconds,
-    show,
+    to_minute,
 )
-from rankskew.wording import counted
+from rankskew.wording import NOT_KNOWN, counted, gpu_hours, money
 
 # The worst first.
-SEVERITIES: Final = ("critical", "warning", "info")
+SEVERITIES: Final = {"critical": 0, "warning": 1, "info": 2}
 # What an incident is of. Severity, stage, cause, kind and the like change while it lasts.
 IDENTITY: Final = ("cluster", "job_id", "peer_group", "rank", "instance", "gpu_uuid", "state")
 # A job hangs once, whichever of its ranks is the suspect.
@@ -47,16 +45,57 @@ NAMES: Final = (
 
 
 @dataclass(frozen=True, slots=True)
+class Incident:
+    """An alert that fired for one rank, GPU, node, peer group or job."""
+
+    alert: str
+    """Name of the alert that fired."""
+    severity: str
+    """The worst severity that it had: critical, warning or info."""
+    cluster: str | None
+    """Label cluster of the alert; null without one."""
+    job_id: str | None
+    """The job that it is of; null if the alert names none."""
+    who: Mapping[str, str]
+    """Labels of what it is of, such as cluster, job_id, rank and instance."""
+    place: str
+    """The same in words, such as rank 3 on node-7."""
+    stage: str | None
+    """Stage that the alert named for the longest time; null if it named none."""
+    cause: str | None
+    """Cause that the alert named for the longest time; null if it named none."""
+    begin: str
+    """When the alert fired first, ISO 8601 in UTC."""
+    end: str
+    """When it fired last, ISO 8601 in UTC."""
+    seconds: float
+    """Seconds from begin to end, with short breaks."""
+    gpu_hours: float | None
+    """GPU-hours lost while it fired; null if the alert has no cost of its own."""
+    dollars: float | None
+    """US$ of these GPU-hours; null without a price or a cost."""
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentsReport:
+    """The alerts of a period, with what they cost."""
+
+    watched_seconds: float
+    """For how many seconds of the period alerts could fire."""
+    gpu_hours_lost: float | None
+    """GPU-hours lost while the alerts fired; null if none of them has a cost."""
+    dollars_lost: float | None
+    """US$ of these GPU-hours; null without a price or a cost."""
+    incidents: Sequence[Incident]
+    """Alerts that fired in the period, in the order of their begin."""
+
+
+@dataclass(frozen=True, slots=True)
 class Firing:
     """One alert with all of its *labels*, and when it fired."""
 
     labels: Mapping[str, str]
     spans: Sequence[Span]
-
-    @property
-    def alert(self) -> str:
-        """Return its name."""
-        return self.labels.get("alertname", "")
 
 
 @dataclass(frozen=True)
@@ -141,7 +180,7 @@ def incidents(fired: Iterable[Firing], gap_seconds: float) -> list[AlertIncident
     alike: dict[tuple[str, tuple[tuple[str, str], ...]], list[Firing]] = defaultdict(list)
     for firing in fired:
         who = tuple(sorted(identity(firing.labels).items()))
-        alike[firing.alert, who].append(firing)
+        alike[firing.labels.get("alertname", ""), who].append(firing)
     found = [
         AlertIncident(alert, dict(who), _during(those, whole))
         for (alert, who), those in alike.items()
@@ -246,52 +285,9 @@ def _by_labels(found: Sequence[Series]) -> dict[tuple[str, ...], list[Series]]:
     return alike
 
 
-@dataclass(frozen=True, slots=True)
-class CostedIncident:
-    """An *incident* and what it cost; None if that is not known."""
-
-    incident: AlertIncident
-    gpu_hours: float | None
-    dollars: float | None
-
-    def row(self) -> list[str]:
-        """Return its cells under NAMES."""
-        incident = self.incident
-        return [
-            show(incident.begin),
-            incident.severity,
-            incident.alert.removeprefix("Rankskew"),
-            incident.who.get("job_id", NOT_KNOWN),
-            incident.place,
-            incident.mostly("stage") or NOT_KNOWN,
-            incident.mostly("cause") or NOT_KNOWN,
-            length(incident.end - incident.begin),
-            gpu_hours(self.gpu_hours),
-            money(self.dollars),
-        ]
-
-    def json(self) -> dict[str, Any]:
-        """Return it for a program."""
-        incident = self.incident
-        return {
-            "alert": incident.alert,
-            "severity": incident.severity,
-            "cluster": incident.who.get("cluster"),
-            "job_id": incident.who.get("job_id"),
-            "who": dict(incident.who),
-            "stage": incident.mostly("stage"),
-            "cause": incident.mostly("cause"),
-            "begin": iso(incident.begin),
-            "end": iso(incident.end),
-            "seconds": incident.end - incident.begin,
-            "gpu_hours": self.gpu_hours,
-            "dollars": self.dollars,
-        }
-
-
 def read_incidents(
     history: PastSeries, times: Grid, matchers: str, gap_seconds: float
-) -> list[CostedIncident]:
+) -> list[Incident]:
     """Return the incidents of *times* that *matchers* select, in the order of their begin.
 
     Those that had begun before are followed back. Breaks up to *gap_seconds* are bridged. Raises
@@ -302,7 +298,25 @@ def read_incidents(
     first = min((each.begin for each in found), default=times.begin)
     whole = Grid(min(first, times.begin), times.end, times.step_seconds)
     costs = Costs(history, whole, matchers)
-    return [CostedIncident(each, *costs.of(each)) for each in found]
+    return [_incident(each, *costs.of(each)) for each in found]
+
+
+def _incident(found: AlertIncident, gpu_hours: float | None, dollars: float | None) -> Incident:
+    return Incident(
+        alert=found.alert,
+        severity=found.severity,
+        cluster=found.who.get("cluster"),
+        job_id=found.who.get("job_id"),
+        who=found.who,
+        place=found.place,
+        stage=found.mostly("stage"),
+        cause=found.mostly("cause"),
+        begin=iso(found.begin),
+        end=iso(found.end),
+        seconds=found.end - found.begin,
+        gpu_hours=gpu_hours,
+        dollars=dollars,
+    )
 
 
 def _fired(history: PastSeries, times: Grid, matchers: str, gap_seconds: float) -> list[Firing]:
@@ -320,43 +334,69 @@ def _fired(history: PastSeries, times: Grid, matchers: str, gap_seconds: float) 
     return firings(found, step)
 
 
-def _totals(those: Sequence[CostedIncident]) -> tuple[float | None, float | None]:
-    """Return the GPU-hours and US$ of *those*, None if none of them is known."""
-    hours = [each.gpu_hours for each in those if each.gpu_hours is not None]
-    dollars = [each.dollars for each in those if each.dollars is not None]
-    return (sum(hours) if hours else None), (sum(dollars) if dollars else None)
+def read_all_incidents(
+    history: PastSeries, times: Grid, matchers: str, gap_seconds: float
+) -> IncidentsReport:
+    """Return the report on *times*, as read_incidents; raises StartError if no rules ran."""
+    watched = seconds(spans_of(history.read(RULES_RUN, times), times.step_seconds))
+    if not watched:
+        begin, end = to_minute(iso(times.begin)), to_minute(iso(times.end + times.step_seconds))
+        raise StartError(
+            f"no rules of Rankskew were evaluated from {begin} to {end} UTC; rankskew files DIR "
+            "writes them"
+        )
+    found = read_incidents(history, times, matchers, gap_seconds)
+    hours = [each.gpu_hours for each in found if each.gpu_hours is not None]
+    dollars = [each.dollars for each in found if each.dollars is not None]
+    return IncidentsReport(
+        watched, sum(hours) if hours else None, sum(dollars) if dollars else None, found
+    )
 
 
-def watched_seconds(history: PastSeries, times: Grid) -> float:
-    """Return for how long of *times* alerts could fire; raises Trouble."""
-    return seconds(spans_of(history.read(RULES_RUN, times), times.step_seconds))
+# ---- Words -------------------------------------------------------------------------------------
 
 
-def incidents_document(
-    those: Sequence[CostedIncident], times: Grid, watched: float, show_all: bool
-) -> Document:
-    """Return the report on *those*, the worst first, or only the first MOST_INCIDENTS.
+def incident_rows(those: Iterable[Incident]) -> list[list[str]]:
+    """Return the cells of each of *those*, under NAMES."""
+    return [
+        [
+            to_minute(each.begin),
+            each.severity,
+            each.alert.removeprefix("Rankskew"),
+            each.job_id or NOT_KNOWN,
+            each.place,
+            each.stage or NOT_KNOWN,
+            each.cause or NOT_KNOWN,
+            length(each.seconds),
+            gpu_hours(each.gpu_hours),
+            money(each.dollars),
+        ]
+        for each in those
+    ]
 
-    *watched* is for how many seconds alerts could fire.
-    """
-    lost, dollars = _totals(those)
-    cost = "" if dollars is None else f" ({money(dollars)})"
+
+def incidents_document(found: IncidentsReport, times: Grid, *, show_all: bool) -> Document:
+    """Return what was found at *times* in words, the worst first; all, or MOST_INCIDENTS."""
     ordered = sorted(
-        those, key=lambda each: (SEVERITIES.index(each.incident.severity), -(each.gpu_hours or 0))
+        found.incidents,
+        key=lambda each: (SEVERITIES.get(each.severity, 3), -(each.gpu_hours or 0)),
     )
     shown = ordered if show_all else ordered[:MOST_INCIDENTS]
-    lines = [] if those else ["None."]
+    lines = [] if ordered else ["None."]
     if len(shown) < len(ordered):
         lines.append(f"The first {len(shown)} of {len(ordered)}; --all prints the others.")
+    cost = "" if found.dollars_lost is None else f" ({money(found.dollars_lost)})"
     end = times.end + times.step_seconds
     return Document(
-        f"Incidents, {show(times.begin)} to {show(end)} UTC",
+        f"Incidents, {to_minute(iso(times.begin))} to {to_minute(iso(end))} UTC",
         [
-            f"{counted(len(those), 'incident')}; they cost {gpu_hours(lost)} GPU-hours{cost}.",
-            f"Alerts could fire for {length(watched)} of {length(end - times.begin)}.",
+            f"{counted(len(ordered), 'incident')}; they cost {gpu_hours(found.gpu_hours_lost)} "
+            f"GPU-hours{cost}.",
+            f"Alerts could fire for {length(found.watched_seconds)} of "
+            f"{length(end - times.begin)}.",
         ],
         [
-            Section("Incidents", lines, NAMES, [each.row() for each in shown]),
+            Section("Incidents", lines, NAMES, incident_rows(shown)),
             Section(
                 "How exact this is",
                 [
@@ -366,14 +406,3 @@ def incidents_document(
             ),
         ],
     )
-
-
-def incidents_json(those: Sequence[CostedIncident], watched: float) -> dict[str, Any]:
-    """Return the report on *those* for a program."""
-    lost, dollars = _totals(those)
-    return {
-        "watched_seconds": watched,
-        "gpu_hours_lost": lost,
-        "dollars_lost": dollars,
-        "incidents": [each.json() for each in those],
-    }

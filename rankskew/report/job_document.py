@@ -1,25 +1,18 @@
-"""The report on a job in words and tables, and as JSON."""
+"""The report on a job in words and tables."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from datetime import datetime
+from typing import Final
 
 from exporter.live.states import WORDS as STATE_WORDS
+from rankskew.render import MONEY, Document, Section
 from rankskew.report import losses
-from rankskew.report.document import MONEY, Document, Section
-from rankskew.report.incidents import NAMES
+from rankskew.report.incidents import NAMES, incident_rows
 from rankskew.report.job import JobReport
-from rankskew.report.losses import Loss, grouped, together
-from rankskew.report.times import (
-    HOUR_SECONDS,
-    NOT_KNOWN,
-    gpu_hours,
-    iso,
-    length,
-    money,
-    seconds,
-    show,
-)
-from rankskew.wording import counted
+from rankskew.report.losses import Loss
+from rankskew.times import length, to_minute
+from rankskew.wording import NOT_KNOWN, counted, gpu_hours, money
 
 # The rest of the ranks, stages and causes are one row.
 MOST_ROWS: Final = 12
@@ -44,7 +37,7 @@ def job_document(job: JobReport) -> Document:
                 "Incidents",
                 [] if job.incidents else ["None."],
                 NAMES,
-                [each.row() for each in job.incidents],
+                incident_rows(job.incidents),
             ),
             _exactness(job),
         ],
@@ -52,30 +45,29 @@ def job_document(job: JobReport) -> Document:
 
 
 def _summary(job: JobReport) -> Iterator[str]:
-    begin, end = job.alive[0][0], job.alive[-1][1]
-    when = f"running since {show(begin)}" if job.is_running else f"{show(begin)} to {show(end)}"
-    gone = end - begin - seconds(job.alive)
+    begin, end = to_minute(job.begin), to_minute(job.end)
+    when = f"running since {begin}" if job.is_running else f"{begin} to {end}"
+    whole = (datetime.fromisoformat(job.end) - datetime.fromisoformat(job.begin)).total_seconds()
+    gone = whole - job.alive_seconds
     pause = f", {length(gone)} of it without a living rank" if gone >= 1 else ""
-    yield f"{counted(job.world_size, 'rank')}, {when} UTC: {length(end - begin)}{pause}."
+    yield f"{counted(job.ranks, 'rank')}, {when} UTC: {length(whole)}{pause}."
     if job.unseen_seconds:
         yield f"It had run for {length(job.unseen_seconds)} or more when it was first seen."
-    hours, lost = job.gpu_seconds / HOUR_SECONDS, job.lost_seconds / HOUR_SECONDS
-    cost = job.dollars(job.lost_seconds)
-    price = "" if cost is None else f" ({money(cost)} at {money(job.price)} per GPU-hour)"
+    cost = f" ({money(job.dollars_lost)} at {money(job.dollars_per_gpu_hour)} per GPU-hour)"
     if job.efficiency is None:
-        yield f"It had {gpu_hours(hours)} GPU-hours; what it lost was never known."
+        yield f"It had {gpu_hours(job.gpu_hours)} GPU-hours; what it lost was never known."
     else:
         yield (
-            f"Efficiency {job.efficiency:.1%}: {gpu_hours(lost)} of "
-            f"{gpu_hours(job.judged_seconds / HOUR_SECONDS)} judged GPU-hours were lost{price}."
+            f"Efficiency {job.efficiency:.1%}: {gpu_hours(job.gpu_hours_lost)} of "
+            f"{gpu_hours(job.gpu_hours_judged)} judged GPU-hours were lost"
+            f"{'' if job.dollars_lost is None else cost}."
         )
-    unknown = (job.gpu_seconds - job.judged_seconds) / HOUR_SECONDS
+    unknown = job.gpu_hours - job.gpu_hours_judged
     if unknown > 0 and job.efficiency is not None:
         yield f"{gpu_hours(unknown)} more GPU-hours were not judged: a start, or missing ranks."
-    restarts = len(job.restarts)
-    if restarts:
-        when = ", ".join(show(at) for at in job.restarts[:MOST_ROWS])
-        yield f"{restarts} restart{'s' * (restarts > 1)}: {when}."
+    if job.restarts:
+        when = ", ".join(map(to_minute, job.restarts[:MOST_ROWS]))
+        yield f"{counted(len(job.restarts), 'restart')}: {when}."
 
 
 # ---- Sections ------------------------------------------------------------------------------------
@@ -87,20 +79,18 @@ def _lost(
     """Return a row for each *key* of the losses, the costliest first, and one for the rest."""
     if not job.losses:
         return Section(title, ["Nothing."])
-    parts = list(grouped(job.losses, key).items())
+    parts: dict[tuple[str, ...], float] = defaultdict(float)
+    for loss in job.losses:
+        parts[key(loss)] += loss.gpu_hours
+    shown = sorted(parts.items(), key=lambda each: -each[1])
     blank = ("",) * (len(names) - 1)
-    shown = parts[:MOST_ROWS]
-    if len(parts) > MOST_ROWS:
-        shown.append(((OTHERS, *blank), sum(part for _, part in parts[MOST_ROWS:])))
-    shown.append((("sum", *blank), job.lost_seconds))
+    if len(shown) > MOST_ROWS:
+        rest = sum(hours for _, hours in shown[MOST_ROWS:])
+        shown = [*shown[:MOST_ROWS], ((OTHERS, *blank), rest)]
+    shown.append((("sum", *blank), job.gpu_hours_lost))
     rows = [
-        [
-            *cells,
-            gpu_hours(part / HOUR_SECONDS),
-            f"{part / job.lost_seconds:.1%}",
-            money(job.dollars(part)),
-        ]
-        for cells, part in shown
+        [*cells, gpu_hours(hours), f"{hours / job.gpu_hours_lost:.1%}", money(job.dollars(hours))]
+        for cells, hours in shown
     ]
     return Section(title, [], [*names, ">GPU-hours", ">Share", MONEY], rows)
 
@@ -122,18 +112,18 @@ def _slower(job: JobReport) -> Section:
         return Section(title, ["Never, as far as the judge of the job could tell."])
     rows = [
         [
-            show(each.begin),
-            length(each.end - each.begin),
+            to_minute(each.begin),
+            length(each.seconds),
             each.scope,
             each.stage,
             f"{each.ratio:.2f}",
-            gpu_hours(each.gpu_seconds / HOUR_SECONDS),
-            money(job.dollars(each.gpu_seconds)),
+            gpu_hours(each.gpu_hours),
+            money(each.dollars),
         ]
         for each in job.slower[:MOST_ROWS]
     ]
-    whole = together(job.slower)
-    rows.append(["in all", *[""] * 4, gpu_hours(whole / HOUR_SECONDS), money(job.dollars(whole))])
+    whole = job.gpu_hours_slower
+    rows.append(["in all", *[""] * 4, gpu_hours(whole), money(job.dollars(whole))])
     often = counted(len(job.slower), "time")
     lines = [
         f"The job became slower {often}, without a late rank. What that cost is counted against "
@@ -147,12 +137,12 @@ def _slower(job: JobReport) -> Section:
 
 
 def _time(job: JobReport) -> Section:
-    total = sum(job.states.values())
-    ordered = sorted(job.states.items(), key=lambda each: -each[1])
+    total = sum(job.state_seconds.values())
+    ordered = sorted(job.state_seconds.items(), key=lambda each: -each[1])
     rows = [[STATE_WORDS.get(state, state), length(s), f"{s / total:.1%}"] for state, s in ordered]
     lines = [
         f"The rank with the most spent {share:.1%} of the time in {stage}."
-        for stage, share in job.standstill.items()
+        for stage, share in job.standstill_share.items()
     ]
     if not rows:
         return Section("Time", [*lines, "The state of the job was not recorded."])
@@ -161,13 +151,13 @@ def _time(job: JobReport) -> Section:
 
 
 def _exactness(job: JobReport) -> Section:
-    step = length(job.times.step_seconds)
+    step = length(job.step_seconds)
     lines = [
         f"Read every {step}: begin and end of the job, a hang or an incident are known to within "
         f"{step} each."
     ]
-    if job.is_counted:
-        gauge = job.gauge_seconds / HOUR_SECONDS
+    if job.counted_by_ranks:
+        gauge = job.gpu_hours_lost_by_gauges
         lines += [
             "Losses to late ranks are counted by the ranks themselves, step by step "
             "(rankskew_wait_caused_seconds_total); of each process, at most what it counted in its "
@@ -182,59 +172,3 @@ def _exactness(job: JobReport) -> Section:
         )
     lines.append("A restart is seen if all processes are new.")
     return Section("How exact this is", lines)
-
-
-# ---- For programs --------------------------------------------------------------------------------
-
-
-def job_json(job: JobReport) -> dict[str, Any]:
-    """Return what is known of *job* for a program; losses add up to gpu_hours_lost."""
-    begin, end = job.alive[0][0], job.alive[-1][1]
-    return {
-        "job_id": job.job_id,
-        "cluster": job.cluster,
-        "begin": iso(begin),
-        "end": iso(end),
-        "unseen_seconds": job.unseen_seconds,
-        "is_running": job.is_running,
-        "step_seconds": job.times.step_seconds,
-        "alive_seconds": seconds(job.alive),
-        "ranks": job.world_size,
-        "gpu_hours": job.gpu_seconds / HOUR_SECONDS,
-        "gpu_hours_judged": job.judged_seconds / HOUR_SECONDS,
-        "gpu_hours_lost": job.lost_seconds / HOUR_SECONDS,
-        "gpu_hours_lost_by_gauges": job.gauge_seconds / HOUR_SECONDS,
-        "counted_by_ranks": job.is_counted,
-        "efficiency": job.efficiency,
-        "dollars_per_gpu_hour": job.price,
-        "dollars_lost": job.dollars(job.lost_seconds),
-        "losses": [
-            {
-                "kind": loss.kind,
-                "rank": loss.rank or None,
-                "stage": loss.stage or None,
-                "cause": loss.cause or None,
-                "gpu_hours": loss.gpu_seconds / HOUR_SECONDS,
-                "dollars": job.dollars(loss.gpu_seconds),
-            }
-            for loss in sorted(job.losses, key=lambda loss: -loss.gpu_seconds)
-        ],
-        "gpu_hours_slower": together(job.slower) / HOUR_SECONDS,
-        "slower": [
-            {
-                "scope": each.scope,
-                "stage": each.stage,
-                "begin": iso(each.begin),
-                "end": iso(each.end),
-                "seconds": each.end - each.begin,
-                "ratio": each.ratio,
-                "gpu_hours": each.gpu_seconds / HOUR_SECONDS,
-                "dollars": job.dollars(each.gpu_seconds),
-            }
-            for each in job.slower
-        ],
-        "state_seconds": dict(job.states),
-        "standstill_share": dict(job.standstill),
-        "restarts": [iso(at) for at in job.restarts],
-        "incidents": [each.json() for each in job.incidents],
-    }

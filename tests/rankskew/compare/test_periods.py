@@ -6,12 +6,12 @@ from exporter.errors import UsageError
 from rankskew.compare.periods import (
     Period,
     job_of,
-    moment,
     moment_of_run,
     periods,
     steps_of,
     two_parts,
 )
+from rankskew.times import moment
 
 NOW = datetime(2026, 3, 4, 15, 0, tzinfo=UTC).timestamp()
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from rankskew.client.prometheus import Series
 from rankskew.report.job import restarts
 from rankskew.report.losses import (
-    COMMON,
     LATE,
     ROTATING,
     Loss,
@@ -18,9 +17,9 @@ from rankskew.report.losses import (
     integral,
     slowdowns,
     slower_gpus,
-    together,
     worth,
 )
+from rankskew.times import iso
 from tests.alerts.promtool import answers
 
 SECONDS = st.floats(0, 1e7)
@@ -40,7 +39,7 @@ def test_cause_is_known_while_the_rank_is_named() -> None:
         Loss(LATE, 30.0, "3", "data", "unknown"),
         Loss(ROTATING, 10.0, "3", "data"),
     ]
-    assert [loss.gpu_seconds for loss in counted({("3", "data"): 45.0}, named)] == [30.0, 15.0, 0.0]
+    assert [loss.gpu_hours for loss in counted({("3", "data"): 45.0}, named)] == [30.0, 15.0, 0.0]
 
 
 @settings(max_examples=40, deadline=None)
@@ -51,22 +50,22 @@ def test_parts_add_up_to_the_count(
     """Whatever the gauges say, by rank and stage and as a whole, and no part is negative."""
     found = counted(caused, named)
 
-    assert sum(loss.gpu_seconds for loss in found) == pytest.approx(sum(caused.values()))
-    assert all(loss.gpu_seconds >= -1e-6 for loss in found)
+    assert sum(loss.gpu_hours for loss in found) == pytest.approx(sum(caused.values()))
+    assert all(loss.gpu_hours >= -1e-6 for loss in found)
     for (rank, stage), seconds in caused.items():
-        parts = [loss.gpu_seconds for loss in found if (loss.rank, loss.stage) == (rank, stage)]
+        parts = [loss.gpu_hours for loss in found if (loss.rank, loss.stage) == (rank, stage)]
         assert sum(parts) == pytest.approx(seconds)
 
 
 def test_without_counters_the_kinds_are_split() -> None:
     """What is late but not named, and in turn but in no stage, has a part of its own."""
-    kinds = {LATE: 100.0, ROTATING: 50.0, COMMON: 7.0}
-    found = worth(gauged(kinds, {("3", "data", "gc"): 80.0}, {"forward": 45.0}))
+    kinds = {"persistent": 100.0, "rotating": 50.0, "common": 7.0}
+    found = worth(gauged(kinds, {("3", "data", "gc"): 80.0}, {("forward",): 45.0}))
 
     assert found == [
         Loss(LATE, 80.0, "3", "data", "gc"),
-        Loss(LATE, 20.0, cause="unknown"),
         Loss(ROTATING, 45.0, stage="forward"),
+        Loss(LATE, 20.0, cause="unknown"),
         Loss(ROTATING, 5.0),
     ]
 
@@ -79,13 +78,15 @@ def test_job_is_slower_from_the_onset_on() -> None:
     """It costs nothing while it hangs, and nothing before the job was seen; a break is bridged."""
     told = [(at, 2.0) for at in (60.0, 75.0, 105.0)]
     gpus = change("data", (60.0, 1.0), (105.0, 3.0))
-    (found,) = slowdowns([change("data", *told)], [change("data", (60.0, 30.0))], [gpus], 0, 15, 15)
-    (late,) = slowdowns([change("data", *told)], [change("data", (60.0, 30.0))], [gpus], 45, 15, 15)
-    two = slowdowns([change("data", *told)], [], [gpus], 0, 15, 0)
+    onsets = [change("data", (60.0, 30.0))]
+    (found,), _ = slowdowns([change("data", *told)], onsets, [gpus], 0, 15, 15)
+    (late,), _ = slowdowns([change("data", *told)], onsets, [gpus], 45, 15, 15)
+    two, _ = slowdowns([change("data", *told)], [], [gpus], 0, 15, 0)
 
-    assert (found.begin, found.end, found.ratio, found.gpu_seconds) == (30, 120, 2.0, 15 * 6)
-    assert (late.begin, late.gpu_seconds) == (45, 15 * 5)
-    assert [(each.begin, each.end) for each in two] == [(60, 90), (105, 120)]
+    assert (found.begin, found.end, found.seconds, found.ratio) == (iso(30), iso(120), 90, 2.0)
+    assert (late.begin, late.gpu_hours) == (iso(45), 15 * 5 / 3600)
+    assert found.gpu_hours == 15 * 6 / 3600
+    assert [(each.begin, each.end) for each in two] == [(iso(60), iso(90)), (iso(105), iso(120))]
 
 
 def test_what_late_ranks_cost_since_is_no_cost_of_the_change(tmp_path: Path) -> None:
@@ -106,18 +107,18 @@ def test_what_late_ranks_cost_since_is_no_cost_of_the_change(tmp_path: Path) -> 
 def test_changes_at_the_same_time_cost_what_the_larger_one_does() -> None:
     """Each is of the job's whole steps, whatever the other adds to them."""
     those = [change("data", (0, 2.0), (15, 2.0)), change("sync", (15, 3.0))]
-    found = slowdowns(those, [], those, 0, 15, 0)
+    found, together = slowdowns(those, [], those, 0, 15, 0)
 
-    assert [each.gpu_seconds for each in found] == [60.0, 45.0]
-    assert together(found) == 15 * 2 + 15 * 3
-    assert together([]) == 0.0
+    assert [each.gpu_hours for each in found] == [60 / 3600, 45 / 3600]
+    assert together == pytest.approx((15 * 2 + 15 * 3) / 3600)
+    assert slowdowns([], [], [], 0, 15, 0) == ([], 0.0)
 
 
 def test_integral_of_a_gauge() -> None:
     a = Series("", {"kind": "a"}, [(0, 2.0), (15, 3.0)])
     b = Series("", {"kind": "b"}, [(0, 1.0)])
 
-    assert integral([a, b], 15, "kind") == {("a",): 75.0, ("b",): 15.0}
+    assert integral([a, b], 900, "kind") == {("a",): 1.25, ("b",): 0.25}
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,24 @@
-"""Periods of time in Unix seconds, and how people read times and amounts."""
+"""Times that people give and read, and periods of time in Unix seconds."""
 
+import re
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from exporter import durations
+from exporter.errors import UsageError
 
 DAY_SECONDS: Final = 86_400.0
 HOUR_SECONDS: Final = 3_600.0
-NOT_KNOWN: Final = "–"
 # Begins at the first, ends before the second; lists of spans are sorted and do not overlap.
 Span = tuple[float, float]
 # Spans that meet within this are one: times are sums of steps.
 TOUCHING_SECONDS: Final = 0.001
+# A clock time that is further ahead of now than this was yesterday's.
+CLOCK_ERROR_SECONDS: Final = 60.0
+
+UNIX: Final = re.compile(r"\d+(\.\d+)?", re.ASCII)
+CLOCK: Final = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
 
 
 def merged(spans: Iterable[Span], gap_seconds: float = 0.0) -> list[Span]:
@@ -22,21 +28,6 @@ def merged(spans: Iterable[Span], gap_seconds: float = 0.0) -> list[Span]:
         if found and begin - found[-1][1] <= gap_seconds + TOUCHING_SECONDS:
             found[-1] = found[-1][0], max(found[-1][1], end)
         else:
-            found.append((begin, end))
-    return found
-
-
-def without(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:
-    """Return what remains of *spans* where none of *others* is; both in order."""
-    found: list[Span] = []
-    for begin, end in spans:
-        for other_begin, other_end in others:
-            if other_end <= begin or other_begin >= end:
-                continue
-            if other_begin > begin:
-                found.append((begin, other_begin))
-            begin = max(begin, other_end)
-        if begin < end:
             found.append((begin, end))
     return found
 
@@ -57,17 +48,48 @@ def of_points(times: Iterable[float], step_seconds: float) -> list[Span]:
     return merged((time, time + step_seconds) for time in times)
 
 
-# ---- For people ------------------------------------------------------------------------------
+# ---- What people give and read -------------------------------------------------------------------
 
 
-def show(seconds: float) -> str:
-    """Return the Unix time *seconds* to the minute, in UTC."""
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M}"
+def moment(text: str, now: float) -> float:
+    """Return the Unix time that *text* means at *now*, in UTC if it has no offset.
+
+    Raises UsageError.
+    """
+    try:
+        if (at := from_end(text, now)) is not None:
+            return at
+        if UNIX.fullmatch(text):
+            return datetime.fromtimestamp(float(text), UTC).timestamp()
+        if clock := CLOCK.fullmatch(text):
+            hour, minute, second = (int(part or 0) for part in clock.groups())
+            today = datetime.fromtimestamp(now, UTC)
+            today = today.replace(hour=hour, minute=minute, second=second, microsecond=0)
+            is_to_come = today.timestamp() > now + CLOCK_ERROR_SECONDS
+            return (today - timedelta(days=is_to_come)).timestamp()
+        date = datetime.fromisoformat(text)
+        return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError) as error:
+        raise UsageError(
+            f"{text!r} is not a time; give 14:05, 2026-01-31T14:05, -30m or seconds since 1970"
+        ) from error
+
+
+def from_end(text: str, end: float) -> float | None:
+    """Return the time that `now` or `-10m` means, counted from the *end*; None for other texts."""
+    if text == "now":
+        return end
+    return end - durations.parse(text[1:]) if text.startswith("-") else None
 
 
 def iso(seconds: float) -> str:
-    """Return the Unix time *seconds* for programs."""
+    """Return the Unix time *seconds* for programs, in UTC."""
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def to_minute(at: str) -> str:
+    """Return a time from iso() for people."""
+    return at[:16].replace("T", " ")
 
 
 def length(seconds: float) -> str:
@@ -83,21 +105,3 @@ def length(seconds: float) -> str:
         elif parts:
             break
     return " ".join(parts[:2])
-
-
-def gpu_hours(hours: float | None) -> str:
-    """Return GPU-hours with three digits; NOT_KNOWN for None."""
-    if hours is None:
-        return NOT_KNOWN
-    if 0 < hours < 0.005:
-        return "<0.01"
-    return f"{hours:.2f}" if hours < 100 else f"{hours:,.0f}"
-
-
-def money(dollars: float | None) -> str:
-    """Return US$; NOT_KNOWN for None."""
-    if dollars is None:
-        return NOT_KNOWN
-    if 0 < dollars < 0.005:
-        return "<$0.01"
-    return f"${dollars:.2f}" if dollars < 1000 else f"${dollars:,.0f}"

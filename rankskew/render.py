@@ -1,14 +1,13 @@
-"""What a report says, and how it looks as text and as Markdown."""
+"""Reports as text for a terminal, and as Markdown for a ticket."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rankskew.report.times import NOT_KNOWN
+from rankskew.wording import NOT_KNOWN
 
-# A column of one of these is left out if nothing in it is known.
+# The column of this name is left out if nothing in it is known.
 MONEY: Final = ">US$"
-ENERGY: Final = ">kWh"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +29,12 @@ class Document:
     sections: Sequence[Section]
 
 
-def as_text(document: Document) -> str:
-    """Return *document* as text, with tables whose columns are aligned."""
+def render(document: Document, *, markdown: bool = False) -> str:
+    """Return *document* as text, with tables whose columns are aligned, or as *markdown*."""
+    return _markdown(document) if markdown else _text(document)
+
+
+def _text(document: Document) -> str:
     parts = ["\n".join([document.title, *document.lines])]
     for section in document.sections:
         lines = [*section.lines, *_aligned(section)]
@@ -39,8 +42,7 @@ def as_text(document: Document) -> str:
     return "\n\n".join(parts)
 
 
-def as_markdown(document: Document) -> str:
-    """Return *document* as Markdown."""
+def _markdown(document: Document) -> str:
     parts = [f"# {_escaped(document.title)}", "\n".join(map(_escaped, document.lines))]
     for section in document.sections:
         parts += [f"## {_escaped(section.title)}", "\n".join(map(_escaped, section.lines))]
@@ -54,7 +56,7 @@ def _columns(section: Section) -> list[tuple[str, list[str], bool]]:
     return [
         (name.removeprefix(">"), list(cells), name.startswith(">"))
         for name, cells in (found if section.rows else ())
-        if name not in (MONEY, ENERGY) or any(cell != NOT_KNOWN for cell in cells)
+        if name != MONEY or any(cell != NOT_KNOWN for cell in cells)
     ]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.report import RESULTS
-from generators import evidence
+from generators import evidence, schemas
 from generators.files import ROOT, text_of, write_or_check
 from generators.listed import alert_rules, metrics, tables
 from generators.markdown import fill
@@ -28,6 +28,7 @@ PARTS: Final[Mapping[str, Mapping[str, Part]]] = {
         "thresholds": alert_rules.thresholds_table,
     },
     "docs/README.md": {"commands": tables.commands},
+    "docs/compare.md": {"fields": partial(schemas.fields, "compare")},
     "docs/compatibility.md": {"private_names": tables.private_names},
     "docs/configuration.md": {
         "flags": tables.exporter_flags,
@@ -41,6 +42,11 @@ PARTS: Final[Mapping[str, Mapping[str, Part]]] = {
     "docs/playbook.md": {
         "causes": tables.causes,
         **{f"advice_{cause}": partial(tables.actions, cause) for cause in advice()},
+    },
+    "docs/replay.md": {"fields": partial(schemas.fields, "replay")},
+    "docs/report.md": {
+        "fields": partial(schemas.fields, "report-job"),
+        "incidents": partial(schemas.fields, "report-incidents"),
     },
     "docs/simulate.md": {"faults": tables.faults},
 }
@@ -69,6 +75,7 @@ def before_table(number: int, text: str) -> str:
 def texts() -> dict[Path, str]:
     """Return what each generated page should be."""
     new = {ROOT / "deploy/compose/alertmanager.yaml": tables.compose_alertmanager()}
+    new |= {ROOT / f"docs/schemas/{kind}.json": schemas.schema(kind) for kind in schemas.DOCUMENTS}
     for path in (ROOT / "README.md", ROOT / "alerts/README.md", *(ROOT / "docs").rglob("*.md")):
         page, parts = text_of(path), PARTS.get(str(path.relative_to(ROOT)), {})
         new[path] = fill(page, {name: part() for name, part in parts.items()} | measured(page))

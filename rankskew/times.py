@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -19,6 +20,14 @@ CLOCK_ERROR_SECONDS: Final = 60.0
 
 UNIX: Final = re.compile(r"\d+(\.\d+)?", re.ASCII)
 CLOCK: Final = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """From *begin* to *end*: Unix times, or seconds since a recorded run began."""
+
+    begin: float
+    end: float
 
 
 def merged(spans: Iterable[Span], gap_seconds: float = 0.0) -> list[Span]:

@@ -30,8 +30,7 @@ from rank_probe.measure.vectors import StepVector
 from rank_probe.wire.stages import STAGES
 from rankskew.replay.findings import findings, not_judgeable
 from rankskew.replay.judge import JudgedStretch
-from rankskew.replay.timeline import TraceStretch
-from rankskew.replay.traces import instance
+from rankskew.replay.traces import TraceStretch, instance
 
 GROUP: Final = "all"
 # Of each stage, each rank and each step by itself, as a share of the stage.

@@ -6,7 +6,7 @@ of the named ranks they are given; they do not name ranks.
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from rankskew.accounting.step import (
     SYNC,
@@ -40,24 +40,28 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Kinds:
-    """All waiting by kind, in seconds of one GPU; the four add up to it.
+    """All waiting by kind, in seconds of one GPU, or over the time of all steps in GPUs.
 
     It is what was measured, and what each rank waited for the slowest where nothing was.
-
-    *group*: for heavier peer groups. *persistent*: for the named ranks. *rotating*: for the other
-    ranks, a different one each time. *common*: beyond the wait for the slowest rank, that is for
-    the network; below 0 if ranks waited less than that, so the steps were not synchronous.
     """
 
     group: float
+    """GPUs that waited for heavier peer groups."""
     persistent: float
+    """GPUs that waited for the ranks that are named."""
     rotating: float
+    """GPUs that waited for other ranks, a different one each time."""
     common: float
+    """GPUs that waited beyond the slowest rank; below 0 if ranks waited less."""
 
     @property
     def lost(self) -> float:
         """All waiting."""
         return self.group + self.persistent + self.rotating + self.common
+
+    def over(self, seconds: float) -> "Kinds":
+        """Return GPU-seconds as the GPUs that waited, a mean over so many *seconds*."""
+        return Kinds(*(each / seconds for each in astuple(self)))
 
 
 def account(steps: Iterable[Step], peer_groups: Mapping[int, str]) -> Account:
@@ -78,19 +82,14 @@ def account(steps: Iterable[Step], peer_groups: Mapping[int, str]) -> Account:
     return Account(seconds, waited, measured, unequal, caused)
 
 
-def kinds(found: Account, named: Collection[int], ranks: Collection[int] | None = None) -> Kinds:
-    """Split the waiting in *found* by kind, given the ranks that were *named* as late.
-
-    With *ranks*, those of one peer group, only their part: what they waited for heavier groups and
-    for the network, and what they caused; the parts of all groups add up to the whole.
-    """
-    ranks = found.waited.keys() if ranks is None else ranks
-    caused = [(rank, seconds) for (rank, _), seconds in found.caused.items() if rank in ranks]
+def kinds(found: Account, named: Collection[int]) -> Kinds:
+    """Split the waiting in *found* by kind, given the ranks that were *named* as late."""
+    persistent = sum(seconds for (rank, _), seconds in found.caused.items() if rank in named)
     return Kinds(
-        group=sum(found.unequal[rank] for rank in ranks),
-        persistent=sum(seconds for rank, seconds in caused if rank in named),
-        rotating=sum(seconds for rank, seconds in caused if rank not in named),
-        common=sum(found.measured[rank] - found.waited[rank] for rank in ranks),
+        group=sum(found.unequal.values()),
+        persistent=persistent,
+        rotating=sum(seconds for (rank, _), seconds in found.caused.items() if rank not in named),
+        common=sum(found.measured[rank] - each for rank, each in found.waited.items()),
     )
 
 

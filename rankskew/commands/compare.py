@@ -1,9 +1,11 @@
 """`rankskew compare`: what a change did to a job, with an interval."""
 
+import argparse
 import re
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -14,8 +16,9 @@ from rankskew.client.fetch import Trouble, base_url
 from rankskew.client.prometheus import Prometheus
 from rankskew.commands.servers import access, add_access
 from rankskew.compare.choose import compare_recorded, compare_traces
-from rankskew.compare.comparison import CANNOT_TELL
-from rankskew.compare.report import EXIT_STATUS, as_json, as_markdown, as_text
+from rankskew.compare.comparison import CANNOT_TELL, EXIT_STATUS, Comparison
+from rankskew.compare.words import comparison_document
+from rankskew.render import render
 from rankskew.replay.traces import read_traces
 
 EXAMPLES: Final = """\
@@ -68,25 +71,24 @@ def run(arguments: Sequence[str]) -> int:
     if options.trace is not None and options.cluster is not None:
         raise UsageError("--cluster needs --prometheus: a trace knows no clusters")
     try:
-        if options.trace is not None:
-            runs = read_traces([options.trace])
-            found = compare_traces(runs, options.sides, options.window, options.job)
-        else:
-            found = compare_recorded(
-                Prometheus(base_url(options.prometheus), access=access(options)),
-                options.sides,
-                options.window,
-                time.time(),
-                options.job,
-                options.cluster,
-            )
+        found = _compared(options)
     except Trouble as trouble:
-        if options.json:
-            print(as_document("compare", {"verdict": CANNOT_TELL, "why": str(trouble)}))
+        found = Comparison(CANNOT_TELL, str(trouble))
         print(f"rankskew: {trouble}", file=sys.stderr)
-        return EXIT_STATUS[CANNOT_TELL]
+        if not options.json:
+            return EXIT_STATUS[CANNOT_TELL]
     if options.json:
-        print(as_json(found))
+        print(as_document("compare", asdict(found)))
     else:
-        print(as_markdown(found) if options.markdown else as_text(found))
+        print(render(comparison_document(found), markdown=options.markdown))
     return EXIT_STATUS[found.verdict]
+
+
+def _compared(options: argparse.Namespace) -> Comparison:
+    if options.trace is not None:
+        runs = read_traces([options.trace])
+        return compare_traces(runs, options.sides, options.window, options.job)
+    prometheus = Prometheus(base_url(options.prometheus), access=access(options))
+    return compare_recorded(
+        prometheus, options.sides, options.window, time.time(), options.job, options.cluster
+    )

@@ -6,6 +6,7 @@ import signal
 import time
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import wraps
 from typing import Any, Final
 
@@ -17,13 +18,13 @@ from exporter.causes.model import UNKNOWN
 from exporter.commands.arguments import Parser, interval
 from exporter.errors import UsageError
 from rank_probe.version import __version__
+from rank_probe.wire.document import as_document
 from rankskew.client.fetch import Trouble, base_url
 from rankskew.client.prometheus import Prometheus
 from rankskew.commands import diagnose as of_diagnose
 from rankskew.commands import top
 from rankskew.commands.servers import access, add_access, add_sources
 from rankskew.compare import choose
-from rankskew.compare.report import as_json as comparison
 from rankskew.diagnose.advice import advice
 from rankskew.diagnose.model import CannotTell
 from rankskew.diagnose.render import as_json as diagnosis
@@ -116,7 +117,7 @@ def server(arguments: Sequence[str]) -> MCPServer:
         seconds, now = interval(window or "10m"), time.time()
         where = cluster or options.cluster or None
         found = choose.compare_recorded(asked, compare, seconds, now, job or None, where)
-        return dict(json.loads(comparison(found)))
+        return dict(json.loads(as_document("compare", asdict(found))))
 
     def runbook(name: str) -> Document:
         """The runbook of an alert such as RankskewStraggler, or the page of the playbook on a cause

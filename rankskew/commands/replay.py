@@ -9,8 +9,7 @@ from typing import Final, TextIO
 from exporter.commands.arguments import Parser, add_json, time_scale
 from exporter.errors import FAILED
 from rank_probe.judge.verdict import DUTY, MILD
-from rankskew.replay.replay import Replay, as_json, replay
-from rankskew.replay.report import report
+from rankskew.replay.replay import Replay, as_json, replay, report
 from rankskew.replay.traces import Run, read_traces
 
 # Shorter work needs no progress line.

@@ -10,8 +10,15 @@ from typing import Final
 from rank_probe.judge.verdict import MILD, UNSYNCED
 from rankskew.client.fetch import Trouble
 from rankskew.client.prometheus import Prometheus, Sample, selector
-from rankskew.compare.periods import Period
-from rankskew.compare.side import BLOCKS, RARE_STAGES, LateRankCost, Side, StepBlock, pause_seconds
+from rankskew.compare.comparison import (
+    BLOCKS,
+    RARE_STAGES,
+    LateRankCost,
+    Side,
+    StepBlock,
+    pause_seconds,
+)
+from rankskew.times import Period
 
 # The median of so many ranks is that of all, and Prometheus compares them in a second.
 MOST_RANKS: Final = 256

@@ -8,7 +8,7 @@ from statistics import median
 from rank_probe.judge.windows import LEAST_STEPS
 from rank_probe.wire.stages import STAGES
 from rankskew.accounting.run import Step, account, kinds
-from rankskew.compare.side import (
+from rankskew.compare.comparison import (
     RARE_STAGES,
     LateRankCost,
     Side,
@@ -17,8 +17,7 @@ from rankskew.compare.side import (
     pause_seconds,
 )
 from rankskew.replay.replay import Replay, replay
-from rankskew.replay.timeline import timeline
-from rankskew.replay.traces import Run, instance
+from rankskew.replay.traces import Run, instance, timeline
 
 
 def trace_side(run: Run, what: str, numbers: Collection[int]) -> Side:
@@ -29,12 +28,12 @@ def trace_side(run: Run, what: str, numbers: Collection[int]) -> Side:
     one = replay(part)
     ranks = sorted(part.times)
     side = Side(what, run.job_id, one.begin_s, one.begin_s + one.seconds, len(ranks), [])
-    if [list(stretch.ranks) for stretch in one.stretches] != [ranks]:
+    if [list(stretch.ranks) for stretch in one.parts] != [ranks]:
         come_and_go = f"{what} has ranks that come and go; compare a period in which all are there."
         return replace(side, trouble=come_and_go)
-    if standstill := _stands_still(what, part, one.stretches[0].steps):
+    if standstill := _stands_still(what, part, one.parts[0].steps):
         return replace(side, trouble=standstill)
-    steps = [part.steps[number] for number in one.stretches[0].steps]
+    steps = [part.steps[number] for number in one.parts[0].steps]
     return replace(
         side,
         blocks=[_block(those, one) for those in in_blocks(steps)],
@@ -71,7 +70,7 @@ def _late(one: Replay) -> Iterator[LateRankCost]:
     """Yield each rank that the judge names, with its cost as a mean over the whole side."""
     for finding in one.findings:
         for rank in finding.ranks:
-            caused = one.found.caused.items() if one.found else ()
+            caused = one.found.caused.items()
             seconds = sum(seconds for (who, _), seconds in caused if who == rank)
             yield LateRankCost(
                 rank=rank,
@@ -79,7 +78,7 @@ def _late(one: Replay) -> Iterator[LateRankCost]:
                 instance=instance(one.run.nodes[rank]),
                 stage=finding.stage or "",
                 kind=finding.kind,
-                gpus_lost=seconds / one.found.seconds if one.found and one.synced else None,
+                gpus_lost=seconds / one.found.seconds if one.synced else None,
             )
 
 

@@ -28,11 +28,14 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A *value* and its 95 % confidence interval, *low* to *high*."""
+    """A value and its 95 % confidence interval."""
 
     value: float
+    """Best estimate of the ratio or the difference."""
     low: float
+    """Lower end of its 95 % interval."""
     high: float
+    """Upper end of its 95 % interval."""
 
     def excludes(self, value: float) -> bool:
         """Return whether *value* is outside."""

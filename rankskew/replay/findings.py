@@ -1,10 +1,13 @@
-"""Turns the judge's verdicts on a run into findings: one per incident, from onset to end."""
+"""Turns the judge's verdicts on a run into findings: one per incident, from onset to end.
+
+An incident is consecutive verdicts on the same rank or peer group, with the same onset.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Final
+from typing import Final, Generic, Literal, TypeVar
 
 from exporter.ranks.late_enough import late_enough
 from rank_probe.judge.verdict import (
@@ -17,8 +20,8 @@ from rank_probe.judge.verdict import (
     WARMING_UP,
     Change,
     Late,
+    Verdict,
 )
-from rankskew.replay.incidents import TraceIncident, changes, incidents, late_ranks
 from rankskew.replay.judge import JudgedStretch
 
 # Findings of these kinds name ranks that others wait for.
@@ -32,6 +35,9 @@ OF_THE_JOB: Final = {
 }
 # A loss is reported after the time that the rules wait, or after half of a shorter run.
 TOLD_AFTER_SECONDS: Final = 240.0
+# Another kind of the same incident may have begun at the next mark.
+SAME_ONSET_SECONDS: Final = 2.0
+Severity = Literal["critical", "warning", "info"]
 INFO: Final = "info"
 
 # Returns a threshold of the rules by its name.
@@ -40,34 +46,40 @@ Threshold = Callable[[str], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceFinding:
-    """A rank, node, group or job that was slow; times are scaled seconds of the run.
-
-    *kind* is one of LATE_KINDS, CHANGE or one of OF_THE_JOB. *severity* is the worst that the
-    shipped rules give it: critical, warning or info. *rank* is None for a node or the job; *ranks*
-    are all named ranks, *slower_ranks* those of a change if not all of the group are slower.
-    *ratio* is the mean of the judge's ratios: a rank's own time over its peers', minus 1; for a
-    change, how many times as long *stage* takes; of a rank that *has_risen*, over its own time
-    before. *gpus_lost* is a mean too, None if unknown.
-    *cleared_s* is None if it lasted until the end. *every_steps* and *pause_seconds* are those of a
-    rank that pauses.
-    """
+    """A rank, node, peer group or job that was slow; ratio and gpus_lost are means."""
 
     kind: str
-    severity: str = INFO
+    """persistent, pauses, duty, node, mild, unsynced, change, rotating, group or common."""
+    severity: Severity = INFO
+    """The worst severity that the shipped rules give to its cost."""
     rank: int | None = None
+    """Its global rank; null for a node, a peer group or the job."""
     ranks: tuple[int, ...] = ()
+    """All ranks that are named as late; empty for a peer group or the job."""
     slower_ranks: tuple[int, ...] = ()
+    """Of a change: its ranks, at most 32, if not all of the group are slower."""
     peer_group: str | None = None
+    """Its peer group; null if ranks of several are named, or for the job."""
     instance: str | None = None
+    """Node of its ranks, as the trace names it; null for a peer group or the job."""
     stage: str | None = None
+    """Stage that is slow; null if it has none, as for group and common."""
     ratio: float | None = None
+    """Own time over peers' less 1; of a change how many times as long; null for the job."""
     onset_s: float
+    """When it began, in scaled seconds since the run began."""
     named_s: float
+    """When a verdict first named it, in scaled seconds since the run began."""
     cleared_s: float | None = None
+    """When it ended, in scaled seconds since the run began; null if it lasted."""
     gpus_lost: float | None = None
+    """GPUs that waited for it, a mean while it lasted; null if not known."""
     has_risen: bool = False
+    """Whether ratio is over its own time before, not over its peers'."""
     every_steps: int = 0
+    """Steps from one pause of the rank to the next; 0 if it does not pause."""
     pause_seconds: float = 0.0
+    """How long a pause of it takes; 0 if it does not pause."""
 
 
 def findings(
@@ -110,6 +122,113 @@ def not_judgeable(judged: Sequence[JudgedStretch]) -> list[str]:
     return often if warm else [WARMING_UP]
 
 
+# ---- Incidents -----------------------------------------------------------------------------------
+
+Word = TypeVar("Word", Late, Change)
+
+Who = int | str
+
+
+@dataclass(slots=True, eq=False)
+class TraceIncident(Generic[Word]):
+    """What verdicts *said* of *who* since it was *named*.
+
+    *last* is the time of the last verdict that named it, *cleared* that of the first one that did
+    not, None if it lasted until the end. Times are in scaled seconds of the run.
+    """
+
+    who: Who
+    onset: float
+    named: float
+    last: float = 0.0
+    cleared: float | None = None
+    said: list[Word] = field(default_factory=list)
+
+
+Words = Callable[[Verdict], dict[Who, Word]]
+
+
+def late_ranks(verdict: Verdict) -> dict[Who, Late]:
+    """Return the late ranks in *verdict*."""
+    return {late.rank: late for late in verdict.late}
+
+
+def changes(verdict: Verdict) -> dict[Who, Change]:
+    """Return the peer groups that became slower, according to *verdict*."""
+    return {change.peer_group: change for change in verdict.changes}
+
+
+def incidents(judged: Sequence[JudgedStretch], words: Words[Word]) -> list[TraceIncident[Word]]:
+    """Return the incidents that *words* finds in the verdicts, in the order of their naming.
+
+    An incident that lasts until ranks come or go continues if it is still there at the beginning
+    of the next stretch.
+    """
+    found: list[TraceIncident[Word]] = []
+    standing: dict[Who, TraceIncident[Word]] = {}
+    for one in judged:
+        of_stretch = _of_stretch(one, words, standing)
+        found += [incident for incident in of_stretch if incident not in found]
+        if any(verdict.reason != WARMING_UP for _, verdict in one.verdicts):
+            for incident in standing.values():
+                incident.cleared = incident.last
+            standing = {}
+        _end_precisely(one, of_stretch)
+        standing |= {each.who: each for each in of_stretch if each.cleared is None}
+    return found
+
+
+def _of_stretch(
+    one: JudgedStretch, words: Words[Word], before: dict[Who, TraceIncident[Word]]
+) -> list[TraceIncident[Word]]:
+    """Return the incidents of one stretch; those that continue from *before* are removed there."""
+    found: list[TraceIncident[Word]] = []
+    # With the onset that this stretch's judge gives.
+    latest: dict[Who, tuple[float, TraceIncident[Word]]] = {}
+    for at, verdict in one.verdicts:
+        now = words(verdict)
+        for who, word in now.items():
+            onset = at - word.since_seconds
+            known = latest.get(who)
+            if known is None or abs(known[0] - onset) > SAME_ONSET_SECONDS:
+                if known is not None:
+                    _clear(known[1], at)
+                latest[who] = onset, _begin(one, at, who, onset, before)
+                found.append(latest[who][1])
+            incident = latest[who][1]
+            incident.last, incident.cleared = at, None
+            incident.said.append(word)
+        for who in latest.keys() - now.keys():
+            _clear(latest[who][1], at)
+    return found
+
+
+def _end_precisely(one: JudgedStretch, found: Sequence[TraceIncident[Word]]) -> None:
+    """Clear each of *found* when the judge saw later that it had ended, if it did.
+
+    Where a rank is compared with its own past, it is named for some more samples.
+    """
+    for incident in found:
+        for each in one.ended:
+            is_same = abs(each.onset - incident.onset) <= SAME_ONSET_SECONDS
+            if (each.rank, is_same) == (incident.who, True) and incident.cleared is not None:
+                incident.cleared = min(each.end, incident.cleared)
+
+
+def _clear(incident: TraceIncident[Word], at: float) -> None:
+    if incident.cleared is None:
+        incident.cleared = at
+
+
+def _begin(
+    one: JudgedStretch, at: float, who: Who, onset: float, before: dict[Who, TraceIncident[Word]]
+) -> TraceIncident[Word]:
+    if onset > one.warm + SAME_ONSET_SECONDS:
+        return TraceIncident(who, onset, at)
+    stood = before.pop(who, None)
+    return stood or TraceIncident(who, one.stretch.begin, at)
+
+
 # ---- Ranks and nodes ---------------------------------------------------------------------------
 
 
@@ -137,7 +256,7 @@ def _alarms(judged: Sequence[JudgedStretch], threshold: Threshold) -> Iterator[_
 
 def _severity(
     those: Sequence[TraceIncident[Late]], alarms: Sequence[_Alarm], threshold: Threshold
-) -> str:
+) -> Severity:
     """Return the worst severity that the job had while an alert would have named any of *those*."""
     shares = [
         alarm.share
@@ -190,7 +309,7 @@ def _overlap(those: Sequence[TraceIncident[Late]], other: TraceIncident[Late]) -
 
 
 def _finding(
-    those: Sequence[TraceIncident[Late]], instances: Mapping[int, str], severity: str
+    those: Sequence[TraceIncident[Late]], instances: Mapping[int, str], severity: Severity
 ) -> TraceFinding:
     """Return one finding for *those* incidents: of one rank, or of the ranks of one node."""
     said = [late for incident in those for late in incident.said]

@@ -1,18 +1,43 @@
-"""Feeds a trace to the judge, as rank 0's join does while a job runs."""
+"""Feeds a trace to the judge, as rank 0's join does while a job runs.
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+The judge needs past steps to compare with, and says nothing before. A trace is complete, so where
+it is too short for that, its steps are split where they differ most, and what is large is told.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Final
+from statistics import median
+from typing import Final, NamedTuple
 
-from rank_probe.judge.judge import WARMUP_STEPS, Judge
-from rank_probe.judge.own_past import Lasted
-from rank_probe.judge.verdict import Verdict
-from rank_probe.judge.windows import Leader
+from rank_probe.judge.bins import WORK, spread
+from rank_probe.judge.changes import STAGE_SHARE
+from rank_probe.judge.evidence import SPREADS, WindowEvidence, errors, seen_in
+from rank_probe.judge.judge import WARMUP_STEPS, Judge, why_not
+from rank_probe.judge.own_past import FAR_APART, Lasted
+from rank_probe.judge.verdict import (
+    NO_BUSY_TIME,
+    NO_PEERS,
+    NO_SYNC,
+    PERSISTENT,
+    UNSYNCED,
+    WARMING_UP,
+    Change,
+    Late,
+    Verdict,
+)
+from rank_probe.judge.windows import (
+    LEAST_STEPS,
+    WORK_STAGES,
+    Leader,
+    Mark,
+    Reduction,
+    Window,
+    WindowGroup,
+)
 from rankskew.accounting.windows import PlainReduction
-from rankskew.replay import short
-from rankskew.replay.timeline import TraceStretch, TraceTimeline, has_sync
-from rankskew.replay.traces import Run
+from rankskew.replay.traces import Run, TraceStretch, TraceTimeline, has_sync
 
 # As often as the join calls the judge, in jobs of up to 256 ranks.
 EVERY_SECONDS: Final = 2.0
@@ -22,6 +47,21 @@ UNSYNCED_VERDICTS: Final = 10_000
 MOST_VERDICTS_ON_RANKS: Final = 300_000
 # Times in files are rounded; this keeps the ends of two steps apart.
 TICK_SECONDS: Final = 1e-6
+
+# The judge is silent before so many steps; with fewer than the least, so is this.
+JUDGED_STEPS: Final = WARMUP_STEPS + LEAST_STEPS
+SHORTEST: Final = 14
+# The judge has compared a group with its past after so many steps, if they last long enough.
+COMPARED_STEPS: Final = 320
+# Below so many steps it is said how many they were.
+SURE_STEPS: Final = 60
+# Steps that are needed on each side of a change.
+LEAST_SIDE: Final = 5
+# Of a step: the least change, and the least excess of a rank that others wait for.
+LEAST_CHANGE, LEAST_EXCESS = 0.06, 0.15
+# What a step takes more must come at once, for the most part, within so many steps; and the times
+# must be nearer to the two medians than to a line, by this share. Else they drift.
+AT_ONCE, AT_ONCE_STEPS, NEARER = 0.6, 8, 0.8
 
 # Called with the finished share of the work.
 Progress = Callable[[float], None]
@@ -46,7 +86,8 @@ def judge(
 ) -> list[JudgedStretch]:
     """Judge each of *stretches* separately: with other ranks it is another job."""
     steps = sum(len(stretch.steps) for stretch in stretches)
-    is_short = short.is_short([len(stretch.steps) for stretch in stretches])
+    longest = max((len(stretch.steps) for stretch in stretches), default=0)
+    is_short = longest < JUDGED_STEPS
     judged, done = [], 0
     for stretch in stretches:
         found = JudgedStretch(stretch)
@@ -80,7 +121,7 @@ def _judge(run: Run, line: TraceTimeline, found: JudgedStretch, *, is_short: boo
             for rank in ranks
         }
         leaders.append(reduction.add(number, stages, at))
-        if len(steps) < short.COMPARED_STEPS:
+        if len(steps) < COMPARED_STEPS:
             marks.append(reduction.mark(at))
         # The judge starts when the warm-up ends, at the latest.
         if at >= due or done in (WARMUP_STEPS, len(steps)):
@@ -91,13 +132,220 @@ def _judge(run: Run, line: TraceTimeline, found: JudgedStretch, *, is_short: boo
         return
     found.ended, found.warm = judge.ended, judge.began or 0.0
     at, said = found.verdicts[-1]
-    if is_short and short.is_silent(said):
+    if is_short and _is_silent(said):
         found.verdicts, found.warm = [(at, said)], found.stretch.begin
-    if is_short or len(steps) >= short.JUDGED_STEPS:
-        found.verdicts[-1] = at, short.verdict(said, reduction, marks)
+    if is_short or len(steps) >= JUDGED_STEPS:
+        found.verdicts[-1] = at, _completed(said, reduction, marks)
 
 
 def _stride(steps: Sequence[int]) -> int:
     """Return the usual distance between sampled *steps*: 1 if all were recorded."""
     apart = sorted(b - a for a, b in pairwise(steps))
     return apart[len(apart) // 2] if apart else 1
+
+
+# ---- Traces too short for the judge --------------------------------------------------------------
+
+
+class Split(NamedTuple):
+    """Times that are longer from position *at* on: they were *before*, and are *more*."""
+
+    at: int
+    before: float
+    more: float
+    needed: float
+
+
+def _is_silent(said: Verdict) -> bool:
+    """Return whether the judge has *said* nothing of so few steps, or without measured waits."""
+    return said.reason in (WARMING_UP, NO_SYNC)
+
+
+def confidence(steps: int) -> str | None:
+    """Return in words how little so many *steps* are; None if they are enough."""
+    if not SHORTEST <= steps < SURE_STEPS:
+        return None
+    return f"seen in {steps} steps only; surer after {SURE_STEPS}"
+
+
+def longer(times: Sequence[float], least: float) -> Split | None:
+    """Return from where on the *times* are longer than before, by *least* or more; None if not.
+
+    The split is the one that leaves the smallest differences from the medians of both sides. The
+    difference between these must be larger than noise explains, and come at once.
+    """
+    splits = range(LEAST_SIDE, len(times) - LEAST_SIDE + 1)
+    if not splits:
+        return None
+    at = min(splits, key=lambda at: _differences(times[:at]) + _differences(times[at:]))
+    before, after = sorted(times[:at]), sorted(times[at:])
+    more = median(after) - median(before)
+    apart = [abs(each - median(side)) for side in (before, after) for each in side]
+    few = min(len(before), len(after))
+    error = 1.4826 * median(apart) * math.sqrt(1 / len(before) + 1 / len(after))
+    needed = max(least, errors(few) * error)
+    width = min(few, AT_ONCE_STEPS)
+    at_once = median(times[at : at + width]) - median(times[at - width : at])
+    overlap = after[len(after) // 4] <= before[-1 - len(before) // 4]
+    drifts = at_once < AT_ONCE * more or sum(apart) > NEARER * _off_line(times)
+    if more <= needed or overlap or drifts:
+        return None
+    return Split(at, median(before), more, needed)
+
+
+def _differences(times: Sequence[float]) -> float:
+    middle = median(times)
+    return sum(abs(each - middle) for each in times)
+
+
+def _off_line(times: Sequence[float]) -> float:
+    """Return the sum of the differences from the line from the first third to the last."""
+    third = len(times) // 3
+    slope = (median(times[-third:]) - median(times[:third])) / (len(times) - third)
+    return _differences([each - slope * step for step, each in enumerate(times)])
+
+
+def _completed(said: Verdict, reduction: Reduction, marks: Sequence[Mark]) -> Verdict:
+    """Return the judge's last verdict, *said*, with what it cannot know of so few steps.
+
+    *marks* are those at the end of each step, the first one at the begin of the run.
+    """
+    steps = len(marks) - 1
+    if not SHORTEST <= steps < COMPARED_STEPS:
+        return said
+    if steps < JUDGED_STEPS and _is_silent(said):
+        said = _judged(said, reduction, marks)
+    if said.reason == NO_BUSY_TIME:
+        return said
+    known = {change.peer_group for change in said.changes}
+    changes = [each for each in _changes(reduction, marks) if each.peer_group not in known]
+    return replace(said, changes=(*said.changes, *changes))
+
+
+def _judged(said: Verdict, reduction: Reduction, marks: Sequence[Mark]) -> Verdict:
+    """Return the verdict on steps of which the judge has given none."""
+    # The first ones compile kernels and fill caches.
+    warm = marks[min(WARMUP_STEPS, len(marks) // 5) :]
+    window = reduction.window(warm[0], warm[-1], reduction.groups)
+    reason = why_not(window)
+    if reason in (NO_PEERS, NO_BUSY_TIME):
+        return replace(said, reason=reason)
+    late = sorted(
+        _late(reduction, marks, window, is_synced=reason is None),
+        key=lambda each: (-each.gpus_lost, -each.ratio, each.rank),
+    )
+    named = sum(each.gpus_lost for each in late)
+    caused = sum(window.caused)
+    left = max(caused - named * window.seconds, 0.0) / (caused or 1.0)
+    lost = {
+        "group": max(window.unequal, 0.0) / window.seconds,
+        "persistent": named,
+        "rotating": left * caused / window.seconds,
+        "common": max(window.sync - window.waited, 0.0) / window.seconds,
+    }
+    return replace(
+        said,
+        reason=reason,
+        step_seconds=window.seconds / window.steps,
+        gpus_lost=lost if reason is None else {},
+        rotating={
+            stage: left * seconds / window.seconds
+            for stage, seconds in zip(WORK_STAGES, window.caused, strict=True)
+            if reason is None and left * seconds > 0
+        },
+        late=tuple(late),
+    )
+
+
+def _late(
+    reduction: Reduction, marks: Sequence[Mark], window: Window, *, is_synced: bool
+) -> Iterator[Late]:
+    for seen in seen_in([window]):
+        rank, end = seen.standing.rank, marks[-1]
+        beside = _beside(reduction, marks, seen)
+        split = longer(beside, LEAST_EXCESS)
+        if split is not None:
+            begin, ratio, score = marks[split.at], split.more, split.more / split.needed
+            after = reduction.window(begin, end, reduction.groups)
+            seen = next(each for each in seen_in([after]) if each.standing.rank == rank)
+        else:
+            begin, ratio = marks[0], median(beside)
+            score = ratio / _explained(beside, seen, is_synced=is_synced)
+        if score <= 1 or not (seen.paces if is_synced else seen.is_alone):
+            continue
+        stages = dict(zip(WORK_STAGES, seen.standing.stages, strict=True))
+        stage = max(stages, key=lambda each: stages[each])
+        step_seconds = seen.window.seconds / seen.window.steps
+        yield Late(
+            rank=rank,
+            peer_group=seen.group.name,
+            stage=stage,
+            kind=PERSISTENT if is_synced else UNSYNCED,
+            ratio=ratio,
+            gpus=_by_stage(seen.standing.caused / step_seconds if is_synced else 0.0, stages),
+            since_seconds=end.at - begin.at,
+            steps=end.steps - begin.steps,
+            confidence=score,
+            has_risen=split is not None and not is_synced,
+        )
+
+
+def _beside(reduction: Reduction, marks: Sequence[Mark], seen: WindowEvidence) -> list[float]:
+    """Return the rank's excess over its peers in each step, as a ratio."""
+    peers = [rank for rank, name in reduction.groups.items() if name == seen.group.name]
+    found = []
+    for begin, end in pairwise(marks):
+        own = reduction.own(begin, end)
+        usual = sorted(own[rank] for rank in peers)[(len(peers) - 1) // 3]
+        found.append(own[seen.standing.rank] / usual - 1 if usual else 0.0)
+    return found
+
+
+def _explained(beside: Sequence[float], seen: WindowEvidence, *, is_synced: bool) -> float:
+    """Return the least excess of a rank that was slow all the time."""
+    error = spread(beside) / math.sqrt(len(beside))
+    by_peers = SPREADS * seen.group.spread / seen.baseline
+    least = LEAST_EXCESS if is_synced else FAR_APART
+    return max(least, errors(len(beside)) * error, by_peers)
+
+
+def _by_stage(gpus: float, stages: Mapping[str, float]) -> dict[str, float]:
+    """Split *gpus* over the stages in which the rank exceeds its peers."""
+    over = {stage: seconds for stage, seconds in stages.items() if seconds > 0}
+    total = sum(over.values())
+    return {stage: gpus * seconds / total for stage, seconds in over.items()}
+
+
+def _changes(reduction: Reduction, marks: Sequence[Mark]) -> Iterator[Change]:
+    """Yield the groups of which a stage takes longer than before."""
+    windows = [reduction.window(begin, end, ()) for begin, end in pairwise(marks)]
+    step_seconds = [window.seconds for window in windows]
+    for position, group in enumerate(windows[-1].groups):
+        steps = [window.groups[position] for window in windows]
+        split, stage = _longer_stage(steps, LEAST_CHANGE * median(step_seconds))
+        if split is None:
+            continue
+        step_ratio = median(step_seconds[split.at :]) / median(step_seconds[: split.at])
+        is_new = split.before <= STAGE_SHARE * median(step_seconds)
+        ranks = sum(each.ranks for each in windows[-1].groups)
+        yield Change(
+            peer_group=group.name,
+            stage=WORK_STAGES[stage],
+            ratio=step_ratio if is_new else 1 + split.more / split.before,
+            since_seconds=marks[-1].at - marks[split.at].at,
+            step_ratio=step_ratio,
+            gpus=ranks * max(1 - 1 / step_ratio, 0.0),
+        )
+
+
+def _longer_stage(steps: Sequence[WindowGroup], least: float) -> tuple[Split | None, int]:
+    """Return the stage that has grown most, if the group's own time has grown with it."""
+    own = [sum(step.stages[at] for at in WORK) for step in steps]
+    found: tuple[Split | None, int] = (None, 0)
+    for stage in WORK:
+        split = longer([step.stages[stage] for step in steps], least)
+        if split is None or (found[0] is not None and split.more <= found[0].more):
+            continue
+        if median(own[split.at :]) - median(own[: split.at]) > split.more / 2:
+            found = split, stage
+    return found

@@ -14,8 +14,7 @@ from rankskew.client.prometheus import Prometheus, selector
 from rankskew.compare.choose import compare_recorded, compare_traces
 from rankskew.compare.comparison import CANNOT_TELL, IMPROVED, Comparison
 from rankskew.replay.judge import judge
-from rankskew.replay.timeline import TraceTimeline, stretches, timeline
-from rankskew.replay.traces import Run, instance, read_traces
+from rankskew.replay.traces import Run, TraceTimeline, instance, read_traces, stretches, timeline
 from tests.exporter.recorded import record
 
 pytestmark = pytest.mark.e2e
@@ -152,7 +151,9 @@ def test_prometheus_and_trace_tell_the_same(prometheus: Prometheus, changed: Run
     for one in trace.stages:
         assert stages[one.name].before == pytest.approx(one.before, rel=0.02)
         assert stages[one.name].after == pytest.approx(one.after, rel=0.02)
-    assert found.lost[0].before == pytest.approx(trace.lost[0].before, rel=0.02)
+    assert found.gpus_lost[0].before == pytest.approx(trace.gpus_lost[0].before, rel=0.02)
+    assert found.before is not None
+    assert trace.before is not None
     assert found.before.slowdown == pytest.approx(trace.before.slowdown, rel=0.02)
     assert found.late is not None
     assert [(one.rank, one.stage, one.after) for one in found.late] == [(3, "backward", None)]

@@ -4,7 +4,7 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from rankskew.compare.side import BLOCKS, LateRankCost, Side, StepBlock
+from rankskew.compare.comparison import BLOCKS, LateRankCost, Side, StepBlock
 
 
 def side(

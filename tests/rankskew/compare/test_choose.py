@@ -8,7 +8,7 @@ from exporter.errors import UsageError
 from rankskew.client.fetch import Trouble
 from rankskew.client.prometheus import Prometheus
 from rankskew.compare.choose import compare_recorded, compare_traces
-from rankskew.compare.comparison import IMPROVED, NO_WORSE, WORSE, Comparison
+from rankskew.compare.comparison import IMPROVED, NO_WORSE, WORSE, ComparedSide, Comparison
 from rankskew.replay.traces import Run, read_traces
 from tests.exporter.recorded import record
 from tests.rankskew.client.servers import Answer, json_answer, serving
@@ -30,13 +30,18 @@ def ask(run: Run, asked: str, window_seconds: float = 600) -> Comparison:
     return compare_traces([run], asked, window_seconds)
 
 
+def sides(found: Comparison) -> tuple[ComparedSide, ComparedSide]:
+    assert found.before is not None
+    assert found.after is not None
+    return found.before, found.after
+
+
 def test_ranges_of_steps_are_compared(run: Run) -> None:
     """Both ends of a range belong to it; ranges may be in any order."""
     found = ask(run, "0-199..200-399")
 
     assert (found.verdict, ask(run, "200-399..0-199").verdict) == (IMPROVED, WORSE)
-    assert (found.before.steps, found.after.steps) == (200, 200)
-    assert found.before.what == "Before (steps 0 to 199)"
+    assert [side.steps for side in sides(found)] == [200, 200]
     assert found.cost is not None
     assert found.cost.ratio is not None
     assert found.cost.ratio.value == pytest.approx(1.08 / 1.26, abs=0.02)
@@ -46,8 +51,10 @@ def test_times_of_the_run_are_compared(run: Run) -> None:
     found = ask(run, "4m..5m", window_seconds=200)
 
     assert found.verdict == IMPROVED
-    assert found.before.what == "Before (0:00:40 to 0:04:00)"
-    assert found.after.what == "After (0:05:00 to 0:08:20)"
+    times = [at for side in sides(found) for at in (side.begin, side.end)]
+    assert times == pytest.approx([40, 240, 300, 500], abs=3)
+    said = ask(run, "4m..5m", window_seconds=60).why
+    assert str(said).startswith("Before (0:03:00 to 0:04:00) has only 51 steps")
 
 
 @pytest.mark.parametrize(
@@ -73,8 +80,7 @@ def test_two_jobs_are_compared_without_their_first_steps(tmp_path: Path) -> None
     found = compare_traces(runs, "job:j..job:new", 600)
 
     assert found.verdict == IMPROVED
-    assert (found.before.job_id, found.after.job_id) == ("j", "new")
-    assert found.after.steps == 200
+    assert [(side.job_id, side.steps) for side in sides(found)] == [("j", 200), ("new", 200)]
 
 
 def test_of_several_jobs_one_must_be_named(run: Run, tmp_path: Path) -> None:
@@ -102,9 +108,9 @@ def test_the_only_job_needs_no_name() -> None:
     with knowing({"job_id": "llama"}) as prometheus:
         found = compare_recorded(prometheus, "1000..2000", 600, now=3000)
 
-    assert found.before.job_id == "llama"
-    assert found.before.what == "Before (1970-01-01 00:06:40 to 00:16:40 UTC)"
-    assert found.after.what == "After (1970-01-01 00:33:20 to 00:43:20 UTC)"
+    before, after = sides(found)
+    assert (before.job_id, after.begin, after.end) == ("llama", 2000, 2600)
+    assert str(found.why).startswith("Before (1970-01-01 00:06:40 to 00:16:40 UTC) is not wholly")
 
 
 @pytest.mark.parametrize(

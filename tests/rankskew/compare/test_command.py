@@ -24,7 +24,7 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> str:
     ("arguments", "status", "begin"),
     [
         (["0-159..160-319"], 0, "job j: improved\nSteps take 0."),
-        (["160-319..0-159", "--markdown"], 1, "## job j: worse\n"),
+        (["160-319..0-159", "--markdown"], 1, "# job j: worse\n"),
     ],
 )
 def test_verdict_comes_first_and_is_the_status(

@@ -9,9 +9,9 @@ from rankskew.compare.comparison import (
     WORSE,
     Comparison,
     QuantityChange,
+    Side,
     compare,
 )
-from rankskew.compare.side import Side
 from tests.rankskew.compare.sides import late, side
 
 
@@ -129,7 +129,7 @@ def test_a_checkpoint_on_one_side_is_mentioned_and_taken_out() -> None:
     found = compare(before, after)
 
     assert found.notes == ["Only one side has checkpoint: 0% of the time before, 9% after."]
-    assert ratio(found.without_rare) == pytest.approx(1.0, abs=0.01)
+    assert ratio(found.step_without_rare) == pytest.approx(1.0, abs=0.01)
     assert compare(after, replace(after)).notes == []
 
 
@@ -142,7 +142,7 @@ def test_losses_and_stages_are_compared_one_by_one() -> None:
     before = side(lost_gpus=2.0, stages={"data": 0.1, "forward": 0.2})
     found = compare(before, side(lost_gpus=0.5, stages={"data": 0.1, "forward": 0.3}, seed=2))
 
-    lost = [(one.name, round(one.difference.value, 3)) for one in found.lost]
+    lost = [(one.name, round(one.difference.value, 3)) for one in found.gpus_lost]
     assert lost == [("total", -1.5), ("persistent", -1.5)]
     assert changes(found) == [("data", 0.1, 0.1), ("forward", 0.2, 0.3)]
 

@@ -9,6 +9,7 @@ import pytest
 
 from rankskew.client.fetch import Trouble
 from rankskew.client.prometheus import Prometheus
+from rankskew.compare.comparison import BLOCKS, Side
 from rankskew.compare.from_prometheus import (
     COUNTERS,
     JOINED,
@@ -16,8 +17,7 @@ from rankskew.compare.from_prometheus import (
     last_period,
     prometheus_side,
 )
-from rankskew.compare.periods import Period
-from rankskew.compare.side import BLOCKS, Side
+from rankskew.times import Period
 from tests.rankskew.client.servers import json_answer, serving
 
 PERIOD = Period(1000.0, 1600.0)

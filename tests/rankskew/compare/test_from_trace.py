@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from rankskew.compare.comparison import Side
 from rankskew.compare.from_trace import trace_side
-from rankskew.compare.side import Side
 from rankskew.replay.traces import Run, read_traces
 from tests.exporter.recorded import record
 

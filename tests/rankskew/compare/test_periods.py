@@ -3,15 +3,14 @@ from datetime import UTC, datetime
 import pytest
 
 from exporter.errors import UsageError
-from rankskew.compare.periods import (
-    Period,
+from rankskew.compare.choose import (
     job_of,
     moment_of_run,
     periods,
     steps_of,
     two_parts,
 )
-from rankskew.times import moment
+from rankskew.times import Period, moment
 
 NOW = datetime(2026, 3, 4, 15, 0, tzinfo=UTC).timestamp()
 

@@ -1,7 +1,10 @@
 import json
+from dataclasses import asdict
 
-from rankskew.compare.comparison import Comparison, compare
-from rankskew.compare.report import EXIT_STATUS, as_json, as_markdown, as_text
+from rank_probe.wire.document import as_document
+from rankskew.compare.comparison import EXIT_STATUS, Comparison, compare
+from rankskew.compare.words import comparison_document
+from rankskew.render import render
 from tests.rankskew.compare.sides import late, side
 from tests.rankskew.golden import assert_golden
 
@@ -24,12 +27,13 @@ def test_texts_are_the_golden_ones() -> None:
         "not judged": compare(side(late=None), side()),
         "refused": compare(side(trouble="Before has a restart in it."), side()),
     }
-    texts = {name: as_text(one) for name, one in found.items()}
-    assert_golden("compare", texts | {"Markdown": as_markdown(improved())})
+    texts = {name: render(comparison_document(one)) for name, one in found.items()}
+    markdown = render(comparison_document(improved()), markdown=True)
+    assert_golden("compare", texts | {"Markdown": markdown})
 
 
 def test_json_has_all_of_it() -> None:
-    found = json.loads(as_json(improved()))
+    found = json.loads(as_document("compare", asdict(improved())))
 
     assert (found["verdict"], found["cost"]["name"]) == ("improved", "step")
     assert found["cost"]["ratio"]["low"] < found["cost"]["ratio"]["value"] < 1

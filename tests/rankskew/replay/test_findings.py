@@ -9,7 +9,7 @@ from exporter.vocabulary.thresholds import Thresholds
 from rank_probe.judge.verdict import WARMING_UP, Change, Late, Verdict
 from rankskew.replay.findings import TraceFinding, findings, not_judgeable
 from rankskew.replay.judge import JudgedStretch
-from rankskew.replay.timeline import TraceStretch
+from rankskew.replay.traces import TraceStretch
 
 INSTANCES = {rank: f"node{rank // 2}" for rank in range(8)}
 

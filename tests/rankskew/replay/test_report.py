@@ -9,8 +9,7 @@ import pytest
 
 from rankskew.commands.replay import ProgressLine
 from rankskew.replay.findings import TraceFinding
-from rankskew.replay.replay import replay
-from rankskew.replay.report import report
+from rankskew.replay.replay import replay, report
 from rankskew.replay.traces import read_traces
 from tests.exporter.recorded import record
 from tests.rankskew.golden import assert_golden

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rankskew.replay.replay import Replay, replay
-from rankskew.replay.report import report
-from rankskew.replay.short import confidence, longer
+from rankskew.replay.judge import confidence, longer
+from rankskew.replay.replay import Replay, replay, report
 from rankskew.replay.traces import read_traces
 from tests.exporter.recorded import record
 

@@ -5,8 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from rankskew.replay.timeline import TraceStretch, has_sync, left_out, stretches, timeline
-from rankskew.replay.traces import Run, read_traces
+from rankskew.replay.traces import (
+    Run,
+    TraceStretch,
+    has_sync,
+    left_out,
+    read_traces,
+    stretches,
+    timeline,
+)
 
 HEADER = "job_id,rank,peer_group,step,time_s,data_s,sync_s"
 

@@ -1,77 +1,42 @@
-"""A comparison as text, Markdown or JSON."""
+"""A comparison in words."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from exporter.vocabulary.words import slow_at
-from rank_probe.wire.document import as_document
 from rankskew.compare.comparison import (
-    CANNOT_TELL,
-    IMPROVED,
     NO_WORSE,
     NO_WORSE_RATIO,
-    WORSE,
     Comparison,
     LateChange,
+    LateRankCost,
     QuantityChange,
 )
-from rankskew.compare.side import LateRankCost, Side
 from rankskew.compare.statistics import Interval
+from rankskew.render import Document, Section
 
-EXIT_STATUS: Final = {IMPROVED: 0, NO_WORSE: 0, WORSE: 1, CANNOT_TELL: 2}
-COLUMNS: Final = ("", "before", "after", "after / before (95 % interval)")
+COLUMNS: Final = ("", ">before", ">after", ">after / before (95 % interval)")
 # Stages that take less of a step are not listed.
 SMALLEST_STAGE: Final = 0.005
 
 Row = tuple[str, str, str, str]
 
 
-def as_text(found: Comparison) -> str:
-    """Return a report for a terminal."""
-    lines = [_heading(found), *_sentences(found)]
+def comparison_document(found: Comparison) -> Document:
+    """Return *found* in words."""
+    sections = []
     if rows := list(_rows(found)):
-        lines += ["", *_table(rows)]
+        sections.append(Section("Before and after", names=COLUMNS, rows=rows))
     if late := list(_late(found)):
-        lines += ["", *late]
-    return "\n".join(lines)
-
-
-def as_markdown(found: Comparison) -> str:
-    """Return the same as Markdown."""
-    lines = [f"## {_heading(found)}", "", "  \n".join(_sentences(found))]
-    if rows := list(_rows(found)):
-        table = [COLUMNS, ("---",) * len(COLUMNS), *rows]
-        lines += ["", *(f"| {' | '.join(row)} |" for row in table)]
-    if late := list(_late(found)):
-        lines += ["", *(f"- {line}" for line in late)]
-    return "\n".join(lines)
-
-
-def as_json(found: Comparison) -> str:
-    """Return it for scripts; docs/compare.md describes the fields."""
-    said = asdict(found) | {"before": _side(found.before), "after": _side(found.after)}
-    said["step_without_rare"], said["gpus_lost"] = said.pop("without_rare"), said.pop("lost")
-    return as_document("compare", said)
-
-
-def _side(side: Side) -> dict[str, object]:
-    return {
-        "job_id": side.job_id,
-        "begin": round(side.begin, 3),
-        "end": round(side.end, 3),
-        "ranks": side.ranks,
-        "steps": round(side.steps, 3),
-        "blocks": len(side.blocks),
-        "slowdown": side.slowdown,
-    }
+        sections.append(Section("Late ranks", late))
+    return Document(_heading(found), list(_sentences(found)), sections)
 
 
 # ---- Sentences ---------------------------------------------------------------------------------
 
 
 def _heading(found: Comparison) -> str:
-    names = dict.fromkeys((found.before.job_id, found.after.job_id))
+    names = dict.fromkeys(side.job_id for side in (found.before, found.after) if side)
     return f"job{'s' * (len(names) > 1)} {' and '.join(names)}: {found.verdict.replace('_', ' ')}"
 
 
@@ -126,25 +91,17 @@ def _gpus(late: LateRankCost | None) -> str:
 # ---- The table ---------------------------------------------------------------------------------
 
 
-def _table(rows: Sequence[Row]) -> Iterator[str]:
-    lines = [COLUMNS, *rows]
-    widths = [max(len(line[at]) for line in lines) for at in range(len(COLUMNS))]
-    for name, *cells in lines:
-        aligned = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
-        yield "  ".join([name.ljust(widths[0]), *aligned]).rstrip()
-
-
 def _rows(found: Comparison) -> Iterator[Row]:
-    if found.step is None:
-        return
     before, after = found.before, found.after
+    if found.step is None or before is None or after is None:
+        return
     yield "steps", f"{before.steps:,.0f}", f"{after.steps:,.0f}", ""
     yield _ratio_row("step", found.step, _seconds)
-    if found.without_rare is not None:
-        yield _ratio_row("without checkpoint, eval", found.without_rare, _seconds)
+    if found.step_without_rare is not None:
+        yield _ratio_row("without checkpoint, eval", found.step_without_rare, _seconds)
     for rate in found.rates:
         yield _ratio_row(f"{rate.name} a second", rate, _amount)
-    for lost in found.lost:
+    for lost in found.gpus_lost:
         name = "GPUs lost" if lost.name == "total" else f"  {lost.name}"
         by = lost.difference
         plus = f"{by.value:+.2f} ({by.low:+.2f} to {by.high:+.2f})"

@@ -1,21 +1,27 @@
 """`rankskew report`: look back over weeks of alerts, or over a job."""
 
 import time
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
+from datetime import datetime
 from typing import Final
 
 from exporter.commands.arguments import Parser, interval
 from exporter.errors import StartError
+from exporter.live.states import WORDS as STATE_WORDS
 from rank_probe.wire.document import as_document
 from rankskew.client.fetch import Trouble
 from rankskew.client.prometheus import selector
 from rankskew.commands.servers import add_access, add_moment, add_prometheus, patient
-from rankskew.render import render
-from rankskew.report.history import PastSeries, grid, rule_interval
-from rankskew.report.incidents import incidents_document, read_all_incidents
-from rankskew.report.job import read_job
-from rankskew.report.job_document import job_document
+from rankskew.render import MONEY, Document, Section, render
+from rankskew.report import losses
+from rankskew.report.history import Grid, PastSeries, grid, rule_interval
+from rankskew.report.incidents import SEVERITIES, Incident, IncidentsReport, read_all_incidents
+from rankskew.report.job import JobReport, read_job
+from rankskew.report.losses import Loss
+from rankskew.times import iso, length, to_minute
+from rankskew.wording import NOT_KNOWN, counted, gpu_hours, money
 
 EXAMPLES: Final = """\
 rankskew report --incidents --since 14d                # what fired, and what it cost
@@ -24,6 +30,17 @@ rankskew report --job llama --json | jq .gpu_hours_lost"""
 EPILOG: Final = """\
 The status is 0 if the report is printed, and 2 if Prometheus cannot tell (no answer, no such job,
 no data in the period), or for wrong usage."""
+# A terminal holds no more; --all prints the others too.
+MOST_INCIDENTS: Final = 40
+# Names of the cells of an incident as a row; those that begin with > are numbers.
+NAMES: Final = (
+    *("Since", "Severity", "Alert", "Job", "Who", "Stage", "Cause"),
+    *(">Lasted", ">GPU-hours", MONEY),
+)
+# The rest of the ranks, stages and causes are one row.
+MOST_ROWS: Final = 12
+OTHERS: Final = "others"
+NO_RANK: Final = "no rank to blame"
 
 
 def parser() -> Parser:
@@ -73,12 +90,221 @@ def run(arguments: Sequence[str]) -> int:
             times = grid(*span, rule_interval(prometheus))
             matchers = selector(cluster=options.cluster)
             fired = read_all_incidents(PastSeries(prometheus), times, matchers, options.gap)
-            document = incidents_document(fired, times, show_all=options.all)
+            document = _incidents_document(fired, times, show_all=options.all)
             said = as_document("report-incidents", asdict(fired))
         else:
             job = read_job(prometheus, options.job, options.cluster, span, options.gap)
-            document, said = job_document(job), as_document("report-job", asdict(job))
+            document, said = _job_document(job), as_document("report-job", asdict(job))
     except Trouble as trouble:
         raise StartError(str(trouble)) from trouble
     print(said if options.json else render(document, markdown=options.markdown))
     return 0
+
+
+# ---- Incidents in words ------------------------------------------------------------------------
+
+
+def _incident_rows(those: Iterable[Incident]) -> list[list[str]]:
+    """Return the cells of each of *those*, under NAMES."""
+    return [
+        [
+            to_minute(each.begin),
+            each.severity,
+            each.alert.removeprefix("Rankskew"),
+            each.job_id or NOT_KNOWN,
+            each.place,
+            each.stage or NOT_KNOWN,
+            each.cause or NOT_KNOWN,
+            length(each.seconds),
+            gpu_hours(each.gpu_hours),
+            money(each.dollars),
+        ]
+        for each in those
+    ]
+
+
+def _incidents_document(found: IncidentsReport, times: Grid, *, show_all: bool) -> Document:
+    """Return what was found at *times* in words, the worst first; all, or MOST_INCIDENTS."""
+    ordered = sorted(
+        found.incidents,
+        key=lambda each: (SEVERITIES.get(each.severity, 3), -(each.gpu_hours or 0)),
+    )
+    shown = ordered if show_all else ordered[:MOST_INCIDENTS]
+    lines = [] if ordered else ["None."]
+    if len(shown) < len(ordered):
+        lines.append(f"The first {len(shown)} of {len(ordered)}; --all prints the others.")
+    cost = "" if found.dollars_lost is None else f" ({money(found.dollars_lost)})"
+    end = times.end + times.step_seconds
+    return Document(
+        f"Incidents, {to_minute(iso(times.begin))} to {to_minute(iso(end))} UTC",
+        [
+            f"{counted(len(ordered), 'incident')}; they cost {gpu_hours(found.gpu_hours_lost)} "
+            f"GPU-hours{cost}.",
+            f"Alerts could fire for {length(found.watched_seconds)} of "
+            f"{length(end - times.begin)}.",
+        ],
+        [
+            Section("Incidents", lines, NAMES, _incident_rows(shown)),
+            Section(
+                "How exact this is",
+                [
+                    f"Read every {length(times.step_seconds)}: an alert that fires for less may be "
+                    "missing. A GPU that waits while two alerts of a job fire is counted by both."
+                ],
+            ),
+        ],
+    )
+
+
+# ---- A job in words ----------------------------------------------------------------------------
+
+
+def _job_document(job: JobReport) -> Document:
+    """Return what is known of *job*."""
+    details = "Reason", "Rank", "Stage", "Cause"
+    return Document(
+        f"Job {job.job_id}{f' in {job.cluster}' if job.cluster else ''}",
+        list(_summary(job)),
+        [
+            _lost(job, "Lost, by reason", ["Reason"], lambda loss: (_reason(loss),)),
+            _lost(job, "Lost, by rank", ["Rank"], lambda loss: (loss.rank or NO_RANK,)),
+            _lost(job, "Lost, by stage", ["Stage"], lambda loss: (loss.stage or NOT_KNOWN,)),
+            _lost(job, "Lost, by rank, stage and cause", details, _details),
+            _slower(job),
+            _time(job),
+            Section(
+                "Incidents",
+                [] if job.incidents else ["None."],
+                NAMES,
+                _incident_rows(job.incidents),
+            ),
+            _exactness(job),
+        ],
+    )
+
+
+def _summary(job: JobReport) -> Iterator[str]:
+    begin, end = to_minute(job.begin), to_minute(job.end)
+    when = f"running since {begin}" if job.is_running else f"{begin} to {end}"
+    whole = (datetime.fromisoformat(job.end) - datetime.fromisoformat(job.begin)).total_seconds()
+    gone = whole - job.alive_seconds
+    pause = f", {length(gone)} of it without a living rank" if gone >= 1 else ""
+    yield f"{counted(job.ranks, 'rank')}, {when} UTC: {length(whole)}{pause}."
+    if job.unseen_seconds:
+        yield f"It had run for {length(job.unseen_seconds)} or more when it was first seen."
+    cost = f" ({money(job.dollars_lost)} at {money(job.dollars_per_gpu_hour)} per GPU-hour)"
+    if job.efficiency is None:
+        yield f"It had {gpu_hours(job.gpu_hours)} GPU-hours; what it lost was never known."
+    else:
+        yield (
+            f"Efficiency {job.efficiency:.1%}: {gpu_hours(job.gpu_hours_lost)} of "
+            f"{gpu_hours(job.gpu_hours_judged)} judged GPU-hours were lost"
+            f"{'' if job.dollars_lost is None else cost}."
+        )
+    unknown = job.gpu_hours - job.gpu_hours_judged
+    if unknown > 0 and job.efficiency is not None:
+        yield f"{gpu_hours(unknown)} more GPU-hours were not judged: a start, or missing ranks."
+    if job.restarts:
+        when = ", ".join(map(to_minute, job.restarts[:MOST_ROWS]))
+        yield f"{counted(len(job.restarts), 'restart')}: {when}."
+
+
+def _lost(
+    job: JobReport, title: str, names: Sequence[str], key: Callable[[Loss], tuple[str, ...]]
+) -> Section:
+    """Return a row for each *key* of the losses, the costliest first, and one for the rest."""
+    if not job.losses:
+        return Section(title, ["Nothing."])
+    parts: dict[tuple[str, ...], float] = defaultdict(float)
+    for loss in job.losses:
+        parts[key(loss)] += loss.gpu_hours
+    shown = sorted(parts.items(), key=lambda each: -each[1])
+    blank = ("",) * (len(names) - 1)
+    if len(shown) > MOST_ROWS:
+        rest = sum(hours for _, hours in shown[MOST_ROWS:])
+        shown = [*shown[:MOST_ROWS], ((OTHERS, *blank), rest)]
+    shown.append((("sum", *blank), job.gpu_hours_lost))
+    rows = [
+        [*cells, gpu_hours(hours), f"{hours / job.gpu_hours_lost:.1%}", money(job.dollars(hours))]
+        for cells, hours in shown
+    ]
+    return Section(title, [], [*names, ">GPU-hours", ">Share", MONEY], rows)
+
+
+def _reason(loss: Loss) -> str:
+    cause = f": {loss.cause.replace('_', ' ')}" if loss.cause else ""
+    return f"{losses.WORDS[loss.kind]}{cause}"
+
+
+def _details(loss: Loss) -> tuple[str, ...]:
+    parts = (loss.rank, loss.stage, loss.cause)
+    return losses.WORDS[loss.kind], *(part or NOT_KNOWN for part in parts)
+
+
+def _slower(job: JobReport) -> Section:
+    """Return a row for each time in which the whole job was slower, and one for all of them."""
+    title = "Slower than before"
+    if not job.slower:
+        return Section(title, ["Never, as far as the judge of the job could tell."])
+    rows = [
+        [
+            to_minute(each.begin),
+            length(each.seconds),
+            each.scope,
+            each.stage,
+            f"{each.ratio:.2f}",
+            gpu_hours(each.gpu_hours),
+            money(each.dollars),
+        ]
+        for each in job.slower[:MOST_ROWS]
+    ]
+    whole = job.gpu_hours_slower
+    rows.append(["in all", *[""] * 4, gpu_hours(whole), money(job.dollars(whole))])
+    often = counted(len(job.slower), "time")
+    lines = [
+        f"The job became slower {often}, without a late rank. What that cost is counted against "
+        "the pace before, and no part of the loss above, where GPUs wait; only in sync they do "
+        "both.",
+    ]
+    if len(job.slower) > MOST_ROWS:
+        lines.append(f"The first {MOST_ROWS} of {len(job.slower)}; --json has all.")
+    names = ("Since", ">Lasted", "Ranks", "Stage", ">Times as long", ">GPU-hours", MONEY)
+    return Section(title, lines, names, rows)
+
+
+def _time(job: JobReport) -> Section:
+    total = sum(job.state_seconds.values())
+    ordered = sorted(job.state_seconds.items(), key=lambda each: -each[1])
+    rows = [[STATE_WORDS.get(state, state), length(s), f"{s / total:.1%}"] for state, s in ordered]
+    lines = [
+        f"The rank with the most spent {share:.1%} of the time in {stage}."
+        for stage, share in job.standstill_share.items()
+    ]
+    if not rows:
+        return Section("Time", [*lines, "The state of the job was not recorded."])
+    rows.append(["sum", length(total), "100.0%"])
+    return Section("Time", lines, ["State", ">Time", ">Share"], rows)
+
+
+def _exactness(job: JobReport) -> Section:
+    step = length(job.step_seconds)
+    lines = [
+        f"Read every {step}: begin and end of the job, a hang or an incident are known to within "
+        f"{step} each."
+    ]
+    if job.counted_by_ranks:
+        gauge = job.gpu_hours_lost_by_gauges
+        lines += [
+            "Losses to late ranks are counted by the ranks themselves, step by step "
+            "(rankskew_wait_caused_seconds_total); of each process, at most what it counted in its "
+            f"last {step} is missing. Their causes are split as the rules named them meanwhile.",
+            "Losses to hangs, heavier peer groups and communication are means of a minute, summed "
+            f"every {step}. By such means alone the whole loss is {gpu_hours(gauge)} GPU-hours.",
+        ]
+    else:
+        lines.append(
+            f"Losses are means of a minute that the rules record, summed every {step}; the "
+            "counters of the ranks are not there, or the job is too large to read them."
+        )
+    lines.append("A restart is seen if all processes are new.")
+    return Section("How exact this is", lines)

@@ -10,7 +10,6 @@ from typing import Final
 
 from exporter.errors import StartError
 from rankskew.client.prometheus import Series
-from rankskew.render import MONEY, Document, Section
 from rankskew.report.history import Grid, PastSeries, spans_of
 from rankskew.report.losses import slower_gpus
 from rankskew.times import (
@@ -18,12 +17,10 @@ from rankskew.times import (
     HOUR_SECONDS,
     Span,
     iso,
-    length,
     merged,
     seconds,
     to_minute,
 )
-from rankskew.wording import NOT_KNOWN, counted, gpu_hours, money
 
 # The worst first.
 SEVERITIES: Final = {"critical": 0, "warning": 1, "info": 2}
@@ -35,13 +32,6 @@ ONE_OF_A_JOB: Final = {"RankskewJobHung": ("cluster", "job_id")}
 BACK_SECONDS: Final = 14 * DAY_SECONDS
 # Recorded at each evaluation while any exporter shows a job or a GPU.
 RULES_RUN: Final = "group(job:rankskew_job:group) and group(rankskew_exporter_build_info)"
-# A terminal holds no more; --all prints the others too.
-MOST_INCIDENTS: Final = 40
-# Names of the cells of an incident as a row; those that begin with > are numbers.
-NAMES: Final = (
-    *("Since", "Severity", "Alert", "Job", "Who", "Stage", "Cause"),
-    *(">Lasted", ">GPU-hours", MONEY),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,59 +340,4 @@ def read_all_incidents(
     dollars = [each.dollars for each in found if each.dollars is not None]
     return IncidentsReport(
         watched, sum(hours) if hours else None, sum(dollars) if dollars else None, found
-    )
-
-
-# ---- Words -------------------------------------------------------------------------------------
-
-
-def incident_rows(those: Iterable[Incident]) -> list[list[str]]:
-    """Return the cells of each of *those*, under NAMES."""
-    return [
-        [
-            to_minute(each.begin),
-            each.severity,
-            each.alert.removeprefix("Rankskew"),
-            each.job_id or NOT_KNOWN,
-            each.place,
-            each.stage or NOT_KNOWN,
-            each.cause or NOT_KNOWN,
-            length(each.seconds),
-            gpu_hours(each.gpu_hours),
-            money(each.dollars),
-        ]
-        for each in those
-    ]
-
-
-def incidents_document(found: IncidentsReport, times: Grid, *, show_all: bool) -> Document:
-    """Return what was found at *times* in words, the worst first; all, or MOST_INCIDENTS."""
-    ordered = sorted(
-        found.incidents,
-        key=lambda each: (SEVERITIES.get(each.severity, 3), -(each.gpu_hours or 0)),
-    )
-    shown = ordered if show_all else ordered[:MOST_INCIDENTS]
-    lines = [] if ordered else ["None."]
-    if len(shown) < len(ordered):
-        lines.append(f"The first {len(shown)} of {len(ordered)}; --all prints the others.")
-    cost = "" if found.dollars_lost is None else f" ({money(found.dollars_lost)})"
-    end = times.end + times.step_seconds
-    return Document(
-        f"Incidents, {to_minute(iso(times.begin))} to {to_minute(iso(end))} UTC",
-        [
-            f"{counted(len(ordered), 'incident')}; they cost {gpu_hours(found.gpu_hours_lost)} "
-            f"GPU-hours{cost}.",
-            f"Alerts could fire for {length(found.watched_seconds)} of "
-            f"{length(end - times.begin)}.",
-        ],
-        [
-            Section("Incidents", lines, NAMES, incident_rows(shown)),
-            Section(
-                "How exact this is",
-                [
-                    f"Read every {length(times.step_seconds)}: an alert that fires for less may be "
-                    "missing. A GPU that waits while two alerts of a job fire is counted by both."
-                ],
-            ),
-        ],
     )

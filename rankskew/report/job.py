@@ -34,6 +34,7 @@ UNSEEN_SECONDS: Final = 120.0
 # The search for the job takes one query.
 SEARCH_POINTS: Final = 1_000
 BEATING: Final = "job:rankskew_ranks_beating:sum"
+CAUSE: Final = "rankskew_late_cause_info"
 SAME_RANK: Final = "on (cluster, job_id, rank, instance)"
 
 
@@ -96,64 +97,23 @@ class JobReport:
         return None if price is None else gpu_hours * price
 
 
-# ---- The series of a job -----------------------------------------------------------------------
+# ---- Where it is -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class JobSeries:
-    """Expressions for the job with these labels; *cluster* None is any."""
-
-    job_id: str
-    cluster: str | None
-
-    @property
-    def labels(self) -> str:
-        """Return the matchers of the job."""
-        return selector(cluster=self.cluster, job_id=self.job_id)
-
-    def of(self, name: str, matchers: str = "") -> str:
-        """Return the series *name* of the job."""
-        return f"{name}{{{self.labels}{matchers}}}"
-
-    @property
-    def alive(self) -> str:
-        """Return how many ranks report, while any does."""
-        return f"{self.of(BEATING)} > 0"
-
-    def while_alive(self, expression: str) -> str:
-        """Return *expression* while a rank reports: an ended job is exposed for a while."""
-        return f"({expression}) and on (cluster, job_id) ({self.alive})"
-
-    @property
-    def late(self) -> str:
-        """Return the GPUs lost by rank, stage and cause; one cause, even if an old one lingers."""
-        lost = self.of("rank_stage:rankskew_gpus_lost:sum")
-        cause = self.of("rankskew_late_cause_info")
-        one = f"topk by (cluster, job_id, rank, instance) (1, {cause})"
-        return f"{lost} * {SAME_RANK} group_left (cause) {one} or {lost} unless {SAME_RANK} {cause}"
-
-    @property
-    def slower(self) -> tuple[str, str, str]:
-        """Return how many times as long stages take, since when, and what that costs in GPUs."""
-        by = "by (cluster, job_id, scope, stage)"
-        ratio = self.of("rankskew_job_change_ratio")
-        since = self.of("rankskew_job_change_since_timestamp_seconds")
-        return f"max {by} ({ratio})", f"min {by} ({since})", losses.slower_gpus(self.labels)
-
-
-def search(
-    prometheus: Prometheus, job_id: str, cluster: str | None, span: Span, interval_seconds: float
-) -> tuple[JobSeries, Grid]:
-    """Return the series of the job during *span*, and the times at which to read them.
+def read_job(
+    prometheus: Prometheus, job_id: str, cluster: str | None, span: Span, gap_seconds: float
+) -> JobReport:
+    """Return what is known of the job during *span*.
 
     Raises Trouble if *prometheus* cannot tell, StartError if it has no such job or several.
     """
+    history, interval = PastSeries(prometheus), rule_interval(prometheus)
     long = (span[1] - span[0]) / SEARCH_POINTS
-    coarse = grid(*span, interval_seconds, long)
+    coarse = grid(*span, interval, long)
     step = coarse.step_seconds
-    counts = JobSeries(job_id, cluster).of(BEATING)
+    counts = f"{BEATING}{{{selector(cluster=cluster, job_id=job_id)}}}"
     # Up to the last step, so that a job of the last minutes is found too.
-    found = PastSeries(prometheus).read(
+    found = history.read(
         f"max_over_time({counts}[{step * 1000:.0f}ms]) > 0",
         Grid(coarse.begin, coarse.end + step, step),
     )
@@ -165,8 +125,9 @@ def search(
             f"several clusters have a job {job_id!r}; give one: --cluster {clusters[0]!r}"
         )
     begin = max(min(each.points[0][0] for each in found) - step, span[0])
-    end = min(max(each.points[-1][0] for each in found) + interval_seconds, span[1])
-    return JobSeries(job_id, clusters[0]), grid(begin, end, interval_seconds)
+    end = min(max(each.points[-1][0] for each in found) + interval, span[1])
+    times = grid(begin, end, interval)
+    return _Reading(history, job_id, clusters[0], times).report(span[1], gap_seconds)
 
 
 def _none(prometheus: Prometheus, job_id: str, cluster: str | None, span: Span) -> str:
@@ -185,59 +146,58 @@ def _none(prometheus: Prometheus, job_id: str, cluster: str | None, span: Span) 
 # ---- What is read of it --------------------------------------------------------------------------
 
 
-def read_job(
-    prometheus: Prometheus,
-    job_id: str,
-    cluster: str | None,
-    span: Span,
-    gap_seconds: float,
-) -> JobReport:
-    """Return what is known of the job during *span*.
-
-    Raises Trouble if *prometheus* cannot tell, StartError if it has no such job or several.
-    """
-    series, times = search(prometheus, job_id, cluster, span, rule_interval(prometheus))
-    return _Reading(prometheus, series, times, span).report(gap_seconds)
-
-
 class _Reading:
-    """Reads *series* at *times*, of a job that was looked for during *span*."""
+    """Reads the series of a job at *times*."""
 
-    def __init__(self, prometheus: Prometheus, series: JobSeries, times: Grid, span: Span) -> None:
-        self._history, self._series, self._times = PastSeries(prometheus), series, times
-        self._step = times.step_seconds
-        self._alive = spans_of(self._history.read(series.alive, times), self._step)
+    def __init__(self, history: PastSeries, job_id: str, cluster: str, times: Grid) -> None:
+        self._history, self._times, self._step = history, times, times.step_seconds
+        self._job_id, self._cluster = job_id, cluster
+        self._labels = selector(cluster=cluster, job_id=job_id)
+        self._is_alive = f"{self._of(BEATING)} > 0"
+        self._alive = spans_of(history.read(self._is_alive, times), self._step)
         if not self._alive:
-            raise StartError(f"job {series.job_id!r} was seen for less than {self._step:g} s")
+            raise StartError(f"job {job_id!r} was seen for less than {self._step:g} s")
         self._whole = self._alive[0][0], self._alive[-1][1]
-        self._is_running = self._whole[1] >= span[1] - 4 * self._step
-        self._gpus = _points(self._read("job:rankskew_world_size:max"))
+        self._gpus = self._points("job:rankskew_world_size:max")
         self._ranks = round(max((gpus for _, gpus in self._gpus), default=0))
-        self._kinds = self._read("job_kind:rankskew_gpus_lost:sum")
-        hung = spans_of([each for each in self._kinds if each["kind"] == losses.HUNG], self._step)
-        self._parts = stretches(self._whole, hung)
 
-    def report(self, gap_seconds: float) -> JobReport:
-        """Return all that is known."""
+    def _of(self, name: str, matchers: str = "") -> str:
+        """Return the series *name* of the job."""
+        return f"{name}{{{self._labels}{matchers}}}"
+
+    def _read(self, expression: str) -> list[Series]:
+        """Return *expression* while a rank reports: an ended job is exposed for a while."""
+        whole = f"({expression}) and on (cluster, job_id) ({self._is_alive})"
+        return self._history.read(whole, self._times)
+
+    def _points(self, name: str) -> list[Point]:
+        """Return the values of a series that a job has once."""
+        return sorted(point for each in self._read(self._of(name)) for point in each.points)
+
+    def _hours(self, expression: str, *labels: str) -> dict[tuple[str, ...], float]:
+        """Return the hours times the value of *expression*, by *labels*."""
+        return losses.integral(self._read(expression), self._step, *labels)
+
+    def report(self, until: float, gap_seconds: float) -> JobReport:
+        """Return all that is known; *until* is the end of the period that is looked at."""
         begin, end = self._whole
         hours = self._step / HOUR_SECONDS
-        lost_at = dict(_points(self._read("job:rankskew_gpus_lost:sum")))
+        lost_at = dict(self._points("job:rankskew_gpus_lost:sum"))
         judged = hours * sum(gpus for at, gpus in self._gpus if at in lost_at)
-        prices = [value for _, value in _points(self._read("job:rankskew_gpu_hour_price:value"))]
+        prices = [value for _, value in self._points("job:rankskew_gpu_hour_price:value")]
         price = sum(prices) / len(prices) if prices else None
-        ages = _points(self._read("job:rankskew_run_seconds:max"))
-        states = self._sums("job:rankskew_state:info", "state")
-        caused = self._caused()
-        parts = losses.worth(self._losses(caused))
+        ages = self._points("job:rankskew_run_seconds:max")
+        states = self._hours(self._of("job:rankskew_state:info"), "state")
+        parts, is_counted = self._losses()
         lost = sum(part.gpu_hours for part in parts)
         slower, hours_slower = self._slower(gap_seconds)
         found = JobReport(
-            job_id=self._series.job_id,
-            cluster=self._series.cluster or "",
+            job_id=self._job_id,
+            cluster=self._cluster,
             begin=iso(begin),
             end=iso(end),
             unseen_seconds=max(0.0, ages[0][1] - UNSEEN_SECONDS) if ages else 0.0,
-            is_running=self._is_running,
+            is_running=end >= until - 4 * self._step,
             step_seconds=self._step,
             alive_seconds=seconds(self._alive),
             ranks=self._ranks,
@@ -245,68 +205,62 @@ class _Reading:
             gpu_hours_judged=judged,
             gpu_hours_lost=lost,
             gpu_hours_lost_by_gauges=hours * sum(lost_at.values()),
-            counted_by_ranks=bool(caused),
+            counted_by_ranks=is_counted,
             efficiency=max(0.0, 1 - lost / judged) if judged else None,
             dollars_per_gpu_hour=price,
             dollars_lost=None,
             losses=parts,
             gpu_hours_slower=hours_slower,
             slower=slower,
-            state_seconds={
-                state: each * HOUR_SECONDS for (state,), each in states.items() if state
-            },
+            state_seconds={name: each * HOUR_SECONDS for (name,), each in states.items() if name},
             standstill_share=self._standstill(),
             restarts=[iso(at) for at in restarts(ages, self._step)],
-            incidents=read_incidents(self._history, self._times, self._series.labels, gap_seconds),
+            incidents=read_incidents(self._history, self._times, self._labels, gap_seconds),
         )
         return found if price is None else _priced(found, price)
 
-    def _read(self, name: str) -> list[Series]:
-        return self._while_alive(self._series.of(name))
-
-    def _while_alive(self, expression: str) -> list[Series]:
-        return self._history.read(self._series.while_alive(expression), self._times)
-
-    def _sums(self, name: str, *labels: str) -> dict[tuple[str, ...], float]:
-        """Return the hours times the value of the series *name*, by *labels*."""
-        return losses.integral(self._read(name), self._step, *labels)
-
-    def _losses(self, caused: dict[tuple[str, ...], float]) -> list[Loss]:
-        """Return the parts of the loss."""
-        kinds = losses.integral(self._kinds, self._step, "kind")
-        late = self._while_alive(self._series.late)
-        named = losses.integral(late, self._step, "rank", "stage", "cause")
-        of_kind = {kind: each for (kind,), each in kinds.items()}
-        if caused:
+    def _losses(self) -> tuple[list[Loss], bool]:
+        """Return the parts of the loss, and whether the ranks have counted what they caused."""
+        kinds = self._read(self._of("job_kind:rankskew_gpus_lost:sum"))
+        of_kind = losses.integral(kinds, self._step, "kind")
+        lost, cause = self._of("rank_stage:rankskew_gpus_lost:sum"), self._of(CAUSE)
+        # One cause, even if an old one lingers.
+        one = f"topk by (cluster, job_id, rank, instance) (1, {cause})"
+        named = self._hours(
+            f"{lost} * {SAME_RANK} group_left (cause) {one} or {lost} unless {SAME_RANK} {cause}",
+            *("rank", "stage", "cause"),
+        )
+        hung = spans_of([each for each in kinds if each["kind"] == losses.HUNG], self._step)
+        if caused := self._caused(stretches(self._whole, hung)):
             found = losses.counted(caused, named)
         else:
-            rotating = self._sums("job_stage:rankskew_gpus_lost:sum", "stage")
+            rotating = self._hours(self._of("job_stage:rankskew_gpus_lost:sum"), "stage")
             found = losses.gauged(of_kind, named, rotating)
-        suspects = self._sums("rank_stage:rankskew_hang_suspect:group", "rank", "stage")
-        found += losses.hung(of_kind.get(losses.HUNG, 0.0), suspects)
-        found.append(Loss(losses.GROUP, of_kind.get(losses.GROUP, 0.0)))
-        found.append(Loss(losses.COMMON, of_kind.get(losses.COMMON, 0.0)))
-        return found
+        suspects = self._hours(self._of("rank_stage:rankskew_hang_suspect:group"), "rank", "stage")
+        found += losses.hung(of_kind.get((losses.HUNG,), 0.0), suspects)
+        found.append(Loss(losses.GROUP, of_kind.get((losses.GROUP,), 0.0)))
+        found.append(Loss(losses.COMMON, of_kind.get((losses.COMMON,), 0.0)))
+        return losses.worth(found), bool(caused)
 
-    def _slower(self, gap_seconds: float) -> tuple[list[Slowdown], float]:
-        """Return when the whole job was slower than before, and the GPU-hours that it cost."""
-        ratios, onsets, gpus = map(self._while_alive, self._series.slower)
-        return losses.slowdowns(ratios, onsets, gpus, self._whole[0], self._step, gap_seconds)
-
-    def _caused(self) -> dict[tuple[str, ...], float]:
+    def _caused(self, parts: Sequence[Span]) -> dict[tuple[str, ...], float]:
         """Return the GPU-hours that ranks caused, by counters; none if these are not read."""
         if self._ranks > MOST_COUNTED_RANKS:
             return {}
+        counter = self._of("rankskew_wait_caused_seconds_total")
+        series = self._ranks * STAGES_OF_A_RANK
         grown = growth(
-            self._history,
-            self._series.of("rankskew_wait_caused_seconds_total"),
-            ("rank", "stage"),
-            self._parts,
-            self._times,
-            self._ranks * STAGES_OF_A_RANK,
-            self._ranks,
+            self._history, counter, ("rank", "stage"), parts, self._times, series, self._ranks
         )
         return {where: each / HOUR_SECONDS for where, each in grown.items()}
+
+    def _slower(self, gap_seconds: float) -> tuple[list[Slowdown], float]:
+        """Return when the whole job was slower than before, and the GPU-hours that it cost."""
+        by = "by (cluster, job_id, scope, stage)"
+        ratios = self._read(f"max {by} ({self._of('rankskew_job_change_ratio')})")
+        since = self._of("rankskew_job_change_since_timestamp_seconds")
+        onsets = self._read(f"min {by} ({since})")
+        gpus = self._read(losses.slower_gpus(self._labels))
+        return losses.slowdowns(ratios, onsets, gpus, self._whole[0], self._step, gap_seconds)
 
     def _standstill(self) -> dict[str, float]:
         """Return the share of the time of the rank that was longest in each of STANDSTILL."""
@@ -314,7 +268,7 @@ class _Reading:
         stages = f',stage=~"{"|".join(STANDSTILL)}"{some}'
         grown = growth(
             self._history,
-            self._series.of("rankskew_stage_seconds_total", stages),
+            self._of("rankskew_stage_seconds_total", stages),
             ("stage", "rank"),
             [self._whole],
             self._times,
@@ -337,11 +291,6 @@ def _priced(found: JobReport, price: float) -> JobReport:
         losses=[replace(each, dollars=each.gpu_hours * price) for each in found.losses],
         slower=[replace(each, dollars=each.gpu_hours * price) for each in found.slower],
     )
-
-
-def _points(found: Sequence[Series]) -> list[Point]:
-    """Return the values of a series that a job has once."""
-    return sorted(point for each in found for point in each.points)
 
 
 def restarts(ages: Sequence[Point], step: float) -> list[float]:

@@ -33,9 +33,8 @@ NOISE_HOURS: Final = 0.5 / HOUR_SECONDS
 # As long as the judge looks back on the job's own past.
 PAST: Final = "30m"
 
-# Rank and stage; then the cause too.
-Where = tuple[str, ...]
-Why = tuple[str, ...]
+# Values of labels: of rank and stage, and of the cause too; or of one of them.
+Labels = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +64,14 @@ def integral(found: Iterable[Series], step: float, *labels: str) -> dict[tuple[s
     return sums
 
 
-def counted(caused: Mapping[Where, float], named: Mapping[Why, float]) -> list[Loss]:
+def counted(caused: Mapping[Labels, float], named: Mapping[Labels, float]) -> list[Loss]:
     """Split the GPU-hours that each rank *caused* in a stage, by counters, into losses.
 
     While the rank was *named* late, the gauges know the cause; the rest is the loss of steps in
     which it happened to be the slowest. Where the gauges say more than was counted, they are
     scaled down to it.
     """
-    by_where: dict[Where, dict[str, float]] = defaultdict(dict)
+    by_where: dict[Labels, dict[str, float]] = defaultdict(dict)
     for (rank, stage, cause), hours in named.items():
         by_where[rank, stage][cause] = hours
     found = []
@@ -86,15 +85,15 @@ def counted(caused: Mapping[Where, float], named: Mapping[Why, float]) -> list[L
 
 
 def gauged(
-    kinds: Mapping[str, float], named: Mapping[Why, float], rotating: Mapping[Where, float]
+    kinds: Mapping[Labels, float], named: Mapping[Labels, float], rotating: Mapping[Labels, float]
 ) -> list[Loss]:
     """Return the losses to late ranks and to ranks in turn, without counters.
 
     *kinds* are totals by the rules' names; ranks that are late but not named have no part of their
     own, and what is *rotating* in no stage likewise.
     """
-    late = max(0.0, kinds.get(PERSISTENT, 0.0) - sum(named.values()))
-    in_turn = max(0.0, kinds.get(ROTATING, 0.0) - sum(rotating.values()))
+    late = max(0.0, kinds.get((PERSISTENT,), 0.0) - sum(named.values()))
+    in_turn = max(0.0, kinds.get((ROTATING,), 0.0) - sum(rotating.values()))
     return [
         *(Loss(LATE, part, r, s, cause or UNKNOWN) for (r, s, cause), part in named.items()),
         Loss(LATE, late, cause=UNKNOWN),
@@ -103,7 +102,7 @@ def gauged(
     ]
 
 
-def hung(hours: float, suspects: Mapping[Where, float]) -> list[Loss]:
+def hung(hours: float, suspects: Mapping[Labels, float]) -> list[Loss]:
     """Split the GPU-*hours* of hangs by how long each of the *suspects* was one."""
     total = sum(suspects.values())
     if not total:

@@ -2,8 +2,8 @@ import json
 from dataclasses import asdict
 
 from rank_probe.wire.document import as_document
+from rankskew.commands.compare import comparison_document
 from rankskew.compare.comparison import EXIT_STATUS, Comparison, compare
-from rankskew.compare.words import comparison_document
 from rankskew.render import render
 from tests.rankskew.compare.sides import late, side
 from tests.rankskew.golden import assert_golden

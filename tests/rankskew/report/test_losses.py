@@ -59,7 +59,11 @@ def test_parts_add_up_to_the_count(
 
 def test_without_counters_the_kinds_are_split() -> None:
     """What is late but not named, and in turn but in no stage, has a part of its own."""
-    kinds = {"persistent": 100.0, "rotating": 50.0, "common": 7.0}
+    kinds: dict[tuple[str, ...], float] = {
+        ("persistent",): 100.0,
+        ("rotating",): 50.0,
+        ("common",): 7.0,
+    }
     found = worth(gauged(kinds, {("3", "data", "gc"): 80.0}, {("forward",): 45.0}))
 
     assert found == [

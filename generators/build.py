@@ -28,7 +28,6 @@ PARTS: Final[Mapping[str, Mapping[str, Part]]] = {
         "thresholds": alert_rules.thresholds_table,
     },
     "docs/README.md": {"commands": tables.commands},
-    "docs/compare.md": {"fields": partial(schemas.fields, "compare")},
     "docs/compatibility.md": {"private_names": tables.private_names},
     "docs/configuration.md": {
         "flags": tables.exporter_flags,
@@ -42,11 +41,6 @@ PARTS: Final[Mapping[str, Mapping[str, Part]]] = {
     "docs/playbook.md": {
         "causes": tables.causes,
         **{f"advice_{cause}": partial(tables.actions, cause) for cause in advice()},
-    },
-    "docs/replay.md": {"fields": partial(schemas.fields, "replay")},
-    "docs/report.md": {
-        "fields": partial(schemas.fields, "report-job"),
-        "incidents": partial(schemas.fields, "report-incidents"),
     },
     "docs/simulate.md": {"faults": tables.faults},
 }

@@ -1,4 +1,4 @@
-"""JSON Schemas of what commands print with --json, and tables of the fields, from dataclasses."""
+"""JSON Schemas of what commands print with --json, from their dataclasses."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -7,7 +7,6 @@ from typing import Any, Final, get_args, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter
 
-from generators.markdown import table
 from rankskew.compare.comparison import Comparison
 from rankskew.flight_recorder.match import HangReport
 from rankskew.replay.replay import ReplayedJobs
@@ -42,38 +41,6 @@ def schema(kind: str) -> str:
         "$defs": found.get("$defs", {}),
     }
     return json.dumps(said, indent=2) + "\n"
-
-
-def fields(kind: str) -> str:
-    """Return a row for each field of the documents of *kind*."""
-    found = _schema(DOCUMENTS[kind][2])
-    return table(("field", "what it is"), _rows(found, found.get("$defs", {}), "", {}))
-
-
-def _rows(
-    part: Mapping[str, Any], parts: Mapping[str, Any], above: str, listed: dict[str, str]
-) -> Iterator[tuple[str, str]]:
-    """Yield the fields of *part*; those of a part that is *listed* already are there."""
-    for name, field in part["properties"].items():
-        path = f"{above}{name}"
-        within = next(iter(_references(field)), None)
-        if within is None or within not in listed:
-            yield f"`{path}`", field["description"]
-        else:
-            yield f"`{path}`", f"{field['description']} Fields as in `{listed[within]}`."
-        if within is not None and within not in listed:
-            listed[within] = path
-            yield from _rows(parts[within], parts, f"{path}.", listed)
-
-
-def _references(field: Any) -> Iterator[str]:
-    """Yield the names of the parts that *field* consists of."""
-    if isinstance(field, dict):
-        if "$ref" in field:
-            yield field["$ref"].rpartition("/")[2]
-        field = list(field.values())
-    for each in field if isinstance(field, list) else ():
-        yield from _references(each)
 
 
 def _schema(document: type) -> dict[str, Any]:

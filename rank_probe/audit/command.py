@@ -1,6 +1,5 @@
 """The grammar of `rank-probe audit`, and one rank's part in it: rank 0 gathers and reports."""
 
-import argparse
 import os
 import sys
 import threading
@@ -15,7 +14,7 @@ from rank_probe.audit.exchange import Exchange, NoAnswer
 from rank_probe.audit.facts import NodeMounts
 from rank_probe.audit.findings import Launch
 from rank_probe.audit.report import as_json, as_text, audit, failed
-from rank_probe.command_line.parser import CommandParser, duration
+from rank_probe.command_line.parser import CommandParser, positive_duration
 from rank_probe.process import identity
 
 DESCRIPTION: Final = """\
@@ -45,7 +44,7 @@ def parser() -> CommandParser:
     options.add_argument(
         "--timeout",
         metavar="DURATION",
-        type=_seconds,
+        type=positive_duration,
         default=60.0,
         help="end after this long, such as 60s or 5m, with what is known by then (default: 60s)",
     )
@@ -144,10 +143,3 @@ def _ending_after(seconds: float) -> Iterator[Callable[[str], None]]:
         yield told.append
     finally:
         timer.cancel()
-
-
-def _seconds(text: str) -> float:
-    seconds = duration(text)
-    if not seconds:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a duration above 0")
-    return seconds

@@ -14,12 +14,12 @@ import statistics
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple, TypeVar
 
-from rank_probe.collectives.pairs import Pair, PairTime
-
 Measure = Literal["latency", "bandwidth"]
 Scope = Literal["intra-node", "inter-node"]
 Kind = Literal["node", "rank", "link"]
-# sender, receiver
+# The lower rank first.
+Pair = tuple[int, int]
+# Sender, receiver.
 Link = tuple[int, int]
 Costs = Mapping[Link, float]
 SCOPES: Final[tuple[Scope, ...]] = ("intra-node", "inter-node")
@@ -44,27 +44,43 @@ ENDS: Final[Mapping[str, Callable[[Link], int]]] = {
 }
 
 
-class Suspect(NamedTuple):
+class PairTime(NamedTuple):
+    """What *first* measured with *second*, both ranks: first deciles over repetitions.
+
+    *latency_seconds* is half of the time there and back of a small message. *there* and *back* are
+    bytes per second of a large one, from first to second and from second to first, less the latency
+    of the small message that goes the other way.
+    """
+
+    first: int
+    second: int
+    latency_seconds: float
+    there: float
+    back: float
+
+    @property
+    def pair(self) -> Pair:
+        """Both ranks."""
+        return self.first, self.second
+
+
+class SlowReading(NamedTuple):
     """What stands out in one *measure*: *ranks* is one rank, or sender and receiver of a link.
 
-    *way* is `sends` or `receives` for a rank, else empty. *cost* is its own, *typical* the median
-    of its like.
+    *way* is `sends` or `receives` for a rank, else empty. *value* and *typical*, which is the
+    median of its like, are seconds or bytes per second; *factor* is how many times slower it is.
     """
 
     measure: Measure
     scope: Scope
     ranks: tuple[int, ...]
     way: str
-    cost: float
+    value: float
     typical: float
-
-    @property
-    def factor(self) -> float:
-        """How many times its cost is the typical one."""
-        return self.cost / self.typical
+    factor: float
 
 
-class Named(NamedTuple):
+class Finding(NamedTuple):
     """One slow link, rank or node: its *ranks* (two for a link), its *hosts*, and what is *slow*.
 
     Of *slow*, latency is the same both ways: its ranks are in order, and its way is empty.
@@ -74,22 +90,7 @@ class Named(NamedTuple):
     ranks: tuple[int, ...]
     hosts: tuple[str, ...]
     scope: Scope
-    slow: tuple[Suspect, ...]
-
-    @property
-    def worst(self) -> float:
-        """By which factor its slowest reading is slower."""
-        return max(one.factor for one in self.slow)
-
-
-def costs(times: Iterable[PairTime], measure: Measure) -> dict[Link, float]:
-    """Return the cost of each measured link, in both directions."""
-    found: dict[Link, float] = {}
-    for pair in times:
-        there = pair.latency_seconds if measure == "latency" else 1 / pair.there
-        back = pair.latency_seconds if measure == "latency" else 1 / pair.back
-        found |= {(pair.first, pair.second): there, (pair.second, pair.first): back}
-    return found
+    slow: tuple[SlowReading, ...]
 
 
 def scope_of(link: Link, hosts: Sequence[str]) -> Scope:
@@ -97,9 +98,9 @@ def scope_of(link: Link, hosts: Sequence[str]) -> Scope:
     return "intra-node" if hosts[link[0]] == hosts[link[1]] else "inter-node"
 
 
-def suspects(
+def slow_readings(
     times: Sequence[PairTime], hosts: Sequence[str], noise: Mapping[Measure, float] | None = None
-) -> list[Suspect]:
+) -> list[SlowReading]:
     """Return all that stands out, ranks before links.
 
     *noise* says by which factor one reading of a pair is slower than its best. An outlier must be
@@ -136,29 +137,41 @@ def doubtful(times: Sequence[PairTime], hosts: Sequence[str]) -> list[Pair]:
 def _scopes(
     times: Sequence[PairTime], hosts: Sequence[str]
 ) -> Iterator[tuple[Measure, Scope, dict[Link, float]]]:
+    """Yield the costs of the links that are comparable, in both directions."""
     for measure in FACTORS:
-        of_all = costs(times, measure)
         for scope in SCOPES:
-            like = {link: cost for link, cost in of_all.items() if scope_of(link, hosts) == scope}
+            like: dict[Link, float] = {}
+            for one in times:
+                if scope_of(one.pair, hosts) == scope:
+                    both = one.latency_seconds, one.latency_seconds
+                    there, back = both if measure == "latency" else (1 / one.there, 1 / one.back)
+                    like |= {(one.first, one.second): there, (one.second, one.first): back}
             yield measure, scope, like
 
 
-def _in_one_scope(measure: Measure, scope: Scope, like: Costs, allowance: float) -> list[Suspect]:
-    found: list[Suspect] = []
+def _in_one_scope(
+    measure: Measure, scope: Scope, like: Costs, allowance: float
+) -> list[SlowReading]:
+    found: list[SlowReading] = []
     rest = dict(like)
     for way, end in ENDS.items():
         best = _best_by_rank(like, end)
         for rank, typical in outliers(best, FACTORS[measure] * allowance).items():
-            found.append(Suspect(measure, scope, (rank,), way, best[rank], typical))
+            found.append(_slow(measure, scope, (rank,), way, best[rank], typical))
             for link in rest:
                 if end(link) == rank:  # What is left is what is wrong with the link itself.
                     rest[link] *= typical / best[rank]
     slow = outliers(rest, FACTORS[measure] * allowance)
     if len(slow) <= MOST_SLOW_LINKS * len(like):
-        found += [
-            Suspect(measure, scope, link, "", like[link], typical) for link, typical in slow.items()
-        ]
+        found += [_slow(measure, scope, link, "", like[link], slow[link]) for link in slow]
     return found
+
+
+def _slow(
+    measure: Measure, scope: Scope, ranks: tuple[int, ...], way: str, cost: float, typical: float
+) -> SlowReading:
+    value, usual = (cost, typical) if measure == "latency" else (1 / cost, 1 / typical)
+    return SlowReading(measure, scope, ranks, way, value, usual, cost / typical)
 
 
 def _best_by_rank(like: Costs, end: Callable[[Link], int]) -> dict[int, float]:
@@ -187,20 +200,20 @@ def _by_rank(like: Costs, end: Callable[[Link], int]) -> dict[int, dict[Link, fl
     return found
 
 
-def named(found: Sequence[Suspect], hosts: Sequence[str]) -> list[Named]:
+def findings(found: Sequence[SlowReading], hosts: Sequence[str]) -> list[Finding]:
     """Return each subject of *found* once, the slowest first."""
-    subjects: dict[tuple[Scope, tuple[int, ...]], list[Suspect]] = {}
+    subjects: dict[tuple[Scope, tuple[int, ...]], list[SlowReading]] = {}
     for one in found:
         subjects.setdefault((one.scope, tuple(sorted(one.ranks))), []).append(one)
-    result: list[Named] = []
+    result: list[Finding] = []
     for (scope, host), ranks in _whole_nodes(subjects, hosts).items():
         theirs = [one for rank in ranks for one in subjects.pop((scope, (rank,)))]
-        result.append(Named("node", ranks, (host,), scope, _worst(theirs)))
+        result.append(Finding("node", ranks, (host,), scope, _worst(theirs)))
     for (scope, ranks), theirs in subjects.items():
         where = tuple(hosts[rank] for rank in ranks)
         kind: Kind = "rank" if len(ranks) == 1 else "link"
-        result.append(Named(kind, ranks, where, scope, _worst(theirs)))
-    return sorted(result, key=lambda one: -one.worst)
+        result.append(Finding(kind, ranks, where, scope, _worst(theirs)))
+    return sorted(result, key=lambda one: -max(each.factor for each in one.slow))
 
 
 def _whole_nodes(
@@ -218,9 +231,9 @@ def _whole_nodes(
     }
 
 
-def _worst(found: Iterable[Suspect]) -> tuple[Suspect, ...]:
+def _worst(found: Iterable[SlowReading]) -> tuple[SlowReading, ...]:
     """Return the worst reading of each kind, latency first."""
-    worst: dict[tuple[bool, str, tuple[int, ...]], Suspect] = {}
+    worst: dict[tuple[bool, str, tuple[int, ...]], SlowReading] = {}
     for one in sorted(found, key=lambda one: one.factor):
         if one.measure == "latency":
             worst[False, "", ()] = one._replace(ranks=tuple(sorted(one.ranks)), way="")

@@ -34,3 +34,11 @@ def duration(text: str) -> float:
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as 30s or 5m")
     return float(match[1]) * UNIT_SECONDS[match[2]]
+
+
+def positive_duration(text: str) -> float:
+    """Return the seconds of a duration that is not 0."""
+    seconds = duration(text)
+    if not seconds:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration above 0")
+    return seconds

@@ -56,7 +56,7 @@ def test_slow_link_is_named(tmp_path: Path) -> None:
     """Between network namespaces, one link of which tc has limited; on every output."""
     textfile = tmp_path / "links.prom"
     outputs = ["--textfile", str(textfile)]
-    document = measured(["--seconds", "3", "--max-bytes", "16KiB", *outputs])
+    document = measured(["--duration", "3s", "--max-mib", "8", *outputs])
 
     named = [(one["kind"], one["ranks"]) for one in document["named"]]
     assert named == [("link", [1, 3])], document["verdict"]
@@ -74,9 +74,9 @@ def test_slow_link_is_named(tmp_path: Path) -> None:
 def start(rank: int, port: int) -> subprocess.Popen[str]:
     launcher = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": RANKS, "MASTER_PORT": port}
     own: dict[str, Any] = {"MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": 1} | launcher
-    command = [sys.executable, "-m", "rank_probe", "bench-collectives", "--seconds", "600"]
+    command = [sys.executable, "-m", "rank_probe", "bench-collectives", "--duration", "10m"]
     return subprocess.Popen(
-        [*command, "--timeout", str(TIMEOUT_SECONDS)],
+        [*command, "--timeout", f"{TIMEOUT_SECONDS}s"],
         env=os.environ | {name: str(value) for name, value in own.items()},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

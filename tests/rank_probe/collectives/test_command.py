@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from rank_probe.collectives import command
-from rank_probe.collectives.world import CannotMeasure, PlaceInWorld, chosen, place
 from rank_probe.command_line.grammar import WrongCommand
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--max-bytes", "4X"], "argument --max-bytes: '4X' is not a size such as 4096"),
-        (["--max-bytes", "0"], "argument --max-bytes: a size must be at least one byte"),
-        (["--seconds", "-1"], "argument --seconds: '-1' is not a number of seconds"),
+        (["--max-mib", "4X"], "argument --max-mib: '4X' is not a whole number above 0"),
+        (["--max-mib", "0"], "argument --max-mib: '0' is not a whole number above 0"),
+        (["--duration", "30"], "argument --duration: '30' is not a duration such as 30s or 5m"),
+        (["--timeout", "0s"], "argument --timeout: '0s' is not a duration above 0"),
         (["--backend", "mpi"], "argument --backend: invalid choice: 'mpi'"),
         (["--textfile", "/absent/p.prom"], "there is no directory /absent"),
     ],
@@ -45,35 +45,3 @@ def test_without_a_launcher_it_ends(tmp_path: Path) -> None:
         "torchrun --nproc-per-node 8 -m rank_probe bench-collectives\n"
     )
     assert (done.returncode, done.stdout) == (2, "")
-
-
-LAUNCHED = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
-MASTER = {"MASTER_ADDR": "n0", "MASTER_PORT": "29500"}
-
-
-def test_place_comes_from_the_launcher() -> None:
-    """torchrun's variables, or those of SLURM and MPI with the address of rank 0."""
-    assert place(LAUNCHED | MASTER) == PlaceInWorld(3, 8, 1)
-    slurm = {"SLURM_PROCID": "5", "SLURM_NTASKS": "6", "SLURM_LOCALID": "2"}
-    assert place(slurm | MASTER | {"SLURM_STEP_ID": "0"}) == PlaceInWorld(5, 6, 2)
-
-
-@pytest.mark.parametrize(
-    ("environment", "sentence"),
-    [
-        ({}, "no launcher has given this process a rank; start it with: torchrun"),
-        ({"RANK": "0", "WORLD_SIZE": "1"}, "one rank alone has no link; start at least two"),
-        (LAUNCHED, "MASTER_ADDR and MASTER_PORT must be set"),
-    ],
-)
-def test_missing_launcher_is_one_sentence(environment: dict[str, str], sentence: str) -> None:
-    """What is wrong, and how to start it."""
-    with pytest.raises(CannotMeasure, match=sentence):
-        place(environment)
-
-
-def test_backend_is_that_of_torch() -> None:
-    """Without a GPU it is gloo, and NCCL cannot be asked for."""
-    assert chosen(None) == "gloo"
-    with pytest.raises(CannotMeasure, match="nccl needs a GPU"):
-        chosen("nccl")

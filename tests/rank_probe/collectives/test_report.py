@@ -1,12 +1,27 @@
-"""What is printed has every figure, and ends with what stands out."""
+"""What is printed has every figure and ends with what stands out; Prometheus reads the series."""
 
 import json
+import stat
+from pathlib import Path
 
-from rank_probe.collectives.report import as_json, as_text
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from rank_probe.collectives.report import (
+    BANDWIDTHS,
+    BYTES,
+    SECONDS,
+    as_json,
+    as_prometheus,
+    as_text,
+    shown,
+    write_textfile,
+)
 from tests.rank_probe.collectives.worlds import hosts, pair_times, result
 
 HEALTHY = result(pair_times(hosts(2, 2)), hosts(2, 2))
 SLOW = result(pair_times(hosts(1, 4), {(1, 3): 4.0}), hosts(1, 4))
+SLOW_OF_TWO = result(pair_times(hosts(2, 4), {(1, 3): 4.0}), hosts(2, 4))
 
 
 def test_tables_have_every_figure_and_end_with_the_spread() -> None:
@@ -14,46 +29,101 @@ def test_tables_have_every_figure_and_end_with_the_spread() -> None:
 
     Pairs inside and between nodes have medians of their own.
     """
-    lines = as_text(HEALTHY._replace(notes=("n0: no exporter",))).splitlines()
+    lines = as_text(HEALTHY).splitlines()
 
     assert lines[0] == "4 ranks on 2 nodes, gloo"
-    assert "all_reduce  4 KiB  1.00 ms  900 µs to 1.20 ms  4.10 MB/s  6.14 MB/s  100 times" in lines
-    assert "intra-node: 2 pairs, median latency 20.0 µs, median bandwidth 10.0 GB/s" in lines
-    assert "inter-node: 4 pairs, median latency 200 µs, median bandwidth 1.00 GB/s" in lines
-    assert lines[-2:] == [
-        "note: n0: no exporter",
-        "ok: no link stands out: of 2 pairs inside nodes the slowest has 1.0 times the median "
-        "latency and 100% of the median bandwidth; of 4 pairs between nodes the slowest has 1.0 "
-        "times the median latency and 100% of the median bandwidth",
+    assert "all_reduce  4 KiB  1 ms    6.14 MB/s" in lines
+    assert lines[6:8] == [
+        "intra-node: 2 pairs, latency 20 µs (slowest 20 µs), "
+        "bandwidth with 1 MiB 10 GB/s (slowest 10 GB/s)",
+        "inter-node: 4 pairs, latency 200 µs (slowest 200 µs), "
+        "bandwidth with 1 MiB 1 GB/s (slowest 1 GB/s)",
     ]
+    assert "0 and 1  20 µs    10 GB/s  10 GB/s  intra-node" in lines
+    assert lines[-1] == "ok: no link stands out"
 
 
 def test_slow_link_is_the_last_line() -> None:
     """Who reads one line reads the verdict."""
     assert as_text(SLOW).splitlines()[-1] == (
         "slow: the link between ranks 1 and 3 (n0) is slow inside nodes: "
-        "bandwidth from 1 to 3 2.50 GB/s against 10.0 GB/s (4.0 times)"
+        "bandwidth from 1 to 3 2.5 GB/s against 10 GB/s (4.0 times)"
     )
 
 
 def test_what_cannot_be_told_is_said() -> None:
-    """One link alone is neither slow nor fast; of 64 ranks not every pair is measured."""
+    """One link alone is neither slow nor fast; the pairs of 64 ranks are too many to read."""
     alone = as_text(result(pair_times(hosts(1, 2)), hosts(1, 2)))
     many = as_text(result(pair_times(hosts(8, 8)), hosts(8, 8)))
 
     assert alone.endswith("two ranks have one link, and nothing to compare it with")
-    assert "measured 352 of 2016 pairs: a slow rank or node shows" in many
     assert "all pairs: see --json" in many
 
 
 def test_json_has_what_the_tables_say() -> None:
     """Scripts get base units."""
-    said = json.loads(as_json(SLOW._replace(notes=("n0: no exporter",))))
+    said = json.loads(as_json(SLOW))
 
-    assert (said["slow"], said["ranks"], said["possible_pairs"]) == (True, 4, 6)
+    assert (said["slow"], said["ranks"], said["message_bytes"]) == (True, 4, 2**20)
     assert said["named"][0]["kind"] == "link"
     assert said["named"][0]["ranks"] == [1, 3]
     assert said["named"][0]["slow"][0]["value"] == 2.5e9
     assert said["collectives"][0]["bus_bandwidth"] == 4096 / 1e-3 * 1.5
     assert {pair["scope"] for pair in said["pairs"]} == {"intra-node"}
-    assert said["notes"] == ["n0: no exporter"]
+
+
+def test_values_are_shown_with_a_fitting_unit() -> None:
+    """Three digits; sizes are binary, bandwidths decimal."""
+    assert [shown(size, BYTES) for size in (64, 4096, 2**28)] == ["64 B", "4 KiB", "256 MiB"]
+    assert [shown(value, SECONDS) for value in (2.5, 0.0123, 45.6e-6, 5e-8, 0.99996)] == [
+        "2.5 s",
+        "12.3 ms",
+        "45.6 µs",
+        "50 ns",
+        "1 s",
+    ]
+    assert [shown(value, BANDWIDTHS) for value in (2.5e11, 1.5e6, 12e3, 3)] == [
+        "250 GB/s",
+        "1.5 MB/s",
+        "12 kB/s",
+        "3 B/s",
+    ]
+
+
+def samples(text: str) -> dict[str, dict[tuple[str, ...], float]]:
+    """Return values by name and by the values of labels."""
+    found: dict[str, dict[tuple[str, ...], float]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found.setdefault(sample.name, {})[tuple(sample.labels.values())] = sample.value
+    return found
+
+
+def test_each_figure_is_a_series() -> None:
+    """Bus bandwidths, what is slow, and when this was measured."""
+    found = samples(as_prometheus(SLOW_OF_TWO, 1000.0))
+
+    assert found["rankskew_collective_bus_bandwidth_bytes_per_second"] == {
+        ("all_reduce", "4096"): pytest.approx(4096 / 1e-3 * 2 * 7 / 8),
+        ("all_gather", "4096"): pytest.approx(4096 / 0.5e-3 * 7 / 8),
+    }
+    assert found["rankskew_collective_measured_timestamp_seconds"] == {("gloo", "8"): 1000.0}
+    assert found["rankskew_collective_slow_info"] == {("link", "1,3", "n0", "intra-node"): 1.0}
+
+
+def test_healthy_world_has_no_slow_series() -> None:
+    """Nothing stands out, so there is no series, and no 0."""
+    healthy = result(pair_times(hosts(1, 4)), hosts(1, 4))
+
+    assert "rankskew_collective_slow_info" not in samples(as_prometheus(healthy, 1000.0))
+
+
+def test_file_is_replaced_at_once(tmp_path: Path) -> None:
+    """node_exporter, another user, never reads half of it."""
+    path = tmp_path / "links.prom"
+    path.write_text("old")
+    write_textfile(path, SLOW_OF_TWO)
+
+    assert samples(path.read_text())["rankskew_collective_slow_info"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert [each.name for each in tmp_path.iterdir()] == ["links.prom"]

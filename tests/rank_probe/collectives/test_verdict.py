@@ -1,14 +1,21 @@
-"""What stands out is found, and noise and the wiring of a healthy machine are not."""
+"""What stands out has one name; noise and the wiring of a healthy machine do not stand out."""
 
 import pytest
 
-from rank_probe.collectives.pairs import PairTime
-from rank_probe.collectives.verdict import Link, doubtful, suspects
+from rank_probe.collectives.report import sentence
+from rank_probe.collectives.verdict import (
+    Finding,
+    Link,
+    PairTime,
+    doubtful,
+    findings,
+    slow_readings,
+)
 from tests.rank_probe.collectives.worlds import hosts, pair_times
 
 
 def found(times: list[PairTime], where: tuple[str, ...]) -> set[tuple[str, tuple[int, ...], str]]:
-    return {(one.measure, one.ranks, one.way) for one in suspects(times, where)}
+    return {(one.measure, one.ranks, one.way) for one in slow_readings(times, where)}
 
 
 @pytest.mark.parametrize("ranks", [3, 4, 8])
@@ -42,14 +49,14 @@ def test_two_slow_links_of_four_ranks_are_found() -> None:
     where = hosts(1, 4)
     both: dict[Link, float] = {(0, 1): 3.0, (1, 0): 3.0, (2, 3): 3.0, (3, 2): 3.0}
 
-    assert {one.ranks for one in suspects(pair_times(where, both), where)} == set(both)
+    assert {one.ranks for one in slow_readings(pair_times(where, both), where)} == set(both)
 
 
 def test_rank_that_is_slow_between_nodes_only() -> None:
     """Its own network port, and not its place in the node."""
     where = hosts(3, 4)
     port: dict[Link, float] = {(5, other): 4.0 for other in (*range(4), *range(8, 12))}
-    (suspect,) = suspects(pair_times(where, port), where)
+    (suspect,) = slow_readings(pair_times(where, port), where)
 
     assert (suspect.scope, suspect.ranks, suspect.way) == ("inter-node", (5,), "sends")
     assert suspect.factor == pytest.approx(4.0)
@@ -59,7 +66,7 @@ def test_far_nodes_are_not_slow_links() -> None:
     """Links between nodes are ten times slower than inside, and compared with their like."""
     where = hosts(2, 4)
 
-    assert suspects(pair_times(where), where) == []
+    assert slow_readings(pair_times(where), where) == []
 
 
 def test_two_groups_of_links_are_wiring() -> None:
@@ -69,14 +76,14 @@ def test_two_groups_of_links_are_wiring() -> None:
     for near in range(6):
         across |= {(near, 6): 3.0, (6, near): 3.0, (near, 7): 3.0, (7, near): 3.0}
 
-    assert suspects(pair_times(where, across), where) == []
+    assert slow_readings(pair_times(where, across), where) == []
 
 
 def test_one_pair_has_nothing_to_compare_with() -> None:
     """Two ranks are never judged, nor measured again."""
     times = pair_times(hosts(1, 2), {(0, 1): 50.0})
 
-    assert suspects(times, hosts(1, 2)) == []
+    assert slow_readings(times, hosts(1, 2)) == []
     assert doubtful(times, hosts(1, 2)) == []
 
 
@@ -95,7 +102,7 @@ def test_healthy_worlds_are_rarely_accused() -> None:
     accused = 0
     for seed in range(300):
         where = hosts(1, 4 + seed % 5)
-        accused += bool(suspects(pair_times(where, noise=0.2, seed=seed), where))
+        accused += bool(slow_readings(pair_times(where, noise=0.2, seed=seed), where))
 
     assert accused <= 6
 
@@ -125,6 +132,53 @@ def test_noise_raises_the_bar() -> None:
     where = hosts(1, 4)
     times = pair_times(where, latency={(1, 2): 12.0})
 
-    assert len(suspects(times, where)) == 2
-    assert suspects(times, where, {"latency": 3.0, "bandwidth": 1.0}) == []
-    assert len(suspects(times, where, {"latency": 1.0, "bandwidth": 3.0})) == 2
+    assert len(slow_readings(times, where)) == 2
+    assert slow_readings(times, where, {"latency": 3.0, "bandwidth": 1.0}) == []
+    assert len(slow_readings(times, where, {"latency": 1.0, "bandwidth": 3.0})) == 2
+
+
+def names(
+    where: tuple[str, ...],
+    slower: dict[Link, float] | None = None,
+    latency: dict[Link, float] | None = None,
+) -> list[Finding]:
+    return findings(slow_readings(pair_times(where, slower, latency), where), where)
+
+
+def test_link_that_is_slow_both_ways_is_one_link() -> None:
+    """Both directions and the latency stand in one sentence."""
+    (link,) = names(hosts(1, 4), {(1, 3): 4.0, (3, 1): 2.0}, {(1, 3): 10.0})
+
+    assert sentence(link) == (
+        "the link between ranks 1 and 3 (n0) is slow inside nodes: "
+        "latency 200 µs against 20 µs (10.0 times); "
+        "bandwidth from 1 to 3 2.5 GB/s against 10 GB/s (4.0 times); "
+        "bandwidth from 3 to 1 5 GB/s against 10 GB/s (2.0 times)"
+    )
+
+
+def test_rank_whose_links_are_all_slow_is_named() -> None:
+    """Its own link is what they share."""
+    (rank,) = names(hosts(4, 1), {(2, other): 5.0 for other in (0, 1, 3)})
+
+    assert (rank.kind, rank.ranks) == ("rank", (2,))
+    assert sentence(rank) == (
+        "rank 2's link (n2) is slow between nodes: sends at 200 MB/s against 1 GB/s (5.0 times)"
+    )
+
+
+def test_node_whose_ranks_are_all_slow_is_named() -> None:
+    """Two slow ranks on one node of three are one node."""
+    where = hosts(3, 2)
+    out: dict[Link, float] = {(rank, other): 5.0 for rank in (2, 3) for other in (0, 1, 4, 5)}
+    (node,) = names(where, out)
+
+    assert (node.kind, node.ranks) == ("node", (2, 3))
+    assert sentence(node).startswith("node n1 is slow between nodes: ")
+
+
+def test_slowest_comes_first() -> None:
+    """Two links that are slow in their own ways are two names."""
+    first, second = names(hosts(1, 8), {(0, 1): 3.0, (4, 6): 9.0})
+
+    assert (first.ranks, second.ranks) == ((4, 6), (0, 1))

@@ -3,10 +3,8 @@
 import random
 from collections.abc import Mapping, Sequence
 
-from rank_probe.collectives.measure import MeasuredLinks
-from rank_probe.collectives.pairs import PairTime, rounds
-from rank_probe.collectives.timing import CollectiveTime
-from rank_probe.collectives.verdict import Link, named, scope_of, suspects
+from rank_probe.collectives.measure import CollectiveTime, MeasuredLinks, rounds
+from rank_probe.collectives.verdict import Link, PairTime, findings, scope_of, slow_readings
 
 LATENCY_SECONDS = 20e-6
 BANDWIDTH = 10e9
@@ -44,15 +42,15 @@ def pair_times(
                 for link in ((first, second), (second, first))
             )
             seconds = noisy(LATENCY_SECONDS * far * (latency or {}).get((first, second), 1.0))
-            found.append(PairTime(first, second, seconds, there, back, 2**20))
+            found.append(PairTime(first, second, seconds, there, back))
     return found
 
 
 def result(pairs: Sequence[PairTime], hosts: Sequence[str]) -> MeasuredLinks:
     """Return a result with *pairs*, judged, and two collectives."""
     collectives = (
-        CollectiveTime("all_reduce", 4096, 1e-3, 0.9e-3, 1.2e-3, 100),
-        CollectiveTime("all_gather", 4096, 0.5e-3, 0.4e-3, 0.6e-3, 200),
+        CollectiveTime("all_reduce", 4096, 1e-3),
+        CollectiveTime("all_gather", 4096, 0.5e-3),
     )
-    slow = named(suspects(pairs, hosts), hosts)
-    return MeasuredLinks("gloo", tuple(hosts), collectives, pairs, (), slow, ())
+    slow = findings(slow_readings(pairs, hosts), hosts)
+    return MeasuredLinks("gloo", tuple(hosts), 2**20, collectives, pairs, (), slow)

@@ -57,23 +57,11 @@ class CannotReport(Exception):
         self.may_pass = may_pass
 
 
-class Running(NamedTuple):
-    """A job with *ranks* that push to the exporter now, on GPUs as far as known.
-
-    *job_id* is empty for a job of another user. *no_join* is one of wire.no_join, or empty.
-    """
-
-    job_id: str
-    ranks: int
-    gpu_uuids: tuple[str, ...]
-    no_join: str = ""
-
-
 class DryRunAnswer(NamedTuple):
     """What an exporter of *version* says about a snapshot; *reason* is why it would refuse it.
 
-    *scraped* are the address, agent and seconds_ago of those that fetched /metrics last. *running*
-    is None if the exporter is too old to say which jobs run.
+    *scraped* are the address, agent and seconds_ago of those that fetched /metrics last. *no_join*
+    is why the job's ranks that run there do not compare their steps: one of wire.no_join, or empty.
     """
 
     version: str
@@ -81,7 +69,7 @@ class DryRunAnswer(NamedTuple):
     reason: str | None
     unknown_fields: int
     scraped: list[dict[str, Any]]
-    running: tuple[Running, ...] | None = None
+    no_join: str
 
     @property
     def is_scraped(self) -> bool:
@@ -165,7 +153,7 @@ def _look(environment: Mapping[str, str], require_scrape: bool) -> tuple[dict[st
         "exporter": answer
         and {
             "would_accept": answer.reason is None,
-            **{name: value for name, value in answer._asdict().items() if name != "running"},
+            **{name: value for name, value in answer._asdict().items() if name != "no_join"},
         },
     }
     return document, problem is not None and problem.may_pass
@@ -245,7 +233,6 @@ def dry_run(endpoint: str, snapshot: Snapshot, environment: Mapping[str, str]) -
 
 
 def _understood(content: Mapping[str, Any]) -> DryRunAnswer:
-    running = content.get("running")
     return DryRunAnswer(
         version=str(content["version"]),
         result=str(content["result"]),
@@ -256,13 +243,8 @@ def _understood(content: Mapping[str, Any]) -> DryRunAnswer:
             | {"seconds_ago": float(one["seconds_ago"])}
             for one in content["scraped"]
         ],
-        running=None if running is None else tuple(map(_running, running)),
+        no_join=str(content.get("no_join", "")),
     )
-
-
-def _running(job: Mapping[str, Any]) -> Running:
-    gpus = tuple(map(str, job["gpu_uuids"]))
-    return Running(str(job["job_id"]), int(job["ranks"]), gpus, str(job.get("no_join", "")))
 
 
 def _warnings(
@@ -270,15 +252,11 @@ def _warnings(
 ) -> Iterator[str]:
     if environment.get("RANK_PROBE") == "0":
         yield "RANK_PROBE=0 turns the probe off here: no rank will report"
-    mine = identity.job_id(environment)
-    running = () if answer is None else answer.running or ()
-    obstacles = [job.no_join for job in running if job.job_id == mine and job.no_join]
-    if environment.get("RANK_PROBE_JOIN") == "0":
-        obstacles.insert(0, OFF)
-    if obstacles:  # What their process group is made of shows once they run.
+    obstacle = OFF if environment.get("RANK_PROBE_JOIN") == "0" else answer and answer.no_join
+    if obstacle:  # What their process group is made of shows once they run.
         yield (
-            f"the ranks of job {mine!r} do not compare their steps: "
-            f"{why_not_joined(obstacles[0])}; the exporter of each node compares its own ranks"
+            f"the ranks of job {identity.job_id(environment)!r} do not compare their steps: "
+            f"{why_not_joined(obstacle)}; the exporter of each node compares its own ranks"
         )
     if wrong := wrong_labels(environment):
         yield (

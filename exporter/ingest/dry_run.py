@@ -11,7 +11,7 @@ from exporter.ingest.schema import RESULT_OF, RESULTS, Refused, parse
 from exporter.listeners.peer import Peer
 from exporter.operator.refusals import Refusal
 from exporter.ranks.limits import Beginnings, NoRoom
-from exporter.ranks.store import HeldRank, RankStore
+from exporter.ranks.store import RankStore
 from exporter.scrapers import Scraper, Scrapers
 from rank_probe.version import __version__
 from rank_probe.wire.snapshot import DRY_RUN_PATH
@@ -24,26 +24,13 @@ TOO_OFTEN: Final = "This user has asked too often in the last minute; ask again 
 
 
 @dataclass(frozen=True, slots=True)
-class RunningJob:
-    """A job with *ranks* that push to this exporter now, on *gpu_uuids* as far as they say.
-
-    *job_id* is empty for a job of another user, whose name is not told. *no_join* is why they
-    cannot compare their steps, one of rank_probe.wire.no_join, empty if they can.
-    """
-
-    job_id: str
-    ranks: int
-    gpu_uuids: list[str]
-    no_join: str
-
-
-@dataclass(frozen=True, slots=True)
 class DryRunReply:
     """What the exporter of *version* would do with the snapshot.
 
     *result* is that of a push, *reason* the sentence of a refusal. *unknown_fields* of it would be
-    ignored. *scraped* has the last clients of /metrics, the latest first. *running* has the jobs
-    beside which a measurement would not be one.
+    ignored. *scraped* has the last clients of /metrics, the latest first. *no_join* is why the
+    ranks of its job that push now cannot compare their steps, one of rank_probe.wire.no_join; empty
+    if they can, or if the asker may not act for them.
     """
 
     version: str
@@ -52,7 +39,7 @@ class DryRunReply:
     reason: str | None
     unknown_fields: int
     scraped: list[Scraper]
-    running: list[RunningJob]
+    no_join: str
 
 
 # A refusal of the question itself has no answer: a web page, a missing token, too many questions.
@@ -78,44 +65,29 @@ class DryRun:
         now = self._store.now()
         self._asked.check(owner, now)
         self._asked.add(owner, now)
-        result, reason, unknown_fields = self._try(owner, body)
         scraped = self._scrapers.latest()
-        return DryRunReply(
-            __version__,
-            reason is None,
-            result,
-            reason,
-            unknown_fields,
-            scraped,
-            running_jobs(self._store, owner),
-        )
-
-    def _try(self, owner: Peer | None, body: bytes) -> tuple[str, str | None, int]:
         try:
             snapshot, unknown_fields = parse(body)
             is_news = self._store.would_put(snapshot, owner)
         except Refused as refusal:
-            return refusal.result, str(refusal), 0
+            return DryRunReply(__version__, False, refusal.result, str(refusal), 0, scraped, "")
         except tuple(RESULT_OF) as refusal:
-            return RESULT_OF[type(refusal)], str(refusal), 0
-        return "accepted" if is_news else "ignored", None, unknown_fields
+            result = RESULT_OF[type(refusal)]
+            return DryRunReply(__version__, False, result, str(refusal), 0, scraped, "")
+        result = "accepted" if is_news else "ignored"
+        no_join = self._why_not_joined(snapshot.job_id, owner)
+        return DryRunReply(__version__, True, result, None, unknown_fields, scraped, no_join)
 
-
-def running_jobs(store: RankStore, peer: Peer | None) -> list[RunningJob]:
-    """Return the jobs whose ranks push now, named as far as *peer* may know them."""
-    jobs: dict[tuple[str, Peer | None], list[HeldRank]] = {}
-    for held in store.ranks():
-        if held.is_beating(store.now()):
-            jobs.setdefault((held.snapshot.job_id, held.owner), []).append(held)
-    return [
-        RunningJob(
-            job_id if owner == peer or (peer is not None and peer.may_act_for(owner)) else "",
-            len(ranks),
-            sorted({held.snapshot.rank_info.get("gpu_uuid", "") for held in ranks} - {""}),
-            next((why for held in ranks if (why := held.snapshot.no_join)), ""),
+    def _why_not_joined(self, job_id: str, asker: Peer | None) -> str:
+        now = self._store.now()
+        reasons = (
+            held.snapshot.no_join
+            for held in self._store.ranks()
+            if held.snapshot.job_id == job_id
+            and held.is_beating(now)
+            and (held.owner == asker or (asker is not None and asker.may_act_for(held.owner)))
         )
-        for (job_id, owner), ranks in jobs.items()
-    ]
+        return next(filter(None, reasons), "")
 
 
 def serve_dry_runs(app: FastAPI, dry_run: DryRun) -> None:
@@ -127,7 +99,7 @@ def serve_dry_runs(app: FastAPI, dry_run: DryRun) -> None:
 
     @app.post(DRY_RUN_PATH, responses=ANSWERS, openapi_extra=BODY)
     async def check(request: Request, response: Response) -> DryRunReply:
-        """Say whether a push of this snapshot would be accepted, who scrapes, and what runs here.
+        """Say whether a push of this snapshot would be accepted, and who scrapes.
 
         The status is that of the push.
         """

@@ -33,30 +33,27 @@ def test_rank_that_could_report_is_told_so() -> None:
         "reason": None,
         "unknown_fields": 0,
         "scraped": [],
-        "running": [],
+        "no_join": "",
     }
     assert ingest.store.ranks() == []
     assert ingest.counted() == {}
 
 
-def test_dry_run_tells_which_jobs_run() -> None:
-    """Only ranks that push now count, and only their user learns the job's name."""
+def test_dry_run_tells_why_ranks_of_the_job_cannot_be_compared() -> None:
+    """Only ranks that push now count, and only their user learns it."""
     ingest = Ingest()
     for rank in (1, 0):
-        info = {"gpu_uuid": f"GPU-{rank}"}
-        said = snapshot(rank=rank, rank_info=info, no_join="file_store" if rank else "")
-        ingest.push(said.to_json(), USER)
-    ingest.push(snapshot(job_id="ended", finished=True).to_json(), USER)
-    asked = snapshot(job_id="bench").to_json()
+        no_join = "file_store" if rank else ""
+        ingest.push(snapshot(rank=rank, no_join=no_join).to_json(), USER)
+    ingest.push(snapshot(job_id="other", no_join="mpi_backend").to_json(), USER)
+    asked = snapshot(rank=2).to_json()
     own, others = try_out(ingest, asked), try_out(ingest, asked, OTHER)
+    unlike = try_out(ingest, snapshot(job_id="bench").to_json())
     ingest.clock.seconds += 10.0
     silent = try_out(ingest, asked)
 
-    job = {"job_id": "llama", "ranks": 2, "gpu_uuids": ["GPU-0", "GPU-1"]}
-    job["no_join"] = "file_store"
-    assert own.content["running"] == [job]
-    assert others.content["running"] == [job | {"job_id": ""}]
-    assert silent.content["running"] == []
+    found = [answer.content["no_join"] for answer in (own, others, unlike, silent)]
+    assert found == ["file_store", "", "", ""]
 
 
 def test_dry_run_names_the_scrapers() -> None:

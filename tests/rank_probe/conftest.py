@@ -7,8 +7,7 @@ import torch
 
 from rank_probe.process import runtime
 from rank_probe.torch_hooks import cuda_events, process_group
-from tests.rank_probe.fake_events import FakeDevice, FakeEvents
-from tests.rank_probe.fake_time import FakeTime
+from tests.rank_probe.fakes import FakeDevice, FakeEvents, FakeTime
 
 
 @pytest.fixture(scope="module")

@@ -20,8 +20,7 @@ from rank_probe.probe import Probe
 from rank_probe.torch_hooks import collectives, parallel, process_group, store
 from rank_probe.wire.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS
 from rank_probe.wire.stages import DATA
-from tests.rank_probe.fake_events import FakeDevice
-from tests.rank_probe.fake_time import elsewhere
+from tests.rank_probe.fakes import FakeDevice, elsewhere
 from tests.rank_probe.join.memory_world import MemoryStore
 from tests.rank_probe.probes import RANK_2_OF_4, probe_of_rank_2, told
 

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from rank_probe.join.ring import digest
 from rank_probe.join.rounds import Rounds
@@ -16,11 +17,17 @@ GROUP = f"group/{digest('all'):x}"
 
 
 class MemoryStore:
-    """A store in a dictionary; every call raises *error* if there is one."""
+    """A store in a dictionary; every call raises *error* if there is one.
+
+    *calls* counts those that read; *read* and *written* are the keys.
+    """
 
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
         self.error: Exception | None = None
+        self.calls = 0
+        self.read: list[str] = []
+        self.written: list[str] = []
 
     def of_life(self) -> dict[str, bytes]:
         """Return what is kept of the life begun last, by its own keys."""
@@ -37,12 +44,16 @@ class MemoryStore:
         return self.values
 
     def set(self, key: str, value: bytes) -> None:
+        self.written.append(key)
         self._live()[key] = value
 
     def check(self, keys: Sequence[str]) -> bool:
+        self.calls += 1
         return self._live().keys() >= set(keys)
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        self.calls += 1
+        self.read += keys
         return [self._live()[key] for key in keys]
 
     def multi_set(self, keys: Sequence[str], values: Sequence[bytes]) -> None:
@@ -116,6 +127,12 @@ class World:
         for rank, each in enumerate(self.rounds):
             if rank not in absent:
                 each.run(self.now)
+
+    def verdict(self, rank: int = 0) -> dict[str, Any]:
+        """Return what *rank* reads: there must be a verdict."""
+        verdict = self.rounds[rank].verdict
+        assert verdict is not None
+        return verdict
 
     def train(
         self, steps: Iterable[int], late: Collection[int] = (), absent: Collection[int] = ()

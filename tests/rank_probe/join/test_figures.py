@@ -1,4 +1,4 @@
-"""A late rank is told its peers' figures; a healthy job pays one small message a rank."""
+"""What ranks learn of each other: a late rank its peers' figures, rank 0 the facts of all, once."""
 
 import json
 import math
@@ -9,10 +9,11 @@ from collections.abc import Sequence
 import pytest
 
 from rank_probe.join.figures import HEAD, MAGIC, OwnFigures, known_figures, message, read_peers
-from rank_probe.join.peers import PATIENT_READINGS, PeerFigures
+from rank_probe.join.peers import PATIENT_READINGS, PeerFacts, PeerFigures
 from rank_probe.join.ring import digest
-from rank_probe.join.store import BATCH
+from rank_probe.join.store import BATCH, facts_key
 from rank_probe.judge.verdict import Late, Verdict
+from rank_probe.process import facts as own_facts
 from rank_probe.wire.figures import FIGURES
 from tests.rank_probe.join.memory_world import MemoryStore, World
 
@@ -21,35 +22,14 @@ POWER = "gpu_power_watts"
 PEERS = f"peers/{digest('all'):x}"
 
 
-class CountingStore(MemoryStore):
-    """Counts its reading calls, and the keys that were written."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls = 0
-        self.written: list[str] = []
-
-    def set(self, key: str, value: bytes) -> None:
-        self.written.append(key)
-        super().set(key, value)
-
-    def check(self, keys: Sequence[str]) -> bool:
-        self.calls += 1
-        return super().check(keys)
-
-    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        self.calls += 1
-        return super().multi_get(keys)
-
-
 def verdict(*late: int, kind: str = "persistent") -> Verdict:
     named = [Late(rank, "all", "data", kind, 1.0, {}, 1.0, 1, 1.0) for rank in late]
     return Verdict(1, {"all": 4}, late=tuple(named))
 
 
-def posted(*power: float) -> CountingStore:
+def posted(*power: float) -> MemoryStore:
     """Return a store in which each rank has posted its *power*."""
-    store = CountingStore()
+    store = MemoryStore()
     for rank, watts in enumerate(power):
         store.values[f"figures/{rank}"] = message({POWER: watts}, "all")
     return store
@@ -100,7 +80,7 @@ def test_peers_are_those_that_are_not_late(
 
 def test_healthy_job_writes_one_message_a_rank_in_ten_seconds() -> None:
     """Whatever the exporter tells in between, and nobody reads."""
-    store = CountingStore()
+    store = MemoryStore()
     world = World(["all"] * 3, store)
     for number in range(1, 61):
         for each in world.rounds:
@@ -163,7 +143,7 @@ def test_ranks_that_have_posted_none_are_not_asked_one_by_one() -> None:
 
 def test_rank_posts_an_empty_message_first_and_takes_back_what_is_told_no_longer() -> None:
     """So rank 0 finds a key of every rank, and an exporter that is gone does not speak for it."""
-    store = CountingStore()
+    store = MemoryStore()
     own = OwnFigures(store, 3)
     empty, full = message({}, "all"), message({POWER: 1.0}, "all")
     for second in range(100):
@@ -221,3 +201,51 @@ def test_exporters_answer_may_be_anything(said: object) -> None:
     """The probe is a guest: what it cannot use it leaves out."""
     assert known_figures(said) == {}
     assert known_figures({POWER: 3}) == {POWER: 3.0}
+
+
+def test_ranks_that_are_late_together_are_told_with_their_rack() -> None:
+    """By all ranks, in the first verdict that names them."""
+    facts = [{"node": f"n{rank}", "rack": f"r{rank // 2}"} for rank in range(6)]
+    world = World(["all"] * 6, facts=facts)
+    world.train(range(1, 30))
+    world.train(range(30, 90), late=[2, 3])
+    (said,) = world.verdict(5)["together"]
+
+    assert said["since_seconds"] > 20
+    assert said | {"since_seconds": 0} == {
+        "stage": "data",
+        "ranks": 2,
+        "since_seconds": 0,
+        "spans": [[2, 3]],
+        "in_common": "rack r1",
+    }
+
+
+def test_facts_are_read_once() -> None:
+    store = MemoryStore()
+    for rank in range(5000):
+        store.set(facts_key(rank), own_facts.message({"node": f"n{rank // 8}"}))
+    facts = PeerFacts(store)
+    for _ in range(30):
+        facts.learn(range(5000))
+
+    assert store.read == [facts_key(rank) for rank in range(5000)]
+    assert store.calls == 20 + 20
+    assert facts.known[599] == {"node": "n74"}
+    assert facts.known[592] is facts.known[599]
+
+
+def test_rank_that_tells_none_is_seldom_asked() -> None:
+    """It may be of another release, and nothing is known of it; once it tells, it is read."""
+    store = MemoryStore()
+    facts = PeerFacts(store)
+    for _ in range(10 * PATIENT_READINGS):
+        facts.learn([0])
+
+    assert store.calls < 3 * PATIENT_READINGS
+    assert store.read == []
+    assert facts.known == {}
+    store.set(facts_key(0), b"nonsense")
+    for _ in range(PATIENT_READINGS):
+        facts.learn([0])
+    assert facts.known == {0: {}}

@@ -1,6 +1,7 @@
-"""How the join begins and ends, over a store in memory, and what it tells meanwhile."""
+"""How the join begins, is rehearsed and ends, over a store in memory, and what it tells."""
 
 import functools
+import gc
 import json
 import random
 import struct
@@ -14,6 +15,7 @@ import pytest
 from rank_probe.guest.guard import failures
 from rank_probe.join import join
 from rank_probe.join.join import MOST_FAILED, GroupToJoin, Join
+from rank_probe.join.rehearsal import rehearse
 from rank_probe.join.result import COLUMNS
 from rank_probe.join.store import PlaceInJob
 from rank_probe.judge.judge import Judge
@@ -31,6 +33,11 @@ class QuickPlace(PlaceInJob):
     period_seconds = 0.01
 
 
+def group(connect: Callable[[], MemoryStore]) -> GroupToJoin:
+    """Return a world of two, in which this is rank 1."""
+    return GroupToJoin(connect, QuickPlace(1, 2), Steps(bytes), lambda: identity(1))
+
+
 @contextmanager
 def joining(
     connect: Callable[[], MemoryStore],
@@ -39,11 +46,19 @@ def joining(
 ) -> Iterator[Join]:
     """Run a join of a world of two, as rank 1, and end it."""
     joined = Join(environment, on_news)
-    joined.begin(GroupToJoin(connect, QuickPlace(1, 2), Steps(bytes), lambda: identity(1)))
+    joined.begin(group(connect))
     try:
         yield joined
     finally:
         joined.stop()
+
+
+@contextmanager
+def joined_on(store: MemoryStore, on_news: Callable[[], None] = lambda: None) -> Iterator[Join]:
+    """Run a join that has offered its first steps on *store*."""
+    with joining(lambda: store, on_news) as joined:
+        wait_until(lambda: "steps/1" in store.of_life())
+        yield joined
 
 
 def thread_of(joined: Join) -> threading.Thread:
@@ -56,8 +71,7 @@ def thread_of(joined: Join) -> threading.Thread:
 def test_news_are_told_at_once() -> None:
     """When the verdict names somebody else, whoever pushes hears of it."""
     store, news = living(), []
-    with joining(lambda: store, lambda: news.append(1)) as joined:
-        wait_until(lambda: "steps/1" in store.of_life())
+    with joined_on(store, lambda: news.append(1)) as joined:
         told = struct.pack(f"{COLUMNS}d", *[1.0] * COLUMNS)
         for late in ([], [{"rank": 0, "kind": "persistent"}]):
             assert news == []
@@ -74,8 +88,7 @@ def test_stages_have_their_counters_from_the_begin_on() -> None:
     The pause between two rounds is not drawn from the generator that training draws from.
     """
     store, before = living(), random.getstate()
-    with joining(lambda: store) as joined:
-        wait_until(lambda: "steps/1" in store.of_life())
+    with joined_on(store) as joined:
         fields = joined.snapshot_fields(["data", "backward", "sync"])
 
     assert set(store.of_life()) <= {GROUP}
@@ -109,8 +122,7 @@ def test_keys_of_a_killed_attempt_are_not_read_as_ours() -> None:
 def test_store_that_fails_ends_the_join_quietly(error: Exception, faults: int) -> None:
     """The counters stand and the coverage is 0; only what is no store's error is our failure."""
     store, before = living(), failures.count
-    with joining(lambda: store) as joined:
-        wait_until(lambda: "steps/1" in store.of_life())
+    with joined_on(store) as joined:
         store.error = error
         thread_of(joined).join(5)
         fields = joined.snapshot_fields(["data"])
@@ -137,14 +149,12 @@ def test_store_that_cannot_be_reached_and_a_join_that_is_off_leave_nothing() -> 
 def test_rank_whose_steps_are_no_longer_counted_gives_up() -> None:
     """Its later steps have other numbers than its peers'; so it takes its keys back for good."""
     store = living()
-    with joining(lambda: store) as joined:
-        wait_until(lambda: "steps/1" in store.of_life())
+    with joined_on(store) as joined:
         joined.give_up()
         thread_of(joined).join(5)
         assert set(store.of_life()) <= {GROUP}
         assert joined.snapshot_fields([])["join_coverage"] == 0
-        steps = Steps(bytes)
-        joined.begin(GroupToJoin(lambda: store, QuickPlace(1, 2), steps, lambda: identity(1)))
+        joined.begin(group(lambda: store))
     assert set(store.of_life()) <= {GROUP}
 
 
@@ -161,7 +171,7 @@ def test_store_that_never_answers_holds_nobody_up(monkeypatch: pytest.MonkeyPatc
     store = Stuck()
     store.values = living().values
     joined = Join({}, lambda: None, now=lambda: seconds[0])
-    joined.begin(GroupToJoin(lambda: store, QuickPlace(1, 2), Steps(bytes), lambda: identity(1)))
+    joined.begin(group(lambda: store))
     assert stuck.wait(5)
     assert joined.snapshot_fields([])["join_coverage"] is None
     seconds[0] = join.STUCK_SECONDS + 1
@@ -255,10 +265,7 @@ def test_counters_go_on_in_the_next_group_and_the_verdict_does_not() -> None:
                 joined.group_is_new()
                 assert joined.verdict is None
                 assert joined_seconds() == 2 * number
-                connect = functools.partial(stores.__getitem__, number)
-                joined.begin(
-                    GroupToJoin(connect, QuickPlace(1, 2), Steps(bytes), lambda: identity(1))
-                )
+                joined.begin(group(functools.partial(stores.__getitem__, number)))
             wait_until(lambda store=store: "steps/1" in store.of_life())  # type: ignore[misc]
             store.values[f"{LIFE}/result/1"] = told
             wait_until(lambda number=number: joined_seconds() == 2 * (number + 1))  # type: ignore[misc]
@@ -272,3 +279,36 @@ def test_counters_go_on_in_the_next_group_and_the_verdict_does_not() -> None:
                 thread_of(joined).join(5)
                 assert joined.verdict == {"reason": None, "late": []}
             assert joined_seconds() == 2 * (number + 1)
+
+
+def test_all_of_a_round_is_rehearsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to the windows, in a thread that is then gone: its setting of OpenMP must not stay."""
+    judged: list[tuple[Verdict, str]] = []
+    judge = Judge.judge
+
+    def watched(self: Judge, *arguments: Any, **named: Any) -> Verdict:
+        verdict = judge(self, *arguments, **named)
+        judged.append((verdict, threading.current_thread().name))
+        return verdict
+
+    monkeypatch.setattr(Judge, "judge", watched)
+    before = threading.active_count()
+    rehearse.__wrapped__().join()
+
+    verdict, name = judged[-1]
+    assert verdict.reason != WARMING_UP
+    assert verdict.ranks == {"0": 3}
+    assert name == "rank_probe_join"
+    assert (threading.active_count(), failures.count) == (before, 0)
+
+
+def test_a_round_leaves_no_garbage() -> None:
+    """Python would collect it at the next allocation, perhaps while training waits."""
+    rehearse.__wrapped__().join()  # Imports leave some.
+    gc.collect()
+    gc.disable()
+    try:
+        rehearse.__wrapped__().join()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()

@@ -1,4 +1,6 @@
-"""The join's rounds over a store in memory: who reads what, and which ranks take part."""
+"""The join's rounds over a store in memory: who reads what, who takes part, in which life."""
+
+from typing import Any
 
 import pytest
 
@@ -6,17 +8,40 @@ from rank_probe.join.join import ENOUGH_COVERAGE
 from rank_probe.join.ring import digest
 from rank_probe.join.store import LIFE_KEY, PlaceInJob
 from rank_probe.wire.stages import BACKWARD, DATA
-from tests.rank_probe.join.memory_world import GROUP, HEALTHY, LATE, World
+from tests.rank_probe.join.memory_world import (
+    GROUP,
+    HEALTHY,
+    LATE,
+    LIFE,
+    MemoryStore,
+    World,
+    living,
+)
+
+
+def late_of(world: World) -> list[list[int]]:
+    """Return whom each rank reads to be late."""
+    verdicts = [each.verdict for each in world.rounds]
+    return [[late["rank"] for late in verdict["late"]] if verdict else [] for verdict in verdicts]
+
+
+def who_is_in(world: World, rank: int = 0) -> tuple[Any, ...]:
+    """Return what *rank* reads: how many are absent, the ranks compared, why nothing is said."""
+    verdict = world.verdict(rank)
+    return verdict["absent"], verdict["ranks"], verdict["reason"]
+
+
+def life_on(store: MemoryStore) -> str:
+    return store.values[LIFE_KEY].decode().partition(" ")[0]
 
 
 def test_every_rank_reads_what_it_caused_and_the_same_verdict() -> None:
     """Who is late, where and at what cost is judged once, by rank 0, and told to all."""
     world = World(["pp0", "pp0", "pp1", "pp1"])
     world.train(range(1, 60), late=[3])
-    verdicts = [each.verdict for each in world.rounds]
+    verdicts = [world.verdict(rank) for rank in range(4)]
 
-    assert verdicts[0] == verdicts[1] == verdicts[2] == verdicts[3]
-    assert verdicts[3] is not None
+    assert verdicts == verdicts[:1] * 4
     (found,) = verdicts[3]["late"]
     assert (found["rank"], found["peer_group"], found["stage"]) == (3, "pp1", "data")
     assert sum(found["gpus"].values()) == pytest.approx(3 * 40 / 56, rel=0.01)
@@ -71,15 +96,11 @@ def test_store_does_not_grow_and_is_empty_at_a_clean_end() -> None:
     peers = f"peers/{digest('all'):x}"
     own = ("steps", "result", "figures", "facts")
     assert set(world.store.of_life()) == {
-        *(
-            f"{what}/{rank}"
-            for what in ("steps", "result", "figures", "facts")
-            for rank in range(3)
-        ),
+        *(f"{what}/{rank}" for what in own for rank in range(3)),
         *("verdict", GROUP, peers),
     }
     assert max(sizes) < 3 * 2_000
-    life = world.store.values[LIFE_KEY].decode().partition(" ")[0]
+    life = life_on(world.store)
     world.rounds[2].take_back()
     world.store.values[f"{life}/result/2"] = b"written by rank 0 in the same moment"
     world.store.values[f"{life}/figures/2"] = b"of a rank that was killed"
@@ -96,18 +117,15 @@ def test_rank_that_never_steps_is_left_out_until_it_does() -> None:
     world.train(range(1, 10), absent=[1])
     assert [world.rounds[rank].result for rank in (0, 2)] == [None, None]
     world.train(range(10, 40), absent=[1])
-    verdict, result = world.rounds[2].verdict, world.rounds[2].result
-    assert verdict is not None
-    assert (verdict["absent"], verdict["ranks"], verdict["reason"]) == (1, {"all": 2}, None)
+    result = world.rounds[2].result
+    assert who_is_in(world, 2) == (1, {"all": 2}, None)
     assert world.rounds[2].coverage.ratio == 1.0
     assert result is not None
     assert result.steps > 25
     assert world.rounds[1].result is None
     world.train(range(40, 80))
-    verdict = world.rounds[0].verdict
 
-    assert verdict is not None
-    assert (verdict["absent"], verdict["ranks"]) == (0, {"all": 3})
+    assert who_is_in(world) == (0, {"all": 3}, None)
 
 
 @pytest.mark.parametrize("still_posts", [True, False])
@@ -127,36 +145,20 @@ def test_rank_that_stops_stepping_is_left_out_until_it_steps_again(still_posts: 
     assert world.rounds[0].result.steps == 10
     assert (world.rounds[0].coverage.ratio or 0.0) < ENOUGH_COVERAGE
     alone(range(20, 120))
-    verdict = world.rounds[2].verdict
-    assert verdict is not None
-    assert (verdict["absent"], verdict["ranks"], verdict["reason"]) == (1, {"all": 2}, None)
-    assert [late["rank"] for late in verdict["late"]] == [0]
+    assert who_is_in(world, 2) == (1, {"all": 2}, None)
+    assert late_of(world)[2] == [0]
     assert [world.rounds[rank].coverage.ratio for rank in (0, 2)] == [1.0, 1.0]
     world.train(range(120, 180))
-    verdict = world.rounds[1].verdict
 
-    assert verdict is not None
-    assert (verdict["absent"], verdict["ranks"], verdict["late"]) == (0, {"all": 3}, [])
-
-
-def test_rank_that_has_never_stepped_is_left_out_though_it_posts() -> None:
-    """It has no steps to offer, but is in the group, as an evaluator may be."""
-    world = World(["all"] * 3)
-    for number in range(1, 60):
-        world.step(number)
-        world.kept[1].waiting.clear()
-        world.round()
-    verdict = world.rounds[0].verdict
-
-    assert verdict is not None
-    assert (verdict["absent"], verdict["ranks"], verdict["reason"]) == (1, {"all": 2}, None)
+    assert who_is_in(world, 1) == (0, {"all": 3}, None)
+    assert late_of(world)[1] == []
 
 
 def test_rank_that_counts_other_steps_stays_left_out() -> None:
     """A process that takes a dead one's place in the group counts from 1, as its peers have not."""
     world = World(["all"] * 3)
     world.train(range(1, 50))
-    life = world.store.values[LIFE_KEY].decode().partition(" ")[0]
+    life = life_on(world.store)
     world.store.delete_key(f"{life}/steps/1")
     world.train(range(50, 70), absent=[1])
     world.kept[1].waiting.clear()
@@ -164,9 +166,8 @@ def test_rank_that_counts_other_steps_stays_left_out() -> None:
         world.step(number)
         world.kept[1].waiting[-1] = LATE._replace(step=number - 69)
         world.round()
-    verdict = world.rounds[0].verdict
+    verdict = world.verdict()
 
-    assert verdict is not None
     assert (verdict["absent"], verdict["late"], verdict["step"]) == (1, [], 108)
 
 
@@ -178,14 +179,11 @@ def test_rank_that_hangs_holds_up_all_and_is_not_left_out() -> None:
     world.kept[1].waiting.clear()
     for _ in range(60):
         world.round()
-    before = world.rounds[0].verdict
+    before = who_is_in(world)
     world.kept[1].waiting.append(HEALTHY._replace(step=40))
     world.train(range(41, 45))
-    verdict = world.rounds[0].verdict
 
-    assert before is not None
-    assert verdict is not None
-    assert (verdict["absent"], verdict["reason"]) == (before["absent"], None) == (0, None)
+    assert who_is_in(world) == before == (0, {"all": 3}, None)
 
 
 @pytest.mark.parametrize("rounds_behind", [5, 28])
@@ -197,10 +195,8 @@ def test_rank_whose_thread_comes_late_keeps_its_place_and_the_judge_its_past(
     world.train(range(1, 40))
     world.train(range(40, 40 + rounds_behind), absent=[1])
     world.train(range(40 + rounds_behind, 50 + rounds_behind))
-    verdict = world.rounds[0].verdict
 
-    assert verdict is not None
-    assert (verdict["absent"], verdict["reason"]) == (0, None)
+    assert who_is_in(world) == (0, {"all": 3}, None)
 
 
 @pytest.mark.parametrize(
@@ -209,3 +205,133 @@ def test_rank_whose_thread_comes_late_keeps_its_place_and_the_judge_its_past(
 def test_large_world_takes_turns_less_often(ranks: int, seconds: float) -> None:
     """One store serves 256 ranks every second, and any number every ten."""
     assert PlaceInJob(0, ranks).period_seconds == seconds
+
+
+# The judge warms up for 5 steps and needs 20 more.
+WITHIN = range(1, 31)
+
+
+@pytest.mark.parametrize("steps_before", [[5_000, 5_000, 0], [0, 5_000, 0], [40, 7_000, 6_999]])
+def test_survivors_and_newcomers_count_from_the_first_step_of_the_group(
+    steps_before: list[int],
+) -> None:
+    """Whatever each counted before, and whoever of them is rank 0."""
+    world = World(["all"] * 3, steps_before=steps_before)
+    world.train(WITHIN, late=[2])
+
+    assert late_of(world) == [[2]] * 3
+    assert world.verdict()["step"] == WITHIN[-2]  # Rank 0 looks before the others post.
+    world.round()
+    result = world.rounds[2].result
+    assert result is not None
+    assert result.paced_steps[DATA] == WITHIN[-1]
+
+
+def test_first_steps_of_a_newcomer_are_not_held_against_the_past_of_the_others() -> None:
+    """The judge begins with the group: who is slow in its first five steps is named by nobody."""
+    before = World(["all"] * 3)
+    before.train(range(1, 200))
+    world = World(["all"] * 3, before.store, steps_before=[199, 199, 0])
+    named = []
+    for number in range(1, 120):
+        world.train([number], late=[2] if number <= 5 else [])
+        named += late_of(world)
+
+    assert named == [[]] * len(named)
+    assert (world.verdict()["reason"], world.verdict()["changes"]) == (None, [])
+
+
+def test_steps_of_the_group_before_are_not_of_this_one() -> None:
+    """A device reports a step seconds after it ended, when the next group may be there."""
+    world = World(["all"] * 2, steps_before=[100, 100])
+    for number in range(-5, 1):
+        world.step(number, late=[0])
+    world.train(WITHIN, late=[1])
+
+    assert late_of(world) == [[1], [1]]
+    assert world.rounds[0].coverage.ratio == 1.0
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_ranks_that_were_killed_leave_nothing_that_counts(ranks: int) -> None:
+    """Their steps, verdict and results stay in the store until the next group of any size."""
+    killed = World(["all"] * 3)
+    killed.train(range(1, 60), late=[2])
+    store = killed.store
+    left = {key for key in store.values if key != LIFE_KEY}
+    world = World(["all"] * ranks, store, steps_before=[0] + [59] * (ranks - 1))
+    world.round()
+    world.step(1)
+    world.round()
+    assert late_of(world) == [[]] * ranks
+    assert [each.result for each in world.rounds[1:]] == [None] * (ranks - 1)
+    world.train(WITHIN[1:], late=[1])
+
+    assert late_of(world) == [[1]] * ranks
+    assert who_is_in(world)[:2] == (0, {"all": ranks})
+    # The name of the group and its figures are left, and the last words of the judge.
+    assert {key.split("/", 1)[1].split("/")[0] for key in left & store.values.keys()} == {
+        *("verdict", "group", "peers")
+    }
+
+
+def test_rank_that_comes_before_rank_0_waits_in_the_life_that_is_over() -> None:
+    """It hears there what was said of another rank of its number, and offers its steps again."""
+    world = World(["all"] * 2, living(), steps_before=[9, 9])
+    world.store.values |= {f"{LIFE}/verdict": b"{}", f"{LIFE}/result/1": b"old"}
+    for number in (1, 2):
+        world.step(number)
+        world.round(absent=[0])
+    assert f"{LIFE}/steps/1" in world.store.values
+    assert world.rounds[1].verdict is None
+    world.train(range(3, 31), late=[0])
+
+    assert life_on(world.store) != LIFE
+    assert late_of(world) == [[0], [0]]
+    assert f"{LIFE}/steps/1" not in world.store.values
+    world.round()
+    result = world.rounds[1].result
+    assert result is not None
+    assert result.steps == 30
+
+
+def test_rank_that_ends_late_takes_nothing_from_the_next_life() -> None:
+    """Also if it was rank 0: its keys are not theirs."""
+    old = World(["all"] * 2)
+    old.train(range(1, 30))
+    new = World(["all"] * 2, old.store, steps_before=[29, 29])
+    new.train(range(1, 10))
+    before = dict(new.store.values)
+    for each in old.rounds:
+        each.take_back()
+
+    assert old.store.of_life() != {}
+    assert {key for key in before if key.startswith(life_on(new.store))} <= set(new.store.values)
+    assert LIFE_KEY in new.store.values
+    for each in reversed(new.rounds):
+        each.take_back()
+    assert set(new.store.values) == set()
+
+
+@pytest.mark.parametrize("before", [0, 50])
+def test_rank_that_does_not_step_in_the_group_is_left_out_though_it_posts(before: int) -> None:
+    """It evaluates, and may have trained before."""
+    world = World(["all"] * 3, steps_before=[before] * 3)
+    for number in range(1, 50):
+        world.step(number, late=[1])
+        world.kept[2].waiting.clear()
+        world.round()
+
+    assert who_is_in(world) == (1, {"all": 2}, None)
+    assert late_of(world)[:2] == [[1], [1]]
+
+
+def test_what_says_no_life_is_none() -> None:
+    """The key may be another's."""
+    world = World(["all"] * 2)
+    world.store.values[LIFE_KEY] = b"\xffnot a life"
+    world.step(1)
+    world.round(absent=[0])
+    assert set(world.store.values) == {LIFE_KEY}
+    world.round()
+    assert len(world.store.of_life()) > 0

@@ -1,14 +1,26 @@
-"""The judge says what changed where a whole peer group takes longer than it did."""
+"""What changed where a whole peer group takes longer, and what many late ranks have in common."""
 
+import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from random import Random
 
 import pytest
 
-from rank_probe.judge.verdict import MOST_LATE, Change
+from rank_probe.judge.common import in_common, spans_of, together
+from rank_probe.judge.verdict import (
+    MOST_LATE,
+    MOST_SPANS,
+    NODE,
+    PAUSES,
+    Change,
+    Late,
+    Together,
+    from_json,
+)
 from tests.alerts.jobs import STAGE_SHARES, Fault, Job, Step, simulate
+from tests.exporter.snapshots import late
 from tests.rank_probe.judged import Judged, judged, judged_steps
 
 SINCE = 300.0
@@ -26,6 +38,11 @@ def half_slower(ranks: int, stage: str, seed: int) -> Job:
 def takes(stage: str, longer: float) -> float:
     """Return how many times as long *stage* takes with *longer* more of a step."""
     return 1 + longer / STAGE_SHARES[stage]
+
+
+def told(found: Judged) -> list[tuple[float, Change]]:
+    """Every change in every verdict, and when."""
+    return [(at, change) for at, verdict in found.verdicts for change in verdict.changes]
 
 
 @pytest.mark.parametrize(
@@ -70,37 +87,15 @@ def test_stage_of_a_group_that_became_slower_is_told(
 def test_change_is_told_from_a_minute_of_steps_on_until_it_is_over() -> None:
     """A storage that was throttled for five minutes is one change with one stage meanwhile."""
     found = judged(Job(seed=4, seconds=800, faults=slower(range(4), "data", 0.5, 600)))
-    told = [(at, change) for at, verdict in found.verdicts for change in verdict.changes]
+    said = told(found)
 
-    assert SINCE < told[0][0] <= SINCE + 60
-    assert 600 < told[-1][0] < 660
-    assert {(change.peer_group, change.stage) for _, change in told} == {("g0", "data")}
-    assert len(told) == sum(told[0][0] <= at <= told[-1][0] for at, _ in found.verdicts)
-
-
-@pytest.mark.parametrize(
-    "job",
-    [
-        Job(seconds=900),
-        Job(seconds=900, stage_noise=0.2, common_noise=0.3),
-        Job(seconds=900, faults=(Fault(None, "data", 0.5),)),
-        Job(seconds=900, faults=(Fault(1, "data", 0.5, start_seconds=SINCE),)),
-        Job(seconds=900, faults=(Fault(1, "checkpoint", 10, every=60, start_seconds=SINCE),)),
-        # A minute that is a tenth slower is a hiccup.
-        Job(seconds=900, faults=slower(range(4), "forward", 0.1, SINCE + 60)),
-    ],
-)
-def test_noise_and_late_ranks_are_no_change(job: Job) -> None:
-    """The usual time of the group stays as it was."""
-    assert not any(verdict.changes for _, verdict in judged(job).verdicts)
+    assert SINCE < said[0][0] <= SINCE + 60
+    assert 600 < said[-1][0] < 660
+    assert {(change.peer_group, change.stage) for _, change in said} == {("g0", "data")}
+    assert len(said) == sum(said[0][0] <= at <= said[-1][0] for at, _ in found.verdicts)
 
 
 LATER = 1200.0
-
-
-def told(found: Judged) -> list[tuple[float, Change]]:
-    """Every change in every verdict, and when."""
-    return [(at, change) for at, verdict in found.verdicts for change in verdict.changes]
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -175,41 +170,67 @@ def drift(deviation: float, seconds: float, seed: int) -> Callable[[float], floa
     return factor
 
 
-@pytest.mark.parametrize(
-    "factor",
-    [
-        lambda at: 1 + at / 1800,  # a schedule: three times as long after an hour
-        drift(0.02, 120, 1),
-        drift(0.03, 600, 2),
-    ],
-    ids=["rises slowly", "drifts for minutes", "drifts for ten minutes"],
-)
-def test_what_rises_slowly_or_drifts_is_no_change(factor: Callable[[float], float]) -> None:
-    job = Job(seed=4, seconds=3600)
-    assert told(judged_steps(job, stretched(job, factor), 5.0)) == []
+def evaluated(job: Job, every: int, seconds: float) -> list[Step]:
+    """The steps of *job*, of which all ranks evaluate in some from SINCE on."""
+    steps = simulate(job)
+    for step in steps:
+        if step.number % every == 0 and step.end_seconds > SINCE:
+            for own in step.stages:
+                own["eval"] = seconds
+    return steps
 
 
-def test_what_rises_ever_faster_is_no_change() -> None:
-    """What has risen for long is expected to rise on: to twenty times in an hour."""
-    job = Job(seed=4, seconds=1140)
-    assert told(judged_steps(job, stretched(job, lambda at: math.exp(at / 1200)), 5.0)) == []
+HOUR, QUARTER = Job(seed=4, seconds=3600), Job(seed=1, seconds=900)
+EVALUATING = Job(seed=4, seconds=1200)
+NO_CHANGES: dict[str, Callable[[], Judged]] = {
+    "plain": lambda: judged(QUARTER),
+    "noise": lambda: judged(replace(QUARTER, stage_noise=0.2, common_noise=0.3)),
+    "late in turn": lambda: judged(replace(QUARTER, faults=(Fault(None, "data", 0.5),))),
+    "one late rank": lambda: judged(
+        replace(QUARTER, faults=(Fault(1, "data", 0.5, start_seconds=SINCE),))
+    ),
+    "one rank that saves": lambda: judged(
+        replace(QUARTER, faults=(Fault(1, "checkpoint", 10, every=60, start_seconds=SINCE),))
+    ),
+    "a minute that is a tenth slower": lambda: judged(
+        replace(QUARTER, faults=slower(range(4), "forward", 0.1, SINCE + 60))
+    ),
+    # It fills most of the shortest stretch that is looked at, and does not last.
+    **{
+        f"a hiccup of {seconds} s": lambda seconds=seconds: judged(  # type: ignore[misc]
+            Job(seed=4, seconds=600, faults=slower(range(4), "data", 0.5, SINCE + seconds))
+        )
+        for seconds in (15, 25)
+    },
+    # A jump of so many that lasts is told sooner than one of all.
+    **{
+        f"a hiccup of {seconds} s of six of eight, {seed}": lambda seconds=seconds, seed=seed: (
+            judged(  # type: ignore[misc]
+                Job(
+                    8, seed=seed, seconds=500, faults=slower(range(6), "data", 0.5, SINCE + seconds)
+                )
+            )
+        )
+        for seconds in (15, 25)
+        for seed in range(3)
+    },
+    # A schedule: three times as long after an hour.
+    "rises slowly": lambda: judged_steps(HOUR, stretched(HOUR, lambda at: 1 + at / 1800), 5.0),
+    # What has risen for long is expected to rise on: to twenty times in an hour.
+    "rises ever faster": lambda: judged_steps(
+        HOUR, stretched(replace(HOUR, seconds=1140), lambda at: math.exp(at / 1200)), 5.0
+    ),
+    "drifts for minutes": lambda: judged_steps(HOUR, stretched(HOUR, drift(0.02, 120, 1)), 5.0),
+    "drifts for ten minutes": lambda: judged_steps(HOUR, stretched(HOUR, drift(0.03, 600, 2)), 5.0),
+    "evaluates for a minute": lambda: judged_steps(EVALUATING, evaluated(EVALUATING, 300, 60), 5.0),
+    "evaluates often": lambda: judged_steps(EVALUATING, evaluated(EVALUATING, 10, 1.5), 5.0),
+}
 
 
-@pytest.mark.parametrize("seconds", [15, 25])
-def test_hiccup_of_the_whole_job_is_no_change(seconds: float) -> None:
-    """It fills most of the shortest stretch that is looked at, and does not last."""
-    faults = slower(range(4), "data", 0.5, SINCE + seconds)
-    assert told(judged(Job(seed=4, seconds=600, faults=faults))) == []
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("seconds", [15, 25])
-def test_hiccup_of_many_ranks_is_no_change(seconds: float, seed: int) -> None:
-    """Although a lasting jump of so many is told sooner than one of all."""
-    job = Job(
-        ranks=8, seed=seed, seconds=500, faults=slower(range(6), "data", 0.5, SINCE + seconds)
-    )
-    assert told(judged(job)) == []
+@pytest.mark.parametrize("case", NO_CHANGES)
+def test_usual_time_of_a_group_that_stays_as_it_was_is_no_change(case: str) -> None:
+    """Nor do noise, single ranks, what does not last, and what rises or drifts count."""
+    assert told(NO_CHANGES[case]()) == []
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -224,19 +245,6 @@ def test_many_are_told_within_a_minute_however_long_a_step_is(busy: float, seed:
     assert since < said[0][0] <= since + 60
     assert {change.slower_ranks for _, change in said} == {tuple(range(6))}
     assert all(change.step_ratio == pytest.approx(1.14, abs=0.06) for _, change in said)
-
-
-@pytest.mark.parametrize(("every", "seconds"), [(300, 60.0), (10, 1.5)])
-def test_evaluation_is_no_change(every: int, seconds: float) -> None:
-    """All ranks evaluate now and then from some moment on, for a minute or for a few steps."""
-    job = Job(seed=4, seconds=1200)
-    steps = simulate(job)
-    for step in steps:
-        if step.number % every == 0 and step.end_seconds > SINCE:
-            for own in step.stages:
-                own["eval"] = seconds
-
-    assert told(judged_steps(job, steps, 5.0)) == []
 
 
 def test_slower_network_is_a_change_of_sync() -> None:
@@ -257,16 +265,13 @@ def test_slower_network_is_a_change_of_sync() -> None:
 
 @pytest.mark.parametrize(
     ("ranks", "late"),
-    [(8, range(5)), (8, range(6)), (64, range(8, 56)), (64, range(48))],
-    ids=["five of eight", "three quarters", "six nodes of eight", "three racks"],
+    [(8, range(5)), (64, range(8, 56)), (64, range(48))],
+    ids=["five of eight", "six nodes of eight", "three racks"],
 )
-@pytest.mark.parametrize("seed", range(2))
-def test_many_that_become_slower_together_are_named_as_a_set(
-    ranks: int, late: range, seed: int
-) -> None:
+def test_many_that_become_slower_together_are_named_as_a_set(ranks: int, late: range) -> None:
     """So many that the others are the exception: each of them would be its peers' usual pace."""
     faults = tuple(Fault(rank, "data", 0.3, 1, SINCE) for rank in late)
-    found = judged(Job(ranks=ranks, seed=seed, seconds=SINCE + 150, faults=faults), 5.0)
+    found = judged(Job(ranks=ranks, seed=1, seconds=SINCE + 150, faults=faults), 5.0)
     (change,) = found.last.changes
 
     assert (change.slower, change.slower_ranks) == (len(late), tuple(late)[:MOST_LATE])
@@ -287,3 +292,159 @@ def test_set_that_is_waited_for_is_no_different_rank_in_each_step(ranks: int) ->
     # A quarter of the ranks waits for half of each step.
     assert found.gpus_lost["persistent"] == pytest.approx(ranks / 4 * 0.48, rel=0.1)
     assert found.gpus_lost["rotating"] < 0.04 * ranks
+
+
+def facts(
+    ranks: int, labels: Mapping[str, list[str]] | None = None, per_node: int = 4
+) -> dict[int, dict[str, str]]:
+    """Return the facts of *ranks* with the same GPU and so many a node; *labels* are by node."""
+    return {
+        rank: {
+            "node": f"n{rank // per_node}",
+            "GPU model": "H100",
+            **{name: values[rank // per_node] for name, values in (labels or {}).items()},
+        }
+        for rank in range(ranks)
+    }
+
+
+RACKS = {"rack": ["r1", "r1", "r2", "r2"]}
+
+
+@pytest.mark.parametrize(
+    ("those", "labels", "shared"),
+    [
+        (range(4, 8), RACKS, "node n1"),
+        (range(8, 16), RACKS, "rack r2"),
+        # What is the same of all of them is said before a list of nodes, the user's labels first.
+        (range(8), {"driver": ["535", "535", "570", "570"]}, "driver 535"),
+        (range(8), {"driver": ["1", "1", "2", "2"], **RACKS}, "rack r1"),
+        (range(4, 12), {}, "node n1 or n2"),
+        (range(4, 12), RACKS, "node n1 or n2"),
+        # A label that only some have is theirs.
+        (range(8), {"old": ["yes", "yes", "", ""]}, "old yes"),
+        # One rank of the node is not late, or one of another node is.
+        (range(4, 7), RACKS, ""),
+        (range(4, 9), RACKS, ""),
+        # Nothing tells all from nobody, and one rank has everything for itself.
+        (range(16), RACKS, ""),
+        (range(4, 5), RACKS, ""),
+    ],
+)
+def test_what_all_of_them_have_and_no_other_is_told(
+    those: range, labels: dict[str, list[str]], shared: str
+) -> None:
+    known = facts(16, labels)
+    others = set(range(16)) - set(those)
+
+    assert in_common(those, others, known) == shared
+
+
+def test_nodes_of_one_late_rank_each_say_nothing() -> None:
+    """Any two ranks on two nodes would have those in common."""
+    known = facts(4, per_node=1)
+
+    assert in_common([0, 1], [2, 3], known) == ""
+
+
+def test_unknown_facts_are_no_difference() -> None:
+    """Of a rank of another release nothing is known: it may have the same."""
+    known = facts(8)
+    del known[7]
+
+    assert in_common([0, 1, 2, 3], [4, 5, 6, 7], known) == ""
+    assert in_common([0, 1, 2, 3], [4, 5, 6], known) == "node n0"
+
+
+def test_names_too_long_for_a_series_are_left_out() -> None:
+    """Two long names of nodes do not fit; one does."""
+    nodes = [f"{at}{'x' * 60}" for at in range(4)]
+    known = {rank: {"node": nodes[rank // 4]} for rank in range(16)}
+
+    assert in_common(range(8), range(8, 16), known) == ""
+    assert in_common(range(4), range(4, 16), known) == f"node {nodes[0]}"
+
+
+def test_ranks_are_told_in_stretches() -> None:
+    assert spans_of([]) == ()
+    assert spans_of([3]) == ((3, 3),)
+    assert spans_of([0, 1, 2, 5, 7, 8]) == ((0, 2), (5, 5), (7, 8))
+    assert len(spans_of(range(0, 2 * MOST_SPANS, 2))) == MOST_SPANS
+    assert spans_of(range(0, 2 * MOST_SPANS + 2, 2)) == ()
+
+
+def lates(*ranks: int, **changes: object) -> list[Late]:
+    return [late(rank=rank, **changes) for rank in ranks]
+
+
+def test_late_ranks_with_something_in_common_are_a_set() -> None:
+    """However few of the job they are; those of another stage, time or kind are not of it."""
+    known = facts(16)
+    node = lates(4, 5, 6, 7, kind=NODE)
+    others = [
+        *lates(0, stage="forward"),
+        *lates(1, kind=PAUSES),
+        *lates(2, since_seconds=500.0),
+    ]
+
+    assert list(together([*node, *others], range(16), known)) == [
+        Together("data", 4, 30.0, ((4, 7),), "node n1")
+    ]
+    assert list(together(node, range(16), {})) == []
+
+
+def test_more_than_a_third_are_a_set_with_nothing_in_common() -> None:
+    third, more = lates(0, 3, 6, 9), lates(0, 3, 6, 9, 10)
+
+    assert list(together(third, range(12), {})) == []
+    assert list(together(more, range(12), {})) == [
+        Together("data", 5, 30.0, ((0, 0), (3, 3), (6, 6), (9, 10)))
+    ]
+    assert list(together(lates(0), range(2), {})) == []
+
+
+@pytest.mark.parametrize("seconds", [12.0, 600.0, 3600.0])
+def test_onsets_are_compared_as_precisely_as_they_are_known(seconds: float) -> None:
+    """To ten seconds, and to a tenth of what has passed since."""
+    near = [*lates(0, since_seconds=seconds), *lates(1, since_seconds=1.05 * seconds + 1)]
+    far = [*lates(0, since_seconds=seconds), *lates(1, since_seconds=1.2 * seconds + 10)]
+
+    assert [each.ranks for each in together(near, range(4), {})] == [2]
+    assert list(together(far, range(4), {})) == []
+
+
+@pytest.mark.parametrize(
+    ("ranks", "those", "shared"),
+    [
+        (8, range(4), ""),
+        (8, range(2, 8), ""),
+        (12, range(5, 12), ""),
+        (16, range(12), "rack r1 or r2"),
+        (16, range(4, 8), "node n1"),
+        (16, range(4, 12), "node n1 or n2"),
+        (16, range(8), "rack r1"),
+    ],
+    ids=["half", "three quarters", "seven of twelve", "two racks", "a node", "two nodes", "a rack"],
+)
+@pytest.mark.parametrize("seed", range(2))
+def test_set_is_named_exactly_within_a_minute(
+    ranks: int, those: range, shared: str, seed: int
+) -> None:
+    """With what only its ranks have in common, in the verdict as it travels."""
+    faults = tuple(Fault(rank, "forward", 0.3, 1, SINCE) for rank in those)
+    job = Job(ranks=ranks, seed=seed, seconds=SINCE + 75, faults=faults)
+    job = replace(job, ranks_per_node=4 if ranks == 16 else 16)
+    racks = {} if ranks < 16 else {"rack": ["r1", "r1", "r2", "r3"]}
+    found = judged(job, 2.0, facts(ranks, racks, per_node=4 if racks else 100))
+    sets = []
+    for at, verdict in found.verdicts:
+        said = from_json(json.loads(json.dumps(verdict.to_json())))
+        told = [(each.ranks, each.spans, each.in_common) for each in said.together]
+        told += [(each.slower, each.slower_spans, each.in_common) for each in said.changes]
+        if at <= SINCE:
+            assert told == []
+        if at > SINCE + 60:
+            sets.append(told)
+
+    assert len(sets) > 3
+    assert all(told == [(len(those), spans_of(those), shared)] for told in sets)

@@ -1,8 +1,10 @@
 """The judge names exactly the ranks that are late: their stage, since when, and what they cost."""
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import replace
+from random import Random
 from typing import NamedTuple
 
 import pytest
@@ -280,3 +282,124 @@ def test_rank_that_catches_up_slowly_is_let_go(busy_seconds: float, seed: int) -
 
     assert incident.cleared is not None
     assert 20 * minute < incident.cleared < 33 * minute
+
+
+NODE_RANKS = range(16, 24)
+
+
+def drifting(seed: int) -> Job:
+    """A job of four nodes, of which the third is 3 to 5 % slower from 300 s on, now more, now less.
+
+    So are its ranks, each by another share every minute.
+    """
+    draw = Random(seed)
+    faults = [
+        Fault(rank, "forward", ratio + draw.uniform(-0.01, 0.01), 1, begin, begin + 60)
+        for begin in range(300, 1500, 60)
+        for ratio in [0.04 + 0.01 * math.sin(begin / 200 + seed)]
+        for rank in NODE_RANKS
+    ]
+    return Job(ranks=32, seed=seed, seconds=1500, faults=tuple(faults))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_node_that_drifts_is_named_once_with_its_ranks(seed: int) -> None:
+    """From the first minute to the end, although no single rank stands out all the time."""
+    found = judged(drifting(seed))
+    named = [{each.rank for each in verdict.late} for _, verdict in found.verdicts if verdict.late]
+
+    assert {each.kind for each in found.incidents} == {NODE}
+    assert set.union(*named) == set(NODE_RANKS)
+    assert min(each.named for each in found.incidents) < 345
+    assert len(found.incidents) <= len(NODE_RANKS) + 4
+    settled = [ranks for ranks in named[10:] if len(ranks) < len(NODE_RANKS) - 1]
+    assert not settled
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_node_that_catches_up_slowly_is_let_go_as_a_whole(seed: int) -> None:
+    """Its ranks are those of a node to the end, and none comes and goes meanwhile."""
+    fading = [
+        Fault(rank, "forward", 0.08 * (1 - n / 20), 1, 300 + 60 * n, 360 + 60 * n)
+        for n in range(20)
+        for rank in NODE_RANKS
+    ]
+    job = Job(ranks=32, seed=seed, seconds=2400, stage_noise=0.1, faults=tuple(fading))
+    found = judged(job)
+
+    assert {each.kind for each in found.incidents} == {NODE}
+    assert len(found.incidents) <= len(NODE_RANKS) + 2
+    assert max(each.cleared or math.inf for each in found.incidents) < 1500
+
+
+def test_rank_is_late_beyond_its_node() -> None:
+    """It is named by itself, and the others stay those of their node."""
+    slow = [Fault(rank, "forward", 0.06, 1, 100) for rank in NODE_RANKS]
+    job = Job(ranks=32, seed=2, seconds=600, faults=(*slow, Fault(18, "data", 0.25, 1, 250)))
+    found = judged(job)
+
+    kinds = {each.rank: each.kind for each in found.last.late}
+    assert kinds == {rank: NODE if rank != 18 else PERSISTENT for rank in NODE_RANKS}
+
+
+def test_node_of_which_one_rank_is_late_is_no_slow_node() -> None:
+    """Nor of which two are."""
+    late = [Fault(18, "data", 0.2), Fault(21, "forward", 0.1)]
+    found = judged(Job(ranks=32, seed=2, seconds=400, faults=tuple(late)))
+
+    assert {(each.rank, each.kind) for each in found.incidents} == {
+        (18, PERSISTENT),
+        (21, PERSISTENT),
+    }
+
+
+STEP_SECONDS = 60.0
+# A step and the exchange at its end.
+USUAL_SECONDS = 1.1 * STEP_SECONDS
+
+
+def steps_until_named(job: Job, late: Fault) -> int:
+    """Return how many steps ended between the onset of *late* and the verdict that names it."""
+    steps = simulate(replace(job, faults=(late,)))
+    found = judged_steps(job, steps)
+    assert {(each.rank, each.stage) for each in found.incidents} == {(late.rank, late.stage)}
+    named = found.incidents[0].named
+    return sum(late.start_seconds < step.end_seconds <= named for step in steps)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("ranks", [4, 8, 32])
+@pytest.mark.parametrize(("ratio", "start", "onset"), [(0.3, 8, 5), (0.1, 10, 13)])
+def test_late_rank_is_named_within_a_few_steps(
+    ratio: float, start: int, onset: int, ranks: int, seed: int
+) -> None:
+    """So many steps after the *start*, and so many after an *onset* later on."""
+    job = Job(ranks=ranks, seed=seed, busy_seconds=STEP_SECONDS, seconds=60 * USUAL_SECONDS)
+    late = Fault(2, "data", ratio)
+
+    assert steps_until_named(job, late) <= start
+    assert steps_until_named(job, replace(late, start_seconds=30 * USUAL_SECONDS)) <= onset
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_ranks_that_are_late_in_turn_are_not_named_by_chance(ranks: int) -> None:
+    """One of few ranks is late in a few steps in a row sooner or later."""
+    in_turn = Fault(None, "data", 0.5)
+    for seed in range(10):
+        job = Job(
+            ranks=ranks,
+            seed=seed,
+            busy_seconds=STEP_SECONDS,
+            seconds=100 * USUAL_SECONDS,
+            faults=(in_turn,),
+        )
+        assert judged_steps(job, simulate(job)).named == set()
+
+
+def test_a_second_of_short_steps_is_enough() -> None:
+    """No time has to pass, only steps."""
+    job = Job(busy_seconds=0.02, seconds=12.8, faults=(Fault(2, "data", 2.0),))
+    steps = simulate(job)
+
+    assert len(steps) == 31
+    assert judged_steps(job, steps, every_seconds=0.1).named == {(2, "data", PERSISTENT)}

@@ -24,7 +24,7 @@ from rank_probe.measure.work_units import WorkUnits
 from rank_probe.torch_hooks import backward as torch_backward
 from rank_probe.torch_hooks import collectives, training_loop
 from rank_probe.wire.stages import CHECKPOINT, DATA, EVAL, FORWARD, OTHER, STAGES
-from tests.rank_probe.fake_time import FakeTime
+from tests.rank_probe.fakes import FakeTime
 
 pytestmark = pytest.mark.usefixtures("peers")
 

@@ -12,7 +12,7 @@ from rank_probe.measure.ledger import Ledger, PythonLedger, new_ledger
 from rank_probe.measure.steps import Steps
 from rank_probe.measure.wait_floor import WINDOW_SECONDS
 from rank_probe.wire.stages import BACKWARD, DATA, OPTIMIZER, OTHER, STAGES, SYNC
-from tests.rank_probe.fake_time import FakeTime
+from tests.rank_probe.fakes import FakeTime
 
 MS = 1_000_000
 

@@ -1,4 +1,4 @@
-"""Tests of the tape, in Python and in C: both keep the same promises."""
+"""Tests of the tape, in Python and in C with the same promises, and of the timeline on it."""
 
 import gc
 import time
@@ -11,7 +11,18 @@ import torch
 
 from rank_probe.guest.guard import failures
 from rank_probe.measure import events
-from rank_probe.measure.boundaries import BATCHES_SHIFT, USED, packed, unpacked
+from rank_probe.measure.boundaries import (
+    BATCHES_SHIFT,
+    BEGIN,
+    COMPLETE,
+    RELEASE,
+    STAGE_BITS,
+    UNCUT,
+    USED,
+    packed,
+    unpacked,
+)
+from rank_probe.measure.loop_state import After, LoopState
 from rank_probe.measure.tape import (
     LONG,
     NOBODY,
@@ -21,10 +32,14 @@ from rank_probe.measure.tape import (
     fetching,
     new_tape,
 )
+from rank_probe.measure.timeline import Timeline
+from rank_probe.measure.transitions import after
 from rank_probe.measure.work_units import WorkUnits
-from tests.rank_probe.fake_time import FakeTime, elsewhere
+from rank_probe.wire.stages import BACKWARD, DATA, EVAL, FORWARD, OTHER, SYNC
+from tests.rank_probe.fakes import FakeTime, elsewhere
+from tests.rank_probe.measure.noted_loop import MS, STEP, milliseconds
 
-BEGIN, END, RAISED = 16, 32, 48
+BEGINS, ENDS, RAISED = 16, 32, 48
 
 
 Kind = Callable[..., Tape]
@@ -53,34 +68,34 @@ def test_events_are_taken_once_in_order_with_their_times(kind: Kind) -> None:
     """What is taken is gone, and times are those of the clock: perf_counter's by default."""
     now = FakeTime()
     tape = kind(now)
-    tape.note(BEGIN)
+    tape.note(BEGINS)
     now.pass_(5)
-    tape.note(END)
-    assert tape.take() == packed([BEGIN, 1_000, END, 1_005])
+    tape.note(ENDS)
+    assert tape.take() == packed([BEGINS, 1_000, ENDS, 1_005])
     assert tape.take() == b""
 
     tape, before = kind(), time.perf_counter_ns()
-    tape.note(BEGIN)
+    tape.note(BEGINS)
     assert before <= unpacked(tape.take())[1] <= time.perf_counter_ns()
 
 
 def test_other_threads_note_nothing_but_may_append(tape: Tape) -> None:
     """A checkpointing thread's stages are not the training thread's; an engine's callback is."""
     told: list[bool] = []
-    elsewhere(lambda: told.append(tape.note(BEGIN)), lambda: tape.append(END))
+    elsewhere(lambda: told.append(tape.note(BEGINS)), lambda: tape.append(ENDS))
 
-    assert (told, tape.note(END)) == ([False], True)
-    assert codes(tape) == [END, END]
+    assert (told, tape.note(ENDS)) == ([False], True)
+    assert codes(tape) == [ENDS, ENDS]
 
 
 def test_tape_without_an_owner_notes_nothing(tape: Tape) -> None:
     """A forked child inherits the hooks but is not the rank."""
     owner, tape.owner = tape.owner, NOBODY
-    tape.note(BEGIN)
+    tape.note(BEGINS)
     tape.owner = owner
-    tape.note(END)
+    tape.note(ENDS)
 
-    assert codes(tape) == [END]
+    assert codes(tape) == [ENDS]
 
 
 def test_follower_hears_each_event_and_may_leave(tape: Tape) -> None:
@@ -89,14 +104,14 @@ def test_follower_hears_each_event_and_may_leave(tape: Tape) -> None:
 
     def follow(code: int) -> None:
         heard.append((code, codes(tape)))
-        if code == END:
+        if code == ENDS:
             tape.follower = None
 
     tape.follower = follow
-    for code in (BEGIN, END):
+    for code in (BEGINS, ENDS):
         tape.note(code)
 
-    assert heard == [(BEGIN, [BEGIN]), (END, [END])]
+    assert heard == [(BEGINS, [BEGINS]), (ENDS, [ENDS])]
 
 
 def test_long_tape_asks_to_be_taken(tape: Tape) -> None:
@@ -104,7 +119,7 @@ def test_long_tape_asks_to_be_taken(tape: Tape) -> None:
     taken: list[int] = []
     tape.on_long = lambda: taken.append(len(codes(tape)))
     for _ in range(LONG + 2):
-        tape.note(BEGIN)
+        tape.note(BEGINS)
 
     assert taken == [LONG + 1]
 
@@ -116,16 +131,16 @@ def broken_time() -> int:
 def test_broken_parts_of_ours_never_reach_the_caller(kind: Kind, tape: Tape) -> None:
     """Not a follower that raises, nor one that is no function, nor a clock; theirs passes."""
     tape.follower = "not a function"  # type: ignore[assignment]
-    tape.note(BEGIN)
+    tape.note(BEGINS)
     tape.follower = lambda code: 1 / 0
-    tape.note(END)
-    assert codes(tape) == [BEGIN, END]
+    tape.note(ENDS)
+    assert codes(tape) == [BEGINS, ENDS]
 
     def theirs() -> None:
         raise KeyError("theirs")
 
     with pytest.raises(KeyError, match="theirs"):
-        around(kind(broken_time).note, theirs, BEGIN, END)()
+        around(kind(broken_time).note, theirs, BEGINS, ENDS)()
 
 
 def fetch_one(tape: Tape, tell: Callable[[Any], object] = str, **more: Any) -> Any:
@@ -175,7 +190,7 @@ def test_interrupt_in_a_part_of_ours_is_the_users(
         tape.follower = handler
     elif where == "tape is long":
         for _ in range(LONG):
-            tape.note(BEGIN)
+            tape.note(BEGINS)
         tape.on_long = handler
     more = {"tell": handler} if where == "told" else {}
     more |= {"gradients": handler} if where == "gradients" else {}
@@ -190,7 +205,7 @@ def test_interrupt_keeps_the_exception_that_it_met(tape: Tape) -> None:
     """It arrives while the user's own passes: Python shows both."""
 
     def follow(code: int) -> None:
-        if code == END:
+        if code == ENDS:
             raise KeyboardInterrupt
 
     def theirs() -> None:
@@ -198,10 +213,10 @@ def test_interrupt_keeps_the_exception_that_it_met(tape: Tape) -> None:
 
     tape.follower = follow
     with pytest.raises(KeyboardInterrupt) as caught:
-        around(tape.note, theirs, BEGIN, END)()
+        around(tape.note, theirs, BEGINS, ENDS)()
 
     assert isinstance(caught.value.__context__, KeyError)
-    assert codes(tape) == [BEGIN, END]
+    assert codes(tape) == [BEGINS, ENDS]
 
 
 def test_fetch_with_gradients_off_is_another_event(tape: Tape) -> None:
@@ -222,42 +237,31 @@ def test_fetch_is_nothing_on_other_threads(tape: Tape) -> None:
     assert codes(tape) == []
 
 
-def test_around_notes_before_and_after(tape: Tape) -> None:
-    """Also if the function raises."""
-
-    def add(a: int, *, b: int) -> float:
-        assert codes(tape) == [BEGIN]
-        return a / b
-
-    wrapped = around(tape.note, add, BEGIN, END)
-    assert wrapped(1, b=2) == 0.5
-    assert codes(tape) == [END]
-    with pytest.raises(ZeroDivisionError):
-        wrapped(1, b=0)
-    assert codes(tape) == [END]
-
-
-def test_tape_notes_around_a_call(tape: Tape) -> None:
-    """With another event where it raises, and the very same exception."""
+@pytest.mark.parametrize("raised_as", [ENDS, RAISED])
+def test_call_is_noted_before_and_after(tape: Tape, raised_as: int) -> None:
+    """Arguments, result and the very same exception pass; a tape may tell that it raised."""
     error = KeyError("theirs")
 
     def theirs(*args: int, fails: bool = False) -> tuple[int, ...]:
-        assert codes(tape) == [BEGIN]
+        assert codes(tape) == [BEGINS]
         if fails:
             raise error
         return args
 
-    call = tape.around(theirs, BEGIN, END, RAISED)
+    if raised_as == RAISED:
+        call = tape.around(theirs, BEGINS, ENDS, RAISED)
+    else:
+        call = around(tape.note, theirs, BEGINS, ENDS)
 
     assert call(1, 2) == (1, 2)
-    assert codes(tape) == [END]
+    assert codes(tape) == [ENDS]
     with pytest.raises(KeyError) as caught:
         call(fails=True)
     assert caught.value is error
-    assert codes(tape) == [RAISED]
+    assert codes(tape) == [raised_as]
 
 
-@pytest.mark.parametrize("at", [BEGIN, END, RAISED])
+@pytest.mark.parametrize("at", [BEGINS, ENDS, RAISED])
 def test_interrupt_of_what_notes_around_a_call_is_the_users(tape: Tape, at: int) -> None:
     """It arrives while an event is noted: it passes, with the exception that it met."""
     called: list[bool] = []
@@ -273,11 +277,11 @@ def test_interrupt_of_what_notes_around_a_call_is_the_users(tape: Tape, at: int)
 
     tape.follower = follow
     with pytest.raises(KeyboardInterrupt) as caught:
-        tape.around(theirs, BEGIN, END, RAISED)()
+        tape.around(theirs, BEGINS, ENDS, RAISED)()
 
-    assert called == [True] * (at != BEGIN)
+    assert called == [True] * (at != BEGINS)
     assert isinstance(caught.value.__context__, KeyError) == (at == RAISED)
-    assert codes(tape) == ([BEGIN, RAISED] if at == BEGIN else [BEGIN, at])
+    assert codes(tape) == ([BEGINS, RAISED] if at == BEGINS else [BEGINS, at])
 
 
 def test_optimizers_hook_passes_on_more_arguments(tape: Tape) -> None:
@@ -288,7 +292,7 @@ def test_optimizers_hook_passes_on_more_arguments(tape: Tape) -> None:
         more.append(arguments)
         return "changed"
 
-    call, ends = tape.noting(BEGIN, tell), tape.noting(END, None)
+    call, ends = tape.noting(BEGINS, tell), tape.noting(ENDS, None)
     optimizer = object()
     assert [call(optimizer, (optimizer,), {}), ends(optimizer, (optimizer,), {"a": 1})] == [
         None
@@ -297,7 +301,7 @@ def test_optimizers_hook_passes_on_more_arguments(tape: Tape) -> None:
     assert call(optimizer, (optimizer, 1), {}) == "changed"
     assert call(optimizer, (optimizer,), {"closure": 2}) == "changed"
     assert more == [((optimizer, 1), {}), ((optimizer,), {"closure": 2})]
-    assert codes(tape) == [BEGIN, END, BEGIN, BEGIN]
+    assert codes(tape) == [BEGINS, ENDS, BEGINS, BEGINS]
 
     elsewhere(lambda: call(optimizer, (optimizer, 1), {}))
     assert (codes(tape), len(more)) == ([], 2)
@@ -340,14 +344,14 @@ def test_nothing_is_lost_while_the_tape_is_taken() -> None:
     class Events(list[int]):
         def __getitem__(self, which: Any) -> Any:
             found = super().__getitem__(which)
-            tape.append(END)
+            tape.append(ENDS)
             return found
 
     tape._events = Events()
-    tape.append(BEGIN)
+    tape.append(BEGINS)
 
-    assert codes(tape) == [BEGIN]
-    assert codes(tape) == [END]
+    assert codes(tape) == [BEGINS]
+    assert codes(tape) == [ENDS]
 
 
 def test_cycles_are_collected(kind: Kind) -> None:
@@ -373,6 +377,150 @@ def test_cycles_are_collected(kind: Kind) -> None:
 def test_python_counts_what_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tape in Python counts a failure like every part of the probe."""
     monkeypatch.setattr(failures, "count", 0)
-    PythonTape(broken_time).note(BEGIN)
+    PythonTape(broken_time).note(BEGINS)
 
     assert failures.count == 1
+
+
+class Job:
+    """One rank's loop as the hooks note it, in fake milliseconds."""
+
+    def __init__(self) -> None:
+        self.time = FakeTime()
+        self.timeline = Timeline(automatic=True, now=self.time)
+
+    def note(self, *does: int | float) -> None:
+        """Note the events of what a loop *does*, and let its time pass."""
+        for each in does:
+            if isinstance(each, float):
+                self.time.pass_(round(each * MS))
+            else:
+                self.timeline.tape.note(each)
+
+    def step(self) -> None:
+        self.note(*STEP)
+
+    def milliseconds(self) -> dict[str, float]:
+        """Whole steps only, stages that occurred."""
+        return milliseconds(self.timeline.steps.totals().nanoseconds)
+
+
+def test_other_threads_are_not_timed() -> None:
+    """A checkpointing thread's collectives leave the training thread's clock alone."""
+    job = Job()
+    job.note(*STEP, events.ENTER | DATA)
+    before = job.timeline.state, job.timeline.steps.totals()
+    codes = (events.ENTER | FORWARD, events.LEAVE, events.FETCH, events.OPTIMIZER_ENDED)
+    elsewhere(lambda: job.note(*codes), job.timeline.finish)
+    after = job.timeline.state, job.timeline.steps.totals()
+
+    assert after[0] == before[0]
+    assert (after[1].spent, after[1].steps) == (before[1].spent, before[1].steps)
+
+
+def test_thread_that_trains_is_timed_from_its_beginning() -> None:
+    """What the thread that started the probe had begun is forgotten, its time with it."""
+    job = Job()
+    job.note(events.ENTER | EVAL)
+    job.time.pass_(500 * MS)
+    elsewhere(job.timeline.follow_training, job.step, job.timeline.finish)
+
+    assert job.timeline.state.frames == ()
+    assert job.milliseconds() == {"data": 5, "backward": 10, "sync": 2}
+
+
+def test_timing_goes_on_after_a_pause_as_if_it_had_just_begun() -> None:
+    """What was open when it was turned off is forgotten, and whole steps stay whole."""
+    job = Job()
+    job.step()
+    job.note(events.ENTER | EVAL)
+    job.timeline.disable()
+    job.time.pass_(500 * MS)
+    job.note(events.LEAVE)
+    job.timeline.enable()
+    assert job.timeline.state.frames == ()
+    job.step()
+    job.step()
+    job.timeline.finish()
+
+    assert job.timeline.steps.totals().steps == 2
+    assert job.milliseconds() == {"optimizer": 1, "data": 10, "backward": 20, "sync": 4}
+
+
+def test_long_tape_is_added_up_without_a_pusher() -> None:
+    """A very fast loop does not grow while nobody reads its totals."""
+    job = Job()
+    for _ in range(LONG // 7 + 1_000):
+        job.step()
+
+    assert len(job.timeline.tape.take()) < 2 * LONG
+
+
+def test_first_step_is_reported_when_it_ends_and_only_once() -> None:
+    """What is only known once training runs is read on the training thread, at that moment."""
+    job, seen = Job(), []
+    job.timeline.after_first_step = lambda: seen.append(job.timeline.steps.totals().steps)
+    job.step()
+    assert seen == []
+    job.step()
+    job.step()
+
+    assert seen == [1]
+
+
+class Device:
+    def __init__(self) -> None:
+        self.marks: list[int] = []
+
+    def boundary(self, mark: int) -> None:
+        self.marks.append(mark)
+
+
+def test_device_hears_each_boundary_when_it_happens() -> None:
+    """Its counting begins where the second step does."""
+    job, device = Job(), Device()
+    job.timeline.after_first_step = lambda: job.timeline.also_tell(device)
+    job.step()
+    job.note(events.FETCH)
+    assert device.marks == [DATA | BEGIN]
+    job.note(events.FETCHED, events.WAIT, events.WAIT)  # Within a wait: no boundary.
+    assert device.marks[1:] == [FORWARD, SYNC]
+    job.note(events.RELEASED, events.WAITED)
+    job.step()
+    assert not any(mark & COMPLETE for mark in device.marks)
+    job.note(events.FETCH)
+
+    assert device.marks[-1] == DATA | COMPLETE
+
+
+def test_what_another_thread_finds_out_costs_the_device_no_event(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Peers that are found in the middle of an event count from then on, and so does the event."""
+    job, device = Job(), Device()
+    job.timeline.after_first_step = lambda: job.timeline.also_tell(device)
+    job.note(*STEP, events.FETCH, events.FETCHED)
+
+    def meanwhile(state: LoopState, code: int) -> After:
+        monkeypatch.undo()
+        elsewhere(job.timeline.wait_for_peers)
+        return after(state, code)
+
+    monkeypatch.setattr("rank_probe.measure.interpreter.after", meanwhile)
+    device.marks.clear()
+    job.note(events.WAIT, events.RELEASED, events.BACKWARD_BEGINS, events.BACKWARD_ENDED)
+
+    assert [mark & (STAGE_BITS | RELEASE | UNCUT) for mark in device.marks] == [
+        *(SYNC, FORWARD | RELEASE, BACKWARD, OTHER | UNCUT)
+    ]
+
+
+def test_device_that_fails_never_reaches_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its failure is the probe's."""
+    monkeypatch.setattr(Device, "boundary", lambda *_: 1 / 0)
+    job = Job()
+    job.timeline.after_first_step = lambda: job.timeline.also_tell(Device())
+    for _ in range(3):
+        job.step()
+
+    assert job.timeline.steps.totals().steps == 2

@@ -14,7 +14,7 @@ from rank_probe.guest.guard import failures
 from rank_probe.measure import masks
 from rank_probe.measure.boundaries import BATCHES_SHIFT, OTHER_BATCH, UNUSED, USED
 from rank_probe.measure.work_units import WorkUnits
-from tests.rank_probe.fake_time import elsewhere
+from tests.rank_probe.fakes import elsewhere
 
 COUNTS = """
 import os

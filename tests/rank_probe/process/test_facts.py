@@ -1,11 +1,15 @@
-"""A rank tells what it knows of itself, and the user's labels, in few and short words."""
+"""What a rank tells of itself: the user's labels, versions and devices, in few and short words."""
 
 import json
 import os
+import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from rank_probe.process import runtime
 from rank_probe.process.facts import (
     MOST_LABELS,
     MOST_VALUE,
@@ -15,6 +19,7 @@ from rank_probe.process.facts import (
     read_facts,
     wrong_labels,
 )
+from rank_probe.torch_hooks import process_group
 
 DRIVER = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023"
 
@@ -103,3 +108,156 @@ def test_facts_survive_their_way() -> None:
 )
 def test_nonsense_from_another_rank_is_no_fact(said: bytes) -> None:
     assert read_facts(said) == {}
+
+
+def fake_torch(*, cuda_initialized: bool, distributed_initialized: bool) -> SimpleNamespace:
+    """Return as much of torch as the probe asks, on a machine with two GPUs."""
+    return SimpleNamespace(
+        __version__="2.13.0",
+        version=SimpleNamespace(cuda="13.0"),
+        cuda=SimpleNamespace(
+            is_initialized=lambda: cuda_initialized,
+            current_device=lambda: 1,
+            device_count=lambda: 2,
+            get_device_properties=lambda index: SimpleNamespace(
+                uuid=f"0000-{index}", pci_domain_id=0, pci_bus_id=0xC0 + index, pci_device_id=0
+            ),
+            nccl=SimpleNamespace(version=lambda: (2, 28, 3)),
+        ),
+        distributed=SimpleNamespace(
+            is_available=lambda: True,
+            is_initialized=lambda: distributed_initialized,
+            is_nccl_available=lambda: True,
+            get_backend=lambda: "nccl",
+            get_rank=lambda: 5,
+            get_world_size=lambda: 8,
+        ),
+    )
+
+
+def test_without_torch_only_python_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that has not imported torch says so by leaving it out."""
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+
+    assert set(runtime.runtime_info()) == {"python", "probe", "driver", "env_hash"}
+    assert runtime.gpu_uuid() == ""
+    assert process_group.rank_and_world_size() is None
+
+
+def test_versions_of_a_gpu_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they print themselves; the GPU's UUID has NVML's prefix, so that it joins its series."""
+    torch = fake_torch(cuda_initialized=True, distributed_initialized=True)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    info = runtime.runtime_info()
+
+    assert (info["torch"], info["cuda"]) == ("2.13.0", "13.0")
+    assert (info["nccl"], info["backend"]) == ("2.28.3", "nccl")
+    assert info["device_count"] == "2"
+    assert runtime.gpu_uuid() == "GPU-0000-1"
+    assert process_group.rank_and_world_size() == (5, 8)
+
+
+@pytest.mark.parametrize(
+    ("line", "version"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19", "535.104.05"),
+        (
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86  Release Build",
+            "570.86",
+        ),
+        ("something else", ""),
+    ],
+)
+def test_driver_is_known_without_nvml(tmp_path: Path, line: str, version: str) -> None:
+    """The kernel driver's own file tells its version, in the form of either of its flavours."""
+    path = tmp_path / "version"
+    path.write_text(f"{line}\nGCC version:  gcc version 12.2.0 \n")
+
+    assert runtime.driver_version(path) == version
+    assert runtime.driver_version(tmp_path / "missing") == ""
+
+
+def test_environments_that_differ_have_other_hashes() -> None:
+    """A variable more, or another value, is seen, whatever the order; and no value can be read."""
+    base = {"NCCL_ALGO": "Ring", "OMP_NUM_THREADS": "8"}
+    same = dict(reversed(base.items()))
+    known = runtime.environment_hash(base)
+
+    assert runtime.environment_hash(same) == known
+    assert len({known, runtime.environment_hash(base | {"NCCL_ALGO": "Tree"})}) == 2
+    assert len({known, runtime.environment_hash(base | {"TORCH_NCCL_BLOCKING_WAIT": "1"})}) == 2
+    assert len({known, runtime.environment_hash({})}) == 2
+    assert (len(known), int(known, 16) >= 0) == (8, True)
+
+
+def test_what_differs_by_rank_on_purpose_is_not_compared() -> None:
+    """Ranks that each see their own GPU and write their own files have one hash."""
+    hashes = {
+        runtime.environment_hash(
+            {"NCCL_ALGO": "Ring", "RANK": rank, "CUDA_VISIBLE_DEVICES": rank}
+            | {"NCCL_DEBUG_FILE": f"/tmp/{rank}"}
+        )
+        for rank in "01"
+    }
+
+    assert len(hashes) == 1
+
+
+def test_cuda_is_not_initialised_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that has not used CUDA is on no GPU, and stays off it."""
+    torch = fake_torch(cuda_initialized=False, distributed_initialized=False)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+
+    assert runtime.gpu_uuid() == ""
+    assert "device_count" not in runtime.runtime_info()
+    assert process_group.rank_and_world_size() is None
+
+
+def test_torch_that_is_still_being_imported_is_not_there_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The pusher's thread asks while the script imports torch, which has nothing in it yet."""
+    half = ModuleType("torch")
+    half.__spec__ = ModuleSpec("torch", None)
+    half.__spec__._initializing = True  # type: ignore[attr-defined]  # as importlib does
+    monkeypatch.setitem(sys.modules, "torch", half)
+
+    assert "torch" not in runtime.runtime_info()
+    assert (runtime.gpu_uuid(), runtime.gpu_model()) == ("", "")
+    assert process_group.rank_and_world_size() is None
+
+
+@pytest.mark.parametrize(
+    ("speed", "width", "said"),
+    [
+        ("16.0 GT/s PCIe", "16", "generation 4 x16"),
+        ("2.5 GT/s", "8", "generation 1 x8"),
+        ("Unknown", "16", ""),  # how the kernel says that it does not know
+        ("128.0 GT/s PCIe", "16", ""),
+    ],
+)
+def test_pcie_link_of_the_current_gpu(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, speed: str, width: str, said: str
+) -> None:
+    torch = fake_torch(cuda_initialized=True, distributed_initialized=True)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    assert runtime.pcie_link(tmp_path) == ""  # a container without sysfs
+
+    link = tmp_path / "0000:c1:00.0"
+    link.mkdir()
+    (link / "current_link_speed").write_text(f"{speed}\n")
+    (link / "current_link_width").write_text(f"{width}\n")
+    assert runtime.pcie_link(tmp_path) == said
+
+
+def test_pcie_link_without_a_gpu_or_on_a_torch_that_does_not_say_where_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch = fake_torch(cuda_initialized=False, distributed_initialized=True)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    assert runtime.pcie_link() == ""
+
+    older = fake_torch(cuda_initialized=True, distributed_initialized=True)
+    older.cuda.get_device_properties = lambda _: SimpleNamespace(uuid="0000-1")
+    monkeypatch.setitem(sys.modules, "torch", older)
+    assert runtime.pcie_link() == ""

@@ -1,16 +1,26 @@
-"""Tests of the durations in a process's life."""
+"""Tests of a process's life: its durations, the events that tell them, compilation and pauses."""
 
+import gc
 import os
+import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
+from rank_probe.measure.tape import PythonTape, new_tape
+from rank_probe.process import garbage
+from rank_probe.process.garbage import GarbagePauses
 from rank_probe.process.lifecycle import Lifecycle, process_age_seconds
-from rank_probe.wire.snapshot import LIFECYCLE
-from tests.rank_probe.torch_hooks.test_compile_time import dynamo
+from rank_probe.report.lifecycle_events import ALWAYS_TOLD_SECONDS, QUIET_SECONDS, LifecycleEvents
+from rank_probe.torch_hooks.dynamo import CompileTime
+from rank_probe.wire.snapshot import LIFECYCLE, MOST_EVENTS
+from rank_probe.wire.stages import CHECKPOINT, DATA, EVAL, STAGES
 
 
 class Clock:
@@ -119,3 +129,311 @@ def test_without_linux_the_start_is_unknown(tmp_path: Path, content: str | None)
         stat.write_text(content)
 
     assert process_age_seconds(stat) is None
+
+
+def dynamo(monkeypatch: pytest.MonkeyPatch, **nanoseconds: int) -> None:
+    """Stand in for a Dynamo that has compiled for so long."""
+    module = types.ModuleType("torch._dynamo.utils")
+    module.cumulative_time_spent_ns = nanoseconds  # type: ignore[attr-defined]  # a stand-in
+    monkeypatch.setitem(sys.modules, "torch._dynamo.utils", module)
+
+
+def test_reading_compile_time_imports_nothing() -> None:
+    """Without Dynamo there is no reading, and it stays unimported."""
+    assert CompileTime().seconds() is None
+    assert "torch._dynamo.utils" not in sys.modules
+
+
+def test_compile_time_survives_a_reset_of_dynamo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seconds before torch.compiler.reset() are kept."""
+    compiled = CompileTime()
+    dynamo(monkeypatch, entire_frame_compile=3_000_000_000, entire_backward_compile=1_000_000_000)
+    assert compiled.seconds() == 4.0
+    dynamo(monkeypatch)
+    assert compiled.seconds() == 4.0
+    dynamo(monkeypatch, entire_frame_compile=2_000_000_000)
+
+    assert compiled.seconds() == compiled.seconds() == 6.0
+
+
+def test_older_torch_keeps_it_by_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In seconds; what a frame's compilers take is part of its whole."""
+    frames = {"0": {"entire_frame_compile": 1.5, "code_gen": 0.7}, "1": {"code_gen": 0.2}}
+    older = types.SimpleNamespace(frame_phase_timing=frames)
+    monkeypatch.setitem(sys.modules, "torch._dynamo.utils", older)
+
+    assert CompileTime().seconds() == 1.5
+
+
+def test_real_compilation_is_seen() -> None:
+    """Dynamo of the installed torch still keeps its sum where it is read."""
+    code = (
+        "import torch\n"
+        "from rank_probe.torch_hooks.dynamo import CompileTime\n"
+        "compiled = CompileTime()\n"
+        "torch.compile(lambda x: x + 1, backend='eager')(torch.ones(1))\n"
+        "print(compiled.seconds())\n"
+    )
+    child = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[3],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+
+    assert 0 < float(child.stdout) < 60
+
+
+UNIX = 1_700_000_000.0
+
+
+class Process:
+    """A process that a test leads through its life; it began 4 s before its probe."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.life = Lifecycle(lambda: self.now, age=lambda: 4.0)
+        self._spent = [0] * len(STAGES)
+        self.stage: int | None = DATA
+        self._elapsed = 0.0
+        self.events = LifecycleEvents(self.life, lambda: self.now, lambda: UNIX + self.now)
+
+    def goes_on(self, seconds: float, stage: int | None = None) -> None:
+        """Spend *seconds*, in *stage* if it is given."""
+        self.now += seconds
+        if stage is None:
+            self._elapsed += seconds
+        else:
+            self._spent[stage] += round(seconds * 1e9)
+            self._elapsed = 0.0
+
+    def enters(self, stage: int) -> None:
+        if self.stage in (CHECKPOINT, EVAL):
+            self._spent[self.stage] += round(self._elapsed * 1e9)
+        self.stage, self._elapsed = stage, 0.0
+
+    def told(self) -> list[tuple[str, float, float | None]]:
+        """Return the events as a look tells them: name, seconds of our clock, duration."""
+        return [_short(event) for event in self.events.look(self.stage, self._spent, self._elapsed)]
+
+    def looks(self, seconds: int) -> None:
+        """Look once in each of the next *seconds*."""
+        for _ in range(seconds):
+            self.goes_on(1)
+            self.told()
+
+
+def _short(event: dict[str, Any]) -> tuple[str, float, float | None]:
+    seconds = event["seconds"]
+    began = event["began_timestamp_seconds"] - UNIX
+    return event["event"], round(began, 3), None if seconds is None else round(seconds, 3)
+
+
+@pytest.fixture
+def process() -> Process:
+    return Process()
+
+
+def test_start_is_told_as_it_happens(process: Process) -> None:
+    """What lasts is told from its beginning, a moment when it has come."""
+    assert process.told() == [("init", 96.0, None)]
+
+    process.goes_on(10)
+    process.life.rendezvous_begins()
+    process.goes_on(5)
+    assert process.told() == [("init", 96.0, 14.0), ("rendezvous", 110.0, None)]
+
+    process.life.rendezvous_ended()
+    process.goes_on(30)
+    process.life.first_step_done()
+    expected = [("init", 96.0, 14.0), ("rendezvous", 110.0, 5.0), ("first_step", 115.0, 30.0)]
+    assert process.told() == expected
+
+    process.goes_on(100)
+    process.life.end()
+    assert process.told() == [*expected, ("end", 145.0, 100.0)]
+
+
+def test_checkpoint_is_told_while_it_lasts(process: Process) -> None:
+    """Its beginning is exact, and its duration is the time in the stage."""
+    process.told()
+    process.enters(CHECKPOINT)
+    process.looks(3)
+    assert process.told()[1:] == [("checkpoint", 100.0, None)]
+
+    process.goes_on(0.5)
+    process.enters(DATA)
+    process.looks(2)
+    assert process.told()[1:] == [("checkpoint", 100.0, 3.5)]
+
+
+def test_parts_of_a_checkpoint_are_one_event(process: Process) -> None:
+    """Files written one after the other, with little between them, are one checkpoint."""
+    process.told()
+    for _ in range(4):
+        process.goes_on(0.6, CHECKPOINT)
+        process.goes_on(0.2)
+        process.told()
+    process.looks(2)
+
+    assert process.told()[1:] == [("checkpoint", 100.2, 2.4)]
+
+
+def test_evaluation_in_every_step_is_one_event_a_minute(process: Process) -> None:
+    """A loop that evaluates all the time does not fill the list with it."""
+    process.told()
+    for _ in range(20):
+        process.goes_on(0.5, EVAL)
+        process.looks(5)
+
+    told = process.told()[1:]
+    assert [name for name, _, _ in told] == ["evaluation", "evaluation"]
+    assert told[1][1] - told[0][1] >= QUIET_SECONDS
+
+
+def test_long_one_soon_after_another_is_told(process: Process) -> None:
+    """What may be stuck is told, however lately the last one was."""
+    process.told()
+    process.goes_on(1, CHECKPOINT)
+    process.looks(3)
+    process.enters(CHECKPOINT)
+    process.looks(int(ALWAYS_TOLD_SECONDS))
+
+    assert process.told()[-1] == ("checkpoint", 104.0, None)
+
+
+def test_end_closes_what_lasted(process: Process) -> None:
+    """A checkpoint right before the end is told with its duration, for there is no later look."""
+    process.life.first_step_done()
+    process.told()
+    process.goes_on(2, CHECKPOINT)
+    process.life.end()
+    process.stage = None
+
+    assert ("checkpoint", 100.0, 2.0) in process.told()
+
+
+def test_stopped_probe_tells_no_stage(process: Process) -> None:
+    """The stage in which timing stopped does not go on."""
+    process.stage = None
+    process.looks(30)
+
+    assert [name for name, _, _ in process.told()] == ["init"]
+
+
+def test_only_the_last_events_are_kept_and_numbers_go_on(process: Process) -> None:
+    """A snapshot stays small, and its reader sees how many it missed."""
+    for _ in range(MOST_EVENTS + 2):
+        process.goes_on(1, CHECKPOINT)
+        process.looks(int(QUIET_SECONDS) + 1)
+
+    numbers = [event["number"] for event in process.events.look(DATA, process._spent, 0.0)]
+    assert numbers == list(range(4, MOST_EVENTS + 4))
+
+
+compiled = pytest.mark.skipif(new_tape is PythonTape, reason="only where a compiler built it")
+
+
+class TakesTime:
+    """Takes 20 ms while it is collected."""
+
+    def __init__(self) -> None:
+        self.me = self  # Only the collector frees it.
+
+    def __del__(self) -> None:
+        time.sleep(0.02)
+
+
+@compiled
+def test_a_collection_is_counted_once() -> None:
+    """What passes while the collector runs is added up, and nothing else."""
+    pauses = GarbagePauses()
+    patches = pauses.attach()
+    TakesTime()
+    began = time.perf_counter()
+    gc.collect()
+    took = time.perf_counter() - began
+    time.sleep(0.2)
+    patches.undo()
+
+    assert 0.02 <= (pauses.seconds() or 0) <= took
+
+
+@compiled
+def test_after_undo_nothing_listens() -> None:
+    """The collector's list of callbacks is what it was, and pauses are no longer counted."""
+    before = list(gc.callbacks)
+    pauses = GarbagePauses()
+    pauses.attach().undo()
+    TakesTime()
+    gc.collect()
+
+    assert gc.callbacks == before
+    assert pauses.seconds() == 0.0
+
+
+@compiled
+def test_attaching_within_a_collection_counts_the_next_one() -> None:
+    """An end whose beginning nobody saw is not taken for a pause."""
+    pauses = GarbagePauses()
+    attached = []
+
+    class Attaches:
+        def __init__(self) -> None:
+            self.me = self
+
+        def __del__(self) -> None:
+            attached.append(pauses.attach())
+            time.sleep(0.02)
+
+    Attaches()
+    gc.collect()
+    attached.pop().undo()
+
+    assert pauses.seconds() == 0.0
+
+
+class Terminated(BaseException):
+    """What a handler raises, like SystemExit."""
+
+
+def test_signal_during_a_collection_reaches_the_user() -> None:
+    """Most of the signals that arrive at a bad moment do so there: it may take a second."""
+
+    def handler(_signal: int, _frame: FrameType | None) -> None:
+        raise Terminated
+
+    # Python drops what is raised in a callback, and other tests' packages may have left one.
+    others = gc.callbacks[:]
+    gc.callbacks.clear()
+    patches, raised = GarbagePauses().attach(), 0
+    heap = [[number] for number in range(400_000)]
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        for _ in range(5):
+            signal.setitimer(signal.ITIMER_REAL, 0.004)
+            try:
+                gc.collect()
+                time.sleep(0.1)
+            except Terminated:
+                raised += 1
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        patches.undo()
+        gc.callbacks[:] = others
+
+    assert raised == 5
+    assert len(heap) == 400_000
+
+
+def test_not_measured_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A callback in Python would take the user's signals: there is none, and no reading."""
+    monkeypatch.setattr(garbage, "_tape", None)
+    before = list(gc.callbacks)
+    pauses = GarbagePauses()
+    pauses.attach()
+
+    assert gc.callbacks == before
+    assert pauses.seconds() is None

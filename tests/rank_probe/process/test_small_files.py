@@ -1,4 +1,4 @@
-"""A small file is read, or said to be unreadable, whatever somebody has put in its place."""
+"""Small files of the kernel and of others are read, whatever somebody has put in their place."""
 
 import os
 from collections.abc import Callable
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rank_probe.process.cpus import MOST_CPUS, cpu_list
 from rank_probe.process.small_files import beginning, content, names_in, number_in, text_of
 
 
@@ -76,3 +77,28 @@ def test_folder_that_cannot_be_listed_is_empty(tmp_path: Path) -> None:
 
     assert names_in(tmp_path) == ["a", "b"]
     assert names_in(tmp_path / "missing") == names_in(Path(__file__)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"),
+    [
+        ("5", (5,)),
+        ("0-2,8\n", (0, 1, 2, 8)),
+        ("0-1,4-5", (0, 1, 4, 5)),
+        ("1-", (1,)),
+        ("3-1", ()),
+        ("\n", ()),
+        ("", ()),
+        ("all", ()),
+        ("3-x", ()),
+        ("x", ()),
+    ],
+)
+def test_lists_of_cpus_are_read(text: str, cpus: tuple[int, ...]) -> None:
+    """Every form that the kernel writes; a NUMA node of memory only has an empty one."""
+    assert cpu_list(text) == cpus
+
+
+def test_list_of_cpus_is_bounded() -> None:
+    """A file that is none cannot fill the memory."""
+    assert len(cpu_list("0-99999999999")) == MOST_CPUS

@@ -1,4 +1,4 @@
-"""Tests of the pusher, against a real socket."""
+"""Tests of the pusher against a real socket, of an endpoint, and of the level in the answer."""
 
 import logging
 import os
@@ -15,8 +15,10 @@ import pytest
 
 from rank_probe.guest.guard import failures
 from rank_probe.report import push
-from rank_probe.report.endpoint import TIMEOUT_SECONDS
+from rank_probe.report.control import Control
+from rank_probe.report.endpoint import TIMEOUT_SECONDS, Reply, ask, open_connection, socket_path
 from rank_probe.report.push import Pusher
+from rank_probe.wire.snapshot import LEVELS
 from tests.exporter.running import wait_until
 from tests.exporter.snapshots import snapshot
 from tests.rank_probe.sink import PATIENCE_SECONDS, listening, listening_on_loopback
@@ -282,3 +284,66 @@ def test_token_is_never_logged(
     assert len(caplog.records) == 2
     assert f"RANKSKEW_TOKEN_FILE={token}" in caplog.records[0].getMessage()
     assert "cret" not in caplog.text.replace(str(tmp_path), "")
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "path"),
+    [("unix:/a/b", "/a/b"), ("unix:///a/b", "/a/b"), ("unix:a", None), ("http://x:1", None)],
+)
+def test_only_a_socket_has_a_path(endpoint: str, path: str | None) -> None:
+    """Over TCP there is no file to look at."""
+    assert socket_path(endpoint) == path
+
+
+@pytest.mark.parametrize("endpoint", ["", "exporter.sock", "unix:relative", "http://host", "x:1"])
+def test_wrong_endpoint_says_what_it_must_be(endpoint: str) -> None:
+    """The error shows what was given and what is accepted."""
+    with pytest.raises(ValueError, match="it must be unix:/path"):
+        open_connection(endpoint)
+
+
+def test_request_shows_the_token_and_returns_what_is_answered(tmp_path: Path) -> None:
+    """Status, the server's name and the body come back, whatever the status is."""
+    token = tmp_path / "token"
+    token.write_text("s3cret")
+    with listening_on_loopback() as sink:
+        sink.token, sink.status, sink.answer = "s3cret", 422, b'{"error":"No."}'
+        reply = ask(
+            sink.endpoint,
+            "POST",
+            "/",
+            b'{"heartbeat_timestamp_seconds":1}',
+            token_file=str(token),
+            timeout_seconds=PATIENCE_SECONDS,
+        )
+
+    assert (reply.status, reply.json_object()) == (422, {"error": "No."})
+    assert reply.server.startswith("BaseHTTP")
+
+
+@pytest.mark.parametrize("body", [b"", b"[1]", b"\xff", b"[" * 60_000])
+def test_body_that_is_no_object_is_an_empty_one(body: bytes) -> None:
+    """So a field of it is missing, and nothing raises."""
+    assert Reply(200, "", body).json_object() == {}
+
+
+def test_answer_sets_the_level_until_another_does() -> None:
+    """A rank that was turned off does not wake up because its exporter restarts."""
+    control = Control()
+    assert control.level({}) == "stages"
+    for level in LEVELS:
+        assert control.level({"level": level}) == level
+        assert control.level({}) == level
+
+
+@pytest.mark.parametrize("level", ["loud", 1, ["off"]])
+def test_answer_without_a_level_changes_nothing(
+    caplog: pytest.LogCaptureFixture, level: object
+) -> None:
+    """A newer exporter may ask for what this probe does not know: logged once, then ignored."""
+    control = Control()
+    with caplog.at_level(logging.WARNING, "rank_probe"):
+        assert control.level({"level": level}) == "stages"
+        assert control.level({"level": level}) == "stages"
+
+    assert len(caplog.records) == 1

@@ -15,7 +15,7 @@ from rank_probe.process.identity import Identity
 from rank_probe.report.trace import Trace, TraceFile, own_directory
 from rank_probe.wire.stages import DATA, STAGES
 from rankskew.replay.traces import read_traces
-from tests.rank_probe.fake_time import FakeTime
+from tests.rank_probe.fakes import FakeTime
 
 HEADER = (
     "job_id,rank,peer_group,step,time_s,node,optimizer_s,other_s,checkpoint_s,eval_s,data_s,"

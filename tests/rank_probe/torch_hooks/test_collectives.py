@@ -1,5 +1,6 @@
-"""Tests of the waits' patches in one process: what is a release, and that they leave no trace."""
+"""Tests of the waits: what is a release, and where each goes, with torch.profiler as witness."""
 
+import json
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import distributed as dist
-from torch._C._distributed_c10d import AllreduceOptions, ProcessGroup, Store
+from torch._C._distributed_c10d import AllreduceOptions, ProcessGroup
 
 from rank_probe.guest.guard import failures
 from rank_probe.measure import events
@@ -15,8 +16,10 @@ from rank_probe.measure.boundaries import RELEASE
 from rank_probe.measure.timeline import Timeline
 from rank_probe.torch_hooks import collectives
 from rank_probe.wire.stages import FORWARD, OTHER, SYNC
-from tests.rank_probe.fake_time import elsewhere
-from tests.rank_probe.torch_hooks.recorded import marks, recorded
+from tests.rank_probe.fakes import elsewhere
+from tests.rank_probe.launch import Jobs, Ranks, torchrun
+from tests.rank_probe.torch_hooks.collectives_job import DELAY
+from tests.rank_probe.torch_hooks.hooked import marks, recorded
 
 C10D: Any = dist
 
@@ -131,12 +134,49 @@ def test_work_without_a_type_is_waited_for_all_the_same() -> None:
     assert timeline.state.stage == OTHER
 
 
-def test_detached_patches_leave_nothing() -> None:
-    """`undo` puts back exactly what torch's classes held."""
-    operator = torch.ops._c10d_functional.wait_tensor
-    owners = (dist.Work, ProcessGroup, Store, torch._C.Future, operator, operator.default)
-    before = [dict(vars(owner)) for owner in owners]
-    collectives.attach(recorded(automatic=False)).undo()
+LOCAL = 0.03  # more than what a call itself may compute, on a machine that does other things too
+KINDS = 44
 
-    for owner, attributes in zip(owners, before, strict=True):
-        assert all(vars(owner)[name] is attributes[name] for name in attributes), owner
+
+@pytest.fixture(scope="module")
+def calls(tmp_path_factory: pytest.TempPathFactory) -> Jobs:
+    """What the waiting rank of a two-rank run says of each kind."""
+
+    def call(*kinds: str) -> dict[str, Ranks]:
+        folder = tmp_path_factory.mktemp("calls")
+        torchrun(
+            folder, "tests.rank_probe.torch_hooks.collectives_job", *kinds, ANSWERS=str(folder)
+        )
+        return {
+            kind: {rank: answer}
+            for rank in (0, 1)
+            for kind, answer in json.loads((folder / f"{rank}.json").read_text()).items()
+        }
+
+    return Jobs(call)
+
+
+def check(ranks: Ranks) -> None:
+    """The ranks do not leave the barrier before it at the same moment, and a call computes."""
+    (answer,) = ranks.values()
+    outside = answer["span"] - answer["stages"]["sync"]
+
+    assert answer["span"] >= 0.9 * DELAY, "the profiler saw nobody wait"
+    assert answer["stages"]["sync"] >= 0.95 * (answer["span"] - LOCAL)
+    assert outside < LOCAL
+    for stage, seconds in answer["stages"].items():
+        assert stage == "sync" or seconds < LOCAL, stage
+
+
+@pytest.mark.jobs
+def test_waiting_is_sync_and_nothing_else(calls: Jobs) -> None:
+    """Of a call that the profiler sees blocked by the late rank, the delay is all in `sync`."""
+    assert len(calls) == KINDS
+    wrong = {}
+    for kind in calls:
+        try:
+            calls.check(kind, check)
+        except AssertionError as error:
+            wrong[kind] = str(error)
+
+    assert not wrong

@@ -1,20 +1,25 @@
 """Tests of the patches on torch in one process: what they time, and that they leave no trace."""
 
+import importlib
+import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch._C._distributed_c10d import ProcessGroup, Store
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from rank_probe.measure import events
 from rank_probe.measure.timeline import Timeline
+from rank_probe.probe import Probe
 from rank_probe.wire.stages import BACKWARD, DATA, EVAL, FORWARD, OPTIMIZER, OTHER, STAGES
-from tests.rank_probe.fake_time import elsewhere
-from tests.rank_probe.torch_hooks.attached import attached
+from tests.rank_probe.fakes import elsewhere
+from tests.rank_probe.torch_hooks.hooked import attached
 
 pytestmark = pytest.mark.usefixtures("peers")
 
@@ -45,14 +50,14 @@ def loader(batches: int = 3, **options: Any) -> DataLoader[Any]:
     return DataLoader(TensorDataset(torch.ones(4 * batches, 2)), batch_size=4, **options)
 
 
-def train(timeline: Timeline, **options: Any) -> list[int]:
+def train(timeline: Timeline, model: nn.Module | None = None, **options: Any) -> list[int]:
     """Run three steps of an ordinary loop; return the stages on the way."""
     seen: list[int] = []
 
     def look() -> None:
         seen.append(timeline.state.stage)
 
-    model = nn.Linear(2, 1)
+    model = model or nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for (rows,) in loader(**options):
         look()
@@ -171,42 +176,53 @@ def test_closure_of_an_optimizer_runs_in_its_own_stages(timeline: Timeline, by_n
 
 
 def test_detaching_leaves_torch_as_it_was() -> None:
-    """Every attribute and hook is put back."""
-    places: list[tuple[Any, str]] = [
-        (torch.autograd, "backward"),
-        (torch.distributed.Work, "wait"),
-        (torch.distributed, "_broadcast_coalesced"),
-        (DistributedDataParallel, "forward"),
-        (DataLoader, "__iter__"),
-        (_BaseDataLoaderIter, "__next__"),
+    """Every attribute and hook is put back; meanwhile what was replaced is pickled by its name."""
+    operator = torch.ops._c10d_functional.wait_tensor
+    saver = importlib.import_module("torch.distributed.checkpoint.state_dict_saver")
+    owners: tuple[Any, ...] = (
+        *(torch, torch.autograd, torch.serialization, dist, dist.checkpoint, saver),
+        *(dist.distributed_c10d, dist.device_mesh, dist.device_mesh.DeviceMesh, dist.Work),
+        *(ProcessGroup, Store, torch._C.Future, operator, operator.default),
+        *(DistributedDataParallel, DataLoader, _BaseDataLoaderIter),
+    )
+    before = [dict(vars(owner)) for owner in owners]
+    probe = Probe(automatic=True, environment={})
+    probe.attach()
+    replaced = [
+        any(vars(owner)[name] is not value for name, value in attributes.items())
+        for owner, attributes in zip(owners, before, strict=True)
     ]
-    before = [getattr(owner, name) for owner, name in places]
-    with attached(Timeline(automatic=True)) as timeline:
-        during = [getattr(owner, name) for owner, name in places]
+    pickled = [torch.save, saver.save, dist.init_process_group]
+    assert [pickle.loads(pickle.dumps(each)) for each in pickled] == pickled
+    probe.detach()
     torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1).step()
 
-    assert all(a is not b for a, b in zip(before, during, strict=True))
-    assert [getattr(owner, name) for owner, name in places] == before
-    assert timeline.steps.totals().spent[OPTIMIZER] == 0
+    assert all(replaced), [owner for owner, was in zip(owners, replaced, strict=True) if not was]
+    for owner, attributes in zip(owners, before, strict=True):
+        assert all(vars(owner)[name] is value for name, value in attributes.items()), owner
+    assert probe.timeline.steps.totals().spent[OPTIMIZER] == 0
 
 
-def test_a_probe_that_breaks_does_not_break_the_loop(
-    timeline: Timeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With every boundary failing, training runs to its end and data is unchanged."""
-    timeline.tape.follower = lambda _: 1 / 0
-    monkeypatch.setattr(timeline.work, "_masks", None)
-    train(timeline)
+def test_a_probe_that_breaks_does_not_break_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With every boundary failing, training runs to its end and learns the same."""
+    bare, model = nn.Linear(2, 1), nn.Linear(2, 1)
+    model.load_state_dict(bare.state_dict())
+    looks = len(train(Timeline(automatic=True), bare))
+    with attached(Timeline(automatic=True)) as timeline:
+        timeline.tape.follower = lambda _: 1 / 0
+        monkeypatch.setattr(timeline.work, "_masks", None)
+        assert len(train(timeline, model)) == looks
 
     assert timeline.state.stage == OTHER
+    for name, learnt in bare.state_dict().items():
+        assert model.state_dict()[name].equal(learnt)
 
 
 def test_first_thread_that_trains_is_timed(timeline: Timeline) -> None:
-    """Once a step was seen, its thread stays the one."""
+    """From its first backward on; once a step was seen, its thread stays the one."""
     elsewhere(lambda: train(timeline))
     timeline.tape.append(events.FINISH)
-    steps = timeline.steps.totals().steps
-    assert steps >= 2
+    assert timeline.steps.totals().steps == 3
     train(timeline)
 
-    assert timeline.steps.totals().steps <= steps + 1
+    assert timeline.steps.totals().steps == 3

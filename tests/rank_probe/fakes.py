@@ -1,8 +1,29 @@
-"""A CUDA device for tests: streams that work in order, events, a full launch queue, capture."""
+"""A clock and a CUDA device for tests: streams in order, events, a full launch queue, capture."""
 
+import threading
+from collections.abc import Callable
 from threading import get_ident
 
-from tests.rank_probe.fake_time import FakeTime
+
+class FakeTime:
+    """A clock that only moves when it is moved."""
+
+    def __init__(self) -> None:
+        self.nanoseconds = 1_000
+
+    def __call__(self) -> int:
+        return self.nanoseconds
+
+    def pass_(self, nanoseconds: int) -> None:
+        self.nanoseconds += nanoseconds
+
+
+def elsewhere(*calls: Callable[[], object]) -> None:
+    """Make the *calls* on another thread, and wait for them."""
+    thread = threading.Thread(target=lambda: [call() for call in calls])
+    thread.start()
+    thread.join()
+
 
 LAUNCH = 6_000  # nanoseconds of the host's time
 DEPTH = 1024  # launches that a driver takes before it blocks the host

@@ -1,0 +1,300 @@
+"""Tests of the process group: when it is made, where a rank sits in it, the store for the join."""
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._C._distributed_c10d import FileStore, HashStore, PrefixStore, Store, TCPStore
+from torch.distributed import distributed_c10d
+from torch.distributed.device_mesh import DeviceMesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.torch_version import TorchVersion
+
+from rank_probe.guest.guard import failures
+from rank_probe.guest.patches import Patches
+from rank_probe.process.lifecycle import Lifecycle
+from rank_probe.torch_hooks import process_group, rendezvous
+from rank_probe.torch_hooks.mesh import Coordinates, coordinates_in
+from rank_probe.torch_hooks.store import obstacle, opener
+from rank_probe.wire.no_join import FAKE_BACKEND, FILE_STORE, HASH_STORE, MPI_BACKEND, OTHER_STORE
+
+ORIGINAL = dist.init_process_group
+
+
+class Groups:
+    """Keeps what it is told, with whether there was a group then; raises each time."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, bool]] = []
+
+    def while_ranks_meet(self) -> None:
+        self._tell("meet")
+
+    def formed(self) -> None:
+        self._tell("formed")
+
+    def gone(self) -> None:
+        self._tell("gone")
+
+    def _tell(self, what: str) -> None:
+        self.told.append((what, dist.is_initialized()))
+        raise ValueError
+
+
+@pytest.fixture
+def life() -> Iterator[Lifecycle]:
+    """A lifecycle that is told, until the test is over."""
+    life = Lifecycle()
+    patches = rendezvous.attach(life, Groups())
+    yield life
+    patches.undo()
+
+
+def test_making_the_group_is_the_rendezvous() -> None:
+    """Under either name the call is timed; what is done meanwhile begins first and never raises."""
+    life, groups = Lifecycle(), Groups()
+    patches = rendezvous.attach(life, groups)
+    distributed_c10d.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    patches.undo()
+    dist.destroy_process_group()
+
+    assert groups.told == [("meet", False), ("formed", True)]
+    assert {"init", "rendezvous"} <= set(life.seconds())
+
+
+def test_groups_of_a_script_that_knows_the_function_are_seen() -> None:
+    """It may have imported it by name earlier; each group is told once, and so is its end."""
+    groups = Groups()
+    patches = rendezvous.attach(Lifecycle(), groups)
+    for _ in range(2):
+        ORIGINAL("gloo", store=HashStore(), rank=0, world_size=1)
+        dist.new_group([0])
+        dist.destroy_process_group()
+    patches.undo()
+
+    assert groups.told == 2 * [("formed", True), ("gone", False)]
+
+
+def test_group_is_seen_whatever_torch_passes_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The function that all groups pass through is private: its arguments may change."""
+
+    def newer(*, group: Any, reason: str) -> str:
+        distributed_c10d._world.default_pg = group
+        return reason
+
+    monkeypatch.setattr(distributed_c10d._world, "default_pg", None)
+    monkeypatch.setattr(distributed_c10d, "_update_default_pg", newer)
+    groups, calls = Groups(), []
+    patches, waiting = rendezvous.attach(Lifecycle(), groups), Patches()
+    process_group.before_created(torch, waiting, lambda: calls.append(dist.is_initialized()))
+    update: Any = distributed_c10d._update_default_pg
+    told = [update(group=group, reason="test") for group in (object(), None)]
+    waiting.undo()
+    patches.undo()
+
+    assert told == ["test", "test"]
+    assert groups.told == [("formed", True), ("gone", False)]
+    assert calls == [True]
+
+
+def test_a_group_that_cannot_be_made_is_none(life: Lifecycle) -> None:
+    """The user's error passes, and no rendezvous is reported."""
+    with pytest.raises(RuntimeError, match="nonsense"):
+        dist.init_process_group(init_method="nonsense://", rank=0, world_size=1)
+
+    assert "rendezvous" not in life.seconds()
+
+
+SOON: Final = timedelta(seconds=10)
+
+
+@pytest.fixture
+def server() -> TCPStore:
+    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+@pytest.mark.skipif(not hasattr(TCPStore, "clone"), reason="torch before 2.8 copies no prefixes")
+def test_connection_is_another_one_with_its_own_keys(
+    server: TCPStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys lie below the prefixes that hold jobs on one store apart.
+
+    The attempt is not in them: torchrun may count it differently on each node.
+    """
+    default = PrefixStore("job", PrefixStore("attempt", server))
+    monkeypatch.setattr(distributed_c10d, "_get_default_store", lambda: default)
+    connect = opener("night", {})
+    own = connect()
+    own.set("steps/0", b"\x00\xff")
+
+    server.wait(["attempt/job/rankskew/steps/0"], SOON)
+    assert own.multi_get(["steps/0"]) == [b"\x00\xff"]
+    base = own.underlying_store
+    while isinstance(base, PrefixStore):
+        base = base.underlying_store
+    assert base is not server
+    assert own.delete_key("steps/0")
+
+
+class OldStore(TCPStore):
+    clone = None
+
+
+class OldPrefixStore(PrefixStore):
+    clone = None
+
+
+AGENT: Final = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "3"}
+
+
+@pytest.mark.parametrize(
+    ("version", "environment", "prefix"),
+    [
+        ("2.7.1", AGENT, "rankskew/night/4//"),
+        ("2.4.1", AGENT, "rankskew/night/4/3/"),
+        ("2.4.1", {"TORCHELASTIC_RESTART_COUNT": "3"}, "rankskew/night/4//"),
+    ],
+)
+def test_torch_without_clone_is_connected_by_address(
+    server: TCPStore,
+    monkeypatch: pytest.MonkeyPatch,
+    version: str,
+    environment: dict[str, str],
+    prefix: str,
+) -> None:
+    """It does not tell the prefixes that hold jobs and attempts on one store apart: ours do."""
+    client = OldStore("127.0.0.1", server.port, wait_for_workers=False)
+    default = OldPrefixStore("job", client)
+    monkeypatch.setattr(distributed_c10d, "_get_default_store", lambda: default)
+    monkeypatch.setattr(torch, "__version__", TorchVersion(version))
+    connect = opener("night/4", environment)
+    own = connect()
+    own.set("steps/0", b"x")
+
+    server.wait([f"{prefix}steps/0"], SOON)
+    assert own.underlying_store is not client
+
+
+def test_server_ends_with_its_process_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group that is made anew on the same port must not meet the old one's keys."""
+    default = [TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)]
+    monkeypatch.setattr(distributed_c10d, "_get_default_store", lambda: default[0])
+    connect = opener("night", {})
+    own = connect()
+    default.clear()
+
+    with pytest.raises(RuntimeError):
+        own.check(["steps/0"])
+
+
+@pytest.mark.parametrize(
+    ("store", "backend", "why"),
+    [
+        (lambda folder: FileStore(str(folder / "f"), 1), "gloo", FILE_STORE),
+        (lambda _: HashStore(), "gloo", HASH_STORE),
+        (lambda _: Store(), "mpi", MPI_BACKEND),
+        (lambda _: Store(), "gloo", OTHER_STORE),
+        (lambda _: TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False), "gloo", ""),
+    ],
+)
+def test_store_that_cannot_serve_the_join_says_why(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    store: Callable[[Path], Store],
+    backend: str,
+    why: str,
+) -> None:
+    """Only a TCPStore can: a file keeps all that was written, and others are of one process."""
+    default = PrefixStore("job", store(tmp_path))
+    monkeypatch.setattr(distributed_c10d, "_get_default_store", lambda: default)
+    monkeypatch.setattr(distributed_c10d, "get_backend", lambda: backend)
+
+    assert obstacle() == why
+
+
+def test_group_without_ranks_that_meet_says_why() -> None:
+    """As torch makes it, and not only as it names its stores."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        assert obstacle() == FAKE_BACKEND
+    finally:
+        dist.destroy_process_group()
+
+
+RANK, WORLD = 5, 8
+
+
+@pytest.fixture
+def coordinates() -> Iterator[Coordinates]:
+    """An observer in rank 5 of 8, whose other ranks do not exist."""
+    dist.init_process_group("fake", store=FakeStore(), rank=RANK, world_size=WORLD)
+    coordinates = Coordinates()
+    patches = coordinates.attach()
+    yield coordinates
+    patches.undo()
+    dist.destroy_process_group()
+
+
+def mesh(*sizes: int, names: tuple[str, ...] | None) -> DeviceMesh:
+    return DeviceMesh("cpu", torch.arange(WORLD).view(*sizes), mesh_dim_names=names)
+
+
+def test_named_mesh_tells_every_coordinate(coordinates: Coordinates) -> None:
+    """Rank 5 of a pp x dp x tp mesh of 2 x 2 x 2 is in place 1, 0, 1; its slices change nothing."""
+    whole = mesh(2, 2, 2, names=("pp", "dp", "tp"))
+    _ = whole["dp"]
+
+    assert coordinates.found == {"pp": "1", "dp": "0", "tp": "1"}
+
+
+def test_mesh_that_says_nothing_of_this_rank_is_no_failure(coordinates: Coordinates) -> None:
+    """Nobody knows what an unnamed dimension is for, nor where a rank is that is not in it."""
+    before = failures.count
+    mesh(8, names=None)
+    DeviceMesh("cpu", [0, 1], mesh_dim_names=("tp",))
+
+    assert coordinates.found == {}
+    assert failures.count == before
+
+
+def test_pipeline_stage_without_a_mesh_tells_the_stage(coordinates: Coordinates) -> None:
+    """The rank's place in the pipeline's group is its pp coordinate."""
+    from torch.distributed.pipelining import PipelineStage
+
+    example = torch.ones(1, 2)  # torch 2.4 does not find its shape out by itself.
+    PipelineStage(nn.Linear(2, 2), RANK, WORLD, torch.device("cpu"), input_args=example)
+
+    assert coordinates.found == {"pp": "5"}
+
+
+def test_strange_mesh_is_the_users_business(
+    coordinates: Coordinates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a mesh answers, making it does not fail because of us."""
+    before = failures.count
+    monkeypatch.setattr(DeviceMesh, "get_coordinate", lambda _: 1 / 0)
+    mesh(8, names=("dp",))
+
+    assert failures.count == before + 1
+    assert coordinates.found == {}
+
+
+@pytest.mark.parametrize(
+    ("dimensions", "expected"),
+    [
+        ([("dp_replicate", 1, 2), ("dp_shard", 3, 4)], {"dp": "7"}),
+        ([("FSDP", 2, 4), ("Tensor", 1, 2)], {"dp": "2", "tp": "1"}),
+        ([("pipeline", 0, 2), ("model", 1, 2)], {"pp": "0", "tp": "1"}),
+        ([("cp", 1, 2), ("ep", 1, 2)], {}),
+    ],
+)
+def test_dimensions_go_by_many_names(
+    dimensions: list[tuple[str, int, int]], expected: dict[str, str]
+) -> None:
+    """Each library's name is known, in any case; two data parallel dimensions are one."""
+    assert coordinates_in(dimensions) == expected

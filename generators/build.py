@@ -28,7 +28,6 @@ PARTS: Final[Mapping[str, Mapping[str, Part]]] = {
         "thresholds": alert_rules.thresholds_table,
     },
     "docs/README.md": {"commands": tables.commands},
-    "docs/compatibility.md": {"private_names": tables.private_names},
     "docs/configuration.md": {
         "flags": tables.exporter_flags,
         "variables": tables.probe_variables,

@@ -8,7 +8,6 @@ from exporter.settings import flags
 from fleet_simulator.faults import KINDS
 from generators.listed.variables import VARIABLES
 from generators.markdown import table
-from rank_probe.torch_hooks.private import TABLE
 from rankskew.commands.table import COMMANDS
 from rankskew.diagnose.advice import DISTURBS, Action, advice
 
@@ -80,18 +79,6 @@ def _disturbance(action: Action) -> int:
 def _only_for(action: Action) -> str:
     names = ", ".join(f"`{each}`" for each in (*action.details, *action.stages))
     return f"{names}: " if names else ""
-
-
-def private_names() -> str:
-    """Return a row for each thing that is lost, with the names that it needs and their releases."""
-    needed: dict[str, list[str]] = {}
-    for row in TABLE:
-        lost = f"It uses `{row.instead.rpartition(':')[2]}`." if row.instead else row.without
-        since = f" (from {row.since} on)" if row.since else ""
-        until = f" (until {row.until})" if row.until else ""
-        needed.setdefault(lost, []).append(f"`{row.name.replace(':', '.')}`{since}{until}")
-    cells = [(lost, ", ".join(names)) for lost, names in needed.items()]
-    return table(("what the probe does without it", "name"), cells)
 
 
 def compose_alertmanager() -> str:

@@ -30,7 +30,7 @@ def imported(row: Private) -> Any | None:
 
 @pytest.mark.parametrize("row", IN_MEMORY, ids=lambda row: row.name)
 def test_row_is_right_about_this_torch(row: Private) -> None:
-    """Its versions are what docs/compatibility.md says."""
+    """Its versions are those that the table says."""
     if row.on_cuda and torch.version.cuda is None:
         pytest.skip("this torch was built without CUDA")
     module = imported(row)

@@ -241,19 +241,20 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _known(cause: BaseException, patience_seconds: float) -> str | None:
-    if isinstance(cause, TIMEOUTS):
-        return f"no answer within {patience_seconds:.0f} s"
-    if isinstance(cause, ssl.SSLCertVerificationError):
-        return (
-            f"its certificate is not trusted ({cause.verify_message}); SSL_CERT_FILE or tls_config "
-            "in --http.config.file names yours"
-        )
-    if isinstance(cause, ssl.SSLError):
-        return "it does not speak TLS; try http:// instead of https://"
-    if isinstance(cause, socket.gaierror | LocationParseError):
-        return "its name is not known"
-    if isinstance(cause, ResponseError):
-        return "it redirects us again and again"
-    if isinstance(cause, OSError):
-        return reason(cause)
+    match cause:
+        case TimeoutError() | urllib3.exceptions.ReadTimeoutError():
+            return f"no answer within {patience_seconds:.0f} s"
+        case ssl.SSLCertVerificationError():
+            return (
+                f"its certificate is not trusted ({cause.verify_message}); SSL_CERT_FILE or "
+                "tls_config in --http.config.file names yours"
+            )
+        case ssl.SSLError():
+            return "it does not speak TLS; try http:// instead of https://"
+        case socket.gaierror() | LocationParseError():
+            return "its name is not known"
+        case ResponseError():
+            return "it redirects us again and again"
+        case OSError():
+            return reason(cause)
     return None

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 import urllib3
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 from urllib3.exceptions import InsecureRequestWarning
 
@@ -41,16 +41,16 @@ class _Tls(_Section):
 
 
 class _Header(_Section):
-    values: list[str] = Field(default_factory=list)
-    secrets: list[SecretStr] = Field(default_factory=list)
-    files: list[str] = Field(default_factory=list)
+    values: list[str] = []
+    secrets: list[SecretStr] = []
+    files: list[str] = []
 
 
 class _File(_Section):
     authorization: _Authorization | None = None
     basic_auth: _BasicAuth | None = None
     tls_config: _Tls | None = None
-    http_headers: dict[str, _Header] = Field(default_factory=dict)
+    http_headers: dict[str, _Header] = {}
 
 
 SECTIONS: Final[dict[str, type[_Section]]] = {
@@ -100,7 +100,7 @@ def _sentence(error: ErrorDetails) -> str:
 
 
 def _config(file: _File, directory: Path) -> HttpConfig:
-    headers = [*_authorization(file, directory), *_headers(file.http_headers, directory)]
+    headers = list(_headers(file, directory))
     if len([name for name, _ in headers if name == AUTHORIZATION]) > 1:
         raise UsageError("authorization and basic_auth exclude each other")
     if file.tls_config is None:
@@ -108,7 +108,7 @@ def _config(file: _File, directory: Path) -> HttpConfig:
     return HttpConfig(headers, _tls(file.tls_config, directory), file.tls_config.server_name)
 
 
-def _authorization(file: _File, directory: Path) -> Iterator[tuple[str, str]]:
+def _headers(file: _File, directory: Path) -> Iterator[tuple[str, str]]:
     if (token := file.authorization) is not None:
         if token.type.lower() == "basic":
             raise UsageError("authorization.type is Basic, for which there is basic_auth")
@@ -119,15 +119,11 @@ def _authorization(file: _File, directory: Path) -> Iterator[tuple[str, str]]:
     if (user := file.basic_auth) is not None:
         password = _secret("password", user.password, user.password_file, directory)
         yield AUTHORIZATION, basic(user.username, password)
-
-
-def _headers(said: dict[str, _Header], directory: Path) -> Iterator[tuple[str, str]]:
-    for name, header in said.items():
-        secrets = [each.get_secret_value() for each in header.secrets]
-        for value in (*header.values, *secrets):
+    for name, header in file.http_headers.items():
+        secrets = (each.get_secret_value() for each in header.secrets)
+        in_files = (text_of(directory / each).strip() for each in header.files)
+        for value in (*header.values, *secrets, *in_files):
             yield checked_header(name, value)
-        for file in header.files:
-            yield checked_header(name, text_of(directory / file).strip())
 
 
 def _secret(name: str, value: SecretStr | None, file: str | None, directory: Path) -> str:

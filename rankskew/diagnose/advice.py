@@ -1,7 +1,7 @@
 """What to do about each cause of a late rank, and in each other situation: alerts/advice.yaml."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -32,14 +32,8 @@ class Action:
 
     do: str
     disturbs: str
-    details: tuple[str, ...] = ()
-    stages: tuple[str, ...] = ()
-
-    def fits(self, detail: str | None, stage: str | None) -> bool:
-        """Return whether it is for this detail of the cause and this stage."""
-        return (not self.details or detail in self.details) and (
-            not self.stages or stage in self.stages
-        )
+    details: Sequence[str] = ()
+    stages: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +50,19 @@ class Advice:
     first: str
     actions: tuple[Action, ...]
     proof: str
-    alerts: tuple[str, ...] = ()
+    alerts: Sequence[str] = ()
     runbook: str = "RankskewStraggler"
     playbook: str | None = None
     found: bool = True
 
     def steps(self, detail: str | None, stage: str | None) -> list[Action]:
         """Return what to do for this detail and stage, the least disturbing first."""
-        return [action for action in self.actions if action.fits(detail, stage)]
+        return [
+            each
+            for each in self.actions
+            if (not each.details or detail in each.details)
+            and (not each.stages or stage in each.stages)
+        ]
 
     def links(self) -> list[str]:
         """Return where to read more: the section of the playbook, and the runbook."""
@@ -78,21 +77,19 @@ def filled(text: str, values: Mapping[str, str]) -> str:
 
     "GPU" is also a word: outside `code` it stays.
     """
-    good = {name: value for name, value in values.items() if HARMLESS.fullmatch(value)}
-    parts = text.split("`")
-    for place, part in enumerate(parts):
-        here = good if place % 2 else {name: good[name] for name in good if name != "GPU"}
-        parts[place] = _fill(part, here)
-    return "`".join(parts)
+    in_code = {name: value for name, value in values.items() if HARMLESS.fullmatch(value)}
+    outside = {name: value for name, value in in_code.items() if name != "GPU"}
 
+    def fill(part: str, known: Mapping[str, str]) -> str:
+        return _WORD.sub(lambda found: known.get(found[1], found[1]), part)
 
-def _fill(text: str, values: Mapping[str, str]) -> str:
-    return _WORD.sub(lambda found: values.get(found[1], found[1]), text)
+    parts = enumerate(text.split("`"))
+    return "`".join(fill(part, in_code if place % 2 else outside) for place, part in parts)
 
 
 @cache
 def advice() -> Mapping[str, Advice]:
-    """Return the advice for each cause. Raises ValueError for an entry that makes no sense."""
+    """Return the advice for each cause."""
     return {
         cause: _advice(cause, {"playbook": cause, **entry}, CAUSES)
         for cause, entry in _said()["causes"].items()
@@ -101,7 +98,7 @@ def advice() -> Mapping[str, Advice]:
 
 @cache
 def situations() -> Mapping[str, Advice]:
-    """Return the advice for what is not a late rank; raises ValueError as advice() does."""
+    """Return the advice for what is not a late rank."""
     return {
         name: _advice(name, {"runbook": entry.get("alerts", [""])[0], **entry}, REASONS)
         for name, entry in _said()["situations"].items()
@@ -125,17 +122,6 @@ def _said() -> Mapping[str, Any]:
 def _advice(cause: str, entry: Mapping[str, Any], words: Mapping[str, Words]) -> Advice:
     """Return the advice in *entry*; what is in *words* has its own from there, and only there."""
     known = words.get(cause)
-    called: dict[str, Any] = {}
-    if known is not None:
-        called = {"short": known.short, "text": known.text}
-    try:
-        actions = tuple(_action(each) for each in entry["actions"])
-        alerts = tuple(entry.get("alerts", ()))
-        return Advice(cause, **called, **{**entry, "actions": actions, "alerts": alerts})
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"alerts/advice.yaml: {cause}: {error}") from error
-
-
-def _action(entry: Mapping[str, Any]) -> Action:
-    tuples = {name: tuple(entry.get(name, ())) for name in ("details", "stages")}
-    return Action(**{**entry, **tuples})
+    called = {} if known is None else {"short": known.short, "text": known.text}
+    actions = tuple(Action(**each) for each in entry["actions"])
+    return Advice(cause, **called, **{**entry, "actions": actions})

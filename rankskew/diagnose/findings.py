@@ -11,7 +11,7 @@ from exporter.live import states
 from exporter.live.causes import CauseView
 from exporter.live.sentences import LateView, change_sentence, duty, in_set, late_sentence
 from exporter.live.wording import MOST_NAMES, duration, listed, sentence, than, which
-from exporter.vocabulary.words import slow_at
+from exporter.vocabulary.words import CAUSES, slow_at
 from rank_probe.judge.verdict import DUTY, NODE, UNSYNCED, Change
 from rankskew.diagnose.advice import advice, filled, situations
 from rankskew.diagnose.loss import loss
@@ -96,6 +96,7 @@ MOST_EVENTS: Final = 5
 MOST_MILD: Final = 3
 # What costs less than this share of the costliest waits until that one is mended.
 WORTH_MENDING: Final = 0.1
+NO_CAUSE: Final = CauseView(UNKNOWN, "", 0.0, CAUSES[UNKNOWN].text, "", "", None, None, "", [])
 
 
 def _late_findings(facts: JobFacts) -> tuple[list[Finding], list[str]]:
@@ -149,8 +150,9 @@ def late_finding(facts: JobFacts, those: Sequence[LateView]) -> Finding:
     stage = Counter(late.stage for late in those).most_common(1)[0][0]
     groups = {late.peer_group for late in those}
     lines = [line for late in those for line in facts.lines.get(late.rank, ())]
-    finding = Finding(
-        what=UNKNOWN,
+    cause = cause_of_node(those) or NO_CAUSE
+    return Finding(
+        what=cause.cause if cause.cause in advice() else UNKNOWN,
         sentence=late_sentence(those, facts.job.world_size or len(those), facts.job.together),
         rank=first.rank if is_alone else None,
         ranks=tuple(sorted(late.rank for late in those)),
@@ -162,21 +164,6 @@ def late_finding(facts: JobFacts, those: Sequence[LateView]) -> Finding:
         gpus_lost=_cost(those),
         since_seconds=max(late.late_for_seconds for late in those) or None,
         lines=tuple(sorted(lines, key=lambda line: (line.stage != stage, -line.share))),
-        cause=UNKNOWN,
-        cause_text=advice()[UNKNOWN].text,
-    )
-    cause = cause_of_node(those)
-    return finding if cause is None else _with_cause(finding, cause)
-
-
-def _cost(those: Sequence[LateView]) -> float:
-    return sum(late.gpus_lost for late in those)
-
-
-def _with_cause(finding: Finding, cause: CauseView) -> Finding:
-    return replace(
-        finding,
-        what=cause.cause if cause.cause in advice() else UNKNOWN,
         cause=cause.cause,
         cause_text=cause.sentence.removesuffix("."),
         detail=cause.detail or None,
@@ -187,6 +174,10 @@ def _with_cause(finding: Finding, cause: CauseView) -> Finding:
         peers_value=cause.peers_value,
         first=cause.first_action or None,
     )
+
+
+def _cost(those: Sequence[LateView]) -> float:
+    return sum(late.gpus_lost for late in those)
 
 
 # ---- A job that stands still, is not seen, or is not judged --------------------------------------
@@ -270,22 +261,19 @@ def _missing(facts: JobFacts) -> Iterator[Finding]:
             since_seconds=facts.silent[ranks[0]],
         )
     if facts.unprobed:
-        yield _unprobed(facts)
+        those = sorted(facts.unprobed)
+        place = facts.place(those[0])
+        names = listed([str(rank) for rank in those[:MOST_NAMES]])
+        more = f" and {len(those) - MOST_NAMES} more" if len(those) > MOST_NAMES else ""
+        where = place.shown or "its node"
+        yield Finding(
+            "ranks_without_probe",
+            f"Ranks {names}{more} run without the probe, on {where} for one.",
+            ranks=tuple(those),
+            place=Place(node=place.node, instance=place.instance),
+        )
     elif not nodes:
         yield Finding("ranks_missing", facts.job.sentence)
-
-
-def _unprobed(facts: JobFacts) -> Finding:
-    ranks = sorted(facts.unprobed)
-    place = facts.place(ranks[0])
-    names = listed([str(rank) for rank in ranks[:MOST_NAMES]])
-    more = f" and {len(ranks) - MOST_NAMES} more" if len(ranks) > MOST_NAMES else ""
-    return Finding(
-        "ranks_without_probe",
-        f"Ranks {names}{more} run without the probe, on {place.shown or 'its node'} for one.",
-        ranks=tuple(ranks),
-        place=Place(node=place.node, instance=place.instance),
-    )
 
 
 def _starting(facts: JobFacts) -> Finding:

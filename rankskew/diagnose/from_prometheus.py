@@ -306,8 +306,10 @@ def _whole_job(moment: Moment) -> tuple[list[Finding], list[Event]]:
     its memory, shows in the length of the steps.
     """
     now = moment.prometheus.now
-    events = [*late_events(moment.job), *_began(moment), *_started(moment)]
-
+    events = [*late_events(moment.job), *_began(moment)]
+    age = moment.found.value("job:rankskew_run_seconds:max")
+    if age is not None:
+        events.append(Event(age, "The job started, or restarted."))
     changes = _judged(moment)
     why = _why(moment) if changes else {}
 
@@ -404,18 +406,10 @@ def _split(values: Sequence[float]) -> int | None:
 
 def _began(moment: Moment) -> list[Event]:
     """Return when each alert of the job began; ALERTS_FOR_STATE has that as its value."""
-    found = moment.prometheus.query(f'ALERTS_FOR_STATE{{alertname=~"Rankskew.*",{moment.where}}}')
-    began: dict[str, float] = {}
-    for sample in found:
-        name = sample["alertname"]
-        began[name] = min(sample.value, began.get(name, sample.value))
+    alerts = f'ALERTS_FOR_STATE{{alertname=~"Rankskew.*",{moment.where}}}'
+    found = moment.prometheus.query(f"min by (alertname) ({alerts})")
     now = moment.prometheus.now
-    return [Event(max(0.0, now - at), f"{name} began.") for name, at in began.items()]
-
-
-def _started(moment: Moment) -> list[Event]:
-    age = moment.found.value("job:rankskew_run_seconds:max")
-    return [] if age is None else [Event(age, "The job started, or restarted.")]
+    return [Event(max(0.0, now - each.value), f"{each['alertname']} began.") for each in found]
 
 
 def _ms(seconds: float) -> str:

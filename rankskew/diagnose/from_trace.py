@@ -36,6 +36,7 @@ from rankskew.wording import counted
 NO_HARDWARE = "A trace has no data on GPUs, nodes and processes, in which most causes show."
 
 SYNC_STAGE: Final = STAGES[SYNC]
+THIRDS: Final = (1 / 3, 1 / 2, 2 / 3)
 
 
 def read_trace(path: Path, job_id: str | None, scale: float = 1.0) -> Report:
@@ -153,12 +154,11 @@ def _cause(one: Replay, found: Found) -> CauseView | None:
         if one.run.peer_groups[rank] in groups and (rank in found.ranks or rank not in one.named)
     }
     own = [means.pop(rank) for rank in found.ranks]
-    figures = {name: fmean(each.get(name, 0.0) for each in own) for name in _names(own)}
-    peers = [mean for mean in means.values() if mean]
-    late = Lateness(
-        found.stage or "", found.kind, found.ratio or 0.0, costs or {found.stage or "": 1.0}
-    )
-    cause = explain(late, Evidence(figures), _quantiles(peers))
+    names = {name for each in own for name in each}
+    figures = {name: fmean(each.get(name, 0.0) for each in own) for name in names}
+    stage = found.stage or ""
+    late = Lateness(stage, found.kind, found.ratio or 0.0, costs or {stage: 1.0})
+    cause = explain(late, Evidence(figures), _quantiles([mean for mean in means.values() if mean]))
     return None if cause is None else view_cause(cause)
 
 
@@ -171,15 +171,12 @@ def _figures(run: Run, rank: int, begin: float, end: float) -> dict[str, float]:
 
 def _quantiles(peers: Sequence[Mapping[str, float]]) -> dict[str, Quantiles]:
     """Return the figures of the *peers*; who has no such stage spends no time in it."""
-    found = {}
-    for name in _names(peers):
-        times = [each.get(name, 0.0) for each in peers]
-        found[name] = Quantiles(*(quantile(share, times) for share in (1 / 3, 1 / 2, 2 / 3)))
-    return found
-
-
-def _names(figures: Sequence[Mapping[str, float]]) -> list[str]:
-    return sorted({name for each in figures for name in each})
+    return {
+        name: Quantiles(
+            *(quantile(share, [each.get(name, 0.0) for each in peers]) for share in THIRDS)
+        )
+        for name in sorted({name for each in peers for name in each})
+    }
 
 
 # ---- Sentences ---------------------------------------------------------------------------------

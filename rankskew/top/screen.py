@@ -23,30 +23,32 @@ TICK_SECONDS: Final = 0.2
 OTHER_LINES: Final = 10
 
 
-class Watch:
-    """Reads a fleet again and again in a thread; a read that fails keeps what was seen before."""
+def show(read: Callable[[], FleetStatus], interval_seconds: float) -> None:
+    """Show what *read* returns until Ctrl-C or SIGTERM; if it fails, what was seen before."""
+    fleet: FleetStatus | None = None
 
-    def __init__(self, read: Callable[[], FleetStatus], interval_seconds: float) -> None:
-        self._read = read
-        self._interval = interval_seconds
-        self._fleet: FleetStatus | None = None
-        # A daemon: a server that does not answer must not delay the end.
-        self._thread = threading.Thread(target=self._watch, name="read", daemon=True)
-
-    def start(self) -> None:
-        """Begin to read."""
-        self._thread.start()
-
-    def fleet(self) -> FleetStatus | None:
-        """Return what was seen last, None before the first answer."""
-        if not self._thread.is_alive():
-            raise RuntimeError("the thread that reads has ended")  # Never go on with an old view.
-        return self._fleet
-
-    def _watch(self) -> None:
+    def watch() -> None:
+        nonlocal fleet
         while True:
-            self._fleet = kept(self._read(), self._fleet)
-            time.sleep(self._interval)
+            fleet = kept(read(), fleet)
+            time.sleep(interval_seconds)
+
+    # A daemon: a server that does not answer must not delay the end.
+    reader = threading.Thread(target=watch, name="read", daemon=True)
+    console = Console()
+    with (
+        _told_to_end() as ending,
+        Live(console=console, screen=True, auto_refresh=False) as live,
+    ):
+        reader.start()
+        drawn = None
+        while not ending.wait(TICK_SECONDS):
+            if not reader.is_alive():
+                raise RuntimeError("the thread that reads has ended")  # Never go on with old jobs.
+            seen = fleet, console.size, round(time.time())
+            if seen != drawn:
+                live.update(frame(fleet, console.height, time.time()), refresh=True)
+                drawn = seen
 
 
 def kept(new: FleetStatus, old: FleetStatus | None) -> FleetStatus:
@@ -54,23 +56,6 @@ def kept(new: FleetStatus, old: FleetStatus | None) -> FleetStatus:
     if new.jobs or not new.troubles or old is None or not old.jobs:
         return new
     return replace(old, troubles=new.troubles)
-
-
-def show(read: Callable[[], FleetStatus], interval_seconds: float) -> None:
-    """Show what *read* returns until Ctrl-C or SIGTERM."""
-    watch = Watch(read, interval_seconds)
-    console = Console()
-    with (
-        _told_to_end() as ending,
-        Live(console=console, screen=True, auto_refresh=False) as live,
-    ):
-        watch.start()
-        drawn = None
-        while not ending.wait(TICK_SECONDS):
-            seen = watch.fleet(), console.size, round(time.time())
-            if seen != drawn:
-                live.update(frame(seen[0], console.height, time.time()), refresh=True)
-                drawn = seen
 
 
 def frame(fleet: FleetStatus | None, height: int, now: float) -> Group:

@@ -65,10 +65,6 @@ def _gpus(count: float) -> str:
     return f"{count:.2f}" if count < 0.995 else f"{count:.1f}".removesuffix(".0")
 
 
-def _cost(job: JobStatus) -> str:
-    return NOTHING if job.cost_per_hour is None else f"${job.cost_per_hour:,.2f}"
-
-
 def _culprit(job: JobStatus) -> str:
     """Return the rank to look at and its stage, and how many more ranks are late."""
     if job.culprit is None:
@@ -86,11 +82,11 @@ def _judged(job: JobStatus) -> str:
     """Return the share of the job that is judged, or why it is not."""
     if job.reason is not None:
         return job.reason.replace("_", " ")
-    return NOTHING if job.coverage is None else f"{job.coverage:.0%}"
+    return _number(job.coverage, "{:.0%}")
 
 
-def _count(number: float | None) -> str:
-    return NOTHING if number is None else f"{number:,.0f}"
+def _number(number: float | None, form: str) -> str:
+    return NOTHING if number is None else form.format(number)
 
 
 def _span(seconds: float | None) -> str:
@@ -107,10 +103,6 @@ def _late_in(rank: Rank) -> str:
         return ""
     mark = words.late_mark(rank.late.kind)
     return f"{rank.late.stage} +{rank.late.ratio:.0%}" + (f" ({mark})" if mark else "")
-
-
-def _rank_lost(rank: Rank) -> str:
-    return f"{rank.late.gpus_lost:.2f}" if rank.late else ""
 
 
 def _now_in(rank: Rank) -> str:
@@ -134,14 +126,18 @@ def _last_report(rank: Rank) -> str:
 # ---- The view ------------------------------------------------------------------------------------
 
 JOB_COLUMNS: Final[Sequence[Column[JobStatus]]] = (
+    Column("State", lambda job: Text(STATE_WORDS[job.state], STATE_STYLES[job.state])),
+    Column("Cluster", lambda job: job.cluster, is_name=True),
     Column("Job", lambda job: job.job_id, is_name=True),
     Column("GPUs lost", _lost, justify="right"),
-    Column("Per hour", _cost, gives_way=2, justify="right"),
+    Column(
+        "Per hour", lambda job: _number(job.cost_per_hour, "${:,.2f}"), gives_way=2, justify="right"
+    ),
     Column("Rank · stage", _culprit),
     Column("Cause", lambda job: job.cause or NOTHING, gives_way=3),
     Column("Since", lambda job: _span(job.since_seconds), gives_way=1, justify="right"),
     Column("Slowdown", _slowdown, gives_way=4, justify="right"),
-    Column("Steps", lambda job: _count(job.steps), gives_way=7, justify="right"),
+    Column("Steps", lambda job: _number(job.steps, "{:,}"), gives_way=7, justify="right"),
     Column("Step", lambda job: _span(job.step_seconds), gives_way=5, justify="right"),
     Column("Judged", _judged, gives_way=6),
 )
@@ -159,7 +155,11 @@ class View:
         fleet = self._fleet
         jobs = fleet.jobs[: self._most]
         if jobs:
-            yield _table(_job_columns(jobs), jobs, lambda job: "", console, options)
+            is_one_cluster = len({job.cluster for job in jobs}) == 1
+            columns = [
+                each for each in JOB_COLUMNS if each.title != "Cluster" or not is_one_cluster
+            ]
+            yield _table(columns, jobs, lambda job: "", console, options)
         yield from _others(len(fleet.jobs) - len(jobs), "job")
         if fleet.focus is None:
             yield from _sentences(fleet.jobs)
@@ -167,20 +167,9 @@ class View:
             yield from _job_parts(fleet.focus, console, options)
 
 
-def _job_columns(jobs: Sequence[JobStatus]) -> list[Column[JobStatus]]:
-    state = Column("State", _state)
-    cluster: Column[JobStatus] = Column("Cluster", lambda job: job.cluster, is_name=True)
-    clusters = [cluster] if len({job.cluster for job in jobs}) > 1 else []
-    return [state, *clusters, *JOB_COLUMNS]
-
-
 def _others(count: int, what: str) -> Iterator[Text]:
     if count:
         yield Text(f"and {count:,} more {what}{'s' if count > 1 else ''}", FAINT)
-
-
-def _state(job: JobStatus) -> Text:
-    return Text(STATE_WORDS[job.state], STATE_STYLES[job.state])
 
 
 def _sentences(jobs: Sequence[JobStatus]) -> Iterator[Text]:
@@ -224,7 +213,11 @@ def _rank_columns(job: JobStatus, width: int) -> list[Column[Rank]]:
         Column("Own", lambda rank: _span(rank.own_seconds), gives_way=3, justify="right"),
         Column("Wait", lambda rank: _span(rank.wait_seconds), gives_way=2, justify="right"),
         Column("Late in", _late_in),
-        Column("GPUs lost", _rank_lost, justify="right"),
+        Column(
+            "GPUs lost",
+            lambda rank: f"{rank.late.gpus_lost:.2f}" if rank.late else "",
+            justify="right",
+        ),
         Column("Now in", _now_in, gives_way=1),
         Column("Last report", _last_report, gives_way=5),
     ]

@@ -7,7 +7,7 @@ import pytest
 
 from rankskew.__main__ import main
 from tests.rankskew.client.servers import exporter_of
-from tests.rankskew.diagnose.prometheus.jobs import losses, straggler
+from tests.rankskew.diagnose.recorded import losses, straggler
 from tests.rankskew.top import fake_prometheus as fake
 from tests.rankskew.top.documents import live
 from tests.rankskew.top.fake_prometheus import FakePrometheus

@@ -191,41 +191,42 @@ def test_every_other_state(
     assert said.outcome == outcome
 
 
-def test_job_that_became_slower_is_told() -> None:
-    """The judge compares a peer group with its own past."""
-    change = {"peer_group": "all", "stage": "data", "ratio": 1.4, "since_seconds": 720.0}
-    said = ask(live(job("llama", changes=[change], details=["In other words."])))
-
-    sentence = "Data of peer group all has taken 1.40 times as long as before for 12 min."
-    assert [(each.what, each.sentence) for each in said.findings] == [("slower", sentence)]
-    assert said.findings[0].facts == ()
+CHANGE: dict[str, Any] = {
+    "peer_group": "all",
+    "stage": "data",
+    "ratio": 1.4,
+    "since_seconds": 720.0,
+}
+LONGER = "has taken 1.40 times as long as before for 12 min."
+WHY = CAUSE | {"sentence": "reads take 9 ms"}
 
 
 @pytest.mark.parametrize(
-    ("causes", "told"),
+    ("more", "causes", "sentence", "facts"),
     [
-        ([CAUSE | {"sentence": "reads take 9 ms"}], True),
-        ([None], False),
-        ("of another release", False),
+        ({}, [], f"Data of peer group all {LONGER}", ()),
+        ({}, [WHY], f"Data of peer group all {LONGER}", ("Cause on node1: reads take 9 ms.",)),
+        ({}, [None], f"Data of peer group all {LONGER}", ()),
+        ({}, "of another release", f"Data of peer group all {LONGER}", ()),
+        (
+            {"slower": 5, "peers": 8, "slower_spans": [[0, 4], [7], "8"], "in_common": "rack r12"},
+            [],
+            "5 of 8 ranks of peer group all (0 to 4: all of rack r12, and no others) became slower "
+            f"together: data {LONGER}",
+            (),
+        ),
     ],
 )
-def test_node_that_knows_why_is_repeated(causes: Any, told: bool) -> None:
-    change = {"peer_group": "all", "stage": "data", "ratio": 1.4, "since_seconds": 720.0}
-    (found,) = ask(live(job("llama", changes=[change], change_causes=causes))).findings
+def test_job_that_became_slower_is_told(
+    more: dict[str, Any], causes: Any, sentence: str, facts: tuple[str, ...]
+) -> None:
+    """The judge compares a peer group with its own past; a node that knows why is repeated.
 
-    assert found.facts == (("Cause on node1: reads take 9 ms.",) if told else ())
+    What another release says otherwise is left out.
+    """
+    (found,) = ask(live(job("llama", changes=[CHANGE | more], change_causes=causes))).findings
 
-
-def test_ranks_that_became_slower_are_told_with_what_they_have_in_common() -> None:
-    """What another release says otherwise is left out."""
-    change = {"peer_group": "all", "stage": "data", "ratio": 1.4, "since_seconds": 720.0}
-    many = {"slower": 5, "peers": 8, "slower_spans": [[0, 4], [7], "8"], "in_common": "rack r12"}
-    said = ask(live(job("llama", changes=[change | many])))
-
-    assert said.findings[0].sentence == (
-        "5 of 8 ranks of peer group all (0 to 4: all of rack r12, and no others) became slower "
-        "together: data has taken 1.40 times as long as before for 12 min."
-    )
+    assert (found.what, found.sentence, found.facts) == ("slower", sentence, facts)
 
 
 def test_exporter_that_does_not_answer_is_told() -> None:

@@ -23,11 +23,12 @@ from rich.console import Console
 
 from rankskew.client.fetch import TIMEOUT_SECONDS
 from rankskew.top.model import FleetStatus, JobStatus
-from rankskew.top.screen import Watch, frame, kept
+from rankskew.top.screen import frame, kept, show
 from tests.exporter.running import PATIENCE_SECONDS, ROOT
 from tests.rankskew.client.servers import Answer, exporter_of, json_answer, serving
 from tests.rankskew.top.documents import live, straggler
 
+CONTROL_C: Final = b"\x03"
 LEAVE_SCREEN: Final = "\x1b[?1049l"
 FLEET: Final = FleetStatus(
     "http://n", [JobStatus("llama", state="healthy")], timestamp_seconds=1000.0
@@ -42,17 +43,11 @@ class Terminal:
     keyboard: int
     shown: str = ""
 
-    def press(self, keys: bytes) -> None:
-        os.write(self.keyboard, keys)
-
     def wait_for(self, words: str) -> None:
         until = time.monotonic() + PATIENCE_SECONDS
         while words not in self.shown and time.monotonic() < until:
             time.sleep(0.02)
         assert words in self.shown
-
-    def ended(self) -> int:
-        return self.process.wait(PATIENCE_SECONDS)
 
     def read(self) -> None:
         with suppress(OSError):  # EIO: the process has closed its end.
@@ -89,17 +84,17 @@ def terminal(*arguments: str) -> Iterator[Terminal]:
         os.close(keyboard)
 
 
-@pytest.mark.parametrize("key", [b"\x03", signal.SIGTERM])
+@pytest.mark.parametrize("key", [CONTROL_C, signal.SIGTERM])
 def test_control_c_and_sigterm_end_it(key: bytes | signal.Signals) -> None:
     """Both end with status 0 and give the terminal back as it was."""
     with exporter_of(live(straggler())) as url, terminal("--exporter", url) as opened:
         opened.wait_for("Rank 2 is slow loading data")
         if isinstance(key, bytes):
-            opened.press(key)
+            os.write(opened.keyboard, key)
         else:
             opened.process.send_signal(key)
 
-        assert opened.ended() == 0
+        assert opened.process.wait(PATIENCE_SECONDS) == 0
         opened.wait_for(LEAVE_SCREEN)
     assert "Traceback" not in opened.shown
 
@@ -117,9 +112,9 @@ def test_it_goes_on_while_an_exporter_is_away() -> None:
         opened.shown = ""
         answers.append(json_answer(live(straggler(sentence="It is back."))))
         opened.wait_for("It is back.")
-        opened.press(b"\x03")
+        os.write(opened.keyboard, CONTROL_C)
 
-        assert opened.ended() == 0
+        assert opened.process.wait(PATIENCE_SECONDS) == 0
 
 
 def test_it_does_not_wait_for_a_server_that_hangs() -> None:
@@ -128,10 +123,10 @@ def test_it_does_not_wait_for_a_server_that_hangs() -> None:
         port = server.getsockname()[1]
         with terminal("--exporter", f"http://127.0.0.1:{port}") as opened:
             opened.wait_for("rankskew top")
-            opened.press(b"\x03")
+            os.write(opened.keyboard, CONTROL_C)
             pressed = time.monotonic()
 
-            assert opened.ended() == 0
+            assert opened.process.wait(PATIENCE_SECONDS) == 0
             assert time.monotonic() - pressed < TIMEOUT_SECONDS
 
 
@@ -157,7 +152,12 @@ def test_view_fits_the_height_and_tells_its_age() -> None:
         assert said in out.getvalue()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_dead_reader_is_noticed() -> None:
     """An error in the reading thread must not leave an old view on the screen."""
+
+    def broken() -> FleetStatus:
+        raise ValueError
+
     with pytest.raises(RuntimeError, match="has ended"):
-        Watch(lambda: FLEET, 1.0).fleet()
+        show(broken, 1.0)

@@ -91,12 +91,14 @@ def findings(
     first, and of these the largest lasting excess.
     """
     alarms = list(_alarms(judged, threshold))
+    late = incidents(judged, lambda verdict: {each.rank: each for each in verdict.late})
+    slower = incidents(judged, lambda verdict: {each.peer_group: each for each in verdict.changes})
     found = [
         *(
             _finding(those, instances, _severity(those, alarms, threshold))
-            for those in _together(incidents(judged, late_ranks), instances)
+            for those in _together(late, instances)
         ),
-        *(_change(incident) for incident in incidents(judged, changes)),
+        *(_change(incident) for incident in slower),
         *(each for kind in OF_THE_JOB for each in _of_the_job(kind, judged, threshold)),
     ]
     until = max((one.stretch.end for one in judged), default=0.0)
@@ -145,17 +147,8 @@ class TraceIncident(Generic[Word]):
     said: list[Word] = field(default_factory=list)
 
 
-Words = Callable[[Verdict], dict[Who, Word]]
-
-
-def late_ranks(verdict: Verdict) -> dict[Who, Late]:
-    """Return the late ranks in *verdict*."""
-    return {late.rank: late for late in verdict.late}
-
-
-def changes(verdict: Verdict) -> dict[Who, Change]:
-    """Return the peer groups that became slower, according to *verdict*."""
-    return {change.peer_group: change for change in verdict.changes}
+# Returns what a verdict says, by rank or by peer group.
+Words = Callable[[Verdict], Mapping[Who, Word]]
 
 
 def incidents(judged: Sequence[JudgedStretch], words: Words[Word]) -> list[TraceIncident[Word]]:

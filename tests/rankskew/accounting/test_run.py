@@ -1,12 +1,13 @@
 """The accounting of a run is exact and additive, and sees what means over a window hide."""
 
+from collections.abc import Collection
 from dataclasses import astuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankskew.accounting.run import Kinds, account, kinds, slowdown
+from rankskew.accounting.run import account, kinds, slowdown
 from tests.rankskew.accounting.test_step import job
 
 Step = dict[int, dict[str, float]]
@@ -17,6 +18,10 @@ def step(late: dict[int, dict[str, float]], ranks: int = 4, communication: float
     busy = job(ranks, late)
     end = max(sum(stages.values()) for stages in busy.values()) + communication
     return {rank: stages | {"sync": end - sum(stages.values())} for rank, stages in busy.items()}
+
+
+def without_sync(stages: dict[str, float]) -> dict[str, float]:
+    return {stage: seconds for stage, seconds in stages.items() if stage != "sync"}
 
 
 seconds = st.floats(0.0, 10.0)
@@ -59,84 +64,72 @@ def test_halves_add_up_to_the_whole(
     assert [sum(parts) for parts in zip(*halves, strict=True)] == pytest.approx(whole, abs=1e-9)
 
 
-def test_equal_ranks_lose_nothing_and_neither_does_no_step() -> None:
-    found = account([step({})] * 3, {})
-
-    assert kinds(found, ()) == Kinds(0.0, 0.0, 0.0, 0.0)
-    assert found.caused == {}
-    assert found.seconds == pytest.approx(3 * 0.36)
-    assert (kinds(account([], {}), {3}).lost, slowdown([], {}, {3})) == (0.0, 1.0)
-
-
-def test_late_rank_is_charged_what_the_others_wait() -> None:
-    """One rank 0.2 s late in data costs three peers 0.2 s each, all of it in data."""
-    found = account([step({2: {"data": 0.2}}, communication=0.05)] * 5, {})
-
-    assert found.caused == {(2, "data"): pytest.approx(5 * 3 * 0.2)}
-    assert found.waited[2] == 0.0
-    assert astuple(kinds(found, {2})) == pytest.approx((0.0, 3.0, 0.0, 5 * 4 * 0.05))
-    assert kinds(found, ()).rotating == pytest.approx(3.0)
+LATE = step({2: {"data": 0.2}}, communication=0.05)
+TURNS = [step({number % 4: {"data": 0.2}}) for number in range(40)]
+HEAVY = step({2: {"forward": 0.1}, 3: {"forward": 0.1}})
+# Nobody, or not everybody, measures the wait; or it is measured, as none.
+BLIND = {rank: {"data": 0.1 + 0.2 * (rank == 1)} for rank in range(3)}
+MIXED = {rank: each if rank in (1, 3) else without_sync(each) for rank, each in LATE.items()}
+ZERO = {rank: each | {"sync": 0.0} for rank, each in BLIND.items()}
 
 
 @pytest.mark.parametrize(
-    ("late", "caused"),
+    ("steps", "peer_groups", "named", "by_kind"),
     [
-        ({1: {"forward": 0.1, "backward": 0.3}}, {(1, "forward"): 0.3, (1, "backward"): 0.9}),
-        (
-            {1: {"data": 0.1}, 3: {"forward": 0.3}},
-            {(1, "data"): 0.1 * 2 / 2, (3, "forward"): 0.1 * 2 / 2 + 0.2 * 3},
-        ),
+        pytest.param([], {}, {3}, (0, 0, 0, 0), id="no step"),
+        pytest.param([step({})] * 3, {}, (), (0, 0, 0, 0), id="equal ranks"),
+        # One rank 0.2 s late costs three peers 0.2 s each, and the network is nobody's fault.
+        pytest.param([LATE] * 5, {}, {2}, (0, 3.0, 0, 5 * 4 * 0.05), id="late"),
+        pytest.param([LATE] * 5, {}, (), (0, 0, 3.0, 5 * 4 * 0.05), id="late, not named"),
+        # The means are equal, the loss is there.
+        pytest.param(TURNS, {}, (), (0, 0, 40 * 3 * 0.2, 0), id="in turn"),
+        pytest.param([HEAVY], dict(enumerate("aabb")), {3}, (0.2, 0, 0, 0), id="heavier group"),
+        # What was not measured is computed, and none of it is communication's.
+        pytest.param([BLIND], {}, {1}, (0, 0.4, 0, 0), id="not measured"),
+        pytest.param([MIXED], {}, {2}, (0, 0.6, 0, 2 * 0.05), id="measured by some"),
+        # A zero is a reading: ranks that did not wait for the slowest were not synchronous.
+        pytest.param([ZERO], {}, {1}, (0, 0.4, 0, -0.4), id="measured as none"),
     ],
-    ids=["two stages", "two ranks"],
 )
-def test_charge_is_shared(
-    late: dict[int, dict[str, float]], caused: dict[tuple[int, str], float]
+def test_waiting_is_split_by_kind(
+    steps: list[Step],
+    peer_groups: dict[int, str],
+    named: Collection[int],
+    by_kind: tuple[float, ...],
 ) -> None:
-    """By stage, as far as it is ahead in each; half each while two are late, then the later one."""
-    assert account([step(late)], {}).caused == pytest.approx(caused)
+    found = kinds(account(steps, peer_groups), named)
+
+    assert astuple(found) == pytest.approx(by_kind, abs=1e-12)
+    assert slowdown([], {}, {3}) == 1.0
 
 
-def test_rotating_straggler_is_seen() -> None:
-    """Each rank late in turn: the means are equal, the loss is there, on all of them."""
-    found = account([step({number % 4: {"data": 0.2}}) for number in range(40)], {})
+@pytest.mark.parametrize(
+    ("steps", "caused"),
+    [
+        pytest.param([step({})] * 3, {}, id="nobody"),
+        pytest.param([LATE] * 5, {(2, "data"): 5 * 3 * 0.2}, id="one"),
+        # As far as it is ahead in each.
+        pytest.param(
+            [step({1: {"forward": 0.1, "backward": 0.3}})],
+            {(1, "forward"): 0.3, (1, "backward"): 0.9},
+            id="two stages",
+        ),
+        # Half each while two are late, then the later one.
+        pytest.param(
+            [step({1: {"data": 0.1}, 3: {"forward": 0.3}})],
+            {(1, "data"): 0.1 * 2 / 2, (3, "forward"): 0.1 * 2 / 2 + 0.2 * 3},
+            id="two ranks",
+        ),
+        pytest.param(TURNS, {(rank, "data"): 10 * 3 * 0.2 for rank in range(4)}, id="in turn"),
+    ],
+)
+def test_ranks_are_charged_what_the_others_wait(
+    steps: list[Step], caused: dict[tuple[int, str], float]
+) -> None:
+    found = account(steps, {})
 
-    assert kinds(found, ()).rotating == pytest.approx(40 * 3 * 0.2)
-    assert found.caused == {(rank, "data"): pytest.approx(10 * 3 * 0.2) for rank in range(4)}
-
-
-def test_heavier_peer_group_is_nobodys_fault() -> None:
-    heavy = step({2: {"forward": 0.1}, 3: {"forward": 0.1}})
-    found = account([heavy], {0: "pp0", 1: "pp0", 2: "pp1", 3: "pp1"})
-
-    assert astuple(kinds(found, {3})) == pytest.approx((0.2, 0.0, 0.0, 0.0))
-
-
-def test_wait_that_was_not_measured_is_none() -> None:
-    """Without a measured wait the waiting is computed, and none of it is communication's."""
-    blind = {rank: {"data": 0.1 + 0.2 * (rank == 1)} for rank in range(3)}
-    found = account([blind], {})
-
-    assert found.waited == pytest.approx({0: 0.2, 1: 0.0, 2: 0.2})
-    assert found.measured == found.waited
-    assert kinds(found, {1}).common == 0.0
-
-
-def test_ranks_without_a_measured_wait_hide_no_communication() -> None:
-    """Where only some ranks measure it, what they waited for the network stays what it was."""
-    mixed = step({2: {"data": 0.2}}, communication=0.05)
-    for rank in (0, 2):
-        del mixed[rank]["sync"]
-
-    assert astuple(kinds(account([mixed], {}), {2})) == pytest.approx((0.0, 0.6, 0.0, 2 * 0.05))
-
-
-def test_wait_of_zero_is_measured() -> None:
-    """A zero is a reading: ranks that did not wait for the slowest were not synchronous."""
-    zero = {rank: {"data": 0.1 + 0.2 * (rank == 1), "sync": 0.0} for rank in range(3)}
-    found = account([zero], {})
-
-    assert found.measured == {0: 0.0, 1: 0.0, 2: 0.0}
-    assert kinds(found, {1}).common == pytest.approx(-0.4)
+    assert found.caused == pytest.approx(caused)
+    assert found.seconds == pytest.approx(sum(sum(one[0].values()) for one in steps))
 
 
 @pytest.mark.parametrize("excess", [0.018, 0.036, 0.36])

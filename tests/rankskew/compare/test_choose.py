@@ -1,5 +1,8 @@
+"""What A..B means, and what it is found to be in a trace and in a Prometheus."""
+
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -7,9 +10,18 @@ import pytest
 from exporter.errors import UsageError
 from rankskew.client.fetch import Trouble
 from rankskew.client.prometheus import Prometheus
-from rankskew.compare.choose import compare_recorded, compare_traces
+from rankskew.compare.choose import (
+    compare_recorded,
+    compare_traces,
+    job_of,
+    moment_of_run,
+    periods,
+    steps_of,
+    two_parts,
+)
 from rankskew.compare.comparison import IMPROVED, NO_WORSE, WORSE, ComparedSide, Comparison
 from rankskew.replay.traces import Run, read_traces
+from rankskew.times import Period, moment
 from tests.exporter.recorded import record
 from tests.rankskew.client.servers import Answer, json_answer, serving
 
@@ -131,3 +143,70 @@ def test_a_job_that_is_none_or_many_is_refused(
 ) -> None:
     with knowing(*jobs) as prometheus, pytest.raises(Trouble, match=message):
         compare_recorded(prometheus, "1000..2000", 600, now=3000, job_id=job_id)
+
+
+# ---- What A..B says ----------------------------------------------------------------------------
+
+
+NOW = datetime(2026, 3, 4, 15, 0, tzinfo=UTC).timestamp()
+
+
+@pytest.mark.parametrize("text", ["14:05", "14:05..", "..14:05", "a..b..c", ""])
+def test_anything_but_two_parts_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"is not A\.\.B, such as 14:05\.\.14:20"):
+        two_parts(text)
+
+
+@pytest.mark.parametrize(
+    ("asked", "before", "after"),
+    [
+        # A change between A and B is in neither window.
+        (("14:05", "14:20"), (-3900, -3300), (-2400, -1800)),
+        # What has not happened yet is cut off.
+        (("-30m", "-5m"), (-2400, -1800), (-300, 0)),
+        # Now is the last window, but it does not begin before A.
+        (("-30m", "now"), (-2400, -1800), (-600, 0)),
+        (("-5m", "now"), (-900, -300), (-300, 0)),
+        (("13:50/14:05", "14:20/-10m"), (-4200, -3300), (-2400, -600)),
+    ],
+)
+def test_windows_end_with_a_and_begin_with_b_and_periods_stay(
+    asked: tuple[str, str], before: tuple[float, float], after: tuple[float, float]
+) -> None:
+    """Times are relative to now, in seconds."""
+    wanted = [Period(NOW + begin, NOW + end) for begin, end in (before, after)]
+
+    assert list(periods(asked, 600, NOW, moment)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("14:20", "14:05", "begins before"),
+        ("14:05/14:00", "14:20", "ends before it begins"),
+        ("-20m", "2026-03-04T15:30", "later than all data"),
+        ("-20m", "-10m/2026-03-04T15:30", "later than all data"),
+        ("yesterday", "now", "'yesterday' is not a time; give 14:05"),
+        ("25:00", "now", "is not a time"),
+        ("-5", "now", "is not a time"),
+    ],
+)
+def test_bad_periods_are_refused_in_a_sentence(before: str, after: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        periods((before, after), 600, NOW, moment)
+
+
+def test_times_of_a_recorded_run_count_from_its_begin_or_its_end() -> None:
+    """They are written as durations, or as `rankskew replay` prints them."""
+    times = [moment_of_run(text, 3600) for text in ("10m", "0:10:00", "-10m", "now")]
+
+    assert times == [600, 600, 3000, 3600]
+    with pytest.raises(UsageError, match="not a time of a recorded run"):
+        moment_of_run("14:05", 3600)
+
+
+def test_what_is_no_range_of_steps_is_a_time() -> None:
+    assert (steps_of("100-400"), steps_of("14:05")) == ((100, 400), None)
+    assert (job_of("job:llama-7b"), job_of("14:05")) == ("llama-7b", None)
+    with pytest.raises(UsageError, match="400-100 ends before it begins"):
+        steps_of("400-100")

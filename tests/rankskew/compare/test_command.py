@@ -1,3 +1,5 @@
+"""`rankskew compare`: the verdict, in words, as JSON and as the exit status."""
+
 import json
 
 import pytest
@@ -41,6 +43,26 @@ def test_too_few_steps_exit_2(trace: str, capsys: pytest.CaptureFixture[str]) ->
     said = json.loads(capsys.readouterr().out)
     assert said["verdict"] == "cannot_tell"
     assert said["why"].startswith("Before (steps 0 to 19) has only 20 steps; at least 150 are")
+
+
+def test_json_has_all_of_it(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--trace", trace, "0-159..160-319", "--json"]) == 0
+
+    said = json.loads(capsys.readouterr().out)
+    assert (said["verdict"], said["cost"]["name"], said["before"]["ranks"]) == (
+        "improved",
+        "step",
+        4,
+    )
+    assert said["cost"]["ratio"]["low"] < said["cost"]["ratio"]["value"] < 1
+    assert (said["late"][0]["rank"], said["late"][0]["after"]) == (3, None)
+    assert said["late"][0]["before"]["gpus_lost"] == pytest.approx(3 * 0.3 / 1.35, rel=0.1)
+    assert [one["name"] for one in said["gpus_lost"]] == [
+        "total",
+        "persistent",
+        "rotating",
+        "common",
+    ]
 
 
 def test_a_silent_prometheus_exits_2(capsys: pytest.CaptureFixture[str]) -> None:

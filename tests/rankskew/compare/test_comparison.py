@@ -1,18 +1,69 @@
+"""What two sides with known step times are said to be, as a verdict, in figures and in words."""
+
+import random
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from rankskew.commands.compare import comparison_document
 from rankskew.compare.comparison import (
+    BLOCKS,
     CANNOT_TELL,
     IMPROVED,
     NO_WORSE,
     WORSE,
     Comparison,
+    LateRankCost,
     QuantityChange,
     Side,
+    StepBlock,
     compare,
 )
-from tests.rankskew.compare.sides import late, side
+from rankskew.render import render
+from tests.rankskew.golden import assert_golden
+
+
+def side(
+    step_seconds: float = 0.5,
+    noise: float = 0.01,
+    steps: int = 400,
+    blocks: int = BLOCKS,
+    ranks: int = 8,
+    seed: int = 1,
+    stages: Mapping[str, float] | None = None,
+    lost_gpus: float | None = None,
+    tokens_a_step: float | None = None,
+    samples_a_step: float | None = None,
+    **more: Any,
+) -> Side:
+    """Return a side whose blocks vary by *noise*, a share, each in its own way."""
+    draw = random.Random(seed)
+    found = []
+    for _ in range(blocks):
+        each = steps / blocks
+        seconds = each * step_seconds * (1 + draw.gauss(0, noise))
+        found.append(
+            StepBlock(
+                steps=each,
+                seconds=seconds,
+                stages={name: each * value for name, value in (stages or {}).items()},
+                lost=None if lost_gpus is None else lost_gpus * seconds,
+                kinds={} if lost_gpus is None else {"persistent": lost_gpus * seconds},
+                tokens=None if tokens_a_step is None else tokens_a_step * each,
+                samples=None if samples_a_step is None else samples_a_step * each,
+            )
+        )
+    known: dict[str, Any] = {"what": "Before (steps 1 to 2)", "job_id": "llama", "late": []}
+    return Side(begin=0.0, end=1.0, ranks=ranks, blocks=found, **(known | more))
+
+
+def late(
+    rank: int, gpus_lost: float, stage: str = "data", kind: str = "persistent"
+) -> LateRankCost:
+    """Return a late rank."""
+    return LateRankCost(rank, "all", "node0", stage, kind, gpus_lost)
 
 
 def ratio(change: QuantityChange | None) -> float:
@@ -96,30 +147,34 @@ def test_no_verdict_says_why(before: Side, after: Side, why: str) -> None:
     assert str(found.why).startswith(why)
 
 
-def test_other_batches_are_compared_by_what_a_gpu_trains() -> None:
-    """Steps of twice the tokens that take 1.6 times as long are a gain."""
-    found = compare(side(0.5, tokens_a_step=1000), side(0.8, tokens_a_step=2000, seed=2))
+@pytest.mark.parametrize(
+    ("before", "after", "verdict", "name", "value", "note"),
+    [
+        pytest.param(
+            side(0.5, tokens_a_step=1000),
+            side(0.8, tokens_a_step=2000, seed=2),
+            *(IMPROVED, "tokens", 0.8),
+            "A step had 1,000 tokens before and 2,000 after, so step times are not comparable",
+            id="steps of twice the tokens take 1.6 times as long",
+        ),
+        pytest.param(
+            side(0.5, samples_a_step=64, ranks=8),
+            side(0.5, samples_a_step=128, ranks=16, seed=2),
+            *(NO_WORSE, "samples", 1.0),
+            "The job had 8 ranks before and 16 after",
+            id="twice the GPUs train twice the samples",
+        ),
+    ],
+)
+def test_other_steps_are_compared_by_what_a_gpu_trains(
+    before: Side, after: Side, verdict: str, name: str, value: float, note: str
+) -> None:
+    found = compare(before, after)
 
     assert found.cost is not None
-    assert (found.verdict, found.cost.name) == (IMPROVED, "tokens")
-    assert ratio(found.cost) == pytest.approx(0.8, abs=0.01)
-    assert found.notes[0].startswith("A step had 1,000 tokens before and 2,000 after, so step time")
-
-
-def test_other_world_sizes_are_compared_by_what_a_gpu_trains() -> None:
-    """Twice the GPUs that train twice the samples in the same time are no worse."""
-    before = side(0.5, samples_a_step=64, ranks=8)
-    found = compare(before, side(0.5, samples_a_step=128, ranks=16, seed=2))
-
-    assert found.cost is not None
-    assert (found.verdict, found.cost.name) == (NO_WORSE, "samples")
-
-
-def test_unknown_batches_are_mentioned() -> None:
-    """Without counts the same batch is an assumption, and the report says so."""
-    assert compare(side(), side(seed=2)).notes == [
-        "Neither tokens nor samples are counted, so equal batches are taken for granted."
-    ]
+    assert (found.verdict, found.cost.name) == (verdict, name)
+    assert ratio(found.cost) == pytest.approx(value, abs=0.01)
+    assert found.notes[0].startswith(note)
 
 
 def test_a_checkpoint_on_one_side_is_mentioned_and_taken_out() -> None:
@@ -133,10 +188,6 @@ def test_a_checkpoint_on_one_side_is_mentioned_and_taken_out() -> None:
     assert compare(after, replace(after)).notes == []
 
 
-def changes(found: Comparison) -> list[tuple[str, float, float]]:
-    return [(one.name, round(one.before, 6), round(one.after, 6)) for one in found.stages]
-
-
 def test_losses_and_stages_are_compared_one_by_one() -> None:
     """The difference is in GPUs, since either side may have none."""
     before = side(lost_gpus=2.0, stages={"data": 0.1, "forward": 0.2})
@@ -144,7 +195,8 @@ def test_losses_and_stages_are_compared_one_by_one() -> None:
 
     lost = [(one.name, round(one.difference.value, 3)) for one in found.gpus_lost]
     assert lost == [("total", -1.5), ("persistent", -1.5)]
-    assert changes(found) == [("data", 0.1, 0.1), ("forward", 0.2, 0.3)]
+    stages = [(one.name, round(one.before, 6), round(one.after, 6)) for one in found.stages]
+    assert stages == [("data", 0.1, 0.1), ("forward", 0.2, 0.3)]
 
 
 def test_late_ranks_are_compared_by_rank_and_stage() -> None:
@@ -159,3 +211,26 @@ def test_late_ranks_are_compared_by_rank_and_stage() -> None:
     ]
     # No judge on one side is not the same as nobody late.
     assert compare(side(), side(late=None, seed=2)).late is None
+
+
+def improved() -> Comparison:
+    before = side(0.611, noise=0, stages={"data": 0.3}, late=[late(6, 1.65)], lost_gpus=2.3)
+    after = side(0.501, noise=0.02, stages={"data": 0.2}, lost_gpus=0.5)
+    return compare(before, after)
+
+
+def test_texts_are_the_golden_ones() -> None:
+    """A gain, throughput, no loss, a new and a dearer late rank, no judge, and a refusal."""
+    more = side(0.5, noise=0, tokens_a_step=2000, slowdown=1.0, stages={"checkpoint": 0.1})
+    moved = [late(3, 0.3), late(6, 0.5, stage="forward")]
+    found = {
+        "improved": improved(),
+        "throughput": compare(side(1.5, noise=0, tokens_a_step=1000, slowdown=1.2), more),
+        "no worse": compare(side(0.5), side(0.5, seed=2)),
+        "late ranks": compare(side(late=[late(3, 0.2)]), side(late=moved, seed=2)),
+        "not judged": compare(side(late=None), side()),
+        "refused": compare(side(trouble="Before has a restart in it."), side()),
+    }
+    texts = {name: render(comparison_document(one)) for name, one in found.items()}
+    markdown = render(comparison_document(improved()), markdown=True)
+    assert_golden("compare", texts | {"Markdown": markdown})

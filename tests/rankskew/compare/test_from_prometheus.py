@@ -154,32 +154,36 @@ def test_blocks_without_a_step_are_joined_to_the_next() -> None:
     assert sum(block.stages["forward"] for block in found.blocks) == pytest.approx(0.3 * 1200)
 
 
+RESTART = "After has a restart in it, or ranks that come and go; compare"
+
+
 @pytest.mark.parametrize(
-    ("changes", "vectors"),
+    ("counters", "vectors", "trouble"),
     [
-        ({}, {"resets": vector(({}, 1.0))}),
-        ({"copies": lambda border: RANKS + (border > 9)}, {}),
-        ({"steps": lambda border: 60 * RANKS * border if border else 9000}, {}),
+        pytest.param(STEADY, {"resets": vector(({}, 1.0))}, RESTART, id="reset"),
+        pytest.param(
+            STEADY | {"copies": lambda border: RANKS + (border > 9)}, {}, RESTART, id="ranks join"
+        ),
+        pytest.param(
+            STEADY | {"steps": lambda border: 60 * RANKS * border if border else 9000},
+            *({}, RESTART),
+            id="begun again",
+        ),
+        # No step for longer than a minute and ten steps.
+        pytest.param(STEADY, {"last_step_age": vector(({}, 59.0))}, "None", id="no standstill"),
+        pytest.param(
+            STEADY,
+            {"last_step_age": vector(({}, 95.0))},
+            "After has 95 s without a step: the job stood still;",
+            id="standstill",
+        ),
+        pytest.param({}, {}, "After is not wholly recorded: this Prometheus lacks", id="no series"),
     ],
-    ids=["reset", "ranks join", "begun again"],
 )
-def test_a_restart_is_a_trouble(
-    changes: dict[str, Callable[[int], float]], vectors: dict[str, Any]
+def test_what_is_no_undisturbed_run_is_a_trouble(
+    counters: Mapping[str, Callable[[int], float]], vectors: dict[str, Any], trouble: str
 ) -> None:
-    found = side(STEADY | changes, **vectors)
-
-    assert str(found.trouble).startswith("After has a restart in it, or ranks that come and go; co")
-
-
-def test_a_standstill_is_a_trouble() -> None:
-    """No step for longer than a minute and ten steps."""
-    assert side(STEADY, last_step_age=vector(({}, 59.0))).trouble is None
-    said = str(side(STEADY, last_step_age=vector(({}, 95.0))).trouble)
-    assert said.startswith("After has 95 s without a step: the job stood still;")
-
-
-def test_a_period_without_series_is_a_trouble() -> None:
-    assert str(side({}).trouble).startswith("After is not wholly recorded: this Prometheus lacks")
+    assert str(side(counters, **vectors).trouble).startswith(trouble)
 
 
 def test_late_ranks_have_their_cost() -> None:
@@ -197,10 +201,7 @@ def test_late_ranks_have_their_cost() -> None:
 
     assert found.late is not None
     assert [(one.rank, one.stage, one.gpus_lost) for one in found.late] == [(3, "data", 1.5)]
-
-
-def test_a_job_that_nobody_judged_has_no_late_ranks_to_compare() -> None:
-    """None is not the same as an empty list."""
+    # A job that nobody judged has none to compare, which is not the same as nobody late.
     assert side(STEADY).late is None
 
 

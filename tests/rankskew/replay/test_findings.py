@@ -157,27 +157,28 @@ def test_rank_whose_peers_nobody_knows_to_wait_has_no_cost() -> None:
     assert (one.kind, one.severity, one.gpus_lost) == ("unsynced", "info", None)
 
 
-def test_change_of_a_group_is_a_finding() -> None:
-    """What takes longer than it did, how many times as long, and since when."""
-    said = {at: verdict(changes=(Change("pp1", "forward", 2.0, at - 50),)) for at in (60, 62)}
+@pytest.mark.parametrize(
+    ("slower", "told"),
+    [
+        ([(), ()], ()),  # All of them are.
+        ([(0, 2), (0, 1, 2)], (0, 1, 2)),
+    ],
+    ids=["all", "most"],
+)
+def test_change_of_a_group_is_a_finding(
+    slower: list[tuple[int, ...]], told: tuple[int, ...]
+) -> None:
+    """What takes longer than it did, how many times as long, since when, and in which ranks."""
+    said = {
+        at: verdict(changes=(Change("pp1", "forward", 2.0, at - 50, 1.1, 0.5, len(each), each),))
+        for at, each in zip((60, 62), slower, strict=True)
+    }
     (one,) = found(judged(said))
 
     assert (one.kind, one.peer_group, one.stage, one.rank) == ("change", "pp1", "forward", None)
     assert one.ratio == pytest.approx(2.0)
     assert times(one) == (50, 60, None)
-    assert one.slower_ranks == ()  # All of them are.
-
-
-def test_change_tells_which_ranks_are_slower() -> None:
-    """Most ranks of a group that become slower together are its change, and are listed."""
-    said = {
-        at: verdict(changes=(Change("all", "data", 1.5, at - 50, 1.1, 0.5, len(ranks), ranks),))
-        for at, ranks in ((60, (0, 2)), (62, (0, 1, 2)))
-    }
-    (one,) = found(judged(said))
-
-    assert (one.kind, one.rank, one.slower_ranks) == ("change", None, (0, 1, 2))
-    assert one.ranks == ()  # None of them is late against its peers.
+    assert (one.ranks, one.slower_ranks) == ((), told)
 
 
 def shares(*parts: tuple[int, float], kind: str = "rotating") -> JudgedStretch:

@@ -1,8 +1,10 @@
 """`rankskew replay` reports who was slow in a recorded run, or in one line why it cannot."""
 
 import gzip
+import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -10,13 +12,18 @@ from typing import Any
 import pytest
 
 from rankskew.__main__ import main
+from rankskew.commands.replay import ProgressLine
+from rankskew.replay.findings import TraceFinding
+from rankskew.replay.replay import replay, report
+from rankskew.replay.traces import read_traces
 from tests.exporter.recorded import record
+from tests.rankskew.golden import assert_golden
 
 TRACES = Path(__file__).parents[2] / "fixtures" / "traces"
 Capture = pytest.CaptureFixture[str]
 
 
-def replay(capsys: Capture, *arguments: object) -> str:
+def printed(capsys: Capture, *arguments: object) -> str:
     assert main(["replay", *map(str, arguments)]) in (0, 1, 2)
     output = capsys.readouterr()
     assert output.out
@@ -35,7 +42,7 @@ def test_status_says_whether_a_rank_is_late(tmp_path: Path) -> None:
 
 
 def job(capsys: Capture, *arguments: object) -> dict[str, Any]:
-    (found,) = json.loads(replay(capsys, *arguments, "--json"))["jobs"]
+    (found,) = json.loads(printed(capsys, *arguments, "--json"))["jobs"]
     assert isinstance(found, dict)
     return found
 
@@ -155,7 +162,7 @@ def test_pipeline_stage_that_gets_slower_is_told(tmp_path: Path, capsys: Capture
     assert finding["onset_s"] == pytest.approx(300 * 1.02, abs=10)
     assert named(found) == {}
     until = "forward of peer group pp1 takes 2.0 times as long as until 0:05:0"
-    assert until in replay(capsys, path)
+    assert until in printed(capsys, path)
 
 
 @pytest.mark.parametrize("every_seconds", [10.0, 45.0])
@@ -211,7 +218,7 @@ def test_wait_that_was_not_measured_is_told_as_such(tmp_path: Path, capsys: Capt
         ["no_sync"],
         None,
     )
-    said = replay(capsys, path)
+    said = printed(capsys, path)
     assert found["findings"][0]["has_risen"]
     assert "more than before, but no wait was measured" in said
     assert "lost, if all ranks waited for the slowest" in said
@@ -237,7 +244,7 @@ def test_ranks_may_come_and_go(tmp_path: Path, capsys: Capture) -> None:
     for before, after in pairwise(found["stretches"]):
         assert after["begin_s"] == pytest.approx(before["end_s"], abs=2)
     assert (finding["rank"], finding["onset_s"], finding["cleared_s"]) == (3, 0, None)
-    said = replay(capsys, path)
+    said = printed(capsys, path)
     assert "(37 more lack a rank and are left out)" in said
     said_of_periods = "each period with the same ranks is judged separately:\n"
     assert f"ranks come and go; {said_of_periods}    0:00:00 to 0:05:0" in said
@@ -250,3 +257,93 @@ def test_loss_that_nobody_can_account_for_is_null(tmp_path: Path, capsys: Captur
 
     assert (found["whole_steps"], found["source"]) == (0, "none")
     assert (found["gpus_lost"], found["gpus_lost_by_kind"], found["slowdown"]) == (None, None, None)
+
+
+# ---- In words ----------------------------------------------------------------------------------
+
+
+def told(path: Path, **changes: Any) -> str:
+    """Return the text about the trace at *path*, with *changes* of what was found."""
+    return report([replace(replay(run), **changes) for run in read_traces([path])])
+
+
+def test_texts_are_the_golden_ones(tmp_path: Path) -> None:
+    """One line for each finding, the four kinds with the ranks and stages that cost, each group.
+
+    A rank may be late without making the steps longer; each attempt is a job of its own; what
+    cannot be accounted for is said, and is no error.
+    """
+    shape: dict[str, Any] = {"noise": 0.0, "steps": 120}
+    late = record(tmp_path / "a.csv", late=lambda rank, step: 0.5 * (rank == 3), **shape)
+    texts = {"late rank": told(late), "no slowdown": told(late, slowdown=1.004)}
+    kinds: dict[str, dict[str, Any]] = {
+        "slow node": {"late": lambda rank, step: 0.3 * (rank in (2, 3))},
+        "pauses": {"late": lambda rank, step: 5.0 * (rank == 3 and step % 50 == 49), "steps": 600},
+        "rotating": {"late": lambda rank, step: 0.5 * (rank == step * 3 % 8), "steps": 400},
+        "group": {"group_work": (1.0, 1.3), "steps": 400},
+        "common": {"communication": 0.8, "steps": 400},
+    }
+    for name, kind in kinds.items():
+        texts[name] = told(record(tmp_path / "b.csv", **(shape | kind)))
+    texts["few rows"] = told(without(late, lambda rank, step: rank == 7 and step % 10 > 0))
+    short = record(tmp_path / "c.csv", ranks=2, steps=3, noise=0.0)
+    texts["a step lacks a rank"] = told(without(short, lambda *at: at == (1, 2)))
+    texts["none has all"] = told(without(short, lambda rank, step: rank == step % 2))
+    assert_golden("replay", texts)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "said"),
+    [
+        ((), "data of peer group all takes"),
+        ((0, 1, 3), "data of ranks 0, 1 and 3 of peer group all takes"),
+        # No more of them are known.
+        (tuple(range(32)), "data of at least ranks 0, 1, 2, 3, 4, 5, 6, 7 and 24 more of peer"),
+    ],
+    ids=["all", "some", "many"],
+)
+def test_change_names_the_ranks_that_are_slower(
+    tmp_path: Path, ranks: tuple[int, ...], said: str
+) -> None:
+    """As the JSON does, if not all ranks of the peer group are."""
+    change = TraceFinding(
+        kind="change",
+        slower_ranks=ranks,
+        peer_group="all",
+        stage="data",
+        ratio=1.5,
+        onset_s=60.0,
+        named_s=90.0,
+    )
+    short = record(tmp_path / "a.csv", ranks=2, steps=3, noise=0.0)
+    assert said in told(short, findings=[change])
+
+
+class Terminal(io.StringIO):
+    """A stream that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_overwritten_and_taken_away() -> None:
+    """It appears after a second, and leaves nothing behind."""
+    stream, times = Terminal(), iter([0.0, 0.9, 1.1, 1.2, 1.4])
+    line = ProgressLine("judging job j", stream, lambda: next(times))
+    for share in (0.1, 0.5, 0.55, 1.0):
+        line(share)
+    line.clear()
+
+    shown = stream.getvalue().split("\r")
+    assert shown[1:3] == ["judging job j: 50%", "judging job j: 100%"]
+    assert [text.strip() for text in shown[3:]] == ["", ""]
+
+
+@pytest.mark.parametrize("stream", [Terminal(), io.StringIO()], ids=["soon done", "no terminal"])
+def test_no_progress_is_written_where_nobody_waits(stream: io.StringIO) -> None:
+    times = iter([0.0, 0.5 if stream.isatty() else 99.0])
+    line = ProgressLine("judging job j", stream, lambda: next(times))
+    line(0.5)
+    line.clear()
+
+    assert stream.getvalue() == ""

@@ -10,7 +10,6 @@ from fleet_simulator.faults import Kind, PlantedFault, Silence
 from fleet_simulator.judged import RepeatedVerdict
 from fleet_simulator.training import (
     BUSY_SECONDS,
-    COMMUNICATION_SECONDS,
     NOISE,
     PEER_GROUP,
     RUN_SECONDS,
@@ -65,8 +64,8 @@ class SimulatedRank:
         self._stage_seconds: dict[str, float] = {}
         self._block_seconds: dict[str, float] = {}
         self._wait_caused: dict[str, float] = {}
-        self._steps = self._paced = self._sequence = self._block = self._block_bits = 0
-        self._busy = self._busy_squared = self._gc = self._tokens = self._joined = 0.0
+        self._steps = self._sequence = self._block = self._block_bits = 0
+        self._busy = self._gc = self._tokens = self._joined = 0.0
 
     @property
     def names(self) -> list[str]:
@@ -103,11 +102,9 @@ class SimulatedRank:
             steps=self._steps,
             stage_seconds=dict(self._stage_seconds),
             busy_seconds=self._busy,
-            busy_seconds_squared=self._busy_squared,
             stage=stage,
             stage_elapsed_seconds=elapsed,
             finished=training.has(Silence.FINISHED, at),
-            sync_floor_seconds=COMMUNICATION_SECONDS * self._draw.gauss(1, 0.01) if timed else None,
             last_step_timestamp_seconds=(
                 self._unix_start + training.last_step_seconds(at) if timed else None
             ),
@@ -119,9 +116,7 @@ class SimulatedRank:
             gc_pause_seconds=self._gc,
             cuda_memory_allocated_bytes=64_000_000_000,
             cuda_memory_reserved_bytes=70_123_456_789,
-            cuda_memory_peak_bytes=69_234_567_890,
             cuda_alloc_retries=0,
-            lifecycle_seconds=self._lifecycle(at),
             level="off" if training.has(Silence.OFF, at) else "stages",
             block_steps=1 << self._block_bits if self._block_seconds else 0,
             block_seconds=dict(self._block_seconds),
@@ -134,7 +129,6 @@ class SimulatedRank:
         if said is None:
             return {}
         return {
-            "paced_steps": {"backward": self._paced} if self._paced else {},
             "wait_caused_seconds": dict(self._wait_caused),
             "joined_seconds": self._joined,
             "join_coverage": 1.0,
@@ -159,16 +153,15 @@ class SimulatedRank:
     def _lifecycle(self, at: float) -> dict[str, float]:
         if self._training.has(Silence.STARTING, at):
             return {"init": 21.4}
-        return {"init": 21.4, "rendezvous": 8.2, "first_step": 64.1, "compile": 48.7}
+        return {"init": 21.4, "rendezvous": 8.2, "first_step": 64.1}
 
     def _events(self, at: float, started: float) -> list[dict[str, Any]]:
         """Return what its process told of its start, which began at *started*."""
         began = self._unix_start + started
         events: list[dict[str, Any]] = []
         for number, (name, seconds) in enumerate(self._lifecycle(at).items(), start=1):
-            if name != "compile":
-                events.append(_event(number, name, began, seconds))
-                began += seconds
+            events.append(_event(number, name, began, seconds))
+            began += seconds
         if self._training.has(Silence.STARTING, at):
             events.append(_event(len(events) + 1, "rendezvous", began, None))
         return events
@@ -229,7 +222,6 @@ class SimulatedRank:
             self._stage_seconds[stage] = self._stage_seconds.get(stage, 0.0) + seconds
         self._steps += steps
         self._busy += busy
-        self._busy_squared += busy * busy / steps * (1 + NOISE * NOISE / 3)
         self._joined += whole
         self._count_causes(phase, steps)
         self._end_block(phase, usual)
@@ -248,7 +240,6 @@ class SimulatedRank:
         self._tokens += steps * TOKENS_A_STEP * more
         self._gc += steps * BUSY_SECONDS * sum((f.kind.gc_share for f in faults), 2e-4)
         caused = phase.charges.late.get(self._rank, {})
-        self._paced += steps if caused else 0
         for stage, gpus in caused.items():
             seconds = steps * gpus * phase.step_seconds
             self._wait_caused[stage] = self._wait_caused.get(stage, 0.0) + seconds

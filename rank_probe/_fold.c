@@ -17,7 +17,6 @@
 /* See wire/stages.py. */
 #define STAGES 10
 #define OTHER 1
-#define SYNC 9
 
 /* A number and a time: an event or a boundary. */
 typedef struct {
@@ -67,10 +66,9 @@ typedef struct {
     PyObject_HEAD
     long stage;
     int is_released;
-    int64_t completed, since, release_time, begun_at, committed_until;
+    int64_t completed, since, release_time;
     int64_t nanoseconds[STAGES], at_release[STAGES], committed[STAGES];
     long long steps;
-    double busy_seconds_squared;
 } Ledger;
 
 static PyObject *
@@ -97,11 +95,7 @@ ledger_commit(Ledger *ledger, int64_t now, PyObject *whole)
         spent[i] = after[i] - ledger->committed[i];
     memcpy(ledger->committed, after, sizeof(ledger->committed));
     ledger->is_released = 0;
-    int64_t until = ended - ledger->begun_at;
-    double busy = (double)(until - ledger->committed_until - spent[SYNC]) / 1e9;
-    ledger->committed_until = until;
     ledger->steps++;
-    ledger->busy_seconds_squared += busy * busy;
     ledger->completed = now;
     PyObject *step = Py_BuildValue("(LN)", (long long)ended, as_tuple(spent));
     int failed = step == NULL ? -1 : PyList_Append(whole, step);
@@ -123,7 +117,6 @@ add_up(Ledger *ledger, const Pair *boundary, Py_ssize_t count, PyObject *whole, 
         ledger->stage = mark & STAGE_BITS;
         if (mark & BEGIN) {
             memcpy(ledger->nanoseconds, ledger->committed, sizeof(ledger->committed));
-            ledger->begun_at = now - ledger->committed_until;
             ledger->is_released = 0;
         }
         if (mark & RELEASE) {
@@ -200,7 +193,6 @@ static PyMethodDef ledger_methods[] = {
 static PyMemberDef ledger_members[] = {
     {"since", T_LONGLONG, offsetof(Ledger, since), READONLY, NULL},
     {"steps", T_LONGLONG, offsetof(Ledger, steps), READONLY, NULL},
-    {"busy_seconds_squared", T_DOUBLE, offsetof(Ledger, busy_seconds_squared), READONLY, NULL},
     {NULL},
 };
 

@@ -195,7 +195,6 @@ def first_snapshot(environment: Mapping[str, str], me: Identity | None) -> Snaps
         steps=0,
         stage_seconds={},
         busy_seconds=0.0,
-        busy_seconds_squared=0.0,
         stage=STAGES[OTHER],
         stage_elapsed_seconds=0.0,
     )

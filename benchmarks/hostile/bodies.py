@@ -13,7 +13,7 @@ from typing import Any, Final
 from benchmarks.hostile.case import Case, spoiled
 from benchmarks.scrape.load import RANK
 from rank_probe.judge.verdict import LATE_KINDS, LOST_KINDS, Change, Verdict
-from rank_probe.wire.snapshot import LIFECYCLE, RANK_INFO_LABELS, RUNTIME_INFO_LABELS
+from rank_probe.wire.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS
 from rank_probe.wire.stages import STAGES
 from tests.exporter.snapshots import LATE
 
@@ -41,10 +41,7 @@ FULL: Final = replace(
     gc_pause_seconds=0.25,
     cuda_memory_allocated_bytes=2**30,
     cuda_memory_reserved_bytes=2**31,
-    cuda_memory_peak_bytes=2**31,
     cuda_alloc_retries=1,
-    lifecycle_seconds=dict.fromkeys(LIFECYCLE, 2.0),
-    paced_steps={"data": 12},
     wait_caused_seconds={"data": 1.5},
     group_wait_seconds=0.5,
     joined_seconds=100.0,

@@ -30,10 +30,8 @@ RANK = Snapshot(
     steps=1000,
     stage_seconds=dict.fromkeys(STAGES, 12.345678),
     busy_seconds=100.0,
-    busy_seconds_squared=10.0,
     stage="forward",
     stage_elapsed_seconds=0.1,
-    sync_floor_seconds=0.004,
     last_step_timestamp_seconds=2.0,
 )
 

@@ -50,7 +50,6 @@ from rank_probe.judge.verdict import (
 )
 from rank_probe.wire.figures import FIGURES
 from rank_probe.wire.snapshot import (
-    LIFECYCLE,
     MOST_EVENTS,
     MOST_LATE_LINES,
     MOST_MISSING_NAMES,
@@ -115,7 +114,6 @@ BY_NAME: Final[Mapping[str, Any]] = {
     "join_coverage": Share | None,
     "rank_info": Annotated[dict[str, InfoValue], Only(RANK_INFO_LABELS)],
     "runtime_info": Annotated[dict[str, InfoValue], Only(RUNTIME_INFO_LABELS)],
-    "lifecycle_seconds": Annotated[dict[str, Amount], Only(LIFECYCLE)],
     "peer_figures": Annotated[dict[str, PeersFigure], Only(FIGURES)],
     "kind": LateKind,
     "reason": Reason | None,

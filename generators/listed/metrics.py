@@ -71,10 +71,8 @@ def every_rank_reading() -> RankStore:
             steps=1,
             stage_seconds={"data": 1.0},
             busy_seconds=1.0,
-            busy_seconds_squared=1.0,
             stage="data",
             stage_elapsed_seconds=1.0,
-            sync_floor_seconds=1.0,
             last_step_timestamp_seconds=1.0,
             rank_info=dict.fromkeys(RANK_INFO_LABELS, ""),
             runtime_info=dict.fromkeys(RUNTIME_INFO_LABELS, ""),
@@ -85,9 +83,7 @@ def every_rank_reading() -> RankStore:
             gc_pause_seconds=1.0,
             cuda_memory_allocated_bytes=1,
             cuda_memory_reserved_bytes=1,
-            cuda_memory_peak_bytes=1,
             cuda_alloc_retries=1,
-            lifecycle_seconds={"init": 1.0},
             late_lines=[{"stage": "data", "place": "f (f.py:1)", "share": 1.0}],
         )
     )

@@ -20,13 +20,11 @@ class JoinResult(NamedTuple):
     stride: int
     joined_seconds: float
     group_wait_seconds: float
-    paced_steps: tuple[int, ...]
     wait_caused_seconds: tuple[float, ...]
 
 
 # Columns of the message: one float64 each.
-STEPS, LAST_STEP, GROUPS, STRIDE, JOINED, GROUP_WAIT, PACED = range(7)
-CAUSED: Final = PACED + len(STAGES)
+STEPS, LAST_STEP, GROUPS, STRIDE, JOINED, GROUP_WAIT, CAUSED = range(7)
 COLUMNS: Final = CAUSED + len(STAGES)
 RESULT_BYTES: Final = 8 * COLUMNS
 
@@ -43,7 +41,6 @@ def read_result(message: bytes) -> JoinResult | None:
         stride=int(values[STRIDE]),
         joined_seconds=values[JOINED],
         group_wait_seconds=values[GROUP_WAIT],
-        paced_steps=tuple(map(int, values[PACED:CAUSED])),
         wait_caused_seconds=tuple(values[CAUSED:]),
     )
 
@@ -56,7 +53,6 @@ def added(before: JoinResult | None, now: JoinResult | None) -> JoinResult | Non
         groups=max(before.groups, now.groups),  # A counter that has begun goes on.
         joined_seconds=before.joined_seconds + now.joined_seconds,
         group_wait_seconds=before.group_wait_seconds + now.group_wait_seconds,
-        paced_steps=tuple(map(add, before.paced_steps, now.paced_steps)),
         wait_caused_seconds=tuple(map(add, before.wait_caused_seconds, now.wait_caused_seconds)),
     )
 
@@ -66,17 +62,12 @@ def counters(result: JoinResult | None, stages: Iterable[str]) -> dict[str, Any]
 
     Otherwise its first increase would be lost.
     """
-    paced = dict.fromkeys((stage for stage in stages if stage != STAGES[SYNC]), 0)
-    caused = dict.fromkeys(paced, 0.0)
+    caused = dict.fromkeys((stage for stage in stages if stage != STAGES[SYNC]), 0.0)
     if result is None:
-        return {"paced_steps": paced, "wait_caused_seconds": caused, "joined_seconds": 0.0}
-    for stage, count, seconds in zip(
-        STAGES, result.paced_steps, result.wait_caused_seconds, strict=True
-    ):
-        if count or seconds:
-            paced[stage], caused[stage] = count, seconds
+        return {"wait_caused_seconds": caused, "joined_seconds": 0.0}
+    pairs = zip(STAGES, result.wait_caused_seconds, strict=True)
+    caused |= {stage: seconds for stage, seconds in pairs if seconds}
     return {
-        "paced_steps": paced,
         "wait_caused_seconds": caused,
         "joined_seconds": result.joined_seconds,
         "group_wait_seconds": result.group_wait_seconds if result.groups > 1 else None,

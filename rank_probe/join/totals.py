@@ -16,7 +16,6 @@ from rank_probe.join.result import (
     GROUPS,
     JOINED,
     LAST_STEP,
-    PACED,
     RESULT_BYTES,
     STEPS,
     STRIDE,
@@ -46,14 +45,10 @@ class JoinTotals:
 
     def add(self, ranks: Sequence[int], part: Tensor, charges: JoinCharges) -> None:
         """Add the *charges* of the steps in *part* [steps, ranks, stages], in microseconds."""
-        _, count, stages = part.shape
-        cells = charges.pacer * stages + charges.stage
-        counted = torch.bincount(cells, minlength=count * stages).view(count, stages)
-        gained = torch.zeros((count, COLUMNS), dtype=torch.float64, device="cpu")
+        gained = torch.zeros((len(ranks), COLUMNS), dtype=torch.float64, device="cpu")
         give_way()
         gained[:, JOINED] = part.sum(dim=(0, 2), dtype=torch.float64) / _US
         gained[:, GROUP_WAIT] = charges.unequal.sum(dim=0) / _US
-        gained[:, PACED:CAUSED] = counted
         give_way()
         gained[:, CAUSED:] = charges.caused.sum(dim=0) / _US
         self._totals.index_add_(0, torch.tensor(ranks, dtype=torch.int64, device="cpu"), gained)

@@ -23,7 +23,6 @@ class StepTotals(NamedTuple):
 
     nanoseconds: tuple[int, ...]
     steps: int
-    busy_seconds_squared: float
     last_step_timestamp_seconds: float | None
     spent: tuple[int, ...]
     elapsed_seconds: float
@@ -51,7 +50,6 @@ class Ledger(Protocol):
 
     since: int
     steps: int
-    busy_seconds_squared: float
     last_completed: int | None
 
     @property
@@ -78,11 +76,8 @@ class PythonLedger:
         self._stage = OTHER
         self._at_release: list[int] | None = None
         self._release_time = 0
-        self._begun_at = 0  # when counting began, minus what had been committed before
         self.committed = [0] * len(STAGES)
-        self._committed_until = 0
         self.steps = 0
-        self.busy_seconds_squared = 0.0
         self.last_completed: int | None = None
 
     def add(self, boundaries: bytes, /) -> tuple[list[WholeStep], list[int]]:
@@ -101,7 +96,6 @@ class PythonLedger:
                 stage = mark & STAGE_BITS
                 if mark & BEGIN:
                     nanoseconds[:] = self.committed
-                    self._begun_at = now - self._committed_until
                     self._at_release = None
                 if mark & RELEASE:
                     self._at_release = nanoseconds[:]
@@ -120,12 +114,8 @@ class PythonLedger:
             after, ended = self.nanoseconds[:], now
         self._at_release = None
         spent = tuple(a - b for a, b in zip(after, before, strict=True))
-        # The stages add up to the time since counting began, so no sum is needed.
-        until = ended - self._begun_at
-        busy_seconds = (until - self._committed_until - spent[SYNC]) / 1e9
         self.steps += 1
-        self.busy_seconds_squared += busy_seconds * busy_seconds
-        self.committed, self._committed_until = after, until
+        self.committed = after
         self.last_completed = now
         return ended, spent
 

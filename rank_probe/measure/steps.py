@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 
 from rank_probe.measure.ledger import StepTotals, WholeStep, new_ledger
 from rank_probe.measure.vectors import StepVector, Vectors
-from rank_probe.measure.wait_floor import WaitFloor
 
 
 def _ignore(_: list[int]) -> None:
@@ -34,7 +33,6 @@ class Steps:
         self._now = now
         self._wall = wall
         self._lock = threading.Lock()
-        self._floor = WaitFloor()
         self._takers: tuple[Vectors, ...] = ()
         self._ledger = new_ledger(now())
         self._settle = settle
@@ -76,21 +74,13 @@ class Steps:
             return StepTotals(
                 tuple(ledger.committed),
                 ledger.steps,
-                ledger.busy_seconds_squared,
                 # On the wall clock as currently set.
                 None if last is None else self._wall() - (now - last) / 1e9,
                 tuple(ledger.nanoseconds),
                 max(now - ledger.since, 0) / 1e9,
             )
 
-    def floor_seconds(self) -> float | None:
-        """Return what communication alone costs a step; see WaitFloor."""
-        self.fold()
-        with self._lock:
-            return self._floor.seconds(self._now())
-
     def _add(self, whole: list[WholeStep]) -> None:
-        self._floor.add(whole)
         numbers: Sequence[int] = range(self._ledger.steps - len(whole) + 1, self._ledger.steps + 1)
         if self.numbers is not None:
             numbers = [self.numbers.popleft() for _ in whole]

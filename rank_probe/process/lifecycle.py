@@ -1,18 +1,16 @@
-"""The durations of a process's life: start, rendezvous, first step, compilation, end."""
+"""When the events of a process's life began and ended: start, rendezvous, first step, end."""
 
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from rank_probe.torch_hooks.dynamo import CompileTime
-
 # When events began and ended.
 Spans = dict[str, tuple[float | None, float | None]]
 
 
 class Lifecycle:
-    """Records when the events of LIFECYCLE happen; each but `compile` counts the first time.
+    """Records when the events of a process's life happen; each counts the first time.
 
     It uses the monotonic clock, so setting the wall clock changes nothing. The training thread
     records the events; any thread may read.
@@ -31,7 +29,6 @@ class Lifecycle:
         self._rendezvous_ended: float | None = None
         self._first_step: float | None = None
         self._ended: float | None = None
-        self._compiled = CompileTime()
         self._note()
 
     def rendezvous_begins(self) -> None:
@@ -59,29 +56,19 @@ class Lifecycle:
             self._note()
 
     def _note(self) -> None:
-        """Note when each event but `compile` began and ended, by the monotonic clock.
+        """Note when each event began and ended, by the monotonic clock.
 
         If no rendezvous was seen (a single rank, or the probe started later), `first_step` runs
         from the start of the probe.
         """
         met = self._rendezvous_ended
-        # Both are replaced as a whole, for each push to read.
+        # Replaced as a whole, for each push to read.
         self.spans: Spans = {
             "init": (self._started, self._rendezvous_began),
             "rendezvous": (self._rendezvous_began, met),
             "first_step": (self._probe_started if met is None else met, self._first_step),
             "end": (self._first_step, self._ended),
         }
-        self._durations = {
-            event: until - since
-            for event, (since, until) in self.spans.items()
-            if since is not None and until is not None
-        }
-
-    def seconds(self) -> dict[str, float]:
-        """Return the duration of each event that has ended, by its name in LIFECYCLE."""
-        compiled = self._compiled.seconds()
-        return self._durations if compiled is None else self._durations | {"compile": compiled}
 
 
 def process_age_seconds(stat: Path = Path("/proc/self/stat")) -> float | None:

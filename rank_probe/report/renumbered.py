@@ -10,10 +10,10 @@ from rank_probe.wire.snapshot import Snapshot
 # What only grows while a process has its number. The series of a rank go on from one process to
 # the next: where they fall, they must begin at 0, or all of this process's past counts again.
 COUNTERS: Final = (
-    *("steps", "stage_seconds", "stage_host_seconds", "busy_seconds", "busy_seconds_squared"),
+    *("steps", "stage_seconds", "stage_host_seconds", "busy_seconds"),
     *("dropped_steps", "samples", "tokens", "padding_tokens", "gc_pause_seconds"),
     *("cuda_alloc_retries", "probe_errors", "push_failures"),
-    *("paced_steps", "wait_caused_seconds", "group_wait_seconds", "joined_seconds"),
+    *("wait_caused_seconds", "group_wait_seconds", "joined_seconds"),
 )
 
 

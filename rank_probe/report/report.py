@@ -73,7 +73,6 @@ class RankReport:
         stage = parts.timeline.state_at_fold.stage
         elapsed = host.elapsed_seconds
         events = self._lifecycle_events.look(self._timed(stage), host.spent, elapsed)
-        floor = steps.floor_seconds()
         give_way()  # Not earlier: what was read so far belongs together.
         more = {
             **({} if device is None else self._memory()),
@@ -95,11 +94,9 @@ class RankReport:
             steps=totals.steps,
             stage_seconds=stage_seconds,
             busy_seconds=totals.busy_nanoseconds / 1e9,
-            busy_seconds_squared=totals.busy_seconds_squared,
             stage=STAGES[stage],
             stage_elapsed_seconds=elapsed,
             finished=self.finished,
-            sync_floor_seconds=floor,
             last_step_timestamp_seconds=host.last_step_timestamp_seconds,
             probe_errors=failures.count,
             push_failures=push_failures,
@@ -111,7 +108,6 @@ class RankReport:
             tokens=tokens,
             padding_tokens=padding_tokens,
             gc_pause_seconds=parts.garbage.seconds(),
-            lifecycle_seconds=parts.lifecycle.seconds(),
             level=self.level,
             missing_names=self.missing_names,
             lifecycle_events=events,
@@ -161,7 +157,6 @@ class RankReport:
         return {
             "cuda_memory_allocated_bytes": found.allocated_bytes,
             "cuda_memory_reserved_bytes": found.reserved_bytes,
-            "cuda_memory_peak_bytes": found.peak_bytes,
             "cuda_alloc_retries": found.alloc_retries,
         }
 

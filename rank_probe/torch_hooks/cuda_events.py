@@ -62,11 +62,10 @@ def _handle_of_object(device: int) -> int:
 
 
 class CudaMemory(NamedTuple):
-    """Bytes that tensors hold and held at most, bytes reserved, and retried allocations."""
+    """Bytes that tensors hold, bytes reserved, and retried allocations."""
 
     allocated_bytes: int
     reserved_bytes: int
-    peak_bytes: int
     alloc_retries: int
 
 
@@ -84,10 +83,8 @@ def memory(device: int) -> CudaMemory | None:
         stats = torch.cuda.memory_stats_as_nested_dict(device)
     except RuntimeError:  # A pluggable allocator keeps no statistics.
         return None
-    allocated = stats["allocated_bytes"]["all"]
     return CudaMemory(
-        allocated_bytes=allocated["current"],
+        allocated_bytes=stats["allocated_bytes"]["all"]["current"],
         reserved_bytes=stats["reserved_bytes"]["all"]["current"],
-        peak_bytes=allocated["peak"],
         alloc_retries=stats["num_alloc_retries"],
     )

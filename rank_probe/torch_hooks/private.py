@@ -51,7 +51,6 @@ _FSDP2: Final = "Forward under FSDP2 begins only with a batch, and its wait may 
 _ZERO_BUBBLE: Final = "There are no zero-bubble schedules, so none is timed."
 _ROOT_HOOK: Final = "A backward that is cut at its root costs a few microseconds more."
 _AFTER_MODEL: Final = "What a loop reads between DDP's forward and backward is `forward`."
-_COMPILES: Final = "The time in torch.compile is not reported."
 
 TABLE: Final = (
     Private(
@@ -164,20 +163,6 @@ TABLE: Final = (
         _WITH_BREAKS,
         until="2.7",
         instead=f"{_FRAMES}.set_code_exec_strategy",
-    ),
-    Private(
-        "torch._dynamo.utils:cumulative_time_spent_ns",
-        "Has the time in torch.compile so far.",
-        _COMPILES,
-        since="2.6",
-        instead="torch._dynamo.utils:frame_phase_timing",
-    ),
-    Private(
-        "torch._dynamo.utils:frame_phase_timing",
-        "The same, but for a backward that is compiled later.",
-        _COMPILES,
-        until="2.6",
-        instead="torch._dynamo.utils:cumulative_time_spent_ns",
     ),
     *(
         Private(name, "Times a save as `checkpoint`, whatever its function was imported as.", _SAVE)

@@ -40,12 +40,9 @@ RUNTIME_INFO_LABELS: Final = (
     "device_count",
 )
 
-# The events of a process's life that have a duration. init: process start to the call of
-# init_process_group; rendezvous: that call; first_step: from its end to the first whole step;
-# compile: all of torch.compile so far; end: the first step to a clean end.
-LIFECYCLE: Final = ("init", "rendezvous", "first_step", "compile", "end")
-
-# The events that a process tells with their times: those of its life, and two that recur in it.
+# The events that a process reports with their times: those of its life, and two that recur in it.
+# init: process start to the call of init_process_group; rendezvous: that call; first_step: from its
+# end to the first whole step; end: the first step to a clean end.
 LIFECYCLE_EVENTS: Final = ("init", "rendezvous", "first_step", "checkpoint", "evaluation", "end")
 # How many of the last ones it reports: more than can happen between two pushes.
 MOST_EVENTS: Final = 8
@@ -90,12 +87,11 @@ class Snapshot:
     at the release, so they cover only whole steps; *stage_seconds* has a key only for stages that
     occurred. *stage* is the current stage, *stage_elapsed_seconds* the time in it so far.
     *stage_host_seconds* has the stages on the host's clock, only if *stage_seconds* is on the
-    device's; *dropped_steps* counts steps with discarded device times. *lifecycle_seconds* has keys
-    of LIFECYCLE, *level* is one of LEVELS. None means "no reading".
+    device's; *dropped_steps* counts steps with discarded device times. *level* is one of LEVELS.
+    None means "no reading".
 
-    The fields of the per-step join change together. *paced_steps*: steps that waited for this rank,
-    by the stage in which it was furthest ahead of its peers. *wait_caused_seconds*: GPU-seconds
-    that others waited because of it, by stage. *group_wait_seconds*: how long it waited for a
+    The fields of the per-step join change together. *wait_caused_seconds*: GPU-seconds that others
+    waited because of it, by stage. *group_wait_seconds*: how long it waited for a
     heavier peer group. *joined_seconds*: its own wall time of the joined steps. *join_coverage* (0
     to 1): their share of the steps offered in the last minute. *verdict*: that of rank 0's judge on
     the whole job, in the format of judge.verdict, read *verdict_age_seconds* ago; None
@@ -139,11 +135,9 @@ class Snapshot:
     steps: int
     stage_seconds: dict[str, float]
     busy_seconds: float
-    busy_seconds_squared: float
     stage: str
     stage_elapsed_seconds: float
     finished: bool = False
-    sync_floor_seconds: float | None = None
     last_step_timestamp_seconds: float | None = None
     probe_errors: int = 0
     push_failures: int = 0
@@ -157,11 +151,8 @@ class Snapshot:
     gc_pause_seconds: float | None = None
     cuda_memory_allocated_bytes: int | None = None
     cuda_memory_reserved_bytes: int | None = None
-    cuda_memory_peak_bytes: int | None = None
     cuda_alloc_retries: int | None = None
-    lifecycle_seconds: dict[str, float] = field(default_factory=dict)
     level: str = DEFAULT_LEVEL
-    paced_steps: dict[str, int] = field(default_factory=dict)
     wait_caused_seconds: dict[str, float] = field(default_factory=dict)
     group_wait_seconds: float | None = None
     joined_seconds: float | None = None
@@ -210,7 +201,6 @@ _OFTEN: Final = (
     "steps",
     "stage_seconds",
     "busy_seconds",
-    "busy_seconds_squared",
     "stage",
     "stage_elapsed_seconds",
     "last_step_timestamp_seconds",
@@ -221,8 +211,6 @@ _OFTEN: Final = (
     "gc_pause_seconds",
     "cuda_memory_allocated_bytes",
     "cuda_memory_reserved_bytes",
-    "cuda_memory_peak_bytes",
-    "paced_steps",
     "wait_caused_seconds",
     "group_wait_seconds",
     "joined_seconds",

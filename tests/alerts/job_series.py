@@ -169,7 +169,6 @@ class Rank:
             steps=done,
             stage_seconds=_sums(mine),
             busy_seconds=sum(busy),
-            busy_seconds_squared=sum(each**2 for each in busy),
             last_step_timestamp_seconds=start.steps[done - 1].end_seconds if done else None,
             **(self._verdict(start, now) if self._job.join else _block(mine)),
         )

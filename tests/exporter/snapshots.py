@@ -19,7 +19,6 @@ DEFAULT: Final = Snapshot(
     steps=100,
     stage_seconds={"data": 12.5, "forward": 20.0, "sync": 5.0},
     busy_seconds=32.5,
-    busy_seconds_squared=10.75,
     stage="forward",
     stage_elapsed_seconds=0.25,
 )

@@ -66,7 +66,6 @@ def test_rank_that_has_not_begun_already_beats() -> None:
 
     assert (snapshot.steps, snapshot.stage_seconds, snapshot.stage) == (0, {}, "other")
     assert snapshot.last_step_timestamp_seconds is None
-    assert snapshot.sync_floor_seconds is None
     assert snapshot.heartbeat_timestamp_seconds >= snapshot.started_timestamp_seconds
     # The sequence orders snapshots that arrive late or twice.
     assert [told(probe).sequence for _ in range(2)] == [2, 3]
@@ -159,7 +158,7 @@ def test_work_and_life_are_told() -> None:
 
     assert (snapshot.samples, snapshot.tokens, snapshot.padding_tokens) == (4, 64, 16)
     assert new_tape is PythonTape or (snapshot.gc_pause_seconds or 0) > 0
-    assert snapshot.lifecycle_seconds["first_step"] >= 0
+    assert "first_step" in {each["event"] for each in snapshot.lifecycle_events}
     assert snapshot.cuda_memory_allocated_bytes is None
     assert snapshot.stage_host_seconds == {}
 

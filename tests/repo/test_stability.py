@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from exporter.ingest.schema import SnapshotBody, parse
 from rank_probe.wire.figures import FIGURES
-from rank_probe.wire.snapshot import LIFECYCLE, LIFECYCLE_EVENTS, SCHEMA
+from rank_probe.wire.snapshot import LIFECYCLE_EVENTS, SCHEMA
 from rank_probe.wire.stages import STAGES
 from tests.exporter.snapshots import CHANGE, snapshot, verdict
 
@@ -39,8 +39,6 @@ def everything() -> dict[str, Any]:
         stage_host_seconds=seconds,
         block_seconds=seconds,
         wait_caused_seconds=seconds,
-        paced_steps=dict.fromkeys(STAGES, 3),
-        lifecycle_seconds=dict.fromkeys(LIFECYCLE, 1.5),
         rank_info={"local_rank": "1", "a_newer_label": "x"},
         verdict=json.loads(json.dumps(verdict(changes=(CHANGE,)))),
         late_lines=[{"stage": "data", "place": "f (a.py:1)", "share": 0.5}],

@@ -10,7 +10,7 @@ from exporter.ingest.token_file import TokenFile
 from exporter.listeners.peer import Peer
 from exporter.operator.orders import CONTROL_PATH, Order
 from exporter.ranks.limits import RankLimits
-from rank_probe.wire.snapshot import LIFECYCLE, SNAPSHOT_PATH, Snapshot
+from rank_probe.wire.snapshot import RANK_INFO_LABELS, SNAPSHOT_PATH, Snapshot
 from rank_probe.wire.stages import STAGES
 from tests.exporter.asgi import Answer, ask
 from tests.exporter.evidence.node import USER as EVIDENCE_USER
@@ -140,7 +140,7 @@ def test_description_has_what_is_posted() -> None:
 
     assert fields.keys() == {field.name for field in dataclasses.fields(Snapshot)}
     assert fields["stage"]["enum"] == list(STAGES)
-    assert fields["lifecycle_seconds"]["properties"].keys() == set(LIFECYCLE)
+    assert fields["rank_info"]["properties"].keys() == set(RANK_INFO_LABELS)
     assert push["responses"].keys() == {str(status) for status in RESULTS.values()}
     assert CONTROL_PATH in description["paths"]
     for status, response in push["responses"].items():

@@ -70,7 +70,6 @@ class Node:
             steps=0,
             stage_seconds={},
             busy_seconds=0.0,
-            busy_seconds_squared=0.0,
         )
 
     def step(self, stages: dict[str, float] = STAGES) -> None:
@@ -84,7 +83,6 @@ class Node:
                 stage_elapsed_seconds=0.1,
                 stage_seconds={s: state.stage_seconds.get(s, 0.0) + spent[s] for s in spent},
                 busy_seconds=state.busy_seconds + busy,
-                busy_seconds_squared=state.busy_seconds_squared + busy**2,
                 last_step_timestamp_seconds=self.now - self.behind_seconds,
             )
 

@@ -94,7 +94,6 @@ def test_stages_have_their_counters_from_the_begin_on() -> None:
     assert set(store.of_life()) <= {GROUP}
     assert random.getstate() == before
     assert fields == {
-        "paced_steps": {"data": 0, "backward": 0},
         "wait_caused_seconds": {"data": 0.0, "backward": 0.0},
         "joined_seconds": 0.0,
         "join_coverage": None,

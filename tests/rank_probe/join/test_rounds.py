@@ -50,7 +50,6 @@ def test_every_rank_reads_what_it_caused_and_the_same_verdict() -> None:
     world.round()
     results = [each.result for each in world.rounds if each.result]
     assert [result.steps for result in results] == [59] * 4
-    assert results[3].paced_steps[DATA] == 59
     assert results[3].wait_caused_seconds[DATA] == pytest.approx(59 * 3 * 0.04)
     assert results[3].wait_caused_seconds[BACKWARD] == 0
     assert [sum(each.wait_caused_seconds) for each in results[:3]] == [0, 0, 0]
@@ -224,7 +223,7 @@ def test_survivors_and_newcomers_count_from_the_first_step_of_the_group(
     world.round()
     result = world.rounds[2].result
     assert result is not None
-    assert result.paced_steps[DATA] == WITHIN[-1]
+    assert result.steps == WITHIN[-1]
 
 
 def test_first_steps_of_a_newcomer_are_not_held_against_the_past_of_the_others() -> None:

@@ -262,16 +262,6 @@ def test_tape_that_nobody_folds_stays_short() -> None:
     assert marks.clock.steps.totals().steps == 1_998
 
 
-def test_now_goes_on_between_reads() -> None:
-    """The floor of the last minute is forgotten although the device's time is read no more."""
-    marks = Marks()
-    repeat(5, marks.step, marks.catch_up)
-    assert marks.clock.steps.floor_seconds() == pytest.approx(0.001)
-    marks.time.pass_(61_000 * MS)
-
-    assert marks.clock.steps.floor_seconds() is None
-
-
 @settings(deadline=None)  # Other work on the machine is not a failure.
 @given(
     moves=st.lists(

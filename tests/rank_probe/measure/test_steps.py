@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from rank_probe.measure.boundaries import BEGIN, COMPLETE, RELEASE, UNCUT, USED, packed
 from rank_probe.measure.ledger import Ledger, PythonLedger, new_ledger
 from rank_probe.measure.steps import Steps
-from rank_probe.measure.wait_floor import WINDOW_SECONDS
 from rank_probe.wire.stages import BACKWARD, DATA, OPTIMIZER, OTHER, STAGES, SYNC
 from tests.rank_probe.fakes import FakeTime
 
@@ -78,7 +77,6 @@ def test_stages_add_up_to_the_time_between_releases() -> None:
     assert totals.steps == 2
     assert sum(totals.nanoseconds) == (17 + 37 + 4) * MS
     assert totals.busy_nanoseconds == (15 + 39) * MS
-    assert totals.busy_seconds_squared == pytest.approx(0.015**2 + 0.039**2)
 
 
 def test_start_up_is_no_part_of_the_first_step() -> None:
@@ -107,19 +105,6 @@ def test_step_without_a_collective_may_follow_one_with_it() -> None:
     assert loop.steps.totals().nanoseconds[DATA] == 35 * MS
 
 
-def test_floor_is_near_the_shortest_wait_of_the_last_minute() -> None:
-    """The 2 % quantile of 100 waits of 1 to 100 ms is the third shortest; later, no reading."""
-    loop = Loop()
-    assert loop.steps.floor_seconds() is None
-    for wait in range(100, 0, -1):
-        loop.step(wait=wait)
-    for _ in range(2):
-        assert loop.steps.floor_seconds() == pytest.approx(0.003)
-    loop.time.pass_(int(WINDOW_SECONDS * 1e9))
-
-    assert loop.steps.floor_seconds() is None
-
-
 def test_time_of_the_last_step_follows_the_wall_clock_as_it_is_set() -> None:
     """When the node's clock is corrected, it stays as long ago as it was; before it, no reading."""
     loop = Loop()
@@ -143,7 +128,6 @@ def test_beginning_anew_drops_the_unfinished_step_only() -> None:
     after = loop.steps.totals()
     assert after.nanoseconds[DATA] - before.nanoseconds[DATA] == 5 * MS
     assert sum(after.nanoseconds) - sum(before.nanoseconds) == 17 * MS
-    assert after.busy_seconds_squared == pytest.approx(2 * 0.015**2)
 
 
 def test_elapsed_time_counts_from_the_last_boundary() -> None:
@@ -209,7 +193,6 @@ def accounts(ledger: Ledger) -> dict[str, Any]:
         "nanoseconds": tuple(ledger.nanoseconds),
         "committed": tuple(ledger.committed),
         "steps": ledger.steps,
-        "squared": ledger.busy_seconds_squared,
         "last": ledger.last_completed,
     }
 

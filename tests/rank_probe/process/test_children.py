@@ -93,7 +93,7 @@ def test_task_of_slurm_may_start_several_ranks(tmp_path: Path) -> None:
     assert {each["job_id"] for each in job.snapshots} == {"7"}
     assert [each["rank_info"]["local_rank"] for each in job.ranks()] == ["0", "1"]
     assert all(each["finished"] for each in job.ranks())
-    assert "rendezvous" in job.ranks()[0]["lifecycle_seconds"]
+    assert "rendezvous" in {each["event"] for each in job.ranks()[0]["lifecycle_events"]}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Tests of a process's life: its durations, the events that tell them, compilation and pauses."""
+"""Tests of a process: its durations, the events that tell them, and the collector's pauses."""
 
 import gc
 import os
@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-import types
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,8 +17,7 @@ from rank_probe.process import garbage
 from rank_probe.process.garbage import GarbagePauses
 from rank_probe.process.lifecycle import Lifecycle, process_age_seconds
 from rank_probe.report.lifecycle_events import ALWAYS_TOLD_SECONDS, QUIET_SECONDS, LifecycleEvents
-from rank_probe.torch_hooks.dynamo import CompileTime
-from rank_probe.wire.snapshot import LIFECYCLE, MOST_EVENTS
+from rank_probe.wire.snapshot import MOST_EVENTS
 from rank_probe.wire.stages import CHECKPOINT, DATA, EVAL, STAGES
 
 
@@ -40,14 +38,17 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(autouse=True)
-def no_dynamo(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What other tests compiled is nothing to these."""
-    monkeypatch.delitem(sys.modules, "torch._dynamo.utils", raising=False)
+def durations(life: Lifecycle) -> dict[str, float]:
+    """Return how long each event took that has ended."""
+    return {
+        event: until - since
+        for event, (since, until) in life.spans.items()
+        if since is not None and until is not None
+    }
 
 
-def test_each_event_has_its_duration(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every name of LIFECYCLE gets the time between its own two moments."""
+def test_each_event_has_its_duration(clock: Clock) -> None:
+    """Every event gets the time between its own two moments."""
     life = Lifecycle(clock, age=lambda: 3.0)
     clock.pass_(1)
     life.rendezvous_begins()
@@ -57,11 +58,9 @@ def test_each_event_has_its_duration(clock: Clock, monkeypatch: pytest.MonkeyPat
     life.first_step_done()
     clock.pass_(1_000)
     life.end()
-    dynamo(monkeypatch, entire_frame_compile=5_000_000_000)
 
     expected = {"init": 4.0, "rendezvous": 10.0, "first_step": 100.0, "end": 1_000.0}
-    assert life.seconds() == expected | {"compile": 5.0}
-    assert set(life.seconds()) == set(LIFECYCLE)
+    assert durations(life) == expected
 
 
 def test_what_is_not_over_is_absent(clock: Clock) -> None:
@@ -69,12 +68,12 @@ def test_what_is_not_over_is_absent(clock: Clock) -> None:
     life = Lifecycle(clock, age=lambda: 3.0)
     life.rendezvous_begins()
     clock.pass_(60)
-    assert life.seconds() == {"init": 3.0}
+    assert durations(life) == {"init": 3.0}
 
     life.rendezvous_begins()
     clock.pass_(2)
     life.rendezvous_ended()
-    assert life.seconds() == {"init": 63.0, "rendezvous": 2.0}
+    assert durations(life) == {"init": 63.0, "rendezvous": 2.0}
 
 
 def test_without_a_rendezvous_the_first_step_counts_from_the_probe(clock: Clock) -> None:
@@ -83,7 +82,7 @@ def test_without_a_rendezvous_the_first_step_counts_from_the_probe(clock: Clock)
     clock.pass_(8)
     life.first_step_done()
 
-    assert life.seconds() == {"first_step": 8.0}
+    assert durations(life) == {"first_step": 8.0}
 
 
 def test_only_the_first_time_counts(clock: Clock) -> None:
@@ -97,7 +96,7 @@ def test_only_the_first_time_counts(clock: Clock) -> None:
         life.end()
         clock.pass_(50)
 
-    assert life.seconds() == {"init": 0.0, "rendezvous": 1.0, "first_step": 0.0, "end": 0.0}
+    assert durations(life) == {"init": 0.0, "rendezvous": 1.0, "first_step": 0.0, "end": 0.0}
 
 
 def test_process_start_is_read_from_linux() -> None:
@@ -129,61 +128,6 @@ def test_without_linux_the_start_is_unknown(tmp_path: Path, content: str | None)
         stat.write_text(content)
 
     assert process_age_seconds(stat) is None
-
-
-def dynamo(monkeypatch: pytest.MonkeyPatch, **nanoseconds: int) -> None:
-    """Stand in for a Dynamo that has compiled for so long."""
-    module = types.ModuleType("torch._dynamo.utils")
-    module.cumulative_time_spent_ns = nanoseconds  # type: ignore[attr-defined]  # a stand-in
-    monkeypatch.setitem(sys.modules, "torch._dynamo.utils", module)
-
-
-def test_reading_compile_time_imports_nothing() -> None:
-    """Without Dynamo there is no reading, and it stays unimported."""
-    assert CompileTime().seconds() is None
-    assert "torch._dynamo.utils" not in sys.modules
-
-
-def test_compile_time_survives_a_reset_of_dynamo(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seconds before torch.compiler.reset() are kept."""
-    compiled = CompileTime()
-    dynamo(monkeypatch, entire_frame_compile=3_000_000_000, entire_backward_compile=1_000_000_000)
-    assert compiled.seconds() == 4.0
-    dynamo(monkeypatch)
-    assert compiled.seconds() == 4.0
-    dynamo(monkeypatch, entire_frame_compile=2_000_000_000)
-
-    assert compiled.seconds() == compiled.seconds() == 6.0
-
-
-def test_older_torch_keeps_it_by_frame(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In seconds; what a frame's compilers take is part of its whole."""
-    frames = {"0": {"entire_frame_compile": 1.5, "code_gen": 0.7}, "1": {"code_gen": 0.2}}
-    older = types.SimpleNamespace(frame_phase_timing=frames)
-    monkeypatch.setitem(sys.modules, "torch._dynamo.utils", older)
-
-    assert CompileTime().seconds() == 1.5
-
-
-def test_real_compilation_is_seen() -> None:
-    """Dynamo of the installed torch still keeps its sum where it is read."""
-    code = (
-        "import torch\n"
-        "from rank_probe.torch_hooks.dynamo import CompileTime\n"
-        "compiled = CompileTime()\n"
-        "torch.compile(lambda x: x + 1, backend='eager')(torch.ones(1))\n"
-        "print(compiled.seconds())\n"
-    )
-    child = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=Path(__file__).parents[3],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-
-    assert 0 < float(child.stdout) < 60
 
 
 UNIX = 1_700_000_000.0

@@ -28,7 +28,7 @@ CHANGES: tuple[Mapping[str, Any], ...] = (
     {"stage_seconds": {"data": 13.0}, "verdict": verdict()},
     {"peer_group": "pp1"},
     {"rank_info": {"level": "detail"}, "push_failures": 1},
-    {"lifecycle_seconds": {"init": 1.5}},
+    {"runtime_info": {"torch": "2.13.0"}},
     LATE,
     {"finished": True},
     {},
@@ -126,12 +126,15 @@ def test_events_of_the_number_before_are_not_told_again() -> None:
 
 def test_stages_that_have_not_occurred_since_are_not_told() -> None:
     """But what the join counts is, from 0 on."""
-    base = snapshot(stage_seconds={"data": 1.0, "eval": 2.0}, paced_steps={"data": 3}, samples=None)
-    later = snapshot(stage_seconds={"data": 1.5, "eval": 2.0}, paced_steps={"data": 3}, samples=7)
+    caused = {"data": 3.0}
+    base = snapshot(stage_seconds={"data": 1.0, "eval": 2.0}, wait_caused_seconds=caused)
+    later = snapshot(
+        stage_seconds={"data": 1.5, "eval": 2.0}, wait_caused_seconds=caused, samples=7
+    )
     told = since(later, base)
 
     assert told.stage_seconds == {"data": 0.5}
-    assert told.paced_steps == {"data": 0}
+    assert told.wait_caused_seconds == {"data": 0.0}
     assert told.samples == 7
 
 

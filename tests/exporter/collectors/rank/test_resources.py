@@ -23,7 +23,7 @@ from exporter.processes.rank_cost import Cost
 from exporter.processes.rank_gpus import RankJoin
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
-from rank_probe.wire.snapshot import LIFECYCLE, RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
+from rank_probe.wire.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
 from rank_probe.wire.stages import STAGES
 from tests.exporter.collectors.expose import shown
 from tests.exporter.fake_proc import process, torchrun
@@ -48,9 +48,7 @@ COMPLETE = snapshot(
     gc_pause_seconds=0.75,
     cuda_memory_allocated_bytes=2**33,
     cuda_memory_reserved_bytes=2**34,
-    cuda_memory_peak_bytes=3 * 2**33,
     cuda_alloc_retries=1,
-    lifecycle_seconds={"init": 4.5, "rendezvous": 2.25, "first_step": 31.0, "compile": 18.5},
 )
 
 
@@ -113,17 +111,14 @@ def busiest(never_together: set[str], **changes: Any) -> Snapshot:
         COMPLETE,
         stage_seconds=dict.fromkeys(stages, 1.0),
         stage_host_seconds=dict.fromkeys(stages, 1.0),
-        paced_steps=dict.fromkeys(own, 1),
         wait_caused_seconds=dict.fromkeys(own, 1.0),
         group_wait_seconds=1.0,
         joined_seconds=1.0,
         join_coverage=1.0,
-        sync_floor_seconds=0.1,
         last_step_timestamp_seconds=1_060.0,
         stage_elapsed_seconds=20.0,
         rank_info=dict.fromkeys(RANK_INFO_LABELS, "x") | {"gpu_uuid": ""},
         runtime_info=dict.fromkeys(RUNTIME_INFO_LABELS, "x"),
-        lifecycle_seconds=dict.fromkeys(LIFECYCLE, 1.0),
         verdict=verdict(late=(late(rank=3, gpus=dict.fromkeys(own, 1.0)),)),
         verdict_age_seconds=1.0,
         group_formed_timestamp_seconds=1.0,
@@ -135,15 +130,12 @@ def busiest(never_together: set[str], **changes: Any) -> Snapshot:
         ],
     )
     assert None not in [getattr(rank, name) for name in rank.__slots__]
-    if not changes.get("finished"):
-        del rank.lifecycle_seconds["end"]
     return replace(rank, **changes)
 
 
 NOT_LATE = {"verdict": verdict(late=()), "late_lines": []}
 NO_JOIN: dict[str, Any] = {
     "late_lines": [],
-    "paced_steps": {},
     "wait_caused_seconds": {},
     "group_wait_seconds": None,
     "joined_seconds": None,

@@ -1,13 +1,16 @@
 """What several tests of the probe stand on."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
 from rank_probe.process import runtime
-from rank_probe.torch_hooks import cuda_events, process_group
+from rank_probe.torch_hooks import cuda_events, process_group, store
+from tests import nvmlstub
 from tests.rank_probe.fakes import FakeDevice, FakeEvents, FakeTime
+from tests.rank_probe.join.memory_world import MemoryStore
 
 
 @pytest.fixture(scope="module")
@@ -16,6 +19,20 @@ def peers() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(process_group, "has_peers", lambda: True)
         yield
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The stub of libnvidia-ml.so.1, compiled once."""
+    return nvmlstub.build(tmp_path_factory.mktemp("nvmlstub"))
+
+
+@pytest.fixture
+def joinable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 2 of a process group of 4, on a store of its own."""
+    monkeypatch.setattr(process_group, "rank_and_world_size", lambda: (2, 4))
+    monkeypatch.setattr(store, "obstacle", str)
+    monkeypatch.setattr(store, "opener", lambda *_: MemoryStore)
 
 
 @pytest.fixture

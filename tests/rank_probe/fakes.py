@@ -1,8 +1,11 @@
-"""A clock and a CUDA device for tests: streams in order, events, a full launch queue, capture."""
+"""A clock, a CUDA device (streams, events, a full launch queue, capture), and a probe of a rank."""
 
 import threading
 from collections.abc import Callable
 from threading import get_ident
+
+from rank_probe.probe import Probe
+from rank_probe.wire.snapshot import Snapshot
 
 
 class FakeTime:
@@ -134,3 +137,17 @@ class FakeEvents:
             raise DeviceError("the device is lost")
         if self.capturing:
             raise DeviceError(f"{call}: operation not permitted when stream is capturing")
+
+
+RANK_2_OF_4 = {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "2", "RANKSKEW_JOB_ID": "j"}
+
+
+def probe_of_rank_2(*, automatic: bool = False, **environment: str) -> Probe:
+    return Probe(automatic=automatic, environment=RANK_2_OF_4 | environment)
+
+
+def told(probe: Probe) -> Snapshot:
+    """Return what *probe* tells: there must be something."""
+    snapshot = probe.snapshot()
+    assert snapshot is not None
+    return snapshot

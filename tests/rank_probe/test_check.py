@@ -298,17 +298,6 @@ def test_rank_that_can_report_passes() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_nobody_there_fails(tmp_path: Path) -> None:
-    """It says how to start an exporter, with status 1; stderr says what a gate waits for."""
-    done = run("--wait", "1s", RANKSKEW_EXPORTER=f"unix:{tmp_path}/absent.sock", **RANK)
-
-    assert "rank: 3 of 4 in job 'j', attempt 0" in done.stdout
-    last = done.stdout.splitlines()[-1]
-    assert last.startswith(f"problem: there is no socket {tmp_path}/absent.sock (No such file ")
-    assert done.stderr.startswith("rank-probe: waiting for up to 1 s: there is no socket ")
-    assert done.returncode == 1
-
-
 def test_require_scrape_closes_the_gate() -> None:
     """What is a warning without the option is a failure with it."""
     with answering({DRY_RUN_PATH: (200, judged(scraped=[]))}) as endpoint:
@@ -340,34 +329,7 @@ def test_json_has_what_the_lines_say(tmp_path: Path) -> None:
     assert {name for part in parts for name in part if f"`{name}`" not in section} == set()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["now"], "unrecognized arguments: now"),
-        (["--wait", "60"], "argument --wait: '60' is not a duration such as 30s or 5m"),
-        (["--wai", "5s"], "unrecognized arguments: --wai 5s"),
-    ],
-)
-def test_wrong_option_is_one_sentence(arguments: list[str], said: str) -> None:
-    """It ends with status 2 and names the help of the command."""
-    done = run(*arguments)
-
-    assert done.stderr == f"rank-probe: {said}; see rank-probe check --help\n"
-    assert (done.returncode, done.stdout) == (2, "")
-
-
 @pytest.mark.parametrize(("text", "seconds"), [("0s", 0), ("90s", 90), ("5m", 300), ("1h", 3600)])
 def test_wait_takes_a_duration(text: str, seconds: float) -> None:
     """Durations are written as everywhere in rankskew."""
     assert parser().parse_args(["--wait", text]).wait == seconds
-
-
-def test_check_does_not_import_torch() -> None:
-    """A prolog has no time for it, and the node may have no torch."""
-    program = (
-        "import sys; from rank_probe.__main__ import main; main(['check']); "
-        "print('torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-
-    assert done.stdout.endswith("\nFalse\n")

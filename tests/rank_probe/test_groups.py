@@ -15,9 +15,7 @@ from rank_probe.probe import Probe
 from rank_probe.torch_hooks import process_group, store
 from rank_probe.wire.stages import DATA
 from tests.exporter.snapshots import verdict
-from tests.rank_probe.fakes import FakeDevice
-from tests.rank_probe.join.memory_world import MemoryStore
-from tests.rank_probe.probes import probe_of_rank_2, told
+from tests.rank_probe.fakes import FakeDevice, probe_of_rank_2, told
 
 # A loop's step as it is found: a batch, a backward, an optimizer.
 FOUND = (
@@ -49,11 +47,9 @@ class Torch:
 
 
 @pytest.fixture
-def torch_says(monkeypatch: pytest.MonkeyPatch) -> Torch:
+def torch_says(joinable: None, monkeypatch: pytest.MonkeyPatch) -> Torch:
     says = Torch()
     monkeypatch.setattr(process_group, "rank_and_world_size", lambda: says.group)
-    monkeypatch.setattr(store, "obstacle", str)
-    monkeypatch.setattr(store, "opener", lambda *_: MemoryStore)
     monkeypatch.setattr(Join, "begin", lambda *told: says.begin(*told))
     return says
 
@@ -125,22 +121,17 @@ def test_group_of_one_is_not_joined(torch_says: Torch) -> None:
 
 
 @pytest.mark.parametrize("is_off", [True, False])
-def test_rank_that_is_off_when_its_group_is_formed_is_not_joined(
-    torch_says: Torch, monkeypatch: pytest.MonkeyPatch, is_off: bool
-) -> None:
+@pytest.mark.usefixtures("joinable")
+def test_rank_that_is_off_when_its_group_is_formed_is_not_joined(is_off: bool) -> None:
     """Its steps are not counted from the first one on; one that is on again by then is."""
-    monkeypatch.undo()
-    monkeypatch.setattr(process_group, "rank_and_world_size", lambda: torch_says.group)
-    monkeypatch.setattr(store, "obstacle", str)
-    monkeypatch.setattr(store, "opener", lambda *_: MemoryStore)
     probe = probe_of_rank_2()
-    torch_says.form(probe, 2, 4)
+    probe._groups.formed()
     step(probe, *GIVEN)
     first = probe._parts.join._state.current
     probe._after_push({"level": "off"})
     if not is_off:
         probe._after_push({"level": "stages"})
-    torch_says.form(probe, 2, 4)
+    probe._groups.formed()
     second = probe._parts.join._state.current
     probe.finish()
 

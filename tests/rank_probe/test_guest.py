@@ -10,7 +10,6 @@ import logging
 import pickle
 import sys
 import threading
-import time
 import types
 import zipfile
 from collections.abc import Callable, Iterator
@@ -365,8 +364,7 @@ def test_pause_is_short_and_gives_way() -> None:
     thread = threading.Thread(target=other)
     thread.start()
     ready.set()
-    deadline = time.monotonic() + 5
-    while not turns and time.monotonic() < deadline:
+    while not turns:  # The timeout of the test ends it.
         give_way()
     thread.join()
 

@@ -147,28 +147,55 @@ def test_safe_path_stays_safe(script: Path) -> None:
     assert done.stdout == bare.stdout
 
 
+WHAT = "expected a script, -m MODULE, check, audit or bench-collectives"
+
+
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "said", "help"),
     [
-        ([], "expected a script, -m MODULE, check, audit or bench-collectives"),
-        (["run"], "expected a script, -m MODULE, check, audit or bench-collectives"),
-        (["--local_rank=0"], "expected a script, -m MODULE, check, audit or bench-collectives"),
-        (["-m"], "-m must be followed by the name of a module"),
-        (["absent.py"], "there is no script 'absent.py' in "),
-        (["run", "absent.py", "--lr"], "there is no script 'absent.py' in "),
-        (["-m", "absent.module"], "there is no module 'absent'"),
-        (["--nproc-per-node", "2"], "unknown option '--nproc-per-node'; "),
+        ([], WHAT, ""),
+        (["run"], WHAT, ""),
+        (["--local_rank=0"], WHAT, ""),
+        (["-m"], "-m must be followed by the name of a module", ""),
+        (["absent.py"], "there is no script 'absent.py' in ", ""),
+        (["run", "absent.py", "--lr"], "there is no script 'absent.py' in ", ""),
+        (["-m", "absent.module"], "there is no module 'absent'", ""),
+        (["--nproc-per-node", "2"], "unknown option '--nproc-per-node'; ", ""),
+        (["check", "now"], "unrecognized arguments: now; ", "check "),
+        (
+            ["check", "--wait", "60"],
+            "argument --wait: '60' is not a duration such as 30s",
+            "check ",
+        ),
+        (["check", "--wai", "5s"], "unrecognized arguments: --wai 5s; ", "check "),
+        (["audit", "now"], "unrecognized arguments: now; ", "audit "),
+        (["audit", "--timeout", "0s"], "argument --timeout: '0s' is not a duration abo", "audit "),
+        (["audit", "--time", "8s"], "unrecognized arguments: --time 8s; ", "audit "),
     ],
 )
-def test_wrong_command_is_one_sentence(arguments: list[str], said: str, tmp_path: Path) -> None:
+def test_wrong_command_is_one_sentence(
+    arguments: list[str], said: str, help: str, tmp_path: Path
+) -> None:
     """It says what is wrong and what to do, without a traceback."""
     done = run(*arguments, cwd=tmp_path)
 
     assert done.stderr.startswith(f"rank-probe: {said}")
     assert done.stderr.count("\n") == 1
-    assert done.stderr.endswith("; see rank-probe --help\n")
+    assert done.stderr.endswith(f"; see rank-probe {help}--help\n")
     assert done.stdout == ""
     assert done.returncode == 2
+
+
+@pytest.mark.parametrize("name", ["check", "audit"])
+def test_commands_for_a_prolog_do_not_import_torch(name: str) -> None:
+    """It has no time for it, and the node may have no torch."""
+    program = (
+        f"import sys; from rank_probe.__main__ import main; main(['{name}']); "
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+    assert done.stdout.endswith("\nFalse\n")
 
 
 # Counts the calls that would initialise a driver, on a host with a GPU as far as torch can tell.

@@ -17,12 +17,10 @@ from rank_probe.join.join import Join
 from rank_probe.measure import events
 from rank_probe.measure.tape import PythonTape, fetching, new_tape
 from rank_probe.probe import Probe
-from rank_probe.torch_hooks import collectives, parallel, process_group, store
+from rank_probe.torch_hooks import collectives, parallel, process_group
 from rank_probe.wire.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS
 from rank_probe.wire.stages import DATA
-from tests.rank_probe.fakes import FakeDevice, elsewhere
-from tests.rank_probe.join.memory_world import MemoryStore
-from tests.rank_probe.probes import RANK_2_OF_4, probe_of_rank_2, told
+from tests.rank_probe.fakes import RANK_2_OF_4, FakeDevice, elsewhere, probe_of_rank_2, told
 
 
 def with_data(probe: Probe) -> None:
@@ -69,15 +67,6 @@ def test_rank_that_has_not_begun_already_beats() -> None:
     assert snapshot.heartbeat_timestamp_seconds >= snapshot.started_timestamp_seconds
     # The sequence orders snapshots that arrive late or twice.
     assert [told(probe).sequence for _ in range(2)] == [2, 3]
-
-
-def test_what_is_said_of_a_rank_follows_what_is_known() -> None:
-    """Of two snapshots, the second has coordinates that the user gave in between."""
-    probe = probe_of_rank_2(automatic=True)
-    assert "dp" not in told(probe).rank_info
-    probe.annotate(dp=1, tp=None, pp=None, peer_group=None)
-
-    assert told(probe).rank_info["dp"] == "1"
 
 
 def test_peers_that_come_later_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,6 +122,7 @@ def test_snapshot_travels_as_json_with_labels_of_the_closed_set() -> None:
 def test_place_that_the_user_gives_names_the_peers() -> None:
     """Ranks of one pipeline stage are one group, unless the group itself has a name."""
     probe = probe_of_rank_2()
+    assert "dp" not in told(probe).rank_info
     probe.annotate(dp=0, tp=None, pp=1, peer_group=None)
     snapshot = told(probe)
     assert snapshot.peer_group == "pp1"
@@ -256,31 +246,26 @@ def test_batches_are_counted_as_they_are_after_timing_began_anew(
         assert told(probe).samples == 4 * (batch + 1)
 
 
+@pytest.mark.usefixtures("joinable")
 def test_rank_that_was_off_joins_no_more() -> None:
     """Its peers' steps went on while it was off, so its next ones have other numbers."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(process_group, "rank_and_world_size", lambda: (2, 4))
-        patch.setattr(store, "obstacle", str)
-        patch.setattr(store, "opener", lambda *_: MemoryStore)
-        on, off = (probe_of_rank_2() for _ in range(2))
-        off._after_push({"level": "off"})
-        off._after_push({"level": "stages"})
-        for probe in (on, off):
-            probe.timeline.tape.note(events.STEP)
-            probe.finish()
+    on, off = (probe_of_rank_2() for _ in range(2))
+    off._after_push({"level": "off"})
+    off._after_push({"level": "stages"})
+    for probe in (on, off):
+        probe.timeline.tape.note(events.STEP)
+        probe.finish()
 
     assert on._parts.join._state.current is not None
     assert off._parts.join._state.current is None
 
 
+@pytest.mark.usefixtures("joinable")
 def test_join_goes_on_with_the_devices_steps(
     device: FakeDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a GPU the steps that are joined are in device time, numbered as the host's."""
     begun: list[Any] = []
-    monkeypatch.setattr(process_group, "rank_and_world_size", lambda: (2, 4))
-    monkeypatch.setattr(store, "obstacle", str)
-    monkeypatch.setattr(store, "opener", lambda *_: MemoryStore)
     monkeypatch.setattr(Join, "begin", lambda self, group: begun.append(group.steps))
     probe = probe_of_rank_2()
     probe.timeline.tape.note(events.STEP)

@@ -265,7 +265,10 @@ def test_what_is_not_there_is_not_checked(absent: dict[str, Any], check: str, sa
 
 
 def test_without_pynvml_devices_are_counted_by_their_files() -> None:
-    """What only NVML knows is not checked, and says so; the device files still count."""
+    """What only NVML knows is not checked, and says so; the device files still count.
+
+    Slurm names GPUs by number; that they are of different models is not known then.
+    """
     blind = {"gpus": (), "nvml_problem": "pynvml is not installed"}
     few = launch({rank: {**blind, "device_files": 3} for rank in EVERY})
     outcomes = {one.check: one for one in audit(few)}
@@ -275,13 +278,7 @@ def test_without_pynvml_devices_are_counted_by_their_files() -> None:
         "rank 3 (node-0), with local rank 3, sees 3 GPUs on node-0: too few",
         "rank 7 (node-1), with local rank 3, sees 3 GPUs on node-1: too few",
     ]
-
-
-def test_without_pynvml_the_order_of_the_gpus_is_no_trouble() -> None:
-    """Slurm names them by number; that they are of different models is not known."""
-    blind = {"gpus": (), "nvml_problem": "pynvml is not installed"}
     numbered = settings(CUDA_VISIBLE_DEVICES="0,1,2,3")
-
     assert not troubles(launch(dict.fromkeys(EVERY, blind | numbered)))
 
 
@@ -301,27 +298,18 @@ def test_all_nodes_of_each_mtu_are_named() -> None:
         ["0", "1", "2", "3"],
         ["0,1,2,3"] * 4,
         [uuid(0, 3), uuid(0, 2), uuid(0, 1), uuid(0, 0)],
+        ["0,1", "2,3"],  # Lists that have nothing in common belong to their ranks as a whole.
     ],
 )
 def test_usual_ways_to_give_gpus_are_fine(visible: list[str]) -> None:
-    """A GPU for each rank, or all for all."""
-    changes = {
-        rank: settings(CUDA_VISIBLE_DEVICES=visible[rank], CUDA_DEVICE_ORDER="PCI_BUS_ID")
-        | {"cpus": tuple(range(32))}
-        for rank in range(4)
-    }
-
-    assert not troubles(launch(changes | on(NODE_1, **settings())))
-
-
-def test_two_gpus_for_each_rank_are_fine() -> None:
-    """Lists that have nothing in common belong to their ranks as a whole."""
-    two = [
-        facts(rank, **settings(CUDA_VISIBLE_DEVICES=visible))
-        for rank, visible in ((2, "0,1"), (3, "2,3"))
+    """A GPU for each rank, or several, or all for all."""
+    ranks = [
+        facts(rank, **settings(CUDA_VISIBLE_DEVICES=each, CUDA_DEVICE_ORDER="PCI_BUS_ID"))
+        for rank, each in enumerate(visible)
     ]
+    launched = [dataclasses.replace(each, cpus=tuple(range(32))) for each in ranks]
 
-    assert "device_per_rank" not in troubles(Launch(two, 2))
+    assert not troubles(Launch(launched, len(launched)))
 
 
 def test_process_alone_is_compared_with_nobody() -> None:

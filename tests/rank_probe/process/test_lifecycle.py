@@ -21,23 +21,6 @@ from rank_probe.wire.snapshot import MOST_EVENTS
 from rank_probe.wire.stages import CHECKPOINT, DATA, EVAL, STAGES
 
 
-class Clock:
-    """Seconds that only pass when told to."""
-
-    now = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def pass_(self, seconds: float) -> None:
-        self.now += seconds
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
 def durations(life: Lifecycle) -> dict[str, float]:
     """Return how long each event took that has ended."""
     return {
@@ -47,56 +30,54 @@ def durations(life: Lifecycle) -> dict[str, float]:
     }
 
 
-def test_each_event_has_its_duration(clock: Clock) -> None:
-    """Every event gets the time between its own two moments."""
-    life = Lifecycle(clock, age=lambda: 3.0)
-    clock.pass_(1)
-    life.rendezvous_begins()
-    clock.pass_(10)
-    life.rendezvous_ended()
-    clock.pass_(100)
-    life.first_step_done()
-    clock.pass_(1_000)
-    life.end()
+MEETS = ("rendezvous_begins", 1, "rendezvous_ended", "first_step_done", "end", 50)
+# How old the process was when the probe started, what happens, with seconds between, the durations.
+LIVES: dict[str, tuple[float | None, tuple[str | int, ...], dict[str, float]]] = {
+    "each event has the time between its own two moments": (
+        3.0,
+        (
+            *(1, "rendezvous_begins", 10, "rendezvous_ended"),
+            *(100, "first_step_done", 1_000, "end"),
+        ),
+        {"init": 4.0, "rendezvous": 10.0, "first_step": 100.0, "end": 1_000.0},
+    ),
+    "a rank that is stuck in the rendezvous has no duration for it": (
+        3.0,
+        ("rendezvous_begins", 60),
+        {"init": 3.0},
+    ),
+    "a rendezvous that failed is forgotten": (
+        3.0,
+        ("rendezvous_begins", 60, "rendezvous_begins", 2, "rendezvous_ended"),
+        {"init": 63.0, "rendezvous": 2.0},
+    ),
+    # Where the process's start is unknown, there is no init.
+    "a rank alone has a first step too, from the probe on": (
+        None,
+        (8, "first_step_done"),
+        {"first_step": 8.0},
+    ),
+    "a second process group, or a step noted again, moves nothing": (
+        0.0,
+        MEETS * 2,
+        {"init": 0.0, "rendezvous": 1.0, "first_step": 0.0, "end": 0.0},
+    ),
+}
 
-    expected = {"init": 4.0, "rendezvous": 10.0, "first_step": 100.0, "end": 1_000.0}
+
+@pytest.mark.parametrize("case", LIVES)
+def test_events_have_their_durations(case: str) -> None:
+    """Those that are over."""
+    age, happens, expected = LIVES[case]
+    now = 1_000.0
+    life = Lifecycle(lambda: now, age=lambda: age)
+    for each in happens:
+        if isinstance(each, str):
+            getattr(life, each)()
+        else:
+            now += each
+
     assert durations(life) == expected
-
-
-def test_what_is_not_over_is_absent(clock: Clock) -> None:
-    """A rank that is stuck in the rendezvous has no duration for it; a failed one is forgotten."""
-    life = Lifecycle(clock, age=lambda: 3.0)
-    life.rendezvous_begins()
-    clock.pass_(60)
-    assert durations(life) == {"init": 3.0}
-
-    life.rendezvous_begins()
-    clock.pass_(2)
-    life.rendezvous_ended()
-    assert durations(life) == {"init": 63.0, "rendezvous": 2.0}
-
-
-def test_without_a_rendezvous_the_first_step_counts_from_the_probe(clock: Clock) -> None:
-    """One rank alone has a first step too; where the process's start is unknown, no init."""
-    life = Lifecycle(clock, age=lambda: None)
-    clock.pass_(8)
-    life.first_step_done()
-
-    assert durations(life) == {"first_step": 8.0}
-
-
-def test_only_the_first_time_counts(clock: Clock) -> None:
-    """A second process group, or a step noted again, moves nothing."""
-    life = Lifecycle(clock, age=lambda: 0.0)
-    for _ in range(2):
-        life.rendezvous_begins()
-        clock.pass_(1)
-        life.rendezvous_ended()
-        life.first_step_done()
-        life.end()
-        clock.pass_(50)
-
-    assert durations(life) == {"init": 0.0, "rendezvous": 1.0, "first_step": 0.0, "end": 0.0}
 
 
 def test_process_start_is_read_from_linux() -> None:

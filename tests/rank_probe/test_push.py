@@ -5,8 +5,7 @@ import os
 import random
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,12 @@ import pytest
 from rank_probe.guest.guard import failures
 from rank_probe.report import push
 from rank_probe.report.control import Control
-from rank_probe.report.endpoint import TIMEOUT_SECONDS, Reply, ask, open_connection, socket_path
+from rank_probe.report.endpoint import TIMEOUT_SECONDS, ask, open_connection, socket_path
 from rank_probe.report.push import Pusher
 from rank_probe.wire.snapshot import LEVELS
 from tests.exporter.running import wait_until
 from tests.exporter.snapshots import snapshot
 from tests.rank_probe.sink import PATIENCE_SECONDS, listening, listening_on_loopback
-
-ATTEMPTS = 3  # of what is quick: other loads hold one up now and then
 
 
 @pytest.fixture(autouse=True)
@@ -38,13 +35,6 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "s"
 
 
-def seconds_of(action: Callable[[], object]) -> float:
-    """Return how long *action* takes."""
-    started = time.monotonic()
-    action()
-    return time.monotonic() - started
-
-
 def pushed(endpoint: str, pushes: int = 1, **options: Any) -> Pusher:
     """Return a pusher that has pushed so often, and has ended."""
     pusher = Pusher(endpoint, snapshot, **options)
@@ -55,11 +45,8 @@ def pushed(endpoint: str, pushes: int = 1, **options: Any) -> Pusher:
 
 
 def test_exporter_absent_costs_nothing_but_a_count(path: Path) -> None:
-    """Without an exporter pushes fail at once and are counted."""
-    pusher = Pusher(f"unix:{path}", snapshot)
-
-    assert min(seconds_of(pusher.push) for _ in range(ATTEMPTS)) < 0.1
-    assert pusher.failed_pushes == ATTEMPTS
+    """Without an exporter pushes fail, and are counted."""
+    assert pushed(f"unix:{path}", 3).failed_pushes == 3
 
 
 def test_snapshots_arrive_again_and_again(path: Path) -> None:
@@ -113,15 +100,14 @@ def test_refused_snapshot_is_counted_and_the_reason_logged(
 def test_exporter_that_never_answers_is_given_up(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A push to a stuck exporter ends within its short timeout."""
-    monkeypatch.setattr(push, "TIMEOUT_SECONDS", TIMEOUT_SECONDS)
+    """A push to a stuck exporter ends with its timeout, which is short."""
+    assert TIMEOUT_SECONDS <= 1
+    monkeypatch.setattr(push, "TIMEOUT_SECONDS", 0.05)
     with socket.socket(socket.AF_UNIX) as stuck:
         stuck.bind(str(path))
         stuck.listen()
-        pusher = Pusher(f"unix:{path}", snapshot)
 
-        assert any(seconds_of(pusher.push) < 2 for _ in range(ATTEMPTS))
-        assert pusher.failed_pushes > 0
+        assert pushed(f"unix:{path}").failed_pushes == 1
 
 
 @pytest.mark.parametrize(
@@ -319,12 +305,6 @@ def test_request_shows_the_token_and_returns_what_is_answered(tmp_path: Path) ->
 
     assert (reply.status, reply.json_object()) == (422, {"error": "No."})
     assert reply.server.startswith("BaseHTTP")
-
-
-@pytest.mark.parametrize("body", [b"", b"[1]", b"\xff", b"[" * 60_000])
-def test_body_that_is_no_object_is_an_empty_one(body: bytes) -> None:
-    """So a field of it is missing, and nothing raises."""
-    assert Reply(200, "", body).json_object() == {}
 
 
 def test_answer_sets_the_level_until_another_does() -> None:

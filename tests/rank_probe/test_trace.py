@@ -43,15 +43,6 @@ def test_rows_are_in_the_file_as_soon_as_they_are_written(tmp_path: Path) -> Non
     again.close()
 
 
-def test_rank_that_never_trains_leaves_no_file(tmp_path: Path) -> None:
-    """Without a step nothing is opened."""
-    trace = TraceFile(str(tmp_path), "llama", 0)
-    trace.write(ANYBODY, [])
-    trace.close()
-
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_names_of_any_kind_survive(tmp_path: Path) -> None:
     """A job's name cannot leave the directory or break a row, and replay reads it as it was."""
     job_id = '../ä, "x"/1'
@@ -65,32 +56,22 @@ def test_names_of_any_kind_survive(tmp_path: Path) -> None:
     assert run.steps == {7: {0: dict(zip(STAGES, STEP, strict=True))}}
 
 
-def test_directory_that_cannot_be_written_is_logged_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Training goes on without a trace, with one line in the log."""
-    (tmp_path / "file").touch()
-    trace = TraceFile(str(tmp_path / "file"), "llama", 0)
-    trace.write(ANYBODY, [(0, 0.0, STEP)])
-    trace.write(ANYBODY, [(1, 0.0, STEP)])
-
-    assert trace.stopped
-    assert len(caplog.records) == 1
-
-
-@pytest.mark.parametrize("trap", ["pipe", "link"])
-def test_file_that_somebody_else_put_there_is_left_alone(
+@pytest.mark.parametrize("trap", ["pipe", "link", "file in place of the directory"])
+def test_what_cannot_be_written_is_left_alone_and_logged_once(
     trap: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In a folder for all users: a pipe would hold training up, a link lead to a file of ours."""
-    name, precious = tmp_path / "llama-0-0.csv", tmp_path / "precious"
+    folder, precious = tmp_path / "made", tmp_path / "precious"
     precious.touch()
-    if trap == "pipe":
-        os.mkfifo(name)
+    if trap.startswith("file"):
+        folder.touch()
     else:
-        name.symlink_to(precious)
-    trace = TraceFile(str(tmp_path), "llama", 0)
+        folder.mkdir()
+        name = folder / "llama-0-0.csv"
+        os.mkfifo(name) if trap == "pipe" else name.symlink_to(precious)
+    trace = TraceFile(str(folder), "llama", 0)
     trace.write(ANYBODY, [(0, 0.0, STEP)])
+    trace.write(ANYBODY, [(1, 0.0, STEP)])
 
     assert trace.stopped
     assert len(caplog.records) == 1
@@ -171,7 +152,13 @@ def steps_in(directory: Path) -> list[str]:
 
 
 def test_directory_in_the_environment_turns_it_on(tmp_path: Path) -> None:
-    """With RANK_PROBE_TRACE every step is written from the first on; without it none is."""
+    """With RANK_PROBE_TRACE every step is written from the first on; without it none is.
+
+    A rank that never trains leaves no file.
+    """
+    idle = Loop(RANK_PROBE_TRACE=str(tmp_path))
+    idle.trace.write(replace(ME, rank=4), on_demand=False)
+    idle.trace.close()
     for loop in (Loop(RANK_PROBE_TRACE=str(tmp_path)), Loop()):
         loop.step(3)
         loop.trace.write(ME, on_demand=False)

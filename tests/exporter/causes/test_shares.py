@@ -1,18 +1,19 @@
-"""The ways in which a figure or a state accounts for an excess."""
+"""The arithmetic of an excess: its size, a thread's time in it, and what a figure accounts for."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import pytest
 
-from exporter.causes.excess import stage_figure
-from exporter.causes.model import Evidence, Lateness, Quantiles, ThreadState
+from exporter.causes.cpu_time import more_than_peers, runs_longer
+from exporter.causes.excess import excess_of, stage_figure
+from exporter.causes.model import RUNNING, Evidence, Lateness, Quantiles, ThreadState
 from exporter.causes.row import CauseRow, Certainty
 from exporter.causes.shares import (
     Share,
     has_less,
     has_more,
-    has_stage_alone,
     is_in_state,
     is_in_state_like_peers,
     more_work,
@@ -20,8 +21,173 @@ from exporter.causes.shares import (
     unless,
     waits,
 )
+from exporter.causes.work import CODE_ROWS
 from rank_probe.judge.verdict import PERSISTENT
 from tests.exporter.causes.planted import LINE, at, case_in, evidence, lateness, peers
+
+LATE = Lateness("data", PERSISTENT, 0.25, {"data": 0.6, "forward": 0.2})
+STAGE_PEERS = {
+    "data_seconds": Quantiles(0.02, 0.3, 0.4),
+    "forward_seconds": Quantiles(0.1, 0.11, 0.12),
+}
+SOME = {**STAGE_PEERS, "checkpoint_seconds": Quantiles(0.0, 0.0, 0.1)}
+NOTHING = {"data_seconds": Quantiles(0.0, 0.0, 0.0)}
+JUDGED = {"data": 0.075, "forward": 0.025}
+
+
+@pytest.mark.parametrize(
+    ("own", "peers", "more", "step", "alone"),
+    [
+        # Over the better third: most peers may be late too. Less in a stage does not make up.
+        ({"data": 0.2, "forward": 0.09}, STAGE_PEERS, {"data": 0.18}, 0.29, set()),
+        # A step is as long as was measured, with the wait for others.
+        ({"data": 0.2, "forward": 0.1, "step": 0.5}, STAGE_PEERS, {"data": 0.18}, 0.5, set()),
+        ({"data": 0.2, "forward": 0.1, "step": 0.1}, STAGE_PEERS, {"data": 0.18}, 0.3, set()),
+        # A stage that no peer has is its alone; one that some of them have is not.
+        (
+            {"data": 0.02, "eval": 0.1, "checkpoint": 0.1},
+            SOME,
+            {"eval": 0.1, "checkpoint": 0.1},
+            0.22,
+            {"eval"},
+        ),
+        # Without peers a fifth of its time is excess if it takes a quarter more: so says the judge.
+        ({"data": 0.3, "forward": 0.2}, {}, JUDGED, 0.5, set()),
+        ({"data": 0.3, "forward": 0.2}, NOTHING, JUDGED, 0.5, set()),
+        # So is a rank late that is no slower by its own times: its peers' may be of another minute.
+        (
+            {"data": 0.02, "forward": 0.1},
+            STAGE_PEERS,
+            {"data": 0.75 * 0.12 * 0.2, "forward": 0.25 * 0.12 * 0.2},
+            0.12,
+            set(),
+        ),
+    ],
+)
+def test_it_is_the_time_beyond_the_peers_or_else_what_the_judge_knows(
+    own: dict[str, float],
+    peers: dict[str, Quantiles],
+    more: dict[str, float],
+    step: float,
+    alone: set[str],
+) -> None:
+    found = excess_of(LATE, {f"{stage}_seconds": each for stage, each in own.items()}, peers)
+
+    assert found.more == pytest.approx(more)
+    assert found.total == pytest.approx(sum(more.values()))
+    assert found.step == pytest.approx(step)
+    assert found.alone == alone
+    assert found.in_seconds
+
+
+def test_without_any_times_its_step_is_one() -> None:
+    """Shares need no seconds."""
+    found = excess_of(LATE, {}, {})
+
+    assert found.more == pytest.approx({"data": 0.15, "forward": 0.05})
+    assert found.own == pytest.approx({"data": 0.75, "forward": 0.25})
+    assert not found.in_seconds
+
+
+@pytest.mark.parametrize("ratio", [0.0, -1.0, math.nan, math.inf])
+def test_cost_that_makes_no_sense_leaves_the_stage(ratio: float) -> None:
+    """A rank that is called late has an excess, in the stage that is named."""
+    late = Lateness("backward", PERSISTENT, ratio, {"data": math.nan, "eval": -1.0})
+
+    assert excess_of(late, {}, {}).more == {"backward": pytest.approx(0.03 / 1.03)}
+
+
+# A rank of four on two CPUs, as measured: it works for 98 ms of a step of 103, 19 on a CPU.
+PEERS: Final = {
+    "step_seconds": 0.1033,
+    "data_seconds": 0.0154,
+    "forward_seconds": 0.0415,
+    "backward_seconds": 0.0310,
+    "other_seconds": 0.0102,
+    "main_running_ratio": 0.1840,
+    "main_run_queue_ratio": 0.0142,
+}
+# The same rank while four processes want its CPU.
+HOGGED: Final = {
+    "step_seconds": 0.1633,
+    "data_seconds": 0.0152,
+    "forward_seconds": 0.0633,
+    "backward_seconds": 0.0561,
+    "other_seconds": 0.0112,
+    "main_running_ratio": 0.1168,
+    "main_run_queue_ratio": 0.3392,
+}
+# It sleeps for 50 ms more, and it computes for as long.
+SLEEPS: Final = {
+    **PEERS,
+    "step_seconds": 0.1533,
+    "data_seconds": 0.0654,
+    "main_running_ratio": 0.0190 / 0.1533,
+    "main_run_queue_ratio": 0.0015 / 0.1533,
+}
+DECODES: Final = {**SLEEPS, "main_running_ratio": 0.0690 / 0.1533}
+
+
+def more(
+    own: Mapping[str, float], peers: Mapping[str, float], seen: Sequence[ThreadState] = ()
+) -> tuple[float, float] | None:
+    """Return for how many milliseconds a step a thread runs, and is blocked, beyond its peers'."""
+    usual = {name: Quantiles(value, value, value) for name, value in peers.items()}
+    found = more_than_peers(case_in(lateness({"data": 0.3}), Evidence(own, seen), usual))
+    return None if found is None else (1e3 * found.runs, 1e3 * found.blocked)
+
+
+@pytest.mark.parametrize(
+    ("own", "runs", "blocked"), [(HOGGED, 0.1, 0.0), (SLEEPS, 0.0, 48.5), (DECODES, 50.0, 0.0)]
+)
+def test_excess_is_what_the_kernel_counts_beyond_its_peers(
+    own: Mapping[str, float], runs: float, blocked: float
+) -> None:
+    """A hogged rank still sleeps for half of its longer stages, but no longer than before.
+
+    The 1.5 ms in which peers wait for a CPU may belong to their wait for other ranks.
+    """
+    assert more(own, PEERS) == pytest.approx((runs, blocked), abs=0.5)
+
+
+def test_thread_that_is_seen_to_wait_for_a_cpu_is_not_blocked() -> None:
+    """Its times in the kernel are read every few seconds: they may be those of before the hogs."""
+    stale = HOGGED | {name: PEERS[name] for name in ("main_running_ratio", "main_run_queue_ratio")}
+    states = ("sleep", "cpu_queue", "running")
+    shares = {"forward": (0.65, 0.24, 0.11), "backward": (0.45, 0.34, 0.21)}
+    seen = [
+        ThreadState(stage, *each)
+        for stage, found in shares.items()
+        for each in zip(states, found, strict=True)
+    ]
+    blind, found = more(stale, PEERS), more(stale, PEERS, seen)
+
+    assert blind is not None
+    assert found is not None
+    assert (blind[1], found[1]) == pytest.approx((34.4, 13.8), abs=1.0)
+
+
+def test_peers_that_run_while_they_wait_for_others_say_nothing() -> None:
+    """NCCL spins: 100 ms on a CPU are more than the 98 in which they work."""
+    assert more(SLEEPS, {**PEERS, "main_running_ratio": 0.1000 / 0.1033}) is None
+
+
+@pytest.mark.parametrize(("times", "share"), [(1.2, 0.06), (2.0, 1.0)])
+def test_who_runs_a_little_more_does_not_wait_for_that(times: float, share: float) -> None:
+    """Peers wait for a CPU four times as long as they run, and so does who really runs more."""
+    peers = PEERS | {"main_running_ratio": 0.1, "main_run_queue_ratio": 0.4}
+    own = HOGGED | {"main_running_ratio": times * 0.1 * 0.1033 / 0.1633}
+    doing = [
+        ThreadState(stage, state, half)
+        for stage in ("forward", "backward")
+        for state, half in (("running", 0.2), ("cpu_queue", 0.8))
+    ]
+    usual = {name: Quantiles(value, value, value) for name, value in peers.items()}
+    case = case_in(lateness({"data": 0.3}), Evidence(own, doing), usual)
+    running = next(row for row in CODE_ROWS if row.detail == RUNNING)
+
+    assert runs_longer(running, case) == pytest.approx(share, abs=0.03)
+
 
 FIGURE = "gc_ratio"
 
@@ -120,15 +286,6 @@ def test_wait_without_peers_is_compared_with_a_healthy_rank() -> None:
     assert accounted(WAITS, 0.2, 0.2, healthy=0.0) == 0
 
 
-def test_figure_accounts_for_no_more_than_the_states_allow() -> None:
-    """A thread that sleeps does not wait for a CPU, and is not delayed by a fact."""
-    mostly = (ThreadState("forward", "sleep", 1.0), ThreadState("backward", "sleep", 0.8))
-    half = (ThreadState("forward", "sleep", 0.5), ThreadState("backward", "sleep", 0.5))
-
-    assert accounted(WAITS, 0.9, 0.02, states=mostly) == pytest.approx(0.2)
-    assert accounted(has_more(1), 5, 0, states=half) == pytest.approx(0.5)
-
-
 def test_better_figure_replaces_a_worse_one() -> None:
     """If it is known of both, the rank and its peers."""
     unknown = unless("h2d_seconds", has_more(1))
@@ -145,16 +302,6 @@ def test_state_accounts_for_its_time_up_to_the_excess() -> None:
     assert accounted(is_in_state, None, None, states=runs) == pytest.approx(0.6)
     assert accounted(is_in_state_like_peers, None, None, states=runs) == pytest.approx(0.6 * 0.3)
     assert accounted(is_in_state, None, None) == 0
-
-
-@pytest.mark.parametrize(("is_known", "share"), [(True, 0.5), (False, 0.0)])
-def test_stage_that_peers_do_not_have_is_its_own_time(is_known: bool, share: float) -> None:
-    """As much of the excess as is in it."""
-    usual = {"forward_seconds": Quantiles(0.1, 0.1, 0.1)} if is_known else {}
-    own = Evidence({"forward_seconds": 0.2, "eval_seconds": 0.1})
-    case = case_in(Lateness("eval", PERSISTENT, 0.3, {}), own, usual)
-
-    assert has_stage_alone(row(has_stage_alone, ("eval",)), case) == pytest.approx(share)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The list of collectors is complete, and all of them together stay within a node's budget."""
+"""The list of collectors is complete, within a node's budget, and has the exporter's own."""
 
 from collections import Counter
 from pathlib import Path
@@ -8,11 +8,10 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.samples import Sample
 
-from exporter.collectors import catalog
-from exporter.collectors.base import NotAvailable
 from exporter.collectors.catalog import COLLECTORS, CatalogEntry, Sources, makers
-from exporter.collectors.gpu.readings import READINGS
+from exporter.collectors.exporter_self import ExporterSelfCollector
 from exporter.collectors.node.files import Mounts
+from exporter.errors import Failures
 from exporter.ingest.app import IngestCounts
 from exporter.nvml.sample import GpuProcess, GpuSample, NvmlSource
 from exporter.processes import rank_gpus
@@ -22,25 +21,15 @@ from exporter.scrape.exposition import ScrapedFamilies
 from exporter.scrape.levels import exposed_name
 from exporter.scrape.sampling import Scrape
 from exporter.settings import Settings
+from exporter.web.reload import WatchedConfig
 from generators.listed.metrics import families_by_collector
+from rank_probe.version import __version__
 from tests.exporter.collectors.expose import expose, series
 from tests.exporter.collectors.host import HOST, large_host, mounted
 from tests.exporter.fake_proc import process, torchrun
 from tests.exporter.nvml.fixed import NO_DRIVER, NO_SAMPLE, node
 from tests.exporter.running import promtool_check_metrics
 
-HERE = Path(__file__).parent
-ROOMS = ("gpu", "node", "rank")
-NO_COLLECTORS = {Path(room, "__init__.py") for room in ("", *ROOMS)} | {
-    Path("base.py"),
-    Path("catalog.py"),
-    Path("gpu/collector.py"),
-    Path("gpu/links.py"),
-    Path("gpu/readings.py"),
-    Path("node/busiest.py"),
-    Path("node/files.py"),
-    Path("table.py"),
-}
 SERIES_OF_A_NODE = 121
 
 
@@ -55,24 +44,6 @@ def page_of(settings: Settings, store: RankStore, nvml: NvmlSource = NO_SAMPLE) 
     sources = Sources(settings, store, IngestCounts(), nvml)
     registry.register(Scrape(makers=makers(sources)))
     return generate_latest(registry).decode()
-
-
-def test_every_collector_file_is_listed_and_tested() -> None:
-    """One file, one line in the list, one test beside the others; tables of readings are gpu's."""
-    folder = Path(catalog.__file__).parent
-    files = {path.relative_to(folder) for path in folder.rglob("*.py")} - NO_COLLECTORS
-    tests = {path.relative_to(HERE) for path in HERE.rglob("test_*.py")}
-
-    assert {file_of(entry.name) for entry in COLLECTORS if entry.name not in READINGS} == files
-    assert {file.with_name(f"test_{file.name}") for file in files} <= tests
-
-
-def file_of(collector: str) -> Path:
-    """Return where a collector is: gpu_xid in gpu/xid.py, late_ranks in rank/late_ranks.py."""
-    room, _, stem = collector.partition("_")
-    if room in ROOMS:
-        return Path(room) / f"{stem}.py"
-    return Path(f"{collector}.py") if collector == "exporter_self" else Path(f"rank/{collector}.py")
 
 
 def test_switch_and_label_of_a_collector_are_the_same() -> None:
@@ -108,18 +79,6 @@ def test_what_a_node_does_not_have_is_no_series_and_no_failure(
 
     assert series(page) == []
     assert "rankskew_collector_success{" not in page
-
-
-@pytest.mark.parametrize("name", [e.name for e in COLLECTORS if e.name.startswith("node_")])
-def test_this_node_can_be_read(name: str) -> None:
-    """The real files of this machine are understood, or the collector says what it misses."""
-    sources = Sources(Settings(), RankStore(), IngestCounts(), NO_SAMPLE)
-    try:
-        collector = makers(sources)[name]()
-    except NotAvailable as missing:
-        pytest.skip(str(missing))
-
-    assert f'rankskew_collector_success{{collector="{name}"}} 1.0' in expose(collector)
 
 
 def test_every_metric_is_defined_once_and_promtool_finds_nothing_to_say_about_any() -> None:
@@ -178,3 +137,70 @@ def test_node_stays_within_its_series_budget(
     assert len([line for line in series if line.startswith("rankskew_node_disk_reads_")]) == 1
     assert len([line for line in series if line.startswith("rankskew_node_cpu_clock_")]) == 1
     assert len(series) <= SERIES_OF_A_NODE
+
+
+def test_version_and_node_are_exposed() -> None:
+    """A fleet's releases can be compared by a label, and a target's address has a name."""
+    page = expose(ExporterSelfCollector(IngestCounts(), Failures(), node_name="gpu-12"))
+
+    assert 'rankskew_exporter_build_info{nodename="gpu-12",python="3.' in page
+    assert f'version="{__version__}"}} 1.0' in page
+
+
+def test_reload_of_the_web_configuration_is_exposed(tmp_path: Path) -> None:
+    """Prometheus's own two series, and neither of them without a file."""
+    (tmp_path / "web.yaml").write_text("")
+    watched = WatchedConfig(tmp_path / "web.yaml", lambda: 100.0)
+    reload = "rankskew_exporter_web_config_last_reload"
+    page = expose(ExporterSelfCollector(IngestCounts(), Failures(), web_config=watched))
+    assert f"{reload}_successful 1.0" in page
+    assert f"{reload}_success_timestamp_seconds 100.0" in page
+
+    (tmp_path / "web.yaml").write_text("[]")
+    watched.current()
+    page = expose(ExporterSelfCollector(IngestCounts(), Failures(), web_config=watched))
+    assert f"{reload}_successful 0.0" in page
+    assert f"\n{reload}_" not in expose(ExporterSelfCollector(IngestCounts(), Failures()))
+
+
+def test_every_result_of_a_push_is_a_series_from_the_start() -> None:
+    """A counter that starts at 0 lets rate() see the first refusal."""
+    counts = IngestCounts()
+    collector = ExporterSelfCollector(counts, Failures())
+    assert series(expose(collector))[1 : 1 + len(counts.results)] == [
+        f'rankskew_ingest_snapshots_total{{result="{result}"}} 0.0' for result in counts.results
+    ]
+    assert "rankskew_ingest_unknown_fields_total 0.0" in expose(collector)
+
+    counts.results["oversized"] += 1
+    counts.unknown_fields += 2
+    assert 'rankskew_ingest_snapshots_total{result="oversized"} 1.0' in expose(collector)
+    assert "rankskew_ingest_unknown_fields_total 2.0" in expose(collector)
+
+
+def test_errors_of_the_exporters_own_work_are_counted_and_each_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What fails every second fills no log, and its traceback is there for a report."""
+    failures = Failures()
+    collector = ExporterSelfCollector(IngestCounts(), failures)
+    assert "rankskew_exporter_errors_total 0.0" in expose(collector)
+    for work, reason in (("one", "a"), ("one", "a"), ("two", "a"), ("one", "b")):
+        with failures.caught(work):
+            raise KeyError(reason)
+
+    assert "rankskew_exporter_errors_total 4.0" in expose(collector)
+    assert caplog.messages == [
+        "one failed, and goes on: KeyError: 'a'",
+        "two failed, and goes on: KeyError: 'a'",
+        "one failed, and goes on: KeyError: 'b'",
+    ]
+    assert all(record.exc_info for record in caplog.records)
+
+
+def test_cost_of_the_exporter_is_exposed() -> None:
+    """The exporter's own CPU time and memory are there to be watched."""
+    page = expose(ExporterSelfCollector(IngestCounts(), Failures()))
+    names = {line.split()[0] for line in series(page)}
+
+    assert {"process_cpu_seconds_total", "process_resident_memory_bytes"} <= names

@@ -1,14 +1,19 @@
-"""A late rank's own exporter shows how late it is, since when, and at what cost."""
+"""A late rank's own exporter shows how late it is, why, in which line, and at what cost."""
 
 from typing import Any
 
 import pytest
 
+from exporter.causes.model import UNKNOWN, Cause
+from exporter.collectors.rank.late_causes import SENTENCE_CHARACTERS, LateCausesCollector
+from exporter.collectors.rank.late_lines import LateLinesCollector
 from exporter.collectors.rank.late_ranks import LateRanksCollector
+from exporter.evidence.late_causes import LateCauses, RankPlace
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from tests.exporter.clock import Clock
-from tests.exporter.collectors.expose import shown
+from tests.exporter.collectors.expose import expose, shown
+from tests.exporter.running import promtool_check_metrics
 from tests.exporter.snapshots import late, snapshot, verdict
 
 WALL = 1_700_000_000.0
@@ -141,3 +146,117 @@ def test_late_rank_of_the_nodes_own_verdict_is_told_alike() -> None:
         "0.42857142857142855",
         f"{SINCE} 1.700000005e+09",
     ]
+
+
+HERE = RankPlace("all", "node-7", "3", "GPU-3f6d", "4711")
+HOT = Cause(
+    "slow_device",
+    "clocks",
+    0.9,
+    "its SM clock is 1.41 GHz, its peers' 1.95: too hot",
+    "`nvidia-smi -q -i UUID` on NODE",
+    "sm_clock_hertz",
+    1.41e9,
+    1.95e9,
+)
+WHO = 'job_id="llama",peer_group="all",rank="2"'
+
+
+def late_for(*causes: Cause, job_id: str = "llama", into: LateCauses | None = None) -> LateCauses:
+    """Return what is known where ranks, from 2 on, are late for *causes*."""
+    found = into or LateCauses()
+    for rank, each in enumerate(causes, start=2):
+        found.take((job_id, rank), each, HERE, 0.0, 60.0)
+    return found
+
+
+def lines(found: LateCauses, name: str = "") -> list[str]:
+    return shown(LateCausesCollector(found), f"rankskew_late_cause_{name}")
+
+
+def cause(**changes: Any) -> Cause:
+    known: dict[str, Any] = {"cause": "gc", "detail": "", "share": 0.5}
+    return Cause(**{"sentence": "", "first_action": "", **known, **changes})
+
+
+def test_cause_its_share_and_both_figures_are_shown() -> None:
+    """Words as labels of one series; what it accounts for and its figures as values."""
+    assert lines(late_for(HOT)) == [
+        'rankskew_late_cause_info{cause="slow_device",detail="clocks",figure="sm_clock_hertz",'
+        'first_action="`nvidia-smi -q -i GPU-3f6d` on node-7",gpu="3",job_id="llama",'
+        'nodename="node-7",peer_group="all",pid="4711",rank="2",'
+        'sentence="its SM clock is 1.41 GHz, its peers\' 1.95: too hot"} 1.0',
+        f"rankskew_late_cause_share_ratio{{{WHO}}} 0.9",
+        'rankskew_late_cause_figure{figure="sm_clock_hertz",job_id="llama",of="rank",'
+        'peer_group="all",rank="2"} 1.41e+09',
+        'rankskew_late_cause_figure{figure="sm_clock_hertz",job_id="llama",of="peers",'
+        'peer_group="all",rank="2"} 1.95e+09',
+    ]
+
+
+def test_figure_that_is_missing_is_absent() -> None:
+    """A rank alone has nobody to be held against, and what a thread does has no number at all."""
+    alone = late_for(cause(figure="gc_ratio", value=0.2))
+    unknown = late_for(cause(cause=UNKNOWN, share=0.0))
+
+    assert [line.rsplit(" ", 1)[1] for line in lines(alone, "figure")] == ["0.2"]
+    assert lines(unknown, "figure") == []
+    assert lines(unknown, "share") == [f"rankskew_late_cause_share_ratio{{{WHO}}} 0.0"]
+
+
+def test_at_most_32_ranks_of_each_job_are_shown() -> None:
+    """Whatever befalls a node with a thousand ranks, the page stays short, and no job is hidden."""
+    found = late_for(*[HOT] * 2, job_id="b", into=late_for(*[HOT] * 40, job_id="a"))
+    infos = lines(found, "info")
+
+    assert [sum(f'job_id="{job}"' in line for line in infos) for job in "ab"] == [32, 2]
+    assert len(lines(found)) == 4 * 34
+
+
+def test_long_texts_are_cut() -> None:
+    """At 256 characters, with a sign that something is missing; those as long as that are not."""
+    (info,) = lines(late_for(cause(sentence="s" * 256, first_action="a" * 257)), "info")
+
+    assert f'sentence="{"s" * SENTENCE_CHARACTERS}"' in info
+    assert f'first_action="{"a" * 255}…"' in info
+
+
+FIRST = {"stage": "data", "place": "Corpus.__next__ (corpus.py:41)", "share": 0.75}
+SECOND = {"stage": "data", "place": "parse (corpus.py:70)", "share": 0.25}
+SHOWN = (
+    'rankskew_late_line_ratio{job_id="llama",peer_group="all",'
+    'place="Corpus.__next__ (corpus.py:41)",rank="2",stage="data"} 0.75'
+)
+
+
+def with_lines(after_seconds: float = 0.0, **changes: Any) -> LateLinesCollector:
+    clock = Clock()
+    store = RankStore(clock=clock)
+    store.put(snapshot(rank=0))
+    store.put(snapshot(**({"rank": 2, "late_lines": [FIRST, SECOND]} | changes)))
+    clock.seconds += after_seconds
+    return LateLinesCollector(store)
+
+
+@pytest.mark.parametrize(
+    ("collector", "lines"),
+    [
+        (with_lines(), [SHOWN]),  # However many lines a rank reports, it has one series.
+        (with_lines(late_lines=[]), []),
+        # What a rank did before it ended or became silent is not what it does.
+        (with_lines(finished=True), []),
+        (with_lines(after_seconds=10.0), []),
+    ],
+)
+def test_first_line_of_a_rank_that_is_late_is_one_series(
+    collector: LateLinesCollector, lines: list[str]
+) -> None:
+    assert shown(collector) == lines
+
+
+def test_quotes_in_a_name_stay_in_the_label() -> None:
+    """A function's name cannot end the label that holds it."""
+    quoted = with_lines(late_lines=[FIRST | {"place": 'f"} 1\\'}])
+
+    assert shown(quoted) == [SHOWN.replace("Corpus.__next__ (corpus.py:41)", r"f\"} 1\\")]
+    assert promtool_check_metrics(expose(quoted)).returncode == 0

@@ -1,10 +1,13 @@
 """A GPU's faults are told to each rank on it, by its node's name, only while they last."""
 
-from dataclasses import replace
-from typing import Any
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 import pytest
 
+from exporter.collectors.gpu.faults import GpuFaultsCollector
 from exporter.nvml.expected import ExpectedGpus
 from exporter.nvml.sample import (
     GpuProcess,
@@ -12,12 +15,85 @@ from exporter.nvml.sample import (
     MigDevice,
     NodeSample,
     NoGpuReason,
+    NvmlSource,
     StuckCall,
 )
+from exporter.processes.process import Process
+from exporter.processes.rank_gpus import RankJoin
+from exporter.ranks.store import RankStore
 from exporter.vocabulary.thresholds import Thresholds
-from tests.exporter.collectors.gpu.faulty_node import FINE, MINUTE, NEXT, Node
+from tests.exporter.clock import Clock
+from tests.exporter.collectors.expose import expose, series
 from tests.exporter.fake_proc import process, torchrun
 from tests.exporter.snapshots import snapshot
+
+MINUTE: Final = 60.0
+ON_GPU: Final = (GpuProcess(10),)
+FINE: Final = GpuSample(0, up=True, uuid="GPU-a", gpu_busy_percent=90.0, processes=ON_GPU)
+NEXT: Final = replace(FINE, index=1, uuid="GPU-b", processes=())
+
+
+@dataclass
+class Node:
+    """A node whose GPUs change; rank 0 runs on GPU-a as process 10."""
+
+    gpus: tuple[GpuSample, ...] = (FINE, NEXT)
+    expected: ExpectedGpus = field(default_factory=ExpectedGpus)
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    error_reason: str | None = None
+    worker_pid: int | None = 1  # None: it has said nothing lately.
+    worker_up: bool = True
+    worker_restarts: int = 0
+    stuck_call: StuckCall | None = None
+    released: bool = False
+    processes: Mapping[int, Process] = field(
+        default_factory=lambda: {10: process(10, torchrun(0)), 20: process(20, {})}
+    )
+
+    def __post_init__(self) -> None:
+        self.clock = Clock()
+        self.store = RankStore(clock=self.clock)
+        self.collector = GpuFaultsCollector(
+            RankJoin(self, lambda: self.processes, self.store),
+            self.store,
+            self,
+            self.expected,
+            self.thresholds,
+            "node-1",
+        )
+
+    def latest(self) -> NodeSample | None:
+        if self.worker_pid is None:
+            return None
+        return NodeSample(
+            1.0,
+            len(self.gpus),
+            gpus=self.gpus,
+            error_reason=self.error_reason,
+            worker_pid=self.worker_pid,
+        )
+
+    def lines(self) -> list[str]:
+        """What is exposed now."""
+        return series(expose(self.collector))
+
+    def faults(self) -> dict[str, float]:
+        """Return the value of each "fault detail gpu rank" that is exposed now."""
+        found = {}
+        for line in self.lines():
+            labels = dict(re.findall(r'(\w+)="([^"]*)"', line))
+            words = (labels[name] for name in ("fault", "detail", "gpu", "rank"))
+            found[" ".join(filter(None, words))] = float(line.rpartition(" ")[2])
+        return found
+
+    def after(self, seconds: float, **readings: Any) -> dict[str, float]:
+        """Return the faults *seconds* later, when GPU-a has these *readings*."""
+        self.clock.seconds += seconds
+        self.gpus = (replace(self.gpus[0], **readings), *self.gpus[1:])
+        return self.faults()
+
+
+SOURCE: NvmlSource = Node()  # mypy holds the stand-in to the protocol.
 
 
 def test_fault_has_all_names() -> None:
@@ -105,16 +181,6 @@ def test_errors_of_the_memory_are_told_for_an_hour() -> None:
     assert node.after(59 * MINUTE) == {"memory uncorrected 0 0": 1.0}
     assert node.after(2 * MINUTE) == {"row_remap_pending 0 0": 1.0}
     assert node.after(0.0, row_remap_failed=1) == {"memory row_remap_failed 0 0": 1.0}
-
-
-def test_xid_errors_are_told_for_ten_minutes() -> None:
-    """The first error of a kind is one, and so is what a new process of the exporter counts."""
-    node = Node((replace(FINE, xid_errors={"31": 3}), NEXT))
-    assert node.faults() == {"xid 31 0 0": 1.0}
-    assert node.after(11 * MINUTE) == {}
-    assert node.after(MINUTE, xid_errors={"31": 3, "79": 1}) == {"xid 79 0 0": 1.0}
-    assert node.after(11 * MINUTE) == {}
-    assert node.after(MINUTE, xid_errors={"31": 1}) == {"xid 31 0 0": 1.0}
 
 
 def test_xid_error_is_told_although_the_worker_is_replaced() -> None:

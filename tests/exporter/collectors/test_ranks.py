@@ -1,0 +1,333 @@
+"""What a rank reports is exposed as the documented series, and no reading is no series."""
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from exporter.cgroups import Cgroup
+from exporter.collectors.base import Collector
+from exporter.collectors.rank.events import RankEventsCollector
+from exporter.collectors.rank.gpus import RankGpusCollector
+from exporter.collectors.rank.host import RankHostCollector
+from exporter.collectors.rank.late_lines import LateLinesCollector
+from exporter.collectors.rank.late_ranks import LateRanksCollector
+from exporter.collectors.rank.ranks import RanksCollector
+from exporter.collectors.rank.resources import RankResourcesCollector
+from exporter.nvml.sample import GpuProcess, GpuSample
+from exporter.processes.cgroup_cost import RESOURCES, CgroupCost, Throttling
+from exporter.processes.host_watch import HostCost, HostWatch, Look, to_follow
+from exporter.processes.rank_cost import Cost
+from exporter.processes.rank_gpus import RankJoin
+from exporter.ranks.node_jobs import NodeJobs
+from exporter.ranks.store import RankStore
+from exporter.scrape.sampling import Scrape
+from rank_probe.wire.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
+from rank_probe.wire.stages import STAGES
+from tests.exporter.clock import Clock
+from tests.exporter.collectors.expose import expose, series, shown
+from tests.exporter.fake_proc import process, torchrun
+from tests.exporter.nvml.fixed import node
+from tests.exporter.running import ROOT, promtool_check_metrics
+from tests.exporter.snapshots import late, snapshot, verdict
+
+GOLDEN = ROOT / "tests" / "fixtures" / "exporter" / "ranks.txt"
+COMPLETE = snapshot(
+    rank=3,
+    peer_group="stage-1",
+    attempt=2,
+    last_step_timestamp_seconds=1_060.25,
+    probe_errors=1,
+    push_failures=2,
+    stage_host_seconds={"data": 13.0, "h2d": 0.5, "sync": 4.5},
+    dropped_steps=4,
+    level="detail",
+    stage_elapsed_seconds=12.5,
+    wait_caused_seconds={"data": 1.25, "forward": 0.0},
+    group_wait_seconds=0.5,
+    joined_seconds=37.5,
+    join_coverage=0.75,
+    rank_info={"local_rank": "3", "node_rank": "0", "gpu_uuid": "GPU-3", "clock": "cuda"},
+    runtime_info={"torch": "2.13.0", "python": "3.11.7", "backend": "nccl", "probe": "0.1.0"},
+)
+FINISHED = snapshot(rank=1, finished=True, stage="other", last_step_timestamp_seconds=1_059.0)
+
+
+def page(shown: Collector) -> str:
+    """Return the exposition of one collector as a golden file has it."""
+    registry = CollectorRegistry()
+    registry.register(Scrape([shown]))
+    lines = generate_latest(registry).decode().splitlines(keepends=True)
+    return "".join(line for line in lines if "rankskew_collector_" not in line)
+
+
+def collector(*snapshots: Snapshot) -> RanksCollector:
+    store = RankStore(clock=lambda: 2_000.0)
+    for held in snapshots:
+        store.put(held)
+    return RanksCollector(store)
+
+
+def test_exposition_is_the_golden_one() -> None:
+    """Three ranks (bare, complete, finished) are exposed exactly as the fixture shows them."""
+    assert page(collector(snapshot(), COMPLETE, FINISHED)) == GOLDEN.read_text()
+
+
+def test_exposition_is_valid_openmetrics() -> None:
+    """A scraper that asks for OpenMetrics gets a page that parses, with the same samples."""
+    registry = CollectorRegistry()
+    registry.register(Scrape([collector(snapshot(), COMPLETE, FINISHED)]))
+    page = generate_openmetrics(registry).decode()  # type: ignore[no-untyped-call] # upstream
+    families = text_string_to_metric_families(page)  # type: ignore[no-untyped-call] # upstream
+
+    samples = {sample.name for family in families for sample in family.samples}
+    exposed = set(re.findall(r"^(rankskew_\w+)", GOLDEN.read_text(), re.MULTILINE))
+    assert exposed <= samples
+
+
+def lines(name: str, *snapshots: Snapshot) -> list[str]:
+    """Return the labels, without job and group, and values of the series *name*."""
+    found = shown(collector(*snapshots), f"rankskew_{name}{{")
+    who = 'job_id="llama",peer_group="all",'
+    return [line.removeprefix(f"rankskew_{name}").replace(who, "") for line in found]
+
+
+@pytest.mark.parametrize(
+    ("held", "absent"),
+    [
+        # No sync measured and no step done yet means no series, never 0.
+        (
+            snapshot(),
+            "last_step_timestamp_seconds rank_finished "
+            "group_wait_seconds_total join_coverage_ratio",
+        ),
+        # After a clean end none is left that an alert on silence could see age.
+        (FINISHED, "heartbeat_timestamp_seconds stage_elapsed_seconds"),
+        # A probe that is off keeps its heartbeat, and nothing that looks like a hang.
+        (replace(COMPLETE, level="off"), "last_step_timestamp_seconds stage_elapsed_seconds"),
+        # The stage of a rank that steps is another at each scrape: it shows once it lasts 10 s.
+        (snapshot(stage_elapsed_seconds=9.9), "stage_elapsed_seconds"),
+    ],
+)
+def test_what_would_mislead_is_absent(held: Snapshot, absent: str) -> None:
+    page = expose(collector(held))
+
+    assert [name for name in absent.split() if f"rankskew_{name}{{" in page] == []
+    assert f'rankskew_steps_total{{job_id="llama",peer_group="{held.peer_group}"' in page
+    assert ("rankskew_heartbeat_timestamp_seconds{" in page) is not held.finished
+
+
+def test_stage_is_shown_once_it_lasts_or_while_the_job_stands() -> None:
+    """The culprit of a hang may go from stage to stage, so that it is in none for 10 s."""
+    name = "stage_elapsed_seconds"
+    assert lines(name, snapshot(stage_elapsed_seconds=10.0)) == ['{rank="0",stage="forward"} 10.0']
+    busy = snapshot(stage_elapsed_seconds=2.0, heartbeat_timestamp_seconds=1_060.0)
+    stepped, stood = (replace(busy, last_step_timestamp_seconds=t) for t in (1_031.0, 1_030.0))
+
+    assert lines(name, stepped) == []
+    assert lines(name, stood) == ['{rank="0",stage="forward"} 2.0']
+
+
+def test_rank_without_a_first_step_shows_how_long() -> None:
+    """Who waits for a job to start, or who never steps, is known without all ranks' counters."""
+    began = {"started_timestamp_seconds": 1_000.0, "heartbeat_timestamp_seconds": 1_060.0}
+    none = snapshot(steps=0, **began)
+    assert lines("rank_starting_seconds", none) == ['{rank="0"} 60.0']
+
+    others = (snapshot(steps=1, **began), replace(none, finished=True), replace(none, level="off"))
+    for other in others:
+        assert lines("rank_starting_seconds", other) == []
+
+
+def test_silence_is_told_by_the_exporters_clock() -> None:
+    """A rank that reports is not silent, however wrong its node's clock; one that stops is."""
+    clock = Clock()
+    store = RankStore(clock=clock)
+    for rank, behind in ((0, 0.0), (1, 90.0), (2, 0.0)):
+        store.put(snapshot(rank=rank, heartbeat_timestamp_seconds=1_060.5 - behind))
+    store.put(snapshot(rank=3, finished=True))
+    clock.seconds += 11.0
+    for rank, behind in ((0, 0.0), (1, 90.0)):
+        then = 1_071.5 - behind
+        store.put(snapshot(rank=rank, sequence=2, heartbeat_timestamp_seconds=then))
+
+    assert shown(RanksCollector(store), "rankskew_rank_silent_seconds") == [
+        'rankskew_rank_silent_seconds{job_id="llama",peer_group="all",rank="2"} 11.0'
+    ]
+
+
+def test_typed_fields_overrule_the_text_beside_them() -> None:
+    """World size, attempt and level on rank_info are the snapshot's, whatever its text says."""
+    text = {"world_size": "9", "attempt": "9", "level": "x"}
+    page = expose(collector(snapshot(attempt=2, rank_info=text)))
+
+    assert re.search(r'rankskew_rank_info{attempt="2",.*level="stages",.*world_size="4"}', page)
+
+
+def test_hostile_label_values_are_escaped() -> None:
+    """Quotes and backslashes in a job's name cannot break the page."""
+    page = expose(collector(snapshot(job_id='a"b\\c')))
+
+    assert 'job_id="a\\"b\\\\c"' in page
+    assert promtool_check_metrics(page).returncode == 0
+
+
+INIT = {"number": 1, "event": "init", "began_timestamp_seconds": 1_000.0, "seconds": 4.0}
+SAVE = {"number": 2, "event": "checkpoint", "began_timestamp_seconds": 1_030.0, "seconds": None}
+
+
+def events_of(*events: dict[str, Any]) -> list[str]:
+    store = RankStore(clock=lambda: 2_000.0)
+    store.put(snapshot(lifecycle_events=list(events)))
+    return series(expose(RankEventsCollector(store)))
+
+
+def test_last_event_is_exposed_alone() -> None:
+    """A rank costs one series; what ended last wins over what began after it.
+
+    An older probe is not shown with an event that it never had.
+    """
+    who = 'job_id="llama",peer_group="all",rank="0"'
+    name = "rankskew_rank_last_event_timestamp_seconds"
+
+    assert events_of() == []
+    assert events_of(INIT) == [f'{name}{{event="init",{who},state="done"}} 1004.0']
+    assert events_of(INIT, SAVE) == [f'{name}{{event="checkpoint",{who},state="began"}} 1030.0']
+    assert 'event="init"' in events_of(INIT | {"seconds": 60.0}, SAVE | {"seconds": 1.0})[0]
+
+
+RESOURCES_GOLDEN = GOLDEN.with_name("rank_resources.txt")
+SERIES_OF_A_RANK = 48
+# Beyond those, where the node shows the rank's process: without them a rank that waits for CPUs or
+# a disk is only "slow loading data". Without a CPU quota, or pressure, there are three fewer.
+MORE_OF_ITS_HOST = 11
+# Few ranks are named late, and a join that does not cover its job is rare.
+MORE_WHILE_LATE = 11
+MORE_WITHOUT_COVERAGE = 10
+BUSY = snapshot(
+    rank=3,
+    samples=6_400,
+    tokens=819_200,
+    padding_tokens=40_960,
+    gc_pause_seconds=0.75,
+    cuda_memory_allocated_bytes=2**33,
+    cuda_memory_reserved_bytes=2**34,
+    cuda_alloc_retries=1,
+)
+
+
+def store_of(*snapshots: Snapshot) -> RankStore:
+    held = RankStore(clock=lambda: 2_000.0)
+    for each in snapshots:
+        held.put(each)
+    return held
+
+
+def test_zero_that_was_read_is_exposed() -> None:
+    """No retry so far is a reading: a rate over it needs the zero."""
+    assert shown(RankResourcesCollector(store_of(snapshot(cuda_alloc_retries=0)))) == [
+        'rankskew_cuda_alloc_retries_total{job_id="llama",peer_group="all",rank="0"} 0.0'
+    ]
+
+
+def test_resources_are_the_golden_ones() -> None:
+    """What two ranks report, one of them bare, is exposed exactly as the fixture shows it."""
+    resources = RankResourcesCollector(store_of(snapshot(), BUSY))
+
+    assert page(resources) == RESOURCES_GOLDEN.read_text()
+
+
+def lines_of_rank(held: RankStore, rank: Snapshot, *, of_host: bool) -> list[str]:
+    """Return what is exposed where *rank* is a task of Slurm's in a pod, on a GPU."""
+    task = process(rank.pid, torchrun(rank.rank), cgroup=Cgroup(pod_uid="p", slurm_job_id="7"))
+    listed = (GpuProcess(rank.pid),)
+    gpu = GpuSample(0, up=True, processes=listed, numa_node=0, cpu_affinity=(0, 1))
+    join = RankJoin(node(gpu), lambda: {rank.pid: task}, held)
+    watch = HostWatch(ROOT, ROOT)  # That has found all that a host can show of the ranks.
+    cgroup = CgroupCost(Throttling(1, 1), dict.fromkeys(RESOURCES, 1.0))
+    costs = {each.who: HostCost(Cost(*[1] * 8), cgroup) for each in to_follow(join.ranks(), ())}
+    watch._latest = Look(costs, 0)
+    host = RankHostCollector(join, held, watch)
+    others: list[Collector] = [
+        RanksCollector(held),
+        RankResourcesCollector(held),
+        RankEventsCollector(held),
+        RankGpusCollector(join),
+        LateRanksCollector(NodeJobs(held)),
+        LateLinesCollector(held),
+    ]
+    found = [line for each in ([host] if of_host else others) for line in shown(each)]
+    # One series a rank is charged to its GPU, one a job to the node.
+    return [line for line in found if 'rank="3"' in line and "rankskew_gpu_" not in line]
+
+
+def busiest(never_together: set[str], **changes: Any) -> Snapshot:
+    """Return a rank that has all that can occur together, and is named late in every stage."""
+    stages = [stage for stage in STAGES if stage not in never_together]
+    own = [stage for stage in stages if stage != "sync"]
+    rank = replace(
+        BUSY,
+        stage_seconds=dict.fromkeys(stages, 1.0),
+        stage_host_seconds=dict.fromkeys(stages, 1.0),
+        wait_caused_seconds=dict.fromkeys(own, 1.0),
+        group_wait_seconds=1.0,
+        joined_seconds=1.0,
+        join_coverage=1.0,
+        last_step_timestamp_seconds=1_060.0,
+        stage_elapsed_seconds=20.0,
+        rank_info=dict.fromkeys(RANK_INFO_LABELS, "x") | {"gpu_uuid": ""},
+        runtime_info=dict.fromkeys(RUNTIME_INFO_LABELS, "x"),
+        verdict=verdict(late=(late(rank=3, gpus=dict.fromkeys(own, 1.0)),)),
+        verdict_age_seconds=1.0,
+        group_formed_timestamp_seconds=1.0,
+        block_steps=1,
+        block_seconds=dict.fromkeys(stages, 1.0),
+        late_lines=[{"stage": "data", "place": f"f (f.py:{n})", "share": 0.2} for n in range(5)],
+        lifecycle_events=[
+            {"number": 1, "event": "init", "began_timestamp_seconds": 1.0, "seconds": None}
+        ],
+    )
+    assert None not in [getattr(rank, name) for name in rank.__slots__]
+    return replace(rank, **changes)
+
+
+NOT_LATE = {"verdict": verdict(late=()), "late_lines": []}
+NO_JOIN: dict[str, Any] = {
+    "late_lines": [],
+    "wait_caused_seconds": {},
+    "group_wait_seconds": None,
+    "joined_seconds": None,
+    "join_coverage": None,
+    "verdict": None,
+    "verdict_age_seconds": None,
+}
+
+
+# A rank that has ended has no heartbeat, is in no stage and on no GPU, but knows how long it took.
+@pytest.mark.parametrize(
+    ("changes", "most"),
+    [
+        (NOT_LATE, SERIES_OF_A_RANK),
+        (NOT_LATE | {"finished": True}, SERIES_OF_A_RANK),
+        (NO_JOIN, SERIES_OF_A_RANK),
+        ({}, SERIES_OF_A_RANK + MORE_WHILE_LATE),
+        ({"join_coverage": 0.5}, SERIES_OF_A_RANK + MORE_WHILE_LATE + MORE_WITHOUT_COVERAGE),
+    ],
+)
+@pytest.mark.parametrize("never_together", [{"compute"}, {"forward", "backward"}])
+def test_rank_stays_within_its_series_budget(
+    never_together: set[str], changes: dict[str, Any], most: int
+) -> None:
+    """A rank costs a Prometheus at most 48 series, and 11 of its host, with all that can occur."""
+    rank = busiest(never_together, **changes)
+    of_rank = lines_of_rank(store_of(rank), rank, of_host=False)
+    of_its_host = lines_of_rank(store_of(rank), rank, of_host=True)
+
+    assert len(of_its_host) == (0 if rank.finished else MORE_OF_ITS_HOST)
+    assert 2 * len(rank.stage_seconds) < len(of_rank) <= most
+    for name in ("rankskew_rank_numa_local", "rankskew_rank_slurm_info"):
+        assert any(name in line for line in of_rank) is not rank.finished

@@ -1,12 +1,14 @@
-"""Late ranks of this node are explained from what is known of them and of their peers."""
+"""Late ranks, and jobs that became slower, are explained from what is known here, steadily."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from exporter.causes.model import UNKNOWN, Cause, ThreadState
-from exporter.evidence.late_causes import RankPlace
+from exporter.evidence.late_causes import LateCauses, RankPlace
+from rank_probe.judge.verdict import Change
 from tests.exporter.evidence.node import FIRST_PID, FakeExplain, FakeNode, FakeWorkers
 from tests.exporter.snapshots import late, verdict
 
@@ -310,3 +312,178 @@ def test_rank_is_told_nothing_of_another_process() -> None:
     found.run(10)
     assert len(found.told[0]) == before + 1
     assert found.service.pushed(replace(found.ranks[0], job_id="other")) is None
+
+
+# At three quarters of the clock all takes four thirds of the time.
+SLOWER = Change("all", "forward", 4 / 3, since_seconds=60.0)
+
+
+def changed(*changes: Change) -> dict[str, Any]:
+    """Return what ranks repeat while the judge tells these."""
+    return {"verdict": verdict(late=(), changes=changes), "verdict_age_seconds": 0.0}
+
+
+def throttled(before: int = 120, since: int = 60, megahertz: int = 1_425) -> FakeNode:
+    """Return a node whose GPUs have had a lower clock for so many seconds."""
+    found = FakeNode(4, 4)
+    found.run(before)
+    found.gpus = [replace(gpu, sm_clock_megahertz=megahertz) for gpu in found.gpus]
+    found.run(since)
+    return found
+
+
+def change_told(found: FakeNode, change: Change = SLOWER) -> Cause | None:
+    """Return the cause once the judge has told *change* for a few seconds."""
+    found.run(4, **changed(change))
+    return found.changes.of("llama", change)
+
+
+def test_clocks_of_all_gpus_explain_it() -> None:
+    """With both figures, of before the onset and since."""
+    cause = change_told(throttled())
+
+    assert cause is not None
+    assert (cause.cause, cause.detail) == ("slow_device", "clocks")
+    assert (cause.value, cause.peers_value) == pytest.approx((1.425e9, 1.9e9), rel=0.01)
+    assert re.fullmatch(r"the GPUs' SM clock is 1\.4\d GHz, before 1\.\d\d", cause.sentence)
+    assert cause.first_action == ""
+
+
+@pytest.mark.parametrize(
+    ("found", "change"),
+    [
+        pytest.param(FakeNode(0, 0), SLOWER, id="no rank here"),
+        pytest.param(throttled(megahertz=1_900), SLOWER, id="nothing is different"),
+        pytest.param(throttled(), replace(SLOWER, ratio=2.0), id="more than the clock explains"),
+        pytest.param(throttled(), replace(SLOWER, stage="data"), id="not on the GPU"),
+        pytest.param(throttled(), replace(SLOWER, peer_group="pp1"), id="ranks of other nodes"),
+        pytest.param(throttled(), replace(SLOWER, slower=3), id="some of the ranks"),
+        pytest.param(throttled(before=0), SLOWER, id="an exporter without a past"),
+        pytest.param(throttled(since=20), replace(SLOWER, since_seconds=20.0), id="too early"),
+    ],
+)
+def test_node_that_cannot_tell_says_nothing(found: FakeNode, change: Change) -> None:
+    assert change_told(found, change) is None
+
+
+def test_cause_stays_until_the_change_is_over() -> None:
+    """The onset leaves the memory of the evidence after half an hour; the figures stay as well."""
+    found = throttled()
+    first = change_told(found)
+    found.gpus = [replace(gpu, sm_clock_megahertz=1_800) for gpu in found.gpus]
+    found.run(60, **changed(replace(SLOWER, since_seconds=120.0)))
+
+    assert first is not None
+    assert found.changes.of("llama", SLOWER) == first
+    found.run(4, **changed())
+    assert found.changes.of("llama", SLOWER) is None
+
+
+RANK = ("llama", 2)
+HERE = RankPlace("all", "node-7", "3", "GPU-3f6d", "4711")
+
+
+def cause(name: str = "cpu", detail: str = "run_queue", **changes: Any) -> Cause:
+    return Cause(name, detail, 0.8, **({"sentence": "one", "first_action": "look"} | changes))
+
+
+class Teller:
+    """Takes in a finding at a time, with enough evidence, and says what is told."""
+
+    def __init__(self) -> None:
+        self.causes = LateCauses()
+
+    def at(
+        self, now: float, found: Cause | None, known: float = 60.0, place: RankPlace = HERE
+    ) -> str:
+        """Return the sentence that is told after *found*, empty if none is."""
+        self.causes.take(RANK, found, place, now, known)
+        told = self.causes.of(*RANK)
+        return "" if told is None else told.sentence
+
+
+CLOCKS = cause("slow_device", "clocks", sentence="hot")
+BUSY = cause(sentence="busy")
+NOTHING_KNOWN = cause(UNKNOWN, "", sentence="not known")
+
+
+@pytest.mark.parametrize(
+    ("rounds", "told"),
+    [
+        # A real cause is told at once, and replaces unknown at once.
+        ([(0, NOTHING_KNOWN), (1, BUSY)], ["not known", "busy"]),
+        # A new sentence of the same cause after a minute: else an alert would be new each time.
+        (
+            [(now, cause(sentence=f"at {now}")) for now in (0, 30, 59, 60, 100, 120)],
+            ["at 0", "at 0", "at 0", "at 60", "at 60", "at 120"],
+        ),
+        # Another cause, or detail, once it has lasted for a quarter of a minute.
+        *(
+            ([(0, BUSY), (5, other), (19.9, other), (20, other)], ["busy", "busy", "busy", "hot"])
+            for other in (CLOCKS, cause(detail="throttled", sentence="hot"))
+        ),
+        # What comes back begins to last anew, also if a third one was there in between.
+        (
+            [
+                *((0, BUSY), (5, CLOCKS), (15, BUSY), (16, CLOCKS), (30, CLOCKS)),
+                *((30.5, cause("gc", "", sentence="gc")), (31, CLOCKS), (46, CLOCKS)),
+            ],
+            [*["busy"] * 7, "hot"],
+        ),
+        # A cause that is gone gives way to unknown after a minute: it is better than nothing.
+        (
+            [(0, BUSY), (5, NOTHING_KNOWN), (64, NOTHING_KNOWN), (65, NOTHING_KNOWN)],
+            ["busy", "busy", "busy", "not known"],
+        ),
+        # A look that finds nothing takes nothing back.
+        ([(0, BUSY), (100, None)], ["busy", "busy"]),
+    ],
+)
+def test_what_is_told_is_steady(rounds: list[tuple[float, Cause | None]], told: list[str]) -> None:
+    """Two causes that are near a limit do not take turns."""
+    teller = Teller()
+
+    assert [teller.at(now, found) for now, found in rounds] == told
+
+
+def test_unknown_is_told_with_ten_seconds_of_evidence() -> None:
+    """The next second may bring a real cause, which is told however young the incident is."""
+    teller = Teller()
+
+    assert Teller().at(0.0, CLOCKS, known=0.0) == "hot"
+    assert teller.at(0.0, NOTHING_KNOWN, known=9.9) == ""
+    assert teller.at(0.1, NOTHING_KNOWN, known=10.0) == "not known"
+
+
+@pytest.mark.parametrize(
+    ("places", "action", "filled"),
+    [
+        # Words that contain a placeholder are left alone.
+        (
+            [HERE],
+            "`kill PID` on NODE: GPU (UUID) of its GPUs, PPID",
+            "`kill 4711` on node-7: 3 (GPU-3f6d) of its GPUs, PPID",
+        ),
+        # That of what is not known says what to look up.
+        (
+            [RankPlace(node="n\\1")],
+            "`nvidia-smi -i UUID` on NODE",
+            "`nvidia-smi -i UUID` on n\\1",
+        ),
+        # Nobody is sent to a process that has ended, not even for a minute.
+        (
+            [RankPlace(pid="4711"), RankPlace(pid="4812")],
+            "`py-spy dump --pid PID`",
+            "`py-spy dump --pid 4812`",
+        ),
+    ],
+)
+def test_first_action_is_ready_to_be_run(places: list[RankPlace], action: str, filled: str) -> None:
+    """Its placeholders are filled in from where the rank runs now."""
+    teller = Teller()
+    for now, place in enumerate(places):
+        teller.at(5.0 * now, cause(first_action=action), place=place)
+    told = teller.causes.of(*RANK)
+
+    assert told is not None
+    assert told.first_action == filled

@@ -1,10 +1,11 @@
 """What every dashboard has: its identity, its choices, its annotations, and links to the others."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from dashboards.detail import say_what_it_needs
-from dashboards.panels import DATASOURCE, LATE_COLOUR, RUNBOOKS_URL, Panel, uid
+from dashboards.links import RUNBOOKS_URL, uid
+from dashboards.panels import DATASOURCE, RED, Panel
 
 # Every dashboard by the name of its file, from the whole to the part.
 BOARDS: Final = {
@@ -25,30 +26,31 @@ ONE_RANK: Final = f'{JOB},rank="$rank"'
 NODE: Final = f'{CLUSTER},instance=~"$instance"'
 
 
+# Panels side by side.
+Lines = Sequence[Sequence[Panel]]
+
+
 def board(
     key: str,
     description: str,
     selector: str,
     variables: Sequence[Mapping[str, Any]],
-    top: Sequence[Panel],
-    rows: Mapping[str, Sequence[Panel]],
-    *,
-    folded: Mapping[str, Sequence[Panel]] | None = None,
+    top: Lines,
+    rows: Mapping[str, Lines],
     annotations: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Return a dashboard of BOARDS; *selector* is for the alerts on its time lines.
 
-    The panels of *top* are followed by those of *rows*, by their titles, and of *folded* rows,
-    which are closed at first. Grafana 12 drops panels without a number, so all have one.
+    The panels of *top* are followed by those of *rows*, by their titles. Grafana 12 drops panels
+    without a number, so all have one.
     """
-    shown, y = list(top), _place(top, 0)
-    for title, panels in [*rows.items(), *(folded or {}).items()]:
-        closed = title in (folded or {})
+    shown, y = _placed(top, 0)
+    for title, lines in rows.items():
         place = {"h": 1, "w": 24, "x": 0, "y": y}
-        row: Panel = {"type": "row", "title": title, "collapsed": closed, "gridPos": place}
-        shown += [row | {"panels": panels if closed else []}, *(() if closed else panels)]
-        y = _place(panels, y + 1)
-    for number, panel in enumerate(_all(shown), start=1):
+        panels, y = _placed(lines, y + 1)
+        shown.append({"type": "row", "title": title, "collapsed": False, "gridPos": place})
+        shown += panels
+    for number, panel in enumerate(shown, start=1):
         panel["id"] = number
         say_what_it_needs(panel)
     others = [_link_to(other, title) for other, title in BOARDS.items() if other != key]
@@ -71,20 +73,16 @@ def board(
     }
 
 
-def _place(panels: Iterable[Panel], y: int) -> int:
-    """Place *panels* from *y* on, side by side as they fit in 24 columns; return where they end."""
-    x = tallest = 0
-    for panel in panels:
-        place = panel["gridPos"]
-        place |= {"x": x, "y": y}
-        x, tallest = x + place["w"], max(tallest, place["h"])
-        if x >= 24:
-            x, y, tallest = 0, y + tallest, 0
-    return y + tallest
-
-
-def _all(panels: Iterable[Panel]) -> Iterable[Panel]:
-    return (one for panel in panels for one in (panel, *panel.get("panels", ())))
+def _placed(lines: Lines, y: int) -> tuple[list[Panel], int]:
+    """Place the panels of *lines* from *y* on; return them, and where they end."""
+    for line in lines:
+        x = 0
+        for panel in line:
+            width = panel["gridPos"]["w"] or 24 // len(line)
+            panel["gridPos"] |= {"w": width, "x": x, "y": y}
+            x += width
+        y += max(panel["gridPos"]["h"] for panel in line)
+    return [panel for line in lines for panel in line], y
 
 
 # --- Choices
@@ -93,7 +91,6 @@ def _all(panels: Iterable[Panel]) -> Iterable[Panel]:
 def variable(name: str, label: str, query: str, **more: object) -> dict[str, Any]:
     """Return the choice of one of the values of a label, as *query* finds them."""
     return {
-        **_OF_EVERY_VARIABLE,
         "datasource": DATASOURCE,
         "label": label,
         "name": name,
@@ -105,15 +102,6 @@ def variable(name: str, label: str, query: str, **more: object) -> dict[str, Any
     }
 
 
-_OF_EVERY_VARIABLE: Final = {
-    "allowCustomValue": True,
-    "auto": False,
-    "auto_count": 30,
-    "auto_min": "10s",
-    "includeAll": False,
-    "multi": False,
-    "skipUrlSync": False,
-}
 NUMERICAL: Final = 3
 ALL: Final = {
     "allValue": ".*",
@@ -121,7 +109,6 @@ ALL: Final = {
     "includeAll": True,
 }
 DATASOURCE_VARIABLE: Final = {
-    **_OF_EVERY_VARIABLE,
     "label": "Data source",
     "name": "datasource",
     "query": "prometheus",
@@ -144,35 +131,36 @@ def firing(selector: str) -> str:
     return f'ALERTS{{alertname=~"Rankskew.*",alertstate="firing",{selector}}}'
 
 
-def lifecycle(selector: str) -> dict[str, Any]:
-    """Return an annotation for the times in which a job starts, loses sight of ranks or ends."""
-    states = 'state=~"exporter_down|ranks_missing|starting|finished"'
-    return _annotation(
-        "Lifecycle",
-        f"job:rankskew_state:info{{{states},{selector}}}",
-        "#8E99A8",
-        "{{job_id}}: {{state}}",
-        tagKeys="state",
-    )
+def annotations(rank: str) -> list[dict[str, Any]]:
+    """Return when a job starts, loses sight of ranks, ends or restarts, and the events of *rank*.
 
-
-def restarts(selector: str) -> dict[str, Any]:
-    """Return an annotation for each time at which a job's processes were replaced."""
-    restarted = f"resets(job:rankskew_run_seconds:max{{{selector}}}[2m]) > 0"
-    return _annotation("Restarts", restarted, "#B877D9", "{{job_id}}: restart")
-
-
-def events(selector: str) -> dict[str, Any]:
-    """Return an annotation at each event in the life of the selected rank."""
-    return _annotation(
-        "Events",
-        f"1000 * rankskew_rank_last_event_timestamp_seconds{{{selector}}}",
-        "#5794F2",
-        "rank {{rank}}: {{event}} {{state}}",
-        textFormat="{{job_id}} {{instance}}",
-        tagKeys="event,state",
-        useValueForTime=True,
-    )
+    That is a selector.
+    """
+    states = f'state=~"exporter_down|ranks_missing|starting|finished",{JOB}'
+    return [
+        _annotation(
+            "Lifecycle",
+            f"job:rankskew_state:info{{{states}}}",
+            "#8E99A8",
+            "{{job_id}}: {{state}}",
+            tagKeys="state",
+        ),
+        _annotation(
+            "Restarts",
+            f"resets(job:rankskew_run_seconds:max{{{JOB}}}[2m]) > 0",
+            "#B877D9",
+            "{{job_id}}: restart",
+        ),
+        _annotation(
+            "Events",
+            f"1000 * rankskew_rank_last_event_timestamp_seconds{{{rank}}}",
+            "#5794F2",
+            "rank {{rank}}: {{event}} {{state}}",
+            textFormat="{{job_id}} {{instance}}",
+            tagKeys="event,state",
+            useValueForTime=True,
+        ),
+    ]
 
 
 def changes(selector: str) -> dict[str, Any]:
@@ -194,7 +182,7 @@ def _alerts(selector: str) -> dict[str, Any]:
     return _annotation(
         "Alerts",
         firing(selector),
-        LATE_COLOUR,
+        RED,
         "{{alertname}}",
         textFormat="{{job_id}} {{instance}} rank {{rank}} {{stage}}",
         tagKeys="severity",
@@ -203,11 +191,9 @@ def _alerts(selector: str) -> dict[str, Any]:
 
 def _annotation(name: str, expr: str, colour: str, title: str, **more: object) -> dict[str, Any]:
     return {
-        "builtIn": 0,
         "datasource": DATASOURCE,
         "enable": True,
         "expr": expr,
-        "hide": False,
         "iconColor": colour,
         "name": name,
         "placement": "inControlsMenu",
@@ -220,24 +206,15 @@ def _annotation(name: str, expr: str, colour: str, title: str, **more: object) -
 
 
 def _link_to(key: str, title: str) -> dict[str, Any]:
-    return RUNBOOKS | {
-        "icon": "dashboard",
-        "includeVars": True,
-        "keepTime": True,
-        "targetBlank": False,
-        "title": title,
-        "tooltip": "",
-        "url": f"/d/{uid(key)}",
-    }
+    link = {"icon": "dashboard", "title": title, "url": f"/d/{uid(key)}"}
+    return RUNBOOKS | link | {"includeVars": True, "keepTime": True, "targetBlank": False}
 
 
 RUNBOOKS: Final[dict[str, Any]] = {
-    "asDropdown": False,
     "icon": "doc",
     "includeVars": False,
     "keepTime": False,
     "placement": "inControlsMenu",
-    "tags": [],
     "targetBlank": True,
     "title": "Runbooks",
     "tooltip": "What each alert means and what to do about it",

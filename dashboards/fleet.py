@@ -2,32 +2,24 @@
 
 from typing import Any, Final
 
+from dashboards import links
 from dashboards.board import CLUSTER, board, firing
 from dashboards.panels import (
     AS_TEXT,
-    FIELD,
-    JOB_KEY,
-    JOB_LINK,
-    LATE_COLOUR,
-    NODE_KEY,
-    NODE_LINK,
-    RANK_LINK,
+    RED,
     SEVERITIES,
     STATES,
+    WRAP,
     Panel,
     column,
-    fixed,
-    keyed,
-    linked,
     mapped,
     marked,
     shades,
     stat,
     table,
     timeseries,
-    to_runbook,
 )
-from dashboards.shared_panels import EXPORTERS, coded, faults_of, in_short
+from dashboards.shared_panels import EXPORTERS, coded, faults_of, in_short, labelled
 from exporter.vocabulary.words import REASONS
 
 JOB: Final = "on (cluster, job_id)"
@@ -55,16 +47,6 @@ CAUSE: Final = f"rankskew_late_cause_info{{{CLUSTER}}}"
 # The costliest jobs at the end of the range, so that an area is one job from end to end.
 COSTLIEST: Final = f"topk(10, max_over_time({LOST}[$__range] @ end()) > 0.05)"
 
-# States that share a colour, told apart where they are drawn on top of each other.
-SHADES: Final = {
-    "hung": "#8F1D2C",
-    "straggler": "#FF7383",
-    "exporter_down": "#B8590B",
-    "not_judgeable": "#FFCB7D",
-    "rotating": "#E0B400",
-    "no_probe": "#C7D0D9",
-}
-
 
 def fleet_dashboard() -> dict[str, Any]:
     """Return the dashboard of all jobs and nodes."""
@@ -73,12 +55,13 @@ def fleet_dashboard() -> dict[str, Any]:
         "Every job and node: which of them lose GPUs, how much that costs, and where to look.",
         CLUSTER,
         [],
-        [*_figures(), _jobs(), *_over_time(), _nodes(), _alerts(), _past()],
+        [_figures(), [_states()], [_jobs()], [_nodes(), _alerts()], [_lost_over_time()], [_past()]],
         {},
     )
 
 
 def _figures() -> list[Panel]:
+    judged = f"sum({WORLD} and {JOB} {LOST})"
     # A subquery, because who evaluates these rules more often than each minute adds up more.
     minutes = f"sum_over_time(sum({COST})[$__range:1m])"
     energy = f"sum_over_time(sum({POWER})[$__range:1m])"
@@ -88,7 +71,6 @@ def _figures() -> list[Panel]:
             "GPUs that jobs train on, and GPUs that all nodes have. A job with the probe counts "
             "with all its ranks; one without it with the GPUs on which its ranks were seen.",
             "none",
-            6,
             (f"sum({WORLD} or {UNPROBED})", "in jobs"),
             (f"sum(rankskew_gpus_visible{{{CLUSTER}}})", "on all nodes"),
             decimals=0,
@@ -99,13 +81,8 @@ def _figures() -> list[Panel]:
             "GPUs that do nothing but wait, for any reason, mean of the last minute, and their "
             "share of the GPUs in jobs that can be judged or hang.",
             "none",
-            6,
             (f"sum({LOST})", "lost"),
-            (
-                f"sum({LOST}) / sum({WORLD} and {JOB} {LOST})",
-                "of the GPUs",
-                {"unit": "percentunit"},
-            ),
+            (f"sum({LOST}) / {judged}", "of the GPUs", {"unit": "percentunit"}),
             decimals=1,
             empty="No job judged",
         ),
@@ -115,71 +92,39 @@ def _figures() -> list[Panel]:
             "GPUs lost times the price of a GPU hour; nothing until you record one. And the energy "
             "that these GPUs took in this range, by the mean power of their job's GPUs.",
             "currencyUSD",
-            6,
             (f"sum({COST})", "per hour"),
             (f"{minutes} / 60", "in this range"),
             (f"{energy} / 60", "in this range", {"unit": "watth"}),
             empty="–",
         ),
-        stat(
-            "Alerts firing now",
-            "Number of firing alerts of each severity. A critical one is worth a page, a warning "
-            "can wait until somebody is at work, and info never calls anybody.",
-            "none",
-            6,
-            *(
-                (f"count({_of(severity)})", words, fixed(colour))
-                for severity, (words, colour) in SEVERITIES.items()
-            ),
-            empty="None",
-        ),
-        stat(
-            "Jobs by state",
-            "Number of jobs in each state, most urgent first; a job is in exactly one. A state "
-            "without a job is left out.",
-            "none",
-            24,
-            *(
-                (f"count({STATE % state})", words, fixed(colour))
-                for state, (words, colour) in STATES.items()
-            ),
-            height=3,
-            # Otherwise each is as large as its own place allows.
-            size=30,
-            title_size=13,
-            empty="No job",
-        ),
     ]
 
 
-def _over_time() -> list[Panel]:
-    return [
-        timeseries(
-            "GPUs lost, by job",
-            "GPUs that do nothing but wait, of the ten jobs that lost most at their worst, and "
-            "of all other jobs together.",
-            "none",
-            12,
-            (f"{LOST} and {JOB} {COSTLIEST}", "{{job_id}}", shades(LATE_COLOUR)),
-            (f"sum({LOST} unless {JOB} {COSTLIEST}) > 0.05", "others", fixed("#8E99A8")),
-            stack={},
-            empty="No job is judged",
-        ),
-        timeseries(
-            "Jobs by state over time",
-            "Number of jobs in each state, the most urgent at the bottom. A job moves from one "
-            "area to another when its state changes.",
-            "none",
-            12,
-            *(
-                (f"count({STATE % state})", words, fixed(SHADES.get(state, colour)))
-                for state, (words, colour) in STATES.items()
-            ),
-            stack={},
-            decimals=0,
-            empty="No job",
-        ),
-    ]
+def _states() -> Panel:
+    return stat(
+        "Jobs by state",
+        "Number of jobs in each state, most urgent first; a job is in exactly one. A state "
+        "without a job is left out.",
+        "none",
+        *((f"count({STATE % state})", words, colour) for state, (words, colour) in STATES.items()),
+        height=3,
+        # Otherwise each is as large as its own place allows.
+        size=30,
+        empty="No job",
+    )
+
+
+def _lost_over_time() -> Panel:
+    return timeseries(
+        "GPUs lost, by job",
+        "GPUs that do nothing but wait, of the ten jobs that lost most at their worst, and "
+        "of all other jobs together.",
+        "none",
+        (f"{LOST} and {JOB} {COSTLIEST}", "{{job_id}}", shades(RED)),
+        (f"sum({LOST} unless {JOB} {COSTLIEST}) > 0.05", "others", "#8E99A8"),
+        stack={},
+        empty="No job is judged",
+    )
 
 
 # --- The table of jobs: hung ones first, then what cannot be judged, then by GPUs lost
@@ -200,30 +145,28 @@ def _jobs() -> Panel:
     judged = f"(job:rankskew_coverage:ratio{{{CLUSTER}}} unless {JOB} {unjudged})"
     return table(
         "Jobs",
-        "Every job with its state: jobs that hang first, then those that cannot be judged, "
-        "then by GPUs lost. The rank, or the node, is the costliest that the job waits for; "
-        "the cause is also the reason why a job cannot be judged. A click on a job or a rank "
+        "Every job: those that hang first, then those that cannot be judged, then by GPUs lost. "
+        "The rank or the node is the costliest that the job waits for. A click on a job or a rank "
         "opens its dashboard.",
-        24,
         [
-            linked(keyed(f"({_urgency()})", JOB_KEY)),
-            _of_job(LOST),
-            _of_job(f"({WORLD} or {UNPROBED})"),
-            _of_job(COST),
-            f"group by (key, rank, who) ({keyed(_who(), JOB_KEY)})",
-            f"group by (key, cause) ({keyed(_cause(), JOB_KEY)})",
-            _of_job(_since()),
-            _of_job(slowdown),
-            _of_job(judged),
+            links.linked(_urgency(), links.JOB_KEY),
+            links.keyed(LOST, links.JOB_KEY),
+            links.keyed(f"({WORLD} or {UNPROBED})", links.JOB_KEY),
+            links.keyed(COST, links.JOB_KEY),
+            links.keyed(_who(), links.JOB_KEY, "rank", "who"),
+            links.keyed(_cause(), links.JOB_KEY, "cause"),
+            links.keyed(_since(), links.JOB_KEY),
+            links.keyed(slowdown, links.JOB_KEY),
+            links.keyed(judged, links.JOB_KEY),
         ],
         {
             "state": column("State", width=115) | marked(STATES) | AS_TEXT,
-            "job_id": column("Job") | JOB_LINK,
+            "job_id": column("Job") | links.JOB,
             "Value #B": column("GPUs lost", "none", 1, width=90),
             "Value #C": column("Of", "none", 0, width=70),
             "Value #D": column("Cost/h", "currencyUSD", 0, width=85),
-            "who": column("Waits for", width=200) | RANK_LINK,
-            "cause": column("Cause or reason", width=330) | reasons_in_words,
+            "who": column("Waits for", width=200) | links.RANK,
+            "cause": column("Cause or reason", width=330) | reasons_in_words | WRAP,
             "Value #G": column("Since", "dateTimeFromNow", width=130),
             "Value #H": column("Slowdown", "suffix:×", 2, width=90),
             "Value #I": column("Judged", "percentunit", 0, width=80),
@@ -235,10 +178,6 @@ def _jobs() -> Panel:
     )
 
 
-def _of_job(series: str) -> str:
-    return f"max by (key) ({keyed(series, JOB_KEY)})"
-
-
 def _urgency() -> str:
     urgency = (
         f"1e9 * {STATE % 'hung'} or 1e6 * {_in(UNKNOWN)} or -1 * {_in('starting|no_probe')}"
@@ -248,21 +187,19 @@ def _urgency() -> str:
 
 
 def _who() -> str:
-    suspect = _named("rank $1", "rank", SUSPECT)
+    suspect = labelled(SUSPECT, "who", "rank {{rank}}")
     rotating = f"job_stage:rankskew_gpus_lost:sum{{{CLUSTER}}} and {JOB} {STATE % 'rotating'}"
-    turns = _named("different ranks", "job_id", f"topk {EACH} (1, {rotating})")
-    kind = f'label_join({_named("rank $1", "rank", WORST_LATE)}, "where", "/", "kind", "nodename")'
+    turns = labelled(f"topk {EACH} (1, {rotating})", "who", "different ranks")
+    rank = labelled(WORST_LATE, "who", "rank {{rank}}")
+    kind = f'label_join({rank}, "where", "/", "kind", "nodename")'
     late = f'label_replace({kind}, "who", "node $1", "where", "node/(.+)")'
     either = f"{suspect} or {JOB} {turns} or {JOB} {late}"
     return f'label_join(({either}), "who", " · ", "who", "stage")'
 
 
-def _named(words: str, label: str, series: str) -> str:
-    return f'label_replace({series}, "who", "{words}", "{label}", "(.+)")'
-
-
 def _cause() -> str:
     down = f"topk {EACH} (1, node:rankskew_exporter_down:group{{{CLUSTER}}})"
+    no_exporter = labelled(down, "cause", "no exporter on {{instance}}")
     missing = _counted(f"job:rankskew_ranks_missing:sum{{{CLUSTER}}}", "not seen")
     silent = _counted(
         f"count {EACH} (rank:rankskew_silent_seconds:max{{{CLUSTER}}})"
@@ -276,10 +213,10 @@ def _cause() -> str:
     # The short name of the cause and the exporter's sentence, where there is one.
     both = f'label_join({in_short(of_late)}, "cause", ": ", "cause", "sentence")'
     parts = (
-        _worded("GPU: $1", "fault", faults_of(SUSPECT, CLUSTER)),
-        f"{_worded('no exporter on $1', 'instance', down)} and {JOB} {_in('exporter_down')}",
+        labelled(faults_of(SUSPECT, CLUSTER), "cause", "GPU: {{fault}}"),
+        f"{no_exporter} and {JOB} {_in('exporter_down')}",
         f"({missing} or {JOB} {silent}) and {JOB} {_in('ranks_missing')}",
-        f"{_worded('$1', 'reason', reason)} and {JOB} {_in('starting|not_judgeable')}",
+        f"{labelled(reason, 'cause', '{{reason}}')} and {JOB} {_in('starting|not_judgeable')}",
         f'label_replace({both}, "cause", "$1", "cause", "(.*): ")',
     )
     return "(" + f" or {JOB} ".join(f"({part})" for part in parts) + ")"
@@ -287,12 +224,8 @@ def _cause() -> str:
 
 def _counted(counts: str, words: str) -> str:
     numbers = f'count_values {EACH} ("number", {counts})'
-    many = _worded(f"$1 ranks {words}", "number", numbers)
+    many = labelled(numbers, "cause", f"{{{{number}}}} ranks {words}")
     return f'label_replace({many}, "cause", "1 rank {words}", "number", "1")'
-
-
-def _worded(words: str, label: str, series: str) -> str:
-    return f'label_replace({series}, "cause", "{words}", "{label}", "(.+?)(:[0-9]+)?")'
 
 
 def _since() -> str:
@@ -328,23 +261,22 @@ def _nodes() -> Panel:
         "Nodes whose exporter does not answer, whose GPUs are down, throttled or faulty, or "
         "with late ranks, worst first. GPUs lost are all GPUs that wait for ranks on this "
         "node. XID errors and faults are GPUs with them; errors of programs do not count.",
-        13,
         [
-            linked(keyed(f"({_trouble()})", NODE_KEY)),
-            _of_node(DOWN),
-            _of_node(NODE_LOST),
-            _of_node(LATE_RANKS),
-            _of_node(_faulty(GPU_DOWN)),
-            _of_node(_faulty('fault="throttled"')),
-            _of_node(_faulty(XID)),
-            _of_node(_faulty(f'fault=~"{WITHOUT_GPU}"')),
+            links.linked(_trouble(), links.NODE_KEY),
+            links.keyed(DOWN, links.NODE_KEY),
+            links.keyed(NODE_LOST, links.NODE_KEY),
+            links.keyed(LATE_RANKS, links.NODE_KEY),
+            links.keyed(_faulty(GPU_DOWN), links.NODE_KEY),
+            links.keyed(_faulty('fault="throttled"'), links.NODE_KEY),
+            links.keyed(_faulty(XID), links.NODE_KEY),
+            links.keyed(_faulty(f'fault=~"{WITHOUT_GPU}"'), links.NODE_KEY),
         ],
         {
-            "instance": column("Node") | NODE_LINK,
+            "instance": column("Node") | links.NODE,
             "Value #B": column("Exporter", width=85) | mapped(down) | AS_TEXT,
-            "Value #C": column("GPUs lost", "none", 1, LATE_COLOUR, width=85),
+            "Value #C": column("GPUs lost", "none", 1, RED, width=85),
             "Value #D": column("Late ranks", "none", 0, width=85),
-            "Value #E": column("GPUs down", "none", 0, LATE_COLOUR, width=90),
+            "Value #E": column("GPUs down", "none", 0, RED, width=90),
             "Value #F": column("Throttled", "none", 0, width=80),
             "Value #G": column("XID", "none", 0, width=50),
             "Value #H": column("Other faults", "none", 0, width=95),
@@ -370,10 +302,6 @@ def _trouble() -> str:
     return f"sum {NODE} ({' or '.join(own)})"
 
 
-def _of_node(series: str) -> str:
-    return f"max by (key) ({keyed(series, NODE_KEY)})"
-
-
 def _faulty(selector: str) -> str:
     faults = f"rankskew_gpu_fault{{{selector},{CLUSTER}}}"
     return f"count {NODE} (group by (cluster, instance, gpu_uuid) ({faults}))"
@@ -389,16 +317,15 @@ def _past() -> Panel:
         "Nodes that jobs waited for, four weeks",
         "GPU-hours that GPUs waited for late ranks of a node, those of the largest loss first, "
         "in how many jobs, and per GPU-hour that jobs had of it. Recorded once an hour.",
-        24,
         [
-            linked(keyed(f"(topk(10, {lost_hours}))", NODE_KEY)),
-            _of_node(f"({jobs})"),
-            _of_node(used_hours),
-            _of_node(f"({lost_hours} / {used_hours})"),
+            links.linked(f"topk(10, {lost_hours})", links.NODE_KEY),
+            links.keyed(f"({jobs})", links.NODE_KEY),
+            links.keyed(used_hours, links.NODE_KEY),
+            links.keyed(f"({lost_hours} / {used_hours})", links.NODE_KEY),
         ],
         {
-            "instance": column("Node") | NODE_LINK,
-            "Value #A": column("GPU-hours lost", "none", 1, LATE_COLOUR),
+            "instance": column("Node") | links.NODE,
+            "Value #A": column("GPU-hours lost", "none", 1, RED),
             "Value #B": column("Jobs", "none", 0),
             "Value #C": column("GPU-hours used", "none", 0),
             "Value #D": column("Lost per GPU-hour used", "none", 2),
@@ -422,17 +349,13 @@ def _alerts() -> Panel:
         "Alerts firing",
         "Every firing alert, the most severe first, since when its condition holds, and what "
         "it is about. A click on its name opens the runbook.",
-        11,
-        [
-            linked(keyed(named, ALERT_KEY)),
-            f"1000 * max by (key) ({keyed(f'({since})', ALERT_KEY)})",
-        ],
+        [links.linked(named, ALERT_KEY), links.keyed(f"(1000 * {since})", ALERT_KEY)],
         {
             "severity": column("Severity", width=75) | marked(SEVERITIES) | AS_TEXT,
-            "name": column("Alert") | to_runbook(FIELD % "alertname"),
-            "job_id": column("Job", width=110) | JOB_LINK,
+            "name": column("Alert") | links.to_runbook(links.FIELD % "alertname"),
+            "job_id": column("Job", width=110) | links.JOB,
             "rank": column("Rank", width=55),
-            "instance": column("Node", width=115) | NODE_LINK,
+            "instance": column("Node", width=115) | links.NODE,
             "Value #B": column("Since", "dateTimeFromNow", width=115),
         },
         order="Value #A",

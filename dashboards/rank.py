@@ -3,28 +3,26 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from dashboards import links
 from dashboards.board import (
     CLUSTER,
     JOB,
     JOB_VARIABLE,
     NUMERICAL,
     ONE_RANK,
+    annotations,
     board,
-    events,
     firing,
-    lifecycle,
-    restarts,
     variable,
 )
 from dashboards.panels import (
     GREEN,
-    LABEL,
-    LATE_COLOUR,
+    GREY,
     ORANGE,
-    PEERS_COLOUR,
     POINTS_OF_ALL,
+    RED,
     STAGE_COLOURS,
-    WAIT_COLOUR,
+    WRAP,
     Panel,
     coloured_from,
     column,
@@ -34,9 +32,8 @@ from dashboards.panels import (
     stat,
     table,
     timeseries,
-    to_node,
 )
-from dashboards.shared_panels import alerts_panel, in_short, why_late
+from dashboards.shared_panels import WHY_IN_WORDS, alerts_panel, explained, per_step
 
 # An expression over the ranks of a selector: ONE_RANK, or JOB for all of them.
 OfRanks = Callable[[str], str]
@@ -65,19 +62,12 @@ def rank_dashboard() -> dict[str, Any]:
         "What one rank of a job does differently from its peers, and where.",
         JOB,
         [JOB_VARIABLE, variable("rank", "Rank", ranks, sort=NUMERICAL)],
-        [
-            *_figures(),
-            why_late(ONE_RANK, "It is not late"),
-            *_step(),
-            *_beside(STEPS),
-            _lines(),
-            _cause(),
-        ],
+        [_figures(), [_why_late()], _step(), _beside(STEPS)],
         {
-            "Its GPU": [*_beside(GPU), _throttled(), _node_pressure()],
-            "Its processes": [*_beside(HOST), _identity()],
+            "Its GPU": [[*_beside(GPU), _throttled()]],
+            "Its node and processes": [_beside(HOST[:3]), _beside(HOST[3:]), [_identity()]],
         },
-        annotations=[lifecycle(JOB), restarts(JOB), events(ONE_RANK)],
+        annotations=annotations(ONE_RANK),
     )
 
 
@@ -92,80 +82,50 @@ def _figures() -> list[Panel]:
             "Where it runs",
             "The node (by its exporter's address), the process (as its container sees it), and "
             "the number of its GPU there. Click the node for its dashboard.",
-            4,
-            14,
-            (THIS, "{{instance}}", to_node(LABEL % "instance")),
+            (THIS, "{{instance}}", links.to_node(links.LABEL % "instance")),
             (
                 f"{THIS} * on ({who}) group_left (gpu) {gpu} or on ({who}) {THIS}",
                 "PID {{pid}} · GPU {{gpu}}",
             ),
-            (f"absent({THIS})", "Unknown rank", fixed(PEERS_COLOUR)),
+            (f"absent({THIS})", "Unknown rank", GREY),
+            span=5,
+            size=14,
         ),
         sentence(
             "Now",
-            "Whether the rank keeps up with its peers, is late (with the stage in which it fell "
-            "behind), keeps its job waiting in a hang, is silent, or has finished. Grey: its job "
-            "is not judged, so nobody can know.",
-            4,
-            18,
-            (LATE, "late in {{stage}}", fixed(LATE_COLOUR)),
-            (SUSPECT, "stuck: {{stage}}", fixed(LATE_COLOUR)),
-            (f"{SILENT} unless {ON_RANK} {SUSPECT}", "silent", fixed(ORANGE)),
-            (FINISHED, "finished", fixed(PEERS_COLOUR)),
-            (f"{quiet} and on (cluster, job_id) {JUDGED}", "keeps up", fixed(GREEN)),
-            (
-                f"({quiet}) unless on (cluster, job_id) {JUDGED}",
-                "not judged",
-                fixed(PEERS_COLOUR),
-            ),
+            "Whether the rank keeps up with its peers, is late (in which stage), stops its job, is "
+            "silent, or has finished. Grey: its job is not judged, so nobody can know.",
+            (LATE, "late in {{stage}}", RED),
+            (SUSPECT, "stuck: {{stage}}", RED),
+            (f"{SILENT} unless {ON_RANK} {SUSPECT}", "silent", ORANGE),
+            (FINISHED, "finished", GREY),
+            (f"{quiet} and on (cluster, job_id) {JUDGED}", "keeps up", GREEN),
+            (f"({quiet}) unless on (cluster, job_id) {JUDGED}", "not judged", GREY),
+            span=5,
+            size=18,
         ),
         stat(
-            "GPUs lost",
-            "GPUs of the whole job that do nothing but wait for this rank, mean of the last "
-            "minute. Nothing while it is not late.",
-            "none",
-            3,
+            "Late",
+            "Since when the rank is late, by its node's clock, and the GPUs of the whole job that "
+            "do nothing but wait for it, mean of the last minute.",
+            "dateTimeFromNow",
+            (f"rankskew_late_since_timestamp_seconds{{{ONE_RANK}}} * 1000", "since", RED),
             (
                 f"rank:rankskew_gpus_lost:sum{{{ONE_RANK}}}",
-                "lost",
-                coloured_from(0.05, LATE_COLOUR),
-            ),
-            decimals=2,
-            empty="–",
-            size=20,
-            mode="value",
-        ),
-        stat(
-            "Late since",
-            "When the rank became late, by its node's clock. Nothing while it is not late.",
-            "dateTimeFromNow",
-            3,
-            (
-                f"rankskew_late_since_timestamp_seconds{{{ONE_RANK}}} * 1000",
-                "late",
-                fixed(LATE_COLOUR),
+                "GPUs lost",
+                {"unit": "none", "decimals": 2} | coloured_from(0.05, RED),
             ),
             empty="–",
-            size=16,
-            mode="value",
-        ),
-        sentence(
-            "Cause",
-            "Why it is late, as the exporter on its node says; the table below has its sentence. "
-            "Not known: nothing that was measured accounts for half of its delay.",
-            3,
-            14,
-            (in_short(f"rankskew_late_cause_info{{{ONE_RANK}}}"), "{{cause}}"),
-            (f"0 * {THIS} unless {ON_RANK} {LATE}", "–", fixed(PEERS_COLOUR)),
-            limits=[(LATE_COLOUR, None)],
+            span=6,
+            size=18,
         ),
         stat(
             "In its code",
             "The line of your code in which the late rank's stack was found most often in the "
             "stage, and the share of the samples that found it there.",
             "percentunit",
-            4,
             (f"topk(1, rankskew_late_line_ratio{{{ONE_RANK}}})", "{{place}} ({{stage}})"),
+            span=5,
             decimals=0,
             empty="–",
             size=14,
@@ -175,6 +135,35 @@ def _figures() -> list[Panel]:
 
 
 # --- The rank alone
+
+
+def _why_late() -> Panel:
+    figure = f'max by (rank) (rankskew_late_cause_figure{{of="%s",{ONE_RANK}}})'
+    why = explained(f"rankskew_late_cause_info{{{ONE_RANK}}}")
+    return table(
+        "Why late",
+        "The cause, as the exporter on its node found it: a sentence with the figure of the rank "
+        "and that of its peers, how much of its delay that explains, and what to do first. "
+        "Not known: nothing that was measured accounts for half of it.",
+        [
+            f"max by (rank, why, sentence, first_action) ({why})",
+            f"max by (rank) (rankskew_late_cause_share_ratio{{{ONE_RANK}}})",
+            figure % "rank",
+            figure % "peers",
+        ],
+        {
+            "why": column("Cause", width=180) | WHY_IN_WORDS | WRAP,
+            "sentence": column("Because") | WRAP,
+            "Value #B": column("Explains", "percentunit", 0, width=75),
+            "Value #C": column("Figure", "sishort", width=75),
+            "Value #D": column("Its peers'", "sishort", width=80),
+            "first_action": column("Do first", width=500) | WRAP,
+        },
+        order="Value #A",
+        key="rank",
+        height=4,
+        empty="It is not late",
+    )
 
 
 def _step() -> list[Panel]:
@@ -187,9 +176,9 @@ def _step() -> list[Panel]:
             "Where the time of each step of this rank goes; the stages add up to the step. Sync "
             "is the wait for others. A stage that grows is where the rank began to be late.",
             "s",
-            16,
             (own, "{{stage}}"),
             stack={f"^{stage}$": colour for stage, colour in STAGE_COLOURS.items()},
+            span=16,
             height=10,
             empty=NO_STEP,
         ),
@@ -197,7 +186,6 @@ def _step() -> list[Panel]:
             "Beside its peers, by stage",
             "Each stage of a step of this rank, the median of its peer group, and the GPUs that "
             "wait because of the difference.",
-            8,
             [
                 own,
                 f"quantile by (cluster, stage) (0.5, {_of_peers(each)})",
@@ -207,49 +195,15 @@ def _step() -> list[Panel]:
                 "stage": column("Stage", width=90),
                 "Value #A": column("This rank", "s", 1, width=100),
                 "Value #B": column("Its peers", "s", 1, width=100),
-                "Value #C": column("GPUs lost", "none", 2, LATE_COLOUR),
+                "Value #C": column("GPUs lost", "none", 2, RED),
             },
             order="Value #A",
             key="stage",
+            span=8,
             height=10,
             empty=NO_STEP,
         ),
     ]
-
-
-def _lines() -> Panel:
-    return timeseries(
-        "Lines of code",
-        "The line of your code in which the late rank's stack was found most often, for each "
-        "stage, and the share of the samples that found it there. Only while it is late.",
-        "percentunit",
-        6,
-        (f"rankskew_late_line_ratio{{{ONE_RANK}}}", "{{stage}}: {{place}}"),
-        max=1,
-        empty="No line of code is known",
-    )
-
-
-def _cause() -> Panel:
-    figure = f'rankskew_late_cause_figure{{of="%s",{ONE_RANK}}}'
-    return timeseries(
-        "Figure that explains it",
-        "While it is late: the figure of this rank by which its exporter explains that, in "
-        "base units, that of its peers, and (on the right) how much of its delay it explains. "
-        "Another figure begins where another cause explains more.",
-        "sishort",
-        24,
-        (figure % "rank", "{{figure}} of this rank", fixed(LATE_COLOUR), line(3)),
-        (figure % "peers", "{{figure}} of its peers", fixed(PEERS_COLOUR), line(2, dashed=True)),
-        (
-            f"rankskew_late_cause_share_ratio{{{ONE_RANK}}}",
-            "explained",
-            fixed(WAIT_COLOUR),
-            {"custom.axisPlacement": "right", "unit": "percentunit", "max": 1},
-        ),
-        height=6,
-        empty="Not late, or no figure explains it",
-    )
 
 
 def _throttled() -> Panel:
@@ -262,56 +216,27 @@ def _throttled() -> Panel:
         "Share of the time in which the clocks of this rank's GPU were throttled, by reason. "
         "gpu_idle is a GPU without work, not a fault.",
         "percentunit",
-        6,
         (f"({reasons}) > 0.01", "{{reason}}"),
         max=1,
         empty="Not throttled, or not measured",
     )
 
 
-def _node_pressure() -> Panel:
-    pressure = (
-        f"rate(rankskew_node_pressure_waiting_seconds_total{{{CLUSTER}}}[$__rate_interval])"
-        f" and on (cluster, instance) {THIS}"
-    )
-    return timeseries(
-        "Pressure on its node",
-        "Share of the time in which some task of the node waited for the resource. The "
-        "rank's node has its own dashboard: click the node above.",
-        "percentunit",
-        6,
-        (pressure, "{{resource}}"),
-        max=1,
-        empty="The kernel of the node measures no pressure",
-    )
-
-
 def _identity() -> Panel:
-    place = {
-        "local_rank": "Local",
-        "peer_group": "Peer group",
-        "dp": "DP",
-        "tp": "TP",
-        "pp": "PP",
-        "clock": "Timed by",
-        "level": "Level",
-        "attempt": "Attempt",
-    }
+    place = {"local_rank": "Local", "peer_group": "Peer group", "dp": "DP", "tp": "TP", "pp": "PP"}
+    place |= {"clock": "Timed by", "level": "Level", "attempt": "Attempt"}
     versions = {"torch": "torch", "cuda": "CUDA", "nccl": "NCCL", "driver": "Driver"}
-    names = {"rank": "Rank", **place, **versions}
-    columns = {name: column(title, "string", width=95) for name, title in names.items()}
-    runtime = f"rankskew_runtime_info{{{ONE_RANK}}}"
+    shown = {"rank": "Rank", **place, **versions, "gpu_uuid": "GPU"}
     return table(
         "Who it is",
         "The rank's place in the job's parallelism, how it is timed, the attempt of the "
         "launcher, and the versions that it runs.",
-        24,
         [
             f"group by ({', '.join(place)}, rank) ({THIS})",
-            f"group by ({', '.join(versions)}, rank) ({runtime})",
+            f"group by ({', '.join(versions)}, rank) (rankskew_runtime_info{{{ONE_RANK}}})",
             f"group by (gpu_uuid, rank) (rankskew_gpu_rank_info{{{ONE_RANK}}})",
         ],
-        columns | {"gpu_uuid": column("GPU", "string")},
+        {name: column(title, "string") for name, title in shown.items()},
         order="rank",
         key="rank",
         height=4,
@@ -329,12 +254,8 @@ def _per_second(counter: str, only: str = "") -> OfRanks:
 
 
 def _per_step(counter: str, only: str = "") -> OfRanks:
-    """Return the increase of a *counter* of each rank, per step."""
-    return lambda ranks: (
-        f"(rate({counter}{{{only}{ranks}}}[$__rate_interval])"
-        " / ignoring (phase, stage) group_left ()"
-        f" (rate(rankskew_steps_total{{{ranks}}}[$__rate_interval]) > 0))"
-    )
+    """Return what a *counter* of each rank grows by in a step; *only* is a further selector."""
+    return lambda ranks: per_step(counter, f"{only}{ranks}", ranks)
 
 
 def _of_gpu(metric: str, only: str = "") -> OfRanks:
@@ -381,14 +302,6 @@ STEPS: Final[Sequence[Row]] = (
 )
 GPU: Final[Sequence[Row]] = (
     (
-        "GPU utilisation",
-        "Share of the time in which a kernel ran on this rank's GPU, beside its peers' GPUs. A "
-        "GPU that waits in a collective spins and looks busy.",
-        "percentunit",
-        NO_GPU,
-        _of_gpu("rankskew_gpu_utilization_ratio"),
-    ),
-    (
         "SM clock",
         "Clock of the SMs of this rank's GPU, beside its peers' GPUs. A lower clock makes all "
         "that it computes take longer; the panel on throttling shows why.",
@@ -404,22 +317,8 @@ GPU: Final[Sequence[Row]] = (
         NO_GPU,
         _of_gpu("rankskew_gpu_temperature_celsius", 'sensor="gpu",'),
     ),
-    (
-        "GPU power",
-        "Power that this rank's GPU draws, beside its peers' GPUs. Much less than they: it has "
-        "nothing to do, or it is held back.",
-        "watt",
-        NO_GPU,
-        _of_gpu("rankskew_gpu_power_watts"),
-    ),
-    (
-        "GPU memory used",
-        "Bytes in use on this rank's GPU, by every process, beside its peers' GPUs. More than "
-        "they: look for a foreign process, or a cache that grows.",
-        "bytes",
-        NO_GPU,
-        _of_gpu("rankskew_gpu_memory_used_bytes"),
-    ),
+)
+HOST: Final[Sequence[Row]] = (
     (
         "PCIe received",
         "Bytes per second to this rank's GPU over PCIe, beside its peers' GPUs. Less than they "
@@ -427,16 +326,6 @@ GPU: Final[Sequence[Row]] = (
         "Bps",
         NO_GPU,
         _of_gpu("rankskew_gpu_pcie_receive_bytes_per_second"),
-    ),
-)
-HOST: Final[Sequence[Row]] = (
-    (
-        "CPUs used by its process",
-        "CPUs that the rank's own process uses, beside its peers'. More than one: it does work "
-        "on the host that may belong into the loader's workers.",
-        "none",
-        NO_HOST,
-        _per_second("rankskew_rank_cpu_seconds_total", 'process="main",'),
     ),
     (
         "CPUs used by its workers",
@@ -471,14 +360,6 @@ HOST: Final[Sequence[Row]] = (
         _per_second("rankskew_rank_read_bytes_total"),
     ),
     (
-        "Major page faults",
-        "Page faults per second for which a page had to be read from storage, beside its peers'. "
-        "Many of them: the node is short of memory.",
-        "none",
-        NO_HOST,
-        _per_second("rankskew_rank_major_faults_total"),
-    ),
-    (
         "Garbage collection",
         "Share of the time for which Python's garbage collection paused the rank, beside its "
         "peers. They wait for it meanwhile.",
@@ -486,20 +367,12 @@ HOST: Final[Sequence[Row]] = (
         "The probe reports no garbage collection",
         _per_second("rankskew_gc_pause_seconds_total"),
     ),
-    (
-        "CUDA memory reserved",
-        "Bytes that the rank's CUDA allocator holds, used or cached, beside its peers. A rank "
-        "that holds more than they do has other tensors, or fragmentation.",
-        "bytes",
-        "The probe reports no CUDA memory",
-        lambda ranks: f"rankskew_cuda_memory_reserved_bytes{{{ranks}}}",
-    ),
 )
 
 
 def _beside(rows: Sequence[Row]) -> list[Panel]:
     """Draw the rank in a strong line, and its peer group as a median in a band."""
-    edge = fixed(PEERS_COLOUR) | {"custom.lineWidth": 0}
+    edge = fixed(GREY) | {"custom.lineWidth": 0}
     band = {"custom.fillBelowTo": "10 %", "custom.fillOpacity": 20}
     beside = "quantile by (cluster) (%s, %s)"
     return [
@@ -507,15 +380,9 @@ def _beside(rows: Sequence[Row]) -> list[Panel]:
             title,
             text,
             unit,
-            6,
-            (series(ONE_RANK), "rank $rank", fixed(RANK_COLOUR), line(3)),
+            (series(ONE_RANK), "rank $rank", RANK_COLOUR, line(3)),
             (beside % (0.9, _of_peers(series)), "90 %", edge, band),
-            (
-                beside % (0.5, _of_peers(series)),
-                "median of its peers",
-                fixed(PEERS_COLOUR),
-                line(2, dashed=True),
-            ),
+            (beside % (0.5, _of_peers(series)), "median of its peers", GREY, line(2, dashed=True)),
             (beside % (0.1, _of_peers(series)), "10 %", edge),
             points=POINTS_OF_ALL,
             empty=empty,

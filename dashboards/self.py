@@ -2,27 +2,23 @@
 
 from typing import Any, Final
 
+from dashboards import links
 from dashboards.board import CLUSTER, board
 from dashboards.panels import (
-    GREEN,
-    LATE_COLOUR,
-    NODE_LINK,
+    BLUE,
+    GREY,
     ORANGE,
-    PEERS_COLOUR,
     POINTS_OF_ALL,
-    WAIT_COLOUR,
+    RED,
     Panel,
     coloured_from,
     column,
-    fixed,
-    keyed,
-    linked,
     shades,
     stat,
     table,
     timeseries,
 )
-from dashboards.shared_panels import EXPORTERS, increase_per_second
+from dashboards.shared_panels import EXPORTERS, increase
 
 TARGET: Final = "on (cluster, job, instance)"
 ON_JOB: Final = "on (cluster, job_id)"
@@ -35,10 +31,7 @@ JUDGED: Final = (
 )
 BY_NODE: Final = f"({JUDGED % 'node'}) unless {ON_JOB} ({JUDGED % 'join'})"
 UNJUDGED: Final = f"group by (cluster, job_id) ({REASONS})"
-RANKS: Final = f"rankskew_node_ranks{{{CLUSTER}}}"
-IN_STATE: Final = f'rankskew_node_ranks{{state="%s",{CLUSTER}}}'
-MISSING: Final = f"sum(job:rankskew_ranks_missing:sum{{{CLUSTER}}})"
-PUSHED: Final = f"rankskew_ingest_snapshots_total{{%s{CLUSTER}}}"
+REFUSED: Final = 'result!~"accepted|ignored"'
 COUNT: Final = {"unit": "none"}
 
 
@@ -49,36 +42,22 @@ def self_dashboard() -> dict[str, Any]:
         "Rankskew itself: is what it says fresh and complete, and what does that cost.",
         CLUSTER,
         [],
-        _figures(),
+        [_figures()],
         {
-            "Freshness": [
-                _spread(
-                    "Age of the last GPU reading",
-                    "Time since the exporter of a node last read its GPUs, by the clocks of the "
-                    "node and of Prometheus; about a second plus the time since the scrape.",
-                    "s",
-                    SAMPLE_AGE,
-                    12,
-                    empty="No exporter reads GPUs",
-                ),
-                _failing(),
-            ],
-            "Coverage": [*_coverage(), _losses()],
-            "Cost of the exporters": _exporter_costs(),
+            "Freshness and coverage": [[_failing(), _unjudged()], [_losses()]],
+            "Cost of the exporters": [[_spread(*row) for row in COSTS]],
         },
     )
 
 
 def _figures() -> list[Panel]:
-    refused = increase_per_second(PUSHED % 'result!~"accepted|ignored",')
     return [
         stat(
             "Exporters",
             "Exporters that answered the last scrape, and those that once did and do not now.",
             "none",
-            5,
             (f"count({EXPORTERS} and {TARGET} up == 1)", "up"),
-            (f"count({EXPORTERS} and {TARGET} up == 0)", "down", fixed(LATE_COLOUR)),
+            (f"count({EXPORTERS} and {TARGET} up == 0)", "down", RED),
             empty="None scraped",
         ),
         stat(
@@ -87,47 +66,20 @@ def _figures() -> list[Panel]:
             "collectors that failed at their last run, and of unexpected errors that exporters had "
             "since their start; their logs have the reasons.",
             "s",
-            5,
             (f"max({SAMPLE_AGE})", "old", coloured_from(60, ORANGE)),
-            (f"count({FAILED})", "collectors fail", fixed(ORANGE), COUNT),
-            (
-                f"sum(rankskew_exporter_errors_total{{{CLUSTER}}}) > 0",
-                "errors",
-                fixed(ORANGE),
-                COUNT,
-            ),
+            (f"count({FAILED})", "collectors fail", ORANGE, COUNT),
+            (f"sum(rankskew_exporter_errors_total{{{CLUSTER}}}) > 0", "errors", ORANGE, COUNT),
             empty="No GPU is read",
-        ),
-        stat(
-            "Ranks",
-            "Ranks that report, that have gone silent, and those of a running job that no "
-            "exporter shows.",
-            "none",
-            5,
-            (f"sum({IN_STATE % 'beating'})", "beating"),
-            (f"sum({IN_STATE % 'silent'}) > 0", "silent", fixed(ORANGE)),
-            (MISSING, "missing", fixed(ORANGE)),
-            empty="No rank reports",
         ),
         stat(
             "Jobs judged",
             "Jobs that are judged step by step (join), by each node for itself (node), and not at "
             "all.",
             "none",
-            5,
             (f"count({JUDGED % 'join'})", "by join"),
             (f"count({BY_NODE})", "by node"),
-            (f"count({UNJUDGED})", "not judged", fixed(ORANGE)),
+            (f"count({UNJUDGED})", "not judged", ORANGE),
             empty="No job",
-        ),
-        stat(
-            "Refused pushes",
-            "Snapshots per second that exporters refused, of all probes: not valid, too many, or "
-            "not allowed.",
-            "suffix:/s",
-            4,
-            (f"sum({refused})", "refused", coloured_from(0.001, ORANGE)),
-            empty="None known",
         ),
     ]
 
@@ -142,13 +94,9 @@ def _failing() -> Panel:
         "Collectors that fail",
         "Collectors whose latest run failed, so that their series are missing, and when they "
         "last succeeded, if ever. The exporter's log has the reason.",
-        12,
-        [
-            linked(keyed(f"({FAILED})", collector)),
-            f"max by (key) ({keyed(f'({since})', collector)})",
-        ],
+        [links.linked(FAILED, collector), links.keyed(f"({since})", collector)],
         {
-            "instance": column("Node", width=200) | NODE_LINK,
+            "instance": column("Node", width=200) | links.NODE,
             "collector": column("Collector"),
             "Value #B": column("Last success", "dateTimeFromNow", width=150),
         },
@@ -159,68 +107,37 @@ def _failing() -> Panel:
     )
 
 
-def _coverage() -> list[Panel]:
-    return [
-        timeseries(
-            "Ranks by state",
-            "Ranks that report (beating), that have gone silent, that ended cleanly, and those of "
-            "a running job that no exporter shows (missing).",
-            "none",
-            8,
-            (f"sum by (state) ({RANKS})", "{{state}}"),
-            (MISSING, "missing"),
-            stack={
-                "^beating$": GREEN,
-                "^silent$": ORANGE,
-                "^finished$": PEERS_COLOUR,
-                "^missing$": LATE_COLOUR,
-            },
-            decimals=0,
-            empty="No rank reports",
-        ),
-        timeseries(
-            "Jobs by verdict",
-            "Jobs that are judged step by step (join), by means over half a minute or more of the "
-            "ranks on each node (node), or not at all.",
-            "none",
-            8,
-            (f"count({JUDGED % 'join'})", "join"),
-            (f"count({BY_NODE})", "node"),
-            (f"count({UNJUDGED})", "not judged"),
-            stack={"^join$": GREEN, "^node$": WAIT_COLOUR, "^not judged$": ORANGE},
-            decimals=0,
-            empty="No job",
-        ),
-        timeseries(
-            "Why jobs are not judged",
-            "Number of jobs with each reason why they cannot be judged; a job may have several. "
-            "The runbook of RankskewNotJudgeable explains them.",
-            "none",
-            8,
-            (f"count by (reason) ({REASONS})", "{{reason}}", shades(ORANGE)),
-            decimals=0,
-            empty="No unjudged job is known",
-        ),
-    ]
+def _unjudged() -> Panel:
+    return timeseries(
+        "Why jobs are not judged",
+        "Number of jobs with each reason why they cannot be judged; a job may have several. "
+        "The runbook of RankskewNotJudgeable explains them.",
+        "none",
+        (f"count by (reason) ({REASONS})", "{{reason}}", shades(ORANGE)),
+        decimals=0,
+        height=7,
+        empty="No unjudged job is known",
+    )
 
 
 def _losses() -> Panel:
     counters = {
         "probe errors": f"rankskew_probe_errors_total{{{CLUSTER}}}",
         "dropped steps": f"rankskew_probe_dropped_steps_total{{{CLUSTER}}}",
+        "refused pushes": f"rankskew_ingest_snapshots_total{{{REFUSED},{CLUSTER}}}",
         "failed pushes": f"rankskew_probe_push_failures_total{{{CLUSTER}}}",
         "unknown fields": f"rankskew_ingest_unknown_fields_total{{{CLUSTER}}}",
     }
     return timeseries(
         "Lost on the way",
-        "Per second, by job: failures inside the probe, which never reach training; steps whose "
+        "As they occur, by job: failures inside the probe, which never reach training; steps whose "
         "GPU times were discarded; snapshots that probes could not deliver, whose data the next "
-        "one has; and, of all jobs, fields that an exporter older than the probe ignored.",
-        "suffix:/s",
-        24,
+        "one has; and, of all jobs, snapshots that exporters refused, and fields that an exporter "
+        "older than the probe ignored.",
+        "none",
         *(
             (
-                f"topk(10, sum by (cluster, job_id) ({increase_per_second(counter)}))",
+                f"topk(10, sum by (cluster, job_id) ({increase(counter)}))",
                 f"{{{{job_id}}}} {what}",
                 shades(ORANGE),
             )
@@ -232,56 +149,44 @@ def _losses() -> Panel:
     )
 
 
-def _exporter_costs() -> list[Panel]:
-    rows = (
-        (
-            "Length of a scrape",
-            "Time that a scrape of an exporter takes: the longest, and the median of all nodes. "
-            "Prometheus gives up after its scrape timeout, 10 s by default.",
-            "s",
-            f"scrape_duration_seconds{{{CLUSTER}}}",
-        ),
-        (
-            "Series per scrape",
-            "Samples that a scrape of an exporter returns: the most, and the median of all nodes. "
-            "A node with 8 GPUs and 8 ranks has about 700.",
-            "none",
-            f"scrape_samples_scraped{{{CLUSTER}}}",
-        ),
-        (
-            "CPUs used by an exporter",
-            "CPUs that the exporter's process uses on its node, 1 being a whole one: the highest, "
-            "and the median of all nodes.",
-            "none",
-            f"rate(process_cpu_seconds_total{{{CLUSTER}}}[$__rate_interval])",
-        ),
-        (
-            "Memory of an exporter",
-            "Resident memory of the exporter's process on its node: the highest, and the median "
-            "of all nodes.",
-            "bytes",
-            f"process_resident_memory_bytes{{{CLUSTER}}}",
-        ),
-    )
-    # Any target may have these series.
-    exporters = f"{TARGET} rankskew_exporter_build_info{{{CLUSTER}}}"
-    return [
-        _spread(title, text, unit, f"{series} and {exporters}", 6)
-        for title, text, unit, series in rows
-    ]
+# Title, what it shows, unit, and the series, of which each target has one.
+COSTS: Final = (
+    (
+        "Length of a scrape",
+        "How long a scrape takes. Prometheus gives up after its timeout, 10 s by default.",
+        "s",
+        f"scrape_duration_seconds{{{CLUSTER}}}",
+    ),
+    (
+        "Series per scrape",
+        "Samples that a scrape returns. A node with 8 GPUs and 8 ranks has about 700.",
+        "none",
+        f"scrape_samples_scraped{{{CLUSTER}}}",
+    ),
+    (
+        "CPUs used by an exporter",
+        "CPUs that the process of an exporter uses, 1 being a whole one.",
+        "none",
+        f"rate(process_cpu_seconds_total{{{CLUSTER}}}[$__rate_interval])",
+    ),
+    (
+        "Memory of an exporter",
+        "Resident memory of the process of an exporter.",
+        "bytes",
+        f"process_resident_memory_bytes{{{CLUSTER}}}",
+    ),
+)
 
 
-def _spread(
-    title: str, text: str, unit: str, series: str, span: int, empty: str | None = None
-) -> Panel:
-    """Return the largest and the median of *series*, which has one value per node."""
+def _spread(title: str, text: str, unit: str, series: str) -> Panel:
+    """Return the largest and the median of *series* over the exporters."""
+    # Any target may have such series.
+    of_exporters = f"{series} and {TARGET} rankskew_exporter_build_info{{{CLUSTER}}}"
     return timeseries(
         title,
-        text,
+        f"{text} The highest, and the median of all nodes.",
         unit,
-        span,
-        (f"max({series})", "highest", fixed(WAIT_COLOUR)),
-        (f"quantile(0.5, {series})", "median", fixed(PEERS_COLOUR)),
+        (f"max({of_exporters})", "highest", BLUE),
+        (f"quantile(0.5, {of_exporters})", "median", GREY),
         height=7,
-        empty=empty,
     )

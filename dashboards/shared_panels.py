@@ -1,23 +1,12 @@
 """Series, words and panels that several dashboards have."""
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
 from dashboards.board import CLUSTER
-from dashboards.panels import (
-    CELL,
-    LATE_COLOUR,
-    WRAP,
-    Look,
-    Panel,
-    column,
-    fixed,
-    mapped,
-    sentence,
-    table,
-    to_rank,
-    to_runbook,
-)
+from dashboards.links import to_runbook
+from dashboards.panels import RED, Look, Panel, mapped, sentence
 from exporter.vocabulary import words
 
 _BUILDS: Final = "rankskew_exporter_build_info"
@@ -49,9 +38,13 @@ def increase(counter: str) -> str:
     return f"(increase({counter}[{window}]) > 0 or {first})"
 
 
-def increase_per_second(counter: str) -> str:
-    """Return increase() per second."""
-    return f"1000 * {increase(counter)} / $__rate_interval_ms"
+def per_step(counter: str, selector: str, ranks: str, at: str = "") -> str:
+    """Return what a *counter* of every rank grows by in a step; *selector* is its, for *ranks*."""
+    window = f"[$__rate_interval]{at}"
+    return (
+        f"(rate({counter}{{{selector}}}{window}) / ignoring (phase, stage) group_left ()"
+        f" (rate(rankskew_steps_total{{{ranks}}}{window}) > 0))"
+    )
 
 
 def coded(series: str, label: str, names: Mapping[str, object]) -> str:
@@ -64,6 +57,14 @@ def coded(series: str, label: str, names: Mapping[str, object]) -> str:
         f'0 * {head}{{{label}="{name}",{rest} + {number}'
         for number, name in enumerate(names, start=1)
     )
+
+
+def labelled(series: str, label: str, words: str) -> str:
+    """Return *series* with a *label* that says *words*, in which another {{label}} may stand."""
+    names = re.findall(r"{{(\w+)}}", words)
+    text = re.sub(r"{{\w+}}", "$1", words)
+    of, pattern = (names[0], "(.+)") if names else ("", "")
+    return f'label_replace({series}, "{label}", "{text}", "{of}", "{pattern}")'
 
 
 def faults_of(ranks: str, selector: str) -> str:
@@ -100,39 +101,6 @@ def in_short(series: str) -> str:
     return series
 
 
-def why_late(ranks: str, nothing: str) -> Panel:
-    """Return why each of *ranks*, a selector, is late; *nothing* is said where none is."""
-    why = explained(f"rankskew_late_cause_info{{{ranks}}}")
-    figure = f'max by (cluster, rank) (rankskew_late_cause_figure{{of="%s",{ranks}}})'
-    return table(
-        "Why late",
-        "The cause of each late rank, as the exporter on its node found it: a sentence with "
-        "the figure of the rank and that of its peers, how much of its delay that explains, "
-        "and what to do first. Not known: nothing that was measured accounts for half of it.",
-        24,
-        [
-            f"max by (cluster, rank, why, sentence, first_action) ({why})",
-            f"max by (cluster, rank) (rankskew_late_cause_share_ratio{{{ranks}}})",
-            figure % "rank",
-            figure % "peers",
-            f"sum by (cluster, rank) (rank:rankskew_gpus_lost:sum{{{ranks}}})",
-        ],
-        {
-            "rank": column("Rank", width=60) | to_rank(CELL),
-            "why": column("Cause", width=180) | WHY_IN_WORDS | WRAP,
-            "sentence": column("Because") | WRAP,
-            "Value #B": column("Explains", "percentunit", 0, width=75),
-            "Value #C": column("Figure", "sishort", width=75),
-            "Value #D": column("Its peers'", "sishort", width=80),
-            "first_action": column("Do first", width=500) | WRAP,
-        },
-        order="Value #E",
-        key="rank",
-        height=5,
-        empty=nothing,
-    )
-
-
 def alerts_panel(which: str, firing: str, quiet: str) -> Panel:
     """Return the alerts in *firing*; *which* says whose, *quiet* has a series if there are none."""
     name = f'label_replace({firing}, "name", "$1", "alertname", "Rankskew(.*)")'
@@ -140,9 +108,9 @@ def alerts_panel(which: str, firing: str, quiet: str) -> Panel:
         "Alerts",
         f"Firing alerts {which}, without their prefix Rankskew. Click one for its runbook: "
         "what it means and what to do.",
-        3,
-        12,
         (f"count by (alertname, name) ({name})", "{{name}}", to_runbook()),
-        (f"0 * {quiet}", "None", fixed("text")),
-        limits=[(LATE_COLOUR, None)],
+        (f"0 * {quiet}", "None", "text"),
+        span=3,
+        size=12,
+        limits=[(RED, None)],
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dashboards.panels import uid
+from dashboards.links import uid
 from tests.alerts.receivers import (
     BEGAN,
     PROMETHEUS_URL,

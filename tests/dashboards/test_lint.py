@@ -9,12 +9,12 @@ import pytest
 import yaml
 
 from dashboards.board import BOARDS
-from dashboards.panels import RUNBOOKS_URL, uid
+from dashboards.links import RUNBOOKS_URL, uid
 from tests.dashboards.dashboard_files import JSON_FILES, RULES, everything, load, panels, targets
 
 every_dashboard = pytest.mark.parametrize("path", JSON_FILES, ids=lambda path: path.stem)
 # All that Grafana 10 draws without a plugin and that dashboards/panels.py has a shape for.
-PANEL_TYPES = {"heatmap", "stat", "state-timeline", "table", "timeseries"}
+PANEL_TYPES = {"stat", "state-timeline", "table", "timeseries"}
 
 
 def variables(path: Path) -> dict[str, dict[str, Any]]:

@@ -15,8 +15,8 @@ from tests.dashboards.simulated import MINUTES, SCRAPE_SECONDS, input_series
 
 # The rank that the faults of the simulated jobs are about.
 RANK = "6"
-# The first row has a test of its own, test_first_row.py.
-FIRST_ROW = {"State", "GPUs lost", "Cost / h", "Who", "Since", "Step", "Judged", "Alerts"}
+# The first row has a test of its own, test_first_screen.py.
+FIRST_ROW = {"State", "GPUs lost", "Who", "Since", "Step", "Judged", "Alerts"}
 TARGETS = [
     target
     for target in targets()
@@ -29,50 +29,45 @@ def queries(letters: str, *panels: str) -> set[tuple[str, str]]:
     return {(panel, letter) for panel in panels for letter in letters}
 
 
-BY_STAGE = "The costliest late rank, by stage"
+BY_STAGE = "Beside its peers, by stage"
+TABLE = "Who the job waits for"
 # What only a late rank draws:
 LATE = {
     ("annotation Alerts", ""),
-    *queries("A", "Alerts", "Cause", "GPUs lost", "GPUs lost, by rank and stage", "In its code"),
-    *queries("A", "Late ranks over time, by stage", "Late since", "Lines of code", "Now"),
-    *queries("AB", "Late stage: late rank and its peers"),
-    *queries("ABC", "Figure that explains it", BY_STAGE),
-    *queries("ABCDE", "Why late"),
-    *queries("ABCDEFGHI", "Late ranks"),
+    *queries("A", "Alerts", "GPUs lost over time", "In its code", "Now"),
+    *queries("AB", "Late"),
+    *queries("ABCD", "Why late"),
+    *queries("B", "Ranks over time"),
+    *queries("BCDEF", TABLE),
 }
 # Lines of late ranks beside their peers, where the peers have lines too.
-LATE_LINES = {
-    *queries("A", "Own work per step", "Padding", "Time in data per step", "Wait per step"),
-}
+LATE_LINES = queries("A", "Own work per step", "Wait per step")
 # What only a job that hangs shows, and what only if a rank gives no sign of life:
 STUCK = {
-    *queries("A", "GPUs lost, by kind", "Where the ranks are stuck"),
-    *queries("AB", "Stuck outside sync"),
+    *queries("D", "GPUs lost over time"),
+    *queries("C", "Ranks over time"),
     *queries("B", "Now"),
 }
-SILENT = queries("B", "Where the ranks are stuck", "Time since the last activity")
+SILENT = queries("D", "Ranks over time")
 # What only a GPU shows that heat or power slows down:
 THROTTLED = queries("A", "GPU clocks throttled")
 # What only a job shows that has become slower as a whole:
 SLOWER = {("annotation Changes", ""), *queries("C", "Step time and slowdown")}
-# What a job shows that starts, loses ranks, restarts or ends, or is not judged:
+# What a job shows that starts, loses ranks, restarts or ends, is not judged or has many late ranks:
 RARE = {
     *SLOWER,
     *THROTTLED,
     *(("annotation Lifecycle", ""), ("annotation Restarts", "")),
-    *queries("B", "State"),
     *queries("C", "Where it runs"),
-    *queries("BD", "What changed"),
     *queries("CDF", "Now"),
+    *queries("B", "GPUs lost over time"),
+    *queries("EFG", "Ranks over time"),
 }
 # What only a rank that keeps up shows:
-WELL = {*queries("B", "Alerts", "Cause"), *queries("E", "Now")}
+WELL = {*queries("B", "Alerts"), *queries("E", "Now")}
 # What only ranks know that compare their steps:
-JOINED = {
-    *queries("CDE", "GPUs lost, by kind"),
-    *queries("B", "GPUs lost, by rank and stage"),
-    *queries("A", "In its code", "Lines of code"),
-}
+JOINED = {*queries("CEF", "GPUs lost over time"), *queries("A", "In its code")}
+NOT_JOINED = queries("G", "GPUs lost over time")
 
 
 @cache
@@ -128,7 +123,7 @@ def test_every_series_exists() -> None:
 
 def test_every_panel_shows_a_late_job(tmp_path: Path) -> None:
     """With a late rank every query has a result but those for a hang, a change or no verdict."""
-    expected = all_but(STUCK, SILENT, RARE, WELL)
+    expected = all_but(STUCK, SILENT, RARE, WELL, NOT_JOINED)
     # Beside its peers it is late where it was made so, by what was planted; not elsewhere.
     late, usual = (t for t in TARGETS if t.panel == BY_STAGE and t.ref in "AB")
     over = f"{late.expr} - on (stage) {usual.expr} > 0.1"
@@ -141,7 +136,7 @@ def test_every_panel_shows_a_late_job(tmp_path: Path) -> None:
 
 def test_healthy_job_names_nobody(tmp_path: Path) -> None:
     """Without a late rank what is about late ranks is empty, the rest is not."""
-    expected = all_but(LATE, LATE_LINES, STUCK, SILENT, RARE)
+    expected = all_but(LATE, LATE_LINES, STUCK, SILENT, RARE, NOT_JOINED)
     # The dashboard of a rank shows the rank as the line A, late or not.
     of_rank = [t for t in TARGETS if t.dashboard == "rank" and (t.panel, t.ref) in LATE_LINES]
     expected |= dict.fromkeys(of_rank, True)
@@ -210,10 +205,10 @@ def test_jobs_of_one_name_in_two_clusters_do_not_meet(tmp_path: Path) -> None:
     series = series_of("loader", "a") + series_of("loader", "b")
     one = [replace(t, expr=t.expr.replace("$cluster", "a")) for t in TARGETS]
     in_b = [replace(t, expr=f"({t.expr}) and on (cluster) {_IN_B}") for t in one]
-    expected = dict(zip(one, all_but(STUCK, SILENT, RARE, WELL).values(), strict=True))
+    expected = dict(zip(one, all_but(STUCK, SILENT, RARE, WELL, NOT_JOINED).values(), strict=True))
     expected |= dict.fromkeys(in_b, False)
     # And with all clusters at once no query fails.
-    expected |= all_but(STUCK, SILENT, RARE, WELL)
+    expected |= all_but(STUCK, SILENT, RARE, WELL, NOT_JOINED)
 
     check_results("loader", series, expected, tmp_path)
 
@@ -222,13 +217,17 @@ _IN_B = "label_replace(vector(1), 'cluster', 'b', '', '')"
 
 
 @pytest.mark.parametrize(
-    ("job_id", "shown"), [("hang", STUCK), ("frozen", STUCK | SILENT)], ids=["stuck", "frozen"]
+    ("job_id", "shown"),
+    # Of a process that does not run, nobody prints the stack.
+    [("hang", STUCK | queries("F", TABLE)), ("frozen", STUCK | SILENT)],
+    ids=["stuck", "frozen"],
 )
 def test_hung_job_shows_who_is_stuck(
     job_id: str, shown: set[tuple[str, str]], tmp_path: Path
 ) -> None:
     """In a hang the stuck rank has its row, and all GPUs are lost."""
-    hanging = STUCK | SILENT
+    shown |= queries("ABDE", TABLE)
+    hanging = STUCK | SILENT | queries("ABDEF", TABLE)
     expected = {t: (t.panel, t.ref) in shown for t in TARGETS if (t.panel, t.ref) in hanging}
 
     assert len(expected) == len(hanging)

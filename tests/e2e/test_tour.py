@@ -83,10 +83,12 @@ def test_documentation_has_every_state() -> None:
 @pytest.mark.parametrize("row", documented(), ids=lambda row: row.state)
 def test_first_row_of_the_job_dashboard(fleet: Tour, row: Row) -> None:
     """State, loss, culprit and coverage are the promised ones."""
-    state, *said = [
-        " ".join(each.name for each in shown(fleet.prometheus, "job", title, row.job_id)) or "–"
+    names = [
+        [each.name for each in shown(fleet.prometheus, "job", title, row.job_id)]
         for title in FIRST_ROW
     ]
+    # What it costs depends on the price.
+    state, *said = [" ".join(n for n in each if not n.endswith("US$/h")) or "–" for each in names]
     said = [STATES[state][0], *said]
 
     assert matches(row.dashboard, " / ".join(said)), said
@@ -140,11 +142,12 @@ def test_first_row_alone_names_rank_stage_loss_and_cause(fleet: Tour, fault: str
     """Somebody who is paged needs no other row to know what is the matter."""
     stage, cause, _ = FOUND[fault]
     (who,) = shown(fleet.prometheus, "job", "Who", fault)
-    (lost,) = shown(fleet.prometheus, "job", "GPUs lost", fault)
+    lost, cost = shown(fleet.prometheus, "job", "GPUs lost", fault)
 
     assert who.name == f"rank {LATE_RANK} · {stage} · {CAUSES[cause].short}"
     assert re.fullmatch(r"[12]\.\d of 8|[12] of 8", lost.name)
     assert lost.value > 0.05
+    assert re.fullmatch(r"\d+(\.\d+)? US\$/h", cost.name)
 
 
 # One of each kind of answer.
@@ -191,16 +194,15 @@ def test_fleet_shows_the_most_urgent_job_first(fleet: Tour) -> None:
     assert {series.labels["job_id"] for series in dearest} == hung
 
 
-# What nothing in the tour has; the tests of tests/dashboards show the first six.
+# What nothing in the tour has; the tests of tests/dashboards show the first seven.
 EMPTY: Final = {
-    # More than two late ranks, a single silent one, a hang without any other reason.
+    # More than two late ranks, a single silent or unseen one, a hang without any other reason.
     ("job", "Who", "C"),
-    ("job", "Who", "G"),
+    ("job", "Who", "E"),
+    ("job", "Who", "H"),
     ("job", "Since", "C"),
     ("job", "Judged", "C"),
     ("rank", "Now", "C"),
-    # Alerts that only inform fire after minutes.
-    ("fleet", "Alerts firing now", "C"),
     # Throttling is told after five minutes of it.
     ("fleet", "Nodes with trouble", "F"),
     # No port is RoCE.
@@ -209,12 +211,12 @@ EMPTY: Final = {
     *(("fleet", "Nodes that jobs waited for, four weeks", ref) for ref in "ABCD"),
     # The chosen job exists, no job restarts, and Rankskew itself has no trouble.
     ("job", "State", "B"),
-    ("job", "What changed", "D"),
-    ("self", "Refused pushes", "A"),
+    # More late ranks than are drawn one by one.
+    ("job", "GPUs lost over time", "B"),
     *(("self", "Oldest GPU reading", ref) for ref in "BC"),
     ("self", "Collectors that fail", "A"),
     ("self", "Collectors that fail", "B"),
-    *(("self", "Lost on the way", ref) for ref in "ABCD"),
+    *(("self", "Lost on the way", ref) for ref in "ABCDE"),
 }
 
 

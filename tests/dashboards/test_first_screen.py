@@ -1,7 +1,8 @@
-"""The first row of the job dashboard says what is the matter, in every state of a job."""
+"""The first screen of the job dashboard says what is the matter, in every state of a job."""
 
 import re
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,14 @@ import pytest
 
 from dashboards.panels import STATES
 from tests.alerts.promtool import RULES, Answers, answers
-from tests.dashboards.dashboard_files import ROOT, dashboard_panels, named, substituted
+from tests.dashboards.dashboard_files import (
+    JSON_FILES,
+    ROOT,
+    dashboard_panels,
+    load,
+    named,
+    substituted,
+)
 
 OF_NODE = 'rankskew_node_ranks{job_id="j",instance="n",job="r",state="%s"} 8'
 RUNS = [
@@ -26,6 +34,7 @@ JUDGED = [
     'job:rankskew_coverage:ratio{job_id="j"} 1',
     'rankskew_job_judge_info{job_id="j",judge="join",instance="n"} 1',
     'rankskew_job_judge_info{job_id="j",judge="join",instance="m"} 1',
+    'job_kind:rankskew_gpus_lost:sum{job_id="j",kind="common"} 0.13',
     'job:rankskew_gpus_lost:sum{job_id="j"} 1.23',
     'job:rankskew_lost_cost_per_hour:sum{job_id="j"} 3.08',
 ]
@@ -34,12 +43,21 @@ TOLD = (
     'stage="data",%s}'
 )
 HUNG = [
-    *JUDGED[:-2],
+    *JUDGED[:-3],
+    'job_kind:rankskew_gpus_lost:sum{job_id="j",kind="hung"} 8',
     'job:rankskew_hung:seconds{job_id="j"} 150',
     'job:rankskew_gpus_lost:sum{job_id="j"} 8',
     'job:rankskew_lost_cost_per_hour:sum{job_id="j"} 20',
     'rankskew_node_last_step_age_seconds{job_id="j",instance="n"} 160',
 ]
+LATE = (
+    'rank:rankskew_late:ratio{job_id="j",peer_group="all",rank="%s",instance="n:9917",kind="%s",'
+    'stage="data"}'
+)
+STUCK = (
+    'rankskew_stage_elapsed_seconds{job_id="j",peer_group="all",rank="%s",instance="n",stage="%s"} '
+    "150"
+)
 REASON = 'job_reason:rankskew_not_judgeable:bool{job_id="j",reason="%s"} 1'
 # When the samples are read, in seconds since the epoch.
 NOW = 300
@@ -47,11 +65,15 @@ NOW = 300
 
 @dataclass(frozen=True)
 class Case:
-    """What is recorded of a job, and what its first row shows: names with values, by panel."""
+    """What is recorded of a job, and what its first row shows: names with values, by panel.
+
+    And the rows of the table of those it waits for, with their kind and stage.
+    """
 
     state: str
     series: list[str]
     shown: dict[str, dict[str, float]]
+    rows: dict[str, tuple[str, str]]
 
 
 CASES = {
@@ -60,35 +82,41 @@ CASES = {
         JUDGED,
         {
             "State": {"Healthy": 1},
-            "GPUs lost": {"1.2 of 8": 0},
-            "Cost / h": {"lost per hour": 3.08},
+            "GPUs lost": {"1.2 of 8": 0, "3.08 US$/h": 0},
             "Who": {"Nobody": 1},
             "Since": {"started": (NOW - 3600) * 1000},
             "Step": {"takes": 0.5, "slowdown": 1.25},
             "Judged": {"by join": 1},
             "Alerts": {"None": 0},
         },
+        {"Nobody": ("", "")},
     ),
     "straggler": Case(
         "straggler",
         [
             *JUDGED,
             TOLD % 'rank="5",cause="slow_device"' + " 1.1",
+            LATE % (5, "persistent") + " 0.3",
             'rank:rankskew_told_gpus_lost:sum{job_id="j",peer_group="all",rank="5"} 1.1',
             'rankskew_late_since_timestamp_seconds{job_id="j",peer_group="all",rank="5"} 120',
             'ALERTS{alertname="RankskewStraggler",alertstate="firing",job_id="j",rank="5"} 1',
         ],
         {
             "State": {"Straggler": 1},
-            "GPUs lost": {"1.2 of 8": 1.23 / 8},
+            "GPUs lost": {"1.2 of 8": 1.23 / 8, "3.08 US$/h": 0},
             "Who": {"rank 5 · data · slow GPU": 1.1},
             "Since": {"late": 120_000},
             "Alerts": {"Straggler": 1},
         },
+        {"rank 5": ("persistent", "data")},
     ),
     "many stragglers": Case(
         "straggler",
-        [*JUDGED, *(TOLD % f'rank="{rank}",cause="gc"' + f" {rank}" for rank in range(1, 6))],
+        [
+            *JUDGED,
+            *(TOLD % f'rank="{rank}",cause="gc"' + f" {rank}" for rank in range(1, 6)),
+            *(LATE % (rank, "pauses") + " 0.3" for rank in range(1, 6)),
+        ],
         {
             "Who": {
                 "rank 5 · data · garbage collection": 5,
@@ -96,11 +124,13 @@ CASES = {
                 "and 3 more": 1,
             }
         },
+        {f"rank {rank}": ("pauses", "data") for rank in range(1, 6)},
     ),
     "slow node": Case(
         "slow_node",
-        [*JUDGED, TOLD % 'cause="cpu"' + " 1.1"],
+        [*JUDGED, TOLD % 'cause="cpu"' + " 1.1", LATE % (4, "node") + " 0.3"],
         {"State": {"Slow node": 1}, "Who": {"node n · data · CPU": 1.1}},
+        {"rank 4": ("node", "data")},
     ),
     "hung": Case(
         "hung",
@@ -111,13 +141,13 @@ CASES = {
         ],
         {
             "State": {"Hung": 1},
-            "GPUs lost": {"8 of 8": 1},
-            "Cost / h": {"lost per hour": 20},
+            "GPUs lost": {"8 of 8": 1, "20 US$/h": 0},
             "Who": {"rank 5 · data": 1},
             "Since": {"hung": (NOW - 150) * 1000},
             "Step": {"since the last": 160},
             "Judged": {"it hangs": 0},
         },
+        {"rank 5": ("job hangs", "data")},
     ),
     "hung with its GPU": Case(
         "hung",
@@ -131,8 +161,14 @@ CASES = {
             ),
         ],
         {"Who": {"rank 5 · forward · GPU lost": 2}},
+        {"rank 5": ("job hangs", "forward")},
     ),
-    "hung without a suspect": Case("hung", HUNG, {"Who": {"all wait in a collective": 150}}),
+    "hung without a suspect": Case(
+        "hung",
+        [*HUNG, STUCK % (3, "sync"), STUCK % (4, "eval")],
+        {"Who": {"all wait in a collective": 150}},
+        {"all wait in a collective": ("", ""), "rank 4": ("stuck", "eval")},
+    ),
     "judged by its node": Case(
         "healthy",
         [
@@ -140,6 +176,7 @@ CASES = {
             'rankskew_job_judge_info{job_id="j",judge="node",instance="n"} 1',
         ],
         {"Judged": {"by node": 1}},
+        {"Nobody": ("", "")},
     ),
     "rotating": Case(
         "rotating",
@@ -149,6 +186,7 @@ CASES = {
             'job:rankskew_threshold:value{job_id="j",name="rotating_lost_ratio"} 0.1',
         ],
         {"State": {"Rotating": 1}, "Who": {"a different rank in each step": 1}},
+        {"a different rank in each step": ("", "")},
     ),
     "silent": Case(
         "ranks_missing",
@@ -159,16 +197,18 @@ CASES = {
         ],
         {
             "State": {"Ranks missing": 1},
-            "GPUs lost": {"1.2 of 8": 0},
+            "GPUs lost": {"1.2 of 8": 0, "3.08 US$/h": 0},
             "Who": {"rank 3 is silent": 40},
             "Since": {"silent": (NOW - 40) * 1000},
             "Judged": {"ranks silent": 0},
         },
+        {"rank 3": ("silent", "")},
     ),
     "all silent": Case(
         "ranks_missing",
         [OF_NODE % "silent", 'job_state:rankskew_ranks:sum{job_id="j",state="silent"} 8'],
         {"State": {"Ranks missing": 1}, "Who": {"all 8 ranks are silent": 1}},
+        {"all 8 ranks are silent": ("", "")},
     ),
     "unseen": Case(
         "ranks_missing",
@@ -179,11 +219,13 @@ CASES = {
             REASON % "ranks_missing",
         ],
         {"Who": {"4 ranks not seen": 1}, "Judged": {"ranks missing": 0}},
+        {"4 ranks not seen": ("", "")},
     ),
     "one unseen": Case(
         "ranks_missing",
         [*JUDGED, 'job:rankskew_ranks_missing:sum{job_id="j"} 1', REASON % "ranks_missing"],
         {"Who": {"1 rank not seen": 1}},
+        {"1 rank not seen": ("", "")},
     ),
     "exporter down": Case(
         "exporter_down",
@@ -192,7 +234,12 @@ CASES = {
             'job:rankskew_ranks_beating:sum{job_id="j"} 4',
             'up{job="r",instance="n"} 0',
         ],
-        {"State": {"Exporter down": 1}, "Who": {"exporter of n": 1}, "Since": {}},
+        {
+            "State": {"Exporter down": 1},
+            "Who": {"exporter of n": 1},
+            "Since": {"started": (NOW - 3600) * 1000},
+        },
+        {"exporter of n": ("", "")},
     ),
     "starting": Case(
         "starting",
@@ -204,6 +251,7 @@ CASES = {
             "Since": {"began": 60_000},
             "Judged": {"no steps": 0},
         },
+        {"not known yet": ("", "")},
     ),
     "not judgeable": Case(
         "not_judgeable",
@@ -211,10 +259,10 @@ CASES = {
         {
             "State": {"Not judgeable": 1},
             "GPUs lost": {"–": 0},
-            "Cost / h": {},
             "Who": {"cannot be known": 1},
             "Judged": {"no busy time": 0},
         },
+        {"cannot be known": ("", "")},
     ),
     "finished": Case(
         "finished",
@@ -228,18 +276,34 @@ CASES = {
             "Judged": {},
             "Alerts": {"None": 0},
         },
+        {"–": ("", "")},
     ),
     "no probe": Case(
         "no_probe",
-        ['job:rankskew_job:group{job_id="j"} 1', REASON % "no_probe"],
+        [
+            'job:rankskew_job:group{job_id="j"} 1',
+            'rankskew_gpu_rank_info{job_id="j",rank="0",gpu="0",instance="n"} 1',
+            REASON % "no_probe",
+        ],
         {"State": {"No probe": 1}, "Who": {"cannot be known": 1}, "Judged": {"no probe": 0}},
+        {"cannot be known": ("", "")},
     ),
 }
+
+
+# Of these a job may have no figure, such as a step if it has finished; they show a dash.
+FIGURES = {"Since", "Step", "Judged"}
 
 
 def first_row() -> list[dict[str, Any]]:
     """Return the panels at the top of the job dashboard."""
     return [panel for panel in dashboard_panels("job") if panel["gridPos"]["y"] == 0]
+
+
+def first_screen() -> list[dict[str, Any]]:
+    """Return the panels of the job dashboard before its first heading."""
+    [job] = [load(path)["panels"] for path in JSON_FILES if path.stem == "job"]
+    return list(takewhile(lambda panel: panel["type"] != "row", job))
 
 
 def shown(panel: dict[str, Any], found: Answers) -> dict[str, float]:
@@ -256,10 +320,13 @@ def shown(panel: dict[str, Any], found: Answers) -> dict[str, float]:
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 def test_first_row_says_what_is_the_matter(case: Case, tmp_path: Path) -> None:
-    """State, loss, who, since when and why: each panel shows what is true, and nothing else."""
+    """State, loss, who, since when and why: each panel shows what is true, and nothing else.
+
+    The table names the same, and no panel of the first screen is empty.
+    """
     inputs = [one.rsplit(" ", 1) for one in case.series]
     series = [{"series": name, "values": f"{value}x{NOW // 15}"} for name, value in inputs]
-    exprs = [target["expr"] for panel in first_row() for target in panel["targets"]]
+    exprs = [target["expr"] for panel in first_screen() for target in panel["targets"]]
     asked = [(substituted(expr, "j"), NOW) for expr in exprs]
     rules = [path for path in RULES if path.stem == "state"]
     found = answers(tmp_path, series, asked, rules, ["state"])
@@ -268,6 +335,16 @@ def test_first_row_says_what_is_the_matter(case: Case, tmp_path: Path) -> None:
     assert row["State"] == {STATES[case.state][0]: 1}
     for title, names in case.shown.items():
         assert row[title] == pytest.approx(names), title
+    results = {
+        panel["title"]: [
+            found[substituted(target["expr"], "j"), NOW] for target in panel["targets"]
+        ]
+        for panel in first_screen()
+    }
+    rows, *_ = results["Who the job waits for"]
+    kinds = [(row["who"], (row.get("kind", ""), row.get("stage", ""))) for row, _ in rows]
+    assert sorted(kinds) == sorted(case.rows.items())
+    assert {title for title, answer in results.items() if not any(answer)} <= FIGURES
 
 
 def test_states_are_those_of_the_rules() -> None:

@@ -1,6 +1,7 @@
-"""Listening sockets open where asked, replace only what is dead, and explain a refusal."""
+"""Listening sockets open where asked, replace only what is dead, and know who connects."""
 
 import asyncio
+import errno
 import os
 import shutil
 import socket
@@ -8,12 +9,16 @@ import stat
 import threading
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from exporter.errors import StartError, UsageError
+from exporter import server
+from exporter.errors import Failures, StartError, UsageError
+from exporter.listeners import renewal
 from exporter.listeners.connection import Bounds
 from exporter.listeners.listener import Listener
+from exporter.listeners.peer import UNKNOWN, Peer, peer_of
 from exporter.listeners.renewal import Renewal
 from exporter.listeners.sockets import UnixListener, host_and_port, open_loopback, open_tcp
 from tests.exporter.listeners.serving import FLAG
@@ -58,13 +63,6 @@ def test_what_is_no_address_is_refused(address: str) -> None:
         host_and_port(address, FLAG)
 
 
-def test_port_in_use_is_explained() -> None:
-    with open_tcp("127.0.0.1:0", FLAG) as first:
-        port = first.getsockname()[1]
-        with pytest.raises(StartError, match="Address already in use; stop what holds it or"):
-            open_tcp(f"127.0.0.1:{port}", FLAG)
-
-
 def test_empty_host_is_every_address() -> None:
     """`:port` is reached over IPv4, whatever else the node speaks."""
     with open_tcp(":0", FLAG) as listener:
@@ -76,13 +74,6 @@ def test_ingest_refuses_public_addresses(address: str) -> None:
     """Without a token anyone could push, so that listener stays on the node."""
     with pytest.raises(UsageError, match=r"is not a loopback address.* set --ingest.token-file"):
         open_loopback(address, FLAG)
-
-
-@pytest.mark.parametrize("address", ["127.0.0.1:0", "localhost:0"])
-def test_ingest_listens_on_loopback(address: str) -> None:
-    """Loopback is allowed, for containers that cannot share a socket."""
-    with open_loopback(address, FLAG) as listener:
-        assert listener.getsockname()[1] > 0
 
 
 def test_unix_socket_is_made_with_its_mode_and_taken_away(
@@ -230,3 +221,189 @@ def test_socket_that_cannot_be_made_again_is_said_once(
 
     assert len(caplog.records) == 1
     assert "new clients cannot connect, and it is tried again" in caplog.text
+
+
+async def answers(scope: object, receive: object, send: Any) -> None:
+    """Answer with no content."""
+    await send({"type": "http.response.start", "status": 204, "headers": []})
+    await send({"type": "http.response.body"})
+
+
+class Busy(Listener):
+    """A listener in a process that may have no file descriptor left."""
+
+    is_busy = False
+
+    async def _server(self, listening: socket.socket) -> asyncio.Server:
+        if self.is_busy:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return await super()._server(listening)
+
+
+async def first_line(path: Path) -> bytes:
+    """Return the first line that the server at *path* answers."""
+    reader, writer = await asyncio.open_unix_connection(path)
+    writer.write(b"GET / HTTP/1.1\r\nHost: node\r\n\r\n")
+    line = await reader.readline()
+    writer.close()
+    return line
+
+
+def test_socket_that_cannot_be_served_at_once_is_served_soon(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where all files are taken for a moment, nobody waits for ever in the queue of the socket."""
+
+    async def run(unix: UnixListener) -> bytes:
+        listener = Busy([unix.socket], answers, Bounds(9, b"", b""))
+        await listener.startup([unix.socket])
+        renewing = Renewal(unix, listener)
+        unix.path.unlink()
+        for listener.is_busy in (True, True, False):
+            await renewing.look()
+        line = await first_line(unix.path)
+        (only,) = listener.servers
+        only.close()
+        return line
+
+    with closing(UnixListener(tmp_path / "e.sock", 0o666, FLAG)) as unix:
+        assert asyncio.run(run(unix)).startswith(b"HTTP/1.1 204 ")
+    assert caplog.messages == [
+        "new clients cannot connect, and it is tried again: [Errno 24] Too many open files",
+        f"{tmp_path}/e.sock was removed; the exporter listens there anew",
+    ]
+
+
+class Odd(Renewal):
+    """One that fails as nobody expected."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    async def look(self) -> None:
+        """Fail."""
+        self.looks += 1
+        raise KeyError("odd")
+
+
+def test_event_loop_goes_on_after_errors_that_nobody_expected(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its tasks and timers are awaited by nobody: each would end, or fill the log."""
+    monkeypatch.setattr(renewal, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(server, "LOOK_SECONDS", 0.001)
+    odd, taken, failures = Odd(), [], Failures()
+
+    def look(now: float, timestamp: float) -> None:
+        taken.append(now)
+        raise ValueError("odd")
+
+    class Serves(Listener):
+        async def serve_until_told(self) -> None:
+            while odd.looks < 3 or len(taken) < 3:
+                await asyncio.sleep(0.001)
+
+    listener = Serves([], answers, Bounds(9, b"", b""))
+    asyncio.run(server.run_all([listener], {"the page": look}, failures, [odd]))
+
+    assert failures.count >= 6
+    assert sorted(caplog.messages) == [
+        "socket renewal failed, and goes on: KeyError: 'odd'",
+        "the page failed, and goes on: ValueError: odd",
+    ]
+
+
+POD = "0::/kubepods.slice/kubepods-pod0a1b2c3d_0a1b_0a1b_0a1b_0a1b2c3d4e5f.slice/cri.scope"
+POD_UID = "0a1b2c3d_0a1b_0a1b_0a1b_0a1b2c3d4e5f"
+ANOTHER_UID = "ffffffff_ffff_ffff_ffff_ffffffffffff"
+ME = os.geteuid()
+
+
+def ours(procfs: Path) -> Peer | None:
+    """Return this process, as the other end of a socket sees it."""
+    one, other = socket.socketpair(socket.AF_UNIX)
+    with one, other:
+        return peer_of(one, procfs)
+
+
+def with_cgroup(procfs: Path, text: str) -> None:
+    with_status(procfs, os.getpid(), 1, str(os.getpid()))
+    (procfs / str(os.getpid()) / "cgroup").write_text(text)
+
+
+def with_status(procfs: Path, pid: int, parent: int, ids: str) -> None:
+    """Let *pid* be known by *ids*: on the node, in its own PID namespace and any between."""
+    (procfs / str(pid)).mkdir(exist_ok=True)
+    (procfs / str(pid) / "status").write_text(f"Name:\tx\nPPid:\t{parent}\nNSpid:\t{ids}\n")
+
+
+def test_tcp_tells_nobody() -> None:
+    with socket.socket(socket.AF_INET) as tcp:
+        assert peer_of(tcp) is None
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "container"),
+    [
+        ("0::/user.slice/user-1000.slice/session-3.scope", ""),
+        (f"{POD}\n", POD_UID),
+        (f"0::/system.slice/docker-{'a1' * 32}.scope", "a1" * 32),
+        ("0::/system.slice/slurmstepd.scope/job_77/step_0/user", "77"),
+        # Root in a privileged container can name a cgroup after another pod, and is not that pod.
+        (f"{POD}/kubepods-pod{ANOTHER_UID}.slice", f"{POD_UID} {ANOTHER_UID}"),
+    ],
+)
+def test_peer_is_a_user_in_a_container(tmp_path: Path, cgroup: str, container: str) -> None:
+    """Two sessions of one user are the same peer; pods, containers and batch jobs are not."""
+    with_cgroup(tmp_path, cgroup)
+
+    assert ours(tmp_path) == Peer(ME, container)
+
+
+def test_container_that_no_cgroup_names_is_its_pid_namespace(tmp_path: Path) -> None:
+    """Root of LXC, systemd-nspawn or bubblewrap is not the node's, without any privilege to see it.
+
+    A namespace within the container is still that container.
+    """
+    with_cgroup(tmp_path, "0::/")
+    with_status(tmp_path, os.getpid(), 800, f"{os.getpid()}\t9\t1")
+    with_status(tmp_path, 800, 700, "800\t5")
+    with_status(tmp_path, 700, 600, "700\t1")
+    peer = ours(tmp_path)
+
+    assert peer == Peer(ME, "namespace of process 700")
+    assert not peer.may_act_for(Peer(ME, "a-container"))
+    assert not peer.may_act_for(Peer(ME))
+
+
+@pytest.mark.parametrize("parent", [600, 4_000])
+def test_process_that_entered_a_container_is_nobody_of_the_node(
+    tmp_path: Path, parent: int
+) -> None:
+    """Whose container it is cannot be told, but it is not the node's."""
+    with_cgroup(tmp_path, "0::/")
+    with_status(tmp_path, os.getpid(), parent, f"{os.getpid()}\t57")
+    with_status(tmp_path, 600, 1, "600")
+
+    assert ours(tmp_path) == Peer(ME, UNKNOWN)
+
+
+def test_process_that_has_ended_is_not_taken_for_one_outside(tmp_path: Path) -> None:
+    """Root in a container does not become the node's by handing its connection on and exiting."""
+    peer = ours(tmp_path)
+
+    assert peer == Peer(ME, UNKNOWN)
+    assert not peer.may_act_for(Peer(ME, "a-container"))
+    assert peer.may_act_for(peer)
+
+
+@pytest.mark.parametrize(
+    ("owner", "may"),
+    [(Peer(1), True), (Peer(1, "a"), True), (Peer(2), False), (Peer(2, "a"), False), (None, False)],
+)
+def test_user_of_the_node_acts_for_the_same_user_in_a_container(
+    owner: Peer | None, may: bool
+) -> None:
+    """The other way round nobody does: root in a container is not the node's."""
+    assert Peer(1).may_act_for(owner) == may
+    assert not Peer(1, "b").may_act_for(owner)

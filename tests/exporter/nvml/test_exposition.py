@@ -166,8 +166,17 @@ def test_driver_of_another_kind(
 @pytest.mark.parametrize(
     ("name", "line"), [("lost", "* 1 15"), ("hang", "nvmlDeviceGetPowerUsage 1 hang")]
 )
-def test_broken_gpu(supervise: Supervise, scenario: Scenario, name: str, line: str) -> None:
-    """The broken GPU is 0 under its own name and has no readings; the other has all of them."""
+def test_broken_gpu(
+    supervise: Supervise,
+    scenario: Scenario,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    line: str,
+) -> None:
+    """It is 0 under its own name, without readings, until it is back; the other has all of them.
+
+    A hang is mended by a new worker, and named in the log; a lost GPU needs none.
+    """
     supervisor = supervise(QUICK if name == "hang" else PATIENT)
     wait_until_complete(supervisor)
     scenario.play(line)
@@ -182,18 +191,21 @@ def test_broken_gpu(supervise: Supervise, scenario: Scenario, name: str, line: s
     )
 
     assert_becomes_fixture(supervisor, name)
+    scenario.play()
+    wait_for(lambda: ups(supervisor) == [True, True])
+    assert (supervisor.worker_restarts > 0) == (name == "hang")
+    said = "nvmlDeviceGetPowerUsage on GPU 1 has not returned for"
+    assert (said in caplog.text) == (name == "hang")
 
 
 def test_driver_that_crashed_once(supervise: Supervise, scenario: Scenario) -> None:
-    """Ten seconds after a crash all is as it was, but for the count of restarts."""
+    """After a crash all is as it was, but for the count of restarts."""
     supervisor = supervise(PATIENT)
     wait_until_complete(supervisor)
-    begun = time.monotonic()
     scenario.play("nvmlDeviceGetTemperature 1 crash")
     wait_for(lambda: supervisor.worker_restarts > 0)
     scenario.play()
     wait_for(lambda: supervisor.worker_up and ups(supervisor) == [True, True])
-    assert time.monotonic() - begun < 10
     wait_until_complete(supervisor)
 
     text = assert_becomes_fixture(supervisor, "segfault")

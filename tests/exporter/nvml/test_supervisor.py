@@ -1,15 +1,21 @@
-"""A worker on the stub of the library: what its GPUs and its process do wrong hides nobody."""
+"""How a worker is supervised: what its GPUs and its process do wrong hides nobody."""
 
 import logging
 import os
 import signal
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from exporter.nvml import supervisor as supervisor_module
+from exporter.nvml.process import SUPERSEDED_STATUS, WorkerProcess
+from exporter.nvml.sample import NodeSample, NoGpuReason, StuckCall
+from exporter.nvml.supervisor import NvmlSupervisor
 from tests import nvmlstub
 from tests.exporter.nvml.stub import (
     ONLY_SAMPLED_PCIE,
@@ -23,24 +29,6 @@ from tests.exporter.nvml.stub import (
     wait_for,
     wait_for_sample,
 )
-from tests.exporter.tried_again import tried_again
-
-
-def test_lost_gpu_hides_nobody_and_comes_back(supervise: Supervise, scenario: Scenario) -> None:
-    """A GPU that falls off the bus is down with no reading; its neighbour stays whole."""
-    supervisor = supervise(PATIENT)
-    wait_for(lambda: ups(supervisor) == [True, True])
-
-    scenario.play("* 1 15")
-    sample = wait_for_sample(supervisor, lambda sample: not sample.gpus[1].up)
-    healthy, lost = sample.gpus
-    assert healthy.power_milliwatts == 650500
-    assert lost.power_milliwatts is None
-    assert lost.uuid.endswith("0001")
-
-    scenario.play()
-    wait_for(lambda: ups(supervisor) == [True, True])
-    assert supervisor.worker_restarts == 0
 
 
 def test_gpu_lost_from_the_start_hides_nobody(supervise: Supervise, scenario: Scenario) -> None:
@@ -50,24 +38,6 @@ def test_gpu_lost_from_the_start_hides_nobody(supervise: Supervise, scenario: Sc
 
     wait_for(lambda: ups(supervisor) == [False, True])
     assert wait_for_sample(supervisor, lambda sample: bool(sample.gpus)).gpus_visible == 2
-
-
-def test_hung_gpu_hides_nobody_and_is_mended_by_a_new_worker(
-    supervise: Supervise, scenario: Scenario, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A call that never returns costs its GPU only; the worker is replaced within ten seconds."""
-    supervisor = supervise(QUICK)
-    wait_for(lambda: ups(supervisor) == [True, True])
-
-    scenario.play("nvmlDeviceGetPowerUsage 1 hang")
-    begun = time.monotonic()
-    stuck = wait_for_sample(supervisor, is_stuck_in("nvmlDeviceGetPowerUsage"))
-    assert stuck.gpus[0].up
-    scenario.play()
-    wait_for(lambda: supervisor.worker_restarts > 0 and ups(supervisor) == [True, True])
-
-    assert time.monotonic() - begun < 10
-    assert "nvmlDeviceGetPowerUsage on GPU 1 has not returned for" in caplog.text
 
 
 def test_gpu_that_hangs_for_good_does_not_hide_its_neighbour(
@@ -97,26 +67,6 @@ def test_hang_while_nvml_opens_is_mended(supervise: Supervise, scenario: Scenari
 
     scenario.play()
     wait_for(lambda: ups(supervisor) == [True, True])
-
-
-@tried_again
-def test_worker_ended_from_outside_is_no_alarm(
-    supervise: Supervise, caplog: pytest.LogCaptureFixture
-) -> None:
-    """systemd ends all processes of a service at once: that is replaced, and no warning."""
-    caplog.clear()  # Of the attempt before.
-    caplog.set_level(logging.INFO)
-    supervisor = supervise(PATIENT)
-    wait_for(lambda: supervisor.worker_up)
-    first = supervisor.worker_pid
-    assert first is not None
-
-    os.kill(first, signal.SIGTERM)
-    wait_for(lambda: supervisor.worker_up and supervisor.worker_pid != first)
-
-    assert [(record.levelname, record.message) for record in caplog.records] == [
-        ("INFO", "NVML worker ended with status 0; it is replaced")
-    ]
 
 
 def test_silent_worker_is_replaced_and_its_last_sample_is_not_served(
@@ -172,44 +122,6 @@ def test_sleep_in_the_kernel_is_left_alone(
     assert supervisor.worker_up
 
 
-def has_open(path: Path) -> bool:
-    """Whether any process has the file *path* open."""
-    for file in Path("/proc").glob("[0-9]*/fd/*"):
-        try:
-            if file.readlink() == path:
-                return True
-        except OSError:
-            continue  # It has ended meanwhile.
-    return False
-
-
-@tried_again
-def test_released_gpus_are_open_in_no_process(library: Path, tmp_path: Path) -> None:
-    """For as long as it is asked no process has the device files, and no sample is served."""
-    device = tmp_path / "nvidia0"
-    device.touch()
-    mark = tmp_path / "shut-down"
-    environment = nvmlstub.environment(library) | {
-        "STUB_DEVICE": str(device),
-        "STUB_SHUTDOWN_MARK": str(mark),
-    }
-    with supervised(PATIENT, environment) as supervisor:
-        wait_for(lambda: ups(supervisor) == [True, True])
-        assert has_open(device)
-
-        supervisor.release(600)
-        wait_for(lambda: supervisor.released)
-        assert not has_open(device)
-        assert mark.exists()
-        assert supervisor.latest() is None
-        assert (supervisor.worker_pid, supervisor.worker_up) == (None, False)
-
-        supervisor.resume()
-        wait_for(lambda: ups(supervisor) == [True, True])
-        assert not supervisor.released
-        assert supervisor.worker_restarts == 0
-
-
 def test_release_does_not_wait_for_a_silent_worker(
     library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,11 +132,47 @@ def test_release_does_not_wait_for_a_silent_worker(
         pid = supervisor.worker_pid
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
-        begun = time.monotonic()
+        supervisor.release(600)
+        wait_for(lambda: supervisor.released, seconds=PATIENT.patience_seconds / 2)
+
+
+def has_open(pid: int, path: Path) -> bool:
+    """Whether the process has the file *path* open."""
+    for file in Path(f"/proc/{pid}/fd").glob("*"):
+        try:
+            if file.readlink() == path:
+                return True
+        except OSError:
+            continue  # It was closed meanwhile.
+    return False
+
+
+def test_released_gpus_are_open_in_no_process(
+    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For as long as it is asked no process has the device files, and no sample is served."""
+    # However busy this machine is, the worker has the time to shut NVML down.
+    monkeypatch.setattr(supervisor_module, "END_SECONDS", 20.0)
+    device = tmp_path / "nvidia0"
+    device.touch()
+    environment = nvmlstub.environment(library) | {"STUB_DEVICE": str(device)}
+    with supervised(PATIENT, environment) as supervisor:
+        wait_for(lambda: ups(supervisor) == [True, True])
+        worker = supervisor.worker_pid
+        assert worker is not None
+        assert has_open(worker, device)
+
         supervisor.release(600)
         wait_for(lambda: supervisor.released)
+        assert not Path(f"/proc/{worker}").exists()
+        assert not has_open(os.getpid(), device)
+        assert supervisor.latest() is None
+        assert (supervisor.worker_pid, supervisor.worker_up) == (None, False)
 
-        assert time.monotonic() - begun < PATIENT.patience_seconds / 2
+        supervisor.resume()
+        wait_for(lambda: ups(supervisor) == [True, True])
+        assert not supervisor.released
+        assert supervisor.worker_restarts == 0
 
 
 def test_exporter_ends_in_seconds_while_a_call_hangs(library: Path, scenario: Scenario) -> None:
@@ -234,9 +182,266 @@ def test_exporter_ends_in_seconds_while_a_call_hangs(library: Path, scenario: Sc
         wait_for(lambda: ups(supervisor) == [True, True])
         pid = supervisor.worker_pid
         scenario.play("nvmlDeviceGetPowerUsage 1 hang")
-        time.sleep(0.3)
+        # Each sample is read before the next one begins: the second from now has met the hang.
+        for _ in range(2):
+            last = supervisor.latest()
+            wait_for(lambda: supervisor.latest() != last)  # noqa: B023 # it is called at once
         begun = time.monotonic()
 
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < PATIENT.patience_seconds
     assert not Path(f"/proc/{pid}").exists()
     assert not supervisor.worker_up
+
+
+WELL = NodeSample(1.0, 2)
+STUCK = StuckCall("nvmlDeviceGetPowerUsage", 1, 6.0, 1)
+HANGS = NodeSample(1.0, 2, stuck_call=STUCK)
+
+
+@contextmanager
+def running(
+    launch: Callable[[Sequence[str], Mapping[str, str]], WorkerProcess],
+    restart_seconds: float = 0.01,
+) -> Iterator[NvmlSupervisor]:
+    supervisor = NvmlSupervisor(PATIENT, restart_seconds=restart_seconds, launch=launch)
+    supervisor.start()
+    try:
+        yield supervisor
+    finally:
+        supervisor.stop()
+
+
+class Fake(WorkerProcess):
+    """Says *says*, and no more until it is ended with *status*; None: it cannot be ended."""
+
+    def __init__(
+        self, *says: NodeSample | bytes, status: int | None = 0, ends_itself: bool = False
+    ) -> None:
+        self.pid = 0
+        self._left = list(says)
+        self._status = status
+        self._ends_itself = ends_itself
+        self.asked = 0  # How often it was looked whether it still runs.
+
+    def read_lines(self, timeout_seconds: float, wake: int) -> list[bytes] | None:
+        if self._left:
+            line = self._left.pop(0)
+            return [line if isinstance(line, bytes) else line.to_json()]
+        if self._ends_itself:
+            return None
+        time.sleep(0.01)
+        return []
+
+    def end(self, seconds: float = 0.0) -> int | None:
+        return self._status
+
+    def is_running(self) -> bool:
+        self.asked += 1
+        return self._status is None
+
+    def sleeps_in_kernel(self, thread_id: int) -> bool:
+        return True
+
+
+def fake(
+    *says: NodeSample | bytes, status: int | None = 0, ends_itself: bool = False
+) -> Callable[[Sequence[str], Mapping[str, str]], WorkerProcess]:
+    """Start such a worker each time."""
+    return lambda arguments, environment: Fake(*says, status=status, ends_itself=ends_itself)
+
+
+def test_release_ends_by_itself() -> None:
+    """Nobody has to remember to take the GPUs back."""
+    with running(fake(WELL)) as supervisor:
+        wait_for(lambda: supervisor.worker_up)
+        supervisor.release(2.0)
+        wait_for(lambda: supervisor.released)
+        wait_for(lambda: supervisor.worker_up)
+
+        assert not supervisor.released
+
+
+def test_worker_ended_from_outside_is_no_alarm(caplog: pytest.LogCaptureFixture) -> None:
+    """systemd ends all processes of a service at once: that is replaced, and no warning."""
+    caplog.set_level(logging.INFO)
+    with running(fake(WELL, ends_itself=True), restart_seconds=60.0):
+        wait_for(lambda: bool(caplog.records))
+
+    assert [(record.levelname, record.message) for record in caplog.records] == [
+        ("INFO", "NVML worker ended with status 0; it is replaced")
+    ]
+
+
+def test_stop_ends_a_release() -> None:
+    """The exporter ends though the GPUs are released for an hour."""
+    with running(fake()) as supervisor:
+        supervisor.release(3600)
+        wait_for(lambda: supervisor.released)
+
+    assert not supervisor.released
+
+
+def test_error_of_the_exporters_own_costs_one_worker(caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody expected it, and without its thread no GPU would be read again."""
+    ended: list[Fake] = []
+    seen: list[NodeSample] = []
+
+    class Ends(Fake):
+        def end(self, seconds: float = 0.0) -> int | None:
+            ended.append(self)
+            return super().end(seconds)
+
+    def see(sample: NodeSample) -> None:
+        seen.append(sample)
+        if len(seen) == 1:
+            raise ZeroDivisionError("odd sample")
+
+    supervisor = NvmlSupervisor(
+        PATIENT,
+        restart_seconds=0.01,
+        launch=lambda arguments, environment: Ends(WELL),
+        on_sample=see,
+    )
+    supervisor.start()
+    wait_for(lambda: len(seen) == 2)
+    assert len(ended) == 1
+    supervisor.stop()
+
+    assert caplog.messages == [
+        "nvml-supervisor failed, and goes on: ZeroDivisionError: odd sample",
+        "NVML worker cannot be followed; it is replaced",
+    ]
+
+
+def test_release_does_not_wait_for_the_back_off(caplog: pytest.LogCaptureFixture) -> None:
+    """Between two workers no GPU is open, and that is exposed at once."""
+    with running(fake(status=1, ends_itself=True), restart_seconds=60.0) as supervisor:
+        wait_for(lambda: "it is replaced" in caplog.text)
+        supervisor.release(600)
+        wait_for(lambda: supervisor.released, seconds=5.0)
+
+
+def test_worker_that_cannot_be_killed_is_no_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a process sleeps in the driver its files are open, and count as open."""
+    monkeypatch.setattr(supervisor_module, "ABANDONED_POLL_SECONDS", 0.01)
+    worker = Fake(WELL, status=None)
+    with running(lambda arguments, environment: worker) as supervisor:
+        wait_for(lambda: supervisor.worker_up)
+        supervisor.release(600)
+        wait_for(lambda: worker.asked > 3)
+
+        assert not supervisor.released
+
+
+@pytest.mark.parametrize("status", [0, None], ids=["silent", "asleep in the driver"])
+def test_stuck_call_goes_on_growing_when_the_worker_is_silent(status: int | None) -> None:
+    """A hanging call is exposed for as long as its process exists, silent or not."""
+    with running(fake(HANGS, status=status, ends_itself=status is None)) as supervisor:
+        wait_for(lambda: supervisor.stuck_call is not None)
+        first = supervisor.stuck_call
+        wait_for(lambda: (supervisor.stuck_call or STUCK).seconds > 6.2)
+        later = supervisor.stuck_call
+        wait_for(lambda: (supervisor.worker_pid is None) == (status is None))
+
+    assert first is not None
+    assert later is not None
+    assert (later.function, later.gpu) == ("nvmlDeviceGetPowerUsage", 1)
+    assert later.seconds > first.seconds >= 6.0
+
+
+def test_stuck_call_is_over_with_its_process() -> None:
+    """Once the hanging process is gone, or reports that all is well, no call is stuck."""
+    with running(fake(HANGS, NodeSample(2.0, 2))) as supervisor:
+        wait_for(lambda: getattr(supervisor.latest(), "timestamp_seconds", 0) == 2.0)
+        wait_for(lambda: supervisor.stuck_call is None)
+    with running(fake(HANGS, ends_itself=True), restart_seconds=60.0) as supervisor:
+        wait_for(lambda: supervisor.latest() is not None and supervisor.worker_pid is None)
+        wait_for(lambda: supervisor.stuck_call is None)
+
+
+def test_worker_that_cannot_be_killed_is_not_joined_by_another(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """There is never more than one worker asleep in the driver, and stopping does not wait."""
+    monkeypatch.setattr(supervisor_module, "ABANDONED_POLL_SECONDS", 0.01)
+    started: list[Fake] = []
+
+    def launch(arguments: Sequence[str], environment: Mapping[str, str]) -> WorkerProcess:
+        started.append(Fake(status=None, ends_itself=True))
+        return started[-1]
+
+    with running(launch):
+        wait_for(lambda: "cannot be killed" in caplog.text and started[0].asked > 20)
+        assert len(started) == 1
+        started[0]._status = 0
+        wait_for(lambda: len(started) >= 2)
+
+
+def test_line_of_another_version_is_a_failure_not_a_crash(caplog: pytest.LogCaptureFixture) -> None:
+    """After an upgrade under a running exporter the log says what to do, again and again."""
+    foreign = b'{"gpus":[],"stuck_call":null,"a_field_of_next_year":1}'
+    with running(fake(foreign)) as supervisor:
+        wait_for(lambda: supervisor.worker_restarts >= 2)
+
+    assert "for example after an upgrade without a restart of the exporter" in caplog.text
+    assert supervisor.latest() is None
+
+
+def fails_to_start(arguments: Sequence[str], environment: Mapping[str, str]) -> WorkerProcess:
+    raise OSError("no more processes")
+
+
+def test_machine_that_cannot_start_a_process_is_asked_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Not even a full process table ends the supervision."""
+    with running(fails_to_start) as supervisor:
+        wait_for(lambda: supervisor.worker_restarts >= 2)
+
+    assert "cannot be started: no more processes" in caplog.text
+    assert not supervisor.worker_up
+
+
+def test_failures_long_past_do_not_make_the_next_restart_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A worker that was well long enough is replaced as quickly as the first one."""
+    monkeypatch.setattr(supervisor_module, "WELL_SECONDS", 0.0)
+    with running(fake(WELL, status=1, ends_itself=True)) as supervisor:
+        # Were the wait still doubled, the twentieth restart would come after three hours.
+        wait_for(lambda: supervisor.worker_restarts >= 20)
+
+
+def test_reason_is_logged_once_however_many_workers_find_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A mismatch needs a new process a minute: no restart is counted, and the log has one line."""
+    caplog.set_level(logging.INFO)
+    reason = NoGpuReason.VERSION_MISMATCH
+    mismatch = NodeSample(1.0, 0, error_reason=reason, error="it does not fit")
+    told = [mismatch] * 5 + [NodeSample(2.0, 8)]
+
+    def makes_way(arguments: Sequence[str], environment: Mapping[str, str]) -> WorkerProcess:
+        is_last = len(told) == 1
+        says = (NodeSample(1.0, None), told.pop(0))
+        return Fake(*says, status=SUPERSEDED_STATUS, ends_itself=not is_last)
+
+    with running(makes_way) as supervisor:
+        wait_for(lambda: getattr(supervisor.latest(), "gpus_visible", 0) == 8)
+        assert supervisor.worker_restarts == 0
+
+    assert [(record.levelname, record.message) for record in caplog.records] == [
+        ("WARNING", "it does not fit"),
+        ("INFO", "the driver is back and lists 8 GPUs"),
+    ]
+
+
+def test_node_without_gpu_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """A node that has no NVIDIA library is a normal node."""
+    caplog.set_level(logging.INFO)
+    why: Any = {"error_reason": NoGpuReason.NO_LIBRARY, "error": "no library"}
+    says = [NodeSample(seconds, 0, **why) for seconds in (1.0, 2.0, 3.0)]
+    with running(fake(*says)) as supervisor:
+        wait_for(lambda: supervisor.latest() == says[-1])
+
+    assert [record.levelname for record in caplog.records] == ["INFO"]

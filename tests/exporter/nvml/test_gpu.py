@@ -1,19 +1,136 @@
+"""One GPU as the worker reads it: calls with a limit, on threads that a hang does not hold up."""
+
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, wait
 from types import SimpleNamespace
 from typing import Any
 
 import pynvml
 import pytest
 
-from exporter.nvml.calls import CallFailed
+from exporter.nvml.calls import CallFailed, Calls
 from exporter.nvml.readings import query as query_module
 from exporter.nvml.readings.one_call import READINGS, Reading
 from exporter.nvml.readings.query import Ask
 from exporter.nvml.sample import GpuSample
 from exporter.nvml.worker import gpu as gpu_module
+from exporter.nvml.worker import threads as threads_module
 from exporter.nvml.worker.gpu import Gpu
+from exporter.nvml.worker.threads import Threads
 from tests.exporter.nvml.driver import Driver, Fails
+
+CALLS = Calls(limit_seconds=60.0, slow_limit_seconds=60.0)
+
+
+def test_answer_that_pynvml_cannot_read_costs_that_reading_alone() -> None:
+    """What else pynvml raises, as on a name that is no UTF-8, is a failure of that call."""
+
+    def nvmlDeviceGetName() -> str:
+        return b"\xff".decode()
+
+    with pytest.raises(CallFailed, match="nvmlDeviceGetName on GPU 0 returned 999: Unicode") as got:
+        CALLS(0, nvmlDeviceGetName)
+
+    assert got.value.code == pynvml.NVML_ERROR_UNKNOWN
+
+
+def test_call_that_does_not_return_is_stuck_until_it_does() -> None:
+    """A call over its time is named with its GPU and thread; one that returns is forgotten."""
+    calls = Calls(limit_seconds=0.0, slow_limit_seconds=60.0)
+    begun, released = threading.Event(), threading.Event()
+
+    def nvmlDeviceGetUUID() -> None:
+        begun.set()
+        released.wait(20)
+
+    thread = threading.Thread(target=calls, args=(5, nvmlDeviceGetUUID))
+    thread.start()
+    try:
+        assert begun.wait(20)
+        stuck = calls.stuck()
+    finally:
+        released.set()
+        thread.join()
+
+    assert stuck is not None
+    assert (stuck.function, stuck.gpu) == ("nvmlDeviceGetUUID", 5)
+    assert stuck.thread_id == thread.native_id
+    assert calls.stuck() is None
+
+
+def test_waking_a_gpu_may_take_longer() -> None:
+    """Opening NVML takes seconds per GPU without a persistence daemon: that is not stuck."""
+    calls = Calls(limit_seconds=0.0, slow_limit_seconds=60.0)
+    stuck = []
+
+    def nvmlInit() -> None:
+        stuck.append(calls.stuck())
+
+    calls(None, nvmlInit)
+
+    assert stuck == [None]
+
+
+def ran(futures: list[Future[int]]) -> set[int]:
+    """Return the threads that did the work of *futures*."""
+    done, left = wait(futures, timeout=20)
+    assert not left
+    return {future.result() for future in done}
+
+
+class Blocked:
+    """Work that lasts until it is let go."""
+
+    def __init__(self) -> None:
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def __call__(self) -> int:
+        self.begun.set()
+        self.go_on.wait(20)
+        return threading.get_ident()
+
+
+def test_quick_work_is_done_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes no time to speak of costs no second thread, nor does what waits for a moment."""
+    monkeypatch.setattr(threads_module, "HELD_UP_SECONDS", 20.0)
+    threads, blocked = Threads(), Blocked()
+    used = {thread for _ in range(20) for thread in ran([threads.submit(threading.get_ident)])}
+    first = threads.submit(blocked)
+    assert blocked.begun.wait(20)
+    second = threads.submit(threading.get_ident)
+    blocked.go_on.set()
+
+    assert len(used | ran([first, second])) == 1
+    assert threading.get_ident() not in used
+
+
+def test_work_behind_a_hang_is_done_by_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hang keeps its own thread, and delays the others only for a moment."""
+    monkeypatch.setattr(threads_module, "HELD_UP_SECONDS", 0.0)
+    threads, hang = Threads(), Blocked()
+    hanging = threads.submit(hang)
+    try:
+        assert hang.begun.wait(20)
+        behind = [threads.submit(threading.get_ident) for _ in range(5)]
+        threads.relieve()
+        others = ran(behind)
+        assert not hanging.done()
+    finally:
+        hang.go_on.set()
+    assert ran([hanging]).isdisjoint(others)
+
+
+def test_failure_reaches_who_waits() -> None:
+    """An error of the work is raised where its result is read, and the thread continues."""
+    threads = Threads()
+    failed = threads.submit(lambda: int("no number"))
+
+    with pytest.raises(ValueError, match="no number"):
+        failed.result(20)
+    assert threads.submit(lambda: 5).result(20) == 5
+
 
 POWER = "nvmlDeviceGetPowerUsage"
 OPENING = ("nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID", "nvmlDeviceGetName", "pci_bus_id")

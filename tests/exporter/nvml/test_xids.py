@@ -1,4 +1,8 @@
+"""XID errors: from NVML's events, and from the kernel's log where that can be read."""
+
+import os
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,6 +13,8 @@ import pytest
 
 from exporter.nvml.calls import CallFailed
 from exporter.nvml.worker.events import XidEvents
+from exporter.nvml.worker.kmsg import Kmsg, open_kmsg
+from exporter.nvml.worker.xids import XidCounts
 from tests import nvmlstub
 from tests.exporter.nvml.driver import Driver, Fails
 from tests.exporter.nvml.stub import (
@@ -22,6 +28,25 @@ from tests.exporter.nvml.stub import (
     wait_for,
     wait_for_sample,
 )
+
+
+# Each name is a series: a fourth kind counts without one, the known ones continue. A program that
+# fails in many ways leaves names for what breaks next.
+@pytest.mark.parametrize(
+    ("kinds", "named"),
+    [
+        ([], {}),
+        ([48, 63, 79, 119, 48], {"48": 2, "63": 1, "79": 1}),
+        ([31, 13, 43, 45, 13, 31, 79, 74], {"31": 2, "79": 1, "74": 1}),
+    ],
+)
+def test_kinds_have_a_bound_and_events_do_not(kinds: list[int], named: dict[str, int]) -> None:
+    counts = XidCounts()
+    for kind in kinds:
+        counts.add(kind)
+
+    assert (counts.events, counts.by_kind()) == (len(kinds), named)
+
 
 XID, CLOCK = pynvml.nvmlEventTypeXidCriticalError, pynvml.nvmlEventTypeClock
 
@@ -124,7 +149,7 @@ def test_replaced_driver_ends_the_process() -> None:
 
 
 @pytest.fixture
-def errors(tmp_path: Path) -> Path:
+def events_file(tmp_path: Path) -> Path:
     """Where the stub finds events; there is an old one."""
     path = tmp_path / "errors"
     path.write_text("0 48\n")
@@ -136,12 +161,15 @@ def append(path: Path, text: str) -> None:
         file.write(text)
 
 
-def test_lost_gpu_says_why(library: Path, scenario: Scenario, errors: Path) -> None:
+def test_lost_gpu_says_why(library: Path, scenario: Scenario, events_file: Path) -> None:
     """The XID that took a GPU off the bus is counted for it alone, and stays while it is down."""
-    environment = {**nvmlstub.environment(library, 2, scenario.path), "STUB_EVENTS": str(errors)}
+    environment = {
+        **nvmlstub.environment(library, 2, scenario.path),
+        "STUB_EVENTS": str(events_file),
+    }
     with supervised(PATIENT, environment) as supervisor:
         wait_for(lambda: [gpu.xid_events for gpu in gpus(supervisor)] == [0, 0])
-        append(errors, "1 79\n")
+        append(events_file, "1 79\n")
         wait_for(lambda: gpus(supervisor)[1].xid_events == 1)
         scenario.play("* 1 15")
         wait_for(lambda: ups(supervisor) == [True, False])
@@ -152,12 +180,15 @@ def test_lost_gpu_says_why(library: Path, scenario: Scenario, errors: Path) -> N
     assert lost.uuid
 
 
-def test_wait_that_hangs_is_noticed(library: Path, scenario: Scenario, errors: Path) -> None:
+def test_wait_that_hangs_is_noticed(library: Path, scenario: Scenario, events_file: Path) -> None:
     """A wait for events is no stuck call; one that never returns is, and the worker is replaced."""
-    environment = {**nvmlstub.environment(library, 2, scenario.path), "STUB_EVENTS": str(errors)}
+    environment = {
+        **nvmlstub.environment(library, 2, scenario.path),
+        "STUB_EVENTS": str(events_file),
+    }
     with supervised(QUICK, environment) as supervisor:
         wait_for(lambda: [gpu.xid_events for gpu in gpus(supervisor)] == [0, 0])
-        append(errors, "0 31\n")
+        append(events_file, "0 31\n")
         wait_for(lambda: [gpu.xid_events for gpu in gpus(supervisor)] == [1, 0])
         assert supervisor.worker_restarts == 0
         scenario.play("nvmlEventSetWait_v2 0 hang")
@@ -171,18 +202,140 @@ def test_wait_that_hangs_is_noticed(library: Path, scenario: Scenario, errors: P
 
 
 def test_readable_log_of_the_kernel_is_the_only_source(
-    library: Path, scenario: Scenario, errors: Path, tmp_path: Path
+    library: Path, scenario: Scenario, events_file: Path, tmp_path: Path
 ) -> None:
     """An error that both the log and NVML's events report is counted once."""
     log = tmp_path / "kmsg"
     log.touch()
-    environment = {**nvmlstub.environment(library, 1, scenario.path), "STUB_EVENTS": str(errors)}
+    environment = {
+        **nvmlstub.environment(library, 1, scenario.path),
+        "STUB_EVENTS": str(events_file),
+    }
     with supervised(replace(PATIENT, path_kmsg=str(log)), environment) as supervisor:
         wait_for(lambda: [gpu.xid_events for gpu in gpus(supervisor)] == [0])
-        append(errors, "0 79\n")
+        append(events_file, "0 79\n")
         append(log, "3,1,2,-;NVRM: Xid (PCI:0000:10:00): 79, pid=1, GPU has fallen off the bus.\n")
         wait_for(lambda: gpus(supervisor)[0].xid_events != 0)
         before = time.time()
         sample = wait_for_sample(supervisor, lambda one: one.timestamp_seconds > before + 0.2)
 
     assert (sample.gpus[0].xid_events, sample.gpus[0].xid_source) == (1, "kmsg")
+
+
+FALLEN = (
+    "3,1234,98765,-;NVRM: Xid (PCI:0000:1b:00): 79, pid=77, GPU has fallen off the bus.\n"
+    " SUBSYSTEM=pci\n DEVICE=+pci:0000:1b:00.0\n"
+)
+NVML_BUS_ID = "00000000:1B:00.0"
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """A log with an old error in it."""
+    path = tmp_path / "kmsg"
+    path.write_text(FALLEN)
+    return path
+
+
+def opened(path: Path) -> Kmsg:
+    kmsg = open_kmsg(str(path))
+    assert kmsg is not None
+    return kmsg
+
+
+def after(log: Path, text: str) -> Kmsg:
+    """Return the reader of *log* after the kernel has written *text*."""
+    kmsg = opened(log)
+    with log.open("a", encoding="latin-1") as file:
+        file.write(text)
+    kmsg.read()
+    return kmsg
+
+
+@pytest.mark.parametrize("path", ["/nowhere/kmsg", "/dev/null"])
+def test_host_whose_log_cannot_be_read_has_none(path: str) -> None:
+    """No file, or the /dev/null that containers have in its place: not a log without errors."""
+    assert open_kmsg(path) is None
+
+
+def test_error_is_counted_for_the_gpu_at_that_place(log: Path) -> None:
+    """The kernel's bus id has another form than NVML's and means the same GPU."""
+    kmsg = after(log, FALLEN + FALLEN.replace("1b:00", "3d:00").replace("79", "119"))
+
+    assert kmsg.counts(NVML_BUS_ID).by_kind() == {"79": 1}
+    assert kmsg.counts("00000000:3D:00.0").by_kind() == {"119": 1}
+    assert kmsg.counts("00000001:1B:00.0").events == 0
+
+
+@pytest.mark.parametrize(
+    ("place", "kind"),
+    [
+        ("(PCI:0000:1b:00 GPU-I:05)", "94, pid='<unknown>', name=<unknown>, Contained"),
+        ("(PCI:0000:1B:00.0)", "94"),
+        ("(0000:1b:00)", "94, Channel 00000001"),
+    ],
+)
+def test_every_form_of_the_message_is_known(log: Path, place: str, kind: str) -> None:
+    """A MIG instance, a function number or an older driver change the form, not the meaning."""
+    kmsg = after(log, f"4,1,2,c;nvidia 0000:1b:00.0: NVRM: Xid {place}: {kind}\n")
+
+    assert kmsg.counts(NVML_BUS_ID).by_kind() == {"94": 1}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        FALLEN.replace("3,1234", "11,1234", 1),
+        "6,1,2,-;NVRM: GPU at PCI:0000:1b:00: GPU-00000000\n",
+        "6,1,2,-;usb 1-1: new device\n \xff\n\n",
+    ],
+    ids=["only what was there", "written by a program", "another message", "anything"],
+)
+def test_other_lines_count_nothing(log: Path, line: str) -> None:
+    """Each start would count old errors again, and only the kernel reports any."""
+    assert after(log, line).counts(NVML_BUS_ID).events == 0
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Iterator[tuple[Kmsg, int]]:
+    """A log that, as the real one, has a reader wait for more; and where to write."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    kmsg = opened(path)
+    writer = os.open(path, os.O_WRONLY)
+    yield kmsg, writer
+    os.close(writer)
+
+
+def test_reading_never_waits_and_halves_of_a_line_are_joined(pipe: tuple[Kmsg, int]) -> None:
+    """The sample goes out in time though the kernel has nothing to say."""
+    kmsg, writer = pipe
+    kmsg.read()
+    os.write(writer, FALLEN[:40].encode())
+    kmsg.read()
+    os.write(writer, FALLEN[40:].encode())
+    kmsg.read()
+
+    assert kmsg.counts(NVML_BUS_ID).events == 1
+
+
+def test_overwritten_log_is_read_on(
+    pipe: tuple[Kmsg, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flood that pushed records out costs those and not what comes after."""
+    kmsg, writer = pipe
+    os.write(writer, FALLEN.encode())
+    real_read = os.read
+    failed: list[bool] = []
+
+    def read(file: int, size: int) -> bytes:
+        if not failed:
+            failed.append(True)
+            raise BrokenPipeError
+        return real_read(file, size)
+
+    monkeypatch.setattr(os, "read", read)
+    kmsg.read()
+
+    assert kmsg.counts(NVML_BUS_ID).events == 1

@@ -18,16 +18,19 @@ from exporter.live.page import LiveSummary, LiveView
 from exporter.live.ranks import RankView
 from exporter.live.sentences import LateView
 from exporter.live.summary import JobVerdict
+from exporter.nvml.sample import GpuSample, NodeSample
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from exporter.scrape.exposition import Exposition
 from exporter.scrape.sampling import Scrape
 from exporter.scrapers import Scrapers
-from exporter.vocabulary.words import CAUSES, COLOURS, STAGES, STATES
+from exporter.vocabulary.words import CAUSES, STAGES, STATES
 from exporter.web.app import web_app
+from exporter.web.health import GONE_SECONDS, GpusGone, Ready
 from exporter.web.static import page_files
 from generators.listed import alert_rules
 from rankskew.diagnose.advice import advice
+from tests.exporter.clock import Clock
 from tests.exporter.snapshots import snapshot
 
 
@@ -140,14 +143,6 @@ def test_unknown_collector_is_one_sentence(web: Web, name: str) -> None:
 
     assert answer.status_code == 400
     assert answer.text == f"No collector is called {name!r}; enabled collectors: one, two.\n"
-
-
-@pytest.mark.parametrize("timeout", ["", "soon", "nan", "inf", "-1", "0", "0.1", "10"])
-def test_any_scrape_timeout_gets_a_page(web: Web, timeout: str) -> None:
-    """A header that makes no sense is ignored, and a short one still leaves half of itself."""
-    answer = web.get("/metrics", x_prometheus_scrape_timeout_seconds=timeout)
-
-    assert "rankskew_one 4.5\n" in answer.text
 
 
 def test_landing_page_is_the_live_page(web: Web) -> None:
@@ -271,11 +266,102 @@ def test_page_has_its_words_and_colours_from_the_vocabulary() -> None:
     assert 'from "./vocabulary.js"' in files["jobs.js"]
 
 
-def test_page_has_a_shade_of_every_colour() -> None:
-    """A state's colour is a class of its job's card; what has no rule of its own is quiet."""
-    live = page_files()["live.css"].decode()
-    shades = {name for name in COLOURS if f".job.{name} {{ --state: var(--{name}); }}" in live}
+FINE = NodeSample(1.0, 2, gpus=(GpuSample(0, True), GpuSample(1, True)))
+ONE_LOST = NodeSample(1.0, 2, gpus=(GpuSample(0, True), GpuSample(1, False)))
+ALL_LOST = NodeSample(1.0, 2, gpus=(GpuSample(0, False), GpuSample(1, False)))
+NO_DRIVER = NodeSample(1.0, 0)
+STILL_ASKED = NodeSample(1.0)
 
-    assert set(COLOURS) - shades == {"blue", "grey"}
-    assert "--grey: " in page_files()["page.css"].decode()
-    assert all(f".{name} .verdict" in live for name in COLOURS)
+
+class FakeNvml:
+    def __init__(self, sample: NodeSample | None, released: bool = False) -> None:
+        self.sample = sample
+        self.released = released
+
+    def latest(self) -> NodeSample | None:
+        return self.sample
+
+
+def test_node_without_nvml_waits_for_the_first_readings_once() -> None:
+    """A collector that is added or hangs later does not take the node out."""
+    answers = iter([False, True])
+    ready = Ready(lambda: next(answers), None)
+
+    assert ready() == "The first readings are not available yet."
+    assert ready() is None
+    assert ready() is None
+
+
+@pytest.mark.parametrize(
+    ("sample", "released", "why"),
+    [
+        (FINE, False, None),
+        (ONE_LOST, False, None),
+        (ALL_LOST, False, None),
+        (NO_DRIVER, False, None),
+        (None, True, None),
+        (
+            None,
+            False,
+            "The NVML worker does not report: it is starting, or stuck and being replaced.",
+        ),
+        (STILL_ASKED, False, "The driver has not listed the GPUs yet."),
+    ],
+)
+def test_exporter_is_ready_while_it_knows_of_the_gpus(
+    sample: NodeSample | None, released: bool, why: str | None
+) -> None:
+    """Metrics report a lost GPU, a missing driver or a release, which an unready node could not.
+
+    A worker that crashed or hangs shows, also long after the start, and its return too.
+    """
+    nvml = FakeNvml(FINE)
+    ready = Ready(lambda: True, nvml)
+    assert ready() is None
+    nvml.sample, nvml.released = sample, released
+    assert ready() == why
+    nvml.sample = FINE
+    assert ready() is None
+
+
+@pytest.mark.parametrize("nvml", [None, FakeNvml(NO_DRIVER), FakeNvml(ALL_LOST)])
+def test_process_that_never_had_a_gpu_is_always_healthy(nvml: FakeNvml | None) -> None:
+    """Nothing was lost; where a restart did not help, Kubernetes would restart it forever."""
+    clock = Clock()
+    gone = GpusGone(nvml, clock)
+    assert gone() is None
+    clock.seconds += 2 * GONE_SECONDS
+
+    assert gone() is None
+
+
+@pytest.mark.parametrize("sample", [ALL_LOST, NO_DRIVER])
+def test_gpus_that_are_all_gone_for_long_ask_for_a_restart(sample: NodeSample) -> None:
+    """A container that lost its devices is replaced; a short gap restarts nothing."""
+    nvml, clock = FakeNvml(FINE), Clock()
+    gone = GpusGone(nvml, clock)
+    assert gone() is None
+    nvml.sample = sample
+    assert gone() is None
+    clock.seconds += GONE_SECONDS - 1
+    assert gone() is None
+    clock.seconds += 1
+
+    sentence = "No GPU has answered for 10 minutes, although this process has seen GPUs; "
+    assert gone() == sentence + "a restarted container may see them again."
+    nvml.sample = FINE
+    assert gone() is None
+
+
+@pytest.mark.parametrize("sample", [None, STILL_ASKED, ONE_LOST])
+def test_only_all_gpus_that_are_known_to_be_gone_count(sample: NodeSample | None) -> None:
+    """A silent worker, a released driver or one lost GPU restart nothing."""
+    nvml, clock = FakeNvml(FINE), Clock()
+    gone = GpusGone(nvml, clock)
+    gone()
+    for each in (ALL_LOST, sample, ALL_LOST):
+        nvml.sample = each
+        assert gone() is None
+        clock.seconds += GONE_SECONDS - 1
+
+    assert gone() is None

@@ -1,0 +1,471 @@
+"""The web configuration file: read as the exporter toolkit does, in force at once, and obeyed."""
+
+import asyncio
+import base64
+import shutil
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import bcrypt
+import httpx
+import pytest
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp
+
+from exporter.errors import UsageError
+from exporter.web.auth import BasicAuth
+from exporter.web.config import WebConfig, read_web_config
+from exporter.web.protection import Protected, WithHeaders
+from exporter.web.reload import CurrentContext, WatchedConfig
+from tests.exporter.certificates import make_certificate
+
+HASH = "$2y$10$QOauhQNbBCuQDKes6eFzPeMqBSjb7Mr5DUmpZ/VcEd00UAV/LDeSi"
+TLS = """\
+tls_server_config:
+  cert_file: server.crt
+  key_file: server.key
+"""
+
+
+@pytest.fixture(scope="module")
+def config_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with server.crt and server.key, where each test writes its file."""
+    config_directory = tmp_path_factory.mktemp("web")
+    for name in ("server", "other"):
+        make_certificate(config_directory, name)
+    return config_directory
+
+
+def load(config_directory: Path, text: str) -> WebConfig:
+    path = config_directory / "web.yaml"
+    path.write_text(text)
+    return WatchedConfig(path).current()
+
+
+@pytest.mark.parametrize("text", ["", "{}", "basic_auth_users:\n", "# nothing\n"])
+def test_empty_file_protects_nothing(config_directory: Path, text: str) -> None:
+    """A file without settings is a listener without protection, as with the toolkit."""
+    assert load(config_directory, text) == WebConfig()
+
+
+def test_complete_file_is_understood(config_directory: Path) -> None:
+    """TLS with client certificates, users and headers are all taken from the file."""
+    config = load(
+        config_directory,
+        f"""{TLS}
+  client_ca_file: server.crt
+  client_auth_type: RequireAndVerifyClientCert
+  min_version: TLS13
+http_server_config:
+  http2: true
+  headers:
+    X-Frame-Options: deny
+    Strict-Transport-Security: max-age=31536000
+basic_auth_users:
+  prometheus: {HASH}
+""",
+    )
+
+    assert config.tls is not None
+    assert config.tls.verify_mode is ssl.CERT_REQUIRED
+    assert config.tls.minimum_version is ssl.TLSVersion.TLSv1_3
+    assert config.users == {"prometheus": HASH.encode()}
+    assert config.headers == {
+        "X-Frame-Options": "deny",
+        "Strict-Transport-Security": "max-age=31536000",
+    }
+
+
+def test_versions_and_ciphers_are_those_of_the_file(config_directory: Path) -> None:
+    """The names are Go's, as in every file for the toolkit."""
+    config = load(
+        config_directory,
+        f"""{TLS}
+  max_version: TLS12
+  cipher_suites: [TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256]
+  prefer_server_cipher_suites: false
+""",
+    )
+
+    assert config.tls is not None
+    assert config.tls.maximum_version is ssl.TLSVersion.TLSv1_2
+    ciphers = [each["name"] for each in config.tls.get_ciphers() if each["protocol"] == "TLSv1.2"]
+    assert ciphers == ["ECDHE-ECDSA-CHACHA20-POLY1305"]
+    assert not config.tls.options & ssl.OP_CIPHER_SERVER_PREFERENCE
+
+
+def test_every_problem_is_found_in_one_reading(config_directory: Path) -> None:
+    """Whoever mends a file need not start the exporter once for each mistake."""
+    path = config_directory / "web.yaml"
+    path.write_text(
+        "tls_server_config: {cert_file: absent.crt, key_file: server.key}\n"
+        f"basic_auth_users: {{a: plain, b: {HASH}, c: text}}\n"
+    )
+    reading = read_web_config(path)
+
+    assert [each.removeprefix(f"--web.config.file: {path}: ") for each in reading.problems] == [
+        f"cannot load {config_directory}/absent.crt, {config_directory}/server.key or "
+        "client_ca_file: No such file or directory",
+        "the password of user 'a' is not a bcrypt hash; see htpasswd -nBC 10",
+        "the password of user 'c' is not a bcrypt hash; see htpasswd -nBC 10",
+    ]
+    assert reading.files == (path, config_directory / "absent.crt", config_directory / "server.key")
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[]", "the file must be a mapping"),
+        ("a: b: c", "is not YAML: "),
+        ("rate_limit: {}", "the file: rate_limit is not supported; limit requests in a proxy"),
+        ("http: {}", "the file has an unknown key 'http'; known: tls_server_config"),
+        ("tls_server_config: 1", "tls_server_config must be a mapping"),
+        ("tls_server_config: {}", "tls_server_config needs both cert_file and key_file"),
+        ("tls_server_config: {cert_file: server.crt}", "needs both cert_file and key_file"),
+        ("tls_server_config: {cert: x}", "cert is not supported; put it into a file, and name"),
+        ("tls_server_config: {certificate: x}", "unknown key 'certificate'; known: cert_file"),
+        ("tls_server_config: {cert_file: 1, key_file: x}", "cert_file must be a path"),
+        (TLS.replace("server.crt", "absent.crt"), "cannot load .*absent.crt, .*: No such file or"),
+        (TLS.replace("server.key", "other.key"), r"cannot load .*server\.crt, .*other\.key"),
+        *(
+            (f"{TLS}  {options}\n", complaint)
+            for options, complaint in (
+                ("min_version: TLS10", "'TLS10' .* TLS 1.0 and 1.1 are broken; use TLS12"),
+                ("min_version: TLS11", "min_version 'TLS11' is not supp"),
+                ("min_version: SSL30", "'SSL30' is not supported; use one"),
+                ("max_version: TLS11", "max_version 'TLS11' is not supp"),
+                ("min_version: TLS13\n  max_version: TLS12", "max_version TLS12 is below min_ver"),
+                (
+                    "cipher_suites: [TLS_RSA_WITH_AES_128_CBC_SHA]",
+                    "'TLS_RSA_WITH_AES_128_CBC_SHA' is not supported; use one of TLS_ECDHE",
+                ),
+                ("cipher_suites: 1", "cipher_suites must be a list"),
+                ("curve_preferences: [CurveP521]", "curve_preferences is not supported; remove it"),
+                ("client_allowed_sans: [a]", "client_allowed_sans .*; give the clients a CA of"),
+                ("prefer_server_cipher_suites: maybe", "_suites must be true or false"),
+                ("client_auth_type: RequireAnyClientCert", "not supported; use one of NoClientC"),
+                ("client_ca_file: server.crt", "need each other"),
+                ("client_auth_type: RequireAndVerifyClientCert", "client_ca_file .* need each oth"),
+            )
+        ),
+        ("basic_auth_users: {prometheus: secret}", "'prometheus' is not a bcrypt hash"),
+        (f"basic_auth_users: {{a: {HASH.replace('$10$', '$32$')}}}", "'a' is not a bcrypt hash"),
+        (f"basic_auth_users: {{a: {HASH.replace('Q', '!')}}}", "'a' is not a bcrypt hash"),
+        ("http_server_config: {headers: {X-Other: y}}", "has an unknown key 'X-Other'"),
+        ('http_server_config: {headers: {X-Frame-Options: "a\\nb"}}', "must be one line of ASCII"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_in_one_line(
+    config_directory: Path, text: str, complaint: str
+) -> None:
+    """A setting that would be ignored is an error instead, which names file and key."""
+    with pytest.raises(UsageError, match=complaint) as caught:
+        load(config_directory, text)
+
+    assert str(caught.value).startswith("--web.config.file: ")
+    assert "web.yaml" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    """A mistyped path is a usage error, not a listener without protection."""
+    path = tmp_path / "web.yaml"
+    with pytest.raises(UsageError, match=r"cannot read .*web.yaml: No such file"):
+        WatchedConfig(path)
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match="is not UTF-8 text"):
+        WatchedConfig(path)
+
+
+USERS = f"basic_auth_users: {{a: {HASH}}}"
+NODE_TLS = "tls_server_config: {cert_file: node.crt, key_file: node.key}\n"
+Install = Callable[..., None]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the certificates old and new."""
+    directory = tmp_path_factory.mktemp("made")
+    for name in ("old", "new"):
+        make_certificate(directory, name)
+    return directory
+
+
+@pytest.fixture
+def install(made: Path, tmp_path: Path) -> Install:
+    """Puts the certificate and the key of a name in place, or one of them; first the old ones."""
+
+    def install(name: str, *suffixes: str) -> None:
+        for suffix in suffixes or ("crt", "key"):
+            shutil.copy(made / f"{name}.{suffix}", tmp_path / f"new.{suffix}")
+            (tmp_path / f"new.{suffix}").replace(tmp_path / f"node.{suffix}")
+
+    install("old")
+    return install
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "web.yaml"
+
+
+def test_new_users_apply_to_the_next_request(file: Path) -> None:
+    """A password that leaked is changed without a restart."""
+    file.write_text("")
+    times = iter([100.0, 160.0])
+    watched = WatchedConfig(file, lambda: next(times))
+    assert (watched.current().users, watched.succeeded_at) == ({}, 100.0)
+
+    file.write_text(USERS)
+    assert watched.current().users == {"a": HASH.encode()}
+    assert (watched.succeeded, watched.succeeded_at) == (True, 160.0)
+    assert watched.current() is watched.current()
+
+
+def test_broken_file_keeps_the_settings_and_is_logged_once(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A mistake neither opens the listener nor closes it, and does not fill the log."""
+    file.write_text(USERS)
+    watched = WatchedConfig(file)
+    before, succeeded_at = watched.current(), watched.succeeded_at
+
+    file.write_text("basic_auth_users: {a: secret}")
+    assert watched.current() is watched.current() is before
+    assert (watched.succeeded, watched.succeeded_at) == (False, succeeded_at)
+    assert caplog.messages == [
+        f"--web.config.file: {file}: the password of user 'a' is not a bcrypt hash; "
+        "see htpasswd -nBC 10; the previous settings stay in use"
+    ]
+
+    file.unlink()
+    assert watched.current() is before
+    assert "web.yaml: No such file or directory; the previous" in caplog.messages[-1]
+
+    file.write_text("")
+    assert watched.current().users == {}
+    assert watched.succeeded
+
+
+def test_renewed_certificate_is_used_once_its_key_is_there(
+    file: Path, install: Install, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Between the two files of a renewal the old pair stays in use."""
+    file.write_text(NODE_TLS)
+    watched = WatchedConfig(file)
+    old = watched.current().tls
+
+    install("new", "crt")
+    assert watched.current().tls is old
+    assert "node.crt, " in caplog.messages[-1]
+
+    install("new", "key")
+    assert watched.current().tls not in (None, old)
+    assert watched.succeeded
+
+
+@pytest.mark.usefixtures("install")
+def test_certificate_that_is_not_there_yet_is_waited_for(file: Path, tmp_path: Path) -> None:
+    """A file may name a certificate before it is copied; no second change of the file is needed."""
+    file.write_text(NODE_TLS)
+    watched = WatchedConfig(file)
+    old = watched.current().tls
+
+    file.write_text(NODE_TLS.replace("node.", "later."))
+    assert watched.current().tls is old
+    (tmp_path / "later.crt").symlink_to(tmp_path / "node.crt")
+    (tmp_path / "later.key").symlink_to(tmp_path / "node.key")
+    assert watched.current().tls not in (None, old)
+
+    current = watched.current()
+    (tmp_path / "later.crt").unlink()
+    shutil.copy(tmp_path / "node.crt", tmp_path / "later.crt")
+    assert watched.current() is not current
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "what"), [("", NODE_TLS, "added"), (NODE_TLS, "", "removed")]
+)
+@pytest.mark.usefixtures("install")
+def test_http_does_not_become_https_nor_the_other_way_round(
+    file: Path, caplog: pytest.LogCaptureFixture, before: str, after: str, what: str
+) -> None:
+    """Prometheus would need another scheme in the same second; the file is refused whole."""
+    file.write_text(before)
+    watched = WatchedConfig(file)
+    kept = watched.current()
+
+    file.write_text(f"{after}\n{USERS}")
+    assert watched.current() is kept
+    assert f"tls_server_config was {what}: restart the exporter to serve http" in caplog.text
+
+
+def handshake(server: ssl.SSLContext, authority: Path) -> str:
+    """Return the name in the certificate with which *server* answers a client of *authority*."""
+    client = ssl.create_default_context(cafile=str(authority))
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    one = client.wrap_bio(to_client, to_server, server_hostname="localhost")
+    other = server.wrap_bio(to_server, to_client, server_side=True)
+    for side in (one, other, one, other):
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+    subject: Any = (one.getpeercert() or {})["subject"]
+    return str(subject[0][0][1])
+
+
+def test_next_handshake_has_the_new_certificate(made: Path, file: Path, install: Install) -> None:
+    """asyncio keeps one context for all connections, which follows the file."""
+    file.write_text(NODE_TLS)
+    context = CurrentContext.of(WatchedConfig(file).current)
+    for name in ("old", "new"):
+        install(name)
+        assert handshake(context, made / f"{name}.crt") == name
+
+
+INSIDE = PlainTextResponse("inside")
+
+
+def hashed(password: str) -> bytes:
+    # 4 is bcrypt's least cost: the tests need a true hash, not a slow one.
+    return bcrypt.hashpw(password.encode(), bcrypt.gensalt(4))
+
+
+def basic(login: str) -> dict[str, str]:
+    return {"authorization": "Basic " + base64.b64encode(login.encode()).decode()}
+
+
+def client(app: ASGIApp, address: str = "10.0.0.1") -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(app, client=(address, 1))
+    return httpx.AsyncClient(transport=transport, base_url="http://node")
+
+
+def get(app: ASGIApp, headers: dict[str, str] | None = None) -> httpx.Response:
+    async def send() -> httpx.Response:
+        async with client(app) as scraper:
+            return await scraper.get("/", headers=headers)
+
+    return asyncio.run(send())
+
+
+@pytest.fixture
+def guarded() -> BasicAuth:
+    passwords = {"prometheus": "right", "zoë": "pässword", "long": "x" * 72}
+    return BasicAuth(INSIDE, {user: hashed(each) for user, each in passwords.items()})
+
+
+@pytest.fixture
+def checked(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The passwords that bcrypt was asked about."""
+    checked: list[bytes] = []
+    check = bcrypt.checkpw
+
+    def checkpw(password: bytes, hashed: bytes) -> bool:
+        checked.append(password)
+        return check(password, hashed)
+
+    monkeypatch.setattr(bcrypt, "checkpw", checkpw)
+    return checked
+
+
+@pytest.mark.parametrize("login", ["prometheus:right", "zoë:pässword"])
+def test_right_password_lets_in(guarded: BasicAuth, login: str) -> None:
+    assert get(guarded, basic(login)).text == "inside"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        basic("prometheus:wrong"),
+        basic("prometheus:"),
+        basic("long:" + "x" * 73),  # bcrypt reads no more than 72 bytes.
+        basic("nobody:right"),
+        basic("prometheus"),
+        basic(":"),
+        {"authorization": "Basic %%%"},
+        {"authorization": "Basic /w=="},
+        {"authorization": "Bearer right"},
+    ],
+)
+def test_anything_else_is_asked_to_log_in(guarded: BasicAuth, headers: dict[str, str]) -> None:
+    """A wrong, missing or garbled login gets a 401 and not a byte of the application."""
+    answer = get(guarded, headers)
+
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"].startswith("Basic ")
+    assert "inside" not in answer.text
+
+
+def test_right_login_is_hashed_once(guarded: BasicAuth, checked: list[bytes]) -> None:
+    """bcrypt, slow on purpose, is not paid at every scrape; a wrong login always pays it.
+
+    So does an unknown user: the time an answer takes does not tell which exist.
+    """
+    for _ in range(3):
+        assert get(guarded, basic("prometheus:right")).status_code == 200
+        assert get(guarded, basic("prometheus:wrong")).status_code == 401
+        assert get(guarded, basic("nobody:guess")).status_code == 401
+
+    assert [checked.count(each) for each in (b"right", b"wrong", b"guess")] == [1, 3, 3]
+
+
+def test_remembered_login_cannot_be_split_otherwise(guarded: BasicAuth) -> None:
+    """User and password are remembered apart: moving the border between them does not log in."""
+    assert get(guarded, basic("prometheus:right")).status_code == 200
+
+    assert get(guarded, basic("prometheu:sright")).status_code == 401
+
+
+def test_headers_are_on_every_response_the_refused_ones_too(guarded: BasicAuth) -> None:
+    app = WithHeaders(guarded, {"X-Content-Type-Options": "nosniff"})
+
+    assert get(app).headers["x-content-type-options"] == "nosniff"
+    assert get(app, basic("prometheus:right")).headers["x-content-type-options"] == "nosniff"
+
+
+def test_guesses_from_one_address_hold_up_no_other(
+    guarded: BasicAuth, checked: list[bytes]
+) -> None:
+    """Fifty wrong logins wait in line; a right one from elsewhere does not wait behind them."""
+
+    async def flood() -> None:
+        async with (
+            client(guarded) as guesser,
+            client(guarded, "10.0.0.2") as scraper,
+            asyncio.TaskGroup() as guesses,
+        ):
+            for number in range(50):
+                guesses.create_task(guesser.get("/", headers=basic(f"prometheus:{number}")))
+            while not checked:
+                await asyncio.sleep(0)
+            answer = await scraper.get("/", headers=basic("prometheus:right"))
+            assert answer.text == "inside"
+            assert len(checked) <= 5
+
+    asyncio.run(flood())
+    assert len(checked) == 51
+
+
+def test_each_request_is_judged_by_the_settings_of_its_time(checked: list[bytes]) -> None:
+    """Users come, change their password and go, and headers too, without a restart."""
+    settings = WebConfig()
+    protected = Protected(INSIDE, lambda: settings)
+    assert get(protected).status_code == 200
+
+    settings = WebConfig(users={"a": hashed("first")}, headers={"X-Frame-Options": "deny"})
+    assert get(protected).status_code == 401
+    for _ in range(2):  # Only a change costs bcrypt's time again.
+        assert get(protected, basic("a:first")).headers["X-Frame-Options"] == "deny"
+    assert checked == [b"first"]
+
+    # The right login is remembered, so the change must forget it.
+    settings = WebConfig(users={"a": hashed("second")})
+    assert get(protected, basic("a:first")).status_code == 401
+    assert get(protected, basic("a:second")).status_code == 200
+
+    settings = WebConfig()
+    assert get(protected).status_code == 200

@@ -188,17 +188,6 @@ def test_a_checkpoint_on_one_side_is_mentioned_and_taken_out() -> None:
     assert compare(after, replace(after)).notes == []
 
 
-def test_losses_and_stages_are_compared_one_by_one() -> None:
-    """The difference is in GPUs, since either side may have none."""
-    before = side(lost_gpus=2.0, stages={"data": 0.1, "forward": 0.2})
-    found = compare(before, side(lost_gpus=0.5, stages={"data": 0.1, "forward": 0.3}, seed=2))
-
-    lost = [(one.name, round(one.difference.value, 3)) for one in found.gpus_lost]
-    assert lost == [("total", -1.5), ("persistent", -1.5)]
-    stages = [(one.name, round(one.before, 6), round(one.after, 6)) for one in found.stages]
-    assert stages == [("data", 0.1, 0.1), ("forward", 0.2, 0.3)]
-
-
 def test_late_ranks_are_compared_by_rank_and_stage() -> None:
     """One is gone, one is new, one stays; those that are only a little slow are left out."""
     before = side(late=[late(6, 1.6), late(3, 0.2), late(5, 0.1, kind="mild")])

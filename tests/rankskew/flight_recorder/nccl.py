@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+# What torch wrote on gloo ranks; gloo_dumps writes them again.
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "flight_recorder"
 WORLD = ("0", "default_pg")
 TRAINER = {"name": "train", "filename": "/job/train.py", "line": 88}
 INSIDE = {

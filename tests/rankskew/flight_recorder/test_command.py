@@ -7,8 +7,7 @@ import pytest
 
 from exporter.errors import UsageError
 from rankskew.commands import flight_recorder
-from tests.rankskew.flight_recorder.gloo_dumps import FIXTURES
-from tests.rankskew.flight_recorder.nccl import entry, write
+from tests.rankskew.flight_recorder.nccl import FIXTURES, entry, write
 from tests.rankskew.golden import assert_golden
 
 

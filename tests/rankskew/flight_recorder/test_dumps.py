@@ -10,8 +10,7 @@ import pytest
 from exporter.errors import UsageError
 from rankskew.flight_recorder import dumps
 from rankskew.flight_recorder.dumps import read_directory
-from tests.rankskew.flight_recorder.gloo_dumps import FIXTURES
-from tests.rankskew.flight_recorder.nccl import entry, write
+from tests.rankskew.flight_recorder.nccl import FIXTURES, entry, write
 
 
 def test_ranks_and_entries_of_torch_are_read() -> None:

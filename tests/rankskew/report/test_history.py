@@ -48,25 +48,20 @@ def test_step_is_a_whole_multiple_of_the_interval() -> None:
     assert grid(0, DAY, 60.0) == Grid(0, DAY - 60, 60.0)
 
 
-def test_series_go_on_from_query_to_query() -> None:
-    """A series of several answers is one; its name is left out."""
-    fake = FakeHistory({"x": [({"__name__": "x", "rank": "3"}, [(0, 1e9)], 2.0)]})
-    with fake.serve() as url:
-        (line,) = PastSeries(Prometheus(url)).read("x", Grid(0, 15_000, 1))
-
-    assert len(fake.asked) == 2
-    assert line.labels == {"rank": "3"}
-    assert [at for at, _ in line.points] == [float(n) for n in range(15_001)]
-
-
-def test_what_is_too_much_is_read_in_halves() -> None:
-    """Each point is read once, however often a query is halved."""
+@pytest.mark.parametrize(
+    ("end", "most", "queries"), [(15_000, 11_000, 2), (1_000, 300, 7)], ids=["many", "too much"]
+)
+def test_series_go_on_from_query_to_query(end: int, most: int, queries: int) -> None:
+    """A series of several answers is one, its name left out; what is too much is read in halves."""
     words = "query processing would load too many samples into memory in query execution"
-    fake = FakeHistory({"x": [({}, [(0, 1e9)], 1.0)]}, most=300, refused=words)
+    past = {"x": [({"__name__": "x", "rank": "3"}, [(0, 1e9)], 2.0)]}
+    fake = FakeHistory(past, most=most, refused=words)
     with fake.serve() as url:
-        (line,) = PastSeries(Prometheus(url)).read("x", Grid(0, 1_000, 1))
+        (line,) = PastSeries(Prometheus(url)).read("x", Grid(0, end, 1))
 
-    assert [at for at, _ in line.points] == [float(n) for n in range(1_001)]
+    assert len(fake.asked) == queries
+    assert line.labels == {"rank": "3"}
+    assert [at for at, _ in line.points] == [float(n) for n in range(end + 1)]
 
 
 @pytest.mark.parametrize(

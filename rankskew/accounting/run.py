@@ -65,7 +65,7 @@ class Kinds:
 
 
 def account(steps: Iterable[Step], peer_groups: Mapping[int, str]) -> Account:
-    """Add up the charges of *steps*, each of which holds the same ranks; see skew.charge.
+    """Add up the charges of *steps*, each of which holds the same ranks; see charge().
 
     Ranks and stages that caused no waiting are left out of what is *caused*.
     """

@@ -206,29 +206,18 @@ def findings(found: Sequence[SlowReading], hosts: Sequence[str]) -> list[Finding
     for one in found:
         subjects.setdefault((one.scope, tuple(sorted(one.ranks))), []).append(one)
     result: list[Finding] = []
-    for (scope, host), ranks in _whole_nodes(subjects, hosts).items():
-        theirs = [one for rank in ranks for one in subjects.pop((scope, (rank,)))]
-        result.append(Finding("node", ranks, (host,), scope, _worst(theirs)))
+    for scope in SCOPES:
+        for host in dict.fromkeys(hosts):
+            ranks = tuple(rank for rank, its in enumerate(hosts) if its == host)
+            # A node with several ranks, all of which are slow.
+            if 1 < len(ranks) < len(hosts) and all((scope, (rank,)) in subjects for rank in ranks):
+                theirs = [one for rank in ranks for one in subjects.pop((scope, (rank,)))]
+                result.append(Finding("node", ranks, (host,), scope, _worst(theirs)))
     for (scope, ranks), theirs in subjects.items():
         where = tuple(hosts[rank] for rank in ranks)
         kind: Kind = "rank" if len(ranks) == 1 else "link"
         result.append(Finding(kind, ranks, where, scope, _worst(theirs)))
     return sorted(result, key=lambda one: -max(each.factor for each in one.slow))
-
-
-def _whole_nodes(
-    subjects: Iterable[tuple[Scope, tuple[int, ...]]], hosts: Sequence[str]
-) -> dict[tuple[Scope, str], tuple[int, ...]]:
-    """Return the nodes with several ranks all of which are slow in one scope."""
-    slow: dict[tuple[Scope, str], list[int]] = {}
-    for scope, ranks in subjects:
-        if len(ranks) == 1:
-            slow.setdefault((scope, hosts[ranks[0]]), []).append(ranks[0])
-    return {
-        (scope, host): tuple(sorted(ranks))
-        for (scope, host), ranks in slow.items()
-        if 1 < len(ranks) == hosts.count(host) < len(hosts)
-    }
 
 
 def _worst(found: Iterable[SlowReading]) -> tuple[SlowReading, ...]:

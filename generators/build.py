@@ -28,10 +28,7 @@ PARTS: Final[Mapping[str, Mapping[str, Part]]] = {
         "thresholds": alert_rules.thresholds_table,
     },
     "docs/README.md": {"commands": tables.commands},
-    "docs/configuration.md": {
-        "flags": tables.exporter_flags,
-        "variables": tables.probe_variables,
-    },
+    "docs/configuration.md": {"flags": tables.exporter_flags},
     "docs/metrics.md": {
         "cost": metrics.cost,
         "series": evidence.series,

@@ -12,7 +12,6 @@ from typing import Any, Final
 import rank_probe
 from exporter.scrape.levels import exposed_name
 from generators.listed import alert_rules, metrics
-from generators.listed.variables import VARIABLES
 from rank_probe.wire.stages import STAGES
 from rankskew.commands.table import COMMANDS, load
 
@@ -66,7 +65,8 @@ def interfaces() -> Iterator[str]:
         for action in load(command).parser()._actions:
             long = [each for each in action.option_strings if each.startswith("--")]
             yield from (f"flag rankskew {command} {each}" for each in long)
-    yield from (f"variable {name.strip('`')}" for name, _, _ in VARIABLES)
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    yield from (f"variable {name}" for name in re.findall(r"^\| `(RANK\w+)`", page, re.MULTILINE))
     yield from (f"python rank_probe.{name}" for name in rank_probe.__all__)
     yield from (f"stage {stage}" for stage in STAGES)
 

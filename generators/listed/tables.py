@@ -6,7 +6,6 @@ from typing import Final
 from exporter.collectors.catalog import COLLECTORS
 from exporter.settings import flags
 from fleet_simulator.faults import KINDS
-from generators.listed.variables import VARIABLES
 from generators.markdown import table
 from rankskew.commands.table import COMMANDS
 from rankskew.diagnose.advice import DISTURBS, Action, advice
@@ -38,11 +37,6 @@ def exporter_flags() -> str:
     ]
     rows += [(f"`--[no-]collector.{entry.name}`", "on", entry.help) for entry in COLLECTORS]
     return table(("flag", "default", "meaning"), rows)
-
-
-def probe_variables() -> str:
-    """Return a row for each environment variable of the probe."""
-    return table(("variable", "default", "meaning"), VARIABLES)
 
 
 def faults() -> str:

@@ -122,6 +122,6 @@ def _said() -> Mapping[str, Any]:
 def _advice(cause: str, entry: Mapping[str, Any], words: Mapping[str, Words]) -> Advice:
     """Return the advice in *entry*; what is in *words* has its own from there, and only there."""
     known = words.get(cause)
-    called = {} if known is None else {"short": known.short, "text": known.text}
+    called: dict[str, Any] = {} if known is None else {"short": known.short, "text": known.text}
     actions = tuple(Action(**each) for each in entry["actions"])
     return Advice(cause, **called, **{**entry, "actions": actions})

@@ -10,7 +10,7 @@ from tests.rankskew.top.fake_prometheus import FakePrometheus, Series, series
 WHO = {"rank": "6", "instance": "n2:9917", "peer_group": "all"}
 
 
-def losses(job_id: str = "llama", **kinds: float) -> list[Series]:
+def losses(job_id: str = "llama", /, **kinds: float) -> list[Series]:
     return [
         series("job_kind:rankskew_gpus_lost:sum", gpus, kind=kind, job_id=job_id)
         for kind, gpus in kinds.items()

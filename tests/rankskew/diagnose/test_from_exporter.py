@@ -17,8 +17,10 @@ def ask(document: Any, job_id: str | None = None) -> Report:
 
 
 def gpu(number: int, up: bool) -> dict[str, Any]:
-    readings = ("utilization_ratio", "memory_used_bytes", "memory_total_bytes", "power_watts")
-    readings += ("temperature_celsius", "sm_clock_hertz", "pcie_link_width", "pcie_link_width_max")
+    readings = (
+        *("utilization_ratio", "memory_used_bytes", "memory_total_bytes", "power_watts"),
+        *("temperature_celsius", "sm_clock_hertz", "pcie_link_width", "pcie_link_width_max"),
+    )
     return {
         **dict.fromkeys((*readings, "foreign_processes")),
         **{"gpu": number, "gpu_uuid": f"GPU-{number}", "name": "H100", "up": up},

@@ -1,4 +1,4 @@
-"""A process is read from /proc as far as it can be, and nothing that it holds does harm."""
+"""A process, its children and its use are read from /proc as far as they can be."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 
 from exporter.ingest.values import LABEL_CHARACTERS
+from exporter.processes import children
+from exporter.processes.children import LOOKS_BEFORE_READ_AGAIN, Children, family
 from exporter.processes.process import Proc, as_label, environment
+from exporter.processes.usage import Usage, Work, stat, usage
 from rank_probe.process.identity import NAMESPACE_FILE
 from tests.exporter.fake_proc import TORCHRUN, FakeProc
 
@@ -151,11 +154,6 @@ def test_block_that_is_no_environment_is_empty(block: bytes) -> None:
     assert set(environment(block).values()) <= {""}
 
 
-def test_first_of_two_variables_counts() -> None:
-    """As for the process itself."""
-    assert environment(b"RANK=1\0RANK=2\0") == {"RANK": "1"}
-
-
 def test_label_is_cut_and_says_so() -> None:
     """A long list of devices costs no more than any label."""
     assert as_label("x" * 128) == "x" * 128
@@ -172,3 +170,127 @@ def test_own_process_is_read() -> None:
     assert process.cpus == frozenset(os.sched_getaffinity(0))
     assert os.getppid() in (*process.ancestors, 0, 1)
     assert process.environment is not None
+
+
+def test_all_use_is_read(fake: FakeProc) -> None:
+    """CPU time, faults, bytes and the run queue, of itself and of its ended children."""
+    fake.use(
+        PID,
+        parent=3,
+        cpu=7,
+        ended_cpu=5,
+        faults=2,
+        ended_faults=1,
+        read=4096,
+        run_queue=9_000,
+    )
+    found = usage(fake.path, PID)
+
+    assert found is not None
+    assert (found.start_ticks, found.parent_pid, found.is_zombie) == (1000, 3, False)
+    assert (found.own, found.ended) == (Work(7, 2), Work(5, 1))
+    assert (found.read_bytes, found.run_queue_nanoseconds) == (4096, 9_000)
+    assert found.running_nanoseconds == 77  # What FakeProc writes.
+
+
+@pytest.mark.parametrize("text", ["", "4711 (x", "4711 (x) S 1", "4711 (x) S " + "x " * 50])
+def test_file_that_is_no_stat_is_no_process(fake: FakeProc, text: str) -> None:
+    """Whatever a kernel or a sandbox writes there, nothing is raised."""
+    fake.use(PID)
+    (fake.path / str(PID) / "stat").write_text(text)
+
+    assert usage(fake.path, PID) is None
+
+
+# Three zeros are what a kernel without scheduler statistics writes.
+@pytest.mark.parametrize(
+    "text", [None, "0 0 0\n", "", "read_bytes: x\nwrite_bytes: 1\n", "a\n" * 9_999]
+)
+def test_files_that_are_missing_or_nonsense_are_no_reading(
+    fake: FakeProc, text: str | None
+) -> None:
+    """One odd file, or one that we may not read, costs one reading: the CPU time is there."""
+    fake.use(PID, cpu=7)
+    for name in ("io", "schedstat"):
+        if text is not None:
+            (fake.path / str(PID) / name).write_text(text)
+    found = usage(fake.path, PID)
+
+    assert found is not None
+    assert found.own == Work(7, 0)
+    assert (found.read_bytes, found.run_queue_nanoseconds) == (None, None)
+
+
+def test_this_process_is_readable() -> None:
+    """The format is the kernel's own."""
+    found = usage(Path("/proc"), os.getpid())
+
+    assert found is not None
+    assert found.parent_pid == os.getppid()
+    assert found.own.cpu_ticks > 0
+    assert found.read_bytes is not None
+
+
+def test_without_a_proc_file_system_there_are_no_children(tmp_path: Path) -> None:
+    """Nothing is found, and nothing is raised."""
+    assert Children(tmp_path / "missing").look() == {}
+
+
+def test_descendants_are_found_but_not_other_ranks(fake: FakeProc) -> None:
+    """Children and their children, parents first, without another rank and what it started."""
+    for pid, parent in ((10, 1), (11, 10), (12, 11), (20, 10), (21, 20), (30, 1)):
+        fake.use(pid, parent=parent)
+    found = Children(fake.path).look()
+
+    assert family(10, found, frozenset({20})) == {10: 0, 11: 10, 12: 11}
+    assert family(20, found, frozenset({10})) == {20: 0, 21: 20}
+
+
+def test_circle_of_children_ends(fake: FakeProc) -> None:
+    """Ids that were reused between two reads cannot hold us up."""
+    fake.use(10, parent=11)
+    fake.use(11, parent=10)
+
+    assert family(10, Children(fake.path).look(), frozenset()) == {10: 0, 11: 10}
+
+
+def test_known_process_is_not_read_again(fake: FakeProc, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second look at thousands of processes lists them, and reads only the new ones."""
+    read: list[int] = []
+
+    def counted(procfs: Path, pid: int) -> Usage | None:
+        read.append(pid)
+        return stat(procfs, pid)
+
+    monkeypatch.setattr(children, "stat", counted)
+    for pid in range(21, 39):
+        fake.use(pid)
+    looks = Children(fake.path)
+    looks.look()
+    read.clear()
+    fake.use(40)
+    looks.look()
+
+    assert read == [40, 22]  # The new one, and one whose turn it is.
+
+
+def test_process_id_that_was_reused_is_noticed(fake: FakeProc) -> None:
+    """After some looks every parent is read again."""
+    fake.use(10, parent=1)
+    looks = Children(fake.path)
+    looks.look()
+    fake.use(10, parent=7)
+    found = [looks.look() for _ in range(LOOKS_BEFORE_READ_AGAIN)]
+
+    assert 7 not in found[0]
+    assert found[-1] == {0: [1], 7: [10]}
+
+
+def test_reading_is_bounded(fake: FakeProc) -> None:
+    """Of thousands of new processes, some are read now and the others at the next looks."""
+    for pid in range(10, 30):
+        fake.use(pid, parent=5)
+    looks = Children(fake.path, most_read=15)
+
+    assert len(looks.look().get(5, ())) < 20
+    assert len(looks.look()[5]) == 20

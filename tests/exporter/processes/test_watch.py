@@ -1,18 +1,24 @@
-"""The listed processes are looked up now and then; the log warns once if they are hidden."""
+"""Processes and ranks are looked at now and then; what one hides costs the others nothing."""
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from exporter.errors import Failures
+from exporter.listeners.peer import Peer
 from exporter.nvml.sample import GpuProcess, GpuSample
 from exporter.processes.background import WatchHangs
-from exporter.processes.process import Proc
+from exporter.processes.host_watch import HURRIED_SECONDS, Followed, HostWatch, to_follow
+from exporter.processes.process import Proc, Process
+from exporter.processes.rank_gpus import RankOnGpu
 from exporter.processes.watch import NOT_READABLE, NOT_THERE, ProcessWatch
-from tests.exporter.fake_proc import TORCHRUN, FakeProc
+from exporter.ranks.store import HeldRank
+from tests.exporter.fake_proc import TORCHRUN, FakeProc, process, torchrun
 from tests.exporter.nvml.fixed import NO_DRIVER, NO_SAMPLE, FixedNvml, node
 from tests.exporter.nvml.stub import wait_for
+from tests.exporter.snapshots import snapshot
 
 
 def gpus_with(*pids: int) -> FixedNvml:
@@ -170,14 +176,182 @@ def test_look_that_fails_is_not_the_last_one_and_no_hang(
     ]
 
 
-def test_watch_looks_by_itself_until_it_is_stopped(fake: FakeProc) -> None:
-    """Between start and stop a new process is found without being asked for."""
-    watch = ProcessWatch(gpus_with(7), Proc(fake.path), interval_seconds=0.01)
-    watch.start()
-    fake.add(7, TORCHRUN)
-    wait_for(lambda: 7 in watch.processes())
-    watch.stop()
+WHO = ("llama", "all", "0")
+PID = 4711
+USER = Peer(1000)
 
-    thread = watch._thread
-    assert thread is not None
-    wait_for(lambda: not thread.is_alive())
+
+def watching(fake: FakeProc, *ranks: Followed, **settings: Any) -> HostWatch:
+    watch = HostWatch(fake.path, fake.path.parent / "sys", **settings)
+    watch.follow(ranks)
+    return watch
+
+
+def on_gpu(rank: int, pid: int, start: int = 1000) -> Followed:
+    return Followed(("llama", "all", str(rank)), process(pid, start_ticks=start))
+
+
+def reporting(owner: Peer | None = USER) -> Followed:
+    return Followed(WHO, held=HeldRank(snapshot(pid=PID), 0.0, owner))
+
+
+def cpu(watch: HostWatch) -> dict[str, int]:
+    """Return the CPU ticks of each rank and its workers at a look."""
+    watch.look()
+    look = watch.latest()
+    costs = {} if look is None else look.costs
+    return {who[2]: c.used.cpu_ticks + c.used.workers_cpu_ticks for who, c in costs.items()}
+
+
+def test_node_without_ranks_is_not_looked_at(fake: FakeProc, monkeypatch: Any) -> None:
+    """Nothing is read and nothing is found."""
+    watch = watching(fake)
+    monkeypatch.setattr(watch, "_children", None)
+    watch.look()
+
+    assert watch.latest() is None
+
+
+def test_rank_whose_process_is_not_there_has_no_cost(fake: FakeProc) -> None:
+    """It has ended, or the exporter is in another process namespace; its neighbour is shown."""
+    fake.use(20, cpu=5)
+
+    assert cpu(watching(fake, on_gpu(0, 10), on_gpu(1, 20))) == {"1": 5}
+
+
+def test_each_rank_has_its_own_workers(fake: FakeProc) -> None:
+    """A rank that another one started is not that one's worker."""
+    fake.use(10, cpu=1)
+    fake.use(11, parent=10, cpu=2)
+    fake.use(20, parent=10, cpu=4)
+    fake.use(21, parent=20, cpu=8)
+
+    assert cpu(watching(fake, on_gpu(0, 10), on_gpu(1, 20))) == {"0": 3, "1": 12}
+
+
+def test_rank_that_restarts_begins_again(fake: FakeProc) -> None:
+    """The counters of a new process are its own, which Prometheus knows as a reset."""
+    fake.use(10, cpu=500)
+    watch = watching(fake, on_gpu(0, 10))
+    assert cpu(watch) == {"0": 500}
+    fake.use(10, start=2000, cpu=3)
+    assert cpu(watch) == {}
+    watch.follow([on_gpu(0, 10, start=2000)])
+    assert cpu(watch) == {"0": 3}
+
+
+def test_limit_is_shared_and_what_it_leaves_out_is_counted(fake: FakeProc) -> None:
+    """A rank with thousands of workers takes nothing from its neighbour."""
+    fake.use(10, cpu=1)
+    fake.use(20, cpu=1)
+    for pid in range(100, 200):
+        fake.use(pid, parent=10, cpu=1)
+    fake.use(21, parent=20, cpu=1)
+    watch = watching(fake, on_gpu(0, 10), on_gpu(1, 20), most_processes=10)
+
+    assert cpu(watch) == {"0": 5, "1": 2}
+    look = watch.latest()
+    assert look is not None
+    assert look.left_out == 101 - 5
+
+
+def started(fake: FakeProc, environment: dict[str, str], **changes: Any) -> None:
+    """Write the process PID of user 1000, which was started with *environment*."""
+    fake.add(PID, environment, **changes)
+    stat = (fake.path / str(PID) / "stat").read_text().split()
+    stat[13] = "7"
+    (fake.path / str(PID) / "stat").write_text(" ".join(stat))
+
+
+@pytest.mark.parametrize(
+    ("environment", "owner", "changes"),
+    [
+        (torchrun(0), Peer(1001), {}),
+        (torchrun(0), Peer(1000, "other"), {}),
+        (torchrun(1), USER, {}),
+        (torchrun(0), USER, {"namespace_pids": f"{PID}\t7"}),
+        ({}, None, {}),
+        (torchrun(1), None, {}),
+        (torchrun(0, TORCHELASTIC_RUN_ID="other"), None, {}),
+    ],
+    ids=["user", "container", "rank", "namespace", "TCP", "TCP: rank", "TCP: job"],
+)
+def test_process_that_may_be_another_is_not_believed(
+    fake: FakeProc, environment: dict[str, str], owner: Peer | None, changes: dict[str, Any]
+) -> None:
+    """An id means something else in another namespace, and anyone can report anyone's."""
+    started(fake, environment, **changes)
+
+    assert cpu(watching(fake, reporting(owner))) == {}
+
+
+@pytest.mark.parametrize("owner", [USER, None], ids=["user", "TCP"])
+def test_rank_without_a_gpu_is_found_by_the_id_that_it_reports(
+    fake: FakeProc, owner: Peer | None
+) -> None:
+    """A job on CPUs has costs too. Over TCP only its launcher's variables, if seen, prove it."""
+    started(fake, torchrun(0))
+    assert cpu(watching(fake, reporting(owner))) == {"0": 7}
+    fake.hide_environment(PID)
+
+    assert cpu(watching(fake, reporting(owner))) == {}
+
+
+def test_ranks_are_followed_once_each() -> None:
+    """The process on the GPU is believed before the reported id; a finished rank has no process."""
+    held = [
+        HeldRank(snapshot(rank=0), 0.0),
+        HeldRank(snapshot(rank=1), 0.0),
+        HeldRank(snapshot(rank=2, finished=True), 0.0),
+    ]
+    there = process(7)
+    joined = [on("0", there), on("1", None), on("3", there)]
+
+    assert to_follow(joined, held) == [
+        Followed(WHO, there),
+        Followed(("llama", "all", "1"), held=held[1]),
+        Followed(("llama", "all", "3"), there),
+    ]
+
+
+def on(rank: str, found: Process | None) -> RankOnGpu:
+    return RankOnGpu("llama", "all", int(rank), rank, "probe", "GPU-0", process=found)
+
+
+def test_host_look_that_does_not_return_is_an_error(
+    fake: FakeProc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Old numbers are not shown for new ones while reading /proc hangs."""
+    now = [100.0]
+    watch = watching(fake, clock=lambda: now[0])
+    monkeypatch.setattr(watch, "look", lambda: None)
+    watch.start()
+    now[0] += 59
+    assert watch.latest() is None
+    now[0] += 2
+    try:
+        with pytest.raises(WatchHangs):
+            watch.latest()
+    finally:
+        watch.stop()
+
+
+def test_watch_hurries_at_once_while_a_rank_is_late(fake: FakeProc) -> None:
+    """It does not wait for the end of its usual interval first."""
+    watch = watching(fake, on_gpu(0, 10), interval_seconds=600.0)
+    watch.start()
+    wait_for(lambda: watch.latest() is not None)  # It has found nobody.
+    fake.use(10)
+    try:
+        watch.hurry(True)
+        wait_for(lambda: pids(watch) == [10])
+        assert watch._pause() == HURRIED_SECONDS
+        watch.hurry(False)
+        assert watch._pause() == 600.0
+    finally:
+        watch.stop()
+
+
+def pids(watch: HostWatch) -> list[int]:
+    look = watch.latest()
+    return [] if look is None else [cost.pid for cost in look.costs.values()]

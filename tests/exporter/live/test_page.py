@@ -1,16 +1,34 @@
-"""The page's data as a whole: what it lists, and that it is always JSON."""
+"""The page's data as a whole: GPUs, jobs and ranks, always JSON, small, and cheap to serve."""
 
+import asyncio
 import json
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
+import httpx
 import pytest
 
+from exporter.live.node import PageNode
 from exporter.live.page import LiveView
+from exporter.nvml.sample import GpuProcess, GpuSample
+from exporter.processes.background import WatchHangs
+from exporter.processes.process import Process
+from exporter.processes.rank_gpus import RankJoin
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
+from exporter.scrape.exposition import Exposition
+from exporter.scrape.sampling import Scrape
+from exporter.web.app import web_app
 from rank_probe.version import __version__
+from rank_probe.wire.snapshot import Snapshot
+from tests.exporter.fake_proc import process, torchrun
+from tests.exporter.live.browser import FILES
+from tests.exporter.live.busy_node import BusyNode
 from tests.exporter.live.stepping import START, Node, served, stepped
-from tests.exporter.snapshots import CHANGE, late, verdict
+from tests.exporter.nvml.fixed import FixedNvml, node
+from tests.exporter.snapshots import CHANGE, late, snapshot, verdict
 
 
 def test_node_without_ranks_has_no_jobs() -> None:
@@ -29,18 +47,6 @@ def test_node_without_ranks_has_no_jobs() -> None:
         "jobs": [],
         "gpus": [],
     }
-
-
-def test_gpus_are_counted_once_the_driver_was_asked() -> None:
-    """Not known yet, none at all and some are three different things to say."""
-    answers = iter([None, 0, 8])
-    view = LiveView(NodeJobs(RankStore()), lambda: next(answers))
-    said = []
-    for _ in range(3):
-        view.sample(START, START)
-        said.append(view.summary().gpus_visible)
-
-    assert said == [None, 0, 8]
 
 
 @pytest.mark.parametrize("number", [0.0, 5e-324, 1e-310, 1e15])
@@ -68,3 +74,198 @@ def test_forgotten_rank_leaves_the_page() -> None:
     node.view.sample(node.now, node.now)
 
     assert served(node.view)["jobs"] == []
+
+
+GPU = GpuSample(
+    3,
+    up=True,
+    uuid="GPU-3",
+    name="NVIDIA H100",
+    gpu_busy_percent=97.5,
+    memory_total_bytes=80 * 10**9,
+    memory_used_bytes=60 * 10**9,
+    gpu_temperature_celsius=71,
+    power_milliwatts=654_321,
+    sm_clock_megahertz=1_980,
+    throttle_reasons=0x20 | 0x1,
+    pcie_link_width=8,
+    pcie_link_width_max=16,
+    processes=(GpuProcess(10), GpuProcess(11)),
+)
+
+
+def page_of(node: PageNode | None, *held: Snapshot, store: RankStore | None = None) -> Any:
+    """Return what the page gets from *node* when *held* were pushed."""
+    store = store or RankStore(clock=lambda: 2_000.0)
+    for each in held:
+        store.put(each)
+    view = LiveView(NodeJobs(store), node=node)
+    view.sample(2_000.0, 1_700_000_000.0)
+    return json.loads(view.json())
+
+
+def page_with(nvml: FixedNvml, *processes: Process, held: tuple[Snapshot, ...] = ()) -> Any:
+    """Return what the page gets from a node where *processes* run and *held* were pushed."""
+    store = RankStore(clock=lambda: 2_000.0)
+    join = RankJoin(nvml, lambda: {each.pid: each for each in processes}, store)
+    return page_of(PageNode("gpu-12", "http://grafana", join), *held, store=store)
+
+
+def test_gpu_is_shown_in_base_units_with_its_ranks() -> None:
+    """A tile has the readings, why the clock is low, the link's width, strangers, and the ranks."""
+    live = page_with(node(GPU), process(10, torchrun(0)), process(11, {}, name="miner"))
+
+    assert live["gpus"] == [
+        {
+            "gpu": 3,
+            "gpu_uuid": "GPU-3",
+            "name": "NVIDIA H100",
+            "up": True,
+            "utilization_ratio": 0.975,
+            "memory_used_bytes": 60 * 10**9,
+            "memory_total_bytes": 80 * 10**9,
+            "temperature_celsius": 71,
+            "power_watts": 654.321,
+            "sm_clock_hertz": 1.98e9,
+            "throttle_reasons": ["sw_thermal_slowdown"],
+            "pcie_link_width": 8,
+            "pcie_link_width_max": 16,
+            "foreign_processes": 1,
+            "ranks": [{"job_id": "llama", "rank": 0}],
+        }
+    ]
+    assert (live["host"], live["grafana_url"]) == ("gpu-12", "http://grafana")
+
+
+def test_gpu_that_does_not_answer_has_no_readings() -> None:
+    """A lost GPU keeps its tile; nothing is made up for it."""
+    (gpu,) = page_with(node(GpuSample(0, up=False, uuid="GPU-0")))["gpus"]
+
+    assert gpu["up"] is False
+    assert gpu["utilization_ratio"] is gpu["power_watts"] is gpu["foreign_processes"] is None
+    assert gpu["throttle_reasons"] == gpu["ranks"] == []
+
+
+def test_job_without_the_probe_is_listed() -> None:
+    """Processes that were started as ranks are a job, with a hint on how to start the probe."""
+    (job,) = page_with(node(GPU), process(10, torchrun(2)))["jobs"]
+    (rank,) = job["ranks"]
+    verdict = job["verdict"]
+
+    assert (job["job_id"], job["probed"], job["world_size"]) == ("llama", False, 4)
+    assert (verdict["state"], verdict["alert"]) == ("no_probe", None)
+    assert verdict["runbook"] == "RankskewNotJudgeable"
+    assert "1 of 4 ranks run on this node" in verdict["sentence"]
+    assert "-m rank_probe train.py" in verdict["first_action"]
+    assert (rank["rank"], rank["pid"], rank["host"], rank["gpu"]) == (2, 10, "gpu-12", 3)
+    # GPUs alone are no job.
+    assert page_with(node())["jobs"] == page_with(node(GPU))["jobs"] == []
+
+
+def test_rank_has_the_places_to_look_at() -> None:
+    """Its GPU's index and the node's id of its process, not the pod's; without NVML the probe's."""
+    inside = snapshot(pid=1, rank_info={"gpu_uuid": "GPU-3", "local_rank": "0"}, world_size=1)
+    (job,) = page_with(node(GPU), process(10, torchrun(0), namespace_pid=1), held=(inside,))["jobs"]
+    (rank,) = job["ranks"]
+    assert job["probed"] is True
+    assert (rank["pid"], rank["host"], rank["gpu"], rank["local_rank"]) == (10, "gpu-12", 3, "0")
+
+    (job,) = page_of(None, snapshot(pid=4711))["jobs"]
+    assert (job["ranks"][0]["pid"], job["ranks"][0]["gpu"]) == (4711, None)
+
+
+def test_rank_beside_the_job_without_a_probe_is_missing() -> None:
+    """A job of which only some ranks report is not complete, and the others are listed."""
+    reporting = snapshot(pid=10, rank=0, world_size=4)
+    live = page_with(
+        node(GPU), process(10, torchrun(0)), process(11, torchrun(1)), held=(reporting,)
+    )
+    (job,) = live["jobs"]
+
+    assert job["verdict"]["state"] == "ranks_missing"
+    assert job["verdict"]["sentence"] == "1 rank runs on this node without the probe."
+    assert [rank["rank"] for rank in job["ranks"]] == [0, 1]
+
+
+def hang() -> Mapping[int, Process]:
+    raise WatchHangs("reading a process on a GPU in /proc hangs")
+
+
+def test_page_stands_while_a_process_cannot_be_read() -> None:
+    """The GPUs are shown without their ranks, and what the probes report is shown as ever."""
+    live = page_of(PageNode(gpu_ranks=RankJoin(node(GPU), hang, RankStore())), snapshot())
+
+    assert [gpu["ranks"] for gpu in live["gpus"]] == [[]]
+    assert [job["job_id"] for job in live["jobs"]] == ["llama"]
+
+
+@pytest.mark.parametrize(
+    ("file", "is_told"),
+    [("/scratch/fr/rank_", True), ("/scratch/$(reboot)/rank_", False), ("rank_", False)],
+)
+def test_hang_points_to_the_dumps_that_torch_will_write(file: str, is_told: bool) -> None:
+    """The process was started with their place; what a shell would read as more is not shown."""
+    waits = {"stage": "sync", "stage_elapsed_seconds": 160.0, "last_step_timestamp_seconds": 900.0}
+    rank = process(10, torchrun(0) | {"TORCH_FR_DUMP_TEMP_FILE": file})
+    (job,) = page_with(node(GPU), rank, held=(snapshot(rank=0, pid=10, **waits),))["jobs"]
+
+    told = (
+        "When a collective times out, torch writes a dump of each rank to /scratch/fr on its node: "
+        "rankskew flight-recorder /scratch/fr"
+    )
+    assert job["verdict"]["state"] == "hung"
+    assert job["verdict"]["details"] == ([told] if is_told else [])
+
+
+MOST_BYTES = 200_000
+# Of a core.
+MOST_CPU = 0.01
+SECONDS = 20
+
+
+def asking(view: LiveView, ask: Callable[[httpx.AsyncClient], Awaitable[float]]) -> float:
+    """Return what *ask* returns, given a client of the web application with *view*."""
+
+    async def run() -> float:
+        app = web_app(Exposition(Scrape([])), view, lambda: None, lambda: None)
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://node") as client:
+            return await ask(client)
+
+    return asyncio.run(run())
+
+
+def test_page_of_the_largest_node_is_small_and_cheap() -> None:
+    """Its files and the first answer are under 200 kB, a poll a second under a hundredth of a core.
+
+    Sampling and compression included; 64 ranks and 16 GPUs. The best of three, as
+    whatever else runs on the cores makes the same work take longer.
+    """
+    busy = BusyNode()
+    zipped = {"Accept-Encoding": "gzip"}
+
+    async def size(client: httpx.AsyncClient) -> float:
+        async with client.stream("GET", "/api/v1/live", headers=zipped) as answer:
+            return float(sum([len(part) async for part in answer.aiter_raw()]))
+
+    async def cost(client: httpx.AsyncClient) -> float:
+        used = 0.0
+        for _ in range(SECONDS):
+            busy.push()  # Not part of the page.
+            before = time.process_time()
+            busy.view.sample(busy.now, busy.now)
+            answer = await client.get("/api/v1/live", headers=zipped)
+            used += time.process_time() - before
+            assert answer.status_code == 200
+        return used / SECONDS
+
+    assert sum(map(len, FILES.values())) + asking(busy.view, size) < MOST_BYTES
+    assert min(asking(busy.view, cost) for _ in range(3)) < MOST_CPU
+
+
+def test_second_reader_costs_no_second_answer() -> None:
+    """Two pages that ask within a second get the same bytes, made once."""
+    view = LiveView(NodeJobs(RankStore()))
+    view.sample(1.0, 1.0)
+
+    assert view.json() is view.json()

@@ -128,21 +128,6 @@ def test_ranks_that_became_late_together_are_named_as_a_set(
     assert late_sentence(views(*ranks), 64, [together]) == sentence
 
 
-def test_even_job_needs_no_names() -> None:
-    """Of ranks that are a little late, the sentence gives the latest one's excess."""
-    mild = views({"kind": "mild", "ratio": 0.03}, {"rank": 3, "kind": "mild", "ratio": 0.04})
-
-    assert even_sentence(AgedVerdict(VERDICT, 0.0), []) == (
-        "No rank is late: the 4 ranks of the job need the same time for their work."
-    )
-    alone = replace(VERDICT, ranks={"all": 1})
-    assert even_sentence(AgedVerdict(alone, 0.0), []) == "No rank is late: the job has only one."
-    assert even_sentence(AgedVerdict(VERDICT, 0.0), mild) == (
-        "No rank is late enough for an alert: "
-        "ranks 2 and 3 need up to 4% more time than their peers."
-    )
-
-
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

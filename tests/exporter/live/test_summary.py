@@ -1,15 +1,23 @@
-"""The judge's verdict on a job, as the page repeats it."""
+"""The judge's verdict as the page repeats it, the bars of its ranks, and what to do first."""
 
+import gc
+import weakref
 from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 
 from exporter.causes.model import Cause
+from exporter.live.causes import CauseView
+from exporter.live.first_actions import first_action
+from exporter.live.ranks import RankView, view_rank
+from exporter.live.sentences import view_late
+from exporter.live.window import RankWindow
+from exporter.ranks.store import HeldRank
 from rank_probe.judge.verdict import Together
 from tests.exporter.live.node_data import CAUSE, HOT
-from tests.exporter.live.stepping import EVEN, Node, served
-from tests.exporter.snapshots import CHANGE, late, verdict
+from tests.exporter.live.stepping import EVEN, Node, stepped
+from tests.exporter.snapshots import CHANGE, late, snapshot, verdict
 
 LINES = [
     {"stage": "data", "place": "Corpus.__next__ (corpus.py:41)", "share": 0.71},
@@ -58,16 +66,6 @@ def test_late_rank_is_named_as_the_judge_names_it() -> None:
     # Between verdicts it grows.
     later = node.wait(3, silent=(0, 1, 2, 3))["verdict"]
     assert later["late"][0]["late_for_seconds"] == 33.0
-
-
-def test_late_rank_of_another_node_is_named_here_too() -> None:
-    """The verdict is on the whole job: every node's page names the same rank."""
-    node = Node(ranks=4, world_size=64)
-    said = node.judged(verdict(late=(late(rank=17),), ranks={"all": 64}))
-
-    assert node.push()["coverage"] == "4 of 64 ranks"
-    assert said["sentence"].startswith("Rank 17 (not on this node) is slow loading data")
-    assert [each["is_here"] for each in said["late"]] == [False]
 
 
 @pytest.mark.parametrize("said", [verdict(), None])
@@ -269,11 +267,168 @@ def test_evaluator_of_this_node_is_not_missing() -> None:
     assert node.push()["verdict"]["state"] == "healthy"
 
 
-def test_newest_verdict_is_repeated() -> None:
+def test_window_forgets_what_is_older_than_a_minute() -> None:
+    """The bars are the last minute's: what a rank did before is not drawn."""
     node = Node()
-    node.run(10)
-    newer = verdict(step=9_999)
-    node.store.put(replace(node.states[3], sequence=999, verdict=newer, verdict_age_seconds=1.0))
-    node.view.sample(node.now, node.now)
+    node.run(60)
+    shown = []
+    for _ in range(62):
+        node.step({"data": 0.1, "sync": 0.4})
+        shown.append(node.push()["ranks"][2]["stage_seconds"]["data"])
 
-    assert served(node.view)["jobs"][0]["verdict"]["state"] == "straggler"
+    assert 0.11 < shown[50] < 0.18
+    assert shown[-1] == pytest.approx(0.1)
+
+
+def test_stages_are_seconds_per_step_of_the_window() -> None:
+    """Each rank's stages are means per step, in step order, and add up to its step."""
+    job = Node().run(30)
+    rank = job["ranks"][2]
+
+    assert list(rank["stage_seconds"]) == ["data", "forward", "backward", "sync"]
+    assert rank["stage_seconds"]["data"] == pytest.approx(0.19)
+    assert rank["wait_seconds"] == pytest.approx(0.01)
+    assert rank["step_seconds"] == pytest.approx(job["step_seconds"])
+    assert rank["steps"] == job["steps"] == 60
+
+
+def test_first_steps_are_not_drawn() -> None:
+    node = Node()
+    young = node.run(1, steps=1)
+    node.step({"forward": 60.0})
+    node.push()
+    job = node.run(30)
+
+    assert young["ranks"][0]["stage_seconds"] is None
+    assert job["ranks"][0]["stage_seconds"]["forward"] == pytest.approx(0.1)
+
+
+def test_slow_steps_are_drawn_over_more_than_a_minute() -> None:
+    node = Node(ranks=2)
+    for _ in range(12):
+        node.step({"data": 3.0, "forward": 24.0, "sync": 3.5})
+        job = node.wait(30)
+
+    assert job["ranks"][1]["stage_seconds"]["data"] == pytest.approx(3.0)
+
+
+def test_restarted_rank_starts_its_window_anew() -> None:
+    """Counters of a new process are never subtracted from those of the old one."""
+    node = stepped()
+    node.states = {rank: replace(node.fresh(rank), pid=200 + rank) for rank in node.states}
+
+    assert node.push()["ranks"][0]["stage_seconds"] is None
+    assert node.run(30)["ranks"][0]["stage_seconds"] is not None
+
+
+def test_shrinking_counters_harm_nobody() -> None:
+    node = stepped(ranks=2)
+    for _ in range(90):
+        node.step({"data": -1.0, "sync": 0.5})
+        node.pass_second()
+
+    assert node.push()["ranks"][0]["stage_seconds"]["data"] == 0.0
+
+
+class Watched(dict[str, Any]):
+    """A verdict that can be weakly referenced."""
+
+
+def test_minute_of_a_rank_holds_no_old_verdicts() -> None:
+    """The window keeps only the steps and stages of snapshots, which are the smaller part."""
+    window = RankWindow()
+    old = Watched(verdict())
+    forgotten = weakref.ref(old)
+    window.add(1.0, snapshot(steps=10, stage_seconds={"data": 1.0}, verdict=old))
+    del old
+    window.add(2.0, snapshot(steps=20, stage_seconds={"data": 2.0}))
+    gc.collect()
+
+    assert window.stage_seconds() == {"data": 0.1}
+    assert forgotten() is None
+
+
+LOOK = "py-spy dump --pid 20772 on gpu-12"
+GARBAGE = CauseView("gc", "", 0.9, "", "freeze the heap", "", None, None, "", [])
+UNKNOWN = replace(GARBAGE, cause="unknown", first_action="py-spy dump")
+WHOLE_NODE = "top -H on gpu-12: what runs there that does not belong to the job?"
+
+
+def rank(number: int, **changes: Any) -> RankView:
+    """A rank of this node, gpu-12, on the GPU of the same number."""
+    view = view_rank(HeldRank(snapshot(rank=number, pid=20_770 + number), 0.0), None, 1.0, "gpu-12")
+    return replace(view, gpu=number, last_step_age_seconds=1.0, **changes)
+
+
+def said(
+    state: str,
+    *named: dict[str, Any],
+    ranks: tuple[RankView, ...] = (),
+    cause: CauseView | None = None,
+) -> str | None:
+    """Return the first action in *state* with these late ranks; ranks 0 to 3 are here."""
+    views = [view_late(late(**each), 0.0, {0, 1, 2, 3}, cause=cause) for each in named]
+    return first_action("llama", state, None, views, ranks or [rank(number) for number in range(4)])
+
+
+@pytest.mark.parametrize(
+    ("state", "changes", "cause", "action"),
+    [
+        ("straggler", {}, None, LOOK),
+        (
+            "straggler",
+            {"kind": "pauses"},
+            None,
+            "py-spy record --duration 60 --pid 20772 -o pauses.svg on gpu-12",
+        ),
+        (
+            "straggler",
+            {"rank": 17},
+            None,
+            "Open the live page of the node of rank 17, the instance of "
+            'rankskew_rank_info{job_id="llama",rank="17"}.',
+        ),
+        ("straggler", {}, GARBAGE, "freeze the heap"),
+        ("straggler", {}, UNKNOWN, "py-spy dump"),
+        ("slow_node", {"kind": "node"}, GARBAGE, "freeze the heap"),
+        ("slow_node", {"kind": "node"}, UNKNOWN, WHOLE_NODE),
+        ("slow_node", {"kind": "node"}, None, WHOLE_NODE),
+    ],
+)
+def test_late_rank_is_mended_or_looked_at(
+    state: str, changes: dict[str, Any], cause: CauseView | None, action: str
+) -> None:
+    """As its cause asks for; without one its code, its whole node, or the page of its node."""
+    assert said(state, changes, cause=cause) == action
+
+
+def test_rank_of_this_node_is_looked_at_first() -> None:
+    assert said("straggler", {"rank": 17}, {"rank": 2}) == LOOK
+
+
+@pytest.mark.parametrize(
+    ("ranks", "action"),
+    [
+        # The rank that does not wait is the one whose stack is wanted.
+        ((rank(0, stage="sync"), rank(2, stage="data")), LOOK),
+        # What has gone silent may have no stack left: is there a process, and in which state?
+        (
+            (rank(0, stage="data"), rank(1, silent=True)),
+            "ps -o pid,stat,etime,wchan:32,args -p 20771 on gpu-12",
+        ),
+        (
+            (rank(0, stage="sync"),),
+            "Look at the live pages of the job's other nodes: "
+            'rankskew_node_ranks{job_id="llama"} has them all.',
+        ),
+    ],
+)
+def test_hang_is_looked_at_where_it_is_held_up(ranks: tuple[RankView, ...], action: str) -> None:
+    """If every rank here waits, on the other nodes."""
+    assert said("hung", ranks=ranks) == action
+
+
+def test_quiet_state_gives_no_work() -> None:
+    """And the reason why a job cannot be judged is what is mended."""
+    assert {said(state) for state in ("healthy", "finished", "starting")} == {None}
+    assert first_action("llama", "not_judgeable", "off", [], []) == "rankskew control llama stages"

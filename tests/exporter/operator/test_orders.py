@@ -1,0 +1,489 @@
+"""Orders reach their ranks and the GPUs, from the command to the socket, or are refused."""
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import pytest
+
+from exporter.listeners.peer import Peer
+from exporter.operator import client
+from exporter.operator.app import operator_app
+from exporter.operator.levels import MayControl, NobodyThere, Orders, everybodys, own
+from exporter.operator.orders import CONTROL_PATH, GPUS_PATH, GpuOrder, Order
+from exporter.ranks.store import Forbidden, RankStore
+from exporter.settings import Settings
+from rank_probe.wire.snapshot import LEVELS
+from rankskew.__main__ import main
+from tests.exporter.asgi import Answer, ask
+from tests.exporter.clock import Clock
+from tests.exporter.running import RunningExporter, counted, running_exporter, wait_until
+from tests.exporter.snapshots import snapshot
+from tests.rankskew.test_cli import EVERY, without
+
+OWNER = Peer(1_000, "a-container")
+FORM = "application/x-www-form-urlencoded"
+
+
+class Socket:
+    """The operator's application with one rank, and with GPUs to which it notes what is done."""
+
+    def __init__(self, has_gpus: bool = True) -> None:
+        self.done: list[Any] = []
+        self.released = False
+        store = RankStore()
+        store.put(snapshot(), OWNER)
+        self.orders = Orders(store)
+        self.why_not_healthy: str | None = None
+        gpus = self if has_gpus else None
+        self._app = operator_app(self.orders, gpus, lambda: self.why_not_healthy)
+
+    def release(self, seconds: float) -> None:
+        self.done.append(seconds)
+
+    def resume(self) -> None:
+        self.done.append("resume")
+
+    def post(self, path: str, body: bytes, content_type: str = "application/json") -> Answer:
+        answer = ask(self._app, "POST", path, body, content_type=content_type)
+        assert answer is not None
+        return answer
+
+    def check(self) -> tuple[int, str]:
+        answer = ask(self._app, "GET", "/-/healthy")
+        assert answer is not None
+        return answer.status, answer.text
+
+
+@pytest.mark.parametrize("order", [Order("llama", "off"), Order("llama", "off", 0)])
+def test_order_reaches_any_rank(order: Order) -> None:
+    """What the command sends is what the exporter does, whoever the rank belongs to."""
+    socket = Socket()
+    answer = socket.post(CONTROL_PATH, order.to_json())
+
+    assert (answer.status, answer.content) == (200, {"ranks": 1})
+    assert socket.orders.level_for(snapshot(), OWNER) == "off"
+    assert get_args(get_type_hints(Order)["level"]) == LEVELS
+
+
+def test_each_action_does_its_own_to_the_gpus() -> None:
+    """A status does nothing; a release is for ten minutes, or as long as it says.
+
+    The answer shows whether the files are closed, not whether that was requested.
+    """
+    socket = Socket()
+    actions = get_args(get_type_hints(GpuOrder)["action"])
+    orders = [*(GpuOrder(action) for action in actions), GpuOrder("release", 30)]
+    bodies = [order.to_json() for order in orders] + [b'{"action": "release"}']
+    answers = [socket.post(GPUS_PATH, body).content for body in bodies]
+
+    assert socket.done == [600.0, "resume", 30.0, 600.0]
+    assert not any(answer["released"] for answer in answers)
+    socket.released = True
+    assert socket.post(GPUS_PATH, GpuOrder("status").to_json()).content["released"]
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, 86_401.0, float("nan"), float("inf")])
+def test_release_for_ever_or_for_no_time_is_no_order(seconds: float) -> None:
+    """Whoever forgets to resume loses a day at most."""
+    with pytest.raises(ValueError, match="seconds must be above 0 and at most 86400"):
+        GpuOrder("release", seconds)
+
+
+def test_node_without_gpus_takes_no_orders_for_them() -> None:
+    answer = Socket(has_gpus=False).post(GPUS_PATH, GpuOrder("release").to_json())
+
+    assert answer.status == 404
+    assert "serves POST to /v1/control" in answer.content["error"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "sentence"),
+    [
+        (CONTROL_PATH, b"", "The body is missing"),
+        (CONTROL_PATH, b"{", "The body is not JSON"),
+        (CONTROL_PATH, b"[" * 60_000, "There was an error parsing the body"),
+        (CONTROL_PATH, b"[]", "The body must be a JSON object"),
+        (CONTROL_PATH, b'{"job_id":"a","level":"off","colour":1}', "Field colour is wrong"),
+        (CONTROL_PATH, b'{"level":"off"}', "Field job_id is missing"),
+        (CONTROL_PATH, b'{"job_id":"a"}', "Field level is missing"),
+        (CONTROL_PATH, b'{"job_id":"a","level":["off"]}', "Field level is wrong: input should"),
+        (CONTROL_PATH, b'{"job_id":"a","level":"off","rank":"x"}', "Field rank is wrong"),
+        (GPUS_PATH, b'{"action":"release","gpu":0}', "Field gpu is wrong"),
+        (GPUS_PATH, b'{"action":"reset"}', "'status', 'release' or 'resume'"),
+        (GPUS_PATH, b'{"action":"release","seconds":0}', "above 0 and at most 86400"),
+        (GPUS_PATH, b'{"action":"release","seconds":NaN}', "above 0 and at most 86400"),
+        (GPUS_PATH, b'{"action":"release","seconds":"10m"}', "Field seconds is wrong"),
+    ],
+)
+def test_what_is_no_order_is_one_sentence(path: str, body: bytes, sentence: str) -> None:
+    """Whatever is posted changes nothing, and the answer names what is wrong."""
+    socket = Socket()
+    answer = socket.post(path, body)
+
+    assert answer.status in (400, 422)
+    assert sentence in answer.content["error"]
+    assert answer.content["error"].endswith(".")
+    assert socket.done == []
+    assert socket.orders.level_for(snapshot(), OWNER) is None
+
+
+def test_body_of_another_type_is_told_which() -> None:
+    """curl --data sends a form unless it is told otherwise."""
+    answer = Socket().post(CONTROL_PATH, Order("llama", "off").to_json(), FORM)
+
+    assert answer.content == {"error": "The body must be a JSON object, sent as application/json."}
+
+
+def test_health_is_told_here_too() -> None:
+    """A container's own check needs no certificate and no login, and cannot be kept out by jobs."""
+    socket = Socket()
+    assert socket.check() == (200, "The exporter is healthy.\n")
+
+    socket.why_not_healthy = "No GPU has answered for 10 minutes."
+    assert socket.check() == (503, "No GPU has answered for 10 minutes.\n")
+
+
+USER, OTHER = Peer(1_000), Peer(1_001)
+IN_CONTAINER = Peer(1_000, "a-container")
+
+
+class Node:
+    """A store with ranks 0 and 1 of the user's job, and the orders for them."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.store = RankStore(clock=self.clock)
+        self.orders = Orders(self.store)
+        for rank in (0, 1):
+            self.push(rank=rank)
+
+    def push(self, peer: Peer | None = USER, **changes: object) -> None:
+        """Take a snapshot in as the ingest does."""
+        self.orders.forget_ended()
+        self.store.put(snapshot(**changes), peer)
+
+    def give(self, order: Order, may_control: MayControl | None = None) -> int:
+        return self.orders.give(order, may_control or own(USER))
+
+    def level(self, peer: Peer | None = USER, **changes: object) -> str | None:
+        return self.orders.level_for(snapshot(**changes), peer)
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node()
+
+
+def test_order_for_a_job_is_for_each_of_its_ranks(node: Node) -> None:
+    """All ranks of the job get the level, also one that comes later, and no other job's."""
+    assert node.level() is None
+    assert node.give(Order("llama", "off")) == 2
+
+    assert [node.level(rank=rank) for rank in (0, 1, 2)] == ["off"] * 3
+    assert node.level(job_id="other") is None
+
+
+def test_last_order_counts(node: Node) -> None:
+    """A rank's own order is over the job's, until the job gets a new one."""
+    assert node.give(Order("llama", "detail", 1)) == 1
+    assert (node.level(rank=0), node.level(rank=1)) == (None, "detail")
+    node.give(Order("llama", "off"))
+    node.give(Order("llama", "detail", 1))
+    assert (node.level(rank=0), node.level(rank=1)) == ("off", "detail")
+
+    node.give(Order("llama", "stages"))
+    assert (node.level(rank=0), node.level(rank=1)) == ("stages", "stages")
+
+
+@pytest.mark.parametrize(
+    ("order", "sentence"),
+    [
+        (
+            Order("nobody", "off"),
+            "No rank of job 'nobody' runs on this node; jobs that do: 'llama'.",
+        ),
+        (Order("llama", "off", 7), "Job 'llama' has no rank 7 on this node."),
+    ],
+)
+def test_order_for_nobody_is_refused(node: Node, order: Order, sentence: str) -> None:
+    """A mistyped job or rank is not kept for later, and the answer names the existing ones."""
+    with pytest.raises(NobodyThere) as refusal:
+        node.give(order)
+
+    assert str(refusal.value) == sentence
+
+
+def test_operator_may_control_every_rank(node: Node) -> None:
+    """Whoever answers for the node can turn any probe off."""
+    node.push(IN_CONTAINER, rank=2)
+    node.push(None, job_id="local")
+
+    assert node.give(Order("llama", "off"), everybodys) == 3
+    assert node.give(Order("local", "off"), everybodys) == 1
+    levels = [node.level(USER), node.level(IN_CONTAINER), node.level(None, job_id="local")]
+    assert levels == ["off"] * 3
+
+
+@pytest.mark.parametrize("peer", [OTHER, None, Peer(0), IN_CONTAINER])
+def test_others_may_not(node: Node, peer: Peer | None) -> None:
+    """Neither another user, nor root in some container, nor a client over TCP turns it off."""
+    with pytest.raises(Forbidden, match="Job 'llama' belongs to another user or container"):
+        node.give(Order("llama", "off"), own(peer))
+
+    assert node.level() is None
+
+
+def test_user_controls_what_they_run_in_a_container(node: Node) -> None:
+    """The same user on the node is not a stranger; another container is."""
+    node.push(IN_CONTAINER, job_id="pod")
+
+    assert node.give(Order("pod", "off")) == 1
+    assert node.level(IN_CONTAINER, job_id="pod") == "off"
+    with pytest.raises(Forbidden):
+        node.give(Order("pod", "detail"), own(Peer(1_000, "another")))
+
+
+def test_container_controls_only_its_own_part_of_a_job(node: Node) -> None:
+    node.push(IN_CONTAINER, rank=2)
+
+    assert node.give(Order("llama", "off"), own(IN_CONTAINER)) == 1
+    assert node.level(IN_CONTAINER, rank=2) == "off"
+    assert node.level(USER, rank=0) is None
+
+
+def test_ranks_that_report_over_tcp_are_controlled_over_tcp(node: Node) -> None:
+    """Their owner is unknown, so any client of that listener may control them."""
+    node.push(None, job_id="tcp")
+
+    assert node.give(Order("tcp", "off"), own(None)) == 1
+    assert node.level(None, job_id="tcp") == "off"
+
+
+def test_order_survives_a_restart_of_the_job(node: Node) -> None:
+    """A rank that crashed and came back is still at the level that was asked for."""
+    node.give(Order("llama", "off"))
+    node.push(rank=0, attempt=1)
+
+    assert node.level(rank=0, attempt=1) == "off"
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_new_run_of_the_name_starts_as_any_other(node: Node, finished: bool) -> None:
+    """Once the job has ended, cleanly or by silence, what was asked of it is forgotten."""
+    node.give(Order("llama", "off"))
+    if finished:
+        for rank in (0, 1):
+            node.push(rank=rank, sequence=2, finished=True)
+    else:
+        node.clock.seconds += 3_601
+    node.push(attempt=1)
+
+    assert node.level(attempt=1) is None
+
+
+Printed = Callable[..., str]
+
+
+@pytest.fixture
+def printed(capsys: pytest.CaptureFixture[str]) -> Printed:
+    """Runs a command that must end well; returns what it prints."""
+
+    def printed(*arguments: str) -> str:
+        assert main(list(arguments)) == 0
+        return capsys.readouterr().out
+
+    return printed
+
+
+@pytest.fixture
+def complaint(capsys: pytest.CaptureFixture[str]) -> Printed:
+    """Runs a command that must fail; returns the one line with which it ends."""
+
+    def complaint(*arguments: str, status: int = 2) -> str:
+        assert main(list(arguments)) == status
+        output = capsys.readouterr()
+        assert output.out == ""
+        assert output.err.count("\n") == 1
+        return output.err
+
+    return complaint
+
+
+def push_rank(exporter: RunningExporter, job_id: str, **changes: int) -> tuple[int, dict[str, str]]:
+    status, answer = exporter.push(snapshot(job_id=job_id, **changes).to_json())
+    return status, answer
+
+
+def test_order_reaches_the_rank(
+    exporter: RunningExporter, printed: Printed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rank hears of the operator's level at its next push; the command finds what it finds."""
+    for rank in (0, 1):
+        push_rank(exporter, "controlled", rank=rank)
+    monkeypatch.setenv("RANKSKEW_EXPORTER", f"unix:{exporter.socket_path}")
+
+    assert printed("control", "controlled", "off") == (
+        "2 ranks of job 'controlled' on this node: level off within about a second\n"
+    )
+    one = printed("control", "controlled", "detail", "--rank", "1")
+    assert one.startswith("1 rank of job 'controlled'")
+    answers = [push_rank(exporter, "controlled", rank=rank, sequence=2) for rank in (0, 1)]
+    assert answers == [(200, {"level": "off"}), (200, {"level": "detail"})]
+    assert json.loads(printed("control", "controlled", "off", "--json")) == {
+        "schema": "control/1",
+        "job_id": "controlled",
+        "level": "off",
+        "rank": None,
+        "ranks": 2,
+    }
+    # The command needs no package of an extra.
+    ended = without(EVERY, "control", "controlled", "off")
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_mistake_is_one_line(exporter: RunningExporter, complaint: Printed, tmp_path: Path) -> None:
+    """An unknown job, rank, level, action or time, a wrong endpoint or none: one sentence each."""
+    push_rank(exporter, "mistaken")
+    ingest = f"--exporter=unix:{exporter.socket_path}"
+    operator = f"--exporter=unix:{exporter.operator_path}"
+    web = f"--exporter=http://127.0.0.1:{exporter.port}"
+    absent = f"--exporter=unix:{tmp_path}/absent"
+    for sentence, arguments in (
+        ("No rank of job 'misteaken' runs on this node", ["control", "misteaken", "off", ingest]),
+        ("has no rank 9", ["control", "mistaken", "off", "--rank=9", ingest]),
+        ("invalid choice: 'loud'", ["control", "mistaken", "loud", ingest]),
+        ("invalid int value: 'x'", ["control", "mistaken", "off", "--rank=x", ingest]),
+        ("/absent: No such file or directory;", ["control", "mistaken", "off", absent]),
+        ("it must be unix:/path", ["control", "mistaken", "off", "--exporter=host"]),
+        ("answers 404: it takes no orders", ["control", "m", "off", web]),
+        ("No rank of job", ["control", "absent", "off", "--json", ingest]),
+        ("'soon' is not a duration", ["control", "--release-gpus", "--for", "soon", operator]),
+        ("at most 86400", ["control", "--release-gpus", "--for", "25h", operator]),
+        ("no exporter answers at", ["control", "--release-gpus", absent]),
+        ("answers 404: it takes no orders", ["control", "--resume-gpus", web]),
+        ("Not Found: this serves POST to /v1/snapshots", ["control", "--resume-gpus", ingest]),
+    ):
+        assert sentence in complaint(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "its answer is not HTTP"),
+        (b"HTTP/1.0 200 OK\r\n\r\n[]", "does not answer as an exporter does"),
+        (b"HTTP/1.0 200 OK\r\n\r\n{", "does not answer as an exporter does"),
+    ],
+)
+def test_another_service_is_told_from_an_exporter(
+    complaint: Printed, answer: bytes, sentence: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(answer)
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(65536):  # Closed with bytes unread, it would be reset.
+                    pass
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        where = f"--exporter=http://127.0.0.1:{server.getsockname()[1]}"
+        assert sentence in complaint("control", "llama", "off", where)
+        thread.join()
+
+
+def test_token_guards_the_tcp_listener(
+    tmp_path: Path, printed: Printed, complaint: Printed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a token TCP may listen everywhere, and the token never appears in a log."""
+    token = tmp_path / "token"
+    token.write_text("s3cret")
+    flags = ("--ingest.listen-address=0.0.0.0:0", f"--ingest.token-file={token}")
+    with running_exporter(tmp_path / "e.sock", *flags) as running:
+        body = snapshot(job_id="tcp").to_json()
+        port = running.tcp_port()
+        order = ["control", "tcp", "off", f"--exporter=http://127.0.0.1:{port}"]
+        assert running.push_over_tcp(port, body)[0] == 401
+        assert running.push_over_tcp(port, body, Authorization="Bearer s3cret")[0] == 200
+        assert "wants the token" in complaint(*order)
+        monkeypatch.setenv("RANKSKEW_TOKEN_FILE", str(token))
+        assert "level off" in printed(*order)
+        token.write_text("rotated")
+        assert running.push_over_tcp(port, body, Authorization="Bearer s3cret")[0] == 401
+        assert counted(running.metrics(), "unauthorized") == 3
+        assert push_rank(running, "unix") == (200, {})
+    log = "\n".join(running.log)
+    assert [word in log for word in ("s3cret", "rotated", "level off")] == [False, False, True]
+
+
+@pytest.mark.parametrize("may_open", [True, False])
+def test_order_goes_where_this_user_may_give_it(
+    monkeypatch: pytest.MonkeyPatch, may_open: bool
+) -> None:
+    """Root orders as the operator; any other user where their own ranks push."""
+    operator = Settings().operator_socket
+    monkeypatch.setenv("RANKSKEW_EXPORTER", "unix:/ranks/push/here.sock")
+    monkeypatch.setattr(
+        "os.access", lambda path, mode: (path, mode) == (operator, os.W_OK) and may_open
+    )
+
+    expected = f"unix:{operator}" if may_open else "unix:/ranks/push/here.sock"
+    assert client.control_endpoint() == expected
+
+
+def test_gpus_are_released_and_resumed(exporter: RunningExporter, printed: Printed) -> None:
+    """When release returns the worker has ended; resume brings it back."""
+    where = f"--exporter=unix:{exporter.operator_path}"
+    wait_until(lambda: "\nrankskew_gpus_visible 0.0" in exporter.metrics())
+
+    assert printed("control", "--release-gpus", "--for", "30m", where) == (
+        "the exporter has closed the GPUs for 30m: reset or reconfigure them,"
+        " then run rankskew control --resume-gpus\n"
+    )
+    page = exporter.metrics()
+    assert "\nrankskew_nvml_released 1.0" in page
+    assert "\nrankskew_nvml_worker_up 0.0" in page
+    assert "\nrankskew_gpus_visible " not in page
+    assert exporter.get("/-/ready")[0] == 200
+
+    assert (
+        printed("control", "--resume-gpus", where)
+        == "the exporter reads the GPUs again within seconds\n"
+    )
+    wait_until(lambda: "\nrankskew_gpus_visible 0.0" in exporter.metrics())
+    assert "\nrankskew_nvml_released 0.0" in exporter.metrics()
+    assert "GPUs released for 1800 s" in "\n".join(exporter.log)
+
+    for arguments, answer in (
+        (["--release-gpus", "--for", "5m"], {"gpus": "release", "seconds": 300.0}),
+        (["--resume-gpus"], {"gpus": "resume"}),
+    ):
+        document = json.loads(printed("control", *arguments, "--json", where))
+        assert document == {"schema": "control/1"} | answer
+
+
+def test_long_release_says_once_what_it_waits_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A worker that does not end is no release: nobody is asked to reset a GPU that is open."""
+    answers = iter([{"released": False}] * 3 + [{"released": True}])
+    monkeypatch.setattr(client, "post", lambda *_: (200, next(answers)))
+    monkeypatch.setattr(client, "QUIET_SECONDS", 0.0)
+
+    assert main(["control", "--release-gpus", "--exporter=unix:/x"]) == 0
+    waiting = "rankskew: waiting for the exporter to close the GPUs, for up to 10 s\n"
+    assert capsys.readouterr().err == waiting
+
+    monkeypatch.setattr(client, "post", lambda *_: (200, {"released": False}))
+    monkeypatch.setattr(client, "QUIET_SECONDS", 1.0)
+    monkeypatch.setattr(client, "LET_GO_SECONDS", 0.2)
+    assert main(["control", "--release-gpus", "--exporter=unix:/x"]) == 2
+    assert "the process that reads the GPUs does not end" in capsys.readouterr().err

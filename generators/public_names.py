@@ -5,6 +5,7 @@ from then on a test keeps each of them (docs/lifecycle.md).
 """
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final

@@ -1,17 +1,26 @@
-"""A real exporter takes good pushes; a bad one, or a flood of them, does no harm."""
+"""A real exporter takes good pushes, keeps users apart, and outlives floods."""
 
+import json
+import os
 import re
+import resource
 import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
 from benchmarks.hostile.attack import Plan, run
+from exporter.listeners.sockets import BACKLOG
 from tests.exporter.running import (
     RunningExporter,
     UnixConnection,
     counted,
-    promtool_check_metrics,
     running_exporter,
     wait_until,
 )
@@ -28,40 +37,6 @@ def test_pushed_rank_is_scraped(exporter: RunningExporter) -> None:
     for job in ("pushed", "loopback"):
         assert f'rankskew_steps_total{{job_id="{job}",peer_group="all",rank="0"}} 100.0' in page
     assert counted(page, "accepted") >= 2
-
-
-@pytest.mark.parametrize(
-    ("body", "status", "result", "sentence"),
-    [
-        (b'{"job_id": "\xff"}', 400, "malformed", "not UTF-8"),
-        (b"x" * 65_537, 413, "oversized", "larger than 65536 bytes"),
-        (snapshot(job_id="x" * 129).to_json(), 422, "invalid", "at most 128 characters"),
-    ],
-)
-def test_bad_push_is_one_sentence_and_a_count(
-    exporter: RunningExporter, body: bytes, status: int, result: str, sentence: str
-) -> None:
-    """A bad push gets a 4xx with the reason, is counted, and leaves /metrics as it was."""
-    before = counted(exporter.metrics(), result)
-    answered, answer = exporter.push(body)
-
-    assert answered == status
-    assert sentence in answer["error"]
-    assert answer["error"].count(". ") == 0
-    page = exporter.metrics()
-    assert counted(page, result) == before + 1
-    assert promtool_check_metrics(page).returncode == 0
-
-
-def test_push_that_breaks_off_harms_nobody(exporter: RunningExporter) -> None:
-    """A process killed in mid-push is a count, not a traceback in the log."""
-    before = counted(exporter.metrics(), "malformed")
-    with socket.socket(socket.AF_UNIX) as client:
-        client.connect(str(exporter.socket_path))
-        client.sendall(b"POST /v1/snapshots HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{")
-    wait_until(lambda: counted(exporter.metrics(), "malformed") == before + 1)
-
-    assert not [line for line in exporter.log if "Traceback" in line]
 
 
 def test_flood_of_jobs_leaves_the_page_small(tmp_path: Path) -> None:
@@ -98,3 +73,123 @@ def test_hostile_input_breaks_nothing(tmp_path: Path) -> None:
     assert measured["of their answers 2xx"] > 20
     assert measured["of their answers 4xx"] > 100
     assert measured["turned away for want of room (503)"] == 0
+
+
+NOBODY_UID = 65534
+
+
+# Run as root in the socket's directory: only this directory has to be open to the other user.
+PUSH_AS = """
+import os, socket, sys
+os.setgroups([])
+os.setgid(int(sys.argv[1]))
+os.setuid(int(sys.argv[1]))
+with socket.socket(socket.AF_UNIX) as client:
+    client.settimeout(10)
+    client.connect(sys.argv[2])
+    body = sys.argv[3].encode()
+    head = f"POST /v1/snapshots HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n"
+    client.sendall(f"{head}Content-Length: {len(body)}\\r\\n\\r\\n".encode() + body)
+    while answer := client.recv(65536):
+        sys.stdout.write(answer.decode())
+"""
+
+
+def push_as(uid: int, running: RunningExporter, body: bytes) -> tuple[int, Any]:
+    """Post *body* to the ingest socket as user *uid*; return status and decoded answer."""
+    path = running.socket_path
+    answered = subprocess.run(
+        [sys.executable, "-c", PUSH_AS, str(uid), path.name, body.decode()],
+        cwd=path.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    head, _, answer = answered.stdout.partition("\n\n")
+    return int(head.split()[1]), json.loads(answer)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be a second user")
+def test_rank_of_one_user_is_safe_from_another(tmp_path: Path) -> None:
+    """The kernel identifies who pushes: two users' jobs of one name stay separate, root's too."""
+    with running_exporter(tmp_path / "made" / "e.sock", "--ingest.listen-address=127.0.0.1:0") as e:
+        first = push_as(NOBODY_UID, e, snapshot(job_id="local", steps=7).to_json())
+        other = push_as(1, e, snapshot(job_id="local", steps=8, attempt=1).to_json())
+        nobody = e.push_over_loopback(snapshot(job_id="local", steps=8, attempt=1).to_json())
+        owner = push_as(NOBODY_UID, e, snapshot(job_id="local", steps=9, sequence=2).to_json())
+        page = e.metrics()
+        root = e.push(snapshot(job_id="local", steps=10, sequence=3).to_json())
+
+    refusal = {
+        "error": "Rank 0 of job 'local' belongs to another user or container on this node "
+        f"(uid {NOBODY_UID}); set RANKSKEW_JOB_ID to a unique name."
+    }
+    assert (first, owner) == ((200, {}), (200, {}))
+    assert (other, nobody, root) == ((403, refusal), (403, refusal), (403, refusal))
+    assert 'rankskew_steps_total{job_id="local",peer_group="all",rank="0"} 9.0' in page
+    assert counted(page, "forbidden") == 2
+
+
+@pytest.fixture
+def room_for_sockets() -> Iterator[None]:
+    """Let this process open as many files as a flood needs."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("room_for_sockets")
+def test_flood_of_idle_connections_costs_a_few_files(tmp_path: Path) -> None:
+    """Of 2,000 silent connections most are turned away; ranks and scrapes do not notice."""
+    path = tmp_path / "e.sock"
+    flags = ("--ranks.max=32", "--ingest.connections-per-rank=2")
+    with running_exporter(path, *flags) as running, ExitStack() as stack:
+        process = psutil.Process(running.process.pid)
+        # What a service gets by default, if its unit does not say otherwise.
+        process.rlimit(psutil.RLIMIT_NOFILE, (1024, 1024))
+        rank = UnixConnection(path)
+        stack.callback(rank.close)
+        pushed: list[int] = []
+        files: list[int] = []
+
+        def push_again() -> int:
+            rank.request("POST", "/v1/snapshots", snapshot(sequence=len(pushed)).to_json())
+            response = rank.getresponse()
+            response.read()
+            return response.status
+
+        for number in range(2_000):
+            idle = stack.enter_context(socket.socket(socket.AF_UNIX))
+            idle.setblocking(False)
+            wait_until(lambda idle=idle: idle.connect_ex(str(path)) == 0)  # type: ignore[misc] # a default
+            if number % 500 == 0:
+                pushed.append(push_again())
+                assert "rankskew_steps_total{" in running.metrics()
+                files.append(process.num_fds())
+        wait_until(lambda: counted(running.metrics(), "turned_away") == 2_000 - 31)
+        pushed.append(push_again())
+        files.append(process.num_fds())
+
+    assert pushed == [200] * 5
+    assert max(files) < BACKLOG + 128
+    assert not [line for line in running.log if "out of system resource" in line]
+
+
+@pytest.mark.usefixtures("room_for_sockets")
+def test_no_more_connections_queue_than_can_be_taken_in_at_once(tmp_path: Path) -> None:
+    """What waits while the exporter is held up cannot use up its files when it continues."""
+    path = tmp_path / "e.sock"
+    with running_exporter(path) as running, ExitStack() as stack:
+        process = psutil.Process(running.process.pid)
+        process.suspend()
+        wait_until(lambda: process.status() == psutil.STATUS_STOPPED)
+        refusals = []
+        for _ in range(3 * BACKLOG):
+            waiting = stack.enter_context(socket.socket(socket.AF_UNIX))
+            waiting.setblocking(False)
+            refusals.append(waiting.connect_ex(str(path)) != 0)
+        process.resume()
+        assert running.get("/metrics")[0] == 200
+
+    assert 0 < refusals.count(False) <= BACKLOG + 1

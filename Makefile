@@ -2,7 +2,6 @@
 SHELL := /bin/bash
 PYTHON := .venv/bin/python
 TORCH := 2.4 2.6 2.8 2.10 2.15
-TORCH_FOLDER := .torch
 
 .PHONY: $(shell sed -nE 's/^([a-z0-9-]+):.*/\1/p' Makefile)
 
@@ -48,24 +47,18 @@ test-deploy: ## deploy onto a real Slurm, systemd, image and API server, each ti
 	@scripts/setup.sh deploy
 	$(PYTHON) -m pytest -q -m deploy
 
-test-torch: ## the probe on other releases of torch, each in an environment of its own (20 minutes each; TORCH="2.4 2.8/3.12", TORCH_FOLDER=.torch, TORCH_REMOVE=1)
-	$(PYTHON) -m benchmarks.torch_versions $(TORCH) --folder "$(TORCH_FOLDER)" $(if $(TORCH_REMOVE),--remove)
+test-torch: ## the probe on other releases of torch, each in an environment of its own (20 minutes each; TORCH="2.4 2.8/3.12", TORCH_FOLDER=.torch)
+	TORCH="$(TORCH)" TORCH_FOLDER="$(TORCH_FOLDER)" $(PYTHON) -m pytest -q -s tests/nightly/test_torch_versions.py
 
-test-nightly: ## what is slow and seldom broken by a change: other rule engines, test-deploy, test-faults (an hour, needs root)
-	$(PYTHON) -m pytest -q -m nightly
-	@$(MAKE) --no-print-directory test-deploy test-faults
-
-test-faults: ## 200 kills, full disks, set clocks, busy CPUs, old releases: nothing counted is lost (45 minutes, needs root; FAULTS="--kills 30 --seed 2")
-	$(PYTHON) -m benchmarks.faults $(FAULTS)
+test-nightly: ## what is slow and seldom broken by a change: 200 kills, full disks, hostile input, other rule engines, test-deploy (three hours, needs root)
+	RANKSKEW_NIGHTLY=full $(PYTHON) -m pytest -q -m nightly
+	@$(MAKE) --no-print-directory test-deploy
 
 bench: bench-overhead bench-scrape ## measure what the probe and a scrape cost
 
-bench-%: ## NAME is overhead, accuracy, ways, causes, latency, join, scrape, scale, panels, gpu_check, restarts, slow_clients (minutes to hours; ARGUMENTS="--ranks 4")
+bench-%: ## NAME is overhead, accuracy, ways, causes, latency, join, scrape, scale, panels, gpu_check (minutes to hours; ARGUMENTS="--ranks 4")
 	@$(if $(filter overhead,$*),$(PYTHON) -m pip install -q --disable-pip-version-check -r benchmarks/requirements.txt)
 	$(PYTHON) -m benchmarks.$* $(ARGUMENTS)
-
-fuzz: ## hostile snapshots and requests against a real exporter (three quarters of an hour; FUZZ="--bodies 100000 --seed 2")
-	$(PYTHON) -m benchmarks.hostile $(FUZZ)
 
 image: ## build the exporter's image with docker, podman or buildah; IMAGE=rankskew:VERSION
 	@scripts/build_image.sh

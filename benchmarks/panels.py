@@ -14,9 +14,8 @@ import tempfile
 import time
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 from benchmarks.report import Row, write
 from devstack.parts import ROOT, PrometheusProcess, SimulationProcess
@@ -35,47 +34,28 @@ FAULTS: Final = {"loader": (3, 5), "thermal": (6, 1)}
 LATE_NODE, LATE_GPU = FAULTS["loader"]
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
+class Query(NamedTuple):
     """One query of a panel, with its variables substituted."""
 
     board: str
-    panel: str
-    ref: str
+    name: str
     expr: str
     instant: bool
     points: int = POINTS
 
-    @property
-    def name(self) -> str:
-        """Return where it is."""
-        return f"{self.panel} {self.ref}".rstrip()
 
-
-def queries(board: str, dashboard: Mapping[str, Any], choices: Mapping[str, str]) -> list[Query]:
-    """Return what Grafana asks to draw *dashboard* with all rows open, annotations included."""
-    found = [
-        Query(
-            board,
-            panel["title"],
-            target["refId"],
-            substituted(target["expr"], choices),
-            bool(target.get("instant")),
-            min(panel.get("maxDataPoints") or POINTS, POINTS),
-        )
-        for panel in _panels(dashboard)
-        for target in panel.get("targets", [])
-    ]
-    notes = dashboard.get("annotations", {}).get("list", [])
-    return found + [
-        Query(board, f"annotation {note['name']}", "", substituted(note["expr"], choices), False)
-        for note in notes
-    ]
-
-
-def _panels(dashboard: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    for panel in dashboard["panels"]:
-        yield from (panel, *(panel.get("panels") or ()))
+def queries(board: str, dashboard: Row, choices: Mapping[str, str]) -> Iterator[Query]:
+    """Yield what Grafana asks to draw *dashboard* with all rows open, annotations included."""
+    for outer in dashboard["panels"]:
+        for panel in (outer, *(outer.get("panels") or ())):
+            points = min(panel.get("maxDataPoints") or POINTS, POINTS)
+            for target in panel.get("targets", []):
+                expr, name = target["expr"], f"{panel['title']} {target['refId']}"
+                is_instant = bool(target.get("instant"))
+                yield Query(board, name, substituted(expr, choices), is_instant, points)
+    for note in dashboard.get("annotations", {}).get("list", []):
+        expr = substituted(note["expr"], choices)
+        yield Query(board, f"annotation {note['name']}", expr, False)
 
 
 def substituted(expr: str, choices: Mapping[str, str]) -> str:
@@ -115,7 +95,7 @@ def ask(url: str, query: Query, now: float) -> tuple[float, int]:
     return taken, len(json.loads(answer)["data"]["result"])
 
 
-def measure(url: str, asked: Sequence[Query]) -> list[dict[str, Any]]:
+def measure(url: str, asked: Sequence[Query]) -> list[Row]:
     """Return a row for each query: the median of a few rounds over all of them."""
     rounds = [[ask(url, query, time.time()) for query in asked] for _ in range(TIMES)]
     return [
@@ -131,24 +111,14 @@ def measure(url: str, asked: Sequence[Query]) -> list[dict[str, Any]]:
     ]
 
 
-def slowest(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the slowest queries of each dashboard, with what all of its queries take together."""
-    found = []
+def slowest(rows: Sequence[Row]) -> Iterator[Row]:
+    """Yield the slowest queries of each dashboard, with what all of its queries take together."""
     for board in dict.fromkeys(row["dashboard"] for row in rows):
-        mine = [row for row in rows if row["dashboard"] == board]
+        mine = sorted(
+            (row for row in rows if row["dashboard"] == board), key=lambda row: -row["seconds"]
+        )
         whole = {"queries": len(mine), "together, s": sum(row["seconds"] for row in mine)}
-        worst = sorted(mine, key=lambda row: -row["seconds"])[:SLOWEST]
-        found += [{"dashboard": board, **whole, **row} for row in worst]
-    return found
-
-
-def failures(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return which queries take longer than anyone wants to wait."""
-    return [
-        f"{row['dashboard']}, {row['query']}: {row['seconds']:.1f} s"
-        for row in rows
-        if row["seconds"] > LIMIT_SECONDS
-    ]
+        yield from ({"dashboard": board, **whole, **row} for row in mine[:SLOWEST])
 
 
 def fleet(nodes: int, gpus: int, jobs: int) -> list[str]:
@@ -165,7 +135,7 @@ class Nodes(SimulationProcess):
     ready_seconds = 180.0
 
 
-def run(asked: argparse.Namespace) -> list[dict[str, Any]]:
+def run(asked: argparse.Namespace) -> list[Row]:
     """Fill Prometheus for some minutes; return a row for each query.
 
     Raises LookupError if nodes are not scraped: what takes no time then says nothing.
@@ -190,17 +160,6 @@ def run(asked: argparse.Namespace) -> list[dict[str, Any]]:
         return measure(prometheus.url, wanted)
 
 
-def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
-    """Parse the command line."""
-    parser = argparse.ArgumentParser(description="How long a viewer waits for the dashboards.")
-    parser.add_argument("--nodes", type=int, default=512)
-    parser.add_argument("--gpus", type=int, default=8, help="on each node")
-    parser.add_argument("--jobs", type=int, default=4, help="equal ones (default: four)")
-    parser.add_argument("--interval", type=float, default=15, help="of scrapes, in seconds")
-    parser.add_argument("--minutes", type=float, default=10, help="of data (default: ten)")
-    return parser.parse_args(given)
-
-
 def table_of(result: Row) -> str:
     """Return the slowest queries of each dashboard, with what all of its queries take."""
     cells = [
@@ -216,7 +175,12 @@ def table_of(result: Row) -> str:
         for row in result["rows"]
     ]
     header = ("dashboard", "queries", "together", "slowest queries", "kind", "median", "series")
-    return f"{_panels_of(result)}\n\n{table(header, cells)}"
+    first, cpus = result["rows"][0], result["machine"]["cpus"]
+    return (
+        f"{first['ranks']:,} ranks in {first['jobs']} jobs, scraped every "
+        f"{first['interval, s']:g} s, {first['minutes']:g} minutes of data, {cpus} CPUs; "
+        f"medians of three rounds.\n\n{table(header, cells)}"
+    )
 
 
 def outcome(result: Row) -> str:
@@ -231,18 +195,15 @@ def outcome(result: Row) -> str:
     )
 
 
-def _panels_of(result: Row) -> str:
-    first, machine = result["rows"][0], result["machine"]
-    return (
-        f"{first['ranks']:,} ranks in {first['jobs']} jobs, scraped every "
-        f"{first['interval, s']:g} s, {first['minutes']:g} minutes of data, "
-        f"{machine['cpus']} CPUs; medians of three rounds."
-    )
-
-
 def main() -> int:
     """Measure and print; return 1 if a query takes too long."""
-    asked = arguments()
+    parser = argparse.ArgumentParser(description="How long a viewer waits for the dashboards.")
+    parser.add_argument("--nodes", type=int, default=512)
+    parser.add_argument("--gpus", type=int, default=8, help="on each node")
+    parser.add_argument("--jobs", type=int, default=4, help="equal ones (default: four)")
+    parser.add_argument("--interval", type=float, default=15, help="of scrapes, in seconds")
+    parser.add_argument("--minutes", type=float, default=10, help="of data (default: ten)")
+    asked = parser.parse_args()
     rows = run(asked)
     about = {
         "ranks": asked.nodes * asked.gpus,
@@ -252,9 +213,10 @@ def main() -> int:
     }
     made = {"panels": table_of, "panels_outcome": outcome}
     write("panels", [about | row for row in slowest(rows)], tables=made)
-    found = failures(rows)
-    print(*found, sep="\n", file=sys.stderr)
-    return 1 if found else 0
+    slow = [row for row in rows if row["seconds"] > LIMIT_SECONDS]
+    for row in slow:
+        print(f"{row['dashboard']}, {row['query']}: {row['seconds']:.1f} s", file=sys.stderr)
+    return int(bool(slow))
 
 
 if __name__ == "__main__":

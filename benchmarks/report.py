@@ -5,12 +5,10 @@ import math
 import os
 import platform
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
-
-from generators.markdown import table
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -19,25 +17,20 @@ Row = dict[str, Any]
 Tables = Mapping[str, Callable[[Row], str]]
 
 
-def row(what: str, measured: float, most: float | None = None) -> Row:
-    """Return a figure and the most that is allowed; *most* None: nothing is promised."""
-    return {"what": what, "measured": measured, "most allowed": most}
-
-
-def broken(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows that are above what is allowed."""
-    return [
-        each
-        for each in rows
-        if each["most allowed"] is not None and each["measured"] > each["most allowed"]
-    ]
-
-
 def last(name: str) -> list[Row]:
     """Return the rows of the last result called *name*."""
     path = RESULTS / f"{name}.json"
     found: list[Row] = json.loads(path.read_text())["rows"] if path.exists() else []
     return found
+
+
+def merged(name: str, rows: Sequence[Row], key: Sequence[str]) -> list[Row]:
+    """Return *rows*, and those of the last result *name* that differ in a column of *key*."""
+    measured = [[row[column] for column in key] for row in rows]
+    return [
+        *(row for row in last(name) if [row.get(column) for column in key] not in measured),
+        *rows,
+    ]
 
 
 def quartiles(values: Sequence[float]) -> dict[str, float]:
@@ -67,7 +60,7 @@ def median_interval(values: Sequence[float]) -> dict[str, float | None]:
 def show(rows: Sequence[Row]) -> None:
     """Print *rows*, which have the same keys, as a table; None is an empty cell."""
     columns = list(rows[0])
-    cells = [columns, *([text_of(row[column]) for column in columns] for row in rows)]
+    cells = [columns, *([number(row[column]) for column in columns] for row in rows)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
     for line in cells:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)))
@@ -103,11 +96,6 @@ def write_tables(result: Row, tables: Tables) -> None:
         (RESULTS / f"{name}.md").write_text(make(result) + "\n")
 
 
-def measured_table(result: Row, header: tuple[str, ...], cells: Iterable[tuple[str, ...]]) -> str:
-    """Return a table of *result* below the number of CPUs it was measured on."""
-    return f"On {result['machine']['cpus']} CPUs.\n\n{table(header, cells)}"
-
-
 def measured_with(result: Row) -> str:
     """Return the CPUs and versions that *result* was measured with, as a sentence."""
     machine = result["machine"]
@@ -115,23 +103,9 @@ def measured_with(result: Row) -> str:
     return f"Measured on {machine['cpus']} CPUs with {', '.join(versions)}."
 
 
-def beside_limits(result: Row) -> str:
-    """Return the figures of *result*, each beside the most that is allowed."""
-    cells = [
-        (row["what"], number(row["measured"]), number(row["most allowed"]))
-        for row in result["rows"]
-    ]
-    return measured_table(result, ("what", "measured", "most allowed"), cells)
-
-
 def written(value: float | None, how: str) -> str:
     """Return *value* in the format *how*; what was not measured is left empty."""
     return "" if value is None else format(value, how)
-
-
-def number(value: float | None) -> str:
-    """Return whole numbers exactly, others in three digits."""
-    return written(value, "," if isinstance(value, int) else ".3g")
 
 
 def digits(value: float) -> str:
@@ -144,8 +118,9 @@ def percent(share: float | None) -> str:
     return "" if share is None else f"{share:.2g} %"
 
 
-def text_of(value: object) -> str:
-    """Return a measurement in three digits, anything else as it is; None is empty."""
+def number(value: object) -> str:
+    """Return whole numbers exactly, others in three digits, else text; None is empty."""
     if value is None:
         return ""
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    how = ".3g" if isinstance(value, float) else "," if type(value) is int else ""
+    return format(value, how)

@@ -1,164 +1,15 @@
-"""The probe's numbers for a delay planted in each stage in turn: rank, stage and size.
+"""Does the probe name the planted straggler? A delay in each stage of each way to train, in turn.
 
-For every way to train, real gloo ranks run a small training that computes by sleeping, one job for
-each place of the delay. The figures are the last ones that each rank's probe pushed.
-
-    python -m benchmarks.ways [--only ARM]
+python -m benchmarks.ways [--only ARM]
 """
 
 import argparse
 import importlib.util
-import os
-import statistics
-import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
-from benchmarks.report import Row, last, show, write
+from benchmarks.report import Row, merged, show, write
 from generators.markdown import table
-from rank_probe.wire.stages import STAGES
-from tests.rank_probe.launch import PACKAGE, Ranks, run
-from tests.rank_probe.torch_hooks.parallel_job import DELAY, PLACES
-
-STEPS = 12
-
-# Milliseconds per step, by stage.
-Stages = Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class Arm:
-    """A way to train: Python's arguments, to which the places of the delay are added.
-
-    Each place is a job named *prefix* and the place. *peers* are the ranks with as much work as the
-    late one, which is the last of them. *delay* is seconds per step. *ends_released* means that the
-    ranks meet once more after the last step, so that all of it is counted. Without *package* the
-    arm is left out: no requirements of ours name it. It has the stages *places*.
-    """
-
-    name: str
-    command: tuple[str, ...]
-    peers: tuple[int, ...] = (0, 1)
-    delay: float = DELAY
-    prefix: str = ""
-    ends_released: bool = False
-    package: str = "torch"
-    places: tuple[str, ...] = PLACES
-
-
-def torchrun(ranks: int, module: str, *arguments: str) -> tuple[str, ...]:
-    """Return Python's arguments to run *module* on that many ranks."""
-    launcher = ("-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "-m")
-    return (*launcher, module, *arguments)
-
-
-def parallel(name: str, job: str, ranks: int, peers: tuple[int, ...] = ()) -> Arm:
-    """Return an arm of tests/rank_probe/torch_hooks/parallel_job.py."""
-    peers = peers or tuple(range(ranks))
-    module = "tests.rank_probe.torch_hooks.parallel_job"
-    command = torchrun(ranks, module, job, "STEPS", str(peers[-1]))
-    return Arm(name, command, peers, prefix=f"{job}-")
-
-
-def loop(title: str, name: str, *, places: tuple[str, ...] = PLACES, **arm: Any) -> Arm:
-    """Return an arm of tests/rank_probe/jobs/loops_job.py."""
-    module = "tests.rank_probe.jobs.loops_job"
-    command = torchrun(2, module, "STEPS", "1", name)
-    return Arm(title, command, prefix=f"{name}-", places=places, **arm)
-
-
-ARMS = (
-    parallel("DDP", "ddp", 4),
-    parallel("DDP + accumulation", "ddp_accumulation", 4),
-    parallel("FSDP1", "fsdp1", 4),
-    parallel("FSDP2", "fsdp2", 4),
-    parallel("FSDP2 + accumulation", "fsdp2_accumulation", 4),
-    parallel("tensor parallel", "tensor_parallel", 4),
-    parallel("pipeline GPipe", "pipeline_gpipe", 2),
-    parallel("pipeline 1F1B x DDP", "pipeline_1f1b", 4, (2, 3)),
-    parallel("pipeline 1F1B, interleaved", "pipeline_interleaved", 2),
-    parallel("torch.compile (inductor)", "compiled", 2),
-    loop("accumulation that varies", "varying_accumulation"),
-    loop("distillation", "distillation"),
-    loop("several loaders", "several_loaders"),
-    loop("optimizers in backward", "optimizer_in_backward", ends_released=True),
-    loop("DCP async_save each step", "async_save", places=(*PLACES, "checkpoint")),
-    loop("LocalSGD", "local_sgd", ends_released=True),
-    loop("DiLoCo", "diloco", ends_released=True),
-    loop("PPO-shaped", "rollouts", places=PLACES[1:], ends_released=True),
-    loop("GRPO-shaped", "prompted_rollouts"),
-    loop("torchtitan-shaped", "titan_shaped"),
-    Arm(
-        "Megatron-core",
-        torchrun(2, "tests.rank_probe.jobs.megatron_job", "STEPS", "1"),
-        prefix="megatron-",
-        package="megatron.core",
-    ),
-    Arm(
-        "TRL GRPO",
-        torchrun(2, "tests.rank_probe.jobs.trl_job", "FOLDER", "STEPS"),
-        delay=0.15,
-        package="trl",
-    ),
-    Arm("Lightning", torchrun(2, f"{PACKAGE}.lightning_job", "lightning")),
-    Arm(
-        "Hugging Face Trainer",
-        torchrun(2, f"{PACKAGE}.transformers_job", "FOLDER"),
-        delay=0.15,
-    ),
-    Arm("Accelerate", torchrun(2, f"{PACKAGE}.accelerate_job"), ends_released=True),
-    Arm("Ray Train", ("-m", f"{PACKAGE}.ray_train_job", "FOLDER"), delay=0.15),
-)
-
-
-def per_step(snapshot: Mapping[str, Any]) -> Stages:
-    """Return the milliseconds per step that *snapshot* counts in each stage."""
-    seconds: Mapping[str, float] = snapshot["stage_seconds"]
-    return {stage: 1e3 * seconds.get(stage, 0.0) / snapshot["steps"] for stage in STAGES}
-
-
-def verdict(arm: Arm, place: str, job: Ranks) -> dict[str, Any]:
-    """Name the rank that waits least, and the stage in which it is furthest ahead of its peers."""
-    ranks = {rank: per_step(snapshot) for rank, snapshot in job.items()}
-    late = min(ranks, key=lambda rank: ranks[rank]["sync"])
-    peers = [ranks[rank] for rank in arm.peers if rank != late]
-    ahead = {
-        stage: ranks[late][stage] - statistics.median(peer[stage] for peer in peers)
-        for stage in STAGES
-        if stage != "sync"
-    }
-    stage = max(ahead, key=lambda name: ahead[name])
-    return {
-        "arm": arm.name,
-        "delay on rank": arm.peers[-1],
-        "in": place,
-        "waits least": late,
-        "furthest ahead in": stage,
-        "by, ms": ahead[stage],
-        "planted, ms": 1e3 * arm.delay * _share_counted(arm, place, job[late]["steps"]),
-        "its wait, ms": ranks[late]["sync"],
-        "wait of its peers, ms": statistics.median(peer["sync"] for peer in peers),
-        "named": late == arm.peers[-1] and stage == place,
-    }
-
-
-def _share_counted(arm: Arm, place: str, steps: int) -> float:
-    """What follows the last release is in no whole step."""
-    lost = place in ("optimizer", "other") and not arm.ends_released
-    return (steps - 1) / steps if lost else 1.0
-
-
-def measure(arm: Arm, steps: int = STEPS) -> list[dict[str, Any]]:
-    """Return a row for each place of the delay in *arm*."""
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["CHECKPOINTS"] = folder  # Two of the frameworks' jobs write there.
-        words = {"STEPS": str(steps), "FOLDER": folder}
-        # The first job of a process also pays for torch's one-time work.
-        command = [*(words.get(word, word) for word in arm.command), "warm-up", *arm.places]
-        jobs = run(Path(folder), command)
-    return [verdict(arm, place, jobs[arm.prefix + place]) for place in arm.places]
+from tests.rank_probe.ways import ARMS, STEPS, measure
 
 
 def is_installed(package: str) -> bool:
@@ -212,14 +63,14 @@ def main() -> None:
     parser.add_argument("--only", choices=[arm.name for arm in ARMS])
     parser.add_argument("--steps", type=int, default=STEPS)
     options = parser.parse_args()
-    rows = last("ways")
-    order = [arm.name for arm in ARMS]
+    rows: list[Row] = []
     for arm in ARMS:
         if options.only in (None, arm.name) and is_installed(arm.package):
-            rows = [row for row in rows if row["arm"] != arm.name] + measure(arm, options.steps)
+            rows += measure(arm, options.steps)
             show(rows[-len(arm.places) :])
-    rows.sort(key=lambda row: order.index(row["arm"]))
-    write("ways", rows, ("torch",), tables={"ways": table_of})
+    order = [arm.name for arm in ARMS]
+    kept = sorted(merged("ways", rows, ("arm",)), key=lambda row: order.index(row["arm"]))
+    write("ways", kept, ("torch",), tables={"ways": table_of})
 
 
 if __name__ == "__main__":

@@ -16,16 +16,23 @@ import importlib.metadata
 import json
 import os
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.accuracy import joined, tables
+from benchmarks.accuracy import joined
 from benchmarks.accuracy.plan import FAULTS, JOIN, RANKS, SEEDS, SIZES, WAYS, Segment, grid
-from benchmarks.accuracy.record import REPLAYED_STEP_SECONDS, TRACES, commit, record_missing, timed
-from benchmarks.accuracy.score import Row, is_miss, score, summary
-from benchmarks.accuracy.trace import TraceError, recorded_truth
-from benchmarks.report import RESULTS, show, write_tables
+from benchmarks.accuracy.score import faults_table, is_miss, score, summary, together_table
+from benchmarks.accuracy.trace import (
+    REPLAYED_STEP_SECONDS,
+    TRACES,
+    TraceError,
+    commit,
+    record_missing,
+    recorded_truth,
+    timed,
+)
+from benchmarks.report import RESULTS, Row, show, write_tables
 from exporter.errors import UsageError
 from rankskew.replay.replay import job
 from rankskew.replay.replay import replay as replay_run
@@ -54,24 +61,18 @@ def judge(segment: Segment, traces: Path) -> Row:
     return score(segment, true, said, scale) | {"recorded": notes["commit"], "judged": commit()}
 
 
-def stored(result: Path) -> dict[str, Row]:
-    """Return the rows of the *result*, by key."""
-    rows = json.loads(result.read_text())["rows"] if result.exists() else []
-    return {row["key"]: row for row in rows}
-
-
 def store(rows: Sequence[Row], result: Path) -> None:
     """Merge *rows* into the *result*, in the order of the grid."""
-    merged = stored(result) | {row["key"]: row for row in rows}
+    before = json.loads(result.read_text())["rows"] if result.exists() else []
+    kept = {row["key"]: row for row in [*before, *rows]}
     order = {segment.key: i for i, segment in enumerate(s for job in grid() for s in job)}
     machine = {"cpus": os.cpu_count(), "python": platform.python_version()}
     machine["torch"] = importlib.metadata.version("torch")
-    found = sorted(merged.values(), key=lambda row: order.get(row["key"], len(order)))
-    result.parent.mkdir(exist_ok=True)
+    found = sorted(kept.values(), key=lambda row: order.get(row["key"], len(order)))
     made = {"machine": machine, "rows": found}
     result.write_text(json.dumps(made, indent=1) + "\n")
     if result == RESULT:
-        write_tables(made, {"accuracy": tables.faults, "accuracy_together": tables.together})
+        write_tables(made, {"accuracy": faults_table, "accuracy_together": together_table})
 
 
 def tell(rows: Sequence[Row]) -> None:
@@ -105,37 +106,21 @@ def work(
 def main() -> None:
     """Record, judge, print."""
     parser = argparse.ArgumentParser(description="Does the judge name the planted straggler?")
-    parser.add_argument("--ways", type=_words(WAYS), default=WAYS)
-    parser.add_argument("--ranks", type=_numbers, default=RANKS)
-    parser.add_argument("--seeds", type=_numbers, default=SEEDS)
-    parser.add_argument("--faults", type=_words(FAULTS), default=FAULTS)
-    parser.add_argument("--sizes", type=_percents, default=SIZES, help="percent of a healthy step")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
+    parser.add_argument("--ranks", nargs="+", type=int, default=RANKS)
+    parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
+    parser.add_argument("--faults", nargs="+", choices=FAULTS, default=FAULTS)
+    sizes = [100 * size for size in SIZES]
+    parser.add_argument("--sizes", nargs="+", type=float, default=sizes, help="percent of a step")
     parser.add_argument("--traces", type=Path, default=TRACES, help="where the traces are kept")
     parser.add_argument("--judge", action="store_true", help="judge what is recorded, no more")
     parser.add_argument("--result", type=Path, default=RESULT, help="where the rows are kept")
     options = parser.parse_args()
-    jobs = grid(options.ways, options.ranks, options.seeds, options.faults, options.sizes)
+    percent = [round(size / 100, 4) for size in options.sizes]
+    jobs = grid(options.ways, options.ranks, options.seeds, options.faults, percent)
     rows = work(jobs, options.traces, options.result, only_judge=options.judge)
     if rows:
         tell(rows)
-
-
-def _words(known: Sequence[str]) -> Callable[[str], list[str]]:
-    def words(text: str) -> list[str]:
-        chosen = text.split(",")
-        if unknown := [word for word in chosen if word not in known]:
-            raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(known)}")
-        return chosen
-
-    return words
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(word) for word in text.split(",")]
-
-
-def _percents(text: str) -> list[float]:
-    return [float(word) / 100 for word in text.split(",")]
 
 
 if __name__ == "__main__":

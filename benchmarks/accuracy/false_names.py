@@ -11,10 +11,11 @@ JAMA 249, 1983). Writes results/false_names.json.
 import argparse
 import math
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from benchmarks.report import Row, number, show, write
 from generators.markdown import table
@@ -93,20 +94,12 @@ def remembering(draw: random.Random, deviation: float, steps: float) -> Iterator
         at = kept * at + draw.gauss(0, deviation * math.sqrt(1 - kept**2))
 
 
-class Told(NamedTuple):
-    """How often a rank was *named*, or was as *mild*, or somebody was while nobody was.
+def told(kind: Kind, step_seconds: float, hours: float, seed: int) -> Counter[str]:
+    """Judge one job, and return how often a rank was *named*, or was as *mild*.
 
-    *changes* counts how often it was told that all ranks, or many, take longer than before.
+    *incidents* are those in which nobody was named before; *changes* how often it was told that all
+    ranks, or many, take longer than before.
     """
-
-    named: int = 0
-    mild: int = 0
-    incidents: int = 0
-    changes: int = 0
-
-
-def told(kind: Kind, step_seconds: float, hours: float, seed: int) -> Told:
-    """Judge one job, and return what was told of it."""
     ranks = range(RANKS)
     reduction = PlainReduction(
         dict.fromkeys(ranks, "all"), {rank: rank * NODES // RANKS for rank in ranks}
@@ -115,7 +108,7 @@ def told(kind: Kind, step_seconds: float, hours: float, seed: int) -> Told:
     now, due, leaders = 0.0, 0.0, []
     known: set[tuple[int, bool]] = set()
     slower: set[str] = set()
-    found = Told()
+    found: Counter[str] = Counter()
     for step in range(1, round(hours * 3600 / step_seconds) + 1):
         own = [step_seconds * each for each in next(noise)]
         length = max(own) + EXCHANGE_SHARE * step_seconds
@@ -133,12 +126,10 @@ def told(kind: Kind, step_seconds: float, hours: float, seed: int) -> Told:
         said = {(late.rank, late.kind == MILD) for late in verdict.late if late.kind != DUTY}
         changed = {change.stage for change in verdict.changes}
         new = [is_mild for _, is_mild in said - known]
-        found = Told(
-            found.named + new.count(False),
-            found.mild + new.count(True),
-            found.incidents + (bool(new) and not known),
-            found.changes + len(changed - slower),
-        )
+        found["named"] += new.count(False)
+        found["mild"] += new.count(True)
+        found["incidents"] += bool(new) and not known
+        found["changes"] += len(changed - slower)
         known, slower = said, changed
     return found
 
@@ -147,14 +138,12 @@ def row(kind: str, step_seconds: float, hours: float) -> dict[str, Any]:
     """Judge a job for each of SEEDS, as many at a time as there are CPUs."""
     with ProcessPoolExecutor() as pool:
         each = partial(told, KINDS[kind], step_seconds, hours)
-        found = Told(*map(sum, zip(*pool.map(each, SEEDS), strict=True)))
+        found = sum(pool.map(each, SEEDS), Counter[str]())
     return {
         "noise": kind,
         "step, s": step_seconds,
         "rank-hours": round(RANKS * hours * len(SEEDS)),
-        "incidents": found.incidents,
-        "named": found.named,
-        "mild": found.mild,
+        **{name: found[name] for name in ("incidents", "named", "mild")},
     }
 
 

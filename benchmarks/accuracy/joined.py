@@ -15,10 +15,11 @@ from typing import Any, Final
 from torch._C._distributed_c10d import HashStore
 
 from benchmarks.accuracy.plan import CHECKPOINT, SHARES, Segment
-from benchmarks.accuracy.record import REPLAYED_STEP_SECONDS
-from benchmarks.accuracy.score import Row, score
+from benchmarks.accuracy.score import score
+from benchmarks.accuracy.trace import REPLAYED_STEP_SECONDS
 from benchmarks.accuracy.trace import Row as Cells
 from benchmarks.accuracy.trace import truth as truth_of
+from benchmarks.report import Row
 from exporter.vocabulary.thresholds import Thresholds
 from rank_probe.join.result import read_result
 from rank_probe.join.ring import Pace, StepRing, digest

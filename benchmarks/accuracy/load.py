@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from typing import Final
 
 # Seconds: a burst begins so often in the mean, and lasts from so long to so long.
 GAP_SECONDS: Final = 2.0
@@ -27,15 +27,8 @@ while time.monotonic() < end: pass
 """
 
 
-class Burst(NamedTuple):
-    """A process that burns a CPU, in seconds since the load began."""
-
-    begin: float
-    end: float
-
-
-def bursts(seed: int) -> Iterator[Burst]:
-    """Yield the bursts in the order in which they begin, at most MOST_AT_ONCE at a time."""
+def bursts(seed: int) -> Iterator[tuple[float, float]]:
+    """Yield when each burst begins and ends, in seconds, at most MOST_AT_ONCE at a time."""
     draw, now, ends = random.Random(f"load {seed}"), 0.0, [0.0] * MOST_AT_ONCE
     while True:
         now = max(now + draw.expovariate(1 / GAP_SECONDS), min(ends))
@@ -43,7 +36,7 @@ def bursts(seed: int) -> Iterator[Burst]:
             return
         end = min(now + draw.uniform(SHORTEST, LONGEST), MOST_SECONDS)
         ends[ends.index(min(ends))] = end
-        yield Burst(now, end)
+        yield now, end
 
 
 @contextmanager
@@ -59,26 +52,18 @@ def main() -> None:
     started = time.monotonic()
     burning: list[subprocess.Popen[bytes]] = []
     try:
-        for burst in bursts(int(sys.argv[1])):
-            wait = max(0.0, started + burst.begin - time.monotonic())
+        for begin, end in bursts(int(sys.argv[1])):
+            wait = max(0.0, started + begin - time.monotonic())
             if select.select([sys.stdin], [], [], wait)[0]:
                 return
-            seconds = str(burst.end - burst.begin)
             burning = [each for each in burning if each.poll() is None]
-            burning.append(_burn(seconds))
+            command = [sys.executable, "-I", "-S", "-c", BURN, str(end - begin)]
+            # Linux shares a CPU out among sessions: in that of rank 0, only rank 0 would be slow.
+            burning.append(subprocess.Popen(command, start_new_session=True))
     finally:
         for each in burning:
             each.kill()
             each.wait()
-
-
-def _burn(seconds: str) -> subprocess.Popen[bytes]:
-    """Start a process in a session of its own.
-
-    Linux shares a CPU out among sessions (autogroup): in that of rank 0, only rank 0 would be slow.
-    """
-    command = [sys.executable, "-I", "-S", "-c", BURN, seconds]
-    return subprocess.Popen(command, start_new_session=True)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,29 @@
-"""The recorded trace of one segment: merged from all ranks, with the true values of it."""
+"""Records the trace of each segment, merged from all ranks, and tells the true values of it.
+
+Real gloo ranks under torchrun train the segments of a job one after the other.
+"""
 
 import csv
 import json
-from collections.abc import Mapping, Sequence
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.accuracy.plan import Segment
+from devstack.parts import ROOT, TrainingProcess
 
+TRACES = ROOT / ".accuracy"
+# A step of a real training takes this long; a step here takes a thirtieth of it.
+REPLAYED_STEP_SECONDS = 2.0
+
+# Segments per launch: starting ranks takes 20 s, and an interruption loses a launch.
+AT_ONCE = 12
 # The first steps fill caches.
 WARM_STEPS: Final = 5
 SYNC: Final = "sync_s"
@@ -52,6 +67,78 @@ class Truth:
     def to_json(self) -> dict[str, Any]:
         """Return JSON that `Truth(**json)` reads."""
         return asdict(self)
+
+
+def record_missing(segments: Sequence[Segment], traces: Path) -> None:
+    """Record those of *segments*, all of one way and number of ranks, that *traces* lacks."""
+    traces.mkdir(parents=True, exist_ok=True)
+    new = [one for one in segments if not (traces / f"{one.key}.json").exists()]
+    for start in range(0, len(new), AT_ONCE):
+        part = new[start : start + AT_ONCE]
+        with timed(f"recorded {part[0].key} to {part[-1].key}"):
+            record(part, traces)
+
+
+@contextmanager
+def timed(what: str) -> Iterator[None]:
+    """Print how long the block took."""
+    started = time.monotonic()
+    yield
+    print(f"{what} in {time.monotonic() - started:.0f} s", flush=True)
+
+
+def record(segments: Sequence[Segment], traces: Path) -> None:
+    """Train *segments*, all of one way and number of ranks, and keep their traces in *traces*."""
+    ranks = segments[0].ranks
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        plan = folder / "plan.json"
+        plan.write_text(json.dumps([segment.to_json() for segment in segments]))
+        training = TrainingProcess(
+            folder,
+            [str(plan), str(folder)],
+            exporter=f"unix:{folder}/nobody",
+            ranks=ranks,
+            environment={"RANK_PROBE_TRACE": f"{folder}/raw"},
+            script=("-m", "benchmarks.accuracy.job"),
+        )
+        with training:
+            while training.exit_code is None:
+                time.sleep(0.2)
+        if training.exit_code:
+            raise TraceError(f"the ranks failed:\n{training.last_lines(60)}")
+        delayed = {rank: json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)}
+        for segment in segments:
+            _keep(segment, folder / "raw", delayed, traces)
+
+
+def _keep(
+    segment: Segment, raw: Path, delayed: dict[int, dict[str, dict[str, float]]], traces: Path
+) -> None:
+    rows_of = {rank: _raw_rows(raw, segment, rank) for rank in range(segment.ranks)}
+    write_rows(traces / f"{segment.key}.csv", merge(segment, rows_of))
+    notes = {
+        "segment": segment.to_json(),
+        "commit": commit(),
+        "delayed": {rank: of_rank[segment.key] for rank, of_rank in delayed.items()},
+    }
+    # Written last: a trace without notes is recorded again.
+    (traces / f"{segment.key}.json").write_text(json.dumps(notes))
+
+
+def _raw_rows(raw: Path, segment: Segment, rank: int) -> list[dict[str, str]]:
+    path = raw / f"{segment.key}-0-{rank}.csv"
+    return read_rows(path) if path.exists() else []
+
+
+def commit() -> str:
+    """Return the commit of the checkout, with a plus if files differ from it."""
+    git = shutil.which("git")
+    if git is None:
+        return "unknown"
+    command = [git, "describe", "--always", "--dirty=+", "--exclude=*", "--abbrev=12"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
 
 
 def merge(segment: Segment, rows_of: Mapping[int, Sequence[Row]]) -> list[Row]:

@@ -2,17 +2,14 @@
 
 In each run one of four gloo ranks becomes late: a process takes its CPU, its cgroup has a quota,
 its disk is throttled, its link is slow, its batches are uneven, ... What counts is the first cause
-in the exporter's series and in the label of the alert; `diagnose` is asked at the end and told
-beside it. With --busy, each CPU has a process of its own that keeps it busy: then the cause may be
-unknown, but not wrong. Another rank than the planted one may lack a CPU then and be late: whether
-that is true, is seen by what the ranks counted themselves.
+in the exporter's series and in the label of the alert. With --busy, each CPU has a process of its
+own that keeps it busy: then the cause may be unknown, but not wrong. Another rank than the planted
+one may lack a CPU then and be late: whether that is true, is seen by what the ranks counted.
 
     python -m benchmarks.causes [--runs 3] [--only CAUSE ...] [--busy]
 """
 
 import argparse
-import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,10 +19,10 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.causes import causes_job, diary, faults, tables
+from benchmarks.causes import causes_job, faults
 from benchmarks.causes.causes_job import CAUSES, DELAY, LATE_FILE
-from benchmarks.causes.score import Heard, row, said_by, said_in
-from benchmarks.report import last, show, write
+from benchmarks.causes.score import Heard, add_new, row, said_by, said_in, table_of, true_of_others
+from benchmarks.report import merged, show, write
 from devstack.parts import ExporterProcess, PrometheusProcess, TrainingProcess
 from devstack.process import get, wait_for
 
@@ -91,38 +88,15 @@ def listen(
     heard, began = Heard(), time.monotonic()
     until = LATE_SECONDS
     while (seconds := time.monotonic() - began) < until:
-        heard.hear(said_in(get(f"{exporter.url}/metrics").decode(), name, seconds))
-        heard.hear_alerts(said_by(prometheus.active_alerts(), name, seconds))
+        add_new(heard.first, said_in(get(f"{exporter.url}/metrics"), name, seconds))
+        add_new(heard.alerts, said_by(prometheus.active_alerts(), name, seconds))
         if heard.alerts:
             until = min(until, heard.alerts[0].seconds + LONGER_SECONDS)
         time.sleep(LISTEN_SECONDS)
     if busy:
         told = [*heard.first, *heard.alerts]
-        heard.true_of_others = diary.true_of_others(told, folder, began)
+        heard.true_of_others = true_of_others(told, folder, began)
     return heard
-
-
-def diagnosed(prometheus: PrometheusProcess, name: str) -> dict[str, Any]:
-    """Return what `rankskew diagnose` finds about a rank of the job *name*; empty if nothing."""
-    command = [sys.executable, "-m", "rankskew", "diagnose", "--json"]
-    command += ["--prometheus", prometheus.url, "--job", name]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if not done.stdout:  # What was heard until then counts all the same.
-        print(done.stderr.strip(), file=sys.stderr)
-        return {}
-    findings = json.loads(done.stdout).get("findings", [])
-    return next((each for each in findings if each.get("rank") is not None), {})
-
-
-def merged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return *rows*, and those of the last result for other causes or runs."""
-
-    def key(each: dict[str, Any]) -> tuple[bool, int, int]:
-        return each["busy"], each["run"], CAUSES.index(each["planted"])
-
-    measured_before = ({"others": ""} | each for each in last("causes"))
-    kept = {key(each): each for each in [*measured_before, *rows] if "outcome" in each}
-    return [kept[each] for each in sorted(kept)]
 
 
 def measured(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -145,8 +119,7 @@ def measured(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 hogs = faults.busy_cpus() if options.busy else nullcontext()
                 with hogs, job(cause, folder, name, exporter):
                     heard = listen(exporter, prometheus, name, folder, busy=options.busy)
-                    finding = diagnosed(prometheus, name)
-                told = row(cause, run, heard, finding, busy=options.busy)
+                told = row(cause, run, heard, busy=options.busy)
                 # Of a mount, what matters is not where it was made.
                 yield told | {"sentence": told["sentence"].replace(f"{place}/", "")}
 
@@ -162,7 +135,9 @@ def main() -> int:
     for each in measured(options):
         rows.append(each)
         show([each])
-    write("causes", merged(rows), ("torch",), tables={"causes": tables.planted})
+    kept = merged("causes", rows, ("busy", "run", "planted"))
+    kept.sort(key=lambda each: (each["busy"], each["run"], CAUSES.index(each["planted"])))
+    write("causes", kept, ("torch",), tables={"causes": table_of})
     outcomes = Counter(each["outcome"] for each in rows)
     print(", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common()))
     accepted = ("right", "unknown", "silent") if options.busy else ("right",)

@@ -1,12 +1,19 @@
-"""Is what is said of a planted fault right? The first that is said counts: it goes to the pager."""
+"""Is what is said of a planted fault right? The first that is said counts: it goes to the pager.
 
-from collections.abc import Iterable, Sequence
+With all CPUs busy, what ranks counted themselves shows whether one was late because it had no CPU.
+"""
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
-from prometheus_client.parser import text_string_to_metric_families
-
-from benchmarks.causes.causes_job import LATE_RANK
+from benchmarks.causes.causes_job import DIARY_FILE, LATE_RANK, RANKS
+from benchmarks.report import Row
+from devstack.load import samples_on
+from generators.markdown import table
 
 HEALTHY: Final = "none"
 UNKNOWN: Final = "unknown"
@@ -34,16 +41,11 @@ RIGHT_WHEN_BUSY: Final[dict[str, Sequence[str]]] = {
     "gc": ["cpu"],
     "workers": ["cpu"],
 }
-# The details that are right for these, told beside the score.
-DETAILS: Final[dict[str, Sequence[str]]] = {
-    "quota": ["throttled"],
-    "line": ["sleep"],
-    "sleep": ["sleep"],
-    "lock": ["lock"],
-    "slow_worker": ["worker_sleep"],
-    "slow_mount": ["mount", "storage"],
-    "decode": ["running"],
-}
+# An incident ends at this excess over the peers' time, and a cause accounts for half of it.
+LATE: Final = 0.03
+HALF: Final = 0.5
+# It must have been late for so long when that is told.
+TRUE_SECONDS: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,30 +71,19 @@ class Heard:
     alerts: list[Said] = field(default_factory=list)
     true_of_others: set[str] = field(default_factory=set)
 
-    def hear(self, said: Iterable[Said]) -> None:
-        """Keep what is said of ranks of which nothing was said before."""
-        known = {each.rank for each in self.first}
-        self.first.extend(each for each in said if each.rank not in known)
 
-    def hear_alerts(self, said: Iterable[Said]) -> None:
-        """Keep the first alert of each rank that tells a cause."""
-        known = {each.rank for each in self.alerts}
-        self.alerts.extend(each for each in said if each.rank not in known)
+def add_new(heard: list[Said], said: Iterable[Said]) -> None:
+    """Keep what is *said* of ranks of which nothing was *heard* before."""
+    known = {each.rank for each in heard}
+    heard.extend(each for each in said if each.rank not in known)
 
 
-def said_in(text: str, job_id: str, seconds: float) -> list[Said]:
-    """Return the causes in the exporter's page *text* of a job."""
+def said_in(page: bytes, job_id: str, seconds: float) -> list[Said]:
+    """Return the causes on the exporter's *page* of a job."""
     return [
-        Said(
-            sample.labels["rank"],
-            sample.labels["cause"],
-            seconds,
-            sample.labels.get("detail", ""),
-            sample.labels.get("sentence", ""),
-        )
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if sample.name == SERIES and sample.labels.get("job_id") == job_id
+        Said(each["rank"], each["cause"], seconds, each["detail"], each["sentence"])
+        for each, _ in samples_on(page, SERIES)
+        if each["job_id"] == job_id
     ]
 
 
@@ -133,12 +124,13 @@ def _judged(right: Sequence[str], said: Said) -> bool | None:
     return said.cause in right or f"{said.cause}/{said.detail}" in right
 
 
-def row(
-    planted: str, run: int, heard: Heard, finding: dict[str, Any], *, busy: bool
-) -> dict[str, Any]:
-    """Return a row of the result; *finding* is what `diagnose` says of the late rank."""
-    first = _first_of(heard.first, heard)
-    alert = _first_of(heard.alerts, heard)
+def row(planted: str, run: int, heard: Heard, *, busy: bool) -> Row:
+    """Return a row of the result: what was told first, and whether it is right."""
+    first, alert = (
+        next((each for each in said if each.rank not in heard.true_of_others), Said("", "", 0.0))
+        for said in (heard.first, heard.alerts)
+    )
+    others = (each for each in heard.first if each.rank in heard.true_of_others)
     return {
         "planted": planted,
         "busy": busy,
@@ -147,22 +139,109 @@ def row(
         "rank": first.rank,
         "cause": first.cause,
         "detail": first.detail,
-        "detail right": first.detail in DETAILS.get(planted, [first.detail]),
         "after": round(first.seconds, 1),
         "sentence": first.sentence,
         "alert": alert.cause,
         "alert after": round(alert.seconds, 1),
-        "diagnose": finding.get("cause"),
-        "diagnose detail": finding.get("detail"),
-        "others": ", ".join(
-            f"rank {each.rank}: {each.cause}"
-            for each in heard.first
-            if each.rank in heard.true_of_others
-        ),
-        "line": next((line.get("place") for line in finding.get("lines") or []), None),
+        "others": ", ".join(f"rank {each.rank}: {each.cause}" for each in others),
     }
 
 
-def _first_of(said: Sequence[Said], heard: Heard) -> Said:
-    mine = (each for each in said if each.rank not in heard.true_of_others)
-    return next(mine, Said("", "", 0.0))
+class Work(NamedTuple):
+    """What a rank did in a step: for how many seconds it *worked*, and *waited* for a CPU."""
+
+    worked: float
+    waited: float
+
+
+def read(folder: Path, since: float, until: float) -> Mapping[int, Work]:
+    """Return by rank the mean work of its steps between two times of the monotonic clock."""
+    found = {}
+    for rank in range(RANKS):
+        lines = (folder / f"{DIARY_FILE}{rank}").read_text().splitlines()
+        steps = [tuple(map(float, line.split())) for line in lines if line.count(" ") == 2]
+        within = [Work(worked, waited) for at, worked, waited in steps if since <= at <= until]
+        if within:
+            found[rank] = Work(*map(statistics.fmean, zip(*within, strict=True)))
+    return found
+
+
+def is_true(said: Said, work: Mapping[int, Work]) -> bool:
+    """Say whether what is *said* is true of a rank that was not planted.
+
+    It worked longer than its peers; and if it is said to lack a CPU, that is half of it at least.
+    """
+    own = work.get(int(said.rank))
+    peers = [each for rank, each in work.items() if rank not in (int(said.rank), LATE_RANK)]
+    if own is None or not peers:
+        return False
+    usual = Work(*map(statistics.median, zip(*peers, strict=True)))
+    more = own.worked - usual.worked
+    if more <= LATE * usual.worked:
+        return False
+    is_cpu = said.cause == "cpu" and own.waited - usual.waited >= HALF * more
+    return is_cpu or said.cause == UNKNOWN
+
+
+def true_of_others(said: Iterable[Said], folder: Path, began: float) -> set[str]:
+    """Return the ranks other than the planted one of which all that is *said* is true.
+
+    Their steps are those of the TRUE_SECONDS before; *began* is when listening did.
+    """
+    found = [each for each in said if each.rank != str(LATE_RANK)]
+    wrong = {
+        each.rank
+        for each in found
+        if not is_true(
+            each, read(folder, began + each.seconds - TRUE_SECONDS, began + each.seconds)
+        )
+    }
+    return {each.rank for each in found} - wrong
+
+
+def table_of(result: Row) -> str:
+    """Return a row for each cause that was planted for real, with what was told of it first."""
+    found = [row for row in result["rows"] if "outcome" in row]
+    runs: dict[tuple[bool, str], list[Row]] = {}
+    for row in found:
+        runs.setdefault((row["busy"], row["planted"]), []).append(row)
+    cells = [
+        (
+            f"{planted.replace('_', ' ')}{', all CPUs busy' if busy else ''}",
+            _named(each[0]),
+            _after(each),
+            _outcomes(each),
+        )
+        for (busy, planted), each in runs.items()
+    ]
+    header = ("planted", "what it says first, in the first run", "after, median", "cause")
+    said = _counted(found, False)
+    said = said[0].upper() + said[1:]
+    return f"{said}; with all CPUs busy, {_counted(found, True)}.\n\n{table(header, cells)}"
+
+
+def _after(runs: list[Row]) -> str:
+    seconds = [row["after"] for row in runs if row["cause"]]
+    return f"{statistics.median(seconds):.0f} s" if seconds else ""
+
+
+def _outcomes(runs: list[Row]) -> str:
+    counted = Counter(row["outcome"] for row in runs)
+    return ", ".join(
+        f"{count} {'**wrong**' if outcome == 'wrong' else outcome}"
+        for outcome, count in counted.most_common()
+    )
+
+
+def _counted(found: list[Row], is_busy: bool) -> str:
+    outcomes = [row["outcome"] for row in found if row["busy"] == is_busy]
+    right, wrong = outcomes.count("right"), outcomes.count("wrong")
+    return f"the first cause is right in {right} of {len(outcomes)} and wrong in {wrong}"
+
+
+def _named(row: Row) -> str:
+    if not row["cause"]:
+        return "nothing"
+    detail = f" ({row['detail']})" if row["detail"] else ""
+    said = f"rank {row['rank']}: {row['cause']}{detail}".replace("_", " ")
+    return f"{said}: {row['sentence']}" if row["sentence"] else said

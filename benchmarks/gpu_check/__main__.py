@@ -21,10 +21,8 @@ from torch import distributed, nn, profiler
 from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from benchmarks.gpu_check import tables
 from benchmarks.gpu_check.figures import (
     WITHIN,
-    Row,
     Stages,
     at_most,
     equal,
@@ -32,19 +30,19 @@ from benchmarks.gpu_check.figures import (
     near,
     per_step,
     profiled_ms,
+    stages_table,
     told,
+    verdict,
+    wraps_table,
 )
 from benchmarks.gpu_check.training import DEVICE, Clocks, Faults, Net, Training, Wrap, probed
-from benchmarks.report import write
+from benchmarks.report import Row, write
 from rank_probe.guest.guard import failures
 from rank_probe.measure import events
 
 WARM_UP: Final = 5
 STEPS: Final = 40
 NO_DEVICE = "gpu_check needs a CUDA device, and torch sees none here."
-
-
-# The checks.
 
 
 def run(training: Training, clocks: Clocks, steps: int = STEPS) -> tuple[Stages, Stages, Stages]:
@@ -247,7 +245,7 @@ def main() -> int:
         print(NO_DEVICE, file=sys.stderr)
         return 2
     rows = every_row()
-    made = {"gpu_stages": tables.stages, "gpu_wraps": tables.wraps, "gpu_verdict": tables.verdict}
+    made = {"gpu_stages": stages_table, "gpu_wraps": wraps_table, "gpu_verdict": verdict}
     write("gpu_check", rows, ("torch",), torch.cuda.get_device_name(), made)
     return exit_code(rows)
 

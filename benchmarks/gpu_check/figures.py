@@ -1,21 +1,24 @@
-"""A check's row, and what the profiler and a clock saw; none of this needs a GPU."""
+"""A check's row, what the profiler and a clock saw, and the tables; none of this needs a GPU."""
 
 from collections.abc import Sequence
 from typing import Any, Final
 
 from benchmarks.gpu_check.training import RANGE
+from benchmarks.report import Row, number
+from generators.markdown import table
 from rank_probe.measure.ledger import StepTotals
 from rank_probe.wire.stages import STAGES
 
-Row = dict[str, Any]
 Stages = dict[str, float]
 
 WITHIN: Final = 0.03
 # What the gaps between kernels at a stage's two ends may add, whatever its length.
 SLACK_MS: Final = 0.05
-
-
-# A check's row, and what the profiler saw; none of this needs a GPU.
+RUNS = ("plain", "late peer", "slow backward", "late loader", "hidden loader", "graphed callables")
+SHOWN = ("forward", "backward", "sync", "optimizer")
+WRAPS = ("torch.compile", "torch.compile, CUDA graphs", "FSDP2")
+MOST_WORDS = 10
+PARTS = ("forward, backward and sync", "optimizer")
 
 
 def near(what: str, found: float, expected: float) -> Row:
@@ -84,15 +87,15 @@ def profiled_ms(trace: dict[str, Any]) -> Stages:
     placed: list[tuple[int, str, dict[str, Any]]] = []
     for kernel in kernels:
         at = launched.get(kernel["args"]["correlation"], -1)
-        for number, each in enumerate(ranges):
+        for position, each in enumerate(ranges):
             if each["ts"] <= at <= each["ts"] + each["dur"]:
-                placed.append((number, each["name"].removeprefix(RANGE), kernel))
+                placed.append((position, each["name"].removeprefix(RANGE), kernel))
     streams = [each["args"]["stream"] for _, stage, each in placed if stage == "optimizer"]
     spans: dict[tuple[int, str], list[float]] = {}
-    for number, stage, kernel in placed:
+    for position, stage, kernel in placed:
         where = stage if kernel["args"]["stream"] in streams[-1:] else "sync"
         ended = kernel["ts"] + kernel["dur"]
-        span = spans.setdefault((number, where), [kernel["ts"], ended])
+        span = spans.setdefault((position, where), [kernel["ts"], ended])
         span[1] = max(span[1], ended)
     found: Stages = {}
     for (_, stage), (began, ended) in spans.items():
@@ -107,3 +110,73 @@ def per_step(before: StepTotals, after: StepTotals) -> Stages:
         stage: (late - early) / 1e6 / steps
         for stage, early, late in zip(STAGES, before.nanoseconds, after.nanoseconds, strict=True)
     }
+
+
+def stages_table(result: Row) -> str:
+    """Return, for each run and stage, torch.profiler's ms and the device clock's."""
+    found = {row["check"]: row for row in result["rows"]}
+    cells = [(run, *(_pair(found.get(f"{run}: {stage}")) for stage in SHOWN)) for run in RUNS]
+    return f"{_machine(result)}\n\n{table(('run', *SHOWN), cells)}"
+
+
+def _pair(row: Row | None) -> str:
+    return "" if row is None else f"{row['expected']:.1f}, {row['found']:.1f}"
+
+
+def wraps_table(result: Row) -> str:
+    """Return torch.profiler's ms and the device clock's for each way to wrap the model that ran."""
+    found = {row["check"]: row for row in result["rows"]}
+    cells = [
+        (wrap, *(_pair(found.get(f"{wrap}: {stage}")) for stage in PARTS))
+        for wrap in WRAPS
+        if f"{wrap}: optimizer" in found
+    ]
+    return table(("model", *PARTS), cells)
+
+
+def verdict(result: Row) -> str:
+    """Return how many checks passed, and the figures of those that did not."""
+    made = result["rows"]
+    missed = [row for row in made if row["passed"] != "yes"]
+    told = [_missed(row) for row in missed]
+    text = f"{len(made) - len(missed)} of {len(made)} checks passed, to {WITHIN * 100:.0f} %."
+    return f"{text}\nNot passed: {'; '.join(told)}." if told else text
+
+
+def _missed(row: Row) -> str:
+    if row["found"] is None:  # An error of torch, of which the first words say enough.
+        return f"{' '.join(row['check'].split()[:MOST_WORDS])} ..."
+    found, unit = number(row["found"]), row["unit"]
+    if row["expected"] is None:
+        return f"{row['check']}: {found} {unit} instead of at most {number(row['off by at most'])}"
+    return f"{row['check']}: {found} {unit} instead of {number(row['expected'])}"
+
+
+def ranks_table(result: Row) -> str:
+    """Return what the page said of ranks that share a GPU."""
+    header = ("GPU", "model", "planted", "named", "after s", "page")
+    cells = [
+        tuple(number(row[name]) if name == "after s" else row[name] for name in header)
+        for row in result["rows"]
+    ]
+    return table(header, cells)
+
+
+def readings_table(result: Row) -> str:
+    """Return the exporter's means beside nvidia-smi's, in nvidia-smi's units."""
+    cells = [
+        (f"`{row['reading']}`", _short(row["ours"]), _short(row["nvidia-smi"]))
+        for row in result["rows"]
+    ]
+    return f"{_machine(result)}\n\n{table(('reading', 'exporter', 'nvidia-smi'), cells)}"
+
+
+def _short(value: float) -> str:
+    """Return three digits, or all before the point."""
+    return format(value, ",.0f" if value >= 100 else ".3g")
+
+
+def _machine(result: Row) -> str:
+    """Return on what *result* was measured."""
+    machine = result["machine"]
+    return f"On one {machine['GPU']}, {machine['cpus']} CPUs, torch {machine['torch']}."

@@ -26,9 +26,9 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from benchmarks.gpu_check import tables
+from benchmarks.gpu_check.figures import ranks_table
 from benchmarks.gpu_check.rank_job import WAYS
-from benchmarks.report import RESULTS, last, write
+from benchmarks.report import RESULTS, merged, write
 from devstack.parts import ExporterProcess, TrainingProcess
 from devstack.process import get
 
@@ -45,13 +45,8 @@ LASTS_SECONDS: Final = 4.0
 
 def named(job: dict[str, Any] | None) -> list[tuple[int, str]]:
     """Return the late ranks of a page's *job*, each with its stage."""
-    return [] if job is None else [(int(late["rank"]), late["stage"]) for late in late_of(job)]
-
-
-def late_of(job: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the page's late ranks of *job*."""
-    late: list[dict[str, Any]] = job["verdict"]["late"]
-    return late
+    late = [] if job is None else job["verdict"]["late"]
+    return [(int(each["rank"]), each["stage"]) for each in late]
 
 
 def watch(exporter: ExporterProcess, training: TrainingProcess) -> tuple[float, dict[str, Any]]:
@@ -171,11 +166,6 @@ def measured(directory: Path, ways: Sequence[str]) -> list[dict[str, Any]]:
     return rows
 
 
-def kept(ways: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the rows of the last run that are of no model in *ways*."""
-    return [each for each in last("gpu_ranks") if each["model"] not in ways]
-
-
 def main() -> int:
     """Measure and print; return the exit code."""
     parser = argparse.ArgumentParser(description="Four ranks on one GPU, and what the page says.")
@@ -187,7 +177,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as directory:
         rows = measured(Path(directory), ways)
     packages = ("torch", "nvidia-ml-py")
-    write("gpu_ranks", [*kept(ways), *rows], packages, tables={"gpu_ranks": tables.ranks})
+    found = merged("gpu_ranks", rows, ("model",))
+    write("gpu_ranks", found, packages, tables={"gpu_ranks": ranks_table})
     return 0 if all(each["passed"] == "yes" for each in rows) else 1
 
 

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import torch
 
-from benchmarks.gpu_check import tables
+from benchmarks.gpu_check.figures import readings_table
 from benchmarks.report import write
 from devstack.parts import ExporterProcess
 from devstack.process import get
@@ -147,7 +147,7 @@ def main() -> int:
         return 2
     found = measured()
     packages = ("torch", "nvidia-ml-py")
-    made = {"gpu_readings": tables.readings}
+    made = {"gpu_readings": readings_table}
     write("gpu_readings", found, packages, torch.cuda.get_device_name(), made)
     return 0 if all(row["agree"] for row in found) else 1
 

@@ -8,11 +8,8 @@ thread loses meanwhile; the round's CPU time bounds that.
 
 Live: four gloo DDP ranks run blocks with and without the join in random order, with rounds at ten
 times the real pace (live.py).
-
-`--quick` only checks that it works: few ranks, few blocks, nothing written.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -22,7 +19,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -30,8 +28,9 @@ from unittest import mock
 import torch
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-from benchmarks.join.ranks import LATE_RANK, PREFIX, steps_of_round
-from benchmarks.report import Row, digits, measured_with, percent, quartiles, show, write
+from benchmarks.join.ranks import LATE_RANK, PREFIX, Command, be_ranks, steps_of_round
+from benchmarks.report import Row, digits, measured_with, percent, quartiles, write
+from devstack.load import beside
 from generators.markdown import table
 from rank_probe.join.result import read_result
 from rank_probe.join.ring import STEPS_A_ROUND
@@ -46,19 +45,9 @@ from rank_probe.wire.stages import DATA
 HELPERS = 2
 CONNECTIONS = 64
 LIVE_RANKS = 4
-
-
-@dataclass(frozen=True)
-class Size:
-    """How much is measured."""
-
-    worlds: tuple[int, ...] = (256, 2_048, 8_192)
-    rounds: int = 5
-    blocks: int = 40
-    steps: int = 40
-
-
-QUICK = Size(worlds=(64,), rounds=2, blocks=2, steps=10)
+WORLDS = (256, 2_048, 8_192)
+ROUNDS = 5
+BLOCKS, STEPS = 40, 40
 
 
 def row(
@@ -70,35 +59,11 @@ def row(
     return {"ranks": ranks, "what": what, "unit": unit} | found | {"% of a round": percent}
 
 
-class Helper:
-    """A process that acts as some of the ranks; it answers each command with its seconds."""
-
-    def __init__(self, port: int, ranks: int, number: int) -> None:
-        numbers = [port, ranks, number, HELPERS, CONNECTIONS // HELPERS]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.join.ranks", *map(str, numbers)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def tell(self, command: str) -> None:
-        """Start *command* in the process."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(command + "\n")
-        self.process.stdin.flush()
-
-    def answer(self) -> float:
-        """Wait for the end of the command; return its seconds."""
-        assert self.process.stdout is not None
-        return float(self.process.stdout.readline())
-
-
-def together(helpers: Sequence[Helper], command: str) -> float:
+def together(helpers: Sequence[Connection], command: Command) -> float:
     """Run *command* in all *helpers*; return the milliseconds of the longest."""
     for helper in helpers:
-        helper.tell(command)
-    return 1e3 * max(helper.answer() for helper in helpers)
+        helper.send(command)
+    return max(1e3 * float(helper.recv()) for helper in helpers)
 
 
 def work() -> None:
@@ -158,24 +123,26 @@ def world_rows(ranks: int, rounds: int) -> Iterator[dict[str, Any]]:
     place = PlaceInJob(0, ranks)
     kept = Vectors(lambda: None)
     me = Identity("bench", "all", 0, ranks, "0", "0", attempt=0)
-    posts, reads, beside = [], [], Beside()
+    posts, reads, merges = [], [], Beside()
     with ExitStack() as stack:
         verdicts = stack.enter_context(timed_verdicts())
         port = stack.enter_context(store_process())
-        helpers = [Helper(port, ranks, number) for number in range(HELPERS)]
-        for helper in helpers:
-            stack.enter_context(helper.process)
-            stack.callback(helper.process.kill)
+        helpers = []
+        for number in range(HELPERS):
+            here, there = Pipe()
+            own = range(1 + number, ranks, HELPERS)
+            stack.enter_context(beside(be_ranks, port, ranks, own, CONNECTIONS // HELPERS, there))
+            helpers.append(here)
         store: Any = PrefixStore(PREFIX, TCPStore("127.0.0.1", port, wait_for_workers=False))
         merging = Rounds(store, place, kept, lambda: me, threading.Event())
         merging.enter()
         for number in range(1, rounds + 2):
             kept.waiting.extend(steps_of_round(number, late=False))
-            post = together(helpers, f"post {number}")
+            post = together(helpers, number)
             now = number * place.period_seconds
-            beside.run(lambda now=now: merging.run(now))  # type: ignore[misc]
+            merges.run(lambda now=now: merging.run(now))  # type: ignore[misc]
             posts.append(post)
-            reads.append(together(helpers, "read"))
+            reads.append(together(helpers, None))
         life = store.multi_get([LIFE_KEY])[0].decode().partition(" ")[0]
         told = store.multi_get([f"{life}/result/{LATE_RANK}"])[0]
     result = read_result(told)
@@ -183,13 +150,13 @@ def world_rows(ranks: int, rounds: int) -> Iterator[dict[str, Any]]:
     if result is None or abs(result.wait_caused_seconds[DATA] / expected - 1) > 1e-6:
         raise RuntimeError(f"{ranks} ranks: the late one was told {result}, not {expected} s")
     period = place.period_seconds
-    for each in (posts, reads, beside.wall, beside.cpu, beside.late):
+    for each in (posts, reads, merges.wall, merges.cpu, merges.late):
         del each[0]  # It includes imports, and the rings are not full.
     yield row(ranks, "all ranks post", "ms", posts)
-    yield row(ranks, "rank 0: post, collect, merge, publish (wall)", "ms", beside.wall)
-    yield row(ranks, "rank 0: the same, CPU of the thread", "ms", beside.cpu, period)
+    yield row(ranks, "rank 0: post, collect, merge, publish (wall)", "ms", merges.wall)
+    yield row(ranks, "rank 0: the same, CPU of the thread", "ms", merges.cpu, period)
     yield row(ranks, "rank 0: of that, the judge", "ms", verdicts[-rounds:], period)
-    yield row(ranks, "rank 0: its main thread waits for the interpreter", "ms", beside.late, period)
+    yield row(ranks, "rank 0: its main thread waits for the interpreter", "ms", merges.late, period)
     yield row(ranks, "all ranks read", "ms", reads)
 
 
@@ -262,16 +229,9 @@ def _spread(row: Row) -> str:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description="What the per-step join costs.")
-    parser.add_argument("--quick", action="store_true", help="see that it runs; keep nothing")
-    quick = parser.parse_args().quick
-    size = QUICK if quick else Size()
-    rows = [each for ranks in size.worlds for each in world_rows(ranks, size.rounds)]
-    rows += live_rows(size.blocks, size.steps)
-    if quick:
-        show(rows)
-    else:
-        write("join", rows, packages=("torch",), tables={"join": table_of})
+    rows = [each for ranks in WORLDS for each in world_rows(ranks, ROUNDS)]
+    rows += live_rows(BLOCKS, STEPS)
+    write("join", rows, packages=("torch",), tables={"join": table_of})
 
 
 if __name__ == "__main__":

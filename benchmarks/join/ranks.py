@@ -1,13 +1,9 @@
-"""Many simulated ranks of the join in one process, controlled over a pipe; see __main__.py.
+"""Many simulated ranks of the join in one process, controlled over a pipe; see __main__.py."""
 
-ranks.py PORT RANKS NUMBER OF CONNECTIONS: this is process NUMBER of OF, and acts as the ranks
-above 0 that are NUMBER modulo OF. Lines in: `post ROUND` (each rank posts its ring as of that
-round) or `read` (each rank reads its result). Lines out: the seconds that it took.
-"""
-
-import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
 from typing import Any
 
 from torch._C._distributed_c10d import PrefixStore, TCPStore
@@ -20,6 +16,8 @@ from rank_probe.wire.stages import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, ST
 
 PREFIX = "rankskew/0"
 LATE_RANK = 1
+# The number of a round: each rank posts its ring as of then; None: each reads its result.
+Command = int | None
 MS = 1_000_000
 
 
@@ -45,10 +43,8 @@ def messages(ranks: int, number: int) -> tuple[bytes, bytes]:
     return found[0], found[1]
 
 
-def main() -> None:
-    """Carry out commands until the pipe is closed."""
-    port, ranks, number, of, connections = map(int, sys.argv[1:])
-    own = [rank for rank in range(1, ranks) if rank % of == number]
+def be_ranks(port: int, ranks: int, own: range, connections: int, parent: Connection) -> None:
+    """Be the ranks *own*: carry out the commands of *parent*, and tell it how long each took."""
     stores: list[Any] = [
         PrefixStore(PREFIX, TCPStore("127.0.0.1", port, wait_for_workers=False))
         for _ in range(connections)
@@ -58,12 +54,12 @@ def main() -> None:
         """Return the keys of the life that rank 0 has begun."""
         return KeysOfLife(store, store.multi_get([LIFE_KEY])[0].decode().partition(" ")[0])
 
-    def post(store: Any, mine: list[int], late: bytes, healthy: bytes) -> None:
+    def post(store: Any, mine: Sequence[int], late: bytes, healthy: bytes) -> None:
         for rank in mine:
             store.set(f"steps/{rank}", late if rank == LATE_RANK else healthy)
         store.check([f"steps/{mine[-1]}"])  # A set has no answer; this one follows all sets.
 
-    def read(store: Any, mine: list[int]) -> None:
+    def read(store: Any, mine: Sequence[int]) -> None:
         for rank in mine:
             keys = [f"result/{rank}"]
             assert store.check(keys)
@@ -71,17 +67,12 @@ def main() -> None:
 
     parts = [(store, own[each::connections]) for each, store in enumerate(stores)]
     with ThreadPoolExecutor(connections) as threads:
-        for line in sys.stdin:
-            command, *argument = line.split()
-            both = messages(ranks, int(argument[0])) if argument else ()
-            lives: list[tuple[Any, ...]] = [(life(s), mine) for s, mine in parts if mine]
+        while True:
+            command: Command = parent.recv()
+            both = () if command is None else messages(ranks, command)
+            call: Any = read if command is None else post
+            lives: list[tuple[Any, ...]] = [(life(store), mine) for store, mine in parts if mine]
             started = time.perf_counter()
-            call: Any = post if command == "post" else read
-            done = [threads.submit(call, *part, *both) for part in lives]
-            for each in done:
+            for each in [threads.submit(call, *part, *both) for part in lives]:
                 each.result()
-            print(time.perf_counter() - started, flush=True)
-
-
-if __name__ == "__main__":
-    main()
+            parent.send(time.perf_counter() - started)

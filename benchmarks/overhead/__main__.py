@@ -11,8 +11,8 @@ bare blocks (traceml.py).
 
 `--gpu` measures the CUDA loops alone, without traceml-ai; its rows go to results/overhead_gpu.json.
 `--before CHECKOUT` also measures the rank_probe of another checkout, process by process among the
-others; its rows go to results/overhead_before.json. `--quick` only checks that it works: no
-traceml-ai, too few blocks to trust, nothing written. Needs benchmarks/requirements.txt.
+others; its rows go to results/overhead_before.json. Needs
+benchmarks/requirements.txt.
 """
 
 import argparse
@@ -27,18 +27,33 @@ from typing import Any
 import torch
 
 import rank_probe
-from benchmarks.overhead import arms, push, tables
+from benchmarks.overhead import arms
 from benchmarks.overhead.blocks import ADDED, BARE, THREADS, TRACEML, Costs
 from benchmarks.overhead.loops import LOOPS, PLAIN, Loop
 from benchmarks.overhead.processes import Group, measure_all
-from benchmarks.report import median_interval, show, write
+from benchmarks.report import Row, digits, measured_with, median_interval, percent, write
 from devstack.parts import ROOT
+from generators.markdown import table
+from rank_probe.probe import Probe
+from rank_probe.report.push import Pusher
+from tests.rank_probe.sink import listening
 
 OURS = tuple(name for name in PLAIN.arms if name.startswith("probe"))
 TOGETHER = tuple(name for name in PLAIN.arms if name != "torch.profiler")
 PACKAGES = ("torch", "traceml-ai", "prometheus-client")
 # A tool that makes a step this much longer costs 1 % of a step of 100 ms.
 PERCENT_OF_100_MS = 1_000
+# A push is measured for a rank of 100 ms steps.
+STEPS_A_SECOND = 10
+RANK = {"RANKSKEW_JOB_ID": "overhead", "RANK": "3", "LOCAL_RANK": "3", "WORLD_SIZE": "8"}
+# These rows are the probe; the others are compared with it.
+AUTOMATIC = f"{ADDED}probe, automatic"
+PUSH = "CPU of a push, one a second"
+# The most that the probe may cost, in µs of wall time, and of CPU where the wall time includes
+# waits for other ranks.
+GOALS = {AUTOMATIC: ("median", 10), PUSH: ("median", 300)} | {
+    f"{AUTOMATIC}, DDP, rank {rank}": ("CPU median", 15) for rank in (0, 1)
+}
 
 
 @dataclass(frozen=True)
@@ -72,16 +87,6 @@ class Size:
             loops = [name for name in loops if name not in ON_GPU]
         return [Group(name, tuple(LOOPS[name].arms), self.blocks // 2) for name in loops]
 
-
-QUICK = Size(
-    processes=1,
-    blocks=12,
-    blocks_of_others=6,
-    steps=10,
-    hot_calls=500,
-    pushes=6,
-    tools=("torch.profiler",),
-)
 
 # About five minutes together. A machine with a GPU drifts by more than the probe costs: many short
 # pairs.
@@ -167,8 +172,42 @@ def _hot(move: Callable[[], None], calls: int) -> list[float]:
 def push_row(pushes: int) -> dict[str, Any]:
     """Return the CPU time of a push; there is one per second."""
     with tempfile.TemporaryDirectory() as directory:
-        costs = push.microseconds(Path(directory), pushes)
-    return row("CPU of a push, one a second", costs)
+        costs = push_microseconds(Path(directory), pushes)
+    return row(PUSH, costs)
+
+
+def push_microseconds(directory: Path, pushes: int) -> list[float]:
+    """Return the CPU time of each of *pushes* pushes to a server on a socket in *directory*.
+
+    Between two pushes the timed loop does the steps of a second, and then ten times as much untimed
+    work, so that a push finds its code and data as cold as in a job. The server is a thread of this
+    process; its CPU time is not included.
+    """
+    training = arms.Training()
+    timed = arms.batches(STEPS_A_SECOND)
+    untimed = arms.batches(10 * STEPS_A_SECOND)
+    probe = Probe(automatic=True, environment=RANK)
+    path = directory / "exporter.sock"
+    costs = []
+    with listening(path):
+        pusher = Pusher(f"unix:{path}", probe.snapshot)
+        for _ in range(pushes + 1):
+            probe.attach()
+            training.run(timed)
+            probe.detach()
+            training.run(untimed)
+            costs.append(_push(pusher))
+        pusher.stop()
+    arms.assert_it_works()
+    if pusher.failed_pushes:
+        raise RuntimeError(f"{pusher.failed_pushes} pushes failed, so their cost says nothing")
+    return costs[1:]  # The first one connects.
+
+
+def _push(pusher: Pusher) -> float:
+    started = time.thread_time_ns()
+    pusher.push()
+    return (time.thread_time_ns() - started) / 1e3
 
 
 def measured(size: Size, before: Path | None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -191,24 +230,74 @@ def on_gpu() -> list[dict[str, Any]]:
     return [{"GPU": torch.cuda.get_device_name(), **each} for each in arm_rows(costs)]
 
 
+def overhead_table(result: Row) -> str:
+    """Return what each tool adds to a step, beside what the probe adds, and the probe's moves."""
+    ours = next(row["median"] for row in result["rows"] if row["what"] == AUTOMATIC)
+    cells = [
+        (
+            row["what"],
+            _interval(row),
+            _interval(row, "CPU "),
+            percent(row["% of a 100 ms step"]),
+            _times(row, ours),
+        )
+        for row in result["rows"]
+    ]
+    header = (
+        "what",
+        "median (95 % confidence interval)",
+        "CPU of the training thread",
+        "share of a 100 ms step",
+        "times the probe, automatic",
+    )
+    return f"{measured_with(result)}\n{_beside_goals(result)}\n\n{table(header, cells)}"
+
+
+def gpu_table(result: Row) -> str:
+    """Return a step of the loop on a GPU, and what the probe adds to it."""
+    header = ("what", "median (95 % confidence interval)", "CPU of the training thread")
+    made = result["rows"]
+    cells = [(row["what"], _interval(row), _interval(row, "CPU ")) for row in made]
+    machine = measured_with(result).removesuffix(".")
+    return f"{machine} and one {made[0]['GPU']}.\n\n{table(header, cells)}"
+
+
+def _beside_goals(result: Row) -> str:
+    found = {row["what"]: row for row in result["rows"]}
+    return "\n".join(
+        f"*{what}*: {found[what][kind]:.3g} µs{' of CPU' if kind != 'median' else ''}, "
+        f"{'within' if found[what][kind] <= goal else '**over**'} the goal of {goal} µs."
+        for what, (kind, goal) in GOALS.items()
+        if what in found
+    )
+
+
+def _interval(row: Row, clock: str = "") -> str:
+    """Return a median with the interval it lies in; nothing if *clock* did not measure it."""
+    median, low, high = (row[f"{clock}{name}"] for name in ("median", "95 % from", "95 % to"))
+    if median is None:
+        return ""
+    told = f"{digits(median)} {row['unit']}"
+    return told if low is None else f"{told} ({digits(low)} to {digits(high)})"
+
+
+def _times(row: Row, ours: float) -> str:
+    return f"{row['median'] / ours:.1f}" if row["what"].startswith(ADDED) else ""
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description="What the probe costs, beside other tools.")
-    parser.add_argument("--quick", action="store_true", help="see that it runs; keep nothing")
     parser.add_argument("--gpu", action="store_true", help="the CUDA loops alone")
     parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="measure its probe too")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         print("CUDA is left out: torch sees no CUDA device here.")
-    size = QUICK if arguments.quick else Size()
     if arguments.gpu:
-        write("overhead_gpu", on_gpu(), ("torch",), tables={"overhead_gpu": tables.on_gpu})
+        write("overhead_gpu", on_gpu(), ("torch",), tables={"overhead_gpu": gpu_table})
         return
-    rows, rows_before = measured(size, arguments.before)
-    if arguments.quick:
-        show([*rows, *rows_before])
-        return
-    write("overhead", rows, PACKAGES, tables={"overhead": tables.overhead})
+    rows, rows_before = measured(Size(), arguments.before)
+    write("overhead", rows, PACKAGES, tables={"overhead": overhead_table})
     if rows_before:
         write("overhead_before", rows_before, packages=PACKAGES)
 

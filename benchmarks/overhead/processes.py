@@ -12,30 +12,23 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.overhead.blocks import Cost, Costs
 from benchmarks.overhead.loops import LOOPS
 from devstack.parts import ROOT
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """Arms that share a process, because each detaches cleanly, and the number of their blocks."""
 
     loop: str
     arms: tuple[str, ...]
     blocks: int
 
-    @property
-    def name(self) -> str:
-        """Return what to call it in a message."""
-        return f"{', '.join(self.arms)}{LOOPS[self.loop].name}"
 
-
-@dataclass(frozen=True)
-class Probe:
+class Probe(NamedTuple):
     """The rank_probe of one checkout, and the environment of a process that imports it."""
 
     package: Path
@@ -86,30 +79,17 @@ def run(group: Group, steps: int, probe: Probe) -> Costs:
 
     Raises RuntimeError with its last words if it fails, or if it had another rank_probe.
     """
+    ranks = LOOPS[group.loop].ranks
+    launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m"]
+    command = [sys.executable, "-m", *(launcher if ranks > 1 else ()), "benchmarks.overhead.blocks"]
+    command += ["--loop", group.loop, "--steps", str(steps), "--blocks", str(group.blocks)]
+    command += ["--seed", str(random.randrange(1_000_000)), *group.arms]
     done = subprocess.run(
-        [*_program(LOOPS[group.loop].ranks), *_arguments(group, steps)],
-        env=probe.environment,
-        capture_output=True,
-        text=True,
-        check=False,
+        command, env=probe.environment, capture_output=True, text=True, check=False
     )
     if done.returncode:
-        raise RuntimeError(f"{group.name} could not be measured: {done.stderr[-2000:]}")
+        raise RuntimeError(f"{group} could not be measured: {done.stderr[-2000:]}")
     told = json.loads(done.stdout.splitlines()[-1])
     if Path(told["probe"]) != probe.package:
-        raise RuntimeError(f"{group.name}: measured {told['probe']} instead of {probe.package}")
+        raise RuntimeError(f"{group}: measured {told['probe']} instead of {probe.package}")
     return {name: [Cost(*each) for each in costs] for name, costs in told["costs"].items()}
-
-
-def _program(ranks: int) -> list[str]:
-    module = ["-m", "benchmarks.overhead.blocks"]
-    if ranks == 1:
-        return [sys.executable, *module]
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    return [sys.executable, *launcher, *module]
-
-
-def _arguments(group: Group, steps: int) -> list[str]:
-    amount = ["--steps", str(steps), "--blocks", str(group.blocks)]
-    seed = str(random.randrange(1_000_000))
-    return ["--loop", group.loop, *amount, "--seed", seed, *group.arms]

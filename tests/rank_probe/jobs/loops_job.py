@@ -3,7 +3,7 @@ r"""One rank that trains in some loops, once for each place of a delay.
     torchrun --nproc-per-node 2 -m tests.rank_probe.jobs.loops_job STEPS LATE_RANK LOOP PLACE...
     torchrun --nproc-per-node 2 -m tests.rank_probe.jobs.loops_job STEPS LATE_RANK LOOP-PLACE...
 
-Each loop and place is a job of its own, named LOOP-PLACE; run by benchmarks/ways.py and by
+Each loop and place is a job of its own, named LOOP-PLACE; run by tests/rank_probe/ways.py and by
 test_loops.py. Sleeping emulates a device.
 """
 

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.ways import Arm, torchrun, verdict
 from rank_probe.lines.user_code import BEFORE_MODEL
 from tests.rank_probe.jobs.loops_job import LOOPS, STAGES
 from tests.rank_probe.launch import Jobs, Ranks, run
 from tests.rank_probe.torch_hooks.parallel_job import DELAY
+from tests.rank_probe.ways import Arm, torchrun, verdict
 
 MODULE = "tests.rank_probe.jobs.loops_job"
 STEPS = 4
-# Two of each loop's stages; benchmarks/ways.py plants a delay in all of them.
+# Two of each loop's stages; tests/rank_probe/ways.py plants a delay in all of them.
 PLACES = {
     "varying_accumulation": ("data", "backward"),
     "distillation": ("forward", "other"),

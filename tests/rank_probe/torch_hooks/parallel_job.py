@@ -4,7 +4,7 @@ r"""One rank that trains in some ways (the arms), once for each place of a delay
         ARM,... STEPS LATE_RANK PLACE...
 
 Each arm and place is a job of its own, named ARM-PLACE; run by test_parallel.py and by
-benchmarks/ways.py.
+tests/rank_probe/ways.py.
 """
 
 import sys

@@ -13,12 +13,12 @@ from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks.ways import Arm, torchrun, verdict
 from rank_probe.measure.timeline import Timeline
 from rank_probe.torch_hooks import backward, parallel, training_loop
 from rank_probe.wire.stages import BACKWARD, EVAL, FORWARD, OTHER, SYNC
 from tests.rank_probe.launch import Jobs, Ranks, run
 from tests.rank_probe.torch_hooks.parallel_job import ARMS, DELAY
+from tests.rank_probe.ways import Arm, torchrun, verdict
 
 pytestmark = [pytest.mark.jobs, pytest.mark.usefixtures("peers")]
 
@@ -270,7 +270,7 @@ def test_chunks_of_a_schedule_are_what_they_are_named(timeline: Timeline) -> Non
 
 
 def test_backward_of_megatron_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its schedules call the autograd engine themselves; benchmarks/ways.py runs the real ones."""
+    """Its schedules call the autograd engine themselves; tests/rank_probe/ways.py runs the real ones."""
     name = "megatron.core.pipeline_parallel.schedules"
     schedules, timeline, seen = ModuleType(name), Timeline(automatic=True), list[int]()
     original: Any = lambda *_: seen.append(timeline.state.stage)  # noqa: E731 - to compare below

@@ -1,1 +1,0 @@
-"""Faults of every kind against a real stack: nothing counted is lost, doubled or late."""

@@ -1,1 +1,0 @@
-"""The ranks that train through every fault: their delays, and what they count."""

@@ -1,1 +1,0 @@
-"""Hostile snapshots and requests against a real exporter."""

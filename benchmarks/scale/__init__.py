@@ -1,1 +1,0 @@
-"""How many ranks one Prometheus handles."""

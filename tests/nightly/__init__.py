@@ -1,0 +1,1 @@
+"""What is slow and seldom broken by a change; `make test-nightly` runs it in full length."""

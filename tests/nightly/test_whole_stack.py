@@ -1,0 +1,496 @@
+"""Exporter, its NVML child, Prometheus, Alertmanager and ranks die, and more is done to them.
+
+All is back in seconds, no count is lost or doubled, and nobody is paged. The tests share one stack,
+in the order of this file; the last one looks at what is left.
+"""
+
+import json
+import os
+import random
+import signal
+import statistics
+import struct
+import subprocess
+import sys
+import threading
+import time
+import urllib.parse
+import urllib.request
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import psutil
+import pytest
+
+from devstack.load import samples_on
+from devstack.parts import AlertmanagerProcess, ExporterProcess, PrometheusProcess
+from devstack.process import StackError, StackProcess, get
+from devstack.webhook import ReceivedAlert, Webhook
+from tests import nvmlstub
+from tests.nightly.figures import full_or_short, hold, row
+from tests.nightly.surviving_job import JOB_ID, RANKS, Job, Life
+
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(3600)]
+
+MOST_RECOVERY_SECONDS: Final = 10.0
+SCRAPE_SECONDS: Final = 1.0
+# RestartSec of deploy/systemd for the exporter, and systemd's own for the others.
+EXPORTER_RESTART_SECONDS: Final = 2.0
+RESTART_SECONDS: Final = 0.1
+POLL_SECONDS: Final = 0.05
+# A rank is silent after ten seconds without a push; a scrape and two evaluations later it shows.
+SILENT_SECONDS: Final = 14.0
+# An alert of our own, which shows that a page could be sent.
+TRIAL: Final = "FaultsTrial"
+
+
+class WallClock:
+    """The clock of processes that are started with *environment*; their monotonic one goes on."""
+
+    def __init__(self, directory: Path) -> None:
+        self._file = directory / "clock.offset"
+        self._file.write_bytes(bytes(8))
+        library = directory / "clock.so"
+        source = Path(__file__).with_name("clock.c")
+        options = ["-O1", "-shared", "-fPIC", "-Wall", "-Werror", "-ldl"]
+        subprocess.run(["gcc", str(source), *options, "-o", str(library)], check=True)
+        self.environment = {"LD_PRELOAD": str(library), "CLOCK_OFFSET_FILE": str(self._file)}
+
+    def set(self, seconds: float) -> None:
+        """Have it ahead by *seconds* from now on."""
+        with self._file.open("r+b") as file:
+            file.write(struct.pack("<d", seconds))
+
+
+class Keeper(threading.Thread):
+    """Starts each of *processes* again as many seconds after it was killed, as systemd does.
+
+    What it started ends with it: setpriv ties a process to the thread that started it.
+    """
+
+    def __init__(self, processes: Mapping[StackProcess, float]) -> None:
+        super().__init__(daemon=True)
+        self._processes = processes
+        self._due = dict.fromkeys(processes, 0.0)
+        self.kept_down: set[StackProcess] = set()
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        """Keep them."""
+        while not self._over.wait(POLL_SECONDS):
+            for process, seconds in self._processes.items():
+                if process.exit_code in (None, 0) or process in self.kept_down:
+                    self._due[process] = time.monotonic() + seconds
+                elif time.monotonic() >= self._due[process]:
+                    process.start()
+
+    def end(self) -> None:
+        """Start nothing any more."""
+        self._over.set()
+        self.join()
+
+
+class Part(NamedTuple):
+    """Something to kill: kill() does, is_back(when) says whether it has worked since *when*.
+
+    *when* is in seconds of the wall clock. kill() returns whether there was anything to kill.
+    """
+
+    kill: Callable[[], bool]
+    is_back: Callable[[float], bool]
+
+
+class Killed(NamedTuple):
+    """A kill of *part*, at seconds of the wall clock.
+
+    It was back *recovery_seconds* after the last kill of the two that came together.
+    """
+
+    part: str
+    at: float
+    recovery_seconds: float
+
+
+class HurtStack:
+    """Exporter with a stub GPU, Prometheus, Alertmanager, webhook and a job, all kept running.
+
+    The exporter and rank 1 have *clock* for their wall clock.
+    """
+
+    def __init__(self, directory: Path, undo: ExitStack) -> None:
+        self.began = time.time()
+        self.killed: list[Killed] = []
+        self.clock = WallClock(directory)
+        self.webhook = undo.enter_context(Webhook())
+        self.alertmanager = undo.enter_context(AlertmanagerProcess(directory, self.webhook.url))
+        gpu = nvmlstub.environment(nvmlstub.build(directory), gpus=1)
+        (directory / "state").mkdir()
+        self.exporter = undo.enter_context(
+            ExporterProcess(
+                directory,
+                flags=[f"--path.state={directory / 'state'}"],
+                environment=gpu | self.clock.environment,
+            )
+        )
+        self.prometheus = undo.enter_context(
+            PrometheusProcess(
+                directory,
+                [self.exporter.address],
+                self.alertmanager.address,
+                interval_seconds=SCRAPE_SECONDS,
+            )
+        )
+        job = Job(directory / "job", self.exporter.target, {1: self.clock.environment})
+        self.job = undo.enter_context(job)
+        for process in (self.exporter, self.prometheus, self.alertmanager):
+            process.ready_url = None  # Started again, it may be killed before it is ready.
+        others = [self.prometheus, self.alertmanager, *self.job.ranks]
+        at_once = dict.fromkeys(others, RESTART_SECONDS)
+        self.keeper = Keeper({self.exporter: EXPORTER_RESTART_SECONDS, **at_once})
+        self.keeper.start()
+        undo.callback(self.keeper.end)
+        self.parts = {
+            "exporter": Part(lambda: _kill(self.exporter), self._exporter_is_back),
+            "NVML child": Part(self._kill_worker, self._worker_is_back),
+            "Prometheus": Part(lambda: _kill(self.prometheus), self._prometheus_is_back),
+            "Alertmanager": Part(lambda: _kill(self.alertmanager), self._alertmanager_is_back),
+            **{
+                process.name: Part(partial(_kill, process), partial(self._rank_is_back, str(rank)))
+                for rank, process in enumerate(self.job.ranks)
+            },
+        }
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until everything works; raises StackError if that takes more than a minute."""
+        self.recoveries(self.parts, time.time())
+
+    def recoveries(self, parts: Iterable[str], since: float) -> dict[str, float]:
+        """Return how many seconds after *since* each of *parts* was back.
+
+        Raises StackError if that takes more than a minute.
+        """
+        missing, back = set(parts), dict[str, float]()
+        while missing:
+            for name in list(missing):
+                if self.parts[name].is_back(since):
+                    back[name] = time.time() - since
+                    missing.remove(name)
+            if missing and time.time() - since > 60:
+                raise StackError(f"{', '.join(missing)} did not come back in a minute")
+            time.sleep(POLL_SECONDS)
+        return back
+
+    def kill(self, burst: Sequence[tuple[str, float]]) -> None:
+        """Kill one part after the other, each after so many seconds, and wait for them."""
+        at = []
+        for name, seconds in burst:
+            time.sleep(seconds)
+            while not self.parts[name].kill():  # It is dead already, and is started again.
+                time.sleep(POLL_SECONDS)
+            at.append((name, time.time()))
+        back = self.recoveries({name for name, _ in at}, at[-1][1])
+        self.killed += [Killed(name, when, back[name]) for name, when in at]
+        print(", ".join(f"{name} back in {seconds:.1f} s" for name, seconds in back.items()))
+
+    def samples(self, name: str) -> Iterator[tuple[Mapping[str, str], float]]:
+        """Yield each series of *name* on the exporter's page; none while it does not answer."""
+        with suppress(OSError):
+            yield from samples_on(get(f"{self.exporter.url}/metrics", timeout_seconds=1), name)
+
+    def steps(self) -> dict[str, float]:
+        """Return the steps of each rank on the exporter's page."""
+        return {labels["rank"]: value for labels, value in self.samples("rankskew_steps_total")}
+
+    def is_scraped(self) -> bool:
+        """Return whether the exporter answers a scrape in ten seconds."""
+        with suppress(OSError):
+            return bool(get(f"{self.exporter.url}/metrics", timeout_seconds=10))
+        return False
+
+    def looks_bad(self) -> bool:
+        """Return whether the exporter's built-in page says that the job hangs or lacks ranks."""
+        with suppress(StackError):
+            job = self.exporter.live_job(JOB_ID)
+            return job is not None and job["verdict"]["state"] in ("hung", "ranks_missing")
+        return False
+
+    def pages(self) -> list[ReceivedAlert]:
+        """Return the firing pages that are not ours."""
+        return [page for page in self.webhook.pages(status="firing") if page.alert != TRIAL]
+
+    def watch(self, seconds: float) -> tuple[int, int]:
+        """Look at the exporter for *seconds*.
+
+        Return how often the job looked bad, and how many ranks' steps fell meanwhile or are not
+        more at the end.
+        """
+        bad = falls = 0
+        first = last = self.steps()
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            time.sleep(0.5)
+            bad += self.looks_bad()
+            now = self.steps()
+            falls += sum(now[rank] < steps for rank, steps in last.items() if rank in now)
+            last = now or last
+        return bad, falls + sum(last.get(rank, 0) <= steps for rank, steps in first.items())
+
+    def _heard(self) -> dict[str, float]:
+        """Return when each rank that has counted a step was heard."""
+        steps, name = self.steps(), "rankskew_heartbeat_timestamp_seconds"
+        return {
+            labels["rank"]: at for labels, at in self.samples(name) if steps.get(labels["rank"])
+        }
+
+    def _kill_worker(self) -> bool:
+        with suppress(psutil.Error):
+            for child in psutil.Process(self.exporter.pid).children():
+                if "exporter.nvml.worker" in child.cmdline():
+                    child.kill()
+                    return True
+        return False
+
+    def _exporter_is_back(self, since: float) -> bool:
+        heard = self._heard()
+        return bool(heard) and all(at > since for at in heard.values())
+
+    def _worker_is_back(self, since: float) -> bool:
+        sampled = self.samples("rankskew_nvml_sample_timestamp_seconds")
+        up = [value for _, value in self.samples("rankskew_gpu_up")]
+        return up == [1.0] and all(at > since for _, at in sampled)
+
+    def _rank_is_back(self, rank: str, since: float) -> bool:
+        return self._heard().get(rank, 0.0) > since
+
+    def _prometheus_is_back(self, since: float) -> bool:
+        with suppress(StackError):
+            scraped = self.prometheus.value('max(timestamp(up{job="rankskew"}))')
+            ruled = self.prometheus.value("max(timestamp(job:rankskew_job:group))")
+            return min(scraped or 0, ruled or 0) > since
+        return False
+
+    def _alertmanager_is_back(self, since: float) -> bool:
+        labels = {"alertname": TRIAL, "number": f"{since}", "severity": "warning"}
+        body = json.dumps([{"labels": labels}]).encode()
+        url = f"{self.alertmanager.url}/api/v2/alerts"
+        request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+        with suppress(OSError), urllib.request.urlopen(request, timeout=1):
+            return bool(self.webhook.pages(TRIAL, number=labels["number"]))
+        return False
+
+
+def _kill(process: StackProcess) -> bool:
+    if process.exit_code is not None:
+        return False
+    os.kill(process.pid, signal.SIGKILL)
+    return True
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HurtStack]:
+    """A stack that trains, up for this file."""
+    with ExitStack() as undo:
+        yield HurtStack(tmp_path_factory.mktemp("hurt"), undo)
+
+
+def bursts(kills: int, seed: int = 1) -> Iterator[list[tuple[str, float]]]:
+    """Yield what to kill after how many seconds: one part, or a second one while it may start.
+
+    The parts of each round come in random order.
+    """
+    draw = random.Random(seed)
+
+    def parts() -> Iterator[str]:
+        while True:
+            ranks = [f"rank {draw.randrange(RANKS)}"]
+            yield from draw.sample(
+                ["exporter", "NVML child", "Prometheus", "Alertmanager", *ranks], 5
+            )
+
+    to_kill = parts()
+    while kills > 0:
+        burst = [(next(to_kill), draw.uniform(0, 3))]
+        if kills > 1 and draw.random() < 0.35:
+            burst.append((next(to_kill), draw.uniform(0, 4)))
+        kills -= len(burst)
+        yield burst
+
+
+@pytest.mark.e2e
+def test_all_that_dies_is_back(stack: HurtStack) -> None:
+    """Whatever is killed, one part or two, works again in ten seconds."""
+    began = time.time()
+    for burst in bursts(int(full_or_short(200, 8))):
+        stack.kill(burst)
+    seconds: dict[str, list[float]] = defaultdict(list)
+    for killed in stack.killed:
+        part = "a rank" if killed.part.startswith("rank ") else killed.part
+        seconds[part].append(killed.recovery_seconds)
+    rows = [row("kills", len(stack.killed)), row("minutes", round((time.time() - began) / 60, 1))]
+    for part, recoveries in sorted(seconds.items()):
+        # How long a new rank imports torch, on a machine that runs other tests, is not ours.
+        most = full_or_short(MOST_RECOVERY_SECONDS, 60) if part == "a rank" else 10.0
+        rows.append(row(f"kills of {part}", len(recoveries)))
+        rows.append(row(f"{part} is back, median s", statistics.median(recoveries)))
+        rows.append(row(f"{part} is back, most s", max(recoveries), most))
+    hold("faults", rows)
+
+
+def test_prometheus_is_down_for_long(stack: HurtStack) -> None:
+    """It is back in seconds, and makes no page of the gap."""
+    seconds = full_or_short(600, 20)
+    stack.settle()
+    stack.keeper.kept_down.add(stack.prometheus)
+    stack.prometheus.kill()
+    time.sleep(seconds)
+    back = time.time()
+    stack.keeper.kept_down.clear()
+    back_seconds = stack.recoveries(["Prometheus"], back)["Prometheus"]
+    time.sleep(SILENT_SECONDS)
+    rows = [
+        row("Prometheus down: seconds", seconds),
+        row("Prometheus down: back after, s", back_seconds, MOST_RECOVERY_SECONDS),
+    ]
+    hold("faults", rows)
+
+
+@pytest.mark.parametrize(("name", "hours"), [("an hour ahead", 1), ("an hour back", -1)])
+def test_clock_is_set(stack: HurtStack, name: str, hours: int) -> None:
+    """The wall clock of the exporter and of rank 1 is set: no rank is called silent or hung."""
+    stack.settle()
+    stack.clock.set(hours * 3600.0)
+    bad, falls = stack.watch(SILENT_SECONDS)
+    stack.clock.set(0.0)
+    rows = [
+        row(f"clock {name}: looks that said hung, silent or missing", bad, 0),
+        row(f"clock {name}: steps that fell or stood still", falls, 0),
+    ]
+    hold("faults", rows)
+
+
+@contextmanager
+def busy(processes: int) -> Iterator[None]:
+    """Have that many *processes* compute while the block runs."""
+    with ExitStack() as undo:
+        for _ in range(processes):
+            process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+            undo.callback(process.wait)
+            undo.callback(process.kill)
+        yield
+
+
+def test_no_cpu_to_spare(stack: HurtStack) -> None:
+    """Two processes more keep each CPU busy: scrapes are answered, and no rank is called silent."""
+    stack.settle()
+    with busy(2 * (os.cpu_count() or 1)):
+        bad, falls = stack.watch(full_or_short(60, 14))
+        scrapes = [stack.is_scraped() for _ in range(5)]
+    rows = [
+        row("all CPUs busy: looks that said hung, silent or missing", bad, 0),
+        row("all CPUs busy: steps that fell or stood still", falls, 0),
+        row("all CPUs busy: scrapes unanswered in 10 s, of 5", scrapes.count(False), 0),
+    ]
+    hold("faults", rows)
+
+
+class Stored(NamedTuple):
+    """All samples of one series in Prometheus: seconds of the wall clock, and value."""
+
+    labels: Mapping[str, str]
+    samples: Sequence[tuple[float, float]]
+
+    def is_counted_by(self, part: str) -> bool:
+        """Return whether *part* counts it.
+
+        Of a rank's counters the exporter counts some itself: they may begin anew with it too.
+        """
+        by_exporter = self.labels["__name__"].startswith("rankskew_rank_")
+        if "rank" in self.labels and part == f"rank {self.labels['rank']}":
+            return True
+        return part in ("exporter", "NVML child") and ("rank" not in self.labels or by_exporter)
+
+    def falls(self) -> list[tuple[float, float]]:
+        """Return the times of the samples before and after each fall."""
+        return [
+            (before, after) for (before, high), (after, low) in pairwise(self.samples) if low < high
+        ]
+
+    def unexplained(self, killed: Sequence[Killed]) -> list[tuple[float, float]]:
+        """Return the falls that no kill of what counts it explains.
+
+        A kill explains one fall, at any time before the next: it shows once the successor counts.
+        """
+        times = sorted(each.at for each in killed if self.is_counted_by(each.part))
+        found = []
+        for before, after in self.falls():
+            if not any(at <= after for at in times):
+                found.append((before, after))
+            times = [at for at in times if at > after]
+        return found
+
+    def too_high(
+        self, lives: Sequence[Life], took: Mapping[float, float]
+    ) -> list[tuple[float, float]]:
+        """Return the samples of a rank's steps above what a process had counted by then.
+
+        A sample has the time at which its scrape began, and may be as late as its end: *took* has
+        their lengths in seconds.
+        """
+        own = [life for life in lives if str(life.rank) == self.labels["rank"]]
+        return [
+            (at, value)
+            for at, value in self.samples
+            if value > max((life.counted(at + took[at]) for life in own), default=0)
+        ]
+
+
+def stored(prometheus: PrometheusProcess, selector: str, seconds: float) -> list[Stored]:
+    """Return what *prometheus* has stored of *selector* in the last *seconds*."""
+    query = urllib.parse.urlencode({"query": f"{selector}[{seconds:.0f}s]"})
+    answer = json.loads(get(f"{prometheus.url}/api/v1/query?{query}", timeout_seconds=120))
+    return [
+        Stored(each["metric"], [(at, float(value)) for at, value in each["values"]])
+        for each in answer["data"]["result"]
+    ]
+
+
+@pytest.mark.e2e
+def test_nothing_was_lost_meanwhile(stack: HurtStack) -> None:
+    """Each counter is what was counted, and nobody was paged."""
+    stack.settle()
+    pages, killed = stack.pages(), stack.killed
+    stack.job.end()
+    time.sleep(3 * SCRAPE_SECONDS)  # The last values are scraped.
+    seconds = time.time() - stack.began
+    counters = stored(stack.prometheus, '{job="rankskew",__name__=~"rankskew_.+_total"}', seconds)
+    (scrapes,) = stored(stack.prometheus, 'scrape_duration_seconds{job="rankskew"}', seconds)
+    steps = [
+        each
+        for each in counters
+        if each.labels["__name__"] == "rankskew_steps_total" and each.labels["job_id"] == JOB_ID
+    ]
+    lives = stack.job.lives()
+    last = {life.rank: len(life.steps) for life in lives}
+    shown = {int(each.labels["rank"]): each.samples[-1][1] for each in steps}
+    unexplained = {str(each.labels): each.unexplained(killed) for each in counters}
+    too_high = {str(each.labels): each.too_high(lives, dict(scrapes.samples)) for each in steps}
+    print([page.annotations for page in pages], unexplained, too_high)
+    rows = [
+        row("counters", len(counters)),
+        row("their samples in Prometheus", sum(len(each.samples) for each in counters)),
+        row("times that one fell", sum(len(each.falls()) for each in counters)),
+        row("of these without a restart of what counts it", sum(map(len, unexplained.values())), 0),
+        row("processes of ranks", len(lives)),
+        row("steps that they counted", sum(len(life.steps) for life in lives)),
+        row("samples above what the rank had counted", sum(map(len, too_high.values())), 0),
+        row("ranks whose last counter is another", int(last != shown), 0),
+        row("pages of the shipped alerts", len(pages), 0),
+    ]
+    assert len(steps) == RANKS
+    hold("faults", rows)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from textwrap import fill
 from typing import Final
 
 from exporter.collectors.catalog import COLLECTORS
@@ -39,13 +40,13 @@ Every series has the label cluster="simulated". Ctrl-C ends the simulation."""
 
 def parser() -> Parser:
     """Return the parser of the command."""
-    faults = "\n".join(f"  {kind.name:12}{kind.about}" for kind in KINDS)
+    faults = fill(" ".join(kind.name for kind in KINDS), 78)
     found = Parser(
         prog="rankskew simulate",
         description="Serve a simulated fleet over HTTP, to see the dashboards and try the alerts "
         'without a GPU. Everything on it is labelled cluster="simulated". Without --nodes, one '
         "small job shows each fault.",
-        epilog=f"faults:\n{faults}",
+        epilog=f"faults, each in a sentence in docs/simulate.md:\n{faults}",
         examples=EXAMPLES,
     )
     add = found.add_argument
@@ -65,7 +66,7 @@ def parser() -> Parser:
     add("--jobs", type=whole_positive, default=1, help="number of equal jobs (default: 1)")
     add(
         "--fault",
-        metavar="KIND:node=I,gpu=J,after=30s",
+        metavar="KIND:node=I,gpu=J,after=T",
         action="append",
         default=[],
         help="a fault from the list below, on a node and GPU (default: 0), after a time (default: "

@@ -1,10 +1,10 @@
 """The nodes of a simulated fleet behind one address: /node/NAME/ is the exporter of a node."""
 
-import asyncio
 import html
+import re
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,8 +15,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from exporter.scrape.exposition import headers, wanted
-from fleet_simulator.copies import Copies, copied
+from exporter.scrape.exposition import ScrapeRequest, headers, packed, wanted
 from fleet_simulator.faults import EARLIER_SECONDS
 from fleet_simulator.judged import JoinedFigures, Judged
 from fleet_simulator.node import SimulatedNode
@@ -24,15 +23,57 @@ from fleet_simulator.plan import JobPlan
 from fleet_simulator.training import Training
 
 CLUSTER: Final = "simulated"
-# Pages show ten minutes. In a large fleet only a time before and one after the first faults count.
+# In a large fleet only a time before and one after the first faults count.
 HISTORY_SECONDS: Final = 600
 HISTORY_STEP_SECONDS: Final = 10
 NODES_WITH_HISTORY: Final = 128
 # In a larger fleet many nodes repeat the readings of others; all of them would take a core.
 NODES_WITH_READINGS: Final = 512
-# A page is updated once a second while somebody looks at it.
-LOOK_SECONDS: Final = 1.0
-LOOKED_AT_SECONDS: Final = 10.0
+# Of a job, so many usual nodes have readings of their own, which the others repeat.
+ORIGINALS: Final = 8
+# For so long readings are repeated. It is the error of a window, in seconds, when Prometheus
+# computes a rate.
+FRESH_SECONDS: Final = 1.0
+
+
+class Copies:
+    """Makes the pages of nodes from that of *original*; *now* is the time of the simulation."""
+
+    def __init__(self, original: SimulatedNode, now: Callable[[], float]) -> None:
+        self._original = original
+        self._now = now
+        names = "|".join(re.escape(name) for name in original.names)
+        self._named = re.compile(rf"(?<=[{{,])({names})")
+        self._rendered: dict[ScrapeRequest, tuple[float, list[str]]] = {}
+
+    async def page(self, node: SimulatedNode, wanted: ScrapeRequest) -> bytes:
+        """Return the page of *node*, which has as many ranks as the original."""
+        pieces = list(await self._pieces(replace(wanted, seconds=None, compressed=False)))
+        renamed = dict(zip(self._original.names, node.names, strict=True))
+        # The names are every second piece.
+        pieces[1::2] = [renamed[name] for name in pieces[1::2]]
+        return packed("".join(pieces).encode(), wanted)
+
+    async def _pieces(self, wanted: ScrapeRequest) -> list[str]:
+        now = self._now()
+        if wanted in self._rendered:
+            rendered, pieces = self._rendered[wanted]
+            if now - rendered < FRESH_SECONDS:
+                return pieces
+        self._original.advance(now)
+        page, _ = await self._original.exposition.page(wanted)
+        pieces = self._named.split(page.decode())
+        self._rendered[wanted] = now, pieces
+        return pieces
+
+
+def copied(nodes: Sequence[SimulatedNode], now: Callable[[], float]) -> dict[str, Copies]:
+    """Return what makes the page of each of the *nodes* of a job that is a copy, by its name."""
+    usual = [node for node in nodes if node.is_usual]
+    originals = [Copies(node, now) for node in usual[:ORIGINALS]]
+    return {
+        node.name: originals[number % ORIGINALS] for number, node in enumerate(usual[ORIGINALS:])
+    }
 
 
 class Fleet:
@@ -60,7 +101,6 @@ class Fleet:
             if number > NODES_WITH_READINGS:
                 self._copies |= copied(nodes, self.now)
         self._apps: dict[str, ASGIApp] = {}
-        self._looked_at: dict[str, float] = {}
 
     def _of(self, plan: JobPlan, directory: Path, past: list[float]) -> list[SimulatedNode]:
         training = Training(plan)
@@ -90,19 +130,6 @@ class Fleet:
             self._apps[name] = node.app()
         return self._apps[name]
 
-    def look_at(self, name: str) -> None:
-        """Keep the page of the node *name* up to date for a while."""
-        self._looked_at[name] = self.now()
-
-    async def keep_pages_fresh(self) -> None:
-        """Advance the nodes that somebody looks at, once a second."""
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            now = self.now()
-            for name, seconds in self._looked_at.items():
-                if now - seconds < LOOKED_AT_SECONDS:
-                    self.nodes[name].advance(now)
-
     def targets(self, address: str) -> list[dict[str, Any]]:
         """Return the nodes as Prometheus' HTTP service discovery wants them, at *address*."""
         return [
@@ -127,14 +154,6 @@ def _past(nodes: int) -> list[float]:
 def fleet_app(fleet: Fleet, title: str) -> ASGIApp:
     """Return the application: a list of the nodes, discovery, and each node's own exporter."""
 
-    @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        task = asyncio.create_task(fleet.keep_pages_fresh())
-        yield
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-
     async def listing(_: Request) -> HTMLResponse:
         return HTMLResponse(_listing(fleet, title))
 
@@ -145,7 +164,7 @@ def fleet_app(fleet: Fleet, title: str) -> ASGIApp:
         return PlainTextResponse("The simulated fleet is ready.\n")
 
     routes = [Route("/", listing), Route("/sd", discovery), Route("/-/ready", ready)]
-    return _Nodes(fleet, Starlette(routes=routes, lifespan=lifespan))
+    return _Nodes(fleet, Starlette(routes=routes))
 
 
 class _Nodes:
@@ -171,8 +190,6 @@ class _Nodes:
             page = await made.page(self._fleet.nodes[name], asked)
             await Response(page, headers=headers(asked))(scope, receive, send)
             return
-        if not rest.startswith("metrics"):
-            self._fleet.look_at(name)
         path = f"/{rest}"
         inner = {**scope, "path": path, "raw_path": path.encode(), "root_path": ""}
         await self._fleet.app(name)(inner, receive, send)

@@ -150,20 +150,16 @@ class SimulatedRank:
             "source": "torchrun",
         }
 
-    def _lifecycle(self, at: float) -> dict[str, float]:
-        if self._training.has(Silence.STARTING, at):
-            return {"init": 21.4}
-        return {"init": 21.4, "rendezvous": 8.2, "first_step": 64.1}
-
     def _events(self, at: float, started: float) -> list[dict[str, Any]]:
         """Return what its process told of its start, which began at *started*."""
-        began = self._unix_start + started
-        events: list[dict[str, Any]] = []
-        for number, (name, seconds) in enumerate(self._lifecycle(at).items(), start=1):
-            events.append(_event(number, name, began, seconds))
-            began += seconds
+        lives: dict[str, float | None] = {"init": 21.4, "rendezvous": 8.2, "first_step": 64.1}
         if self._training.has(Silence.STARTING, at):
-            events.append(_event(len(events) + 1, "rendezvous", began, None))
+            lives = {"init": 21.4, "rendezvous": None}
+        began, events = self._unix_start + started, []
+        for number, (name, seconds) in enumerate(lives.items(), start=1):
+            event = {"number": number, "event": name, "began_timestamp_seconds": began}
+            events.append(event | {"seconds": seconds})
+            began += seconds or 0.0
         return events
 
     def _while_late(
@@ -254,10 +250,6 @@ class SimulatedRank:
         self._block_seconds = {s: mean * self._draw.gauss(1, noise) for s, mean in usual.items()}
         busy = sum(self._block_seconds.values())
         self._block_seconds[SYNC] = max(phase.step_seconds - busy, 0.0)
-
-
-def _event(number: int, name: str, began: float, seconds: float | None) -> dict[str, Any]:
-    return {"number": number, "event": name, "began_timestamp_seconds": began, "seconds": seconds}
 
 
 def thread_states(kind: Kind) -> list[dict[str, Any]]:

@@ -28,7 +28,8 @@ def test_help_lists_every_fault(capsys: Captured) -> None:
 
     said = capsys.readouterr().out
     assert ended.value.code == 0
-    assert all(f"  {kind.name:12}{kind.about}\n" in said for kind in KINDS)
+    assert {kind.name for kind in KINDS} <= set(said.split())
+    assert len(said.splitlines()) <= 45
     assert "rankskew simulate --nodes 64 --gpus 8 --fault thermal:node=7,gpu=3" in said
 
 

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from exporter.scrape.exposition import wanted
-from fleet_simulator import copies, fleet
-from fleet_simulator.copies import FRESH_SECONDS
+from fleet_simulator import fleet
 from fleet_simulator.faults import parse
-from fleet_simulator.fleet import Fleet, fleet_app
+from fleet_simulator.fleet import FRESH_SECONDS, Fleet, fleet_app
 from fleet_simulator.plan import equal_jobs
 from tests.exporter.asgi import ask
 from tests.exporter.clock import Clock
@@ -19,7 +18,7 @@ from tests.exporter.clock import Clock
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet, "NODES_WITH_READINGS", 4)
-    monkeypatch.setattr(copies, "ORIGINALS", 2)
+    monkeypatch.setattr(fleet, "ORIGINALS", 2)
 
 
 def large(directory: Path, clock: Clock, *faults: str) -> Fleet:

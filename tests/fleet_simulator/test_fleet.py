@@ -1,6 +1,5 @@
 """The nodes of a simulated fleet answer as exporters do."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from exporter.scrape.levels import ALL, exposed_name
 from fleet_simulator.faults import parse
-from fleet_simulator.fleet import LOOKED_AT_SECONDS, Fleet, fleet_app
+from fleet_simulator.fleet import Fleet, fleet_app
 from fleet_simulator.host_files import MEMORY_KIB
-from fleet_simulator.node import SimulatedNode
 from fleet_simulator.plan import equal_jobs, tour
 from generators.listed.metrics import families_by_collector
 from tests.exporter.asgi import Answer, ask
@@ -111,29 +109,6 @@ def test_host_is_read_as_often_as_by_an_exporter(tmp_path: Path) -> None:
 
     assert disk[0] == disk[1] < disk[2]
     assert energy[0] < energy[1] < energy[2]
-
-
-def test_page_that_is_open_moves_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node that somebody looks at goes on by itself for a while; the others cost nothing."""
-    clock = Clock()
-    simulated = fleet(tmp_path, clock=clock)
-    get(simulated, "/node/sim-01/")
-    get(simulated, "/node/sim-00/metrics")
-    advanced: list[str] = []
-    monkeypatch.setattr(SimulatedNode, "advance", lambda node, at: advanced.append(node.name))
-    monkeypatch.setattr("fleet_simulator.fleet.LOOK_SECONDS", 0.0)
-
-    async def a_moment() -> None:
-        fresh = asyncio.create_task(simulated.keep_pages_fresh())
-        await asyncio.sleep(0.05)
-        fresh.cancel()
-
-    asyncio.run(a_moment())
-    assert set(advanced) == {"sim-01"}
-    clock.seconds += LOOKED_AT_SECONDS
-    advanced.clear()
-    asyncio.run(a_moment())
-    assert advanced == []
 
 
 def test_exporter_that_goes_down_answers_before(tmp_path: Path) -> None:

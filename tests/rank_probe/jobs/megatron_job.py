@@ -1,6 +1,6 @@
 """One rank that trains with Megatron-core, once for each place of a delay.
 
-Takes the number of steps, the late rank and the places; run by tests/rank_probe/ways.py. Its schedule,
+Takes the number of steps, the late rank and the places; run by ways.py. Its schedule,
 DistributedDataParallel and optimizer are real. They run on a CPU because what they put on "cuda" is
 put there.
 """

@@ -1,6 +1,6 @@
 """One rank of TRL's GRPO on a tiny random model, once for each place of a delay.
 
-Takes a directory, a number of steps and the places; run by tests/rank_probe/ways.py. Each place is a job
+Takes a directory, a number of steps and the places; run by ways.py. Each place is a job
 of its own. The policy's own `generate` makes the completions.
 """
 

@@ -355,13 +355,8 @@ def test_time_between_two_looks_is_divided(
     began_in: bytes, last: dict[str, Any], shares: dict[str, float]
 ) -> None:
     """The clocks tell what it ran and queued, and the calls what it was blocked in otherwise."""
-    known: dict[str, Any] = {
-        "at": 100,
-        "cpu": 0,
-        "queue": 0,
-        "own_queue": 0,
-        "call": b"running",
-    } | last
+    known: dict[str, Any] = {"at": 100, "cpu": 0, "queue": 0, "own_queue": 0}
+    known |= {"call": b"running"} | last
     first = BEFORE._replace(call=began_in)
 
     assert rounded(split(first, ThreadLook(**known), CALLS.__getitem__)) == shares

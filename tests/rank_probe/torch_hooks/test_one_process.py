@@ -178,8 +178,9 @@ def test_closure_of_an_optimizer_runs_in_its_own_stages(timeline: Timeline, by_n
 def test_detaching_leaves_torch_as_it_was() -> None:
     """Every attribute and hook is put back; meanwhile what was replaced is pickled by its name."""
     operator = torch.ops._c10d_functional.wait_tensor
+    importlib.import_module("torch._dynamo")  # It replaces torch.manual_seed.
     checkpoint = importlib.import_module("torch.distributed.checkpoint")
-    saver = importlib.import_module("torch.distributed.checkpoint.state_dict_saver")
+    saver: Any = importlib.import_module("torch.distributed.checkpoint.state_dict_saver")
     owners: tuple[Any, ...] = (
         *(torch, torch.autograd, torch.serialization, dist, checkpoint, saver),
         *(dist.distributed_c10d, dist.device_mesh, dist.device_mesh.DeviceMesh, dist.Work),

@@ -270,7 +270,7 @@ def test_chunks_of_a_schedule_are_what_they_are_named(timeline: Timeline) -> Non
 
 
 def test_backward_of_megatron_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its schedules call the autograd engine themselves; tests/rank_probe/ways.py runs the real ones."""
+    """Its schedules call the autograd engine themselves; ways.py runs the real ones."""
     name = "megatron.core.pipeline_parallel.schedules"
     schedules, timeline, seen = ModuleType(name), Timeline(automatic=True), list[int]()
     original: Any = lambda *_: seen.append(timeline.state.stage)  # noqa: E731 - to compare below

@@ -16,7 +16,8 @@ from tests.nightly.surviving_job import RANKS, Job
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 
 COMMITS_AGO: Final = 60
-PACKAGES: Final = ("exporter", "rank_probe", "rankskew", "alerts", "dashboards")
+# What an exporter reads and imports: its pages of docs too.
+PACKAGES: Final = ("exporter", "rank_probe", "rankskew", "alerts", "dashboards", "docs")
 
 
 def old_release(directory: Path) -> dict[str, str]:

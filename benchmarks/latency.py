@@ -24,11 +24,11 @@ from typing import Any, Final
 from benchmarks.accuracy.job import STEP_SECONDS
 from benchmarks.accuracy.plan import SHARES, Segment
 from benchmarks.report import Row, write, written
-from demo.verdict import STRAGGLER
 from devstack.parts import ExporterProcess, PrometheusProcess, TrainingProcess
 from devstack.process import StackError
 from generators.markdown import table
 
+STRAGGLER: Final = "RankskewStraggler"
 INTERVALS_SECONDS: Final = (15.0, 5.0)
 RANKS: Final = 4
 # Hundreds of steps: a past that a rank can be compared with.

@@ -1,4 +1,4 @@
-"""What the Dockerfile says; tests/deploy/image builds and runs it."""
+"""What the Dockerfile says; tests/deploy/test_image.py builds and runs it."""
 
 import json
 import re

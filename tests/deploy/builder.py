@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).parents[3]
+from tests.deploy.debian import RELEASE, ROOT
+
 BASE: Final = "localhost/base"
 PACKAGES: Final = "python3,python3-venv,ca-certificates"
 # Where packages come from, and whom to trust, on this machine.
@@ -45,14 +46,8 @@ class Builder:
     def make_base(self) -> None:
         """Store a Debian with Python, of the release that the Dockerfile's own base is made of."""
         archive = str(self._directory / "base.tar")
-        self.run(
-            "mmdebstrap",
-            "--quiet",
-            "--variant=minbase",
-            f"--include={PACKAGES}",
-            "bookworm",
-            archive,
-        )
+        make = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={PACKAGES}"]
+        self.run(*make, RELEASE, archive)
         container = self.run("buildah", "from", "scratch")
         self.run("buildah", "add", "--quiet", container, archive, "/")
         self.run("buildah", "commit", "--quiet", "--rm", container, BASE)

@@ -1,9 +1,12 @@
 """A real API server takes the manifests and the chart, and says what Pod Security thinks of them.
 
-There is no kubelet: that a pod starts is test_kubernetes_pod.py's subject.
+The page is typed in as it stands. There is no kubelet: test_kubernetes_pod.py starts the pods.
 """
 
 import json
+import os
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,17 +15,17 @@ import pytest
 
 from tests.deploy.api_server import cluster, write
 from tests.deploy.kubernetes import (
-    CHART,
     EXAMPLES,
     HELM,
     KUBECTL,
+    ROOT,
     attempt,
     chart,
     kustomized,
-    made,
     pod_spec,
     run,
 )
+from tests.deploy.pages import FENCE
 
 pytestmark = pytest.mark.deploy
 
@@ -42,12 +45,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def manifests(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory that is applied with -k."""
-    return made(tmp_path_factory.mktemp("manifests"))
-
-
 def versions() -> list[str]:
     """Return each of our objects with the version that changes whenever it does."""
     kinds = "daemonset,podmonitor,prometheusrule,configmap,networkpolicy,priorityclass"
@@ -59,35 +56,45 @@ def versions() -> list[str]:
     )
 
 
-def test_applying_twice_changes_nothing(manifests: Path) -> None:
-    """`kubectl apply --server-side -k` creates everything once; again, no object changes."""
-    command = ("apply", "--server-side", "-k", manifests)
-    said = run(KUBECTL, *command)
-    assert len(said.splitlines()) == len(kustomized())
-    before = versions()
-
-    run(KUBECTL, *command)
-
-    assert len(before) == len(kustomized()) - 1  # The namespace.
-    assert versions() == before
-
-
-def test_apply_on_the_client_works_too(manifests: Path) -> None:
-    """No object is too long for the annotation that `kubectl apply` alone writes."""
-    said = run(KUBECTL, "apply", "--dry-run=server", "-k", manifests)
-
-    assert len(said.splitlines()) == len(kustomized())
+def typed(line: str, clone: Path) -> str:
+    """Type *line* of the page in a checkout; return what it prints."""
+    # Namespaces are emptied by a controller, which does not run.
+    done = subprocess.run(
+        ["bash", "-c", line.replace("kubectl delete", "kubectl delete --wait=false")],
+        cwd=clone,
+        env={**os.environ, "PATH": f"{KUBECTL.parent}:{HELM.parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{line}\n{done.stderr}"
+    return done.stdout
 
 
-def test_helm_installs_and_removes() -> None:
-    """Helm's release is accepted, an upgrade too, and removal leaves nothing."""
-    place = ("--namespace", "second", "--create-namespace")
-    run(HELM, "install", "second", CHART, *place)
-    run(HELM, "upgrade", "second", CHART, *place, "--set", "restricted=true")
-    run(HELM, "uninstall", "second", "--namespace", "second", "--wait")
+def test_page_is_typed(tmp_path: Path) -> None:
+    """Each command of docs/kubernetes.md works, but for waiting for pods, which nobody starts.
 
-    left = run(KUBECTL, "get", "daemonset,podmonitor,configmap", "-n", "second", "--output=name")
-    assert set(left.split()) <= {"configmap/kube-root-ca.crt"}
+    Helm upgrades too, and leaves nothing; kubectl creates each object once, and again none.
+    """
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    with_kubectl, with_helm, example, [remove] = (b.splitlines() for b in FENCE.findall(page))
+    apply, wait = with_kubectl
+    assert wait == "kubectl -n rankskew rollout status daemonset/rankskew"
+    remove, _, uninstall = remove.partition("# or: ")
+    deploy = shutil.copytree(ROOT / "deploy", tmp_path / "deploy")
+    run(ROOT / "scripts" / "kubernetes.sh", deploy / "kubernetes")
+
+    upgrade = "helm upgrade rankskew deploy/helm/rankskew -n rankskew --set restricted=true"
+    for line in (*with_helm, upgrade, uninstall):
+        typed(line, tmp_path)
+    assert versions() == []
+    assert len(typed(apply, tmp_path).splitlines()) == len(kustomized())
+    applied = versions()
+    typed(apply, tmp_path)
+    assert versions() == applied
+    assert len(applied) == len(kustomized()) - 1  # The namespace.
+    for line in ("kubectl create namespace training", *example, remove):
+        typed(line, tmp_path)
 
 
 @pytest.mark.parametrize("example", ["pytorchjob", "jobset", "rayjob", "socket-volume"])

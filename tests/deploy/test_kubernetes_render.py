@@ -3,7 +3,6 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -29,12 +28,7 @@ from tests.deploy.kubernetes import (
 )
 
 OF_THE_CLUSTER = ("ClusterRole", "ClusterRoleBinding", "PriorityClass")
-CONFIGMAP_LIMIT = 1 << 20  # Bytes.
-ANNOTATION_LIMIT = 256 << 10  # What `kubectl apply` without --server-side adds a copy of.
-
-
-def stem(path: Path) -> str:
-    return path.stem
+ANNOTATION_LIMIT = 256 << 10  # Bytes. What `kubectl apply` without --server-side adds a copy of.
 
 
 @pytest.mark.parametrize("components", VARIANTS, ids="+".join)
@@ -119,38 +113,30 @@ def test_values_arrive() -> None:
     assert ("PrometheusRule", "rankskew-info") not in rendered
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "alerts" / "rules").glob("*.yaml")), ids=stem)
-def test_rules_are_those_of_the_files(path: Path) -> None:
-    """Every file is a PrometheusRule of its name; without the operator, a file of its name."""
-    shipped = yaml.safe_load(path.read_text())
+def test_rules_and_dashboards_are_those_of_the_files() -> None:
+    """Every file is a PrometheusRule of its name; without the operator, a file of its name.
+
+    Grafana's sidecar finds each dashboard, and it is short enough for every way to apply it.
+    """
+    rendered = chart()
     config_map = chart("prometheusOperator=false")["ConfigMap", "rankskew-rules"]
-
-    assert chart()["PrometheusRule", f"rankskew-{path.stem}"]["spec"] == shipped
-    assert yaml.safe_load(config_map["data"][path.name]) == shipped
-
-
-def test_promtool_accepts_the_rules(tmp_path: Path) -> None:
-    """What an operator writes into Prometheus' files is what Prometheus reads."""
-    rules = of_kind(chart(), "PrometheusRule")
-    for rule in rules:
-        (tmp_path / rule["metadata"]["name"]).write_text(yaml.safe_dump(rule["spec"]))
-    said = run("promtool", "check", "rules", *sorted(tmp_path.iterdir()))
-
-    assert len(re.findall(r"SUCCESS: [1-9]\d* rules found", said)) == len(rules)
-
-
-@pytest.mark.parametrize("path", sorted((ROOT / "dashboards" / "json").glob("*.json")), ids=stem)
-def test_dashboards_are_those_of_the_files(path: Path) -> None:
-    """Grafana's sidecar finds each, and it is short enough for every way to apply it."""
-    document = chart()["ConfigMap", f"rankskew-dashboard-{path.stem}"]
-
-    assert json.loads(document["data"][f"rankskew-{path.name}"]) == json.loads(path.read_text())
-    assert document["metadata"]["labels"]["grafana_dashboard"] == "1"
-    assert len(json.dumps(document)) < ANNOTATION_LIMIT < CONFIGMAP_LIMIT
+    for path in (ROOT / "alerts" / "rules").glob("*.yaml"):
+        shipped = yaml.safe_load(path.read_text())
+        assert rendered["PrometheusRule", f"rankskew-{path.stem}"]["spec"] == shipped
+        assert yaml.safe_load(config_map["data"][path.name]) == shipped
+    for path in (ROOT / "dashboards" / "json").glob("*.json"):
+        document = rendered["ConfigMap", f"rankskew-dashboard-{path.stem}"]
+        said = json.loads(document["data"][f"rankskew-{path.name}"])
+        assert said == json.loads(path.read_text())
+        assert document["metadata"]["labels"]["grafana_dashboard"] == "1"
+        assert len(json.dumps(document)) < ANNOTATION_LIMIT
 
 
 def test_exporter_is_told_where_things_are() -> None:
-    """Its command line is valid, and each directory that it writes is a volume."""
+    """Its command line is valid, and each directory that it writes is a volume.
+
+    No order can come from a job: the operator's socket is in a directory that no job can mount.
+    """
     [container] = pod_spec(chart())["containers"]
     load("exporter").parser().parse_args(container["args"][1:])
     written = {
@@ -160,27 +146,19 @@ def test_exporter_is_told_where_things_are() -> None:
     }
 
     for components in VARIANTS:
-        [container] = pod_spec(kustomized(*components))["containers"]
+        spec = pod_spec(kustomized(*components))
+        [container] = spec["containers"]
         mounted = {m["mountPath"]: m for m in container["volumeMounts"]}
         assert {path for path, m in mounted.items() if not m.get("readOnly")} == written
-
-
-def test_orders_cannot_come_from_a_job() -> None:
-    """The operator's socket lies in the pod's own directory, which no job can mount."""
-    for components in VARIANTS:
-        volumes = {each.pop("name"): each for each in pod_spec(kustomized(*components))["volumes"]}
-        assert volumes["operator"] == {"emptyDir": {}}
+        volumes = {each["name"]: each for each in spec["volumes"]}
+        assert volumes["operator"] == {"name": "operator", "emptyDir": {}}
         assert volumes["run"]["hostPath"]["path"] == "/run/rankskew"
 
 
-def jobs() -> list[Any]:
-    return [pytest.param(document, id=name) for name, document in examples().items()]
-
-
-@pytest.mark.parametrize("document", jobs())
-def test_example_mounts_the_socket_read_only(document: dict[str, Any]) -> None:
+@pytest.mark.parametrize("name", examples())
+def test_example_mounts_the_socket_read_only(name: str) -> None:
     """In each pod with ranks: the directory, read-only, and a gate with the job's variables."""
-    training = [spec for spec in pod_templates(document) if "initContainers" in spec]
+    training = [spec for spec in pod_templates(examples()[name]) if "initContainers" in spec]
     assert training
     for spec in training:
         [gate] = spec["initContainers"]

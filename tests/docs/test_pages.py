@@ -1,4 +1,4 @@
-"""What the documentation lists, links to and tells readers to type exists."""
+"""What the documentation lists, links to, repeats and tells readers to type is so."""
 
 import ast
 import re
@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import pytest
-
-from exporter.scrape.levels import exposed_name
-from generators.listed.metrics import families_by_collector
+from exporter.causes.explain import ROWS
 from rank_probe.collectives.report import as_prometheus
+from rank_probe.version import __version__
 from rankskew.commands.table import COMMANDS, load
+from rankskew.diagnose.advice import advice
+from tests.exposed import exposed
 from tests.rank_probe.collectives.worlds import hosts, pair_times, result
 
 ROOT: Final = Path(__file__).parents[2]
@@ -31,13 +31,14 @@ INDENTED: Final = re.compile(r"^ {4,}(rankskew .*)$", re.MULTILINE)
 END: Final = re.compile(r"\s(#|[|&;>]|&&).*$")
 # Of the collectors that docs/hardware.md explains.
 HARDWARE: Final = ("gpu_",)
-EXPOSED: Final = {
-    exposed_name(family): collector
-    for collector, _, families in families_by_collector()
-    for family in families
-}
-
-each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+# What a command prints, an image's tag, a file of the release, a chart's fields, an image's label.
+VERSIONS: Final = (
+    r"\brankskew[ :-]v?(\d+\.\d+\.\d+)",
+    r"^(?:version|appVersion): \"?v?(\d+\.\d+\.\d+)",
+    r"image\.version=\"?v?(\d+\.\d+\.\d+)",
+    r"app\.kubernetes\.io/version: \"?v?(\d+\.\d+\.\d+)",
+    r"helm\.sh/chart: rankskew-(\d+\.\d+\.\d+)",
+)
 
 
 def read(name: str) -> str:
@@ -58,10 +59,10 @@ def in_textfile() -> set[str]:
 def test_every_metric_is_listed() -> None:
     """Those of the exporter, those of the textfile, and those of GPUs with how they are read."""
     rows = re.findall(r"^\| ([^|]*`rankskew_[^|]*)\|", read("docs/hardware.md"), re.MULTILINE)
-    of_gpus = {name for name, collector in EXPOSED.items() if collector.startswith(HARDWARE)}
+    of_gpus = {name for name, collector in exposed().items() if collector.startswith(HARDWARE)}
 
     assert len(of_gpus) > 40
-    assert all(f"| `{name}` |" in read("docs/metrics.md") for name in EXPOSED)
+    assert [name for name in exposed() if f"| `{name}` |" not in read("docs/metrics.md")] == []
     assert all(f"| `{name}` |" in read("docs/collectives.md") for name in in_textfile())
     assert of_gpus <= set(re.findall(r"`(rankskew_\w+)`", "".join(rows)))
 
@@ -83,24 +84,32 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
-@each_page
-def test_links_lead_somewhere(page: Path) -> None:
-    """Every relative link and picture of a page exists, and so does the heading that it names."""
+def dead_links(page: Path) -> Iterator[str]:
+    """Yield each relative link or picture that does not exist, or whose heading does not."""
     for link, anchor in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", prose(page)):
         if link.startswith(("http://", "https://")):
             continue
         target = page.parent / link if link else page
-        assert target.exists(), link
-        if anchor and target.suffix == ".md":
-            assert anchor in anchors(target), f"{link}#{anchor}"
+        if not target.exists() or (
+            anchor and target.suffix == ".md" and anchor not in anchors(target)
+        ):
+            yield f"{page}: {link}#{anchor}"
 
 
-@each_page
-def test_metrics_named_in_prose_exist(page: Path) -> None:
+def test_links_lead_somewhere() -> None:
+    """Every relative link and picture of a page exists, and so does the heading that it names."""
+    assert [link for page in PAGES for link in dead_links(page)] == []
+
+
+def test_metrics_named_in_prose_exist() -> None:
     """A metric in backquotes is one that the exporter exposes, or a textfile of rank-probe."""
-    named = set(re.findall(r"`(rankskew_[a-z_]+)(?:\{[^}]*\})?(?: \d)?`", prose(page)))
+    named = {
+        name
+        for page in PAGES
+        for name in re.findall(r"`(rankskew_[a-z_]+)(?:\{[^}]*\})?(?: \d)?`", prose(page))
+    }
 
-    assert named - EXPOSED.keys() - in_textfile() == set()
+    assert named - exposed().keys() - in_textfile() == set()
 
 
 def commands(text: str) -> Iterator[str]:
@@ -112,31 +121,56 @@ def commands(text: str) -> Iterator[str]:
     yield from INDENTED.findall(FENCE.sub("", text))
 
 
-WRITTEN: Final = {
-    line: str(page.relative_to(ROOT)) for page in PAGES for line in commands(page.read_text())
-}
+def test_command_lines_are_accepted() -> None:
+    """Their options exist, and their values make sense."""
+    written = {line for page in PAGES for line in commands(page.read_text())}
+    seen = set()
+    for line in written:
+        name, *words = shlex.split(END.sub("", line))[1:]
+        seen.add(name)
+        if name.startswith("-") or name == "COMMAND" or "--help" in words:
+            continue
+        assert name in COMMANDS, line
+        try:
+            load(name).parser().parse_args(words)
+        except SystemExit as error:
+            raise AssertionError(line) from error
+
+    assert seen >= {"exporter", "files", "replay", "top"}
 
 
-@pytest.mark.parametrize("line", WRITTEN)
-def test_command_line_is_accepted(line: str) -> None:
-    """Its options exist, and their values make sense."""
-    words = shlex.split(END.sub("", line))[1:]
-    if words[0].startswith("-") or words[0] == "COMMAND":
-        return
-    assert words[0] in COMMANDS, WRITTEN[line]
-    if "--help" not in words:
-        load(words[0]).parser().parse_args(words[1:])
-
-
-def test_there_are_command_lines() -> None:
-    """The patterns above still find them."""
-    assert {line.split()[1] for line in WRITTEN} >= {"exporter", "files", "replay", "top"}
-
-
-@each_page
-def test_python_is_python(page: Path) -> None:
+def test_python_is_python() -> None:
     """A reader may copy it."""
-    for language, block in FENCE.findall(page.read_text(encoding="utf-8")):
-        if language == "python":
-            indented = len(block) - len(block.lstrip(" "))
-            ast.parse(re.sub(rf"^ {{{indented}}}", "", block, flags=re.MULTILINE))
+    blocks = [found for page in PAGES for found in FENCE.findall(page.read_text(encoding="utf-8"))]
+    python = [block for language, block in blocks if language == "python"]
+    assert python
+    for block in python:
+        indented = len(block) - len(block.lstrip(" "))
+        ast.parse(re.sub(rf"^ {{{indented}}}", "", block, flags=re.MULTILINE))
+
+
+def mentions(text: str) -> list[str]:
+    return [found for each in VERSIONS for found in re.findall(each, text, re.MULTILINE)]
+
+
+def test_version_is_repeated_right() -> None:
+    """A page, a chart or an image of this release names that of rank_probe/version.py."""
+    places = [ROOT / "Dockerfile", *PAGES, *(ROOT / "deploy").rglob("*")]
+    texts = [path for path in places if path.is_file() and path.suffix not in (".png", ".svg")]
+    found = {path: mentions(path.read_text(encoding="utf-8")) for path in texts}
+
+    assert {path: said for path, said in found.items() if {*said} - {__version__}} == {}
+    assert found[ROOT / "docs" / "operating.md"]
+    assert found[ROOT / "deploy" / "helm" / "rankskew" / "Chart.yaml"]
+
+
+def test_playbook_has_a_section_for_each_cause() -> None:
+    """Who reads `input (nfs)` in an alert finds it there, and when it is over."""
+    page = read("docs/playbook.md")
+    sections = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
+
+    assert sections.keys() == set(advice())
+    assert [
+        row for row in ROWS if row.detail and f"`{row.detail}`" not in sections[row.cause]
+    ] == []
+    assert [cause for cause, section in sections.items() if "Over when:" not in section] == []

@@ -4,10 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 
 from exporter.vocabulary.thresholds import defaults
 from generators.listed import alert_rules
+from tests.exposed import exposed
 
 ROOT = Path(__file__).parents[2]
 RUNBOOKS = sorted((ROOT / "alerts" / "runbooks").glob("*.md"))
@@ -25,22 +25,10 @@ THRESHOLD = "job:rankskew_threshold:value"
 OPTIONAL = "info"
 # A query in a text, quotes and all.
 QUERY = re.compile(r'printf "((?:[^"\\]|\\.)*)"')
-# Of a node or of a job; of late ranks, at most 32 a job.
-OF_A_NODE = ("rankskew_node_", "rankskew_job_", "rankskew_late_", "rankskew_gpus_visible")
-# Of all ranks only those without the probe, with the probe off, or on CPUs.
-MATCHED = re.compile(
-    r'rankskew_gpu_rank_info\{[^}]*source="environ"|rankskew_rank_info\{\w+="(?:off)?"'
-)
 # The levels at which series are put together or matched.
 LEVELS = re.compile(r"\b(by|on) \(([^)]*)\)")
 # A series is one of ours if it has our prefix or is named like a recording rule.
 SERIES = re.compile(r"(?<![\w:])(?:rankskew_\w+|[a-z_]+:[a-z_]+:[a-z_0-9]+|up)(?![\w:])")
-
-
-def exposed() -> set[str]:
-    """Return every metric name in the exporter's sources."""
-    sources = (ROOT / "exporter").rglob("*.py")
-    return {name for path in sources for name in re.findall(r'"(rankskew_\w+)"', path.read_text())}
 
 
 def recorded() -> set[str]:
@@ -72,7 +60,7 @@ def core_files() -> list[Path]:
 @pytest.mark.parametrize("path", alert_rules.rule_files(), ids=lambda path: path.stem)
 def test_rules_read_series_that_exist(path: Path) -> None:
     """A metric that is renamed or dropped cannot silence a rule."""
-    assert read_by_rules(path) <= exposed() | recorded() | GIVEN
+    assert read_by_rules(path) <= exposed().keys() | recorded() | GIVEN
 
 
 @pytest.mark.parametrize("path", RUNBOOKS, ids=lambda path: path.stem)
@@ -80,7 +68,7 @@ def test_runbooks_point_to_series_that_exist(path: Path) -> None:
     """Everything that a runbook refers to exists."""
     mentioned = {name for name in SERIES.findall(path.read_text()) if name != "up"}
 
-    assert mentioned <= exposed() | recorded()
+    assert mentioned <= exposed().keys() | recorded()
 
 
 def test_no_rule_records_what_nobody_reads() -> None:
@@ -110,7 +98,8 @@ def test_core_does_without_the_optional_file() -> None:
 
 def test_every_threshold_is_read() -> None:
     """None is left over that changes nothing, in a rule or in an exporter."""
-    sources = [path.read_text() for path in (ROOT / "exporter").rglob("*.py")]
+    files = [path.read_text() for path in (ROOT / "exporter").rglob("*.py")]
+    sources = [text for text in files if "threshold" in text]
     named = {name for name in defaults() if any(f'"{name}"' in source for source in sources)}
     for rule in ALL_RULES:
         named |= set(re.findall(rf'{THRESHOLD}\{{name="(\w+)"', rule["expr"]))
@@ -130,49 +119,3 @@ def test_rules_keep_the_cluster(path: Path) -> None:
 
     assert [one for one in levels if one[1] and "cluster" not in one[1].split(", ")] == []
     assert [query for query in of_jobs if "cluster=" not in query] == []
-
-
-def test_no_rule_reads_itself() -> None:
-    """What has to be remembered is remembered by an exporter, not by a series that feeds itself."""
-    rules = [rule for rule in ALL_RULES if "record" in rule]
-    reads = {rule["record"]: set[str]() for rule in rules}
-    for rule in rules:
-        reads[rule["record"]] |= set(SERIES.findall(rule["expr"]))
-
-    # One record may have several rules, of which the later read the earlier.
-    mine = {record for record, read in reads.items() if record in read}
-    assert mine <= {"job_reason:rankskew_not_judgeable:bool"}
-    for rule in rules:
-        if rule["record"] in mine:
-            others = re.sub(r'bool\{reason!="no_join"\}|bool\{reason="off"\}', "", rule["expr"])
-            assert rule["record"] not in SERIES.findall(others)
-
-
-def test_no_frequent_rule_reads_a_series_of_every_rank() -> None:
-    """Every 15 s only ranks that are late, silent, standing, starting or over are looked at."""
-    read = {
-        name
-        for path in alert_rules.rule_files()
-        for group in yaml.safe_load(path.read_text())["groups"]
-        if "interval" not in group
-        for rule in group["rules"]
-        for name in SERIES.findall(MATCHED.sub("", rule["expr"]))
-        if name in exposed()
-    }
-
-    assert {name for name in read if name.startswith(OF_A_NODE)} == {
-        "rankskew_node_last_step_age_seconds",
-        "rankskew_node_ranks",
-        "rankskew_node_starting_seconds",
-        "rankskew_node_stepping_ranks",
-        "rankskew_node_world_size",
-        "rankskew_node_run_seconds",
-        *(name for name in read if name.startswith(("rankskew_job_", "rankskew_late_"))),
-        "rankskew_gpus_visible",
-    }
-    assert {name for name in read if not name.startswith(OF_A_NODE)} == {
-        "rankskew_rank_finished",
-        "rankskew_rank_silent_seconds",
-        "rankskew_rank_starting_seconds",
-        "rankskew_stage_elapsed_seconds",
-    }

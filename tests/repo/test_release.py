@@ -1,4 +1,4 @@
-"""`make release` makes every file of a release, the same each time, and only when it is ready."""
+"""`make release` makes every file of a release, the same each time, and what is in it works."""
 
 import hashlib
 import os
@@ -7,10 +7,12 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import venv
 from pathlib import Path
 
 import pytest
 
+from devstack.process import StackProcess, free_port, get
 from exporter.bundle import PLACES
 from rank_probe.version import __version__
 from rankskew.commands.files import write_files
@@ -24,23 +26,55 @@ NOT_PACKED = {"image"}
 PACKAGES = ("rank_probe", "exporter", "rankskew", "fleet_simulator")
 IN_ARCHIVE_ONLY = {"compose", "kubernetes", "helm"}
 CAN_COMPILE = bool(shutil.which("cc")) and Path(sysconfig.get_path("include"), "Python.h").exists()
+IS_PURE = (
+    "from rank_probe.measure import ledger, tape;"
+    "print(tape.new_tape is tape.PythonTape, ledger.new_ledger is ledger.PythonLedger)"
+)
 
 
-def git(directory: Path, *arguments: str) -> None:
-    identity = ("-c", "user.name=test", "-c", "user.email=test@example.org")
-    command = ["git", "-C", str(directory), *identity, *arguments]
-    subprocess.run(command, check=True, capture_output=True)
+@pytest.fixture(scope="module")
+def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory that `make release RELEASE=dev` fills."""
+    directory = tmp_path_factory.mktemp("release") / "dist"
+    command = [sys.executable, str(ROOT / SCRIPT), "--dev", str(directory)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return directory
+
+
+def in_git(*arguments: str) -> str:
+    command = ["git", "-C", str(ROOT), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 def commit(directory: Path) -> None:
     """Make *directory* a repository with one commit of all that is there."""
-    git(directory, "init", "--quiet")
-    git(directory, "add", "--all")
-    git(directory, "commit", "--quiet", "--message=all")
+    identity = ("-c", "user.name=test", "-c", "user.email=test@example.org")
+    for arguments in (("init", "-q"), ("add", "--all"), (*identity, "commit", "-qm", "all")):
+        subprocess.run(["git", "-C", str(directory), *arguments], check=True)
 
 
 def archive(released: Path) -> Path:
     return released / f"rankskew-{__version__}-files.tar.gz"
+
+
+def contents(tree: Path) -> dict[str, bytes]:
+    """Return each file of *tree*, by its path there."""
+    files = (path for path in tree.glob("**/*") if path.is_file())
+    return {str(path.relative_to(tree)): path.read_bytes() for path in files}
+
+
+def typed(*command: str | Path, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run *command* away from the checkout, without its import path, with *more* variables."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | more
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+
+
+def pip(python: Path, *arguments: str) -> None:
+    """Run pip for an environment that has none."""
+    command = [sys.executable, "-m", "pip", "--python", str(python), *arguments]
+    done = typed(*command, cwd=python.parent)
+    assert done.returncode == 0, done.stderr
 
 
 def test_release_has_all_files_and_their_sums(released: Path) -> None:
@@ -75,34 +109,22 @@ def test_archive_has_what_the_command_writes_and_the_deployments(
         opened.extractall(tmp_path, filter="data")
     packed = tmp_path / archive(released).name.removesuffix(".tar.gz")
 
-    for path in (tmp_path / "files").glob("**/*"):
-        copy = packed / path.relative_to(tmp_path / "files")
-        assert path.is_dir() or copy.read_bytes() == path.read_bytes()
+    assert contents(tmp_path / "files").items() <= contents(packed).items()
     assert {path.name for path in (packed / "deploy").iterdir()} == {
         path.name for path in (ROOT / "deploy").iterdir() if path.name not in NOT_PACKED
     }
     assert run(KUBECTL, "kustomize", packed / "deploy" / "kubernetes") == kustomized_text()
 
 
-def test_every_deployment_is_in_the_wheel_or_the_archive() -> None:
-    """A new directory of deploy/ goes into PLACES of exporter/bundle.py or into the release."""
+def test_every_source_and_deployment_is_packed() -> None:
+    """A wheel leaves out what git ignores, and each directory of deploy/ has one way out."""
+    sources = [f"{package}/**.py" for package in PACKAGES]
     in_wheel = {name.removeprefix("deploy/") for name in PLACES if name.startswith("deploy/")}
     found = {path.name for path in (ROOT / "deploy").iterdir()}
 
+    assert in_git("ls-files", "--others", "--ignored", "--exclude-standard", *sources) == ""
     assert found <= in_wheel | IN_ARCHIVE_ONLY | NOT_PACKED
     assert not in_wheel & IN_ARCHIVE_ONLY
-
-
-def test_no_source_is_ignored_by_git() -> None:
-    """A wheel leaves out what git ignores, however well it works in a checkout."""
-    listed = subprocess.run(
-        ["git", "-C", str(ROOT), "ls-files", "--others", "--ignored", "--exclude-standard"]
-        + [f"{package}/**.py" for package in PACKAGES],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    assert listed.stdout == ""
 
 
 @pytest.mark.parametrize(
@@ -124,8 +146,7 @@ def test_release_that_is_not_ready_is_refused(
     commit(tmp_path)
     if edit:
         (tmp_path / "CHANGELOG.md").write_text(f"## {__version__}\n{edit}")
-    command = [sys.executable, str(tmp_path / SCRIPT), str(tmp_path / "dist")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = typed(sys.executable, tmp_path / SCRIPT, tmp_path / "dist", cwd=tmp_path)
 
     assert done.returncode == 1
     assert done.stderr.startswith(f"release: {sentence.format(__version__)}")
@@ -134,24 +155,18 @@ def test_release_that_is_not_ready_is_refused(
     assert not (tmp_path / "dist").exists()
 
 
-@pytest.mark.e2e
+@pytest.mark.nightly
 def test_two_builds_are_equal(released: Path, tmp_path: Path) -> None:
     """In another directory, time zone, locale and umask, later, the same bytes come out."""
-    listed = subprocess.run(
-        ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout
+    listed = in_git("ls-files", "-z", "--cached", "--others", "--exclude-standard")
     other = tmp_path / "a checkout elsewhere"
     for name in filter(None, listed.split("\0")):
         if os.path.lexists(ROOT / name):
             (other / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, other / name, follow_symlinks=False)
     commit(other)
-    epoch = ["git", "-C", str(ROOT), "log", "-1", "--format=%ct"]
     different = {
-        "SOURCE_DATE_EPOCH": subprocess.run(epoch, check=True, capture_output=True).stdout.decode(),
+        "SOURCE_DATE_EPOCH": in_git("log", "-1", "--format=%ct"),
         "TZ": "Pacific/Kiritimati",
         "LC_ALL": "C",
         "PYTHONHASHSEED": "7",
@@ -169,3 +184,72 @@ def test_two_builds_are_equal(released: Path, tmp_path: Path) -> None:
 
     sums = (tmp_path / "dist" / "SHA256SUMS").read_text()
     assert sums == (released / "SHA256SUMS").read_text()
+
+
+@pytest.mark.parametrize("is_pure", [True, False], ids=["pure", "native"])
+def test_base_install_needs_nothing_and_leaves_nothing(
+    released: Path, tmp_path: Path, is_pure: bool
+) -> None:
+    """The probe works without torch or any other package, and in C where there is a compiler.
+
+    What it lacks for an operator's command is one line, not a traceback. A training image is after
+    `pip uninstall` what it was before, jobs or not.
+    """
+    if not is_pure and not CAN_COMPILE:
+        pytest.skip("no C compiler, or no headers of Python: the only wheel is pure")
+    [wheel] = (p for p in released.glob("*.whl") if p.name.endswith("-any.whl") == is_pure)
+    python = tmp_path / "venv" / "bin" / "python"
+    venv.create(python.parents[1], with_pip=False)
+    before = contents(python.parents[1])
+    pip(python, "install", "--no-index", str(wheel))
+
+    loaded = "import rank_probe, sys; print(rank_probe.__file__, 'torch' in sys.modules)"
+    done = typed(python, "-c", f"{loaded}; {IS_PURE}", cwd=tmp_path)
+    assert done.stderr == ""
+    assert "site-packages" in done.stdout
+    assert done.stdout.split()[1:] == ["False", str(is_pure), str(is_pure)]
+    (tmp_path / "train.py").write_text("print('trained')\n")
+    done = typed(python.with_name("rank-probe"), "run", "train.py", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "trained\n")
+    absent = tmp_path / "exporter.sock"
+    check = python.with_name("rank-probe"), "check"
+    done = typed(*check, cwd=tmp_path, RANKSKEW_EXPORTER=f"unix:{absent}")
+    assert (done.returncode, str(absent) in done.stdout.splitlines()[-1]) == (1, True)
+    done = typed(python.with_name("rankskew"), "exporter", cwd=tmp_path)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert "rankskew[exporter]" in done.stderr
+
+    pip(python, "uninstall", "--yes", "rankskew")
+    assert contents(python.parents[1]) == before
+    assert {path.name for path in tmp_path.iterdir()} == {"venv", "train.py"}
+
+
+def test_installed_exporter_serves(released: Path, tmp_path: Path) -> None:
+    """From the wheel alone it answers a scrape, has its page and the operator's files with it.
+
+    The exporter's extra brings nothing for people, and `rankskew top` says what does.
+    """
+    python = tmp_path / "venv" / "bin" / "python"
+    rankskew = python.with_name("rankskew")
+    venv.create(python.parents[1], with_pip=False)
+    pip(python, "install", "--quiet", "--no-index", "--find-links", str(released), "rankskew")
+    pip(python, "install", "--quiet", "rankskew[exporter]")
+    address = f"127.0.0.1:{free_port()}"
+    command = [str(rankskew), "exporter", f"--web.listen-address={address}"]
+    command += [f"--{of}.socket={tmp_path / of}" for of in ("ingest", "operator")]
+    exporter = StackProcess("the installed exporter", command, tmp_path / "log")
+    exporter.ready_url = f"http://{address}/-/ready"
+    with exporter:
+        metrics = get(f"http://{address}/metrics").decode()
+        page = get(f"http://{address}/").decode()
+
+    assert "\nrankskew_gpus_visible " in metrics
+    assert "rankskew_exporter_build_info" in metrics
+    assert "<html" in page
+    done = typed(rankskew, "files", tmp_path / "installed", cwd=tmp_path)
+    write_files(tmp_path / "checkout")
+    assert done.returncode == 0, done.stderr
+    assert contents(tmp_path / "installed") == contents(tmp_path / "checkout")
+    done = typed(rankskew, "top", "--once", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[0].endswith("run pip install 'rankskew[cli]'")

@@ -41,75 +41,57 @@ def services() -> dict[str, Any]:
     return found
 
 
-def plain_yaml() -> list[Path]:
-    """Return every YAML file that is not a template of Helm."""
-    return sorted(path for path in DEPLOY.glob("**/*.yaml") if path.parent.name != "templates")
-
-
-@pytest.mark.parametrize("path", plain_yaml(), ids=lambda path: str(path.relative_to(DEPLOY)))
-def test_yaml_is_a_mapping(path: Path) -> None:
-    """Every YAML file here parses, and each document in it holds something."""
-    documents = list(yaml.load_all(path.read_text(), yaml.CSafeLoader))
-    assert documents
-    assert all(isinstance(document, dict) for document in documents)
-
-
 def rules_found(said: str) -> int:
     """Return in how many files promtool has found rules."""
     return len(re.findall(r"SUCCESS: [1-9]\d* rules found", said))
 
 
-@pytest.mark.parametrize("overrides", [0, 1])
-def test_prometheus_takes_the_pasted_lines(tmp_path: Path, overrides: int) -> None:
-    """The README's steps, optional ones or not, give what promtool accepts, with all rules."""
+def test_prometheus_takes_the_pasted_lines(tmp_path: Path) -> None:
+    """The README's steps give what promtool accepts, with all rules; so does compose's own file.
+
+    The example of an override names a threshold that the rules know.
+    """
     write_files(tmp_path / "rankskew")
-    shutil.copy(DEPLOY / "prometheus" / "prometheus.yaml", tmp_path / "prometheus.yml")
-    if overrides:
-        shutil.copy(DEPLOY / "prometheus" / "overrides.yaml", tmp_path / "rankskew-overrides.yaml")
-
-    said = check("promtool", "check", "config", tmp_path / "prometheus.yml")
-    assert rules_found(said) == len(rule_files()) + overrides
-
-
-def test_compose_prometheus_is_valid(tmp_path: Path) -> None:
-    """Compose's Prometheus configuration is accepted, with all rules at the mounted place."""
-    config = (COMPOSE / "prometheus.yaml").read_text()
-    (tmp_path / "prometheus.yml").write_text(config.replace("/etc/prometheus", str(tmp_path)))
-    shutil.copytree(ROOT / "alerts" / "rules", tmp_path / "rankskew")
-
-    said = check("promtool", "check", "config", tmp_path / "prometheus.yml")
-    assert rules_found(said) == len(rule_files())
-
-
-def test_overridden_thresholds_exist() -> None:
-    """The example overrides a threshold that the shipped rules know."""
+    for name, copy in (("prometheus", "prometheus.yml"), ("overrides", "rankskew-overrides.yaml")):
+        shutil.copy(DEPLOY / "prometheus" / f"{name}.yaml", tmp_path / copy)
+        said = check("promtool", "check", "config", tmp_path / "prometheus.yml")
+        assert rules_found(said) == len(rule_files()) + (name == "overrides")
     [group] = load(DEPLOY / "prometheus" / "overrides.yaml")["groups"]
-
     assert {rule["labels"]["name"] for rule in group["rules"]} <= defaults().keys()
     assert {rule["record"] for rule in group["rules"]} == {"rankskew:threshold:override"}
 
+    compose = (COMPOSE / "prometheus.yaml").read_text()
+    (tmp_path / "compose.yml").write_text(compose.replace("/etc/prometheus", str(tmp_path / "c")))
+    shutil.copytree(ROOT / "alerts" / "rules", tmp_path / "c" / "rankskew")
+    said = check("promtool", "check", "config", tmp_path / "compose.yml")
+    assert rules_found(said) == len(rule_files())
 
-def test_compose_mounts_what_exists() -> None:
-    """Every file or folder mounted from the checkout is there; every named volume is declared."""
+
+def test_compose_mounts_what_exists_and_is_written() -> None:
+    """Every file or folder mounted from the checkout is there; every named volume is declared.
+
+    The directories that the exporter writes by default are mounted, and made in the image; the
+    dashboards are where Grafana's provisioning looks.
+    """
     declared = set(load(COMPOSE / "compose.yaml")["volumes"])
-    for service in services().values():
-        for volume in service["volumes"]:
-            source = volume.split(":")[0]
-            if source.startswith("."):
-                assert (COMPOSE / source).exists(), volume
-            elif not source.startswith("/"):
-                assert source in declared, volume
+    mounts = {
+        name: [volume.split(":") for volume in service["volumes"]]
+        for name, service in services().items()
+    }
+    for source, *_ in (mount for each in mounts.values() for mount in each):
+        if source.startswith("."):
+            assert (COMPOSE / source).exists(), source
+        elif not source.startswith("/"):
+            assert source in declared, source
 
-
-def test_compose_keeps_what_the_exporter_remembers() -> None:
-    """The directories that the exporter writes by default are mounted, and made in the image."""
     written = {str(Path(Settings().ingest_socket).parent), Settings().path_state}
     not_shared = {str(Path(Settings().operator_socket).parent)}
     dockerfile = (ROOT / "Dockerfile").read_text()
     [made] = re.findall(r"install --directory --owner=rankskew (.+)", dockerfile)
-
     assert set(made.split()) == written | not_shared
-    assert {volume.split(":")[1] for volume in services()["exporter"]["volumes"]} == written
+    assert {target for _, target, *_ in mounts["exporter"]} == written
+    [provider] = load(COMPOSE / "grafana" / "dashboards" / "rankskew.yaml")["providers"]
+    assert ["../../dashboards/json", provider["options"]["path"], "ro"] in mounts["grafana"]
 
 
 @pytest.mark.parametrize("name", services())
@@ -145,19 +127,15 @@ def test_compose_is_what_the_specification_allows() -> None:
         assert [error.message for error in validator.iter_errors(document)] == []
 
 
-def test_compose_pages_are_the_shipped_ones() -> None:
-    """Alertmanager there inhibits as the shipped configuration does, and pages the pager."""
+def test_compose_parts_find_each_other() -> None:
+    """By name and port; Alertmanager inhibits as the shipped configuration does, and pages."""
     shipped, here = load(ROOT / "alerts" / "alertmanager.yaml"), load(COMPOSE / "alertmanager.yaml")
     [port] = re.findall(r"^PORT = (\d+)$", (COMPOSE / "pager.py").read_text(), re.MULTILINE)
     [receiver] = [each for each in here["receivers"] if each["name"] == here["route"]["receiver"]]
-
     assert here["inhibit_rules"] == shipped["inhibit_rules"]
     assert receiver["webhook_configs"] == [{"url": f"http://pager:{port}/page"}]
     check("amtool", "check-config", COMPOSE / "alertmanager.yaml")
 
-
-def test_compose_addresses_are_its_services() -> None:
-    """Prometheus, Alertmanager, Grafana and the exporter find each other by name and port."""
     prometheus = load(COMPOSE / "prometheus.yaml")
     [scrape] = prometheus["scrape_configs"]
     [alertmanager] = prometheus["alerting"]["alertmanagers"]
@@ -172,39 +150,19 @@ def test_compose_addresses_are_its_services() -> None:
         for name, service in services().items()
         for port in service.get("ports", [])
     }
-
     assert set(asked) <= offered
 
 
-def test_dashboards_are_where_grafana_looks() -> None:
-    """The folder that Grafana's provisioning names is the one the dashboards are mounted at."""
-    [provider] = load(COMPOSE / "grafana" / "dashboards" / "rankskew.yaml")["providers"]
-    mounts = [volume.split(":") for volume in services()["grafana"]["volumes"]]
-
-    assert ["../../dashboards/json", provider["options"]["path"], "ro"] in mounts
-
-
-@pytest.fixture
-def unit(tmp_path: Path) -> Path:
-    """A copy of the unit whose command exists."""
+def test_systemd_unit_is_as_closed_as_its_page_says(tmp_path: Path) -> None:
+    """systemd knows every setting, and rates it, with the drop-in and without, 3.0 at most."""
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed")
-    program = shutil.which("true")
-    text = (DEPLOY / "systemd" / "rankskew-exporter.service").read_text()
+    unit = tmp_path / "rankskew-exporter.service"
+    text = (DEPLOY / "systemd" / unit.name).read_text()
     command = "/opt/rankskew/bin/rankskew exporter"
     assert command in text
-    copy = tmp_path / "rankskew-exporter.service"
-    copy.write_text(text.replace(command, f"{program} exporter"))
-    return copy
-
-
-def test_systemd_unit_is_valid(unit: Path) -> None:
-    """systemd knows every setting of the unit."""
+    unit.write_text(text.replace(command, f"{shutil.which('true')} exporter"))
     assert check("systemd-analyze", "verify", "--man=no", unit) == ""
-
-
-def test_systemd_unit_is_as_closed_as_its_page_says(unit: Path) -> None:
-    """systemd's own rating, with the drop-in and without it; 3.0 is the most that we allow."""
 
     def rating() -> str:
         said = check("systemd-analyze", "security", "--offline=yes", "--no-pager", unit)
@@ -221,10 +179,9 @@ def test_systemd_unit_is_as_closed_as_its_page_says(unit: Path) -> None:
     assert f"rates the unit {alone}, and {with_drop_in} with `see-all.conf`" in page
 
 
-@pytest.mark.parametrize("script", sorted((DEPLOY / "slurm").glob("*.s*")), ids=lambda p: p.name)
-def test_slurm_script_is_one(script: Path) -> None:
-    """Its shell understands it; Slurm runs prologs and epilogs only if they may be executed."""
-    if script.suffix in (".sh", ".sbatch"):
+def test_slurm_scripts_are_some() -> None:
+    """Their shell understands them; Slurm runs prologs and epilogs only if they may be executed."""
+    for script in (DEPLOY / "slurm").glob("*.s*"):
         check(script.read_text().split()[0].removeprefix("#!"), "-n", script)
         assert script.suffix == ".sbatch" or script.stat().st_mode & 0o111 == 0o111
 

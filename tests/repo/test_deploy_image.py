@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -19,28 +18,16 @@ DOCKERFILE = (ROOT / "Dockerfile").read_text()
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
-@dataclass(frozen=True)
-class Instruction:
-    name: str
-    value: str
-
-
-def stages() -> list[list[Instruction]]:
-    """Return the instructions of each stage, continuation lines joined."""
+def stages() -> list[list[tuple[str, str]]]:
+    """Return the instructions of each stage, continuation lines joined: names and values."""
     lines = [line for line in DOCKERFILE.splitlines() if not line.startswith("#")]
     joined = re.sub(r"\\\n\s*", "", "\n".join(lines))
-    found: list[list[Instruction]] = []
-    for line in joined.splitlines():
-        name, _, value = line.partition(" ")
-        if name == "FROM":
-            found.append([])
-        if name and found:
-            found[-1].append(Instruction(name, value))
-    return found
+    _, *found = re.split(r"^(?=FROM )", joined, flags=re.MULTILINE)
+    return [re.findall(r"^(\S+) (.*)$", stage, re.MULTILINE) for stage in found]
 
 
-def values(stage: list[Instruction], name: str) -> list[str]:
-    return [each.value for each in stage if each.name == name]
+def values(stage: list[tuple[str, str]], name: str) -> list[str]:
+    return [value for each, value in stage if each == name]
 
 
 def pinned(name: str) -> dict[str, str]:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import yaml
 
 from devstack.process import StackError, StackProcess, free_port, get, program
@@ -275,13 +274,3 @@ class TrainingProcess(StackProcess):
             **(environment or {}),
         }
         super().__init__("the training", command, directory / "training.log", setting)
-
-    def rank_pid(self, rank: int) -> int:
-        """Return the process id of *rank*, to stop or kill it; raises StackError if not found."""
-        for process in self.family():
-            try:
-                if process.environ().get("RANK") == str(rank):
-                    return int(process.pid)
-            except psutil.Error:  # Ended meanwhile.
-                continue
-        raise self.failure(f"has no rank {rank} running")

@@ -56,37 +56,27 @@ def setup(
     )
 
 
-def test_nothing_to_do_says_nothing(checkout: Path) -> None:
-    """With everything there it does nothing and is silent."""
-    stack = ("prometheus", "promtool", "alertmanager", "victoria-metrics", "vmalert")
-    done = setup(checkout, "test", (*stack, "gcc", "systemd-analyze"))
-
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+STACK = ("prometheus", "promtool", "alertmanager")
+TOOLS = ("victoria-metrics", "vmalert", "gcc", "systemd-analyze")
+INSTALL = "setup:     sudo apt-get install --no-install-recommends"
 
 
-def test_demo_goes_on_without_prometheus(checkout: Path) -> None:
-    """What the demo cannot install it names, with the command to run, and goes on."""
-    done = setup(checkout, "demo")
+@pytest.mark.parametrize(
+    ("mode", "programs", "status", "last"),
+    [
+        ("test", (*STACK, *TOOLS), 0, ""),
+        # The demo goes on without what cannot be installed; the tests need all of it.
+        ("demo", (), 0, f"{INSTALL} prometheus prometheus-alertmanager"),
+        ("test", STACK, 1, f"{INSTALL} victoria-metrics systemd gcc libc6-dev"),
+        ("everything", (), 2, "setup: expected demo, test or deploy, got 'everything'"),
+    ],
+    ids=["nothing to do", "demo", "tests", "unknown mode"],
+)
+def test_what_is_missing_is_named(
+    checkout: Path, mode: str, programs: tuple[str, ...], status: int, last: str
+) -> None:
+    """In the last line, with the command to run; with everything there it is silent."""
+    done = setup(checkout, mode, programs)
 
-    assert done.returncode == 0
-    assert done.stderr.splitlines()[-1] == (
-        "setup:     sudo apt-get install --no-install-recommends prometheus prometheus-alertmanager"
-    )
-
-
-def test_tests_do_not_go_on_without_it(checkout: Path) -> None:
-    """The tests need every program: a missing one ends the set-up, named."""
-    done = setup(checkout, "test", ("prometheus", "promtool", "prometheus-alertmanager"))
-
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].endswith(
-        "install --no-install-recommends victoria-metrics systemd gcc libc6-dev"
-    )
-
-
-def test_unknown_mode_is_refused(checkout: Path) -> None:
-    """A wrong argument exits 2 in one line."""
-    done = setup(checkout, "everything")
-
-    assert done.returncode == 2
-    assert done.stderr == "setup: expected demo, test or deploy, got 'everything'\n"
+    assert (done.returncode, done.stdout) == (status, "")
+    assert (done.stderr.splitlines() or [""])[-1] == last

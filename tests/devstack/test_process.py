@@ -1,7 +1,6 @@
 """A started program is awaited, and nothing of it outlives its block."""
 
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from devstack.process import MARK, StackError, StackProcess, free_port, wait_for
+from devstack.process import StackError, StackProcess, free_port, wait_for
 from tests.devstack.processes import runs
 
 SLEEPER = "import time; time.sleep(600)"
@@ -100,33 +99,3 @@ def test_program_that_does_not_become_ready_is_named_and_stopped(
         process.__enter__()
 
     assert process.family() == []
-
-
-def test_started_again_after_a_crash(tmp_path: Path) -> None:
-    with python(SLEEPER, tmp_path) as process:
-        first = process.pid
-        process.kill()
-        process.start()
-
-        assert process.pid != first
-        process.check_alive()
-
-
-def test_mark_is_not_shared(tmp_path: Path) -> None:
-    """Programs are told apart: stopping one leaves the other alone."""
-    (tmp_path / "other").mkdir()
-    with python(SLEEPER, tmp_path / "other") as other:
-        with python(SLEEPER, tmp_path):
-            pass
-        assert [each.pid for each in other.family()] == [other.pid]
-        assert psutil.Process(other.pid).environ()[MARK]
-
-
-def test_preferred_port_is_taken_when_free() -> None:
-    """The usual port is used while it is free, another one when it is not."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        assert free_port(port) != port
-    assert free_port(port) == port

@@ -13,6 +13,8 @@ from devstack.parts import RULES
 from devstack.process import StackProcess, free_port
 
 INTERVAL_SECONDS: Final = 60.0
+# What was written is as old as the tests say, whatever the day.
+KEPT: Final = "100y"
 Span = tuple[float, float]
 
 
@@ -48,15 +50,19 @@ class Past:
         named = {"alertname": f"Rankskew{alert}", "alertstate": "firing", "severity": severity}
         self.add("ALERTS", spans, 1.0, **(named | {"cluster": "eu", "job_id": "llama"} | labels))
 
-    def blocks(self, directory: Path) -> None:
-        """Write all of it into the *directory* of a Prometheus."""
-        text = directory.with_suffix(".txt")
-        lines = [line for lines in self.series.values() for line in lines]
-        text.write_text("\n".join([*lines, "# EOF\n"]))
-        command = ["promtool", "tsdb", "create-blocks-from", "--max-block-duration=240h"]
-        command += ["openmetrics", str(text), str(directory)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
+    def lines(self) -> list[str]:
+        """Return all of it as lines of OpenMetrics."""
+        return [line for lines in self.series.values() for line in lines]
+
+
+def write_blocks(directory: Path, lines: Iterable[str]) -> None:
+    """Write *lines* of OpenMetrics as blocks into the *directory* of a Prometheus."""
+    text = directory.with_suffix(".txt")
+    text.write_text("\n".join([*lines, "# EOF\n"]))
+    command = ["promtool", "tsdb", "create-blocks-from", "--max-block-duration=240h"]
+    command += ["openmetrics", str(text), str(directory)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 class OldPrometheus(StackProcess):
@@ -80,7 +86,7 @@ class OldPrometheus(StackProcess):
             "prometheus",
             f"--config.file={config}",
             f"--storage.tsdb.path={data}",
-            "--storage.tsdb.retention.time=30d",
+            f"--storage.tsdb.retention.time={KEPT}",
             f"--web.listen-address={address}",
             f"--query.lookback-delta={INTERVAL_SECONDS / 2:.0f}s",
         ]
@@ -90,6 +96,6 @@ class OldPrometheus(StackProcess):
 @contextmanager
 def remembering(past: Past, directory: Path) -> Iterator[str]:
     """Serve *past*; yields the URL."""
-    past.blocks(directory / "data")
+    write_blocks(directory / "data", past.lines())
     with OldPrometheus(directory, directory / "data") as prometheus:
         yield prometheus.url

@@ -1,8 +1,6 @@
 """A comparison from a real Prometheus, over a history written from recorded runs."""
 
-import subprocess
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from math import ceil
 from pathlib import Path
 
@@ -15,13 +13,14 @@ from rankskew.compare.choose import compare_recorded, compare_traces
 from rankskew.compare.comparison import CANNOT_TELL, IMPROVED, Comparison
 from rankskew.replay.judge import judge
 from rankskew.replay.traces import Run, TraceTimeline, instance, read_traces, stretches, timeline
+from tests.e2e.backfilled import KEPT, write_blocks
 from tests.exporter.recorded import record
 
 pytestmark = pytest.mark.e2e
 
 SCRAPE_SECONDS = 15.0
-# The runs began so long ago; all of them are over.
-BEGAN = float(int(time.time()) - 3600)
+# When the runs began; all of them are over an hour later.
+BEGAN = 1_700_000_000.0
 # A series that ends has a value for so long, since a history written like this has no stale marks.
 LINGERS_SECONDS = 300
 # Rank 3 is late for so many steps of 1.25 s.
@@ -93,14 +92,6 @@ def labels(run: Run, rank: int = 0, **more: str) -> str:
     return f"{{{selector(job_id=run.job_id, rank=str(rank), **where, **more)}}}"
 
 
-def write_history(directory: Path, lines: Sequence[str]) -> None:
-    """Write *lines* of OpenMetrics as blocks that Prometheus finds in *directory*."""
-    file = directory / "history.txt"
-    file.write_text("\n".join([*lines, "# EOF", ""]))
-    command = ["promtool", "tsdb", "create-blocks-from", "openmetrics"]
-    subprocess.run([*command, file, directory / "data"], check=True, capture_output=True)
-
-
 @pytest.fixture(scope="module")
 def changed(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run in which a late rank was mended."""
@@ -114,8 +105,8 @@ def prometheus(changed: Run, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     hung = recorded(directory, "hung", hang=300)
     first = recorded(directory, "restarted", steps=400)
     second = recorded(directory, "restarted", steps=900)
-    write_history(
-        directory,
+    write_blocks(
+        directory / "data",
         [
             *samples(changed, BEGAN),
             *samples(hung, BEGAN),
@@ -123,14 +114,14 @@ def prometheus(changed: Run, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             *samples(second, BEGAN + 600),
         ],
     )
-    with PrometheusProcess(directory) as process:
+    with PrometheusProcess(directory, keeps=KEPT) as process:
         yield Prometheus(process.url)
 
 
 def ask(prometheus: Prometheus, job_id: str, begin: float, end: float) -> Comparison:
     """Compare the ten minutes before *begin* with those after *end*, seconds of the run."""
     asked = f"{BEGAN + begin:.0f}..{BEGAN + end:.0f}"
-    return compare_recorded(prometheus, asked, 600.0, time.time(), job_id)
+    return compare_recorded(prometheus, asked, 600.0, BEGAN + 3600.0, job_id)
 
 
 def test_prometheus_and_trace_tell_the_same(prometheus: Prometheus, changed: Run) -> None:

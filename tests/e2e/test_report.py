@@ -15,8 +15,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 DAY: Final = 86_400.0
 HOUR: Final = 3_600.0
 MINUTE: Final = 60.0
-# Yesterday, so that what the rules record now is not part of it.
-END: Final = (time.time() - DAY) // DAY * DAY
+# Long ago, so that what the rules record now is not part of it.
+END: Final = 1_700_006_400.0  # 2023-11-15, midnight.
 BEGIN: Final = END - 14 * DAY
 JOB: Final = {"cluster": "eu", "job_id": "llama"}
 RANK: Final = {"rank": "3", "instance": "n1:9917", "peer_group": "all"}

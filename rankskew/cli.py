@@ -2,7 +2,8 @@
 
 import argparse
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,7 +11,6 @@ from exporter.commands.arguments import Parser
 from exporter.errors import UsageError
 from rank_probe.version import __version__
 from rankskew.commands.table import CLI, COMMANDS, load
-from rankskew.extras import NotInstalled, needing
 
 EXAMPLES: Final = """\
 rankskew exporter
@@ -18,8 +18,28 @@ rankskew files /etc/prometheus/rankskew
 rankskew COMMAND --help
 rankskew --print-completion bash > /etc/bash_completion.d/rankskew"""
 SHELLS: Final = ("bash", "zsh", "fish")
+# A package of ours that is missing is no extra.
+OURS: Final = ("rank_probe", "exporter", "rankskew", "fleet_simulator")
 # How alike two names must be for one to be a typing error of the other.
 ALIKE: Final = 0.5
+
+
+class NotInstalled(UsageError):
+    """A package of an extra cannot be imported here."""
+
+
+@contextmanager
+def needing(extra: str) -> Iterator[None]:
+    """Let the block import packages of *extra*; raises NotInstalled if one is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing in OURS:
+            raise
+        raise NotInstalled(
+            f"{missing} is not installed: run pip install 'rankskew[{extra}]'"
+        ) from error
 
 
 class PrintCompletion(argparse.Action):

@@ -1,5 +1,7 @@
 """Reports as text for a terminal, and as Markdown for a ticket."""
 
+import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -8,16 +10,23 @@ from rankskew.wording import NOT_KNOWN
 
 # The column of this name is left out if nothing in it is known.
 MONEY: Final = ">US$"
+# Sentences and facts are wrapped for a terminal of so many columns.
+COLUMNS: Final = 100
+LABEL: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading, sentences, and a table if there are *rows*; > begins the *names* of numbers."""
+    """A heading, sentences, *facts*, and a table if there are *rows*.
+
+    > begins the *names* of numbers. A fact is a label and a text, which may have `code` in it.
+    """
 
     title: str
     lines: Sequence[str] = ()
     names: Sequence[str] = ()
     rows: Sequence[Sequence[str]] = ()
+    facts: Sequence[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +44,33 @@ def render(document: Document, *, markdown: bool = False) -> str:
 
 
 def _text(document: Document) -> str:
-    parts = ["\n".join([document.title, *document.lines])]
+    parts = [[line for each in (document.title, *document.lines) for line in _wrapped(each)]]
     for section in document.sections:
-        lines = [*section.lines, *_aligned(section)]
-        parts.append("\n".join([section.title, *(f"  {line}".rstrip() for line in lines)]))
-    return "\n\n".join(parts)
+        lines = [line for each in section.lines for line in _wrapped(each, "  ", "  ")]
+        table = [f"  {line}".rstrip() for line in _aligned(section)]
+        parts.append([*_wrapped(section.title), *lines, *table, *_labelled(section)])
+    return "\n\n".join("\n".join(part) for part in parts)
+
+
+def _wrapped(text: str, first: str = "", rest: str = "") -> list[str]:
+    return textwrap.wrap(
+        text,
+        COLUMNS,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _labelled(section: Section) -> list[str]:
+    """Return the facts; a label that is that of the fact above is left out."""
+    lines, last = [], ""
+    for label, text in section.facts:
+        shown = label if label != last else ""
+        lines += _wrapped(text, f"  {shown:<{LABEL}}", " " * (LABEL + 2))
+        last = label
+    return lines
 
 
 def _markdown(document: Document) -> str:
@@ -47,6 +78,7 @@ def _markdown(document: Document) -> str:
     for section in document.sections:
         parts += [f"## {_escaped(section.title)}", "\n".join(map(_escaped, section.lines))]
         parts.append("\n".join(_markdown_table(section)))
+        parts.append("\n".join(f"- **{label}:** {_plain(text)}" for label, text in section.facts))
     return "\n\n".join(part for part in parts if part)
 
 
@@ -78,4 +110,10 @@ def _markdown_table(section: Section) -> list[str]:
 
 def _escaped(text: str) -> str:
     """Return *text* so that Markdown shows it as it is; names of jobs may contain anything."""
-    return "".join(f"\\{char}" if char in "\\|<>[]*_`" else char for char in text)
+    indented = re.sub("^ +", lambda spaces: "&nbsp;" * len(spaces[0]), text)
+    return "".join(f"\\{char}" if char in "\\|<>[]*_`" else char for char in indented)
+
+
+def _plain(text: str) -> str:
+    """Return *text* so that no name in it can be HTML, or a heading of its own."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace("\n", " ")

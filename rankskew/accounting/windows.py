@@ -181,15 +181,17 @@ class PlainReduction:
         members = self._members[position]
         normal = means.groups[position]
         rows = [means.ranks[member] for member in members]
-        distances = [row[DISTANCE] for row in rows]
-        usual = baseline(distances)
+        usual, excess = _apart(rows)
         variances = _variances(rows)
         stages = [baseline(column) for column in zip(*(r[FIRST_STAGE:] for r in rows), strict=True)]
-        excess = [distance - usual for distance in distances]
-        before = _Earlier([earlier.ranks[member] for member in members]) if earlier else None
-        rises = [0.0] * len(members)
-        if before is not None:
-            rises = list(map(sub, excess, before.excess))
+        nothing = [0.0] * len(members)
+        baseline_before, excess_before, variances_before, rises = 0.0, nothing, nothing, nothing
+        if earlier is not None:
+            rows_before = [earlier.ranks[member] for member in members]
+            usual_before, excess_before = _apart(rows_before)
+            baseline_before = earlier.groups[position] + usual_before
+            variances_before = _variances(rows_before)
+            rises = list(map(sub, excess, excess_before))
         rise = baseline(rises)
         further = [max(a, b - rise) for a, b in zip(excess, rises, strict=True)]
         order = sorted(range(len(members)), key=lambda at: -further[at])[:MOST_STANDING]
@@ -204,37 +206,32 @@ class PlainReduction:
             ranks=len(members),
             baseline=normal + usual,
             stages=tuple(stages),
-            spread=_spread(distances),
+            spread=_spread(excess),
             variance=variances[0] if len(members) < 3 else median(variances),
             standing=tuple(
                 Standing(
                     rank=self._ranks[members[at]],
-                    busy=normal + distances[at],
+                    busy=normal + usual + excess[at],
                     excess=excess[at],
                     variance=variances[at],
                     caused=rows[at][CAUSED],
                     stages=tuple(map(sub, rows[at][FIRST_STAGE:], stages)),
-                    before=before.excess[at] if before else 0.0,
-                    variance_before=before.variances[at] if before else 0.0,
+                    before=excess_before[at],
+                    variance_before=variances_before[at],
                 )
                 for at in standing
             ),
             rise=rise,
-            rise_spread=_spread(rises) if before else 0.0,
-            baseline_before=earlier.groups[position] + before.usual if earlier and before else 0,
+            rise_spread=_spread(rises),
+            baseline_before=baseline_before,
         )
 
 
-class _Earlier:
-    """What the members of a group were like before."""
-
-    def __init__(self, rows: Sequence[Row]) -> None:
-        self.variances = _variances(rows)
-        self.usual = baseline([row[DISTANCE] for row in rows])
-        self.excess = [row[DISTANCE] - self.usual for row in rows]
-        self.stages = [
-            baseline(each) for each in zip(*(r[FIRST_STAGE:] for r in rows), strict=True)
-        ]
+def _apart(rows: Sequence[Row]) -> tuple[float, list[float]]:
+    """Return the usual distance of members of a group, and by how much each is over it."""
+    distances = [row[DISTANCE] for row in rows]
+    usual = baseline(distances)
+    return usual, [distance - usual for distance in distances]
 
 
 def _variances(rows: Sequence[Row]) -> list[float]:

@@ -93,7 +93,7 @@ def server(arguments: Sequence[str]) -> MCPServer:
         cause and evidence, what to do, links, and what could not be judged. *at* is another time,
         such as 2026-11-23T07:45Z; that needs a Prometheus."""
         asked = of(of_diagnose.parser(), {"job": job, "cluster": cluster, "at": at})
-        return dict(json.loads(diagnosis(of_diagnose.reader(asked)())))
+        return dict(json.loads(diagnosis(of_diagnose.read(asked))))
 
     def late_ranks(job: Text = None, cluster: Text = None) -> Document:
         """Every late rank of each job, or of one, the costliest first: its stage, how late it is,

@@ -1,20 +1,18 @@
 """`rankskew replay`: judge recorded traces."""
 
-import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, TextIO
+from typing import Final
+
+from rich.console import Console
 
 from exporter.commands.arguments import Parser, add_json, time_scale
 from exporter.errors import FAILED
 from rank_probe.judge.verdict import DUTY, MILD
-from rankskew.replay.replay import Replay, as_json, replay, report
-from rankskew.replay.traces import Run, read_traces
+from rankskew.render import render
+from rankskew.replay.replay import as_json, in_words, replay
+from rankskew.replay.traces import read_traces
 
-# Shorter work needs no progress line.
-QUIET_SECONDS: Final = 1.0
-EVERY_SECONDS: Final = 0.2
 EXAMPLES: Final = """\
 rankskew replay /scratch/trace
 rankskew replay /scratch/trace --time-scale 25
@@ -49,48 +47,12 @@ def parser() -> Parser:
 def run(arguments: Sequence[str]) -> int:
     """Judge recorded traces, and account for the time lost to waiting."""
     options = parser().parse_args(arguments)
-    replays = [_replay(run, options.time_scale) for run in read_traces(options.path)]
-    print(as_json(replays) if options.json else report(replays))
+    runs = read_traces(options.path)
+    # On a terminal only; it takes seconds.
+    with Console(stderr=True).status("judging"):
+        replays = [replay(run, options.time_scale) for run in runs]
+    texts = map(render, map(in_words, replays))
+    print(as_json(replays) if options.json else "\n\n".join(texts))
     if any(finding.kind not in (MILD, DUTY) for one in replays for finding in one.findings):
         return 1
     return FAILED if any(one.not_judgeable for one in replays) else 0
-
-
-def _replay(run: Run, scale: float) -> Replay:
-    progress = ProgressLine(f"judging job {run.job_id}")
-    try:
-        return replay(run, scale, progress)
-    finally:
-        progress.clear()
-
-
-class ProgressLine:
-    """Overwrites its line with the finished share; silent unless the stream is a terminal."""
-
-    def __init__(
-        self, name: str, stream: TextIO | None = None, now: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._name = name
-        self._stream = sys.stderr if stream is None else stream
-        self._is_watched = self._stream.isatty()
-        self._now = now
-        self._due = now() + QUIET_SECONDS
-        self._width = 0
-
-    def __call__(self, share: float) -> None:
-        """Show this *share*, 0 to 1."""
-        now = self._now()
-        if self._is_watched and now >= self._due:
-            self._due = now + EVERY_SECONDS
-            self._write(f"{self._name}: {share:.0%}")
-
-    def clear(self) -> None:
-        """Erase the line."""
-        if self._width:
-            self._write("")
-            self._stream.write("\r")
-
-    def _write(self, text: str) -> None:
-        self._stream.write(f"\r{text:<{self._width}}")
-        self._stream.flush()
-        self._width = len(text)

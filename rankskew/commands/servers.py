@@ -26,8 +26,8 @@ def add_prometheus(options: argparse.ArgumentParser) -> None:
     options.add_argument("--cluster", help="only this cluster of the Prometheus")
 
 
-def add_sources(options: argparse.ArgumentParser) -> argparse._MutuallyExclusiveGroup:
-    """Add the choice of a Prometheus or of exporters; returns it, for further sources."""
+def add_sources(options: argparse.ArgumentParser) -> None:
+    """Add the choice of a Prometheus or of exporters."""
     source = options.add_mutually_exclusive_group()
     source.add_argument(
         "--prometheus", metavar="URL", help="read from this Prometheus, which knows most"
@@ -40,7 +40,6 @@ def add_sources(options: argparse.ArgumentParser) -> argparse._MutuallyExclusive
         f"{EXPORTER_URL})",
     )
     options.add_argument("--cluster", help="only this cluster of the Prometheus")
-    return source
 
 
 def exporters(options: argparse.Namespace) -> list[str]:

@@ -7,7 +7,7 @@ from statistics import median
 
 from rank_probe.judge.windows import LEAST_STEPS
 from rank_probe.wire.stages import STAGES
-from rankskew.accounting.run import Step, account, kinds
+from rankskew.accounting.step import Step, account, kinds
 from rankskew.compare.comparison import (
     RARE_STAGES,
     LateRankCost,

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from statistics import fmean
-from typing import Final, NamedTuple
+from typing import Final
 
 from exporter.causes.model import UNKNOWN
 from exporter.live import states
@@ -15,41 +15,42 @@ from exporter.vocabulary.words import CAUSES, slow_at
 from rank_probe.judge.verdict import DUTY, NODE, UNSYNCED, Change
 from rankskew.diagnose.advice import advice, filled, situations
 from rankskew.diagnose.loss import loss
-from rankskew.diagnose.model import Event, Finding, JobFacts, Place, Report, Step
+from rankskew.diagnose.model import Event, Finding, JobFacts, Place, Report, Step, host
 from rankskew.top.model import JobStatus, cause_of_node
-from rankskew.wording import counted, few
+from rankskew.wording import few
 
 
 def all_findings(facts: JobFacts) -> tuple[list[Finding], list[str]]:
     """Return what is wrong with a job, the costliest first, and who else is late."""
     late, more = _late_findings(facts)
-    return ordered([*_of_state(facts), *_losses(facts), *late]), more
-
-
-def ordered(findings: Sequence[Finding]) -> list[Finding]:
-    """Return *findings* as they are told: what costs most first, what costs nothing known last."""
-    return sorted(findings, key=lambda each: -(each.gpus_lost or 0.0))
+    found = [*_of_state(facts), *_losses(facts), *late]
+    return sorted(found, key=lambda each: -(each.gpus_lost or 0.0)), more
 
 
 def report(
     facts: JobFacts,
     source: str,
-    at_seconds: float | None,
+    at_seconds: float,
     findings: Iterable[Finding],
     more: Iterable[str],
     events: Iterable[Event],
 ) -> Report:
     """Return the report with those *findings*."""
     job = facts.job
+    late_gpus = {
+        late.rank: late.gpus_by_stage or {late.stage: late.gpus_lost}
+        for late in job.late
+        if late.is_called_late and late.gpus_lost > 0
+    }
     return Report(
         source=source,
         job_id=job.job_id,
-        cluster=job.cluster,
         state=job.state,
         sentence=job.sentence,
         at_seconds=at_seconds,
+        cluster=job.cluster,
         world_size=job.world_size,
-        loss=loss(job.lost_by_kind, facts.late_gpus) if job.lost_by_kind else None,
+        loss=loss(job.lost_by_kind, late_gpus) if job.lost_by_kind else None,
         slowdown=job.slowdown,
         gpu_hour_price=facts.gpu_hour_price,
         findings=tuple(_advised(each, job.job_id) for each in findings),
@@ -75,12 +76,13 @@ def _advised(finding: Finding, job_id: str) -> Finding:
     first = filled(finding.first or entry.first, values)
     if not finding.first and place.node and entry.playbook is not None:
         first = f"{first} on {place.node}"  # As alerts add the node to the cause of a late rank.
+    detail = finding.cause.detail if finding.cause else ""
     return replace(
         finding,
         first=first,
         steps=tuple(
             Step(filled(action.do, values), action.disturbs)
-            for action in entry.steps(finding.detail, finding.stage)
+            for action in entry.steps(detail, finding.stage)
         ),
         proof=filled(entry.proof, values),
         links=tuple(entry.links()),
@@ -115,23 +117,20 @@ def _late_findings(facts: JobFacts) -> tuple[list[Finding], list[str]]:
     found = sorted(together.items(), key=lambda each: -_cost(each[1]))
     least = WORTH_MENDING * _cost(found[0][1]) if found else 0.0
     told = [those for _, those in found[:MOST_FINDINGS] if _cost(those) >= least]
-    rest = [name for name, _ in found[len(told) :]]
-    more = list(mild(facts.job.late))
-    if rest:
+    little = [late for late in facts.job.late if not late.is_called_late]
+    more = [mild_sentence(late) for late in little[:MOST_MILD]]
+    if rest := [name for name, _ in found[len(told) :]]:
         less = "They cost less: mend the above first, and look again."
         more.insert(0, f"Late as well: {few(rest)}. {less}")
-    return [late_finding(facts, those) for those in told], more
+    return [_late_finding(facts, those) for those in told], more
 
 
-def mild(late_ranks: Sequence[LateView]) -> Iterator[str]:
-    """Say which of them are not late enough to be told, not known well enough, or on duty."""
-    for late in [late for late in late_ranks if not late.is_called_late][:MOST_MILD]:
-        if late.kind == DUTY:
-            yield sentence(f"{duty(late)}.")
-            continue
-        why = "but no wait was measured" if late.kind == UNSYNCED else "too little for an alert"
-        said = f"rank {late.rank} needs {late.ratio:.1%} more time {than([late.has_risen])}, {why}."
-        yield sentence(said)
+def mild_sentence(late: LateView) -> str:
+    """Say that a rank is not late enough to be told, not known well enough, or on duty."""
+    if late.kind == DUTY:
+        return sentence(f"{duty(late)}.")
+    why = "but no wait was measured" if late.kind == UNSYNCED else "too little for an alert"
+    return f"Rank {late.rank} needs {late.ratio:.1%} more time {than([late.has_risen])}, {why}."
 
 
 def late_events(job: JobStatus) -> Iterator[Event]:
@@ -141,12 +140,12 @@ def late_events(job: JobStatus) -> Iterator[Event]:
         yield Event(late.late_for_seconds, f"Rank {late.rank} became slow {slow_at(late.stage)}.")
 
 
-def late_finding(facts: JobFacts, those: Sequence[LateView]) -> Finding:
+def _late_finding(facts: JobFacts, those: Sequence[LateView]) -> Finding:
     """Return what is known of a late rank, or of the late ranks of a node or a set."""
     first = max(those, key=lambda late: late.gpus_lost)
     is_alone = len(those) == 1 and first.kind != NODE
-    nodes = {(place.node, place.instance) for place in (facts.place(late.rank) for late in those)}
-    shared = Place(*nodes.pop()) if len(nodes) == 1 else Place()
+    nodes = {facts.place(late.rank).node for late in those}
+    shared = Place(nodes.pop()) if len(nodes) == 1 else Place()
     stage = Counter(late.stage for late in those).most_common(1)[0][0]
     groups = {late.peer_group for late in those}
     lines = [line for late in those for line in facts.lines.get(late.rank, ())]
@@ -164,14 +163,7 @@ def late_finding(facts: JobFacts, those: Sequence[LateView]) -> Finding:
         gpus_lost=_cost(those),
         since_seconds=max(late.late_for_seconds for late in those) or None,
         lines=tuple(sorted(lines, key=lambda line: (line.stage != stage, -line.share))),
-        cause=cause.cause,
-        cause_text=cause.sentence.removesuffix("."),
-        detail=cause.detail or None,
-        explains=None if cause.cause == UNKNOWN else cause.share,
-        others=tuple(f"{each.sentence} ({each.share:.0%})" for each in cause.others),
-        figure=cause.figure,
-        value=cause.value,
-        peers_value=cause.peers_value,
+        cause=cause,
         first=cause.first_action or None,
     )
 
@@ -192,11 +184,9 @@ def _of_state(facts: JobFacts) -> Iterator[Finding]:
     if state == states.HUNG:
         yield _hung(facts)
     elif state == states.EXPORTER_DOWN:
-        for place in facts.down[:MOST_NODES]:
-            said = (
-                f"The exporter at {place.shown} does not answer: nothing is known of its node now."
-            )
-            yield Finding("exporter_down", said, place=place)
+        for instance in facts.down[:MOST_NODES]:
+            said = f"The exporter at {instance} does not answer: nothing is known of its node now."
+            yield Finding("exporter_down", said, place=Place(host(instance)))
     elif state == states.RANKS_MISSING:
         yield from _missing(facts)
     elif state == states.STARTING:
@@ -204,16 +194,11 @@ def _of_state(facts: JobFacts) -> Iterator[Finding]:
     elif state in (states.FINISHED, states.NO_PROBE):
         yield Finding(state, facts.job.sentence)
     elif state == states.NOT_JUDGEABLE:
-        yield from not_judgeable(facts)
-
-
-def not_judgeable(facts: JobFacts) -> Iterator[Finding]:
-    """Yield why the job cannot be judged."""
-    told = [reason for reason in facts.reasons if reason in situations()]
-    for reason in told:
-        yield Finding(reason, f"The job cannot be judged: {situations()[reason].text}.")
-    if not told:
-        yield Finding(NO_JOIN, facts.job.sentence)
+        told = [reason for reason in facts.reasons if reason in situations()]
+        for reason in told:
+            yield Finding(reason, f"The job cannot be judged: {situations()[reason].text}.")
+        if not told:
+            yield Finding(NO_JOIN, facts.job.sentence)
 
 
 def _unjudged(facts: JobFacts) -> Iterator[str]:
@@ -248,7 +233,7 @@ def _hung(facts: JobFacts) -> Finding:
 def _missing(facts: JobFacts) -> Iterator[Finding]:
     nodes: dict[str, list[int]] = defaultdict(list)
     for rank in sorted(facts.silent):
-        nodes[facts.place(rank).shown or "its node"].append(rank)
+        nodes[facts.place(rank).node or "its node"].append(rank)
     for node, ranks in list(nodes.items())[:MOST_NODES]:
         more = f", nor have {len(ranks) - 1} more there" if len(ranks) > 1 else ""
         yield Finding(
@@ -262,15 +247,14 @@ def _missing(facts: JobFacts) -> Iterator[Finding]:
         )
     if facts.unprobed:
         those = sorted(facts.unprobed)
-        place = facts.place(those[0])
+        node = facts.place(those[0]).node or "its node"
         names = listed([str(rank) for rank in those[:MOST_NAMES]])
         more = f" and {len(those) - MOST_NAMES} more" if len(those) > MOST_NAMES else ""
-        where = place.shown or "its node"
         yield Finding(
             "ranks_without_probe",
-            f"Ranks {names}{more} run without the probe, on {where} for one.",
+            f"Ranks {names}{more} run without the probe, on {node} for one.",
             ranks=tuple(those),
-            place=Place(node=place.node, instance=place.instance),
+            place=Place(facts.place(those[0]).node),
         )
     elif not nodes:
         yield Finding("ranks_missing", facts.job.sentence)
@@ -304,58 +288,47 @@ def _losses(facts: JobFacts) -> Iterator[Finding]:
         gpus = facts.job.lost_by_kind.get(kind, 0.0)
         if gpus > facts.threshold(name) * facts.ranks:
             stage = max(facts.rotating, key=lambda each: facts.rotating[each], default=None)
-            yield loss_finding(kind, gpus, facts.ranks, stage)
+            stage = stage if kind == "rotating" else None
+            said = loss_sentence(kind, gpus, facts.ranks, stage)
+            yield Finding(kind, said, gpus_lost=gpus, stage=stage, kind=kind)
 
 
-def loss_finding(kind: str, gpus: float, ranks: float, stage: str | None) -> Finding:
-    """Return a loss of one of LIMITS; a rotating one is mostly in *stage*."""
+def loss_sentence(kind: str, gpus: float, ranks: float, stage: str | None) -> str:
+    """Say a loss of one of LIMITS; a rotating one is mostly in *stage*."""
     cost = f"{gpus:.2f} of {ranks:.0f} GPUs"
-    stage = stage if kind == "rotating" else None
     where = f", mostly {slow_at(stage)}" if stage else ""
-    said = {
+    return {
         "rotating": f"Another rank is slow in each step{where}; {cost} wait for whichever it is.",
         "group": f"A peer group has more work than the others; {cost} wait for it.",
         "common": f"All ranks wait for communication; that costs {cost}, whichever rank is late.",
-    }
-    return Finding(kind, said[kind], gpus_lost=gpus, stage=stage, kind=kind)
+    }[kind]
 
 
 # ---- A job that became slower without a late rank ------------------------------------------------
 
 
-class CauseOnNode(NamedTuple):
-    """The *cause* of a change by the past of one node, its name and detail, and in a sentence."""
-
-    node: str
-    cause: tuple[str, str]
-    sentence: str
-
-
 def slower(
     change: Change,
     sentence: str = "",
-    why: Iterable[CauseOnNode] = (),
+    why: Iterable[tuple[str, str, str]] = (),
     facts: Iterable[str] = (),
 ) -> Finding:
-    """Return the finding of *change*, said by *sentence* if the usual one does not do."""
+    """Return the finding of *change*, said by *sentence* if the usual one does not do.
+
+    *why* are the cause, the node that tells it by its own past, and that in a sentence.
+    """
+    nodes: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for cause, node, said in sorted(why):
+        nodes[cause].append((node, said))
+    causes = [
+        f"Cause on {node}{f' and {len(more)} more' if more else ''}: {said}."
+        for (node, said), *more in sorted(nodes.values(), key=len, reverse=True)
+    ]
     return Finding(
         "slower",
         sentence or change_sentence(change),
         peer_group=change.peer_group or None,
         stage=change.stage,
         since_seconds=change.since_seconds,
-        facts=(*_causes_of_change(why), *facts),
+        facts=(*causes, *facts),
     )
-
-
-def _causes_of_change(why: Iterable[CauseOnNode]) -> list[str]:
-    """Say each cause once, the one of most nodes first, with the figures of one node."""
-    nodes: dict[tuple[str, str], list[CauseOnNode]] = defaultdict(list)
-    for each in sorted(why):
-        nodes[each.cause].append(each)
-    said = []
-    for those in sorted(nodes.values(), key=lambda those: -len(those)):
-        first, many = those[0], counted(len(those), "node")
-        where = first.node if len(those) == 1 else f"{many}, such as {first.node}"
-        said.append(f"Cause on {where}: {first.sentence}.")
-    return said

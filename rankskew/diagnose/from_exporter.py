@@ -8,14 +8,8 @@ from exporter.live import states
 from exporter.live.page import LiveSummary
 from rank_probe.judge.verdict import Change
 from rankskew.client.fetch import ANYONE, Access
-from rankskew.diagnose.findings import (
-    CauseOnNode,
-    all_findings,
-    late_events,
-    report,
-    slower,
-)
-from rankskew.diagnose.model import CannotTell, Finding, JobFacts, Place, Report
+from rankskew.diagnose.findings import all_findings, late_events, report, slower
+from rankskew.diagnose.model import CannotTell, Finding, JobFacts, Report
 from rankskew.top.from_exporter import ask_all, merged
 from rankskew.top.model import NO_RANK, JobStatus, no_such_job, several_jobs
 
@@ -35,7 +29,7 @@ def read_exporters(urls: Sequence[str], job_id: str | None, access: Access = ANY
     findings, more = all_findings(facts)
     findings += _lost_gpus(facts, nodes)
     findings += [slower(each, why=_why(each, job.job_id, nodes)) for each in job.changes]
-    at = max((each.timestamp_seconds or 0.0 for each in nodes), default=None)
+    at = max(each.timestamp_seconds or 0.0 for each in nodes)
     told = report(facts, ", ".join(urls), at, findings, more, late_events(job))
     history = (NO_HISTORY,) if findings else ()
     return replace(told, unjudged=(*history, *told.unjudged, *map(str, silent)))
@@ -54,33 +48,27 @@ def _one(jobs: Sequence[JobStatus], job_id: str | None) -> JobStatus:
 
 def _job_facts(job: JobStatus, nodes: Sequence[LiveSummary]) -> JobFacts:
     views = [each for node in nodes for each in node.jobs if each.job_id == job.job_id]
-    called_late = [each for each in job.late if each.is_called_late and each.gpus_lost > 0]
     return JobFacts(
         job,
-        places={
-            rank.rank: Place(rank.node, gpu=rank.gpu, gpu_uuid=rank.gpu_uuid, pid=rank.pid)
-            for rank in job.ranks
-        },
         lines={rank.rank: rank.late_lines for view in views for rank in view.ranks},
-        late_gpus={
-            each.rank: each.gpus_by_stage or {each.stage: each.gpus_lost} for each in called_late
-        },
         silent={rank.rank: rank.report_age_seconds or 0.0 for rank in job.ranks if rank.silent},
         reasons=() if job.reason is None or job.state == states.STARTING else (job.reason,),
         judge="node" if {view.verdict.judge for view in views} == {"node"} else None,
     )
 
 
-def _why(change: Change, job_id: str, nodes: Sequence[LiveSummary]) -> list[CauseOnNode]:
-    """Return the cause that the exporter of each node tells of *change*."""
-    return [
-        CauseOnNode(node.host, (cause.cause, cause.detail), cause.sentence)
-        for node in nodes
-        for job in node.jobs
-        if job.job_id == job_id and len(job.verdict.changes) == len(job.verdict.change_causes)
-        for told, cause in zip(job.verdict.changes, job.verdict.change_causes, strict=True)
-        if cause is not None and (told.peer_group, told.stage) == (change.peer_group, change.stage)
-    ]
+def _why(
+    change: Change, job_id: str, nodes: Sequence[LiveSummary]
+) -> Iterator[tuple[str, str, str]]:
+    """Yield the cause of *change* that the exporter of each node tells, for slower()."""
+    for node in nodes:
+        for verdict in (job.verdict for job in node.jobs if job.job_id == job_id):
+            if len(verdict.changes) != len(verdict.change_causes):
+                continue  # What an exporter of another release says otherwise is left out.
+            for told, cause in zip(verdict.changes, verdict.change_causes, strict=True):
+                is_same = (told.peer_group, told.stage) == (change.peer_group, change.stage)
+                if cause is not None and is_same:
+                    yield f"{cause.cause} {cause.detail}", node.host, cause.sentence
 
 
 def _lost_gpus(facts: JobFacts, nodes: Sequence[LiveSummary]) -> Iterator[Finding]:

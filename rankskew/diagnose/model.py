@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from exporter.live.causes import LineView
+from exporter.live.causes import CauseView, LineView
 from exporter.live.states import HEALTHY
 from exporter.vocabulary.thresholds import defaults
+from rankskew.diagnose.loss import Part
 from rankskew.top.model import JobStatus
 
 # What the whole report comes to, and the exit status of each.
@@ -16,15 +17,6 @@ EXIT_STATUS: Final = {BALANCED: 0, FOUND: 1, CANNOT_TELL: 2}
 
 class CannotTell(Exception):
     """There is too little data for a report; the message is a sentence."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A part of the loss, in GPUs that do nothing but wait; its *parts* add up to *gpus*."""
-
-    name: str
-    gpus: float
-    parts: tuple["Part", ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +32,9 @@ class Place:
     """Where a rank or GPU is; what is not known is None. *node* is a host, without a port."""
 
     node: str | None = None
-    instance: str | None = None
     gpu: str | None = None
     gpu_uuid: str | None = None
     pid: int | None = None
-
-    @property
-    def shown(self) -> str | None:
-        """Return the node's name, or the address of its exporter if only that is known."""
-        is_named = self.instance is None or self.node != host(self.instance)
-        return self.node if is_named else self.instance
 
 
 def host(instance: str | None) -> str | None:
@@ -63,10 +48,8 @@ class Finding:
     """Something that is wrong; *what* is the name of its advice: a cause, or a situation.
 
     *sentence* says it. *rank* is None for a set, a node or the job, and *ranks* are all of them.
-    *ratio* is the own time of a late rank over its peers', less 1, *kind* one of LATE_KINDS.
-    A late rank has a *cause*, as its exporter tells it: *cause_text* says it, *explains* is the
-    share of the delay that it accounts for, *figure* one of FIGURES, with its *value* and that of
-    the peers, and *others* are the next best guesses. What is not known is None or empty.
+    *ratio* is the own time of a late rank over its peers', less 1, *kind* one of LATE_KINDS. A late
+    rank has a *cause*, as its exporter tells it. What is not known is None or empty.
     """
 
     what: str
@@ -80,16 +63,8 @@ class Finding:
     ratio: float | None = None
     gpus_lost: float | None = None
     since_seconds: float | None = None
-    until_seconds: float | None = None
     lines: tuple[LineView, ...] = ()
-    cause: str | None = None
-    cause_text: str = ""
-    detail: str | None = None
-    explains: float | None = None
-    others: tuple[str, ...] = ()
-    figure: str = ""
-    value: float | None = None
-    peers_value: float | None = None
+    cause: CauseView | None = None
     facts: tuple[str, ...] = ()
     first: str | None = None
     steps: tuple[Step, ...] = ()
@@ -108,9 +83,8 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What is known of one job at *at_seconds*, Unix time; None for a recorded trace.
+    """What is known of one job at *at_seconds*, Unix time.
 
-    *covers_seconds* is the length of the time up to then that it covers, None for a moment.
     *findings* are the worst first; *more* says who else is late. *unjudged* says in sentences what
     could not be judged, and why.
     """
@@ -119,9 +93,8 @@ class Report:
     job_id: str
     state: str
     sentence: str
+    at_seconds: float
     cluster: str = ""
-    at_seconds: float | None = None
-    covers_seconds: float | None = None
     world_size: int | None = None
     loss: Part | None = None
     slowdown: float | None = None
@@ -146,30 +119,23 @@ class Report:
         return self.loss.gpus * self.gpu_hour_price
 
 
-# ---- What a report is made from ------------------------------------------------------------------
-
-# GPUs lost by rank and stage.
-ByRank = Mapping[int, Mapping[str, float]]
-
-
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """A *job* with the *places* of the ranks that matter, and the *lines* of late ranks' code.
+    """What a report is made from: a *job*, and what `rankskew top` does not show of it.
 
-    *late_gpus* are lost to late ranks. *silent* are ranks that have not reported for so many
-    seconds, *unprobed* those without the probe, *down* the places of exporters that do not answer.
-    *rotating* is the loss of that kind by stage. *reasons* say why the job cannot be judged, the
-    first explains the others. *judge* is `join` or `node`. *thresholds* are those of the job; the
-    others are the defaults.
+    *lines* are those of late ranks' code, *nodes* those of ranks that have no row. *silent* are
+    ranks that have not reported for so many seconds, *unprobed* those without the probe, *down* the
+    exporters that do not answer. *rotating* is the loss of that kind by stage. *reasons* say why
+    the job cannot be judged, the first explains the others. *judge* is `join` or `node`.
+    *thresholds* are those of the job; the others are the defaults.
     """
 
     job: JobStatus
-    places: Mapping[int, Place] = field(default_factory=dict)
+    nodes: Mapping[int, str] = field(default_factory=dict)
     lines: Mapping[int, Sequence[LineView]] = field(default_factory=dict)
-    late_gpus: ByRank = field(default_factory=dict)
     silent: Mapping[int, float] = field(default_factory=dict)
     unprobed: Sequence[int] = ()
-    down: Sequence[Place] = ()
+    down: Sequence[str] = ()
     rotating: Mapping[str, float] = field(default_factory=dict)
     reasons: Sequence[str] = ()
     age_seconds: float | None = None
@@ -183,9 +149,12 @@ class JobFacts:
         """Return how many ranks are judged, or else how many there are."""
         return self.judged_ranks or self.job.world_size or len(self.job.ranks) or 1.0
 
-    def place(self, rank: int) -> Place:
-        """Return where *rank* runs, as far as that is known."""
-        return self.places.get(rank, Place())
+    def place(self, number: int) -> Place:
+        """Return where a rank runs, as far as that is known."""
+        for rank in self.job.ranks:
+            if rank.rank == number:
+                return Place(host(rank.node), rank.gpu, rank.gpu_uuid, rank.pid)
+        return Place(host(self.nodes.get(number)))
 
     def threshold(self, name: str) -> float:
         """Return the job's threshold of that *name*."""

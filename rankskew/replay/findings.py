@@ -5,10 +5,11 @@ An incident is consecutive verdicts on the same rank or peer group, with the sam
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import Final, Generic, Literal, TypeVar
+from typing import Final, Generic, Literal, NamedTuple, TypeVar
 
+from exporter.live.sentences import LateView, change_sentence, late_sentence, view_late
 from exporter.ranks.late_enough import late_enough
 from rank_probe.judge.verdict import (
     DUTY,
@@ -22,17 +23,12 @@ from rank_probe.judge.verdict import (
     Late,
     Verdict,
 )
+from rankskew.diagnose.findings import LIMITS, loss_sentence, mild_sentence
 from rankskew.replay.judge import JudgedStretch
 
 # Findings of these kinds name ranks that others wait for.
 NAMING: Final = (PERSISTENT, PAUSES, NODE, MILD)
 CHANGE: Final = "change"
-# Kinds of loss without a culprit, and the rules' threshold for reporting each.
-OF_THE_JOB: Final = {
-    "rotating": "rotating_lost_ratio",
-    "group": "group_lost_ratio",
-    "common": "wait_share",
-}
 # A loss is reported after the time that the rules wait, or after half of a shorter run.
 TOLD_AFTER_SECONDS: Final = 240.0
 # Another kind of the same incident may have begun at the next mark.
@@ -50,6 +46,8 @@ class TraceFinding:
 
     kind: str
     """persistent, pauses, duty, node, mild, unsynced, change, rotating, group or common."""
+    sentence: str
+    """What was slow, in a sentence."""
     severity: Severity = INFO
     """The worst severity that the shipped rules give to its cost."""
     rank: int | None = None
@@ -74,12 +72,6 @@ class TraceFinding:
     """When it ended, in scaled seconds since the run began; null if it lasted."""
     gpus_lost: float | None = None
     """GPUs that waited for it, a mean while it lasted; null if not known."""
-    has_risen: bool = False
-    """Whether ratio is over its own time before, not over its peers'."""
-    every_steps: int = 0
-    """Steps from one pause of the rank to the next; 0 if it does not pause."""
-    pause_seconds: float = 0.0
-    """How long a pause of it takes; 0 if it does not pause."""
 
 
 def findings(
@@ -91,15 +83,16 @@ def findings(
     first, and of these the largest lasting excess.
     """
     alarms = list(_alarms(judged, threshold))
+    size = max((len(one.stretch.ranks) for one in judged), default=0)
     late = incidents(judged, lambda verdict: {each.rank: each for each in verdict.late})
     slower = incidents(judged, lambda verdict: {each.peer_group: each for each in verdict.changes})
     found = [
         *(
-            _finding(those, instances, _severity(those, alarms, threshold))
+            _finding(those, instances, size, _severity(those, alarms, threshold))
             for those in _together(late, instances)
         ),
         *(_change(incident) for incident in slower),
-        *(each for kind in OF_THE_JOB for each in _of_the_job(kind, judged, threshold)),
+        *(each for kind in LIMITS for each in _of_the_job(kind, judged, threshold)),
     ]
     until = max((one.stretch.end for one in judged), default=0.0)
     return sorted(
@@ -146,13 +139,20 @@ class TraceIncident(Generic[Word]):
     cleared: float | None = None
     said: list[Word] = field(default_factory=list)
 
+    def add(self, at: float, word: Word) -> None:
+        """Note that a verdict names it."""
+        self.last, self.cleared = at, None
+        self.said.append(word)
 
-# Returns what a verdict says, by rank or by peer group.
-Words = Callable[[Verdict], Mapping[Who, Word]]
+    def clear(self, at: float) -> None:
+        """Note that a verdict does not name it."""
+        self.cleared = at if self.cleared is None else self.cleared
 
 
-def incidents(judged: Sequence[JudgedStretch], words: Words[Word]) -> list[TraceIncident[Word]]:
-    """Return the incidents that *words* finds in the verdicts, in the order of their naming.
+def incidents(
+    judged: Sequence[JudgedStretch], words: Callable[[Verdict], Mapping[Who, Word]]
+) -> list[TraceIncident[Word]]:
+    """Return the incidents in the order of their naming; *words* are a verdict's, by whom.
 
     An incident that lasts until ranks come or go continues if it is still there at the beginning
     of the next stretch.
@@ -160,39 +160,32 @@ def incidents(judged: Sequence[JudgedStretch], words: Words[Word]) -> list[Trace
     found: list[TraceIncident[Word]] = []
     standing: dict[Who, TraceIncident[Word]] = {}
     for one in judged:
-        of_stretch = _of_stretch(one, words, standing)
-        found += [incident for incident in of_stretch if incident not in found]
+        # With the onset that this stretch's judge gives.
+        latest: dict[Who, tuple[float, TraceIncident[Word]]] = {}
+        for at, verdict in one.verdicts:
+            now = words(verdict)
+            for who, word in now.items():
+                onset = at - word.since_seconds
+                known = latest.get(who)
+                if known is None or abs(known[0] - onset) > SAME_ONSET_SECONDS:
+                    if known is not None:
+                        known[1].clear(at)
+                    is_from_begin = onset <= one.warm + SAME_ONSET_SECONDS
+                    incident = standing.pop(who, None) if is_from_begin else None
+                    if incident is None:
+                        begin = one.stretch.begin if is_from_begin else onset
+                        incident = TraceIncident(who, begin, at)
+                        found.append(incident)
+                    latest[who] = onset, incident
+                latest[who][1].add(at, word)
+            for who in latest.keys() - now.keys():
+                latest[who][1].clear(at)
         if any(verdict.reason != WARMING_UP for _, verdict in one.verdicts):
             for incident in standing.values():
-                incident.cleared = incident.last
+                incident.clear(incident.last)
             standing = {}
-        _end_precisely(one, of_stretch)
-        standing |= {each.who: each for each in of_stretch if each.cleared is None}
-    return found
-
-
-def _of_stretch(
-    one: JudgedStretch, words: Words[Word], before: dict[Who, TraceIncident[Word]]
-) -> list[TraceIncident[Word]]:
-    """Return the incidents of one stretch; those that continue from *before* are removed there."""
-    found: list[TraceIncident[Word]] = []
-    # With the onset that this stretch's judge gives.
-    latest: dict[Who, tuple[float, TraceIncident[Word]]] = {}
-    for at, verdict in one.verdicts:
-        now = words(verdict)
-        for who, word in now.items():
-            onset = at - word.since_seconds
-            known = latest.get(who)
-            if known is None or abs(known[0] - onset) > SAME_ONSET_SECONDS:
-                if known is not None:
-                    _clear(known[1], at)
-                latest[who] = onset, _begin(one, at, who, onset, before)
-                found.append(latest[who][1])
-            incident = latest[who][1]
-            incident.last, incident.cleared = at, None
-            incident.said.append(word)
-        for who in latest.keys() - now.keys():
-            _clear(latest[who][1], at)
+        _end_precisely(one, found)
+        standing |= {who: each for who, (_, each) in latest.items() if each.cleared is None}
     return found
 
 
@@ -208,29 +201,11 @@ def _end_precisely(one: JudgedStretch, found: Sequence[TraceIncident[Word]]) -> 
                 incident.cleared = min(each.end, incident.cleared)
 
 
-def _clear(incident: TraceIncident[Word], at: float) -> None:
-    if incident.cleared is None:
-        incident.cleared = at
-
-
-def _begin(
-    one: JudgedStretch, at: float, who: Who, onset: float, before: dict[Who, TraceIncident[Word]]
-) -> TraceIncident[Word]:
-    if onset > one.warm + SAME_ONSET_SECONDS:
-        return TraceIncident(who, onset, at)
-    stood = before.pop(who, None)
-    return stood or TraceIncident(who, one.stretch.begin, at)
-
-
 # ---- Ranks and nodes ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Alarm:
-    """The ranks that an alert would name at a time, and the *share* of the GPUs that they cost.
-
-    It is what all of them cost together, because the severity is that of the job.
-    """
+class _Alarm(NamedTuple):
+    """The ranks that an alert would name at a time, and the *share* of the GPUs that all cost."""
 
     at: float
     ranks: frozenset[int]
@@ -259,31 +234,25 @@ def _severity(
     ]
     if not shares:
         return INFO
-    is_duty = _kind(those[0]) == DUTY
-    return (
-        "critical"
-        if not is_duty and max(shares) >= threshold("gpus_lost_page_ratio")
-        else "warning"
-    )
+    pages = _kind(those[0]) != DUTY and max(shares) >= threshold("gpus_lost_page_ratio")
+    return "critical" if pages else "warning"
 
 
 def _together(
     found: Sequence[TraceIncident[Late]], instances: Mapping[int, str]
-) -> Iterator[list[TraceIncident[Late]]]:
-    """Yield each incident alone, but those of a slow node together."""
-    of_nodes: list[list[TraceIncident[Late]]] = []
+) -> list[list[TraceIncident[Late]]]:
+    """Return each incident alone, but those of a slow node at a time together."""
+    groups: list[list[TraceIncident[Late]]] = []
     for incident in found:
-        if _kind(incident) != NODE:
-            yield [incident]
-            continue
-        node = instances[incident.said[0].rank]
-        for those in of_nodes:
-            if instances[those[0].said[0].rank] == node and _overlap(those, incident):
+        for those in groups:
+            nodes = {instances[each.said[0].rank] for each in (those[0], incident)}
+            is_node = _kind(those[0]) == _kind(incident) == NODE and len(nodes) == 1
+            if is_node and any(_overlap(each, incident) for each in those):
                 those.append(incident)
                 break
         else:
-            of_nodes.append([incident])
-    yield from of_nodes
+            groups.append([incident])
+    return groups
 
 
 def _kind(incident: TraceIncident[Late]) -> str:
@@ -293,50 +262,62 @@ def _kind(incident: TraceIncident[Late]) -> str:
     return (more or kinds).most_common(1)[0][0]
 
 
-def _overlap(those: Sequence[TraceIncident[Late]], other: TraceIncident[Late]) -> bool:
-    return any(
-        (one.cleared is None or other.onset <= one.cleared)
-        and (other.cleared is None or one.onset <= other.cleared)
-        for one in those
+def _overlap(one: TraceIncident[Late], other: TraceIncident[Late]) -> bool:
+    return (one.cleared is None or other.onset <= one.cleared) and (
+        other.cleared is None or one.onset <= other.cleared
     )
 
 
 def _finding(
-    those: Sequence[TraceIncident[Late]], instances: Mapping[int, str], severity: Severity
+    those: Sequence[TraceIncident[Late]],
+    instances: Mapping[int, str],
+    size: int,
+    severity: Severity,
 ) -> TraceFinding:
     """Return one finding for *those* incidents: of one rank, or of the ranks of one node."""
-    said = [late for incident in those for late in incident.said]
-    kind, first = _kind(those[0]), said[0]
-    gpus = sum(fmean(late.gpus_lost for late in incident.said) for incident in those)
+    late = [_as_one(incident) for incident in those]
+    kind, first = late[0].kind, late[0]
+    is_little = kind in (MILD, UNSYNCED)
     cleared = [incident.cleared for incident in those if incident.cleared is not None]
-    groups = {late.peer_group for late in said}
+    groups = {each.peer_group for each in late}
     return TraceFinding(
         kind=kind,
+        sentence=mild_sentence(first) if is_little else late_sentence(late, size),
         severity=severity,
         rank=None if kind == NODE else first.rank,
-        ranks=tuple(sorted({late.rank for late in said})),
+        ranks=tuple(sorted({each.rank for each in late})),
         peer_group=first.peer_group if len(groups) == 1 else None,
         instance=instances[first.rank],
-        stage=Counter(late.stage for late in said).most_common(1)[0][0],
-        ratio=fmean(late.ratio for late in said),
+        stage=Counter(each.stage for each in late).most_common(1)[0][0],
+        ratio=fmean(each.ratio for each in late),
         onset_s=min(incident.onset for incident in those),
         named_s=min(incident.named for incident in those),
         cleared_s=max(cleared) if len(cleared) == len(those) else None,
-        gpus_lost=None if kind == UNSYNCED else gpus,
-        has_risen=said[-1].has_risen,
-        every_steps=said[-1].every_steps,
-        pause_seconds=said[-1].pause_seconds,
+        gpus_lost=None if kind == UNSYNCED else sum(each.gpus_lost for each in late),
+    )
+
+
+def _as_one(incident: TraceIncident[Late]) -> LateView:
+    """Return what was said last of a rank, with the means and the most frequent of all of it."""
+    said = incident.said
+    return replace(
+        view_late(said[-1], 0.0, [said[-1].rank]),
+        kind=_kind(incident),
+        stage=Counter(late.stage for late in said).most_common(1)[0][0],
+        ratio=fmean(late.ratio for late in said),
+        gpus_lost=fmean(late.gpus_lost for late in said),
     )
 
 
 def _change(incident: TraceIncident[Change]) -> TraceFinding:
-    said = incident.said
+    change = replace(incident.said[-1], ratio=fmean(each.ratio for each in incident.said))
     return TraceFinding(
         kind=CHANGE,
-        slower_ranks=said[-1].slower_ranks,
-        peer_group=said[0].peer_group,
-        stage=said[-1].stage,
-        ratio=fmean(change.ratio for change in said),
+        sentence=change_sentence(change),
+        slower_ranks=change.slower_ranks,
+        peer_group=change.peer_group,
+        stage=change.stage,
+        ratio=change.ratio,
         onset_s=incident.onset,
         named_s=incident.named,
         cleared_s=incident.cleared,
@@ -346,14 +327,13 @@ def _change(incident: TraceIncident[Change]) -> TraceFinding:
 # ---- The job -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Lost:
+class _Lost(NamedTuple):
     """The loss of one kind in one verdict, as a mean since *begin*."""
 
     begin: float
     at: float
     gpus: float
-    share: float
+    ranks: int
     stages: Mapping[str, float]
 
 
@@ -362,7 +342,7 @@ def _of_the_job(
 ) -> Iterator[TraceFinding]:
     """Yield a finding if the job lost more than the threshold to *kind* for long enough."""
     lost = list(_losses(kind, judged))
-    begin, end = _worst(lost, threshold(OF_THE_JOB[kind]))
+    begin, end = _worst(lost, threshold(LIMITS[kind]))
     those = lost[begin:end]
     if not those:
         return
@@ -373,13 +353,16 @@ def _of_the_job(
     stages = Counter[str]()
     for each in those:
         stages.update(each.stages)
+    stage = stages.most_common(1)[0][0] if stages and kind == "rotating" else None
+    gpus = fmean(each.gpus for each in those)
     yield TraceFinding(
         kind=kind,
-        stage=stages.most_common(1)[0][0] if stages and kind == "rotating" else None,
+        sentence=loss_sentence(kind, gpus, those[0].ranks, stage),
+        stage=stage,
         onset_s=onset,
         named_s=onset + needed,
         cleared_s=lost[end].at if end < len(lost) else None,
-        gpus_lost=fmean(each.gpus for each in those),
+        gpus_lost=gpus,
     )
 
 
@@ -388,9 +371,8 @@ def _losses(kind: str, judged: Sequence[JudgedStretch]) -> Iterator[_Lost]:
         begin = one.stretch.begin
         for at, verdict in one.verdicts:
             if verdict.reason is None:
-                gpus = verdict.gpus_lost[kind]
-                share = gpus / sum(verdict.ranks.values())
-                yield _Lost(begin, at, gpus, share, verdict.rotating)
+                ranks = sum(verdict.ranks.values())
+                yield _Lost(begin, at, verdict.gpus_lost[kind], ranks, verdict.rotating)
                 begin = at
             elif verdict.step_seconds is not None:  # Not while warming up.
                 begin = at
@@ -403,7 +385,7 @@ def _worst(lost: Sequence[_Lost], limit: float) -> tuple[int, int]:
     for number, each in enumerate(lost, 1):
         if total <= 0:
             total, begin = 0.0, number - 1
-        total += (each.share - limit) * (each.at - each.begin)
+        total += (each.gpus / each.ranks - limit) * (each.at - each.begin)
         if total > best:
             best, where = total, (begin, number)
     return where

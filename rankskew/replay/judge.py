@@ -5,15 +5,15 @@ it is too short for that, its steps are split where they differ most, and what i
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from statistics import median
+from statistics import median, median_high
 from typing import Final, NamedTuple
 
 from rank_probe.judge.bins import WORK, spread
 from rank_probe.judge.changes import STAGE_SHARE
-from rank_probe.judge.evidence import SPREADS, WindowEvidence, errors, seen_in
+from rank_probe.judge.evidence import SPREADS, WindowEvidence, by_stage, errors, furthest, seen_in
 from rank_probe.judge.judge import WARMUP_STEPS, Judge, why_not
 from rank_probe.judge.own_past import FAR_APART, Lasted
 from rank_probe.judge.verdict import (
@@ -63,9 +63,6 @@ LEAST_CHANGE, LEAST_EXCESS = 0.06, 0.15
 # must be nearer to the two medians than to a line, by this share. Else they drift.
 AT_ONCE, AT_ONCE_STEPS, NEARER = 0.6, 8, 0.8
 
-# Called with the finished share of the work.
-Progress = Callable[[float], None]
-
 
 @dataclass(slots=True)
 class JudgedStretch:
@@ -81,26 +78,18 @@ class JudgedStretch:
     ended: Sequence[Lasted] = ()
 
 
-def judge(
-    run: Run, line: TraceTimeline, stretches: Sequence[TraceStretch], progress: Progress
-) -> list[JudgedStretch]:
+def judge(run: Run, line: TraceTimeline, stretches: Sequence[TraceStretch]) -> list[JudgedStretch]:
     """Judge each of *stretches* separately: with other ranks it is another job."""
-    steps = sum(len(stretch.steps) for stretch in stretches)
     longest = max((len(stretch.steps) for stretch in stretches), default=0)
     is_short = longest < JUDGED_STEPS
-    judged, done = [], 0
-    for stretch in stretches:
-        found = JudgedStretch(stretch)
-        for of_stretch in _judge(run, line, found, is_short=is_short):
-            progress((done + of_stretch) / steps)
-        done += len(stretch.steps)
-        judged.append(found)
-    return judged
+    return [_judged_stretch(run, line, stretch, is_short=is_short) for stretch in stretches]
 
 
-def _judge(run: Run, line: TraceTimeline, found: JudgedStretch, *, is_short: bool) -> Iterator[int]:
-    """Add the verdicts to *found*; yield how many steps they cover."""
-    ranks, steps = found.stretch.ranks, found.stretch.steps
+def _judged_stretch(
+    run: Run, line: TraceTimeline, stretch: TraceStretch, *, is_short: bool
+) -> JudgedStretch:
+    found = JudgedStretch(stretch)
+    ranks, steps = stretch.ranks, stretch.steps
     often = EVERY_SECONDS
     if not has_sync(run):
         often = min(often, line.seconds / UNSYNCED_VERDICTS)
@@ -110,8 +99,10 @@ def _judge(run: Run, line: TraceTimeline, found: JudgedStretch, *, is_short: boo
     reduction = PlainReduction({rank: run.peer_groups[rank] for rank in ranks}, nodes)
     judge = Judge(reduction)
     leaders: list[Leader] = []
-    marks = [reduction.mark(found.stretch.begin)]
-    stride, number, at, due = _stride(steps), 0, 0.0, 0.0
+    marks = [reduction.mark(stretch.begin)]
+    # The usual distance between sampled steps: 1 if all were recorded.
+    stride = median_high([after - before for before, after in pairwise(steps)] or [1])
+    number, at, due = 0, 0.0, 0.0
     for done, step in enumerate(steps, 1):
         at = max(at + TICK_SECONDS, *(line.ends[rank][step] for rank in ranks))
         # Count in sampled steps: for the judge, they are consecutive.
@@ -127,21 +118,15 @@ def _judge(run: Run, line: TraceTimeline, found: JudgedStretch, *, is_short: boo
         if at >= due or done in (WARMUP_STEPS, len(steps)):
             found.verdicts.append((at, judge.judge(reduction.mark(at), leaders, step=number)))
             leaders, due = [], at + every
-            yield done
     if not found.verdicts:
-        return
+        return found
     found.ended, found.warm = judge.ended, judge.began or 0.0
     at, said = found.verdicts[-1]
     if is_short and _is_silent(said):
-        found.verdicts, found.warm = [(at, said)], found.stretch.begin
+        found.verdicts, found.warm = [(at, said)], stretch.begin
     if is_short or len(steps) >= JUDGED_STEPS:
         found.verdicts[-1] = at, _completed(said, reduction, marks)
-
-
-def _stride(steps: Sequence[int]) -> int:
-    """Return the usual distance between sampled *steps*: 1 if all were recorded."""
-    apart = sorted(b - a for a, b in pairwise(steps))
-    return apart[len(apart) // 2] if apart else 1
+    return found
 
 
 # ---- Traces too short for the judge --------------------------------------------------------------
@@ -273,16 +258,14 @@ def _late(
             score = ratio / _explained(beside, seen, is_synced=is_synced)
         if score <= 1 or not (seen.paces if is_synced else seen.is_alone):
             continue
-        stages = dict(zip(WORK_STAGES, seen.standing.stages, strict=True))
-        stage = max(stages, key=lambda each: stages[each])
-        step_seconds = seen.window.seconds / seen.window.steps
+        gpus = seen.standing.caused * seen.window.steps / seen.window.seconds
         yield Late(
             rank=rank,
             peer_group=seen.group.name,
-            stage=stage,
+            stage=furthest(seen.standing.stages),
             kind=PERSISTENT if is_synced else UNSYNCED,
             ratio=ratio,
-            gpus=_by_stage(seen.standing.caused / step_seconds if is_synced else 0.0, stages),
+            gpus=by_stage(gpus if is_synced else 0.0, seen.standing.stages),
             since_seconds=end.at - begin.at,
             steps=end.steps - begin.steps,
             confidence=score,
@@ -307,13 +290,6 @@ def _explained(beside: Sequence[float], seen: WindowEvidence, *, is_synced: bool
     by_peers = SPREADS * seen.group.spread / seen.baseline
     least = LEAST_EXCESS if is_synced else FAR_APART
     return max(least, errors(len(beside)) * error, by_peers)
-
-
-def _by_stage(gpus: float, stages: Mapping[str, float]) -> dict[str, float]:
-    """Split *gpus* over the stages in which the rank exceeds its peers."""
-    over = {stage: seconds for stage, seconds in stages.items() if seconds > 0}
-    total = sum(over.values())
-    return {stage: gpus * seconds / total for stage, seconds in over.items()}
 
 
 def _changes(reduction: Reduction, marks: Sequence[Mark]) -> Iterator[Change]:

@@ -1,17 +1,19 @@
 """`rankskew replay`: judge recorded traces, and report which ranks were slow and the cost."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final, Literal
 
-from exporter.live.sentences import is_slower, pausing
+from exporter.live.sentences import is_slower
+from exporter.live.wording import sentence, their
 from exporter.vocabulary.thresholds import Thresholds
-from exporter.vocabulary.words import slow_at
-from rank_probe.judge.verdict import MOST_LATE
 from rank_probe.wire.document import as_document
-from rankskew.accounting.run import Account, Kinds, account, kinds, slowdown
+from rankskew.accounting.step import Account, Kinds, account, kinds, slowdown
+from rankskew.diagnose.loss import loss, loss_section
+from rankskew.render import Document
 from rankskew.replay.findings import NAMING, TraceFinding, findings, not_judgeable
-from rankskew.replay.judge import Progress, confidence, judge
+from rankskew.replay.judge import confidence, judge
 from rankskew.replay.traces import (
     Run,
     TraceStretch,
@@ -25,25 +27,6 @@ from rankskew.wording import clock, counted, named_ranks
 
 # The rules' reason for ranks that share too few steps.
 NO_WHOLE_STEPS: Final = "join_incomplete"
-# Below this share of the whole loss, the loss that a rank causes in a stage is noise.
-SMALLEST_PART: Final = 0.01
-# How many of the ranks that are late in turn get a line each.
-MOST_IN_TURN: Final = 5
-MOST_STRETCHES: Final = 8
-
-
-@dataclass(frozen=True, slots=True)
-class StretchOfRanks:
-    """A period in which the ranks stay the same."""
-
-    begin_s: float
-    """Scaled seconds from the run's begin to that of the period."""
-    end_s: float
-    """Scaled seconds from the run's begin to the end of the period."""
-    ranks: int
-    """How many ranks were present."""
-    whole_steps: int
-    """How many steps all of them have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +45,8 @@ class ReplayedJob:
     """How many of these have every rank that was present."""
     left_out: Sequence[int]
     """Ranks with too few rows to be judged."""
-    stretches: Sequence[StretchOfRanks]
-    """Periods in which the ranks stay the same, each judged by itself."""
+    stretches: int
+    """How many periods in which the ranks stay the same, each judged by itself."""
     begin_s: float
     """time_s at which the run begins, not scaled."""
     seconds: float
@@ -117,11 +100,11 @@ class Replay(ReplayedJob):
         return self.source == "judge"
 
 
-def replay(run: Run, scale: float = 1.0, progress: Progress = lambda share: None) -> Replay:
+def replay(run: Run, scale: float = 1.0) -> Replay:
     """Replay *run*, *scale* times slower than recorded."""
     line = timeline(run, scale)
     parts = stretches(run, line)
-    judged = judge(run, line, parts, progress)
+    judged = judge(run, line, parts)
     instances = {rank: instance(node) for rank, node in run.nodes.items()}
     found = findings(judged, instances, Thresholds().value)
     named = frozenset(rank for one in found if one.kind in NAMING for rank in one.ranks)
@@ -142,9 +125,7 @@ def replay(run: Run, scale: float = 1.0, progress: Progress = lambda share: None
         steps=len(run.steps),
         whole_steps=len(whole),
         left_out=left_out(run, parts),
-        stretches=[
-            StretchOfRanks(part.begin, part.end, len(part.ranks), len(part.steps)) for part in parts
-        ],
+        stretches=len(parts),
         begin_s=line.origin_seconds,
         seconds=line.seconds,
         gpus_lost=lost / paid.seconds if paid.seconds else None,
@@ -170,18 +151,9 @@ def as_json(replays: Sequence[Replay]) -> str:
 
 
 def job(one: Replay) -> dict[str, Any]:
-    """Return one entry of the JSON, with times in milliseconds, the precision of a trace."""
-    found = ReplayedJob(**{each.name: getattr(one, each.name) for each in fields(ReplayedJob)})
-    return dict(_rounded(asdict(found)))
-
-
-def _rounded(value: Any, name: str = "") -> Any:
-    if isinstance(value, dict):
-        return {key: _rounded(each, key) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_rounded(each) for each in value]
-    is_time = isinstance(value, float) and name.endswith(("_s", "seconds"))
-    return round(value, 3) if is_time else value
+    """Return one entry of the JSON."""
+    found = {each.name: getattr(one, each.name) for each in fields(ReplayedJob)}
+    return asdict(ReplayedJob(**found))
 
 
 def _with_group(finding: TraceFinding, paid: Account, peer_groups: dict[int, str]) -> TraceFinding:
@@ -197,144 +169,62 @@ def _with_group(finding: TraceFinding, paid: Account, peer_groups: dict[int, str
 # ---- Words -------------------------------------------------------------------------------------
 
 
-def report(replays: Sequence[Replay]) -> str:
-    """Return *replays* as text for a person."""
-    return "\n\n".join("\n".join(_report(one)) for one in replays)
-
-
-def _report(one: Replay) -> Iterator[str]:
+def in_words(one: Replay) -> Document:
+    """Return *one* for people: what was found, and what that cost."""
     of = f"{counted(one.whole_steps, 'step')} of {counted(one.ranks, 'rank')}"
     scaled = "" if one.scale == 1 else f", which is {one.scale:g} times as long as it took"
     more = one.steps - one.whole_steps
     others = f" ({more} more lack a rank and are left out)" if more else ""
-    yield f"job {one.job_id}, attempt {one.attempt}: {of} in {clock(one.seconds)}{scaled}{others}"
-    yield from _stretches(one)
+    title = f"job {one.job_id}, attempt {one.attempt}: {of} in {clock(one.seconds)}{scaled}{others}"
+    seconds = one.found.seconds
+    if not seconds:
+        unknown = "No step has all ranks, so the loss is not known."
+        return Document(title, [*_sentences(one), unknown], [])
+    # Without a measured wait, ranks are taken to have waited for the slowest, and for nothing else.
+    by_kind = {
+        kind: lost
+        for kind, lost in asdict(one.kinds.over(seconds)).items()
+        if one.synced or kind != "common"
+    }
+    late_gpus: dict[int, dict[str, float]] = defaultdict(dict)
+    for (rank, stage), caused in one.found.caused.items():
+        if rank in one.named:
+            late_gpus[rank][stage] = caused / seconds
+    whole = loss(by_kind, late_gpus)
+    what = "Lost to waiting" if one.synced else "Lost, if all ranks waited for the slowest"
+    cost = (
+        f"{whole.gpus:.2f} of {len(one.found.waited)} GPUs, {whole.gpus * seconds:.0f} GPU-seconds"
+    )
+    return Document(title, list(_sentences(one)), [loss_section(f"{what}: {cost}.", whole)])
+
+
+def _sentences(one: Replay) -> Iterator[str]:
+    if one.left_out:
+        yield f"{sentence(named_ranks(one.left_out))} left out: too few rows to judge."
+    if one.stretches > 1:
+        yield f"Ranks come and go; {one.stretches} periods with the same ranks are judged each."
     for finding in one.findings:
-        yield f"  {_period(finding.onset_s, finding.cleared_s)}: {_finding(finding)}"
+        yield f"{_period(finding.onset_s, finding.cleared_s)}: {_finding(finding)}"
     if not one.findings:
-        yield "  nothing found"
+        yield "Nothing found."
     if one.confidence:
-        yield f"  {one.confidence}"
+        yield f"{sentence(one.confidence)}."
     if one.not_judgeable:
-        yield f"  not judgeable: {', '.join(one.not_judgeable)}"
+        yield f"Not judgeable: {', '.join(one.not_judgeable)}."
     if one.named and is_slower(one.slowdown):
         yield (
-            f"  slowdown: {one.slowdown:.3f} times what it would take with "
-            f"{named_ranks(one.named)} as fast as {'its' if len(one.named) == 1 else 'their'} peers"
+            f"Slowdown: {one.slowdown:.3f} times what it would take with "
+            f"{named_ranks(one.named)} as fast as {their(len(one.named))} peers."
         )
-    if not one.whole_steps:
-        yield "  no step has all ranks, so the loss is not known"
-        return
-    yield from _lost(one)
-    yield from _groups(one.found, one.run.peer_groups)
-
-
-# ---- What was found ----------------------------------------------------------------------------
-
-
-def _stretches(one: Replay) -> Iterator[str]:
-    if one.left_out:
-        yield f"  {named_ranks(one.left_out)} left out: too few rows to judge"
-    if len(one.stretches) > 1:
-        yield "  ranks come and go; each period with the same ranks is judged separately:"
-        for part in one.stretches[:MOST_STRETCHES]:
-            yield (
-                f"    {_period(part.begin_s, part.end_s)}: {counted(part.whole_steps, 'step')} of "
-                f"{counted(part.ranks, 'rank')}"
-            )
-        if len(one.stretches) > MOST_STRETCHES:
-            yield f"    and {len(one.stretches) - MOST_STRETCHES} more"
 
 
 def _finding(finding: TraceFinding) -> str:
-    said = _words(finding)
-    if finding.gpus_lost is not None:
-        said += f"; {finding.gpus_lost:.2f} GPUs lost"
-    return f"{said} ({finding.severity}, named at {clock(finding.named_s)})"
-
-
-def _words(finding: TraceFinding) -> str:
-    doing = slow_at(finding.stage) if finding.stage else ""
-    more = f"{finding.ratio:.0%}" if finding.ratio is not None else ""
-    who = f"rank {finding.rank} of peer group {finding.peer_group} on {finding.instance}"
-    match finding.kind:
-        case "change":
-            return (
-                f"{finding.stage} of {_slower(finding)}peer group {finding.peer_group} takes "
-                f"{finding.ratio:.1f} times as long as until {clock(finding.onset_s)}"
-            )
-        case "rotating":
-            return f"a different rank is slow {doing} in each step"
-        case "group":
-            return f"peer group {finding.peer_group} has more work than the others"
-        case "common":
-            return "all ranks wait for communication"
-        case "node":
-            return f"{finding.instance} is slow {doing}, by {more}: {named_ranks(finding.ranks)}"
-        case "pauses" | "duty":
-            how = finding.kind, finding.stage or "", finding.every_steps, finding.pause_seconds
-            return f"{who} {pausing(*how)}, for {more} of its time"
-        case "mild":
-            return f"{who} is a little slow {doing}, by {more}"
-        case "unsynced":
-            than = "before" if finding.has_risen else "its peers"
-            return f"{who} is slow {doing}, by {more} more than {than}, but no wait was measured"
-    return f"{who} is slow {doing}, by {more}"
-
-
-def _slower(finding: TraceFinding) -> str:
-    """Name the ranks of the peer group that are slower, if not all are; no more are known."""
-    if not finding.slower_ranks:
-        return ""
-    least = "at least " if len(finding.slower_ranks) == MOST_LATE else ""
-    return f"{least}{named_ranks(finding.slower_ranks)} of "
-
-
-# ---- What it cost ------------------------------------------------------------------------------
-
-
-def _lost(one: Replay) -> Iterator[str]:
-    """Yield the loss and its four kinds, which add up to it."""
-    found, split = one.found, one.kinds
-    computed = sum(found.waited.values())
-    what = "lost to waiting" if one.synced else "lost, if all ranks waited for the slowest"
-    total = split.lost if one.synced else computed
-    yield f"  {what}: {_cost(total, found)} of {len(found.waited)}"
-    yield f"    for late ranks (persistent): {_cost(split.persistent, found)}"
-    yield from _caused(found, one.named, computed)
-    yield f"    for a different rank each time (rotating): {_cost(split.rotating, found)}"
-    others = found.waited.keys() - one.named
-    yield from list(_caused(found, others, computed))[:MOST_IN_TURN]
-    yield f"    for heavier peer groups (group): {_cost(split.group, found)}"
-    if one.synced:
-        yield f"    for communication, all ranks alike (common): {_cost(split.common, found)}"
-
-
-def _caused(found: Account, ranks: Collection[int], lost: float) -> Iterator[str]:
-    """Yield the loss that each of *ranks* caused in each stage, largest first."""
-    shown = [
-        (seconds, rank, stage)
-        for (rank, stage), seconds in found.caused.items()
-        if rank in ranks and seconds >= SMALLEST_PART * lost
-    ]
-    for seconds, rank, stage in sorted(shown, key=lambda each: (-each[0], each[1], each[2])):
-        yield f"      rank {rank} in {stage}: {_cost(seconds, found)}"
-
-
-def _groups(found: Account, peer_groups: dict[int, str]) -> Iterator[str]:
-    judged = {rank: peer_groups[rank] for rank in found.waited}
-    for name in sorted(set(judged.values())):
-        ranks = sorted(rank for rank, group in judged.items() if group == name)
-        waited = sum(found.waited[rank] for rank in ranks)
-        least = min(ranks, key=lambda rank: found.waited[rank])
-        yield (
-            f"  peer group {name}: {counted(len(ranks), 'rank')} waited {_cost(waited, found)} "
-            f"for the slowest; rank {least} the least, {found.waited[least]:.2f} s"
-        )
-
-
-def _cost(gpu_seconds: float, found: Account) -> str:
-    return f"{gpu_seconds:.2f} GPU-seconds, {gpu_seconds / (found.seconds or 1.0):.3f} GPUs"
+    notes = [finding.severity, f"named at {clock(finding.named_s)}"]
+    if finding.ranks and finding.ratio is not None:
+        notes = [f"by {finding.ratio:.0%}", f"on {finding.instance}", *notes]
+    elif finding.kind == "group":
+        notes = [f"peer group {finding.peer_group}", *notes]
+    return f"{finding.sentence.removesuffix('.')} ({', '.join(notes)})."
 
 
 def _period(begin: float, end: float | None) -> str:

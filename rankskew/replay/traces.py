@@ -87,18 +87,18 @@ def _files(path: Path) -> list[Path]:
 
 
 def _read(path: Path, file: TextIO, runs: dict[tuple[str, int], Run]) -> None:
-    rows = csv.reader(_whole_lines(path, file), strict=True)
-    columns: list[str] = []
+    rows = csv.DictReader(_whole_lines(path, file), strict=True)
     try:
-        for row in rows:
-            if not columns:
-                columns = _columns(row)
-            elif row:  # Skip empty lines.
-                _take(path, _cells(columns, row), runs)
+        if rows.fieldnames is not None:  # Its process may have been killed before the header.
+            _check_columns(rows.fieldnames)
+        for cells in rows:
+            if None in cells or None in cells.values():
+                raise ValueError("it has more or fewer cells than the header")
+            _take(path, cells, runs)
     except (csv.Error, ValueError) as error:
         if isinstance(error, UnicodeDecodeError):
             raise
-        raise UsageError(f"{path}, line {rows.line_num}: {error}") from error
+        raise UsageError(f"{path}, line {rows.reader.line_num}: {error}") from error
 
 
 def _whole_lines(path: Path, file: TextIO) -> Iterator[str]:
@@ -109,7 +109,7 @@ def _whole_lines(path: Path, file: TextIO) -> Iterator[str]:
             print(f"rankskew: {path}: its last row has no newline and is left out", file=sys.stderr)
 
 
-def _columns(names: list[str]) -> list[str]:
+def _check_columns(names: Sequence[str]) -> None:
     if missing := [name for name in IDENTITY if name not in names]:
         raise ValueError(
             f"the header has no column {missing[0]}; expected {', '.join(IDENTITY)} and stages"
@@ -120,13 +120,6 @@ def _columns(names: list[str]) -> list[str]:
             raise ValueError(f"column {name[:40]!r} is not a stage; use {', '.join(STAGE_OF)}")
     if len(set(names)) < len(names) or not stages:
         raise ValueError("the header needs columns of stages, each once")
-    return names
-
-
-def _cells(columns: list[str], row: list[str]) -> dict[str, str]:
-    if len(row) != len(columns):
-        raise ValueError(f"it has {len(row)} cells; expected {len(columns)}, as in the header")
-    return dict(zip(columns, row, strict=True))
 
 
 def _take(path: Path, cells: dict[str, str], runs: dict[tuple[str, int], Run]) -> None:

@@ -113,11 +113,12 @@ def wrong_parts(expected: Expected, document: Mapping[str, Any]) -> list[str]:
     """
     findings: Sequence[Mapping[str, Any]] = document.get("findings", ())
     first = findings[0] if findings else {}
+    cause = first.get("cause") or {}
     right = {
         "rank": not expected.ranks or _ranks(findings) == set(expected.ranks),
         "stage": not expected.stage or first.get("stage") == expected.stage,
         "cause": not expected.what or first.get("what") in expected.what,
-        "detail": expected.detail is None or (first.get("detail") or "") == expected.detail,
+        "detail": expected.detail is None or cause.get("detail", "") == expected.detail,
         "first action": expected.first in (first.get("first") or ""),
         "exit status": document["exit_status"] == expected.status,
     }

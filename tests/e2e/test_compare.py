@@ -52,7 +52,7 @@ def recorded(path: Path, job_id: str, steps: int = 1500, hang: int = -1) -> Run:
 def samples(run: Run, began: float) -> Iterator[str]:
     """Yield what exporters exposed of *run*, as far as a comparison reads it, in OpenMetrics."""
     line = timeline(run, 1.0)
-    (judged,) = judge(run, line, stretches(run, line), lambda share: None)
+    (judged,) = judge(run, line, stretches(run, line))
     for number in range(ceil(line.seconds / SCRAPE_SECONDS) + 1):
         now = number * SCRAPE_SECONDS
         said = [verdict for at, verdict in judged.verdicts if at <= now]

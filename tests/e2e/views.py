@@ -9,7 +9,7 @@ from exporter.live import states
 from rank_probe.judge.verdict import MILD, UNSYNCED
 from rankskew.client.fetch import Trouble
 from rankskew.diagnose.from_exporter import read_exporters as diagnose_exporters
-from rankskew.diagnose.from_prometheus import read as diagnose_prometheus
+from rankskew.diagnose.from_prometheus import read_prometheus as diagnose_prometheus
 from rankskew.diagnose.model import Report
 from rankskew.top.from_exporter import read_exporters
 from rankskew.top.from_prometheus import read_prometheus
@@ -87,14 +87,14 @@ def of_top(job: JobStatus) -> Answer:
 def of_report(report: Report) -> Answer:
     """Return what `rankskew diagnose` says."""
     first = next((each for each in report.findings if each.ranks), None)
-    is_about_ranks = first is not None and (first.cause or report.state == states.HUNG)
-    has_cause = first is not None and bool(first.cause)
+    cause = first.cause if first is not None else None
+    is_about_ranks = first is not None and (cause or report.state == states.HUNG)
     return Answer(
         report.state,
         frozenset(first.ranks) if first is not None and is_about_ranks else frozenset(),
-        (first.cause, first.detail or "") if first is not None and first.cause else None,
+        (cause.cause, cause.detail) if cause else None,
         report.loss.gpus if report.loss is not None else 0.0,
-        first.first if first is not None and has_cause else None,
+        first.first if first is not None and cause else None,
     )
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from rank_probe.judge.verdict import DUTY, MILD, NODE, PAUSES, PERSISTENT, UNSYNCED
-from rankskew.accounting.run import account, kinds
+from rankskew.accounting.step import account, kinds
 from tests.alerts.jobs import STAGE_SHARES, Fault, Job, Step, gpus_lost, simulate
 from tests.rank_probe.judged import EVERY_SECONDS, judged, judged_steps, vectors
 

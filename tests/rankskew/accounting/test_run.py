@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankskew.accounting.run import account, kinds, slowdown
+from rankskew.accounting.step import account, kinds, slowdown
 from tests.rankskew.accounting.test_step import job
 
 Step = dict[int, dict[str, float]]

@@ -64,7 +64,7 @@ def check(found: dict[str, Any]) -> None:
 
     assert list(found) == ["jobs", "diagnose", "late_ranks", "compare", "runbook"]
     assert (job["state"], job["culprit"]) == ("straggler", {"rank": 2, "stage": "data"})
-    assert (late["rank"], finding["rank"], finding["cause"]) == (2, 2, "input")
+    assert (late["rank"], finding["rank"], finding["what"]) == (2, 2, "input")
     assert documents["runbook"]["name"] == "input"
     assert late["links"] == finding["links"]
     assert found["compare"].is_error

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from rankskew.diagnose.from_prometheus import read
+from rankskew.diagnose.from_prometheus import read_prometheus
 from rankskew.diagnose.model import Report
 from tests.rankskew.top import fake_prometheus as fake
 from tests.rankskew.top.fake_prometheus import FakePrometheus, Series, series
@@ -41,7 +41,7 @@ def ask(
 ) -> Report:
     """Return the report on what a Prometheus with *samples* has."""
     with FakePrometheus(samples, over_time=over_time or {}).serve() as url:
-        return read(url, None, job_id, at)
+        return read_prometheus(url, None, job_id, at)
 
 
 def alert(name: str, state: str = "firing", severity: str = "warning", **labels: str) -> Series:

@@ -1,9 +1,8 @@
-"""The parts of the loss add up, in numbers and as they are printed."""
+"""The parts of the loss add up."""
 
 import pytest
 
-from rankskew.diagnose.loss import NOT_LISTED, hundredths, loss, shared
-from rankskew.diagnose.model import Part
+from rankskew.diagnose.loss import Part, loss, loss_section
 
 
 def assert_adds_up(part: Part) -> None:
@@ -27,17 +26,14 @@ def test_parts_add_up_to_the_total() -> None:
     ]
 
 
-def test_printed_parts_add_up_too() -> None:
-    """Rounding each for itself would print 0.33 three times below 1.00."""
-    third = Part("lost", 1.0, tuple(Part(name, 1 / 3) for name in "abc"))
+def test_kind_that_costs_nothing_has_no_line() -> None:
+    little = loss({"persistent": 1.0, "rotating": 0.001}, {6: {"data": 1.0}})
 
-    assert sorted(part.gpus for part in hundredths(third).parts) == [0.33, 0.33, 0.34]
-    # A kind that costs nothing has no line.
-    little = hundredths(loss({"persistent": 1.0, "rotating": 0.001}, {}))
-    assert [part.gpus for part in little.parts] == [1.0]
-    assert shared(200, [66.6, 66.7, 66.7]) == [66, 67, 67]
-    assert shared(1, [0.4, 0.8]) == [0, 1]
-    assert shared(0, [0.6, 0.6]) == [0, 0]
+    assert loss_section("", little).rows == [
+        ("1.00", "to late ranks"),
+        ("1.00", "  rank 6"),
+        ("1.00", "    data"),
+    ]
 
 
 def test_more_late_ranks_than_are_listed_have_a_part() -> None:
@@ -45,7 +41,4 @@ def test_more_late_ranks_than_are_listed_have_a_part() -> None:
     found = loss({"persistent": 10.0}, {rank: {"data": 0.25} for rank in range(32)})
 
     assert_adds_up(found)
-    assert [(part.name, part.gpus) for part in found.parts[0].parts[10:]] == [
-        ("22 more ranks", 5.5),
-        (NOT_LISTED, 2.0),
-    ]
+    assert [(part.name, part.gpus) for part in found.parts[0].parts[10:]] == [("other ranks", 7.5)]

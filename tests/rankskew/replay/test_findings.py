@@ -60,6 +60,7 @@ def test_incident_is_one_finding_with_its_mean_cost() -> None:
 
     assert one == TraceFinding(
         kind="persistent",
+        sentence="Rank 3 is slow loading data; 2.00 of 8 GPUs wait for it.",
         severity="critical",
         rank=3,
         ranks=(3,),

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from rankskew.render import render
 from rankskew.replay.judge import confidence, longer
-from rankskew.replay.replay import Replay, replay, report
+from rankskew.replay.replay import Replay, in_words, replay
 from rankskew.replay.traces import read_traces
 from tests.exporter.recorded import record
 
@@ -38,9 +39,9 @@ def test_stage_that_takes_longer_on_all_ranks_is_told(
 
 def test_confidence_is_said_in_words(tmp_path: Path) -> None:
     """Where nothing was found, it is said as well."""
-    said = report([judged(tmp_path, lambda rank, step: 0.0)])
+    said = render(in_words(judged(tmp_path, lambda rank, step: 0.0)))
 
-    assert "nothing found\n  seen in 22 steps only; surer after 60\n" in said
+    assert "Nothing found.\nSeen in 22 steps only; surer after 60.\n" in said
     assert [confidence(steps) is None for steps in (13, 14, 59, 60)] == [True, False, False, True]
 
 

@@ -110,8 +110,8 @@ def test_other_names_hold_no_attempt(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("row", "complaint"),
     [
-        ("j,0,pp0,4,4.5,0,0.1", "it has 7 cells; expected 8, as in the header"),
-        ("j,0,pp0,4,4.5,0,0.1,0.2,9", "it has 9 cells; expected 8, as in the header"),
+        ("j,0,pp0,4,4.5,0,0.1", "it has more or fewer cells than the header"),
+        ("j,0,pp0,4,4.5,0,0.1,0.2,9", "it has more or fewer cells than the header"),
         ("j,x,pp0,4,4.5,0,0.1,0.2", "rank is 'x', not a whole number"),
         ("j,0,pp0,-1,4.5,0,0.1,0.2", "step is '-1', not a whole number"),
         ("j,0,pp0,4,soon,0,0.1,0.2", "time_s is 'soon', not a number of seconds"),

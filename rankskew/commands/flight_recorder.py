@@ -10,6 +10,7 @@ from exporter.errors import UsageError
 from rank_probe.wire.document import as_document
 from rankskew.flight_recorder.dumps import read_directory
 from rankskew.flight_recorder.match import CollectiveFinding, HangReport, compare_dumps
+from rankskew.render import Document, Section, render
 from rankskew.wording import counted, few, named_ranks
 
 EXAMPLES: Final = """\
@@ -56,24 +57,23 @@ def run(arguments: Sequence[str]) -> int:
         problem = few(list(unreadable.values()))
         raise UsageError(problem or NO_DUMP.format(directory=options.directory))
     found = compare_dumps(dumps, unreadable)
-    if options.json:
-        print(as_document("flight-recorder", asdict(found)))
-    else:
-        print("\n".join(_text(found, operations)))
+    as_json = as_document("flight-recorder", asdict(found))
+    print(as_json if options.json else render(_in_words(found, operations)))
     if found.findings:
         return 1
     return 2 if found.ranks_without_dump else 0
 
 
-def _text(found: HangReport, operations: int) -> Iterator[str]:
-    yield f"{counted(len(found.dumps), 'dump')} with {operations} operations."
-    yield from (each.problem for each in found.unreadable)
+def _in_words(found: HangReport, operations: int) -> Document:
+    lines = [each.problem for each in found.unreadable]
     if not found.findings:
         missing = found.ranks_without_dump
-        yield PARTIAL.format(missing=named_ranks(missing)) if missing else NOTHING
-    for place, each in enumerate(found.findings):
-        yield from ("", *([VICTIM] if place == 1 else []), each.sentence)
-        yield from (f"  {line}" for line in _details(each))
+        lines.append(PARTIAL.format(missing=named_ranks(missing)) if missing else NOTHING)
+    sections = [Section(each.sentence, list(_details(each))) for each in found.findings]
+    if len(sections) > 1:
+        sections.insert(1, Section(VICTIM))
+    title = f"{counted(len(found.dumps), 'dump')} with {operations} operations."
+    return Document(title, lines, sections)
 
 
 def _details(found: CollectiveFinding) -> Iterator[str]:

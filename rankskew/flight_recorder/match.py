@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from exporter.live.wording import sentence
 from rankskew.flight_recorder.dumps import Dump, RecordedOperation
@@ -73,7 +73,7 @@ class CollectiveFinding:
     """Types and sizes of its tensors, such as of Float [8]; empty if not known."""
     begun: tuple[int, ...]
     """Ranks that have begun it."""
-    ranks: tuple[int, ...]
+    ranks: tuple[int, ...] = ()
     """Ranks with a dump that have not begun it, began something else, or have not finished."""
     without_dump: tuple[int, ...] = ()
     """Ranks of the group without a dump, which may be missing from it."""
@@ -133,33 +133,29 @@ class Group:
         return min(max(entries) for entries in self.entries.values())
 
     def finding(
-        self,
-        kind: Kind,
-        entry: RecordedOperation,
-        begun: Sequence[int],
-        ranks: tuple[int, ...] = (),
-        *,
-        without_dump: tuple[int, ...] = (),
-        differences: tuple[str, ...] = (),
-        last: tuple[LastOperation, ...] = (),
+        self, kind: Kind, entry: RecordedOperation, begun: Sequence[int], **more: Any
     ) -> CollectiveFinding:
-        """Return what is wrong at *entry*."""
+        """Return what is wrong at *entry*, with *more* of it."""
         before = list(self.at(entry.number - 1).values())
-        return CollectiveFinding(
-            kind=kind,
-            group=self.name,
-            description=self.description,
-            number=entry.number,
-            operation=entry.operation,
-            sizes=_sizes(entry),
-            begun=tuple(begun),
-            ranks=ranks,
-            without_dump=without_dump,
-            line=line_of(entry),
-            agreed=f"{before[0].operation} {before[0].number}" if before else None,
-            differences=differences,
-            last=last,
-        )
+        agreed = f"{before[0].operation} {before[0].number}" if before else None
+        return _finding(kind, entry, begun, agreed=agreed, **more)
+
+
+def _finding(
+    kind: Kind, entry: RecordedOperation, begun: Sequence[int], **more: Any
+) -> CollectiveFinding:
+    found = CollectiveFinding(
+        kind=kind,
+        group=entry.group,
+        description=entry.description,
+        number=entry.number,
+        operation=entry.operation.partition(" ")[0],  # torch adds the ranks of a transfer.
+        sizes="" if entry.is_p2p else _sizes(entry),
+        begun=tuple(begun),
+        line=line_of(entry),
+        **more,
+    )
+    return replace(found, sentence=_sentence(found))
 
 
 def compare_dumps(dumps: Sequence[Dump], unreadable: Mapping[int, str]) -> HangReport:
@@ -182,7 +178,7 @@ def compare_dumps(dumps: Sequence[Dump], unreadable: Mapping[int, str]) -> HangR
         dumps=tuple(dump.rank for dump in dumps),
         ranks_without_dump=tuple(sorted(world - {dump.rank for dump in dumps})),
         unreadable=tuple(UnreadableDump(rank, problem) for rank, problem in unreadable.items()),
-        findings=tuple(replace(each, sentence=_sentence(each)) for each in found),
+        findings=tuple(found),
     )
 
 
@@ -195,12 +191,6 @@ def _place(found: CollectiveFinding, waiting: set[int]) -> tuple[int, int]:
         victims = suspects & waiting
         return (1 if not victims else 2 if suspects - victims else 3), found.number
     return 4, found.number
-
-
-def described(entry: RecordedOperation) -> str:
-    """Return the operation with its types and sizes: all_reduce of Float [8]."""
-    sizes = _sizes(entry)
-    return f"{entry.operation} {sizes}" if sizes else entry.operation
 
 
 def _sizes(entry: RecordedOperation) -> str:
@@ -259,7 +249,7 @@ def _mismatch(group: Group) -> CollectiveFinding | None:
             odd = tuple(sorted(rank for rank, shape in shapes.items() if shape != usual))
             alike = sorted(at.keys() - set(odd))
             return group.finding(
-                MISMATCH, at[alike[0]], alike, odd, differences=tuple(_begun(at, odd))
+                MISMATCH, at[alike[0]], alike, ranks=odd, differences=tuple(_begun(at, odd))
             )
     return None
 
@@ -268,7 +258,7 @@ def _begun(at: Mapping[int, RecordedOperation], ranks: Iterable[int]) -> Iterato
     for rank in ranks:
         line = line_of(at[rank])
         where = "" if line is None else f", at {line}"
-        yield f"rank {rank}: {described(at[rank])}{where}"
+        yield f"rank {rank}: {at[rank].operation} {_sizes(at[rank])}".rstrip() + where
 
 
 def _missing(group: Group, dumps: Sequence[Dump]) -> CollectiveFinding | None:
@@ -296,13 +286,17 @@ def _missing(group: Group, dumps: Sequence[Dump]) -> CollectiveFinding | None:
     if not needs_all and all(entry.finished for entry in ahead.values()):
         return None
     where = tuple(_last(dump) for dump in dumps if dump.rank in behind and dump.entries)
-    return group.finding(MISSING, first, sorted(ahead), behind, without_dump=lost, last=where)
+    return group.finding(MISSING, first, sorted(ahead), ranks=behind, without_dump=lost, last=where)
 
 
 def _stuck(group: Group) -> CollectiveFinding | None:
     at = group.at(group.begun_by_all)
     unfinished = tuple(sorted(rank for rank, entry in at.items() if not entry.finished))
-    return group.finding(STUCK, at[unfinished[0]], sorted(at), unfinished) if unfinished else None
+    return (
+        group.finding(STUCK, at[unfinished[0]], sorted(at), ranks=unfinished)
+        if unfinished
+        else None
+    )
 
 
 def _shape(entry: RecordedOperation) -> tuple[object, ...]:
@@ -331,17 +325,12 @@ def _unmatched_transfers(dumps: Sequence[Dump]) -> Iterator[CollectiveFinding]:
             continue
         other = pair[1] if is_send else pair[0]
         peer = by_rank.get(other)
-        yield CollectiveFinding(
-            kind=MISSING,
-            group=entry.group,
-            description=entry.description,
-            number=entry.number,
-            operation=entry.operation.partition(" ")[0],
-            sizes="",
-            begun=(rank,),
+        yield _finding(
+            MISSING,
+            entry,
+            [rank],
             ranks=() if peer is None else (other,),
             without_dump=(other,) if peer is None else (),
-            line=line_of(entry),
             last=() if peer is None or not peer.entries else (_last(peer),),
         )
 

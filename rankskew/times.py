@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -20,14 +19,6 @@ CLOCK_ERROR_SECONDS: Final = 60.0
 
 UNIX: Final = re.compile(r"\d+(\.\d+)?", re.ASCII)
 CLOCK: Final = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
-
-
-@dataclass(frozen=True, slots=True)
-class Period:
-    """From *begin* to *end*: Unix times, or seconds since a recorded run began."""
-
-    begin: float
-    end: float
 
 
 def merged(spans: Iterable[Span], gap_seconds: float = 0.0) -> list[Span]:
@@ -66,8 +57,10 @@ def moment(text: str, now: float) -> float:
     Raises UsageError.
     """
     try:
-        if (at := from_end(text, now)) is not None:
-            return at
+        if text == "now":
+            return now
+        if text.startswith("-"):
+            return now - durations.parse(text[1:])
         if UNIX.fullmatch(text):
             return datetime.fromtimestamp(float(text), UTC).timestamp()
         if clock := CLOCK.fullmatch(text):
@@ -82,13 +75,6 @@ def moment(text: str, now: float) -> float:
         raise UsageError(
             f"{text!r} is not a time; give 14:05, 2026-01-31T14:05, -30m or seconds since 1970"
         ) from error
-
-
-def from_end(text: str, end: float) -> float | None:
-    """Return the time that `now` or `-10m` means, counted from the *end*; None for other texts."""
-    if text == "now":
-        return end
-    return end - durations.parse(text[1:]) if text.startswith("-") else None
 
 
 def iso(seconds: float) -> str:

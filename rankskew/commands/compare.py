@@ -1,41 +1,36 @@
 """`rankskew compare`: what a change did to a job, with an interval."""
 
-import argparse
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Final
 
 from exporter.commands.arguments import Parser, add_json, interval
-from exporter.errors import UsageError
 from exporter.vocabulary.words import slow_at
 from rank_probe.wire.document import as_document
-from rankskew.client.fetch import Trouble, base_url
-from rankskew.client.prometheus import Prometheus
-from rankskew.commands.servers import access, add_access
-from rankskew.compare.choose import compare_recorded, compare_traces
+from rank_probe.wire.stages import STAGES
+from rankskew.client.fetch import Trouble
+from rankskew.commands.servers import add_access, add_prometheus, prometheus
+from rankskew.compare.choose import compare_recorded
 from rankskew.compare.comparison import (
     CANNOT_TELL,
     EXIT_STATUS,
     NO_WORSE,
     NO_WORSE_RATIO,
+    QUANTITIES,
     Comparison,
     LateChange,
-    LateRankCost,
     QuantityChange,
 )
 from rankskew.compare.statistics import Interval
 from rankskew.render import Document, Section, render
-from rankskew.replay.traces import read_traces
 
 EXAMPLES: Final = """\
 rankskew compare 14:05..14:20 --prometheus http://prometheus:9090 --job llama
 rankskew compare 13:50/14:05..14:20/14:40 --prometheus http://prometheus:9090
-rankskew compare job:llama-1..job:llama-2 --prometheus http://prometheus:9090
-rankskew compare 100-400..500-900 --trace /scratch/trace"""
+rankskew compare job:llama-1..job:llama-2 --prometheus http://prometheus:9090"""
 COLUMNS: Final = ("", ">before", ">after", ">after / before (95 % interval)")
 # Stages that take less of a step are not listed.
 SMALLEST_STAGE: Final = 0.005
@@ -58,13 +53,9 @@ def parser() -> Parser:
         "sides",
         metavar="A..B",
         help="two times such as 14:05..14:20 (UTC) or -40m..-10m, periods "
-        "13:50/14:05..14:20/14:40, or job:OLD..job:NEW; with --trace times of the run, 10m..12m, "
-        "or ranges of steps, 100-400..500-900",
+        "13:50/14:05..14:20/14:40, or job:OLD..job:NEW",
     )
-    source = options.add_mutually_exclusive_group(required=True)
-    source.add_argument("--prometheus", metavar="URL", help="ask this Prometheus")
-    source.add_argument("--trace", metavar="DIR", type=Path, help="compare in this recorded trace")
-    options.add_argument("--cluster", help="only this cluster of the Prometheus")
+    add_prometheus(options)
     options.add_argument("--job", metavar="JOB_ID", help="this job; not needed if there is one")
     options.add_argument(
         "--window",
@@ -83,10 +74,11 @@ def parser() -> Parser:
 def run(arguments: Sequence[str]) -> int:
     """Print a comparison; returns 0 if it is better or no worse, 1 if worse, 2 if unknown."""
     options = parser().parse_args(arguments)
-    if options.trace is not None and options.cluster is not None:
-        raise UsageError("--cluster needs --prometheus: a trace knows no clusters")
+    server = prometheus(options)
     try:
-        found = _compared(options)
+        found = compare_recorded(
+            server, options.sides, options.window, time.time(), options.job, options.cluster
+        )
     except Trouble as trouble:
         found = Comparison(CANNOT_TELL, str(trouble))
         print(f"rankskew: {trouble}", file=sys.stderr)
@@ -97,16 +89,6 @@ def run(arguments: Sequence[str]) -> int:
     else:
         print(render(comparison_document(found), markdown=options.markdown))
     return EXIT_STATUS[found.verdict]
-
-
-def _compared(options: argparse.Namespace) -> Comparison:
-    if options.trace is not None:
-        runs = read_traces([options.trace])
-        return compare_traces(runs, options.sides, options.window, options.job)
-    prometheus = Prometheus(base_url(options.prometheus), access=access(options))
-    return compare_recorded(
-        prometheus, options.sides, options.window, time.time(), options.job, options.cluster
-    )
 
 
 # ---- In words ----------------------------------------------------------------------------------
@@ -165,17 +147,13 @@ def _late(found: Comparison) -> Iterator[str]:
 
 
 def _fate(one: LateChange) -> str:
-    if one.before is None:
-        return f"not late before, {_gpus(one.after)} after"
-    if one.after is None:
-        return f"{_gpus(one.before)} before, no longer late"
-    return f"{_gpus(one.before)} before, {_gpus(one.after)} after"
+    before = "not late" if one.late == "after" else _gpus(one.gpus_before)
+    after = "no longer late" if one.late == "before" else f"{_gpus(one.gpus_after)} after"
+    return f"{before} before, {after}"
 
 
-def _gpus(late: LateRankCost | None) -> str:
-    if late is None or late.gpus_lost is None:
-        return "late at an unknown cost"
-    return f"{late.gpus_lost:.2f} GPUs lost"
+def _gpus(lost: float | None) -> str:
+    return "late at an unknown cost" if lost is None else f"{lost:.2f} GPUs lost"
 
 
 # ---- The table ---------------------------------------------------------------------------------
@@ -183,29 +161,24 @@ def _gpus(late: LateRankCost | None) -> str:
 
 def _rows(found: Comparison) -> Iterator[Row]:
     before, after = found.before, found.after
-    if found.step is None or before is None or after is None:
+    if before is None or after is None or not found.quantities:
         return
     yield "steps", f"{before.steps:,.0f}", f"{after.steps:,.0f}", ""
-    yield _ratio_row("step", found.step, _seconds)
-    if found.step_without_rare is not None:
-        yield _ratio_row("without checkpoint, eval", found.step_without_rare, _seconds)
-    for rate in found.rates:
-        yield _ratio_row(f"{rate.name} a second", rate, _amount)
-    for lost in found.gpus_lost:
-        name = "GPUs lost" if lost.name == "total" else f"  {lost.name}"
-        by = lost.difference
-        plus = f"{by.value:+.2f} ({by.low:+.2f} to {by.high:+.2f})"
-        yield name, f"{lost.before:.2f}", f"{lost.after:.2f}", plus
     if before.slowdown is not None and after.slowdown is not None:
         yield "slowdown by late ranks", f"{before.slowdown:.2f}x", f"{after.slowdown:.2f}x", ""
-    for stage in found.stages:
-        if max(stage.before, stage.after) > SMALLEST_STAGE * found.step.before:
-            yield _ratio_row(f"{stage.name}, median rank", stage, _seconds)
+    labels = {each.name: each.label for each in QUANTITIES}
+    step = found.quantities[0].before
+    for each in found.quantities:
+        if each.name not in STAGES or max(each.before, each.after) > SMALLEST_STAGE * step:
+            show = SHOWN[each.unit]
+            yield labels[each.name], show(each.before), show(each.after), _change(each)
 
 
-def _ratio_row(name: str, one: QuantityChange, show: Callable[[float], str]) -> Row:
-    interval = "{} ({} to {})".format(*_numbers(one.ratio)) if one.ratio else ""
-    return name, show(one.before), show(one.after), interval
+def _change(one: QuantityChange) -> str:
+    if one.unit == "gpus":
+        by = one.difference
+        return f"{by.value:+.2f} ({by.low:+.2f} to {by.high:+.2f})"
+    return "{} ({} to {})".format(*_numbers(one.ratio)) if one.ratio else ""
 
 
 def _numbers(found: Interval) -> list[str]:
@@ -220,3 +193,10 @@ def _seconds(seconds: float) -> str:
 
 def _amount(number: float) -> str:
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
+SHOWN: Final[Mapping[str, Callable[[float], str]]] = {
+    "seconds": _seconds,
+    "per_second": _amount,
+    "gpus": "{:.2f}".format,
+}

@@ -13,10 +13,10 @@ from exporter.live.states import WORDS as STATE_WORDS
 from rank_probe.wire.document import as_document
 from rankskew.client.fetch import Trouble
 from rankskew.client.prometheus import selector
-from rankskew.commands.servers import add_access, add_moment, add_prometheus, patient
+from rankskew.commands.servers import add_access, add_moment, add_prometheus, prometheus
 from rankskew.render import MONEY, Document, Section, render
 from rankskew.report import losses
-from rankskew.report.history import Grid, PastSeries, grid, rule_interval
+from rankskew.report.history import TIMEOUT_SECONDS, Grid, PastSeries, grid, rule_interval
 from rankskew.report.incidents import SEVERITIES, Incident, IncidentsReport, read_all_incidents
 from rankskew.report.job import JobReport, read_job
 from rankskew.report.losses import Loss
@@ -82,18 +82,18 @@ def parser() -> Parser:
 def run(arguments: Sequence[str]) -> int:
     """Print a report; raises StartError with a sentence if Prometheus cannot tell."""
     options = parser().parse_args(arguments)
-    prometheus = patient(options)
+    server = prometheus(options, TIMEOUT_SECONDS)
     end = time.time() if options.at is None else options.at
     span = max(0.0, end - options.since), end
     try:
         if options.incidents:
-            times = grid(*span, rule_interval(prometheus))
+            times = grid(*span, rule_interval(server))
             matchers = selector(cluster=options.cluster)
-            fired = read_all_incidents(PastSeries(prometheus), times, matchers, options.gap)
+            fired = read_all_incidents(PastSeries(server), times, matchers, options.gap)
             document = _incidents_document(fired, times, show_all=options.all)
             said = as_document("report-incidents", asdict(fired))
         else:
-            job = read_job(prometheus, options.job, options.cluster, span, options.gap)
+            job = read_job(server, options.job, options.cluster, span, options.gap)
             document, said = _job_document(job), as_document("report-job", asdict(job))
     except Trouble as trouble:
         raise StartError(str(trouble)) from trouble

@@ -8,7 +8,6 @@ from typing import Final
 from exporter.errors import UsageError
 from rankskew.client.fetch import Access, base_url
 from rankskew.client.prometheus import Prometheus
-from rankskew.report.history import TIMEOUT_SECONDS
 from rankskew.times import moment
 
 DEFAULT_URL: Final = "http://127.0.0.1:9090"
@@ -16,7 +15,7 @@ EXPORTER_URL: Final = "http://127.0.0.1:9917"
 
 
 def add_prometheus(options: argparse.ArgumentParser) -> None:
-    """Add which Prometheus is asked, and for what; patient() reads the first."""
+    """Add which Prometheus is asked, and for what; prometheus() reads the first."""
     options.add_argument(
         "--prometheus",
         metavar="URL",
@@ -87,10 +86,10 @@ def access(options: argparse.Namespace) -> Access:
     return said
 
 
-def patient(options: argparse.Namespace) -> Prometheus:
-    """Return the Prometheus of *options*, which has minutes for each answer."""
+def prometheus(options: argparse.Namespace, timeout_seconds: float | None = None) -> Prometheus:
+    """Return the Prometheus of *options*, which has *timeout_seconds* for each answer."""
     url = base_url(options.prometheus)
-    return Prometheus(url, timeout_seconds=TIMEOUT_SECONDS, access=access(options))
+    return Prometheus(url, timeout_seconds=timeout_seconds, access=access(options))
 
 
 def _moment(text: str) -> float:

@@ -8,17 +8,18 @@ from itertools import pairwise
 from typing import Final
 
 from rank_probe.judge.verdict import MILD, UNSYNCED
+from rank_probe.wire.stages import STAGES
 from rankskew.client.fetch import Trouble
 from rankskew.client.prometheus import Prometheus, Sample, selector
 from rankskew.compare.comparison import (
     BLOCKS,
     RARE_STAGES,
-    LateRankCost,
+    Block,
+    ComparedSide,
+    Late,
     Side,
-    StepBlock,
-    pause_seconds,
 )
-from rankskew.times import Period
+from rankskew.times import Span
 
 # The median of so many ranks is that of all, and Prometheus compares them in a second.
 MOST_RANKS: Final = 256
@@ -27,6 +28,9 @@ SEARCH: Final = "14d"
 LOOK_SECONDS: Final = 15.0
 # A rank that was late for less of the period is none to compare.
 LEAST_SHARE: Final = 0.1
+# No step ended for so long, and for so many steps: the job stood still.
+PAUSE_SECONDS: Final = 60.0
+PAUSE_STEPS: Final = 10
 
 # Sums over all ranks, read at each border, by name.
 COUNTERS: Final = {
@@ -45,7 +49,7 @@ COUNTERS: Final = {
 }
 JOINED: Final = "0 * sum(rankskew_joined_seconds_total{WHERE})"
 # The median rank's seconds per step of each stage, since the border before.
-STAGES: Final = """\
+STAGE_SECONDS: Final = """\
 quantile by (stage) (0.5,
   (rankskew_stage_seconds_total{WHERE} - rankskew_stage_seconds_total{WHERE} offset BLOCK)
   / ignoring (phase, stage) group_left ()
@@ -86,17 +90,20 @@ class _Job:
 
     prometheus: Prometheus
     where: str
-    period: Period
+    period: Span
+
+    @property
+    def seconds(self) -> float:
+        return self.period[1] - self.period[0]
 
     @property
     def block_seconds(self) -> float:
-        return (self.period.end - self.period.begin) / BLOCKS
+        return self.seconds / BLOCKS
 
     def ask(self, expression: str, named: Iterable[int] = ()) -> list[Sample]:
         """Return what an *expression* says of the whole period; raises Trouble."""
-        span = f"{(self.period.end - self.period.begin) * 1000:.0f}ms"
-        ready = expression.replace("PERIOD", span)
-        return self.prometheus.query(self.filled(ready, named), self.period.end)
+        ready = expression.replace("PERIOD", f"{self.seconds * 1000:.0f}ms")
+        return self.prometheus.query(self.filled(ready, named), self.period[1])
 
     def filled(self, expression: str, named: Iterable[int] = (), where: str = "") -> str:
         """Return *expression* about this job; its name may have any of these words in it."""
@@ -106,31 +113,31 @@ class _Job:
 
 
 def prometheus_side(
-    prometheus: Prometheus, job_id: str, cluster: str | None, what: str, period: Period
+    prometheus: Prometheus, job_id: str, cluster: str | None, what: str, period: Span
 ) -> Side:
     """Return the side that *period* is for a job; *what* begins sentences. Raises Trouble."""
     job = _Job(prometheus, selector(cluster=cluster, job_id=job_id), period)
     late = _late_ranks(job)
-    readings = _readings(job, [one.rank for one in late or () if one.kind not in (MILD, UNSYNCED)])
+    readings = _readings(job, [rank for rank, _ in late or ()])
     ranks = round(readings.get("ranks", [0.0])[-1])
     trouble = _not_whole(job, what, readings)
+    blocks = [] if trouble else _blocks(readings, _stages(job, ranks))
     slowdown = job.ask(SLOWDOWN)
-    return Side(
-        what=what,
+    summary = ComparedSide(
         job_id=job_id,
-        begin=period.begin,
-        end=period.end,
+        begin=round(period[0], 3),
+        end=round(period[1], 3),
         ranks=ranks,
-        blocks=[] if trouble else _blocks(readings, _stages(job, ranks), _borders(readings)),
-        late=late,
+        steps=round(sum(block["steps"] for block in blocks), 3),
+        blocks=len(blocks),
         slowdown=slowdown[0].value if slowdown else None,
-        trouble=trouble,
     )
+    return Side(what, summary, blocks, late, trouble)
 
 
 def last_period(
     prometheus: Prometheus, job_id: str, cluster: str | None, window_seconds: float
-) -> Period:
+) -> Span:
     """Return the window that ends with the last step of a job; raises Trouble if it has none."""
     where = selector(cluster=cluster, job_id=job_id, rank="0")
     steps = f"rankskew_last_step_timestamp_seconds{{{where}}}"
@@ -140,41 +147,34 @@ def last_period(
     if len(found) > 1:
         clusters = ", ".join(sorted(each["cluster"] for each in found))
         raise Trouble(f"Several clusters have a job {job_id!r}; give --cluster: {clusters}.")
-    return Period(found[0].value - window_seconds, found[0].value)
+    return found[0].value - window_seconds, found[0].value
 
 
-def _late_ranks(job: _Job) -> list[LateRankCost] | None:
-    """Return the late ranks of the period, None if nobody judged the job."""
+def _late_ranks(job: _Job) -> Late | None:
+    """Return who was called late in the period, None if nobody judged the job."""
     if not job.ask(JUDGED):
         return None
-    looks = (job.period.end - job.period.begin) / LOOK_SECONDS
+    looks = job.seconds / LOOK_SECONDS
     times: Counter[int] = Counter()
     longest: dict[int, Sample] = {}
     for found in sorted(job.ask(LATE), key=lambda each: each.value):
         if found["rank"].isdecimal():
             times[int(found["rank"])] += round(found.value)
             longest[int(found["rank"])] = found
-    named = sorted(rank for rank, often in times.items() if often / looks >= LEAST_SHARE)
+    named = sorted(
+        rank
+        for rank, often in times.items()
+        if often / looks >= LEAST_SHARE and longest[rank]["kind"] not in (MILD, UNSYNCED)
+    )
     cost = {int(each["rank"]): each.value for each in job.ask(CAUSED, named)} if named else {}
-    return [
-        LateRankCost(
-            rank=rank,
-            peer_group=found["peer_group"],
-            instance=found["instance"],
-            stage=found["stage"],
-            kind=found["kind"],
-            gpus_lost=cost.get(rank),
-        )
-        for rank in named
-        for found in [longest[rank]]
-    ]
+    return {(rank, longest[rank]["stage"]): cost.get(rank) for rank in named}
 
 
 # ---- Readings ----------------------------------------------------------------------------------
 
 
 def _readings(job: _Job, named: Iterable[int]) -> dict[str, list[float]]:
-    step, (begin, end) = job.block_seconds, (job.period.begin, job.period.end)
+    step, (begin, end) = job.block_seconds, job.period
     readings = {}
     for name, expression in COUNTERS.items():
         ready = job.filled(expression, named)
@@ -190,13 +190,12 @@ def _stages(job: _Job, ranks: int) -> list[dict[str, float]]:
     if ranks > MOST_RANKS:
         chosen = sorted(random.Random(ranks).sample(range(ranks), MOST_RANKS))
         some = f',rank=~"{"|".join(map(str, chosen))}"'
-    step = job.block_seconds
-    first, end = job.period.begin + step, job.period.end + step / 2
-    ready = job.filled(STAGES.replace("BLOCK", f"{step * 1000:.0f}ms"), where=some)
+    step, (begin, end) = job.block_seconds, job.period
+    ready = job.filled(STAGE_SECONDS.replace("BLOCK", f"{step * 1000:.0f}ms"), where=some)
     found: list[dict[str, float]] = [{} for _ in range(BLOCKS)]
-    for series in job.prometheus.query_range(ready, first, end, step):
+    for series in job.prometheus.query_range(ready, begin + step, end + step / 2, step):
         for at, value in series.points:
-            found[round((at - first) / step)][series["stage"]] = value
+            found[round((at - begin) / step) - 1][series["stage"]] = value
     return found
 
 
@@ -217,7 +216,7 @@ def _not_whole(job: _Job, what: str, readings: Readings) -> str | None:
     done = readings["steps"][-1] - readings["steps"][0]
     usual = _gained(readings, 0, -1)["seconds"] / done if done else 0.0
     longest = max((found.value for found in job.ask(AGE)), default=0.0)
-    if longest > pause_seconds(usual):
+    if longest > max(PAUSE_SECONDS, PAUSE_STEPS * usual):
         return (
             f"{what} has {longest:.0f} s without a step: the job stood still; compare a period "
             "without that."
@@ -247,45 +246,50 @@ def _borders(readings: Readings) -> list[int]:
     return borders
 
 
-def _blocks(
-    readings: Readings, stages: Sequence[Mapping[str, float]], borders: Sequence[int]
-) -> list[StepBlock]:
-    """Return the blocks between *borders*; where a rank has several series, each counts a part."""
+def _blocks(readings: Readings, stages: Sequence[Mapping[str, float]]) -> list[Block]:
+    """Return the blocks between borders; where a rank has several series, each counts a part."""
+    borders = _borders(readings)
+    return [_block(readings, stages, begin, end) for begin, end in pairwise(borders)]
+
+
+def _block(
+    readings: Readings, stages: Sequence[Mapping[str, float]], begin: int, end: int
+) -> Block:
     copies, ranks = readings["copies"][0], readings["ranks"][0]
-    blocks = []
-    for begin, end in pairwise(borders):
-        now = _gained(readings, begin, end)
-        length = now["seconds"] / copies
-        of_all = {name: now[name] * ranks / copies for name in now}
-        joined = ranks * length / now["joined"] if now.get("joined") else None
-        in_stages: dict[str, float] = defaultdict(float)
-        for number in range(begin, end):
-            steps = (readings["steps"][number + 1] - readings["steps"][number]) / copies
-            for stage, value in stages[number].items():
-                in_stages[stage] += value * steps
-        blocks.append(
-            StepBlock(
-                steps=now["steps"] / copies,
-                seconds=length,
-                stages=dict(in_stages),
-                lost=of_all.get("sync"),
-                kinds=_kinds(now, of_all.get("sync"), joined),
-                tokens=of_all.get("tokens"),
-                samples=of_all.get("samples"),
-            )
-        )
-    return blocks
+    gained = _gained(readings, begin, end)
+    in_stages: dict[str, float] = defaultdict(float)
+    for number in range(begin, end):
+        steps = (readings["steps"][number + 1] - readings["steps"][number]) / copies
+        for stage, seconds in stages[number].items():
+            in_stages[stage] += seconds * steps
+    seconds = gained["seconds"] / copies
+    rare = sum(in_stages[stage] for stage in RARE_STAGES)
+    # A stage that no step of the block had took no time.
+    found = dict.fromkeys(STAGES, 0.0) | in_stages if any(stages[begin:end]) else {}
+    found |= {
+        "steps": gained["steps"] / copies,
+        "seconds": seconds,
+        "gpu_seconds": seconds * ranks,
+        "without_rare": seconds - rare,
+    }
+    of_all = {"lost": "sync", "tokens": "tokens", "samples": "samples"}
+    found |= {
+        name: gained[counter] * ranks / copies
+        for name, counter in of_all.items()
+        if counter in gained
+    }
+    if "lost" in found and gained.get("joined"):
+        found |= _kinds(gained, found["lost"], found["gpu_seconds"] / gained["joined"])
+    return found
 
 
-def _kinds(now: Mapping[str, float], lost: float | None, joined: float | None) -> dict[str, float]:
-    """Return what was *lost* by kind, in GPU-seconds; nothing where no join accounts for it.
+def _kinds(gained: Mapping[str, float], lost: float, joined: float) -> dict[str, float]:
+    """Return what was *lost* by kind, in GPU-seconds.
 
     *joined* converts what the join counted, on most steps, to all steps of each rank.
     """
-    if lost is None or joined is None:
-        return {}
     group, caused, persistent = (
-        now.get(name, 0.0) * joined for name in ("group", "caused", "persistent")
+        gained.get(name, 0.0) * joined for name in ("group", "caused", "persistent")
     )
     return {
         "group": group,

@@ -85,7 +85,7 @@ def test_tools_are_listed_as_read_only() -> None:
 
     tools = {tool.name: tool for tool in asyncio.run(listed())}
 
-    assert list(tools) == ["jobs", "diagnose", "late_ranks", "compare", "runbook"]
+    assert list(tools) == ["jobs", "diagnose", "compare", "runbook"]
     assert all(tool.annotations.read_only_hint for tool in tools.values())
     schema = tools["compare"].input_schema
     assert list(schema["properties"]) == ["compare", "window", "job", "cluster"]
@@ -119,19 +119,17 @@ def test_comparison_is_that_of_the_command(capsys: Captured) -> None:
     assert given["why"].startswith("Before (1970-01-01 00:16:40 to 00:26:40 UTC) has a restart")
 
 
-def test_late_ranks_have_causes_places_and_links(node: Arguments) -> None:
-    """Of the jobs that have some; places of the job that is named."""
-    (everywhere,) = document(node, "late_ranks")["jobs"]
-    (here,) = document(node, "late_ranks", job="llama")["jobs"]
+def test_a_job_that_is_named_has_its_ranks(node: Arguments) -> None:
+    """With their places; each late rank has its cause."""
+    everywhere = document(node, "jobs")["jobs"]
+    (here,) = document(node, "jobs", job="llama")["jobs"]
     (found,) = here["late"]
     places = {rank["rank"]: (rank["node"], rank["pid"]) for rank in here["ranks"]}
 
-    assert everywhere["late"][0]["rank"] == 2
-    assert "ranks" not in everywhere
+    assert not any("ranks" in each for each in everywhere)
     assert here["sentence"] == "Rank 2 is slow loading data; 1.90 of 8 GPUs wait for it."
     assert (found["rank"], places[2]) == (2, ("node1", 4002))
     assert found["cause"]["sentence"] == CAUSE["sentence"]
-    assert found["links"][0] == f"{PLAYBOOK}#input"
 
 
 def test_runbooks_are_the_pages() -> None:
@@ -159,7 +157,7 @@ def test_large_fleet_fits() -> None:
         (("runbook", {"name": "gcc"}), "there is no runbook 'gcc'; there are rankskew"),
         (("diagnose", {}), "There are 2 jobs; name one with job: llama, vision."),
         (("diagnose", {"job": "--help"}), "There is no job '--help'; there are: llama, vision."),
-        (("late_ranks", {"job": "x"}), "There is no job 'x'; there are: llama, vision."),
+        (("jobs", {"job": "x"}), "There is no job 'x'; there are: llama, vision."),
         (("compare", {"compare": "1..2"}), "this needs prometheus, and rankskew mcp was started w"),
         (("diagnose", {"at": "14:05"}), "at needs prometheus: only that has a history"),
         (
@@ -192,7 +190,7 @@ def test_token_and_tenant_are_sent(tmp_path: Path) -> None:
     assert "refuses us (401 Unauthorized)" in said[1]
 
 
-@pytest.mark.parametrize("name", ["jobs", "diagnose", "late_ranks", "compare"])
+@pytest.mark.parametrize("name", ["jobs", "diagnose", "compare"])
 def test_one_cluster_is_asked_if_the_server_is_for_one(name: str) -> None:
     """Whoever asks for another is refused, before anything is asked."""
     eu = ("--prometheus=http://127.0.0.1:1", "--cluster=eu")

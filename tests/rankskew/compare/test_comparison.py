@@ -1,24 +1,25 @@
 """What two sides with known step times are said to be, as a verdict, in figures and in words."""
 
 import random
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from rank_probe.wire.stages import STAGES
 from rankskew.commands.compare import comparison_document
 from rankskew.compare.comparison import (
     BLOCKS,
     CANNOT_TELL,
     IMPROVED,
     NO_WORSE,
+    RARE_STAGES,
     WORSE,
+    ComparedSide,
     Comparison,
-    LateRankCost,
+    LateChange,
     QuantityChange,
     Side,
-    StepBlock,
     compare,
 )
 from rankskew.render import render
@@ -32,38 +33,34 @@ def side(
     blocks: int = BLOCKS,
     ranks: int = 8,
     seed: int = 1,
-    stages: Mapping[str, float] | None = None,
+    stages: dict[str, float] | None = None,
     lost_gpus: float | None = None,
     tokens_a_step: float | None = None,
     samples_a_step: float | None = None,
+    slowdown: float | None = None,
     **more: Any,
 ) -> Side:
     """Return a side whose blocks vary by *noise*, a share, each in its own way."""
     draw = random.Random(seed)
+    of_step = {
+        "tokens": tokens_a_step,
+        "samples": samples_a_step,
+        **(dict.fromkeys(STAGES, 0.0) | stages if stages else {}),
+    }
     found = []
     for _ in range(blocks):
         each = steps / blocks
         seconds = each * step_seconds * (1 + draw.gauss(0, noise))
-        found.append(
-            StepBlock(
-                steps=each,
-                seconds=seconds,
-                stages={name: each * value for name, value in (stages or {}).items()},
-                lost=None if lost_gpus is None else lost_gpus * seconds,
-                kinds={} if lost_gpus is None else {"persistent": lost_gpus * seconds},
-                tokens=None if tokens_a_step is None else tokens_a_step * each,
-                samples=None if samples_a_step is None else samples_a_step * each,
-            )
-        )
-    known: dict[str, Any] = {"what": "Before (steps 1 to 2)", "job_id": "llama", "late": []}
-    return Side(begin=0.0, end=1.0, ranks=ranks, blocks=found, **(known | more))
-
-
-def late(
-    rank: int, gpus_lost: float, stage: str = "data", kind: str = "persistent"
-) -> LateRankCost:
-    """Return a late rank."""
-    return LateRankCost(rank, "all", "node0", stage, kind, gpus_lost)
+        rare = sum((stages or {}).get(stage, 0.0) for stage in RARE_STAGES)
+        block = {"steps": each, "seconds": seconds, "gpu_seconds": seconds * ranks}
+        block["without_rare"] = seconds - each * rare
+        block |= {name: each * value for name, value in of_step.items() if value is not None}
+        if lost_gpus is not None:
+            block |= dict.fromkeys(("lost", "persistent"), lost_gpus * seconds)
+        found.append(block)
+    known: dict[str, Any] = {"what": "Before (steps 1 to 2)", "late": {}}
+    summary = ComparedSide("llama", 0.0, 1.0, ranks, float(steps), blocks, slowdown)
+    return Side(summary=summary, blocks=found, **(known | more))
 
 
 def ratio(change: QuantityChange | None) -> float:
@@ -75,7 +72,7 @@ def ratio(change: QuantityChange | None) -> float:
 def drifting(one: Side, by: float) -> Side:
     """Return the side with steps that get longer from block to block."""
     blocks = [
-        replace(block, seconds=block.seconds * (1 + number * by))
+        {**block, "seconds": block["seconds"] * (1 + number * by)}
         for number, block in enumerate(one.blocks)
     ]
     return replace(one, blocks=blocks)
@@ -184,26 +181,28 @@ def test_a_checkpoint_on_one_side_is_mentioned_and_taken_out() -> None:
     found = compare(before, after)
 
     assert found.notes == ["Only one side has checkpoint: 0% of the time before, 9% after."]
-    assert ratio(found.step_without_rare) == pytest.approx(1.0, abs=0.01)
+    names = {each.name: each for each in found.quantities}
+    assert ratio(names["step_without_rare"]) == pytest.approx(1.0, abs=0.01)
     assert compare(after, replace(after)).notes == []
 
 
 def test_late_ranks_are_compared_by_rank_and_stage() -> None:
-    """One is gone, one is new, one stays; those that are only a little slow are left out."""
-    before = side(late=[late(6, 1.6), late(3, 0.2), late(5, 0.1, kind="mild")])
-    after = side(late=[late(3, 0.3), late(6, 0.5, stage="forward")], seed=2)
+    """One is gone, one is new, one stays; those that only one side has have no other."""
+    before = side(late={(3, "data"): 0.2, (6, "data"): 1.6, (7, "data"): None})
+    after = side(late={(3, "data"): 0.3, (6, "forward"): 0.5}, seed=2)
 
-    assert [(c.rank, c.stage, c.before, c.after) for c in compare(before, after).late or ()] == [
-        (6, "data", late(6, 1.6), None),
-        (6, "forward", None, late(6, 0.5, stage="forward")),
-        (3, "data", late(3, 0.2), late(3, 0.3)),
+    assert compare(before, after).late == [
+        LateChange(6, "data", "before", 1.6, None),
+        LateChange(6, "forward", "after", None, 0.5),
+        LateChange(3, "data", "both", 0.2, 0.3),
+        LateChange(7, "data", "before", None, None),
     ]
     # No judge on one side is not the same as nobody late.
     assert compare(side(), side(late=None, seed=2)).late is None
 
 
 def improved() -> Comparison:
-    before = side(0.611, noise=0, stages={"data": 0.3}, late=[late(6, 1.65)], lost_gpus=2.3)
+    before = side(0.611, noise=0, stages={"data": 0.3}, late={(6, "data"): 1.65}, lost_gpus=2.3)
     after = side(0.501, noise=0.02, stages={"data": 0.2}, lost_gpus=0.5)
     return compare(before, after)
 
@@ -211,12 +210,12 @@ def improved() -> Comparison:
 def test_texts_are_the_golden_ones() -> None:
     """A gain, throughput, no loss, a new and a dearer late rank, no judge, and a refusal."""
     more = side(0.5, noise=0, tokens_a_step=2000, slowdown=1.0, stages={"checkpoint": 0.1})
-    moved = [late(3, 0.3), late(6, 0.5, stage="forward")]
+    moved = {(3, "data"): 0.3, (6, "forward"): 0.5, (7, "data"): None}
     found = {
         "improved": improved(),
         "throughput": compare(side(1.5, noise=0, tokens_a_step=1000, slowdown=1.2), more),
         "no worse": compare(side(0.5), side(0.5, seed=2)),
-        "late ranks": compare(side(late=[late(3, 0.2)]), side(late=moved, seed=2)),
+        "late ranks": compare(side(late={(3, "data"): 0.2}), side(late=moved, seed=2)),
         "not judged": compare(side(late=None), side()),
         "refused": compare(side(trouble="Before has a restart in it."), side()),
     }

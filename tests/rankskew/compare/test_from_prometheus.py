@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rank_probe.judge.verdict import LOST_KINDS
 from rankskew.client.fetch import Trouble
 from rankskew.client.prometheus import Prometheus
 from rankskew.compare.comparison import BLOCKS, Side
@@ -17,10 +18,9 @@ from rankskew.compare.from_prometheus import (
     last_period,
     prometheus_side,
 )
-from rankskew.times import Period
 from tests.rankskew.client.servers import json_answer, serving
 
-PERIOD = Period(1000.0, 1600.0)
+PERIOD = (1000.0, 1600.0)
 STEP_SECONDS = 30.0
 RANKS = 4
 # Of all ranks together, at each border: two steps of half a second in each second.
@@ -62,19 +62,25 @@ def matrix(*found: tuple[dict[str, str], Sequence[float], float]) -> list[dict[s
 def answering(
     counters: Mapping[str, Callable[[int], float]],
     asked: list[str] | None = None,
+    later: Mapping[str, Callable[[int], float]] | None = None,
     **vectors: list[dict[str, Any]],
 ) -> Iterator[Prometheus]:
-    """Serve the *counters* at each border, and *vectors* to queries that have the name in them."""
+    """Serve the *counters* at each border, and *vectors* to queries that have the name in them.
+
+    After PERIOD it serves *later*, if there is that.
+    """
 
     def result(form: Mapping[str, str]) -> list[dict[str, Any]]:
         query = form["query"]
         if "quantile by (stage)" in query:
             if asked is not None:
                 asked.append(query)
-            return matrix(({"stage": "forward"}, [0.3] * BLOCKS, 1000 + STEP_SECONDS))
+            return matrix(({"stage": "forward"}, [0.3] * BLOCKS, float(form["start"])))
         if "step" in form:
-            known = counters.get(NAME_OF[NAMED.sub('rank=~"NAMED"', query)])
-            return matrix(({}, [known(b) for b in range(BLOCKS + 1)], 1000)) if known else []
+            begin = float(form["start"])
+            there = later if later is not None and begin >= PERIOD[1] else counters
+            known = there.get(NAME_OF[NAMED.sub('rank=~"NAMED"', query)])
+            return matrix(({}, [known(b) for b in range(BLOCKS + 1)], begin)) if known else []
         return next((found for name, found in vectors.items() if name in form["query"]), [])
 
     def answer(path: str, form: dict[str, str]) -> Any:
@@ -101,10 +107,12 @@ def test_counters_become_blocks_of_steps() -> None:
     found = side(STEADY)
 
     assert found.trouble is None
-    assert (found.ranks, len(found.blocks)) == (4, 20)
+    assert (found.summary.ranks, len(found.blocks)) == (4, 20)
     for block in found.blocks:
-        assert (block.steps, block.seconds, block.lost, block.tokens) == (60, 30.0, 24.0, 1e6)
-        assert block.stages == {"forward": pytest.approx(18.0)}
+        known = [block[name] for name in ("steps", "seconds", "gpu_seconds", "lost", "tokens")]
+        assert known == [60, 30.0, 120.0, 24.0, 1e6]
+        assert block["forward"] == pytest.approx(18.0)
+        assert (block["checkpoint"], block["without_rare"]) == (0, 30.0)
 
 
 def test_large_jobs_are_asked_for_the_stages_of_some_ranks() -> None:
@@ -122,22 +130,22 @@ def test_large_jobs_are_asked_for_the_stages_of_some_ranks() -> None:
 def test_kinds_are_scaled_from_the_steps_that_were_joined() -> None:
     """Half of the seconds were joined, so each kind is twice what was counted; they add up."""
     for block in side(STEADY).blocks:
-        assert block.kinds == {"group": 0.0, "persistent": 12.0, "rotating": 6.0, "common": 6.0}
+        assert [block[kind] for kind in LOST_KINDS] == [0.0, 12.0, 6.0, 6.0]
 
 
 def test_without_a_join_the_kinds_are_unknown() -> None:
     """The loss is known from the ranks' own waits, its kinds are not."""
     found = side({name: at for name, at in STEADY.items() if name not in ("joined", "caused")})
 
-    assert {block.lost for block in found.blocks} == {24.0}
-    assert [block.kinds for block in found.blocks] == [{}] * 20
+    assert {block["lost"] for block in found.blocks} == {24.0}
+    assert not any(kind in block for block in found.blocks for kind in LOST_KINDS)
 
 
 def test_ranks_known_twice_count_once() -> None:
     twice = {name: (lambda b, at=at: 2 * at(b)) for name, at in STEADY.items() if name != "ranks"}
     found, single = side(twice | {"ranks": STEADY["ranks"]}), side(STEADY)
 
-    assert found.ranks == 4
+    assert found.summary.ranks == 4
     assert found.blocks == single.blocks
 
 
@@ -150,8 +158,8 @@ def test_blocks_without_a_step_are_joined_to_the_next() -> None:
     found = side(seen)
 
     assert len(found.blocks) == 15
-    assert found.steps == 60 * 20
-    assert sum(block.stages["forward"] for block in found.blocks) == pytest.approx(0.3 * 1200)
+    assert found.summary.steps == 60 * 20
+    assert sum(block["forward"] for block in found.blocks) == pytest.approx(0.3 * 1200)
 
 
 RESTART = "After has a restart in it, or ranks that come and go; compare"
@@ -187,11 +195,12 @@ def test_what_is_no_undisturbed_run_is_a_trouble(
 
 
 def test_late_ranks_have_their_cost() -> None:
-    """Those that were late for a tenth of the period, with the stage they were late in longest."""
+    """Those that were late for a tenth of the period, by the stage and kind they had longest."""
     seen = [
         ({"rank": "3", "stage": "data", "kind": "persistent", "instance": "a:1"}, 30.0),
         ({"rank": "3", "stage": "forward", "kind": "persistent", "instance": "a:1"}, 8.0),
         ({"rank": "5", "stage": "data", "kind": "persistent", "instance": "a:1"}, 3.0),
+        ({"rank": "7", "stage": "data", "kind": "mild", "instance": "a:1"}, 30.0),
     ]
     found = side(
         STEADY,
@@ -199,8 +208,7 @@ def test_late_ranks_have_their_cost() -> None:
         rankskew_wait_caused_seconds_total=vector(({"rank": "3"}, 1.5)),
     )
 
-    assert found.late is not None
-    assert [(one.rank, one.stage, one.gpus_lost) for one in found.late] == [(3, "data", 1.5)]
+    assert found.late == {(3, "data"): 1.5}
     # A job that nobody judged has none to compare, which is not the same as nobody late.
     assert side(STEADY).late is None
 
@@ -208,7 +216,7 @@ def test_late_ranks_have_their_cost() -> None:
 def test_the_last_period_of_a_job_ends_with_its_last_step() -> None:
     """A job that is over is compared as it was at its end; one that is none or two is refused."""
     with answering({}, last_step_timestamp=vector(({}, 5000.0))) as prometheus:
-        assert last_period(prometheus, "old", None, 600.0) == Period(4400.0, 5000.0)
+        assert last_period(prometheus, "old", None, 600.0) == (4400.0, 5000.0)
     two = vector(({"cluster": "b"}, 5000.0), ({"cluster": "a"}, 4000.0))
     for found, problem in (
         ([], "no step of a job 'old'"),

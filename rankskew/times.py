@@ -1,7 +1,7 @@
 """Times that people give and read, and periods of time in Unix seconds."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -30,12 +30,6 @@ def merged(spans: Iterable[Span], gap_seconds: float = 0.0) -> list[Span]:
         else:
             found.append((begin, end))
     return found
-
-
-def within(spans: Sequence[Span], begin: float, end: float) -> list[Span]:
-    """Return the parts of *spans* between *begin* and *end*."""
-    cut = [(max(begin, a), min(end, b)) for a, b in spans]
-    return [(a, b) for a, b in cut if a < b]
 
 
 def seconds(spans: Iterable[Span]) -> float:

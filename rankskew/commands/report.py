@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Final
@@ -10,16 +10,15 @@ from typing import Final
 from exporter.commands.arguments import Parser, interval
 from exporter.errors import StartError
 from exporter.live.states import WORDS as STATE_WORDS
+from exporter.vocabulary.words import KINDS
 from rank_probe.wire.document import as_document
 from rankskew.client.fetch import Trouble
 from rankskew.client.prometheus import selector
 from rankskew.commands.servers import add_access, add_moment, add_prometheus, prometheus
 from rankskew.render import MONEY, Document, Section, render
-from rankskew.report import losses
-from rankskew.report.history import TIMEOUT_SECONDS, Grid, PastSeries, grid, rule_interval
+from rankskew.report.history import TIMEOUT_SECONDS, Grid, grid, rule_interval
 from rankskew.report.incidents import SEVERITIES, Incident, IncidentsReport, read_all_incidents
-from rankskew.report.job import JobReport, read_job
-from rankskew.report.losses import Loss
+from rankskew.report.job import JobReport, Loss, read_job
 from rankskew.times import iso, length, to_minute
 from rankskew.wording import NOT_KNOWN, counted, gpu_hours, money
 
@@ -30,8 +29,6 @@ rankskew report --job llama --json | jq .gpu_hours_lost"""
 EPILOG: Final = """\
 The status is 0 if the report is printed, and 2 if Prometheus cannot tell (no answer, no such job,
 no data in the period), or for wrong usage."""
-# A terminal holds no more; --all prints the others too.
-MOST_INCIDENTS: Final = 40
 # Names of the cells of an incident as a row; those that begin with > are numbers.
 NAMES: Final = (
     *("Since", "Severity", "Alert", "Job", "Who", "Stage", "Cause"),
@@ -40,7 +37,24 @@ NAMES: Final = (
 # The rest of the ranks, stages and causes are one row.
 MOST_ROWS: Final = 12
 OTHERS: Final = "others"
-NO_RANK: Final = "no rank to blame"
+# What a loss has in each column, and the columns of each table of losses.
+CELLS: Final[Mapping[str, Callable[[Loss], str | None]]] = {
+    "Reason": lambda loss: KINDS[loss.kind].name,
+    "Rank": lambda loss: loss.rank,
+    "Stage": lambda loss: loss.stage,
+    "Cause": lambda loss: loss.cause,
+}
+TABLES: Final[Mapping[str, Sequence[str]]] = {
+    "Lost, by reason": ("Reason", "Cause"),
+    "Lost, by rank": ("Rank",),
+    "Lost, by stage": ("Stage",),
+    "Lost, by rank, stage and cause": tuple(CELLS),
+}
+EXACTNESS: Final = (
+    "Losses are means of a minute that the rules record, summed every {0}. Begin and end of the "
+    "job, a hang or an incident are known to within {0} each. A restart is seen if all processes "
+    "are new."
+)
 
 
 def parser() -> Parser:
@@ -71,7 +85,6 @@ def parser() -> Parser:
         default="10m",
         help="an alert that is back after less is the same incident (default: %(default)s)",
     )
-    options.add_argument("--all", action="store_true", help="print all incidents, not only 40")
     form = options.add_mutually_exclusive_group()
     form.add_argument("--markdown", action="store_true", help="print Markdown")
     form.add_argument("--json", action="store_true", help="print one JSON document: docs/report.md")
@@ -89,8 +102,8 @@ def run(arguments: Sequence[str]) -> int:
         if options.incidents:
             times = grid(*span, rule_interval(server))
             matchers = selector(cluster=options.cluster)
-            fired = read_all_incidents(PastSeries(server), times, matchers, options.gap)
-            document = _incidents_document(fired, times, show_all=options.all)
+            fired = read_all_incidents(server, times, matchers, options.gap)
+            document = _incidents_document(fired, times)
             said = as_document("report-incidents", asdict(fired))
         else:
             job = read_job(server, options.job, options.cluster, span, options.gap)
@@ -104,14 +117,13 @@ def run(arguments: Sequence[str]) -> int:
 # ---- Incidents in words ------------------------------------------------------------------------
 
 
-def _incident_rows(those: Iterable[Incident]) -> list[list[str]]:
-    """Return the cells of each of *those*, under NAMES."""
-    return [
+def _incidents_section(those: Sequence[Incident]) -> Section:
+    rows = [
         [
             to_minute(each.begin),
             each.severity,
             each.alert.removeprefix("Rankskew"),
-            each.job_id or NOT_KNOWN,
+            each.who.get("job_id", NOT_KNOWN),
             each.place,
             each.stage or NOT_KNOWN,
             each.cause or NOT_KNOWN,
@@ -121,18 +133,15 @@ def _incident_rows(those: Iterable[Incident]) -> list[list[str]]:
         ]
         for each in those
     ]
+    return Section("Incidents", [] if rows else ["None."], NAMES, rows)
 
 
-def _incidents_document(found: IncidentsReport, times: Grid, *, show_all: bool) -> Document:
-    """Return what was found at *times* in words, the worst first; all, or MOST_INCIDENTS."""
+def _incidents_document(found: IncidentsReport, times: Grid) -> Document:
+    """Return what was found at *times* in words, the worst first."""
     ordered = sorted(
         found.incidents,
         key=lambda each: (SEVERITIES.get(each.severity, 3), -(each.gpu_hours or 0)),
     )
-    shown = ordered if show_all else ordered[:MOST_INCIDENTS]
-    lines = [] if ordered else ["None."]
-    if len(shown) < len(ordered):
-        lines.append(f"The first {len(shown)} of {len(ordered)}; --all prints the others.")
     cost = "" if found.dollars_lost is None else f" ({money(found.dollars_lost)})"
     end = times.end + times.step_seconds
     return Document(
@@ -144,7 +153,7 @@ def _incidents_document(found: IncidentsReport, times: Grid, *, show_all: bool) 
             f"{length(end - times.begin)}.",
         ],
         [
-            Section("Incidents", lines, NAMES, _incident_rows(shown)),
+            _incidents_section(ordered),
             Section(
                 "How exact this is",
                 [
@@ -161,24 +170,14 @@ def _incidents_document(found: IncidentsReport, times: Grid, *, show_all: bool) 
 
 def _job_document(job: JobReport) -> Document:
     """Return what is known of *job*."""
-    details = "Reason", "Rank", "Stage", "Cause"
     return Document(
         f"Job {job.job_id}{f' in {job.cluster}' if job.cluster else ''}",
         list(_summary(job)),
         [
-            _lost(job, "Lost, by reason", ["Reason"], lambda loss: (_reason(loss),)),
-            _lost(job, "Lost, by rank", ["Rank"], lambda loss: (loss.rank or NO_RANK,)),
-            _lost(job, "Lost, by stage", ["Stage"], lambda loss: (loss.stage or NOT_KNOWN,)),
-            _lost(job, "Lost, by rank, stage and cause", details, _details),
-            _slower(job),
+            *(_lost(job, title, columns) for title, columns in TABLES.items()),
             _time(job),
-            Section(
-                "Incidents",
-                [] if job.incidents else ["None."],
-                NAMES,
-                _incident_rows(job.incidents),
-            ),
-            _exactness(job),
+            _incidents_section(job.incidents),
+            Section("How exact this is", [EXACTNESS.format(length(job.step_seconds))]),
         ],
     )
 
@@ -209,17 +208,15 @@ def _summary(job: JobReport) -> Iterator[str]:
         yield f"{counted(len(job.restarts), 'restart')}: {when}."
 
 
-def _lost(
-    job: JobReport, title: str, names: Sequence[str], key: Callable[[Loss], tuple[str, ...]]
-) -> Section:
-    """Return a row for each *key* of the losses, the costliest first, and one for the rest."""
+def _lost(job: JobReport, title: str, columns: Sequence[str]) -> Section:
+    """Return a row for all losses with the same cells, the costliest first; the rest is one."""
     if not job.losses:
         return Section(title, ["Nothing."])
     parts: dict[tuple[str, ...], float] = defaultdict(float)
     for loss in job.losses:
-        parts[key(loss)] += loss.gpu_hours
+        parts[tuple(CELLS[column](loss) or NOT_KNOWN for column in columns)] += loss.gpu_hours
     shown = sorted(parts.items(), key=lambda each: -each[1])
-    blank = ("",) * (len(names) - 1)
+    blank = ("",) * (len(columns) - 1)
     if len(shown) > MOST_ROWS:
         rest = sum(hours for _, hours in shown[MOST_ROWS:])
         shown = [*shown[:MOST_ROWS], ((OTHERS, *blank), rest)]
@@ -228,83 +225,14 @@ def _lost(
         [*cells, gpu_hours(hours), f"{hours / job.gpu_hours_lost:.1%}", money(job.dollars(hours))]
         for cells, hours in shown
     ]
-    return Section(title, [], [*names, ">GPU-hours", ">Share", MONEY], rows)
-
-
-def _reason(loss: Loss) -> str:
-    cause = f": {loss.cause.replace('_', ' ')}" if loss.cause else ""
-    return f"{losses.WORDS[loss.kind]}{cause}"
-
-
-def _details(loss: Loss) -> tuple[str, ...]:
-    parts = (loss.rank, loss.stage, loss.cause)
-    return losses.WORDS[loss.kind], *(part or NOT_KNOWN for part in parts)
-
-
-def _slower(job: JobReport) -> Section:
-    """Return a row for each time in which the whole job was slower, and one for all of them."""
-    title = "Slower than before"
-    if not job.slower:
-        return Section(title, ["Never, as far as the judge of the job could tell."])
-    rows = [
-        [
-            to_minute(each.begin),
-            length(each.seconds),
-            each.scope,
-            each.stage,
-            f"{each.ratio:.2f}",
-            gpu_hours(each.gpu_hours),
-            money(each.dollars),
-        ]
-        for each in job.slower[:MOST_ROWS]
-    ]
-    whole = job.gpu_hours_slower
-    rows.append(["in all", *[""] * 4, gpu_hours(whole), money(job.dollars(whole))])
-    often = counted(len(job.slower), "time")
-    lines = [
-        f"The job became slower {often}, without a late rank. What that cost is counted against "
-        "the pace before, and no part of the loss above, where GPUs wait; only in sync they do "
-        "both.",
-    ]
-    if len(job.slower) > MOST_ROWS:
-        lines.append(f"The first {MOST_ROWS} of {len(job.slower)}; --json has all.")
-    names = ("Since", ">Lasted", "Ranks", "Stage", ">Times as long", ">GPU-hours", MONEY)
-    return Section(title, lines, names, rows)
+    return Section(title, [], [*columns, ">GPU-hours", ">Share", MONEY], rows)
 
 
 def _time(job: JobReport) -> Section:
     total = sum(job.state_seconds.values())
     ordered = sorted(job.state_seconds.items(), key=lambda each: -each[1])
     rows = [[STATE_WORDS.get(state, state), length(s), f"{s / total:.1%}"] for state, s in ordered]
-    lines = [
-        f"The rank with the most spent {share:.1%} of the time in {stage}."
-        for stage, share in job.standstill_share.items()
-    ]
     if not rows:
-        return Section("Time", [*lines, "The state of the job was not recorded."])
+        return Section("Time", ["The state of the job was not recorded."])
     rows.append(["sum", length(total), "100.0%"])
-    return Section("Time", lines, ["State", ">Time", ">Share"], rows)
-
-
-def _exactness(job: JobReport) -> Section:
-    step = length(job.step_seconds)
-    lines = [
-        f"Read every {step}: begin and end of the job, a hang or an incident are known to within "
-        f"{step} each."
-    ]
-    if job.counted_by_ranks:
-        gauge = job.gpu_hours_lost_by_gauges
-        lines += [
-            "Losses to late ranks are counted by the ranks themselves, step by step "
-            "(rankskew_wait_caused_seconds_total); of each process, at most what it counted in its "
-            f"last {step} is missing. Their causes are split as the rules named them meanwhile.",
-            "Losses to hangs, heavier peer groups and communication are means of a minute, summed "
-            f"every {step}. By such means alone the whole loss is {gpu_hours(gauge)} GPU-hours.",
-        ]
-    else:
-        lines.append(
-            f"Losses are means of a minute that the rules record, summed every {step}; the "
-            "counters of the ranks are not there, or the job is too large to read them."
-        )
-    lines.append("A restart is seen if all processes are new.")
-    return Section("How exact this is", lines)
+    return Section("Time", [], ["State", ">Time", ">Share"], rows)

@@ -18,7 +18,13 @@ from urllib3.exceptions import HTTPError, LocationParseError, ProxyError, Respon
 
 from exporter.errors import UsageError, reason
 from rank_probe.wire.text import printable
-from rankskew.client.headers import AUTHORIZATION, HttpConfig, basic, checked_header
+from rankskew.client.http_config import (
+    AUTHORIZATION,
+    HttpConfig,
+    basic,
+    checked_header,
+    read_http_config,
+)
 
 # A person waits, and the next attempt is seconds away.
 TIMEOUT_SECONDS: Final = 4.0
@@ -63,12 +69,7 @@ class Access:
     def read(self) -> HttpConfig:
         """Return what they say now; raises UsageError."""
         more = [checked_header(*each) for each in self.headers]
-        if self.config_file is None:
-            return HttpConfig(more)
-        # Here: few need pydantic, which takes as long to import as the rest of a command.
-        from rankskew.client.http_config import read_http_config
-
-        config = read_http_config(self.config_file)
+        config = HttpConfig() if self.config_file is None else read_http_config(self.config_file)
         return replace(config, headers=[*config.headers, *more])
 
 

@@ -1,19 +1,72 @@
-"""Prometheus' HTTP client configuration file, as promtool --http.config.file takes it."""
+"""The headers of a request, and the TLS that it is sent with: promtool's --http.config.file."""
 
 import ssl
+from base64 import b64encode
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import urllib3
+import yaml
 from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 from urllib3.exceptions import InsecureRequestWarning
 
 from exporter.errors import UsageError, reason, text_of
-from rankskew.client.headers import AUTHORIZATION, HttpConfig, basic, checked_header, one_line
 
 FLAG: Final = "--http.config.file"
+AUTHORIZATION: Final = "Authorization"
+# What the connection itself says, and what has a place of its own.
+RESERVED: Final = {
+    *("authorization", "proxy-authorization", "cookie", "host", "connection"),
+    *("transfer-encoding", "accept-encoding", "content-encoding"),
+    *("content-length", "content-type"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class HttpConfig:
+    """The *headers* of each request, and *tls*, None for what the system trusts.
+
+    The server's certificate must be for *server_name*, None for the name in the URL.
+    """
+
+    headers: list[tuple[str, str]] = field(default_factory=list, repr=False)
+    tls: ssl.SSLContext | None = None
+    server_name: str | None = None
+
+    @property
+    def names_us(self) -> bool:
+        """Say whether a token or a password is among the headers."""
+        return any(name == AUTHORIZATION for name, _ in self.headers)
+
+
+def basic(user: str, password: str) -> str:
+    """Return the header that gives *user* and *password*."""
+    return f"Basic {b64encode(f'{user}:{password}'.encode()).decode()}"
+
+
+def checked_header(name: str, value: str) -> tuple[str, str]:
+    """Return both if they can be sent; raises UsageError, which does not repeat the value."""
+    if not name.isascii() or not name.replace("-", "").replace("_", "").isalnum():
+        raise UsageError(f"{name!r} is not the name of a header")
+    if name.lower() in RESERVED:
+        raise UsageError(
+            f"the header {name} cannot be set: tokens and passwords have their own "
+            "sections in --http.config.file"
+        )
+    return name, one_line(value, f"the header {name}")
+
+
+def one_line(value: str, what: str) -> str:
+    """Return *value*; raises UsageError, which does not repeat it, if it would break a header."""
+    if not value.isascii() or not value.isprintable():
+        raise UsageError(f"{what} must be one line of ASCII text")
+    return value
+
+
+# ---- The file ------------------------------------------------------------------------------------
 
 
 class _Section(BaseModel):
@@ -53,14 +106,6 @@ class _File(_Section):
     http_headers: dict[str, _Header] = {}
 
 
-SECTIONS: Final[dict[str, type[_Section]]] = {
-    "authorization": _Authorization,
-    "basic_auth": _BasicAuth,
-    "tls_config": _Tls,
-    "http_headers": _Header,
-}
-
-
 def read_http_config(path: Path) -> HttpConfig:
     """Return what the file at *path* says now; relative paths in it are relative to its directory.
 
@@ -73,8 +118,6 @@ def read_http_config(path: Path) -> HttpConfig:
 
 
 def _parsed(path: Path) -> _File:
-    import yaml  # Here: most commands run without such a file.
-
     try:
         content = yaml.safe_load(text_of(path))
     except yaml.YAMLError as error:
@@ -88,11 +131,9 @@ def _parsed(path: Path) -> _File:
 
 
 def _sentence(error: ErrorDetails) -> str:
-    place = error["loc"]
-    where = ".".join(ascii(str(part))[1:-1][:40] for part in place)
+    where = ".".join(ascii(str(part))[1:-1][:40] for part in error["loc"])
     if error["type"] == "extra_forbidden":
-        known = (SECTIONS[str(place[0])] if len(place) > 1 else _File).model_fields
-        return f"{where} is not supported here; what is: {', '.join(known)}"
+        return f"{where} is not supported here"
     if error["type"] == "missing":
         return f"{where} is missing"
     message = error["msg"]

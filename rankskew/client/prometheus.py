@@ -5,10 +5,10 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 from typing import Any, Final
 
 from rankskew.client.fetch import ANYONE, Access, Trouble, get_json
-from rankskew.client.fields import mapping, number, objects, text
 
 # The name of a node whose exporter has just gone is what one looks for.
 BACK: Final = "1h"
@@ -62,14 +62,16 @@ class Prometheus:
         self.now = time.time() if at is None else at
 
     def query(self, expression: str, at: float | None = None) -> list[Sample]:
-        """Return the value of *expression* at the Unix time *at*, or now; raises Trouble."""
+        """Return the value of *expression* at the Unix time *at*, or now; raises Trouble.
+
+        What is no number, such as NaN, is left out.
+        """
         at = self._at if at is None else at
         query = {"query": expression} | ({} if at is None else {"time": f"{at:.3f}"})
-        answers = map(_sample, self._ask("/api/v1/query", query))
-        found = [each for each in answers if each is not None]
-        for _, seconds in found:
-            self.now = seconds
-        return [sample for sample, _ in found]
+        found = [each for each in self._series("/api/v1/query", query) if each.points]
+        if found:
+            self.now = found[-1].points[0][0]
+        return [Sample(each.name, each.labels, each.points[0][1]) for each in found]
 
     def query_range(
         self, expression: str, start: float, end: float, step_seconds: float
@@ -81,27 +83,37 @@ class Prometheus:
         times = {"start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{step_seconds:g}"}
         return self._series("/api/v1/query_range", {"query": expression} | times)
 
-    def history(self, expression: str, at: float) -> list[Series]:
-        """Return the samples of *expression*, with its range before *at*; raises Trouble."""
-        return self._series("/api/v1/query", {"query": expression, "time": f"{at:.3f}"})
-
     def alert_groups(self) -> list[Mapping[str, Any]]:
         """Return the groups of rules that have alerts, as /api/v1/rules does; raises Trouble."""
-        return objects(self._data("/api/v1/rules?type=alert", None).get("groups"))
+        return list(self._list("/api/v1/rules?type=alert", None, "groups"))
 
     def _series(self, path: str, query: Mapping[str, str]) -> list[Series]:
-        return [Series(*_named(each), _points(each)) for each in self._ask(path, query)]
+        """Return the series in an answer; an instant value is the only point of one."""
+        try:
+            return [_series(each) for each in self._list(path, query, "result")]
+        except (KeyError, TypeError, ValueError) as error:
+            raise Trouble(f"{self.url} answers, but it is not a Prometheus.") from error
 
-    def _ask(self, path: str, query: Mapping[str, str]) -> list[Mapping[str, Any]]:
-        return objects(self._data(path, query).get("result"))
-
-    def _data(self, path: str, query: Mapping[str, str] | None) -> Mapping[str, Any]:
+    def _list(self, path: str, query: Mapping[str, str] | None, name: str) -> list[Any]:
         said = get_json(self.url, path, query, self._timeout_seconds, self._access)
-        if not isinstance(said, dict) or said.get("status") not in ("success", "error"):
+        if isinstance(said, dict) and said.get("status") == "error":
+            raise Trouble(f"{self.url} cannot answer a query: {said.get('error')}.")
+        try:
+            found = said["data"][name]
+        except (KeyError, TypeError):
+            found = None
+        if not isinstance(found, list):
             raise Trouble(f"{self.url} answers, but it is not a Prometheus.")
-        if said["status"] == "error":
-            raise Trouble(f"{self.url} cannot answer a query: {text(said.get('error'))}.")
-        return mapping(said.get("data"))
+        return found
+
+
+def _series(said: Mapping[str, Any]) -> Series:
+    labels = dict(said["metric"])
+    points = said["values"] if "values" in said else [said["value"]]
+    numbers = ((float(at), float(value)) for at, value in points)
+    return Series(
+        labels.pop("__name__", ""), labels, [each for each in numbers if isfinite(each[1])]
+    )
 
 
 def selector(**labels: str | None) -> str:
@@ -111,34 +123,6 @@ def selector(**labels: str | None) -> str:
         for name, value in labels.items()
         if value is not None
     )
-
-
-def _sample(said: Mapping[str, Any]) -> tuple[Sample, float] | None:
-    """Return a sample and its time; None for what is no number, such as NaN."""
-    found = _point(said.get("value"))
-    if found is None:
-        return None
-    return Sample(*_named(said), found[1]), found[0]
-
-
-def _points(said: Mapping[str, Any]) -> list[tuple[float, float]]:
-    values = said.get("values")
-    found = map(_point, values if isinstance(values, list) else [])
-    return [each for each in found if each is not None]
-
-
-def _point(said: Any) -> tuple[float, float] | None:
-    try:
-        at, value = said
-        found = number(float(value))
-    except (TypeError, ValueError):
-        return None
-    return None if found is None else (number(at) or 0.0, found)
-
-
-def _named(said: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
-    labels = {name: text(value) or "" for name, value in mapping(said.get("metric")).items()}
-    return labels.pop("__name__", ""), labels
 
 
 # ---- Names of nodes, as their exporters tell them ------------------------------------------------

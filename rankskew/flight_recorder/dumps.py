@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from exporter.errors import UsageError, reading, reason
-from rankskew.client.fields import text
+from rank_probe.wire.text import printable
 
 # torch names a file by its rank: nccl_trace_rank_3, comm_lib_trace_rank_3. Others add the time or
 # an extension. No job has a million ranks.
@@ -178,7 +178,7 @@ def _entry(entry: Mapping[str, Any]) -> RecordedOperation:
 
 def _text(told: Any) -> str:
     """Return *told* fit for a terminal: a dump may come from anybody."""
-    return text(str(told)[:LONGEST]) or ""
+    return printable(str(told)[:LONGEST])
 
 
 def _sizes(told: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:

@@ -44,8 +44,8 @@ def test_query_is_asked_for_a_time() -> None:
 
 
 def test_range_keeps_numbers_only() -> None:
-    points = [[0, "1"], [15, "NaN"], [30, "2"], "broken"]
-    lines = [{"metric": {"rank": "3"}, "values": points}, {"metric": {}}]
+    points = [[0, "1"], [15, "NaN"], [30, "2"]]
+    lines = [{"metric": {"rank": "3"}, "values": points}, {"metric": {}, "values": []}]
     with answering({"result": lines}) as (server, asked):
         found = server.query_range("x", 0, 30, 15)
 
@@ -66,10 +66,21 @@ def test_refused_query_is_told() -> None:
         Prometheus(url).query_range("x", 0, 1e9, 1)
 
 
+@pytest.mark.parametrize(
+    "data", [{}, {"result": 1}, {"result": ["broken"]}, {"result": [{"metric": {}, "value": [1]}]}]
+)
+def test_other_answers_are_told(data: dict[str, Any]) -> None:
+    with (
+        answering(data) as (server, _),
+        pytest.raises(Trouble, match=r"answers, but it is not a Prometheus\."),
+    ):
+        server.query("x")
+
+
 def test_groups_of_alerts_are_asked_for() -> None:
     """Prometheus answers that with a GET only."""
     group = {"name": "g", "interval": 15, "rules": []}
-    with answering({"groups": [group, "broken"]}) as (server, asked):
+    with answering({"groups": [group]}) as (server, asked):
         assert server.alert_groups() == [group]
     assert asked == [("/api/v1/rules?type=alert", {})]
 

@@ -1,6 +1,7 @@
 """`rankskew top`: watch jobs and their ranks in a terminal."""
 
 import argparse
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -33,6 +34,7 @@ def run(arguments: Sequence[str]) -> int:
         return _print(read(), _print_view)
     from rankskew.top.screen import show
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # The terminal is left as it was.
     show(read, options.interval)
     return 0
 
@@ -95,13 +97,11 @@ def _print_view(fleet: FleetStatus) -> None:
 
 def as_json(fleet: FleetStatus, with_ranks: bool) -> str:
     """Return *fleet* as one JSON object; the jobs have their ranks if *with_ranks*."""
-    focus = fleet.focus if with_ranks else None
-    jobs = [focus] if focus is not None else fleet.jobs
     said = {
         "source": fleet.source,
         "timestamp_seconds": fleet.timestamp_seconds,
         "troubles": list(fleet.troubles),
-        "jobs": [_job_as_json(job, with_ranks) for job in jobs],
+        "jobs": [_job_as_json(job, with_ranks) for job in fleet.jobs],
     }
     return as_document("top", said)
 
@@ -111,5 +111,5 @@ def _job_as_json(job: JobStatus, with_ranks: bool) -> dict[str, Any]:
     rank, stage = job.culprit or (None, None)
     said["culprit"] = None if rank is None else {"rank": rank, "stage": stage}
     if not with_ranks:
-        del said["ranks"], said["ranks_left_out"]
+        del said["ranks"]
     return said

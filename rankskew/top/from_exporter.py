@@ -53,8 +53,8 @@ def read_exporters(
         chosen = [job for job in jobs if job.job_id == job_id]
         troubles += [] if chosen else [no_such_job(job_id, jobs)]
         jobs = chosen
-    focus = _focused(jobs[0]) if len(jobs) == 1 else None
-    return FleetStatus(", ".join(urls), jobs, troubles, focus, time.time())
+    shown = [replace(job, ranks=worth_a_row(job.ranks, job.state)) for job in jobs]
+    return FleetStatus(", ".join(urls), shown, troubles, time.time())
 
 
 def _few(troubles: Sequence[str]) -> list[str]:
@@ -63,11 +63,6 @@ def _few(troubles: Sequence[str]) -> list[str]:
         return list(troubles)
     others = len(troubles) - MOST_TROUBLES + 1
     return [*troubles[: MOST_TROUBLES - 1], f"{others} more exporters cannot be read either."]
-
-
-def _focused(job: JobStatus) -> JobStatus:
-    shown, left_out = worth_a_row(job.ranks, job.state)
-    return replace(job, ranks=shown, ranks_left_out=left_out)
 
 
 # ---- Asking --------------------------------------------------------------------------------------

@@ -99,11 +99,12 @@ def ask(
         if trouble is not None:
             return FleetStatus(url, troubles=[trouble], timestamp_seconds=prometheus.now)
         shown = [job for job in jobs if job_id in (None, job.job_id)]
-        focus = _with_ranks(prometheus, shown[0]) if len(shown) == 1 else None
+        if len(shown) == 1:
+            shown = [_with_ranks(prometheus, shown[0])]
     except Trouble as trouble:
         return FleetStatus(url, troubles=[str(trouble)])
     troubles = [NO_STATES] if all(job.state == UNKNOWN for job in jobs) else []
-    return FleetStatus(url, [focus] if focus else shown, troubles, focus, prometheus.now)
+    return FleetStatus(url, shown, troubles, prometheus.now)
 
 
 def _trouble(job_id: str, jobs: Sequence[JobStatus]) -> str | None:
@@ -323,15 +324,13 @@ def _with_ranks(prometheus: Prometheus, job: JobStatus) -> JobStatus:
         _rank(number, instance, known, late.get(number), prometheus.now)
         for (number, instance), known in by_process.items()
     )
-    shown, _ = worth_a_row(ranks, job.state)
     counted = prometheus.query(f"count(group by (rank) (rankskew_steps_total{{{where}}}))")
     seen = round(counted[0].value) if counted else len(ranks)
     steps = [each.value for each in facts if each.name == "rankskew_steps_total"]
     return replace(
         job,
-        ranks=shown,
+        ranks=worth_a_row(ranks, job.state),
         ranks_seen=seen,
-        ranks_left_out=max(0, seen - len(shown)),
         steps=round(max(steps)) if steps else None,
         details=(*job.details, *_last_events(job, ranks)),
     )

@@ -86,8 +86,7 @@ class JobStatus:
     *late* are the late ranks, the costliest first. *since_seconds* is how long the costliest has
     been late, or for how long the job hangs. *culprit* is the rank and stage to look at. *alert* is
     raised if the state lasts; only exporters know it, *changes*, and the sets of ranks that became
-    late *together*. *ranks* are
-    those that are worth a row, in that order, and *ranks_left_out* counts the others.
+    late *together*. *ranks* are those of *ranks_seen* that are worth a row, in that order.
     """
 
     job_id: str
@@ -114,21 +113,21 @@ class JobStatus:
     alert: str | None = None
     ranks_seen: int | None = None
     ranks: Sequence[Rank] = ()
-    ranks_left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class FleetStatus:
-    """All jobs that *source* knows, the most urgent first, and *troubles* in sentences.
-
-    *focus* is the one whose ranks are shown.
-    """
+    """All jobs that *source* knows, the most urgent first, and *troubles* in sentences."""
 
     source: str
     jobs: Sequence[JobStatus] = ()
     troubles: Sequence[str] = ()
-    focus: JobStatus | None = None
     timestamp_seconds: float | None = None
+
+    @property
+    def focus(self) -> JobStatus | None:
+        """The job whose ranks are shown: the only one, or the one that was asked for."""
+        return self.jobs[0] if len(self.jobs) == 1 else None
 
 
 def in_order(jobs: Sequence[JobStatus]) -> list[JobStatus]:
@@ -217,8 +216,8 @@ def newest(ranks: Iterable[Rank]) -> list[Rank]:
     return [found[number] for number in sorted(found)]
 
 
-def worth_a_row(ranks: Sequence[Rank], state: str) -> tuple[list[Rank], int]:
-    """Return the ranks to show, and how many others there are.
+def worth_a_row(ranks: Sequence[Rank], state: str) -> list[Rank]:
+    """Return the ranks to show.
 
     Late ranks come first, then those that hold the job up. The others follow by number, or by their
     own time per step, the slowest first, if there are too many for all.
@@ -230,8 +229,7 @@ def worth_a_row(ranks: Sequence[Rank], state: str) -> tuple[list[Rank], int]:
         slow = (rank.own_seconds or 0.0) if is_huge else 0.0
         return _group(rank, state), -lost, -slow, rank.rank
 
-    ordered = sorted(ranks, key=place)
-    return ordered[:MOST_RANKS], max(0, len(ordered) - MOST_RANKS)
+    return sorted(ranks, key=place)[:MOST_RANKS]
 
 
 def holds_up(rank: Rank, state: str) -> bool:

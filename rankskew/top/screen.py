@@ -1,12 +1,9 @@
-"""The view that stays: drawn again when something changes, until Ctrl-C."""
+"""The view that stays: drawn again after each answer, until Ctrl-C."""
 
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
-from types import FrameType
 from typing import Final
 
 from rich.console import Console, Group
@@ -17,38 +14,22 @@ from exporter.live.wording import duration
 from rankskew.top.model import FleetStatus
 from rankskew.top.view import View
 
-# How soon a new size of the window and a new view show.
-TICK_SECONDS: Final = 0.2
 # What a screen needs besides jobs: the line at the top, the table's head, sentences.
 OTHER_LINES: Final = 10
 
 
 def show(read: Callable[[], FleetStatus], interval_seconds: float) -> None:
-    """Show what *read* returns until Ctrl-C or SIGTERM; if it fails, what was seen before."""
+    """Show what *read* returns until Ctrl-C; if it fails, what was seen before."""
     fleet: FleetStatus | None = None
-
-    def watch() -> None:
-        nonlocal fleet
-        while True:
-            fleet = kept(read(), fleet)
-            time.sleep(interval_seconds)
-
-    # A daemon: a server that does not answer must not delay the end.
-    reader = threading.Thread(target=watch, name="read", daemon=True)
     console = Console()
     with (
-        _told_to_end() as ending,
+        suppress(KeyboardInterrupt),
         Live(console=console, screen=True, auto_refresh=False) as live,
     ):
-        reader.start()
-        drawn = None
-        while not ending.wait(TICK_SECONDS):
-            if not reader.is_alive():
-                raise RuntimeError("the thread that reads has ended")  # Never go on with old jobs.
-            seen = fleet, console.size, round(time.time())
-            if seen != drawn:
-                live.update(frame(fleet, console.height, time.time()), refresh=True)
-                drawn = seen
+        while True:
+            live.update(frame(fleet, console.height, time.time()), refresh=True)
+            time.sleep(0.0 if fleet is None else interval_seconds)
+            fleet = kept(read(), fleet)
 
 
 def kept(new: FleetStatus, old: FleetStatus | None) -> FleetStatus:
@@ -69,22 +50,3 @@ def frame(fleet: FleetStatus | None, height: int, now: float) -> Group:
     troubles = [Text(f"{trouble} Trying again.", "dark_orange") for trouble in fleet.troubles]
     most = max(3, height - OTHER_LINES - len(troubles))
     return Group(head, *troubles, Text(), View(fleet, most))
-
-
-@contextmanager
-def _told_to_end() -> Iterator[threading.Event]:
-    """Give an event that Ctrl-C and SIGTERM set, so that the terminal is left as it was.
-
-    An exception could be raised anywhere, even in a destructor, where Python ignores it.
-    """
-    ending = threading.Event()
-
-    def stop(_signal: int, _frame: FrameType | None) -> None:
-        ending.set()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield ending
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -168,7 +168,7 @@ class View:
 
 
 def _others(count: int, what: str) -> Iterator[Text]:
-    if count:
+    if count > 0:
         yield Text(f"and {count:,} more {what}{'s' if count > 1 else ''}", FAINT)
 
 
@@ -194,7 +194,7 @@ def _job_parts(
     yield Text()
     columns, style = _rank_columns(job, options.max_width), partial(_row_style, job.state)
     yield _table(columns, job.ranks, style, console, options)
-    yield from _others(job.ranks_left_out, "rank")
+    yield from _others((job.ranks_seen or 0) - len(job.ranks), "rank")
     stages = {stage for rank in job.ranks for stage in rank.stage_seconds or ()}
     if stages:
         yield _legend(stages, console.color_system is not None)

@@ -209,7 +209,7 @@ def test_huge_job_shows_its_worst_ranks() -> None:
 
     assert fleet.focus is not None
     assert [each.rank for each in fleet.focus.ranks][:3] == [7, 999, 998]
-    assert (len(fleet.focus.ranks), fleet.focus.ranks_left_out) == (20, 980)
+    assert (len(fleet.focus.ranks), fleet.focus.ranks_seen) == (20, 1000)
 
 
 def test_many_exporters_that_do_not_answer_are_counted() -> None:

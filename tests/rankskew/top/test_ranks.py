@@ -10,9 +10,7 @@ def late(rank: int, gpus_lost: float, kind: str = "persistent") -> Rank:
 
 
 def order(state: str, *ranks: Rank) -> list[int]:
-    shown, left_out = worth_a_row(ranks, state)
-    assert left_out == 0
-    return [rank.rank for rank in shown]
+    return [rank.rank for rank in worth_a_row(ranks, state)]
 
 
 def test_late_ranks_come_first_and_the_costliest_of_them() -> None:

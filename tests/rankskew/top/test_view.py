@@ -58,9 +58,8 @@ def drawn(fleet: FleetStatus, width: int, colours: bool = False, most: int | Non
     return out.getvalue()
 
 
-def focused(job: JobStatus, *ranks: Rank, left_out: int = 0) -> FleetStatus:
-    job = replace(job, ranks=ranks, ranks_left_out=left_out)
-    return FleetStatus("x", [job], focus=job)
+def focused(job: JobStatus, *ranks: Rank, seen: int = 0) -> FleetStatus:
+    return FleetStatus("x", [replace(job, ranks=ranks, ranks_seen=seen)])
 
 
 def test_views_are_the_golden_ones() -> None:
@@ -71,7 +70,7 @@ def test_views_are_the_golden_ones() -> None:
     jobs = [JOB, replace(HEALTHY, slowdown=1.004, step_seconds=0.3)]
     clusters = [replace(JOB, cluster="eu"), replace(HEALTHY, cluster="us", reason="no_sync")]
     small = [replace(HEALTHY, gpus_lost=lost, slowdown=1.006) for lost in (0.0, 0.97, 8.0)]
-    ranks = focused(JOB, LATE_RANK, RANK, *OTHERS, left_out=16_364)
+    ranks = focused(JOB, LATE_RANK, RANK, *OTHERS, seen=16_369)
     bare = focused(UNPROBED, replace(RANK, stage_seconds=None, stage=None))
     views = {
         "jobs, 160 columns": drawn(FleetStatus("x", jobs), 160),

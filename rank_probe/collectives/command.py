@@ -1,27 +1,25 @@
-"""The grammar of `rank-probe bench-collectives`, and its course."""
+"""The grammar of `rank-probe bench-collectives`, its course, and its end instead of a hang."""
 
 import argparse
 import os
 import re
 import signal
 import sys
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, TextIO
+from typing import Final, NoReturn
 
-from rank_probe.collectives import report
-from rank_probe.collectives.measure import LARGEST_BYTES, MeasuredLinks, measure
-from rank_probe.collectives.world import (
-    CANNOT_MEASURE,
-    CannotMeasure,
-    Watchdog,
-    chosen,
-    joined,
-    place,
-)
+from rank_probe.audit.exchange import why_not
 from rank_probe.command_line.grammar import WrongCommand
 from rank_probe.command_line.parser import CommandParser, positive_duration
+from rank_probe.process import identity
+from rank_probe.process.identity import Identity
 
+# The exit status.
+CANNOT_MEASURE: Final = 2
+START: Final = "torchrun --nproc-per-node 8 -m rank_probe bench-collectives"
 DESCRIPTION: Final = """\
 Time all-reduce, all-gather and reduce-scatter over sizes, and messages between
 pairs of ranks, and name the link, rank or node that is slower than its like.
@@ -32,10 +30,65 @@ exit status: 0 if nothing stands out, 1 if a link, rank or node is slow, 2 if no
 measured (torchrun makes a 1 of a 2; --json has "slow")
 
 examples:
-  torchrun --nproc-per-node 8 -m rank_probe bench-collectives
   torchrun --nproc-per-node 8 -m rank_probe bench-collectives --duration 2m
   srun python -m rank_probe bench-collectives --json | jq .verdict
 """
+
+
+class CannotMeasure(Exception):
+    """Nothing could be measured; one sentence on what is wrong."""
+
+
+class Watchdog(threading.Thread):
+    """Ends the process when a step takes longer than *patience_seconds*."""
+
+    def __init__(self, rank: int, patience_seconds: float) -> None:
+        super().__init__(daemon=True)
+        self._rank, self._patience = rank, patience_seconds
+        self.begins("the start")
+
+    def begins(self, step: str) -> None:
+        """Begin the next *step*, with new patience."""
+        self.step = step
+        self._give_up = time.monotonic() + self._patience
+
+    def end(self, sentence: str) -> NoReturn:
+        """Print *sentence*, and end this process."""
+        _say(sentence)
+        os._exit(CANNOT_MEASURE)
+
+    def run(self) -> None:
+        """Watch until the process ends."""
+        while (left := self._give_up - time.monotonic()) > 0:
+            time.sleep(left)
+        self.end(
+            f"rank {self._rank} waited {self._patience:.0f} s in vain during {self.step}: a rank "
+            "has ended or hangs, or a link is down; for slow links raise --timeout or lower "
+            "--max-mib"
+        )
+
+
+def place(environment: Mapping[str, str]) -> Identity:
+    """Return this process's place; raises CannotMeasure without a launcher, peers or torch."""
+    me = identity.from_environment(environment)
+    if me is None:
+        raise CannotMeasure(f"no launcher has given this process a rank; start it with: {START}")
+    if me.world_size < 2:
+        raise CannotMeasure(f"one rank alone has no link; start at least two: {START}")
+    if problem := why_not(environment):
+        raise CannotMeasure(problem)
+    return me
+
+
+def chosen(backend: str | None) -> str:
+    """Return *backend*, or like torch NCCL where there is a GPU; raises CannotMeasure."""
+    import torch
+    from torch import distributed
+
+    can_nccl = torch.cuda.is_available() and distributed.is_nccl_available()
+    if backend == "nccl" and not can_nccl:
+        raise CannotMeasure("nccl needs a GPU and a torch built with it; use --backend gloo")
+    return backend or ("nccl" if can_nccl else "gloo")
 
 
 def parser() -> CommandParser:
@@ -44,10 +97,7 @@ def parser() -> CommandParser:
     add = options.add_argument
     backend = "what carries the collectives (default: nccl if there is a GPU, else gloo)"
     add("--backend", choices=("nccl", "gloo"), help=backend)
-    largest = (
-        "the largest array, of which a message between two ranks is a quarter (default: 256 with "
-        "nccl, 16 with gloo)"
-    )
+    largest = "the largest array; messages are a quarter (default: 256 with nccl, 16 with gloo)"
     add("--max-mib", metavar="N", type=_positive, help=largest)
     long = "measure for about this long in all, such as 60s or 5m (default: 30s)"
     add("--duration", metavar="DURATION", type=positive_duration, default=30.0, help=long)
@@ -71,6 +121,9 @@ def run(arguments: Sequence[str]) -> int:
     except CannotMeasure as failure:
         _say(str(failure))
         return CANNOT_MEASURE
+    # These need torch, which is there.
+    from rank_probe.collectives import measure, report
+
     # Python's handler would wait until a blocked collective returns.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     # Libraries say on stdout whom they have met; only our own output goes where stdout led.
@@ -79,16 +132,20 @@ def run(arguments: Sequence[str]) -> int:
     watchdog = Watchdog(me.rank, given.timeout)
     watchdog.start()
     try:
-        with joined(me, backend, given.timeout, watchdog) as world:
+        with measure.joined(me, backend, given.timeout, watchdog.begins) as world:
             if me.rank == 0:
                 ranks = report.ranks_on_nodes(world.hosts)
                 _say(f"{ranks} measure with {backend}, for {given.duration:.0f} s or more")
-            largest = given.max_mib * 2**20 if given.max_mib else LARGEST_BYTES[backend]
-            result = measure(world, given.duration, largest)
-            if me.rank == 0:
-                _show(result, given.json, given.textfile, output)
-    except CannotMeasure as failure:
-        watchdog.end(str(failure))
+            largest = given.max_mib * 2**20 if given.max_mib else measure.LARGEST_BYTES[backend]
+            result = measure.measure(world, given.duration, largest)
+            if me.rank == 0:  # Before another rank ends, which torchrun takes for a failure.
+                text = report.as_json(result) if given.json else report.as_text(result)
+                print(text, file=output, flush=True)
+                try:
+                    if given.textfile is not None:
+                        report.write_textfile(given.textfile, result)
+                except OSError as error:
+                    watchdog.end(f"cannot write {error.filename}: {error.strerror}")
     except (RuntimeError, OSError, ValueError) as error:
         why = (str(error).splitlines() or [type(error).__name__])[0][:200]
         watchdog.end(
@@ -96,16 +153,6 @@ def run(arguments: Sequence[str]) -> int:
             f"down, or this torch cannot do it ({why})"
         )
     return int(bool(result.named))
-
-
-def _show(result: MeasuredLinks, as_json: bool, textfile: Path | None, output: TextIO) -> None:
-    """Print and write the result. Raises CannotMeasure."""
-    print(report.as_json(result) if as_json else report.as_text(result), file=output, flush=True)
-    try:
-        if textfile is not None:
-            report.write_textfile(textfile, result)
-    except OSError as error:
-        raise CannotMeasure(f"cannot write {error.filename}: {error.strerror}") from error
 
 
 def _say(sentence: str) -> None:

@@ -1,28 +1,27 @@
 """Times the three collectives over all sizes, and messages between all pairs of ranks.
 
-Sizes and bandwidths are those of nccl-tests,
-https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md. The size S of an operation is
-the size of the whole array in bytes: what each rank reduces in an all-reduce, what each rank has
-received after an all-gather, what each rank puts into a reduce-scatter. A rank's own share of the
-last two is S/n. With t seconds an operation and n ranks,
-
-    bus bandwidth = S/t * factor,  2(n-1)/n for an all-reduce, (n-1)/n for the other two.
-
-It does not depend on the number of ranks, so it compares with the hardware's peak.
+docs/collectives.md defines the sizes and bandwidths, which are those of nccl-tests.
 
 In the first pass the pairs of a round run at once, and share what they share. Before something is
-named as slow, it is measured again, alone on the machine: one pair runs at a time, doubtful and
-other pairs in turn, three times. The fastest of its times counts for each: a slow link is slow
-every time, while a pair that was held up is fast once. Only these times are judged. Where they
-show something slow, two more such passes must show it too.
+named as slow, one pair runs at a time, doubtful and other pairs in turn, three times. The fastest
+of its times counts for each: a slow link is slow every time, while a pair that was held up is fast
+once. Only these times are judged; if they show something slow, two more passes must show it too.
 """
 
 import math
+import os
+import socket
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
 from itertools import pairwise
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import Tensor, distributed
 
 from rank_probe.collectives.verdict import (
     Finding,
@@ -35,13 +34,10 @@ from rank_probe.collectives.verdict import (
     scope_of,
     slow_readings,
 )
-from rank_probe.collectives.world import World
+from rank_probe.process.identity import Identity
 
-Collective = Literal["all_reduce", "all_gather", "reduce_scatter"]
-# Pairs that have no rank in common.
-Round = tuple[Pair, ...]
-
-COLLECTIVES: Final[tuple[Collective, ...]] = ("all_reduce", "all_gather", "reduce_scatter")
+# How often each moves the whole array over the slowest link, with many ranks.
+COLLECTIVES: Final = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
 # Beyond this, host memory and loopback are measured for minutes, and nothing new is learned.
 LARGEST_BYTES: Final = {"nccl": 256 * 2**20, "gloo": 16 * 2**20}
 SMALLEST_BYTES: Final = 4 * 2**10
@@ -64,24 +60,83 @@ MOST_DOUBTFUL: Final = 24
 CONTROLS_OF_A_RANK: Final = 2
 
 
+@dataclass(slots=True)
+class World:
+    """All ranks, as one of them sees them.
+
+    *begins* is told the next step. *hosts* has the host of each rank, by rank.
+    """
+
+    rank: int
+    size: int
+    backend: str
+    device: torch.device
+    begins: Callable[[str], None]
+    hosts: tuple[str, ...] = ()
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether operations are enqueued on a CUDA stream."""
+        return self.backend == "nccl"
+
+    def barrier(self) -> None:
+        """Wait for all ranks, with a collective, after which they go on within microseconds."""
+        self.largest(0.0)
+
+    def largest(self, value: float) -> float:
+        """Return the largest *value* of all ranks."""
+        tensor = torch.tensor([value], dtype=torch.float64, device=self.device)
+        distributed.all_reduce(tensor, op=distributed.ReduceOp.MAX)
+        return float(tensor.item())
+
+    def exchange(self, mine: Any) -> list[Any]:
+        """Return what each rank gives, by rank and the same on all of them."""
+        given = [None] * self.size
+        distributed.all_gather_object(given, mine)
+        return given
+
+
+@contextmanager
+def joined(
+    me: Identity, backend: str, timeout_seconds: float, begins: Callable[[str], None]
+) -> Iterator[World]:
+    """Take the device, meet the other ranks, and make the process group that is measured."""
+    device = torch.device("cpu")
+    if backend == "nccl":
+        device = torch.device("cuda", int(me.local_rank) if me.local_rank.isdecimal() else 0)
+        begins(f"the choice of GPU {device.index}, of {torch.cuda.device_count()}")
+        torch.cuda.set_device(device)
+    world = World(me.rank, me.world_size, backend, device, begins)
+    begins("the ranks' search for one another")
+    os.environ |= {"RANK": str(me.rank), "WORLD_SIZE": str(me.world_size)}
+    # The watchdog's patience ends before torch's, and with a sentence.
+    distributed.init_process_group(backend, timeout=timedelta(seconds=2 * timeout_seconds))
+    world.hosts = tuple(world.exchange(socket.gethostname()))
+    yield world
+    # Rank 0 may be the store: it stays until all have come so far.
+    begins("the end")
+    world.barrier()
+    distributed.destroy_process_group()
+
+
 class CollectiveTime(NamedTuple):
     """Seconds of one collective at one size: the median over repetitions, the mean over ranks."""
 
-    collective: Collective
+    collective: str
     size_bytes: int
     seconds: float
 
     def bus_bandwidth(self, ranks: int) -> float:
         """Return bytes per second over the slowest link of an ideal algorithm."""
-        transfers = 2 if self.collective == "all_reduce" else 1
-        return self.size_bytes / self.seconds * transfers * (ranks - 1) / ranks
+        transfers = COLLECTIVES[self.collective] * (ranks - 1) / ranks
+        return self.size_bytes / self.seconds * transfers
 
 
 class MeasuredLinks(NamedTuple):
     """All that was measured; *named* is empty if nothing stands out.
 
-    *message_bytes* is the size of the large messages between two ranks. *again* has the pairs that
-    were measured a second time, alone, because some might be slow.
+    *message_bytes* is the size of the large messages between two ranks. *pairs* has one time for
+    each, *measured_again* says how many were measured again, alone, because some might be slow.
     """
 
     backend: str
@@ -89,14 +144,8 @@ class MeasuredLinks(NamedTuple):
     message_bytes: int
     collectives: Sequence[CollectiveTime]
     pairs: Sequence[PairTime]
-    again: Sequence[PairTime]
+    measured_again: int
     named: Sequence[Finding]
-
-    @property
-    def best(self) -> list[PairTime]:
-        """One time for each pair, by its ranks: from the second pass, as far as there is one."""
-        found = {one.pair: one for one in (*self.pairs, *self.again)}
-        return [one for _, one in sorted(found.items())]
 
 
 def measure(world: World, seconds: float, largest_bytes: int) -> MeasuredLinks:
@@ -109,7 +158,8 @@ def measure(world: World, seconds: float, largest_bytes: int) -> MeasuredLinks:
     meetings = rounds(world.size)
     pairs = time_rounds(world, meetings, message, seconds / 2 / len(meetings))
     # In turn, so that a spell of noise does not meet all readings of one pair.
-    turns = [(pair,) for _ in range(TIMES) for pair in to_repeat(pairs, world.hosts)]
+    again = to_repeat(pairs, world.hosts)
+    turns = [(pair,) for _ in range(TIMES) for pair in again]
     each = seconds / 4 / max(len(turns), len(meetings))
     readings: list[PairTime] = []
     slow: list[SlowReading] = []
@@ -119,9 +169,9 @@ def measure(world: World, seconds: float, largest_bytes: int) -> MeasuredLinks:
         slow = slow_readings(fastest(readings), world.hosts, noise(readings))
         if not slow:
             break
+    best = sorted({one.ranks: one for one in (*pairs, *fastest(readings))}.values())
     named = findings(slow, world.hosts)
-    again = fastest(readings)
-    return MeasuredLinks(world.backend, world.hosts, message, collectives, pairs, again, named)
+    return MeasuredLinks(world.backend, world.hosts, message, collectives, best, len(again), named)
 
 
 def sizes_up_to(largest: int, ranks: int) -> list[int]:
@@ -150,7 +200,6 @@ def time_collectives(world: World, sizes: Sequence[int], seconds: float) -> list
         slowest = world.largest(statistics.median(timed(run, WARM_UP, world.on_gpu)))
         times = timed(run, repetitions_in(seconds / len(measured), slowest), world.on_gpu)
         mine.append(statistics.median(times))
-    world.begins("the exchange of the collectives' times")
     by_operation = zip(*world.exchange(mine), strict=True)
     return [
         CollectiveTime(*what, statistics.fmean(ranks))
@@ -158,11 +207,8 @@ def time_collectives(world: World, sizes: Sequence[int], seconds: float) -> list
     ]
 
 
-def operation(world: World, collective: Collective, size_bytes: int) -> Callable[[], object]:
+def operation(world: World, collective: str, size_bytes: int) -> Callable[[], object]:
     """Return a function that runs *collective* once over the default process group."""
-    import torch
-    from torch import distributed
-
     # Zeros: the sum of any number of repetitions in place stays finite.
     whole = torch.zeros(size_bytes // FLOAT_BYTES, device=world.device)
     share = torch.zeros(size_bytes // FLOAT_BYTES // world.size, device=world.device)
@@ -171,13 +217,12 @@ def operation(world: World, collective: Collective, size_bytes: int) -> Callable
     scatter = (
         getattr(distributed, "reduce_scatter_single", None) or distributed.reduce_scatter_tensor
     )
-    match collective:
-        case "all_reduce":
-            return lambda: distributed.all_reduce(whole)
-        case "all_gather":
-            return lambda: gather(whole, share)
-        case "reduce_scatter":
-            return lambda: scatter(share, whole)
+    run: dict[str, Callable[[], object]] = {
+        "all_reduce": lambda: distributed.all_reduce(whole),
+        "all_gather": lambda: gather(whole, share),
+        "reduce_scatter": lambda: scatter(share, whole),
+    }
+    return run[collective]
 
 
 def repetitions_in(seconds: float, once_seconds: float) -> int:
@@ -197,8 +242,6 @@ def timed(operation: Callable[[], object], repetitions: int, on_gpu: bool) -> li
             operation()
             marks.append(time.perf_counter())
         return [after - before for before, after in pairwise(marks)]
-    import torch
-
     events = [torch.cuda.Event(enable_timing=True) for _ in range(repetitions + 1)]
     events[0].record()
     for event in events[1:]:
@@ -208,32 +251,30 @@ def timed(operation: Callable[[], object], repetitions: int, on_gpu: bool) -> li
     return [before.elapsed_time(after) / 1e3 for before, after in pairwise(events)]
 
 
-def rounds(ranks: int) -> list[Round]:
+def rounds(ranks: int) -> list[list[Pair]]:
     """Return each pair once, in as few rounds as a round-robin tournament has (circle method)."""
     players = [*range(ranks), *([-1] if ranks % 2 else [])]  # Who meets -1 has a round off.
-    found: list[Round] = []
+    found = []
     for _ in range(len(players) - 1):
         meet = zip(players[: len(players) // 2], reversed(players), strict=False)
-        found.append(tuple((min(a, b), max(a, b)) for a, b in meet if -1 not in (a, b)))
+        found.append([(min(a, b), max(a, b)) for a, b in meet if -1 not in (a, b)])
         players.insert(1, players.pop())
     return found
 
 
 def time_rounds(
-    world: World, rounds: Iterable[Round], message_bytes: int, round_seconds: float
+    world: World, rounds: Iterable[Sequence[Pair]], message_bytes: int, round_seconds: float
 ) -> list[PairTime]:
     """Return the times of all pairs. Those of a round are measured at once; a barrier ends it."""
     mine: list[PairTime] = []
     for pairs in rounds:
-        pair = next((each for each in pairs if world.rank in each), None)
-        if pair is None:
-            world.begins("the wait for other pairs")
-        else:
-            world.begins(f"the exchange between ranks {pair[0]} and {pair[1]}")
-            mine += _time_pair(world, pair, message_bytes, round_seconds)
+        for pair in pairs:
+            if world.rank in pair:
+                world.begins(f"the exchange between ranks {pair[0]} and {pair[1]}")
+                mine += _time_pair(world, pair, message_bytes, round_seconds)
+        world.begins("the wait for other pairs")
         world.barrier()
-    world.begins("the exchange of the pairs' times")
-    return [PairTime(*fields) for times in world.exchange(mine) for fields in times]
+    return [one for times in world.exchange(mine) for one in times]
 
 
 def _time_pair(world: World, pair: Pair, message_bytes: int, seconds: float) -> list[PairTime]:
@@ -242,62 +283,46 @@ def _time_pair(world: World, pair: Pair, message_bytes: int, seconds: float) -> 
     What counts is the first decile of the repetitions, because a slow link holds up every message.
     The median would also tell how busy the hosts are.
     """
-    import torch
-    from torch.distributed import recv, send
-
     leads = world.rank == pair[0]
     peer = pair[1] if leads else pair[0]
+    first, second = distributed.send, distributed.recv
+    if not leads:
+        first, second = second, first
     small, large = (
         torch.zeros(size, dtype=torch.uint8, device=world.device)
         for size in (SMALL_BYTES, message_bytes)
     )
 
-    def seconds_of(there: Any, back: Any) -> float:
+    def seconds_of(there: Tensor, back: Tensor) -> float:
         def message_and_answer() -> None:
-            if leads:
-                send(there, peer)
-                recv(back, peer)
-            else:
-                recv(there, peer)
-                send(back, peer)
+            first(there, peer)
+            second(back, peer)
 
         once = statistics.median(timed(message_and_answer, WARM_UP, world.on_gpu))
         agreed = torch.tensor([repetitions_in(seconds / 3, once)], device=world.device)
-        (send if leads else recv)(agreed, peer)
+        first(agreed, peer)
         times = timed(message_and_answer, int(agreed.item()), world.on_gpu)
         return sorted(times)[len(times) // 10]
 
     latency = seconds_of(small, small) / 2
-    there = message_bytes / one_way(seconds_of(large, small), latency)
-    back = message_bytes / one_way(seconds_of(small, large), latency)
-    return [PairTime(*pair, latency, there, back)] if leads else []
-
-
-def one_way(seconds: float, latency_seconds: float) -> float:
-    """Return what of *seconds* there and back a large message took; half or more in any case.
-
-    A latency that was measured while something held the ranks up may be longer than all of it.
-    """
-    return max(seconds - latency_seconds, seconds / 2)
+    both_ways = seconds_of(large, small), seconds_of(small, large)
+    # A latency that was measured while something held the ranks up may be longer than all of it.
+    there, back = (message_bytes / max(each - latency, each / 2) for each in both_ways)
+    return [PairTime(pair, latency, there, back)] if leads else []
 
 
 def to_repeat(times: Sequence[PairTime], hosts: Sequence[str]) -> list[Pair]:
     """Return the doubtful pairs, and others to compare them with; nothing if there is no doubt."""
     doubts = doubtful(times, hosts)
     if not doubts or len(times) <= MOST_IN_FULL:
-        return [one.pair for one in times] if doubts else []
+        return [one.ranks for one in times] if doubts else []
     found = dict.fromkeys(doubts[:MOST_DOUBTFUL])
-    certain = {one.pair for one in times} - set(doubts)
-    others = sorted(
-        (one for one in times if one.pair in certain), key=lambda one: one.latency_seconds
-    )
+    doubted = set(doubts)
+    others = sorted((one.latency_seconds, one.ranks) for one in times if one.ranks not in doubted)
     for pair in list(found):
+        scope = scope_of(pair, hosts)
         for rank in pair:
-            like = [
-                one.pair
-                for one in others
-                if rank in one.pair and scope_of(one.pair, hosts) == scope_of(pair, hosts)
-            ]
+            like = [one for _, one in others if rank in one and scope_of(one, hosts) == scope]
             found |= dict.fromkeys(like[:CONTROLS_OF_A_RANK])
     return list(found)
 
@@ -307,34 +332,27 @@ def noise(readings: Sequence[PairTime]) -> dict[Measure, float]:
 
     It is that of the median reading, and of the median pair: few pairs are slow now and then.
     """
-    latency, bandwidth = [], []
-    median = statistics.median
-    for own in _by_pair(readings):
-        best, usual = _combined(own, min, max), _combined(own, median, median)
-        latency.append(usual.latency_seconds / best.latency_seconds)
-        bandwidth += [best.there / usual.there, best.back / usual.back]
-    return {"latency": median(latency), "bandwidth": median(bandwidth)}
+    of_latency, of_bandwidth = [], []
+    for _, latency, there, back in _by_pair(readings):
+        of_latency.append(statistics.median(latency) / min(latency))
+        of_bandwidth += [max(each) / statistics.median(each) for each in (there, back)]
+    return {
+        "latency": statistics.median(of_latency),
+        "bandwidth": statistics.median(of_bandwidth),
+    }
 
 
 def fastest(readings: Iterable[PairTime]) -> list[PairTime]:
     """Return one time for each pair: the best of each of its readings."""
-    return [_combined(own, min, max) for own in _by_pair(readings)]
+    return [
+        PairTime(ranks[0], min(latency), max(there), max(back))
+        for ranks, latency, there, back in _by_pair(readings)
+    ]
 
 
-Choice = Callable[[Iterable[float]], float]
-
-
-def _combined(own: Sequence[PairTime], latency: Choice, bandwidth: Choice) -> PairTime:
-    return PairTime(
-        *own[0].pair,
-        latency(one.latency_seconds for one in own),
-        bandwidth(one.there for one in own),
-        bandwidth(one.back for one in own),
-    )
-
-
-def _by_pair(readings: Iterable[PairTime]) -> Iterable[list[PairTime]]:
+def _by_pair(readings: Iterable[PairTime]) -> list[list[tuple[Any, ...]]]:
+    """Return the readings of each pair, field by field."""
     found: dict[Pair, list[PairTime]] = {}
     for one in readings:
-        found.setdefault(one.pair, []).append(one)
-    return found.values()
+        found.setdefault(one.ranks, []).append(one)
+    return [list(zip(*own, strict=True)) for own in found.values()]

@@ -14,8 +14,6 @@ from rank_probe.wire.document import as_document
 
 # More pairs than this are for --json.
 MOST_PAIRS_SHOWN: Final = 28
-# node_exporter runs as a user of its own.
-READABLE: Final = 0o644
 # What three digits would round up to 1000 of the smaller unit.
 ROUNDED_UP: Final = 0.9995
 Units = Sequence[tuple[str, float]]
@@ -23,34 +21,37 @@ BYTES: Final[Units] = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
 SECONDS: Final[Units] = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
 # Decimal, as in nccl-tests.
 BANDWIDTHS: Final[Units] = (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3), ("B/s", 1.0))
+SERIES: Final = {
+    "bus_bandwidth_bytes_per_second": "Bus bandwidth as nccl-tests defines it, by collective and "
+    "size of the whole array.",
+    "slow_info": "1 for each link, rank or node that stands out.",
+    "measured_timestamp_seconds": "When this was measured, with the backend and the number of "
+    "ranks.",
+}
 
 
 def as_json(result: MeasuredLinks) -> str:
     """Return *result* for scripts; docs/collectives.md describes the fields."""
     ranks = len(result.hosts)
-    measured = {"pairs": result.pairs, "measured_again": result.again}
     content: dict[str, Any] = {
         "slow": bool(result.named),
         "verdict": verdict(result),
+        "probe": {"version": __version__},
+        "ranks": ranks,
+        **result._asdict(),
         "named": [
             one._asdict()
             | {"slow": [each._asdict() for each in one.slow], "sentence": sentence(one)}
             for one in result.named
         ],
-        "probe": {"version": __version__},
-        "backend": result.backend,
-        "ranks": ranks,
-        "hosts": list(result.hosts),
         "collectives": [
             one._asdict() | {"bus_bandwidth": one.bus_bandwidth(ranks)}
             for one in result.collectives
         ],
-        "message_bytes": result.message_bytes,
+        "pairs": [
+            one._asdict() | {"scope": scope_of(one.ranks, result.hosts)} for one in result.pairs
+        ],
     }
-    for name, pairs in measured.items():
-        content[name] = [
-            one._asdict() | {"scope": scope_of(one.pair, result.hosts)} for one in pairs
-        ]
     return as_document("bench-collectives", content)
 
 
@@ -63,7 +64,7 @@ def verdict(result: MeasuredLinks) -> str:
 
 def sentence(one: Finding) -> str:
     """Return the name of what is slow, and its readings."""
-    where = ", ".join(dict.fromkeys(one.hosts))
+    where = ", ".join(one.hosts)
     names = {
         "node": f"node {where}",
         "rank": f"rank {one.ranks[0]}'s link ({where})",
@@ -84,54 +85,39 @@ def _words(one: SlowReading) -> str:
 
 def as_text(result: MeasuredLinks) -> str:
     """Return the tables; the last line says what stands out."""
-    return "\n".join(_lines(result))
-
-
-def _lines(result: MeasuredLinks) -> Iterator[str]:
     ranks = len(result.hosts)
-    yield f"{ranks_on_nodes(result.hosts)}, {result.backend}"
-    yield ""
+    message = shown(result.message_bytes, BYTES)
+    lines = [f"{ranks_on_nodes(result.hosts)}, {result.backend}, messages of {message}", ""]
     rows: list[tuple[str, ...]] = [("collective", "size", "time", "busbw")]
     for one in result.collectives:
         seconds, bus = shown(one.seconds, SECONDS), shown(one.bus_bandwidth(ranks), BANDWIDTHS)
         rows.append((one.collective, shown(one.size_bytes, BYTES), seconds, bus))
-    yield from _table(rows)
-    yield ""
+    lines += [*_table(rows), ""]
+    rows = [("ranks", "latency", "there", "back", "scope")]
     for scope in SCOPES:
-        yield from _spread(result, scope)
+        like = [one for one in result.pairs if scope_of(one.ranks, result.hosts) == scope]
+        if like:
+            _, *readings = zip(*like, strict=True)
+            rows.append(_row(f"median of {len(like)}", *map(statistics.median, readings), scope))
+    if len(result.pairs) <= MOST_PAIRS_SHOWN:
+        for (first, second), *readings in result.pairs:
+            scope = scope_of((first, second), result.hosts)
+            rows.append(_row(f"{first} and {second}", *readings, scope))
+    lines += _table(rows)
     if len(result.pairs) > MOST_PAIRS_SHOWN:
-        yield "all pairs: see --json"
-    else:
-        rows = [("ranks", "latency", "there", "back", "scope")]
-        for pair in result.best:
-            there, back = shown(pair.there, BANDWIDTHS), shown(pair.back, BANDWIDTHS)
-            latency, scope = shown(pair.latency_seconds, SECONDS), scope_of(pair.pair, result.hosts)
-            rows.append((f"{pair.first} and {pair.second}", latency, there, back, scope))
-        yield from _table(rows)
-    yield ""
-    if result.again:
-        yield (
-            f"note: measured {len(result.again)} pairs again, each alone on the machine, because "
-            "some seemed slow"
+        lines.append("all pairs: see --json")
+    lines.append("")
+    if result.measured_again:
+        lines.append(
+            f"note: measured {result.measured_again} pairs again, each alone on the machine, "
+            "because some seemed slow"
         )
-    yield from (f"slow: {sentence(one)}" for one in result.named)
-    if not result.named:
-        yield f"ok: {verdict(result)}"
+    ends = [f"slow: {sentence(one)}" for one in result.named] or [f"ok: {verdict(result)}"]
+    return "\n".join(lines + ends)
 
 
-def _spread(result: MeasuredLinks, scope: Scope) -> Iterator[str]:
-    """Yield a line on the pairs of *scope*, if there are any: the median and the slowest."""
-    pairs = [one for one in result.best if scope_of(one.pair, result.hosts) == scope]
-    if pairs:
-        latency = [one.latency_seconds for one in pairs]
-        bandwidth = [each for one in pairs for each in (one.there, one.back)]
-        yield (
-            f"{scope}: {len(pairs)} {'pair' if len(pairs) == 1 else 'pairs'}, latency "
-            f"{shown(statistics.median(latency), SECONDS)} (slowest "
-            f"{shown(max(latency), SECONDS)}), bandwidth with {shown(result.message_bytes, BYTES)} "
-            f"{shown(statistics.median(bandwidth), BANDWIDTHS)} (slowest "
-            f"{shown(min(bandwidth), BANDWIDTHS)})"
-        )
+def _row(name: str, latency: float, there: float, back: float, scope: Scope) -> tuple[str, ...]:
+    return name, shown(latency, SECONDS), shown(there, BANDWIDTHS), shown(back, BANDWIDTHS), scope
 
 
 def ranks_on_nodes(hosts: Sequence[str]) -> str:
@@ -157,52 +143,34 @@ def write_textfile(path: Path, result: MeasuredLinks) -> None:
     """Put the series into *path* at once, so that nobody reads half of them; raises OSError."""
     unfinished = path.with_name(f".{path.name}.unfinished")
     unfinished.write_text(as_prometheus(result, time.time()))
-    unfinished.chmod(READABLE)
+    unfinished.chmod(0o644)  # node_exporter runs as a user of its own.
     unfinished.replace(path)
 
 
 def as_prometheus(result: MeasuredLinks, now: float) -> str:
     """Return the series of *result*, which ended at the Unix time *now*."""
     ranks = len(result.hosts)
-    bus_bandwidths = [
-        ({"collective": one.collective, "bytes": one.size_bytes}, one.bus_bandwidth(ranks))
-        for one in result.collectives
-    ]
-    slow = [
-        (
-            {
-                "kind": one.kind,
-                "ranks": ",".join(map(str, one.ranks)),
-                "hosts": ",".join(dict.fromkeys(one.hosts)),
-                "scope": one.scope,
-            },
-            1.0,
-        )
-        for one in result.named
-    ]
-    return (
-        _family(
-            "rankskew_collective_bus_bandwidth_bytes_per_second",
-            "Bus bandwidth as nccl-tests defines it, by collective and size of the whole array.",
-            bus_bandwidths,
-        )
-        + _family(
-            "rankskew_collective_slow_info", "1 for each link, rank or node that stands out.", slow
-        )
-        + _family(
-            "rankskew_collective_measured_timestamp_seconds",
-            "When this was measured, with the backend and the number of ranks.",
-            [({"backend": result.backend, "ranks": ranks}, now)],
-        )
-    )
-
-
-def _family(name: str, help: str, samples: Sequence[tuple[Mapping[str, object], float]]) -> str:
-    lines = [f"# HELP {name} {help}", f"# TYPE {name} gauge"]
-    for labels, value in samples:
-        # Prometheus escapes what JSON does.
-        inside = ",".join(
-            f"{label}={json.dumps(str(of), ensure_ascii=False)}" for label, of in labels.items()
-        )
-        lines.append(f"{name}{{{inside}}} {value!r}")
+    samples: Mapping[str, list[tuple[dict[str, object], float]]] = {
+        "bus_bandwidth_bytes_per_second": [
+            ({"collective": one.collective, "bytes": one.size_bytes}, one.bus_bandwidth(ranks))
+            for one in result.collectives
+        ],
+        "slow_info": [
+            (
+                {"kind": one.kind, "ranks": ",".join(map(str, one.ranks))}
+                | {"hosts": ",".join(one.hosts), "scope": one.scope},
+                1.0,
+            )
+            for one in result.named
+        ],
+        "measured_timestamp_seconds": [({"backend": result.backend, "ranks": ranks}, now)],
+    }
+    lines = []
+    for name, help in SERIES.items():
+        series = f"rankskew_collective_{name}"
+        lines += [f"# HELP {series} {help}", f"# TYPE {series} gauge"]
+        for labels, value in samples[name]:
+            # Prometheus escapes what JSON does.
+            quoted = (f"{k}={json.dumps(str(v), ensure_ascii=False)}" for k, v in labels.items())
+            lines.append(f"{series}{{{','.join(quoted)}}} {value!r}")
     return "\n".join(lines) + "\n"

@@ -27,7 +27,7 @@ examples:
   RANKSKEW_JOB_ID=llama srun python -m rank_probe -m pkg.train
   rank-probe check --wait 60s    # rank-probe check --help has more
   torchrun --nproc-per-node 8 -m rank_probe audit
-  torchrun --nproc-per-node 8 -m rank_probe bench-collectives --seconds 60"""
+  torchrun --nproc-per-node 8 -m rank_probe bench-collectives --duration 60s"""
 
 # deepspeed and torch.distributed.launch put this before the other arguments of what they start.
 LAUNCHERS_OPTIONS: Final = ("--local_rank=", "--local-rank=")

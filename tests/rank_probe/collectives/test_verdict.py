@@ -3,98 +3,91 @@
 import pytest
 
 from rank_probe.collectives.report import sentence
-from rank_probe.collectives.verdict import (
-    Finding,
-    Link,
-    PairTime,
-    doubtful,
-    findings,
-    slow_readings,
+from rank_probe.collectives.verdict import Finding, Ranks, doubtful, findings, slow_readings
+from tests.rank_probe.collectives.worlds import Slower, hosts, pair_times
+
+
+def each(ranks: int, *senders: int, by: float = 3.0) -> Slower:
+    """Make all that the *senders* send to others slower."""
+    others = [rank for rank in range(ranks) if rank not in senders]
+    return {(sender, other): by for sender in senders for other in others}
+
+
+def both(*pairs: tuple[int, int]) -> Slower:
+    return {link: 3.0 for pair in pairs for link in (pair, pair[::-1])}
+
+
+@pytest.mark.parametrize(
+    ("where", "slower", "found"),
+    [
+        # Half the bandwidth from 0 to 2 is not that from 2 to 0.
+        *((hosts(1, ranks), {(0, 2): 2.0}, {((0, 2), "")}) for ranks in (3, 4, 8)),
+        # Of four ranks half the links are those of the slow one, whose partners are not slow.
+        *((hosts(1, ranks), each(ranks, 1), {((1,), "sends")}) for ranks in (3, 4, 8, 64)),
+        # A third of the links may be slow, each way.
+        (
+            hosts(1, 4),
+            both((0, 1), (2, 3)),
+            {((0, 1), ""), ((1, 0), ""), ((2, 3), ""), ((3, 2), "")},
+        ),
+        # What the rank's other links have in common does not hide what one of them lacks.
+        (
+            hosts(1, 4),
+            {(1, 0): 2.0, (1, 2): 2.0, (1, 3): 80.0},
+            {((1,), "sends"), ((1, 3), "")},
+        ),
+        # Links between nodes are ten times slower than inside, and compared with their like.
+        (hosts(2, 4), {}, set()),
+        # Six GPUs on one switch and two on another: twelve of 28 pairs are no broken links.
+        (hosts(1, 8), both(*((near, far) for near in range(6) for far in (6, 7))), set()),
+        # Two ranks have nothing to compare with.
+        (hosts(1, 2), {(0, 1): 50.0}, set()),
+    ],
 )
-from tests.rank_probe.collectives.worlds import hosts, pair_times
+def test_bandwidth_that_stands_out(
+    where: tuple[str, ...], slower: Slower, found: set[tuple[Ranks, str]]
+) -> None:
+    """A link is found each way; a rank by its fastest link."""
+    slow = slow_readings(pair_times(where, slower), where)
+
+    assert {one.measure for one in slow} <= {"bandwidth"}
+    assert {(one.ranks, one.way) for one in slow} == found
 
 
-def found(times: list[PairTime], where: tuple[str, ...]) -> set[tuple[str, tuple[int, ...], str]]:
-    return {(one.measure, one.ranks, one.way) for one in slow_readings(times, where)}
+@pytest.mark.parametrize(
+    ("where", "latency", "found"),
+    [
+        *((hosts(1, ranks), {(1, 2): 3.0}, {((1, 2), ""), ((2, 1), "")}) for ranks in (3, 4, 8)),
+        *(
+            (
+                hosts(1, ranks),
+                {(min(1, other), max(1, other)): 5.0 for other in range(ranks)},
+                {((1,), "sends"), ((1,), "receives")},
+            )
+            for ranks in (3, 4, 8, 64)
+        ),
+        # The only two ranks of a node: that both are slow says nothing about either.
+        (hosts(4, 2), {(2, 3): 9.0}, {((2, 3), ""), ((3, 2), "")}),
+    ],
+)
+def test_latency_that_stands_out(
+    where: tuple[str, ...], latency: Slower, found: set[tuple[Ranks, str]]
+) -> None:
+    """It is the same both ways."""
+    slow = slow_readings(pair_times(where, latency=latency), where)
 
-
-@pytest.mark.parametrize("ranks", [3, 4, 8])
-def test_slow_link_is_found_each_way(ranks: int) -> None:
-    """Half the bandwidth from 0 to 2 is not that from 2 to 0."""
-    where = hosts(1, ranks)
-
-    assert found(pair_times(where, {(0, 2): 2.0}), where) == {("bandwidth", (0, 2), "")}
-    assert found(pair_times(where, latency={(1, 2): 3.0}), where) == {
-        ("latency", (1, 2), ""),
-        ("latency", (2, 1), ""),
-    }
-
-
-@pytest.mark.parametrize("ranks", [3, 4, 8, 64])
-def test_slow_rank_is_found_and_its_partners_are_not(ranks: int) -> None:
-    """Of four ranks half the links are those of the slow one."""
-    where = hosts(1, ranks)
-    sends: dict[Link, float] = {(1, other): 3.0 for other in range(ranks)}
-    late = {tuple(sorted((1, other))): 5.0 for other in range(ranks)}
-
-    assert found(pair_times(where, sends), where) == {("bandwidth", (1,), "sends")}
-    assert found(pair_times(where, latency={(a, b): by for (a, b), by in late.items()}), where) == {
-        ("latency", (1,), "sends"),
-        ("latency", (1,), "receives"),
-    }
-
-
-def test_two_slow_links_of_four_ranks_are_found() -> None:
-    """A third of the links may be slow, each way."""
-    where = hosts(1, 4)
-    both: dict[Link, float] = {(0, 1): 3.0, (1, 0): 3.0, (2, 3): 3.0, (3, 2): 3.0}
-
-    assert {one.ranks for one in slow_readings(pair_times(where, both), where)} == set(both)
+    assert {one.measure for one in slow} == {"latency"}
+    assert {(one.ranks, one.way) for one in slow} == found
 
 
 def test_rank_that_is_slow_between_nodes_only() -> None:
     """Its own network port, and not its place in the node."""
     where = hosts(3, 4)
-    port: dict[Link, float] = {(5, other): 4.0 for other in (*range(4), *range(8, 12))}
+    port = {(5, other): 4.0 for other in (*range(4), *range(8, 12))}
     (suspect,) = slow_readings(pair_times(where, port), where)
 
     assert (suspect.scope, suspect.ranks, suspect.way) == ("inter-node", (5,), "sends")
     assert suspect.factor == pytest.approx(4.0)
-
-
-def test_far_nodes_are_not_slow_links() -> None:
-    """Links between nodes are ten times slower than inside, and compared with their like."""
-    where = hosts(2, 4)
-
-    assert slow_readings(pair_times(where), where) == []
-
-
-def test_two_groups_of_links_are_wiring() -> None:
-    """Six GPUs on one switch and two on another: twelve of 28 pairs are no broken links."""
-    where = hosts(1, 8)
-    across: dict[Link, float] = {}
-    for near in range(6):
-        across |= {(near, 6): 3.0, (6, near): 3.0, (near, 7): 3.0, (7, near): 3.0}
-
-    assert slow_readings(pair_times(where, across), where) == []
-
-
-def test_one_pair_has_nothing_to_compare_with() -> None:
-    """Two ranks are never judged, nor measured again."""
-    times = pair_times(hosts(1, 2), {(0, 1): 50.0})
-
-    assert slow_readings(times, hosts(1, 2)) == []
-    assert doubtful(times, hosts(1, 2)) == []
-
-
-def test_rank_with_one_partner_is_a_link() -> None:
-    """The only two ranks of a node: that both are slow says nothing about either."""
-    where = hosts(4, 2)
-
-    assert found(pair_times(where, latency={(2, 3): 9.0}), where) == {
-        ("latency", (2, 3), ""),
-        ("latency", (3, 2), ""),
-    }
 
 
 def test_healthy_worlds_are_rarely_accused() -> None:
@@ -114,17 +107,7 @@ def test_doubt_comes_before_suspicion() -> None:
 
     assert (1, 3) in doubtful(times, where)
     assert doubtful(pair_times(where), where) == []
-
-
-def test_slow_link_of_a_slow_rank_is_found_too() -> None:
-    """What the rank's other links have in common does not hide what one of them lacks."""
-    where = hosts(1, 4)
-    out: dict[Link, float] = {(1, 0): 2.0, (1, 2): 2.0, (1, 3): 80.0}
-
-    assert found(pair_times(where, out), where) == {
-        ("bandwidth", (1,), "sends"),
-        ("bandwidth", (1, 3), ""),
-    }
+    assert doubtful(pair_times(hosts(1, 2), {(0, 1): 50.0}), hosts(1, 2)) == []
 
 
 def test_noise_raises_the_bar() -> None:
@@ -137,11 +120,7 @@ def test_noise_raises_the_bar() -> None:
     assert len(slow_readings(times, where, {"latency": 1.0, "bandwidth": 3.0})) == 2
 
 
-def names(
-    where: tuple[str, ...],
-    slower: dict[Link, float] | None = None,
-    latency: dict[Link, float] | None = None,
-) -> list[Finding]:
+def names(where: tuple[str, ...], slower: Slower, latency: Slower | None = None) -> list[Finding]:
     return findings(slow_readings(pair_times(where, slower, latency), where), where)
 
 
@@ -157,24 +136,31 @@ def test_link_that_is_slow_both_ways_is_one_link() -> None:
     )
 
 
-def test_rank_whose_links_are_all_slow_is_named() -> None:
-    """Its own link is what they share."""
-    (rank,) = names(hosts(4, 1), {(2, other): 5.0 for other in (0, 1, 3)})
+@pytest.mark.parametrize(
+    ("where", "slower", "kind", "ranks", "said"),
+    [
+        # Its own link is what they share.
+        (
+            *(hosts(4, 1), each(4, 2, by=5.0), "rank", (2,)),
+            "rank 2's link (n2)",
+        ),
+        # Two slow ranks on one node of three are one node.
+        (
+            *(hosts(3, 2), each(6, 2, 3, by=5.0), "node", (2, 3)),
+            "node n1",
+        ),
+    ],
+)
+def test_rank_or_node_whose_links_are_all_slow_is_named(
+    where: tuple[str, ...], slower: Slower, kind: str, ranks: Ranks, said: str
+) -> None:
+    """Once, whatever they are slow at."""
+    (one,) = names(where, slower)
 
-    assert (rank.kind, rank.ranks) == ("rank", (2,))
-    assert sentence(rank) == (
-        "rank 2's link (n2) is slow between nodes: sends at 200 MB/s against 1 GB/s (5.0 times)"
+    assert (one.kind, one.ranks) == (kind, ranks)
+    assert sentence(one) == (
+        f"{said} is slow between nodes: sends at 200 MB/s against 1 GB/s (5.0 times)"
     )
-
-
-def test_node_whose_ranks_are_all_slow_is_named() -> None:
-    """Two slow ranks on one node of three are one node."""
-    where = hosts(3, 2)
-    out: dict[Link, float] = {(rank, other): 5.0 for rank in (2, 3) for other in (0, 1, 4, 5)}
-    (node,) = names(where, out)
-
-    assert (node.kind, node.ranks) == ("node", (2, 3))
-    assert sentence(node).startswith("node n1 is slow between nodes: ")
 
 
 def test_slowest_comes_first() -> None:

@@ -1,1 +1,0 @@
-"""Tables of what the code has: commands, metrics, flags, alerts, causes, faults."""

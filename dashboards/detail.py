@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any, Final
 
 from exporter.scrape.levels import LEVELS, PARTS, Level, exposed_name
-from generators.listed.metrics import families_by_collector
+from generators.metrics import families_by_collector
 
 SELECTED: Final = re.compile(r"\b(rankskew_\w+)(?:{([^}]*)})?")
 

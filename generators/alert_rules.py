@@ -1,14 +1,16 @@
 """The alerts and their rules, and the tables of alerts/README.md."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
 from exporter.vocabulary.thresholds import defaults
+from generators.files import ROOT
 from generators.markdown import table
 
-ALERTS: Final = Path(__file__).parents[2] / "alerts"
+ALERTS: Final = ROOT / "alerts"
 SEVERITIES: Final = ["critical", "warning", "info"]
 
 
@@ -22,11 +24,18 @@ def rule_files() -> list[Path]:
     return sorted((ALERTS / "rules").glob("*.yaml"))
 
 
+def all_rules() -> Iterator[dict[str, Any]]:
+    """Yield the rules of all files."""
+    for path in rule_files():
+        yield from rules(path)
+
+
 def alerts() -> dict[str, list[dict[str, Any]]]:
     """Return the rules of each alert by name: more than one if severities differ."""
     found: dict[str, list[dict[str, Any]]] = {}
-    for rule in (rule for path in rule_files() for rule in rules(path) if "alert" in rule):
-        found.setdefault(rule["alert"], []).append(rule)
+    for rule in all_rules():
+        if "alert" in rule:
+            found.setdefault(rule["alert"], []).append(rule)
     return dict(sorted(found.items()))
 
 

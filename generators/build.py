@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.report import RESULTS
-from generators import evidence, schemas
+from generators import alert_rules, metrics, schemas, tables
 from generators.files import ROOT, text_of, write_or_check
-from generators.listed import alert_rules, metrics, tables
 from generators.markdown import fill
 from rankskew.diagnose.advice import advice
 
@@ -21,7 +20,7 @@ Part = Callable[[], str]
 
 # Every page with generated parts, by their markers.
 PARTS: Final[Mapping[str, Mapping[str, Part]]] = {
-    "README.md": {"evidence": evidence.evidence},
+    "README.md": {"evidence": tables.evidence},
     "alerts/README.md": {
         "alerts": alert_rules.alerts_table,
         "files": alert_rules.files_table,
@@ -29,11 +28,7 @@ PARTS: Final[Mapping[str, Mapping[str, Part]]] = {
     },
     "docs/README.md": {"commands": tables.commands},
     "docs/configuration.md": {"flags": tables.exporter_flags},
-    "docs/metrics.md": {
-        "cost": metrics.cost,
-        "series": evidence.series,
-        "metrics": metrics.tables,
-    },
+    "docs/metrics.md": {"cost": metrics.cost, "metrics": metrics.tables},
     "docs/playbook.md": {
         "causes": tables.causes,
         **{f"advice_{cause}": partial(tables.actions, cause) for cause in advice()},

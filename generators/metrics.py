@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterable, Iterator
-from dataclasses import fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -11,7 +10,6 @@ from prometheus_client.metrics_core import Metric
 
 from exporter.collectors.catalog import COLLECTORS, Sources
 from exporter.ingest.app import IngestCounts
-from exporter.nvml.sample import GpuSample, NodeSample
 from exporter.ranks.store import RankStore
 from exporter.scrape.exposition import ScrapeRequest
 from exporter.scrape.levels import ALL, LEVELS, PARTS, Level, exposed_name
@@ -19,82 +17,30 @@ from exporter.scrape.sampling import Scrape
 from exporter.settings import Settings
 from fleet_simulator.fleet import Fleet
 from fleet_simulator.plan import equal_jobs
+from generators.files import ROOT
 from generators.markdown import table
-from rank_probe.wire.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
 
-ROOT = Path(__file__).parents[2]
-FIXTURES = ROOT / "tests" / "fixtures"
 GPUS_A_NODE: Final = 8
 
 
-class EveryReading:
-    """Stands in for the NVML worker: one GPU that answers every call."""
+class NoReading:
+    """Stands in for the NVML worker: what can be exposed does not depend on what was read."""
 
     worker_up = True
     worker_restarts = 0
     stuck_call = None
     released = False
 
-    def latest(self) -> NodeSample:
-        """Return a sample without missing readings."""
-        readings = {field.name: 1 for field in fields(GpuSample)}
-        texts = {"uuid": "GPU-1", "name": "GPU", "pci_bus_id": "0"}
-        others = {
-            "up": True,
-            "throttle_seconds": {"idle": 1.0},
-            "processes": (),
-            "cpu_affinity": (),
-            "xid_errors": {},
-            "mig_devices": (),
-            "nvlink_errors": {},
-            "nvlink_link_errors": {},
-            "nvlink_link_states": {},
-        }
-        gpu = GpuSample(**(readings | texts | others))  # type: ignore[arg-type]
-        return NodeSample(1.0, 1, "1", "1", (gpu,))
-
-
-def every_rank_reading() -> RankStore:
-    """Return a store with one rank that reports everything."""
-    store = RankStore(clock=lambda: 2.0)
-    store.put(
-        Snapshot(
-            job_id="j",
-            peer_group="all",
-            rank=0,
-            world_size=1,
-            attempt=0,
-            pid=1,
-            started_timestamp_seconds=1.0,
-            sequence=1,
-            heartbeat_timestamp_seconds=2.0,
-            steps=1,
-            stage_seconds={"data": 1.0},
-            busy_seconds=1.0,
-            stage="data",
-            stage_elapsed_seconds=1.0,
-            last_step_timestamp_seconds=1.0,
-            rank_info=dict.fromkeys(RANK_INFO_LABELS, ""),
-            runtime_info=dict.fromkeys(RUNTIME_INFO_LABELS, ""),
-            stage_host_seconds={"data": 1.0},
-            samples=1,
-            tokens=1,
-            padding_tokens=1,
-            gc_pause_seconds=1.0,
-            cuda_memory_allocated_bytes=1,
-            cuda_memory_reserved_bytes=1,
-            cuda_alloc_retries=1,
-            late_lines=[{"stage": "data", "place": "f (f.py:1)", "share": 1.0}],
-        )
-    )
-    return store
+    def latest(self) -> None:
+        """Return no sample."""
 
 
 def families_by_collector() -> Iterator[tuple[str, str, list[Metric]]]:
     """Yield each collector's name, its purpose, and everything it can expose."""
     # For a host that has everything: this machine's hardware does not matter.
-    host = Settings(path_procfs=str(FIXTURES / "proc"), path_sysfs=str(FIXTURES / "sys"))
-    sources = Sources(host, every_rank_reading(), IngestCounts(), EveryReading())
+    fixtures = ROOT / "tests" / "fixtures"
+    host = Settings(path_procfs=str(fixtures / "proc"), path_sysfs=str(fixtures / "sys"))
+    sources = Sources(host, RankStore(), IngestCounts(), NoReading())
     for entry in COLLECTORS:
         yield entry.name, entry.help, list(entry.make(sources).collect())
     yield "every collector", "Status of each collector.", list(Scrape().collect())

@@ -12,28 +12,28 @@ from typing import Any, Final
 
 import rank_probe
 from exporter.scrape.levels import exposed_name
-from generators.listed import alert_rules, metrics
+from exporter.vocabulary.thresholds import defaults
+from generators import alert_rules, metrics
+from generators.files import ROOT
 from rank_probe.wire.stages import STAGES
 from rankskew.commands.table import COMMANDS, load
 
-ROOT: Final = Path(__file__).parents[1]
 FILE: Final = Path(__file__).with_name("public_names.txt")
-# A recorded series is public if one of these pages or a dashboard shows it, unless its name ends in
+# A recorded series is public if one of these pages or dashboards shows it, unless its name ends in
 # `:group`: it then only carries labels from one rule to the next.
-PAGES: Final = ("docs/*.md", "alerts/README.md", "deploy/prometheus/README.md")
-DASHBOARDS: Final = "dashboards/json/*.json"
+PAGES: Final = ("docs/*.md", "*/README.md", "deploy/*/README.md", "dashboards/json/*.json")
 SCHEMAS: Final = ROOT / "docs" / "schemas"
 
 
 def names() -> list[str]:
     """Return one line for each name, with the labels of a metric, sorted."""
-    shown = "".join(
-        path.read_text() for pattern in (*PAGES, DASHBOARDS) for path in ROOT.glob(pattern)
-    )
+    shown = "".join(path.read_text() for pattern in PAGES for path in ROOT.glob(pattern))
     records = [
         f"record {name}" for name in recorded() if name in shown and not name.endswith(":group")
     ]
-    return sorted({*exposed(), *records, *alerts(), *thresholds(), *interfaces(), *fields()})
+    alerts = (f"alert {name}" for name in alert_rules.alerts())
+    thresholds = (f"threshold {name}" for name in defaults())
+    return sorted({*exposed(), *records, *alerts, *thresholds, *interfaces(), *fields()})
 
 
 def exposed() -> Iterator[str]:
@@ -45,19 +45,7 @@ def exposed() -> Iterator[str]:
 
 def recorded() -> set[str]:
     """Return the names of all recorded series."""
-    return {rule["record"] for rule in _rules() if "record" in rule}
-
-
-def alerts() -> Iterator[str]:
-    """Yield each alert."""
-    yield from (f"alert {rule['alert']}" for rule in _rules() if "alert" in rule)
-
-
-def thresholds() -> Iterator[str]:
-    """Yield each threshold that can be overridden."""
-    for rule in _rules():
-        if rule.get("record") == "rankskew:threshold:default":
-            yield f"threshold {rule['labels']['name']}"
+    return {rule["record"] for rule in alert_rules.all_rules() if "record" in rule}
 
 
 def interfaces() -> Iterator[str]:
@@ -92,11 +80,6 @@ def _fields(schema: dict[str, Any], whole: dict[str, Any]) -> Iterator[str]:
     for name, field in schema.get("properties", {}).items():
         yield name
         yield from (f"{name}.{each}" for each in _fields(field, whole))
-
-
-def _rules() -> Iterator[dict[str, Any]]:
-    for path in alert_rules.rule_files():
-        yield from alert_rules.rules(path)
 
 
 if __name__ == "__main__":

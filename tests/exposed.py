@@ -4,7 +4,7 @@ import functools
 from collections.abc import Mapping
 
 from exporter.scrape.levels import exposed_name
-from generators.listed.metrics import families_by_collector
+from generators.metrics import families_by_collector
 
 
 @functools.cache

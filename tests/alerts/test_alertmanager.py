@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from devstack.process import get
-from generators.listed import alert_rules
+from generators import alert_rules
 from tests.alerts.receivers import Sender
 
 CONFIG = Path(__file__).parents[2] / "alerts" / "alertmanager.yaml"

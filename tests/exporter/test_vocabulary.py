@@ -21,7 +21,7 @@ from exporter.vocabulary.words import (
     reasons_in_order,
     slow_at,
 )
-from generators.listed import alert_rules
+from generators import alert_rules
 from rank_probe.judge import verdict
 from rank_probe.wire import stages
 

@@ -12,7 +12,7 @@ from fleet_simulator.faults import parse
 from fleet_simulator.fleet import Fleet, fleet_app
 from fleet_simulator.host_files import MEMORY_KIB
 from fleet_simulator.plan import equal_jobs, tour
-from generators.listed.metrics import families_by_collector
+from generators.metrics import families_by_collector
 from tests.exporter.asgi import Answer, ask
 from tests.exporter.clock import Clock
 

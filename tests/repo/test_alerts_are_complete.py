@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from exporter.live.summary import UNSEEN_SECONDS
-from generators.listed import alert_rules
+from generators import alert_rules
 from rank_probe.wire.stages import STAGES
 
 ROOT = Path(__file__).parents[2]

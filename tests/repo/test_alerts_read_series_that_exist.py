@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from exporter.vocabulary.thresholds import defaults
-from generators.listed import alert_rules
+from generators import alert_rules
 from tests.exposed import exposed
 
 ROOT = Path(__file__).parents[2]

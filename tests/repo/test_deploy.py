@@ -12,7 +12,7 @@ import yaml
 
 from exporter.settings import Settings
 from exporter.vocabulary.thresholds import defaults
-from generators.listed.alert_rules import rule_files
+from generators.alert_rules import rule_files
 from rankskew.commands.files import write_files
 
 ROOT = Path(__file__).parents[2]

@@ -22,7 +22,7 @@ from exporter.scrape.levels import exposed_name
 from exporter.scrape.sampling import Scrape
 from exporter.settings import Settings
 from exporter.web.reload import WatchedConfig
-from generators.listed.metrics import families_by_collector
+from generators.metrics import families_by_collector
 from rank_probe.version import __version__
 from tests.exporter.collectors.expose import expose, series
 from tests.exporter.collectors.host import HOST, large_host, mounted

@@ -12,7 +12,7 @@ from prometheus_client.metrics_core import Metric
 from exporter.scrape.levels import ALL, LEVELS, PARTS, Shown, exposed_name
 from fleet_simulator.fleet import Fleet, fleet_app
 from fleet_simulator.plan import equal_jobs
-from generators.listed.metrics import families_by_collector
+from generators.metrics import families_by_collector
 from tests.exporter.asgi import ask
 from tests.exporter.clock import Clock
 from tests.exporter.nvml.fixed import series

@@ -28,7 +28,7 @@ from exporter.vocabulary.words import CAUSES, STAGES, STATES
 from exporter.web.app import web_app
 from exporter.web.health import GONE_SECONDS, GpusGone, Ready
 from exporter.web.static import page_files
-from generators.listed import alert_rules
+from generators import alert_rules
 from rankskew.diagnose.advice import advice
 from tests.exporter.clock import Clock
 from tests.exporter.snapshots import snapshot

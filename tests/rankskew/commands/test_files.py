@@ -8,7 +8,7 @@ import pytest
 from exporter import bundle
 from exporter.bundle import bundled
 from exporter.errors import UsageError
-from generators.listed import alert_rules
+from generators import alert_rules
 from rankskew.__main__ import main
 from rankskew.commands.files import write_files
 from tests.exporter.installed import DIRECTORIES, installed

@@ -9,7 +9,7 @@ import yaml
 from exporter.live.states import STATES
 from exporter.vocabulary import words
 from exporter.vocabulary.words import CAUSES
-from generators.listed import alert_rules
+from generators import alert_rules
 from rank_probe.judge.verdict import REASONS
 from rank_probe.wire.stages import STAGES
 from rankskew.diagnose.advice import DISTURBS, PLACEHOLDERS, advice, filled, for_alert, situations

@@ -50,10 +50,8 @@ class Kind:
 
     *extra* is further time per step, by stage, as a share of a rank's usual own time: of one rank
     in turn if it *rotates*, of all ranks of a JOB, else of the ranks in its place. *gpu* replaces
-    fields of GpuSample, *gpu_counts* and *costs* add to fields of GpuSample and Cost, *pressure* is
-    the share of time in which tasks of the node wait for a resource, *port_waits* the time for
-    which each of its ports waits to send, in relation to the time that it sends. *host_counts* adds
-    to what HOST_COUNTS in host_files.py names, *cpu_clock* is the share that CPUs keep of their
+    fields of GpuSample; *gpu_counts*, *costs* and *host_counts* add to fields of GpuSample and Cost
+    and to what HOST_COUNTS in hardware.py names; *cpu_clock* is the share that CPUs keep of their
     clock, *oom_kills* is a number. *state* is in what the main thread of a late rank spends that
     further time, *worker_state* the same of its loader's workers: one of THREAD_STATES, at *line*,
     or on the *mount* if it waits for a disk.
@@ -67,21 +65,16 @@ class Kind:
     silence: Silence | None = None
     stuck_in: str = "data"
     gpu: Mapping[str, Any] = field(default_factory=dict)
-    gpu_counts: Mapping[str, float] = field(default_factory=dict)
-    throttled_for: str = ""
+    gpu_counts: Mapping[str, Any] = field(default_factory=dict)
     foreign_process: bool = False
     costs: Mapping[str, float] = field(default_factory=dict)
     saturated_workers: int = 0
     quota_throttled: float = 0.0
     gc_share: float = 0.0
     more_tokens: float = 0.0
-    pressure: Mapping[str, float] = field(default_factory=dict)
-    dropped_packets: float = 0.0
     host_counts: Mapping[str, float] = field(default_factory=dict)
     cpu_clock: float = 1.0
     oom_kills: int = 0
-    resent_segments: float = 0.0
-    port_waits: float = 0.0
     port_gigabits: int | None = None
     line: str = ""
     state: str = "running"
@@ -137,7 +130,7 @@ KINDS: Final = (
          line="MemmapCorpus.read (corpus.py:88)", state="disk"),
     Kind("thermal", "a GPU is too hot and lowers its clock",
          extra={"forward": 0.1, "backward": 0.2, "optimizer": 0.02}, gpu=HOT,
-         throttled_for="sw_thermal_slowdown", state="gpu"),
+         gpu_counts={"throttle_seconds": {"sw_thermal_slowdown": 0.8}}, state="gpu"),
     Kind("pcie", "a GPU's PCIe link has 4 of its 16 lanes", extra={"h2d": 0.15},
          gpu={"pcie_link_width": 4, "pcie_receive_bytes_per_second": 0.9e9},
          gpu_counts={"pcie_replays": 2.0}, state="gpu"),
@@ -145,7 +138,8 @@ KINDS: Final = (
          gpu_counts={"pcie_errors": 30.0, "pcie_replays": 30.0}, state="gpu"),
     Kind("weaklink", "an NVLink of a GPU retransmits packets",
          extra={"forward": 0.08, "backward": 0.16},
-         gpu_counts={"nvlink_errors": 4.0, "nvlink_link_errors": 12.0}, state="gpu"),
+         state="gpu",
+         gpu_counts={"nvlink_errors": {"replay": 12.0}, "nvlink_link_errors": {"11": 12.0}}),
     Kind("pstate", "a GPU stays in a performance state with a slower memory",
          extra={"forward": 0.08, "backward": 0.16, "optimizer": 0.03},
          gpu={"performance_state": 2, "memory_clock_megahertz": 1_593}, state="gpu"),
@@ -172,9 +166,11 @@ KINDS: Final = (
     Kind("mount", "a rank reads its samples through a slow mount", extra={"data": 0.3}, gpu=IDLE,
          state="disk", mount="/mnt/corpus (fuse.sshfs)", line="MemmapCorpus.read (corpus.py:88)"),
     Kind("node", "other work takes the CPUs of a node, so all of its ranks are late", Scope.NODE,
-         extra={"data": 0.06, "forward": 0.14}, pressure={"cpu": 0.6}),
+         extra={"data": 0.06, "forward": 0.14},
+         host_counts={"cpu_pressure_microseconds": 600_000.0}),
     Kind("network", "the network device of a node drops packets, so all of its ranks are late",
-         Scope.NODE, extra={"data": 0.05, "forward": 0.15}, dropped_packets=40.0, state="gpu"),
+         Scope.NODE, extra={"data": 0.05, "forward": 0.15}, host_counts={"dropped_packets": 40.0},
+         state="gpu"),
     Kind("disk", "a disk of a node is slow, so all of its ranks get their samples late",
          Scope.NODE, extra={"data": 0.25},
          host_counts={"disk_milliseconds": 700.0, "disk_busy_milliseconds": 850.0}, state="disk",
@@ -194,9 +190,11 @@ KINDS: Final = (
     Kind("numa", "a NUMA node is full, so the ranks get memory of the other one", Scope.NODE,
          extra={"data": 0.04, "forward": 0.12}, host_counts={"numa_misses": 50_000.0}),
     Kind("congestion", "the InfiniBand ports of a node wait to send, so all of its ranks are late",
-         Scope.NODE, extra={"data": 0.05, "forward": 0.15}, port_waits=0.4, state="gpu"),
+         Scope.NODE, extra={"data": 0.05, "forward": 0.15}, host_counts={"wait_ticks": 400e6},
+         state="gpu"),
     Kind("retransmits", "TCP of a node sends lost segments again, so all of its ranks are late",
-         Scope.NODE, extra={"data": 0.15, "forward": 0.05}, resent_segments=60.0, state="socket"),
+         Scope.NODE, extra={"data": 0.15, "forward": 0.05}, host_counts={"resent_segments": 60.0},
+         state="socket"),
     Kind("slowport",
          "a port of a node has fallen back to a lower speed, so all of its ranks are late",
          Scope.NODE, extra={"data": 0.05, "forward": 0.15}, port_gigabits=100, state="gpu"),
@@ -217,7 +215,7 @@ KINDS: Final = (
          gpu_counts={"ecc_uncorrected_errors": 0.1, "remapped_rows_uncorrected": 0.05}),
     Kind("nvlink", "NVLinks of a GPU are down; no rank is late",
          gpu={"nvlink_links_up": 12, "nvlink_link_states": {"4": 0, "5": 0}},
-         gpu_counts={"nvlink_errors": 0.5}),
+         gpu_counts={"nvlink_errors": {"crc": 0.5}}),
     Kind("filer",
          "the file server becomes slow for all nodes: the whole job does, and no rank is late",
          Scope.JOB, extra={"data": 0.12}, host_counts={"nfs_milliseconds": 3_000.0}),

@@ -12,15 +12,14 @@ from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from exporter.scrape.exposition import ScrapeRequest, headers, packed, wanted
-from fleet_simulator.faults import EARLIER_SECONDS
-from fleet_simulator.judged import JoinedFigures, Judged
+from fleet_simulator.faults import EARLIER_SECONDS, Silence
 from fleet_simulator.node import SimulatedNode
 from fleet_simulator.plan import JobPlan
-from fleet_simulator.training import Training
+from fleet_simulator.training import JoinedFigures, Judged, Training
 
 CLUSTER: Final = "simulated"
 # In a large fleet only a time before and one after the first faults count.
@@ -94,12 +93,13 @@ class Fleet:
         self._began = clock()
         number = sum(plan.nodes for plan in plans)
         self.nodes: dict[str, SimulatedNode] = {}
-        self._copies: dict[str, Copies] = {}
+        # What makes the pages of nodes that do not make their own, by their names.
+        self.copies: dict[str, Copies] = {}
         for plan in plans:
             nodes = self._of(plan, directory, _past(number))
             self.nodes |= {node.name: node for node in nodes}
             if number > NODES_WITH_READINGS:
-                self._copies |= copied(nodes, self.now)
+                self.copies |= copied(nodes, self.now)
         self._apps: dict[str, ASGIApp] = {}
 
     def _of(self, plan: JobPlan, directory: Path, past: list[float]) -> list[SimulatedNode]:
@@ -116,15 +116,11 @@ class Fleet:
         """Return the seconds since the start of the simulation."""
         return self._clock() - self._began
 
-    def copies(self, name: str) -> Copies | None:
-        """Return what makes the page of the node *name*, None if it makes its own."""
-        return self._copies.get(name)
-
     def app(self, name: str) -> ASGIApp:
         """Return the exporter of the node *name* as of now; raises KeyError if there is none."""
         node = self.nodes[name]
         node.advance(self.now())
-        if node.is_down():
+        if node.has(Silence.DOWN):
             return PlainTextResponse("This exporter is simulated to be down.\n", 503)
         if name not in self._apps:
             self._apps[name] = node.app()
@@ -163,36 +159,28 @@ def fleet_app(fleet: Fleet, title: str) -> ASGIApp:
     async def ready(_: Request) -> PlainTextResponse:
         return PlainTextResponse("The simulated fleet is ready.\n")
 
-    routes = [Route("/", listing), Route("/sd", discovery), Route("/-/ready", ready)]
-    return _Nodes(fleet, Starlette(routes=routes))
-
-
-class _Nodes:
-    """Sends what is below /node/NAME to that node, and the rest to *others*."""
-
-    def __init__(self, fleet: Fleet, others: ASGIApp) -> None:
-        self._fleet = fleet
-        self._others = others
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        parts = scope.get("path", "").split("/", 3)
-        if scope["type"] != "http" or len(parts) < 4 or parts[1] != "node":
-            await self._others(scope, receive, send)
-            return
-        _, _, name, rest = parts
-        if name not in self._fleet.nodes:
+    async def node(scope: Scope, receive: Receive, send: Send) -> None:
+        name = scope["path_params"]["name"]
+        path = scope["path"].removeprefix(scope["root_path"])
+        if name not in fleet.nodes:
             answer = PlainTextResponse(f"There is no node {name[:40]!a}; / lists them.\n", 404)
             await answer(scope, receive, send)
-            return
-        made = self._fleet.copies(name)
-        if rest == "metrics" and made is not None and not scope["query_string"]:
+        elif path == "/metrics" and name in fleet.copies and not scope["query_string"]:
             asked = wanted([], Headers(scope=scope))
-            page = await made.page(self._fleet.nodes[name], asked)
+            page = await fleet.copies[name].page(fleet.nodes[name], asked)
             await Response(page, headers=headers(asked))(scope, receive, send)
-            return
-        path = f"/{rest}"
-        inner = {**scope, "path": path, "raw_path": path.encode(), "root_path": ""}
-        await self._fleet.app(name)(inner, receive, send)
+        else:
+            inner = {**scope, "path": path, "raw_path": path.encode(), "root_path": ""}
+            await fleet.app(name)(inner, receive, send)
+
+    return Starlette(
+        routes=[
+            Route("/", listing),
+            Route("/sd", discovery),
+            Route("/-/ready", ready),
+            Mount("/node/{name}", node),
+        ]
+    )
 
 
 def _listing(fleet: Fleet, title: str) -> str:

@@ -1,12 +1,15 @@
-"""The GPUs of a simulated node, the processes on them, and what these cost their host."""
+"""What a simulated node shows: its GPUs, the processes on them, and files as in /proc and /sys."""
 
-from collections.abc import Mapping, Sequence
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from exporter.causes.model import ThreadState
 from exporter.cgroups import Cgroup
+from exporter.collectors.node.files import Mounts
 from exporter.nvml.sample import REASON_BITS, GpuProcess, GpuSample, NodeSample, StuckCall
 from exporter.processes.cgroup_cost import CgroupCost, Throttling
 from exporter.processes.host_watch import Followed, HostCost, HostWatch, Look
@@ -25,6 +28,48 @@ WORKERS: Final = 8
 # The share of the periods of its CPU quota in which a rank uses it up without any fault.
 USUALLY_THROTTLED: Final = 0.002
 PERIODS_PER_SECOND: Final = 10
+TICKS: Final = os.sysconf("SC_CLK_TCK")
+# One line stands for all CPUs of a NUMA node: only their sum is exposed.
+NUMA_NODES: Final = 2
+CPUS_A_NUMA_NODE: Final = 48
+MEMORY_KIB: Final = 2_113_929_216
+PORTS: Final = ("mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3")
+PORT_GIGABITS: Final = 400
+DEVICE_MEGABITS: Final = 100_000
+# Bytes per second: of a port, of the network device, of the disk.
+PORT_RATE: Final = 8e9
+DEVICE_RATE: Final = 3e6
+DISK_RATE: Final = 40e6
+SECTOR_BYTES: Final = 512
+CLOCK_KILOHERTZ: Final = 3_100_000
+NFS_MOUNT: Final = (
+    "device 10.0.0.5:/data mounted on /data with fstype nfs4 statvers=1.1\n"
+    "\tper-op statistics\n\t        READ: {0} {0} 0 0 0 0 {1} {1} 0\n"
+)
+SEGMENTS_PER_SECOND: Final = DEVICE_RATE / 1448
+# A port waits to send in ticks of eight bytes of its speed.
+WAIT_TICKS_PER_SECOND: Final = PORT_RATE / 8
+# What a node counts per second without any fault; faults add to it.
+HOST_COUNTS: Final = {
+    "cpu_pressure_microseconds": 10_000.0,
+    "io_pressure_microseconds": 10_000.0,
+    "memory_pressure_microseconds": 10_000.0,
+    "disk_reads": 320.0,
+    "disk_milliseconds": 130.0,
+    "disk_busy_milliseconds": 110.0,
+    "nfs_operations": 100.0,
+    "nfs_milliseconds": 80.0,
+    "lustre_operations": 100.0,
+    "lustre_milliseconds": 60.0,
+    "throttled_milliseconds": 0.0,
+    "numa_misses": 0.0,
+    "dropped_packets": 0.0,
+    "sent_segments": SEGMENTS_PER_SECOND,
+    "resent_segments": SEGMENTS_PER_SECOND / 10_000,
+    "wait_ticks": WAIT_TICKS_PER_SECOND / 100,
+}
+# As often as the quickest collector reads them.
+SHOWN_SECONDS: Final = 5.0
 
 
 class SimulatedNvml:
@@ -58,12 +103,9 @@ class SimulatedNvml:
         changed: dict[str, Any] = {}
         for fault in faults:
             changed |= fault.kind.gpu
-            for name, per_second in fault.kind.gpu_counts.items():
-                changed[name] = _grown(getattr(usual, name), per_second, at - fault.begins_seconds)
-            if fault.kind.throttled_for:
-                seconds = dict(usual.throttle_seconds or {})
-                seconds[fault.kind.throttled_for] += 0.8 * (at - fault.begins_seconds)
-                changed["throttle_seconds"] = seconds
+            since = at - fault.begins_seconds
+            for name, rate in fault.kind.gpu_counts.items():
+                changed[name] = _grown(getattr(usual, name), rate, since)
             if fault.kind.foreign_process:
                 other = GpuProcess(FOREIGN_PID, 9_000_000_000)
                 changed["processes"] = (*(usual.processes or ()), other)
@@ -73,11 +115,11 @@ class SimulatedNvml:
         return replace(usual, **changed) if changed else usual
 
 
-def _grown(usual: Any, per_second: float, seconds: float) -> Any:
-    """Return a count, or several by name, *seconds* after it has begun to grow."""
+def _grown(usual: Any, rate: Any, seconds: float) -> Any:
+    """Return a count, or several by name, *seconds* after it began to grow at *rate* a second."""
     if isinstance(usual, dict):
-        return {name: _grown(count, per_second, seconds) for name, count in usual.items()}
-    return usual + int(per_second * seconds)
+        return usual | {name: _grown(usual[name], each, seconds) for name, each in rate.items()}
+    return usual + int(rate * seconds)
 
 
 def gpu_uuid(node: int, index: int) -> str:
@@ -253,3 +295,115 @@ class SimulatedWorkers:
     def pid(self, job_id: str, rank: int) -> int | None:
         """Return none: nothing of the simulation can be looked into."""
         return None
+
+
+class HostFiles:
+    """The files of *node* below *directory*; those that change are written by show().
+
+    Small files are most of what a simulation costs, so they are no newer than they have to be.
+    """
+
+    def __init__(self, directory: Path, training: Training, node: int) -> None:
+        self.mounts = Mounts(directory / "proc", directory / "sys")
+        self._training = training
+        self._node = node
+        self._shown: dict[Path, str] = {}
+        self._folders: set[Path] = set()
+        self._shown_seconds = -math.inf
+        for path, text in self._lasting():
+            self._write(path, text)
+        self.show(-RUN_SECONDS)
+
+    def show(self, at: float) -> None:
+        """Write what the files contain at the time *at* of the simulation."""
+        if at - self._shown_seconds < SHOWN_SECONDS:
+            return
+        self._shown_seconds = at
+        for path, text in self._changing(at):
+            self._write(path, text)
+
+    def _write(self, path: Path, text: str) -> None:
+        if path.parent not in self._folders:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._folders.add(path.parent)
+        if self._shown.get(path) != text:
+            path.write_text(text)
+            self._shown[path] = text
+
+    def _lasting(self) -> Iterator[tuple[Path, str]]:
+        proc, sys = self.mounts
+        available = int(MEMORY_KIB * 0.71)
+        yield (
+            proc / "meminfo",
+            f"MemTotal: {MEMORY_KIB} kB\nMemFree: {available // 2} kB\n"
+            f"MemAvailable: {available} kB\nBuffers: 0 kB\nCached: {available // 2} kB\n"
+            "SwapCached: 0 kB\nActive: 0 kB\nInactive: 0 kB\nShmem: 0 kB\nSlab: 0 kB\n",
+        )
+        for numa in range(NUMA_NODES):
+            folder = sys / "devices" / "system" / "node" / f"node{numa}"
+            yield folder / "cpulist", f"{numa}\n"
+            total, free = MEMORY_KIB // NUMA_NODES, available // 2 // NUMA_NODES
+            name = f"Node {numa}"
+            yield folder / "meminfo", f"{name} MemTotal: {total} kB\n{name} MemFree: {free} kB\n"
+        for port in PORTS:
+            folder = sys / "class" / "infiniband" / port / "ports" / "1"
+            yield folder / "state", "4: ACTIVE\n"
+            yield folder / "link_layer", "InfiniBand\n"
+        yield sys / "class" / "net" / "eth0" / "speed", f"{DEVICE_MEGABITS}\n"
+        yield sys / "block" / "nvme0n1" / "device" / "model", "simulated\n"
+
+    def _changing(self, at: float) -> Iterator[tuple[Path, str]]:
+        proc, sys = self.mounts
+        seconds = at + RUN_SECONDS
+        faults = [
+            (fault.kind, at - fault.begins_seconds)
+            for fault in self._training.phase(at).faults
+            if fault.has(self._node, fault.gpu)
+        ]
+        count = {
+            name: int(rate * seconds + sum(k.host_counts.get(name, 0.0) * t for k, t in faults))
+            for name, rate in HOST_COUNTS.items()
+        }
+        shares = (0.3, 0.0, 0.01, 0.69)  # In user code, at low priority, in the kernel, idle.
+        ticks = " ".join(str(int(share * seconds * TICKS * CPUS_A_NUMA_NODE)) for share in shares)
+        cpus = "".join(f"cpu{cpu} {ticks} 0 0 0 0 0 0\n" for cpu in range(NUMA_NODES))
+        yield proc / "stat", f"cpu  0 0 0 0 0 0 0 0 0 0\n{cpus}"
+        for resource in ("cpu", "io", "memory"):
+            some = count[f"{resource}_pressure_microseconds"]
+            averages = "avg10=0.00 avg60=0.00 avg300=0.00"
+            text = f"some {averages} total={some}\nfull {averages} total={some // 4}\n"
+            yield proc / "pressure" / resource, text
+        # Bytes, packets, errs, drop, fifo, frame, compressed, multicast.
+        device = f"{DEVICE_RATE * seconds:.0f} 1 0 {count['dropped_packets']} 0 0 0 0"
+        yield proc / "net" / "dev", f"Inter-|\n face |\n  eth0: {device} {device}\n"
+        segments = f"{count['sent_segments']} {count['resent_segments']}"
+        yield proc / "net" / "snmp", f"Tcp: OutSegs RetransSegs\nTcp: {segments}\n"
+        sectors = int(DISK_RATE * seconds / SECTOR_BYTES)
+        reads = f"{count['disk_reads']} 0 {sectors} {count['disk_milliseconds']}"
+        busy = count["disk_busy_milliseconds"]
+        yield proc / "diskstats", f" 259 0 nvme0n1 {reads} 1 0 {sectors // 8} 1 0 {busy} 1\n"
+        nfs = NFS_MOUNT.format(count["nfs_operations"], count["nfs_milliseconds"])
+        yield proc / "1" / "mountstats", nfs
+        lustre = (
+            f"{count['lustre_operations']} samples [usec] 1 1 {count['lustre_milliseconds']}000"
+        )
+        yield proc / "fs/lustre/llite/scratch-ffff0000/stats", f"read {lustre} 1\n"
+        yield proc / "vmstat", f"oom_kill {sum(kind.oom_kills for kind, _ in faults)}\n"
+        system = sys / "devices" / "system"
+        yield system / "node" / "node0" / "numastat", f"numa_miss {count['numa_misses']}\n"
+        clock = int(CLOCK_KILOHERTZ * min((kind.cpu_clock for kind, _ in faults), default=1.0))
+        throttled = f"{count['throttled_milliseconds']}\n"
+        for number in range(NUMA_NODES):
+            cpu = system / "cpu" / f"cpu{number}"
+            yield cpu / "cpufreq" / "scaling_cur_freq", f"{clock}\n"
+            yield cpu / "thermal_throttle" / "package_throttle_total_time_ms", throttled
+        slower = [kind.port_gigabits for kind, _ in faults if kind.port_gigabits is not None]
+        words = f"{PORT_RATE * seconds / 4:.0f}\n"
+        for port in PORTS:
+            folder = sys / "class" / "infiniband" / port / "ports" / "1"
+            gigabits = slower[0] if slower and port == PORTS[0] else PORT_GIGABITS
+            yield folder / "rate", f"{gigabits} Gb/sec (4X)\n"
+            yield folder / "counters" / "port_xmit_wait", f"{count['wait_ticks']}\n"
+            yield folder / "counters" / "port_rcv_data", words
+            yield folder / "counters" / "port_xmit_data", words
+            yield folder / "counters" / "symbol_error", f"{count['dropped_packets']}\n"

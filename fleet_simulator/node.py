@@ -19,7 +19,6 @@ from exporter.ingest.app import IngestCounts
 from exporter.live.node import PageNode
 from exporter.live.page import LiveView
 from exporter.nvml.expected import ExpectedGpus
-from exporter.processes.rank_gpus import RankJoin
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from exporter.scrape.exposition import Exposition
@@ -29,17 +28,16 @@ from exporter.settings import Settings
 from exporter.web.app import web_app
 from fleet_simulator.faults import Scope, Silence
 from fleet_simulator.hardware import (
+    HostFiles,
     SimulatedHost,
     SimulatedNvml,
     SimulatedWorkers,
     gpu_uuid,
     processes,
 )
-from fleet_simulator.host_files import HostFiles
-from fleet_simulator.judged import JoinedFigures, Judged
 from fleet_simulator.plan import node_name
 from fleet_simulator.ranks import SimulatedRank
-from fleet_simulator.training import RUN_SECONDS, Training
+from fleet_simulator.training import RUN_SECONDS, JoinedFigures, Judged, Training
 
 PORT: Final = 9917
 # The page shows the past; evidence of it would take the time that there is before the start.
@@ -75,7 +73,7 @@ class SimulatedNode:
         self._files = HostFiles(directory, training, node)
         self._counts = IngestCounts()
         self._store = RankStore(clock=lambda: self._at)
-        self._jobs = NodeJobs(self._store)
+        jobs = NodeJobs(self._store)
         plan = training.plan
         first = (node - plan.first_node) * plan.gpus
         self._ranks = {
@@ -83,18 +81,37 @@ class SimulatedNode:
             for gpu in range(plan.gpus)
         }
         self._nvml = SimulatedNvml(training, node, unix_start)
-        self._found = processes(plan, node)
-        self._host = SimulatedHost(training, node)
+        found = processes(plan, node)
+        host = self._host = SimulatedHost(training, node)
         self._workers = SimulatedWorkers(training, node)
-        self._causes, self._changes = LateCauses(), ChangeCauses()
-        sources = self._sources()
-        scrape = _Scrape(makers(sources), self._reading_here, self._now, Shown(detail))
+        causes, changes = LateCauses(), ChangeCauses()
+        procfs, sysfs = self._files.mounts
+        sources = Sources(
+            Settings(path_procfs=str(procfs), path_sysfs=str(sysfs)),
+            self._store,
+            self._counts,
+            self._nvml,
+            ExpectedGpus(number=plan.gpus),
+            jobs=jobs,
+            causes=causes,
+            changes=changes,
+            processes=lambda: found,
+            host=host,
+            node_name=self.name,
+        )
+        scrape = _Scrape(
+            makers(sources), self._reading_here, lambda: unix_start + self._at, Shown(detail)
+        )
         self.exposition = Exposition(scrape)
         page = PageNode(self.name, gpu_ranks=sources.join)
-        self._live = LiveView(
-            self._jobs, lambda: plan.gpus, page, self._causes.of, self._changes.of
+        self._live = LiveView(jobs, lambda: plan.gpus, page, causes.of, changes.of)
+        sampler = Sampler(self._store, self._nvml, sources.join, host, scrape.latest)
+        evidence = EvidenceService(
+            *(self._store, jobs, sampler, host, causes, self._workers, self.name),
+            changes=changes,
         )
-        self._evidence = self._service(scrape, sources.join) if self._is_read else None
+        # Of usual nodes, one has the figures of all.
+        self._evidence = None if self.is_usual and node != plan.first_node + 1 else evidence
         for at in past:
             self.advance(at)
 
@@ -121,11 +138,6 @@ class SimulatedNode:
         return self._node != plan.first_node and self._node not in faulty
 
     @property
-    def _is_read(self) -> bool:
-        """Return whether its readings are kept: of usual nodes, one has the figures of all."""
-        return not self.is_usual or self._node == self._training.plan.first_node + 1
-
-    @property
     def about(self) -> str:
         """Return its job, and what is wrong here, in words."""
         plan = self._training.plan
@@ -136,26 +148,20 @@ class SimulatedNode:
         ]
         return "; ".join([f"job {plan.job_id}", *faults])
 
-    def _is_before_change(self, at: float) -> bool:
-        """Return whether a job that becomes slower, which is held against its past, soon does."""
-        return any(
-            each.kind.slows_all and 0 <= each.begins_seconds - at <= PAST_SECONDS
-            for each in self._training.plan.faults
-        )
-
-    def is_down(self) -> bool:
-        """Return whether its exporter does not answer now."""
-        return self._has(Silence.DOWN)
-
     def advance(self, at: float) -> None:
         """Let the node reach the time *at* of the simulation: its ranks report, the page looks."""
         if at <= self._at:
             return
         self._at = self._host.at = self._workers.at = at
         self._nvml.advance(at)
-        if not (self._has(Silence.UNSEEN) or self._has(Silence.UNPROBED)):
+        if not (self.has(Silence.UNSEEN) or self.has(Silence.UNPROBED)):
             self._push(at)
-        if self._evidence is not None and (at >= -EVIDENCE_SECONDS or self._is_before_change(at)):
+        # A job that becomes slower is held against its past.
+        changes_soon = any(
+            each.kind.slows_all and 0 <= each.begins_seconds - at <= PAST_SECONDS
+            for each in self._training.plan.faults
+        )
+        if self._evidence is not None and (at >= -EVIDENCE_SECONDS or changes_soon):
             with self._reading_here():
                 self._evidence.look(at)
         self._live.sample(at, self._unix_start + at)
@@ -164,7 +170,7 @@ class SimulatedNode:
         said = self._judged.at(at)
         late = frozenset(() if said is None else (each.rank for each in said.verdict.late))
         for gpu, rank in self._ranks.items():
-            if not self._has(Silence.FROZEN, gpu):
+            if not self.has(Silence.FROZEN, gpu):
                 snapshot = rank.snapshot(at, said, lambda: self._joined.of_peers(late))
                 self._store.put(snapshot)
                 self._counts.results["accepted"] += 1
@@ -172,50 +178,14 @@ class SimulatedNode:
                 if told is not None:
                     self._joined.post(snapshot.rank, told)
 
-    def _now(self) -> float:
-        return self._unix_start + self._at
-
-    def _service(self, scrape: Scrape, join: RankJoin) -> EvidenceService:
-        sampler = Sampler(self._store, self._nvml, join, self._host, scrape.latest)
-        return EvidenceService(
-            self._store,
-            self._jobs,
-            sampler,
-            self._host,
-            self._causes,
-            self._workers,
-            self.name,
-            changes=self._changes,
-        )
-
     def app(self) -> ASGIApp:
         """Return the web application of its exporter."""
         return web_app(self.exposition, self._live, lambda: None, lambda: None)
 
-    def _sources(self) -> Sources:
-        procfs, sysfs = self._files.mounts
-        settings = Settings(path_procfs=str(procfs), path_sysfs=str(sysfs))
-        return Sources(
-            settings,
-            self._store,
-            self._counts,
-            self._nvml,
-            ExpectedGpus(number=self._training.plan.gpus),
-            jobs=self._jobs,
-            causes=self._causes,
-            changes=self._changes,
-            processes=lambda: self._found,
-            host=self._host,
-            node_name=self.name,
-        )
-
-    def _has(self, silence: Silence, gpu: int = 0) -> bool:
+    def has(self, silence: Silence, gpu: int = 0) -> bool:
         """Return whether a fault of that effect is on *gpu*, or on the whole node or job."""
-        return any(
-            fault.kind.silence is silence
-            and (fault.has(self._node, gpu) or fault.kind.scope is Scope.JOB)
-            for fault in self._training.phase(self._at).faults
-        )
+        faults = self._training.phase(self._at).faults
+        return any(each.kind.silence is silence and each.has(self._node, gpu) for each in faults)
 
     @contextmanager
     def _reading_here(self) -> Iterator[None]:

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from exporter.causes.model import DISK, GPU, RUNNING
 from fleet_simulator.faults import Kind, PlantedFault, Silence
-from fleet_simulator.judged import RepeatedVerdict
 from fleet_simulator.training import (
     BUSY_SECONDS,
     NOISE,
@@ -17,6 +16,7 @@ from fleet_simulator.training import (
     STATIC_SPREAD,
     SYNC,
     Phase,
+    RepeatedVerdict,
     Training,
 )
 from rank_probe.version import __version__
@@ -70,10 +70,8 @@ class SimulatedRank:
     @property
     def names(self) -> list[str]:
         """Return the labels that tell its series from those of other ranks."""
-        named = {"rank": self._rank, "dp": self._rank, "pid": pid_of(self._rank)}
-        return [
-            f'{name}="{value}"' for name, value in (named | {"gpu_uuid": self._gpu_uuid}).items()
-        ]
+        rank, pid, gpu = self._rank, pid_of(self._rank), self._gpu_uuid
+        return [f'rank="{rank}"', f'dp="{rank}"', f'pid="{pid}"', f'gpu_uuid="{gpu}"']
 
     def snapshot(
         self, at: float, said: RepeatedVerdict | None, peers: Callable[[], PeerFigures] = dict

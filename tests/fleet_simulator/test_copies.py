@@ -66,8 +66,8 @@ def test_first_node_originals_and_faults_speak_for_themselves(tmp_path: Path) ->
     found = large(tmp_path / "large", Clock(), "thermal:node=4,gpu=1")
     usual = Fleet(equal_jobs(4, 2, 1, []), tmp_path / "usual", Clock())
 
-    assert [node for node in found.nodes if found.copies(node)] == ["sim-03", "sim-05"]
-    assert [node for node in usual.nodes if usual.copies(node)] == []
+    assert [node for node in found.nodes if node in found.copies] == ["sim-03", "sim-05"]
+    assert [node for node in usual.nodes if node in usual.copies] == []
 
 
 def test_copy_is_as_new_as_its_original(tmp_path: Path) -> None:

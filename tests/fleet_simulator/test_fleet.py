@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from exporter.scrape.levels import ALL, exposed_name
 from fleet_simulator.faults import parse
 from fleet_simulator.fleet import Fleet, fleet_app
-from fleet_simulator.host_files import MEMORY_KIB
+from fleet_simulator.hardware import MEMORY_KIB
 from fleet_simulator.plan import equal_jobs, tour
 from generators.metrics import families_by_collector
 from tests.exporter.asgi import Answer, ask

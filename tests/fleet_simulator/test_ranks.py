@@ -6,10 +6,9 @@ from itertools import pairwise
 import pytest
 
 from fleet_simulator.faults import BY_NAME, parse
-from fleet_simulator.judged import Judged, RepeatedVerdict
 from fleet_simulator.plan import JobPlan
 from fleet_simulator.ranks import SimulatedRank
-from fleet_simulator.training import Training
+from fleet_simulator.training import Judged, RepeatedVerdict, Training
 from rank_probe.wire.snapshot import Snapshot
 
 LATE_RANK = 6

@@ -7,8 +7,8 @@ import pytest
 
 from fleet_simulator.faults import parse
 from fleet_simulator.fleet import Fleet
-from fleet_simulator.judged import Judged
 from fleet_simulator.plan import tour
+from fleet_simulator.training import Judged
 from tests.exporter.clock import Clock
 from tests.fleet_simulator.test_fleet import fleet, get, samples
 from tests.fleet_simulator.test_ranks import LATE_RANK, mean_step, reports, training

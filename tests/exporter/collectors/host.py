@@ -2,16 +2,19 @@
 
 import shutil
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import psutil
 import pytest
 
 from exporter.collectors.node.files import Mounts
+from exporter.settings import Settings
 
 FIXTURES: Final = Path(__file__).parents[2] / "fixtures"
 HOST: Final = Mounts(FIXTURES / "proc", FIXTURES / "sys")
-INFINIBAND: Final = Path("class/infiniband")
+# A change of files, each below proc or sys: its new text, None for one that is gone, or REFUSED.
+Files = dict[str, str | None]
+REFUSED: Final = "it is there, and cannot be read"
 
 
 def copy_of_host(folder: Path) -> Mounts:
@@ -27,6 +30,11 @@ def mounted(host: Mounts, monkeypatch: pytest.MonkeyPatch) -> Mounts:
     return host
 
 
+def settings_of(host: Mounts, **flags: Any) -> Settings:
+    """Return the settings of an exporter on *host*."""
+    return Settings(path_procfs=str(host.procfs), path_sysfs=str(host.sysfs), **flags)
+
+
 def write(path: Path, text: str) -> None:
     """Write *text* to *path* and make the folders it lies in."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -35,27 +43,38 @@ def write(path: Path, text: str) -> None:
 
 def unreadable(file: Path) -> None:
     """Make *file* one that is there and raises OSError when read."""
-    file.unlink()
-    file.mkdir()
+    file.unlink(missing_ok=True)
+    file.mkdir(parents=True)
 
 
-def add_disk(host: Mounts, name: str, sectors: int) -> None:
-    """Give the node a physical disk that has read and written *sectors*."""
-    write(host.sysfs / "block" / name / "device" / "model", "Disk")
-    with (host.procfs / "diskstats").open("a") as file:
-        file.write(f" 259 99 {name} 1 0 {sectors} 1 1 0 {sectors} 1 0 1 1\n")
+def change(host: Mounts, files: Files) -> None:
+    """Change *files* of the node."""
+    for name, text in files.items():
+        path = host.procfs.parent / name
+        if text is None:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        elif text == REFUSED:
+            unreadable(path)
+        else:
+            write(path, text)
+
+
+def disk(name: str, sectors: int, reads: int = 1, read_ms: int = 1, busy_ms: int = 1) -> str:
+    """Return a line of /proc/diskstats: *sectors* read and written (Linux' iostats.rst)."""
+    return f" 259 99 {name} {reads} 0 {sectors} {read_ms} 1 0 {sectors} 1 0 {busy_ms} 1\n"
 
 
 def large_host(folder: Path) -> Mounts:
     """Return a node like a DGX: ten disks, eight InfiniBand ports that are up, a busy CPU."""
     host = copy_of_host(folder)
-    stat = host.procfs / "stat"
+    stat, diskstats = host.procfs / "stat", host.procfs / "diskstats"
+    infiniband = Path("class/infiniband")
     stat.write_text(stat.read_text().replace("cpu0 3000", "cpu0 90000"))
-    shutil.rmtree(host.sysfs / INFINIBAND)
+    shutil.rmtree(host.sysfs / infiniband)
     for number in range(8):
-        shutil.copytree(
-            HOST.sysfs / INFINIBAND / "mlx5_0", host.sysfs / INFINIBAND / f"mlx5_{number}"
-        )
+        port = host.sysfs / infiniband / f"mlx5_{number}"
+        shutil.copytree(HOST.sysfs / infiniband / "mlx5_0", port)
     for number in range(2, 9):
-        add_disk(host, f"nvme{number}n1", 1000)
+        write(host.sysfs / "block" / f"nvme{number}n1" / "device/model", "Disk")
+        diskstats.write_text(diskstats.read_text() + disk(f"nvme{number}n1", 1000))
     return host

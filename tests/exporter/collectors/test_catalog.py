@@ -10,7 +10,6 @@ from prometheus_client.samples import Sample
 
 from exporter.collectors.catalog import COLLECTORS, CatalogEntry, Sources, makers
 from exporter.collectors.exporter_self import ExporterSelfCollector
-from exporter.collectors.node.files import Mounts
 from exporter.errors import Failures
 from exporter.ingest.app import IngestCounts
 from exporter.nvml.sample import GpuProcess, GpuSample, NvmlSource
@@ -25,17 +24,12 @@ from exporter.web.reload import WatchedConfig
 from generators.metrics import families_by_collector
 from rank_probe.version import __version__
 from tests.exporter.collectors.expose import expose, series
-from tests.exporter.collectors.host import HOST, large_host, mounted
+from tests.exporter.collectors.host import HOST, large_host, mounted, settings_of
 from tests.exporter.fake_proc import process, torchrun
 from tests.exporter.nvml.fixed import NO_DRIVER, NO_SAMPLE, node
 from tests.exporter.running import promtool_check_metrics
 
 SERIES_OF_A_NODE = 121
-
-
-def on(host: Mounts) -> Settings:
-    """Return the settings of an exporter on *host*."""
-    return Settings(path_procfs=str(host.procfs), path_sysfs=str(host.sysfs))
 
 
 def page_of(settings: Settings, store: RankStore, nvml: NvmlSource = NO_SAMPLE) -> str:
@@ -48,7 +42,7 @@ def page_of(settings: Settings, store: RankStore, nvml: NvmlSource = NO_SAMPLE) 
 
 def test_switch_and_label_of_a_collector_are_the_same() -> None:
     """Who sees a collector fail on the page knows the flag that turns it off."""
-    sources = Sources(on(HOST), RankStore(), IngestCounts(), NO_SAMPLE)
+    sources = Sources(settings_of(HOST), RankStore(), IngestCounts(), NO_SAMPLE)
 
     assert {name: make().name for name, make in makers(sources).items()} == {
         entry.name: entry.name for entry in COLLECTORS
@@ -74,7 +68,9 @@ def test_what_a_node_does_not_have_is_no_series_and_no_failure(
 ) -> None:
     """Without GPU, without a fresh sample, without ranks: whatever else runs there."""
     running = {10: process(10, torchrun(0))}
-    sources = Sources(on(HOST), RankStore(), IngestCounts(), nvml, processes=lambda: running)
+    sources = Sources(
+        settings_of(HOST), RankStore(), IngestCounts(), nvml, processes=lambda: running
+    )
     page = expose(entry.make(sources))
 
     assert series(page) == []
@@ -128,7 +124,7 @@ def test_node_stays_within_its_series_budget(
 ) -> None:
     """Two sockets, eight InfiniBand ports and ten disks, without ranks and GPUs, cost up to 121."""
     host = mounted(large_host(tmp_path), monkeypatch)
-    page = page_of(on(host), RankStore(), node())
+    page = page_of(settings_of(host), RankStore(), node())
     series = [line for line in page.splitlines() if not line.startswith("#")]
     of_ports = [line for line in series if line.startswith("rankskew_infiniband_")]
 

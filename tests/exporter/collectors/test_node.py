@@ -1,214 +1,396 @@
-"""CPUs, memory and pressure of a node, and which of its many devices is shown."""
+"""What is exposed of a node: the page of one whole, and what each oddity of its files changes."""
 
+import os
 import re
 from pathlib import Path
+from typing import Any, Final
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 
-from exporter.collectors.base import NotAvailable
+from exporter.collectors.catalog import Sources, makers
 from exporter.collectors.node.busiest import Busiest
-from exporter.collectors.node.cpu import MODES, NodeCpuCollector
-from exporter.collectors.node.cpu_clock import MOST_CPUS, NodeCpuClockCollector
+from exporter.collectors.node.cpu_clock import MOST_CPUS
 from exporter.collectors.node.files import Mounts
-from exporter.collectors.node.memory import NodeMemoryCollector
-from exporter.collectors.node.pressure import NodePressureCollector
-from tests.exporter.collectors.expose import expose, shown
-from tests.exporter.collectors.host import HOST, unreadable, write
+from exporter.ingest.app import IngestCounts
+from exporter.ranks.store import RankStore
+from exporter.scrape.sampling import Scrape
+from tests.exporter.collectors.expose import series
+from tests.exporter.collectors.host import (
+    FIXTURES,
+    HOST,
+    REFUSED,
+    Files,
+    change,
+    disk,
+    mounted,
+    settings_of,
+)
+from tests.exporter.nvml.fixed import NO_SAMPLE
+
+GOLDEN: Final = FIXTURES / "exporter" / "node.txt"
 
 
-def seconds(collector: NodeCpuCollector) -> dict[str, float]:
-    """Return the seconds of each NUMA node and mode, as "0 user"."""
-    found = (re.search(r'mode="(\w+)",numa_node="(\d)"} (\S+)', line) for line in shown(collector))
-    return {f"{each[2]} {each[1]}": float(each[3]) for each in found if each}
+class Pages:
+    """The collectors of an exporter on *host*: each page is a scrape of all that read the node."""
+
+    def __init__(self, host: Mounts, **flags: Any) -> None:
+        sources = Sources(settings_of(host, **flags), RankStore(), IngestCounts(), NO_SAMPLE)
+        of_node = {name: make for name, make in makers(sources).items() if name[:5] == "node_"}
+        self._registry = CollectorRegistry()
+        self._registry.register(Scrape(makers=of_node))
+
+    def __call__(self) -> str:
+        return generate_latest(self._registry).decode()
+
+    def of(self, name: str) -> str:
+        """Return the series of such names, each as its labels and its value."""
+        page = self()
+        assert not re.search(r"rankskew_collector_success\{.*\} 0", page)
+        found = [line for line in series(page) if line.startswith(f"rankskew_{name}")]
+        return ", ".join(" ".join([*re.findall('"(.*?)"', f), f.split()[-1]]) for f in found)
 
 
-def ticks(user: int, idle: int, cpu: int = 0) -> str:
+def test_page_of_a_node_is_the_golden_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two sockets, disks, mounts, Ethernet, InfiniBand and RoCE, all of it in base units.
+
+    RANKSKEW_WRITE_FIXTURES=1 writes the page instead.
+    """
+    page = "".join(f"{line}\n" for line in series(Pages(mounted(HOST, monkeypatch))()))
+    if os.environ.get("RANKSKEW_WRITE_FIXTURES") == "1":
+        GOLDEN.write_text(page)
+
+    assert page == GOLDEN.read_text()
+
+
+def test_node_without_proc_fails_visibly(tmp_path: Path) -> None:
+    """A wrong --path.procfs is a failure that can be alerted on, not a node without CPUs."""
+    page = Pages(Mounts(tmp_path, tmp_path))()
+
+    for name in ("node_cpu", "node_network"):
+        assert f'rankskew_collector_success{{collector="{name}"}} 0.0' in page
+
+
+def test_devices_that_a_flag_names_are_left_out(host: Mounts) -> None:
+    """It takes whole names: nvme1 is no disk."""
+    excluded = {
+        "node_disk_device_exclude": r"sda|sr.*|nvme1",
+        "node_network_device_exclude": "ens1.*",
+    }
+    page = Pages(host, **excluded)
+
+    assert page.of("node_disk_read_bytes") == "2.048e+06"
+    assert page.of("node_network_receive_bytes") == "ibp24s0 40960.0, lo 9000.0, vethd1f0a2b3 700.0"
+
+
+def ticks(cpu: int, user: int, idle: int) -> str:
+    """Return the line of a CPU in /proc/stat."""
     return f"cpu{cpu} {user} 0 0 {idle} 0 0 0 0 0 0\n"
 
 
-def test_machine_without_numa_is_node_zero(tmp_path: Path) -> None:
-    """If the kernel shows no NUMA nodes, all CPUs belong to one, and none is missing."""
-    found = seconds(NodeCpuCollector(Mounts(HOST.procfs, tmp_path)))
-
-    assert (len(found), found["0 idle"]) == (len(MODES), 800.0)
+def stat(*cpus: str) -> Files:
+    return {"proc/stat": "".join(["cpu  1 1 1 1 1 1 1 1 1 1\n", *cpus, "intr 1\n"])}
 
 
-def test_node_without_stat_fails_visibly(tmp_path: Path) -> None:
-    """A wrong --path.procfs is a failure that can be alerted on, not a node without CPUs."""
-    page = expose(NodeCpuCollector(Mounts(tmp_path, tmp_path)))
-
-    assert 'rankskew_collector_success{collector="node_cpu"} 0.0' in page
-
-
-def test_modes_are_summed_over_the_cpus_of_each_numa_node() -> None:
-    """nice is in user, softirq in irq, and guest time, which is in user already, counts once."""
-    found = seconds(NodeCpuCollector(HOST))
-    first = dict(zip(MODES, (58.0, 18.0, 400.0, 5.0, 1.5, 3.0), strict=True))
-
-    assert {mode: found[f"0 {mode}"] for mode in MODES} == first
-    assert (found["1 user"], len(found)) == (52.0, 2 * len(MODES))
-
-
-def test_small_step_back_is_not_taken_for_a_counter_reset(host: Mounts) -> None:
-    """The kernel's idle time may dip; a rate must not explode for it. A real reset passes."""
-    collector = NodeCpuCollector(host)
-    idle = []
-    for reading in (10_000, 9_950, 10_100, 300):
-        write(host.procfs / "stat", ticks(user=1, idle=reading))
-        idle.append(seconds(collector)["0 idle"])
-
-    assert idle == [100.0, 100.0, 101.0, 3.0]
-
-
-def test_cpu_that_goes_offline_keeps_its_time_in_the_sum(host: Mounts) -> None:
-    """A sum that fell by one CPU would look like a reset of all of them."""
-    collector = NodeCpuCollector(host)
-    write(host.procfs / "stat", ticks(user=100, idle=700, cpu=2) + ticks(user=200, idle=30, cpu=3))
-    expose(collector)
-    write(host.procfs / "stat", ticks(user=150, idle=700, cpu=2))
-    write(host.sysfs / "devices/system/node/node1/cpulist", "2\n")
-
-    assert seconds(collector)["1 user"] == 3.5
-
-
-CLOCK = "rankskew_node_cpu_clock_hertz"
-# Of the hottest package, in milliseconds there; the other package was never hot.
-THROTTLED = "rankskew_node_cpu_throttled_seconds_total 2.5"
-
-
-def clock_of(host: Mounts, cpu: int) -> Path:
-    return host.sysfs / f"devices/system/cpu/cpu{cpu}/cpufreq/scaling_cur_freq"
-
-
-def show(host: Mounts, *busy: int, idle: int = 0) -> None:
+def busy(*each: int, idle: int = 0) -> Files:
     """Let each CPU have been busy for so many of 1,000 ticks, and *idle* more."""
-    lines = [
-        f"cpu{cpu} {ticks} 0 0 {1000 - ticks + idle} 0 0 0 0 0 0\n"
-        for cpu, ticks in enumerate(busy)
-    ]
-    write(host.procfs / "stat", "".join(["cpu  1 1 1 1 1 1 1 1 1 1\n", *lines, "intr 1\n"]))
+    return stat(*(ticks(cpu, user, 1000 - user + idle) for cpu, user in enumerate(each)))
 
 
-def test_node_that_hides_its_clocks_turns_collector_off(tmp_path: Path) -> None:
-    """A virtual machine has neither cpufreq nor throttling."""
-    write(tmp_path / "stat", "cpu0 1 1 1 1 1 1 1 1\n")
-
-    with pytest.raises(NotAvailable, match="clock"):
-        NodeCpuClockCollector(Mounts(tmp_path, tmp_path))
+def clocks(*kilohertz: int) -> Files:
+    folder = "sys/devices/system/cpu/cpu"
+    return {f"{folder}{n}/cpufreq/scaling_cur_freq": f"{k}\n" for n, k in enumerate(kilohertz)}
 
 
-@pytest.mark.parametrize(
-    ("busy", "clocks"),
-    [
-        # An idle CPU has a low clock, and nobody waits for it.
-        ((10, 500, 199, 900), [f"{CLOCK} 2.8e+09"]),
-        ((10, 10), []),
-    ],
+def carry(*devices: str, errors: tuple[int, int] = (0, 0), of: str = "net") -> Files:
+    """Give the node these network devices only."""
+    counts = "{}: 10 1 {} 0 0 0 0 0 20 1 {} 0 0 0 0 0\n"
+    each = (counts.format(device, *errors) for device in devices)
+    return {f"proc/{of}/dev": "".join(["Inter-| Receive\n face |bytes\n", *each])}
+
+
+def speeds(**megabits: str) -> Files:
+    return {f"sys/class/net/{device}/speed": text for device, text in megabits.items()}
+
+
+LLITE = "lustre/llite/scratch-ffff8f0c1e2d3000/stats"
+DISKSTATS, NFS, LUSTRE = (
+    (HOST.procfs / file).read_text() for file in ("diskstats", "1/mountstats", f"fs/{LLITE}")
 )
-def test_clock_is_the_mean_of_the_cpus_that_work(
-    host: Mounts, busy: tuple[int, ...], clocks: list[str]
+
+
+def disks(*lines: str) -> Files:
+    """Let *lines* be in /proc/diskstats too; a later one of a disk counts."""
+    names = ("sdb", "nvme5n1", "nvme5c1n1", "nvme5c2n1")
+    physical: Files = {f"sys/block/{name}/device/model": "Disk" for name in names}
+    return physical | {"proc/diskstats": DISKSTATS + "".join(lines)}
+
+
+def paths(sectors: int) -> Files:
+    """Let a disk count *sectors*, and the two paths to it 2,000 and 3,000."""
+    each = [disk(f"nvme5c{n}n1", 1000 * n + 1000, 50, 700, 500) for n in (1, 2)]
+    return disks(disk("nvme5n1", sectors), *each)
+
+
+def served(nfs: str | None, lustre: str | None) -> Files:
+    return {"proc/1/mountstats": nfs, f"proc/fs/{LLITE}": lustre}
+
+
+CPU = 'node_cpu_seconds_total{mode="%s",numa_node="%d"'
+NUMA, PSI, PORTS = "sys/devices/system/node", "proc/pressure", "sys/class/infiniband"
+PORT = f"{PORTS}/mlx5_0/ports/1"
+COUNTERS = f"{PORT}/counters"
+PORT_WORDS: Files = {
+    f"{COUNTERS}/port_rcv_data": "4294967295\n",
+    f"{PORT}/counters_ext/port_rcv_data_64": "5000000000\n",
+}
+ONCE: Files = dict.fromkeys((f"{COUNTERS}/symbol_error", f"{COUNTERS}/port_xmit_wait"), REFUSED)
+VIRTUAL = ["lo", "veth12ab", "docker0", "br-90ab", "cali1234", "flannel.1", "tap0", "ifb0"]
+VIRTUAL += ["lxc1f2e3d", "cilium_host", "eni0123456789a", "vxlan.calico", "tunl0", "azv12"]
+REAL = ["bond0", "ens1f0", "enp3s0", "eth0", "eth0:1", "ib0", "rocep1"]
+RECEIVED = "node_network_receive_bytes_total"
+DATA, SCRATCH = "10.0.0.5:/data nfs 1500.0", "scratch lustre 500.0"
+# Lines of an NFS 4.1 client with Linux 4, as published: 2.6 s of each write were in its queue.
+PUBLISHED = """\
+device xx:/ mounted on /mnt with fstype nfs4 statvers=1.1
+\tper-op statistics
+            NULL: 0 0 0 0 0 0 0 0
+            READ: 1000 1000 0 220000 1048680000 1689 503927 505677
+           WRITE: 2000 2000 0 2097616000 288000 5178088 48850 5230077
+    OPEN_NOATTR: 1 1 0 272 316 0 18 18
+"""
+
+# For each oddity: names of series, and what they say after each change of files.
+ODDITIES: Final[dict[str, tuple[str, list[tuple[Files, str]]]]] = {
+    "no NUMA: all is node 0": (CPU % ("idle", 0), [({NUMA: None}, "idle 0 800.0")]),
+    # The kernel's idle time may dip, and a rate must not explode for it; a real reset passes.
+    "a small step back is no reset": (
+        CPU % ("idle", 0),
+        [
+            (stat(ticks(0, 1, 10_000)), "idle 0 100.0"),
+            (stat(ticks(0, 1, 9_950)), "idle 0 100.0"),
+            (stat(ticks(0, 1, 10_100)), "idle 0 101.0"),
+            (stat(ticks(0, 1, 300)), "idle 0 3.0"),
+        ],
+    ),
+    # A sum that fell by one CPU would look like a reset of all of them.
+    "a CPU that goes offline stays in the sum": (
+        CPU % ("user", 1),
+        [
+            (stat(ticks(2, 100, 700), ticks(3, 200, 30)), "user 1 3.0"),
+            (stat(ticks(2, 150, 700)) | {f"{NUMA}/node1/cpulist": "2\n"}, "user 1 3.5"),
+        ],
+    ),
+    "a virtual machine shows no clock": ("node_cpu_c", [({"sys/devices/system/cpu": None}, "")]),
+    # An idle CPU has a low clock, and nobody waits for it.
+    "the clock of CPUs that work": ("node_cpu_clock", [(busy(10, 500, 199, 900), "2.8e+09")]),
+    "no CPU works": ("node_cpu_clock", [(busy(10, 10), "")]),
+    "what a CPU did before the last look does not count": (
+        "node_cpu_clock",
+        [
+            (busy(900, 100), "2e+09"),
+            (busy(900, 1100, idle=1000), "2.4e+09"),
+            (busy(900, 1100, idle=1000), ""),
+        ],
+    ),
+    "of hundreds of CPUs the busiest are read": (
+        "node_cpu_clock",
+        [(busy(500, *[600] * MOST_CPUS) | clocks(9_000_000, *[10**6] * MOST_CPUS), "1e+09")],
+    ),
+    # It may go offline between the look at its time and at its clock.
+    "a CPU without a clock hides no other": (
+        "node_cpu_clock",
+        [(busy(900, 0, 0, 900) | {"sys/devices/system/cpu/cpu3": None}, "2e+09")],
+    ),
+    "memory without NUMA": ("node_numa", [({NUMA: None}, "")]),
+    "a NUMA node has no memory, and one no file": (
+        "node_numa_memory",
+        [
+            (
+                {
+                    f"{NUMA}/node2/meminfo": "Node 2 MemTotal: 0 kB\nNode 2 MemFree: 0 kB\n",
+                    f"{NUMA}/node3/cpulist": "\n",
+                },
+                "0 2.048e+08, 1 1.024e+08",
+            )
+        ],
+    ),
+    # Before Linux 4.13 kills are not counted; 0 would mean that there was none.
+    "a kernel that counts no kill": ("node_oom", [({"proc/vmstat": "pgoom_kill 5\n"}, "")]),
+    "misses of one NUMA node": ("node_numa_misses", [({f"{NUMA}/node0/numastat": None}, "28.0")]),
+    "no misses are counted": (
+        "node_numa_misses",
+        [({f"{NUMA}/node0/numastat": None, f"{NUMA}/node1/numastat": None}, "")],
+    ),
+    "no pressure is built": ("node_pressure", [({PSI: None}, "")]),
+    # The files are there then.
+    "psi=0": ("node_pressure", [({f"{PSI}/{r}": REFUSED for r in ("cpu", "memory", "io")}, "")]),
+    "one pressure cannot be read": (
+        "node_pressure_stalled",
+        [({f"{PSI}/io": REFUSED}, "memory 0.25")],
+    ),
+    "no statistics of disks": ("node_disk", [({"proc/diskstats": None}, "")]),
+    "no disks in sysfs": ("node_disk", [({"sys/block": None}, "")]),
+    # A slow disk of an array is busier than its neighbours, whatever they did before.
+    "the busiest disk": (
+        "node_disk_busy",
+        [({}, "nvme0n1 0.03"), (disks(disk("sda", 50, 200, 5_000, 4_000)), "sda 4.0")],
+    ),
+    # Older kernels count at the paths of an NVMe disk only, newer ones at the disk as well.
+    "paths alone count": (
+        "node_disk",
+        [(paths(0), "4.6336e+06, 3.07712e+06, nvme5n1 1.0, nvme5n1 100.0, nvme5n1 1.4")],
+    ),
+    "paths and disk count": (
+        "node_disk",
+        [(paths(5000), "4.6336e+06, 3.07712e+06, nvme5n1 1.0, nvme5n1 100.0, nvme5n1 1.4")],
+    ),
+    # A falling sum would look like a reset of all disks, and show bytes that nobody read.
+    "a disk goes and comes back": (
+        "node_disk_read_bytes",
+        [
+            (disks(disk("sdb", 100)), "2.1248e+06"),
+            (disks(), "2.1248e+06"),
+            (disks(disk("sdb", 1)), "2.125312e+06"),
+        ],
+    ),
+    "no file system of others": ("node_mount", [(served("device a mounted on /\n", None), "")]),
+    # Before 2.13 Lustre only counted, from which nothing can be concluded.
+    "Lustre without times": ("node_mount", [(served(None, "read  1 samples [bytes] 1 2 3\n"), "")]),
+    # All operations count, the queue does not; two mounts of an export count once.
+    "the export that is slow now": (
+        "node_mount",
+        [
+            ({}, f"{DATA}, 10.0.0.5:/data nfs 2.88"),
+            (
+                served(NFS, LUSTRE.replace("1600000 ", "3600000 ")),
+                f"{SCRATCH}, scratch lustre 3.7",
+            ),
+        ],
+    ),
+    "mountstats as published": (
+        "node_mount",
+        [(served(PUBLISHED, LUSTRE), "xx:/ nfs 3001.0, xx:/ nfs 552.795")],
+    ),
+    # Before Linux 5.3 operations have no column of errors.
+    "a mount of an older kernel": (
+        "node_mount",
+        [
+            (
+                served("device " + NFS.rpartition("device ")[2], None),
+                "home:/home nfs 100.0, home:/home nfs 0.19",
+            )
+        ],
+    ),
+    "Lustre in debugfs": (
+        "node_mount_operations",
+        [(served(None, None) | {f"sys/kernel/debug/{LLITE}": LUSTRE}, SCRATCH)],
+    ),
+    # Only root reads the mounts of process 1.
+    "mounts of the exporter": (
+        "node_mount_operations",
+        [(served(None, None) | {"proc/self/mountstats": NFS}, DATA)],
+    ),
+    "operations that are not understood": (
+        "node_mount_operations",
+        [(served(NFS.replace("READ: 1000", "READ: x"), None), "10.0.0.5:/data nfs 500.0")],
+    ),
+    "no network": ("node_network", [(carry() | {"proc/net/snmp": None}, "")]),
+    # Damaged packets count whichever way they went, and not those of a device left out.
+    "errors of the network": (
+        "node_network_errors",
+        [(carry("eth0", "eth1", "veth7", errors=(20, 5)), "50.0")],
+    ),
+    # A virtual device says -1 or 0, one without a link refuses, one without traffic is hidden.
+    "speed without a link": (
+        "node_network_speed",
+        [
+            (
+                carry("eth0", "eth1", "bond0", "team0")
+                | speeds(eth0="10000\n", eth1=REFUSED, bond0="-1\n", team0="0\n"),
+                "eth0 1.25e+09",
+            )
+        ],
+    ),
+    "TCP cannot be read": ("node_tcp", [({"proc/net/snmp": REFUSED}, "")]),
+    "devices where TCP cannot be read": (
+        RECEIVED,
+        [({"proc/net/snmp": REFUSED}, "ens1f0 5e+06, ibp24s0 40960.0")],
+    ),
+    # Every container brings a device; none of them may cost series. Real devices all stay.
+    "virtual devices": (
+        RECEIVED,
+        [(carry(*VIRTUAL, *REAL), ", ".join(f"{real} 10.0" for real in sorted(REAL)))],
+    ),
+    # Under net/ a process sees its own network; the node's is that of its first process.
+    "a container with the node's proc": (RECEIVED, [(carry("ens9f0", of="1/net"), "ens9f0 10.0")]),
+    "TCP in a container with the node's proc": (
+        "node_tcp",
+        [({"proc/1/net/snmp": "Tcp: OutSegs RetransSegs\nTcp: 70 3\n"}, "70.0, 3.0")],
+    ),
+    "no RDMA": ("infiniband", [({PORTS: None}, "")]),
+    "RDMA without a port": (
+        "infiniband",
+        [({f"{PORTS}/{d}": None for d in ("mlx5_0", "mlx5_1", "mlx5_2", "irdma0")}, "")],
+    ),
+    # A driver may refuse any of a port's files; the rest of the page is complete.
+    **{
+        f"a port without {file}": (
+            f'infiniband_{name}{{device="mlx5_{port}"',
+            [({f"{PORT}/{file}": None}, f"mlx5_{port} 1 {value}" if value else "")],
+        )
+        for file, name, port, value in (
+            ("state", "rate_bytes_per_second", 0, ""),
+            ("state", "rate_bytes_per_second", 1, "2.5e+10"),
+            ("rate", "rate_bytes_per_second", 0, ""),
+            ("counters", "errors_total", 0, "0.0"),
+            ("hw_counters", "errors_total", 0, "4.0"),
+            (".", "errors_total", 1, "6.0"),
+        )
+    },
+    # Counters of 32 bits stop at 16 GiB, so the others come first.
+    "an old kernel with counters of 64 bits": (
+        'infiniband_receive_bytes_total{device="mlx5_0"',
+        [(PORT_WORDS, "mlx5_0 1 2e+10")],
+    ),
+    # The sums keep what they knew of it; a rate must not explode when it comes back.
+    "an error that cannot be read once": (
+        'infiniband_errors_total{device="mlx5_0"',
+        [({}, "mlx5_0 1 4.0"), (ONCE | {f"{COUNTERS}/link_downed": "2\n"}, "mlx5_0 1 5.0")],
+    ),
+    "a wait that cannot be read once": (
+        "infiniband_transmit_wait",
+        [
+            ({}, "70000.0"),
+            (ONCE | {f"{PORTS}/mlx5_2/ports/1/counters/port_xmit_wait": "5\n"}, "70005.0"),
+        ],
+    ),
+    # A node that lends its port to virtual machines may have hundreds; they share the port.
+    "virtual functions": (
+        "infiniband_rate",
+        [
+            (
+                {f"{PORTS}/{d}/device/physfn/vendor": "0x15b3\n" for d in ("mlx5_0", "mlx5_1")},
+                "irdma0 1 3.125e+09, mlx5_2 1 0.0",
+            )
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "looks"), ODDITIES.values(), ids=ODDITIES)
+def test_oddity_changes_what_it_concerns(
+    host: Mounts, name: str, looks: list[tuple[Files, str]]
 ) -> None:
-    show(host, *busy)
+    """What cannot be read is absent, is no failure, and never looks like a reset."""
+    change(host, looks[0][0])
+    pages = Pages(host)
+    found = [pages.of(name)]
+    for files, _ in looks[1:]:
+        change(host, files)
+        found.append(pages.of(name))
 
-    assert shown(NodeCpuClockCollector(host)) == [*clocks, THROTTLED]
-
-
-def test_what_a_cpu_did_before_the_last_look_does_not_count(host: Mounts) -> None:
-    """Each look is about the time since the one before."""
-    collector = NodeCpuClockCollector(host)
-    found = []
-    for busy in ((900, 100), (900, 1100), (900, 1100)):  # At last none has done anything.
-        show(host, *busy, idle=1000 * (busy[1] > 1000))
-        found += shown(collector, CLOCK)
-
-    assert found == [f"{CLOCK} 2e+09", f"{CLOCK} 2.4e+09"]
-
-
-def test_only_so_many_clocks_are_read(host: Mounts) -> None:
-    """Of a node with hundreds of CPUs, the busiest."""
-    for number in range(MOST_CPUS + 1):
-        write(clock_of(host, number), "1000000" if number else "9000000")
-    show(host, 500, *[600] * MOST_CPUS)
-
-    assert shown(NodeCpuClockCollector(host), CLOCK) == [f"{CLOCK} 1e+09"]
-
-
-def test_cpu_without_a_clock_hides_no_other(host: Mounts) -> None:
-    """A CPU may go offline between the look at its time and at its clock."""
-    show(host, 900, 0, 0, 900)
-    clock_of(host, 3).unlink()
-
-    assert shown(NodeCpuClockCollector(host), CLOCK) == [f"{CLOCK} 2e+09"]
-
-
-MEMORY = [
-    "rankskew_node_memory_total_bytes 4.096e+09",
-    "rankskew_node_memory_available_bytes 2.56e+09",
-    'rankskew_node_numa_memory_free_bytes{numa_node="0"} 2.048e+08',
-    'rankskew_node_numa_memory_free_bytes{numa_node="1"} 1.024e+08',
-    "rankskew_node_numa_misses_total 128.0",
-    "rankskew_node_oom_kills_total 3.0",
-]
-
-
-def test_memory_of_node_and_numa_nodes_is_exposed_in_bytes(host: Mounts, tmp_path: Path) -> None:
-    """A NUMA node's page cache is not free. Misses of all are one number.
-
-    If the kernel shows no NUMA nodes, there are no series for them.
-    """
-    assert shown(NodeMemoryCollector(host)) == MEMORY
-    without = NodeMemoryCollector(host._replace(sysfs=tmp_path))
-    assert shown(without) == [line for line in MEMORY if "numa" not in line]
-
-
-def test_numa_node_without_memory_costs_no_series(host: Mounts) -> None:
-    """A node with only CPUs, or with an unreadable file, does not hide its neighbours."""
-    nodes = host.sysfs / "devices/system/node"
-    write(nodes / "node2/meminfo", "Node 2 MemTotal:       0 kB\nNode 2 MemFree:       0 kB\n")
-    write(nodes / "node3/cpulist", "\n")
-
-    assert shown(NodeMemoryCollector(host)) == MEMORY
-
-
-def test_kernel_that_does_not_count_them_has_no_series(host: Mounts) -> None:
-    """Before Linux 4.13 kills are not counted; 0 would mean that there was none."""
-    write(host.procfs / "vmstat", "nr_free_pages 1\npgoom_kill 5\n")
-    for number in (0, 1):
-        (host.sysfs / f"devices/system/node/node{number}/numastat").unlink()
-
-    assert shown(NodeMemoryCollector(host)) == MEMORY[:-2]
-
-
-PRESSURE = [
-    'rankskew_node_pressure_waiting_seconds_total{resource="cpu"} 12.5',
-    'rankskew_node_pressure_waiting_seconds_total{resource="memory"} 0.75',
-    'rankskew_node_pressure_waiting_seconds_total{resource="io"} 4.0',
-    'rankskew_node_pressure_stalled_seconds_total{resource="memory"} 0.25',
-    'rankskew_node_pressure_stalled_seconds_total{resource="io"} 3.5',
-]
-
-
-@pytest.mark.parametrize("built", [False, True], ids=["not built", "psi=0"])
-def test_kernel_without_pressure_turns_collector_off(built: bool, host: Mounts) -> None:
-    """Without the folder, or with files that cannot be read, the collector does not start."""
-    for resource in ("cpu", "memory", "io"):
-        file = host.procfs / "pressure" / resource
-        unreadable(file) if built else file.unlink()
-
-    with pytest.raises(NotAvailable, match="psi=1"):
-        NodePressureCollector(host)
-
-
-def test_totals_are_exposed_in_seconds_and_one_that_cannot_be_read_hides_no_other(
-    host: Mounts,
-) -> None:
-    """The kernel's microseconds arrive as seconds; nothing waits for all CPUs of a node."""
-    assert shown(NodePressureCollector(HOST)) == PRESSURE
-    unreadable(host.procfs / "pressure/io")
-
-    assert shown(NodePressureCollector(host)) == [
-        line for line in PRESSURE if "io" not in line[-14:]
-    ]
+    assert found == [expected for _, expected in looks]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a scrape of one collector looks like."""
+"""What a scrape of some collectors looks like."""
 
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -6,11 +6,17 @@ from exporter.collectors.base import Collector
 from exporter.scrape.sampling import Scrape
 
 
-def expose(collector: Collector) -> str:
-    """Return the whole page with *collector* alone on it."""
+def expose(*collectors: Collector) -> str:
+    """Return the whole page with *collectors* alone on it."""
     registry = CollectorRegistry()
-    registry.register(Scrape([collector]))
+    registry.register(Scrape(list(collectors)))
     return generate_latest(registry).decode()
+
+
+def page(*collectors: Collector) -> str:
+    """Return what *collectors* show as a golden file has it: without how they did."""
+    lines = expose(*collectors).splitlines(keepends=True)
+    return "".join(line for line in lines if "rankskew_collector_" not in line)
 
 
 def series(page: str) -> list[str]:

@@ -12,8 +12,7 @@ from exporter.evidence.late_causes import LateCauses, RankPlace
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from tests.exporter.clock import Clock
-from tests.exporter.collectors.expose import expose, shown
-from tests.exporter.running import promtool_check_metrics
+from tests.exporter.collectors.expose import shown
 from tests.exporter.snapshots import late, snapshot, verdict
 
 WALL = 1_700_000_000.0
@@ -252,11 +251,3 @@ def test_first_line_of_a_rank_that_is_late_is_one_series(
     collector: LateLinesCollector, lines: list[str]
 ) -> None:
     assert shown(collector) == lines
-
-
-def test_quotes_in_a_name_stay_in_the_label() -> None:
-    """A function's name cannot end the label that holds it."""
-    quoted = with_lines(late_lines=[FIRST | {"place": 'f"} 1\\'}])
-
-    assert shown(quoted) == [SHOWN.replace("Corpus.__next__ (corpus.py:41)", r"f\"} 1\\")]
-    assert promtool_check_metrics(expose(quoted)).returncode == 0

@@ -1,13 +1,7 @@
-"""A source of samples that never changes, and what Prometheus sees of it."""
+"""A source of samples that never changes."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector as RegistryCollector
-
-from exporter.collectors.base import Collector
 from exporter.nvml.sample import GpuSample, NodeSample, StuckCall
 
 
@@ -33,24 +27,3 @@ NO_SAMPLE = FixedNvml(None, worker_up=False)
 def node(*gpus: GpuSample) -> FixedNvml:
     """A node with *gpus*."""
     return FixedNvml(NodeSample(1.0, len(gpus), "999.1", "13.1", gpus))
-
-
-def expose(*collectors: Collector) -> str:
-    """Return the exposition of *collectors*."""
-    registry = CollectorRegistry()
-    for collector in collectors:
-        registry.register(_Registered(collector))
-    return generate_latest(registry).decode()
-
-
-def series(text: str) -> list[str]:
-    """Return the lines of an exposition that are series."""
-    return [line for line in text.splitlines() if not line.startswith("#")]
-
-
-class _Registered(RegistryCollector):
-    def __init__(self, collector: Collector) -> None:
-        self._collector = collector
-
-    def collect(self) -> Iterable[Metric]:
-        return self._collector.collect()

@@ -2,15 +2,14 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
-from types import SimpleNamespace
 from typing import Any
 
 import pynvml
 import pytest
 
-from exporter.nvml.calls import CallFailed, Calls
+from exporter.nvml.calls import PROCESS_OBSOLETE, CallFailed, Calls
 from exporter.nvml.readings import query as query_module
 from exporter.nvml.readings.one_call import READINGS, Reading
 from exporter.nvml.readings.query import Ask
@@ -19,7 +18,8 @@ from exporter.nvml.worker import gpu as gpu_module
 from exporter.nvml.worker import threads as threads_module
 from exporter.nvml.worker.gpu import Gpu
 from exporter.nvml.worker.threads import Threads
-from tests.exporter.nvml.driver import Driver, Fails
+from tests.exporter.clock import Clock
+from tests.exporter.nvml.driver import Driver
 
 CALLS = Calls(limit_seconds=60.0, slow_limit_seconds=60.0)
 
@@ -145,6 +145,9 @@ class FakeDriver(Driver):
     def otherwise(self, name: str) -> Any:
         return name if name in OPENING else _Answer()
 
+    def _run(self, function: Callable[..., Any], *args: Any) -> Any:
+        return self._answer(function.__name__, *args)
+
 
 class _Answer(int):
     """One number, or a structure of them, as the function has it."""
@@ -190,14 +193,6 @@ def test_every_reading_that_fails_is_missed_alone() -> None:
         assert readings_of(sample) == everything & left
 
 
-def test_field_has_one_reading_and_an_older_one_fills_the_same() -> None:
-    """A reading's fields say when it is due: no two readings share one."""
-    fields = [field for reading in READINGS for field in reading.fields]
-
-    assert len(fields) == len(set(fields))
-    assert all(r.older is None or r.older.fields == r.fields for r in READINGS)
-
-
 @pytest.mark.parametrize(
     "code",
     [
@@ -233,30 +228,10 @@ def test_reading_that_failed_is_asked_again(monkeypatch: pytest.MonkeyPatch, cod
     assert gpu.read().power_milliwatts is not None
 
 
-def test_older_function_stands_in_only_where_the_newer_is_not_supported() -> None:
-    """After a failure that passes the newer is called again: the older means something else.
-
-    A driver before 510 has only version 1 of the memory info.
-    """
-    memory = "nvmlDeviceGetMemoryInfo"
-    driver = failing(pynvml.NVML_ERROR_TIMEOUT, memory)
-    assert Gpu(0, driver, 60.0).read().memory_used_bytes is None
-    assert driver.asked[memory] == 1
-
-    def version_1(handle: object, *version: object) -> _Answer:
-        if version:
-            raise Fails(pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH)
-        return _Answer()
-
-    old = FakeDriver(nvmlDeviceGetMemoryInfo=version_1)
-    assert read(old).memory_used_bytes is not None
-    assert old.asked["nvmlDeviceGetMemoryInfo"] == 2
-
-
 def test_slow_reading_is_kept_until_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is asked seldom stays on the page meanwhile, and is gone when it cannot be read."""
-    clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(time, "monotonic", lambda: clock.now)
+    clock = Clock()
+    monkeypatch.setattr(time, "monotonic", clock)
     seldom = Reading(("power_milliwatts",), pynvml.nvmlDeviceGetPowerUsage, every_seconds=10.0)
     always = Reading(("gpu_temperature_celsius",), pynvml.nvmlDeviceGetTemperature)
     monkeypatch.setattr(gpu_module, "READINGS", (seldom, always))
@@ -264,7 +239,7 @@ def test_slow_reading_is_kept_until_it_is_due(monkeypatch: pytest.MonkeyPatch) -
     gpu = Gpu(0, driver, 60.0)
 
     def power_at(now: float) -> int | None:
-        clock.now = now
+        clock.seconds = now
         return gpu.read().power_milliwatts
 
     assert [power_at(now) for now in (1000.0, 1009.0, 1010.0)] == [0, 0, 0]
@@ -294,11 +269,10 @@ def test_lost_gpu_keeps_its_identity_and_is_left_alone_for_a_while(code: int) ->
 def test_gpu_that_only_has_errors_to_tell_is_down() -> None:
     """A GPU is not up just because it is not "lost": in a container NVML may say 999 to all."""
     assert not read(failing(pynvml.NVML_ERROR_UNKNOWN, *FUNCTIONS)).up
+    assert not read(failing(pynvml.NVML_ERROR_GPU_IS_LOST, "nvmlDeviceGetHandleByIndex")).up
 
 
-@pytest.mark.parametrize(
-    "code", [pynvml.NVML_ERROR_UNINITIALIZED, pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH]
-)
+@pytest.mark.parametrize("code", sorted(PROCESS_OBSOLETE))
 def test_replaced_driver_ends_the_process(code: int) -> None:
     """If only a new process can continue, both kinds of reading pass the failure up."""
     driver = FakeDriver()

@@ -1,7 +1,8 @@
-"""What one GPU is asked: each part of a reading on a driver that answers by function name."""
+"""What one GPU is asked, and what its answers mean: a table over a fake driver, and over time."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import fields as fields_of
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,304 +11,374 @@ from typing import Any
 import pynvml
 import pytest
 
-from exporter.nvml.calls import CallFailed, Calls
+from exporter.nvml.calls import CallFailed
 from exporter.nvml.readings.fields import Field, FieldValues
-from exporter.nvml.readings.one_call import decoder_utilization, performance_state
+from exporter.nvml.readings.one_call import decoder_utilization
+from exporter.nvml.readings.pcie_link import ERRORS_SECONDS, LINK_SECONDS, AerErrors, PcieLink
 from exporter.nvml.readings.placement import Placement
-from exporter.nvml.readings.processes import Processes
-from exporter.nvml.readings.query import UNSUPPORTED_FOR_SECONDS, Ask
+from exporter.nvml.readings.processes import NO_INSTANCE, Processes
+from exporter.nvml.readings.query import UNSUPPORTED_FOR_SECONDS
+from exporter.nvml.readings.several_calls import quick, slow
 from exporter.nvml.readings.throttle import COUNTER_FIELDS, ThrottleSeconds
-from exporter.nvml.readings.utilization import SAMPLES_EVERY_SECONDS, Utilization, gpu_samples
+from exporter.nvml.readings.utilization import SAMPLES_EVERY_SECONDS, Utilization
 from exporter.nvml.readings.window import ReadingWindow
-from exporter.nvml.sample import REASON_BITS, GpuProcess
-from tests.exporter.nvml.driver import Driver, Fails
+from exporter.nvml.sample import REASON_BITS, GpuProcess, GpuSample, pcie_bytes_per_second
+from exporter.nvml.timing import Timing
+from exporter.nvml.worker.gpu import Gpu
+from tests.exporter.collectors.host import write
+from tests.exporter.nvml.driver import TIMES_OUT, Driver, Fails, FieldAnswer, fields
 
-UNSIGNED = pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
-FIVE = (UNSIGNED, "uiVal", 5)
-
-
-class FakeFields:
-    """A driver's field values: an nvmlReturn_t, or a type with the value and its member."""
-
-    def __init__(self, answers: dict[Field, int | tuple[int, str, float]]) -> None:
-        self.answers = answers
-        self.asked: list[list[Field]] = []
-
-    def __call__(self, handle: object, fields: Sequence[Field]) -> object:
-        self.asked.append(list(fields))
-        entries = (pynvml.c_nvmlFieldValue_t * len(fields))()
-        for entry, asked in zip(entries, fields, strict=True):
-            answer = self.answers.get(asked, pynvml.NVML_ERROR_NOT_SUPPORTED)
-            if isinstance(answer, int):
-                entry.nvmlReturn = answer
-            else:
-                entry.valueType = answer[0]
-                setattr(entry.value, answer[1], answer[2])
-        return entries
-
-
-@pytest.fixture
-def fields_driver(monkeypatch: pytest.MonkeyPatch) -> FakeFields:
-    """A driver that has no field yet."""
-    fake = FakeFields({})
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetFieldValues", fake)
-    return fake
-
-
-def read_fields(ask: Ask, *fields: Field, now: float = 0.0) -> dict[Field, int | float]:
-    return FieldValues(fields).read(ask, now)
-
-
-@pytest.fixture
-def ask() -> Ask:
-    return Ask(0, object(), Calls(60.0, 60.0))
-
-
-def test_gpu_without_field_values_is_asked_once_an_hour(
-    fields_driver: FakeFields, ask: Ask
-) -> None:
-    """If no field is supported, there is no value, no failure, and no call for an hour."""
-    fields = FieldValues([(74, 0), (76, 0)])
-
-    assert fields.read(ask, 0.0) == {} == fields.read(ask, 1.0)
-    assert len(fields_driver.asked) == 1
-    assert ask.failure is None
-
-
-def test_each_value_is_read_as_its_own_type_in_one_call(
-    fields_driver: FakeFields, ask: Ask
-) -> None:
-    """The type is the entry's own, a scope is part of the field, and one call asks for all."""
-    fields_driver.answers = {
-        (1, 0): (UNSIGNED, "uiVal", 2**32 - 1),
-        (1, 7): (pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, "ullVal", 2**40),
-        (2, 0): (pynvml.NVML_VALUE_TYPE_SIGNED_INT, "siVal", -3),
-        (3, 0): (pynvml.NVML_VALUE_TYPE_DOUBLE, "dVal", 0.5),
-    }
-
-    assert read_fields(ask, *fields_driver.answers) == {
-        (1, 0): 2**32 - 1,
-        (1, 7): 2**40,
-        (2, 0): -3,
-        (3, 0): 0.5,
-    }
-    assert len(fields_driver.asked) == 1
-
-
-@pytest.mark.parametrize(
-    "never",
-    [
-        pynvml.NVML_ERROR_NOT_SUPPORTED,
-        pynvml.NVML_ERROR_NO_PERMISSION,
-        pynvml.NVML_ERROR_INVALID_ARGUMENT,
-        (pynvml.NVML_VALUE_TYPE_COUNT, "ullVal", 1),
-    ],
-    ids=["not supported", "no permission", "unknown number", "unknown type"],
-)
-def test_unsupported_field_is_left_out_for_an_hour(
-    fields_driver: FakeFields, ask: Ask, never: int | tuple[int, str, float]
-) -> None:
-    """A field that this GPU does not have costs the others nothing, and is tried again later."""
-    fields_driver.answers = {(1, 0): never, (2, 0): FIVE}
-    fields = FieldValues([(1, 0), (2, 0)])
-    for now in (0.0, 1.0, UNSUPPORTED_FOR_SECONDS):
-        assert fields.read(ask, now) == {(2, 0): 5}
-
-    assert fields_driver.asked == [[(1, 0), (2, 0)], [(2, 0)], [(1, 0), (2, 0)]]
-
-
-def test_passing_failure_costs_one_value_once(fields_driver: FakeFields, ask: Ask) -> None:
-    """A field that is unavailable now is read again the next time."""
-    fields_driver.answers = {(1, 0): pynvml.NVML_ERROR_TIMEOUT, (2, 0): FIVE}
-    fields = FieldValues([(1, 0), (2, 0)])
-    assert fields.read(ask, 0.0) == {(2, 0): 5}
-    fields_driver.answers[(1, 0)] = FIVE
-
-    assert fields.read(ask, 1.0) == {(1, 0): 5, (2, 0): 5}
-
-
-def test_fields_that_all_fail_are_a_failure(fields_driver: FakeFields, ask: Ask) -> None:
-    """A GPU that answers 999 to everything is not taken for one that lacks the fields."""
-    fields_driver.answers = {
-        (1, 0): pynvml.NVML_ERROR_NOT_SUPPORTED,
-        (2, 0): pynvml.NVML_ERROR_UNKNOWN,
-    }
-
-    assert read_fields(ask, (1, 0), (2, 0)) == {}
-    assert ask.failure is not None
-    assert ask.failure.code == pynvml.NVML_ERROR_UNKNOWN
-    assert not ask.has_answered
-
-
-def test_lost_gpu_is_told_by_one_field(fields_driver: FakeFields, ask: Ask) -> None:
-    """The call itself may succeed on a lost GPU: an entry with that error counts."""
-    fields_driver.answers = {(1, 0): FIVE, (2, 0): pynvml.NVML_ERROR_GPU_IS_LOST}
-
-    with pytest.raises(CallFailed):
-        read_fields(ask, (1, 0), (2, 0))
-
-
-@pytest.fixture
-def say(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, object], None]:
-    """Let a function of the driver answer, or fail with an error."""
-
-    def let(function: str, answer: object) -> None:
-        def call(*arguments: object) -> object:
-            if isinstance(answer, pynvml.NVMLError):
-                raise answer
-            return answer
-
-        monkeypatch.setattr(pynvml, f"nvmlDeviceGet{function}", call)
-
-    return let
-
-
-Say = Callable[[str, object], None]
-
-
-def test_unknown_performance_state_is_none(say: Say) -> None:
-    """NVML has 32 for a state that it does not know, which is not the slowest of all."""
-    say("PerformanceState", 32)
-
-    with pytest.raises(pynvml.NVMLError) as raised:
-        performance_state(object())
-    assert raised.value.value == pynvml.NVML_ERROR_NOT_SUPPORTED
-
-
-NO_DECODER = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-NO_CALL = pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
-
-
-@pytest.mark.parametrize(
-    ("video", "images", "told"),
-    [
-        (30, (95, 167_000), 95),
-        (95, (30, 167_000), 95),
-        (0, (0, 167_000), 0),
-        (40, NO_DECODER, 40),
-        (40, NO_CALL, 40),
-    ],
-)
-def test_busier_decoder_counts(say: Say, video: int, images: object, told: int) -> None:
-    """Videos and images have a decoder each; older GPUs and drivers lack that of images."""
-    say("DecoderUtilization", (video, 167_000))
-    say("JpgUtilization", images)
-
-    assert decoder_utilization(object()) == told
-
-
-def test_lost_gpu_has_no_decoder(say: Say) -> None:
-    """Only a missing decoder of images is passed over; other failures are told."""
-    say("DecoderUtilization", (40, 167_000))
-    say("JpgUtilization", pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST))
-
-    with pytest.raises(pynvml.NVMLError):
-        decoder_utilization(object())
-
-
-PCI = SimpleNamespace(busId="00000000:1B:00.0")
+BUS_ID = "0000:1b:00.0"
+PCI = {"nvmlDeviceGetPciInfo": SimpleNamespace(busId="00000000:1B:00.0")}
 MASKS = {
     "nvmlDeviceGetMemoryAffinity": [0b10, 0],
     "nvmlDeviceGetCpuAffinity": [0b1011, 0b1],
 }
+KERNEL = {"gpu/local_cpulist": "0-2,64\n", "gpu/numa_node": "0\n"}
+UTILIZATION, RESTING = "nvmlDeviceGetUtilizationRates", SimpleNamespace(gpu=0)
+GENERATION = "nvmlDeviceGetCurrPcieLinkGeneration"
+STATE, REASONS = "nvmlDeviceGetPerformanceState", "nvmlDeviceGetCurrentClocksEventReasons"
+AT_WORK = {STATE: 0, UTILIZATION: SimpleNamespace(gpu=97), GENERATION: 4}
+UNKNOWN = Fails(pynvml.NVML_ERROR_UNKNOWN)
 
 
-def place(driver: Driver, sysfs: Path = Path("/nowhere")) -> dict[str, Any]:
-    return Placement(sysfs).read(driver.opened(), 100.0)
+def errors(correctable: int, nonfatal: int = 0, fatal: int = 0, of: str = "gpu") -> dict[str, str]:
+    """Return the kernel's files: the total is of messages, and may be below the sum of errors."""
+    return {
+        f"{of}/aer_dev_correctable": f"Bad TLP 2\nTOTAL_ERR_COR {correctable}\n",
+        f"{of}/aer_dev_nonfatal": f"Undefined 0\nTOTAL_ERR_NONFATAL {nonfatal}\n",
+        f"{of}/aer_dev_fatal": f"Undefined 0\nTOTAL_ERR_FATAL {fatal}\n",
+    }
 
 
-@pytest.mark.parametrize(
-    ("answers", "told"),
-    [
-        ({}, {}),
-        # Masks of 64 bits a word; the device file's number is NVML's alone.
-        (
-            MASKS | {"nvmlDeviceGetMinorNumber": 5, "nvmlDeviceGetSerial": "1650"},
-            {"serial": "1650", "minor_number": 5, "numa_node": 1, "cpu_affinity": (0, 1, 3, 64)},
-        ),
-        ({"nvmlDeviceGetMemoryAffinity": [0b11]}, {}),  # Two bits name no node.
-    ],
-    ids=["neither knows", "container without sysfs", "near several nodes"],
-)
-def test_nvml_is_asked_where_the_kernel_tells_nothing(
-    answers: dict[str, Any], told: dict[str, Any]
+def sysfs(folder: Path, files: Mapping[str, str]) -> Path:
+    """Write files of a GPU ("gpu/..."), of the port above it, and of its neighbour."""
+    port = folder / "devices" / "port"
+    places = {"gpu": port / BUS_ID, "port": port, "neighbour": port / "0000:1b:00.1"}
+    for name, text in files.items():
+        of, _, file = name.partition("/")
+        write(places[of] / file, text)
+    link = folder / "bus/pci/devices" / BUS_ID
+    link.parent.mkdir(parents=True, exist_ok=True)
+    if not link.is_symlink():
+        link.symlink_to(places["gpu"])
+    return folder
+
+
+def decoders(video: int, images: Any) -> dict[str, Any]:
+    told = images if isinstance(images, Fails) else (images, 167_000)
+    return {
+        "nvmlDeviceGetDecoderUtilization": (video, 167_000),
+        "nvmlDeviceGetJpgUtilization": told,
+    }
+
+
+def process(pid: int, used: int | None, instance: int = NO_INSTANCE) -> SimpleNamespace:
+    return SimpleNamespace(pid=pid, usedGpuMemory=used, gpuInstanceId=instance)
+
+
+def lists(compute: Any, graphics: Any) -> dict[str, Any]:
+    return {
+        "nvmlDeviceGetComputeRunningProcesses": compute,
+        "nvmlDeviceGetGraphicsRunningProcesses": graphics,
+    }
+
+
+def memory(code: int) -> dict[str, Any]:
+    """Let version 2 of the memory info fail, and version 1 answer."""
+
+    def answer(handle: object, *version: object) -> SimpleNamespace:
+        if version:
+            raise Fails(code)
+        return SimpleNamespace(total=80, used=3)
+
+    return {"nvmlDeviceGetMemoryInfo": answer}
+
+
+# For each case: what the driver answers, the kernel's files, and fields of the sample.
+READS: dict[str, tuple[dict[str, Any], dict[str, str], dict[str, Any]]] = {
+    "a GPU that tells nothing": ({}, {}, {}),
+    "an unknown performance state is not the slowest": ({STATE: 32}, {}, {}),
+    # Before 510 it has only version 1.
+    "memory of an old driver": (
+        memory(pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH),
+        {},
+        {"memory_total_bytes": 80, "memory_used_bytes": 3},
+    ),
+    # After a failure that passes the older call is not made: it means something else.
+    "memory that times out": (memory(pynvml.NVML_ERROR_TIMEOUT), {}, {}),
+    # Videos and images have a decoder each; older GPUs and drivers lack that of images.
+    "images are decoded": (decoders(30, 95), {}, {"decoder_busy_percent": 95}),
+    "videos are decoded": (decoders(95, 30), {}, {"decoder_busy_percent": 95}),
+    "nothing is decoded": (decoders(0, 0), {}, {"decoder_busy_percent": 0}),
+    "no decoder of images": (decoders(40, Fails()), {}, {"decoder_busy_percent": 40}),
+    # Masks of 64 bits a word; the device file's number is NVML's alone.
+    "container without sysfs": (
+        MASKS | {"nvmlDeviceGetMinorNumber": 5, "nvmlDeviceGetSerial": "1650"},
+        {},
+        {"serial": "1650", "minor_number": 5, "numa_node": 1, "cpu_affinity": (0, 1, 3, 64)},
+    ),
+    "near several NUMA nodes": ({"nvmlDeviceGetMemoryAffinity": [0b11]}, {}, {}),
+    # The kernel knows better than NVML; its -1 is no node, nor NVML's.
+    "placed by the kernel": (
+        PCI | MASKS,
+        KERNEL,
+        {"numa_node": 0, "cpu_affinity": (0, 1, 2, 64)},
+    ),
+    "no NUMA node": (
+        PCI | MASKS,
+        KERNEL | {"gpu/numa_node": "-1\n"},
+        {"cpu_affinity": (0, 1, 2, 64)},
+    ),
+    # An unknown list differs from an empty one.
+    "lists of processes that fail": (lists(UNKNOWN, UNKNOWN), {}, {}),
+    "no process": (lists([], []), {}, {"processes": ()}),
+    "no list of graphics": (
+        lists([process(8, 5, 2)], Fails()),
+        {},
+        {"processes": (GpuProcess(8, 5, 2),)},
+    ),
+    # What draws and computes is one process, with the memory of the list that knows it.
+    "a process on both lists": (
+        lists([process(7, None), process(8, 5)], [process(7, 3), process(8, 6)]),
+        {},
+        {"processes": (GpuProcess(7, 3), GpuProcess(8, 5))},
+    ),
+    # What the GPU sends damaged, only the port that receives it can count.
+    "errors of a link": (PCI, errors(40, 5, 1), {"pcie_errors": 46}),
+    "errors of both its ends": (
+        PCI,
+        errors(40, 5, 1) | errors(500, of="port") | errors(9000, of="neighbour"),
+        {"pcie_errors": 546},
+    ),
+    "files without a bus id": ({}, errors(40), {}),
+    # A sum without its largest part would look like a reset.
+    **{
+        f"a file of errors says {text!r}": (
+            PCI,
+            errors(40, 5) | {"gpu/aer_dev_correctable": text},
+            {},
+        )
+        for text in ("", "TOTAL_ERR_COR\n", "TOTAL_ERR_COR many\n", "Bad TLP 3\n")
+    },
+}
+
+
+@pytest.mark.parametrize(("answers", "files", "expected"), READS.values(), ids=READS)
+def test_answers_of_the_driver(
+    tmp_path: Path, answers: dict[str, Any], files: dict[str, str], expected: dict[str, Any]
 ) -> None:
-    assert place(Driver(**answers)) == told
+    """Each reading is what NVML or the kernel says of the GPU, and absent where neither knows."""
+    driver = Driver(**answers, nvmlDeviceGetPowerUsage=650_000)
+    timing = Timing(path_sysfs=str(sysfs(tmp_path, files)))
+    gpu = Gpu(0, driver, 60.0, quick(timing), slow(timing))
+    sample = replace(gpu.read(), **gpu.read_slow())
+
+    told = {each.name: getattr(sample, each.name) for each in fields_of(GpuSample)}
+    known = {name: value for name, value in told.items() if value is not None and value != ""}
+    always = {"index": 0, "up": True, "power_milliwatts": 650_000}
+    identity = {"pci_bus_id": "00000000:1B:00.0"} if "nvmlDeviceGetPciInfo" in answers else {}
+    assert known == always | identity | expected
 
 
-@pytest.mark.parametrize(("numa_node", "told"), [("0", {"numa_node": 0}), ("-1", {})])
-def test_kernel_knows_better_than_nvml(tmp_path: Path, numa_node: str, told: Any) -> None:
-    """Its files are found by its form of NVML's bus id; its -1 is no node, nor NVML's."""
-    device = tmp_path / "bus/pci/devices/0000:1b:00.0"
-    device.mkdir(parents=True)
-    (device / "numa_node").write_text(f"{numa_node}\n")
-    (device / "local_cpulist").write_text("0-2,64\n")
-    driver = Driver(nvmlDeviceGetPciInfo=PCI, **MASKS)
+def test_lost_gpu_has_no_decoder() -> None:
+    """Only a missing decoder of images is passed over; other failures are told."""
+    driver = Driver(**decoders(40, Fails(pynvml.NVML_ERROR_GPU_IS_LOST)))
 
-    assert place(driver, tmp_path) == told | {"cpu_affinity": (0, 1, 2, 64)}
-
-
-def test_place_is_read_once_an_opening() -> None:
-    """It does not change while the GPU is open, and is asked again after it was lost."""
-    driver, placement = Driver(nvmlDeviceGetMinorNumber=5), Placement(Path("/nowhere"))
-    ask = driver.opened()
-    first = placement.read(ask, 100.0)
-    driver.answers["nvmlDeviceGetMinorNumber"] = 6
-
-    assert placement.read(ask, 10_000.0) == first == {"minor_number": 5}
-    assert placement.read(driver.opened(), 10_001.0) == {"minor_number": 6}
-
-
-TIMES_OUT = Fails(pynvml.NVML_ERROR_UNKNOWN)
-List = Sequence[GpuProcess] | Fails
-
-
-def lists(compute: List, graphics: List) -> Driver:
-    return Driver(compute_processes=compute, graphics_processes=graphics)
+    with pytest.raises(CallFailed):
+        driver.opened()(decoder_utilization)
 
 
 @pytest.mark.parametrize(
-    ("compute", "graphics", "told"),
+    ("changes", "generation"),
     [
-        (Fails(), Fails(), {}),
-        (TIMES_OUT, TIMES_OUT, {}),  # An unknown list differs from an empty one.
-        ([], [], {"processes": ()}),
-        ([GpuProcess(8, 5, 2)], Fails(), {"processes": (GpuProcess(8, 5, 2),)}),
-        # What draws and computes is one process, with the memory of the list that knows it.
-        (
-            [GpuProcess(7, None), GpuProcess(8, 5)],
-            [GpuProcess(7, 3)],
-            {"processes": (GpuProcess(7, 3), GpuProcess(8, 5))},
-        ),
+        ({GENERATION: Fails()}, None),
+        ({}, 4),
+        ({UTILIZATION: RESTING}, None),
+        ({STATE: 8}, None),  # A screen's few percent at rest.
+        ({STATE: 2}, 4),  # CUDA on cards with a screen.
+        ({STATE: 32}, 4),  # Unknown.
+        ({STATE: Fails()}, 4),
+        ({UTILIZATION: Fails()}, None),
+        ({UTILIZATION: Fails(), REASONS: 0x1}, None),
+        ({UTILIZATION: Fails(), REASONS: 0x4}, 4),
     ],
 )
-def test_both_lists_are_one(compute: List, graphics: List, told: dict[str, Any]) -> None:
-    assert Processes().read(lists(compute, graphics).opened(), 100.0) == told
+def test_generation_is_told_of_a_gpu_at_work_only(
+    changes: dict[str, Any], generation: int | None
+) -> None:
+    """An idle GPU's link slows down to save power: not a degraded link, and no series."""
+    ask = Driver(**AT_WORK | changes).opened()
+
+    assert PcieLink(15.0).read(ask, 1.0) == {"pcie_link_generation": generation}
 
 
-def test_lists_are_read_every_five_seconds() -> None:
-    """Between two readings the last one holds; a process that ended is gone after the next."""
-    driver, processes = lists([GpuProcess(8, 5)], []), Processes()
-    ask = driver.opened()
-    first = processes.read(ask, 100.0)
-    driver.answers["compute_processes"] = []
+# In seconds: what changes at the GPU, and the generation that is told.
+@pytest.mark.parametrize(
+    "looks",
+    [
+        # A slowed link shows after a while, a timeout costs one reading.
+        [
+            (1.0, {}, 4),
+            (LINK_SECONDS, {GENERATION: 3}, 4),
+            (1.0 + LINK_SECONDS, {}, 3),
+            (1.0 + 2 * LINK_SECONDS, {GENERATION: TIMES_OUT}, None),
+            (2.0 + 2 * LINK_SECONDS, {GENERATION: 4}, 4),
+        ],
+        # At rest it is looked at each time, so that short work is seen.
+        [(1.0, {UTILIZATION: RESTING}, None), (2.0, {UTILIZATION: SimpleNamespace(gpu=5)}, 4)],
+        # Between two steps the series is not gone; after a window of rest it is.
+        [(1.0, {}, 4), (16.0, {UTILIZATION: RESTING, GENERATION: 1}, 4), (17.0, {}, None)],
+    ],
+    ids=["slowed", "short work", "pause"],
+)
+def test_link_is_looked_at_now_and_then(
+    looks: list[tuple[float, dict[str, Any], int | None]],
+) -> None:
+    driver, link = Driver(**AT_WORK), PcieLink(15.0)
+    ask, told = driver.opened(), []
+    for now, changes, _ in looks:
+        driver.answers |= changes
+        told.append(link.read(ask, now)["pcie_link_generation"])
 
-    assert processes.read(ask, 104.9) == first
-    assert processes.read(ask, 105.0) == {"processes": ()}
+    assert told == [generation for _, _, generation in looks]
+
+
+def test_what_seldom_changes_is_read_seldom(tmp_path: Path) -> None:
+    """Errors each half minute, lists of processes each five seconds, the place once.
+
+    A GPU that was lost, and is opened anew, is asked again.
+    """
+    driver, ask = Driver(**PCI), Driver(**PCI).opened()
+    parts = (AerErrors(tmp_path), Processes(), Placement(Path("/nowhere")))
+
+    def read(now: float, count: int, again: bool = False) -> list[Any]:
+        nonlocal ask
+        sysfs(tmp_path, errors(count))
+        driver.answers |= lists([process(count, None)], [])
+        driver.answers["nvmlDeviceGetMinorNumber"] = count
+        if again or now == 100.0:
+            ask = driver.opened()
+        told: dict[str, Any] = {}
+        for part in parts:
+            told |= part.read(ask, now)
+        return [told["pcie_errors"], told["processes"][0].pid, told["minor_number"]]
+
+    assert read(100.0, 1) == [1, 1, 1]
+    assert read(104.9, 2) == [1, 1, 1]
+    assert read(105.0, 3) == [1, 3, 1]
+    assert read(99.9 + ERRORS_SECONDS, 4) == [1, 4, 1]
+    assert read(100.0 + ERRORS_SECONDS, 5) == [5, 4, 1]
+    assert read(101.0 + ERRORS_SECONDS, 6, again=True) == [6, 4, 6]
+
+
+@pytest.mark.parametrize(
+    ("generation", "lanes", "carries"),
+    [
+        (1, 1, 250e6),
+        (2, 4, 2e9),
+        (3, 16, 8e9 / 8 * 128 / 130 * 16),
+        (4, 16, 16e9 / 8 * 128 / 130 * 16),
+        (5, 8, 32e9 / 8 * 128 / 130 * 8),
+        (6, 16, 64e9 / 8 * 242 / 256 * 16),
+        (7, 16, None),  # Of a GPU that is newer than this exporter.
+        (None, 16, None),
+        (5, None, None),
+    ],
+)
+def test_pcie_link_carries_what_is_left_of_its_transfers(
+    generation: int | None, lanes: int | None, carries: float | None
+) -> None:
+    """Rounded up by less than a thousandth: a counter may not wrap sooner than is thought."""
+    rate = pcie_bytes_per_second(generation, lanes)
+    assert rate == carries or (carries and rate and carries <= rate < 1.001 * carries)
+
+
+A, B = (1, 0), (2, 0)
+FIELDS = "nvmlDeviceGetFieldValues"
+LONG = (pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, "ullVal", 2**40)
+
+
+# Each reading of fields A and B: seconds, what A answers, and what is told; then how often is asked
+# for which.
+@pytest.mark.parametrize(
+    ("looks", "asked"),
+    [
+        # Each is read as its own type; a scope is part of the field, and one call asks for all.
+        ([(0.0, 2**32 - 1, {A: 2**32 - 1, B: 5})], [2]),
+        ([(0.0, LONG, {A: 2**40, B: 5})], [2]),
+        ([(0.0, (pynvml.NVML_VALUE_TYPE_SIGNED_INT, "siVal", -3), {A: -3, B: 5})], [2]),
+        ([(0.0, (pynvml.NVML_VALUE_TYPE_DOUBLE, "dVal", 0.5), {A: 0.5, B: 5})], [2]),
+        # One that this GPU does not have costs the others nothing, and is tried again in an hour.
+        *(
+            (
+                [
+                    (0.0, never, {B: 5}),
+                    (1.0, 7, {B: 5}),
+                    (UNSUPPORTED_FOR_SECONDS, 7, {A: 7, B: 5}),
+                ],
+                [2, 1, 2],
+            )
+            for never in (
+                Fails(),
+                Fails(pynvml.NVML_ERROR_NO_PERMISSION),
+                Fails(pynvml.NVML_ERROR_INVALID_ARGUMENT),  # An unknown number.
+                (pynvml.NVML_VALUE_TYPE_COUNT, "ullVal", 1),  # An unknown type.
+            )
+        ),
+        # One that is not available now is read again the next time.
+        ([(0.0, TIMES_OUT, {B: 5}), (1.0, 7, {A: 7, B: 5})], [2, 2]),
+    ],
+)
+def test_fields_are_read_in_one_call(
+    looks: list[tuple[float, FieldAnswer, dict[Any, float]]], asked: list[int]
+) -> None:
+    answers: dict[Any, FieldAnswer] = {B: 5}
+    calls: list[int] = []
+
+    def tell(handle: object, of: Sequence[Field]) -> Any:
+        calls.append(len(of))
+        return fields(answers)(handle, of)
+
+    ask = Driver(nvmlDeviceGetFieldValues=tell).opened()
+    values = FieldValues([A, B])
+    for now, answer, told in looks:
+        answers[A] = answer
+        assert values.read(ask, now) == told
+
+    assert calls == asked
+
+
+@pytest.mark.parametrize(
+    ("b", "failure"),
+    [
+        # No value, no failure, and no call for an hour.
+        (Fails(), None),
+        # A GPU that answers 999 to everything is not taken for one that lacks the fields.
+        (UNKNOWN, pynvml.NVML_ERROR_UNKNOWN),
+    ],
+)
+def test_fields_that_all_fail(b: Fails, failure: int | None) -> None:
+    driver = Driver(nvmlDeviceGetFieldValues=fields({B: b}))
+    ask, values = driver.opened(), FieldValues([A, B])
+
+    assert values.read(ask, 0.0) == {} == values.read(ask, 1.0)
+    assert (ask.failure and ask.failure.code, ask.has_answered) == (failure, False)
+    assert driver.asked[FIELDS] == (1 if failure is None else 2)
+
+
+def test_lost_gpu_is_told_by_one_field() -> None:
+    """The call itself may succeed on a lost GPU: an entry with that error counts."""
+    answers: dict[Field, FieldAnswer] = {A: 5, B: Fails(pynvml.NVML_ERROR_GPU_IS_LOST)}
+    ask = Driver(nvmlDeviceGetFieldValues=fields(answers)).opened()
+
+    with pytest.raises(CallFailed):
+        FieldValues([A, B]).read(ask, 0.0)
 
 
 POWER, THERMAL = REASON_BITS["sw_power_cap"], REASON_BITS["hw_thermal_slowdown"]
 POWER_FIELD = COUNTER_FIELDS["sw_power_cap"][0]
 IDLE = 0x1
-
-
-def gained(*readings: tuple[float, int, float | None]) -> list[float]:
-    """Return by how much the power's seconds grow with each: time, mask and counter in ns."""
-    throttle, seconds = ThrottleSeconds(longest_gap_seconds=2.0), [0.0]
-    for now, reasons, counter in readings:
-        throttle.add(reasons, {} if counter is None else {POWER_FIELD: counter}, now)
-        seconds.append(throttle.seconds()["sw_power_cap"])
-    return [after - before for before, after in pairwise(seconds)]
 
 
 def test_each_active_reason_gains_the_time_since_the_last_reading() -> None:
@@ -317,12 +388,11 @@ def test_each_active_reason_gains_the_time_since_the_last_reading() -> None:
         throttle.add(POWER | THERMAL, {}, now)
     throttle.add(IDLE, {}, 103.0)
 
-    seconds = throttle.seconds()
-    assert seconds["sw_power_cap"] == seconds["hw_thermal_slowdown"] == 2.5
-    assert set(seconds) == set(REASON_BITS)
-    assert sum(seconds.values()) == 5.0
+    expected = {"sw_power_cap": 2.5, "hw_thermal_slowdown": 2.5}
+    assert throttle.seconds() == dict.fromkeys(REASON_BITS, 0.0) | expected
 
 
+# Each reading is its time, the mask, and the counter in ns.
 @pytest.mark.parametrize(
     ("readings", "seconds"),
     [
@@ -354,50 +424,52 @@ def test_each_active_reason_gains_the_time_since_the_last_reading() -> None:
 def test_counter_is_believed_before_the_mask(
     readings: list[tuple[float, int, float | None]], seconds: list[float]
 ) -> None:
-    assert gained(*readings) == seconds
+    throttle, told = ThrottleSeconds(longest_gap_seconds=2.0), [0.0]
+    for now, reasons, counter in readings:
+        throttle.add(reasons, {} if counter is None else {POWER_FIELD: counter}, now)
+        told.append(throttle.seconds()["sw_power_cap"])
+
+    assert [after - before for before, after in pairwise(told)] == seconds
 
 
 @pytest.mark.parametrize("reason", ["sw_thermal_slowdown", "hw_thermal_slowdown"])
 @pytest.mark.parametrize("numbering", [0, 1], ids=["12.9 and 13.0", "13.1"])
 def test_renumbered_counters_are_read_under_either_number(reason: str, numbering: int) -> None:
     """What has the number in the other numbering is a setting and adds nothing."""
-    fields = COUNTER_FIELDS[reason]
-    counter, setting = fields[numbering], fields[1 - numbering]
+    counter, setting = COUNTER_FIELDS[reason][numbering], COUNTER_FIELDS[reason][1 - numbering]
     throttle = ThrottleSeconds(longest_gap_seconds=2.0)
-    throttle.add(0, {counter: 3e9, setting: 0.0}, 100.0)
-    throttle.add(0, {counter: 3.5e9, setting: 50.0}, 101.0)
-    assert throttle.seconds()[reason] == 0.5
+    told = []
+    for now, setting_is in enumerate((0.0, 50.0, 1e12, 0.0)):
+        throttle.add(0, {counter: 3e9 + 5e8 * (now > 0), setting: setting_is}, 100.0 + now)
+        told.append(throttle.seconds()[reason])
 
-    throttle.add(0, {counter: 3.5e9, setting: 1e12}, 102.0)
-    throttle.add(0, {counter: 3.5e9, setting: 0.0}, 103.0)
-    assert throttle.seconds()[reason] == pytest.approx(0.5)
+    assert told == [0.0, 0.5, 0.5, 0.5]
 
 
-WINDOW_SECONDS = 15.0
 ANY_TIME = 1_700_000_000_000_000
 
 
-@dataclass
-class FakeDriver:
-    """A driver with samples (its time in µs, percent) or an error code, and with rates or none."""
+class Samples(Driver):
+    """A driver with samples (its time in µs, percent) or without such a call, and with rates."""
 
-    samples: list[tuple[int, int]] | int = pynvml.NVML_ERROR_NOT_SUPPORTED
-    rates: tuple[int, int] | None = (50, 40)
-    asked_since: list[int] = field(default_factory=list)
+    def __init__(self) -> None:
+        super().__init__(nvmlDeviceGetSamples=self.get)
+        self.samples: list[tuple[int, int]] | Fails = Fails()
+        self.rates(50)
+        self.asked_since: list[int] = []
+        self._ask, self._utilization = self.opened(), Utilization(15.0)
 
-    def get_rates(self, handle: object) -> Any:
-        if self.rates is None:
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-        return SimpleNamespace(gpu=self.rates[0], memory=self.rates[1])
+    def rates(self, percent: int) -> None:
+        self.answers[UTILIZATION] = SimpleNamespace(gpu=percent)
 
-    def get_samples(self, handle: object, kind: int, since: int) -> Any:
+    def get(self, handle: object, kind: int, since: int) -> Any:
         assert kind == pynvml.NVML_GPU_UTILIZATION_SAMPLES
         self.asked_since.append(since)
-        if isinstance(self.samples, int):
-            raise pynvml.NVMLError(self.samples)
+        if isinstance(self.samples, Fails):
+            raise self.samples
         fresh = [sample for sample in self.samples if sample[0] > since]
         if not fresh:
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+            raise Fails(pynvml.NVML_ERROR_NOT_FOUND)
         values = [pynvml.c_nvmlSample_t(time, (0,)) for time, _ in fresh]
         for value, (_, percent) in zip(values, fresh, strict=True):
             value.sampleValue.uiVal = percent
@@ -405,119 +477,95 @@ class FakeDriver:
 
     def sample(self, seconds: float, percent: int) -> None:
         """Take a sample *seconds* after ANY_TIME."""
-        assert isinstance(self.samples, list)
-        self.samples.append((ANY_TIME + round(seconds * 1e6), percent))
+        before = [] if isinstance(self.samples, Fails) else self.samples
+        self.samples = [*before, (ANY_TIME + round(seconds * 1e6), percent)]
+
+    def busy(self, now: float) -> float | None:
+        """Return the mean at a time of the worker's clock."""
+        return self._utilization.read(self._ask, now).get("gpu_busy_percent")
 
 
-@pytest.fixture
-def samples_driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
-    """A driver without samples."""
-    fake = FakeDriver()
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetUtilizationRates", fake.get_rates)
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetSamples", fake.get_samples)
-    return fake
-
-
-class Reads:
-    """One GPU, read with times of the worker's clock."""
-
-    def __init__(self) -> None:
-        self._ask = Ask(0, object(), Calls(60.0, 60.0))
-        self._utilization = Utilization(WINDOW_SECONDS)
-
-    def all(self, now: float) -> dict[str, Any]:
-        return self._utilization.read(self._ask, now)
-
-    def busy(self, now: float) -> float:
-        """Return the mean."""
-        mean: float = self.all(now)["gpu_busy_percent"]
-        return mean
-
-
-def test_gpu_without_utilization_has_none(samples_driver: FakeDriver) -> None:
+def test_gpu_without_utilization_has_none() -> None:
     """A GPU that is split by MIG has neither samples nor rates, and nothing is made up."""
-    samples_driver.rates = None
-    gpu = Reads()
+    gpu = Samples()
+    gpu.answers[UTILIZATION] = Fails()
 
-    assert [gpu.all(float(now)) for now in range(20)] == [{}] * 20
-    assert samples_driver.asked_since == [0]
+    assert [gpu.busy(float(now)) for now in range(20)] == [None] * 20
+    assert gpu.asked_since == [0]
 
 
-def test_without_samples_the_rates_of_the_window_are_averaged(samples_driver: FakeDriver) -> None:
+def test_without_samples_the_rates_of_the_window_are_averaged() -> None:
     """Each second's rate counts for the last 15 s and is then forgotten."""
-    gpu = Reads()
+    gpu = Samples()
+    told = []
     for now in range(100, 115):
-        samples_driver.rates = (100, 30) if now < 110 else (40, 60)
-        values = gpu.all(float(now))
+        gpu.rates(100 if now < 110 else 40)
+        told.append(gpu.busy(float(now)))
 
-    assert values == {"gpu_busy_percent": 80.0}
+    assert told[-1] == 80.0
     assert gpu.busy(124.5) == 40.0
 
 
-def test_samples_show_what_falls_between_two_readings(samples_driver: FakeDriver) -> None:
+def test_samples_show_what_falls_between_two_readings() -> None:
     """A dip of a fifth of a second is in the mean, though the rates never saw it.
 
     Samples from before the first reading leave the window by their own age.
     """
-    samples_driver.samples, samples_driver.rates = [], (100, 40)
-    gpu = Reads()
+    gpu = Samples()
+    gpu.rates(100)
     for tick in range(50):
-        samples_driver.sample(tick / 5, 0 if tick == 12 else 100)
+        gpu.sample(tick / 5, 0 if tick == 12 else 100)
 
     assert gpu.busy(100.0) == 98.0
-    samples_driver.sample(18.0, 100)
+    gpu.sample(18.0, 100)
     assert gpu.busy(108.0) == 100.0
 
 
-def test_each_sample_counts_once_and_as_long_as_the_window(samples_driver: FakeDriver) -> None:
+def test_each_sample_counts_once_and_as_long_as_the_window() -> None:
     """The driver is asked each 5 s for what is new; a sample leaves the window by its own age."""
-    samples_driver.samples = []
-    gpu, seen = Reads(), []
+    gpu, seen = Samples(), []
     for second in range(31):
-        samples_driver.sample(second, 0 if second == 3 else 100)
-        seen.append(gpu.busy(200.0 + second) < 100)
+        gpu.sample(second, 0 if second == 3 else 100)
+        busy = gpu.busy(200.0 + second)
+        seen.append(busy is not None and busy < 100)
 
-    assert samples_driver.asked_since == [
+    assert gpu.asked_since == [
         0,
         *(ANY_TIME + second * 1_000_000 for second in range(0, 30, int(SAMPLES_EVERY_SECONDS))),
     ]
     assert seen == [False] * 5 + [True] * 15 + [False] * 11
 
 
-def test_silent_driver_keeps_the_window_and_then_leaves_it_to_the_rates(
-    samples_driver: FakeDriver,
-) -> None:
+def test_silent_driver_keeps_the_window_and_then_leaves_it_to_the_rates() -> None:
     """No new samples for a while is no change; for longer than the window the rates stand in."""
-    samples_driver.samples = []
-    samples_driver.sample(0.0, 90)
-    gpu = Reads()
+    gpu = Samples()
+    gpu.sample(0.0, 90)
     # From 116 on it is asked for all and gives the old sample again, none the newer for that.
     assert [gpu.busy(float(now)) for now in range(100, 160)] == [90.0] * 16 + [50] * 44
 
 
-def test_clock_that_was_set_back_is_noticed(samples_driver: FakeDriver) -> None:
+def test_clock_that_was_set_back_is_noticed() -> None:
     """Samples are stamped with the driver's clock; an hour less does not cost an hour."""
-    samples_driver.samples = []
-    samples_driver.sample(3600.0, 90)
-    gpu = Reads()
+    gpu = Samples()
+    gpu.sample(3600.0, 90)
     assert gpu.busy(100.0) == 90.0
-    samples_driver.samples = []
+    gpu.samples = []
     for second in range(1, 31):
-        samples_driver.sample(second, 70)
+        gpu.sample(second, 70)
         busy = gpu.busy(100.0 + second)
 
     assert busy == 70.0
 
 
 @pytest.mark.parametrize("code", [pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT])
-def test_no_new_samples_is_no_failure(samples_driver: FakeDriver, code: int) -> None:
-    """A GPU with nothing new to tell has answered."""
-    samples_driver.samples = code
+def test_no_new_samples_is_no_failure(code: int) -> None:
+    """A GPU with nothing new to tell has answered, and is asked again."""
+    gpu = Samples()
+    gpu.samples = Fails(code)
 
-    assert gpu_samples(object(), 1) == []
+    assert [gpu.busy(float(now)) for now in (100, 105, 110)] == [50.0] * 3
+    assert gpu.asked_since == [0] * 3
 
 
 def test_empty_window_has_no_reading() -> None:
-    window = ReadingWindow(15.0)
-
-    assert window.mean() is None
+    assert ReadingWindow(15.0).mean() is None

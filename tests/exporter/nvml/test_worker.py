@@ -10,8 +10,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pynvml
 import pytest
@@ -27,6 +27,7 @@ from exporter.nvml.worker.node import EVENTS_EVERY, GpuJobs, NeedsNewProcess, No
 from exporter.nvml.worker.threads import Threads
 from exporter.nvml.worker.xids import XidCounts
 from tests import nvmlstub
+from tests.exporter.clock import Clock
 from tests.exporter.nvml.stub import PATIENT, QUICK, Scenario, wait_for
 
 # Nothing here depends on how long it is from sample to sample.
@@ -164,17 +165,16 @@ def test_crash_names_the_call(environment: dict[str, str], scenario: Scenario) -
     assert "in nvmlDeviceGetTemperature" in said
 
 
-@pytest.mark.parametrize("code", [1, 9, 18])
 def test_driver_reloaded_under_the_worker_ends_it_in_one_line(
-    environment: dict[str, str], scenario: Scenario, code: int
+    environment: dict[str, str], scenario: Scenario
 ) -> None:
     """A library that no longer fits the driver cannot be unloaded: the process ends and says so."""
-    scenario.play(f"nvmlDeviceGetPowerUsage * {code}")
+    scenario.play("nvmlDeviceGetPowerUsage * 9")
     with worker(environment) as process:
         said = errors(process)
         assert process.wait(20) == 1
 
-    assert f"nvmlDeviceGetPowerUsage on GPU 0 returned {code}: " in said
+    assert "nvmlDeviceGetPowerUsage on GPU 0 returned 9: " in said
     assert len(said.splitlines()) == 1
 
 
@@ -216,89 +216,60 @@ while supervisor.latest() is None:
 print(supervisor.worker_pid, flush=True)
 time.sleep(60)
 """
-TIMING = Timing(interval_seconds=0.02, stale_seconds=20.0, slow_seconds=20.0, retry_seconds=0.0)
+TIMING = Timing(retry_seconds=1.0, path_kmsg="/nowhere")
 
 
-class Library:
-    """Stands in for the library: what opening NVML answers, and how often it was closed."""
+class Node:
+    """A node whose library does what a test says, sampled on a clock that the test turns."""
 
-    def __init__(self) -> None:
-        self.codes = dict.fromkeys(("init", "count"), 0)
-        self.count = 0
-        self.closed = 0
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.codes = dict.fromkeys(("nvmlInit", "nvmlDeviceGetCount"), 0)
+        self.gpus = 0
+        self.closed = 0  # How often the library was.
+        self.changed = False  # The GPUs that the kernel module drives are others.
+        self.clock = Clock()
+        monkeypatch.setattr(time, "monotonic", self.clock)
+        for function in (self.nvmlInit, self.nvmlShutdown, self.nvmlDeviceGetCount):
+            monkeypatch.setattr(pynvml, function.__name__, function)
+        for name, code in (
+            ("nvmlSystemGetDriverVersion", pynvml.NVML_ERROR_UNKNOWN),
+            ("nvmlDeviceGetHandleByIndex", pynvml.NVML_ERROR_GPU_IS_LOST),
+        ):
+            monkeypatch.setattr(pynvml, name, Mock(__name__=name, side_effect=failure(code)))
+        monkeypatch.setattr(pynvml, "nvmlSystemGetNVMLVersion", lambda: "13")
+        monkeypatch.setattr(node_module, "BoundGpus", lambda: self)
+        self.sampler = NodeSampler(TIMING)
 
     def nvmlInit(self) -> None:
-        _raise(self.codes["init"])
+        if code := self.codes["nvmlInit"]:
+            raise failure(code)
 
     def nvmlShutdown(self) -> None:
         self.closed += 1
 
     def nvmlDeviceGetCount(self) -> int:
-        _raise(self.codes["count"])
-        return self.count
-
-    def nvmlSystemGetDriverVersion(self) -> str:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN)
-
-    def nvmlSystemGetNVMLVersion(self) -> str:
-        return "13"
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> object:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
-
-
-class Bound:
-    """The GPUs that the kernel module drives."""
-
-    changed = False
+        if code := self.codes["nvmlDeviceGetCount"]:
+            raise failure(code)
+        return self.gpus
 
     def have_changed(self) -> bool:
-        return Bound.changed
+        return self.changed
+
+    def after(self, seconds: float) -> NodeSample:
+        self.clock.seconds += seconds
+        return self.sampler.sample()
 
 
-def _raise(code: int) -> None:
-    if code:
-        raise pynvml.NVMLError(code)
-
-
-@pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> Library:
-    """Return the driver that pynvml talks to."""
-    driver = Library()
-    for name in dir(driver):
-        if name.startswith("nvml"):
-            monkeypatch.setattr(pynvml, name, getattr(driver, name))
-    monkeypatch.setattr(node_module, "BoundGpus", Bound)
-    monkeypatch.setattr(Bound, "changed", False)
-    return driver
+def failure(code: int) -> Exception:
+    error: Exception = pynvml.NVMLError(code)
+    return error
 
 
 @pytest.fixture
-def node(driver: Library) -> Iterator[NodeSampler]:
-    node = NodeSampler(TIMING)
+def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+    node = Node(monkeypatch)
     yield node
-    node.close()
-
-
-def sample_when(node: NodeSampler, condition: Callable[[NodeSample], bool]) -> NodeSample:
-    """Return the first sample for which *condition* holds."""
-    found: list[NodeSample] = []
-
-    def is_found() -> bool:
-        found.append(node.sample())
-        return condition(found[-1])
-
-    wait_for(is_found)
-    return found[-1]
-
-
-def with_a_gpu(driver: Library, node: NodeSampler) -> NodeSample:
-    driver.count = 1
-    return sample_when(node, lambda sample: sample.gpus_visible == 1)
-
-
-def without_a_gpu(node: NodeSampler) -> NodeSample:
-    return sample_when(node, lambda sample: sample.gpus_visible == 0)
+    node.sampler.close()
 
 
 @pytest.mark.parametrize(
@@ -313,61 +284,58 @@ def without_a_gpu(node: NodeSampler) -> NodeSample:
     ],
 )
 def test_each_failure_to_open_has_its_reason(
-    driver: Library, node: NodeSampler, code: int, reason: str, words: str
+    node: Node, code: int, reason: str, words: str
 ) -> None:
     """No library, no driver and the other reasons are distinguished, with advice."""
-    driver.codes["init"] = code
-    sample = without_a_gpu(node)
+    node.codes["nvmlInit"] = code
+    sample = node.after(0.0)
 
-    assert sample.error_reason == reason
+    assert (sample.gpus_visible, sample.error_reason) == (0, reason)
     assert f"nvmlInit returned {code}: " in sample.error
     assert words in sample.error
 
 
-def test_driver_without_gpu_is_closed_and_asked_again(driver: Library, node: NodeSampler) -> None:
+def test_driver_without_gpu_is_closed_and_asked_again(node: Node) -> None:
     """NVML counts once, when it is opened; a driver that cannot count does not end the worker."""
-    assert without_a_gpu(node).error_reason == "no_gpu"
-    assert driver.closed > 0
-    driver.codes["count"] = pynvml.NVML_ERROR_UNKNOWN
-    sample_when(node, lambda sample: sample.error_reason == "other")
-    closed = driver.closed
-    failed = sample_when(node, lambda sample: driver.closed > closed + 1)
+    assert (node.after(0.0).error_reason, node.closed) == ("no_gpu", 1)
+    node.codes["nvmlDeviceGetCount"] = pynvml.NVML_ERROR_UNKNOWN
+    assert node.after(0.9).error_reason == "no_gpu"
+    failed = node.after(0.1)
+    assert (failed.error_reason, node.closed) == ("other", 2)
     assert "nvmlDeviceGetCount returned 999" in failed.error
-    driver.codes["count"] = 0
-    sample = with_a_gpu(driver, node)
+    node.codes["nvmlDeviceGetCount"], node.gpus = 0, 1
+    sample = node.after(2.0)
 
-    assert sample.error_reason is None
+    assert (sample.error_reason, sample.gpus_visible, node.closed) == (None, 1, 2)
     # A GPU is listed though the driver will not say its version.
     assert (sample.driver_version, sample.nvml_version) == (None, "13")
 
 
-def test_library_that_never_fits_makes_way_after_a_while(
-    driver: Library, node: NodeSampler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A mismatch is reported for a minute, while the log is quiet; then a new process tries."""
-    monkeypatch.setattr(node_module, "NO_DRIVER_CAP_SECONDS", 0.2)
-    driver.codes["init"] = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
-    begun = time.monotonic()
-    assert without_a_gpu(node).error_reason == "version_mismatch"
+def test_library_that_never_fits_makes_way_after_a_minute(node: Node) -> None:
+    """A mismatch is reported for that long, while the log is quiet; then a new process tries."""
+    node.codes["nvmlInit"] = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+    for seconds in (0.0, 59.0, 0.9):
+        assert node.after(seconds).error_reason == "version_mismatch"
 
+    node.after(0.1)
     with pytest.raises(NeedsNewProcess):
-        sample_when(node, lambda sample: False)
-    assert time.monotonic() - begun >= 0.2
+        node.after(0.0)
 
 
 @pytest.mark.parametrize("hangs", [False, True])
 def test_other_gpus_need_a_new_process(
-    driver: Library, node: NodeSampler, monkeypatch: pytest.MonkeyPatch, hangs: bool
+    node: Node, monkeypatch: pytest.MonkeyPatch, hangs: bool
 ) -> None:
     """NVML counts once. While a call hangs it is left to the supervisor, which knows of that."""
-    sample = with_a_gpu(driver, node)
-    Bound.changed = True
+    node.gpus = 1
+    sample = node.after(0.0)
+    node.changed = True
     if hangs:
         monkeypatch.setattr(Calls, "stuck", lambda self: sample)
-        assert node.sample().gpus_visible == 1
+        assert node.after(1.0).gpus_visible == 1
     else:
         with pytest.raises(NeedsNewProcess):
-            node.sample()
+            node.after(1.0)
 
 
 class AtOnce(Threads):
@@ -407,14 +375,14 @@ def test_events_are_fetched_with_each_fifth_reading_and_told_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They wait in the driver; what was counted is told however old it is, of a lost GPU too."""
-    clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(time, "monotonic", lambda: clock.now)
+    clock = Clock()
+    monkeypatch.setattr(time, "monotonic", clock)
     jobs = GpuJobs(cast(Gpu, LostGpu()), AtOnce(), cast(XidEvents, Fetched()))
     told = []
     for _ in range(2 * EVENTS_EVERY + 1):
         jobs.start()
         jobs.start_slow()
-        clock.now += 3600.0
+        clock.seconds += 3600.0
         told.append(jobs.sample(5.0, None))
 
     assert [sample.xid_events for sample in told] == [*[1] * EVENTS_EVERY, *[2] * EVENTS_EVERY, 3]

@@ -21,7 +21,7 @@ from tests.exporter.running import wait_until
 
 
 class FakeCollector:
-    """Yields *read()* as one gauge named after it; counts its runs."""
+    """Yields *read()* as one gauge named after it, and how often it was read as another."""
 
     def __init__(
         self, name: str, read: Callable[[], object] = lambda: 1.0, interval_seconds: float = 0.0
@@ -33,7 +33,7 @@ class FakeCollector:
 
     def collect(self) -> Iterable[Metric]:
         self.runs += 1
-        yield GaugeMetricFamily(f"rankskew_{self.name}_half", "Made before the reading.", value=1)
+        yield GaugeMetricFamily(f"rankskew_{self.name}_reads", "Made before.", value=self.runs)
         family = GaugeMetricFamily(f"rankskew_{self.name}", "A reading.")
         family.add_metric([], self._read())  # type: ignore[arg-type] # broken values on purpose
         yield family
@@ -81,33 +81,32 @@ def started(scrape: Scrape) -> Iterator[None]:
         scrape.stop()
 
 
-def test_collector_is_exposed_with_how_it_did() -> None:
-    """With its success; while it fails, also with the time when it last did not."""
+@pytest.mark.parametrize(
+    ("interval_seconds", "well", "failing"),
+    [
+        # In the background: with its success; while it fails, also when it last did not.
+        (
+            1.0,
+            ['success{collector="it"} 1.0'],
+            [
+                'success{collector="it"} 0.0',
+                'last_success_timestamp_seconds{collector="it"} 1234.5',
+            ],
+        ),
+        # Thirty that only read memory cost no series each to say that all is well.
+        (0.0, [], ['success{collector="it"} 0.0']),
+    ],
+)
+def test_collector_is_exposed_with_how_it_did(
+    interval_seconds: float, well: list[str], failing: list[str]
+) -> None:
+    """`success == 0` finds one that fails, and its series are there again when it is well."""
     reading = Reading()
-    scrape = Scrape([FakeCollector("odd", reading, interval_seconds=1)], wall=lambda: 1_234.5)
-    fine = expose(scrape)
-    reading.error = OSError("gone")
-
-    assert "rankskew_odd 1.0" in fine
-    assert 'rankskew_collector_success{collector="odd"} 1.0' in fine
-    assert 'last_success_timestamp_seconds{collector="odd"}' not in fine
-    assert 'last_success_timestamp_seconds{collector="odd"} 1234.5' in expose(scrape)
-
-
-def test_collector_that_only_reads_memory_is_listed_only_while_it_fails() -> None:
-    """Thirty collectors cost no series each to say that all is well; `success == 0` finds one."""
-    reading = Reading()
-    scrape = Scrape([FakeCollector("quick", reading)])
-    before = expose(scrape)
-    reading.error = OSError("gone")
-    during = expose(scrape)
-    reading.error = None
-
-    assert 'collector="quick"' not in before
-    assert re.findall(r'.*collector="quick".*', during) == [
-        'rankskew_collector_success{collector="quick"} 0.0'
-    ]
-    assert 'collector="quick"' not in expose(scrape)
+    scrape = Scrape([FakeCollector("it", reading, interval_seconds)], wall=lambda: 1_234.5)
+    for reading.error, said in ((None, well), (OSError("gone"), failing), (None, well)):
+        page = expose(scrape)
+        assert re.findall(r"^rankskew_collector_(.*)", page, re.MULTILINE) == said
+        assert ("rankskew_it 1.0" in page) == (reading.error is None)
 
 
 def broken_reading() -> float:
@@ -167,7 +166,7 @@ def test_slow_collector_runs_in_the_background_only() -> None:
 
     assert all("rankskew_slow 1.0" in page for page in pages)
     assert sample is not None
-    assert [family.name for family in sample.families] == ["rankskew_slow_half", "rankskew_slow"]
+    assert [family.name for family in sample.families] == ["rankskew_slow_reads", "rankskew_slow"]
     assert (slow.runs, quick.runs, scrape.latest("fast")) == (1, 3, None)
 
 
@@ -292,41 +291,9 @@ def test_some_collectors_can_be_asked_for() -> None:
     ]
 
     assert scrape.names() == ["broken", "failing", "fine", "gpu"]
-    assert families == ["rankskew_fine_half", "rankskew_fine"]
+    assert families == ["rankskew_fine_reads", "rankskew_fine"]
     assert fine.runs == 1
     assert sorted(failed) == ["broken", "failing"]
-
-
-def test_collectors_after_the_deadline_are_not_read(caplog: pytest.LogCaptureFixture) -> None:
-    """What there is no time for is exposed as failed, and logged once."""
-    seconds = 1_000.0
-    collector = FakeCollector("late")
-    scrape = Scrape([collector], monotonic=lambda: seconds)
-    pages = [[family for family in scrape.collect(deadline=999.0)] for _ in range(2)]
-
-    for page in pages:
-        assert [family.name for family in page if family.samples] == ["rankskew_collector_success"]
-    assert collector.runs == 0
-    assert caplog.messages == [
-        "collector late failed: TimeoutError: no time was left for it in the scrape"
-    ]
-    assert next(iter(scrape.collect(deadline=1_000.0))).name == "rankskew_late_half"
-
-
-class Counting:
-    """A collector that counts how often it is read, and shows the count."""
-
-    interval_seconds = 0.0
-
-    def __init__(self, name: str = "counting", on_read: Callable[[], None] = lambda: None) -> None:
-        self.name = name
-        self.reads = 0
-        self._on_read = on_read
-
-    def collect(self) -> Iterable[Metric]:
-        self.reads += 1
-        self._on_read()
-        yield GaugeMetricFamily(f"rankskew_{self.name}_reads", "Reads.", value=self.reads)
 
 
 async def pages_of(exposition: Exposition, asked: list[ScrapeRequest]) -> list[bytes]:
@@ -336,7 +303,7 @@ async def pages_of(exposition: Exposition, asked: list[ScrapeRequest]) -> list[b
 
 def test_scrapes_that_arrive_together_share_one_reading() -> None:
     """Two Prometheus replicas cost as much as one; who asks after an answer gets a newer page."""
-    collector = Counting()
+    collector = FakeCollector("counting")
     exposition = Exposition(Scrape([collector]))
 
     async def ask() -> tuple[list[bytes], list[bytes]]:
@@ -346,36 +313,46 @@ def test_scrapes_that_arrive_together_share_one_reading() -> None:
     pages, later = asyncio.run(ask())
     assert len(set(pages)) == 1
     assert all(b"rankskew_counting_reads %d.0" % n in page for n, page in enumerate(later, 2))
-    assert collector.reads == 3
+    assert collector.runs == 3
 
 
-@pytest.mark.parametrize("version", ["x", "1.x", "1.\xb2", "1.0.0;escaping=x", "..", "=", "\xb2"])
-def test_format_that_makes_no_sense_gets_a_page(version: str) -> None:
-    asked = wanted([], {"accept": f"application/openmetrics-text;version={version}"})
-    body, headers = asyncio.run(Exposition(Scrape([Counting()])).page(asked))
-
-    assert b"rankskew_counting_reads 1.0" in body
-    assert headers["Content-Type"]
+OPENMETRICS = "application/openmetrics-text"
 
 
-@pytest.mark.parametrize("scheme", ["allow-utf-8", "underscores", "dots", "values"])
-@pytest.mark.parametrize("format", ["text/plain", "application/openmetrics-text"])
-def test_names_are_the_same_for_every_scraper(format: str, scheme: str) -> None:
-    """Whatever scheme of escaping a Prometheus is set to, our rules find the series."""
-    asked = wanted([], {"accept": f"{format};version=1.0.0;escaping={scheme};q=0.6,*/*;q=0.1"})
-    body, headers = asyncio.run(Exposition(Scrape([Counting()])).page(asked))
+@pytest.mark.parametrize(
+    ("accept", "answer"),
+    [
+        # A version that makes no sense gets a page.
+        *(
+            (f"{OPENMETRICS};version={odd}", "")
+            for odd in ("x", "1.x", "1.\xb2", "..", "=", "\xb2")
+        ),
+        # Whatever scheme of escaping a Prometheus is set to, our rules find the series.
+        *(
+            (
+                f"{format};version=1.0.0;escaping={scheme};q=0.6,*/*;q=0.1",
+                f"{format}; version=1.0.0",
+            )
+            for scheme in ("allow-utf-8", "underscores", "dots", "values", "x")
+            for format in ("text/plain", OPENMETRICS)
+        ),
+    ],
+)
+def test_names_are_the_same_for_every_scraper(accept: str, answer: str) -> None:
+    exposition = Exposition(Scrape([FakeCollector("fine")]))
+    body, headers = asyncio.run(exposition.page(wanted([], {"accept": accept})))
 
-    assert b"\nrankskew_counting_reads 1.0\n" in body
-    assert headers["Content-Type"].startswith(f"{format}; version=1.0.0")
+    assert b"\nrankskew_fine 1.0\n" in body
+    assert headers["Content-Type"].startswith(answer)
 
 
 def test_different_questions_get_their_own_pages() -> None:
     """Format, compression and collectors are as each asked."""
-    exposition = Exposition(Scrape([Counting("one"), Counting("two")]))
+    exposition = Exposition(Scrape([FakeCollector("one"), FakeCollector("two")]))
     asked = [
         ScrapeRequest(),
         ScrapeRequest(compressed=True),
-        ScrapeRequest(accept="application/openmetrics-text;version=1.0.0"),
+        ScrapeRequest(accept=f"{OPENMETRICS};version=1.0.0"),
         ScrapeRequest(frozenset({"two"})),
     ]
     plain, compressed, openmetrics, two = asyncio.run(pages_of(exposition, asked))
@@ -391,7 +368,7 @@ def test_one_who_leaves_does_not_take_the_page_from_the_others() -> None:
     """A scraper that gives up while its page is made does not cancel the page of others."""
 
     async def leave() -> bytes:
-        exposition = Exposition(Scrape([Counting()]))
+        exposition = Exposition(Scrape([FakeCollector("counting")]))
         first, second = (asyncio.create_task(exposition.page(ScrapeRequest())) for _ in range(2))
         await asyncio.sleep(0)
         first.cancel()
@@ -430,21 +407,27 @@ def test_page_is_due_before_the_scraper_gives_up(header: str, seconds: float | N
     assert wanted([], {"x-prometheus-scrape-timeout-seconds": header}).seconds == seconds
 
 
-def test_collector_whose_turn_comes_too_late_is_left_out() -> None:
-    """A slow reading costs the collectors after it, not the whole page."""
-    seconds = [1_000.0]
+def test_collector_whose_turn_comes_too_late_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    """A slow reading costs the collectors after it, not the whole page; it is logged once."""
+    clock = Clock()
 
-    def take_three_seconds() -> None:
-        seconds[0] += 3
+    def take_three_seconds() -> float:
+        clock.seconds += 3
+        return 1.0
 
-    slow, late = Counting("slow", take_three_seconds), Counting("late")
-    exposition = Exposition(Scrape([slow, late], monotonic=lambda: seconds[0]))
-    hurried, patient = asyncio.run(
-        pages_of(exposition, [ScrapeRequest(seconds=2.5), ScrapeRequest(seconds=9.5)])
-    )
+    late = FakeCollector("late")
+    exposition = Exposition(Scrape([FakeCollector("slow", take_three_seconds), late], {}, clock))
 
-    assert b"rankskew_slow_reads 1.0" in hurried
-    assert b"rankskew_late" not in hurried
-    assert b'rankskew_collector_success{collector="late"} 0.0' in hurried
+    async def ask(*seconds: float) -> list[bytes]:
+        return [(await exposition.page(ScrapeRequest(seconds=each)))[0] for each in seconds]
+
+    *hurried, patient = asyncio.run(ask(2.5, 2.5, 3.0))
+    for page in hurried:
+        assert b"rankskew_slow 1.0" in page
+        assert b"rankskew_late" not in page
+        assert b'rankskew_collector_success{collector="late"} 0.0' in page
     assert b"rankskew_late_reads 1.0" in patient
     assert b'collector="late"' not in patient
+    assert caplog.messages == [
+        "collector late failed: TimeoutError: no time was left for it in the scrape"
+    ]

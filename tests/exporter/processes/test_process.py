@@ -23,9 +23,11 @@ def fake(tmp_path: Path) -> FakeProc:
 
 def test_process_that_is_gone_is_none(tmp_path: Path) -> None:
     """No such process, or no proc file system at all, is not an error."""
-    assert Proc(tmp_path).process(PID) is None
-    assert Proc(tmp_path / "missing").process(PID) is None
-    assert Proc(tmp_path / "missing").online_cpus() == frozenset()
+    for procfs in (tmp_path, tmp_path / "missing"):
+        assert Proc(procfs).process(PID) is None
+        assert Proc(procfs).online_cpus() == frozenset()
+        assert usage(procfs, PID) is None
+        assert Children(procfs).look() == {}
 
 
 def test_all_that_is_needed_is_read(fake: FakeProc) -> None:
@@ -37,18 +39,19 @@ def test_all_that_is_needed_is_read(fake: FakeProc) -> None:
         TORCHRUN | {"SECRET_TOKEN": "x"},
         parent=20,
         name="pt) main (1",
-        cpus="0-1,8",
+        cpus="0-1,3-255",
         namespace_pids=f"{PID}\t31\t7",
         uts="uts:[2]",
         cgroup="0::/slurm/uid_0/job_5/step_1",
     )
-    process = Proc(fake.path).process(PID)
+    proc = Proc(fake.path)
+    process = proc.process(PID, online_cpus=proc.online_cpus())
 
     assert process is not None
     assert (process.name, process.start_ticks, process.uid) == ("pt) main (1", 1000, 1000)
     assert process.ancestors == (20, 10)
     assert process.namespace_pid == 7
-    assert process.cpus == frozenset({0, 1, 8})
+    assert process.cpus == frozenset({0, 1, 3})  # An affinity may name CPUs that are off.
     assert process.environment == TORCHRUN
     assert process.has_own_hostname is True
     assert process.cgroup.slurm_job_id == "5"
@@ -117,16 +120,6 @@ def test_process_that_is_replaced_while_it_is_read_is_none(
     assert Proc(fake.path).process(PID) is None
 
 
-def test_cpus_that_are_off_do_not_count(fake: FakeProc) -> None:
-    """An affinity names CPUs that could be plugged in; they are on no NUMA node."""
-    fake.add(PID, cpus="0-255")
-    proc = Proc(fake.path)
-    process = proc.process(PID, online_cpus=proc.online_cpus())
-
-    assert process is not None
-    assert process.cpus == frozenset({0, 1, 2, 3})
-
-
 def test_circle_of_parents_ends(fake: FakeProc) -> None:
     """Processes that are replaced while they are followed cannot hold us up."""
     fake.add(10, parent=20)
@@ -135,6 +128,7 @@ def test_circle_of_parents_ends(fake: FakeProc) -> None:
 
     assert process is not None
     assert len(process.ancestors) == 32
+    assert family(10, Children(fake.path).look(), frozenset()) == {10: 0, 20: 10}
 
 
 @pytest.mark.parametrize(
@@ -163,13 +157,17 @@ def test_label_is_cut_and_says_so() -> None:
 
 def test_own_process_is_read() -> None:
     """The real /proc of this machine is understood."""
-    process = Proc(Path("/proc")).process(os.getpid())
+    process, used = Proc(Path("/proc")).process(os.getpid()), usage(Path("/proc"), os.getpid())
 
     assert process is not None
+    assert used is not None
     assert process.uid == os.getuid()
     assert process.cpus == frozenset(os.sched_getaffinity(0))
     assert os.getppid() in (*process.ancestors, 0, 1)
     assert process.environment is not None
+    assert used.parent_pid == os.getppid()
+    assert used.own.cpu_ticks > 0
+    assert used.read_bytes is not None
 
 
 def test_all_use_is_read(fake: FakeProc) -> None:
@@ -221,21 +219,6 @@ def test_files_that_are_missing_or_nonsense_are_no_reading(
     assert (found.read_bytes, found.run_queue_nanoseconds) == (None, None)
 
 
-def test_this_process_is_readable() -> None:
-    """The format is the kernel's own."""
-    found = usage(Path("/proc"), os.getpid())
-
-    assert found is not None
-    assert found.parent_pid == os.getppid()
-    assert found.own.cpu_ticks > 0
-    assert found.read_bytes is not None
-
-
-def test_without_a_proc_file_system_there_are_no_children(tmp_path: Path) -> None:
-    """Nothing is found, and nothing is raised."""
-    assert Children(tmp_path / "missing").look() == {}
-
-
 def test_descendants_are_found_but_not_other_ranks(fake: FakeProc) -> None:
     """Children and their children, parents first, without another rank and what it started."""
     for pid, parent in ((10, 1), (11, 10), (12, 11), (20, 10), (21, 20), (30, 1)):
@@ -244,14 +227,6 @@ def test_descendants_are_found_but_not_other_ranks(fake: FakeProc) -> None:
 
     assert family(10, found, frozenset({20})) == {10: 0, 11: 10, 12: 11}
     assert family(20, found, frozenset({10})) == {20: 0, 21: 20}
-
-
-def test_circle_of_children_ends(fake: FakeProc) -> None:
-    """Ids that were reused between two reads cannot hold us up."""
-    fake.use(10, parent=11)
-    fake.use(11, parent=10)
-
-    assert family(10, Children(fake.path).look(), frozenset()) == {10: 0, 11: 10}
 
 
 def test_known_process_is_not_read_again(fake: FakeProc, monkeypatch: pytest.MonkeyPatch) -> None:

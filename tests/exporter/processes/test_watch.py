@@ -15,6 +15,7 @@ from exporter.processes.process import Proc, Process
 from exporter.processes.rank_gpus import RankOnGpu
 from exporter.processes.watch import NOT_READABLE, NOT_THERE, ProcessWatch
 from exporter.ranks.store import HeldRank
+from tests.exporter.clock import Clock
 from tests.exporter.fake_proc import TORCHRUN, FakeProc, process, torchrun
 from tests.exporter.nvml.fixed import NO_DRIVER, NO_SAMPLE, FixedNvml, node
 from tests.exporter.nvml.stub import wait_for
@@ -69,53 +70,34 @@ def test_listed_processes_are_found_and_remembered(
     assert watch.processes()[7].environment == TORCHRUN
 
 
-def test_exporter_that_sees_no_process_is_told_once(
-    fake: FakeProc, caplog: pytest.LogCaptureFixture
+# What each look finds: nothing, a process, or one of which the environment is hidden.
+@pytest.mark.parametrize(
+    ("looks", "said"),
+    [
+        # In a container without the node's process namespace, or without the right to read other
+        # users' processes, the log says what to do, once; after three looks, as a list that is a
+        # little old is usual.
+        (["", ""], []),
+        (["", "", "", "", "", "seen", "", "", "", ""], [NOT_THERE]),
+        (["hidden"] * 10, [NOT_READABLE]),
+        (["", "", "seen"] * 3, []),
+    ],
+    ids=["twice", "not there", "not readable", "they end"],
+)
+def test_exporter_that_sees_nothing_is_told_once(
+    fake: FakeProc, caplog: pytest.LogCaptureFixture, looks: list[str], said: list[str]
 ) -> None:
-    """In a container without the node's process namespace the log says what to do, once."""
-    watch = ProcessWatch(gpus_with(404, 405), Proc(fake.path))
-    watch.look()
-    watch.look()
-    before = list(caplog.messages)
-    for _ in range(3):
+    watch = ProcessWatch(gpus_with(7, 405), Proc(fake.path))
+    for found in looks:
+        if found:
+            fake.add(7, TORCHRUN)
+        if found == "hidden":
+            fake.hide_environment(7)
         watch.look()
-    fake.add(404)
-    watch.look()
-    (fake.path / "404" / "stat").unlink()
-    for _ in range(5):
-        watch.look()
+        if found:
+            fake.end(7)
 
-    assert before == []
-    assert caplog.messages == [NOT_THERE]
-
-
-def test_exporter_that_may_read_no_environment_is_told_once(
-    fake: FakeProc, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Without the right to read other users' processes the log says what to do, once."""
-    fake.add(7)
-    fake.hide_environment(7)
-    watch = ProcessWatch(gpus_with(7), Proc(fake.path))
-    for _ in range(10):
-        watch.look()
-
-    assert caplog.messages == [NOT_READABLE]
-
-
-def test_processes_that_end_before_the_look_are_no_reason_to_warn(
-    fake: FakeProc, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A list that is a little old is usual."""
-    nvml = gpus_with(7)
-    watch = ProcessWatch(nvml, Proc(fake.path))
-    for _ in range(3):
-        watch.look()
-        watch.look()
-        fake.add(7, TORCHRUN)
-        watch.look()
-        (fake.path / "7" / "stat").unlink()
-
-    assert caplog.messages == []
+    assert caplog.messages == said
 
 
 def test_nothing_of_an_environment_is_logged(
@@ -130,20 +112,24 @@ def test_nothing_of_an_environment_is_logged(
     assert "hunter2" not in caplog.text + repr(watch.processes())
 
 
+@pytest.mark.parametrize(("of", "seconds"), [("processes", 30), ("hosts", 60)])
 def test_look_that_does_not_return_is_an_error(
-    fake: FakeProc, monkeypatch: pytest.MonkeyPatch
+    fake: FakeProc, monkeypatch: pytest.MonkeyPatch, of: str, seconds: float
 ) -> None:
-    """Old processes are not shown for new ones while reading /proc hangs."""
-    now = [100.0]
-    watch = ProcessWatch(gpus_with(7), Proc(fake.path), clock=lambda: now[0])
+    """What is old is not shown for new while reading /proc hangs."""
+    clock = Clock()
+    processes = ProcessWatch(gpus_with(7), Proc(fake.path), clock=clock)
+    hosts = HostWatch(fake.path, fake.path, clock=clock)
+    watch = processes if of == "processes" else hosts
+    latest = processes.processes if of == "processes" else hosts.latest
     monkeypatch.setattr(watch, "look", lambda: None)
     watch.start()
-    now[0] += 29
-    assert watch.processes() == {}
-    now[0] += 2
+    clock.seconds += seconds - 1
+    assert not latest()
+    clock.seconds += 2
     try:
         with pytest.raises(WatchHangs):
-            watch.processes()
+            latest()
     finally:
         watch.stop()
 
@@ -157,13 +143,13 @@ def test_look_that_fails_is_not_the_last_one_and_no_hang(
         raise RecursionError("odd file")
 
     fake.add(7, TORCHRUN)
-    now, failures = [100.0], Failures()
-    watch = ProcessWatch(gpus_with(7), Proc(fake.path), 0.01, lambda: now[0], failures)
+    clock, failures = Clock(), Failures()
+    watch = ProcessWatch(gpus_with(7), Proc(fake.path), 0.01, clock, failures)
     with monkeypatch.context() as patch:
         patch.setattr(Proc, "online_cpus", odd)
         watch.start()
         wait_for(lambda: failures.count > 2)
-        now[0] += 31
+        clock.seconds += 31
         with pytest.raises(WatchHangs, match=r"every look fails: RecursionError\('odd file'\)"):
             watch.processes()
     wait_for(lambda: "rankskew-process-watch" not in failures.last)
@@ -203,30 +189,15 @@ def cpu(watch: HostWatch) -> dict[str, int]:
     return {who[2]: c.used.cpu_ticks + c.used.workers_cpu_ticks for who, c in costs.items()}
 
 
-def test_node_without_ranks_is_not_looked_at(fake: FakeProc, monkeypatch: Any) -> None:
-    """Nothing is read and nothing is found."""
-    watch = watching(fake)
-    monkeypatch.setattr(watch, "_children", None)
-    watch.look()
-
-    assert watch.latest() is None
-
-
-def test_rank_whose_process_is_not_there_has_no_cost(fake: FakeProc) -> None:
-    """It has ended, or the exporter is in another process namespace; its neighbour is shown."""
-    fake.use(20, cpu=5)
-
-    assert cpu(watching(fake, on_gpu(0, 10), on_gpu(1, 20))) == {"1": 5}
-
-
 def test_each_rank_has_its_own_workers(fake: FakeProc) -> None:
-    """A rank that another one started is not that one's worker."""
+    """A rank that another one started is not that one's worker; one that has ended has no cost."""
     fake.use(10, cpu=1)
     fake.use(11, parent=10, cpu=2)
     fake.use(20, parent=10, cpu=4)
     fake.use(21, parent=20, cpu=8)
 
-    assert cpu(watching(fake, on_gpu(0, 10), on_gpu(1, 20))) == {"0": 3, "1": 12}
+    watch = watching(fake, on_gpu(0, 10), on_gpu(1, 20), on_gpu(2, 30))
+    assert cpu(watch) == {"0": 3, "1": 12}
 
 
 def test_rank_that_restarts_begins_again(fake: FakeProc) -> None:
@@ -316,24 +287,6 @@ def test_ranks_are_followed_once_each() -> None:
 
 def on(rank: str, found: Process | None) -> RankOnGpu:
     return RankOnGpu("llama", "all", int(rank), rank, "probe", "GPU-0", process=found)
-
-
-def test_host_look_that_does_not_return_is_an_error(
-    fake: FakeProc, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Old numbers are not shown for new ones while reading /proc hangs."""
-    now = [100.0]
-    watch = watching(fake, clock=lambda: now[0])
-    monkeypatch.setattr(watch, "look", lambda: None)
-    watch.start()
-    now[0] += 59
-    assert watch.latest() is None
-    now[0] += 2
-    try:
-        with pytest.raises(WatchHangs):
-            watch.latest()
-    finally:
-        watch.stop()
 
 
 def test_watch_hurries_at_once_while_a_rank_is_late(fake: FakeProc) -> None:

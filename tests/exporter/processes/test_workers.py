@@ -1,316 +1,182 @@
-"""Workers of a loader: who they are, how their time is divided, and what real ones do."""
+"""Workers of a loader: who they are, and how their time is divided, from what /proc says of them.
 
-import multiprocessing
+tests/nightly/test_loader_workers.py looks at those of a real loader.
+"""
+
 import os
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-import psutil
 import pytest
 
 from exporter.causes.model import ThreadState
 from exporter.errors import Failures
 from exporter.processes import worker_look, worker_states
-from exporter.processes.worker_look import Pipes, WatchedWorker
-from exporter.processes.worker_states import LateRankProcess, WorkerStates, loader_workers
+from exporter.processes.worker_look import Pipes
+from exporter.processes.worker_states import (
+    LOOKS_BEFORE_LISTED_AGAIN,
+    LateRankProcess,
+    WorkerStates,
+    loader_workers,
+)
 from exporter.processes.worker_window import LEAST_LOOKS, MOST_LOOKS, WorkerLook, WorkerWindow
-from rank_probe.lines.system_calls import CPU_QUEUE, DISK, LOCK, RUNNING, SLEEP, Wait
+from rank_probe.lines.system_calls import CPU_QUEUE, DISK, LOCK, RUNNING, SLEEP, Reader, Wait
+from tests.exporter.clock import Clock
+from tests.exporter.collectors.host import write
+from tests.exporter.fake_proc import FakeProc
 from tests.exporter.nvml.stub import wait_for
 
-RANK = 10
-PROGRAM = b"python\0train.py\0"
-
-
-@pytest.fixture
-def proc(tmp_path: Path) -> Path:
-    add(tmp_path, RANK, PROGRAM)
-    return tmp_path
-
-
-def add(proc: Path, pid: int, line: bytes, name: bytes = b"python") -> None:
-    (proc / str(pid)).mkdir()
-    (proc / str(pid) / "cmdline").write_bytes(line)
-    (proc / str(pid) / "comm").write_bytes(name + b"\n")
-
-
-def test_rank_without_children_has_no_workers(proc: Path) -> None:
-    """Nor has one whose children are gone when they are looked at."""
-    assert loader_workers(proc, RANK, []) == []
-    assert loader_workers(proc, RANK, [11]) == []
-
-
-def test_workers_have_torchs_name(proc: Path) -> None:
-    """A process that the script forked for something else has not."""
-    add(proc, 11, PROGRAM)
-    add(proc, 12, PROGRAM, b"pt_data_worker")
-
-    assert loader_workers(proc, RANK, [11, 12]) == [12]
+RANK, WORKER, OTHER = 10, 11, 12
+PROGRAM = "python\0train.py\0"
 
 
 @pytest.mark.parametrize(
-    ("line", "is_worker"),
+    ("line", "name", "is_worker"),
     [
-        (PROGRAM, True),
-        (b"python\0-c\0from multiprocessing.spawn import x\0--multiprocessing-fork\0", True),
-        (b"python\0-c\0from multiprocessing.forkserver import main; main(1)\0", True),
-        (b"python\0-c\0from multiprocessing.resource_tracker import main\0", False),
-        (b"wandb-core\0--port\0", False),
-        (b"", False),
+        # By torch's name: what the script forked for something else has another.
+        (PROGRAM, "pt_data_worker", True),
+        # With an older torch those that run the rank's program, or that multiprocessing started.
+        (PROGRAM, "python", True),
+        ("python\0-c\0from multiprocessing.spawn import x\0--multiprocessing-fork\0", "", True),
+        ("python\0-c\0from multiprocessing.forkserver import main; main(1)\0", "", True),
+        ("python\0-c\0from multiprocessing.resource_tracker import main\0", "", False),
+        ("wandb-core\0--port\0", "", False),
+        ("", "", False),
     ],
 )
-def test_workers_of_an_older_torch_run_the_ranks_program(
-    proc: Path, line: bytes, is_worker: bool
+def test_workers_are_known_by_name_or_program(
+    tmp_path: Path, line: str, name: str, is_worker: bool
 ) -> None:
-    """Forked, or started by multiprocessing; helpers that are other programs are not theirs."""
-    add(proc, 11, line)
+    """A child that is gone when it is looked at is none."""
+    for pid, command in ((RANK, PROGRAM), (WORKER, line), (OTHER, PROGRAM)):
+        write(tmp_path / str(pid) / "cmdline", command)
+    write(tmp_path / str(WORKER) / "comm", f"{name}\n")
+    named = name == "pt_data_worker"
 
-    assert loader_workers(proc, RANK, [11]) == ([11] if is_worker else [])
-
-
-def test_state_of_workers_is_not_shown_while_every_look_fails(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It would be that of a time before, for ever."""
-
-    class Rank:
-        looks = 99
-        fails = False
-
-        def __init__(self, procfs: Path, pid: int) -> None:
-            pass
-
-        def look(self, children: object) -> None:
-            if Rank.fails:
-                raise RecursionError("odd file")
-
-        def busiest(self, loader: str) -> tuple[int, list[ThreadState]]:
-            return 88, [ThreadState("data", "disk", 0.5)]
-
-    monkeypatch.setattr(worker_states, "_Rank", Rank)
-    monkeypatch.setattr(worker_states, "INTERVAL_SECONDS", 0.001)
-    failures = Failures()
-    found = WorkerStates(Path("/nowhere"), failures)
-    found.follow([LateRankProcess("llama", 3, 7)])
-    found.start()
-    wait_for(lambda: found.pid("llama", 3) == 88)
-    Rank.fails = True
-    wait_for(lambda: failures.count > 0)
-    gone = found.pid("llama", 3), found.of("llama", 3)
-    Rank.fails = False
-    wait_for(lambda: found.pid("llama", 3) == 88)
-    found.stop()
-
-    assert gone == (None, ())
-
-
-def shares(*looks: WorkerLook) -> dict[Wait, float]:
-    window = WorkerWindow()
-    for look in looks:
-        window.add(look)
-    return {wait: round(share, 3) for wait, share in window.shares().items()}
-
-
-def looks(*waits: Wait | None, running: float = 0.0, queue: float = 0.0) -> list[WorkerLook]:
-    """Return a look a second; None is idle. It runs and queues for these shares of the time."""
-    return [
-        WorkerLook(at, at * running, at * queue, at * running, wait, is_idle=wait is None)
-        for at, wait in enumerate(waits)
+    assert loader_workers(tmp_path, RANK, []) == []
+    assert loader_workers(tmp_path, RANK, [WORKER, OTHER, 404]) == [
+        *([WORKER] if is_worker else []),
+        *([] if named else [OTHER]),
     ]
 
 
-def test_few_looks_say_nothing() -> None:
-    """One that has just begun has no shares."""
-    assert shares() == {}
-    assert shares(*looks(*[Wait(SLEEP)] * (LEAST_LOOKS - 1))) == {}
-
-
-def test_idle_worker_has_no_share() -> None:
-    """It waits for work; a little of anything else is not told."""
-    assert shares(*looks(*[None] * 50, Wait(SLEEP))) == {}
-
-
-def test_clocks_say_how_long_it_ran_and_looks_divide_the_rest() -> None:
-    """It was idle at a third of the looks, and asleep at the others."""
-    found = shares(*looks(*[Wait(SLEEP), Wait(SLEEP), None] * 6, running=0.3, queue=0.1))
-
-    assert found == {Wait(SLEEP): 0.4, Wait(RUNNING): 0.3, Wait(CPU_QUEUE): 0.1}
-
-
-def test_mounts_are_told_apart_and_links_are_not() -> None:
-    """A mount is the answer; which of its pipes a worker reads is not."""
-    waits = [Wait(DISK, "/a (nfs)", "x"), Wait(DISK, "/a (nfs)", "y"), Wait(DISK, "/b (fuse)")] * 4
-
-    assert shares(*looks(*waits)) == {
-        Wait(DISK, "/a (nfs)"): 0.667,
-        Wait(DISK, "/b (fuse)"): 0.333,
-    }
-
-
-def test_work_of_its_other_threads_is_its_own() -> None:
-    """A decoder with threads keeps the main thread waiting for a lock."""
-    waiting = [WorkerLook(at, 0.0, 0.0, 0.7 * at, Wait(LOCK)) for at in range(10)]
-
-    assert shares(*waiting) == {Wait(RUNNING): 0.7, Wait(LOCK): 0.3}
-
-
-def test_old_looks_are_forgotten() -> None:
-    """What it does now counts."""
-    before, after = [Wait(SLEEP)] * MOST_LOOKS, [Wait(LOCK)] * MOST_LOOKS
-
-    assert shares(*looks(*before, *after)) == {Wait(LOCK): 1.0}
-
-
-def test_a_clock_that_is_ahead_of_the_time_is_no_more_than_all_of_it() -> None:
-    """Shares are at most 1."""
-    assert shares(*looks(*[None] * 9, running=1.1)) == {Wait(RUNNING): pytest.approx(1.0)}
-
-
 LOADER = "Corpus.__getitem__ (corpus.py:30)"
-# A rank whose loader has two workers; what they do is in the first argument.
-PROGRAM_OF_RANK = """
-import sys, time, threading
-from torch.utils.data import DataLoader, Dataset, get_worker_info
-
-class Corpus(Dataset):
-    def __len__(self):
-        return 1_000_000
-
-    def __getitem__(self, index):
-        exec(sys.argv[1])
-        return 0
-
-def train():
-    batches = iter(DataLoader(Corpus(), 1, num_workers=2, multiprocessing_context="fork"))
-    next(batches)
-    print(flush=True)
-    for _ in batches:
-        time.sleep(float(sys.argv[2]))
-
-train()
-"""
 
 
-@contextmanager
-def states(work: str, step_seconds: float = 0.0) -> Iterator[tuple[WorkerStates, int]]:
-    """Look at the workers of a rank that do *work* for each sample; also gives its process id."""
-    command = [sys.executable, "-W", "ignore", "-c", PROGRAM_OF_RANK, work, str(step_seconds)]
-    rank = subprocess.Popen(command, stdout=subprocess.PIPE)
-    found = WorkerStates(Path("/proc"))
-    try:
-        assert rank.stdout is not None
-        rank.stdout.readline()
-        found.follow([LateRankProcess("llama", 3, rank.pid, LOADER)])
-        found.start()
-        yield found, rank.pid
-    finally:
-        found.stop()
-        rank.kill()
-        rank.communicate()
+class Loader:
+    """A rank with two workers in a fake /proc, looked at every second."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.fake = FakeProc(folder)
+        self.clock = Clock(0.0)
+        monkeypatch.setattr(worker_look, "time", SimpleNamespace(monotonic=self.clock))
+        self.states = WorkerStates(folder)
+        self.states.follow([LateRankProcess("llama", 3, RANK, LOADER)])
+        (folder / str(RANK) / "fd").mkdir(parents=True)
+        (folder / str(RANK) / "fd" / "5").symlink_to("pipe:[5]")
+        for pid in (RANK, WORKER, OTHER):
+            self.be(pid)
+
+    def be(
+        self,
+        pid: int,
+        wchan: str = "pipe_read",
+        syscall: str | None = None,
+        state: str = "S",
+        running: float = 0.0,
+        queue: float = 0.0,
+        start: int = 1000,
+    ) -> None:
+        """Let a process wait so, and have run and queued for these shares of all the time."""
+        cpu, queued = (round(self.clock.seconds * share * 1e9) for share in (running, queue))
+        parent = 1 if pid == RANK else RANK
+        self.fake.use(pid, parent=parent, state=state, cpu=round(cpu / 1e7), start=start)
+        texts = {"cmdline": PROGRAM, "schedstat": f"{cpu} {queued} 5\n", "wchan": wchan}
+        for name, text in (texts | ({"syscall": syscall} if syscall else {})).items():
+            write(self.fake.path / str(pid) / name, text)
+
+    def looks(self, number: int = LEAST_LOOKS, pid: int = WORKER, **how: Any) -> list[ThreadState]:
+        """Return what is told after so many looks at a worker that is *how*."""
+        for _ in range(number):
+            self.clock.seconds += 1.0
+            self.be(pid, **how)
+            self.states.look()
+        return list(self.states.of("llama", 3))
 
 
-@pytest.mark.jobs
+@pytest.fixture
+def loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Loader:
+    return Loader(tmp_path / "proc", monkeypatch)
+
+
 @pytest.mark.parametrize(
-    ("work", "state"),
+    ("how", "told"),
     [
-        ("time.sleep(0.05)", "sleep"),
-        # One of two: the loop waits for it all the same.
-        ("time.sleep(0.1 * get_worker_info().id)", "sleep"),
-        ("sum(range(1_000_000 * get_worker_info().id))", "running"),
-        ("lock = threading.Lock(); lock.acquire(); lock.acquire(timeout=0.05)", "lock"),
+        ({"wchan": "hrtimer_nanosleep"}, [("sleep", LOADER, 1.0)]),
+        ({"wchan": "0", "state": "R", "running": 1.0}, [("running", LOADER, 1.0)]),
+        (
+            {"wchan": "0", "state": "R", "running": 0.6, "queue": 0.4},
+            [("running", LOADER, 0.6), ("cpu_queue", "", 0.4)],
+        ),
+        ({"wchan": "", "state": "D"}, [("disk", "", 1.0)]),
+        ({"syscall": "running"}, []),
+        # It waits for work; or for what nobody may see, of which nothing is said.
+        ({"wchan": "pipe_read"}, []),
+        ({"wchan": "futex_wait_queue"}, []),
+        ({"wchan": "0"}, []),
+        ({"state": "Z"}, []),
     ],
 )
-def test_busiest_worker_is_told_with_what_it_runs(work: str, state: str) -> None:
-    """In the stage in which its rank waits for it; and by its id, so that somebody can look at it.
+def test_what_a_worker_does_is_told_in_the_stage_that_waits_for_it(
+    loader: Loader, how: dict[str, Any], told: list[tuple[str, str, float]]
+) -> None:
+    """With what it runs, and by its id, so that somebody can look at it."""
+    found = loader.looks(**how)
 
-    How long it waits for a CPU is up to what else runs on this machine: it wants to run then.
-    """
-    told: list[ThreadState] = []
-    wanted = {state, "cpu_queue"} if state == "running" else {state}
-
-    def is_told() -> bool:
-        every = found.of("llama", 3)
-        told[:] = [each for each in every if each.state != "cpu_queue" or "cpu_queue" in wanted]
-        return bool(told) and told[0].state in wanted and told[0].share > 0.2
-
-    with states(work) as (found, rank):
-        wait_for(is_told, seconds=60)
-        slow, workers = found.pid("llama", 3), psutil.Process(rank).children()
-
-    assert (told[0].stage, told[0].place) == ("data", LOADER)
-    if "get_worker_info" in work:
-        assert slow == max(worker.pid for worker in workers)  # It was started last.
+    assert [(each.state, each.place, round(each.share, 2)) for each in found] == told
+    assert {each.stage for each in found} <= {"data"}
+    assert loader.states.pid("llama", 3) == (WORKER if told else None)
 
 
-@pytest.mark.jobs
-def test_workers_that_wait_for_work_explain_nothing() -> None:
-    """They wait for their queue, which is no sleep and no pipe of the user's."""
-    with states("pass", step_seconds=0.05) as (found, _):
-        wait_for(lambda: looks_at(found) > 20, seconds=60)
-        told = {each.state for each in found.of("llama", 3)}
+def test_busiest_worker_is_told(loader: Loader) -> None:
+    """One of two: the loop takes batches in turn, so it waits for that one all the same."""
+    for number in range(2 * LEAST_LOOKS):
+        loader.be(WORKER, wchan="hrtimer_nanosleep" if number % 2 else "pipe_read")
+        loader.looks(1, OTHER, wchan="hrtimer_nanosleep" if number % 4 else "pipe_read")
 
-    assert not told & {"pipe", "sleep", "lock"}
-
-
-def looks_at(found: WorkerStates) -> int:
-    return max((rank.looks for rank in found._ranks.values()), default=0)
+    assert loader.states.pid("llama", 3) == OTHER
 
 
-def test_rank_without_workers_has_no_states() -> None:
-    """Nor one that has ended, or that nobody follows."""
-    found = WorkerStates(Path("/proc"))
-    found.look()
-    assert found.of("llama", 3) == ()
-    found.follow([LateRankProcess("llama", 3, os.getpid()), LateRankProcess("llama", 4, 2**22)])
-    for _ in range(20):
-        found.look()
-    assert found.of("llama", 3) == found.of("llama", 4) == ()
-    assert found.pid("llama", 3) is None
+def test_workers_are_listed_anew_and_forgotten_when_they_end(loader: Loader) -> None:
+    """A loader starts new ones in each epoch; another process with the id of one is none."""
+    loader.looks(wchan="hrtimer_nanosleep")
+    assert loader.looks(1, start=2000) == []
+    loader.fake.end(OTHER)
+    told = loader.looks(LEAST_LOOKS + LOOKS_BEFORE_LISTED_AGAIN, wchan="hrtimer_nanosleep")
+    assert [each.state for each in told] == ["sleep"]
+
+    loader.states.follow([])
+    assert loader.looks(1) == []
 
 
-def sleeps() -> None:
-    time.sleep(600)
+def test_pipe_of_the_rank_is_where_its_worker_waits_for_work(
+    loader: Loader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another pipe, a decoder's, is what it waits for; the rank may open new ones any time."""
+    waits = {b"rank": Wait("pipe", link="pipe:[5]"), b"other": Wait("pipe", link="pipe:[6]")}
+    monkeypatch.setattr(Reader, "wait", lambda self, call, _: waits[call])
+    assert loader.looks(syscall="rank") == []
+    told = loader.looks(4 * LEAST_LOOKS, syscall="other")
+    assert told[0].state == "pipe"
+
+    (loader.fake.path / str(RANK) / "fd" / "6").symlink_to("pipe:[6]")
+    assert loader.looks(MOST_LOOKS + LEAST_LOOKS, syscall="other") == []
 
 
-def test_worker_that_may_not_be_read_is_idle(tmp_path: Path) -> None:
-    """Without the right to see what it waits for, nothing is said of it."""
-    child = multiprocessing.get_context("fork").Process(target=sleeps)
-    child.start()
-    assert child.pid is not None
-    folder = tmp_path / str(child.pid)
-    folder.mkdir()
-    worker = WatchedWorker(tmp_path, child.pid, Pipes(tmp_path, os.getpid()))
-    try:
-        wait_for(lambda: state_of(child.pid or 0) == "S")
-        for _ in range(20):
-            for name in ("stat", "schedstat"):
-                (folder / name).write_bytes(Path(f"/proc/{child.pid}/{name}").read_bytes())
-            (folder / "wchan").write_text("0")
-            assert worker.look()
-        assert worker.window.shares() == {}
-    finally:
-        child.kill()
-        child.join()
-
-
-def state_of(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-def test_pipe_of_the_rank_is_known(tmp_path: Path) -> None:
-    """Its workers get their work from one; a decoder's pipe is another."""
-    now = 0.0
-    pipes = Pipes(Path("/proc"), os.getpid())
-    one, other = os.pipe()
-    link = os.readlink(f"/proc/self/fd/{one}")
-    assert pipes.has(link, now)
-    assert not pipes.has("pipe:[1]", now)
-    assert not Pipes(tmp_path, os.getpid()).has(link, now)
-    os.close(one)
-    os.close(other)
+def test_pipes_that_cannot_be_listed_are_none(tmp_path: Path) -> None:
+    """The rank has ended, or is another user's."""
+    assert not Pipes(tmp_path, RANK).has("pipe:[5]", 0.0)
 
 
 def test_of_a_million_descriptors_few_are_looked_at(
@@ -324,3 +190,88 @@ def test_of_a_million_descriptors_few_are_looked_at(
     pipes = Pipes(tmp_path, 7)
 
     assert sum(pipes.has(f"pipe:[{number}]", 0.0) for number in range(9)) == 3
+
+
+def test_state_of_workers_is_not_shown_while_every_look_fails(
+    loader: Loader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be that of a time before, for ever."""
+    failures = Failures()
+    monkeypatch.setattr(worker_states, "FIRST_INTERVAL_SECONDS", 0.001)
+    monkeypatch.setattr(loader.states, "_failures", failures)
+    loader.looks(wchan="hrtimer_nanosleep")
+    assert loader.states.pid("llama", 3) == WORKER
+    with monkeypatch.context() as patch:
+        patch.setattr(worker_states._Rank, "look", None)
+        loader.states.start()
+        wait_for(lambda: failures.count > 0)
+        gone = loader.states.pid("llama", 3), loader.states.of("llama", 3)
+    wait_for(lambda: loader.states.pid("llama", 3) == WORKER)
+    loader.states.stop()
+
+    assert gone == (None, ())
+
+
+def test_rank_without_workers_has_no_states() -> None:
+    """The real /proc of this machine is understood; nor has one that has ended any."""
+    found = WorkerStates(Path("/proc"))
+    found.look()
+    assert found.of("llama", 3) == ()
+    found.follow([LateRankProcess("llama", 3, os.getpid()), LateRankProcess("llama", 4, 2**22)])
+    for _ in range(LEAST_LOOKS):
+        found.look()
+
+    assert found.of("llama", 3) == found.of("llama", 4) == ()
+
+
+ON_A, ON_B = Wait(DISK, "/a (nfs)", "x"), Wait(DISK, "/b (fuse)")
+ELSEWHERE_ON_A = Wait(DISK, "/a (nfs)", "y")
+
+
+# A look a second, None is idle; for how much of the time it runs and queues; and what is told.
+@pytest.mark.parametrize(
+    ("waits", "running", "queue", "shares"),
+    [
+        # Few looks say nothing.
+        ([], 0.0, 0.0, {}),
+        ([Wait(SLEEP)] * (LEAST_LOOKS - 1), 0.0, 0.0, {}),
+        # It waits for work; a little of anything else is not told.
+        ([*[None] * 50, Wait(SLEEP)], 0.0, 0.0, {}),
+        # The clocks say how long it ran, and the looks divide the rest.
+        (
+            [Wait(SLEEP), Wait(SLEEP), None] * 6,
+            0.3,
+            0.1,
+            {Wait(SLEEP): 0.4, Wait(RUNNING): 0.3, Wait(CPU_QUEUE): 0.1},
+        ),
+        # A mount is the answer; which of its links a worker waits for is not.
+        (
+            [ON_A, ELSEWHERE_ON_A, ON_B] * 4,
+            0.0,
+            0.0,
+            {ON_A._replace(link=""): 0.667, ON_B: 0.333},
+        ),
+        # What it does now counts.
+        ([*[Wait(SLEEP)] * MOST_LOOKS, *[Wait(LOCK)] * MOST_LOOKS], 0.0, 0.0, {Wait(LOCK): 1.0}),
+        # Shares are at most 1, also if a clock is ahead of the time.
+        ([None] * 9, 1.1, 0.0, {Wait(RUNNING): 1.0}),
+    ],
+)
+def test_time_is_divided_by_clocks_and_looks(
+    waits: list[Wait | None], running: float, queue: float, shares: dict[Wait, float]
+) -> None:
+    window = WorkerWindow()
+    for at, wait in enumerate(waits):
+        clocks = at * running, at * queue, at * running
+        window.add(WorkerLook(at, *clocks, wait, is_idle=wait is None))
+
+    assert {wait: round(share, 3) for wait, share in window.shares().items()} == shares
+
+
+def test_work_of_its_other_threads_is_its_own() -> None:
+    """A decoder with threads keeps the main thread waiting for a lock."""
+    window = WorkerWindow()
+    for at in range(10):
+        window.add(WorkerLook(at, 0.0, 0.0, 0.7 * at, Wait(LOCK)))
+
+    assert window.shares() == pytest.approx({Wait(RUNNING): 0.7, Wait(LOCK): 0.3})

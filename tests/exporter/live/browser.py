@@ -1,5 +1,6 @@
 """A headless Chromium that looks at the page: served on loopback, with answers made up for it."""
 
+import html
 import json
 import re
 import shutil
@@ -19,61 +20,77 @@ FLAGS: Final = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
     "--disable-background-networking --disable-component-update"
 )
-# The page in a frame of some width, and a script that looks at it and writes down what it finds.
+# The page in a frame of some width for each list of answers, one after the other, and a script that
+# looks at it and returns what it finds.
 HARNESS: Final = """<!doctype html><meta charset="utf-8"><title>harness</title>
-<iframe id="page" src="/node/a/" style="width: {width}px; height: 700px; border: 0"></iframe>
+<link rel="icon" href="data:,">
 <pre id="found">nothing</pre>
 <script>
-const frame = document.getElementById("page");
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 const until = async (holds) => {{ for (let i = 0; i < 200 && !holds(); i++) await pause(50); }};
-frame.onload = async () => {{
-  const page = frame.contentDocument, win = frame.contentWindow;
-  let found;
-  try {{
-    await until(() => page.getElementById("loading").hidden);
-    found = await (async () => {{ {script} }})();
-  }} catch (error) {{ found = {{ error: String(error) }}; }}
-  document.getElementById("found").textContent = JSON.stringify(found);
-}};
+const look = (number) => new Promise((done) => {{
+  const frame = document.createElement("iframe");
+  frame.src = `/node/${{number}}/`;
+  frame.style = "width: {width}px; height: 700px; border: 0";
+  frame.onload = async () => {{
+    const page = frame.contentDocument, win = frame.contentWindow;
+    try {{
+      await until(() => page.getElementById("loading").hidden);
+      done(await (async () => {{ {script} }})());
+    }} catch (error) {{ done({{ error: String(error) }}); }}
+    frame.remove();
+  }};
+  document.body.append(frame);
+}});
+(async () => {{
+  const all = [];
+  for (let number = 0; number < {pages}; number++) all.push(await look(number));
+  document.getElementById("found").textContent = JSON.stringify(all);
+}})();
 </script>"""
+# What a reader, or a screen reader, finds.
+READ: Final = """
+  const all = (where, what) => [...page.querySelectorAll(where)].map(what);
+  return { text: page.body.innerText, title: page.title,
+    rows: all("tbody th", (each) => each.innerText),
+    codes: all("#jobs code", (each) => each.textContent),
+    links: all("a:not([hidden])", (each) => each.getAttribute("href")),
+    blamed: all(".culprit", (each) => [each.title, each.style.width]),
+    marked: all("tr.late th", (each) => each.innerText) };
+"""
+Answers = Sequence[Mapping[str, Any] | None]
 
 
 class Served:
-    """An exporter that gives *answers* to one poll after the other, the last one for ever.
+    """An exporter for each of *pages*, below a prefix as behind a proxy.
 
-    None is an answer too: the exporter fails. The page is below a prefix, as behind a proxy.
+    It gives its answers to one poll after the other, the last one for ever; None: it fails.
     """
 
-    def __init__(
-        self, answers: Sequence[Mapping[str, Any] | bytes | None], harness: str = ""
-    ) -> None:
-        self.answers, self.harness, self.polls = list(answers), harness, 0
-        self.asked: list[str] = []
+    def __init__(self, pages: Sequence[Answers], harness: str) -> None:
+        self._left = [list(answers) for answers in pages]
+        self._harness = harness
 
     def answer(self, path: str) -> tuple[int, str, bytes]:
         """Return status, type and body for *path*."""
         bare = path.partition("?")[0]
-        self.asked.append(path)
         if bare == "/harness":
-            return 200, "text/html", self.harness.encode()
+            return 200, "text/html", self._harness.encode()
         if bare == "/axe.js":
             return 200, "text/javascript", AXE.read_bytes()
-        name = bare.removeprefix("/node/a/")
+        _, _, number, name = bare.split("/", 3)
         if name == "api/v1/live":
-            return self._poll()
+            left = self._left[int(number)]
+            said = left.pop(0) if len(left) > 1 else left[0]
+            return (500, "text/plain", b"") if said is None else (200, "text/json", _json(said))
         file = name.removeprefix("static/") or "index.html"
         if file not in FILES:
             return 404, "text/plain", b""
         return 200, TYPES[file.rpartition(".")[2]], FILES[file]
 
-    def _poll(self) -> tuple[int, str, bytes]:
-        answer = self.answers[min(self.polls, len(self.answers) - 1)]
-        self.polls += 1
-        if answer is None:
-            return 500, "text/plain", b""
-        body = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
-        return 200, "text/json", body
+
+def _json(said: Mapping[str, Any]) -> bytes:
+    return json.dumps(said).encode()
 
 
 @contextmanager
@@ -100,41 +117,34 @@ def serving(served: Served) -> Iterator[str]:
         server.server_close()
 
 
-def dom(url: str, folder: Path, milliseconds: int = 1_500, *flags: str) -> str:
-    """Return the DOM of *url* as Chromium has it after so much of the page's own time."""
+def looks(
+    pages: Sequence[Answers], script: str, folder: Path, width: int = 1_200, *flags: str
+) -> list[Any]:
+    """Run *script* beside each of *pages* after its first answer; return what it returns.
+
+    It has `page`, its document, `win`, its window, `until(holds)` and `pause(milliseconds)`.
+    """
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     assert chromium, "Chromium is needed to test the live page: apt-get install chromium"
-    command = [chromium, *FLAGS.split(), *flags, f"--user-data-dir={folder}"]
-    done = subprocess.run(
-        [*command, f"--virtual-time-budget={milliseconds}", "--dump-dom", url],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    return done.stdout
+    harness = HARNESS.format(width=width, script=script, pages=len(pages))
+    seconds = 10 + 8 * len(pages)  # Of the page's own time, which runs faster.
+    with serving(Served(pages, harness)) as url:
+        done = subprocess.run(
+            [
+                *(chromium, *FLAGS.split(), *flags, f"--user-data-dir={folder}"),
+                *(f"--virtual-time-budget={1_000 * seconds}", "--dump-dom", f"{url}/harness"),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+    (found,) = re.findall(r'<pre id="found">(.*?)</pre>', done.stdout, flags=re.DOTALL)
+    told: list[Any] = json.loads(html.unescape(found))
+    return told
 
 
-def shown(answer: Mapping[str, Any] | None, folder: Path) -> str:
-    """Return the page's DOM after the first answer."""
-    with serving(Served([answer])) as url:
-        return dom(f"{url}/node/a/", folder)
-
-
-def found(
-    answers: Sequence[Mapping[str, Any] | None],
-    script: str,
-    folder: Path,
-    width: int = 1_200,
-    seconds: int = 8,
-    *flags: str,
-) -> Any:
-    """Run *script* beside the page, after the first answer, and return what it returns.
-
-    It has `page`, its document, `win`, its window, and `pause(milliseconds)`.
-    """
-    harness = HARNESS.format(width=width, script=script)
-    with serving(Served(answers, harness)) as url:
-        text = dom(f"{url}/harness", folder, 1_000 * seconds, *flags)
-    (told,) = re.findall(r'<pre id="found">(.*?)</pre>', text, flags=re.DOTALL)
-    return json.loads(told.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
+def found(answers: Answers, script: str, folder: Path) -> Any:
+    """Return what *script* returns beside one page."""
+    (told,) = looks([answers], script, folder)
+    return told

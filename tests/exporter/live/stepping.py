@@ -5,17 +5,39 @@ from dataclasses import replace
 from typing import Any
 
 from exporter.causes.model import Cause
+from exporter.live.node import PageNode
 from exporter.live.page import LiveView
+from exporter.nvml.sample import GpuProcess, GpuSample
+from exporter.processes.process import Process
+from exporter.processes.rank_gpus import RankJoin
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from exporter.vocabulary.thresholds import Thresholds
 from rank_probe.wire.snapshot import Snapshot
+from tests.exporter.fake_proc import process, torchrun
+from tests.exporter.nvml.fixed import node
 from tests.exporter.snapshots import snapshot, verdict
 
 START = 1_700_000_000.0
 STAGES = {"data": 0.05, "forward": 0.1, "backward": 0.2, "sync": 0.15}
 EVEN = verdict(late=(), slowdown=1.0, gpus_lost={"common": 0.5}, rotating={})
 SLOW_DATA = {"data": 0.19, "sync": 0.01}
+FIRST_PID = 100
+# A GPU that is busy and well.
+GPU = GpuSample(
+    0,
+    up=True,
+    name="NVIDIA H100",
+    gpu_busy_percent=97.5,
+    memory_total_bytes=80 * 10**9,
+    memory_used_bytes=60 * 10**9,
+    gpu_temperature_celsius=71,
+    power_milliwatts=654_321,
+    sm_clock_megahertz=1_980,
+    throttle_reasons=0,
+    pcie_link_width=16,
+    pcie_link_width_max=16,
+)
 
 
 def served(view: LiveView) -> dict[str, Any]:
@@ -24,11 +46,18 @@ def served(view: LiveView) -> dict[str, Any]:
     return summary
 
 
-class Node:
-    """A node whose ranks push once a second, on a clock that the test turns.
+def _started(job_id: str, pid: int, ranks: int) -> Process:
+    """Return the process that torchrun starts with a process ID."""
+    known = {"TORCHELASTIC_RUN_ID": job_id, "WORLD_SIZE": str(ranks)}
+    return process(pid, torchrun(pid - FIRST_PID, **known))
 
-    They repeat the verdict *said*, read at the moment of the push; *cause* is why rank 2 is late.
-    *behind_seconds* is how wrong the node's wall clock is.
+
+class Node:
+    """A node, gpu-12, whose ranks push once a second; *now* is both of its clocks.
+
+    They repeat the verdict *said*, read at the moment of the push; *cause* is why rank 2 is late,
+    *why_slower* why all are. *behind_seconds* is how wrong the node's wall clock is. On *gpus* GPUs
+    run the processes of the ranks, whether they push or not.
     """
 
     def __init__(
@@ -37,31 +66,41 @@ class Node:
         world_size: int | None = None,
         behind_seconds: float = 0.0,
         thresholds: Thresholds | None = None,
+        gpus: int = 0,
+        job_id: str = "demo",
     ) -> None:
         self.now = START
         self.behind_seconds = behind_seconds
         self.said: dict[str, Any] | None = EVEN
         self.cause: Cause | None = None
-        self.store = RankStore(clock=lambda: self.now)
         self.why_slower: Cause | None = None
+        self.job_id = job_id
+        self.store = RankStore(clock=lambda: self.now)
+        pids = [FIRST_PID + number for number in range(max(ranks, gpus))]
+        seen = {pid: _started(job_id, pid, ranks or gpus) for pid in pids}
+        samples = [
+            replace(GPU, index=n, uuid=f"GPU-{n}", processes=tuple(map(GpuProcess, pids[n::gpus])))
+            for n in range(gpus)
+        ]
+        join = RankJoin(node(*samples), lambda: seen, self.store)
         self.view = LiveView(
             NodeJobs(self.store, thresholds),
-            causes=self._cause,
+            lambda: gpus,
+            PageNode("gpu-12", "http://grafana:3000", join),
+            causes=lambda job_id, rank: self.cause if rank == 2 else None,
             why_slower=lambda job_id, change: self.why_slower,
         )
         self.world_size = world_size or ranks
         self.states = {rank: self.fresh(rank) for rank in range(ranks)}
 
-    def _cause(self, job_id: str, rank: int) -> Cause | None:
-        return self.cause if (job_id, rank) == ("demo", 2) else None
-
     def fresh(self, rank: int) -> Snapshot:
+        """Return a process that has just started, waits, and has finished no step."""
         now = self.now - self.behind_seconds
         return snapshot(
-            job_id="demo",
+            job_id=self.job_id,
             rank=rank,
             world_size=self.world_size,
-            pid=100 + rank,
+            pid=FIRST_PID + rank,
             started_timestamp_seconds=now,
             sequence=0,
             heartbeat_timestamp_seconds=now,
@@ -70,6 +109,7 @@ class Node:
             steps=0,
             stage_seconds={},
             busy_seconds=0.0,
+            rank_info={"local_rank": str(rank), "gpu_uuid": f"GPU-{rank}"},
         )
 
     def step(self, stages: dict[str, float] = STAGES) -> None:
@@ -86,11 +126,13 @@ class Node:
                 last_step_timestamp_seconds=self.now - self.behind_seconds,
             )
 
-    def push(self, silent: tuple[int, ...] = ()) -> dict[str, Any]:
-        """Let a second pass, every rank but the *silent* push, and return the job as served."""
-        self.pass_second(silent)
-        jobs: list[dict[str, Any]] = served(self.view)["jobs"]
-        return jobs[0]
+    def wait(self, seconds: int = 1, silent: tuple[int, ...] = ()) -> dict[str, Any]:
+        """Let all but the *silent* ranks push each second, without a step; return the job."""
+        for _ in range(seconds):
+            self.pass_second(silent)
+        (job,) = served(self.view)["jobs"]
+        assert isinstance(job, dict)
+        return job
 
     def pass_second(self, silent: tuple[int, ...] = ()) -> None:
         """Let a second pass in which nobody reads the page."""
@@ -108,35 +150,30 @@ class Node:
                 self.store.put(self.states[rank])
         self.view.sample(self.now, self.now)
 
-    def wait(self, seconds: int, silent: tuple[int, ...] = ()) -> dict[str, Any]:
-        """Let *seconds* pass without a step, and return the job as served at the end."""
-        for _ in range(seconds - 1):
-            self.pass_second(silent)
-        return self.push(silent)
-
-    def run(self, seconds: int, steps: int = 2) -> dict[str, Any]:
+    def run(self, seconds: int = 30, steps: int = 2) -> dict[str, Any]:
         """Run so many *steps* a second for *seconds* and return the job as served at the end."""
-        for second in range(seconds):
+        for _ in range(seconds):
             for _ in range(steps):
                 self.step()
-            if second < seconds - 1:
-                self.pass_second()
-        return self.push()
+            self.pass_second()
+        (job,) = served(self.view)["jobs"]
+        assert isinstance(job, dict)
+        return job
 
     def change(self, *ranks: int, **changes: Any) -> None:
         """Change what these ranks, or all, report from now on."""
         for rank in ranks or tuple(self.states):
             self.states[rank] = replace(self.states[rank], **changes)
 
-    def judged(self, said: dict[str, Any] | None) -> dict[str, Any]:
-        """Run for a while, and return the verdict as served when the judge has *said* this."""
+    def judged(self, said: dict[str, Any] | None, seconds: int = 3) -> dict[str, Any]:
+        """Run, and return the verdict as served when the judge has *said* this."""
         self.said = said
-        shown: dict[str, Any] = self.run(30)["verdict"]
+        shown: dict[str, Any] = self.run(seconds)["verdict"]
         return shown
 
 
 def stepped(**settings: Any) -> Node:
     """Return a node that has run for half a minute."""
     node = Node(**settings)
-    node.run(30)
+    node.run()
     return node

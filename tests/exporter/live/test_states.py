@@ -1,65 +1,81 @@
-"""Jobs that start, stand still or cannot be judged: what is missing, and since when."""
+"""Jobs that start, stand still or cannot be judged, and the bars of their ranks."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from exporter.live.window import RankWindow
 from exporter.vocabulary.thresholds import Thresholds
 from tests.exporter.live.stepping import EVEN, Node, served, stepped
-from tests.exporter.snapshots import verdict
+from tests.exporter.snapshots import snapshot, verdict
+
+WARMING_UP = verdict(reason="warming_up", late=())
+ALL = (0, 1, 2, 3)
 
 
 @pytest.mark.parametrize(("seconds", "state"), [(30, "starting"), (901, "not_judgeable")])
-@pytest.mark.parametrize("reason", ["warming_up", "join_incomplete"])
+@pytest.mark.parametrize("reason", ["warming_up", "join_incomplete", "no_join"])
 def test_young_job_starts_and_an_older_one_has_the_reason(
     seconds: int, state: str, reason: str
 ) -> None:
     """A quarter of an hour: a judge may warm up, and a join on half of the steps may catch up."""
     node = Node()
-    if reason == "warming_up":
-        node.said = verdict(reason="warming_up", late=())
-    else:
+    node.said = {"warming_up": WARMING_UP, "join_incomplete": EVEN, "no_join": None}[reason]
+    if reason == "join_incomplete":
         node.change(join_coverage=0.5)
     said = node.run(seconds)["verdict"]
 
-    assert (said["state"], said["reason"]) == (state, reason)
+    assert (said["state"], said["reason"], said["late"]) == (state, reason, [])
     assert said["sentence"].startswith("Cannot judge this job")
+    if reason == "no_join":
+        assert said["sentence"].endswith(
+            ": the ranks do not compare their steps, and no two peers on one "
+            "node report a block of steps that its exporter could compare."
+        )
+        assert said["first_action"].startswith("Look into the log of rank 0")
+
+
+def test_start_that_took_long_may_warm_up() -> None:
+    """A job that has just finished its first step is not to be judged yet, however old it is."""
+    node = Node()
+    node.wait(1_000)
+    node.said = WARMING_UP
+
+    assert node.run(5)["verdict"]["state"] == "starting"
+    assert node.run(301)["verdict"]["state"] == "not_judgeable"
 
 
 def test_job_without_a_step_is_starting() -> None:
     """The page says for how long; after a quarter of an hour it is time to look at what it does."""
     node = Node()
     said = node.wait(41)["verdict"]
-    assert said["runbook"] == "RankskewSlowStart"
     assert (said["state"], said["alert"]) == ("starting", None)
+    assert (said["runbook"], said["first_action"]) == ("RankskewSlowStart", None)
     assert said["sentence"] == "Starting for 41 s: no rank on this node has finished a step yet."
 
     said = node.wait(860)["verdict"]
     assert (said["state"], said["alert"]) == ("starting", "RankskewSlowStart")
-    assert said["first_action"] == "py-spy dump --pid 100"
+    assert said["first_action"] == "py-spy dump --pid 100 on gpu-12"
 
 
-@pytest.mark.parametrize(("seconds", "state"), [(840, "starting"), (960, "not_judgeable")])
-def test_job_without_a_join_says_so(seconds: int, state: str) -> None:
-    """Ranks that do not compare their steps are not judged here, which a young job may still be."""
+def test_start_that_takes_long_says_what_each_rank_waits_for() -> None:
+    """Ranks that did the same last are named together, with the longest wait."""
     node = Node()
-    node.said = None
-    said = node.run(seconds)["verdict"]
+    for rank, name in enumerate(("rendezvous", "rendezvous", "init", "rendezvous")):
+        began = node.now - 10.0 * rank
+        event = {"number": 1, "event": name, "began_timestamp_seconds": began, "seconds": None}
+        node.change(rank, lifecycle_events=[event])
 
-    assert (said["state"], said["reason"], said["late"]) == (state, "no_join", [])
-    assert said["sentence"] == (
-        "Cannot judge this job: the ranks do not compare their steps, and no two peers on one "
-        "node report a block of steps that its exporter could compare."
-    )
-    assert said["first_action"].startswith("Look into the log of rank 0")
+    assert node.wait()["verdict"]["details"] == [
+        "Last event of ranks 0, 1 and 3: rendezvous began 31 s ago.",
+        "Last event of rank 2: init began 21 s ago.",
+    ]
 
 
-def test_job_of_one_rank_has_no_peers() -> None:
+def test_reason_without_a_verdict_is_told_apart() -> None:
+    """One rank has no peers; a join that has just begun is not a failure."""
     assert Node(ranks=1).judged(None)["reason"] == "no_peers"
-
-
-def test_join_that_has_just_begun_is_warming_up() -> None:
-    """Before the first steps are joined there is no verdict, and that is not a failure."""
     node = Node()
     node.said = None
     assert node.run(1, steps=1)["verdict"]["reason"] == "warming_up"
@@ -78,17 +94,8 @@ def test_job_that_is_turned_off_does_not_hang() -> None:
 
     assert (job["verdict"]["state"], job["verdict"]["reason"]) == ("not_judgeable", "off")
     assert "rankskew control JOB_ID stages turns it on" in job["verdict"]["sentence"]
+    assert job["verdict"]["first_action"] == "rankskew control demo stages"
     assert [rank["level"] for rank in job["ranks"]] == ["stages", "stages", "off", "stages"]
-
-
-def test_start_that_took_long_may_warm_up() -> None:
-    """A job that has just finished its first step is not to be judged yet, however old it is."""
-    node = Node()
-    node.wait(1_000)
-    node.said = verdict(reason="warming_up", late=())
-
-    assert node.run(5)["verdict"]["state"] == "starting"
-    assert node.run(301)["verdict"]["state"] == "not_judgeable"
 
 
 def test_node_names_the_late_rank_where_no_join_speaks() -> None:
@@ -104,9 +111,8 @@ def test_node_names_the_late_rank_where_no_join_speaks() -> None:
     said = node.run(31, steps=1)["verdict"]
 
     assert (early["state"], early["sentence"]) == ("healthy", "No rank on this node is late.")
-    assert (said["state"], said["judge"]) == ("straggler", "node")
+    assert (said["state"], said["judge"], said["coverage"]) == ("straggler", "node", None)
     assert said["sentence"] == "Rank 2 is slow loading data; 1.67 of 16 GPUs wait for it."
-    assert said["coverage"] is None
     *_, own, why = said["details"]
     assert own.startswith("The job does not compare the steps of its ranks, so")
     assert why == (
@@ -116,16 +122,25 @@ def test_node_names_the_late_rank_where_no_join_speaks() -> None:
 
 
 def test_ranks_that_were_never_seen_are_missing() -> None:
-    """A verdict on a part of the job is no good news about all of it."""
+    """A verdict on a part of the job is no good news about all of it.
+
+    A rank of this node that reports and never steps, an evaluator, is not missing.
+    """
     node = Node(ranks=4, world_size=8)
     node.said = EVEN | {"absent": 4}
-    young = node.run(30)["verdict"]
+    assert node.run(30)["verdict"]["state"] == "healthy"
     said = node.run(120)["verdict"]
-
-    assert young["state"] == "healthy"
     assert (said["state"], said["alert"]) == ("ranks_missing", "RankskewRanksMissing")
     assert said["sentence"].startswith("4 of 8 ranks have never been in a step that the judge saw")
     assert said["details"][0].startswith("No rank is late")
+    assert said["first_action"].startswith("Compare the job's nodes with those that report: ")
+
+    node = Node()
+    node.said = EVEN | {"absent": 1}
+    for steps in range(150):
+        node.change(0, 1, 2, steps=steps, last_step_timestamp_seconds=node.now)
+        node.pass_second()
+    assert node.wait()["verdict"]["state"] == "healthy"
 
 
 def test_silent_rank_of_a_stepping_job_is_missing() -> None:
@@ -133,13 +148,36 @@ def test_silent_rank_of_a_stepping_job_is_missing() -> None:
     node = stepped()
     for _ in range(12):
         node.step()
-        said = node.push(silent=(2,))["verdict"]
+        said = node.wait(silent=(2,))["verdict"]
 
     assert (said["state"], said["alert"]) == ("ranks_missing", "RankskewRanksMissing")
     assert said["sentence"] == (
         "Rank 2 has not reported for 12 s: dead, stopped, or unable to reach this exporter."
     )
     assert said["details"][0].startswith("No rank is late")
+
+
+def test_killed_job_is_silent_and_a_finished_one_is_finished() -> None:
+    """A clean end is neither a hang nor a silence, however long ago."""
+    node = stepped()
+    assert node.wait(20, silent=ALL)["verdict"]["state"] == "ranks_missing"
+
+    node.change(finished=True)
+    node.wait()
+    said = node.wait(60, silent=ALL)["verdict"]
+    assert (said["sentence"], said["first_action"]) == ("Finished after 60 steps.", None)
+
+
+def test_restart_with_fewer_ranks_shows_those() -> None:
+    """A job that was killed and continues with two of its four ranks here has only those two."""
+    node = stepped()
+    node.wait(12, silent=ALL)
+    node.world_size = 2
+    node.states = {rank: replace(node.fresh(rank), attempt=1) for rank in range(2)}
+    job = node.run(30)
+
+    assert [rank["rank"] for rank in job["ranks"]] == [0, 1]
+    assert (job["coverage"], job["verdict"]["state"]) == ("2 of 2 ranks", "healthy")
 
 
 @pytest.mark.parametrize(("behind", "jump"), [(90.0, 0.0), (0.0, 3_600.0), (0.0, -3_600.0)])
@@ -157,27 +195,92 @@ def test_wrong_clock_makes_nobody_silent(behind: float, jump: float) -> None:
         assert rank["last_step_age_seconds"] == 1.0
 
 
-def test_hung_job_names_the_rank_outside_sync() -> None:
-    node = stepped()
-    node.change(2, stage="data")
-    said = node.wait(121)["verdict"]
+STACK, STATUS = "py-spy dump --pid", "ps -o pid,stat,etime,wchan:32,args -p"
 
-    assert said["state"] == "hung"
-    assert said["sentence"] == (
-        "No step for 2 min, 4 of 4 GPUs wait: rank 2 is in data; 3 of 4 ranks wait in sync."
-    )
-    assert said["gpus_lost"] == {"hung": 4.0}
+
+@pytest.mark.parametrize(
+    ("changes", "silent", "sentence", "action"),
+    [
+        # The rank that does not wait is the one whose stack is wanted.
+        (
+            {2: {"stage": "data"}},
+            (),
+            "No step for 2 min, 4 of 4 GPUs wait: rank 2 is in data; 3 of 4 ranks wait in sync.",
+            f"{STACK} 102 on gpu-12",
+        ),
+        # A stopped process cannot report where it is: is there one, and in which state?
+        (
+            {},
+            (2,),
+            "No step for 2 min, 4 of 4 GPUs wait: rank 2 has been silent for 2 min; "
+            "3 of 4 ranks wait in sync.",
+            f"{STATUS} 102 on gpu-12",
+        ),
+        # Where one rank ends before the others, its log says why.
+        (
+            {1: {"finished": True}},
+            (),
+            "No step for 2 min, 4 of 4 GPUs wait: rank 1 has finished; 3 of 3 ranks wait in sync.",
+            "Read the log of rank 1 on gpu-12: it has finished.",
+        ),
+        # An evaluator, which has never stepped, hides no hang.
+        (
+            {3: {"stage": "other", "last_step_timestamp_seconds": None}},
+            (),
+            "No step for 2 min, 4 of 4 GPUs wait: every rank on this node that has finished a step "
+            "waits in sync; of those that have not, rank 3 is in other.",
+            "Look at the live pages of the job's other nodes: "
+            'rankskew_node_ranks{job_id="demo"} has them all.',
+        ),
+        (
+            {},
+            (),
+            "No step for 2 min, 4 of 4 GPUs wait: every rank on this node waits in sync, so the "
+            "cause is not on this node.",
+            "Look at the live pages of the job's other nodes: "
+            'rankskew_node_ranks{job_id="demo"} has them all.',
+        ),
+    ],
+)
+def test_hung_job_names_the_rank_outside_sync(
+    changes: dict[int, dict[str, Any]], silent: tuple[int, ...], sentence: str, action: str
+) -> None:
+    """All GPUs of the job are lost, and what holds it up is looked at."""
+    node = stepped()
+    for rank, each in changes.items():
+        node.change(rank, **each)
+    said = node.wait(122, silent)["verdict"]
+
+    assert (said["state"], said["gpus_lost"]) == ("hung", {"hung": 4.0})
+    assert (said["sentence"], said["first_action"]) == (sentence, action)
+
+
+def test_minute_of_silence_is_enough_for_a_hang() -> None:
+    node = stepped()
+    assert node.wait(60, silent=(2,))["verdict"]["state"] == "ranks_missing"
+    job = node.wait(1, silent=(2,))
+
+    assert job["verdict"]["state"] == "hung"
+    assert "rank 2 has been silent for 61 s; 3 of 4 ranks" in job["verdict"]["sentence"]
+    assert [rank["silent"] for rank in job["ranks"]] == [False, False, True, False]
+
+
+def test_rank_that_left_when_the_wait_began_is_named_first() -> None:
+    """A rank that has just moved on is not the one that the others wait for."""
+    node = stepped()
+    node.change(3, stage="data")
+    for _ in range(121):
+        node.change(1, stage="forward", stage_elapsed_seconds=1.0)
+        job = node.wait()
+
+    assert "rank 3 is in data and rank 1 is in forward" in job["verdict"]["sentence"]
 
 
 def test_hang_points_to_the_last_event_of_the_rank() -> None:
     """What the rank did last is where to look first: here it has been saving all the time."""
     node = stepped()
-    saving = {
-        "number": 4,
-        "event": "checkpoint",
-        "began_timestamp_seconds": node.states[2].heartbeat_timestamp_seconds - 90.0,
-        "seconds": None,
-    }
+    began = {"began_timestamp_seconds": node.now - 90.0, "seconds": None}
+    saving = {"number": 4, "event": "checkpoint", **began}
     node.change(2, stage="checkpoint", lifecycle_events=[saving])
     early = node.wait(1_701)["verdict"]
     job = node.wait(101)
@@ -191,61 +294,6 @@ def test_hang_points_to_the_last_event_of_the_rank() -> None:
         None,
         {"event": "checkpoint", "state": "began", "age_seconds": 1_892.0, "seconds": None},
     ]
-
-
-def test_start_that_takes_long_says_what_each_rank_waits_for() -> None:
-    """Ranks that did the same last are named together, with the longest wait."""
-    node = Node()
-    for rank, name in enumerate(("rendezvous", "rendezvous", "init", "rendezvous")):
-        began = node.states[rank].heartbeat_timestamp_seconds - 10.0 * rank
-        event = {"number": 1, "event": name, "began_timestamp_seconds": began, "seconds": None}
-        node.change(rank, lifecycle_events=[event])
-    said = node.push()["verdict"]
-
-    assert said["state"] == "starting"
-    assert said["details"] == [
-        "Last event of ranks 0, 1 and 3: rendezvous began 31 s ago.",
-        "Last event of rank 2: init began 21 s ago.",
-    ]
-
-
-def test_hang_that_nobody_here_holds_up_blames_nobody() -> None:
-    """All ranks of this node wait in sync, or have never stepped: an evaluator hides no hang."""
-    said = stepped(ranks=4, world_size=8).wait(121)["verdict"]
-    assert "is not on this node" in said["sentence"]
-
-    node = stepped()
-    node.states[3] = replace(node.fresh(3), pid=103, stage="other")
-
-    assert node.wait(121)["verdict"]["sentence"] == (
-        "No step for 2 min, 4 of 4 GPUs wait: every rank on this node that has finished a step "
-        "waits in sync; of those that have not, rank 3 is in other."
-    )
-
-
-def test_restart_with_fewer_ranks_shows_those() -> None:
-    """A job that was killed and continues with two of its four ranks here has only those two."""
-    node = stepped()
-    node.wait(12, silent=(0, 1, 2, 3))
-    node.world_size = 2
-    node.states = {rank: replace(node.fresh(rank), attempt=1) for rank in range(2)}
-    job = node.run(30)
-
-    assert [rank["rank"] for rank in job["ranks"]] == [0, 1]
-    assert (job["coverage"], job["verdict"]["state"]) == ("2 of 2 ranks", "healthy")
-
-
-def test_stopped_process_is_named_by_its_silence() -> None:
-    """A stopped process cannot report where it is; a minute of silence is enough."""
-    node = stepped()
-    early = node.wait(60, silent=(2,))
-    job = node.wait(1, silent=(2,))
-
-    assert early["verdict"]["state"] == "ranks_missing"
-    assert (
-        "rank 2 has been silent for 61 s; 3 of 4 ranks wait in sync" in job["verdict"]["sentence"]
-    )
-    assert [rank["silent"] for rank in job["ranks"]] == [False, False, True, False]
 
 
 @pytest.mark.parametrize(
@@ -266,7 +314,7 @@ def test_wait_is_a_hang_beyond_a_limit(
     assert node.wait(1)["verdict"]["state"] == "hung"
 
 
-@pytest.mark.parametrize("stage", ["eval", "checkpoint", "data"])
+@pytest.mark.parametrize("stage", ["eval", "data"])
 def test_stage_that_all_ranks_are_in_is_no_hang(stage: str) -> None:
     """No rank waits for another, so nothing is lost: after a minute nobody can be judged."""
     node = stepped()
@@ -281,34 +329,63 @@ def test_stage_that_all_ranks_are_in_is_no_hang(stage: str) -> None:
     )
 
 
-def test_rank_that_has_ended_is_waited_for() -> None:
-    """Where one rank ends before the others, these wait for it in vain, and its log says why."""
+def test_bars_are_seconds_per_step_of_the_last_minute() -> None:
+    """In step order, adding up to the step; what a rank did before is not drawn."""
+    node = Node()
+    job = node.run(60)
+    rank = job["ranks"][2]
+    assert rank["stage_seconds"] == pytest.approx(
+        {"data": 0.19, "forward": 0.1, "backward": 0.2, "sync": 0.01}
+    )
+    assert list(rank["stage_seconds"]) == ["data", "forward", "backward", "sync"]
+    assert rank["wait_seconds"] == pytest.approx(0.01)
+    assert rank["step_seconds"] == pytest.approx(job["step_seconds"])
+    assert rank["steps"] == job["steps"] == 120
+
+    shown = []
+    for _ in range(62):
+        node.step({"data": 0.1, "sync": 0.4})
+        shown.append(node.wait()["ranks"][2]["stage_seconds"]["data"])
+    assert 0.11 < shown[50] < 0.18
+    assert shown[-1] == pytest.approx(0.1)
+
+
+def test_first_steps_are_not_drawn() -> None:
+    node = Node()
+    assert node.run(1, steps=1)["ranks"][0]["stage_seconds"] is None
+    node.step({"forward": 60.0})
+    node.wait()
+
+    assert node.run(30)["ranks"][0]["stage_seconds"]["forward"] == pytest.approx(0.1)
+
+
+def test_slow_steps_are_drawn_over_more_than_a_minute() -> None:
+    node = Node(ranks=2)
+    for _ in range(12):
+        node.step({"data": 3.0, "forward": 24.0, "sync": 3.5})
+        job = node.wait(30)
+
+    assert job["ranks"][1]["stage_seconds"]["data"] == pytest.approx(3.0)
+
+
+def test_counters_that_shrink_or_begin_again_are_not_subtracted() -> None:
+    """Those of a new process never from those of the old one."""
     node = stepped()
-    node.change(1, finished=True)
-    node.push()
-    said = node.wait(121, silent=(1,))["verdict"]
+    node.states = {rank: replace(node.fresh(rank), pid=200 + rank) for rank in node.states}
+    assert node.wait()["ranks"][0]["stage_seconds"] is None
+    assert node.run(30)["ranks"][0]["stage_seconds"] is not None
 
-    assert "wait: rank 1 has finished; 3 of 3 ranks wait in sync" in said["sentence"]
-    assert said["first_action"] == "Read the log of rank 1: it has finished."
-
-
-def test_rank_that_left_when_the_wait_began_is_named_first() -> None:
-    """A rank that has just moved on is not the one that the others wait for."""
-    node = stepped()
-    node.change(3, stage="data")
-    for _ in range(121):
-        node.change(1, stage="forward", stage_elapsed_seconds=1.0)
-        job = node.push()
-
-    assert "rank 3 is in data and rank 1 is in forward" in job["verdict"]["sentence"]
+    for _ in range(90):
+        node.step({"data": -1.0, "sync": 0.5})
+        node.pass_second()
+    assert node.wait()["ranks"][0]["stage_seconds"]["data"] == 0.0
 
 
-def test_killed_job_is_silent_and_a_finished_one_is_finished() -> None:
-    """A clean end is neither a hang nor a silence, however long ago."""
-    node = stepped()
-    assert node.wait(20, silent=(0, 1, 2, 3))["verdict"]["state"] == "ranks_missing"
+def test_minute_of_a_rank_holds_no_old_verdicts() -> None:
+    """The window keeps only the steps and stages of snapshots, which are the smaller part."""
+    window = RankWindow()
+    window.add(1.0, snapshot(steps=10, stage_seconds={"data": 1.0}, verdict=verdict()))
+    window.add(2.0, snapshot(steps=20, stage_seconds={"data": 2.0}))
 
-    node.change(finished=True)
-    node.push()
-    said = node.wait(60, silent=(0, 1, 2, 3))["verdict"]
-    assert said["sentence"] == "Finished after 60 steps."
+    assert window.stage_seconds() == {"data": 0.1}
+    assert "verdict" not in repr(vars(window))

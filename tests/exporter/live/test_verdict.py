@@ -1,0 +1,458 @@
+"""What the judge says of a job, as the page repeats it: who is late, at what cost, what to do."""
+
+import json
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+
+from exporter.causes.model import UNKNOWN, Cause, Guess
+from rank_probe.judge.verdict import Change, Late, Together
+from rank_probe.torch_hooks.private import absent_from
+from tests.exporter.live.stepping import EVEN, Node
+from tests.exporter.snapshots import CHANGE, late, verdict
+
+CAUSE = Cause(
+    "slow_device",
+    "clocks",
+    0.92,
+    "its SM clock is 1.41 GHz, its peers' 1.95",
+    "`nvidia-smi -q -i 2` on gpu-12",
+    "sm_clock_hertz",
+    1.41e9,
+    1.95e9,
+    (Guess("cpu", "run_queue", 0.2, "it waits for a CPU 9 % of the time, its peers 1 %"),),
+)
+LOOK = "py-spy dump --pid 102 on gpu-12"
+LINES = [
+    {"stage": "data", "place": "Corpus.__next__ (corpus.py:41)", "share": 0.71},
+    {"stage": "data", "place": "parse (corpus.py:70)", "share": 0.125},
+    {"stage": "forward", "place": "<b>loss</b> (train.py:9)", "share": 1.0},
+]
+IN_CODE = (
+    "Code of rank 2: data: 71% in Corpus.__next__ (corpus.py:41), 12% in parse (corpus.py:70); "
+    "forward: 100% in <b>loss</b> (train.py:9)."
+)
+
+
+def of_64(*ranks: Late, **changes: Any) -> dict[str, Any]:
+    """Return what the page says of a job of 64 ranks, 0 to 7 of them here, where these are late."""
+    return Node(8, world_size=64).judged(verdict(late=ranks, ranks={"all": 64}, **changes))
+
+
+def many(ranks: range, **changes: Any) -> list[Late]:
+    return [late(rank=rank, **changes) for rank in ranks]
+
+
+def saves(gpus: float = 3.2, **changes: Any) -> Late:
+    """Return rank 0, which writes a checkpoint for all that costs so much."""
+    often = {"every_steps": 25, "pause_seconds": 1.02}
+    duty = {"rank": 0, "kind": "duty", "stage": "checkpoint", "gpus": {"checkpoint": gpus}}
+    return late(**(duty | often | changes))
+
+
+def test_late_rank_is_named_as_the_judge_names_it() -> None:
+    """Who is late, where and at what cost is one sentence; the figures are next to it."""
+    node = Node()
+    said = node.judged(verdict())
+
+    assert said["sentence"] == "Rank 2 is slow loading data; 1.00 of 4 GPUs wait for it."
+    assert (said["state"], said["reason"], said["judge"]) == ("straggler", None, "join")
+    assert (said["alert"], said["runbook"]) == ("RankskewStraggler", "RankskewStraggler")
+    assert said["late"] == [
+        {
+            "rank": 2,
+            "peer_group": "all",
+            "stage": "data",
+            "kind": "persistent",
+            "ratio": 0.45,
+            "gpus_lost": 1.0,
+            "gpus_by_stage": {"data": 0.75, "forward": 0.25},
+            "late_for_seconds": 30.0,
+            "is_here": True,
+            "costs_enough": True,
+            "cause": None,
+            "every_steps": 0,
+            "pause_seconds": 0.0,
+            "has_risen": False,
+        }
+    ]
+    assert said["details"] == [
+        "Rank 2 has needed 45% more time than its peers for 30 s, mostly in data; "
+        "1.00 GPUs wait for it.",
+        "Steps take 1.44 times as long as without it.",
+        "GPUs lost: 1.00 to late ranks; 0.25 to ranks that are late in turn, mostly in data; "
+        "0.50 to waits that all ranks have in common.",
+    ]
+    assert (said["slowdown"], said["gpus_lost"]["persistent"]) == (1.44, 1.0)
+    # Between verdicts it grows.
+    later = node.wait(3, silent=(0, 1, 2, 3))["verdict"]
+    assert later["late"][0]["late_for_seconds"] == 33.0
+
+
+@pytest.mark.parametrize(
+    ("ranks", "sentence"),
+    [
+        ([late(kind="pauses")], "Rank 2 pauses in data now and then; 1.00 of 64 GPUs wait for it."),
+        (
+            [late(kind="pauses", every_steps=40, pause_seconds=12.3)],
+            "Rank 2 pauses in data every 40 steps for 12 s; 1.00 of 64 GPUs wait for it.",
+        ),
+        (
+            [saves(), *(saves(rank=rank, stage="eval", every_steps=0) for rank in (5, 6))],
+            "Ranks 5 and 6 evaluate now and then and rank 0 saves every 25 steps for 1.0 s; "
+            "9.60 of 64 GPUs wait for them.",
+        ),
+        (
+            many(range(8), kind="node"),
+            "Ranks 0, 1, 2 and 5 more, like most ranks of their node, are slow loading data; "
+            "8.00 of 64 GPUs wait for them.",
+        ),
+        (
+            many(range(17, 19)),
+            "Ranks 17 and 18 (not on this node) are slow loading data; "
+            "2.00 of 64 GPUs wait for them.",
+        ),
+        (
+            [late(rank=17), late()],
+            "Ranks 17 (not on this node) and 2 are slow loading data; "
+            "2.00 of 64 GPUs wait for them.",
+        ),
+        # Those that are late alike are named in one breath, the costliest first.
+        (
+            [
+                late(gpus={"data": 0.7}),
+                late(rank=3, stage="forward", gpus={"forward": 2.0}),
+                *(late(rank=4, stage=stage) for stage in ("backward", "optimizer", "eval")),
+            ],
+            "Rank 3 is slow in the forward pass, rank 4 is slow in the backward pass, "
+            "rank 4 is slow evaluating and 2 more are late; 5.70 of 64 GPUs wait for them.",
+        ),
+    ],
+)
+def test_late_ranks_are_named_with_their_cost(ranks: list[Late], sentence: str) -> None:
+    assert of_64(*ranks)["sentence"] == sentence
+
+
+NODE_1 = many(range(8, 16), kind="node")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "together", "sentence"),
+    [
+        (
+            NODE_1,
+            Together("data", 8, 300.0, ((8, 15),), "node n1"),
+            "8 of 64 ranks (8 to 15: all of node n1, and no others) have been slow loading data "
+            "for 5 min; 8.00 of 64 GPUs wait for them.",
+        ),
+        # Nothing is known of them; another rank is late in its own way.
+        (
+            [*NODE_1, late(rank=40, stage="forward", gpus={"forward": 9.0})],
+            Together("data", 8, 300.0, ((8, 15),)),
+            "Rank 40 (not on this node) is slow in the forward pass and 8 of 64 ranks (8 to 15), "
+            "like most ranks of their node, have been slow loading data for 5 min; "
+            "17.00 of 64 GPUs wait for them.",
+        ),
+        # More are late than a verdict names.
+        (
+            many(range(32)),
+            Together("data", 48, 60.0, ((0, 47),), "rack r1 or r2"),
+            "48 of 64 ranks (0 to 47: all of rack r1 or r2, and no others) have been slow loading "
+            "data for 60 s; 32.00 of 64 GPUs wait for them.",
+        ),
+        # Some of them cost too little to be called late, so the set is not.
+        (
+            many(range(8, 10)),
+            Together("data", 8, 300.0, ((8, 15),), "node n1"),
+            "Ranks 8 and 9 (not on this node) are slow loading data; "
+            "2.00 of 64 GPUs wait for them.",
+        ),
+    ],
+    ids=["of a node", "of nothing known", "of two racks", "partly called late"],
+)
+def test_ranks_that_became_late_together_are_named_as_a_set(
+    ranks: list[Late], together: Together, sentence: str
+) -> None:
+    """With what all of them and no others have; the figures are next to it."""
+    said = of_64(*ranks, together=(together,))
+
+    assert said["sentence"] == sentence
+    assert said["together"] == [asdict(together) | {"spans": [list(*together.spans)]}]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "sentence", "detail"),
+    [
+        # A mild lateness is shown as such, and is no alarm; where no wait was measured no GPU is
+        # said to wait.
+        (
+            [late(kind="mild")],
+            "No rank is late enough for an alert: rank 2 needs 45% more time than its peers.",
+            "Rank 2 has needed 45% more time than its peers for 30 s, mostly in data; "
+            "1.00 GPUs wait for it.",
+        ),
+        (
+            [late(kind="unsynced", has_risen=True)],
+            "It is not known whether a rank is late: rank 2 needs 45% more time than before, "
+            "but no wait was measured.",
+            "Rank 2 has needed 45% more time than before for 30 s, mostly in data.",
+        ),
+        (
+            [late(kind="unsynced", has_risen=True), late(rank=3, kind="unsynced")],
+            "It is not known whether a rank is late: ranks 2 and 3 need up to 45% more time than "
+            "before or their peers, but no wait was measured.",
+            "Rank 3 has needed 45% more time than its peers for 30 s, mostly in data.",
+        ),
+        # Below a hundredth of the job's GPUs.
+        (
+            [late(gpus={"data": 0.63})],
+            "No rank is late enough for an alert: rank 2 needs 45% more time than its peers.",
+            "Rank 2 has needed 45% more time than its peers for 30 s, mostly in data; "
+            "0.63 GPUs wait for it.",
+        ),
+        # What ranks do for all is quiet until it costs a twentieth of the GPUs; each is told once.
+        (
+            [saves(0.05, pause_seconds=0.09), saves(3.1, rank=12, stage="eval", every_steps=0)],
+            "No rank is late: rank 0 saves every 25 steps for 90 ms, and 0.05 GPUs wait for it.",
+            "Rank 12 (not on this node) evaluates now and then for 1.0 s, and 3.10 GPUs wait for "
+            "it.",
+        ),
+    ],
+)
+def test_rank_that_wakes_nobody_is_listed_and_the_job_healthy(
+    ranks: list[Late], sentence: str, detail: str
+) -> None:
+    said = of_64(*ranks)
+
+    assert (said["state"], said["first_action"], said["alert"]) == ("healthy", None, None)
+    assert said["sentence"] == sentence
+    assert detail in said["details"]
+    assert [each["rank"] for each in said["late"]] == [each.rank for each in ranks]
+    assert not any(
+        each["costs_enough"] and each["kind"] not in ("mild", "unsynced") for each in said["late"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("judged", "state", "alert", "sentence"),
+    [
+        # If the judge can name no rank, the page shows the reason.
+        *(
+            (
+                {"reason": reason, "late": ()},
+                "not_judgeable",
+                None if reason == "no_peers" else "RankskewNotJudgeable",
+                "Cannot judge this job: ",
+            )
+            for reason in ("no_sync", "no_peers", "no_busy_time")
+        ),
+        # Where one of the late ranks is late with its node, the node is what is slow.
+        (
+            {"late": (late(), late(rank=3, kind="node"))},
+            "slow_node",
+            "RankskewSlowNode",
+            "Rank 3, like most ranks of its node, is slow loading data and rank 2 is slow",
+        ),
+        (
+            {"late": (saves(0.2),)},
+            "straggler",
+            "RankskewCheckpointStall",
+            "Rank 0 saves every 25 steps for 1.0 s; 0.20 of 4 GPUs wait for it.",
+        ),
+        # Ranks that wake come first, though a mild one may cost more.
+        (
+            {"late": (late(rank=1, kind="mild"), late(gpus={"data": 0.5}), saves(0.2))},
+            "straggler",
+            "RankskewStraggler",
+            "Rank 2 is slow loading data and rank 0 saves every 25 steps for 1.0 s; 0.70 of 4",
+        ),
+        # The loss to ranks that are late in turn is worth an alert from a tenth of the GPUs on.
+        (
+            {"late": (), "gpus_lost": {"rotating": 0.4}, "rotating": {"data": 0.4}},
+            "healthy",
+            None,
+            "No rank is late: the 4 ranks of the job need the same time for their work.",
+        ),
+        (
+            {"late": (), "gpus_lost": {"rotating": 0.41}, "rotating": {"data": 0.41}},
+            "rotating",
+            "RankskewRotatingImbalance",
+            "Another rank is slow in each step, mostly loading data; "
+            "0.41 of 4 GPUs wait for whichever it is.",
+        ),
+        # Even ranks that all wait are waiting for the network.
+        (
+            {"late": (), "gpus_lost": {"common": 1.2}, "rotating": {}},
+            "healthy",
+            None,
+            "No rank is late: the 4 ranks of the job need the same time for their work. "
+            "All ranks wait for the network for 30% of each step.",
+        ),
+    ],
+)
+def test_state_is_what_the_judge_says(
+    judged: dict[str, Any], state: str, alert: str | None, sentence: str
+) -> None:
+    """With its reason, its sentence and its alert."""
+    said = Node().judged(verdict(**judged))
+
+    assert (said["state"], said["alert"]) == (state, alert)
+    assert said["reason"] == judged.get("reason")
+    assert said["sentence"].startswith(sentence)
+    assert alert is None or said["runbook"] == alert
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "Forward of peer group pp1 has taken 2.00 times as long as before for 5 min."),
+        (
+            {"step_ratio": 1.031, "gpus": 0.24},
+            "Forward of peer group pp1 has taken 2.00 times as long as before for 5 min; "
+            "steps take 1.03 times as long: 0.24 GPUs lost.",
+        ),
+        (
+            {"stage": "data", "ratio": 4.0, "slower": 5, "slower_ranks": (0, 1, 2, 3, 4)},
+            "5 ranks of peer group pp1 (0, 1, 2 and 2 more) became slower together: data has "
+            "taken 4.00 times as long as before for 5 min.",
+        ),
+        (
+            {"slower": 5, "peers": 8, "slower_spans": ((0, 4),), "in_common": "rack r12"},
+            "5 of 8 ranks of peer group pp1 (0 to 4: all of rack r12, and no others) became slower "
+            "together: forward has taken 2.00 times as long as before for 5 min.",
+        ),
+        (
+            {"slower": 9, "peers": 12, "slower_spans": ((0, 3), (5, 5), (7, 8), (10, 11))},
+            "9 of 12 ranks of peer group pp1 (0 to 3, 5, 7, 8 and 2 more) became slower together: "
+            "forward has taken 2.00 times as long as before for 5 min.",
+        ),
+        # In more stretches than are told.
+        (
+            {"slower": 99, "peers": 199, "in_common": "driver 535.104.05"},
+            "99 of 199 ranks of peer group pp1 (all of driver 535.104.05, and no others) became "
+            "slower together: forward has taken 2.00 times as long as before for 5 min.",
+        ),
+        (
+            {"stage": "sync", "ratio": 1.5, "step_ratio": 1.1, "gpus": 0.8},
+            "All ranks of the job have waited for each other 1.50 times as long as before for "
+            "5 min; steps take 1.10 times as long: 0.80 GPUs lost.",
+        ),
+    ],
+)
+def test_change_is_told_with_its_cost(changes: dict[str, Any], said: str) -> None:
+    """If no rank is late against its peers: what became slower, and by how much."""
+    change: Change = replace(CHANGE, **changes)
+    shown = Node().judged(EVEN | verdict(late=(), changes=(change,), gpus_lost={}, rotating={}))
+
+    assert (shown["state"], shown["details"]) == ("healthy", [said])
+    assert [each["stage"] for each in shown["changes"]] == [change.stage]
+    assert shown["change_causes"] == [None]
+
+
+def test_change_is_told_with_the_cause_that_this_node_knows() -> None:
+    """After the change itself, for people and for programs."""
+    node = Node()
+    node.why_slower = Cause("slow_device", "clocks", 0.9, "the clock is 1.4 GHz, before 1.9", "")
+    said = node.judged(EVEN | verdict(late=(), changes=(CHANGE,)))
+
+    assert said["details"][-1] == (
+        "On this node, the cause of the longer forward: the clock is 1.4 GHz, before 1.9."
+    )
+    assert [each["detail"] for each in said["change_causes"]] == ["clocks"]
+
+
+def test_what_the_verdict_is_not_on_is_told() -> None:
+    """Ranks that never stepped, and steps that were not compared."""
+    node = Node()
+    node.change(join_coverage=0.93)
+
+    assert node.judged(EVEN | {"ranks": {"all": 60}, "absent": 4})["details"] == [
+        "GPUs lost: 0.50 to waits that all ranks have in common.",
+        "4 of 64 ranks do not step with the others.",
+        "The ranks compared 93% of their steps.",
+    ]
+
+
+@pytest.mark.parametrize("said", [verdict(), None])
+def test_late_ranks_lines_are_shown(said: dict[str, Any] | None) -> None:
+    """With a judge or without; those of a rank that stopped reporting are old."""
+    node = Node()
+    node.change(2, late_lines=LINES)
+
+    assert node.judged(said)["details"][-1] == IN_CODE
+    assert [rank["late_lines"] for rank in node.run(1)["ranks"]] == [[], [], LINES, []]
+    assert IN_CODE not in node.wait(20, silent=(2,))["verdict"]["details"]
+
+
+GARBAGE = Cause("gc", "", 0.9, "it collects garbage", "freeze the heap")
+NOT_KNOWN = Cause(UNKNOWN, "", 0.0, "gc is a third of it", "py-spy dump")
+WHOLE_NODE = "top -H on gpu-12: what runs there that does not belong to the job?"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "cause", "action"),
+    [
+        ([late()], None, LOOK),
+        ([late(rank=1), late()], None, "py-spy dump --pid 101 on gpu-12"),
+        (
+            [late(kind="pauses")],
+            None,
+            "py-spy record --duration 60 --pid 102 -o pauses.svg on gpu-12",
+        ),
+        (
+            [late(rank=17)],
+            None,
+            "Open the live page of the node of rank 17, the instance of "
+            'rankskew_rank_info{job_id="demo",rank="17"}.',
+        ),
+        ([late(rank=17), late()], None, LOOK),  # That of this node first.
+        ([late()], GARBAGE, "freeze the heap"),
+        ([late()], NOT_KNOWN, "py-spy dump"),
+        ([late(kind="node")], GARBAGE, "freeze the heap"),
+        ([late(kind="node")], NOT_KNOWN, WHOLE_NODE),
+        ([late(kind="node")], None, WHOLE_NODE),
+    ],
+)
+def test_late_rank_is_mended_or_looked_at(
+    ranks: list[Late], cause: Cause | None, action: str
+) -> None:
+    """As its cause asks for; without one its code, its whole node, or the page of its node."""
+    node = Node()
+    node.cause = cause
+
+    assert node.judged(verdict(late=ranks))["first_action"] == action
+
+
+def test_cause_is_told_with_its_figures() -> None:
+    """What is not known is said to be so; an "or perhaps" would weaken an answer that is sure."""
+
+    def told(cause: Cause) -> dict[str, Any]:
+        node = Node()
+        node.cause = cause
+        return node.judged(verdict())
+
+    said = told(CAUSE)
+    assert said["details"][1] == f"Cause: {CAUSE.sentence}."
+    shown = json.loads(json.dumps(asdict(CAUSE))) | {"unit": "hertz"}
+    assert said["late"][0]["cause"] == shown
+    assert [each["cause"] for each in shown["others"]] == ["cpu"]
+    assert told(replace(CAUSE, share=0.99))["late"][0]["cause"]["others"] == []
+    assert told(NOT_KNOWN)["details"][1] == "Cause unknown: gc is a third of it."
+    assert told(replace(NOT_KNOWN, sentence=""))["details"][1] == "Cause unknown."
+
+
+def test_page_tells_what_is_not_seen_in_this_torch() -> None:
+    """How many names it lacks, and once what the probe does without them."""
+    node, older = Node(), {"runtime_info": {"torch": "2.4.1"}}
+    names = [row.name for row in absent_from("2.4.1")]
+    node.change(0, 1, missing_names=names, **older)
+    node.change(2, missing_names=[*names, "torch:of_a_newer_probe"], **older)
+
+    assert node.judged(EVEN)["details"][-1] == (
+        "torch 2.4.1 lacks 4 of the names that the probe uses in it. "
+        "What a loop reads between DDP's forward and backward is `forward`. "
+        "There are no zero-bubble schedules, so none is timed."
+    )
+    node.change(missing_names=[])
+    assert not any("torch" in each for each in node.judged(EVEN)["details"])

@@ -20,7 +20,7 @@ from exporter.settings import Settings
 from rank_probe.wire.snapshot import LEVELS
 from rankskew.__main__ import main
 from tests.exporter.asgi import Answer, ask
-from tests.exporter.clock import Clock
+from tests.exporter.node import OTHER, USER, PushingNode
 from tests.exporter.running import RunningExporter, counted, running_exporter, wait_until
 from tests.exporter.snapshots import snapshot
 from tests.rankskew.test_cli import EVERY, without
@@ -148,24 +148,22 @@ def test_health_is_told_here_too() -> None:
     assert socket.check() == (503, "No GPU has answered for 10 minutes.\n")
 
 
-USER, OTHER = Peer(1_000), Peer(1_001)
 IN_CONTAINER = Peer(1_000, "a-container")
 
 
-class Node:
-    """A store with ranks 0 and 1 of the user's job, and the orders for them."""
+class Node(PushingNode):
+    """One with ranks 0 and 1 of the user's job, and orders for them."""
 
     def __init__(self) -> None:
-        self.clock = Clock()
-        self.store = RankStore(clock=self.clock)
+        super().__init__()
         self.orders = Orders(self.store)
         for rank in (0, 1):
-            self.push(rank=rank)
+            self.push(USER, rank=rank)
 
-    def push(self, peer: Peer | None = USER, **changes: object) -> None:
+    def push(self, peer: Peer | None = None, /, **changes: object) -> bool:
         """Take a snapshot in as the ingest does."""
         self.orders.forget_ended()
-        self.store.put(snapshot(**changes), peer)
+        return super().push(peer, **changes)
 
     def give(self, order: Order, may_control: MayControl | None = None) -> int:
         return self.orders.give(order, may_control or own(USER))
@@ -174,30 +172,23 @@ class Node:
         return self.orders.level_for(snapshot(**changes), peer)
 
 
-@pytest.fixture
-def node() -> Node:
-    return Node()
+def test_last_order_counts() -> None:
+    """For each rank of the job, also one that comes later; a rank's own order is over the job's.
 
-
-def test_order_for_a_job_is_for_each_of_its_ranks(node: Node) -> None:
-    """All ranks of the job get the level, also one that comes later, and no other job's."""
-    assert node.level() is None
-    assert node.give(Order("llama", "off")) == 2
-
-    assert [node.level(rank=rank) for rank in (0, 1, 2)] == ["off"] * 3
-    assert node.level(job_id="other") is None
-
-
-def test_last_order_counts(node: Node) -> None:
-    """A rank's own order is over the job's, until the job gets a new one."""
+    A rank that crashed and came back is still at the level that was asked for.
+    """
+    node = Node()
     assert node.give(Order("llama", "detail", 1)) == 1
-    assert (node.level(rank=0), node.level(rank=1)) == (None, "detail")
-    node.give(Order("llama", "off"))
+    assert [node.level(rank=rank) for rank in (0, 1, 2)] == [None, "detail", None]
+    assert node.give(Order("llama", "off")) == 2
     node.give(Order("llama", "detail", 1))
-    assert (node.level(rank=0), node.level(rank=1)) == ("off", "detail")
+    assert [node.level(rank=rank) for rank in (0, 1, 2)] == ["off", "detail", "off"]
 
     node.give(Order("llama", "stages"))
-    assert (node.level(rank=0), node.level(rank=1)) == ("stages", "stages")
+    assert [node.level(rank=rank) for rank in (0, 1, 2)] == ["stages"] * 3
+    assert node.level(job_id="other") is None
+    node.push(USER, rank=0, attempt=1)
+    assert node.level(rank=0, attempt=1) == "stages"
 
 
 @pytest.mark.parametrize(
@@ -210,16 +201,17 @@ def test_last_order_counts(node: Node) -> None:
         (Order("llama", "off", 7), "Job 'llama' has no rank 7 on this node."),
     ],
 )
-def test_order_for_nobody_is_refused(node: Node, order: Order, sentence: str) -> None:
+def test_order_for_nobody_is_refused(order: Order, sentence: str) -> None:
     """A mistyped job or rank is not kept for later, and the answer names the existing ones."""
     with pytest.raises(NobodyThere) as refusal:
-        node.give(order)
+        Node().give(order)
 
     assert str(refusal.value) == sentence
 
 
-def test_operator_may_control_every_rank(node: Node) -> None:
+def test_operator_may_control_every_rank() -> None:
     """Whoever answers for the node can turn any probe off."""
+    node = Node()
     node.push(IN_CONTAINER, rank=2)
     node.push(None, job_id="local")
 
@@ -230,58 +222,49 @@ def test_operator_may_control_every_rank(node: Node) -> None:
 
 
 @pytest.mark.parametrize("peer", [OTHER, None, Peer(0), IN_CONTAINER])
-def test_others_may_not(node: Node, peer: Peer | None) -> None:
+def test_others_may_not(peer: Peer | None) -> None:
     """Neither another user, nor root in some container, nor a client over TCP turns it off."""
+    node = Node()
     with pytest.raises(Forbidden, match="Job 'llama' belongs to another user or container"):
         node.give(Order("llama", "off"), own(peer))
 
     assert node.level() is None
 
 
-def test_user_controls_what_they_run_in_a_container(node: Node) -> None:
-    """The same user on the node is not a stranger; another container is."""
+def test_container_controls_only_its_own_part_of_a_job() -> None:
+    """Its user on the node is no stranger to it; another container is."""
+    node = Node()
+    node.push(IN_CONTAINER, rank=2)
     node.push(IN_CONTAINER, job_id="pod")
 
+    assert node.give(Order("llama", "off"), own(IN_CONTAINER)) == 1
+    assert (node.level(IN_CONTAINER, rank=2), node.level(USER, rank=0)) == ("off", None)
     assert node.give(Order("pod", "off")) == 1
     assert node.level(IN_CONTAINER, job_id="pod") == "off"
     with pytest.raises(Forbidden):
         node.give(Order("pod", "detail"), own(Peer(1_000, "another")))
 
 
-def test_container_controls_only_its_own_part_of_a_job(node: Node) -> None:
-    node.push(IN_CONTAINER, rank=2)
-
-    assert node.give(Order("llama", "off"), own(IN_CONTAINER)) == 1
-    assert node.level(IN_CONTAINER, rank=2) == "off"
-    assert node.level(USER, rank=0) is None
-
-
-def test_ranks_that_report_over_tcp_are_controlled_over_tcp(node: Node) -> None:
+def test_ranks_that_report_over_tcp_are_controlled_over_tcp() -> None:
     """Their owner is unknown, so any client of that listener may control them."""
+    node = Node()
     node.push(None, job_id="tcp")
 
     assert node.give(Order("tcp", "off"), own(None)) == 1
     assert node.level(None, job_id="tcp") == "off"
 
 
-def test_order_survives_a_restart_of_the_job(node: Node) -> None:
-    """A rank that crashed and came back is still at the level that was asked for."""
-    node.give(Order("llama", "off"))
-    node.push(rank=0, attempt=1)
-
-    assert node.level(rank=0, attempt=1) == "off"
-
-
 @pytest.mark.parametrize("finished", [True, False])
-def test_new_run_of_the_name_starts_as_any_other(node: Node, finished: bool) -> None:
+def test_new_run_of_the_name_starts_as_any_other(finished: bool) -> None:
     """Once the job has ended, cleanly or by silence, what was asked of it is forgotten."""
+    node = Node()
     node.give(Order("llama", "off"))
     if finished:
         for rank in (0, 1):
-            node.push(rank=rank, sequence=2, finished=True)
+            node.push(USER, rank=rank, finished=True)
     else:
         node.clock.seconds += 3_601
-    node.push(attempt=1)
+    node.push(USER, attempt=1)
 
     assert node.level(attempt=1) is None
 

@@ -6,14 +6,12 @@ from typing import Any
 import pytest
 
 from exporter.listeners.peer import Peer
-from exporter.ranks.jobs import JOIN, NODE, NodeJob, node_jobs
+from exporter.ranks.jobs import JOIN, NODE, NodeJob
 from exporter.ranks.late_enough import late_enough
-from exporter.ranks.node_jobs import NodeJobs
-from exporter.ranks.store import RankStore
 from exporter.vocabulary.thresholds import Thresholds
 from rank_probe.judge.verdict import Verdict
 from rank_probe.wire.snapshot import Snapshot
-from tests.exporter.clock import Clock
+from tests.exporter.node import PushingNode
 from tests.exporter.snapshots import late, snapshot, verdict
 
 POD, STRANGER = Peer(0, "pod"), Peer(0, "stranger")
@@ -33,28 +31,25 @@ def test_verdict_and_size_are_those_of_who_came_first() -> None:
 
     The verdict of another pod is better than none: the first pod may have its probe off.
     """
-    clock = Clock()
-    store = RankStore(clock=clock)
-    store.put(snapshot(rank=2), POD)
-    clock.seconds += 1.0
+    node = PushingNode()
+    node.push(POD, rank=2)
+    node.clock.seconds += 1.0
     forged = verdict(step=9_999, late=())
-    store.put(snapshot(rank=3, world_size=4, verdict=forged, attempt=9), STRANGER)
-    [before] = node_jobs(store.ranks(), clock())
-    store.put(snapshot(rank=2, sequence=2, world_size=8, verdict=verdict()), POD)
-    [job] = node_jobs(store.ranks(), clock())
+    node.push(STRANGER, rank=3, world_size=4, verdict=forged, attempt=9)
+    before = node.job().verdict()
+    node.push(POD, rank=2, world_size=8, verdict=verdict())
+    after = node.job().verdict()
 
-    verdicts = [held and held.verdict.step for held in (before.verdict(), job.verdict())]
-    assert verdicts == [9_999, 1_200]
-    assert job.world_size == 8
+    assert [held and held.verdict.step for held in (before, after)] == [9_999, 1_200]
+    assert node.job().world_size == 8
 
 
 def judge(*ranks: dict[str, Any], thresholds: Thresholds | None = None) -> str | None:
     """Return who judges the job of ranks with these *changes*."""
-    store = RankStore(clock=Clock())
+    node = PushingNode(thresholds=thresholds)
     for number, changes in enumerate(ranks):
-        store.put(snapshot(**({"rank": number} | changes)))
-    [job] = NodeJobs(store, thresholds).now()
-    held = job.verdict()
+        node.push(**({"rank": number} | changes))
+    held = node.job().verdict()
     return None if held is None else held.judge
 
 
@@ -93,39 +88,28 @@ def test_node_judges_where_no_verdict_covers_the_job(doubt: dict[str, Any]) -> N
 
 def test_join_that_covers_the_job_again_is_heard_at_once() -> None:
     """What the node found a moment ago does not stand against it."""
-    store = RankStore(clock=Clock())
-    jobs = NodeJobs(store)
+    node = PushingNode()
     for number in (0, 1):
-        store.put(snapshot(rank=number, **BLOCK))
-    [before] = jobs.now()
-    store.put(snapshot(rank=0, sequence=2, **BLOCK, **JUDGED))
-    [after] = jobs.now()
+        node.push(rank=number, **BLOCK)
+    before = node.job().verdict()
+    node.push(rank=0, **BLOCK, **JUDGED)
+    after = node.job().verdict()
 
-    verdicts = [job.verdict() for job in (before, after)]
-    assert [held and held.judge for held in verdicts] == [NODE, JOIN]
+    assert [held and held.judge for held in (before, after)] == [NODE, JOIN]
 
 
-class Node:
-    """A node with one rank, on a clock that the test turns."""
+class Node(PushingNode):
+    """A node with one rank."""
 
-    def __init__(self) -> None:
-        self.clock = Clock()
-        self.store = RankStore(clock=self.clock)
-        self.jobs = NodeJobs(self.store)
-        self._sequence = 0
-
-    def job(self, seconds: float = 0.0, run_seconds: float = 0.0, **changes: Any) -> NodeJob:
-        """Let *seconds* pass, a rank push that has run for *run_seconds*, and somebody look."""
-        self.clock.seconds += seconds
-        self._sequence += 1
-        pushed = snapshot(
-            sequence=self._sequence,
-            started_timestamp_seconds=self.clock.seconds - run_seconds,
-            heartbeat_timestamp_seconds=self.clock.seconds,
-        )
-        self.store.put(replace(pushed, **changes))
-        [job] = self.jobs.now()
-        return job
+    def ran(self, seconds: float, after: float = 0.0, **changes: Any) -> NodeJob:
+        """Let time pass, and a rank push that has run for *seconds*."""
+        self.clock.seconds += after
+        times = {
+            "started_timestamp_seconds": self.clock.seconds - seconds,
+            "heartbeat_timestamp_seconds": self.clock.seconds,
+        }
+        self.push(**(times | changes))
+        return self.job()
 
 
 def test_job_without_a_step_is_starting() -> None:
@@ -134,43 +118,37 @@ def test_job_without_a_step_is_starting() -> None:
     A job that has stepped and is back at once starts anew.
     """
     node = Node()
-    assert node.job(run_seconds=7.0, steps=0).starting_seconds == 7.0
-    assert node.job(seconds=5.0, run_seconds=12.0, steps=0).starting_seconds == 12.0
-    stepping = node.job(seconds=1.0, run_seconds=13.0, steps=1)
+    assert node.ran(7.0, steps=0).starting_seconds == 7.0
+    assert node.ran(12.0, after=5.0, steps=0).starting_seconds == 12.0
+    stepping = node.ran(13.0, after=1.0, steps=1)
     assert (stepping.starting_seconds, stepping.has_just_started) == (None, True)
-    again = node.job(seconds=20.0, run_seconds=2.0, attempt=1, steps=0)
-    assert again.starting_seconds == 2.0
-    later = node.job(seconds=301.0, run_seconds=303.0, attempt=1, steps=1)
-    assert not later.has_just_started
+    assert node.ran(2.0, after=20.0, attempt=1, steps=0).starting_seconds == 2.0
+    assert not node.ran(303.0, after=301.0, attempt=1, steps=1).has_just_started
+    # A probe that is off counts none, and what has ended does not start.
+    for changes in ({"level": "off"}, {"finished": True}):
+        assert Node().ran(7.0, steps=0, **changes).starting_seconds is None
 
 
 @pytest.mark.parametrize(("pause", "starting"), [(300.0, 307.0), (301.0, 2.0)])
 def test_start_that_is_repeated_is_the_same(pause: float, starting: float) -> None:
     """A job that dies before its first step and is back within five minutes is still starting."""
     node = Node()
-    node.job(run_seconds=7.0, steps=0)
-    again = node.job(seconds=pause, run_seconds=2.0, attempt=1, steps=0)
+    node.ran(7.0, steps=0)
 
-    assert again.starting_seconds == starting
-
-
-@pytest.mark.parametrize("changes", [{"level": "off"}, {"finished": True}])
-def test_rank_that_counts_no_steps_is_not_starting(changes: dict[str, Any]) -> None:
-    """A probe that is off counts none, and what has ended does not start."""
-    assert Node().job(steps=0, **changes).starting_seconds is None
+    assert node.ran(2.0, after=pause, attempt=1, steps=0).starting_seconds == starting
 
 
 def test_late_rank_here_is_as_late_as_now() -> None:
     """Those of other nodes are theirs to show; a verdict that was read earlier has aged."""
     said = verdict(late=(late(), late(rank=7)))
-    job = Node().job(rank=2, verdict=said, verdict_age_seconds=2.0)
+    job = Node().ran(60.0, rank=2, verdict=said, verdict_age_seconds=2.0)
 
     assert [(rank.snapshot.rank, each.since_seconds) for rank, each in job.late()] == [(2, 32.0)]
 
 
 def test_push_without_blocks_costs_nothing() -> None:
     """Nearly every push is of a job with a join."""
-    jobs = NodeJobs(RankStore())
+    jobs = PushingNode().jobs
 
     assert jobs.late_stage(snapshot()) is None
     assert jobs._looked is None
@@ -191,16 +169,10 @@ def peers(count: int, **changes: Any) -> list[Snapshot]:
     return [with_block(number, **changes) for number in range(1, count + 1)]
 
 
-class JudgingNode:
+class JudgingNode(PushingNode):
     """A node whose ranks push every five seconds."""
 
-    def __init__(self) -> None:
-        self.clock = Clock()
-        self.store = RankStore(clock=self.clock)
-        self.jobs = NodeJobs(self.store)
-        self._sequence = 0
-
-    def push(self, *ranks: Snapshot, rounds: int = 1) -> None:
+    def rounds(self, *ranks: Snapshot, rounds: int = 1) -> None:
         """Let *ranks* push round after round, while somebody looks."""
         for _ in range(rounds):
             self.clock.seconds += 5.0
@@ -210,8 +182,7 @@ class JudgingNode:
             self.jobs.now()
 
     def verdict(self) -> Verdict:
-        [job] = self.jobs.now()
-        held = job.verdict()
+        held = self.job().verdict()
         assert held is not None
         assert held.judge == NODE
         return held.verdict
@@ -220,7 +191,7 @@ class JudgingNode:
 def judged(*ranks: Snapshot) -> Verdict:
     """Return what the node says after three minutes."""
     node = JudgingNode()
-    node.push(*ranks, rounds=36)
+    node.rounds(*ranks, rounds=36)
     return node.verdict()
 
 
@@ -291,29 +262,22 @@ def test_spread_of_the_faster_ranks_is_noise() -> None:
 
 
 @pytest.mark.parametrize(
-    ("block", "late"),
+    ("changes", "late"),
     [
-        ({"data": 0.2, "sync": 2.0}, {}),  # It waits itself, as its victims do.
+        # It waits itself, as its victims do. Its peers have no such stage.
+        ({"block_seconds": {"data": 0.2, "forward": 0.4, "sync": 2.0}}, {}),
         (
-            {"data": 0.2, "checkpoint": 0.15, "sync": 0.25},
+            {"block_seconds": {"data": 0.2, "forward": 0.4, "checkpoint": 0.15, "sync": 0.25}},
             {0: "checkpoint"},
-        ),  # Its peers have none.
+        ),
+        # Before the first whole block, and while off, there is nothing to compare.
+        ({"block_seconds": {"sync": 0.0}}, {}),
+        ({"block_steps": 0, "block_seconds": {}}, {}),
+        ({"data": 0.2, "level": "off"}, {}),
     ],
 )
-def test_rank_is_compared_stage_by_stage(block: dict[str, float], late: dict[int, str]) -> None:
-    odd = with_block(0)
-    odd.block_seconds.update(block)
-
-    assert stages(odd, *peers(3)) == late
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"block_seconds": {"sync": 0.0}}, {"block_steps": 0, "block_seconds": {}}, {"level": "off"}],
-)
-def test_rank_without_a_block_is_not_compared(changes: dict[str, Any]) -> None:
-    """Before the first whole block, and while off, there is nothing to compare."""
-    assert stages(with_block(0, **({"data": 0.2} | changes)), *peers(3)) == {}
+def test_rank_is_compared_stage_by_stage(changes: dict[str, Any], late: dict[int, str]) -> None:
+    assert stages(with_block(0, **changes), *peers(3)) == late
 
 
 def test_block_without_a_measured_wait_says_nothing() -> None:
@@ -332,7 +296,7 @@ def test_block_without_a_measured_wait_says_nothing() -> None:
 def test_ranks_without_a_peer_here_are_not_judged(ranks: list[Snapshot]) -> None:
     """A node on which no two ranks do equal work cannot say anything."""
     node = JudgingNode()
-    node.push(*ranks, rounds=36)
+    node.rounds(*ranks, rounds=36)
 
     assert [job.verdict() for job in node.jobs.now()] == [None]
 
@@ -341,35 +305,35 @@ def test_rank_is_late_once_it_was_for_two_minutes() -> None:
     """A single slow block names nobody, neither here nor to the rank itself."""
     node = JudgingNode()
     slow = [with_block(0, data=0.2), *peers(3)]
-    node.push(*slow, rounds=24)
+    node.rounds(*slow, rounds=24)
     assert (node.verdict().late, node.jobs.late_stage(slow[0])) == ((), None)
 
-    node.push(*slow, rounds=2)
+    node.rounds(*slow, rounds=2)
     assert [each.rank for each in node.verdict().late] == [0]
     assert [node.jobs.late_stage(each) for each in slow] == ["data", None, None, None]
 
-    node.push(with_block(0), *peers(3), rounds=3)
-    node.push(*slow, rounds=24)
+    node.rounds(with_block(0), *peers(3), rounds=3)
+    node.rounds(*slow, rounds=24)
     assert node.verdict().late == ()
 
 
 def test_incident_near_the_limit_is_one() -> None:
     """It begins at 8 % and ends at 4 %; before it is told, it must stay above 8 %."""
     node = JudgingNode()
-    node.push(with_block(0, data=0.15), *peers(3), rounds=36)
-    node.push(with_block(0, data=0.125), *peers(3), rounds=12)
+    node.rounds(with_block(0, data=0.15), *peers(3), rounds=36)
+    node.rounds(with_block(0, data=0.125), *peers(3), rounds=12)
     assert [each.since_seconds for each in node.verdict().late] == [230.0]
 
-    node.push(with_block(0, data=0.115), *peers(3), rounds=3)
-    node.push(with_block(0, data=0.125), *peers(3), rounds=36)
+    node.rounds(with_block(0, data=0.115), *peers(3), rounds=3)
+    node.rounds(with_block(0, data=0.125), *peers(3), rounds=36)
     assert node.verdict().late == ()
 
 
 def test_stage_of_an_incident_stays() -> None:
     """What made the rank late first is what its lines are about."""
     node = JudgingNode()
-    node.push(with_block(0, data=0.2), *peers(3), rounds=30)
-    node.push(with_block(0, data=0.2, forward=0.6), *peers(3), rounds=3)
+    node.rounds(with_block(0, data=0.2), *peers(3), rounds=30)
+    node.rounds(with_block(0, data=0.2, forward=0.6), *peers(3), rounds=3)
 
     assert [each.stage for each in node.verdict().late] == ["data"]
 

@@ -1,7 +1,7 @@
 """A node of eight GPUs at most, with a rank of one job on each, and its evidence."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ from exporter.evidence.late_causes import LateCauses
 from exporter.evidence.sampler import Sampler
 from exporter.evidence.service import EvidenceService
 from exporter.listeners.peer import Peer
-from exporter.nvml.sample import GpuProcess, GpuSample, NodeSample, StuckCall
+from exporter.nvml.sample import GpuProcess, GpuSample, NodeSample
 from exporter.processes.background import WatchHangs
 from exporter.processes.cgroup_cost import CgroupCost
 from exporter.processes.host_watch import Followed, HostCost, HostWatch, Look, Who
@@ -25,25 +25,11 @@ from exporter.scrape.sampling import CollectorRun
 from rank_probe.wire.snapshot import Snapshot
 from tests.exporter.clock import Clock
 from tests.exporter.fake_proc import process, torchrun
+from tests.exporter.nvml.fixed import FixedNvml
 from tests.exporter.snapshots import snapshot
 
 USER: Final = Peer(1000)
 FIRST_PID: Final = 100
-
-
-@dataclass
-class FakeNvml:
-    """Says what a test wants."""
-
-    sample: NodeSample | None = None
-    worker_up: bool = True
-    worker_restarts: int = 0
-    stuck_call: StuckCall | None = None
-    released: bool = False
-
-    def latest(self) -> NodeSample | None:
-        """Return the newest sample."""
-        return self.sample
 
 
 class FakeHost(HostWatch):
@@ -114,7 +100,7 @@ class FakeNode:
         self.clock = Clock()
         self.store = RankStore(clock=self.clock)
         self.wall_seconds = 1.8e9  # Of the wall clock, when *clock* was 0.
-        self.nvml = FakeNvml()
+        self.nvml = FixedNvml(None)
         self.host = FakeHost(self.clock)
         self.processes: dict[int, Process] = {
             FIRST_PID + rank: process(FIRST_PID + rank, torchrun(rank)) for rank in range(ranks)

@@ -1,6 +1,7 @@
 """Late ranks, and jobs that became slower, are explained from what is known here, steadily."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -58,23 +59,24 @@ def test_node_without_ranks_explains_nothing() -> None:
 
 
 def test_late_rank_is_explained_where_it_is() -> None:
-    """With its GPU, its process and its node; nobody else has a cause."""
+    """With its GPU, its process and its node; nobody else has a cause, and it none afterwards.
+
+    Without a GPU, and where its process is hidden, by what it says itself.
+    """
     found = node()
     found.run(3, **judged(2, 9))
     causes = found.causes.all()
-
     assert causes.keys() == {("llama", 2)}
     assert causes["llama", 2].place == RankPlace("all", "node-7", "2", "GPU-2", str(FIRST_PID + 2))
     assert causes["llama", 2].cause.first_action == "`nvidia-smi -i GPU-2` on node-7"
+    assert found.host.hurried
+    found.run(1, **judged())
+    assert (found.causes.all(), found.host.hurried) == ({}, False)
 
-
-def test_late_rank_without_a_gpu_is_explained_too() -> None:
-    """Its process is the one that it says itself, if this exporter does not see it."""
     found = node(gpus=0)
     found.host.hidden = {2}
     found.ranks[2] = replace(found.ranks[2], pid=7, rank_info={})
     found.run(3, **judged(2))
-
     assert found.causes.all()["llama", 2].place == RankPlace("all", "node-7", "", "", "7")
 
 
@@ -87,27 +89,20 @@ def test_only_kinds_that_are_named_are_explained(kind: str, is_told: bool) -> No
     assert bool(found.causes.all()) is is_told
 
 
-def test_evidence_is_of_the_time_since_the_onset() -> None:
-    """What a GPU did before its rank was late does not count."""
+@pytest.mark.parametrize("loader", ["", "f (a.py:1)"])
+def test_evidence_is_of_the_time_since_the_onset(loader: str) -> None:
+    """What a GPU did before does not count; what its threads do comes along, as the rank says."""
     found = node()
     found.gpus[2] = replace(found.gpus[2], sm_clock_megahertz=1_400)
+    state = {"stage": "forward", "state": "lock", "share": 0.5, "place": "f (a.py:1)"}
     for second in range(20):
-        found.run(1, **judged(2, since_seconds=float(second)))
+        seen = {"thread_states": [state], "loader": loader}
+        found.run(1, **judged(2, since_seconds=float(second)), **seen)
     late, evidence, peers = found.explain.cases[-1]
 
     assert (late.stage, late.kind, late.ratio) == ("forward", "persistent", 0.45)
     assert evidence.figures["sm_clock_hertz"] == pytest.approx(1.4e9)
     assert peers["sm_clock_hertz"].median == pytest.approx(1.9e9)
-
-
-@pytest.mark.parametrize("loader", ["", "f (a.py:1)"])
-def test_what_its_threads_do_comes_along(loader: str) -> None:
-    """As the rank says, which knows its dataset."""
-    found = node()
-    state = {"stage": "forward", "state": "lock", "share": 0.5, "place": "f (a.py:1)"}
-    found.run(3, **judged(2), thread_states=[state], loader=loader)
-    _, evidence, _ = found.explain.cases[-1]
-
     assert evidence.states == [ThreadState("forward", "lock", 0.5, "f (a.py:1)")]
     assert evidence.worker_states == ()
     assert evidence.facts.get("saturated_workers", "") == loader
@@ -159,16 +154,6 @@ def test_only_healthy_ranks_of_its_group_are_peers(away: str, is_alone: bool) ->
     assert found.explain.cases[-1][0].is_alone is is_alone
 
 
-def test_rank_that_is_late_no_more_has_no_cause() -> None:
-    found = node()
-    found.run(3, **judged(2))
-    assert found.host.hurried
-    found.run(1, **judged())
-
-    assert found.causes.all() == {}
-    assert not found.host.hurried
-
-
 def test_no_cause_is_told_without_figures_since_the_onset() -> None:
     """What its threads do alone would be half of the story."""
     new = FakeNode(4, 4, FakeExplain(HOT))
@@ -191,36 +176,30 @@ def test_rank_that_restarts_while_it_is_late_is_not_unknown_at_once() -> None:
     found.restart(2)
     said = told(found, 14, **judged(2, since_seconds=60.0))
 
-    assert said[8] == ""
-    assert said[13] != ""
+    assert (said[8], said[13] != "") == ("", True)
+
+
+BUSY_WORKERS = [ThreadState("data", "running", 1.0)]
 
 
 def test_workers_are_told_once_they_were_seen() -> None:
-    """For three seconds: the first that is told goes to the pager."""
+    """For three seconds: the first that is told goes to the pager. Nothing better than busy comes.
+
+    They may be another user's; where none is known, its name stays. And so the next time.
+    """
     workers = FakeWorkers()
     found = node(cause=WORKERS, workers=workers)
     assert told(found, 2) == ["", ""]
-
     workers.states, found.explain.cause = [ThreadState("data", "sleep", 1.0)], SLEEPS
     assert told(found, 1) == ["`py-spy dump --pid 88` of 102"]
     assert found.causes.all()["llama", 2].cause.detail == "worker_sleep"
 
-
-def test_workers_that_nobody_sees_are_told_after_three_seconds() -> None:
-    """They may be another user's; where none is known, its name stays. And so the next time."""
+    workers.states = BUSY_WORKERS
+    assert told(node(cause=WORKERS, workers=workers), 1) == ["`py-spy dump --pid 88` of 102"]
     found = node(cause=WORKERS, workers=FakeWorkers())
     assert told(found, 4) == [*[""] * 3, "`py-spy dump --pid WORKER_PID` of 102"]
-
     assert told(found, 6, **judged()) == [""] * 6
     assert told(found, 1) == [""]
-
-
-def test_workers_that_were_seen_to_be_busy_are_told_at_once() -> None:
-    """Nothing better will come."""
-    workers = FakeWorkers()
-    workers.states = [ThreadState("data", "running", 1.0)]
-
-    assert told(node(cause=WORKERS, workers=workers), 1) == ["`py-spy dump --pid 88` of 102"]
 
 
 def without_loader() -> FakeNode:
@@ -284,27 +263,19 @@ def test_push_with_what_its_threads_do_is_explained_at_once() -> None:
     assert found.causes.all().keys() == {("llama", 2)}
 
 
-def test_rank_is_told_its_figures_every_ten_seconds() -> None:
-    """Those of the last half minute that have a place in the join, in six digits."""
+def test_rank_is_told_its_figures() -> None:
+    """Those of the last half minute that have a place in the join, in six digits.
+
+    Nothing of another process: none while it is new, or has restarted, until its own are made.
+    """
     found = FakeNode(2, 2)
-    found.run(8)
-    found.told[1].clear()
+    found.run(1)
+    assert found.told == {0: [], 1: []}
     found.gpus[1] = replace(found.gpus[1], sm_clock_megahertz=1_400)
     found.run(60)
-    figures = found.told[1]
+    assert found.told[1][-1]["sm_clock_hertz"] == 1.4e9
+    assert found.told[1][-1]["data_seconds"] == 0.05
 
-    assert len(figures) == 6
-    assert figures[-1]["sm_clock_hertz"] == 1.4e9
-    assert figures[-1]["data_seconds"] == 0.05
-
-
-def test_rank_is_told_nothing_of_another_process() -> None:
-    """While it is new, or has restarted, until its own are made; nor if the store lacks it."""
-    found = FakeNode(1, 1)
-    found.run(1)
-    assert found.told == {0: []}
-
-    found.run(20)  # They are made after the push of this second.
     before = len(found.told[0])
     found.restart(0)
     found.run(2)
@@ -387,19 +358,16 @@ def cause(name: str = "cpu", detail: str = "run_queue", **changes: Any) -> Cause
     return Cause(name, detail, 0.8, **({"sentence": "one", "first_action": "look"} | changes))
 
 
-class Teller:
-    """Takes in a finding at a time, with enough evidence, and says what is told."""
-
-    def __init__(self) -> None:
-        self.causes = LateCauses()
-
-    def at(
-        self, now: float, found: Cause | None, known: float = 60.0, place: RankPlace = HERE
-    ) -> str:
-        """Return the sentence that is told after *found*, empty if none is."""
-        self.causes.take(RANK, found, place, now, known)
-        told = self.causes.of(*RANK)
-        return "" if told is None else told.sentence
+def sentences(
+    *rounds: tuple[float, Cause | None], known: Sequence[float] = (60.0,) * 9
+) -> list[str]:
+    """Return what is told after each finding; empty for nothing, *known* seconds of evidence."""
+    causes, said = LateCauses(), []
+    for (now, found), seconds in zip(rounds, known, strict=False):
+        causes.take(RANK, found, HERE, now, seconds)
+        told = causes.of(*RANK)
+        said.append("" if told is None else told.sentence)
+    return said
 
 
 CLOCKS = cause("slow_device", "clocks", sentence="hot")
@@ -441,18 +409,14 @@ NOTHING_KNOWN = cause(UNKNOWN, "", sentence="not known")
 )
 def test_what_is_told_is_steady(rounds: list[tuple[float, Cause | None]], told: list[str]) -> None:
     """Two causes that are near a limit do not take turns."""
-    teller = Teller()
-
-    assert [teller.at(now, found) for now, found in rounds] == told
+    assert sentences(*rounds) == told
 
 
 def test_unknown_is_told_with_ten_seconds_of_evidence() -> None:
     """The next second may bring a real cause, which is told however young the incident is."""
-    teller = Teller()
-
-    assert Teller().at(0.0, CLOCKS, known=0.0) == "hot"
-    assert teller.at(0.0, NOTHING_KNOWN, known=9.9) == ""
-    assert teller.at(0.1, NOTHING_KNOWN, known=10.0) == "not known"
+    assert sentences((0.0, CLOCKS), known=[0.0]) == ["hot"]
+    unknown = [(0.0, NOTHING_KNOWN), (0.1, NOTHING_KNOWN)]
+    assert sentences(*unknown, known=[9.9, 10.0]) == ["", "not known"]
 
 
 @pytest.mark.parametrize(
@@ -480,10 +444,10 @@ def test_unknown_is_told_with_ten_seconds_of_evidence() -> None:
 )
 def test_first_action_is_ready_to_be_run(places: list[RankPlace], action: str, filled: str) -> None:
     """Its placeholders are filled in from where the rank runs now."""
-    teller = Teller()
+    causes = LateCauses()
     for now, place in enumerate(places):
-        teller.at(5.0 * now, cause(first_action=action), place=place)
-    told = teller.causes.of(*RANK)
+        causes.take(RANK, cause(first_action=action), place, 5.0 * now, 60.0)
+    told = causes.of(*RANK)
 
     assert told is not None
     assert told.first_action == filled

@@ -1,13 +1,13 @@
-"""A source of samples that never changes."""
+"""A source of samples that change only when a test says so."""
 
 from dataclasses import dataclass
 
 from exporter.nvml.sample import GpuSample, NodeSample, StuckCall
 
 
-@dataclass(frozen=True)
+@dataclass
 class FixedNvml:
-    """Always the same sample."""
+    """The same sample until a test sets another."""
 
     sample: NodeSample | None
     worker_up: bool = True

@@ -5,6 +5,7 @@ import dataclasses
 import logging
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,18 +25,30 @@ from tests.exporter.evidence.node import FakeNode
 from tests.exporter.ingest.posting import MAX_BODY_BYTES, OTHER, USER, Ingest
 from tests.exporter.snapshots import snapshot
 
-PATHS = [SNAPSHOT_PATH, CONTROL_PATH]
+FLAG = "--ingest.token-file"
+OFF = Order("llama", "off").to_json()
+SENT = snapshot().to_json()
+NEXT = snapshot(sequence=2).to_json()
+TOO_LARGE = b"x" * (MAX_BODY_BYTES + 1)
 
 
-def order(ingest: Ingest, given: Order, peer: Peer | None = USER, **headers: str) -> Answer:
-    return ingest.send("POST", CONTROL_PATH, given.to_json(), peer, **headers)
+@pytest.fixture
+def token_path(tmp_path: Path) -> Path:
+    token_path = tmp_path / "token"
+    token_path.write_text("s3cret\n")
+    token_path.chmod(0o600)
+    return token_path
+
+
+def try_out(ingest: Ingest, content: bytes, peer: Peer | None = USER) -> Answer:
+    return ingest.send("POST", DRY_RUN_PATH, content, peer)
 
 
 def test_snapshot_is_taken_and_a_repeated_one_is_no_error() -> None:
     """The probe may send the same state twice; the second is ignored with a 200."""
     ingest = Ingest()
     for results in ({"accepted": 1}, {"accepted": 1, "ignored": 1}):
-        answer = ingest.push(snapshot().to_json())
+        answer = ingest.push(SENT)
         assert (answer.status, answer.content) == (200, {})
         assert ingest.counted() == results
     assert [held.snapshot for held in ingest.store.ranks()] == [snapshot()]
@@ -52,60 +65,125 @@ def test_rank_without_a_judge_is_told_that_it_is_late() -> None:
             mine = {"rank": rank, "sequence": number}
             pushed = snapshot(**mine, block_steps=64, block_seconds=block)
             answer = ingest.push(pushed.to_json())
-            assert answer.status == 200
             answers += [answer.content] if rank == 0 or answer.content else []
 
     assert answers == [{}] * 26 + [{"late": "data"}] * 4
 
 
+def test_figures_come_every_ten_seconds_and_never_in_between() -> None:
+    """A push that is ignored has none: the next one that is news has them."""
+    node = FakeNode(gpus=1)
+    ingest = Ingest(store=node.store, figures=node.service.pushed)
+    answered: dict[int, list[int]] = {0: [], 1: []}
+    for second in range(1, 62):
+        node.run(1)
+        for rank in (0, 1) if second > 3 else (0,):
+            stages = {"data": 0.1 * second}
+            pushed = snapshot(rank=rank, sequence=second, steps=2 * second, stage_seconds=stages)
+            if second == 11:
+                old = snapshot(rank=rank, sequence=10).to_json()
+                assert ingest.push(old, EVIDENCE_USER).content == {}
+            answer = ingest.push(pushed.to_json(), EVIDENCE_USER).content
+            if "figures" in answer:
+                answered[rank].append(second)
+                assert answer["figures"]["data_seconds"] == 0.05
+
+    assert answered == {0: [11, 21, 31, 41, 51, 61], 1: [11, 21, 31, 41, 51, 61]}
+
+
+def test_order_is_the_answer_to_each_push_until_the_run_ends() -> None:
+    """A new run that takes the name of a finished one is told nothing."""
+    ingest = Ingest()
+    ingest.push(SENT, USER)
+    given = ingest.send("POST", CONTROL_PATH, OFF, USER)
+
+    assert (given.status, given.content) == (200, {"ranks": 1})
+    for changes in ({"sequence": 2}, {"sequence": 3}, {"sequence": 4, "finished": True}):
+        answer = ingest.push(snapshot(**changes).to_json(), USER)
+        assert (answer.status, answer.content) == (200, {"level": "off"})
+    assert ingest.push(snapshot(attempt=1).to_json(), USER).content == {}
+
+
+EVIL = {"origin": "https://evil.example"}
+IN_POD = Peer(1000, "a-container")
+
+
 @pytest.mark.parametrize(
-    ("content", "status", "result"),
+    ("path", "content", "peer", "headers", "status", "result"),
     [
-        (b"\xff", 400, "malformed"),
-        (b"not json", 400, "malformed"),
-        (b"x" * (MAX_BODY_BYTES + 1), 413, "oversized"),
-        (snapshot(rank=9).to_json(), 422, "invalid"),
-        (snapshot(started_timestamp_seconds=1.0).to_json(), 409, "superseded"),
-        (snapshot(rank=1).to_json(), 429, "no_room"),
+        (SNAPSHOT_PATH, b"\xff", USER, {}, 400, "malformed"),
+        (SNAPSHOT_PATH, b"not json", USER, {}, 400, "malformed"),
+        (SNAPSHOT_PATH, snapshot(rank=9).to_json(), USER, {}, 422, "invalid"),
+        (SNAPSHOT_PATH, snapshot(attempt=-1).to_json(), USER, {}, 422, "invalid"),
+        (
+            SNAPSHOT_PATH,
+            snapshot(started_timestamp_seconds=1.0).to_json(),
+            USER,
+            {},
+            409,
+            "superseded",
+        ),
+        (SNAPSHOT_PATH, snapshot(rank=1).to_json(), USER, {}, 429, "no_room"),
+        *((SNAPSHOT_PATH, NEXT, peer, {}, 403, "forbidden") for peer in (OTHER, IN_POD, None)),
+        (CONTROL_PATH, b"{", USER, {}, 422, None),
+        (CONTROL_PATH, Order("nobody", "off").to_json(), USER, {}, 404, None),
+        *((CONTROL_PATH, OFF, peer, {}, 403, None) for peer in (OTHER, IN_POD, None)),
+        # A browser on the node reaches loopback on behalf of any site, and names the site.
+        *((path, NEXT, None, EVIL, 403, "forbidden") for path in (SNAPSHOT_PATH, CONTROL_PATH)),
+        (DRY_RUN_PATH, NEXT, None, EVIL, 403, "forbidden"),
+        # The announced length is enough: the body need not arrive.
+        *(
+            (path, content, USER, headers, 413, "oversized")
+            for path in (SNAPSHOT_PATH, CONTROL_PATH, DRY_RUN_PATH)
+            for content, headers in (
+                (TOO_LARGE, {}),
+                (b"", {"content_length": str(MAX_BODY_BYTES + 1)}),
+            )
+        ),
+        ("/v1/gpus", b"", USER, {}, 404, None),
+        ("/v1/snapshots/", NEXT, USER, {}, 404, None),
     ],
 )
-def test_refusal_is_a_sentence_and_a_count(content: bytes, status: int, result: str) -> None:
+def test_refusal_is_a_sentence_and_a_count(
+    path: str,
+    content: bytes,
+    peer: Peer | None,
+    headers: dict[str, str],
+    status: int,
+    result: str | None,
+) -> None:
+    """Whatever comes changes nothing: the rank stays, at the level that it had."""
     ingest = Ingest(RankLimits(ranks=1))
-    ingest.push(snapshot().to_json())
-    answer = ingest.push(content)
+    ingest.push(SENT, USER)
+    answer = ingest.send("POST", path, content, peer, **headers)
 
     assert answer.status == status
     assert answer.content.keys() == {"error"}
     assert answer.content["error"].endswith(".")
-    assert ingest.counted() == {"accepted": 1, result: 1}
+    assert ingest.counted() == {"accepted": 1} | ({result: 1} if result else {})
     assert [held.snapshot for held in ingest.store.ranks()] == [snapshot()]
+    assert ingest.push(NEXT, USER).content == {}
 
 
-@pytest.mark.parametrize("other", [OTHER, Peer(1000, "a-container"), None])
-def test_two_jobs_of_one_name_each_get_a_clear_answer(other: Peer | None) -> None:
-    """Of two users or containers with a job `local`, one is asked to name theirs."""
+def test_two_jobs_of_one_name_get_a_clear_answer() -> None:
+    """Of two users with a job `local`, one is asked to name theirs."""
     ingest = Ingest()
-    theirs, mine = snapshot(job_id="local"), snapshot(job_id="local", pid=1, attempt=7)
+    ingest.push(snapshot(job_id="local").to_json(), USER)
 
-    assert ingest.push(theirs.to_json(), USER).status == 200
-    refusal = ingest.push(mine.to_json(), other)
-    assert refusal.status == 403
-    assert refusal.content == {
+    assert ingest.push(snapshot(job_id="local", attempt=7).to_json(), OTHER).content == {
         "error": "Rank 0 of job 'local' belongs to another user or container on this node "
         "(uid 1000); set RANKSKEW_JOB_ID to a unique name."
     }
-    assert ingest.counted() == {"accepted": 1, "forbidden": 1}
-    assert [held.snapshot for held in ingest.store.ranks()] == [theirs]
 
 
-def test_body_announced_too_large_is_refused_without_it() -> None:
-    """The announced length is enough: the body need not arrive."""
-    ingest = Ingest()
-    answer = ask(ingest.app, "POST", SNAPSHOT_PATH, content_length=str(MAX_BODY_BYTES + 1))
+@pytest.mark.parametrize("path", ["/metrics", "/docs", SNAPSHOT_PATH, CONTROL_PATH])
+def test_nothing_is_shown(path: str) -> None:
+    """The ingest listener takes snapshots and orders; it shows nothing of a job."""
+    answer = Ingest().send("GET", path)
 
-    assert answer is not None
-    assert (answer.status, ingest.counted()) == (413, {"oversized": 1})
-    assert ingest.send("POST", CONTROL_PATH, b"x" * (MAX_BODY_BYTES + 1), USER).status == 413
+    assert answer.status == (405 if path.startswith("/v1") else 404)
+    assert "POST" in answer.content["error"]
+    assert (answer.headers.get("allow") == "POST") is (answer.status == 405)
 
 
 @pytest.mark.parametrize(("path", "count"), [(SNAPSHOT_PATH, 1), (CONTROL_PATH, 0)])
@@ -115,26 +193,6 @@ def test_snapshot_that_broke_off_is_counted(path: str, count: int) -> None:
 
     assert ask(ingest.app, "POST", path) is None
     assert ingest.counts.results["malformed"] == count
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "status"),
-    [
-        ("GET", SNAPSHOT_PATH, 405),
-        ("GET", CONTROL_PATH, 405),
-        ("GET", "/metrics", 404),
-        ("GET", "/docs", 404),
-        ("POST", "/v1/gpus", 404),
-        ("POST", "/v1/snapshots/", 404),
-    ],
-)
-def test_nothing_else_is_served(method: str, path: str, status: int) -> None:
-    """The ingest listener takes snapshots and orders; it shows nothing of a job."""
-    answer = Ingest().send(method, path)
-
-    assert answer.status == status
-    assert "POST" in answer.content["error"]
-    assert (answer.headers.get("allow") == "POST") is (status == 405)
 
 
 def test_description_has_what_is_posted() -> None:
@@ -154,132 +212,44 @@ def test_description_has_what_is_posted() -> None:
         assert ("error" in answer) is (status != "200")
 
 
-def test_order_is_the_answer_to_each_push_until_the_run_ends() -> None:
-    """A new run that takes the name of a finished one is told nothing."""
-    ingest = Ingest()
-    ingest.push(snapshot().to_json(), USER)
-    given = order(ingest, Order("llama", "off"))
-
-    assert (given.status, given.content) == (200, {"ranks": 1})
-    for changes in ({"sequence": 2}, {"sequence": 3}, {"sequence": 4, "finished": True}):
-        answer = ingest.push(snapshot(**changes).to_json(), USER)
-        assert (answer.status, answer.content) == (200, {"level": "off"})
-    assert ingest.push(snapshot(attempt=1).to_json(), USER).content == {}
-
-
-@pytest.mark.parametrize(
-    ("content", "peer", "status"),
-    [
-        (b"{", USER, 422),
-        (Order("nobody", "off").to_json(), USER, 404),
-        (Order("llama", "off").to_json(), OTHER, 403),
-        (Order("llama", "off").to_json(), None, 403),
-    ],
-)
-def test_refused_order_is_a_sentence(content: bytes, peer: Peer | None, status: int) -> None:
-    """A wrong, aimless or forbidden order changes nothing."""
-    ingest = Ingest()
-    ingest.push(snapshot().to_json(), USER)
-    answer = ingest.send("POST", CONTROL_PATH, content, peer)
-
-    assert answer.status == status
-    assert answer.content["error"].endswith(".")
-    assert ingest.push(snapshot(sequence=2).to_json(), USER).content == {}
-    assert ingest.counted() == {"accepted": 2}
-
-
-@pytest.fixture
-def guarded(tmp_path: Path) -> Ingest:
-    """Return an application that wants a token over TCP."""
-    (tmp_path / "token").write_text("s3cret")
-    return Ingest(token=TokenFile(tmp_path / "token", "--ingest.token-file"))
-
-
 @pytest.mark.parametrize("shown", ["", "Bearer guess"])
-@pytest.mark.parametrize("path", PATHS)
-def test_tcp_needs_the_token(guarded: Ingest, path: str, shown: str) -> None:
-    answer = guarded.send("POST", path, snapshot().to_json(), authorization=shown)
+@pytest.mark.parametrize("path", [SNAPSHOT_PATH, CONTROL_PATH, DRY_RUN_PATH])
+def test_tcp_needs_the_token(token_path: Path, path: str, shown: str) -> None:
+    """With it a rank reports, and is controlled; over the Unix socket none is needed."""
+    ingest = Ingest(token=TokenFile(token_path, FLAG))
+    content = OFF if path == CONTROL_PATH else SENT
+    assert ingest.push(SENT, authorization="Bearer s3cret").status == 200
+    answer = ingest.send("POST", path, content, authorization=shown)
 
     assert answer.status == 401
     assert answer.headers["www-authenticate"] == "Bearer"
     assert answer.content["error"].endswith("RANKSKEW_TOKEN_FILE to a file with the same token.")
-    assert guarded.counted() == {"unauthorized": 1}
-    assert guarded.store.ranks() == []
+    assert ingest.counted() == {"accepted": 1, "unauthorized": 1}
+    assert ingest.send("POST", path, content, authorization="Bearer s3cret").status == 200
+    assert ingest.push(snapshot(job_id="unix").to_json(), USER).status == 200
 
 
-def test_right_token_opens_tcp(guarded: Ingest) -> None:
-    """A rank reports over TCP, and is controlled there; over the Unix socket none is needed."""
-    token = "Bearer s3cret"
-    assert guarded.push(snapshot().to_json(), authorization=token).status == 200
-    given = order(guarded, Order("llama", "off"), None, authorization=token)
-    assert (given.status, given.content) == (200, {"ranks": 1})
-    assert guarded.push(snapshot(job_id="unix").to_json(), USER).status == 200
-
-
-@pytest.mark.parametrize("path", PATHS)
-def test_web_page_may_not_post(path: str) -> None:
-    """A browser on the node reaches loopback on behalf of any site, and names the site."""
-    ingest = Ingest()
-    answer = ingest.send("POST", path, snapshot().to_json(), origin="https://evil.example")
-
-    assert answer.status == 403
-    assert answer.content["error"].startswith("Web pages may not post here")
-    assert ingest.store.ranks() == []
-    assert ingest.counted() == {"forbidden": 1}
-
-
-def test_figures_come_every_ten_seconds_and_never_in_between() -> None:
-    """A push that is ignored has none: the next one that is news has them."""
-    node = FakeNode(gpus=1)
-    ingest = Ingest(store=node.store, figures=node.service.pushed)
-    answered: dict[int, list[int]] = {0: [], 1: []}
-    for second in range(1, 62):
-        node.run(1)
-        for rank in (0, 1) if second > 3 else (0,):
-            stages = {"data": 0.1 * second}
-            pushed = snapshot(rank=rank, sequence=second, steps=2 * second, stage_seconds=stages)
-            if second == 11:
-                assert (
-                    ingest.push(snapshot(rank=rank, sequence=10).to_json(), EVIDENCE_USER).content
-                    == {}
-                )
-            answer = ingest.push(pushed.to_json(), EVIDENCE_USER).content
-            if "figures" in answer:
-                answered[rank].append(second)
-                assert answer["figures"]["data_seconds"] == 0.05
-
-    assert answered == {0: [11, 21, 31, 41, 51, 61], 1: [11, 21, 31, 41, 51, 61]}
-
-
-FLAG = "--ingest.token-file"
-
-
-@pytest.fixture
-def token_path(tmp_path: Path) -> Path:
-    token_path = tmp_path / "token"
-    token_path.write_text("s3cret\n")
-    token_path.chmod(0o600)
-    return token_path
+@pytest.mark.parametrize("header", ["Bearer s3cret", "bearer  s3cret "])
+def test_right_token_is_let_in(token_path: Path, header: str) -> None:
+    assert TokenFile(token_path, FLAG).is_shown_in(header)
 
 
 @pytest.mark.parametrize(
-    ("header", "is_right"),
+    "header",
     [
-        ("Bearer s3cret", True),
-        ("bearer  s3cret ", True),
-        ("", False),
-        ("Bearer", False),
-        ("Bearer ", False),
-        ("Bearer s3cre", False),
-        ("Bearer s3crets", False),
-        ("Bearer é", False),
-        ("Basic s3cret", False),
-        ("s3cret", False),
+        "",
+        "Bearer",
+        "Bearer ",
+        "Bearer s3cre",
+        "Bearer s3crets",
+        "Bearer é",
+        "Basic s3cret",
+        "s3cret",
     ],
 )
-def test_only_the_right_token_is_let_in(token_path: Path, header: str, is_right: bool) -> None:
-    """A missing, wrong, cut or differently wrapped token is refused."""
-    assert TokenFile(token_path, FLAG).is_shown_in(header) is is_right
+def test_anything_but_the_right_token_is_refused(token_path: Path, header: str) -> None:
+    """A missing, wrong, cut or differently wrapped token."""
+    assert not TokenFile(token_path, FLAG).is_shown_in(header)
 
 
 @pytest.mark.parametrize("replace", [True, False])
@@ -296,36 +266,33 @@ def test_changed_file_counts_at_the_next_request(token_path: Path, replace: bool
     assert not token.is_shown_in("Bearer s3cret")
 
 
-@pytest.mark.parametrize("broken", [None, b"", b"two words", b"\xff", b"x" * 5_000])
+UNUSABLE = [None, b"", b"two words", b"two\nlines", b"\xff", b"x" * 5_000]
+
+
+@pytest.mark.parametrize("content", UNUSABLE)
 def test_half_made_rotation_locks_nobody_out(
-    token_path: Path, caplog: pytest.LogCaptureFixture, broken: bytes | None
+    token_path: Path, caplog: pytest.LogCaptureFixture, content: bytes | None
 ) -> None:
-    """While the file is missing or unusable the token before stays good, and that is said once."""
+    """While the file is missing or unusable the token before stays good, and that is said once.
+
+    An exporter that was asked for a token does not start without one.
+    """
     token = TokenFile(token_path, FLAG)
-    token_path.unlink()
-    if broken is not None:
-        token_path.write_bytes(broken)
-    assert token.is_shown_in("Bearer s3cret")
-    assert token.is_shown_in("Bearer s3cret")
-    assert len(caplog.records) == 1
-    token_path.write_text("next")
-    assert token.is_shown_in("Bearer next")
-
-    assert "the previous token stays valid" in caplog.text
-    assert "two words" not in caplog.text
-
-
-@pytest.mark.parametrize("content", [None, b"", b"two words", b"two\nlines", b"\xff", b"x" * 5_000])
-def test_file_without_a_token_ends_the_start(token_path: Path, content: bytes | None) -> None:
-    """An exporter that was asked for a token does not start without one."""
     token_path.unlink()
     if content is not None:
         token_path.write_bytes(content)
+
+    for _ in range(3):
+        assert token.is_shown_in("Bearer s3cret")
+    (message,) = caplog.messages
+    assert "the previous token stays valid" in message
     complaint = "No such file or directory" if content is None else "must hold one token"
     with pytest.raises(UsageError, match=rf"^{FLAG}.* {complaint}") as refusal:
         TokenFile(token_path, FLAG)
-
-    assert "words" not in str(refusal.value)
+    assert "words" not in str(refusal.value) + message
+    token_path.unlink(missing_ok=True)
+    token_path.write_text("next")
+    assert token.is_shown_in("Bearer next")
 
 
 def test_pipe_in_place_of_the_token_holds_nothing_up(token_path: Path) -> None:
@@ -351,14 +318,12 @@ def test_token_that_others_can_read_is_warned_of(
     assert caplog.text.count("chmod 0640 it") == warnings
 
 
-def try_out(ingest: Ingest, content: bytes, peer: Peer | None = USER, **headers: str) -> Answer:
-    return ingest.send("POST", DRY_RUN_PATH, content, peer, **headers)
-
-
 def test_rank_that_could_report_is_told_so() -> None:
-    """The answer has the exporter's version, and the rank is neither kept nor counted."""
-    ingest = Ingest()
-    answer = try_out(ingest, snapshot().to_json())
+    """With the exporter's version and its scrapers; the rank is neither kept nor counted."""
+    scrapers = Scrapers(lambda: 0.0)
+    scrapers.see("10.0.0.7", "Prometheus/2.53.0")
+    ingest = Ingest(scrapers=scrapers)
+    answer = try_out(ingest, SENT)
 
     assert answer.status == 200
     assert answer.content == {
@@ -367,11 +332,10 @@ def test_rank_that_could_report_is_told_so() -> None:
         "result": "accepted",
         "reason": None,
         "unknown_fields": 0,
-        "scraped": [],
+        "scraped": [{"address": "10.0.0.7", "agent": "Prometheus/2.53.0", "seconds_ago": 0.0}],
         "no_join": "",
     }
-    assert ingest.store.ranks() == []
-    assert ingest.counted() == {}
+    assert (ingest.store.ranks(), ingest.counted()) == ([], {})
 
 
 def test_dry_run_tells_why_ranks_of_the_job_cannot_be_compared() -> None:
@@ -391,42 +355,32 @@ def test_dry_run_tells_why_ranks_of_the_job_cannot_be_compared() -> None:
     assert found == ["file_store", "", "", ""]
 
 
-def test_dry_run_names_the_scrapers() -> None:
-    """Who only asks learns whether a Prometheus fetches what the ranks report."""
-    scrapers = Scrapers(lambda: 0.0)
-    scrapers.see("10.0.0.7", "Prometheus/2.53.0")
-
-    assert try_out(Ingest(scrapers=scrapers), snapshot().to_json()).content["scraped"] == [
-        {"address": "10.0.0.7", "agent": "Prometheus/2.53.0", "seconds_ago": 0.0}
-    ]
-
-
 @pytest.mark.parametrize(
     ("content", "peer"),
     [
-        (snapshot(sequence=2).to_json(), USER),
-        (snapshot().to_json(), USER),
+        *((content, USER) for content in (NEXT, SENT, b"\xff", b"[" * 1_000, b'{"job_id": 1}')),
+        *(
+            (snapshot(**changes).to_json(), USER)
+            for changes in (
+                {"rank": 9},
+                {"job_id": "\x1b[2J"},
+                {"started_timestamp_seconds": 1.0},
+                {"job_id": "a third"},
+            )
+        ),
         (snapshot(job_id="another").to_json(), OTHER),
-        (b"\xff", USER),
-        (b"not json", USER),
-        (b"[" * 1_000, USER),
-        (b'{"job_id": 1}', USER),
-        (snapshot(rank=9).to_json(), USER),
-        (snapshot(job_id="\x1b[2J").to_json(), USER),
-        (snapshot(started_timestamp_seconds=1.0).to_json(), USER),
-        (snapshot(job_id="a third").to_json(), USER),
-        (snapshot(sequence=2).to_json(), OTHER),
-        (snapshot(sequence=2).to_json(), None),
-        (snapshot(sequence=2).to_json(), Peer(1000, "a-container")),
-        (snapshot(sequence=2).to_json(), Peer(0)),
+        *((NEXT, peer) for peer in (OTHER, None, IN_POD, Peer(0))),
     ],
 )
 def test_dry_run_says_what_the_push_would_be_told(content: bytes, peer: Peer | None) -> None:
-    """It foretells result and sentence of the push that follows, and tells nothing else."""
+    """It foretells result and sentence of the push that follows, and tells nothing else.
+
+    Where a push would make another owner's rank give way, a dry run leaves it.
+    """
     ingest = Ingest(RankLimits(jobs=2))
-    ingest.push(snapshot().to_json(), USER)
+    ingest.push(SENT, USER)
     ingest.push(snapshot(job_id="second").to_json(), USER)
-    before = copy.deepcopy((ingest.store.ranks(), ingest.counts))
+    before: Any = copy.deepcopy((ingest.store.ranks(), ingest.counts))
     tried = try_out(ingest, content, peer)
     assert (ingest.store.ranks(), ingest.counts) == before
     pushed = ingest.push(content, peer)
@@ -437,18 +391,6 @@ def test_dry_run_says_what_the_push_would_be_told(content: bytes, peer: Peer | N
     assert tried.content["would_accept"] is (pushed.status == 200)
     assert tried.content["result"] == result
     assert tried.content["reason"] == pushed.content.get("error")
-
-
-def test_dry_run_pushes_nobody_out() -> None:
-    """Where a push would make another owner's rank give way, a dry run leaves it."""
-    ingest = Ingest(RankLimits(ranks=2))
-    for rank in (0, 1):
-        ingest.push(snapshot(rank=rank).to_json(), USER)
-    held = ingest.store.ranks()
-    answer = try_out(ingest, snapshot(job_id="newcomer").to_json(), OTHER)
-
-    assert answer.content["would_accept"] is True
-    assert ingest.store.ranks() == held
 
 
 def test_guessing_is_no_faster_than_with_pushes() -> None:
@@ -466,27 +408,7 @@ def test_guessing_is_no_faster_than_with_pushes() -> None:
     assert guesses[-1].content == {
         "error": "This user has asked too often in the last minute; ask again in a minute."
     }
-    assert try_out(ingest, snapshot().to_json(), USER).status == 200
-    assert ingest.push(snapshot().to_json(), OTHER).status == 200
+    assert try_out(ingest, SENT, USER).status == 200
+    assert ingest.push(SENT, OTHER).status == 200
     ingest.clock.seconds += 60.0
-    assert try_out(ingest, snapshot(sequence=2).to_json(), OTHER).status == 200
-
-
-@pytest.mark.parametrize(
-    ("content", "headers", "status"),
-    [
-        (b"x" * (MAX_BODY_BYTES + 1), {}, 413),
-        (snapshot().to_json(), {"origin": "https://evil.example"}, 403),
-        (snapshot().to_json(), {"authorization": "Bearer guess"}, 401),
-    ],
-)
-def test_dry_run_is_admitted_as_a_push_is(
-    tmp_path: Path, content: bytes, headers: dict[str, str], status: int
-) -> None:
-    """What may not push may not ask: a web page, a client without the token, a flood of bytes."""
-    (tmp_path / "token").write_text("s3cret")
-    ingest = Ingest(token=TokenFile(tmp_path / "token", "--ingest.token-file"))
-    answer = try_out(ingest, content, None, **({"authorization": "Bearer s3cret"} | headers))
-
-    assert answer.status == status
-    assert answer.content.keys() == {"error"}
+    assert try_out(ingest, NEXT, OTHER).status == 200

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from exporter.ingest.schema import RESULTS, Refused, SnapshotBody, limits, parse
 from exporter.ingest.values import LARGEST_COUNT
-from rank_probe.judge.verdict import Change, Together, from_json
+from rank_probe.judge.verdict import Together, from_json
 from rank_probe.wire.figures import FIGURES
 from rank_probe.wire.snapshot import Snapshot
 from tests.exporter.ingest.posting import LINE, MINIMAL, STATE, body
@@ -178,21 +178,6 @@ def test_missing_field_is_named(name: str) -> None:
     assert str(answer).startswith(f"Field {name} is missing; install the same release")
 
 
-def one_late(**changes: Any) -> dict[str, Any]:
-    """Return the field with the verdict on one late rank that has *changes*."""
-    return {"verdict": verdict(late=[late(**changes)])}
-
-
-def slower(**changes: Any) -> Change:
-    """Return the default change with *changes*."""
-    return dataclasses.replace(CHANGE, **changes)
-
-
-def late_set(**changes: Any) -> Together:
-    """Return a set of late ranks with *changes*."""
-    return dataclasses.replace(Together("data", 2, 60.0, ((0, 1),), "rack r12"), **changes)
-
-
 def line(**changes: Any) -> dict[str, Any]:
     """Return the field with one line of code that has *changes*."""
     return {"late_lines": [LINE | changes]}
@@ -203,9 +188,27 @@ def state(**changes: Any) -> dict[str, Any]:
     return {"thread_states": [STATE | changes]}
 
 
-def peers(said: Any) -> dict[str, Any]:
-    """Return the field with the figures of the peers for one name."""
-    return {"peer_figures": {"gpu_power_watts": said}}
+def said(**changes: Any) -> dict[str, Any]:
+    """Return the field with a verdict that has *changes*."""
+    return {"verdict": verdict(**changes)}
+
+
+def one_late(**changes: Any) -> dict[str, Any]:
+    return said(late=[late(**changes)])
+
+
+def slower(**changes: Any) -> dict[str, Any]:
+    return said(changes=[dataclasses.replace(CHANGE, **changes)])
+
+
+def together(**changes: Any) -> dict[str, Any]:
+    """Return the field with a verdict that has a set of late ranks with *changes*."""
+    them = Together("data", 2, 60.0, ((0, 1),), "rack r12")
+    return said(together=[dataclasses.replace(them, **changes)])
+
+
+def power(of_peers: Any) -> dict[str, Any]:
+    return {"peer_figures": {"gpu_power_watts": of_peers}}
 
 
 NOT_PRINTED = "has characters that cannot be printed"
@@ -225,20 +228,15 @@ NO_OBJECT = "is wrong: input should be an object"
         ({"rank": -1}, f"Field rank {NEGATIVE}"),
         ({"rank": "0"}, "Field rank is wrong: input should be a valid integer"),
         ({"rank": True}, "Field rank is wrong: input should be a valid integer"),
-        (
-            {"world_size": 0},
-            "Field world_size is wrong: input should be greater than or equal to 1",
-        ),
+        ({"world_size": 0}, "Field world_size is wrong: input should be greater than or equal"),
         ({"job_id": ""}, f"Field job_id {TOO_SHORT}"),
         ({"job_id": "x" * 129}, f"Field job_id {TOO_LONG}"),
         ({"job_id": "a\nb"}, f"Field job_id {NOT_PRINTED}"),
         ({"job_id": "a\u202eb"}, f"Field job_id {NOT_PRINTED}"),
-        ({"peer_group": ""}, f"Field peer_group {TOO_SHORT}"),
         ({"stage": "lunch"}, "Field stage is not a stage; use one of optimizer, other"),
         ({"stage_seconds": {"lunch": 1}}, "Field stage_seconds.lunch is not a stage"),
         ({"stage_seconds": {"data": -1}}, f"Field stage_seconds.data {NEGATIVE}"),
         ({"stage_seconds": {"data": math.nan}}, f"Field stage_seconds.data {NOT_FINITE}"),
-        ({"busy_seconds": math.inf}, f"Field busy_seconds {NOT_FINITE}"),
         ({"busy_seconds": 1e300}, f"Field busy_seconds {TOO_LARGE}"),
         ({"busy_seconds": None}, "Field busy_seconds is wrong: input should be a valid number"),
         ({"busy_seconds": 10**400}, f"Field busy_seconds {NOT_FINITE}"),
@@ -246,73 +244,38 @@ NO_OBJECT = "is wrong: input should be an object"
         ({"steps": 1.5}, "Field steps is wrong: input should be a valid integer"),
         ({"finished": 1}, "Field finished is wrong: input should be a valid boolean"),
         ({"rank_info": {"dp": 1}}, "Field rank_info.dp is wrong: input should be a valid string"),
-        ({"runtime_info": {"torch": "x" * 129}}, f"Field runtime_info.torch {TOO_LONG}"),
         ({"runtime_info": []}, f"Field runtime_info {NO_OBJECT}"),
         ({"level": "loud"}, "Field level is not a level; use one of off, stages, detail"),
-        ({"wait_caused_seconds": {"data": -1}}, f"Field wait_caused_seconds.data {NEGATIVE}"),
-        ({"wait_caused_seconds": {"lunch": 1}}, "Field wait_caused_seconds.lunch is not a stage"),
         ({"join_coverage": 1.5}, f"Field join_coverage {TOO_LARGE}"),
-        ({"verdict_age_seconds": -1}, f"Field verdict_age_seconds {NEGATIVE}"),
-        ({"loader": "f" * 129}, f"Field loader {TOO_LONG}"),
         ({"loader": "f\u202e"}, f"Field loader {NOT_PRINTED}"),
-        ({"loader": None}, "Field loader is wrong: input should be a valid string"),
         ({"late_lines": {}}, "Field late_lines is wrong: input should be a valid array"),
         ({"late_lines": [LINE] * 6}, "Field late_lines is wrong: list should have at most 5"),
         ({"late_lines": ["f"]}, f"Field late_lines.0 {NO_OBJECT}"),
         ({"late_lines": [{}]}, "Field late_lines.0.stage is missing; install the same release"),
         (line(stage="lunch"), "Field late_lines.0.stage is not a stage; use one of"),
         (line(share=1.5), f"Field late_lines.0.share {TOO_LARGE}"),
-        (line(share=math.nan), f"Field late_lines.0.share {NOT_FINITE}"),
-        (line(share="0.5"), "Field late_lines.0.share is wrong: input should be a valid number"),
-        (line(place=["f"]), "Field late_lines.0.place is wrong: input should be a valid string"),
         (line(place=""), f"Field late_lines.0.place {TOO_SHORT}"),
-        (line(place="f" * 129), f"Field late_lines.0.place {TOO_LONG}"),
         (line(place="f\x1b[31m"), f"Field late_lines.0.place {NOT_PRINTED}"),
-        (line(place="f\nrank 3"), f"Field late_lines.0.place {NOT_PRINTED}"),
         ({"thread_states": [STATE] * 9}, "Field thread_states is wrong: list should have at most"),
         (state(state="bored"), "Field thread_states.0.state is not a state of a thread; use one"),
         (state(share=1.01), f"Field thread_states.0.share {TOO_LARGE}"),
-        (state(place="f" * 129), f"Field thread_states.0.place {TOO_LONG}"),
         (state(place="f\nrank 3"), f"Field thread_states.0.place {NOT_PRINTED}"),
-        (peers([1.0, 2.0]), "Field peer_figures.gpu_power_watts is wrong: list should have at le"),
-        (peers([1.0] * 4), "Field peer_figures.gpu_power_watts is wrong: list should have at mo"),
-        (peers([1.0, 2.0, math.nan]), f"Field peer_figures.gpu_power_watts.2 {NOT_FINITE}"),
-        (peers([1.0, 2.0, 1e300]), f"Field peer_figures.gpu_power_watts.2 {TOO_LARGE}"),
-        (peers(1.0), "Field peer_figures.gpu_power_watts is wrong: input should be a valid array"),
-        ({"peer_figures": []}, f"Field peer_figures {NO_OBJECT}"),
-        (one_late(rank=-1), f"Field verdict.late.0.rank {NEGATIVE}"),
-        (one_late(stage="lunch"), "Field verdict.late.0.stage is not a stage; use"),
+        (power([1.0, 2.0]), "Field peer_figures.gpu_power_watts is wrong: list should have at le"),
+        (power([1.0] * 4), "Field peer_figures.gpu_power_watts is wrong: list should have at mo"),
+        (power([1.0, 2.0, math.nan]), f"Field peer_figures.gpu_power_watts.2 {NOT_FINITE}"),
         (one_late(kind="lazy"), "Field verdict.late.0.kind is not a way to be late"),
-        (one_late(ratio=-0.1), f"Field verdict.late.0.ratio {NEGATIVE}"),
-        (one_late(gpus={"data": math.inf}), f"Field verdict.late.0.gpus.data {NOT_FINITE}"),
         (one_late(gpus={"lunch": 1}), "Field verdict.late.0.gpus.lunch is not a st"),
-        *(
-            ({"verdict": verdict(**changes)}, f"Field verdict.{rest}")
-            for changes, rest in (
-                ({"late": [LATE] * 33}, "late is wrong: list should have at most 32"),
-                ({"changes": [CHANGE] * 9}, "changes is wrong: list should have at most"),
-                ({"changes": [slower(in_common="a" * 129)]}, f"changes.0.in_common {TOO_LONG}"),
-                ({"changes": [slower(in_common="a\n")]}, f"changes.0.in_common {NOT_PRINTED}"),
-                ({"changes": [slower(slower_spans=((1,),))]}, "changes.0.slower_spans.0 is wrong"),
-                ({"changes": [slower(slower_spans=((0, 1),) * 33)]}, "changes.0.slower_spans is"),
-                ({"together": [late_set()] * 5}, "together is wrong: list should have at most 4"),
-                (
-                    {"together": [late_set(spans=((-1, 1),))]},
-                    "together.0.spans.0.0 is wrong",
-                ),
-                (
-                    {"together": [late_set(in_common="\x1b")]},
-                    "together.0.in_common has chara",
-                ),
-                ({"ranks": {f"pp{n}": 1 for n in range(65)}}, "ranks is wrong: dict"),
-                ({"ranks": {"": 1}}, f"ranks. {TOO_SHORT}"),
-                ({"reason": "rain"}, "reason is not a reason why nobody can be judged"),
-                ({"gpus_lost": {"rain": 1.0}}, "gpus_lost.rain is not what GPUs are lost to"),
-                ({"rotating": {"data": -1.0}}, f"rotating.data {NEGATIVE}"),
-                ({"slowdown": math.nan}, f"slowdown {NOT_FINITE}"),
-                ({"step_seconds": 1e300}, f"step_seconds {TOO_LARGE}"),
-            )
-        ),
+        (said(late=[LATE] * 33), "Field verdict.late is wrong: list should have at most 32"),
+        (said(changes=[CHANGE] * 9), "Field verdict.changes is wrong: list should have at most"),
+        (slower(in_common="a\n"), f"Field verdict.changes.0.in_common {NOT_PRINTED}"),
+        (slower(slower_spans=((1,),)), "Field verdict.changes.0.slower_spans.0 is wrong"),
+        (slower(slower_spans=((0, 1),) * 33), "Field verdict.changes.0.slower_spans is"),
+        (together(spans=((-1, 1),)), "Field verdict.together.0.spans.0.0 is wrong"),
+        (together(in_common="\x1b"), f"Field verdict.together.0.in_common {NOT_PRINTED}"),
+        (said(ranks={f"pp{n}": 1 for n in range(65)}), "Field verdict.ranks is wrong: dict"),
+        (said(ranks={"": 1}), f"Field verdict.ranks. {TOO_SHORT}"),
+        (said(reason="rain"), "Field verdict.reason is not a reason why nobody can be judged"),
+        (said(gpus_lost={"rain": 1.0}), "Field verdict.gpus_lost.rain is not what GPUs are lost"),
         ({"verdict": {"step": 1}}, "Field verdict.ranks is missing; install the same release"),
         ({"verdict": []}, f"Field verdict {NO_OBJECT}"),
     ],

@@ -73,15 +73,23 @@ async def test_connection_beyond_the_limit_is_told_so(
 async def test_connection_that_has_been_idle_longest_gives_way(
     tmp_path: Path, address: str
 ) -> None:
-    """A silent crowd keeps nobody out, not even a scraper at its own address."""
+    """A silent crowd keeps nobody out, not even a scraper at its own address.
+
+    A scraper that keeps its connection keeps it, though another has connected since.
+    """
     async with serving(tmp_path, FINE, connections=2, idle_gives_way=True) as running:
         idle = [await running.connect(b"", each) for each in ("127.0.0.1", "127.0.0.2")]
         await running.until_open(2)
         scraper = await running.connect(GET, address)
         gone, stays = idle if address == "127.0.0.1" else reversed(idle)
-
         assert (await scraper.answer()).startswith("HTTP/1.1 200 OK\r\n")
         assert await gone.rest() == b""
+        assert not stays.reader.at_eof()
+
+        stays.send(GET)
+        await stays.answer()
+        await (await running.connect(GET, "127.0.0.3")).answer()
+        assert await scraper.rest() == b""
         assert not stays.reader.at_eof()
 
 
@@ -108,33 +116,28 @@ async def test_client_that_does_not_read_gives_way(tmp_path: Path) -> None:
 
 
 @in_event_loop
-async def test_connection_that_was_just_served_is_not_idle_longest(tmp_path: Path) -> None:
-    """A scraper that keeps its connection keeps it, though another has connected since."""
-    async with serving(tmp_path, FINE, connections=2, idle_gives_way=True) as running:
-        kept, silent = await running.connect(), await running.connect(b"", "127.0.0.2")
-        await running.until_open(2)
-        kept.send(GET)
-        await kept.answer()
-        await (await running.connect(GET, "127.0.0.3")).answer()
+async def test_connection_that_ends_makes_room(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of the ingest's, none gives way: one too many is refused at once and counted.
 
-        assert await silent.rest() == b""
-        assert not kept.reader.at_eof()
-
-
-@in_event_loop
-async def test_connection_that_ends_makes_room(tmp_path: Path) -> None:
-    """Of the ingest's, none gives way: one too many is refused at once and counted."""
+    That leaves no trace of an error, also when it is gone already.
+    """
     async with serving(tmp_path, connections=4) as running:
         inside = [await running.connect_unix() for _ in range(2)]
         refused = await running.connect_unix()
         assert (await refused.answer()).startswith("HTTP/1.1 503 Service Unavailable\r\n")
         assert await refused.rest() == b""
         assert running.results["turned_away"] == 1
+        for _ in range(10):
+            gone = await running.connect_unix(b"x" * 1_000)
+            gone.writer.transport.abort()
 
         inside[0].close()
         await running.until_open(1)
         late = await running.connect_unix(request(snapshot().to_json()))
         assert (await late.answer()).startswith("HTTP/1.1 200")
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 @in_event_loop
@@ -157,26 +160,6 @@ async def test_one_user_cannot_keep_the_others_out(
 
     assert statuses == ["200", "200", "503", "200", "200", "503", "200"]
     assert running.results["turned_away"] == 2
-
-
-@in_event_loop
-async def test_refused_connections_harm_nobody(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Turning a connection away leaves no trace of an error, also when it is gone already."""
-    async with serving(tmp_path, connections=2) as running:
-        rank = await running.connect_unix()
-        for number in range(20):
-            client = await running.connect_unix()
-            if number % 2:
-                client.send(b"x" * 1_000)
-                client.writer.transport.abort()
-            else:
-                await client.rest()
-        rank.send(request(snapshot().to_json()))
-
-        assert (await rank.answer()).startswith("HTTP/1.1 200")
-    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 @pytest.mark.parametrize(
@@ -233,18 +216,17 @@ async def test_client_that_does_not_read_its_answers_is_dropped(tmp_path: Path) 
 
 @in_event_loop
 async def test_connection_in_use_is_kept(tmp_path: Path) -> None:
-    """Each answer gives a connection its whole time again, so that a rank needs only one."""
+    """Each answer gives a connection its whole time again, so that a rank needs only one.
+
+    A rank that misses a few pushes still finds it open.
+    """
+    assert REQUEST_SECONDS > 10 * INTERVAL_SECONDS
     async with serving(tmp_path) as running:
         later, client = Later(), await running.connect_unix()
         for sequence in range(5):
             client.send(request(snapshot(sequence=sequence).to_json()))
             assert (await client.answer()).startswith("HTTP/1.1 200")
             later.skip(LIMIT_SECONDS * 0.8)
-
-
-def test_probe_pushes_more_often_than_its_connection_is_dropped() -> None:
-    """A rank that misses a few pushes still finds its connection open."""
-    assert REQUEST_SECONDS > 10 * INTERVAL_SECONDS
 
 
 Connected = Callable[..., tuple[socket.socket, socket.socket]]

@@ -116,14 +116,11 @@ class RunningExporter:
         finally:
             connection.close()
 
-    def terminate(self, number: int = signal.SIGTERM) -> float:
-        """Send signal *number* and return how many seconds the process took to end."""
-        started = time.monotonic()
+    def terminate(self, number: int = signal.SIGTERM) -> None:
+        """Send signal *number* and wait for the end of the process."""
         self.process.send_signal(number)
         self.process.wait(PATIENCE_SECONDS)
-        seconds = time.monotonic() - started
         self._reader.join()
-        return seconds
 
     def kill(self) -> None:
         """End the process the hard way, if it still runs."""

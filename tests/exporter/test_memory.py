@@ -20,20 +20,13 @@ def test_value_of_then_is_the_one_that_stood_when_the_window_began() -> None:
 
 
 def test_young_memory_compares_with_the_first_value() -> None:
-    """What was before is not known, so there is no increase yet."""
+    """What was before is not known; but an error is counted from 1 on, and that one counts."""
     past = Past(60.0)
     past.see("a", 100.0, 0.0)
+    assert (past.increase("a", 103.0), past.increase("b", 103.0)) == (3.0, 0.0)
 
-    assert past.increase("a", 103.0) == 3.0
-    assert past.increase("b", 103.0) == 0.0
-
-
-def test_counter_that_begins_with_its_first_event_has_increased() -> None:
-    """An error is counted from 1 on, and that one counts for the length of the window."""
-    past = Past(60.0)
     past.count("xid", 1.0, 0.0, first=0.0)
     assert past.increase("xid") == 1.0
-
     past.count("xid", 1.0, 60.0, first=0.0)
     assert past.increase("xid") == 0.0
 
@@ -49,20 +42,12 @@ def test_counter_that_begins_again_goes_on(first: float | None, increase: float)
 
     past.count("a", 2.0, 80.0, first)
     assert past.increase("a") == 0.0
+    past.begin_again()  # Only who reads it knows, if it is as high as before.
+    past.count("a", 2.0, 90.0)
+    assert past.increase("a") == 2.0
 
 
-def test_counter_may_begin_again_and_be_as_high_as_before() -> None:
-    """Only who reads it knows."""
-    past = Past(60.0)
-    past.count("xid", 1.0, 0.0)
-    past.begin_again()
-    past.count("xid", 1.0, 10.0)
-
-    assert past.increase("xid") == 1.0
-
-
-@pytest.mark.parametrize("value", [7.0, 0.0])
-def test_what_is_dropped_or_not_kept_starts_again(value: float) -> None:
+def test_what_is_dropped_or_not_kept_starts_again() -> None:
     """Ranks and links that are gone leave nothing behind."""
     past = Past(60.0)
     past.see("a", 1.0, 0.0)
@@ -70,7 +55,7 @@ def test_what_is_dropped_or_not_kept_starts_again(value: float) -> None:
     past.drop("a")
     past.keep({"a"})
 
-    assert past.increase("a", value) == past.increase("b", value) == 0.0
+    assert past.increase("a", 7.0) == past.increase("b", 7.0) == 0.0
 
 
 def test_latest_scraper_comes_first() -> None:
@@ -88,24 +73,14 @@ def test_latest_scraper_comes_first() -> None:
 
 
 def test_flood_of_addresses_costs_no_memory() -> None:
-    """Only the latest few addresses stay."""
+    """Only the latest few stay; a client may call itself anything, and is cut and printable."""
     scrapers = Scrapers(Clock())
     for number in range(10 * MOST_REMEMBERED):
-        scrapers.see(f"fd00::{number}", "")
+        scrapers.see(f"fd00::{number}", "\x1b[2J" + "x" * 10_000)
 
-    kept = [scraper.address for scraper in scrapers.latest()]
-    assert kept == [
-        f"fd00::{number}" for number in range(10 * MOST_REMEMBERED - 1, 9 * MOST_REMEMBERED - 1, -1)
-    ]
-
-
-def test_name_of_a_client_is_cut_and_printable() -> None:
-    """A client may call itself anything; what is shown fits a line of a terminal."""
-    scrapers = Scrapers(Clock())
-    scrapers.see("10.0.0.1", "\x1b[2J" + "x" * 10_000)
-
-    (scraper,) = scrapers.latest()
-    assert scraper.agent == "?[2J" + "x" * (AGENT_CHARACTERS - 4)
+    kept = range(10 * MOST_REMEMBERED - 1, 9 * MOST_REMEMBERED - 1, -1)
+    assert [scraper.address for scraper in scrapers.latest()] == [f"fd00::{n}" for n in kept]
+    assert scrapers.latest()[0].agent == "?[2J" + "x" * (AGENT_CHARACTERS - 4)
 
 
 POD = "12345678-9abc-def0-1234-56789abcdef0"
@@ -118,8 +93,9 @@ SLICE = f"kubepods-burstable-pod{POD.replace('-', '_')}.slice"
     "text", ["", "0::/\n", "0::/user.slice/user-1000.slice/session-3.scope", "garbage", ":::"]
 )
 def test_process_of_nobody_in_particular_says_nothing(text: str) -> None:
-    """A login session, or an invalid file, is neither pod nor job."""
+    """A login session, or an invalid file, is neither pod nor job; a mere name is none."""
     assert parse(text) == Cgroup()
+    assert parse("0::/batch/job_4711/step_0").slurm_job_id == ""
 
 
 @pytest.mark.parametrize(
@@ -139,10 +115,7 @@ def test_pod_and_container_are_told(path: str) -> None:
 
     assert (cgroup.pod_uid, cgroup.container_id) == (POD, CONTAINER)
     assert cgroup.container.replace("_", "-") == POD
-
-
-def test_static_pod_has_a_uid_without_dashes() -> None:
-    """The uid of a pod from a file of the node is a hash."""
+    # The uid of a pod from a file of the node is a hash.
     assert parse(f"0::/kubepods/pod{STATIC_POD}/{CONTAINER}").pod_uid == STATIC_POD
 
 
@@ -157,8 +130,3 @@ def test_static_pod_has_a_uid_without_dashes() -> None:
 def test_slurm_job_and_step_are_told(path: str) -> None:
     """Either version of cgroups gives job and step."""
     assert parse(path) == Cgroup(slurm_job_id="4711", slurm_step_id="0", container="4711")
-
-
-def test_job_elsewhere_is_not_slurms() -> None:
-    """A directory that is merely called like a job names none."""
-    assert parse("0::/batch/job_4711/step_0").slurm_job_id == ""

@@ -28,24 +28,17 @@ from rank_probe.wire import stages
 SHADE = re.compile("#[0-9A-Fa-f]{6}")
 
 
-def test_stages_are_those_of_the_probe() -> None:
-    """In step order: legends and bars follow it; each is told by its colour."""
+def test_words_are_for_what_the_probe_says() -> None:
+    """Stages in step order, each told by its colour. A hang is none of the judge's kinds."""
     colours = {stage.colour for stage in STAGES.values()}
-
     assert tuple(STAGES) == stages.STAGES
     assert all(SHADE.fullmatch(each) for each in colours)
     assert len(colours) == len(STAGES)
 
-
-def test_kinds_are_those_of_the_judge() -> None:
-    """A hang is none of the judge's kinds, because nothing is judged then."""
     assert set(KINDS) == {"hung", *verdict.LOST_KINDS}
     assert tuple(LATE_KINDS) == verdict.LATE_KINDS
-    assert {name for name, kind in LATE_KINDS.items() if kind.mark} == {
-        verdict.DUTY,
-        verdict.MILD,
-        verdict.UNSYNCED,
-    }
+    marked = {name for name, kind in LATE_KINDS.items() if kind.mark}
+    assert marked == {verdict.DUTY, verdict.MILD, verdict.UNSYNCED}
 
 
 def test_every_reason_has_words() -> None:
@@ -64,17 +57,12 @@ def test_states_are_a_closed_set_with_colours_and_runbooks_that_exist() -> None:
         *("hung", "exporter_down", "ranks_missing", "starting", "not_judgeable", "slow_node"),
         *("straggler", "rotating", "healthy", "finished", "no_probe"),
     )
-    assert {name for name, state in STATES.items() if not state.alerts} == {
-        *("starting", "healthy", "finished", "no_probe"),
-    }
+    quiet = {name for name, state in STATES.items() if not state.alerts}
+    assert quiet == {"starting", "healthy", "finished", "no_probe"}
     assert {state.colour for state in STATES.values()} == set(COLOURS)
-    assert {name for name, state in STATES.items() if state.runbook is None} == {
-        "healthy",
-        "finished",
-    }
-    runbooks = {state.runbook for state in STATES.values()} - {None}
-    assert runbooks <= set(alert_rules.alerts())
-    assert all(state.runbook for state in STATES.values() if state.alerts)
+    runbooks = {name: state.runbook for name, state in STATES.items()}
+    assert {name for name in runbooks if runbooks[name] is None} == {"healthy", "finished"}
+    assert set(runbooks.values()) - {None} <= set(alert_rules.alerts())
 
 
 def test_every_cause_has_words() -> None:
@@ -106,14 +94,9 @@ def test_first_reason_is_the_one_that_explains_the_others() -> None:
     ],
 )
 def test_cause_in_short(cause: str, detail: str, words: str) -> None:
-    """An exporter of a newer version may say what this one has no words for."""
+    """An exporter, or a probe, of a newer version may say what this one has no words for."""
     assert cause_in_short(cause, detail) == words
-
-
-def test_a_stage_that_is_not_known_has_words_too() -> None:
-    """The name of a stage travels from the probe, which may be newer."""
-    assert slow_at("data") == "loading data"
-    assert slow_at("new") == "in new"
+    assert (slow_at("data"), slow_at("new")) == ("loading data", "in new")
 
 
 RULES = """
@@ -128,50 +111,37 @@ groups:
 """
 
 
-def file_of(folder: Path, text: str) -> Path:
+def file_of(folder: Path, content: bytes | None) -> Path:
     path = folder / "overrides.yaml"
-    path.write_text(text)
+    if content is not None:
+        path.write_bytes(content)
     return path
 
 
 def test_override_of_a_job_comes_before_that_of_all(tmp_path: Path) -> None:
-    thresholds = read_overrides(file_of(tmp_path, RULES))
+    """Where none is given there are the defaults, each with its reason."""
+    thresholds = read_overrides(file_of(tmp_path, RULES.encode()))
 
     assert thresholds.value("gpus_lost_ratio", "llama") == 0.5
     assert thresholds.value("gpus_lost_ratio", "other") == 0.02
-    assert thresholds.value("hang_seconds", "llama") == defaults()["hang_seconds"].value
-
-
-def test_without_a_file_there_are_the_defaults() -> None:
-    """Each default has a reason."""
-    assert Thresholds().value("hang_seconds") == 120
+    assert thresholds.value("hang_seconds", "llama") == Thresholds().value("hang_seconds") == 120
     assert all(each.reason for each in defaults().values())
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("content", "said"),
     [
-        (RULES.replace("gpus_lost_ratio", "gpus_lost"), "overrides 'gpus_lost'"),
-        (RULES.replace("vector(0.02)", "up * 2"), "cannot evaluate"),
-        ("[1, 2]", "not a rule file"),
-        ("{", "not YAML"),
+        (RULES.replace("gpus_lost_ratio", "gpus_lost").encode(), "overrides 'gpus_lost'"),
+        (RULES.replace("vector(0.02)", "up * 2").encode(), "cannot evaluate"),
+        (b"[1, 2]", "not a rule file"),
+        (b"{", "not YAML"),
+        (None, "cannot read"),
+        (b"\x1f\x8b\xff", "is not UTF-8 text"),
     ],
 )
-def test_what_cannot_be_read_is_said_in_a_sentence(tmp_path: Path, text: str, said: str) -> None:
-    """A typo in a name, an expression, another file."""
-    with pytest.raises(UsageError, match=said):
-        read_overrides(file_of(tmp_path, text))
-
-
-@pytest.mark.parametrize(
-    ("content", "said"), [(None, "cannot read"), (b"\x1f\x8b\xff", "is not UTF-8 text")]
-)
-def test_file_that_is_missing_or_no_text_is_said(
+def test_what_cannot_be_read_is_said_in_a_sentence(
     tmp_path: Path, content: bytes | None, said: str
 ) -> None:
-    """A compressed file, say; the operator reads which one it is."""
-    path = tmp_path / "rules.yaml"
-    if content is not None:
-        path.write_bytes(content)
+    """A typo in a name, an expression, another file, none, or a compressed one."""
     with pytest.raises(UsageError, match=said):
-        read_overrides(path)
+        read_overrides(file_of(tmp_path, content))

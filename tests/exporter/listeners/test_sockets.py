@@ -61,15 +61,14 @@ def test_address_is_split_or_refused(address: str, expected: tuple[str, int] | N
         host_and_port(address, FLAG)
 
 
-def test_empty_host_is_every_address() -> None:
-    """`:port` is reached over IPv4, whatever else the node speaks."""
-    with open_tcp(":0", FLAG) as listener:
-        socket.create_connection(("127.0.0.1", listener.getsockname()[1]), timeout=5).close()
-
-
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "192.0.2.1:0", ":0", "[::]:0", "example.org:0"])
 def test_ingest_refuses_public_addresses(address: str) -> None:
-    """Without a token anyone could push, so that listener stays on the node."""
+    """Without a token anyone could push, so that listener stays on the node.
+
+    `:port` is every address there is, whatever the node speaks beside IPv4.
+    """
+    with open_tcp(":0", FLAG) as listener:
+        socket.create_connection(("127.0.0.1", listener.getsockname()[1]), timeout=5).close()
     with pytest.raises(UsageError, match=r"is not a loopback address.* set --ingest.token-file"):
         open_loopback(address, FLAG)
 
@@ -161,20 +160,14 @@ def test_file_that_is_no_socket_is_not_removed(tmp_path: Path) -> None:
     with pytest.raises(StartError, match="is there and is not a socket: remove it or choose"):
         UnixListener(path, 0o666, FLAG)
     assert path.read_text() == "precious"
-
-
-@pytest.mark.parametrize(
-    ("path", "complaint"),
-    [
+    # A directory that is missing, not writable, or too deep ends in one line with a way out.
+    for place, complaint in (
         ("/proc/nowhere/e.sock", "cannot create /proc/nowhere for a socket: .* turn it"),
         ("/proc/e.sock", "cannot open the socket /proc/e.sock: .* writable or choose"),
         (f"/tmp/{'x' * 200}", "AF_UNIX path too long; "),
-    ],
-)
-def test_place_that_cannot_hold_a_socket_is_explained(path: str, complaint: str) -> None:
-    """A directory that is missing, not writable, or too deep ends in one line with a way out."""
-    with pytest.raises(StartError, match=complaint):
-        UnixListener(Path(path), 0o666, FLAG)
+    ):
+        with pytest.raises(StartError, match=complaint):
+            UnixListener(Path(place), 0o666, FLAG)
 
 
 def test_socket_that_was_removed_is_found_again(tmp_path: Path) -> None:
@@ -188,32 +181,6 @@ def test_socket_that_was_removed_is_found_again(tmp_path: Path) -> None:
 
         assert exporter.push(snapshot(sequence=2).to_json())[0] == 200
         assert path.stat().st_mode & 0o777 == 0o666
-
-
-def test_socket_that_cannot_be_made_again_is_said_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A directory that this user may not make costs one line of the log, not one a second."""
-
-    async def app(scope: object, receive: object, send: object) -> None:
-        raise AssertionError("nobody calls")
-
-    def refuse(*_: object, **__: object) -> None:
-        raise PermissionError(13, os.strerror(13))
-
-    path = tmp_path / "room" / "e.sock"
-    with listening(path) as unix:
-        before = unix.socket
-        assert unix.renew() is None  # While the file is there, no other socket is opened.
-        assert unix.socket is before
-        renewal = Renewal(unix, Listener([unix.socket], app, Bounds(1, b"", b"")))
-        shutil.rmtree(path.parent)
-        monkeypatch.setattr(Path, "mkdir", refuse)
-        for _ in range(3):
-            asyncio.run(renewal.look())
-
-    assert len(caplog.records) == 1
-    assert "new clients cannot connect, and it is tried again" in caplog.text
 
 
 async def answers(scope: object, receive: object, send: Any) -> None:
@@ -242,15 +209,28 @@ async def first_line(path: Path) -> bytes:
     return line
 
 
-def test_socket_that_cannot_be_served_at_once_is_served_soon(
+def test_socket_that_cannot_be_made_or_served_is_tried_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where all files are taken for a moment, nobody waits for ever in the queue of the socket."""
+    """A directory that this user may not make, or no file left, costs a line of the log each.
+
+    Not one a second; and nobody waits for ever in the queue of the socket.
+    """
+    room = tmp_path / "room"
 
     async def run(unix: UnixListener) -> bytes:
         listener = Busy([unix.socket], answers, Bounds(9, b"", b""))
         await listener.startup([unix.socket])
         renewing = Renewal(unix, listener)
+        before = unix.socket
+        await renewing.look()
+        assert unix.socket is before  # While the file is there, no other socket is opened.
+        shutil.rmtree(room)
+        room.write_text("in its way")
+        for _ in range(3):
+            await renewing.look()
+        room.unlink()
+        await renewing.look()
         unix.path.unlink()
         for listener.is_busy in (True, True, False):
             await renewing.look()
@@ -259,12 +239,12 @@ def test_socket_that_cannot_be_served_at_once_is_served_soon(
         only.close()
         return line
 
-    with closing(UnixListener(tmp_path / "e.sock", 0o666, FLAG)) as unix:
+    with closing(UnixListener(room / "e.sock", 0o666, FLAG)) as unix:
         assert asyncio.run(run(unix)).startswith(b"HTTP/1.1 204 ")
-    assert caplog.messages == [
-        "new clients cannot connect, and it is tried again: [Errno 24] Too many open files",
-        f"{tmp_path}/e.sock was removed; the exporter listens there anew",
-    ]
+    refused, served, full, served_again = caplog.messages
+    assert refused.startswith("new clients cannot connect, and it is tried again: ")
+    assert full.endswith("and it is tried again: [Errno 24] Too many open files")
+    assert served == served_again == f"{room}/e.sock was removed; the exporter listens there anew"
 
 
 class Odd(Renewal):
@@ -330,11 +310,6 @@ def with_status(procfs: Path, pid: int, parent: int, ids: str) -> None:
     (procfs / str(pid) / "status").write_text(f"Name:\tx\nPPid:\t{parent}\nNSpid:\t{ids}\n")
 
 
-def test_tcp_tells_nobody() -> None:
-    with socket.socket(socket.AF_INET) as tcp:
-        assert peer_of(tcp) is None
-
-
 @pytest.mark.parametrize(
     ("cgroup", "container"),
     [
@@ -351,6 +326,8 @@ def test_peer_is_a_user_in_a_container(tmp_path: Path, cgroup: str, container: s
     with_cgroup(tmp_path, cgroup)
 
     assert ours(tmp_path) == Peer(ME, container)
+    with socket.socket(socket.AF_INET) as tcp:
+        assert peer_of(tcp) is None
 
 
 def test_container_that_no_cgroup_names_is_its_pid_namespace(tmp_path: Path) -> None:

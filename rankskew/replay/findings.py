@@ -6,6 +6,7 @@ An incident is consecutive verdicts on the same rank or peer group, with the sam
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from statistics import fmean
 from typing import Final, Generic, Literal, NamedTuple, TypeVar
 
@@ -129,24 +130,24 @@ class TraceIncident(Generic[Word]):
     """What verdicts *said* of *who* since it was *named*.
 
     *last* is the time of the last verdict that named it, *cleared* that of the first one that did
-    not, None if it lasted until the end. Times are in scaled seconds of the run.
+    not, infinite if it lasted until the end. Times are in scaled seconds of the run.
     """
 
     who: Who
     onset: float
     named: float
     last: float = 0.0
-    cleared: float | None = None
+    cleared: float = inf
     said: list[Word] = field(default_factory=list)
 
     def add(self, at: float, word: Word) -> None:
         """Note that a verdict names it."""
-        self.last, self.cleared = at, None
+        self.last, self.cleared = at, inf
         self.said.append(word)
 
     def clear(self, at: float) -> None:
         """Note that a verdict does not name it."""
-        self.cleared = at if self.cleared is None else self.cleared
+        self.cleared = min(at, self.cleared)
 
 
 def incidents(
@@ -185,7 +186,7 @@ def incidents(
                 incident.clear(incident.last)
             standing = {}
         _end_precisely(one, found)
-        standing |= {who: each for who, (_, each) in latest.items() if each.cleared is None}
+        standing |= {who: each for who, (_, each) in latest.items() if each.cleared == inf}
     return found
 
 
@@ -197,45 +198,40 @@ def _end_precisely(one: JudgedStretch, found: Sequence[TraceIncident[Word]]) -> 
     for incident in found:
         for each in one.ended:
             is_same = abs(each.onset - incident.onset) <= SAME_ONSET_SECONDS
-            if (each.rank, is_same) == (incident.who, True) and incident.cleared is not None:
-                incident.cleared = min(each.end, incident.cleared)
+            if is_same and each.rank == incident.who and incident.cleared < inf:
+                incident.clear(each.end)
 
 
 # ---- Ranks and nodes ---------------------------------------------------------------------------
 
 
-class _Alarm(NamedTuple):
-    """The ranks that an alert would name at a time, and the *share* of the GPUs that all cost."""
-
-    at: float
-    ranks: frozenset[int]
-    share: float
-
-
-def _alarms(judged: Sequence[JudgedStretch], threshold: Threshold) -> Iterator[_Alarm]:
+def _alarms(
+    judged: Sequence[JudgedStretch], threshold: Threshold
+) -> Iterator[tuple[float, dict[int, float]]]:
+    """Yield the ranks that an alert would name at a time, with the share of GPUs that all cost."""
     for one in judged:
         size = len(one.stretch.ranks)
         for at, verdict in one.verdicts:
             ranks = late_enough(verdict.late, size, threshold)
             slow = (late for late in verdict.late if late.rank in ranks and late.kind != DUTY)
-            gpus = sum(late.gpus_lost for late in slow)
-            yield _Alarm(at, ranks, gpus / size)
+            yield at, dict.fromkeys(ranks, sum(late.gpus_lost for late in slow) / size)
 
 
 def _severity(
-    those: Sequence[TraceIncident[Late]], alarms: Sequence[_Alarm], threshold: Threshold
+    those: Sequence[TraceIncident[Late]],
+    alarms: Sequence[tuple[float, Mapping[int, float]]],
+    threshold: Threshold,
 ) -> Severity:
     """Return the worst severity that the job had while an alert would have named any of *those*."""
     shares = [
-        alarm.share
+        share
         for incident in those
-        for alarm in alarms
-        if incident.named <= alarm.at <= incident.last and incident.who in alarm.ranks
+        for at, named in alarms
+        for rank, share in named.items()
+        if rank == incident.who and incident.named <= at <= incident.last
     ]
-    if not shares:
-        return INFO
-    pages = _kind(those[0]) != DUTY and max(shares) >= threshold("gpus_lost_page_ratio")
-    return "critical" if pages else "warning"
+    pages = _kind(those[0]) != DUTY and max(shares, default=0) >= threshold("gpus_lost_page_ratio")
+    return "critical" if pages else "warning" if shares else INFO
 
 
 def _together(
@@ -247,7 +243,9 @@ def _together(
         for those in groups:
             nodes = {instances[each.said[0].rank] for each in (those[0], incident)}
             is_node = _kind(those[0]) == _kind(incident) == NODE and len(nodes) == 1
-            if is_node and any(_overlap(each, incident) for each in those):
+            if is_node and any(
+                each.onset <= incident.cleared and incident.onset <= each.cleared for each in those
+            ):
                 those.append(incident)
                 break
         else:
@@ -258,14 +256,7 @@ def _together(
 def _kind(incident: TraceIncident[Late]) -> str:
     """Return the most frequent kind; mild only if there is no other."""
     kinds = Counter(late.kind for late in incident.said)
-    more = Counter({kind: times for kind, times in kinds.items() if kind != MILD})
-    return (more or kinds).most_common(1)[0][0]
-
-
-def _overlap(one: TraceIncident[Late], other: TraceIncident[Late]) -> bool:
-    return (one.cleared is None or other.onset <= one.cleared) and (
-        other.cleared is None or one.onset <= other.cleared
-    )
+    return max(kinds, key=lambda kind: (kind != MILD, kinds[kind]))
 
 
 def _finding(
@@ -278,7 +269,6 @@ def _finding(
     late = [_as_one(incident) for incident in those]
     kind, first = late[0].kind, late[0]
     is_little = kind in (MILD, UNSYNCED)
-    cleared = [incident.cleared for incident in those if incident.cleared is not None]
     groups = {each.peer_group for each in late}
     return TraceFinding(
         kind=kind,
@@ -292,9 +282,14 @@ def _finding(
         ratio=fmean(each.ratio for each in late),
         onset_s=min(incident.onset for incident in those),
         named_s=min(incident.named for incident in those),
-        cleared_s=max(cleared) if len(cleared) == len(those) else None,
+        cleared_s=_end(those),
         gpus_lost=None if kind == UNSYNCED else sum(each.gpus_lost for each in late),
     )
+
+
+def _end(those: Sequence[TraceIncident[Word]]) -> float | None:
+    cleared = max(incident.cleared for incident in those)
+    return cleared if cleared < inf else None
 
 
 def _as_one(incident: TraceIncident[Late]) -> LateView:
@@ -320,7 +315,7 @@ def _change(incident: TraceIncident[Change]) -> TraceFinding:
         ratio=change.ratio,
         onset_s=incident.onset,
         named_s=incident.named,
-        cleared_s=incident.cleared,
+        cleared_s=_end([incident]),
     )
 
 

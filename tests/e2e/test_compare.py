@@ -1,7 +1,6 @@
 """A comparison from a real Prometheus, over a history written from recorded runs."""
 
-import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from math import ceil
 from pathlib import Path
 from statistics import mean, median

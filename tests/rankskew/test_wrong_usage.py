@@ -105,7 +105,7 @@ def test_wrong_usage_is_one_line_and_exit_2(
         "top --once --prometheus http://127.0.0.1:1",
         "diagnose --exporter http://127.0.0.1:1",
         "diagnose --prometheus http://127.0.0.1:1",
-        "compare 14:05..14:20 --prometheus http://127.0.0.1:1",
+        "compare -40m..-10m --prometheus http://127.0.0.1:1",
         "report --job a --prometheus http://127.0.0.1:1",
         "report --job a --prometheus http://127.0.0.1:1 --at 14:05",
         "control a off --exporter unix:/nowhere",

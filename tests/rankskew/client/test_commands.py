@@ -18,7 +18,7 @@ COMMANDS: Final = [
     ("diagnose", "--exporter", "{url}"),
     ("diagnose", "--prometheus", "{url}"),
     ("diagnose", "--prometheus", "{url}", "--at", "2026-11-23T07:45Z"),
-    ("compare", "14:05..14:20", "--prometheus", "{url}", "--job", "a"),
+    ("compare", "-40m..-10m", "--prometheus", "{url}", "--job", "a"),
     ("report", "--incidents", "--prometheus", "{url}"),
     ("report", "--job", "a", "--prometheus", "{url}"),
 ]

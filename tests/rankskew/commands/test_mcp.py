@@ -51,7 +51,7 @@ async def asked(client: Client) -> dict[str, Any]:
     """Return what each tool says of the fleet."""
     async with client:
         names = [tool.name for tool in (await client.list_tools()).tools]
-        given = {"runbook": {"name": "input"}, "compare": {"compare": "14:05..14:20"}}
+        given = {"runbook": {"name": "input"}, "compare": {"compare": "-40m..-10m"}}
         return {name: await client.call_tool(name, given.get(name, {})) for name in names}
 
 

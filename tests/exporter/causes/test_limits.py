@@ -3,15 +3,13 @@
 import pytest
 
 from exporter.causes.explain import explain_change
-from exporter.causes.model import Evidence, Lateness, Peers, ThreadState
+from exporter.causes.model import Evidence, Lateness, ThreadState
 from exporter.causes.units import pair, text
 from rank_probe.judge.verdict import PERSISTENT
 from tests.exporter.causes.planted import (
-    States,
     at,
     evidence,
     found,
-    lateness,
     peers,
     told_of,
     why,
@@ -117,173 +115,100 @@ def test_figure_explains_the_stages_that_it_can_delay(
             assert (said.figure == name) == (stage in stages), (name, stage)
 
 
-NFS = {"node_mount_operation_seconds": "/data (nfs4)"}
+FACTS = {"node_mount_operation_seconds": "/data (nfs4)", "node_disk_busy_ratio": "nvme0n1"}
 
 
-@pytest.mark.parametrize(
-    ("stage", "figure", "before", "now", "cause", "sentence"),
-    [
-        (
-            *("data", "node_mount_operation_seconds", 0.001, 0.04, ("input", "nfs")),
-            "an operation on a file system, `/data (nfs4)`, takes 40 ms, before 1",
-        ),
-        (
-            *("data", "node_disk_busy_ratio", 0.3, 0.98, ("input", "disk")),
-            "a disk, nvme0n1, is busy 98 % of the time, before 30 %",
-        ),
-        (
-            *("checkpoint", "node_io_waiting_ratio", 0.1, 0.5, ("storage", "storage")),
-            "tasks on the node wait for storage 50 % of the time, before 10 %",
-        ),
-        (
-            *("sync", "node_tcp_retransmitted_ratio", 0.0001, 0.03, ("network", "retransmits")),
-            "the node retransmits 3 % of its TCP segments, before 0.01 %",
-        ),
-        (
-            *("sync", "node_network_link_bytes_per_second", 50e9, 25e9, ("network", "speed")),
-            "a network port runs at 25 GB/s, before at 50",
-        ),
-        (
-            *("backward", "node_cpu_clock_hertz", 3.1e9, 1.2e9, ("cpu", "frequency")),
-            "busy CPUs run at 1.20 GHz, before at 3.10",
-        ),
-        (
-            *("forward", "memory_clock_hertz", 2.6e9, 1.6e9, ("slow_device", "pstate")),
-            "the GPUs' memory clock is 1.60 GHz, before 2.60",
-        ),
-    ],
-)
-def test_cause_and_its_sentence(
-    stage: str, figure: str, before: float, now: float, cause: tuple[str, str], sentence: str
-) -> None:
+# The stage, the figure before and now, the cause, its detail and the sentence that says it.
+CHANGES = """
+data node_mount_operation_seconds 0.001 0.04 input nfs \
+an operation on a file system, `/data (nfs4)`, takes 40 ms, before 1
+data node_disk_busy_ratio 0.3 0.98 input disk \
+a disk, nvme0n1, is busy 98 % of the time, before 30 %
+checkpoint node_io_waiting_ratio 0.1 0.5 storage storage \
+tasks on the node wait for storage 50 % of the time, before 10 %
+sync node_tcp_retransmitted_ratio 0.0001 0.03 network retransmits \
+the node retransmits 3 % of its TCP segments, before 0.01 %
+backward node_cpu_clock_hertz 3.1e9 1.2e9 cpu frequency \
+busy CPUs run at 1.20 GHz, before at 3.10
+forward memory_clock_hertz 2.6e9 1.6e9 slow_device pstate \
+the GPUs' memory clock is 1.60 GHz, before 2.60
+"""
+
+
+@pytest.mark.parametrize("change", CHANGES.strip().splitlines())
+def test_cause_of_a_change_and_its_sentence(change: str) -> None:
     """Both figures, of now and before, and what they are of."""
-    facts = NFS | {"node_disk_busy_ratio": "nvme0n1"}
-    found = explain_change(stage, 1.5, {figure: now}, {figure: before}, facts)
+    stage, figure, before, now, cause, detail, sentence = change.split(" ", 6)
+    found = explain_change(stage, 1.5, {figure: float(now)}, {figure: float(before)}, FACTS)
 
     assert found is not None
-    assert ((found.cause, found.detail), found.sentence) == (cause, sentence)
+    assert (found.cause, found.detail, found.sentence) == (cause, detail, sentence)
     assert found.first_action == ""
 
 
 @pytest.mark.parametrize(
-    ("stage", "now", "before"),
+    ("stage", "figure", "before", "now"),
     [
-        pytest.param("data", {}, {}, id="nothing is known"),
-        pytest.param("data", {"node_io_waiting_ratio": 0.9}, {}, id="no past"),
-        pytest.param(
-            *("data", {"node_io_waiting_ratio": 0.9}, {"node_io_waiting_ratio": 0.9}), id="as ever"
-        ),
-        pytest.param(
-            *("sync", {"node_cpu_waiting_ratio": 0.9}, {"node_cpu_waiting_ratio": 0.1}),
-            id="a wait for others is no work",
-        ),
-        pytest.param(
-            *("data", {"sm_clock_hertz": 1e9}, {"sm_clock_hertz": 2e9}), id="not on the GPU"
-        ),
-        pytest.param(
-            *("forward", {"sm_clock_hertz": 1.8e9}, {"sm_clock_hertz": 2e9}), id="a third of it"
-        ),
+        ("data", "node_io_waiting_ratio", None, 0.9),  # There is no past.
+        ("data", "node_io_waiting_ratio", 0.9, 0.9),
+        ("sync", "node_cpu_waiting_ratio", 0.1, 0.9),  # A wait for others is no work.
+        ("data", "sm_clock_hertz", 2e9, 1e9),  # That is not on the GPU.
+        ("forward", "sm_clock_hertz", 2e9, 1.8e9),  # A third of it.
     ],
 )
 def test_what_does_not_account_for_half_is_not_told(
-    stage: str, now: dict[str, float], before: dict[str, float]
+    stage: str, figure: str, before: float | None, now: float
 ) -> None:
-    assert explain_change(stage, 1.5, now, before, {}) is None
+    past = {} if before is None else {figure: before}
+
+    assert explain_change(stage, 1.5, {figure: now}, past, {}) is None
 
 
 LATE = Lateness("data", PERSISTENT, 0.5, {"data": 1.0})
-SLOW_DATA = {"data": 0.35}
-SLEEP: States = at("data", "", sleep=1.0)
+SLEEPS = [ThreadState("data", "sleep", 1.0)]
 
 
-@pytest.mark.parametrize(
-    ("late", "said", "usual", "sentence"),
-    [
-        # What is said is not read again as a pattern; without a line of code that is left out.
-        (LATE, evidence(SLOW_DATA, {}, SLEEP), peers(), "it sleeps for 215 ms a step"),
-        (
-            LATE,
-            evidence(SLOW_DATA, {}, at("data", "f[{own}] (a.py:1)", sleep=1.0)),
-            peers(),
-            "it sleeps in `f[{own}] (a.py:1)` for 215 ms a step",
-        ),
-        # Nobody measured how long a step takes.
-        (
-            LATE,
-            Evidence({}, [ThreadState("data", "sleep", 1.0)]),
-            {},
-            "it sleeps for 100 % of its time",
-        ),
-        # The driver's reason for a low clock may stand with the throttling.
-        (
-            lateness({"forward": 0.3}),
-            evidence(
-                {"forward": 0.3},
-                {"sm_clock_hertz": 1e9},
-                facts={"gpu_throttled_ratio": "power cap"},
-            ),
-            peers(),
-            "its SM clock is 1.00 GHz, its peers' 1.96: power cap, 60 °C",
-        ),
-        # Of healthy peers some figures need not be known.
-        (
-            LATE,
-            Evidence({"gc_ratio": 0.4}),
-            None,
-            "it spends 40 % of the time collecting garbage, its peers 0 %",
-        ),
-    ],
-)
-def test_sentence_has_both_figures_and_leaves_out_what_is_not_known(
-    late: Lateness, said: Evidence, usual: Peers | None, sentence: str
-) -> None:
-    """On one scale, with what the figure is of."""
-    assert why(late, said, usual).sentence == sentence
-
-
-def test_state_is_about_the_time_in_its_stage() -> None:
-    """So it has both figures too; none where nobody measured how long a step takes."""
-    cause = why(LATE, evidence(SLOW_DATA, {}, SLEEP), peers())
-    assert cause.figure == "data_seconds"
-    assert cause.value == pytest.approx(0.215)
-    assert cause.peers_value == pytest.approx(0.04 * 0.995)
-
-    unmeasured = why(LATE, Evidence({}, [ThreadState("data", "sleep", 1.0)]), {})
-    assert (unmeasured.figure, unmeasured.value, unmeasured.peers_value) == ("", None, None)
-
-
-@pytest.mark.parametrize(
-    ("figure", "value", "written"),
-    [
-        ("sm_clock_hertz", 1.41e9, "1.41 GHz"),
-        ("gpu_temperature_celsius", 87.4, "87 °C"),
-        ("main_run_queue_ratio", 0.344, "34 %"),
-        ("main_run_queue_ratio", 0.0214, "2.1 %"),
-        ("read_bytes_per_second", 240e6, "240 MB/s"),
-        ("node_network_link_bytes_per_second", 12.5e9, "12.5 GB/s"),
-        ("major_faults_per_second", 1234.0, "1,234 a second"),
-        ("data_seconds", 0.21, "210 ms"),
-        ("node_disk_read_seconds", 0.0004, "400 µs"),
-        ("tokens_per_step", 8192.0, "8,192"),
-        ("nvlink_links_up", 9.0, "9"),
-    ],
-)
-def test_figure_is_written_in_its_unit(figure: str, value: float, written: str) -> None:
-    """GHz, °C, %, MB/s, milliseconds; nobody reads 1410000000.0."""
-    assert text(figure, value) == written
+def test_sentence_has_both_figures_and_leaves_out_what_is_not_known() -> None:
+    """On one scale, with what the figure is of. What is said is not read again as a pattern."""
+    for place, where in (("", ""), ("f[{own}] (a.py:1)", " in `f[{own}] (a.py:1)`")):
+        asleep = evidence({"data": 0.35}, {}, at("data", place, sleep=1.0))
+        cause = why(LATE, asleep, peers())
+        assert cause.sentence == f"it sleeps{where} for 215 ms a step"
+        assert (cause.figure, cause.value) == ("data_seconds", pytest.approx(0.215))
+        assert cause.peers_value == pytest.approx(0.04 * 0.995)
+    # Nobody measured how long a step takes.
+    cause = why(LATE, Evidence({}, SLEEPS), {})
+    assert cause.sentence == "it sleeps for 100 % of its time"
+    assert (cause.figure, cause.value, cause.peers_value) == ("", None, None)
+    # Of healthy peers some figures need not be known.
+    cause = why(LATE, Evidence({"gc_ratio": 0.4}), None)
+    assert cause.sentence == "it spends 40 % of the time collecting garbage, its peers 0 %"
+    # The driver's reason for a low clock may stand with the throttling.
+    capped = {"gpu_throttled_ratio": "power cap"}
+    assert found({"forward": 0.3}, {"sm_clock_hertz": 1e9}, facts=capped).sentence == (
+        "its SM clock is 1.00 GHz, its peers' 1.96: power cap, 60 °C"
+    )
 
 
 @pytest.mark.parametrize(
     ("figure", "own", "peers", "written"),
     [
         ("sm_clock_hertz", 1.41e9, 1.95e9, ("1.41 GHz", "1.95")),
-        ("main_run_queue_ratio", 0.34, 0.02, ("34 %", "2 %")),
+        ("main_run_queue_ratio", 0.344, 0.0214, ("34 %", "2.1 %")),
         ("read_bytes_per_second", 2.4e9, 3e6, ("2.4 GB/s", "0.003")),
         ("node_mount_operation_seconds", 0.05, 0.0008, ("50 ms", "0.8")),
+        ("gpu_temperature_celsius", 87.4, None, ("87 °C", "")),
+        ("read_bytes_per_second", 240e6, None, ("240 MB/s", "")),
+        ("node_network_link_bytes_per_second", 12.5e9, None, ("12.5 GB/s", "")),
+        ("major_faults_per_second", 1234.0, None, ("1,234 a second", "")),
+        ("node_disk_read_seconds", 0.0004, None, ("400 µs", "")),
+        ("tokens_per_step", 8192.0, None, ("8,192", "")),
+        ("nvlink_links_up", 9.0, None, ("9", "")),
     ],
 )
-def test_peers_are_on_the_same_scale(
-    figure: str, own: float, peers: float, written: tuple[str, str]
+def test_figure_is_written_in_its_unit(
+    figure: str, own: float, peers: float | None, written: tuple[str, str]
 ) -> None:
-    """The unit is said once, except for percent."""
-    assert pair(figure, own, peers) == written
+    """GHz, °C, %, MB/s; peers on the same scale, whose unit is said once, except for percent."""
+    assert text(figure, own) == written[0]
+    assert peers is None or pair(figure, own, peers) == written

@@ -1,6 +1,6 @@
 """A real API server takes the manifests and the chart, and says what Pod Security thinks of them.
 
-The page is typed in as it stands. There is no kubelet: test_kubernetes_pod.py starts the pods.
+The page is typed in as it stands. There is no kubelet, so no pod starts.
 """
 
 import json

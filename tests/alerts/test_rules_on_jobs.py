@@ -15,7 +15,6 @@ from tests.alerts.promtool import assert_rules as assert_all_rules
 # What it takes to name a rank; the others read from these, or have nothing to do with them.
 GROUPS = ("thresholds", "ranks", "late", "hang", "coverage", "cost")
 assert_rules = functools.partial(assert_all_rules, groups=GROUPS)
-OLD = 'instance="old:9917"}'
 FIRING = 'ALERTS{alertstate="firing",severity!="info"}'
 
 
@@ -217,22 +216,3 @@ def test_missing_rank_lowers_coverage_and_hides_no_straggler(tmp_path: Path) -> 
         close_to("sum(job:rankskew_coverage:ratio)", 7 / 8, 0.001, end),
         Expect("job_reason:rankskew_not_judgeable:bool", end, {reason: 1}),
     )
-
-
-def test_last_words_of_ranks_that_moved_disturb_nothing(tmp_path: Path) -> None:
-    """The job was cancelled and started again on other nodes, whose exporters still hold copies."""
-    job = Job(ranks=8, seed=8, faults=(Fault(2, "data", 0.25),))
-    series = input_series(job, simulate(job))
-    samples = int(last_scrape(job)) // 15
-    last_words = {
-        f'rankskew_rank_silent_seconds{{job_id="j",peer_group="g0",rank="{rank}",{OLD}': "300+15"
-        for rank in range(8)
-    } | {
-        f'rankskew_node_ranks{{job_id="j",state="{state}",{OLD}': count
-        for state, count in (("beating", "0"), ("silent", "8"), ("finished", "0"))
-    }
-    series += [{"series": name, "values": f"{each}x{samples}"} for name, each in last_words.items()]
-    missing = "job:rankskew_ranks_missing:sum or rank:rankskew_silent_seconds:max"
-    none_missing = Expect(missing, last_scrape(job), {})
-
-    assert_rules(tmp_path, series, [ever_fired(job, straggler(2, "data")), none_missing])

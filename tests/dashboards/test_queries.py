@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from dashboards.detail import collectors
 from exporter.scrape.levels import LEVELS, PARTS, Level
 from tests.alerts.promtool import Expect, assert_rules, promtool
 from tests.dashboards.dashboard_files import RULES, Target, metric_names, targets
 from tests.dashboards.simulated import MINUTES, SCRAPE_SECONDS, input_series
-from tests.exposed import exposed
 
 # The rank that the faults of the simulated jobs are about.
 RANK = "6"
@@ -117,7 +117,7 @@ def test_every_series_exists() -> None:
     read = {name for target in targets() for name in metric_names(target.expr)}
 
     assert read
-    assert read - exposed().keys() - recorded == set()
+    assert read - collectors().keys() - recorded == set()
 
 
 def test_every_panel_shows_a_late_job(tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from dashboards.detail import collectors
 from exporter.causes.explain import ROWS
 from rank_probe.collectives.report import as_prometheus
 from rank_probe.version import __version__
 from rankskew.commands.table import COMMANDS, load
 from rankskew.diagnose.advice import advice
-from tests.exposed import exposed
 from tests.rank_probe.collectives.worlds import hosts, pair_times, result
 
 ROOT: Final = Path(__file__).parents[2]
@@ -59,10 +59,10 @@ def in_textfile() -> set[str]:
 def test_every_metric_is_listed() -> None:
     """Those of the exporter, those of the textfile, and those of GPUs with how they are read."""
     rows = re.findall(r"^\| ([^|]*`rankskew_[^|]*)\|", read("docs/hardware.md"), re.MULTILINE)
-    of_gpus = {name for name, collector in exposed().items() if collector.startswith(HARDWARE)}
+    of_gpus = {name for name, collector in collectors().items() if collector.startswith(HARDWARE)}
 
     assert len(of_gpus) > 40
-    assert [name for name in exposed() if f"| `{name}` |" not in read("docs/metrics.md")] == []
+    assert [name for name in collectors() if f"| `{name}` |" not in read("docs/metrics.md")] == []
     assert all(f"| `{name}` |" in read("docs/collectives.md") for name in in_textfile())
     assert of_gpus <= set(re.findall(r"`(rankskew_\w+)`", "".join(rows)))
 
@@ -109,7 +109,7 @@ def test_metrics_named_in_prose_exist() -> None:
         for name in re.findall(r"`(rankskew_[a-z_]+)(?:\{[^}]*\})?(?: \d)?`", prose(page))
     }
 
-    assert named - exposed().keys() - in_textfile() == set()
+    assert named - collectors().keys() - in_textfile() == set()
 
 
 def commands(text: str) -> Iterator[str]:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from dashboards.detail import collectors
 from exporter.vocabulary.thresholds import defaults
 from generators import alert_rules
-from tests.exposed import exposed
 
 ROOT = Path(__file__).parents[2]
 RUNBOOKS = sorted((ROOT / "alerts" / "runbooks").glob("*.md"))
@@ -60,7 +60,7 @@ def core_files() -> list[Path]:
 @pytest.mark.parametrize("path", alert_rules.rule_files(), ids=lambda path: path.stem)
 def test_rules_read_series_that_exist(path: Path) -> None:
     """A metric that is renamed or dropped cannot silence a rule."""
-    assert read_by_rules(path) <= exposed().keys() | recorded() | GIVEN
+    assert read_by_rules(path) <= collectors().keys() | recorded() | GIVEN
 
 
 @pytest.mark.parametrize("path", RUNBOOKS, ids=lambda path: path.stem)
@@ -68,7 +68,7 @@ def test_runbooks_point_to_series_that_exist(path: Path) -> None:
     """Everything that a runbook refers to exists."""
     mentioned = {name for name in SERIES.findall(path.read_text()) if name != "up"}
 
-    assert mentioned <= exposed().keys() | recorded()
+    assert mentioned <= collectors().keys() | recorded()
 
 
 def test_no_rule_records_what_nobody_reads() -> None:

@@ -113,7 +113,6 @@ class SimulatedRank:
             padding_tokens=int(self._tokens * 0.06),
             gc_pause_seconds=self._gc,
             cuda_memory_allocated_bytes=64_000_000_000,
-            cuda_memory_reserved_bytes=70_123_456_789,
             cuda_alloc_retries=0,
             level="off" if training.has(Silence.OFF, at) else "stages",
             block_steps=1 << self._block_bits if self._block_seconds else 0,

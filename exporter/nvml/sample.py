@@ -92,9 +92,7 @@ class GpuSample:
     performance_state: int | None = None
     decoder_busy_percent: float | None = None
     sm_clock_megahertz: int | None = None
-    sm_clock_max_megahertz: int | None = None
     memory_clock_megahertz: int | None = None
-    memory_clock_max_megahertz: int | None = None
     throttle_reasons: int | None = None
     throttle_seconds: dict[str, float] | None = None
     power_milliwatts: int | None = None

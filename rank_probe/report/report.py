@@ -156,7 +156,6 @@ class RankReport:
             return {}
         return {
             "cuda_memory_allocated_bytes": found.allocated_bytes,
-            "cuda_memory_reserved_bytes": found.reserved_bytes,
             "cuda_alloc_retries": found.alloc_retries,
         }
 

@@ -62,10 +62,9 @@ def _handle_of_object(device: int) -> int:
 
 
 class CudaMemory(NamedTuple):
-    """Bytes that tensors hold, bytes reserved, and retried allocations."""
+    """Bytes that tensors hold, and retried allocations."""
 
     allocated_bytes: int
-    reserved_bytes: int
     alloc_retries: int
 
 
@@ -85,6 +84,5 @@ def memory(device: int) -> CudaMemory | None:
         return None
     return CudaMemory(
         allocated_bytes=stats["allocated_bytes"]["all"]["current"],
-        reserved_bytes=stats["reserved_bytes"]["all"]["current"],
         alloc_retries=stats["num_alloc_retries"],
     )

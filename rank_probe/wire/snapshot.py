@@ -150,7 +150,6 @@ class Snapshot:
     padding_tokens: int | None = None
     gc_pause_seconds: float | None = None
     cuda_memory_allocated_bytes: int | None = None
-    cuda_memory_reserved_bytes: int | None = None
     cuda_alloc_retries: int | None = None
     level: str = DEFAULT_LEVEL
     wait_caused_seconds: dict[str, float] = field(default_factory=dict)
@@ -210,7 +209,6 @@ _OFTEN: Final = (
     "padding_tokens",
     "gc_pause_seconds",
     "cuda_memory_allocated_bytes",
-    "cuda_memory_reserved_bytes",
     "wait_caused_seconds",
     "group_wait_seconds",
     "joined_seconds",

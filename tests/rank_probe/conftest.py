@@ -39,7 +39,7 @@ def joinable(monkeypatch: pytest.MonkeyPatch) -> None:
 def device(monkeypatch: pytest.MonkeyPatch) -> FakeDevice:
     """CUDA in use, on a simulated device."""
     device = FakeDevice(FakeTime())
-    memory = cuda_events.CudaMemory(1, 2, alloc_retries=4)
+    memory = cuda_events.CudaMemory(1, alloc_retries=4)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(runtime, "gpu_uuid", lambda: "GPU-1")
     monkeypatch.setattr(runtime, "gpu_model", lambda: "H100")

@@ -27,15 +27,6 @@ READINGS: Final[Mapping[str, tuple[Row[GpuSample], ...]]] = {
             lambda gpu: gpu.gpu_busy_percent,
             over=PERCENT,
         ),
-        # Data that is decoded on the GPU keeps its decoder busy, which none of the others shows.
-        Row(
-            "rankskew_gpu_decoder_utilization_ratio",
-            "Share of the time in which the GPU's decoder of videos or that of images was busy, "
-            "whichever is busier, 0 to 1: the driver's own mean over up to a second "
-            "(nvmlDeviceGetDecoderUtilization, nvmlDeviceGetJpgUtilization, read every 5 s).",
-            lambda gpu: gpu.decoder_busy_percent,
-            over=PERCENT,
-        ),
     ),
     "gpu_memory": (
         Row(
@@ -90,16 +81,6 @@ READINGS: Final[Mapping[str, tuple[Row[GpuSample], ...]]] = {
             {
                 "sm": lambda gpu: gpu.sm_clock_megahertz,
                 "memory": lambda gpu: gpu.memory_clock_megahertz,
-            },
-            ("clock",),
-            times=MEGA,
-        ),
-        Row(
-            "rankskew_gpu_clock_max_hertz",
-            "Highest clock that the GPU's SMs or memory can run at, in hertz.",
-            {
-                "sm": lambda gpu: gpu.sm_clock_max_megahertz,
-                "memory": lambda gpu: gpu.memory_clock_max_megahertz,
             },
             ("clock",),
             times=MEGA,

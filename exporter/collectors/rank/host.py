@@ -34,12 +34,6 @@ ROWS: Final[tuple[Row[HostCost], ...]] = (
         over=NANO,
     ),
     Row(
-        "rankskew_rank_major_faults_total",
-        "Page faults of the rank's process and its workers for which a page had to be read from "
-        "storage (/proc/<pid>/stat, read every 5 s).",
-        lambda cost: cost.used.major_faults,
-    ),
-    Row(
         "rankskew_rank_read_bytes_total",
         "Bytes that the rank's process and its workers caused to be read from storage; what was "
         "in the page cache does not count (/proc/<pid>/io, read every 5 s; needs "

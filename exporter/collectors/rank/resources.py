@@ -37,11 +37,6 @@ ROWS: Final[tuple[Row[Snapshot], ...]] = (
         "torch).",
         lambda snapshot: snapshot.cuda_alloc_retries,
     ),
-    Row(
-        "rankskew_cuda_memory_reserved_bytes",
-        "Bytes that this rank's CUDA allocator holds, used or cached (probe, from torch).",
-        lambda snapshot: snapshot.cuda_memory_reserved_bytes,
-    ),
 )
 
 

@@ -85,18 +85,6 @@ READINGS: Final = (
         (pynvml.NVML_CLOCK_MEM,),
         every_seconds=5.0,
     ),
-    Reading(
-        ("sm_clock_max_megahertz",),
-        pynvml.nvmlDeviceGetMaxClockInfo,
-        (pynvml.NVML_CLOCK_SM,),
-        every_seconds=60.0,
-    ),
-    Reading(
-        ("memory_clock_max_megahertz",),
-        pynvml.nvmlDeviceGetMaxClockInfo,
-        (pynvml.NVML_CLOCK_MEM,),
-        every_seconds=60.0,
-    ),
     Reading(("performance_state",), performance_state, every_seconds=5.0),
     Reading(("decoder_busy_percent",), decoder_utilization, every_seconds=5.0),
     Reading(("power_milliwatts",), pynvml.nvmlDeviceGetPowerUsage),

@@ -39,7 +39,7 @@ def travelled(**changes: Any) -> dict[str, Any]:
         snapshot(stage_seconds={}, busy_seconds=0.0, steps=LARGEST_COUNT),
         snapshot(stage_host_seconds={"data": 13.0}, dropped_steps=4, level="detail"),
         snapshot(samples=1, tokens=2, padding_tokens=0, gc_pause_seconds=0.5),
-        snapshot(cuda_memory_allocated_bytes=1, cuda_memory_reserved_bytes=2**40),
+        snapshot(cuda_memory_allocated_bytes=2**40),
         snapshot(cuda_alloc_retries=0),
         snapshot(wait_caused_seconds={"data": 0.5}, join_coverage=1.0),
         snapshot(joined_seconds=0.0, group_wait_seconds=1.5, join_coverage=0.0),

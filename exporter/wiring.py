@@ -10,7 +10,7 @@ from typing import Final
 import psutil
 from starlette.types import ASGIApp
 
-from exporter.collectors.catalog import Sources, enabled, makers
+from exporter.collectors.catalog import Sources, collectors, enabled
 from exporter.errors import Failures
 from exporter.events import EventLog
 from exporter.evidence.job_changes import ChangeCauses
@@ -106,7 +106,7 @@ class ExporterParts:
             thresholds=_thresholds(settings),
             failures=self.failures,
         )
-        self._scrape = Scrape(makers=makers(sources), shown=Shown(settings.series_detail))
+        self._scrape = Scrape(collectors(sources), shown=Shown(settings.series_detail))
         node = PageNode(name, settings.grafana_url or None, sources.join)
         self.live = LiveView(self._jobs, self._gpus_visible, node, causes.of, changes.of)
         self._workers = WorkerStates(procfs, self.failures)

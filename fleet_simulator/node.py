@@ -1,6 +1,6 @@
 """A simulated node: a real store, collectors, live page and web application, made-up readings."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Final
@@ -10,7 +10,7 @@ from prometheus_client.metrics_core import Metric
 from starlette.types import ASGIApp
 
 from exporter.collectors.base import Collector
-from exporter.collectors.catalog import Sources, makers
+from exporter.collectors.catalog import Sources, collectors
 from exporter.evidence.job_changes import ChangeCauses
 from exporter.evidence.late_causes import LateCauses
 from exporter.evidence.sampler import Sampler
@@ -100,7 +100,7 @@ class SimulatedNode:
             node_name=self.name,
         )
         scrape = _Scrape(
-            makers(sources), self._reading_here, lambda: unix_start + self._at, Shown(detail)
+            collectors(sources), self._reading_here, lambda: unix_start + self._at, Shown(detail)
         )
         self.exposition = Exposition(scrape)
         page = PageNode(self.name, gpu_ranks=sources.join)
@@ -207,12 +207,12 @@ class _Scrape(Scrape):
 
     def __init__(
         self,
-        makers: Mapping[str, Callable[[], Collector]],
+        collectors: Iterable[Collector],
         around: Callable[[], AbstractContextManager[None]],
         clock: Callable[[], float],
         shown: Shown,
     ) -> None:
-        super().__init__(makers=makers, monotonic=clock, wall=clock, shown=shown)
+        super().__init__(collectors, monotonic=clock, wall=clock, shown=shown)
         self._around = around
         self._known: dict[str, CollectorRun] = {}
 

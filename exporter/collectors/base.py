@@ -6,12 +6,11 @@ from typing import Protocol
 from prometheus_client.metrics_core import Metric
 
 
-class NotAvailable(Exception):
-    """Raised by a collector's constructor when this node lacks what it reads."""
-
-
 class Collector(Protocol):
-    """One source of readings. It knows nothing of HTTP, flags or other collectors."""
+    """One source of readings. It knows nothing of HTTP, flags or other collectors.
+
+    Its constructor reads nothing. On a node that lacks what it reads it yields no samples.
+    """
 
     name: str
     # Seconds between background samples; 0: read at every scrape, because reading only takes

@@ -76,7 +76,7 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
-    """One collector: *name* is its switch and its label, *make* may raise NotAvailable."""
+    """One collector: *name* is its switch and its label, *make* constructs it."""
 
     name: str
     help: str
@@ -204,13 +204,9 @@ COLLECTORS: Final = (
 )
 
 
-def makers(sources: Sources) -> dict[str, Callable[[], Collector]]:
-    """Return a constructor for each collector that the settings leave on."""
-
-    def maker(entry: CatalogEntry) -> Callable[[], Collector]:
-        return lambda: entry.make(sources)
-
-    return {entry.name: maker(entry) for entry in enabled(sources.settings)}
+def collectors(sources: Sources) -> list[Collector]:
+    """Return the collectors that the settings leave on."""
+    return [entry.make(sources) for entry in enabled(sources.settings)]
 
 
 def enabled(settings: Settings) -> list[CatalogEntry]:

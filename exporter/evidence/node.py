@@ -128,7 +128,8 @@ class NodeReadings:
     def _devices(self, shown: _Shown, since: float) -> Iterator[Increment]:
         grown = [shown.growth(metric) for metric in DEVICE_ERRORS]
         yield Increment(NETWORK_ERRORS, sum(each or 0.0 for each in grown), since)
-        if self._latest("node_infiniband") is None:
+        ports = self._latest("node_infiniband")
+        if ports is None or (ports.succeeded and not any(each.samples for each in ports.families)):
             yield from self._link(_most_used(shown.series), since)
 
     def _link(self, speeds: Mapping[str, float], since: float) -> Iterator[Increment]:

@@ -3,21 +3,19 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector as RegistryCollector
 
-from exporter.collectors.base import Collector, NotAvailable
+from exporter.collectors.base import Collector
 from exporter.scrape.levels import EVERYTHING, Shown
-from exporter.scrape.status import Status
 
 logger = logging.getLogger(__name__)
 
-# A driver that loads later is picked up within a minute, at no cost before.
-RETRY_SECONDS: Final = 60.0
 # Background output this many intervals old no longer describes the node: its source hangs.
 STALE_INTERVALS: Final = 10.0
 STALE_SECONDS: Final = 30.0
@@ -50,6 +48,8 @@ class Source:
         # Replaced as a whole, so a scrape never sees half of a background sample.
         self._latest: CollectorRun | None = None
         self.last_success_timestamp_seconds: float | None = None
+        # This node has what it reads.
+        self.has_shown = False
 
     def sample(self) -> CollectorRun:
         """Run the collector now; whatever it raises is logged once and ends as a failed sample."""
@@ -58,6 +58,7 @@ class Source:
         try:
             families = tuple(_renderable(family) for family in self.collector.collect())
             succeeded = True
+            self.has_shown = self.has_shown or any(family.samples for family in families)
         except Exception as error:  # noqa: BLE001 - one broken source must not hide the others
             self._log_once(error)
         sample = CollectorRun(families, succeeded, self._monotonic())
@@ -96,42 +97,35 @@ class Scrape(RegistryCollector):
 
     A collector with *interval_seconds* 0 is read at every scrape. Each of the others has its own
     background thread from start() to stop(), so one that hangs does not block the others; until
-    start() is called they too are read at the scrape. *makers* construct, by name, the collectors
-    that this node may lack: one that raises NotAvailable is retried every minute and not listed. As
-    constructors read files, the retries have a thread of their own from start() on. *shown* decides
-    which of their series are yielded. *monotonic* measures all ages; *wall* says when a collector
-    last succeeded, in Unix seconds.
+    start() is called they too are read at the scrape. One that has never shown anything reads what
+    this node lacks, and is listed only while it fails. *shown* decides which series are yielded.
+    *monotonic* measures all ages; *wall* says when a collector last succeeded, in Unix seconds.
     """
 
     def __init__(
         self,
         collectors: Iterable[Collector] = (),
-        makers: Mapping[str, Callable[[], Collector]] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
-        retry_seconds: float = RETRY_SECONDS,
         shown: Shown = EVERYTHING,
     ) -> None:
-        self._wall = wall
-        self._retry_seconds = retry_seconds
         self._shown = shown
         self.monotonic = monotonic
         self._sources = [Source(collector, monotonic, wall) for collector in collectors]
-        # These three are replaced as a whole: a scrape may read them while a retry changes them.
-        self._missing = dict(makers or {})
-        self._broken: dict[str, str] = {}
-        self._next_retry_seconds = float("-inf")
         self._threads: list[threading.Thread] = []
         self._started = False
         self._stopping = threading.Event()
-        self._make_missing()
 
     def start(self) -> None:
         """Begin the background sampling."""
         self._started = True
-        for source in self._sources:
-            self._start_thread(source)
-        self._run_in_background(self._retry_until_stopped, (), "rankskew-retry")
+        for source in filter(_is_slow, self._sources):
+            name = f"rankskew-{source.collector.name}"
+            thread = threading.Thread(
+                target=self._sample_until_stopped, args=(source,), name=name, daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
 
     def stop(self) -> None:
         """End the background sampling; a thread that hangs in its source is left behind."""
@@ -152,9 +146,8 @@ class Scrape(RegistryCollector):
         return found[0].latest() if found else None
 
     def names(self) -> list[str]:
-        """Return the collectors that collect() takes, whether or not this node has them."""
-        made = {source.collector.name for source in self._sources}
-        return sorted(made | self._missing.keys())
+        """Return the collectors that collect() takes, also those whose source this node lacks."""
+        return sorted(source.collector.name for source in self._sources)
 
     def collect(
         self, names: Collection[str] | None = None, deadline: float | None = None
@@ -164,8 +157,6 @@ class Scrape(RegistryCollector):
         If *names* is given, only those collectors. A collector that would start after *deadline*,
         in seconds of monotonic(), is left out and counts as failed.
         """
-        if not self._started:
-            self._make_missing()
         status = Status()
         for source in self._sources:
             if names is not None and source.collector.name not in names:
@@ -176,65 +167,16 @@ class Scrape(RegistryCollector):
                 sample = self._to_show(source)
             if sample is not None:
                 yield from self._shown.of(source.collector.name, sample.families)
-                status.add(
-                    source.collector,
-                    sample.succeeded,
-                    source.last_success_timestamp_seconds,
-                )
-        for name in self._broken.keys() if names is None else self._broken.keys() & names:
-            status.add_broken(name)
+                if source.has_shown or not sample.succeeded:
+                    status.add(
+                        source.collector,
+                        sample.succeeded,
+                        source.last_success_timestamp_seconds,
+                    )
         yield from self._shown.of("", status.families())
 
     def _to_show(self, source: Source) -> CollectorRun | None:
         return source.latest() if self._started and _is_slow(source) else source.sample()
-
-    def _make_missing(self) -> None:
-        if self._missing and self.monotonic() >= self._next_retry_seconds:
-            self._next_retry_seconds = self.monotonic() + self._retry_seconds
-            self._retry()
-
-    def _retry(self) -> None:
-        self._missing = {
-            name: make for name, make in self._missing.items() if not self._made(name, make)
-        }
-
-    def _retry_until_stopped(self) -> None:
-        while self._missing and not self._stopping.wait(self._retry_seconds):
-            self._retry()
-
-    def _made(self, name: str, make: Callable[[], Collector]) -> bool:
-        previous_error = self._broken.get(name)
-        broken = {each: error for each, error in self._broken.items() if each != name}
-        try:
-            source = Source(make(), self.monotonic, self._wall)
-        except NotAvailable as reason:
-            _log(name, f"is not available: {reason}", logging.DEBUG)
-            self._broken = broken
-            return False
-        except Exception as error:  # noqa: BLE001 - one broken source must not hide the others
-            message = f"{type(error).__name__}: {error}"
-            self._broken = broken | {name: message}
-            if message != previous_error:
-                _log(name, f"cannot start: {message}")
-            return False
-        self._broken = broken
-        self._sources = [*self._sources, source]
-        if self._started:
-            self._start_thread(source)
-        return True
-
-    def _start_thread(self, source: Source) -> None:
-        if not _is_slow(source):
-            return
-        name = f"rankskew-{source.collector.name}"
-        self._run_in_background(self._sample_until_stopped, (source,), name)
-
-    def _run_in_background(
-        self, run: Callable[..., None], arguments: tuple[object, ...], name: str
-    ) -> None:
-        thread = threading.Thread(target=run, args=arguments, name=name, daemon=True)
-        self._threads.append(thread)
-        thread.start()
 
     def _sample_until_stopped(self, source: Source) -> None:
         while not self._stopping.is_set():
@@ -242,8 +184,8 @@ class Scrape(RegistryCollector):
             self._stopping.wait(source.collector.interval_seconds)
 
 
-def _log(name: str, what: str, level: int = logging.ERROR) -> None:
-    logger.log(level, "collector %s %s", name, what, extra={"collector": name})
+def _log(name: str, what: str) -> None:
+    logger.error("collector %s %s", name, what, extra={"collector": name})
 
 
 def _is_slow(source: Source) -> bool:
@@ -259,3 +201,44 @@ def _renderable(family: Metric) -> Metric:
         except TypeError as error:
             raise TypeError(f"{sample.name} has a label value that is not a string") from error
     return family
+
+
+class Status:
+    """What one scrape tells of its collectors.
+
+    Collectors that only read memory have status series only while they fail: their data has its own
+    freshness, and two series for each would use up most of a node's budget. When a collector last
+    succeeded matters while it does not.
+    """
+
+    def __init__(self) -> None:
+        self._success = GaugeMetricFamily(
+            "rankskew_collector_success",
+            "1 if the collector's latest run succeeded, 0 if it failed and its series are "
+            "missing. A collector that only reads memory is listed only while it fails.",
+            labels=["collector"],
+        )
+        self._last_success = GaugeMetricFamily(
+            "rankskew_collector_last_success_timestamp_seconds",
+            "Time at which the collector last succeeded, in Unix seconds; only while it fails, and "
+            "for collectors that run in the background.",
+            labels=["collector"],
+        )
+
+    def add(
+        self,
+        collector: Collector,
+        succeeded: bool,
+        last_success_timestamp_seconds: float | None,
+    ) -> None:
+        """Add the latest run of *collector*, and when one last succeeded: None if never."""
+        labels = [collector.name]
+        in_background = collector.interval_seconds > 0
+        if in_background or not succeeded:
+            self._success.add_metric(labels, float(succeeded))
+        if in_background and not succeeded and last_success_timestamp_seconds is not None:
+            self._last_success.add_metric(labels, last_success_timestamp_seconds)
+
+    def families(self) -> Iterator[Metric]:
+        """Yield what was added."""
+        yield from (self._success, self._last_success)

@@ -8,7 +8,6 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from exporter.collectors.base import NotAvailable
 from exporter.collectors.node.files import Mounts
 from rank_probe.process.small_files import names_in, number_in
 
@@ -31,8 +30,6 @@ class NodeCpuClockCollector:
         self._folder = mounts.sysfs / "devices" / "system" / "cpu"
         # Of each CPU, its busy and its total time, in ticks.
         self._last: dict[str, tuple[int, int]] = {}
-        if self._clock("cpu0") is None and self._throttled_seconds() is None:
-            raise NotAvailable("this node shows neither the clock of its CPUs nor throttling")
 
     def collect(self) -> Iterator[Metric]:
         clock = GaugeMetricFamily(
@@ -46,10 +43,12 @@ class NodeCpuClockCollector:
             "counted when it ends (package_throttle_total_time_ms in /sys, Intel only, read every "
             "15 s).",
         )
+        seconds = self._throttled_seconds()
+        if self._clock("cpu0") is None and seconds is None:
+            return  # A virtual machine shows neither.
         hertz = [found for cpu in self._busy() if (found := self._clock(cpu)) is not None]
         if hertz:
             clock.add_metric([], sum(hertz) / len(hertz))
-        seconds = self._throttled_seconds()
         if seconds is not None:
             throttled.add_metric([], seconds)
         yield from (clock, throttled)

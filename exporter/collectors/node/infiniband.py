@@ -8,7 +8,6 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from exporter.collectors.base import NotAvailable
 from exporter.collectors.node.files import Mounts
 from rank_probe.process.small_files import names_in, number_in, text_of
 
@@ -60,8 +59,6 @@ class NodeInfinibandCollector:
         # Each port's counters as last read: if one cannot be read once, the sum must not decrease,
         # which would look like a reset.
         self._known: dict[tuple[Path, tuple[str, ...]], dict[str, int]] = {}
-        if not self._ports():
-            raise NotAvailable("this node has no InfiniBand or RoCE port in /sys/class/infiniband")
 
     def collect(self) -> Iterator[Metric]:
         families = received, sent, errors, rate = _families()

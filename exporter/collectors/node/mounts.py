@@ -7,7 +7,6 @@ from typing import Final, NamedTuple
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from exporter.collectors.base import NotAvailable
 from exporter.collectors.node.busiest import Busiest
 from exporter.collectors.node.files import Mounts
 from rank_probe.process.small_files import names_in, text_of
@@ -51,8 +50,6 @@ class NodeMountsCollector:
     def __init__(self, mounts: Mounts) -> None:
         self._mounts = mounts
         self._busiest = Busiest()
-        if not self._uses():
-            raise NotAvailable("this node has neither NFS in mountstats nor timed Lustre in llite")
 
     def collect(self) -> Iterator[Metric]:
         operations = CounterMetricFamily(

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.samples import Sample
 
-from exporter.collectors.catalog import COLLECTORS, CatalogEntry, Sources, makers
+from exporter.collectors.catalog import COLLECTORS, CatalogEntry, Sources, collectors
 from exporter.collectors.exporter_self import ExporterSelfCollector
 from exporter.errors import Failures
 from exporter.ingest.app import IngestCounts
@@ -36,7 +36,7 @@ def page_of(settings: Settings, store: RankStore, nvml: NvmlSource = NO_SAMPLE) 
     """Return what all collectors show together."""
     registry = CollectorRegistry()
     sources = Sources(settings, store, IngestCounts(), nvml)
-    registry.register(Scrape(makers=makers(sources)))
+    registry.register(Scrape(collectors(sources)))
     return generate_latest(registry).decode()
 
 
@@ -44,9 +44,7 @@ def test_switch_and_label_of_a_collector_are_the_same() -> None:
     """Who sees a collector fail on the page knows the flag that turns it off."""
     sources = Sources(settings_of(HOST), RankStore(), IngestCounts(), NO_SAMPLE)
 
-    assert {name: make().name for name, make in makers(sources).items()} == {
-        entry.name: entry.name for entry in COLLECTORS
-    }
+    assert [each.name for each in collectors(sources)] == [entry.name for entry in COLLECTORS]
 
 
 def test_collector_switched_off_is_not_made() -> None:
@@ -110,8 +108,9 @@ def test_ranks_are_joined_with_gpus_once_for_all_collectors(
         node(gpu),
         processes=lambda: {10 + rank: process(10 + rank, torchrun(rank)) for rank in (0, 1)},
     )
+    made = {each.name: each for each in collectors(sources)}
     names = ("rank_gpus", "rank_host", "gpu_faults", "gpu_processes")
-    pages = [expose(makers(sources)[name]()) for name in names]
+    pages = [expose(made[name]) for name in names]
 
     assert 'rank="0"' in pages[0]
     assert len(joins) == 1

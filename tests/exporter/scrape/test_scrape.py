@@ -2,7 +2,6 @@
 
 import asyncio
 import gzip
-import logging
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -13,9 +12,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from exporter.collectors.base import NotAvailable
 from exporter.scrape.exposition import Exposition, ScrapeRequest, wanted
-from exporter.scrape.sampling import RETRY_SECONDS, STALE_INTERVALS, STALE_SECONDS, Scrape
+from exporter.scrape.sampling import STALE_INTERVALS, STALE_SECONDS, Scrape
 from tests.exporter.clock import Clock
 from tests.exporter.running import wait_until
 
@@ -49,20 +47,6 @@ class Reading:
         if self.error is not None:
             raise self.error
         return 1.0
-
-
-class Makes:
-    """Makes *collector* once that is there; until then *error*. Notes who asked."""
-
-    def __init__(self, collector: FakeCollector | None = None, error: Exception | None = None):
-        self.collector, self.error = collector, error or NotAvailable("no driver")
-        self.asked: list[str] = []
-
-    def __call__(self) -> FakeCollector:
-        self.asked.append(threading.current_thread().name)
-        if self.collector is None:
-            raise self.error
-        return self.collector
 
 
 def expose(scrape: Scrape) -> str:
@@ -223,65 +207,33 @@ def test_wall_clock_that_is_set_makes_nobody_hang_and_hides_no_hang(
     assert caplog.messages == ["collector slow hangs: its series are dropped"]
 
 
-def test_collector_this_node_lacks_is_tried_again_and_not_listed() -> None:
-    """A driver that loads later is picked up; until then nothing is said to have failed."""
-    clock, make = Clock(), Makes()
-    scrape = Scrape(makers={"gpu": make}, monotonic=clock)
+class Lacking(FakeCollector):
+    """Has nothing to read until *has_driver*."""
+
+    has_driver = False
+
+    def collect(self) -> Iterable[Metric]:
+        return super().collect() if self.has_driver else ()
+
+
+@pytest.mark.parametrize("interval_seconds", [0.0, 1.0])
+def test_collector_whose_source_this_node_lacks_is_not_listed(interval_seconds: float) -> None:
+    """A driver that loads later is picked up; until then nothing is said to work or to fail."""
+    collector = Lacking("gpu", interval_seconds=interval_seconds)
+    scrape = Scrape([collector])
     assert "gpu" not in expose(scrape)
-    make.collector = FakeCollector("gpu")
-    clock.seconds += RETRY_SECONDS - 1
-    assert "gpu" not in expose(scrape)
-    clock.seconds += 1
+    collector.has_driver = True
+    loaded = expose(scrape)
+    collector.has_driver = False
 
-    assert "rankskew_gpu 1.0" in expose(scrape)
-    assert len(make.asked) == 2
-
-
-def test_slow_collector_found_later_is_sampled_in_the_background() -> None:
-    """A collector that becomes available after the start gets its thread like the others."""
-    slow, make = FakeCollector("slow", interval_seconds=3_600), Makes()
-    scrape = Scrape(makers={"slow": make}, retry_seconds=0.01)
-    with started(scrape):
-        make.collector = slow
-        wait_until(lambda: "rankskew_slow 1.0" in expose(scrape))
-
-    assert slow.runs == 1
-
-
-def test_scrape_does_not_wait_for_constructors() -> None:
-    """Once it has started, what a missing collector reads is read in the background only."""
-    clock, make = Clock(), Makes()
-    scrape = Scrape(makers={"slow": make}, monotonic=clock, retry_seconds=0.01)
-    with started(scrape):
-        clock.seconds += 2 * RETRY_SECONDS
-        for _ in range(3):
-            expose(scrape)
-        wait_until(lambda: len(make.asked) > 3)
-
-    assert set(make.asked[1:]) == {"rankskew-retry"}
-
-
-def test_collector_that_cannot_be_made_is_listed_as_failed(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """A constructor's bug shows on the page and in one log line, and the rest is served."""
-    clock = Clock()
-    scrape = Scrape([FakeCollector("fine")], {"gpu": Makes(error=ValueError("bug"))}, clock)
-    text = expose(scrape)
-    clock.seconds += RETRY_SECONDS
-    expose(scrape)
-
-    assert 'rankskew_collector_success{collector="gpu"} 0.0' in text
-    assert "rankskew_fine 1.0" in text
-    assert caplog.record_tuples == [
-        ("exporter.scrape.sampling", logging.ERROR, "collector gpu cannot start: ValueError: bug")
-    ]
+    assert "rankskew_gpu 1.0" in loaded
+    assert ('success{collector="gpu"} 1.0' in expose(scrape)) is (interval_seconds > 0)
 
 
 def test_some_collectors_can_be_asked_for() -> None:
-    """Only they are read, and only their failures reported; unavailable ones have a name too."""
+    """Only they are read, and only their failures reported; those without a source have a name."""
     fine, failing = FakeCollector("fine"), FakeCollector("failing", broken_reading)
-    scrape = Scrape([fine, failing], {"gpu": Makes(), "broken": Makes(error=ValueError("bug"))})
+    scrape = Scrape([fine, failing, Lacking("gpu"), FakeCollector("broken", broken_reading)])
     families = [family.name for family in scrape.collect({"fine", "gpu"}) if family.samples]
     failed = [
         sample.labels["collector"]

@@ -36,30 +36,6 @@ def test_answer_that_pynvml_cannot_read_costs_that_reading_alone() -> None:
     assert got.value.code == pynvml.NVML_ERROR_UNKNOWN
 
 
-def test_call_that_does_not_return_is_stuck_until_it_does() -> None:
-    """A call over its time is named with its GPU and thread; one that returns is forgotten."""
-    calls = Calls(limit_seconds=0.0, slow_limit_seconds=60.0)
-    begun, released = threading.Event(), threading.Event()
-
-    def nvmlDeviceGetUUID() -> None:
-        begun.set()
-        released.wait(20)
-
-    thread = threading.Thread(target=calls, args=(5, nvmlDeviceGetUUID))
-    thread.start()
-    try:
-        assert begun.wait(20)
-        stuck = calls.stuck()
-    finally:
-        released.set()
-        thread.join()
-
-    assert stuck is not None
-    assert (stuck.function, stuck.gpu) == ("nvmlDeviceGetUUID", 5)
-    assert stuck.thread_id == thread.native_id
-    assert calls.stuck() is None
-
-
 def test_waking_a_gpu_may_take_longer() -> None:
     """Opening NVML takes seconds per GPU without a persistence daemon: that is not stuck."""
     calls = Calls(limit_seconds=0.0, slow_limit_seconds=60.0)
@@ -104,32 +80,6 @@ def test_quick_work_is_done_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> No
 
     assert len(used | ran([first, second])) == 1
     assert threading.get_ident() not in used
-
-
-def test_work_behind_a_hang_is_done_by_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hang keeps its own thread, and delays the others only for a moment."""
-    monkeypatch.setattr(threads_module, "HELD_UP_SECONDS", 0.0)
-    threads, hang = Threads(), Blocked()
-    hanging = threads.submit(hang)
-    try:
-        assert hang.begun.wait(20)
-        behind = [threads.submit(threading.get_ident) for _ in range(5)]
-        threads.relieve()
-        others = ran(behind)
-        assert not hanging.done()
-    finally:
-        hang.go_on.set()
-    assert ran([hanging]).isdisjoint(others)
-
-
-def test_failure_reaches_who_waits() -> None:
-    """An error of the work is raised where its result is read, and the thread continues."""
-    threads = Threads()
-    failed = threads.submit(lambda: int("no number"))
-
-    with pytest.raises(ValueError, match="no number"):
-        failed.result(20)
-    assert threads.submit(lambda: 5).result(20) == 5
 
 
 POWER = "nvmlDeviceGetPowerUsage"

@@ -1,24 +1,17 @@
 """The links of one GPU; healthy and sick ones through the real bindings are in two_gpus.txt."""
 
-from collections.abc import Sequence
-from contextlib import nullcontext
-from types import SimpleNamespace
 from typing import Any
 
 import pynvml
-import pytest
 
 from exporter.nvml.readings.fields import Field
 from exporter.nvml.readings.nvlink import (
     ALL_LINKS,
-    BYTE_FIELDS,
     BYTES_EVERY_SECONDS,
     LINKS_EVERY_SECONDS,
     NvLink,
-    byte_counts,
-    link_state,
 )
-from tests.exporter.nvml.driver import Driver, Fails
+from tests.exporter.nvml.driver import TIMES_OUT, Driver, Fails, FieldAnswer, fields
 
 REPLAY, RECOVERY, CRC = (
     pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY,
@@ -34,29 +27,26 @@ RECEIVED_5 = (pynvml.NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES, ALL_LINKS)
 class Links(Driver):
     """A GPU with *states* of its links, and *fields* that it can tell; read every few seconds."""
 
-    def __init__(self, *states: int, fields: dict[Field, int] | None = None, **answers: Any):
-        super().__init__(link_state=self.state, field_values=self.tell, byte_counts=self.tell_bytes)
-        self.answers |= answers
+    def __init__(self, *states: int, told: dict[Field, FieldAnswer] | None = None, **answers: Any):
         self.states = dict(enumerate(states))
-        self.fields = fields or {}
+        self.told = told or {}
+        super().__init__(
+            nvmlDeviceGetNvLinkState=self.state, nvmlDeviceGetFieldValues=fields(self.told)
+        )
+        self.answers |= answers
         self._opened = self.opened()
         self._part = NvLink()
         self._now = 0.0
 
     def state(self, handle: object, link: int) -> int:
-        if link not in self.states:
-            raise Fails
-        return self.states[link]
-
-    def tell(self, handle: object, fields: Sequence[Field]) -> dict[Field, int | None]:
-        return {field: self.fields.get(field) for field in fields}
-
-    def tell_bytes(self, handle: object, fields: Sequence[Field]) -> dict[Field, int]:
-        return {field: self.fields[field] for field in fields if field in self.fields}
+        if link in self.states:
+            return self.states[link]
+        # An older driver calls the number of a link that it does not know invalid.
+        raise Fails(pynvml.NVML_ERROR_INVALID_ARGUMENT if link > 3 else Fails().code)
 
     def set_each(self, field: int, *values: int) -> None:
         """Let the links tell *values*, from link 0 on."""
-        self.fields |= {(field, link): value for link, value in enumerate(values)}
+        self.told |= {(field, link): value for link, value in enumerate(values)}
 
     def read(self, after_seconds: float = LINKS_EVERY_SECONDS) -> dict[str, Any]:
         self._now += after_seconds
@@ -68,12 +58,13 @@ def test_gpu_without_nvlink_tells_nothing_and_is_asked_once() -> None:
     gpu = Links()
 
     assert [gpu.read(1.0) for _ in range(10)] == [{}] * 10
-    assert gpu.asked == {"link_state": pynvml.NVML_NVLINK_MAX_LINKS}
+    assert set(gpu.asked) == {"link_state", "nvmlDeviceGetNvLinkState"}
+    assert gpu.asked["link_state"] == pynvml.NVML_NVLINK_MAX_LINKS
 
 
 def test_links_are_told_all_together() -> None:
     """Bytes are of all links at once and in bytes; errors are added up over the links."""
-    gpu = Links(1, 1, 1, fields={SENT: 3, RECEIVED: 5, SENT_5: 999})
+    gpu = Links(1, 1, 1, told={SENT: 3, RECEIVED: 5, SENT_5: 999})
     gpu.set_each(REPLAY, 0, 0, 0)
     gpu.set_each(RECOVERY, 1, 0, 2)
     gpu.set_each(CRC, 0, 10, 100)
@@ -102,34 +93,24 @@ def test_worst_links_are_told_one_by_one() -> None:
     assert told == [({"3": 90, "4": 8}, None), ({"3": 90}, {"0": 0}), (None, {"0": 0, "3": 0})]
 
 
-def test_errors_of_one_link_go_on_after_it_retrains() -> None:
-    """Its counters begin anew: the series does not fall, and what they have counted goes in."""
+def test_errors_go_on_where_a_link_is_gone_or_begins_anew() -> None:
+    """Neither the sum nor a link's own series falls, which would look like many errors."""
     gpu = Links(1, 1)
     told = []
-    for replays, checksums in ((5, 100), (0, 3), (2, 3)):
-        gpu.set_each(REPLAY, 0, replays)
-        gpu.set_each(CRC, 0, checksums)
-        told.append(gpu.read()["nvlink_link_errors"]["1"])
-
-    assert told == [105, 108, 110]
-
-
-def test_sum_of_errors_goes_on_where_a_link_is_gone_or_begins_anew() -> None:
-    """A link that is down or retrains causes no drop, which would look like many errors."""
-    gpu = Links(1, 1)
-
-    def crc(*values: int) -> Any:
+    for values in ((1000, 50), (1001,), (1002, 0), (1002, 3)):
         gpu.states[1] = int(len(values) > 1)
-        gpu.fields.clear()
+        gpu.told.clear()
         gpu.set_each(CRC, *values)
-        return gpu.read()["nvlink_errors"]["crc"]
+        gpu.set_each(REPLAY, *values[1:])
+        reading = gpu.read()
+        told.append((reading["nvlink_errors"]["crc"], reading["nvlink_link_errors"].get("1")))
 
-    assert [crc(1000, 50), crc(1001), crc(1002, 0), crc(1002, 3)] == [1050, 1051, 1052, 1055]
+    assert told == [(1050, 50), (1051, None), (1052, 50), (1055, 53)]
 
 
 def test_links_of_nvlink_5_are_told_by_their_own_fields() -> None:
     """A Blackwell counts bytes and recoveries under other numbers, and the other errors not."""
-    gpu = Links(1, 1, fields={SENT_5: 3, RECEIVED_5: 5})
+    gpu = Links(1, 1, told={SENT_5: 3, RECEIVED_5: 5})
     gpu.set_each(pynvml.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS, 1, 1)
     told = gpu.read()
 
@@ -156,11 +137,11 @@ def test_nothing_is_counted_where_the_driver_counts_nothing() -> None:
 
 def test_links_are_read_every_few_seconds_and_bytes_more_often() -> None:
     """Between two readings the last one is returned; only fields with a value are read again."""
-    gpu = Links(1, fields={SENT: 1, RECEIVED: 2})
+    gpu = Links(1, told={SENT: 1, RECEIVED: 2})
     gpu.set_each(CRC, 3)
     told = [gpu.read()]
     gpu.states[0] = 0
-    gpu.fields[SENT] = 4
+    gpu.told[SENT] = 4
     gpu.set_each(CRC, 4)
     pauses = (BYTES_EVERY_SECONDS - 0.1, 0.1, LINKS_EVERY_SECONDS - BYTES_EVERY_SECONDS)
     told += [gpu.read(pause) for pause in pauses]
@@ -173,54 +154,26 @@ def test_links_are_read_every_few_seconds_and_bytes_more_often() -> None:
 
 def test_bytes_refused_for_a_while_are_back_soon() -> None:
     """While all links retrain, or a call times out; that is not cached for an hour."""
-    gpu = Links(1, fields={SENT: 1, RECEIVED: 2})
+    gpu = Links(1, told={SENT: 1, RECEIVED: 2})
     gpu.read()
-    gpu.fields = {}
+    gpu.told.clear()
     gone = gpu.read(BYTES_EVERY_SECONDS)
-    gpu.fields = {SENT: 3, RECEIVED: 2}
+    gpu.told |= {SENT: 3, RECEIVED: 2}
     assert (gone["nvlink_links"], gone["nvlink_transmit_bytes"]) == (1, None)
     assert gpu.read(BYTES_EVERY_SECONDS)["nvlink_transmit_bytes"] == 3 * 1024
 
-    gpu.fail("byte_counts", code=pynvml.NVML_ERROR_TIMEOUT)
+    gpu.answers["byte_counts"] = TIMES_OUT
     assert gpu.read(BYTES_EVERY_SECONDS)["nvlink_receive_bytes"] is None
-    gpu.answers["byte_counts"] = gpu.tell_bytes
+    del gpu.answers["byte_counts"]
     assert gpu.read(1.0)["nvlink_receive_bytes"] == 2048
-
-
-@pytest.mark.parametrize(
-    ("code", "raises"),
-    [(pynvml.NVML_ERROR_NOT_SUPPORTED, False), (pynvml.NVML_ERROR_TIMEOUT, True)],
-)
-def test_no_bytes_at_all_is_an_answer(
-    monkeypatch: pytest.MonkeyPatch, code: int, raises: bool
-) -> None:
-    """A GPU that refuses all of these fields has nothing to count now; a timeout is a failure."""
-    entry = SimpleNamespace(nvmlReturn=code)
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetFieldValues", lambda _, fields: [entry] * len(fields))
-
-    with pytest.raises(pynvml.NVMLError) if raises else nullcontext():
-        assert byte_counts("handle", BYTE_FIELDS) == {}
 
 
 def test_failure_that_passes_is_no_reading_and_no_lost_link() -> None:
     """A timeout takes the series for a moment, and does not make a GPU of 17 links."""
     gpu = Links(1, 1)
     gpu.read()
-    gpu.fail("link_state", code=pynvml.NVML_ERROR_TIMEOUT)
+    gpu.answers["link_state"] = TIMES_OUT
     assert gpu.read() == {}
-    gpu.answers["link_state"] = gpu.state
+    del gpu.answers["link_state"]
 
     assert gpu.read(1.0)["nvlink_links"] == 2
-
-
-def test_link_beyond_what_the_driver_knows_is_no_link(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An older driver calls the number of such a link invalid."""
-
-    def refuse(handle: object, link: int) -> int:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
-
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetNvLinkState", refuse)
-    with pytest.raises(pynvml.NVMLError) as raised:
-        link_state("handle", 20)
-
-    assert raised.value.value == pynvml.NVML_ERROR_NOT_SUPPORTED

@@ -28,7 +28,7 @@ from exporter.nvml.worker.threads import Threads
 from exporter.nvml.worker.xids import XidCounts
 from tests import nvmlstub
 from tests.exporter.clock import Clock
-from tests.exporter.nvml.stub import PATIENT, QUICK, Scenario, wait_for
+from tests.exporter.nvml.stub import QUICK, Scenario
 
 # Nothing here depends on how long it is from sample to sample.
 BRISK = replace(QUICK, interval_seconds=0.05)
@@ -75,18 +75,6 @@ def environment(library: Path, scenario: Scenario) -> dict[str, str]:
 def errors(process: subprocess.Popen[bytes]) -> str:
     assert process.stderr is not None
     return process.stderr.read().decode()
-
-
-def test_driver_that_is_loaded_later_is_found(
-    environment: dict[str, str], scenario: Scenario
-) -> None:
-    """A node whose driver comes up after the exporter needs no restart."""
-    scenario.play("nvmlInitWithFlags * 9")
-    with worker(environment) as process:
-        assert sample_with_gpus(process, 0).error_reason == "driver_not_loaded"
-        scenario.play()
-
-        assert sample_with_gpus(process, 2).error_reason is None
 
 
 def test_driver_newer_than_the_library_in_use_asks_for_a_new_process(
@@ -178,44 +166,6 @@ def test_driver_reloaded_under_the_worker_ends_it_in_one_line(
     assert len(said.splitlines()) == 1
 
 
-def test_worker_does_not_outlive_a_killed_parent(environment: dict[str, str]) -> None:
-    """SIGKILL of the exporter leaves no worker behind."""
-    parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT, *PATIENT.to_arguments()],
-        stdout=subprocess.PIPE,
-        cwd=PACKAGE_ROOT,
-        env={**os.environ, **environment},
-    )
-    with parent:
-        try:
-            assert parent.stdout is not None
-            worker_pid = int(parent.stdout.readline())
-        finally:
-            parent.kill()
-
-    wait_for(lambda: not is_running(worker_pid))
-
-
-def is_running(pid: int) -> bool:
-    """Whether the process is there, and has not just ended without anyone to take note of it."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes() != b""
-    except OSError:
-        return False
-
-
-PARENT = """
-import sys, time
-from exporter.nvml.supervisor import NvmlSupervisor
-from exporter.nvml.timing import Timing
-
-supervisor = NvmlSupervisor(Timing.from_arguments(sys.argv[1:]))
-supervisor.start()
-while supervisor.latest() is None:
-    time.sleep(0.02)
-print(supervisor.worker_pid, flush=True)
-time.sleep(60)
-"""
 TIMING = Timing(retry_seconds=1.0, path_kmsg="/nowhere")
 
 

@@ -19,10 +19,8 @@ from tests import nvmlstub
 from tests.exporter.nvml.driver import Driver, Fails
 from tests.exporter.nvml.stub import (
     PATIENT,
-    QUICK,
     Scenario,
     gpus,
-    is_stuck_in,
     supervised,
     ups,
     wait_for,
@@ -178,27 +176,6 @@ def test_lost_gpu_says_why(library: Path, scenario: Scenario, events_file: Path)
     assert (well.xid_events, well.xid_errors) == (0, {})
     assert (lost.xid_events, lost.xid_errors, lost.xid_source) == (1, {"79": 1}, "nvml")
     assert lost.uuid
-
-
-def test_wait_that_hangs_is_noticed(library: Path, scenario: Scenario, events_file: Path) -> None:
-    """A wait for events is no stuck call; one that never returns is, and the worker is replaced."""
-    environment = {
-        **nvmlstub.environment(library, 2, scenario.path),
-        "STUB_EVENTS": str(events_file),
-    }
-    with supervised(QUICK, environment) as supervisor:
-        wait_for(lambda: [gpu.xid_events for gpu in gpus(supervisor)] == [0, 0])
-        append(events_file, "0 31\n")
-        wait_for(lambda: [gpu.xid_events for gpu in gpus(supervisor)] == [1, 0])
-        assert supervisor.worker_restarts == 0
-        scenario.play("nvmlEventSetWait_v2 0 hang")
-        stuck = wait_for_sample(supervisor, is_stuck_in("nvmlEventSetWait_v2")).stuck_call
-        scenario.play()
-        wait_for(lambda: supervisor.worker_restarts >= 1)
-        wait_for(lambda: [gpu.xid_events for gpu in gpus(supervisor)] == [0, 0])
-
-    assert stuck is not None
-    assert stuck.gpu == 0
 
 
 def test_readable_log_of_the_kernel_is_the_only_source(

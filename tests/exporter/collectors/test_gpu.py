@@ -7,20 +7,15 @@ import pytest
 
 from exporter.collectors.gpu.collector import GpuReadingsCollector
 from exporter.collectors.gpu.devices import GpuDevicesCollector
-from exporter.collectors.gpu.processes import GpuProcessesCollector
 from exporter.nvml.expected import ExpectedGpus
 from exporter.nvml.sample import (
-    GpuProcess,
     GpuSample,
     NodeSample,
     NoGpuReason,
     NvmlSource,
     StuckCall,
 )
-from exporter.processes.rank_gpus import RankJoin
-from exporter.ranks.store import RankStore
 from tests.exporter.collectors.expose import shown
-from tests.exporter.fake_proc import process, torchrun
 from tests.exporter.nvml.fixed import NO_DRIVER, NO_SAMPLE, FixedNvml, node
 
 A, B, C = (GpuSample(i, up=True, uuid=f"GPU-{i}", pci_bus_id=f"0000:1{i}") for i in range(3))
@@ -137,19 +132,3 @@ def test_edges_of_readings(name: str, gpu: dict[str, Any], exposed: list[str]) -
     short = (line.removeprefix("rankskew_gpu_").replace(who, "") for line in found)
 
     assert [line.replace("{}", "").replace('{,xid="79"}', " 79") for line in short] == exposed
-
-
-def test_foreign_processes_are_counted() -> None:
-    """Each once, also on several MIG instances; without a rank none is foreign."""
-    seen = {each.pid: each for each in (process(10, torchrun(0)), process(20, {}))}
-    on_a = (GpuProcess(10, gpu_instance=1), GpuProcess(10, gpu_instance=2), GpuProcess(20))
-    nvml = node(
-        GpuSample(0, up=True, uuid="GPU-a", processes=(*on_a, GpuProcess(404))),
-        GpuSample(1, up=True, uuid="GPU-b", processes=()),
-        GpuSample(2, up=True, uuid="GPU-c", processes=(GpuProcess(20),)),
-        GpuSample(3, up=False, uuid="GPU-lost"),
-    )
-
-    assert shown(GpuProcessesCollector(RankJoin(nvml, lambda: seen, RankStore()))) == [
-        'rankskew_gpu_foreign_processes{gpu="0",gpu_uuid="GPU-a"} 1.0',
-    ]

@@ -96,19 +96,6 @@ class Node:
 SOURCE: NvmlSource = Node()  # mypy holds the stand-in to the protocol.
 
 
-def test_fault_has_all_names() -> None:
-    """An alert needs no look-up to say where it is and whom it concerns; without one is none."""
-    assert Node().faults() == {}
-    node = Node((replace(FINE, row_remap_pending=1), replace(NEXT, recovery_action=4)))
-
-    assert node.lines() == [
-        'rankskew_gpu_fault{detail="",fault="row_remap_pending",gpu="0",gpu_uuid="GPU-a",'
-        'job_id="llama",nodename="node-1",peer_group="all",rank="0"} 1.0',
-        'rankskew_gpu_fault{detail="drain and reset",fault="recovery",gpu="1",gpu_uuid="GPU-b",'
-        'job_id="",nodename="node-1",peer_group="",rank=""} 1.0',
-    ]
-
-
 def test_rank_is_told_of_its_lost_gpu_for_ten_minutes() -> None:
     """It dies with its GPU, which lists no process any more."""
     node = Node()

@@ -48,33 +48,6 @@ class Node:
         return float(told.rsplit(" ", 1)[1]) - WALL
 
 
-def test_late_rank_is_told_with_its_cost() -> None:
-    """How late, how, in which stage, at what cost by stage, and since when."""
-    node = Node()
-    node.push(verdict_age_seconds=2.0)
-
-    assert node.shown() == [
-        'rankskew_late_ratio{job_id="llama",kind="persistent",nodename="gpu-12",peer_group="all",'
-        'rank="2",stage="data"} 0.45',
-        'rankskew_late_gpus{job_id="llama",peer_group="all",rank="2",stage="data"} 0.75',
-        'rankskew_late_gpus{job_id="llama",peer_group="all",rank="2",stage="forward"} 0.25',
-        f"{SINCE} 1.699999968e+09",
-    ]
-
-
-def test_rank_that_pauses_is_told_with_its_period_and_length() -> None:
-    """In numbers and in the words of the page."""
-    node = Node()
-    saves = {"kind": "duty", "stage": "checkpoint", "every_steps": 25, "pause_seconds": 1.02}
-    node.push(verdict=verdict(late=(late(**saves),)))
-
-    assert [line for line in node.shown() if line.startswith("rankskew_late_pause")] == [
-        'rankskew_late_pause_seconds{job_id="llama",peer_group="all",rank="2",'
-        'sentence="saves every 25 steps for 1.0 s"} 1.02',
-        'rankskew_late_pause_steps{job_id="llama",peer_group="all",rank="2"} 25.0',
-    ]
-
-
 @pytest.mark.parametrize("changes", [{"rank": 3}, {"finished": True}])
 def test_rank_of_another_node_or_that_is_gone_is_not_told_here(changes: dict[str, Any]) -> None:
     """Each late rank is exposed by its own node's exporter, while it beats."""
@@ -176,21 +149,6 @@ def lines(found: LateCauses, name: str = "") -> list[str]:
 def cause(**changes: Any) -> Cause:
     known: dict[str, Any] = {"cause": "gc", "detail": "", "share": 0.5}
     return Cause(**{"sentence": "", "first_action": "", **known, **changes})
-
-
-def test_cause_its_share_and_both_figures_are_shown() -> None:
-    """Words as labels of one series; what it accounts for and its figures as values."""
-    assert lines(late_for(HOT)) == [
-        'rankskew_late_cause_info{cause="slow_device",detail="clocks",figure="sm_clock_hertz",'
-        'first_action="`nvidia-smi -q -i GPU-3f6d` on node-7",gpu="3",job_id="llama",'
-        'nodename="node-7",peer_group="all",pid="4711",rank="2",'
-        'sentence="its SM clock is 1.41 GHz, its peers\' 1.95: too hot"} 1.0',
-        f"rankskew_late_cause_share_ratio{{{WHO}}} 0.9",
-        'rankskew_late_cause_figure{figure="sm_clock_hertz",job_id="llama",of="rank",'
-        'peer_group="all",rank="2"} 1.41e+09',
-        'rankskew_late_cause_figure{figure="sm_clock_hertz",job_id="llama",of="peers",'
-        'peer_group="all",rank="2"} 1.95e+09',
-    ]
 
 
 def test_figure_that_is_missing_is_absent() -> None:

@@ -1,23 +1,33 @@
 """What a rank reports is exposed as the documented series, and no reading is no series."""
 
+import os
 import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from exporter.causes.model import Cause
 from exporter.cgroups import Cgroup
 from exporter.collectors.base import Collector
+from exporter.collectors.gpu.faults import GpuFaultsCollector
+from exporter.collectors.gpu.processes import GpuProcessesCollector
 from exporter.collectors.rank.events import RankEventsCollector
 from exporter.collectors.rank.gpus import RankGpusCollector
+from exporter.collectors.rank.jobs import JobsCollector
+from exporter.collectors.rank.late_causes import LateCausesCollector
 from exporter.collectors.rank.late_lines import LateLinesCollector
 from exporter.collectors.rank.late_ranks import LateRanksCollector
 from exporter.collectors.rank.ranks import RanksCollector
 from exporter.collectors.rank.resources import RankResourcesCollector
+from exporter.evidence.late_causes import LateCauses, RankPlace
+from exporter.nvml.expected import ExpectedGpus
 from exporter.nvml.sample import GpuProcess, GpuSample
 from exporter.processes.rank_gpus import RankJoin
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
+from exporter.vocabulary.thresholds import Thresholds
+from rank_probe.judge.verdict import Together
 from rank_probe.wire.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
 from rank_probe.wire.stages import STAGES
 from tests.exporter.clock import Clock
@@ -25,9 +35,55 @@ from tests.exporter.collectors.expose import expose, page, shown
 from tests.exporter.fake_proc import process, torchrun
 from tests.exporter.nvml.fixed import node
 from tests.exporter.running import ROOT, promtool_check_metrics
-from tests.exporter.snapshots import late, snapshot, verdict
+from tests.exporter.snapshots import CHANGE, LATE, late, snapshot, verdict
 
 GOLDEN = ROOT / "tests" / "fixtures" / "exporter" / "ranks.txt"
+INIT = {"number": 1, "event": "init", "began_timestamp_seconds": 1_000.0, "seconds": 4.0}
+SAVE = {"number": 2, "event": "checkpoint", "began_timestamp_seconds": 1_030.0, "seconds": None}
+# Two sets of a stage with nothing in common: the larger is shown, which the judge tells first.
+TOGETHER = (
+    Together("data", 9, 70.0),
+    Together("data", 8, 40.0, in_common="rack r1"),
+    Together("data", 5, 20.0),
+)
+SAVES = late(rank=3, kind="duty", stage="checkpoint", every_steps=25, pause_seconds=1.02)
+# Of a rank that pauses, one that is late, and of the job, which has changed.
+VERDICT = verdict(
+    late=(LATE, SAVES),
+    together=TOGETHER,
+    changes=(replace(CHANGE, gpus=0.8, in_common='rack "r\\12"'), replace(CHANGE, stage="sync")),
+    absent=1,
+)
+SLOW_MOUNT = Cause("input", "nfs", 1.0, "x" * 300, "")
+HOT = Cause(
+    "slow_device",
+    "clocks",
+    0.9,
+    "its SM clock is 1.41 GHz, its peers' 1.95: too hot",
+    "`nvidia-smi -q -i UUID` on NODE",
+    "sm_clock_hertz",
+    1.41e9,
+    1.95e9,
+)
+FINISHED = snapshot(rank=1, finished=True, stage="other", last_step_timestamp_seconds=1_059.0)
+BUSY = snapshot(
+    rank=2,
+    pid=20,
+    samples=6_400,
+    tokens=819_200,
+    padding_tokens=40_960,
+    gc_pause_seconds=0.75,
+    cuda_memory_allocated_bytes=2**33,
+    cuda_alloc_retries=0,
+    verdict=VERDICT,
+    verdict_age_seconds=2.0,
+    join_coverage=0.75,
+    late_lines=[
+        {"stage": "data", "place": "Corpus.__next__ (corpus.py:41)", "share": 0.75},
+        {"stage": "data", "place": "parse (corpus.py:70)", "share": 0.25},
+    ],
+    lifecycle_events=[INIT],
+)
 COMPLETE = snapshot(
     rank=3,
     peer_group="stage-1",
@@ -45,8 +101,44 @@ COMPLETE = snapshot(
     join_coverage=0.75,
     rank_info={"local_rank": "3", "node_rank": "0", "gpu_uuid": "GPU-3", "clock": "cuda"},
     runtime_info={"torch": "2.13.0", "python": "3.11.7", "backend": "nccl", "probe": "0.1.0"},
+    # What ended last wins over what began after it; one that goes on is not over.
+    lifecycle_events=[INIT, SAVE],
 )
-FINISHED = snapshot(rank=1, finished=True, stage="other", last_step_timestamp_seconds=1_059.0)
+
+
+def test_page_of_a_job_is_the_golden_one() -> None:
+    """Four ranks, bare, finished, late and complete, on a node with two GPUs that are not well.
+
+    A rank's events, lines and late sets cost one series each. A text that is long is cut: the name
+    of a mount is somebody else's. RANKSKEW_WRITE_FIXTURES=1 writes the page instead.
+    """
+    store, wall = store_of(snapshot(), FINISHED, BUSY, COMPLETE), Clock(1_700_000_000.0)
+    gpu = GpuSample(0, up=True, uuid="GPU-a", numa_node=0, cpu_affinity=(1, 2))
+    nvml = node(
+        replace(gpu, row_remap_pending=1, processes=(GpuProcess(20), GpuProcess(404))),
+        replace(gpu, index=1, uuid="GPU-b", recovery_action=4, processes=(GpuProcess(30),)),
+    )
+    seen = {20: process(20, torchrun(2)), 30: process(30, {}), 404: process(404, {})}
+    join, jobs, causes = RankJoin(nvml, lambda: seen, store), NodeJobs(store), LateCauses()
+    causes.take(("llama", 2), HOT, RankPlace("all", "gpu-12", "0", "GPU-a", "20"), 0.0, 60.0)
+    faults = GpuFaultsCollector(join, store, nvml, ExpectedGpus(), Thresholds(), "gpu-12")
+    text = page(
+        RanksCollector(store),
+        RankResourcesCollector(store),
+        RankEventsCollector(store),
+        JobsCollector(jobs, wall, lambda job, change: {"forward": SLOW_MOUNT}.get(change.stage)),
+        LateRanksCollector(jobs, "gpu-12", wall),
+        LateCausesCollector(causes),
+        LateLinesCollector(store),
+        RankGpusCollector(join),
+        GpuProcessesCollector(join),
+        faults,
+    )
+    if os.environ.get("RANKSKEW_WRITE_FIXTURES") == "1":
+        GOLDEN.write_text(text)
+
+    assert text == GOLDEN.read_text()
+    assert promtool_check_metrics(text).returncode == 0
 
 
 def store_of(*snapshots: Snapshot) -> RankStore:
@@ -58,11 +150,6 @@ def store_of(*snapshots: Snapshot) -> RankStore:
 
 def collector(*snapshots: Snapshot) -> RanksCollector:
     return RanksCollector(store_of(*snapshots))
-
-
-def test_exposition_is_the_golden_one() -> None:
-    """Three ranks (bare, complete, finished) are exposed exactly as the fixture shows them."""
-    assert page(collector(snapshot(), COMPLETE, FINISHED)) == GOLDEN.read_text()
 
 
 def lines(name: str, *snapshots: Snapshot) -> list[str]:
@@ -152,57 +239,10 @@ def test_hostile_label_values_are_escaped() -> None:
     assert promtool_check_metrics(text).returncode == 0
 
 
-INIT = {"number": 1, "event": "init", "began_timestamp_seconds": 1_000.0, "seconds": 4.0}
-SAVE = {"number": 2, "event": "checkpoint", "began_timestamp_seconds": 1_030.0, "seconds": None}
-
-
-def events_of(*events: dict[str, Any]) -> list[str]:
-    return shown(RankEventsCollector(store_of(snapshot(lifecycle_events=list(events)))))
-
-
-def test_last_event_is_exposed_alone() -> None:
-    """A rank costs one series; what ended last wins over what began after it.
-
-    An older probe is not shown with an event that it never had.
-    """
-    who = 'job_id="llama",peer_group="all",rank="0"'
-    name = "rankskew_rank_last_event_timestamp_seconds"
-
-    assert events_of() == []
-    assert events_of(INIT) == [f'{name}{{event="init",{who},state="done"}} 1004.0']
-    assert events_of(INIT, SAVE) == [f'{name}{{event="checkpoint",{who},state="began"}} 1030.0']
-    assert 'event="init"' in events_of(INIT | {"seconds": 60.0}, SAVE | {"seconds": 1.0})[0]
-
-
-RESOURCES_GOLDEN = GOLDEN.with_name("rank_resources.txt")
 SERIES_OF_A_RANK = 48
 # Few ranks are named late, and a join that does not cover its job is rare.
 MORE_WHILE_LATE = 11
 MORE_WITHOUT_COVERAGE = 10
-BUSY = snapshot(
-    rank=3,
-    samples=6_400,
-    tokens=819_200,
-    padding_tokens=40_960,
-    gc_pause_seconds=0.75,
-    cuda_memory_allocated_bytes=2**33,
-    cuda_memory_reserved_bytes=2**34,
-    cuda_alloc_retries=1,
-)
-
-
-def test_zero_that_was_read_is_exposed() -> None:
-    """No retry so far is a reading: a rate over it needs the zero."""
-    assert shown(RankResourcesCollector(store_of(snapshot(cuda_alloc_retries=0)))) == [
-        'rankskew_cuda_alloc_retries_total{job_id="llama",peer_group="all",rank="0"} 0.0'
-    ]
-
-
-def test_resources_are_the_golden_ones() -> None:
-    """What two ranks report, one of them bare, is exposed exactly as the fixture shows it."""
-    resources = RankResourcesCollector(store_of(snapshot(), BUSY))
-
-    assert page(resources) == RESOURCES_GOLDEN.read_text()
 
 
 def lines_of_rank(held: RankStore, rank: Snapshot) -> list[str]:
@@ -229,6 +269,7 @@ def busiest(never_together: set[str], **changes: Any) -> Snapshot:
     own = [stage for stage in stages if stage != "sync"]
     rank = replace(
         BUSY,
+        rank=3,
         stage_seconds=dict.fromkeys(stages, 1.0),
         stage_host_seconds=dict.fromkeys(stages, 1.0),
         wait_caused_seconds=dict.fromkeys(own, 1.0),

@@ -40,14 +40,6 @@ def of_rank_0(name: str, on: GpuSample | None = None, **fields: Any) -> list[str
     return page(node(on or gpu(0, 10)), process(10, **fields), name=name)
 
 
-def test_rank_is_joined_to_its_gpu() -> None:
-    """On a bare node it has neither a pod nor a Slurm job, and no locality that is not known."""
-    assert of_rank_0("") == [
-        'gpu_rank_info{device_order="",gpu="0",gpu_uuid="GPU-0",job_id="llama",'
-        'local_rank="0",peer_group="all",rank="0",source="environ",visible_devices=""} 1.0'
-    ]
-
-
 EIGHT = [f"GPU-{index}a1b2c3d" for index in range(8)]
 
 

@@ -35,10 +35,11 @@ def supervise(library: Path, scenario: Scenario) -> Iterator[Supervise]:
             pcie_milliseconds: int = 20,
             restart_seconds: float = 0.1,
             silent_seconds: float = PATIENT.stale_seconds,
+            **variables: str,
         ) -> NvmlSupervisor:
-            environment = nvmlstub.environment(library, gpus, scenario.path, pcie_milliseconds)
+            stub = nvmlstub.environment(library, gpus, scenario.path, pcie_milliseconds)
             return stack.enter_context(
-                supervised(timing, environment, restart_seconds, silent_seconds)
+                supervised(timing, stub | variables, restart_seconds, silent_seconds)
             )
 
         yield start

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from exporter.nvml.process import WorkerProcess
 from exporter.nvml.sample import GpuSample, NodeSample
@@ -43,17 +42,8 @@ class Scenario:
         new.rename(self.path)  # The stub never reads half of it.
 
 
-class Supervise(Protocol):
-    """Start a supervisor whose worker loads the stub."""
-
-    def __call__(
-        self,
-        timing: Timing,
-        gpus: int = 2,
-        pcie_milliseconds: int = 20,
-        restart_seconds: float = 0.1,
-        silent_seconds: float = PATIENT.stale_seconds,
-    ) -> NvmlSupervisor: ...
+# Starts a supervisor whose worker loads the stub; see the fixture.
+Supervise = Callable[..., NvmlSupervisor]
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from exporter.nvml.readings.gpm import (
     gpm_metrics,
 )
 from exporter.nvml.readings.mig import MODE_SECONDS, MigActivity, MigDevices
+from exporter.nvml.readings.query import Ask
 from exporter.nvml.sample import MigDevice
 from tests.exporter.nvml.driver import Driver, Fails
 
@@ -209,18 +210,29 @@ def test_mode_is_noticed_when_it_changes_and_kept_when_it_cannot_be_read() -> No
     assert driver.asked["nvmlDeviceGetMigMode"] == 4
 
 
+def half_active(**changes: Any) -> Ask:
+    answers = {
+        "gpm_support": True,
+        "gpm_memory": lambda: Memory(object()),
+        "mig_sample": "a sample",
+        "gpm_metrics": {SM: 50.0},
+    }
+    return Driver(**answers | changes).opened()
+
+
+@pytest.mark.parametrize("function", ["gpm_support", "gpm_memory", "mig_sample", "gpm_metrics"])
+def test_gpu_without_gpm_has_no_activity(function: str) -> None:
+    """An older GPU, or a user without the right to it: no reading, whatever is missing."""
+    activity, ask = MigActivity(15.0), half_active(**{function: Fails()})
+
+    assert [activity.read(ask, now, [9]) for now in (100.0, 101.0, 102.0)] == [{}, {}, {}]
+
+
 def test_instance_is_compared_only_with_itself() -> None:
     """The first sample of a new instance, or after the GPU was opened anew, has none before it."""
-    driver = Driver(
-        gpm_support=True,
-        gpm_memory=lambda: Memory(object()),
-        mig_sample="a sample",
-        gpm_metrics={SM: 50.0},
-    )
-    activity = MigActivity(15.0)
-    ask = driver.opened()
+    activity, ask = MigActivity(15.0), half_active()
 
     assert activity.read(ask, 100.0, [9]) == {}
     assert activity.read(ask, 101.0, [9, 2]) == {9: 50.0}
     assert activity.read(ask, 102.0, [9, 2]) == {9: 50.0, 2: 50.0}
-    assert activity.read(driver.opened(), 103.0, [9, 2]) == {}
+    assert activity.read(half_active(), 103.0, [9, 2]) == {}

@@ -114,16 +114,15 @@ def test_sleep_in_the_kernel_is_left_alone(
 
 
 def test_release_does_not_wait_for_a_silent_worker(
-    library: Path, monkeypatch: pytest.MonkeyPatch
+    supervise: Supervise, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker that is stopped, or hangs, is ended at once, not when its patience is over."""
     monkeypatch.setattr(supervisor_module, "LET_GO_SECONDS", 0.1)
-    environment = nvmlstub.environment(library)
-    with supervised(PATIENT, environment, silent_seconds=600.0) as supervisor:
-        wait_for(lambda: ups(supervisor) == [True, True])
-        os.kill(supervisor.worker_pid or 0, signal.SIGSTOP)
-        supervisor.release(600)
-        wait_for(lambda: supervisor.released)
+    supervisor = supervise(PATIENT, silent_seconds=600.0)
+    wait_for(lambda: ups(supervisor) == [True, True])
+    os.kill(supervisor.worker_pid or 0, signal.SIGSTOP)
+    supervisor.release(600)
+    wait_for(lambda: supervisor.released)
 
 
 def has_open(pid: int, path: Path) -> bool:
@@ -138,31 +137,30 @@ def has_open(pid: int, path: Path) -> bool:
 
 
 def test_released_gpus_are_open_in_no_process(
-    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    supervise: Supervise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For as long as it is asked no process has the device files, and no sample is served."""
     # However busy this machine is, the worker has the time to shut NVML down.
     monkeypatch.setattr(supervisor_module, "END_SECONDS", 20.0)
     device = tmp_path / "nvidia0"
     device.touch()
-    environment = nvmlstub.environment(library) | {"STUB_DEVICE": str(device)}
-    with supervised(PATIENT, environment) as supervisor:
-        wait_for(lambda: ups(supervisor) == [True, True])
-        worker = supervisor.worker_pid
-        assert worker is not None
-        assert has_open(worker, device)
+    supervisor = supervise(PATIENT, STUB_DEVICE=str(device))
+    wait_for(lambda: ups(supervisor) == [True, True])
+    worker = supervisor.worker_pid
+    assert worker is not None
+    assert has_open(worker, device)
 
-        supervisor.release(600)
-        wait_for(lambda: supervisor.released)
-        assert not Path(f"/proc/{worker}").exists()
-        assert not has_open(os.getpid(), device)
-        assert supervisor.latest() is None
-        assert (supervisor.worker_pid, supervisor.worker_up) == (None, False)
+    supervisor.release(600)
+    wait_for(lambda: supervisor.released)
+    assert not Path(f"/proc/{worker}").exists()
+    assert not has_open(os.getpid(), device)
+    assert supervisor.latest() is None
+    assert (supervisor.worker_pid, supervisor.worker_up) == (None, False)
 
-        supervisor.resume()
-        wait_for(lambda: ups(supervisor) == [True, True])
-        assert not supervisor.released
-        assert supervisor.worker_restarts == 0
+    supervisor.resume()
+    wait_for(lambda: ups(supervisor) == [True, True])
+    assert not supervisor.released
+    assert supervisor.worker_restarts == 0
 
 
 def test_exporter_ends_while_a_call_hangs(library: Path, scenario: Scenario) -> None:

@@ -15,13 +15,12 @@ from exporter.nvml.calls import CallFailed
 from exporter.nvml.worker.events import XidEvents
 from exporter.nvml.worker.kmsg import Kmsg, open_kmsg
 from exporter.nvml.worker.xids import XidCounts
-from tests import nvmlstub
 from tests.exporter.nvml.driver import Driver, Fails
 from tests.exporter.nvml.stub import (
     PATIENT,
     Scenario,
+    Supervise,
     gpus,
-    supervised,
     ups,
     wait_for,
     wait_for_sample,
@@ -159,19 +158,15 @@ def append(path: Path, text: str) -> None:
         file.write(text)
 
 
-def test_lost_gpu_says_why(library: Path, scenario: Scenario, events_file: Path) -> None:
+def test_lost_gpu_says_why(supervise: Supervise, scenario: Scenario, events_file: Path) -> None:
     """The XID that took a GPU off the bus is counted for it alone, and stays while it is down."""
-    environment = {
-        **nvmlstub.environment(library, 2, scenario.path),
-        "STUB_EVENTS": str(events_file),
-    }
-    with supervised(PATIENT, environment) as supervisor:
-        wait_for(lambda: [gpu.xid_events for gpu in gpus(supervisor)] == [0, 0])
-        append(events_file, "1 79\n")
-        wait_for(lambda: gpus(supervisor)[1].xid_events == 1)
-        scenario.play("* 1 15")
-        wait_for(lambda: ups(supervisor) == [True, False])
-        well, lost = gpus(supervisor)
+    supervisor = supervise(PATIENT, STUB_EVENTS=str(events_file))
+    wait_for(lambda: [gpu.xid_events for gpu in gpus(supervisor)] == [0, 0])
+    append(events_file, "1 79\n")
+    wait_for(lambda: gpus(supervisor)[1].xid_events == 1)
+    scenario.play("* 1 15")
+    wait_for(lambda: ups(supervisor) == [True, False])
+    well, lost = gpus(supervisor)
 
     assert (well.xid_events, well.xid_errors) == (0, {})
     assert (lost.xid_events, lost.xid_errors, lost.xid_source) == (1, {"79": 1}, "nvml")
@@ -179,22 +174,19 @@ def test_lost_gpu_says_why(library: Path, scenario: Scenario, events_file: Path)
 
 
 def test_readable_log_of_the_kernel_is_the_only_source(
-    library: Path, scenario: Scenario, events_file: Path, tmp_path: Path
+    supervise: Supervise, events_file: Path, tmp_path: Path
 ) -> None:
     """An error that both the log and NVML's events report is counted once."""
     log = tmp_path / "kmsg"
     log.touch()
-    environment = {
-        **nvmlstub.environment(library, 1, scenario.path),
-        "STUB_EVENTS": str(events_file),
-    }
-    with supervised(replace(PATIENT, path_kmsg=str(log)), environment) as supervisor:
-        wait_for(lambda: [gpu.xid_events for gpu in gpus(supervisor)] == [0])
-        append(events_file, "0 79\n")
-        append(log, "3,1,2,-;NVRM: Xid (PCI:0000:10:00): 79, pid=1, GPU has fallen off the bus.\n")
-        wait_for(lambda: gpus(supervisor)[0].xid_events != 0)
-        before = time.time()
-        sample = wait_for_sample(supervisor, lambda one: one.timestamp_seconds > before + 0.2)
+    timing = replace(PATIENT, path_kmsg=str(log))
+    supervisor = supervise(timing, gpus=1, STUB_EVENTS=str(events_file))
+    wait_for(lambda: [gpu.xid_events for gpu in gpus(supervisor)] == [0])
+    append(events_file, "0 79\n")
+    append(log, "3,1,2,-;NVRM: Xid (PCI:0000:10:00): 79, pid=1, GPU has fallen off the bus.\n")
+    wait_for(lambda: gpus(supervisor)[0].xid_events != 0)
+    before = time.time()
+    sample = wait_for_sample(supervisor, lambda one: one.timestamp_seconds > before + 0.2)
 
     assert (sample.gpus[0].xid_events, sample.gpus[0].xid_source) == (1, "kmsg")
 

@@ -1,14 +1,13 @@
 """Each rank is joined to one GPU; what else is there, and not of its job, is foreign."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pytest
 
 from exporter.cgroups import Cgroup
 from exporter.listeners.peer import NAMESPACE_OF, UNKNOWN, Peer
-from exporter.nvml.sample import GpuProcess, GpuSample, NodeSample, StuckCall
+from exporter.nvml.sample import GpuProcess, GpuSample
 from exporter.processes.foreign import foreign_processes
 from exporter.processes.process import Process
 from exporter.processes.rank_gpus import RankJoin, RankOnGpu, join
@@ -43,20 +42,6 @@ def ranks(
     for each, owner in held:
         store.put(each, owner)
     return list(RankJoin(nvml, lambda: {each.pid: each for each in processes}, store).ranks())
-
-
-@dataclass
-class Moving:
-    """NVML's samples, of which the next may be another."""
-
-    sample: NodeSample | None
-    worker_up: bool = True
-    worker_restarts: int = 0
-    stuck_call: StuckCall | None = None
-    released: bool = False
-
-    def latest(self) -> NodeSample | None:
-        return self.sample
 
 
 def where(found: Sequence[RankOnGpu]) -> dict[int, tuple[str, str]]:
@@ -274,7 +259,7 @@ def test_ranks_are_found_again_when_any_source_says_something_else() -> None:
     """What is kept for all who ask is never old: GPUs, processes, and what the ranks report."""
     seen = {10: process(10, torchrun(0))}
     store = RankStore(clock=lambda: 2_000.0)
-    nvml = Moving(node(gpu(0, (10, 10**9)), gpu(1)).sample)
+    nvml = node(gpu(0, (10, 10**9)), gpu(1))
     found = RankJoin(nvml, lambda: seen, store)
     assert found.ranks() is found.ranks()
     assert where(found.ranks()) == {0: ("GPU-0", "environ")}

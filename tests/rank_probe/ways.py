@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from rank_probe.wire.stages import STAGES
+from tests.rank_probe.jobs.parallel_arms import DELAY, PLACES
 from tests.rank_probe.launch import PACKAGE, Ranks, run
-from tests.rank_probe.torch_hooks.parallel_job import DELAY, PLACES
 
 STEPS = 12
 
@@ -48,32 +48,33 @@ def torchrun(ranks: int, module: str, *arguments: str) -> tuple[str, ...]:
     return (*launcher, module, *arguments)
 
 
-def parallel(name: str, job: str, ranks: int, peers: tuple[int, ...] = ()) -> Arm:
-    """Return an arm of tests/rank_probe/torch_hooks/parallel_job.py."""
+def loop(
+    title: str,
+    name: str,
+    ranks: int = 2,
+    peers: tuple[int, ...] = (),
+    *,
+    places: tuple[str, ...] = PLACES,
+    **arm: Any,
+) -> Arm:
+    """Return an arm of tests/rank_probe/jobs/loops_job.py; without *peers* all *ranks* are."""
     peers = peers or tuple(range(ranks))
-    module = "tests.rank_probe.torch_hooks.parallel_job"
-    command = torchrun(ranks, module, job, "STEPS", str(peers[-1]))
-    return Arm(name, command, peers, prefix=f"{job}-")
-
-
-def loop(title: str, name: str, *, places: tuple[str, ...] = PLACES, **arm: Any) -> Arm:
-    """Return an arm of tests/rank_probe/jobs/loops_job.py."""
     module = "tests.rank_probe.jobs.loops_job"
-    command = torchrun(2, module, "STEPS", "1", name)
-    return Arm(title, command, prefix=f"{name}-", places=places, **arm)
+    command = torchrun(ranks, module, "STEPS", str(peers[-1]), name)
+    return Arm(title, command, peers, prefix=f"{name}-", places=places, **arm)
 
 
 ARMS = (
-    parallel("DDP", "ddp", 4),
-    parallel("DDP + accumulation", "ddp_accumulation", 4),
-    parallel("FSDP1", "fsdp1", 4),
-    parallel("FSDP2", "fsdp2", 4),
-    parallel("FSDP2 + accumulation", "fsdp2_accumulation", 4),
-    parallel("tensor parallel", "tensor_parallel", 4),
-    parallel("pipeline GPipe", "pipeline_gpipe", 2),
-    parallel("pipeline 1F1B x DDP", "pipeline_1f1b", 4, (2, 3)),
-    parallel("pipeline 1F1B, interleaved", "pipeline_interleaved", 2),
-    parallel("torch.compile (inductor)", "compiled", 2),
+    loop("DDP", "ddp", 4),
+    loop("DDP + accumulation", "ddp_accumulation", 4),
+    loop("FSDP1", "fsdp1", 4),
+    loop("FSDP2", "fsdp2", 4),
+    loop("FSDP2 + accumulation", "fsdp2_accumulation", 4),
+    loop("tensor parallel", "tensor_parallel", 4),
+    loop("pipeline GPipe", "pipeline_gpipe", 2),
+    loop("pipeline 1F1B x DDP", "pipeline_1f1b", 4, (2, 3)),
+    loop("pipeline 1F1B, interleaved", "pipeline_interleaved", 2),
+    loop("torch.compile (inductor)", "compiled", 2),
     loop("accumulation that varies", "varying_accumulation"),
     loop("distillation", "distillation"),
     loop("several loaders", "several_loaders"),

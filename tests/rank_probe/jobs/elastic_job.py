@@ -1,11 +1,10 @@
-"""A small DDP training for test_elastic.py: 50 ms a step; may end badly in its first attempt.
+"""A small DDP training for test_elastic.py: 50 ms a step.
 
-elastic_job.py STEPS [raise|exit|PATH]
+elastic_job.py STEPS [PATH]
 
 Ends early once there is a file at PATH, and writes there how many steps it took.
 """
 
-import os
 import sys
 import time
 from pathlib import Path
@@ -21,10 +20,9 @@ BATCH = 4
 
 
 def main() -> None:
-    """Train; in the first attempt the second rank may fail in the middle."""
+    """Train."""
     steps = int(sys.argv[1])
-    ending = sys.argv[2] if len(sys.argv) > 2 else ""
-    fails = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+    enough = Path(sys.argv[2] if len(sys.argv) > 2 else "")
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     model = DistributedDataParallel(nn.Linear(2, 1))
@@ -35,13 +33,8 @@ def main() -> None:
         optimizer.step()
         optimizer.zero_grad()
         time.sleep(STEP_SECONDS)
-        if fails and dist.get_rank() == 1 and number == steps // 2:
-            if ending == "exit":
-                os._exit(17)
-            if ending == "raise":
-                raise RuntimeError("theirs")
-        if Path(ending).is_file():
-            Path(ending).write_text(str(number + 1))
+        if enough.is_file():
+            enough.write_text(str(number + 1))
             break
     dist.destroy_process_group()
 

@@ -4,21 +4,407 @@ r"""One rank that trains in some loops, once for each place of a delay.
     torchrun --nproc-per-node 2 -m tests.rank_probe.jobs.loops_job STEPS LATE_RANK LOOP-PLACE...
 
 Each loop and place is a job of its own, named LOOP-PLACE; run by tests/rank_probe/ways.py and by
-test_loops.py. Sleeping emulates a device.
+test_loops.py. Sleeping emulates a device. The function of a loop makes one of that many *steps*,
+in which each stage takes its *seconds* a step.
 """
 
+import os
 import sys
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterator
+from itertools import islice
+from time import sleep
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
 
 import rank_probe
-from tests.rank_probe.jobs import loops, loops_of_updates
-from tests.rank_probe.jobs.loops import Loop
+from demo.train import BATCH, FEATURES, Batch, Batches, TimedSGD
+from tests.rank_probe.jobs.parallel_arms import (
+    ARMS,
+    DELAY,
+    HEALTHY,
+    MICRO_BATCHES,
+    Seconds,
+    Step,
+    fully_sharded,
+    layers,
+    loss_of,
+)
 from tests.rank_probe.launch import leave
-from tests.rank_probe.torch_hooks.parallel_job import DELAY, HEALTHY, Seconds
+
+Loop = Callable[[], None]
+
+# Micro-batches of a step after the other; a step has this many on average.
+VARYING, MEAN_MICRO_BATCHES = (1, 4, 2, 3), 2.5
+
+
+def network(seconds: Seconds, share: float = 1.0) -> nn.Sequential:
+    """Return a model whose compute takes the *share* of a step's seconds."""
+    return nn.Sequential(*layers(seconds, share), nn.Linear(FEATURES, 1))
+
+
+def replicated(seconds: Seconds, share: float = 1.0) -> DistributedDataParallel:
+    """Return the same under DDP."""
+    return DistributedDataParallel(network(seconds, share))
+
+
+def loader(seconds: Seconds, batches: int, share: float = 1.0) -> DataLoader[Batch]:
+    """Return a loader of that many batches, each read in the *share* of a step's seconds."""
+    return DataLoader(Batches(batches, sleep, seconds["data"] * share), batch_size=None)
+
+
+def sgd(model: nn.Module, seconds: Seconds, share: float = 1.0) -> TimedSGD:
+    """Return an optimizer whose step takes the *share* of a step's seconds."""
+    return TimedSGD(model.parameters(), sleep, seconds["optimizer"] * share)
+
+
+def update(optimizer: TimedSGD, seconds: Seconds) -> None:
+    """Step, and take the time of what comes after it."""
+    optimizer.step()
+    optimizer.zero_grad()
+    sleep(seconds["other"])
+
+
+def ordinary(arm: Callable[[Seconds], tuple[nn.Module, Step]]) -> Callable[[Seconds, int], Loop]:
+    """Return the loop of one batch a step around the model of an arm."""
+
+    def make(seconds: Seconds, steps: int) -> Loop:
+        model, step = arm(seconds)
+        optimizer = sgd(model, seconds)
+        batches = loader(seconds, steps)
+
+        def loop() -> None:
+            for batch in batches:
+                step(batch)
+                update(optimizer, seconds)
+
+        return loop
+
+    return make
+
+
+def varying_accumulation(seconds: Seconds, steps: int) -> Loop:
+    """One to four micro-batches a step."""
+    share = 1 / MEAN_MICRO_BATCHES
+    model = replicated(seconds, share)
+    optimizer = sgd(model, seconds)
+    counts = [VARYING[step % len(VARYING)] for step in range(steps)]
+    batches = iter(loader(seconds, sum(counts), share))
+
+    def loop() -> None:
+        for count in counts:
+            with model.no_sync():
+                for batch in islice(batches, count - 1):
+                    loss_of(model, batch).backward()
+            loss_of(model, next(batches)).backward()
+            update(optimizer, seconds)
+
+    return loop
+
+
+def distillation(seconds: Seconds, steps: int) -> Loop:
+    """A frozen teacher, whose output the student learns; half of forward is the teacher's."""
+    teacher = network(seconds, 0.5).requires_grad_(False).eval()
+    student = replicated(seconds | {"forward": seconds["forward"] / 2})
+    optimizer = sgd(student, seconds)
+    batches = loader(seconds, steps)
+
+    def loop() -> None:
+        for inputs, _ in batches:
+            with torch.no_grad():
+                wanted = teacher(inputs)
+            nn.functional.mse_loss(student(inputs), wanted).backward()
+            update(optimizer, seconds)
+
+    return loop
+
+
+def several_loaders(seconds: Seconds, steps: int) -> Loop:
+    """Two loaders side by side, a third one later in the step, and that of an evaluation."""
+    model = replicated(seconds, 0.5)
+    optimizer = sgd(model, seconds)
+    one, another, third = (loader(seconds, steps, 1 / 3) for _ in range(3))
+    held_out = loader(seconds | {"data": 0.0}, 2)
+
+    def loop() -> None:
+        unlabelled = iter(third)
+        for step, (batch, _) in enumerate(zip(one, another, strict=True), start=1):
+            loss = loss_of(model, batch)
+            (loss + loss_of(model, next(unlabelled))).backward()
+            update(optimizer, seconds)
+            if step % 2 == 0:
+                with torch.no_grad():
+                    for inputs, _ in held_out:
+                        model.module[-1](inputs)
+
+    return loop
+
+
+def optimizer_in_backward(seconds: Seconds, steps: int) -> Loop:
+    """An optimizer for each parameter, which steps as soon as its gradient was reduced."""
+    model = fully_sharded(seconds)
+    parameters = list(model.parameters())
+    each_seconds = seconds["optimizer"] / len(parameters)
+    optimizers = {each: TimedSGD([each], sleep, each_seconds) for each in parameters}
+
+    def step(parameter: nn.Parameter) -> None:
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+
+    for each in parameters:
+        each.register_post_accumulate_grad_hook(step)
+    batches = loader(seconds, steps)
+
+    def loop() -> None:
+        for batch in batches:
+            loss_of(model, batch).backward()
+            sleep(seconds["other"])
+
+    return loop
+
+
+class SlowToCopy:
+    """A part of the training's state that takes *seconds* to copy."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state."""
+        sleep(self._seconds)
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take it back: there is none."""
+
+
+def async_save(seconds: Seconds, steps: int) -> Loop:
+    """A checkpoint with every step, of which training waits for the copy and the one before."""
+    from torch.distributed.checkpoint import state_dict_saver
+
+    model = replicated(seconds)
+    optimizer = sgd(model, seconds)
+    batches = loader(seconds, steps)
+    # Of its own: the thread that writes has collectives beside those of training.
+    group = dist.new_group()
+
+    def save(step: int) -> Any:
+        state = {"model": model.module.state_dict(), "own": SlowToCopy(seconds["checkpoint"])}
+        folder = f"{os.environ['CHECKPOINTS']}/{step}"
+        return state_dict_saver.async_save(state, checkpoint_id=folder, process_group=group)
+
+    def loop() -> None:
+        saved: Any = None
+        for step, batch in enumerate(batches):
+            loss_of(model, batch).backward()
+            update(optimizer, seconds)
+            if saved is not None:
+                saved.result()
+            saved = save(step)
+        saved.result()
+
+    return loop
+
+
+def titan_shaped(seconds: Seconds, steps: int) -> Loop:
+    """The shape of torchtitan's: a step's micro-batches are read first, their tokens summed up."""
+    share = 1 / MICRO_BATCHES
+    model = fully_sharded(seconds, share)
+    optimizer = sgd(model, seconds)
+
+    def batch_generator(batches: DataLoader[Batch]) -> Iterator[Batch]:
+        iterator = iter(batches)
+        while True:
+            yield next(iterator)
+
+    read = batch_generator(loader(seconds, steps * MICRO_BATCHES, share))
+
+    def train_step() -> None:
+        optimizer.zero_grad()
+        micro_batches = [next(read) for _ in range(MICRO_BATCHES)]
+        dist.all_reduce(torch.tensor(sum(inputs.numel() for inputs, _ in micro_batches)))
+        for batch in micro_batches:
+            loss_of(model, batch).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        sleep(seconds["other"])
+
+    def loop() -> None:
+        for _ in range(steps):
+            train_step()
+
+    return loop
+
+
+# Steps between two meetings of the ranks.
+APART = 4
+
+
+def local_sgd(seconds: Seconds, steps: int) -> Loop:
+    """Steps without any collective; now and then the ranks average their parameters."""
+    model = network(seconds)
+    optimizer = sgd(model, seconds)
+    batches = loader(seconds, steps)
+
+    def loop() -> None:
+        for step, batch in enumerate(batches, start=1):
+            loss_of(model, batch).backward()
+            update(optimizer, seconds)
+            if step % APART == 0:
+                for each in model.parameters():
+                    dist.all_reduce(each.data)
+                    each.data /= dist.get_world_size()
+
+    return loop
+
+
+def diloco(seconds: Seconds, steps: int) -> Loop:
+    """The same, but an outer optimizer steps on what the inner steps have changed."""
+    model = network(seconds)
+    inner = sgd(model, seconds)
+    outer = torch.optim.SGD(model.parameters(), lr=0.7, momentum=0.9, nesterov=True)
+    batches = loader(seconds, steps)
+
+    def loop() -> None:
+        before = [each.detach().clone() for each in model.parameters()]
+        for step, batch in enumerate(batches, start=1):
+            loss_of(model, batch).backward()
+            update(inner, seconds)
+            if step % APART == 0:
+                for was, each in zip(before, model.parameters(), strict=True):
+                    each.grad = was - each.data
+                    dist.all_reduce(each.grad)
+                    each.data.copy_(was)
+                outer.step()
+                outer.zero_grad()
+                before = [each.detach().clone() for each in model.parameters()]
+
+    return loop
+
+
+def rollouts(seconds: Seconds, steps: int) -> Loop:
+    """As PPO: mini-batches learn, then an engine in this process generates, without gradients.
+
+    Without a loader, generation is what it is for the probe: `other`.
+    """
+    policy = replicated(seconds)
+    optimizer = sgd(policy, seconds)
+    engine = network(seconds | {"forward": 0.0}).requires_grad_(False)
+
+    def generate() -> tuple[Tensor, Tensor]:
+        engine.load_state_dict(policy.module.state_dict())
+        prompts = torch.randn(2 * BATCH, FEATURES)
+        with torch.inference_mode():
+            return prompts, engine(prompts)
+
+    def normalized(rewards: Tensor) -> Tensor:
+        mean = rewards.mean()
+        dist.all_reduce(mean)
+        return rewards - mean / dist.get_world_size()
+
+    def loop() -> None:
+        prompts, rewards = generate()
+        for _ in range(steps // APART):
+            for _epoch in range(2):
+                for index in torch.randperm(2 * BATCH).split(BATCH):
+                    loss_of(policy, (prompts[index], rewards[index].clone())).backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+            sleep(APART * seconds["other"])
+            prompts, rewards = generate()
+            rewards = normalized(rewards.clone())
+
+    return loop
+
+
+def prompted_rollouts(seconds: Seconds, steps: int) -> Loop:
+    """As GRPO: a loader reads prompts, and each batch of them is for several updates: one step."""
+    share = 1 / MICRO_BATCHES
+    policy = replicated(seconds, share)
+    optimizer = sgd(policy, seconds, share)
+    prompts = loader(seconds, steps)
+
+    def loop() -> None:
+        for inputs, _ in prompts:
+            with torch.inference_mode():
+                wanted = policy.module(inputs)
+            wanted = wanted.clone()
+            for _ in range(MICRO_BATCHES):
+                loss_of(policy, (inputs, wanted)).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            sleep(seconds["other"])
+
+    return loop
+
+
+def own_stream(seconds: Seconds, steps: int) -> Loop:
+    """A generator in place of a loader: the probe first sees that its batches come from nowhere."""
+    model = replicated(seconds)
+    optimizer = sgd(model, seconds)
+
+    def stream() -> Iterator[Batch]:
+        while True:
+            sleep(seconds["data"])
+            inputs = torch.randn(BATCH, FEATURES)
+            yield inputs, inputs.mean(dim=1, keepdim=True)
+
+    def loop() -> None:
+        for _, batch in zip(range(steps), stream(), strict=False):
+            loss_of(model, batch).backward()
+            update(optimizer, seconds)
+
+    return loop
+
+
+class WithLoss(nn.Module):
+    """A model that computes its loss, and returns it beside its prediction."""
+
+    def __init__(self, seconds: Seconds) -> None:
+        super().__init__()
+        self.network = network(seconds)
+
+    def forward(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the prediction and its loss."""
+        prediction = self.network(inputs)
+        return prediction, nn.functional.mse_loss(prediction, targets)
+
+
+def own_batches(seconds: Seconds, steps: int) -> Loop:
+    """The shape of nanoGPT's: a function reads the next batch before backward; one evaluates."""
+    model = DistributedDataParallel(WithLoss(seconds))
+    optimizer = sgd(model, seconds)
+
+    def get_batch() -> Batch:
+        sleep(seconds["other"])
+        inputs = torch.randn(BATCH, FEATURES)
+        return inputs, inputs.mean(dim=1, keepdim=True)
+
+    @torch.no_grad()
+    def estimate_loss() -> float:
+        model.eval()
+        _, loss = model(*get_batch())
+        sleep(seconds["eval"])
+        model.train()
+        return float(loss)
+
+    def loop() -> None:
+        inputs, targets = get_batch()
+        for _ in range(steps):
+            if seconds["eval"]:
+                estimate_loss()
+            _, loss = model(inputs, targets)
+            inputs, targets = get_batch()
+            (loss / 2).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return loop
+
 
 # The stages that each loop has; `checkpoint` is async_save's alone, `eval` own_batches's.
 STAGES: Final = ("data", "forward", "backward", "optimizer", "other", "checkpoint", "eval")
@@ -26,20 +412,22 @@ STAGES: Final = ("data", "forward", "backward", "optimizer", "other", "checkpoin
 SELDOM: Final = ("other", "checkpoint", "eval")
 
 LOOPS: Final[dict[str, Callable[[Seconds, int], Loop]]] = {
+    name: ordinary(arm) for name, arm in ARMS.items()
+} | {
     each.__name__: each
     for each in (
-        loops.varying_accumulation,
-        loops.distillation,
-        loops.several_loaders,
-        loops.optimizer_in_backward,
-        loops.async_save,
-        loops.titan_shaped,
-        loops_of_updates.local_sgd,
-        loops_of_updates.diloco,
-        loops_of_updates.rollouts,
-        loops_of_updates.prompted_rollouts,
-        loops_of_updates.own_stream,
-        loops_of_updates.own_batches,
+        varying_accumulation,
+        distillation,
+        several_loaders,
+        optimizer_in_backward,
+        async_save,
+        titan_shaped,
+        local_sgd,
+        diloco,
+        rollouts,
+        prompted_rollouts,
+        own_stream,
+        own_batches,
     )
 }
 

@@ -28,15 +28,15 @@ from torch.overrides import TorchFunctionMode
 
 import rank_probe
 from demo.train import FEATURES, Batch
-from tests.rank_probe.jobs.loops import loader, network, sgd
-from tests.rank_probe.launch import leave
-from tests.rank_probe.torch_hooks.parallel_job import (
+from tests.rank_probe.jobs.loops_job import loader, network, sgd
+from tests.rank_probe.jobs.parallel_arms import (
     DELAY,
     HEALTHY,
     MICRO_BATCHES,
     PLACES,
     Seconds,
 )
+from tests.rank_probe.launch import leave
 
 
 class OnCpu(TorchFunctionMode):

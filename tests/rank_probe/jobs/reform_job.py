@@ -1,9 +1,12 @@
-"""One process of a job that forms its process group anew ten times; run by test_reform.py.
+"""One process of a job that forms its process group anew; run by test_elastic.py.
 
-reform_job.py PORT ANSWERS NAME: the process is one of those in GROUPS, in each of which its place
-is its rank. All meet at the store at PORT. In each group, one rank is late; after STEPS steps the
-process leaves ANSWERS/<group>-<NAME>.json: the verdict, and when that was. It ends without a word
-unless it is in the last group.
+reform_job.py ANSWERS: a rank under torchrun, of which the last one dies in the first attempt; in
+the second one each leaves ANSWERS/<rank>.json.
+
+reform_job.py PORT ANSWERS NAME: the job does so ten times, and the process is one of those in
+GROUPS, in each of which its place is its rank. All meet at the store at PORT. In each group, one
+rank is late; after STEPS steps the process leaves ANSWERS/<group>-<NAME>.json: the verdict, and
+when that was. It ends without a word unless it is in the last group.
 """
 
 import json
@@ -84,10 +87,26 @@ def answer(probe: Probe, path: Path) -> None:
     path.write_text(json.dumps({"verdict": join.verdict, "at": time.time()}))
 
 
-def main() -> None:
+def be_replaced(answers: Path) -> None:
+    """Train; in the first attempt until the last rank dies."""
+    dist.init_process_group("gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    store.PERIODS = ((ranks, PERIOD),)  # short enough for a test
+    api.start()
+    is_first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+    train(late=0 if is_first else 1)
+    if is_first and rank == ranks - 1:
+        os._exit(17)
+    probe = api._probe
+    assert probe is not None
+    if not is_first:
+        answer(probe, answers / f"{rank}.json")
+    dist.barrier()
+    api.finish()
+
+
+def take_part(port: int, answers: Path, name: str) -> None:
     """Take part in each group that has this process."""
-    port, answers, name = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
-    torch.set_num_threads(1)
     store.PERIODS = ((max(map(len, GROUPS)), PERIOD),)  # short enough for a test
     meeting = TCPStore("127.0.0.1", port, wait_for_workers=False, timeout=timedelta(seconds=120))
     api.start()
@@ -105,8 +124,12 @@ def main() -> None:
         meeting.set(f"left/{group}/{name}", "")
     if name in GROUPS[-1]:
         api.finish()
-    os._exit(0)  # gloo's threads may outlive its groups: pytorch/pytorch#179291
 
 
 if __name__ == "__main__":
-    main()
+    torch.set_num_threads(1)
+    if len(sys.argv) == 2:
+        be_replaced(Path(sys.argv[1]))
+    else:
+        take_part(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
+    os._exit(0)  # gloo's threads may outlive its groups: pytorch/pytorch#179291

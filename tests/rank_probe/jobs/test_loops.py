@@ -1,19 +1,20 @@
-"""Tests of loops that are not one fetch, forward, backward and step: who is late, and where."""
+"""Tests of the ways to train, in models and loops of all shapes: who is late, and where."""
 
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 from rank_probe.lines.user_code import BEFORE_MODEL
+from tests.rank_probe.forks import Zygote
 from tests.rank_probe.jobs.loops_job import LOOPS, STAGES
-from tests.rank_probe.launch import Jobs, Ranks, run
-from tests.rank_probe.torch_hooks.parallel_job import DELAY
-from tests.rank_probe.ways import Arm, torchrun, verdict
+from tests.rank_probe.jobs.parallel_arms import ARMS, DELAY
+from tests.rank_probe.launch import Jobs, Ranks
+from tests.rank_probe.ways import Arm, verdict
 
 MODULE = "tests.rank_probe.jobs.loops_job"
 STEPS = 4
 # Two of each loop's stages; tests/rank_probe/ways.py plants a delay in all of them.
-PLACES = {
+PLACES = dict.fromkeys(ARMS, ("forward", "backward", "optimizer")) | {
     "varying_accumulation": ("data", "backward"),
     "distillation": ("forward", "other"),
     "several_loaders": ("data", "forward"),
@@ -34,20 +35,29 @@ HEALTHY_STEPS = 160
 RESTAGED_STEPS = 160
 
 
-def train(folder: Path, steps: int, *cases: str) -> dict[str, Ranks]:
-    """Train each of *cases* with rank 1 of two late, in one pair of processes."""
-    command = torchrun(2, MODULE, str(steps), "1", *cases)
-    return run(folder, command, CHECKPOINTS=str(folder))
+Train = Callable[..., dict[str, Ranks]]
 
 
 @pytest.fixture(scope="module")
-def jobs(tmp_path_factory: pytest.TempPathFactory) -> Jobs:
-    """Every case, after a first one that pays for torch's one-time work."""
+def train(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Train:
+    """Train each of some cases for so many steps with rank 1 of two late, in one pair of ranks."""
+
+    def train(steps: int, *cases: str) -> dict[str, Ranks]:
+        folder = tmp_path_factory.mktemp("ranks")
+        return zygote.run(folder, MODULE, str(steps), "1", *cases, CHECKPOINTS=str(folder))
+
+    return train
+
+
+@pytest.fixture(scope="module")
+def jobs(train: Train) -> Jobs:
+    """Every case, after a first one of each loop that pays for torch's one-time work."""
 
     def launch(*cases: str) -> dict[str, Ranks]:
-        return train(tmp_path_factory.mktemp("ranks"), STEPS, *cases)
+        first = dict.fromkeys(f"{case.partition('-')[0]}-warm-up" for case in cases)
+        return train(STEPS, *first, *cases)
 
-    return Jobs(launch, "distillation-warm-up", *(f"{loop}-{place}" for loop, place in CASES))
+    return Jobs(launch, *(f"{loop}-{place}" for loop, place in CASES))
 
 
 @pytest.mark.jobs
@@ -60,7 +70,7 @@ def test_late_rank_and_its_stage_are_told(loop: str, place: str, jobs: Jobs) -> 
         row = verdict(arm, place, ranks)
 
         assert (row["waits least"], row["furthest ahead in"]) == (1, place)
-        assert 0.3e3 * DELAY < row["by, ms"] < 1.3e3 * DELAY
+        assert 0.75 * row["planted, ms"] < row["by, ms"] < 1.25e3 * DELAY
 
     jobs.check(arm.prefix + place, check)
     for rank in jobs[arm.prefix + place].values():
@@ -75,9 +85,9 @@ def test_loops_are_all_tested() -> None:
 
 
 @pytest.mark.jobs
-def test_loop_without_a_loader_is_late_in_data(tmp_path: Path) -> None:
+def test_loop_without_a_loader_is_late_in_data(train: Train) -> None:
     """Its judge calls it so a few steps after its stack was sampled, with all of its cost."""
-    rank = train(tmp_path, RESTAGED_STEPS, "own_stream-data")["own_stream-data"][1]
+    rank = train(RESTAGED_STEPS, "own_stream-data")["own_stream-data"][1]
     late, line = rank["verdict"]["late"][0], rank["late_lines"][0]
 
     assert (late["rank"], late["stage"], set(late["gpus"])) == (1, "data", {"data"})
@@ -86,9 +96,9 @@ def test_loop_without_a_loader_is_late_in_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.jobs
-def test_what_ran_before_the_model_is_told_so(tmp_path: Path) -> None:
+def test_what_ran_before_the_model_is_told_so(train: Train) -> None:
     """Half of the delay is in the teacher's forward, the rest in that of the student under DDP."""
-    ranks = train(tmp_path, JUDGED_STEPS, "distillation-forward")["distillation-forward"]
+    ranks = train(JUDGED_STEPS, "distillation-forward")["distillation-forward"]
     lines = ranks[1]["late_lines"][:2]
     student, teacher = sorted((line["place"] for line in lines), key=len)
 
@@ -98,9 +108,9 @@ def test_what_ran_before_the_model_is_told_so(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("loop", LOOPS)
-def test_nobody_is_named_while_no_rank_is_late(loop: str, tmp_path: Path) -> None:
+def test_nobody_is_named_while_no_rank_is_late(loop: str, train: Train) -> None:
     """Once the judge has compared enough steps; without a delay they are over soon."""
-    ranks = train(tmp_path, HEALTHY_STEPS, f"{loop}-none")[f"{loop}-none"]
+    ranks = train(HEALTHY_STEPS, f"{loop}-none")[f"{loop}-none"]
 
     assert ranks[0]["verdict"]["reason"] is None
     assert ranks[0]["verdict"]["late"] == []

@@ -1,9 +1,6 @@
 """The join on real ranks over gloo: who is late and what it costs, and nobody is disturbed."""
 
 import json
-import os
-import subprocess
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Mapping
@@ -15,40 +12,29 @@ from torch._C._distributed_c10d import TCPStore
 
 from rank_probe.wire.stages import STAGES
 from rankskew.accounting.step import charge
+from tests.rank_probe.forks import Fork, Zygote
 from tests.rank_probe.join.join_job import DELAY, LATE_RANK, LATE_STAGE, STEPS
 
 pytestmark = pytest.mark.jobs
 
-ROOT = Path(__file__).parents[3]
 RANKS = 4
 
 Account = tuple[int, str]  # a rank and its stage
 
 
-def start(port: int, answers: Path, ranks: int, *options: str) -> list[subprocess.Popen[bytes]]:
+def start(zygote: Zygote, port: int, answers: Path, ranks: int, *options: str) -> list[Fork]:
     """Start the ranks; their store is at *port*."""
-    arguments = [str(port), str(answers), *options]
-    command = [sys.executable, "-m", "tests.rank_probe.join.join_job", *arguments]
-    world = {"WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
-    world["RANKSKEW_EXPORTER"] = f"unix:{answers}/nobody"
+    known = {"WORLD_SIZE": str(ranks), "RANKSKEW_EXPORTER": f"unix:{answers}/nobody"}
+    arguments = ("tests.rank_probe.join.join_job", str(port), str(answers), *options)
     return [
-        subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=os.environ | world | {"RANK": str(rank)},
-        )
+        zygote.start(answers / f"output-{rank}", *arguments, **known, RANK=str(rank))
         for rank in range(ranks)
     ]
 
 
-def end(ranks: list[subprocess.Popen[bytes]], answers: Path) -> list[dict[str, Any]]:
+def end(ranks: list[Fork], answers: Path) -> list[dict[str, Any]]:
     """Wait for the ranks, which must end well; return their answers."""
-    try:
-        assert [rank.wait(60) for rank in ranks] == [0] * len(ranks)
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
+    assert [rank.wait(60) for rank in ranks] == [0] * len(ranks)
     return [json.loads((answers / f"{rank}.json").read_text()) for rank in range(len(ranks))]
 
 
@@ -75,10 +61,10 @@ def reference(answers: list[dict[str, Any]]) -> Mapping[Account, float]:
     return {account: share / seconds for account, share in caused.items()}
 
 
-def test_late_rank_learns_what_it_costs(tmp_path: Path) -> None:
+def test_late_rank_learns_what_it_costs(zygote: Zygote, tmp_path: Path) -> None:
     """Rank and stage get the cost of the reference, all steps count, and no key is left."""
     store = serving()
-    answers = end(start(store.port, tmp_path, RANKS), tmp_path)
+    answers = end(start(zygote, store.port, tmp_path, RANKS), tmp_path)
     caused = reference(answers)
     snapshots = [answer["snapshot"] for answer in answers]
 
@@ -97,10 +83,10 @@ def test_late_rank_learns_what_it_costs(tmp_path: Path) -> None:
     assert any("job" in key for key in store.list_keys())
 
 
-def test_store_that_dies_ends_the_join_alone(tmp_path: Path) -> None:
+def test_store_that_dies_ends_the_join_alone(zygote: Zygote, tmp_path: Path) -> None:
     """Without the store the steps go on to the last one; the coverage says that none is joined."""
     store = serving()
-    ranks = start(store.port, tmp_path, 2, "halt")
+    ranks = start(zygote, store.port, tmp_path, 2, "halt")
     until = time.monotonic() + 60
     while not (tmp_path / "half").exists() and time.monotonic() < until:
         time.sleep(0.02)

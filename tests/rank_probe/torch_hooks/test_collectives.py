@@ -16,8 +16,8 @@ from rank_probe.measure.boundaries import RELEASE
 from rank_probe.measure.timeline import Timeline
 from rank_probe.torch_hooks import collectives
 from rank_probe.wire.stages import FORWARD, OTHER, SYNC
-from tests.rank_probe.fakes import elsewhere
-from tests.rank_probe.launch import Jobs, Ranks, torchrun
+from tests.rank_probe.forks import Zygote
+from tests.rank_probe.launch import Jobs, Ranks
 from tests.rank_probe.torch_hooks.collectives_job import DELAY
 from tests.rank_probe.torch_hooks.hooked import marks, recorded
 
@@ -107,13 +107,6 @@ def test_error_in_a_collective_passes_and_the_wait_ends(timeline: Timeline) -> N
     assert len(timeline.state.frames) == 1
 
 
-def test_wait_of_another_thread_is_not_the_trainings(timeline: Timeline) -> None:
-    """A checkpoint's thread waits without the training doing so."""
-    elsewhere(dist.barrier)
-
-    assert marks(timeline) == []
-
-
 class OddWork(dist.Work):
     """A Work of somebody's own, which knows no type."""
 
@@ -139,14 +132,13 @@ KINDS = 44
 
 
 @pytest.fixture(scope="module")
-def calls(tmp_path_factory: pytest.TempPathFactory) -> Jobs:
+def calls(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Jobs:
     """What the waiting rank of a two-rank run says of each kind."""
 
     def call(*kinds: str) -> dict[str, Ranks]:
         folder = tmp_path_factory.mktemp("calls")
-        torchrun(
-            folder, "tests.rank_probe.torch_hooks.collectives_job", *kinds, ANSWERS=str(folder)
-        )
+        module = "tests.rank_probe.torch_hooks.collectives_job"
+        zygote.run(folder, module, *kinds, ANSWERS=str(folder))
         return {
             kind: {rank: answer}
             for rank in (0, 1)

@@ -21,6 +21,7 @@ from rank_probe.torch_hooks.cuda_events import CudaEvents
 from rank_probe.torch_hooks.private import TABLE, Private, absent, absent_from, find, sentences
 from rank_probe.torch_hooks.store import obstacle
 from rank_probe.wire.no_join import OTHER_STORE
+from tests.rank_probe.forks import Zygote
 
 ROOT = Path(__file__).parents[3]
 
@@ -99,20 +100,15 @@ GENERATES_CODE = pytest.param("inductor", marks=pytest.mark.nightly)
 
 @pytest.fixture(scope="module", params=["aot_eager", GENERATES_CODE])
 def outcomes(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, zygote: Zygote, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, dict[str, Any]]:
     """What each arm counted without the probe, with it from the start, and from midway on."""
-    cache = str(tmp_path_factory.mktemp("cache"))
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.rank_probe.torch_hooks.compile_job", request.param],
-        cwd=ROOT,
-        env=os.environ | {"TORCHINDUCTOR_CACHE_DIR": cache, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    found: dict[str, dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    folder = tmp_path_factory.mktemp("compile")
+    job = ("tests.rank_probe.torch_hooks.compile_job", request.param)
+    fork = zygote.start(folder / "output", *job, TORCHINDUCTOR_CACHE_DIR=f"{folder}/cache")
+    status, said = fork.wait(280), fork.output.read_text()
+    assert status == 0, said[-4000:]
+    found: dict[str, dict[str, Any]] = json.loads(said.splitlines()[-1])
     return found
 
 

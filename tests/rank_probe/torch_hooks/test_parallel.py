@@ -1,4 +1,4 @@
-"""Tests of sharded, pipelined, accumulating and compiled training: who is late, and where."""
+"""Tests of what wraps a model or calls its backward: the stages of each, in one process."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -16,52 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 from rank_probe.measure.timeline import Timeline
 from rank_probe.torch_hooks import backward, parallel, training_loop
 from rank_probe.wire.stages import BACKWARD, EVAL, FORWARD, OTHER, SYNC
-from tests.rank_probe.launch import Jobs, Ranks, run
-from tests.rank_probe.torch_hooks.parallel_job import ARMS, DELAY
-from tests.rank_probe.ways import Arm, torchrun, verdict
 
 pytestmark = [pytest.mark.jobs, pytest.mark.usefixtures("peers")]
-
-STEPS = 4
-PLACES = ("forward", "backward", "optimizer")
-
-
-@pytest.fixture(scope="module")
-def jobs(tmp_path_factory: pytest.TempPathFactory) -> Jobs:
-    """Every arm on two ranks with the delay in each place, in one pair of processes."""
-
-    def train(*cases: str) -> dict[str, Ranks]:
-        arms, places = (dict.fromkeys(part) for part in zip(*map(split, cases), strict=True))
-        module = "tests.rank_probe.torch_hooks.parallel_job"
-        command = torchrun(2, module, ",".join(arms), str(STEPS), "1", "warm-up", *places)
-        return run(tmp_path_factory.mktemp("ranks"), command)
-
-    return Jobs(train, *(f"{arm}-{place}" for arm in ARMS for place in PLACES))
-
-
-def split(case: str) -> tuple[str, str]:
-    """Return the arm and the place of *case*."""
-    arm, _, place = case.rpartition("-")
-    return arm, place
-
-
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("job", ARMS)
-def test_late_rank_and_its_stage_are_told(job: str, place: str, jobs: Jobs) -> None:
-    """The delay is in its own stage of the late rank, and in the other one's `sync`."""
-    arm = Arm(job, (), prefix=f"{job}-")
-
-    def check(ranks: Ranks) -> None:
-        row = verdict(arm, place, ranks)
-
-        assert (row["waits least"], row["furthest ahead in"]) == (1, place)
-        assert 0.75 * row["planted, ms"] < row["by, ms"] < 1.25e3 * DELAY
-
-    jobs.check(arm.prefix + place, check)
-    for rank in jobs[arm.prefix + place].values():
-        assert rank["steps"] == STEPS
-        assert rank["probe_errors"] == 0
-        assert rank["finished"]
 
 
 @pytest.fixture

@@ -1,13 +1,5 @@
-r"""One rank that trains in some ways (the arms), once for each place of a delay.
+"""Models that are replicated, sharded, pipelined or compiled, with the step of one batch."""
 
-    torchrun --nproc-per-node 2 -m tests.rank_probe.torch_hooks.parallel_job \
-        ARM,... STEPS LATE_RANK PLACE...
-
-Each arm and place is a job of its own, named ARM-PLACE; run by test_parallel.py and by
-tests/rank_probe/ways.py.
-"""
-
-import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from time import sleep
@@ -18,11 +10,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader
 
-import rank_probe
-from demo.train import BATCH, FEATURES, Batches, Block, TimedSGD
-from tests.rank_probe.launch import leave
+from demo.train import BATCH, FEATURES, Block
 
 PLACES = ("data", "forward", "backward", "optimizer", "other")
 HEALTHY, DELAY = 0.008, 0.08
@@ -266,38 +255,3 @@ ARMS: dict[str, Callable[[Seconds], tuple[nn.Module, Step]]] = {
     "pipeline_zero_bubble": pipeline_zero_bubble,
     "compiled": compiled,
 }
-
-
-def train(arm: str, place: str, steps: int, is_late: bool) -> None:
-    """Train once as job *arm*-*place*, with nothing of the probe in the loop."""
-    seconds = dict.fromkeys(PLACES, HEALTHY) | {"other": 0.0}
-    if is_late and place in PLACES:
-        seconds[place] += DELAY
-    model, step = ARMS[arm](seconds)
-    loader = DataLoader(Batches(steps, sleep, seconds["data"]), batch_size=None)
-    optimizer = TimedSGD(model.parameters(), sleep, seconds["optimizer"])
-    dist.barrier()
-    rank_probe.start(automatic=True, job_id=f"{arm}-{place}")
-    for batch in loader:
-        step(batch)
-        optimizer.step()
-        optimizer.zero_grad()
-        sleep(seconds["other"])
-    rank_probe.finish()
-
-
-def main() -> None:
-    """Train once for each arm and place."""
-    arms, steps, late_rank, *places = sys.argv[1:]
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    for arm in arms.split(","):
-        for place in places:
-            train(arm, place, int(steps), dist.get_rank() == int(late_rank))
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()
-    leave()

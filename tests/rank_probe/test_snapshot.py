@@ -16,7 +16,7 @@ from rank_probe.report.renumbered import COUNTERS, Renumbered, since
 from rank_probe.wire.snapshot import Snapshot, SnapshotEncoder
 from rank_probe.wire.text import printable
 from tests.exporter.snapshots import snapshot, verdict
-from tests.rank_probe.measure.test_steps import Loop
+from tests.rank_probe.measure.noted_loop import BACKWARDS, OPTIMIZE, Job
 
 LATE: Mapping[str, Any] = {
     "thread_states": [{"stage": "data", "state": "sleep", "share": 0.5, "place": ""}],
@@ -153,12 +153,13 @@ def test_every_counter_is_a_field() -> None:
 @pytest.mark.parametrize("at_once", [1, 7, 100])
 def test_a_block_has_the_same_steps_however_many_are_read_at_once(at_once: int) -> None:
     """Of the steps 17 to 32, not those before and after, which read for longer."""
-    loop = Loop()
-    blocks = Blocks(loop.steps)
+    job = Job()
+    blocks = Blocks(job.steps)
     blocks.snapshot_fields()
     for step in range(1, 2 * LEAST_STEPS + 4):
         is_inside = LEAST_STEPS < step <= 2 * LEAST_STEPS
-        loop.step(data=2_000 if is_inside else 2_010)
+        data = 2_000.0 if is_inside else 2_010.0
+        job.run(events.FETCH, data, events.FETCHED, *BACKWARDS, *OPTIMIZE)
         if step % at_once == 0:
             blocks.snapshot_fields()
 

@@ -26,8 +26,9 @@ class Job:
         self._interpreter = Interpreter(LoopState(automatic=automatic, finds_steps=automatic))
         self._noted: list[int] = []
         self.now = 1_000
+        self.wall = 1_000.0
         self.marks: list[int] = []
-        self.steps = Steps(self._boundaries, lambda: self.now, settle=self.marks.extend)
+        self.steps = Steps(self._boundaries, lambda: self.now, lambda: self.wall, self.marks.extend)
 
     def _boundaries(self) -> bytes:
         taken, self._noted = self._noted, []

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rank_probe.guest.guard import failures
 from rank_probe.measure import events
 from rank_probe.measure.boundaries import BEGIN, COMPLETE, RELEASE
-from rank_probe.measure.device_clock import EVENTS, LONG_TAPE, DeviceClock
+from rank_probe.measure.device_clock import EVENTS, DeviceClock
 from rank_probe.measure.steps import Steps
 from rank_probe.measure.timeline import Timeline
 from rank_probe.wire.stages import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, STAGES, SYNC
@@ -51,28 +51,6 @@ def repeat(times: int, *calls: Callable[[], object]) -> None:
     for _ in range(times):
         for call in calls:
             call()
-
-
-def test_counting_begins_at_the_first_boundary() -> None:
-    """The first entry of the tape is a BEGIN, whatever the boundary itself carries."""
-    marks = Marks()
-    repeat(3, marks.step, marks.catch_up)
-
-    assert marks.clock.tape[0] == OTHER | BEGIN
-    assert marks.clock.steps.totals().steps == 1
-
-
-def test_young_steps_are_not_asked_for() -> None:
-    """A step is queried once, when two more are complete."""
-    marks = Marks()
-    marks.step()
-    marks.step()
-    marks.catch_up()
-    assert marks.events.queries == 0
-    marks.step()
-
-    assert marks.events.queries == 1
-    assert marks.clock.steps.totals().steps == 1
 
 
 def test_finished_steps_are_read_together() -> None:
@@ -211,20 +189,6 @@ def test_steps_keep_the_numbers_that_the_host_gives_them() -> None:
     ]
 
 
-def test_step_with_more_boundaries_than_events_is_given_up() -> None:
-    """A step that nobody ends holds no more events than there are."""
-    marks = Marks(limit=42)
-    for _ in range(100):
-        marks.clock.boundary(FORWARD)
-    marks.clock.boundary(OTHER | COMPLETE)
-
-    assert len(marks.events.made) == 42
-    assert marks.clock.dropped_steps == 1
-    repeat(4, marks.catch_up, marks.step)
-    assert marks.clock.steps.totals().steps == 2
-    assert not marks.clock.has_failed
-
-
 def test_finish_elsewhere_asks_nothing() -> None:
     """A process that is finished by another thread keeps what was read, and queries nothing."""
     marks = Marks()
@@ -235,31 +199,6 @@ def test_finish_elsewhere_asks_nothing() -> None:
     marks.clock.finish()
 
     assert marks.events.queries == 1
-
-
-def test_devices_taken_in_turn_keep_their_events() -> None:
-    """An event is never destroyed, which might block, so going back and forth makes no more."""
-    marks = Marks(limit=30)
-    made = []
-    for block in range(20):
-        marks.events.current_device = block % 2
-        repeat(4, marks.step, marks.catch_up)
-        made.append(len(marks.events.made))
-
-    assert made[1:] == [made[1]] * 19
-    # Of four steps one has its begin elsewhere, and two are not read before the next move.
-    assert marks.clock.steps.totals().steps == 20 + 1
-    assert marks.clock.dropped_steps == 19 * 3
-    assert not marks.clock.has_failed
-
-
-def test_tape_that_nobody_folds_stays_short() -> None:
-    """Without a pusher the training thread adds the tape up itself."""
-    marks = Marks()
-    repeat(2_000, marks.step, marks.catch_up)
-
-    assert len(marks.clock.tape) <= LONG_TAPE + 10
-    assert marks.clock.steps.totals().steps == 1_998
 
 
 @settings(deadline=None)  # Other work on the machine is not a failure.

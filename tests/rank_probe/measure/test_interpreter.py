@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rank_probe.measure import events as e
-from rank_probe.measure.boundaries import COMPLETE, OTHER_BATCH, UNCUT, UNUSED, USED, packed
+from rank_probe.measure.boundaries import OTHER_BATCH, UNCUT, UNUSED, USED, packed
 from rank_probe.measure.interpreter import Interpreter, python_read, read
 from rank_probe.measure.loop_state import (
     MOST_BATCHES,
@@ -59,6 +59,16 @@ WHOLE_STEPS: dict[str, tuple[Does, int, dict[str, float]]] = {
         (*STEP, e.STEP) * 3 + STEP * 2 + FETCH,
         3,
         {"data": 15, "backward": 30, "sync": 6, "optimizer": 2},
+    ),
+    "start-up is no part of the first step, nor are its collectives": (
+        (e.WAIT, 3_000.0, e.RELEASED, 9_000.0, *STEP, *FETCH),
+        1,
+        {"data": 5, "backward": 10, "sync": 2},
+    ),
+    "an old release does not end a step without a collective": (
+        (*STEP, *FETCH, 30.0, *OPTIMIZE, *FETCH),
+        2,
+        {"data": 10, "forward": 30, "backward": 10, "sync": 2, "optimizer": 2},
     ),
     "the last step is committed by the end": ((*STEP, e.FINISH), 1, {}),
     "a step after which nothing came is not": (STEP, 0, {}),
@@ -269,7 +279,7 @@ def random_events() -> st.SearchStrategy[list[tuple[int, int]]]:
     return st.lists(st.tuples(with_stage | others, st.integers(0, 10**12)), max_size=40)
 
 
-@settings(deadline=None, max_examples=500)  # Other work on the machine is not a failure.
+@settings(deadline=None, max_examples=200)  # Other work on the machine is not a failure.
 @given(noted=random_events(), automatic=st.booleans())
 def test_stages_add_up_to_wall_time(noted: list[tuple[int, int]], automatic: bool) -> None:
     """Whatever begins and ends, in whichever order, no nanosecond is lost or counted twice."""
@@ -289,7 +299,7 @@ def test_stages_add_up_to_wall_time(noted: list[tuple[int, int]], automatic: boo
     assert sum(job.steps.totals().nanoseconds) <= elapsed
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(noted=random_events(), automatic=st.booleans())
 def test_interpreter_remembers_only_what_is_so(
     noted: list[tuple[int, int]], automatic: bool
@@ -326,20 +336,6 @@ def test_every_event_has_a_meaning() -> None:
     codes = {value for name, value in vars(e).items() if name.isupper()}
 
     assert codes == set(TRANSITIONS)
-
-
-def test_steps_end_where_the_next_begins() -> None:
-    """The mark that completes a step is on the boundary of the next one's first event."""
-    state = LoopState(automatic=True, finds_steps=True)
-    marks = []
-    for code in (
-        *(e.FETCH, e.FETCHED, e.BACKWARD_BEGINS, e.BACKWARD_ENDED),
-        *(e.OPTIMIZER_BEGINS, e.OPTIMIZER_ENDED, e.FETCH),
-    ):
-        state, mark = after(state, code)
-        marks.append(mark or 0)
-
-    assert [bool(mark & COMPLETE) for mark in marks] == [False] * 6 + [True]
 
 
 BATCHES: dict[str, tuple[Does, list[int]]] = {

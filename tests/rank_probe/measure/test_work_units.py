@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import threading
 from collections import UserDict
 from typing import Any
 
@@ -145,27 +144,3 @@ def test_no_count_is_spread_over_threads() -> None:
     done = subprocess.run([sys.executable, "-c", COUNTS], capture_output=True, text=True)
 
     assert done.stdout.split() == ["0", "0"], done.stderr
-
-
-def test_reading_while_counting_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pusher may read at any moment."""
-    monkeypatch.setattr(masks, "MASKS_KEPT", 5)
-    work = WorkUnits()
-    done = threading.Event()
-
-    def read() -> None:
-        while not done.is_set():
-            work.totals()
-            work._masks.count()
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    switch_seconds = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)  # Else the reader keeps the interpreter for most of a minute.
-    for _ in range(2_000):
-        use(work, *[{"input_ids": WORDS, "attention_mask": MASK}] * 6)
-    sys.setswitchinterval(switch_seconds)
-    done.set()
-    reader.join()
-
-    assert work.totals() == (48_000, 240_000, 72_000)

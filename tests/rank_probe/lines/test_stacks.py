@@ -1,6 +1,5 @@
 """A late rank's stack is sampled while it is late; samples become shares of their stage."""
 
-import itertools
 import sys
 import threading
 import time
@@ -116,22 +115,6 @@ def test_end_of_the_lateness_ends_the_sampling() -> None:
         late.stacks.watch("data")
         assert late.stacks.lines() == []
         late.takes()
-
-
-def test_lines_of_the_late_stage_come_first() -> None:
-    """What the judge names leads, and the other stages follow."""
-    with late_rank(reads) as late:
-        late.stacks.watch("forward")
-        late.takes(100)
-        late.stages = itertools.repeat("forward")
-        late.takes()
-        stages = [each["stage"] for each in late.stacks.lines()]
-        late.stacks.watch("data")
-        assert late.stacks.lines()[0]["stage"] == "data"
-
-    assert stages[0] == "forward"
-    assert "data" in stages
-    assert len(stages) <= 5
 
 
 def test_thread_that_has_ended_has_no_line() -> None:

@@ -1,18 +1,13 @@
 """What a thread does or waits for is told right, for threads and processes that the test knows."""
 
 import itertools
-import mmap
-import multiprocessing
 import os
 import platform
-import queue
-import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +24,7 @@ from rank_probe.lines.system_calls import (
     RUNNING,
     SHARED,
     SLEEP,
+    SOCKET,
     Reader,
     Wait,
     mounts,
@@ -58,10 +54,6 @@ def states_of(work: Work, wake: Callable[[], object] = nothing) -> list[dict[str
         late.stacks.watch("data")
         late.takes(ENOUGH_SAMPLES)
         return late.stacks.states()
-
-
-def shares_of(work: Work, wake: Callable[[], object] = nothing) -> dict[str, float]:
-    return {each["state"]: each["share"] for each in states_of(work, wake)}
 
 
 def computes_in_python(is_over: Done) -> None:
@@ -105,68 +97,6 @@ def test_state_of_a_thread_that_does_one_thing(work: Work, state: str) -> None:
 
 
 @pytest.mark.jobs
-@pytest.mark.parametrize(
-    ("what", "state"),
-    [
-        ("queue", "lock"),  # As is every lock of Python's.
-        ("socket", "socket"),
-        ("socket with a timeout", "socket"),  # Python polls, and the descriptor tells what.
-        ("pipe", "pipe"),
-        ("pipe that is polled", "pipe"),  # As a loader's from its workers.
-        ("child", "blocked"),  # There is no word of its own for it.
-    ],
-)
-def test_wait_for_what_does_not_come(what: str, state: str) -> None:
-    """A queue that stays empty, a silent peer, an empty pipe, a child that runs."""
-    items: queue.Queue[int] = queue.Queue()
-    one, other = socket.socketpair()
-    one.settimeout(30.0 if "timeout" in what else None)
-    receiving, sending = os.pipe()
-    into, out = multiprocessing.Pipe(duplex=False)
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    waits: dict[str, tuple[Work, Callable[[], object]]] = {
-        "queue": (lambda _: items.get(), lambda: items.put(1)),
-        "socket": (lambda _: one.recv(1), lambda: other.send(b"x")),
-        "socket with a timeout": (lambda _: one.recv(1), lambda: other.send(b"x")),
-        "pipe": (lambda _: os.read(receiving, 1), lambda: os.write(sending, b"x")),
-        "pipe that is polled": (lambda _: into.poll(30), lambda: out.send(1)),
-        "child": (lambda _: child.wait(), child.kill),
-    }
-    with ExitStack() as stack:
-        for each in (one, other, into, out, child.stdin):
-            stack.callback(each.close)  # type: ignore[union-attr]
-        for descriptor in (receiving, sending):
-            stack.callback(os.close, descriptor)
-        stack.callback(child.wait)
-        stack.callback(child.kill)
-        assert shares_of(*waits[what])[state] > 0.9
-
-
-@pytest.mark.jobs
-def test_slow_disk_is_told_with_its_mount(tmp_path: Path) -> None:
-    """A file that is read past the cache: the thread waits for the device."""
-    file = tmp_path / "file"
-    file.write_bytes(os.urandom(1 << 22))
-    try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_DIRECT)
-    except OSError:
-        pytest.skip("this file system cannot read past the cache")
-    page = mmap.mmap(-1, 1 << 22)
-
-    def reads(is_over: Done) -> None:
-        while not is_over():
-            os.preadv(descriptor, [page], 0)
-
-    found = states_of(reads)
-    os.close(descriptor)
-    disk = next(each for each in found if each["state"] == "disk")
-
-    assert disk["share"] > 0.1
-    assert disk["place"].startswith("/")
-    assert disk["place"].endswith(")")
-
-
-@pytest.mark.jobs
 def test_first_answer_is_told_once_without_waiting_for_rare_samples(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -197,6 +127,7 @@ def test_waiting_for_others_is_no_state() -> None:
         assert late.stacks.states() == []
 
 
+PAIR = "import socket; one, other = socket.socketpair();"
 WATCHES = "import os, select; e = select.epoll(); one, two = os.pipe()[0], os.pipe()[0];"
 
 
@@ -250,10 +181,15 @@ def test_running_thread_waits_for_nothing() -> None:
         (f"{WATCHES} e.register(one); e.register(two); e.poll()", PIPE, "pipe:["),
         (f"{WATCHES} e.register(one); e.poll()", SLEEP, ""),
         ("import time; time.sleep(600)", SLEEP, ""),
+        (f"{PAIR} one.recv(1)", SOCKET, ""),
+        # Python polls, and the descriptor tells what.
+        (f"{PAIR} one.settimeout(30); one.recv(1)", SOCKET, "socket:["),
+        # There is no word of its own for it.
+        ("import subprocess as s; s.Popen(['cat'], stdin=s.PIPE).wait()", BLOCKED, ""),
     ],
 )
 def test_wait_of_another_process_is_told_with_its_link(script: str, state: str, link: str) -> None:
-    """Locks, pipes and sleep."""
+    """Locks, pipes, sockets, sleep and a child that runs."""
     found = waits_of(script)
 
     assert found.state == state

@@ -5,7 +5,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 # By path; whatever else is asked for is answered 404.
@@ -54,7 +54,8 @@ def saying(said: bytes | None) -> Iterator[str]:
                 connection.recv(65536)
                 if said is None:
                     over.wait()
-                else:
+                    return
+                with suppress(OSError):  # The other end may have heard enough.
                     connection.sendall(said)
                     connection.shutdown(socket.SHUT_WR)
                     while connection.recv(65536):  # To close with unread bytes is a reset.

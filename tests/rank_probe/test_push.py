@@ -4,9 +4,6 @@ import logging
 import os
 import random
 import socket
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +17,7 @@ from rank_probe.report.push import Pusher
 from rank_probe.wire.snapshot import LEVELS
 from tests.exporter.running import wait_until
 from tests.exporter.snapshots import snapshot
+from tests.rank_probe.answering import saying
 from tests.rank_probe.sink import PATIENCE_SECONDS, listening, listening_on_loopback
 
 
@@ -156,24 +154,6 @@ def test_broken_callbacks_are_no_failed_push(path: Path) -> None:
     assert failures.count == before + 3
 
 
-@contextmanager
-def serving(answer: bytes) -> Iterator[str]:
-    """Yield an endpoint that gives *answer* on one connection, then closes it."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve() -> None:
-            connection, _ = server.accept()
-            with connection:
-                connection.recv(65536)
-                with suppress(OSError):  # The pusher may have heard enough.
-                    connection.sendall(answer)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        yield f"http://127.0.0.1:{server.getsockname()[1]}"
-        thread.join()
-
-
 CLOSING = b"HTTP/1.1 200 OK\r\ncontent-length: 15\r\nConnection: close\r\n\r\n"
 
 
@@ -194,7 +174,7 @@ def test_what_is_no_exporter_is_a_failed_push(
     answer: bytes, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whatever listens there, a push ends, and what cannot be read counts as not delivered."""
-    with serving(answer) as endpoint, caplog.at_level(logging.WARNING, "rank_probe"):
+    with saying(answer) as endpoint, caplog.at_level(logging.WARNING, "rank_probe"):
         assert pushed(endpoint).failed_pushes == 1
 
     assert why in caplog.text
@@ -203,7 +183,7 @@ def test_what_is_no_exporter_is_a_failed_push(
 def test_answer_is_read_to_its_length_and_may_end_the_connection() -> None:
     """What follows is no part of it, and the next push opens another connection."""
     heard: list[dict[str, object]] = []
-    with serving(CLOSING + b'{"level":"off"}rest') as endpoint:
+    with saying(CLOSING + b'{"level":"off"}rest') as endpoint:
         pusher = Pusher(endpoint, snapshot, on_answer=heard.append)
         pusher.push()
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rank_probe.audit.facts import GpuFacts, Interface, Port
-from rank_probe.audit.findings import ORDER, AuditFinding, AuditStatus, Launch, outcome
+from rank_probe.audit.findings import AuditFinding, AuditStatus, Launch, outcome
 from rank_probe.audit.report import CHECKS, audit
 from tests.rank_probe.audit.healthy import facts, gpus, launch, settings, troubles, uuid
 
@@ -218,15 +218,6 @@ def test_exactly_what_is_wanted_is_enough() -> None:
 def test_every_check_has_a_plant() -> None:
     """A new check comes with the misconfiguration that it finds."""
     assert set(PLANTS) == {check.__name__ for check in CHECKS}
-
-
-def test_worst_is_shown_first() -> None:
-    """Failures, warnings, what was not checked, and what is fine."""
-    outcomes = audit(launch({2: {"locked_bytes": 10}, 5: {"cpus": (8, 9)}}))
-    statuses = [ORDER.index(one.status) for one in outcomes]
-
-    assert statuses == sorted(statuses)
-    assert [one.check for one in outcomes[:2]] == ["locked_memory", "affinity"]
 
 
 def test_many_findings_are_counted_not_listed() -> None:

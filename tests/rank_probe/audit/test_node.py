@@ -15,7 +15,7 @@ import pytest
 from rank_probe.audit import gather
 from rank_probe.audit.devices import device_files
 from rank_probe.audit.facts import HIDDEN, Interface, NodeMounts, Port, pack, unpack
-from rank_probe.audit.gather import compared, shown
+from rank_probe.audit.gather import shown
 from rank_probe.audit.network import interfaces, matching, ports
 from rank_probe.version import __version__
 from tests import nvmlstub
@@ -32,19 +32,27 @@ def machine(folder: Path, **files: str) -> NodeMounts:
 
 
 def test_process_knows_its_own_limits(tmp_path: Path) -> None:
-    """CPUs and variables are those of this process; the checks look at few of them."""
+    """CPUs and variables are those of this process; the checks look at few of them.
+
+    Those are compared that may not differ between the ranks of a healthy job.
+    """
     mounts = machine(
         tmp_path,
         sys__kernel__hostname="node-7\n",
         sys__kernel__random__boot_id="b\n",
     )
-    environment = {"NCCL_ALGO": "Ring", "HOME": "/root", "CUDA_VISIBLE_DEVICES": "3"}
+    to_compare = {
+        "NCCL_ALGO": "Ring",
+        "OMP_NUM_THREADS": "4",
+        "PYTORCH_ALLOC_CONF": "backend:native",
+    }
+    read = {"CUDA_VISIBLE_DEVICES": "3", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    environment = to_compare | read | {"HOME": "/root", "NCCL_DEBUG_FILE": "/tmp/rank3"}
     found = gather.facts(3, 1, environment, mounts, with_torch=False)
 
     assert (found.rank, found.local_rank, found.node, found.machine) == (3, 1, "node-7", "b")
     assert found.cpus == tuple(sorted(os.sched_getaffinity(0)))
-    assert found.compared == {"NCCL_ALGO": "Ring"}
-    assert found.settings == {"CUDA_VISIBLE_DEVICES": "3"}
+    assert (found.compared, found.settings) == (to_compare, read)
     assert found.versions["probe"] == __version__
 
 
@@ -100,21 +108,6 @@ def test_facts_arrive_as_they_were_posted() -> None:
 def test_anything_else_is_refused(posted: bytes) -> None:
     """What another release posts counts as not reported; a bomb is not unpacked."""
     assert unpack(posted) is None
-
-
-def test_only_what_matters_is_compared() -> None:
-    """Neither other variables, nor those that differ between the ranks of a healthy job."""
-    environment = {
-        "NCCL_ALGO": "Ring",
-        "OMP_NUM_THREADS": "4",
-        "PYTORCH_ALLOC_CONF": "backend:native",
-        "HOME": "/root",
-        "NCCL_DEBUG_FILE": "/tmp/rank3",
-        "CUDA_VISIBLE_DEVICES": "3",
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-    }
-
-    assert list(compared(environment)) == ["NCCL_ALGO", "OMP_NUM_THREADS", "PYTORCH_ALLOC_CONF"]
 
 
 @pytest.mark.parametrize(

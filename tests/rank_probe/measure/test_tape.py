@@ -453,3 +453,16 @@ def test_what_another_thread_finds_out_costs_the_device_no_event(
     assert [mark & (STAGE_BITS | RELEASE | UNCUT) for mark in device.marks] == [
         *(SYNC, FORWARD | RELEASE, BACKWARD, OTHER | UNCUT)
     ]
+
+
+def test_other_threads_are_not_timed() -> None:
+    """A checkpointing thread's collectives leave the training thread's clock alone."""
+    job = Job()
+    job.note(*STEP, events.ENTER | DATA)
+    before = job.timeline.state, job.timeline.steps.totals()
+    codes = (events.ENTER | FORWARD, events.LEAVE, events.FETCH, events.OPTIMIZER_ENDED)
+    elsewhere(lambda: job.note(*codes), job.timeline.finish)
+    after = job.timeline.state, job.timeline.steps.totals()
+
+    assert after[0] == before[0]
+    assert (after[1].spent, after[1].steps) == (before[1].spent, before[1].steps)

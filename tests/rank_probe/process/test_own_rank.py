@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from exporter.ranks.store import RankStore
-from rank_probe.probe import Probe
 from rank_probe.process import children
 from rank_probe.process.identity import (
     VARIABLES,
@@ -288,24 +286,3 @@ def test_variables_of_the_script_count(group: Set) -> None:
 
     assert me is not None
     assert me.job_id == "local-gpu7"
-
-
-def test_rank_that_gets_another_number_leaves_no_dead_one(group: Set) -> None:
-    """The number that it was started with is ended; the next may have been another's."""
-    store = RankStore()
-    first, second = (
-        Probe(automatic=True, environment=RANK_2_OF_4 | {"RANK": rank}) for rank in ("0", "1")
-    )
-    for probe in (first, second):
-        snapshot = probe.snapshot()
-        assert snapshot is not None
-        store.put(snapshot)
-    for probe, rank in ((second, 0), (first, 1)):
-        group(rank, 4)
-        for _ in range(2):
-            snapshot = probe.snapshot()
-            assert snapshot is not None
-            store.put(snapshot)  # The end of a number may have its new owner already.
-
-    assert [held.snapshot.rank for held in store.ranks()] == [0, 1]
-    assert not any(held.snapshot.finished for held in store.ranks())

@@ -184,21 +184,6 @@ def test_waits_within_a_checkpoint_stay_sync(timeline: Timeline) -> None:
     assert marks(timeline) == [CHECKPOINT, SYNC, CHECKPOINT, OTHER]
 
 
-def test_user_errors_pass(timeline: Timeline) -> None:
-    """A state that cannot be saved raises as ever, and the clock is right afterwards."""
-    with pytest.raises(AttributeError, match="local"):
-        torch.save(lambda: None, io.BytesIO())
-
-    assert is_over(timeline)
-
-
-def test_other_threads_are_not_timed(timeline: Timeline) -> None:
-    """A thread that saves in the background leaves no boundary."""
-    elsewhere(lambda: torch.save(1, io.BytesIO()))
-
-    assert marks(timeline) == []
-
-
 def test_package_imported_after_the_probe_is_restored_too() -> None:
     """Nothing is imported for its sake; a package takes over the replacements, and gives them back.
 

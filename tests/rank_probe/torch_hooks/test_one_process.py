@@ -112,43 +112,6 @@ def test_batches_fetched_without_gradients_may_be_for_training(timeline: Timelin
     assert seen == [EVAL, FORWARD, FORWARD]
 
 
-def test_teacher_without_gradients_is_part_of_training(timeline: Timeline) -> None:
-    """Frozen parts, and models that are only ever evaluated, leave a training step in `forward`."""
-    teacher, model = nn.Linear(2, 1).eval(), nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
-    model[0].eval()
-    for (rows,) in loader():
-        with torch.no_grad():
-            teacher(rows)
-        assert timeline.state.stage == FORWARD
-        model(rows).sum().backward()
-
-
-def test_loop_is_in_forward_from_its_first_batch_to_its_last(timeline: Timeline) -> None:
-    """Starting a loader is no batch yet, and an exhausted one leaves no forward behind."""
-    batches = iter(loader())
-    assert timeline.state.stage == OTHER
-    for _ in batches:
-        assert timeline.state.stage == FORWARD
-
-    assert timeline.state.stage == OTHER
-
-
-def test_optimizer_runs_in_its_own_stage(timeline: Timeline) -> None:
-    """The step of any optimizer is `optimizer`, whichever class it is of."""
-    seen: list[int] = []
-
-    class Noting(torch.optim.SGD):
-        def step(self, closure: Any = None) -> Any:
-            seen.append(timeline.state.stage)
-
-    optimizer = Noting([torch.zeros(1, requires_grad=True)], lr=0.1)
-    optimizer.step()
-    optimizer.step(None)
-
-    assert seen == [OPTIMIZER] * 2
-    assert timeline.state.stage == OTHER
-
-
 @pytest.mark.parametrize("by_name", [True, False])
 def test_closure_of_an_optimizer_runs_in_its_own_stages(timeline: Timeline, by_name: bool) -> None:
     """Forward and backward within step(closure) are what they are; LBFGS calls it several times."""

@@ -13,10 +13,10 @@ from exporter.evidence.service import EvidenceService
 from exporter.listeners.peer import Peer
 from exporter.nvml.sample import GpuProcess, GpuSample, NodeSample
 from exporter.processes.background import WatchHangs
-from exporter.processes.cgroup_cost import CgroupCost
+from exporter.processes.cgroup_cost import CgroupCost, Throttling
 from exporter.processes.host_watch import Followed, HostCost, HostWatch, Look, Who
 from exporter.processes.process import Process
-from exporter.processes.rank_cost import NANOSECONDS, Cost
+from exporter.processes.rank_cost import NANOSECONDS, TICKS_PER_SECOND, Cost
 from exporter.processes.rank_gpus import RankJoin
 from exporter.processes.worker_states import LateRankProcess
 from exporter.ranks.node_jobs import NodeJobs
@@ -42,7 +42,6 @@ class FakeHost(HostWatch):
         self.hidden: set[int] = set()
         self.hangs = False
         self.hurried = False
-        self.running = 0.5
 
     def follow(self, ranks: Sequence[Followed]) -> None:
         """Look at these ranks."""
@@ -62,8 +61,19 @@ class FakeHost(HostWatch):
     def _cost(self, who: Who) -> HostCost | None:
         if int(who[2]) in self.hidden:
             return None
-        used = Cost(running_nanoseconds=round(self.running * self.clock() * NANOSECONDS))
-        return HostCost(used, CgroupCost(), FIRST_PID + int(who[2]))
+        seconds = self.clock()
+        used = Cost(
+            running_nanoseconds=round(0.5 * seconds * NANOSECONDS),
+            run_queue_nanoseconds=round(0.2 * seconds * NANOSECONDS),
+            workers_run_queue_nanoseconds=round(0.5 * seconds * NANOSECONDS),
+            workers_cpu_ticks=round(1.5 * seconds * TICKS_PER_SECOND),
+            read_bytes=round(1e6 * seconds),
+            major_faults=round(2 * seconds),
+            saturated_workers=3,
+        )
+        quota = Throttling(round(10 * seconds), round(2 * seconds))
+        waited = {"io": 0.1 * seconds, "cpu": seconds}
+        return HostCost(used, CgroupCost(quota, waited), FIRST_PID + int(who[2]))
 
 
 class FakeWorkers:

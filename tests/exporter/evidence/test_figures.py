@@ -13,13 +13,13 @@ from exporter.evidence.peers import quantiles_of
 from exporter.evidence.rank import RankReadings
 from exporter.evidence.ring import DEPTH_SECONDS, MOST_FIGURES, Increment, Ring
 from exporter.nvml.sample import GpuProcess
-from exporter.processes.cgroup_cost import CgroupCost, Throttling
+from exporter.processes.cgroup_cost import CgroupCost
 from exporter.processes.host_watch import HostCost
-from exporter.processes.rank_cost import NANOSECONDS, TICKS_PER_SECOND, Cost
+from exporter.processes.rank_cost import NANOSECONDS, Cost
 from exporter.ranks.store import HeldRank
 from exporter.scrape.sampling import CollectorRun
 from tests.exporter.evidence.node import FIRST_PID, FakeNode
-from tests.exporter.fake_proc import process, torchrun
+from tests.exporter.fake_proc import process
 from tests.exporter.snapshots import snapshot
 
 RANK = ("llama", 2)
@@ -178,14 +178,6 @@ def of_steps(*reports: tuple[float, dict[str, Any]]) -> dict[str, float]:
     return means(*[list(readings.read_steps(each)) for each in held])
 
 
-def of_host(*costs: HostCost, near: float | None = None) -> dict[str, float]:
-    """Return the figures of looks that are five seconds apart."""
-    readings = RankReadings()
-    return means(
-        *[list(readings.read_host(each, 5.0 * n, near)) for n, each in enumerate(costs, start=1)]
-    )
-
-
 STUCK = {"steps": 0, "stage_seconds": {"data": 1.0}}
 SILENT = {"steps": 10, "gc_pause_seconds": 1.0, "tokens": 100}
 
@@ -234,53 +226,15 @@ def test_stages_are_means_of_a_step() -> None:
 
 def test_process_that_hides_its_readings_has_no_figures() -> None:
     """No permission, an old kernel, a cgroup without a quota: each is absent, and is not 0."""
-    found = of_host(*[HostCost(Cost(), CgroupCost())] * 3)
+    readings, nothing = RankReadings(), HostCost(Cost(), CgroupCost())
+    rounds = [list(readings.read_host(nothing, 5.0 * n, None)) for n in range(1, 4)]
+    assert means(*rounds) == {"major_faults_per_second": 0.0}
 
-    assert found == {"major_faults_per_second": 0.0}
-
-
-def cost(seconds: float, **changes: Any) -> HostCost:
-    """Return what a rank has used after *seconds* of an even load."""
-    used = Cost(
-        running_nanoseconds=round(0.6 * seconds * NANOSECONDS),
-        run_queue_nanoseconds=round(0.2 * seconds * NANOSECONDS),
-        workers_run_queue_nanoseconds=round(0.5 * seconds * NANOSECONDS),
-        workers_cpu_ticks=round(1.5 * seconds * TICKS_PER_SECOND),
-        read_bytes=round(1e6 * seconds),
-        major_faults=round(2 * seconds),
-        saturated_workers=3,
-    )
-    quota = Throttling(round(10 * seconds), round(2 * seconds))
-    return HostCost(used, CgroupCost(quota, {"io": 0.1 * seconds, "cpu": seconds}), **changes)
-
-
-def test_use_of_the_host_is_told() -> None:
-    """By the second; workers that want a CPU wait for it in a share of that time."""
-    assert of_host(cost(100.0), cost(105.0), cost(110.0), near=0.5) == pytest.approx(
-        {
-            "main_running_ratio": 0.6,
-            "main_run_queue_ratio": 0.2,
-            "workers_run_queue_ratio": 0.25,
-            "read_bytes_per_second": 1e6,
-            "major_faults_per_second": 2.0,
-            "io_waiting_ratio": 0.1,
-            "cpu_quota_throttled_ratio": 0.2,
-            "saturated_workers": 3.0,
-            "cpus_near_gpu_ratio": 0.5,
-        }
-    )
-
-
-def test_process_that_took_the_place_of_another_counts_from_zero() -> None:
-    """Counters that fall have not grown; a look that is read again says nothing new."""
-    found = of_host(cost(100.0), cost(2.0), cost(7.0))
-    assert found["main_running_ratio"] == pytest.approx(0.6)
-    assert min(found.values()) >= 0.0
-
-    readings = RankReadings()
-    rounds = [list(readings.read_host(cost(s), s)) for s in (100.0, 105.0, 105.0, 110.0)]
-    assert rounds[2] == []
+    # Counters that fall have not grown; a look that is read again says nothing new.
+    used = [HostCost(Cost(running_nanoseconds=n * NANOSECONDS), CgroupCost()) for n in (9, 1, 4)]
+    rounds = [list(readings.read_host(each, 20.0 + 5.0 * n)) for n, each in enumerate(used)]
     assert means(*rounds)["main_running_ratio"] == pytest.approx(0.6)
+    assert list(readings.read_host(used[-1], 30.0)) == []
 
 
 def test_what_cannot_be_read_hides_nothing_else() -> None:
@@ -288,7 +242,14 @@ def test_what_cannot_be_read_hides_nothing_else() -> None:
 
     Whoever hangs says so elsewhere; steps and all else go on.
     """
-    known = {"main_running_ratio": 0.5, "data_seconds": 0.05, "step_seconds": 0.5}
+    known = {
+        **{"data_seconds": 0.05, "step_seconds": 0.5},
+        **{"main_running_ratio": 0.5, "main_run_queue_ratio": 0.2},
+        # Workers that want a CPU wait for it in a share of that time.
+        **{"workers_run_queue_ratio": 0.25, "saturated_workers": 3.0},
+        **{"read_bytes_per_second": 1e6, "major_faults_per_second": 2.0, "io_waiting_ratio": 0.1},
+        "cpu_quota_throttled_ratio": 0.2,
+    }
     node = FakeNode(ranks=2)
     node.run(40)
     found = node.figures(1)
@@ -328,21 +289,6 @@ def test_rank_has_the_figures_of_its_own_gpu_since_it_is_late() -> None:
     assert node.figures(1, 20.0)["sm_clock_hertz"] == pytest.approx(1.4e9)
 
 
-def test_rank_that_restarts_has_its_own_figures_only() -> None:
-    """Those of its former process are not its peers' either: it begins again."""
-    node = FakeNode(ranks=2, gpus=2)
-    node.run(40)
-    node.restart(1)
-    node.run(1)
-    young = node.figures(1, 600.0)
-
-    assert "step_seconds" not in young
-    assert "main_running_ratio" not in young
-    assert young["sm_clock_hertz"] == pytest.approx(1.9e9)
-    assert node.figures(0, 600.0)["step_seconds"] == pytest.approx(0.5)
-    assert node.sampler.covered_seconds(node.held(1), 0.0) < 5.0
-
-
 def test_foreign_process_is_counted_and_named() -> None:
     """By its name and the id of its user, never by what it makes of a terminal."""
     node = FakeNode(ranks=2, gpus=2)
@@ -365,7 +311,6 @@ def test_ranks_that_share_a_gpu_are_foreign_to_one_another() -> None:
     """Two ranks that chose the same GPU slow each other down."""
     node = FakeNode(ranks=2, gpus=1)
     node.ranks[1] = replace(node.ranks[1], rank_info={"gpu_uuid": "GPU-0"})
-    node.processes[FIRST_PID + 1] = process(FIRST_PID + 1, torchrun(1))
     listed = tuple(GpuProcess(FIRST_PID + rank, 10**9) for rank in (0, 1))
     node.gpus[0] = replace(node.gpus[0], processes=listed)
     node.run(40)
@@ -388,16 +333,3 @@ def test_rank_has_the_figures_of_its_node_and_of_where_its_process_may_run() -> 
         assert node.figures(rank)["node_cpu_throttled_ratio"] == pytest.approx(0.1)
     assert node.figures(0)["cpus_near_gpu_ratio"] == 0.5
     assert "cpus_near_gpu_ratio" not in node.figures(1)
-
-
-def test_only_figures_that_have_a_name_are_told() -> None:
-    """Single reasons to throttle are for texts."""
-    node = FakeNode(ranks=1, gpus=1)
-    for _ in range(4):
-        seconds = {"sw_thermal_slowdown": node.clock() / 2}
-        node.gpus[0] = replace(node.gpus[0], throttle_seconds=seconds)
-        node.run(5)
-
-    assert "gpu_throttled_ratio" in node.figures(0)
-    assert not [name for name in node.figures(0) if ":" in name]
-    assert node.sampler.facts(node.held(0), 0.0) == {"gpu_throttled_ratio": "too hot"}

@@ -22,73 +22,77 @@ def gpu(**readings: Any) -> GpuSample:
 
 
 LOST = GpuSample(0, up=False, uuid="GPU-0")
-REASONS = ("hw_slowdown", "hw_thermal_slowdown", "sw_power_cap")
-OLD_FAULTS = gpu(ecc_uncorrected_errors=7, row_remap_failed=0)
+
+# The samples of a GPU, five seconds apart, and the figures over them.
+GPU_CASES = """
+# No reading, or one sample: neither 0 nor an error.
+- ; - ; - |
+lost ; lost ; lost |
+sm_clock_megahertz=1980 |
+# A GPU that is newer than this exporter is not slow.
+pcie_link_generation=9 pcie_link_width=16 ; pcie_link_generation=9 pcie_link_width=16 |
+# Megahertz, milliwatts and percent become hertz, watts and ratios; levels are means.
+- ; sm_clock_megahertz=1500 ; sm_clock_megahertz=1900 | sm_clock_hertz=1.7e9
+- ; memory_clock_megahertz=2619 | memory_clock_hertz=2.619e9
+- ; power_milliwatts=640000 | gpu_power_watts=640
+- ; gpu_temperature_celsius=60 | gpu_temperature_celsius=60
+- ; decoder_busy_percent=50 | gpu_decoder_ratio=0.5
+- ; nvlink_links_up=18 | nvlink_links_up=18
+- ; pcie_link_generation=5 pcie_link_width=16 | pcie_link_bytes_per_second=63.024e9
+# One damaged packet is counted as an error and as a replay.
+pcie_errors=1 pcie_replays=3 ; pcie_errors=6 pcie_replays=5 | pcie_errors_per_second=1
+# What it counted while it was lost is not of the five seconds since it is back.
+pcie_errors=0 ; lost ; pcie_errors=3600 ; pcie_errors=3601 | pcie_errors_per_second=0.2
+# Old faults have been dealt with; a row that could not be remapped stays a fault.
+ecc_uncorrected_errors=7 row_remap_failed=0 ; ecc_uncorrected_errors=7 row_remap_failed=0 | \
+gpu_memory_faults=0
+ecc_uncorrected_errors=7 row_remap_failed=0 ; ecc_uncorrected_errors=9 row_remap_failed=1 | \
+gpu_memory_faults=3
+row_remap_failed=1 ; row_remap_failed=1 | gpu_memory_faults=1
+"""
 
 
-@pytest.mark.parametrize(
-    ("samples", "figures"),
-    [
-        # No reading, a lost GPU, one sample: neither 0 nor an error.
-        ([gpu()] * 3, {}),
-        ([LOST] * 3, {}),
-        ([gpu(sm_clock_megahertz=1_980)], {}),
-        # A GPU that is newer than this exporter is not slow; MIG takes NVLinks down on purpose.
-        ([gpu(pcie_link_generation=9, pcie_link_width=16)] * 3, {}),
-        ([gpu(nvlink_links_up=0, mig_devices=(MigDevice("MIG-0", 1, 0, "1g.10gb"),))] * 3, {}),
-        # Megahertz, milliwatts and percent become hertz, watts and ratios; levels are means.
-        (
-            [gpu(), gpu(sm_clock_megahertz=1_500), gpu(sm_clock_megahertz=1_900)],
-            {"sm_clock_hertz": 1.7e9},
-        ),
-        ([gpu(memory_clock_megahertz=2_619)] * 2, {"memory_clock_hertz": 2.619e9}),
-        ([gpu(power_milliwatts=640_000)] * 2, {"gpu_power_watts": 640.0}),
-        ([gpu(gpu_temperature_celsius=60)] * 2, {"gpu_temperature_celsius": 60.0}),
-        ([gpu(decoder_busy_percent=50.0)] * 2, {"gpu_decoder_ratio": 0.5}),
-        ([gpu(nvlink_links_up=18)] * 2, {"nvlink_links_up": 18.0}),
-        (
-            [gpu(pcie_link_generation=5, pcie_link_width=16)] * 2,
-            {"pcie_link_bytes_per_second": 16 * 3.939e9},
-        ),
-        # One damaged packet is counted as an error and as a replay, on its link and in all.
-        (
-            [gpu(pcie_errors=1, pcie_replays=3), gpu(pcie_errors=6, pcie_replays=5)],
-            {"pcie_errors_per_second": 1.0},
-        ),
-        (
-            [
-                gpu(nvlink_errors={"crc": 1}, nvlink_link_errors={"4": 1}),
-                gpu(nvlink_errors={"crc": 2}, nvlink_link_errors={"4": 11}),
-            ],
-            {"nvlink_errors_per_second": 2.0},
-        ),
-        # What it counted while it was lost is not of the five seconds since it is back.
-        (
-            [gpu(pcie_errors=0), LOST, gpu(pcie_errors=3_600), gpu(pcie_errors=3_601)],
-            {"pcie_errors_per_second": 0.2},
-        ),
-        # Reasons to throttle overlap.
-        (
-            [gpu(throttle_seconds=dict.fromkeys(REASONS, each)) for each in (0.0, 2.5)],
-            {"gpu_throttled_ratio": 0.5, **{FOR_REASON + each: 0.5 for each in REASONS}},
-        ),
-        # Old faults have been dealt with; a row that could not be remapped stays a fault.
-        ([OLD_FAULTS] * 2, {"gpu_memory_faults": 0.0}),
-        (
-            [OLD_FAULTS, gpu(ecc_uncorrected_errors=9, row_remap_failed=1)],
-            {"gpu_memory_faults": 3.0},
-        ),
-        ([gpu(row_remap_failed=1)] * 2, {"gpu_memory_faults": 1.0}),
-    ],
-)
-def test_figures_of_a_gpu(samples: list[GpuSample], figures: dict[str, float]) -> None:
-    """Of its samples, which are five seconds apart; one that is read again says nothing new."""
+def cases(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def numbers(text: str) -> dict[str, float]:
+    """Return what `NAME=NUMBER ...` says."""
+    pairs = (each.rsplit("=", 1) for each in text.split())
+    return {name: float(value) for name, value in pairs}
+
+
+def means_of(*samples: GpuSample) -> dict[str, float]:
+    """Return the figures; a sample that is read again says nothing new."""
     readings, ring = GpuReadings(), Ring()
     for number, each in enumerate(samples):
         ring.add("gpu", 5.0 * number, readings.read(each, 1e9 + 5.0 * number))
         assert readings.read(each, 1e9 + 5.0 * number) == []
+    return ring.means("gpu", 0.0)
 
-    assert ring.means("gpu", 0.0) == pytest.approx(figures)
+
+@pytest.mark.parametrize("case", cases(GPU_CASES))
+def test_figures_of_a_gpu(case: str) -> None:
+    samples, _, figures = case.partition("|")
+    read = [each.strip(" -") for each in samples.split(" ; ")]
+
+    found = means_of(*[LOST if each == "lost" else gpu(**numbers(each)) for each in read])
+    assert found == pytest.approx(numbers(figures))
+
+
+def test_links_and_reasons_that_overlap_count_once() -> None:
+    """An error is counted on its link and in all. MIG takes NVLinks down on purpose."""
+    crc = [gpu(nvlink_errors={"crc": n}, nvlink_link_errors={"4": 10 * n}) for n in (1, 2)]
+    reasons = ("hw_slowdown", "hw_thermal_slowdown", "sw_power_cap")
+    throttled = [gpu(throttle_seconds=dict.fromkeys(reasons, each)) for each in (0.0, 2.5)]
+
+    assert means_of(*crc) == {"nvlink_errors_per_second": 2.0}
+    assert means_of(*throttled) == {
+        "gpu_throttled_ratio": 0.5,
+        **{FOR_REASON + each: 0.5 for each in reasons},
+    }
+    migs = gpu(nvlink_links_up=0, mig_devices=(MigDevice("MIG-0", 1, 0, "1g.10gb"),))
+    assert means_of(migs, migs) == {}
 
 
 def test_facts_say_what_the_figures_of_a_gpu_are_of() -> None:
@@ -142,119 +146,77 @@ class Shown:
 
 STEAL = "node_cpu_seconds_total{mode=steal}"
 WAITED = "node_pressure_waiting_seconds_total"
-BUSY = "node_disk_busy_seconds_total"
+SHORT = {
+    "busy": "node_disk_busy_seconds_total",
+    "reads": "node_disk_reads_total",
+    "read_seconds": "node_disk_read_seconds_total",
+    "cpu": "node_cpu_seconds_total",
+    "waited": WAITED,
+    "sent": "node_tcp_sent_segments_total",
+    "again": "node_tcp_retransmitted_segments_total",
+    "drops_in": "node_network_receive_drops_total",
+    "drops_out": "node_network_transmit_drops_total",
+    "errors": "node_network_errors_total",
+    "port_bytes": "infiniband_transmit_bytes_total",
+    "port_waits": "infiniband_transmit_wait_total",
+    "congestion": "infiniband_congestion_events_total",
+}
+
+# A collector, what it shows each five seconds, and the figures over it.
+NODE_CASES = """
+# Counters are told by the second; those of other resources and modes have no figure.
+node_pressure | waited{resource=io}=10 waited{resource=memory}=90 ; \
+waited{resource=io}=12 waited{resource=memory}=99 | node_io_waiting_ratio=0.4
+node_cpu | cpu{mode=steal}=10 cpu{mode=user}=9 ; cpu{mode=steal}=12 cpu{mode=user}=99 | \
+node_steal_cpus=0.4
+node_cpu | node_cpu_throttled_seconds_total=10 ; node_cpu_throttled_seconds_total=12 | \
+node_cpu_throttled_ratio=0.4
+node_memory | node_numa_misses_total=10 ; node_numa_misses_total=12 | \
+node_numa_misses_per_second=0.4
+# A level is a mean over time.
+node_cpu_clock | node_cpu_clock_hertz=9 ; node_cpu_clock_hertz=2 ; node_cpu_clock_hertz=4 | \
+node_cpu_clock_hertz=3
+# While another disk was shown, this one was busy for longer than the time of a reading.
+node_disk | busy{device=sda}=100 ; busy{device=sdb}=10 ; busy{device=sda}=400 ; \
+busy{device=sda}=401 | node_disk_busy_ratio=0.2
+# The time of a read is the mean of reads; a disk that reads nothing has none.
+node_disk | reads{device=sda}=10 read_seconds{device=sda}=1 ; \
+reads{device=sda}=10 read_seconds{device=sda}=1 ; \
+reads{device=sda}=14 read_seconds{device=sda}=1.2 | node_disk_read_seconds=0.05
+node_disk | reads{device=sda}=10 read_seconds{device=sda}=1 ; \
+reads{device=sda}=10 read_seconds{device=sda}=1 |
+# Packets that are dropped are errors too; segments that are sent again are a share.
+node_network | drops_in{device=eth0}=1 drops_out{device=eth0}=1 errors{device=eth0}=1 ; \
+drops_in{device=eth0}=2 drops_out{device=eth0}=3 errors{device=eth0}=5 | \
+node_network_errors_per_second=1.4
+node_network | sent=5 again=5 ; sent=205 again=7 | \
+node_tcp_retransmitted_ratio=0.01 node_network_errors_per_second=0
+# By the sign that says most: ticks of waiting ports, or packets that announce congestion.
+node_infiniband | port_bytes{port=a}=0 port_waits{port=a}=0 congestion{port=a}=0 ; \
+port_bytes{port=a}=8e6 port_waits{port=a}=4e5 congestion{port=a}=10 | \
+node_network_waiting_ratio=0.4
+node_infiniband | port_bytes{port=a}=8e6 port_waits{port=a}=4e5 ; \
+port_bytes{port=a}=8e6 port_waits{port=a}=4e5 |
+"""
 
 
-def disk(device: str, busy: float, reads: float = 0.0, seconds: float = 0.0) -> Values:
-    return {
-        f"{BUSY}{{device={device}}}": busy,
-        f"node_disk_reads_total{{device={device}}}": reads,
-        f"node_disk_read_seconds_total{{device={device}}}": seconds,
-    }
+def shows(text: str) -> Values:
+    """Return what a collector shows by `SERIES=NUMBER ...`, of which some have short names."""
+    known = {}
+    for key, value in numbers(text).items():
+        name, brace, labels = key.partition("{")
+        known[SHORT.get(name, name) + brace + labels] = value
+    return known
 
 
-def network(**values: float) -> Values:
-    """Return what two devices show: the one of the administrators is slow."""
-    return {
-        "node_network_speed_bytes_per_second{device=eth0}": 25e9,
-        "node_network_speed_bytes_per_second{device=mgmt0}": 1e8,
-        "node_network_transmit_bytes_total{device=eth0}": 1e12,
-        "node_network_transmit_bytes_total{device=mgmt0}": 1e6,
-        "node_network_transmit_bytes_total{device=veth0}": 1e13,
-        **{f"node_network_{name}_total{{device=eth0}}": each for name, each in values.items()},
-    }
-
-
-def port(**values: float) -> Values:
-    return {f"infiniband_{name}{{port=mlx5_0:1}}": each for name, each in values.items()}
-
-
-IDLE_PORT = port(transmit_bytes_total=8e6, transmit_wait_total=4e5)
-
-
-@pytest.mark.parametrize(
-    ("collector", "looks", "figures"),
-    [
-        # Counters are told by the second; those of other resources and modes have no figure.
-        (
-            "node_pressure",
-            [
-                {f"{WAITED}{{resource=io}}": each, f"{WAITED}{{resource=memory}}": 9 * each}
-                for each in (10.0, 12.0)
-            ],
-            {"node_io_waiting_ratio": 0.4},
-        ),
-        (
-            "node_cpu",
-            [{STEAL: each, "node_cpu_seconds_total{mode=user}": 9 * each} for each in (10.0, 12.0)],
-            {"node_steal_cpus": 0.4},
-        ),
-        (
-            "node_cpu",
-            [{"node_cpu_throttled_seconds_total": each} for each in (10.0, 12.0)],
-            {"node_cpu_throttled_ratio": 0.4},
-        ),
-        (
-            "node_memory",
-            [{"node_numa_misses_total": each} for each in (10.0, 12.0)],
-            {"node_numa_misses_per_second": 0.4},
-        ),
-        # A level is a mean over time.
-        (
-            "node_cpu_clock",
-            [{"node_cpu_clock_hertz": each} for each in (9.0, 2.0, 4.0)],
-            {"node_cpu_clock_hertz": 3.0},
-        ),
-        # While another disk was shown, this one was busy for longer than the time of a reading.
-        (
-            "node_disk",
-            [disk("sda", 100), disk("sdb", 10), disk("sda", 400), disk("sda", 401)],
-            {"node_disk_busy_ratio": 0.2},
-        ),
-        # The time of a read is the mean of reads; a disk that reads nothing has none.
-        (
-            "node_disk",
-            [disk("sda", 1, 10, 1), disk("sda", 2, 10, 1), disk("sda", 3, 14, 1.2)],
-            {"node_disk_busy_ratio": 0.2, "node_disk_read_seconds": 0.05},
-        ),
-        # Packets that are dropped are errors too; segments that are sent again are a share.
-        (
-            "node_network",
-            [
-                network(receive_drops=1, transmit_drops=1, errors=1),
-                network(receive_drops=2, transmit_drops=3, errors=5),
-            ],
-            {
-                "node_network_errors_per_second": 7 / 5,
-                "node_network_link_bytes_per_second": 25e9,
-            },
-        ),
-        (
-            "node_network",
-            [
-                {"node_tcp_sent_segments_total": 5, "node_tcp_retransmitted_segments_total": 5},
-                {"node_tcp_sent_segments_total": 205, "node_tcp_retransmitted_segments_total": 7},
-            ],
-            {"node_tcp_retransmitted_ratio": 0.01, "node_network_errors_per_second": 0.0},
-        ),
-        # By the sign that says most: ticks of waiting ports, or packets that announce congestion.
-        (
-            "node_infiniband",
-            [
-                port(transmit_bytes_total=0, transmit_wait_total=0, congestion_events_total=0),
-                port(transmit_bytes_total=8e6, transmit_wait_total=4e5, congestion_events_total=10),
-            ],
-            {"node_network_waiting_ratio": 0.4},
-        ),
-        ("node_infiniband", [IDLE_PORT, IDLE_PORT], {}),
-    ],
-)
-def test_figures_of_a_node(collector: str, looks: list[Values], figures: dict[str, float]) -> None:
+@pytest.mark.parametrize("case", cases(NODE_CASES))
+def test_figures_of_a_node(case: str) -> None:
+    collector, looks, figures = (each.strip() for each in case.split("|"))
     node = Shown()
-    for each in looks:
-        node.look(**{collector: each})
+    for each in looks.split(" ; "):
+        node.look(**{collector: shows(each)})
 
-    assert node.means() == pytest.approx(figures)
+    assert node.means() == pytest.approx(numbers(figures))
 
 
 class Waiting:
@@ -301,8 +263,9 @@ def test_facts_name_the_disk_and_the_mount() -> None:
     """What the figures are of is to be read in the sentence."""
     node = Shown()
     mount = "node_mount_operations_total{export=/data,fstype=nfs4}"
+    disk = "busy{device=nvme0n1}=1 reads{device=nvme0n1}=1 read_seconds{device=nvme0n1}=1"
     for _ in range(2):
-        node.look(node_disk=disk("nvme0n1", 1.0), node_mounts={mount: 1.0})
+        node.look(node_disk=shows(disk), node_mounts={mount: 1.0})
 
     assert node.readings.facts == {
         "node_disk_busy_ratio": "nvme0n1",
@@ -318,9 +281,13 @@ LINK = "node_network_link_bytes_per_second"
 def test_link_is_that_of_the_device_that_sends_most(speed: float | None, link: str | None) -> None:
     """A device for administrators is not the network; a virtual one has no speed."""
     node = Shown()
-    looks = {key: value for key, value in network().items() if speed or "speed" not in key}
+    looks = {
+        f"node_network_transmit_bytes_total{{device={device}}}": sent
+        for device, sent in (("eth0", 1e12), ("mgmt0", 1e6), ("veth0", 1e13))
+    }
     if speed:
         looks["node_network_speed_bytes_per_second{device=eth0}"] = speed
+        looks["node_network_speed_bytes_per_second{device=mgmt0}"] = 1e8
     for _ in range(2):
         node.look(node_network=looks)
 
@@ -343,7 +310,9 @@ def test_errors_of_ports_count_with_those_of_devices() -> None:
     """Their time counts once."""
     node = Shown()
     for count in (1.0, 6.0):
-        errors = {"node_network_errors_total{device=eth0}": count}
-        node.look(node_infiniband=port(errors_total=count), node_network=errors)
+        node.look(
+            node_infiniband={"infiniband_errors_total{port=a}": count},
+            node_network={"node_network_errors_total{device=eth0}": count},
+        )
 
     assert node.means() == {"node_network_errors_per_second": pytest.approx(10 / 5)}

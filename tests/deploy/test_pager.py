@@ -1,8 +1,10 @@
 """The stand-in for Slack of deploy/compose prints what Alertmanager sends."""
 
-import io
 import json
 import runpy
+import threading
+import urllib.request
+from http.server import HTTPServer
 from pathlib import Path
 
 import pytest
@@ -19,30 +21,18 @@ def test_prints_each_alert_with_its_texts(capsys: pytest.CaptureFixture[str]) ->
             {"status": "resolved", "labels": {"alertname": "Hung"}, "annotations": {}},
         ]
     }
-    body = json.dumps(sent).encode()
-    request = b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-    answer = _served(request)
-    assert answer.startswith(b"HTTP/1.0 200 ")
+    with HTTPServer(("127.0.0.1", 0), PAGER["Pager"]) as server:
+        asked = threading.Thread(target=server.handle_request)
+        asked.start()
+        url = f"http://127.0.0.1:{server.server_port}/page"
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(url, json.dumps(sent).encode()) as answer:
+            assert answer.status == 200
+        asked.join()
+
     assert capsys.readouterr().out.splitlines() == [
         "PAGE: Late",
         "  rank 2 is slow",
         "  look at its disk",
         "resolved: Hung",
     ]
-
-
-def _served(request: bytes) -> bytes:
-    """Return what the pager answers to *request*."""
-
-    class Connection:
-        sent = b""
-
-        def makefile(self, *_: object) -> io.BytesIO:
-            return io.BytesIO(request)
-
-        def sendall(self, part: bytes) -> None:
-            self.sent += part
-
-    connection = Connection()
-    PAGER["Pager"](connection, ("", 0), None)
-    return connection.sent

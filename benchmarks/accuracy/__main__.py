@@ -17,6 +17,7 @@ import json
 import os
 import platform
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,6 @@ from benchmarks.accuracy.trace import (
 )
 from benchmarks.report import RESULTS, Row, show, write_tables
 from exporter.errors import UsageError
-from rankskew.replay.replay import job
 from rankskew.replay.replay import replay as replay_run
 from rankskew.replay.traces import read_traces
 
@@ -44,7 +44,7 @@ RESULT = RESULTS / "accuracy.json"
 def replay(path: Path, scale: float) -> dict[str, Any]:
     """Return the output of `rankskew replay --json` for the trace *path*."""
     try:
-        return {"jobs": [job(replay_run(run, scale)) for run in read_traces([path])]}
+        return {"jobs": [asdict(replay_run(run, scale)) for run in read_traces([path])]}
     except UsageError as error:
         raise TraceError(f"rankskew replay failed: {error}") from error
 

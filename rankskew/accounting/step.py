@@ -9,7 +9,7 @@ The recording rules and the join are tested against this.
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -170,32 +170,6 @@ class Account:
     caused: Mapping[tuple[int, str], float]
 
 
-@dataclass(frozen=True, slots=True)
-class Kinds:
-    """All waiting by kind, in seconds of one GPU, or over the time of all steps in GPUs.
-
-    It is what was measured, and what each rank waited for the slowest where nothing was.
-    """
-
-    group: float
-    """GPUs that waited for heavier peer groups."""
-    persistent: float
-    """GPUs that waited for the ranks that are named."""
-    rotating: float
-    """GPUs that waited for other ranks, a different one each time."""
-    common: float
-    """GPUs that waited beyond the slowest rank; below 0 if ranks waited less."""
-
-    @property
-    def lost(self) -> float:
-        """All waiting."""
-        return self.group + self.persistent + self.rotating + self.common
-
-    def over(self, seconds: float) -> "Kinds":
-        """Return GPU-seconds as the GPUs that waited, a mean over so many *seconds*."""
-        return Kinds(*(each / seconds for each in astuple(self)))
-
-
 def account(steps: Iterable[Step], peer_groups: Mapping[int, str]) -> Account:
     """Add up the charges of *steps*, each of which holds the same ranks; see charge().
 
@@ -214,15 +188,19 @@ def account(steps: Iterable[Step], peer_groups: Mapping[int, str]) -> Account:
     return Account(seconds, waited, measured, unequal, caused)
 
 
-def kinds(found: Account, named: Collection[int]) -> Kinds:
-    """Split the waiting in *found* by kind, given the ranks that were *named* as late."""
+def kinds(found: Account, named: Collection[int]) -> dict[str, float]:
+    """Split the waiting in *found* by kind, given the ranks that were *named* as late.
+
+    In seconds of one GPU. It is what was measured, and what each rank waited for the slowest where
+    nothing was. `common` is what was waited beyond that; below 0 if ranks waited less.
+    """
     persistent = sum(seconds for (rank, _), seconds in found.caused.items() if rank in named)
-    return Kinds(
-        group=sum(found.unequal.values()),
-        persistent=persistent,
-        rotating=sum(seconds for (rank, _), seconds in found.caused.items() if rank not in named),
-        common=sum(found.measured[rank] - each for rank, each in found.waited.items()),
-    )
+    return {
+        "group": sum(found.unequal.values()),
+        "persistent": persistent,
+        "rotating": sum(found.caused.values()) - persistent,
+        "common": sum(found.measured.values()) - sum(found.waited.values()),
+    }
 
 
 def slowdown(

@@ -1,6 +1,7 @@
 """`rankskew replay`: judge recorded traces."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -9,8 +10,9 @@ from rich.console import Console
 from exporter.commands.arguments import Parser, add_json, time_scale
 from exporter.errors import FAILED
 from rank_probe.judge.verdict import DUTY, MILD
+from rank_probe.wire.document import as_document
 from rankskew.render import render
-from rankskew.replay.replay import as_json, in_words, replay
+from rankskew.replay.replay import ReplayedJobs, in_words, replay
 from rankskew.replay.traces import read_traces
 
 EXAMPLES: Final = """\
@@ -52,7 +54,8 @@ def run(arguments: Sequence[str]) -> int:
     with Console(stderr=True).status("judging"):
         replays = [replay(run, options.time_scale) for run in runs]
     texts = map(render, map(in_words, replays))
-    print(as_json(replays) if options.json else "\n\n".join(texts))
+    as_json = as_document("replay", asdict(ReplayedJobs(replays)))
+    print(as_json if options.json else "\n\n".join(texts))
     if any(finding.kind not in (MILD, DUTY) for one in replays for finding in one.findings):
         return 1
     return FAILED if any(one.not_judgeable for one in replays) else 0

@@ -1,22 +1,19 @@
 """`rankskew replay`: judge recorded traces, and report which ranks were slow and the cost."""
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Final, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
 
 from exporter.live.sentences import is_slower
 from exporter.live.wording import sentence, their
 from exporter.vocabulary.thresholds import Thresholds
-from rank_probe.wire.document import as_document
-from rankskew.accounting.step import Account, Kinds, account, kinds, slowdown
+from rankskew.accounting.step import Account, account, kinds, slowdown
 from rankskew.diagnose.loss import loss, loss_section
 from rankskew.render import Document
 from rankskew.replay.findings import NAMING, TraceFinding, findings, not_judgeable
 from rankskew.replay.judge import confidence, judge
 from rankskew.replay.traces import (
     Run,
-    TraceStretch,
     has_sync,
     instance,
     left_out,
@@ -47,14 +44,18 @@ class ReplayedJob:
     """Ranks with too few rows to be judged."""
     stretches: int
     """How many periods in which the ranks stay the same, each judged by itself."""
-    begin_s: float
-    """time_s at which the run begins, not scaled."""
     seconds: float
     """Length of the run in seconds, times --time-scale."""
+    time_scale: float
+    """How many times longer the run was made than it took."""
+    waits_are_measured: bool
+    """Whether any wait was; without, all ranks are taken to have waited for the slowest."""
     gpus_lost: float | None
     """GPUs that did nothing but wait, a mean of the run; null if no step has every rank."""
-    gpus_lost_by_kind: Kinds | None
-    """The same GPUs by kind, which add up; null if no wait was measured."""
+    gpus_lost_by_kind: Mapping[str, float]
+    """The same GPUs by kind, which add up: group, persistent, rotating and common."""
+    gpus_lost_by_rank: Mapping[int, Mapping[str, float]]
+    """Those that waited for each rank that is late, by stage."""
     slowdown: float | None
     """Time of the run over that without the named ranks' excess; null if nothing was judged."""
     source: Literal["judge", "none"]
@@ -78,47 +79,33 @@ class ReplayedJobs:
     """Each attempt of each job in the traces."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Replay(ReplayedJob):
-    """What is found of *run*, and what it is made from.
-
-    *found* and *kinds* are not scaled and cover the whole steps. *synced* is whether any wait was
-    measured, *parts* are the stretches, *named* the ranks that are late.
-    """
-
-    run: Run
-    parts: Sequence[TraceStretch]
-    scale: float
-    synced: bool
-    named: frozenset[int]
-    found: Account
-    kinds: Kinds
-
-    @property
-    def is_judged(self) -> bool:
-        """Return whether any verdict names ranks."""
-        return self.source == "judge"
-
-
-def replay(run: Run, scale: float = 1.0) -> Replay:
+def replay(run: Run, scale: float = 1.0) -> ReplayedJob:
     """Replay *run*, *scale* times slower than recorded."""
     line = timeline(run, scale)
     parts = stretches(run, line)
     judged = judge(run, line, parts)
     instances = {rank: instance(node) for rank, node in run.nodes.items()}
     found = findings(judged, instances, Thresholds().value)
-    named = frozenset(rank for one in found if one.kind in NAMING for rank in one.ranks)
+    named = _named(found)
     whole = [
         {rank: run.steps[step][rank] for rank in part.ranks}
         for part in parts
         for step in part.steps
     ]
     paid = account(whole, run.peer_groups)
-    split, synced = kinds(paid, named), has_sync(run)
-    # As measured, or else as computed.
-    lost = split.lost if synced else sum(paid.waited.values())
+    is_measured = has_sync(run)
+    lost = {
+        kind: seconds / (paid.seconds or 1.0)
+        for kind, seconds in kinds(paid, named).items()
+        # Of communication nothing is known if no wait was measured.
+        if whole and (is_measured or kind != "common")
+    }
+    by_rank: dict[int, dict[str, float]] = {}
+    for (rank, stage), seconds in paid.caused.items():
+        if rank in named:
+            by_rank.setdefault(rank, {})[stage] = seconds / paid.seconds
     is_judged = any(verdict.reason is None for one in judged for _, verdict in one.verdicts)
-    return Replay(
+    return ReplayedJob(
         job_id=run.job_id,
         attempt=run.attempt,
         ranks=len(run.times),
@@ -126,34 +113,18 @@ def replay(run: Run, scale: float = 1.0) -> Replay:
         whole_steps=len(whole),
         left_out=left_out(run, parts),
         stretches=len(parts),
-        begin_s=line.origin_seconds,
         seconds=line.seconds,
-        gpus_lost=lost / paid.seconds if paid.seconds else None,
-        gpus_lost_by_kind=split.over(paid.seconds) if paid.seconds and synced else None,
+        time_scale=scale,
+        waits_are_measured=is_measured,
+        gpus_lost=sum(lost.values()) if whole else None,
+        gpus_lost_by_kind=lost,
+        gpus_lost_by_rank=by_rank,
         slowdown=slowdown(whole, run.peer_groups, named) if is_judged else None,
         source="judge" if is_judged else "none",
         not_judgeable=not_judgeable(judged) if whole else [NO_WHOLE_STEPS],
         confidence=confidence(max((len(part.steps) for part in parts), default=0)),
         findings=[_with_group(one, paid, run.peer_groups) for one in found],
-        run=run,
-        parts=parts,
-        scale=scale,
-        synced=synced,
-        named=named,
-        found=paid,
-        kinds=split,
     )
-
-
-def as_json(replays: Sequence[Replay]) -> str:
-    """Return *replays* for scripts; docs/replay.md describes the fields."""
-    return as_document("replay", {"jobs": [job(one) for one in replays]})
-
-
-def job(one: Replay) -> dict[str, Any]:
-    """Return one entry of the JSON."""
-    found = {each.name: getattr(one, each.name) for each in fields(ReplayedJob)}
-    return asdict(ReplayedJob(**found))
 
 
 def _with_group(finding: TraceFinding, paid: Account, peer_groups: dict[int, str]) -> TraceFinding:
@@ -166,39 +137,32 @@ def _with_group(finding: TraceFinding, paid: Account, peer_groups: dict[int, str
     return replace(finding, peer_group=min(waits, key=lambda name: waits[name]))
 
 
+def _named(found: Sequence[TraceFinding]) -> set[int]:
+    """Return the ranks that others wait for."""
+    return {rank for one in found if one.kind in NAMING for rank in one.ranks}
+
+
 # ---- Words -------------------------------------------------------------------------------------
 
 
-def in_words(one: Replay) -> Document:
+def in_words(one: ReplayedJob) -> Document:
     """Return *one* for people: what was found, and what that cost."""
     of = f"{counted(one.whole_steps, 'step')} of {counted(one.ranks, 'rank')}"
-    scaled = "" if one.scale == 1 else f", which is {one.scale:g} times as long as it took"
+    scale = one.time_scale
+    scaled = "" if scale == 1 else f", which is {scale:g} times as long as it took"
     more = one.steps - one.whole_steps
     others = f" ({more} more lack a rank and are left out)" if more else ""
     title = f"job {one.job_id}, attempt {one.attempt}: {of} in {clock(one.seconds)}{scaled}{others}"
-    seconds = one.found.seconds
-    if not seconds:
+    if one.gpus_lost is None:
         unknown = "No step has all ranks, so the loss is not known."
         return Document(title, [*_sentences(one), unknown], [])
-    # Without a measured wait, ranks are taken to have waited for the slowest, and for nothing else.
-    by_kind = {
-        kind: lost
-        for kind, lost in asdict(one.kinds.over(seconds)).items()
-        if one.synced or kind != "common"
-    }
-    late_gpus: dict[int, dict[str, float]] = defaultdict(dict)
-    for (rank, stage), caused in one.found.caused.items():
-        if rank in one.named:
-            late_gpus[rank][stage] = caused / seconds
-    whole = loss(by_kind, late_gpus)
-    what = "Lost to waiting" if one.synced else "Lost, if all ranks waited for the slowest"
-    cost = (
-        f"{whole.gpus:.2f} of {len(one.found.waited)} GPUs, {whole.gpus * seconds:.0f} GPU-seconds"
-    )
-    return Document(title, list(_sentences(one)), [loss_section(f"{what}: {cost}.", whole)])
+    what = "Lost to waiting" if one.waits_are_measured else "Lost, if all waited for the slowest"
+    cost = f"{what}: {one.gpus_lost:.2f} of {one.ranks - len(one.left_out)} GPUs."
+    whole = loss(one.gpus_lost_by_kind, one.gpus_lost_by_rank)
+    return Document(title, list(_sentences(one)), [loss_section(cost, whole)])
 
 
-def _sentences(one: Replay) -> Iterator[str]:
+def _sentences(one: ReplayedJob) -> Iterator[str]:
     if one.left_out:
         yield f"{sentence(named_ranks(one.left_out))} left out: too few rows to judge."
     if one.stretches > 1:
@@ -211,10 +175,11 @@ def _sentences(one: Replay) -> Iterator[str]:
         yield f"{sentence(one.confidence)}."
     if one.not_judgeable:
         yield f"Not judgeable: {', '.join(one.not_judgeable)}."
-    if one.named and is_slower(one.slowdown):
+    named = _named(one.findings)
+    if named and is_slower(one.slowdown):
         yield (
-            f"Slowdown: {one.slowdown:.3f} times what it would take with "
-            f"{named_ranks(one.named)} as fast as {their(len(one.named))} peers."
+            f"Slowdown: {one.slowdown:.3f} times what it would take with {named_ranks(named)} as "
+            f"fast as {their(len(named))} peers."
         )
 
 

@@ -175,17 +175,6 @@ def instance(node: str) -> str:
     return f"node{node or 0}" if node.isdigit() or not node else node
 
 
-def run_of(runs: Sequence[Run], job_id: str | None) -> Run:
-    """Return the last attempt of the job *job_id*, or of the only one; raises UsageError."""
-    names = sorted({run.job_id for run in runs})
-    if job_id is None and len(names) > 1:
-        raise UsageError(f"there are {len(names)} jobs; name one with --job: {', '.join(names)}")
-    chosen = [run for run in runs if job_id in (None, run.job_id)]
-    if not chosen:
-        raise UsageError(f"there is no job {job_id!r}; there are: {', '.join(names)}")
-    return max(chosen, key=lambda run: run.attempt)
-
-
 # ---- The clock -----------------------------------------------------------------------------------
 
 
@@ -193,12 +182,10 @@ def run_of(runs: Sequence[Run], job_id: str | None) -> Run:
 class TraceTimeline:
     """When the steps of a run ended, in *scaled* seconds since its first step began.
 
-    *ends* [rank] are in step order and never decrease. *origin_seconds* is the time_s at which the
-    run begins, unscaled.
+    *ends* [rank] are in step order and never decrease.
     """
 
     scale: float
-    origin_seconds: float
     ends: Mapping[int, Mapping[int, float]]
 
     @property
@@ -242,7 +229,7 @@ def timeline(run: Run, scale: float) -> TraceTimeline:
         rank: {step: (end - origin) * scale for step, end in of_rank.items()}
         for rank, of_rank in ends.items()
     }
-    return TraceTimeline(scale, origin, placed)
+    return TraceTimeline(scale, placed)
 
 
 def has_sync(run: Run) -> bool:

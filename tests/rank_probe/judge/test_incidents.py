@@ -25,7 +25,7 @@ def caused(job: Job, steps: list[Step], rank: int, since: float, until: float) -
         (vectors(job, step) for step in steps if since < step.end_seconds <= until),
         {each: f"g{job.group(each)}" for each in range(job.ranks)},
     )
-    return kinds(account_of_rank, {rank}).persistent / account_of_rank.seconds
+    return kinds(account_of_rank, {rank})["persistent"] / account_of_rank.seconds
 
 
 def saved(job: Job, steps: list[Step], since: float, until: float) -> float:

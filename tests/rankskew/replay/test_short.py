@@ -8,14 +8,14 @@ import pytest
 
 from rankskew.render import render
 from rankskew.replay.judge import confidence, longer
-from rankskew.replay.replay import Replay, in_words, replay
+from rankskew.replay.replay import ReplayedJob, in_words, replay
 from rankskew.replay.traces import read_traces
 from tests.exporter.recorded import record
 
 Late = Callable[[int, int], float]
 
 
-def judged(path: Path, late: Late, **shape: float) -> Replay:
+def judged(path: Path, late: Late, **shape: float) -> ReplayedJob:
     """Return the replay of a trace of steps of 20 s."""
     path = record(path / "a.csv", late=late, step_seconds=20.0, **({"steps": 22} | shape))  # type: ignore[arg-type]
     (run,) = read_traces([path])
@@ -62,7 +62,8 @@ def test_late_rank_is_told(tmp_path: Path, late: Late, synced: bool, onset: floa
     (finding,) = one.findings
 
     assert (finding.rank, finding.stage) == (3, "backward")
-    assert (finding.kind, one.is_judged) == ("persistent" if synced else "unsynced", synced)
+    kind, source = ("persistent", "judge") if synced else ("unsynced", "none")
+    assert (finding.kind, one.source) == (kind, source)
     assert finding.onset_s == pytest.approx(onset, abs=35)
     if synced:
         assert finding.gpus_lost == pytest.approx(7 * 0.5 / 1.5, rel=0.1)

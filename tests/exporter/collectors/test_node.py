@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from exporter.collectors.catalog import Sources, makers
+from exporter.collectors.catalog import Sources, collectors
 from exporter.collectors.node.busiest import Busiest
 from exporter.collectors.node.cpu_clock import MOST_CPUS
 from exporter.collectors.node.files import Mounts
@@ -36,9 +36,10 @@ class Pages:
 
     def __init__(self, host: Mounts, **flags: Any) -> None:
         sources = Sources(settings_of(host, **flags), RankStore(), IngestCounts(), NO_SAMPLE)
-        of_node = {name: make for name, make in makers(sources).items() if name[:5] == "node_"}
         self._registry = CollectorRegistry()
-        self._registry.register(Scrape(makers=of_node))
+        self._registry.register(
+            Scrape([each for each in collectors(sources) if each.name.startswith("node_")])
+        )
 
     def __call__(self) -> str:
         return generate_latest(self._registry).decode()

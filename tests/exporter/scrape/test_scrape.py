@@ -368,7 +368,7 @@ def test_collector_whose_turn_comes_too_late_is_left_out(caplog: pytest.LogCaptu
         return 1.0
 
     late = FakeCollector("late")
-    exposition = Exposition(Scrape([FakeCollector("slow", take_three_seconds), late], {}, clock))
+    exposition = Exposition(Scrape([FakeCollector("slow", take_three_seconds), late], clock))
 
     async def ask(*seconds: float) -> list[bytes]:
         return [(await exposition.page(ScrapeRequest(seconds=each)))[0] for each in seconds]

@@ -78,7 +78,8 @@ def _placed(lines: Lines, y: int) -> tuple[list[Panel], int]:
     for line in lines:
         x = 0
         for panel in line:
-            width = panel["gridPos"]["w"] or 24 // len(line)
+            is_last = panel is line[-1]
+            width = panel["gridPos"]["w"] or (24 - x if is_last else 24 // len(line))
             panel["gridPos"] |= {"w": width, "x": x, "y": y}
             x += width
         y += max(panel["gridPos"]["h"] for panel in line)

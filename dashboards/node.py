@@ -95,7 +95,7 @@ def _figures() -> list[Panel]:
             empty="No rank reports",
         ),
         stat(
-            "GPUs lost because of this node",
+            "GPUs lost to this node",
             "GPUs, on all nodes, that do nothing but wait for ranks on this one, and what they "
             "cost in US$ per hour.",
             "none",

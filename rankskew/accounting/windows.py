@@ -4,7 +4,6 @@ The formulas are those of rank_probe/join/windows.py; a test checks that the two
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from operator import add, sub
 from statistics import median
 
@@ -32,33 +31,19 @@ from rankskew.accounting.step import SYNC, StageSeconds, baseline, busy_seconds,
 Row = list[float]
 
 
-@dataclass(slots=True)
-class Sums:
-    """Sums over steps, in seconds: a row for each rank and one for the job, a value for each group.
+# A row for each rank with the columns of rank_probe.judge.windows, one with the baseline of each
+# group, and one of the job with the columns of Window, *caused* by stage last. In seconds.
+Sums = list[Row]
+GROUPS, JOB = -2, -1
 
-    Columns of a rank are those of rank_probe.judge.windows; a group has its baseline; columns of
-    the job are those of Window, *caused* by stage last.
-    """
 
-    ranks: list[Row]
-    groups: Row
-    job: Row
+def _less(sums: Sums, other: Sums) -> Sums:
+    """Return the sums of the steps that *other* has not."""
+    return [list(map(sub, a, b)) for a, b in zip(sums, other, strict=True)]
 
-    def less(self, other: "Sums") -> "Sums":
-        """Return the sums of the steps that *other* has not."""
-        return Sums(
-            [list(map(sub, a, b)) for a, b in zip(self.ranks, other.ranks, strict=True)],
-            list(map(sub, self.groups, other.groups)),
-            list(map(sub, self.job, other.job)),
-        )
 
-    def over(self, steps: int) -> "Sums":
-        """Return the means of so many *steps*."""
-        return Sums(
-            [[each / steps for each in row] for row in self.ranks],
-            [each / steps for each in self.groups],
-            [each / steps for each in self.job],
-        )
+def _mean(sums: Sums, steps: int) -> Sums:
+    return [[each / steps for each in row] for row in sums]
 
 
 class PlainReduction:
@@ -74,11 +59,11 @@ class PlainReduction:
             for name in self._names
         ]
         self._steps = 0
-        self._sums = Sums(
-            [[0.0] * (FIRST_STAGE + len(WORK_STAGES)) for _ in self._ranks],
+        self._sums = [
+            *([0.0] * (FIRST_STAGE + len(WORK_STAGES)) for _ in self._ranks),
             [0.0] * len(self._names),
             [0.0] * (4 + len(WORK_STAGES)),
-        )
+        ]
 
     def add(self, number: int, step: Mapping[int, StageSeconds], at: float) -> Leader:
         """Add one step, which ended *at*; return who led it."""
@@ -90,30 +75,27 @@ class PlainReduction:
         for (rank, stage), seconds in charges.caused.items():
             caused[rank] += seconds
             by_stage[STAGES.index(stage)] += seconds
-        heaviest = 0.0
-        for position, members in enumerate(self._members):
-            usual = baseline([busy[at] for at in members])
-            heaviest = max(heaviest, usual)
-            sums.groups[position] += usual
+        baselines = [baseline([busy[at] for at in members]) for members in self._members]
+        sums[GROUPS] = list(map(add, sums[GROUPS], baselines))
+        for members, usual in zip(self._members, baselines, strict=True):
             for member in members:
                 rank, distance = self._ranks[member], busy[member] - usual
                 stages = [step[rank].get(stage, 0.0) for stage in WORK_STAGES]
                 gained = [distance, distance**2, caused[rank], *stages]
-                sums.ranks[member] = list(map(add, sums.ranks[member], gained))
+                sums[member] = list(map(add, sums[member], gained))
         length = sum(sum(stages.values()) for stages in step.values()) / len(step)
         sync = sum(stages.get(SYNC, 0.0) for stages in step.values())
         waited, unequal = sum(charges.waited.values()), sum(charges.unequal.values())
-        sums.job = list(map(add, sums.job, [length, sync, waited, unequal, *by_stage]))
+        sums[JOB] = list(map(add, sums[JOB], [length, sync, waited, unequal, *by_stage]))
         self._steps += 1
-        pacer = charges.pacer
+        pacer, heaviest = charges.pacer, max(baselines)
         lead = busy[self._ranks.index(pacer)] - heaviest
         at_stage = STAGES.index(charges.stage)
         return Leader(number, at, pacer, at_stage, lead, caused[pacer], heaviest)
 
     def mark(self, at: float) -> Mark:
         """Return the sums of now; rows are replaced as steps are added, never changed."""
-        sums = self._sums
-        return Mark(self._steps, at, Sums(list(sums.ranks), list(sums.groups), sums.job))
+        return Mark(self._steps, at, list(self._sums))
 
     def window(
         self,
@@ -124,18 +106,18 @@ class PlainReduction:
     ) -> Window:
         """Return what stands out; see rank_probe.judge.windows.Reduction."""
         steps = end.steps - begin.steps
-        sums = end.sums.less(begin.sums)
-        means = sums.over(steps)
+        sums = _less(end.sums, begin.sums)
+        means = _mean(sums, steps)
         earlier, steps_before = None, 0
         if before is not None:
             steps_before = before[1].steps - before[0].steps
-            earlier = before[1].sums.less(before[0].sums).over(steps_before)
+            earlier = _mean(_less(before[1].sums, before[0].sums), steps_before)
         own = [
-            means.groups[position] + means.ranks[member][DISTANCE]
+            means[GROUPS][position] + means[member][DISTANCE]
             for position, members in enumerate(self._members)
             for member in members
         ]
-        seconds, sync, waited, unequal, *caused = sums.job
+        seconds, sync, waited, unequal, *caused = sums[JOB]
         return Window(
             begin=begin,
             steps=steps,
@@ -159,37 +141,37 @@ class PlainReduction:
         first, last, steps = begin.sums, end.sums, end.steps - begin.steps
         own: dict[int, float] = {}
         for position, members in enumerate(self._members):
-            usual = last.groups[position] - first.groups[position]
+            usual = last[GROUPS][position] - first[GROUPS][position]
             for member in members:
-                distance = last.ranks[member][DISTANCE] - first.ranks[member][DISTANCE]
+                distance = last[member][DISTANCE] - first[member][DISTANCE]
                 own[self._ranks[member]] = (usual + distance) / steps
         return own
 
     def path(self, rank: int, marks: Sequence[Mark]) -> list[float]:
         """Return the distances of *rank* from the baseline, summed up to each of *marks*."""
         at = self._ranks.index(rank)
-        return [mark.sums.ranks[at][DISTANCE] for mark in marks]
+        return [mark.sums[at][DISTANCE] for mark in marks]
 
     def group_path(self, name: str, marks: Sequence[Mark]) -> list[float]:
         """Return the baseline of group *name*, summed up to each of *marks*."""
         at = self._names.index(name)
-        return [mark.sums.groups[at] for mark in marks]
+        return [mark.sums[GROUPS][at] for mark in marks]
 
     def _group(
         self, position: int, means: Sums, earlier: Sums | None, watched: Collection[int]
     ) -> WindowGroup:
         members = self._members[position]
-        normal = means.groups[position]
-        rows = [means.ranks[member] for member in members]
+        normal = means[GROUPS][position]
+        rows = [means[member] for member in members]
         usual, excess = _apart(rows)
         variances = _variances(rows)
         stages = [baseline(column) for column in zip(*(r[FIRST_STAGE:] for r in rows), strict=True)]
         nothing = [0.0] * len(members)
         baseline_before, excess_before, variances_before, rises = 0.0, nothing, nothing, nothing
         if earlier is not None:
-            rows_before = [earlier.ranks[member] for member in members]
+            rows_before = [earlier[member] for member in members]
             usual_before, excess_before = _apart(rows_before)
-            baseline_before = earlier.groups[position] + usual_before
+            baseline_before = earlier[GROUPS][position] + usual_before
             variances_before = _variances(rows_before)
             rises = list(map(sub, excess, excess_before))
         rise = baseline(rises)

@@ -1,7 +1,7 @@
 """What is wrong with a job, from what is known of it; each finding with what to do about it."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Final
@@ -11,11 +11,19 @@ from exporter.live import states
 from exporter.live.causes import CauseView
 from exporter.live.sentences import LateView, change_sentence, duty, in_set, late_sentence
 from exporter.live.wording import MOST_NAMES, duration, listed, sentence, than, which
-from exporter.vocabulary.words import CAUSES, slow_at
-from rank_probe.judge.verdict import DUTY, NODE, UNSYNCED, Change
+from exporter.vocabulary.words import CAUSES, KINDS, slow_at
+from rank_probe.judge.verdict import DUTY, MOST_LATE, NODE, UNSYNCED, Change
 from rankskew.diagnose.advice import advice, filled, situations
-from rankskew.diagnose.loss import loss
-from rankskew.diagnose.model import Event, Finding, JobFacts, Place, Report, Step, host
+from rankskew.diagnose.model import (
+    Event,
+    Finding,
+    JobFacts,
+    Part,
+    Place,
+    Report,
+    Step,
+    host,
+)
 from rankskew.top.model import JobStatus, cause_of_node
 from rankskew.wording import few
 
@@ -302,6 +310,44 @@ def loss_sentence(kind: str, gpus: float, ranks: float, stage: str | None) -> st
         "group": f"A peer group has more work than the others; {cost} wait for it.",
         "common": f"All ranks wait for communication; that costs {cost}, whichever rank is late.",
     }[kind]
+
+
+# ---- The loss in parts ---------------------------------------------------------------------------
+
+# Less than this is no part worth a line.
+SMALLEST_GPUS: Final = 0.005
+# As many late ranks get a part each.
+MOST_RANKS: Final = 10
+
+
+def loss(kinds: Mapping[str, float], late: Mapping[int, Mapping[str, float]]) -> Part:
+    """Return all that is lost by kind, then to *late* ranks, then by stage; the parts add up.
+
+    The cost of a late rank is a mean since it became late, that of its kind a mean of the last
+    minute; so the ranks share what their kind costs in proportion to their own costs.
+    """
+    parts = [
+        Part(words.to, kinds[kind], _ranks(kinds[kind], late) if kind == "persistent" else ())
+        for kind, words in KINDS.items()
+        if kind in kinds
+    ]
+    return Part("lost", sum(part.gpus for part in parts), tuple(parts))
+
+
+def _ranks(gpus: float, late: Mapping[int, Mapping[str, float]]) -> tuple[Part, ...]:
+    named = sum(sum(stages.values()) for stages in late.values())
+    if named <= 0:
+        return ()
+    # Only the costliest are listed: the others have cost the rest.
+    factor = gpus / named if len(late) < MOST_LATE else min(1.0, gpus / named)
+    parts = []
+    for rank, stages in late.items():
+        costliest = sorted(stages.items(), key=lambda each: -each[1])
+        of_stages = tuple(Part(stage, factor * lost) for stage, lost in costliest)
+        parts.append(Part(f"rank {rank}", factor * sum(stages.values()), of_stages))
+    parts = sorted(parts, key=lambda part: -part.gpus)[:MOST_RANKS]
+    rest = gpus - sum(part.gpus for part in parts)
+    return (*parts, *([Part("other ranks", rest)] if rest >= SMALLEST_GPUS else []))
 
 
 # ---- A job that became slower without a late rank ------------------------------------------------

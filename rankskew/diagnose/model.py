@@ -7,7 +7,6 @@ from typing import Final
 from exporter.live.causes import CauseView, LineView
 from exporter.live.states import HEALTHY
 from exporter.vocabulary.thresholds import defaults
-from rankskew.diagnose.loss import Part
 from rankskew.top.model import JobStatus
 
 # What the whole report comes to, and the exit status of each.
@@ -17,6 +16,15 @@ EXIT_STATUS: Final = {BALANCED: 0, FOUND: 1, CANNOT_TELL: 2}
 
 class CannotTell(Exception):
     """There is too little data for a report; the message is a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of the loss, in GPUs that do nothing but wait; its *parts* add up to *gpus*."""
+
+    name: str
+    gpus: float
+    parts: tuple["Part", ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

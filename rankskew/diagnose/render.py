@@ -11,8 +11,16 @@ from exporter.live.sentences import is_slower
 from exporter.live.wording import duration
 from exporter.vocabulary.words import cause_in_short
 from rank_probe.wire.document import as_document
-from rankskew.diagnose.loss import loss_section
-from rankskew.diagnose.model import BALANCED, CANNOT_TELL, EXIT_STATUS, Event, Finding, Report
+from rankskew.diagnose.findings import SMALLEST_GPUS
+from rankskew.diagnose.model import (
+    BALANCED,
+    CANNOT_TELL,
+    EXIT_STATUS,
+    Event,
+    Finding,
+    Part,
+    Report,
+)
 from rankskew.render import Document, Section
 from rankskew.top.model import STATE_WORDS
 
@@ -85,6 +93,18 @@ def _cost(report: Report) -> str:
     if is_slower(report.slowdown):
         said += f"; steps take {report.slowdown:.2f} times as long as without the late ranks"
     return f"{said}."
+
+
+def loss_section(title: str, whole: Part) -> Section:
+    """Return the parts of *whole* as a table; those that are next to nothing have no row."""
+    return Section(title, names=(">GPUs", "Lost"), rows=list(_rows(whole)))
+
+
+def _rows(part: Part, indent: str = "") -> Iterator[tuple[str, str]]:
+    for each in part.parts:
+        if each.gpus >= SMALLEST_GPUS:
+            yield f"{each.gpus:.2f}", f"{indent}{each.name}"
+            yield from _rows(each, f"{indent}  ")
 
 
 def facts(finding: Finding, at_seconds: float) -> Iterator[tuple[str, str]]:

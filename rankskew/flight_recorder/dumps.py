@@ -106,18 +106,7 @@ def _read(file: Path, rank: int) -> Dump:
         return _dump(rank, found)
     except UnsafePickle as error:
         raise UsageError(f"{file} is refused: {error}") from error
-    except (
-        pickle.UnpicklingError,
-        EOFError,
-        ValueError,
-        TypeError,
-        LookupError,
-        AttributeError,
-        ImportError,
-        RecursionError,
-        MemoryError,
-        OverflowError,
-    ) as error:
+    except Exception as error:
         raise UsageError(f"{file} is no dump of torch's flight recorder, or is cut off") from error
 
 

@@ -292,11 +292,9 @@ def _missing(group: Group, dumps: Sequence[Dump]) -> CollectiveFinding | None:
 def _stuck(group: Group) -> CollectiveFinding | None:
     at = group.at(group.begun_by_all)
     unfinished = tuple(sorted(rank for rank, entry in at.items() if not entry.finished))
-    return (
-        group.finding(STUCK, at[unfinished[0]], sorted(at), ranks=unfinished)
-        if unfinished
-        else None
-    )
+    if not unfinished:
+        return None
+    return group.finding(STUCK, at[unfinished[0]], sorted(at), ranks=unfinished)
 
 
 def _shape(entry: RecordedOperation) -> tuple[object, ...]:

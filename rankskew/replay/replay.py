@@ -8,7 +8,8 @@ from exporter.live.sentences import is_slower
 from exporter.live.wording import sentence, their
 from exporter.vocabulary.thresholds import Thresholds
 from rankskew.accounting.step import Account, account, kinds, slowdown
-from rankskew.diagnose.loss import loss, loss_section
+from rankskew.diagnose.findings import loss
+from rankskew.diagnose.render import loss_section
 from rankskew.render import Document
 from rankskew.replay.findings import NAMING, TraceFinding, findings, not_judgeable
 from rankskew.replay.judge import confidence, judge

@@ -2,7 +2,7 @@
 
 from exporter.causes.model import Guess
 from exporter.live.causes import CauseView, LineView
-from rankskew.diagnose.loss import loss
+from rankskew.diagnose.findings import loss
 from rankskew.diagnose.model import CANNOT_TELL, Event, Finding, Place, Report, Step
 from rankskew.diagnose.render import in_words
 from rankskew.render import COLUMNS, render

@@ -2,7 +2,9 @@
 
 import pytest
 
-from rankskew.diagnose.loss import Part, loss, loss_section
+from rankskew.diagnose.findings import loss
+from rankskew.diagnose.model import Part
+from rankskew.diagnose.render import loss_section
 
 
 def assert_adds_up(part: Part) -> None:

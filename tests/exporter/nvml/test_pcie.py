@@ -1,7 +1,8 @@
-"""The traffic of a PCIe link, from the best source there is."""
+"""A PCIe link: its generation, and its traffic from the best source there is."""
 
 from collections.abc import Iterator, Sequence
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pynvml
@@ -9,9 +10,94 @@ import pytest
 
 from exporter.nvml.readings.fields import Field
 from exporter.nvml.readings.gpm import METRICS, PCIE, Gpm
+from exporter.nvml.readings.pcie_link import LINK_SECONDS, PcieLink
 from exporter.nvml.readings.pcie_traffic import FIELDS, PcieByteCounters, PcieThroughput
+from exporter.nvml.sample import pcie_bytes_per_second
 from exporter.nvml.timing import Timing
 from tests.exporter.nvml.driver import TIMES_OUT, Driver, Fails
+
+UTILIZATION, RESTING = "nvmlDeviceGetUtilizationRates", SimpleNamespace(gpu=0)
+GENERATION = "nvmlDeviceGetCurrPcieLinkGeneration"
+STATE, REASONS = "nvmlDeviceGetPerformanceState", "nvmlDeviceGetCurrentClocksEventReasons"
+AT_WORK = {STATE: 0, UTILIZATION: SimpleNamespace(gpu=97), GENERATION: 4}
+
+
+@pytest.mark.parametrize(
+    ("changes", "generation"),
+    [
+        ({GENERATION: Fails()}, None),
+        ({}, 4),
+        ({UTILIZATION: RESTING}, None),
+        ({STATE: 8}, None),  # A screen's few percent at rest.
+        ({STATE: 2}, 4),  # CUDA on cards with a screen.
+        ({STATE: 32}, 4),  # Unknown.
+        ({STATE: Fails()}, 4),
+        ({UTILIZATION: Fails()}, None),
+        ({UTILIZATION: Fails(), REASONS: 0x1}, None),
+        ({UTILIZATION: Fails(), REASONS: 0x4}, 4),
+    ],
+)
+def test_generation_is_told_of_a_gpu_at_work_only(
+    changes: dict[str, Any], generation: int | None
+) -> None:
+    """An idle GPU's link slows down to save power: not a degraded link, and no series."""
+    ask = Driver(**AT_WORK | changes).opened()
+
+    assert PcieLink(15.0).read(ask, 1.0) == {"pcie_link_generation": generation}
+
+
+# In seconds: what changes at the GPU, and the generation that is told.
+@pytest.mark.parametrize(
+    "looks",
+    [
+        # A slowed link shows after a while, a timeout costs one reading.
+        [
+            (1.0, {}, 4),
+            (LINK_SECONDS, {GENERATION: 3}, 4),
+            (1.0 + LINK_SECONDS, {}, 3),
+            (1.0 + 2 * LINK_SECONDS, {GENERATION: TIMES_OUT}, None),
+            (2.0 + 2 * LINK_SECONDS, {GENERATION: 4}, 4),
+        ],
+        # At rest it is looked at each time, so that short work is seen.
+        [(1.0, {UTILIZATION: RESTING}, None), (2.0, {UTILIZATION: SimpleNamespace(gpu=5)}, 4)],
+        # Between two steps the series is not gone; after a window of rest it is.
+        [(1.0, {}, 4), (16.0, {UTILIZATION: RESTING, GENERATION: 1}, 4), (17.0, {}, None)],
+    ],
+    ids=["slowed", "short work", "pause"],
+)
+def test_link_is_looked_at_now_and_then(
+    looks: list[tuple[float, dict[str, Any], int | None]],
+) -> None:
+    driver, link = Driver(**AT_WORK), PcieLink(15.0)
+    ask, told = driver.opened(), []
+    for now, changes, _ in looks:
+        driver.answers |= changes
+        told.append(link.read(ask, now)["pcie_link_generation"])
+
+    assert told == [generation for _, _, generation in looks]
+
+
+@pytest.mark.parametrize(
+    ("generation", "lanes", "carries"),
+    [
+        (1, 1, 250e6),
+        (2, 4, 2e9),
+        (3, 16, 8e9 / 8 * 128 / 130 * 16),
+        (4, 16, 16e9 / 8 * 128 / 130 * 16),
+        (5, 8, 32e9 / 8 * 128 / 130 * 8),
+        (6, 16, 64e9 / 8 * 242 / 256 * 16),
+        (7, 16, None),  # Of a GPU that is newer than this exporter.
+        (None, 16, None),
+        (5, None, None),
+    ],
+)
+def test_pcie_link_carries_what_is_left_of_its_transfers(
+    generation: int | None, lanes: int | None, carries: float | None
+) -> None:
+    """Rounded up by less than a thousandth: a counter may not wrap sooner than is thought."""
+    rate = pcie_bytes_per_second(generation, lanes)
+    assert rate == carries or (carries and rate and carries <= rate < 1.001 * carries)
+
 
 TIMING = Timing(window_seconds=3.0)
 BLOCKING = "nvmlDeviceGetPcieThroughput"

@@ -14,7 +14,7 @@ import pytest
 from exporter.nvml.calls import CallFailed
 from exporter.nvml.readings.fields import Field, FieldValues
 from exporter.nvml.readings.one_call import decoder_utilization
-from exporter.nvml.readings.pcie_link import ERRORS_SECONDS, LINK_SECONDS, AerErrors, PcieLink
+from exporter.nvml.readings.pcie_link import ERRORS_SECONDS, AerErrors
 from exporter.nvml.readings.placement import Placement
 from exporter.nvml.readings.processes import NO_INSTANCE, Processes
 from exporter.nvml.readings.query import UNSUPPORTED_FOR_SECONDS
@@ -22,7 +22,7 @@ from exporter.nvml.readings.several_calls import quick, slow
 from exporter.nvml.readings.throttle import COUNTER_FIELDS, ThrottleSeconds
 from exporter.nvml.readings.utilization import SAMPLES_EVERY_SECONDS, Utilization
 from exporter.nvml.readings.window import ReadingWindow
-from exporter.nvml.sample import REASON_BITS, GpuProcess, GpuSample, pcie_bytes_per_second
+from exporter.nvml.sample import REASON_BITS, GpuProcess, GpuSample
 from exporter.nvml.timing import Timing
 from exporter.nvml.worker.gpu import Gpu
 from tests.exporter.collectors.host import write
@@ -35,10 +35,7 @@ MASKS = {
     "nvmlDeviceGetCpuAffinity": [0b1011, 0b1],
 }
 KERNEL = {"gpu/local_cpulist": "0-2,64\n", "gpu/numa_node": "0\n"}
-UTILIZATION, RESTING = "nvmlDeviceGetUtilizationRates", SimpleNamespace(gpu=0)
-GENERATION = "nvmlDeviceGetCurrPcieLinkGeneration"
-STATE, REASONS = "nvmlDeviceGetPerformanceState", "nvmlDeviceGetCurrentClocksEventReasons"
-AT_WORK = {STATE: 0, UTILIZATION: SimpleNamespace(gpu=97), GENERATION: 4}
+UTILIZATION = "nvmlDeviceGetUtilizationRates"
 UNKNOWN = Fails(pynvml.NVML_ERROR_UNKNOWN)
 
 
@@ -98,7 +95,11 @@ def memory(code: int) -> dict[str, Any]:
 # For each case: what the driver answers, the kernel's files, and fields of the sample.
 READS: dict[str, tuple[dict[str, Any], dict[str, str], dict[str, Any]]] = {
     "a GPU that tells nothing": ({}, {}, {}),
-    "an unknown performance state is not the slowest": ({STATE: 32}, {}, {}),
+    "an unknown performance state": (
+        {"nvmlDeviceGetPerformanceState": 32},
+        {},
+        {},
+    ),
     # Before 510 it has only version 1.
     "memory of an old driver": (
         memory(pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH),
@@ -189,61 +190,6 @@ def test_lost_gpu_has_no_decoder() -> None:
         driver.opened()(decoder_utilization)
 
 
-@pytest.mark.parametrize(
-    ("changes", "generation"),
-    [
-        ({GENERATION: Fails()}, None),
-        ({}, 4),
-        ({UTILIZATION: RESTING}, None),
-        ({STATE: 8}, None),  # A screen's few percent at rest.
-        ({STATE: 2}, 4),  # CUDA on cards with a screen.
-        ({STATE: 32}, 4),  # Unknown.
-        ({STATE: Fails()}, 4),
-        ({UTILIZATION: Fails()}, None),
-        ({UTILIZATION: Fails(), REASONS: 0x1}, None),
-        ({UTILIZATION: Fails(), REASONS: 0x4}, 4),
-    ],
-)
-def test_generation_is_told_of_a_gpu_at_work_only(
-    changes: dict[str, Any], generation: int | None
-) -> None:
-    """An idle GPU's link slows down to save power: not a degraded link, and no series."""
-    ask = Driver(**AT_WORK | changes).opened()
-
-    assert PcieLink(15.0).read(ask, 1.0) == {"pcie_link_generation": generation}
-
-
-# In seconds: what changes at the GPU, and the generation that is told.
-@pytest.mark.parametrize(
-    "looks",
-    [
-        # A slowed link shows after a while, a timeout costs one reading.
-        [
-            (1.0, {}, 4),
-            (LINK_SECONDS, {GENERATION: 3}, 4),
-            (1.0 + LINK_SECONDS, {}, 3),
-            (1.0 + 2 * LINK_SECONDS, {GENERATION: TIMES_OUT}, None),
-            (2.0 + 2 * LINK_SECONDS, {GENERATION: 4}, 4),
-        ],
-        # At rest it is looked at each time, so that short work is seen.
-        [(1.0, {UTILIZATION: RESTING}, None), (2.0, {UTILIZATION: SimpleNamespace(gpu=5)}, 4)],
-        # Between two steps the series is not gone; after a window of rest it is.
-        [(1.0, {}, 4), (16.0, {UTILIZATION: RESTING, GENERATION: 1}, 4), (17.0, {}, None)],
-    ],
-    ids=["slowed", "short work", "pause"],
-)
-def test_link_is_looked_at_now_and_then(
-    looks: list[tuple[float, dict[str, Any], int | None]],
-) -> None:
-    driver, link = Driver(**AT_WORK), PcieLink(15.0)
-    ask, told = driver.opened(), []
-    for now, changes, _ in looks:
-        driver.answers |= changes
-        told.append(link.read(ask, now)["pcie_link_generation"])
-
-    assert told == [generation for _, _, generation in looks]
-
-
 def test_what_seldom_changes_is_read_seldom(tmp_path: Path) -> None:
     """Errors each half minute, lists of processes each five seconds, the place once.
 
@@ -270,28 +216,6 @@ def test_what_seldom_changes_is_read_seldom(tmp_path: Path) -> None:
     assert read(99.9 + ERRORS_SECONDS, 4) == [1, 4, 1]
     assert read(100.0 + ERRORS_SECONDS, 5) == [5, 4, 1]
     assert read(101.0 + ERRORS_SECONDS, 6, again=True) == [6, 4, 6]
-
-
-@pytest.mark.parametrize(
-    ("generation", "lanes", "carries"),
-    [
-        (1, 1, 250e6),
-        (2, 4, 2e9),
-        (3, 16, 8e9 / 8 * 128 / 130 * 16),
-        (4, 16, 16e9 / 8 * 128 / 130 * 16),
-        (5, 8, 32e9 / 8 * 128 / 130 * 8),
-        (6, 16, 64e9 / 8 * 242 / 256 * 16),
-        (7, 16, None),  # Of a GPU that is newer than this exporter.
-        (None, 16, None),
-        (5, None, None),
-    ],
-)
-def test_pcie_link_carries_what_is_left_of_its_transfers(
-    generation: int | None, lanes: int | None, carries: float | None
-) -> None:
-    """Rounded up by less than a thousandth: a counter may not wrap sooner than is thought."""
-    rate = pcie_bytes_per_second(generation, lanes)
-    assert rate == carries or (carries and rate and carries <= rate < 1.001 * carries)
 
 
 A, B = (1, 0), (2, 0)

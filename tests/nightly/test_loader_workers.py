@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from exporter.processes.worker_states import LateRankProcess, WorkerStates
-from tests.exporter.nvml.stub import wait_for
+from tests.exporter.running import wait_until
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(300)]
 
@@ -63,7 +63,7 @@ def test_busiest_worker_is_told_with_what_it_runs(work: str, states: set[str]) -
         rank.stdout.readline()
         found.follow([LateRankProcess("llama", 3, rank.pid, LOADER)])
         found.start()
-        wait_for(lambda: first_of(found) in states, seconds=60)
+        wait_until(lambda: first_of(found) in states)
         slow, workers = found.pid("llama", 3), psutil.Process(rank.pid).children()
     finally:
         found.stop()

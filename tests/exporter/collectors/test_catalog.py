@@ -2,7 +2,6 @@
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -12,9 +11,7 @@ from exporter.collectors.catalog import COLLECTORS, CatalogEntry, Sources, colle
 from exporter.collectors.exporter_self import ExporterSelfCollector
 from exporter.errors import Failures
 from exporter.ingest.app import IngestCounts
-from exporter.nvml.sample import GpuProcess, GpuSample, NvmlSource
-from exporter.processes import rank_gpus
-from exporter.ranks.limits import RankLimits
+from exporter.nvml.sample import NvmlSource
 from exporter.ranks.store import RankStore
 from exporter.scrape.exposition import ScrapedFamilies
 from exporter.scrape.levels import exposed_name
@@ -86,36 +83,6 @@ def test_every_metric_is_defined_once_and_promtool_finds_nothing_to_say_about_an
 
     assert [name for name, count in Counter(names).items() if count > 1] == []
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
-
-
-def test_ranks_are_joined_with_gpus_once_for_all_collectors(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A scrape pays for it once, and says once that there are too many ranks."""
-    joins: list[int] = []
-    join = rank_gpus.join
-
-    def counted(*of: Any) -> list[rank_gpus.RankOnGpu]:
-        joins.append(1)
-        return join(*of)
-
-    monkeypatch.setattr(rank_gpus, "join", counted)
-    gpu = GpuSample(0, True, "GPU-0", processes=(GpuProcess(10), GpuProcess(11)))
-    sources = Sources(
-        Settings(),
-        RankStore(RankLimits(ranks=1)),
-        IngestCounts(),
-        node(gpu),
-        processes=lambda: {10 + rank: process(10 + rank, torchrun(rank)) for rank in (0, 1)},
-    )
-    made = {each.name: each for each in collectors(sources)}
-    names = ("rank_gpus", "rank_host", "gpu_faults", "gpu_processes")
-    pages = [expose(made[name]) for name in names]
-
-    assert 'rank="0"' in pages[0]
-    assert len(joins) == 1
-    assert len(caplog.messages) == 1
-    assert "more ranks without the probe run on this node" in caplog.text
 
 
 def test_node_stays_within_its_series_budget(

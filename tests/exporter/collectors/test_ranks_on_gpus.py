@@ -17,7 +17,7 @@ from exporter.ranks.store import RankStore
 from tests.exporter.collectors.expose import expose, shown
 from tests.exporter.collectors.host import write
 from tests.exporter.fake_proc import FakeProc, process, torchrun
-from tests.exporter.nvml.fixed import NO_DRIVER, FixedNvml, node
+from tests.exporter.nvml.fixed import FixedNvml, node
 
 POD_UID, CONTAINER = "12345678-9abc-def0-1234-56789abcdef0", "c" * 64
 WHO = 'job_id="llama",peer_group="all",rank="0"'
@@ -182,16 +182,6 @@ def split(name: str, main: float, workers: float) -> list[str]:
     labels = 'job_id="llama",peer_group="all",process="{}",rank="0"'
     values = {"main": main, "workers": workers}
     return [f"{name}{{{labels.format(of)}}} {value}" for of, value in values.items()]
-
-
-def test_node_without_ranks_has_no_series(tmp_path: Path) -> None:
-    """Nothing runs, nothing was looked at, and that is not a failure."""
-    store, watch = RankStore(), HostWatch(tmp_path, tmp_path)
-    collector = RankHostCollector(RankJoin(NO_DRIVER, dict, store), store, watch)
-    expose(collector)
-    watch.look()
-
-    assert shown(collector) == []
 
 
 def test_rank_whose_process_cannot_be_read_has_no_series(host: Host) -> None:

@@ -1,6 +1,5 @@
 """What the NVML tests share: timings in tenths of seconds, scenarios, and waiting."""
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,6 +9,7 @@ from exporter.nvml.process import WorkerProcess
 from exporter.nvml.sample import GpuSample, NodeSample
 from exporter.nvml.supervisor import NvmlSupervisor
 from exporter.nvml.timing import Timing
+from tests.exporter.running import wait_until
 
 # Soon over what hangs; and, where nothing does, too patient to be upset by a busy machine.
 QUICK = Timing(
@@ -71,14 +71,6 @@ def supervised(
         supervisor.stop()
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Return once *condition* holds; fail after *seconds*."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"did not come true in {seconds} s"
-        time.sleep(0.02)
-
-
 def wait_for_sample(
     supervisor: NvmlSupervisor, condition: Callable[[NodeSample], bool]
 ) -> NodeSample:
@@ -90,7 +82,7 @@ def wait_for_sample(
         found.extend([sample] if sample is not None and condition(sample) else [])
         return bool(found)
 
-    wait_for(is_found)
+    wait_until(is_found)
     return found[0]
 
 

@@ -27,9 +27,8 @@ from tests.exporter.nvml.stub import (
     Scenario,
     Supervise,
     supervised,
-    wait_for,
 )
-from tests.exporter.running import promtool_check_metrics
+from tests.exporter.running import promtool_check_metrics, wait_until
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "nvml"
 MAX_SERIES_PER_GPU = 64  # The budget that docs/metrics.md promises.
@@ -169,7 +168,7 @@ def test_driver_that_crashed_once(supervise: Supervise, scenario: Scenario, sysf
     """After a crash all is as it was, but for the count of restarts."""
     scenario.play("nvmlDeviceGetTemperature 1 crash")
     supervisor = supervise(replace(PATIENT, path_sysfs=sysfs))
-    wait_for(lambda: supervisor.worker_restarts > 0)
+    wait_until(lambda: supervisor.worker_restarts > 0)
     scenario.play()
 
     assert_becomes_fixture(supervisor, "restarted")

@@ -26,9 +26,9 @@ from tests.exporter.nvml.stub import (
     is_stuck_in,
     supervised,
     ups,
-    wait_for,
     wait_for_sample,
 )
+from tests.exporter.running import wait_until
 
 
 def test_gpu_that_hangs_for_good_does_not_hide_its_neighbour(
@@ -36,10 +36,10 @@ def test_gpu_that_hangs_for_good_does_not_hide_its_neighbour(
 ) -> None:
     """The first hang gets a new worker at once; if that hangs too, it continues for a while."""
     supervisor = supervise(QUICK, restart_seconds=60.0)
-    wait_for(lambda: ups(supervisor) == [True, True])
+    wait_until(lambda: ups(supervisor) == [True, True])
 
     scenario.play("nvmlDeviceGetUUID 1 hang", "nvmlDeviceGetPowerUsage 1 hang")
-    wait_for(lambda: supervisor.worker_restarts == 1 and supervisor.worker_up)
+    wait_until(lambda: supervisor.worker_restarts == 1 and supervisor.worker_up)
     again = wait_for_sample(supervisor, is_stuck_in("nvmlDeviceGetUUID"))
     later = wait_for_sample(
         supervisor, lambda sample: sample.timestamp_seconds > again.timestamp_seconds + 0.3
@@ -57,7 +57,7 @@ def test_hang_while_nvml_opens_is_mended(supervise: Supervise, scenario: Scenari
     assert stuck.gpus_visible is None
 
     scenario.play()
-    wait_for(lambda: ups(supervisor) == [True, True])
+    wait_until(lambda: ups(supervisor) == [True, True])
 
 
 def test_silent_worker_is_replaced_and_its_last_sample_is_not_served(
@@ -67,14 +67,14 @@ def test_silent_worker_is_replaced_and_its_last_sample_is_not_served(
     monkeypatch.setattr(supervisor_module, "END_SECONDS", 0.1)
     # The next one comes late enough for the time without a sample to be seen.
     supervisor = supervise(PATIENT, restart_seconds=2.0, silent_seconds=0.7)
-    wait_for(lambda: ups(supervisor) == [True, True])
+    wait_until(lambda: ups(supervisor) == [True, True])
     first = supervisor.worker_pid
     assert first is not None
 
     os.kill(first, signal.SIGSTOP)
-    wait_for(lambda: supervisor.latest() is None)
+    wait_until(lambda: supervisor.latest() is None)
     assert not supervisor.worker_up
-    wait_for(lambda: ups(supervisor) == [True, True])
+    wait_until(lambda: ups(supervisor) == [True, True])
 
     assert supervisor.worker_pid != first
     assert not Path(f"/proc/{first}").exists()
@@ -93,7 +93,7 @@ def test_slow_pcie_readings_delay_no_sample(supervise: Supervise, scenario: Scen
         timestamps.add(sample.timestamp_seconds)
         return any(gpu.pcie_receive_bytes_per_second is not None for gpu in sample.gpus)
 
-    wait_for(has_pcie)
+    wait_until(has_pcie)
     # The first reading takes 2 s for its two directions, in which 20 samples are due.
     assert len(timestamps) > 5
 
@@ -103,11 +103,11 @@ def test_sleep_in_the_kernel_is_left_alone(
 ) -> None:
     """A thread that no signal can end is not worth the worker that still reads the other GPUs."""
     supervisor = supervise(replace(QUICK, stale_seconds=1.5))
-    wait_for(lambda: ups(supervisor) == [True, True])
+    wait_until(lambda: ups(supervisor) == [True, True])
 
     scenario.play("nvmlDeviceGetPowerUsage 1 hang-in-D")
-    wait_for(lambda: "only the driver can end it" in caplog.text)
-    wait_for(lambda: ups(supervisor) == [True, False])
+    wait_until(lambda: "only the driver can end it" in caplog.text)
+    wait_until(lambda: ups(supervisor) == [True, False])
 
     assert supervisor.worker_restarts == 0
     assert supervisor.worker_up
@@ -119,10 +119,10 @@ def test_release_does_not_wait_for_a_silent_worker(
     """A worker that is stopped, or hangs, is ended at once, not when its patience is over."""
     monkeypatch.setattr(supervisor_module, "LET_GO_SECONDS", 0.1)
     supervisor = supervise(PATIENT, silent_seconds=600.0)
-    wait_for(lambda: ups(supervisor) == [True, True])
+    wait_until(lambda: ups(supervisor) == [True, True])
     os.kill(supervisor.worker_pid or 0, signal.SIGSTOP)
     supervisor.release(600)
-    wait_for(lambda: supervisor.released)
+    wait_until(lambda: supervisor.released)
 
 
 def has_open(pid: int, path: Path) -> bool:
@@ -145,20 +145,20 @@ def test_released_gpus_are_open_in_no_process(
     device = tmp_path / "nvidia0"
     device.touch()
     supervisor = supervise(PATIENT, STUB_DEVICE=str(device))
-    wait_for(lambda: ups(supervisor) == [True, True])
+    wait_until(lambda: ups(supervisor) == [True, True])
     worker = supervisor.worker_pid
     assert worker is not None
     assert has_open(worker, device)
 
     supervisor.release(600)
-    wait_for(lambda: supervisor.released)
+    wait_until(lambda: supervisor.released)
     assert not Path(f"/proc/{worker}").exists()
     assert not has_open(os.getpid(), device)
     assert supervisor.latest() is None
     assert (supervisor.worker_pid, supervisor.worker_up) == (None, False)
 
     supervisor.resume()
-    wait_for(lambda: ups(supervisor) == [True, True])
+    wait_until(lambda: ups(supervisor) == [True, True])
     assert not supervisor.released
     assert supervisor.worker_restarts == 0
 
@@ -167,13 +167,13 @@ def test_exporter_ends_while_a_call_hangs(library: Path, scenario: Scenario) -> 
     """SIGTERM is not held up by a GPU that hangs, and the worker is gone after it."""
     environment = nvmlstub.environment(library, scenario=scenario.path)
     with supervised(PATIENT, environment, silent_seconds=600.0) as supervisor:
-        wait_for(lambda: ups(supervisor) == [True, True])
+        wait_until(lambda: ups(supervisor) == [True, True])
         pid = supervisor.worker_pid
         scenario.play("nvmlDeviceGetPowerUsage 1 hang")
         # Each sample is read before the next one begins: the second from now has met the hang.
         for _ in range(2):
             last = supervisor.latest()
-            wait_for(lambda: supervisor.latest() != last)  # noqa: B023 # it is called at once
+            wait_until(lambda: supervisor.latest() != last)  # noqa: B023 # it is called at once
 
     assert not Path(f"/proc/{pid}").exists()
     assert not supervisor.worker_up
@@ -241,14 +241,14 @@ def fake(*says: NodeSample | bytes, **how: Any) -> Launch:
 def test_release_ends_by_itself() -> None:
     """Nobody has to remember to take the GPUs back, and the exporter's end does not wait."""
     with running(fake(WELL)) as supervisor:
-        wait_for(lambda: supervisor.worker_up)
+        wait_until(lambda: supervisor.worker_up)
         supervisor.release(2.0)
-        wait_for(lambda: supervisor.released)
-        wait_for(lambda: supervisor.worker_up)
+        wait_until(lambda: supervisor.released)
+        wait_until(lambda: supervisor.worker_up)
 
         assert not supervisor.released
         supervisor.release(3600)
-        wait_for(lambda: supervisor.released)
+        wait_until(lambda: supervisor.released)
     assert not supervisor.released
 
 
@@ -256,7 +256,7 @@ def test_worker_ended_from_outside_is_no_alarm(caplog: pytest.LogCaptureFixture)
     """systemd ends all processes of a service at once: that is replaced, and no warning."""
     caplog.set_level(logging.INFO)
     with running(fake(WELL, ends_itself=True), restart_seconds=60.0):
-        wait_for(lambda: bool(caplog.records))
+        wait_until(lambda: bool(caplog.records))
 
     assert [(record.levelname, record.message) for record in caplog.records] == [
         ("INFO", "NVML worker ended with status 0; it is replaced")
@@ -278,7 +278,7 @@ def test_error_of_the_exporters_own_costs_one_worker(caplog: pytest.LogCaptureFi
             raise ZeroDivisionError("odd sample")
 
     with running(launch, on_sample=see):
-        wait_for(lambda: len(seen) == 2)
+        wait_until(lambda: len(seen) == 2)
 
     assert len(started) == 2
     assert caplog.messages == [
@@ -290,9 +290,9 @@ def test_error_of_the_exporters_own_costs_one_worker(caplog: pytest.LogCaptureFi
 def test_release_does_not_wait_for_the_back_off(caplog: pytest.LogCaptureFixture) -> None:
     """Between two workers no GPU is open, and that is exposed at once."""
     with running(fake(status=1, ends_itself=True), restart_seconds=60.0) as supervisor:
-        wait_for(lambda: "it is replaced" in caplog.text)
+        wait_until(lambda: "it is replaced" in caplog.text)
         supervisor.release(600)
-        wait_for(lambda: supervisor.released)
+        wait_until(lambda: supervisor.released)
 
 
 def test_worker_that_cannot_be_killed_is_no_release(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,9 +300,9 @@ def test_worker_that_cannot_be_killed_is_no_release(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(supervisor_module, "ABANDONED_POLL_SECONDS", 0.01)
     worker = Fake(WELL, status=None)
     with running(lambda arguments, environment: worker) as supervisor:
-        wait_for(lambda: supervisor.worker_up)
+        wait_until(lambda: supervisor.worker_up)
         supervisor.release(600)
-        wait_for(lambda: worker.asked > 3)
+        wait_until(lambda: worker.asked > 3)
 
         assert not supervisor.released
 
@@ -311,11 +311,11 @@ def test_worker_that_cannot_be_killed_is_no_release(monkeypatch: pytest.MonkeyPa
 def test_stuck_call_goes_on_growing_when_the_worker_is_silent(status: int | None) -> None:
     """A hanging call is exposed for as long as its process exists, silent or not."""
     with running(fake(HANGS, status=status, ends_itself=status is None)) as supervisor:
-        wait_for(lambda: supervisor.stuck_call is not None)
+        wait_until(lambda: supervisor.stuck_call is not None)
         first = supervisor.stuck_call
-        wait_for(lambda: (supervisor.stuck_call or STUCK).seconds > 6.2)
+        wait_until(lambda: (supervisor.stuck_call or STUCK).seconds > 6.2)
         later = supervisor.stuck_call
-        wait_for(lambda: (supervisor.worker_pid is None) == (status is None))
+        wait_until(lambda: (supervisor.worker_pid is None) == (status is None))
 
     assert first is not None
     assert later is not None
@@ -326,11 +326,11 @@ def test_stuck_call_goes_on_growing_when_the_worker_is_silent(status: int | None
 def test_stuck_call_is_over_with_its_process() -> None:
     """Once the hanging process is gone, or reports that all is well, no call is stuck."""
     with running(fake(HANGS, NodeSample(2.0, 2))) as supervisor:
-        wait_for(lambda: getattr(supervisor.latest(), "timestamp_seconds", 0) == 2.0)
-        wait_for(lambda: supervisor.stuck_call is None)
+        wait_until(lambda: getattr(supervisor.latest(), "timestamp_seconds", 0) == 2.0)
+        wait_until(lambda: supervisor.stuck_call is None)
     with running(fake(HANGS, ends_itself=True), restart_seconds=60.0) as supervisor:
-        wait_for(lambda: supervisor.latest() is not None and supervisor.worker_pid is None)
-        wait_for(lambda: supervisor.stuck_call is None)
+        wait_until(lambda: supervisor.latest() is not None and supervisor.worker_pid is None)
+        wait_until(lambda: supervisor.stuck_call is None)
 
 
 def test_worker_that_cannot_be_killed_is_not_joined_by_another(
@@ -345,17 +345,17 @@ def test_worker_that_cannot_be_killed_is_not_joined_by_another(
         return started[-1]
 
     with running(launch):
-        wait_for(lambda: "cannot be killed" in caplog.text and started[0].asked > 20)
+        wait_until(lambda: "cannot be killed" in caplog.text and started[0].asked > 20)
         assert len(started) == 1
         started[0].status = 0
-        wait_for(lambda: len(started) >= 2)
+        wait_until(lambda: len(started) >= 2)
 
 
 def test_line_of_another_version_is_a_failure_not_a_crash(caplog: pytest.LogCaptureFixture) -> None:
     """After an upgrade under a running exporter the log says what to do, again and again."""
     foreign = b'{"gpus":[],"stuck_call":null,"a_field_of_next_year":1}'
     with running(fake(foreign)) as supervisor:
-        wait_for(lambda: supervisor.worker_restarts >= 2)
+        wait_until(lambda: supervisor.worker_restarts >= 2)
 
     assert "for example after an upgrade without a restart of the exporter" in caplog.text
     assert supervisor.latest() is None
@@ -370,7 +370,7 @@ def test_machine_that_cannot_start_a_process_is_asked_again(
 ) -> None:
     """Not even a full process table ends the supervision."""
     with running(fails_to_start) as supervisor:
-        wait_for(lambda: supervisor.worker_restarts >= 2)
+        wait_until(lambda: supervisor.worker_restarts >= 2)
 
     assert "cannot be started: no more processes" in caplog.text
     assert not supervisor.worker_up
@@ -383,7 +383,7 @@ def test_failures_long_past_do_not_make_the_next_restart_late(
     monkeypatch.setattr(supervisor_module, "WELL_SECONDS", 0.0)
     with running(fake(WELL, status=1, ends_itself=True)) as supervisor:
         # Were the wait still doubled, the twentieth restart would come after three hours.
-        wait_for(lambda: supervisor.worker_restarts >= 20)
+        wait_until(lambda: supervisor.worker_restarts >= 20)
 
 
 def test_reason_is_logged_once_however_many_workers_find_it(
@@ -401,7 +401,7 @@ def test_reason_is_logged_once_however_many_workers_find_it(
         return Fake(*says, status=SUPERSEDED_STATUS, ends_itself=not is_last)
 
     with running(makes_way) as supervisor:
-        wait_for(lambda: getattr(supervisor.latest(), "gpus_visible", 0) == 8)
+        wait_until(lambda: getattr(supervisor.latest(), "gpus_visible", 0) == 8)
         assert supervisor.worker_restarts == 0
 
     assert [(record.levelname, record.message) for record in caplog.records] == [
@@ -416,6 +416,6 @@ def test_node_without_gpu_is_no_warning(caplog: pytest.LogCaptureFixture) -> Non
     why: Any = {"error_reason": NoGpuReason.NO_LIBRARY, "error": "no library"}
     says = [NodeSample(seconds, 0, **why) for seconds in (1.0, 2.0, 3.0)]
     with running(fake(*says)) as supervisor:
-        wait_for(lambda: supervisor.latest() == says[-1])
+        wait_until(lambda: supervisor.latest() == says[-1])
 
     assert [record.levelname for record in caplog.records] == ["INFO"]

@@ -22,9 +22,9 @@ from tests.exporter.nvml.stub import (
     Supervise,
     gpus,
     ups,
-    wait_for,
     wait_for_sample,
 )
+from tests.exporter.running import wait_until
 
 
 # Each name is a series: a fourth kind counts without one, the known ones continue. A program that
@@ -161,11 +161,11 @@ def append(path: Path, text: str) -> None:
 def test_lost_gpu_says_why(supervise: Supervise, scenario: Scenario, events_file: Path) -> None:
     """The XID that took a GPU off the bus is counted for it alone, and stays while it is down."""
     supervisor = supervise(PATIENT, STUB_EVENTS=str(events_file))
-    wait_for(lambda: [gpu.xid_events for gpu in gpus(supervisor)] == [0, 0])
+    wait_until(lambda: [gpu.xid_events for gpu in gpus(supervisor)] == [0, 0])
     append(events_file, "1 79\n")
-    wait_for(lambda: gpus(supervisor)[1].xid_events == 1)
+    wait_until(lambda: gpus(supervisor)[1].xid_events == 1)
     scenario.play("* 1 15")
-    wait_for(lambda: ups(supervisor) == [True, False])
+    wait_until(lambda: ups(supervisor) == [True, False])
     well, lost = gpus(supervisor)
 
     assert (well.xid_events, well.xid_errors) == (0, {})
@@ -181,10 +181,10 @@ def test_readable_log_of_the_kernel_is_the_only_source(
     log.touch()
     timing = replace(PATIENT, path_kmsg=str(log))
     supervisor = supervise(timing, gpus=1, STUB_EVENTS=str(events_file))
-    wait_for(lambda: [gpu.xid_events for gpu in gpus(supervisor)] == [0])
+    wait_until(lambda: [gpu.xid_events for gpu in gpus(supervisor)] == [0])
     append(events_file, "0 79\n")
     append(log, "3,1,2,-;NVRM: Xid (PCI:0000:10:00): 79, pid=1, GPU has fallen off the bus.\n")
-    wait_for(lambda: gpus(supervisor)[0].xid_events != 0)
+    wait_until(lambda: gpus(supervisor)[0].xid_events != 0)
     before = time.time()
     sample = wait_for_sample(supervisor, lambda one: one.timestamp_seconds > before + 0.2)
 

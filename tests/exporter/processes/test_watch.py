@@ -18,7 +18,7 @@ from exporter.ranks.store import HeldRank
 from tests.exporter.clock import Clock
 from tests.exporter.fake_proc import TORCHRUN, FakeProc, process, torchrun
 from tests.exporter.nvml.fixed import NO_DRIVER, NO_SAMPLE, FixedNvml, node
-from tests.exporter.nvml.stub import wait_for
+from tests.exporter.running import wait_until
 from tests.exporter.snapshots import snapshot
 
 
@@ -148,11 +148,11 @@ def test_look_that_fails_is_not_the_last_one_and_no_hang(
     with monkeypatch.context() as patch:
         patch.setattr(Proc, "online_cpus", odd)
         watch.start()
-        wait_for(lambda: failures.count > 2)
+        wait_until(lambda: failures.count > 2)
         clock.seconds += 31
         with pytest.raises(WatchHangs, match=r"every look fails: RecursionError\('odd file'\)"):
             watch.processes()
-    wait_for(lambda: "rankskew-process-watch" not in failures.last)
+    wait_until(lambda: "rankskew-process-watch" not in failures.last)
     found = watch.processes()
     watch.stop()
 
@@ -293,11 +293,11 @@ def test_watch_hurries_at_once_while_a_rank_is_late(fake: FakeProc) -> None:
     """It does not wait for the end of its usual interval first."""
     watch = watching(fake, on_gpu(0, 10), interval_seconds=600.0)
     watch.start()
-    wait_for(lambda: watch.latest() is not None)  # It has found nobody.
+    wait_until(lambda: watch.latest() is not None)  # It has found nobody.
     fake.use(10)
     try:
         watch.hurry(True)
-        wait_for(lambda: pids(watch) == [10])
+        wait_until(lambda: pids(watch) == [10])
         assert watch._pause() == HURRIED_SECONDS
         watch.hurry(False)
         assert watch._pause() == 600.0

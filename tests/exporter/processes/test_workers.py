@@ -25,7 +25,7 @@ from rank_probe.lines.system_calls import CPU_QUEUE, DISK, LOCK, RUNNING, SLEEP,
 from tests.exporter.clock import Clock
 from tests.exporter.collectors.host import write
 from tests.exporter.fake_proc import FakeProc
-from tests.exporter.nvml.stub import wait_for
+from tests.exporter.running import wait_until
 
 RANK, WORKER, OTHER = 10, 11, 12
 PROGRAM = "python\0train.py\0"
@@ -204,9 +204,9 @@ def test_state_of_workers_is_not_shown_while_every_look_fails(
     with monkeypatch.context() as patch:
         patch.setattr(worker_states._Rank, "look", None)
         loader.states.start()
-        wait_for(lambda: failures.count > 0)
+        wait_until(lambda: failures.count > 0)
         gone = loader.states.pid("llama", 3), loader.states.of("llama", 3)
-    wait_for(lambda: loader.states.pid("llama", 3) == WORKER)
+    wait_until(lambda: loader.states.pid("llama", 3) == WORKER)
     loader.states.stop()
 
     assert gone == (None, ())

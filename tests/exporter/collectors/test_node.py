@@ -22,6 +22,7 @@ from tests.exporter.collectors.host import (
     REFUSED,
     Files,
     change,
+    copy_of_host,
     disk,
     mounted,
     settings_of,
@@ -29,6 +30,12 @@ from tests.exporter.collectors.host import (
 from tests.exporter.nvml.fixed import NO_SAMPLE
 
 GOLDEN: Final = FIXTURES / "exporter" / "node.txt"
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mounts:
+    """A node that a test may change."""
+    return mounted(copy_of_host(tmp_path / "host"), monkeypatch)
 
 
 class Pages:

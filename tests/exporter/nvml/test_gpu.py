@@ -233,11 +233,3 @@ def test_replaced_driver_ends_the_process(code: int) -> None:
     for one_kind in (gpu.read, gpu.read_slow):
         with pytest.raises(CallFailed):
             one_kind()
-
-
-def test_gpu_without_a_name_still_counts() -> None:
-    """An identity that cannot be read is empty, and the readings are there."""
-    sample = read(failing(pynvml.NVML_ERROR_NOT_SUPPORTED, "pci_bus_id"))
-
-    assert (sample.up, sample.pci_bus_id) == (True, "")
-    assert sample.power_milliwatts is not None

@@ -147,13 +147,6 @@ def test_change_of_bound_gpus_is_seen_twice(
     assert told == changed
 
 
-@pytest.mark.parametrize("line", [b"hello", b"{}", b"[]", b'{"gpus": [{}], "stuck_call": null}'])
-def test_anything_else_is_refused(line: bytes) -> None:
-    """A line that is not a sample raises, so it is never taken for one."""
-    with pytest.raises((ValueError, TypeError, KeyError)):
-        NodeSample.from_json(line)
-
-
 def test_sample_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Values travel without names, so those of a worker with other fields are rejected."""
     line = NodeSample(1.0, 0).to_json()
@@ -161,14 +154,6 @@ def test_sample_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
     with pytest.raises(ValueError, match="a sample with layout"):
         NodeSample.from_json(line)
-
-
-def test_flags_carry_every_setting_to_the_worker() -> None:
-    """The worker runs with exactly the timing that its supervisor has."""
-    timing = Timing(0.25, 2.5, 30.0, 7.0, 12.0)
-
-    assert Timing.from_arguments(timing.to_arguments()) == timing
-    assert Timing.from_arguments([]) == Timing()
 
 
 def test_patience_is_longer_than_readings_are_apart_and_shorter_than_ten_seconds() -> None:

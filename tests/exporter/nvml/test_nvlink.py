@@ -62,24 +62,6 @@ def test_gpu_without_nvlink_tells_nothing_and_is_asked_once() -> None:
     assert gpu.asked["link_state"] == pynvml.NVML_NVLINK_MAX_LINKS
 
 
-def test_links_are_told_all_together() -> None:
-    """Bytes are of all links at once and in bytes; errors are added up over the links."""
-    gpu = Links(1, 1, 1, told={SENT: 3, RECEIVED: 5, SENT_5: 999})
-    gpu.set_each(REPLAY, 0, 0, 0)
-    gpu.set_each(RECOVERY, 1, 0, 2)
-    gpu.set_each(CRC, 0, 10, 100)
-
-    assert gpu.read() == {
-        "nvlink_links": 3,
-        "nvlink_links_up": 3,
-        "nvlink_transmit_bytes": 3 * 1024,
-        "nvlink_receive_bytes": 5 * 1024,
-        "nvlink_errors": {"replay": 0, "recovery": 3, "crc": 110},
-        "nvlink_link_errors": {"1": 10, "2": 102},
-        "nvlink_link_states": None,
-    }
-
-
 def test_worst_links_are_told_one_by_one() -> None:
     """Those that are down come first, then those with most errors; healthy ones are not told."""
     gpu = Links(*[1] * 6)

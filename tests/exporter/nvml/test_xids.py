@@ -15,6 +15,7 @@ from exporter.nvml.calls import CallFailed
 from exporter.nvml.worker.events import XidEvents
 from exporter.nvml.worker.kmsg import Kmsg, open_kmsg
 from exporter.nvml.worker.xids import XidCounts
+from tests.exporter.clock import Clock
 from tests.exporter.nvml.driver import Driver, Fails
 from tests.exporter.nvml.stub import (
     PATIENT,
@@ -110,28 +111,20 @@ def test_gpu_that_reports_without_end_does_not_keep_its_thread() -> None:
 
 
 @pytest.mark.parametrize("code", [pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_UNKNOWN])
-def test_lost_gpu_keeps_its_count_and_is_not_asked_in_a_hurry(code: int) -> None:
-    """An error of the wait ends the set; there is another one only after a while."""
+def test_gpu_that_comes_back_is_registered_anew(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """An error ends the set, and keeps the count; a GPU that was reset counts on after a while."""
+    clock = Clock()
+    monkeypatch.setattr(time, "monotonic", clock)
     driver = FakeDriver((XID, 79))
-    events = XidEvents(0, driver, 60.0)
+    events = XidEvents(0, driver, retry_seconds=60.0)
     events.read()
     driver.fail("nvmlEventSetWait_v2", code=code)
     assert count(events) == 1
     assert driver.asked["nvmlEventSetFree"] == 1
-    driver.asked.clear()
-
-    assert count(events) == 1
-    assert not driver.asked
-
-
-def test_gpu_that_comes_back_is_registered_anew() -> None:
-    """After the wait, the events of a GPU that was reset continue to count."""
-    driver = FakeDriver((XID, 79))
-    events = XidEvents(0, driver, retry_seconds=0.0)
-    events.read()
-    driver.fail("nvmlEventSetWait_v2", code=pynvml.NVML_ERROR_GPU_IS_LOST)
-    events.read()
     driver.answers["nvmlEventSetWait_v2"], driver.events = driver.next_event, [(XID, 31)]
+    clock.seconds += 59.0
+    assert count(events) == 1
+    clock.seconds += 1.0
 
     assert count(events) == 2
     assert driver.asked["nvmlEventSetCreate"] == 2

@@ -1,5 +1,6 @@
 """The whole stack on loopback ports, with the shipped rules, for the end-to-end tests."""
 
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -9,9 +10,8 @@ from typing import Any
 import pytest
 
 from devstack.parts import AlertmanagerProcess, ExporterProcess, PrometheusProcess
-from devstack.process import wait_for
+from devstack.process import get, wait_for
 from devstack.webhook import Webhook
-from tests.e2e.tour import Tour, settled_tour
 
 # Scraped and judged this often, so that a page is late by no more than that.
 INTERVAL_SECONDS = 2.0
@@ -43,6 +43,17 @@ class Stack:
         )
         assert found, f"{expression} never gave {count} series: {self.prometheus.query(expression)}"
 
+    def wait_for_evaluations(self, count: int) -> None:
+        """Wait until the rules that decide whom to page were evaluated *count* times more."""
+        wanted = self._evaluations() + count
+        assert wait_for(lambda: self._evaluations() >= wanted or None, 120, 0.5), wanted
+
+    def _evaluations(self) -> float:
+        page = get(f"{self.prometheus.url}/metrics").decode()
+        made = r"^prometheus_rule_group_iterations_total\{.*/late\.yaml;.* (\S+)$"
+        [count] = re.findall(made, page, re.MULTILINE)
+        return float(count)
+
     def live_verdict(self, job_id: str) -> dict[str, Any]:
         """Return what the built-in page says of *job_id*, which it must know."""
         job = self.exporter.live_job(job_id)
@@ -51,9 +62,9 @@ class Stack:
         return verdict
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """The stack, up for one file of tests."""
+    """The stack, up for all tests that need one; each has jobs of its own."""
     directory = tmp_path_factory.mktemp("stack")
     with ExitStack() as parts:
         webhook = parts.enter_context(Webhook())
@@ -69,10 +80,3 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
             )
         )
         yield Stack(directory, exporter, prometheus, webhook)
-
-
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tour]:
-    """The tour, once it has settled, up for one file of tests."""
-    with settled_tour(tmp_path_factory.mktemp("tour")) as found:
-        yield found

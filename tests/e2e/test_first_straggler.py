@@ -11,7 +11,7 @@ import pytest
 
 from devstack.process import free_port
 
-pytestmark = pytest.mark.e2e
+pytestmark = pytest.mark.nightly
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "first_straggler.md"

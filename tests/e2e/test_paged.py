@@ -1,0 +1,257 @@
+"""Seven jobs at once: who holds one up is paged, by name, stage, cost and cause, and nobody else.
+
+Devices are emulated by sleeping, so that 28 ranks fit on two cores.
+"""
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from devstack.process import get, wait_for
+from devstack.webhook import ReceivedAlert
+from exporter.vocabulary.words import slow_at
+from tests.e2e.conftest import HANGING, SHRUNK, Stack
+from tests.e2e.forked_ranks import ROOT, ForkedRanks
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+RANKS: Final = 4
+TRAIN: Final = ROOT / "demo" / "train.py"
+WITH_EVALUATOR: Final = Path(__file__).with_name("training_with_evaluator.py")
+STEP_SECONDS, DELAY_SECONDS = 0.4, 0.2
+ENDLESS: Final = ("--step-seconds", str(STEP_SECONDS), "--steps", "1000000")
+HEALTHY: Final = "healthy"
+# By the job: how it trains, and where its rank 2 is late.
+LATE: Final = {
+    "late-in-data": ("plain", "data"),
+    "late-in-backward": ("batchnorm", "backward"),
+    "late-accumulating": ("accumulate", "forward"),
+    "late-after-all": ("plain", "after_optimizer"),
+}
+STAGES: Final = {
+    job_id: "other" if fault == "after_optimizer" else fault for job_id, (_, fault) in LATE.items()
+}
+EVALUATED: Final = "with-evaluator"
+STRAGGLER, HUNG = "RankskewStraggler", "RankskewJobHung"
+# Each delay is a sleep of the main thread: its line is seen in seconds, and is unknown until then.
+CAUSES: Final = {"code", "unknown"}
+PATIENCE_SECONDS: Final = 240.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the jobs led to: their pages, the figures of Prometheus, and the built-in page."""
+
+    pages: dict[str, list[ReceivedAlert]]
+    gpus_lost: dict[str, float | None]
+    step_seconds: dict[str, float | None]
+    live: dict[str, dict[str, Any]]
+    judged_ranks: dict[str, float | None]
+    not_judgeable: list[dict[str, str]]
+
+    def planted_gpus(self, job_id: str) -> float:
+        """Return what the fault costs: the wait of all other ranks over the step as measured.
+
+        So many ranks on two cores make it longer than planned.
+        """
+        step = self.step_seconds[job_id]
+        assert step is not None
+        return (RANKS - 1) * DELAY_SECONDS / step
+
+
+@pytest.fixture(scope="module")
+def ranks(stack: Stack) -> Iterator[ForkedRanks]:
+    """What starts ranks that report to the stack."""
+    with ForkedRanks(stack.directory, stack.exporter.target) as ranks:
+        yield ranks
+
+
+@pytest.fixture(scope="module")
+def hanging(stack: Stack, ranks: ForkedRanks) -> list[int]:
+    """Two jobs that train until a rank is stopped; one was killed before, and has half its ranks.
+
+    The process ids of those to stop.
+    """
+    of_hanging = ranks.start(HANGING, TRAIN, *ENDLESS)
+    killed = ranks.start(SHRUNK, TRAIN, *ENDLESS)
+    steps = f'rankskew_steps_total{{job_id="{SHRUNK}"}}'
+    stack.wait_for_series(f"{steps} > 10", RANKS, seconds=90)
+    for rank in killed:
+        os.kill(rank, signal.SIGKILL)  # So that nobody says goodbye.
+    most = max(series.value for series in stack.prometheus.query(steps))
+    of_shrunk = ranks.start(SHRUNK, TRAIN, *ENDLESS, ranks=2)
+    # Only ranks of the second run finish more steps than those of the first had.
+    stack.wait_for_series(f"{steps} > {most + 10}", 2, seconds=90)
+    stack.wait_for_series(f'rankskew_steps_total{{job_id="{HANGING}"}} > 10', RANKS, seconds=90)
+    return [of_hanging[2], of_shrunk[1]]
+
+
+@pytest.fixture(scope="module")
+def outcome(stack: Stack, ranks: ForkedRanks, hanging: list[int]) -> Iterator[Outcome]:
+    """What came of it once every faulty job was paged."""
+    ranks.start(HEALTHY, TRAIN, *ENDLESS)
+    ranks.start(EVALUATED, WITH_EVALUATOR)
+    for job_id, (variant, fault) in LATE.items():
+        late = ("--fault", fault, "--fault-rank", "2", "--delay", str(DELAY_SECONDS))
+        ranks.start(job_id, TRAIN, "--variant", variant, *late, *ENDLESS)
+    for rank in hanging:
+        os.kill(rank, signal.SIGSTOP)
+    try:
+        for job_id in (*LATE, EVALUATED):
+            stack.webhook.wait_for_alert(STRAGGLER, PATIENCE_SECONDS, job_id=job_id)
+        for job_id in (HANGING, SHRUNK):
+            stack.webhook.wait_for_alert(HUNG, PATIENCE_SECONDS, job_id=job_id)
+        # The cost has settled by then, and a late false name, or what follows of a hang, has come.
+        stack.wait_for_evaluations(5)
+        yield outcome_of(stack)
+    finally:
+        for rank in hanging:
+            os.kill(rank, signal.SIGCONT)
+
+
+def outcome_of(stack: Stack) -> Outcome:
+    """Return what the jobs have led to by now."""
+    jobs = (*LATE, EVALUATED, HEALTHY, HANGING, SHRUNK)
+
+    def of_each(record: str) -> dict[str, float | None]:
+        return {job: stack.prometheus.value(f'{record}{{job_id="{job}"}}') for job in jobs}
+
+    training = "|".join((*LATE, EVALUATED, HEALTHY))
+    reasons = f'job_reason:rankskew_not_judgeable:bool{{job_id=~"{training}"}}'
+    return Outcome(
+        {job: stack.webhook.pages(status="firing", job_id=job) for job in jobs},
+        of_each("rank:rankskew_gpus_lost:sum"),
+        of_each("job:rankskew_step_seconds:max"),
+        {job: stack.live_verdict(job) for job in jobs},
+        of_each("job:rankskew_ranks:sum"),
+        [series.labels for series in stack.prometheus.query(reasons)],
+    )
+
+
+@pytest.mark.parametrize("job_id", LATE)
+def test_page_names_the_late_rank_its_stage_and_its_cost(outcome: Outcome, job_id: str) -> None:
+    """Nobody else, with a cause; all of it in the first page: nobody has to wait for a second.
+
+    The cost is the wait of the three others over the step.
+    """
+    pages, stage = outcome.pages[job_id], STAGES[job_id]
+    named = {(page.alert, page.labels.get("rank"), page.labels.get("stage")) for page in pages}
+    assert named == {(STRAGGLER, "2", stage)}
+    assert outcome.gpus_lost[job_id] == pytest.approx(outcome.planted_gpus(job_id), rel=0.1)
+
+    first = pages[0]
+    text = first.annotations["summary"]
+    cost = re.search(rf"([\d.]+) of {RANKS} GPUs", text)
+    assert all(part in text for part in (job_id, "Rank 2", slow_at(stage))), text
+    assert cost is not None
+    assert float(cost[1]) == pytest.approx(outcome.planted_gpus(job_id), rel=0.15)
+    assert first.labels["cause"] in CAUSES
+    assert first.annotations["runbook_url"].endswith("RankskewStraggler.md")
+
+
+@pytest.mark.parametrize("job_id", LATE)
+def test_first_page_has_the_facts(outcome: Outcome, job_id: str) -> None:
+    """The process to look at, and how much slower than its peers it is: what was planted."""
+    said, stage = outcome.pages[job_id][0].annotations, STAGES[job_id]
+    facts = re.search(r" PID (\d+)\. (\d+) % slower than its peers, mostly in (\w+)", said["facts"])
+
+    assert said["headline"].startswith(f"rank 2 slow {slow_at(stage)}, steps 1.")
+    assert " Cause: " in said["facts"]
+    assert facts is not None, said["facts"]
+    assert facts[1] in said["first"]
+    assert facts[3] == stage
+    assert int(facts[2]) / 100 == pytest.approx(DELAY_SECONDS / STEP_SECONDS, rel=0.3)
+
+
+@pytest.mark.parametrize("job_id", LATE)
+def test_live_page_says_the_same_as_the_alert(outcome: Outcome, job_id: str) -> None:
+    """The built-in page names that rank and stage, and the cost that Prometheus has."""
+    verdict = outcome.live[job_id]
+    [late] = verdict["late"]
+
+    assert verdict["state"] == "straggler"
+    assert (late["rank"], late["stage"]) == (2, STAGES[job_id])
+    assert late["gpus_lost"] == pytest.approx(outcome.gpus_lost[job_id], rel=0.05)
+
+
+def test_rank_that_never_steps_is_nobodys_peer(outcome: Outcome) -> None:
+    """Beside an evaluator three ranks train, one of them slowly: it is named."""
+    named = {
+        (page.alert, page.labels.get("rank"), page.labels.get("stage"))
+        for page in outcome.pages[EVALUATED]
+    }
+
+    assert named == {(STRAGGLER, "1", "forward")}
+    assert [late["rank"] for late in outcome.live[EVALUATED]["late"]] == [1]
+    assert outcome.judged_ranks[EVALUATED] == RANKS - 1
+
+
+def test_healthy_job_pages_nobody(outcome: Outcome) -> None:
+    """Judged for as long as the others, the job without a fault is silent."""
+    assert outcome.pages[HEALTHY] == []
+    assert outcome.live[HEALTHY]["state"] == "healthy"
+    assert outcome.judged_ranks[HEALTHY] == RANKS
+    assert outcome.not_judgeable == []
+
+
+def test_stopped_rank_is_named_once(stack: Stack, outcome: Outcome) -> None:
+    """`kill -STOP` pages once, with that rank's name, and nothing else; all GPUs are lost."""
+    lost = f'max_over_time(job_kind:rankskew_gpus_lost:sum{{job_id="{HANGING}",kind="hung"}}[1m])'
+    alerts = [(page.alert, page.labels.get("rank")) for page in outcome.pages[HANGING]]
+
+    assert alerts == [(HUNG, "2")]
+    assert "rank 2" in outcome.pages[HANGING][0].annotations["description"]
+    assert stack.prometheus.value(lost) == RANKS
+
+
+def test_dead_copies_of_an_earlier_run_are_no_suspects(outcome: Outcome) -> None:
+    """The hang of a job that was killed, and started again with two ranks, names one of them."""
+    assert {(page.alert, page.labels.get("rank")) for page in outcome.pages[SHRUNK]} == {
+        (HUNG, "1")
+    }
+
+
+def test_page_is_resolved_when_the_rank_goes_on(
+    stack: Stack, outcome: Outcome, hanging: list[int]
+) -> None:
+    """`kill -CONT` resolves it."""
+    os.kill(hanging[0], signal.SIGCONT)
+    resolved = stack.webhook.wait_for_alert(HUNG, 60, status="resolved", job_id=HANGING)
+
+    assert resolved.labels["rank"] == "2"
+
+
+def test_killed_exporter_costs_neither_steps_nor_counts(stack: Stack, ranks: ForkedRanks) -> None:
+    """Training does not notice; after a restart every rank's counters are whole."""
+    job, steps_made, step_seconds = "restart", 600, 0.05
+    ranks.start(job, TRAIN, "--steps", str(steps_made), "--step-seconds", str(step_seconds))
+    selector = f'{{job_id="{job}"}}'
+    steps = f"rankskew_steps_total{selector}"
+    stack.wait_for_series(f"{steps} > 50", RANKS, seconds=120)
+    stack.exporter.kill()
+    # A line is 50 steps: long enough for pushes to fail, while training goes on.
+    lines = ranks.log(job).read_text().count("\n")
+    assert wait_for(lambda: ranks.log(job).read_text().count("\n") >= lines + 2 or None, 60)
+    stack.exporter.start()
+    stack.wait_for_series(f"rankskew_rank_finished{selector} == 1", RANKS, seconds=120)
+    text = get(f"{stack.exporter.url}/metrics").decode()
+
+    prometheus = stack.prometheus
+    assert f"step {steps_made} " in ranks.log(job).read_text()
+    assert [series.value for series in prometheus.query(steps)] == [steps_made] * RANKS
+    assert {series.value for series in prometheus.query(f"resets({steps}[5m])")} == {0}
+    # Counts of trouble begin with the first one.
+    assert prometheus.query(f"rankskew_probe_errors_total{selector}") == []
+    failures = prometheus.query(f"rankskew_probe_push_failures_total{selector}")
+    assert len(failures) == RANKS
+    assert all(series.value >= 1 for series in failures)
+    # The stages of all steps are there, those from while nobody listened too.
+    each = f"sum by (rank) (rankskew_stage_seconds_total{selector}) / {steps_made}"
+    assert all(s.value >= step_seconds for s in prometheus.query(each))
+    assert f'rankskew_rank_finished{{job_id="{job}"' in text

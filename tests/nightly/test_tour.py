@@ -1,0 +1,349 @@
+"""Every view says what the documentation promises, and what the others say, in every state."""
+
+import contextlib
+import io
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+from dashboards.panels import STATES
+from devstack.parts import PrometheusProcess
+from devstack.process import wait_for
+from exporter.live import states
+from rank_probe.judge.verdict import MILD, UNSYNCED
+from rank_probe.wire.stages import STAGES
+from rankskew.client.fetch import Trouble
+from rankskew.commands import diagnose
+from rankskew.diagnose.advice import advice, situations
+from rankskew.diagnose.from_exporter import read_exporters as diagnose_exporters
+from rankskew.diagnose.from_prometheus import read as diagnose_prometheus
+from rankskew.diagnose.model import Report
+from rankskew.top.from_exporter import read_exporters
+from rankskew.top.from_prometheus import read_prometheus
+from rankskew.top.model import JobStatus
+from tests.dashboards.dashboard_files import JSON_FILES, Target, panels
+from tests.dashboards.shown import shown
+from tests.nightly.tour import (
+    LATE_RANK,
+    PATIENCE_SECONDS,
+    PLACES,
+    TOUR,
+    Expected,
+    Row,
+    Tour,
+    documented,
+    settled_tour,
+)
+
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
+
+FIRST_ROW: Final = ("State", "GPUs lost", "Who", "Judged")
+each_row = pytest.mark.parametrize("row", documented(), ids=lambda row: row.state)
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tour]:
+    """The tour, once it has settled."""
+    with settled_tour(tmp_path_factory.mktemp("tour")) as found:
+        yield found
+
+
+def test_every_state_and_fault_has_an_expectation() -> None:
+    """A new fault needs a line, with causes and situations that there are; a state needs a row."""
+    assert [row.state for row in documented()] == list(STATES)
+    assert set(TOUR) == set(PLACES)
+    for expected in TOUR.values():
+        assert set(expected.what) <= {*advice(), *situations()}
+        assert expected.stage in (None, "frozen", *STAGES)
+
+
+# ---- What the documentation promises -------------------------------------------------------------
+
+
+def matches(promised: str, said: str) -> bool:
+    """Say whether *said* is what was *promised*."""
+    return re.fullmatch(re.escape(promised).replace("…", ".+"), said) is not None
+
+
+@each_row
+def test_first_row_of_the_job_dashboard(fleet: Tour, row: Row) -> None:
+    """State, loss, culprit and coverage are the promised ones."""
+    names = [
+        [each.name for each in shown(fleet.prometheus, "job", title, row.job_id)]
+        for title in FIRST_ROW
+    ]
+    # What it costs depends on the price.
+    state, *said = [" ".join(n for n in each if not n.endswith("US$/h")) or "–" for each in names]
+    said = [STATES[state][0], *said]
+
+    assert matches(row.dashboard, " / ".join(said)), said
+
+
+@each_row
+def test_live_page(fleet: Tour, row: Row) -> None:
+    """The page of a node says the promised sentence, and has the state but for exporter_down."""
+    verdict = fleet.live(row.job_id)
+
+    assert matches(row.page, verdict["sentence"]), verdict["sentence"]
+    assert verdict["state"] == ("healthy" if row.state == "exporter_down" else row.state)
+
+
+@each_row
+def test_terminal_view(fleet: Tour, row: Row) -> None:
+    """`rankskew top` has the state in words, and the rank and stage if there is one to look at."""
+    (job,) = (j for j in read_prometheus(fleet.prometheus.url).jobs if j.job_id == row.job_id)
+    where = f", {job.culprit[0]} · {job.culprit[1]}" if job.culprit else ""
+
+    assert matches(row.top, STATES[job.state][0] + where), job
+
+
+@each_row
+def test_alert(fleet: Tour, row: Row) -> None:
+    """The promised alert is firing, or waits for its time to pass, and no other pages anybody."""
+    node = f"sim-{PLACES[row.job_id].first_node + 1:02}:9917"
+    labels = [alert["labels"] for alert in fleet.prometheus.active_alerts()]
+    active = [
+        (each["alertname"], each["severity"])
+        for each in labels
+        if each.get("job_id") == row.job_id or each.get("instance") == node
+    ]
+    pages = {name for name, severity in active if severity != "info"}
+
+    assert row.alert in {name for name, _ in active} or row.alert == "–"
+    # Nobody hears of the ranks of a node whose exporter is down.
+    also = {"RankskewRanksMissing"} if row.state == "exporter_down" else set()
+    assert pages <= {row.alert} | also, active
+
+
+# ---- What diagnose says --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("job_id", TOUR)
+def test_diagnose_names_rank_stage_cause_and_what_to_do_first(fleet: Tour, job_id: str) -> None:
+    """`rankskew diagnose` says what is right, and its exit status is that of its answer."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        command = ["--prometheus", fleet.prometheus.url, "--job", job_id, "--json"]
+        status = diagnose.run(command)
+    document = json.loads(printed.getvalue())
+
+    assert wrong_parts(TOUR[job_id], document["findings"]) == [], document
+    assert status == TOUR[job_id].status
+
+
+def wrong_parts(expected: Expected, findings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return which parts of the answer are wrong.
+
+    The first finding counts, and for the late ranks all that name any.
+    """
+    first = findings[0] if findings else {}
+    late = [each for each in findings if each["cause"] is not None] or findings[:1]
+    ranks = {rank for each in late for rank in each["ranks"]}
+    right = {
+        "rank": not expected.ranks or ranks == set(expected.ranks),
+        "stage": not expected.stage or first.get("stage") == expected.stage,
+        "cause": not expected.what or first.get("what") in expected.what,
+        "detail": expected.detail is None or (first.get("detail") or "") == expected.detail,
+        "first action": expected.first in (first.get("first") or ""),
+    }
+    return [part for part, is_right in right.items() if not is_right]
+
+
+# ---- That all views say the same -----------------------------------------------------------------
+
+# Views look at a job one after the other, and its figures are noisy: 2 % every five seconds.
+NEAR: Final = 0.1
+# For so long, a scrape that is missed changes what the rules record.
+TROUBLED_SECONDS: Final = 30.0
+MISSED: Final = "min_over_time(up[{0:.0f}s]) == 0 < max_over_time(up[{0:.0f}s])"
+HELD_UP_BY: Final = re.compile(r"GPUs wait: rank (\d+)")
+# Which alert says what.
+STATE_OF: Final = {
+    "RankskewJobHung": states.HUNG,
+    "RankskewStraggler": states.STRAGGLER,
+    "RankskewSlowNode": states.SLOW_NODE,
+}
+
+
+# A cause and its detail, each of which may be unsaid.
+Why = tuple[str | None, str | None]
+
+
+class Answer(NamedTuple):
+    """What a view says: which *ranks* are late, and why; a figure or detail may be unsaid."""
+
+    state: str
+    ranks: frozenset[int]
+    cause: str | None
+    detail: str | None
+    gpus_lost: float | None
+
+
+def of_page(verdict: Mapping[str, Any]) -> Answer:
+    """Return what the live page says."""
+    called = [each for each in verdict["late"] if each["costs_enough"]]
+    late = [each for each in called if each["kind"] not in (MILD, UNSYNCED)]
+    ranks = {int(each["rank"]) for each in late}
+    if verdict["state"] == states.HUNG:
+        ranks = set(map(int, HELD_UP_BY.findall(verdict["sentence"])))
+    cause = late[0]["cause"] if late else None
+    why: Why = (cause["cause"], cause["detail"]) if cause else (None, None)
+    return Answer(verdict["state"], frozenset(ranks), *why, sum(verdict["gpus_lost"].values()))
+
+
+def of_top(job: JobStatus) -> Answer:
+    """Return what `rankskew top` shows of *job*."""
+    is_hung = job.state == states.HUNG
+    late = [each for each in job.late if each.is_called_late]
+    ranks = {each.rank for each in late}
+    if is_hung:
+        ranks = {job.culprit[0]} if job.culprit else set()
+    cause = late[0].cause if late and not is_hung else None
+    why: Why = (cause.cause, cause.detail) if cause else (None, None)
+    return Answer(job.state, frozenset(ranks), *why, job.gpus_lost or 0.0)
+
+
+def of_report(report: Report) -> Answer:
+    """Return what `rankskew diagnose` says."""
+    first = next((each for each in report.findings if each.ranks), None)
+    ranks: frozenset[int] = frozenset()
+    why: Why = (None, None)
+    if first is not None and (first.cause or report.state == states.HUNG):
+        ranks = frozenset(first.ranks)
+        why = (first.cause, first.detail or "") if first.cause else why
+    return Answer(report.state, ranks, *why, report.loss.gpus if report.loss else 0.0)
+
+
+def of_alert(job_id: str, labels: Mapping[str, str]) -> Answer:
+    """Return what an alert on late ranks says."""
+    ranks = {int(labels["rank"])} if labels.get("rank") else set()
+    state = STATE_OF[labels["alertname"]]
+    if state == states.SLOW_NODE:
+        plan = PLACES[job_id]
+        node = int(labels["instance"].removeprefix("sim-").partition(":")[0]) - plan.first_node
+        ranks = set(range(node * plan.gpus, (node + 1) * plan.gpus))
+    return Answer(state, frozenset(ranks), labels.get("cause"), None, None)
+
+
+def ask_all(fleet: Tour) -> dict[str, dict[str, Answer]]:
+    """Return what each view says of each job now; raises Trouble if one gets no answer in time."""
+    url = fleet.prometheus.url
+    alerts = [alert["labels"] for alert in fleet.prometheus.active_alerts()]
+    tops = {job.job_id: job for job in read_prometheus(url).jobs}
+    found = {}
+    for job_id in PLACES:
+        urls = fleet.urls(job_id)
+        seen = read_exporters(urls)
+        if not seen.jobs or job_id not in tops:  # An answer or its scrapes came too late.
+            raise Trouble(f"{job_id}: {seen.troubles}")
+        said = {
+            "top of Prometheus": of_top(tops[job_id]),
+            "diagnose of Prometheus": of_report(diagnose_prometheus(url, None, job_id, None)),
+        }
+        if job_id != "down":  # An exporter cannot know that another one is.
+            said["page"] = of_page(fleet.live(job_id))
+            said["top of exporters"] = of_top(seen.jobs[0])
+            said["diagnose of exporters"] = of_report(diagnose_exporters(urls, job_id))
+        for labels in alerts:
+            if labels.get("job_id") == job_id and labels["alertname"] in STATE_OF:
+                said[f"alert {labels['alertname']}"] = of_alert(job_id, labels)
+        found[job_id] = said
+    return found
+
+
+@pytest.fixture(scope="module")
+def answers(fleet: Tour) -> dict[str, dict[str, Answer]]:
+    """What each view says of each job of the tour, at a moment at which no scrape is missed.
+
+    A node that is not scraped in time is down to Prometheus, and to nobody else.
+    """
+
+    def undisturbed() -> dict[str, dict[str, Answer]] | None:
+        began = time.monotonic()
+        with suppress(Trouble):  # Where the machine stands still, a view is late as a scrape is.
+            found = ask_all(fleet)
+            since = TROUBLED_SECONDS + time.monotonic() - began
+            if not fleet.prometheus.query(MISSED.format(since)):
+                return found
+        return None
+
+    found = wait_for(undisturbed, PATIENCE_SECONDS, every=5.0)
+    assert found is not None, "scrapes are missed all the time"
+    return found
+
+
+@pytest.mark.parametrize("job_id", PLACES)
+def test_every_view_gives_the_same_answer(
+    answers: dict[str, dict[str, Answer]], job_id: str
+) -> None:
+    """State, ranks, cause and loss are those of all others."""
+    found = answers[job_id].values()
+    said = "\n".join(f"{view}: {answer}" for view, answer in answers[job_id].items())
+    lost = [answer.gpus_lost for answer in found if answer.gpus_lost is not None]
+
+    assert len({(answer.state, answer.ranks, answer.cause) for answer in found}) == 1, said
+    # An alert has no detail.
+    assert len({each.detail for each in found if each.gpus_lost is not None}) == 1, said
+    assert max(lost) - min(lost) <= max(NEAR, NEAR * max(lost)), said
+
+
+# ---- Dashboards ----------------------------------------------------------------------------------
+
+# What nothing in the tour has; the tests of tests/dashboards show the first six.
+EMPTY: Final = {
+    # More than two late ranks, a single silent or unseen one, a hang without any other reason.
+    ("job", "Who", "C"),
+    ("job", "Who", "E"),
+    ("job", "Who", "H"),
+    ("job", "Since", "C"),
+    ("job", "Judged", "C"),
+    ("rank", "Now", "C"),
+    # Throttling is told after five minutes of it.
+    ("fleet", "Nodes with trouble", "F"),
+    # No port is RoCE.
+    ("node", "Retransmits and congestion", "C"),
+    # Recorded once an hour.
+    *(("fleet", "Nodes that jobs waited for, four weeks", ref) for ref in "ABCD"),
+    # The chosen job exists, no job restarts, and Rankskew itself has no trouble.
+    ("job", "State", "B"),
+    # More late ranks than are drawn one by one.
+    ("job", "GPUs lost over time", "B"),
+    *(("self", "Oldest GPU reading", ref) for ref in "BC"),
+    ("self", "Collectors that fail", "A"),
+    ("self", "Collectors that fail", "B"),
+    *(("self", "Lost on the way", ref) for ref in "ABCDE"),
+}
+
+
+def is_seen(prometheus: PrometheusProcess, expr: str) -> bool | None:
+    """Say whether *expr* has a result, or had one: a process is killed in the first minute."""
+    earlier = f"last_over_time(({expr})[15m:15s])"
+    return bool(prometheus.query(expr) or prometheus.query(earlier)) or None
+
+
+@pytest.mark.parametrize("path", JSON_FILES, ids=lambda path: path.stem)
+def test_every_query_shows_something_somewhere(fleet: Tour, path: Path) -> None:
+    """Each query of each panel runs on a real Prometheus, and has a result for some job."""
+    # A GPU that is read twice, and an exporter that has just gone.
+    for rare in ('rankskew_gpu_fault{fault="nvlink"}', "up == 0"):
+        assert wait_for(partial(is_seen, fleet.prometheus, rare), PATIENCE_SECONDS, 2.0), rare
+    instances = {job_id: f"sim-{plan.first_node + 1:02}:9917" for job_id, plan in PLACES.items()}
+    empty = set()
+    for panel in panels(path):
+        for target in panel["targets"]:
+            query = Target(path.stem, panel["title"], target["refId"], target["expr"])
+            asked = (
+                query.substituted(job_id, instance=node, rank=str(LATE_RANK))
+                for job_id, node in instances.items()
+            )
+            if not any(is_seen(fleet.prometheus, expr) for expr in asked):
+                empty.add((path.stem, panel["title"], target["refId"]))
+
+    assert empty - EMPTY == set()

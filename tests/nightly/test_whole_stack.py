@@ -9,7 +9,6 @@ import os
 import random
 import signal
 import statistics
-import struct
 import subprocess
 import sys
 import threading
@@ -47,24 +46,6 @@ POLL_SECONDS: Final = 0.05
 SILENT_SECONDS: Final = 14.0
 # An alert of our own, which shows that a page could be sent.
 TRIAL: Final = "FaultsTrial"
-
-
-class WallClock:
-    """The clock of processes that are started with *environment*; their monotonic one goes on."""
-
-    def __init__(self, directory: Path) -> None:
-        self._file = directory / "clock.offset"
-        self._file.write_bytes(bytes(8))
-        library = directory / "clock.so"
-        source = Path(__file__).with_name("clock.c")
-        options = ["-O1", "-shared", "-fPIC", "-Wall", "-Werror", "-ldl"]
-        subprocess.run(["gcc", str(source), *options, "-o", str(library)], check=True)
-        self.environment = {"LD_PRELOAD": str(library), "CLOCK_OFFSET_FILE": str(self._file)}
-
-    def set(self, seconds: float) -> None:
-        """Have it ahead by *seconds* from now on."""
-        with self._file.open("r+b") as file:
-            file.write(struct.pack("<d", seconds))
 
 
 class Keeper(threading.Thread):
@@ -117,15 +98,11 @@ class Killed(NamedTuple):
 
 
 class HurtStack:
-    """Exporter with a stub GPU, Prometheus, Alertmanager, webhook and a job, all kept running.
-
-    The exporter and rank 1 have *clock* for their wall clock.
-    """
+    """Exporter with a stub GPU, Prometheus, Alertmanager, webhook and a job, all kept running."""
 
     def __init__(self, directory: Path, undo: ExitStack) -> None:
         self.began = time.time()
         self.killed: list[Killed] = []
-        self.clock = WallClock(directory)
         self.webhook = undo.enter_context(Webhook())
         self.alertmanager = undo.enter_context(AlertmanagerProcess(directory, self.webhook.url))
         gpu = nvmlstub.environment(nvmlstub.build(directory), gpus=1)
@@ -134,7 +111,7 @@ class HurtStack:
             ExporterProcess(
                 directory,
                 flags=[f"--path.state={directory / 'state'}"],
-                environment=gpu | self.clock.environment,
+                environment=gpu,
             )
         )
         self.prometheus = undo.enter_context(
@@ -145,8 +122,7 @@ class HurtStack:
                 interval_seconds=SCRAPE_SECONDS,
             )
         )
-        job = Job(directory / "job", self.exporter.target, {1: self.clock.environment})
-        self.job = undo.enter_context(job)
+        self.job = undo.enter_context(Job(directory / "job", self.exporter.target))
         for process in (self.exporter, self.prometheus, self.alertmanager):
             process.ready_url = None  # Started again, it may be killed before it is ready.
         others = [self.prometheus, self.alertmanager, *self.job.ranks]
@@ -322,7 +298,6 @@ def bursts(kills: int, seed: int = 1) -> Iterator[list[tuple[str, float]]]:
         yield burst
 
 
-@pytest.mark.e2e
 def test_all_that_dies_is_back(stack: HurtStack) -> None:
     """Whatever is killed, one part or two, works again in ten seconds."""
     began = time.time()
@@ -356,20 +331,6 @@ def test_prometheus_is_down_for_long(stack: HurtStack) -> None:
     rows = [
         row("Prometheus down: seconds", seconds),
         row("Prometheus down: back after, s", back_seconds, MOST_RECOVERY_SECONDS),
-    ]
-    hold("faults", rows)
-
-
-@pytest.mark.parametrize(("name", "hours"), [("an hour ahead", 1), ("an hour back", -1)])
-def test_clock_is_set(stack: HurtStack, name: str, hours: int) -> None:
-    """The wall clock of the exporter and of rank 1 is set: no rank is called silent or hung."""
-    stack.settle()
-    stack.clock.set(hours * 3600.0)
-    bad, falls = stack.watch(SILENT_SECONDS)
-    stack.clock.set(0.0)
-    rows = [
-        row(f"clock {name}: looks that said hung, silent or missing", bad, 0),
-        row(f"clock {name}: steps that fell or stood still", falls, 0),
     ]
     hold("faults", rows)
 
@@ -460,7 +421,6 @@ def stored(prometheus: PrometheusProcess, selector: str, seconds: float) -> list
     ]
 
 
-@pytest.mark.e2e
 def test_nothing_was_lost_meanwhile(stack: HurtStack) -> None:
     """Each counter is what was counted, and nobody was paged."""
     stack.settle()

@@ -23,7 +23,7 @@ from rankskew.client.fetch import Trouble
 from rankskew.commands import diagnose
 from rankskew.diagnose.advice import advice, situations
 from rankskew.diagnose.from_exporter import read_exporters as diagnose_exporters
-from rankskew.diagnose.from_prometheus import read as diagnose_prometheus
+from rankskew.diagnose.from_prometheus import read_prometheus as diagnose_prometheus
 from rankskew.diagnose.model import Report
 from rankskew.top.from_exporter import read_exporters
 from rankskew.top.from_prometheus import read_prometheus
@@ -144,13 +144,14 @@ def wrong_parts(expected: Expected, findings: Sequence[Mapping[str, Any]]) -> li
     The first finding counts, and for the late ranks all that name any.
     """
     first = findings[0] if findings else {}
+    cause = first.get("cause") or {}
     late = [each for each in findings if each["cause"] is not None] or findings[:1]
     ranks = {rank for each in late for rank in each["ranks"]}
     right = {
         "rank": not expected.ranks or ranks == set(expected.ranks),
         "stage": not expected.stage or first.get("stage") == expected.stage,
         "cause": not expected.what or first.get("what") in expected.what,
-        "detail": expected.detail is None or (first.get("detail") or "") == expected.detail,
+        "detail": expected.detail is None or cause.get("detail", "") == expected.detail,
         "first action": expected.first in (first.get("first") or ""),
     }
     return [part for part, is_right in right.items() if not is_right]
@@ -217,7 +218,7 @@ def of_report(report: Report) -> Answer:
     why: Why = (None, None)
     if first is not None and (first.cause or report.state == states.HUNG):
         ranks = frozenset(first.ranks)
-        why = (first.cause, first.detail or "") if first.cause else why
+        why = (first.cause.cause, first.cause.detail) if first.cause else why
     return Answer(report.state, ranks, *why, report.loss.gpus if report.loss else 0.0)
 
 

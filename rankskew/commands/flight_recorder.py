@@ -65,7 +65,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _in_words(found: HangReport, operations: int) -> Document:
-    lines = [each.problem for each in found.unreadable]
+    lines = list(found.unreadable)
     if not found.findings:
         missing = found.ranks_without_dump
         lines.append(PARTIAL.format(missing=named_ranks(missing)) if missing else NOTHING)
@@ -81,10 +81,6 @@ def _details(found: CollectiveFinding) -> Iterator[str]:
         yield f"{found.operation} {found.sizes}"
     if found.line is not None:
         yield f"begun at {found.line}"
-    yield from found.differences
-    for at in found.last:
-        state = "finished" if at.finished else "not finished"
-        where = f", begun at {at.line}" if at.line else ""
-        yield f"rank {at.rank} was last in {at.operation} {at.number} of {at.group}, {state}{where}"
+    yield from found.details
     if found.agreed is not None:
         yield f"before it, all ranks agreed on {found.agreed}"

@@ -38,24 +38,6 @@ TORCH: Final = ("-packages/torch/", "/torch/distributed/", "/torch/nn/", "/torch
 
 
 @dataclass(frozen=True, slots=True)
-class LastOperation:
-    """Where a rank was last."""
-
-    rank: int
-    """Its global rank."""
-    operation: str
-    """Name of the last operation that it recorded."""
-    number: int
-    """Number of that operation in its group."""
-    group: str
-    """Description of that operation's group, or its name without one."""
-    finished: bool
-    """Whether the rank is done with that operation."""
-    line: str | None
-    """Function, file and line that began it; null if the dump has no stacks."""
-
-
-@dataclass(frozen=True, slots=True)
 class CollectiveFinding:
     """What is wrong in one process group, at one of its operations."""
 
@@ -81,22 +63,10 @@ class CollectiveFinding:
     """Function, file and line that began it; null if the dump has no stacks."""
     agreed: str | None = None
     """The collective before it, on which ranks agreed, such as barrier 4; null if not known."""
-    differences: tuple[str, ...] = ()
-    """What each of ranks began instead, in words; empty unless it is a mismatch."""
-    last: tuple[LastOperation, ...] = ()
-    """Where each of ranks was last; empty unless they are missing."""
+    details: tuple[str, ...] = ()
+    """What each of ranks began instead, or where it was last, in words."""
     sentence: str = ""
     """What is wrong, in a sentence."""
-
-
-@dataclass(frozen=True, slots=True)
-class UnreadableDump:
-    """A dump that is cut off, refused or no dump."""
-
-    rank: int
-    """Rank in the file's name."""
-    problem: str
-    """The file and what is wrong, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +77,8 @@ class HangReport:
     """Ranks whose dump was read."""
     ranks_without_dump: tuple[int, ...]
     """Ranks of the job that left no dump, as far as the dumps name them."""
-    unreadable: tuple[UnreadableDump, ...]
-    """Dumps that are cut off, refused or no dumps."""
+    unreadable: tuple[str, ...]
+    """Which files are cut off, refused or no dumps, each in a sentence."""
     findings: tuple[CollectiveFinding, ...]
     """What is wrong in each process group, the likely root first."""
 
@@ -177,7 +147,7 @@ def compare_dumps(dumps: Sequence[Dump], unreadable: Mapping[int, str]) -> HangR
     return HangReport(
         dumps=tuple(dump.rank for dump in dumps),
         ranks_without_dump=tuple(sorted(world - {dump.rank for dump in dumps})),
-        unreadable=tuple(UnreadableDump(rank, problem) for rank, problem in unreadable.items()),
+        unreadable=tuple(unreadable.values()),
         findings=tuple(found),
     )
 
@@ -206,12 +176,14 @@ def line_of(entry: RecordedOperation) -> str | None:
     return None
 
 
-def _last(dump: Dump) -> LastOperation:
+def _last(dump: Dump) -> str:
     entry = dump.entries[-1]
     group = entry.description or entry.group
-    return LastOperation(
-        dump.rank, entry.operation, entry.number, group, entry.finished, line_of(entry)
-    )
+    state = "finished" if entry.finished else "not finished"
+    line = line_of(entry)
+    where = f", begun at {line}" if line else ""
+    what = f"{entry.operation} {entry.number} of {group}"
+    return f"rank {dump.rank} was last in {what}, {state}{where}"
 
 
 # ---- Collectives -------------------------------------------------------------------------------
@@ -249,7 +221,7 @@ def _mismatch(group: Group) -> CollectiveFinding | None:
             odd = tuple(sorted(rank for rank, shape in shapes.items() if shape != usual))
             alike = sorted(at.keys() - set(odd))
             return group.finding(
-                MISMATCH, at[alike[0]], alike, ranks=odd, differences=tuple(_begun(at, odd))
+                MISMATCH, at[alike[0]], alike, ranks=odd, details=tuple(_begun(at, odd))
             )
     return None
 
@@ -286,7 +258,9 @@ def _missing(group: Group, dumps: Sequence[Dump]) -> CollectiveFinding | None:
     if not needs_all and all(entry.finished for entry in ahead.values()):
         return None
     where = tuple(_last(dump) for dump in dumps if dump.rank in behind and dump.entries)
-    return group.finding(MISSING, first, sorted(ahead), ranks=behind, without_dump=lost, last=where)
+    return group.finding(
+        MISSING, first, sorted(ahead), ranks=behind, without_dump=lost, details=where
+    )
 
 
 def _stuck(group: Group) -> CollectiveFinding | None:
@@ -329,7 +303,7 @@ def _unmatched_transfers(dumps: Sequence[Dump]) -> Iterator[CollectiveFinding]:
             [rank],
             ranks=() if peer is None else (other,),
             without_dump=(other,) if peer is None else (),
-            last=() if peer is None or not peer.entries else (_last(peer),),
+            details=() if peer is None or not peer.entries else (_last(peer),),
         )
 
 

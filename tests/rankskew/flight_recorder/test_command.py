@@ -67,7 +67,7 @@ def test_dump_that_was_cut_off_hides_no_other(
     assert "; rank 3 left no dump that can be read." in text
     document = json.loads(said(capsys, tmp_path, "--json")[1])
     assert (document["dumps"], document["ranks_without_dump"]) == ([0, 1, 2], [3])
-    assert document["unreadable"] == [{"rank": 3, "problem": problem}]
+    assert document["unreadable"] == [problem]
 
 
 def test_last_rank_whose_dump_cannot_be_read_leaves_it_open(tmp_path: Path) -> None:

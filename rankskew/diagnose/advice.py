@@ -11,7 +11,6 @@ import yaml
 from exporter.bundle import bundled
 from exporter.vocabulary.words import CAUSES, REASONS, CauseWords, Reason
 
-Words = CauseWords | Reason
 # What an action disturbs, the least first.
 DISTURBS: Final = ("nothing", "neighbour", "rank", "restart", "node")
 PLACEHOLDERS: Final = ("JOB", "RANK", "NODE", "PID", "GPU", "UUID")
@@ -91,8 +90,8 @@ def filled(text: str, values: Mapping[str, str]) -> str:
 def advice() -> Mapping[str, Advice]:
     """Return the advice for each cause."""
     return {
-        cause: _advice(cause, {"playbook": cause, **entry}, CAUSES)
-        for cause, entry in _said()["causes"].items()
+        cause: _advice(cause, {"playbook": cause, **entry}, CAUSES.get(cause))
+        for cause, entry in _said("causes").items()
     }
 
 
@@ -100,8 +99,8 @@ def advice() -> Mapping[str, Advice]:
 def situations() -> Mapping[str, Advice]:
     """Return the advice for what is not a late rank."""
     return {
-        name: _advice(name, {"runbook": entry.get("alerts", [""])[0], **entry}, REASONS)
-        for name, entry in _said()["situations"].items()
+        name: _advice(name, {"runbook": entry.get("alerts", [""])[0], **entry}, REASONS.get(name))
+        for name, entry in _said("situations").items()
     }
 
 
@@ -111,17 +110,13 @@ def for_alert(alert: str) -> Advice | None:
     return next((each for each in every if alert in each.alerts), None)
 
 
-@cache
-def _said() -> Mapping[str, Any]:
-    said: Mapping[str, Any] = yaml.safe_load(
-        bundled("alerts/advice.yaml").read_text(encoding="utf-8")
-    )
-    return said
+def _said(part: str) -> Mapping[str, Mapping[str, Any]]:
+    said = yaml.safe_load(bundled("alerts/advice.yaml").read_text(encoding="utf-8"))
+    return said[part]  # type: ignore[no-any-return]  # The build has checked it.
 
 
-def _advice(cause: str, entry: Mapping[str, Any], words: Mapping[str, Words]) -> Advice:
-    """Return the advice in *entry*; what is in *words* has its own from there, and only there."""
-    known = words.get(cause)
-    called: dict[str, Any] = {} if known is None else {"short": known.short, "text": known.text}
+def _advice(cause: str, entry: Mapping[str, Any], words: CauseWords | Reason | None) -> Advice:
+    """Return the advice in *entry*; what has *words* elsewhere has its own from there only."""
+    called = {} if words is None else {"short": words.short, "text": words.text}
     actions = tuple(Action(**each) for each in entry["actions"])
-    return Advice(cause, **called, **{**entry, "actions": actions})
+    return Advice(cause, **{**called, **entry, "actions": actions})

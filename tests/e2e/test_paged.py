@@ -6,7 +6,8 @@ Devices are emulated by sleeping, so that 28 ranks fit on two cores.
 import os
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +18,8 @@ from devstack.process import get, wait_for
 from devstack.webhook import ReceivedAlert
 from exporter.vocabulary.words import slow_at
 from tests.e2e.conftest import HANGING, SHRUNK, Stack
-from tests.e2e.forked_ranks import ROOT, ForkedRanks
+from tests.rank_probe.forks import Fork, Zygote
+from tests.rank_probe.launch import ROOT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -65,41 +67,67 @@ class Outcome:
         return (RANKS - 1) * DELAY_SECONDS / step
 
 
-@pytest.fixture(scope="module")
-def ranks(stack: Stack) -> Iterator[ForkedRanks]:
-    """What starts ranks that report to the stack."""
-    with ForkedRanks(stack.directory, stack.exporter.target) as ranks:
-        yield ranks
+class Jobs:
+    """Starts jobs whose ranks are forks of one process, and report to the *stack*."""
+
+    def __init__(self, stack: Stack, undo: ExitStack) -> None:
+        self._stack, self._undo = stack, undo
+        self._zygote = Zygote()
+        undo.callback(self._zygote.end)
+
+    def start(
+        self, job_id: str, script: Path, *arguments: str, ranks: int = RANKS
+    ) -> Sequence[Fork]:
+        """Start *script* under the probe in every rank of *job_id*."""
+        environment = {
+            "RANKSKEW_EXPORTER": self._stack.exporter.target,
+            "RANKSKEW_JOB_ID": job_id,
+            "LOCAL_WORLD_SIZE": str(ranks),
+        }
+        folder = self._stack.directory / job_id
+        folder.mkdir(exist_ok=True)
+        job = self._zygote.ranks(
+            folder, "rank_probe", str(script), *arguments, ranks=ranks, **environment
+        )
+        return self._undo.enter_context(job)
 
 
 @pytest.fixture(scope="module")
-def hanging(stack: Stack, ranks: ForkedRanks) -> list[int]:
+def jobs(stack: Stack) -> Iterator[Jobs]:
+    """What starts the jobs."""
+    with ExitStack() as undo:
+        yield Jobs(stack, undo)
+
+
+@pytest.fixture(scope="module")
+def hanging(stack: Stack, jobs: Jobs) -> list[int]:
     """Two jobs that train until a rank is stopped; one was killed before, and has half its ranks.
 
     The process ids of those to stop.
     """
-    of_hanging = ranks.start(HANGING, TRAIN, *ENDLESS)
-    killed = ranks.start(SHRUNK, TRAIN, *ENDLESS)
+    of_hanging = jobs.start(HANGING, TRAIN, *ENDLESS)
+    killed = jobs.start(SHRUNK, TRAIN, *ENDLESS)
     steps = f'rankskew_steps_total{{job_id="{SHRUNK}"}}'
     stack.wait_for_series(f"{steps} > 10", RANKS, seconds=90)
     for rank in killed:
-        os.kill(rank, signal.SIGKILL)  # So that nobody says goodbye.
+        os.kill(rank.pid, signal.SIGKILL)  # So that nobody says goodbye.
+        rank.wait()
     most = max(series.value for series in stack.prometheus.query(steps))
-    of_shrunk = ranks.start(SHRUNK, TRAIN, *ENDLESS, ranks=2)
+    of_shrunk = jobs.start(SHRUNK, TRAIN, *ENDLESS, ranks=2)
     # Only ranks of the second run finish more steps than those of the first had.
     stack.wait_for_series(f"{steps} > {most + 10}", 2, seconds=90)
     stack.wait_for_series(f'rankskew_steps_total{{job_id="{HANGING}"}} > 10', RANKS, seconds=90)
-    return [of_hanging[2], of_shrunk[1]]
+    return [of_hanging[2].pid, of_shrunk[1].pid]
 
 
 @pytest.fixture(scope="module")
-def outcome(stack: Stack, ranks: ForkedRanks, hanging: list[int]) -> Iterator[Outcome]:
+def outcome(stack: Stack, jobs: Jobs, hanging: list[int]) -> Iterator[Outcome]:
     """What came of it once every faulty job was paged."""
-    ranks.start(HEALTHY, TRAIN, *ENDLESS)
-    ranks.start(EVALUATED, WITH_EVALUATOR)
+    jobs.start(HEALTHY, TRAIN, *ENDLESS)
+    jobs.start(EVALUATED, WITH_EVALUATOR)
     for job_id, (variant, fault) in LATE.items():
         late = ("--fault", fault, "--fault-rank", "2", "--delay", str(DELAY_SECONDS))
-        ranks.start(job_id, TRAIN, "--variant", variant, *late, *ENDLESS)
+        jobs.start(job_id, TRAIN, "--variant", variant, *late, *ENDLESS)
     for rank in hanging:
         os.kill(rank, signal.SIGSTOP)
     try:
@@ -227,23 +255,24 @@ def test_page_is_resolved_when_the_rank_goes_on(
     assert resolved.labels["rank"] == "2"
 
 
-def test_killed_exporter_costs_neither_steps_nor_counts(stack: Stack, ranks: ForkedRanks) -> None:
+def test_killed_exporter_costs_neither_steps_nor_counts(stack: Stack, jobs: Jobs) -> None:
     """Training does not notice; after a restart every rank's counters are whole."""
     job, steps_made, step_seconds = "restart", 600, 0.05
-    ranks.start(job, TRAIN, "--steps", str(steps_made), "--step-seconds", str(step_seconds))
+    steps_asked = ("--steps", str(steps_made), "--step-seconds", str(step_seconds))
+    said = jobs.start(job, TRAIN, *steps_asked)[0].output
     selector = f'{{job_id="{job}"}}'
     steps = f"rankskew_steps_total{selector}"
     stack.wait_for_series(f"{steps} > 50", RANKS, seconds=120)
     stack.exporter.kill()
     # A line is 50 steps: long enough for pushes to fail, while training goes on.
-    lines = ranks.log(job).read_text().count("\n")
-    assert wait_for(lambda: ranks.log(job).read_text().count("\n") >= lines + 2 or None, 60)
+    lines = said.read_text().count("\n")
+    assert wait_for(lambda: said.read_text().count("\n") >= lines + 2 or None, 60)
     stack.exporter.start()
     stack.wait_for_series(f"rankskew_rank_finished{selector} == 1", RANKS, seconds=120)
     text = get(f"{stack.exporter.url}/metrics").decode()
 
     prometheus = stack.prometheus
-    assert f"step {steps_made} " in ranks.log(job).read_text()
+    assert f"step {steps_made} " in said.read_text()
     assert [series.value for series in prometheus.query(steps)] == [steps_made] * RANKS
     assert {series.value for series in prometheus.query(f"resets({steps}[5m])")} == {0}
     # Counts of trouble begin with the first one.

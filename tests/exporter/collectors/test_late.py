@@ -1,10 +1,11 @@
 """A late rank's own exporter shows how late it is, why, in which line, and at what cost."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from exporter.causes.model import UNKNOWN, Cause
+from exporter.causes.model import Cause
 from exporter.collectors.rank.late_causes import SENTENCE_CHARACTERS, LateCausesCollector
 from exporter.collectors.rank.late_lines import LateLinesCollector
 from exporter.collectors.rank.late_ranks import LateRanksCollector
@@ -121,24 +122,16 @@ def test_late_rank_of_the_nodes_own_verdict_is_told_alike() -> None:
 
 
 HERE = RankPlace("all", "node-7", "3", "GPU-3f6d", "4711")
-HOT = Cause(
-    "slow_device",
-    "clocks",
-    0.9,
-    "its SM clock is 1.41 GHz, its peers' 1.95: too hot",
-    "`nvidia-smi -q -i UUID` on NODE",
-    "sm_clock_hertz",
-    1.41e9,
-    1.95e9,
-)
-WHO = 'job_id="llama",peer_group="all",rank="2"'
 
 
-def late_for(*causes: Cause, job_id: str = "llama", into: LateCauses | None = None) -> LateCauses:
-    """Return what is known where ranks, from 2 on, are late for *causes*."""
-    found = into or LateCauses()
-    for rank, each in enumerate(causes, start=2):
-        found.take((job_id, rank), each, HERE, 0.0, 60.0)
+def late_for(
+    number: int = 1, job_id: str = "llama", found: LateCauses | None = None, **changes: Any
+) -> LateCauses:
+    """Return what is known of so many ranks, from 2 on, that are late for one cause."""
+    cause = replace(Cause("gc", "", 0.5, "", "", "gc_ratio", 0.2, 0.1), **changes)
+    found = found or LateCauses()
+    for rank in range(2, number + 2):
+        found.take((job_id, rank), cause, HERE, 0.0, 60.0)
     return found
 
 
@@ -146,24 +139,18 @@ def lines(found: LateCauses, name: str = "") -> list[str]:
     return shown(LateCausesCollector(found), f"rankskew_late_cause_{name}")
 
 
-def cause(**changes: Any) -> Cause:
-    known: dict[str, Any] = {"cause": "gc", "detail": "", "share": 0.5}
-    return Cause(**{"sentence": "", "first_action": "", **known, **changes})
-
-
 def test_figure_that_is_missing_is_absent() -> None:
     """A rank alone has nobody to be held against, and what a thread does has no number at all."""
-    alone = late_for(cause(figure="gc_ratio", value=0.2))
-    unknown = late_for(cause(cause=UNKNOWN, share=0.0))
+    alone, unknown = late_for(peers_value=None), late_for(value=None, peers_value=None, share=0.0)
 
     assert [line.rsplit(" ", 1)[1] for line in lines(alone, "figure")] == ["0.2"]
     assert lines(unknown, "figure") == []
-    assert lines(unknown, "share") == [f"rankskew_late_cause_share_ratio{{{WHO}}} 0.0"]
+    assert [line.rsplit(" ", 1)[1] for line in lines(unknown, "share")] == ["0.0"]
 
 
 def test_at_most_32_ranks_of_each_job_are_shown() -> None:
     """Whatever befalls a node with a thousand ranks, the page stays short, and no job is hidden."""
-    found = late_for(*[HOT] * 2, job_id="b", into=late_for(*[HOT] * 40, job_id="a"))
+    found = late_for(2, "b", late_for(40, "a"))
     infos = lines(found, "info")
 
     assert [sum(f'job_id="{job}"' in line for line in infos) for job in "ab"] == [32, 2]
@@ -172,40 +159,25 @@ def test_at_most_32_ranks_of_each_job_are_shown() -> None:
 
 def test_long_texts_are_cut() -> None:
     """At 256 characters, with a sign that something is missing; those as long as that are not."""
-    (info,) = lines(late_for(cause(sentence="s" * 256, first_action="a" * 257)), "info")
+    (info,) = lines(late_for(sentence="s" * 256, first_action="a" * 257), "info")
 
     assert f'sentence="{"s" * SENTENCE_CHARACTERS}"' in info
     assert f'first_action="{"a" * 255}…"' in info
 
 
-FIRST = {"stage": "data", "place": "Corpus.__next__ (corpus.py:41)", "share": 0.75}
-SECOND = {"stage": "data", "place": "parse (corpus.py:70)", "share": 0.25}
-SHOWN = (
-    'rankskew_late_line_ratio{job_id="llama",peer_group="all",'
-    'place="Corpus.__next__ (corpus.py:41)",rank="2",stage="data"} 0.75'
+@pytest.mark.parametrize(
+    ("changes", "after_seconds"),
+    [({"late_lines": []}, 0.0), ({"finished": True}, 0.0), ({}, 10.0)],
+    ids=["none", "ended", "silent"],
 )
-
-
-def with_lines(after_seconds: float = 0.0, **changes: Any) -> LateLinesCollector:
+def test_what_a_rank_did_before_it_ended_is_no_line(
+    changes: dict[str, Any], after_seconds: float
+) -> None:
+    """Nor what it did before it fell silent."""
     clock = Clock()
     store = RankStore(clock=clock)
-    store.put(snapshot(rank=0))
-    store.put(snapshot(**({"rank": 2, "late_lines": [FIRST, SECOND]} | changes)))
+    line = {"stage": "data", "place": "Corpus.__next__ (corpus.py:41)", "share": 0.75}
+    store.put(snapshot(**{"rank": 2, "late_lines": [line]} | changes))
     clock.seconds += after_seconds
-    return LateLinesCollector(store)
 
-
-@pytest.mark.parametrize(
-    ("collector", "lines"),
-    [
-        (with_lines(), [SHOWN]),  # However many lines a rank reports, it has one series.
-        (with_lines(late_lines=[]), []),
-        # What a rank did before it ended or became silent is not what it does.
-        (with_lines(finished=True), []),
-        (with_lines(after_seconds=10.0), []),
-    ],
-)
-def test_first_line_of_a_rank_that_is_late_is_one_series(
-    collector: LateLinesCollector, lines: list[str]
-) -> None:
-    assert shown(collector) == lines
+    assert shown(LateLinesCollector(store)) == []

@@ -30,9 +30,9 @@ def slower(ranks: range, stage: str, ratio: float, until: float = 1e9) -> tuple[
     return tuple(Fault(rank, stage, ratio, 1, SINCE, until) for rank in ranks)
 
 
-def half_slower(ranks: int, stage: str, seed: int) -> Job:
+def half_slower(ranks: int, stage: str) -> Job:
     faults = slower(range(ranks // 2, ranks), stage, 0.5)
-    return Job(ranks=ranks, seed=seed, seconds=500, group_work=(1.0, 1.0), faults=faults)
+    return Job(ranks=ranks, seed=0, seconds=500, group_work=(1.0, 1.0), faults=faults)
 
 
 def takes(stage: str, longer: float) -> float:
@@ -50,9 +50,8 @@ def told(found: Judged) -> list[tuple[float, Change]]:
     [
         # Interference on one pipeline stage: its forward takes three times what it took.
         *(
-            (half_slower(ranks, stage, seed), "g1", stage, takes(stage, 0.5))
+            (half_slower(ranks, stage), "g1", stage, takes(stage, 0.5))
             for ranks, stage in [(8, "forward"), (4, "data"), (2, "backward")]
-            for seed in range(3)
         ),
         # All ranks take half as long again in every stage: the largest says it.
         (Job(ranks=8, seed=1, seconds=600, slow_together_seconds=SINCE), "g0", "backward", 1.5),
@@ -95,18 +94,25 @@ def test_change_is_told_from_a_minute_of_steps_on_until_it_is_over() -> None:
     assert len(said) == sum(said[0][0] <= at <= said[-1][0] for at, _ in found.verdicts)
 
 
-LATER = 1200.0
-
-
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("stage", ["data", "forward", "backward", "optimizer"])
-def test_three_percent_are_told_within_five_minutes(stage: str, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("stage", "busy", "later", "seed"),
+    [
+        *((stage, 0.5, 1200.0, 0) for stage in ("data", "forward", "backward", "optimizer")),
+        # After half an hour, which is few steps then.
+        *(("data", 2.0, 1800.0, seed) for seed in (1, 39)),
+        ("data", 3.0, 1800.0, 1),
+    ],
+)
+def test_three_percent_are_told_within_five_minutes(
+    stage: str, busy: float, later: float, seed: int
+) -> None:
     """In one stage of all ranks, after twenty minutes; with what it costs the job."""
-    faults = tuple(Fault(rank, stage, 0.03, 1, LATER) for rank in range(8))
-    found = judged(Job(ranks=8, seed=seed, seconds=LATER + 300, faults=faults), 5.0)
+    faults = tuple(Fault(rank, stage, 0.03, 1, later) for rank in range(8))
+    job = Job(ranks=8, seed=seed, seconds=later + 300, busy_seconds=busy, faults=faults)
+    found = judged(job, 5.0)
     said = told(found)
 
-    assert LATER < said[0][0] < LATER + 300
+    assert later < said[0][0] < later + 300
     assert {change.stage for _, change in said} == {stage}
     assert {at for at, _ in said} == {at for at, _ in found.verdicts if at >= said[0][0]}
     last = said[-1][1]
@@ -114,22 +120,6 @@ def test_three_percent_are_told_within_five_minutes(stage: str, seed: int) -> No
     assert last.step_ratio == pytest.approx(1.03, abs=0.01)
     assert last.gpus == pytest.approx(8 * (1 - 1 / last.step_ratio))
     assert found.named == set()
-
-
-@pytest.mark.parametrize(
-    ("ranks", "busy", "seed"),
-    [(8, 1.0, 1), *((8, 2.0, seed) for seed in (1, 2, 39, 44)), (8, 3.0, 1), (64, 1.0, 3)],
-)
-def test_three_percent_are_told_within_five_minutes_in_slower_steps(
-    ranks: int, busy: float, seed: int
-) -> None:
-    """After half an hour, which is few steps then."""
-    faults = tuple(Fault(rank, "data", 0.03, 1, 1800) for rank in range(ranks))
-    job = Job(ranks=ranks, seed=seed, seconds=2100, busy_seconds=busy, faults=faults)
-    said = told(judged(job, 5.0))
-
-    assert said[0][0] > 1800
-    assert {change.stage for _, change in said} == {"data"}
 
 
 def stretched(job: Job, factor: Callable[[float], float]) -> list[Step]:
@@ -180,7 +170,7 @@ def evaluated(job: Job, every: int, seconds: float) -> list[Step]:
     return steps
 
 
-HOUR, QUARTER = Job(seed=4, seconds=3600), Job(seed=1, seconds=900)
+HALF_HOUR, QUARTER = Job(seed=4, seconds=1800), Job(seed=1, seconds=900)
 EVALUATING = Job(seed=4, seconds=1200)
 NO_CHANGES: dict[str, Callable[[], Judged]] = {
     "plain": lambda: judged(QUARTER),
@@ -196,32 +186,27 @@ NO_CHANGES: dict[str, Callable[[], Judged]] = {
         replace(QUARTER, faults=slower(range(4), "forward", 0.1, SINCE + 60))
     ),
     # It fills most of the shortest stretch that is looked at, and does not last.
-    **{
-        f"a hiccup of {seconds} s": lambda seconds=seconds: judged(  # type: ignore[misc]
-            Job(seed=4, seconds=600, faults=slower(range(4), "data", 0.5, SINCE + seconds))
-        )
-        for seconds in (15, 25)
-    },
+    "a hiccup of 25 s": lambda: judged(
+        Job(seed=4, seconds=600, faults=slower(range(4), "data", 0.5, SINCE + 25))
+    ),
     # A jump of so many that lasts is told sooner than one of all.
-    **{
-        f"a hiccup of {seconds} s of six of eight, {seed}": lambda seconds=seconds, seed=seed: (
-            judged(  # type: ignore[misc]
-                Job(
-                    8, seed=seed, seconds=500, faults=slower(range(6), "data", 0.5, SINCE + seconds)
-                )
-            )
-        )
-        for seconds in (15, 25)
-        for seed in range(3)
-    },
-    # A schedule: three times as long after an hour.
-    "rises slowly": lambda: judged_steps(HOUR, stretched(HOUR, lambda at: 1 + at / 1800), 5.0),
+    "a hiccup of 25 s of six of eight": lambda: judged(
+        Job(8, seed=1, seconds=500, faults=slower(range(6), "data", 0.5, SINCE + 25))
+    ),
+    # A schedule: twice as long after half an hour.
+    "rises slowly": lambda: judged_steps(
+        HALF_HOUR, stretched(HALF_HOUR, lambda at: 1 + at / 1800), 5.0
+    ),
     # What has risen for long is expected to rise on: to twenty times in an hour.
     "rises ever faster": lambda: judged_steps(
-        HOUR, stretched(replace(HOUR, seconds=1140), lambda at: math.exp(at / 1200)), 5.0
+        HALF_HOUR, stretched(replace(HALF_HOUR, seconds=1140), lambda at: math.exp(at / 1200)), 5.0
     ),
-    "drifts for minutes": lambda: judged_steps(HOUR, stretched(HOUR, drift(0.02, 120, 1)), 5.0),
-    "drifts for ten minutes": lambda: judged_steps(HOUR, stretched(HOUR, drift(0.03, 600, 2)), 5.0),
+    "drifts for minutes": lambda: judged_steps(
+        HALF_HOUR, stretched(HALF_HOUR, drift(0.02, 120, 1)), 5.0
+    ),
+    "drifts for ten minutes": lambda: judged_steps(
+        HALF_HOUR, stretched(HALF_HOUR, drift(0.03, 600, 2)), 5.0
+    ),
     "evaluates for a minute": lambda: judged_steps(EVALUATING, evaluated(EVALUATING, 300, 60), 5.0),
     "evaluates often": lambda: judged_steps(EVALUATING, evaluated(EVALUATING, 10, 1.5), 5.0),
 }
@@ -233,13 +218,12 @@ def test_usual_time_of_a_group_that_stays_as_it_was_is_no_change(case: str) -> N
     assert told(NO_CHANGES[case]()) == []
 
 
-@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("busy", [0.1, 0.5, 4.0])
-def test_many_are_told_within_a_minute_however_long_a_step_is(busy: float, seed: int) -> None:
+def test_many_are_told_within_a_minute_however_long_a_step_is(busy: float) -> None:
     """A tenth of a step is enough, and what it costs is known at once."""
     since = SINCE + 240 * busy
     faults = tuple(Fault(rank, "data", 0.15, 1, since) for rank in range(6))
-    job = Job(ranks=8, seed=seed, seconds=since + 65, busy_seconds=busy, faults=faults)
+    job = Job(ranks=8, seed=0, seconds=since + 65, busy_seconds=busy, faults=faults)
     said = told(judged(job))
 
     assert since < said[0][0] <= since + 60
@@ -265,8 +249,8 @@ def test_slower_network_is_a_change_of_sync() -> None:
 
 @pytest.mark.parametrize(
     ("ranks", "late"),
-    [(8, range(5)), (64, range(8, 56)), (64, range(48))],
-    ids=["five of eight", "six nodes of eight", "three racks"],
+    [(8, range(5)), (64, range(48))],
+    ids=["five of eight", "three racks"],
 )
 def test_many_that_become_slower_together_are_named_as_a_set(ranks: int, late: range) -> None:
     """So many that the others are the exception: each of them would be its peers' usual pace."""
@@ -412,13 +396,10 @@ def test_onsets_are_compared_as_precisely_as_they_are_known(seconds: float) -> N
     ],
     ids=["half", "three quarters", "seven of twelve", "two racks", "a node", "two nodes", "a rack"],
 )
-@pytest.mark.parametrize("seed", range(2))
-def test_set_is_named_exactly_within_a_minute(
-    ranks: int, those: range, shared: str, seed: int
-) -> None:
+def test_set_is_named_exactly_within_a_minute(ranks: int, those: range, shared: str) -> None:
     """With what only its ranks have in common, in the verdict as it travels."""
     faults = tuple(Fault(rank, "forward", 0.3, 1, SINCE) for rank in those)
-    job = Job(ranks=ranks, seed=seed, seconds=SINCE + 75, faults=faults)
+    job = Job(ranks=ranks, seed=0, seconds=SINCE + 75, faults=faults)
     job = replace(job, ranks_per_node=4 if ranks == 16 else 16)
     racks = {} if ranks < 16 else {"rack": ["r1", "r1", "r2", "r3"]}
     found = judged(job, 2.0, facts(ranks, racks, per_node=4 if racks else 100))

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from benchmarks.accuracy.false_names import correlated, nodes_drift, told
 from rank_probe.judge.bins import FEWEST_STRETCHES, deviation_of, middle_mean
-from rank_probe.judge.evidence import WindowEvidence
 from rank_probe.judge.wandering import LateSpell, strays, usual
-from rank_probe.judge.windows import LEAST_STEPS, Mark, MarkHistory, Standing, Window, WindowGroup
+from rank_probe.judge.windows import Mark, MarkHistory, Window
 from rankskew.accounting.windows import PlainReduction
 from tests.alerts.jobs import STAGE_SHARES, Fault, Job, Step, simulate
 from tests.rank_probe.judged import judged_steps, reduction_of, vectors
@@ -45,72 +44,6 @@ def test_deviation_of_stretches_is_seldom_too_small_and_does_not_depend_on_how_t
     assert min(ratios) > 0.8
     assert 1.05 < fmean(ratios) < 1.3
     assert fmean(jumps) < 1.1
-
-
-def test_deviation_of_few_stretches_is_a_cautious_guess() -> None:
-    for seed in range(20):
-        draw = Random(seed)
-        times = [draw.gauss(1, 0.01) for _ in range(6 * FEWEST_STRETCHES - 1)]
-
-        assert deviation_of(times, 6) > 1.5 * 0.01 / math.sqrt(6)
-
-
-def test_drift_of_the_past_counts() -> None:
-    """Stretches differ by more than their own noise if the noise lasts for some bins."""
-    draw, level, times = Random(1), 1.0, []
-    for _ in range(96):
-        level = 1 + 0.9 * (level - 1) + draw.gauss(0, 0.01)
-        times.append(level)
-
-    assert deviation_of(times, 6) > 2 * 0.023 / math.sqrt(6)
-
-
-def evidence(steps: int) -> WindowEvidence:
-    """A rank that was late in each of the last *steps*, and now and then before."""
-    standing = Standing(
-        rank=1,
-        busy=1.5,
-        excess=0.5,
-        variance=0.0001,
-        caused=0.5,
-        stages=(),
-        before=0.1,
-        variance_before=0.04,
-    )
-    group = WindowGroup(
-        name="all",
-        ranks=4,
-        baseline=1.0,
-        stages=(),
-        spread=0.0,
-        variance=0.0001,
-        standing=(standing,),
-    )
-    window = Window(
-        begin=Mark(0, 0.0, None),
-        steps=steps,
-        elapsed=60.0 * steps,
-        seconds=60.0 * steps,
-        longest=1.5,
-        median=1.0,
-        sync=1.0,
-        waited=1.0,
-        unequal=0.0,
-        caused=(),
-        groups=(group,),
-        steps_before=2 * steps,
-    )
-    return WindowEvidence(window, group, standing)
-
-
-def test_few_steps_may_be_late_by_chance_if_others_were() -> None:
-    """So they count with the noise before them; twenty are enough to show their own."""
-    few, enough = evidence(6), evidence(LEAST_STEPS)
-
-    assert few.error == pytest.approx(0.2 / math.sqrt(6))
-    assert few.level_score() < 1 > few.rise_score()
-    assert enough.error == pytest.approx(0.01 / math.sqrt(LEAST_STEPS))
-    assert enough.level_score() > 1 < enough.rise_score()
 
 
 @st.composite

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rank_probe.check import _look, check, parser
+from rank_probe.check import _look, check
 from rank_probe.version import __version__
 from rank_probe.wire.snapshot import DRY_RUN_PATH
 from tests.exporter.running import ROOT, RunningExporter, running_exporter
@@ -70,14 +70,6 @@ def test_check_beside_a_running_job_is_no_older_process(exporter: RunningExporte
     # For a job that nothing can show, the exporter's own sentence says what is wrong.
     said = problem(endpoint, RANKSKEW_JOB_ID="x" * 200)
     assert said.startswith("the exporter would refuse this rank: Field job_id is wrong")
-
-
-def test_other_listeners_of_the_exporter_are_not_for_ranks(exporter: RunningExporter) -> None:
-    """Its web listener and its operator's socket are exporters, but no rank reports there."""
-    for endpoint in (f"http://127.0.0.1:{exporter.port}", f"unix:{exporter.operator_path}"):
-        said = problem(endpoint)
-        assert said.startswith(f"what listens at {endpoint} is not where ranks report: it answers ")
-        assert said.endswith("--ingest.socket, by default unix:/run/rankskew/exporter.sock")
 
 
 def test_what_may_go_wrong_later_is_a_warning() -> None:
@@ -148,13 +140,6 @@ def test_what_answers_says_what_is_wrong(status: int, content: Any, sentence: st
     """Another server, and an exporter that refuses, are told apart."""
     with answering({DRY_RUN_PATH: (status, content)}) as endpoint:
         assert problem(endpoint).startswith(sentence.format(endpoint=endpoint, status=status))
-
-
-@pytest.mark.parametrize("said", [b"SSH-2.0-OpenSSH_9.2\r\n", b"\xff\0" * 100])
-def test_other_protocol_is_no_exporter(said: bytes) -> None:
-    """Something that does not speak HTTP is no exporter either."""
-    with saying(said) as endpoint:
-        assert problem(endpoint).startswith(f"RANKSKEW_EXPORTER={endpoint} cannot be asked: ")
 
 
 def test_server_that_hangs_is_not_awaited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,9 +312,3 @@ def test_json_has_what_the_lines_say(tmp_path: Path) -> None:
     section = page.partition("## Before a job starts")[2].partition("\n## ")[0]
     parts = [said, said["probe"], said["job"], said["rank"], said["exporter"], SCRAPED]
     assert {name for part in parts for name in part if f"`{name}`" not in section} == set()
-
-
-@pytest.mark.parametrize(("text", "seconds"), [("0s", 0), ("90s", 90), ("5m", 300), ("1h", 3600)])
-def test_wait_takes_a_duration(text: str, seconds: float) -> None:
-    """Durations are written as everywhere in rankskew."""
-    assert parser().parse_args(["--wait", text]).wait == seconds

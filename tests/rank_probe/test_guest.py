@@ -209,15 +209,6 @@ def test_imported_module_is_given_at_once() -> None:
     assert seen == [module]
 
 
-def test_cancelled_call_never_comes() -> None:
-    """Who has detached does not hear of a later import."""
-    seen: list[ModuleType] = []
-    when_imported(NAME, seen.append)()
-    importlib.import_module(NAME)
-
-    assert seen == []
-
-
 def test_failing_call_does_not_reach_the_import() -> None:
     """The user gets the module, and the failure is counted."""
     before = failures.count
@@ -269,36 +260,6 @@ def test_package_is_given_when_its_submodule_is_imported(tmp_path: Path) -> None
 
     assert seen == [sys.modules.pop(package.name)]
     assert sys.modules.pop(sub.__name__) is sub
-
-
-def test_import_that_failed_may_be_tried_again(tmp_path: Path) -> None:
-    """A module that raises while it is imported is given once it has not."""
-    (tmp_path / f"{NAME}.py").write_text("import sys\nif not sys.testing_again: 1 / 0\n")
-    seen: list[ModuleType] = []
-    when_imported(NAME, seen.append)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "testing_again", False, raising=False)
-        with pytest.raises(ZeroDivisionError):
-            importlib.import_module(NAME)
-        patch.setattr(sys, "testing_again", True, raising=False)
-        module = importlib.import_module(NAME)
-
-    assert seen == [module]
-
-
-def test_module_loaded_beside_the_imported_ones_is_not_given() -> None:
-    """A copy that somebody executes for himself is not the module that was waited for."""
-    seen: list[ModuleType] = []
-    cancel = when_imported(NAME, seen.append)
-    spec = importlib.util.find_spec(NAME)
-    assert spec is not None
-    assert spec.loader is not None
-    copy = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(copy)
-    cancel()
-
-    assert copy.answer() == 42
-    assert seen == []
 
 
 def test_modules_with_one_loader_are_told_apart(

@@ -121,32 +121,6 @@ def test_script_decides_when_torch_is_imported(tmp_path: Path) -> None:
     assert sink.snapshots[-1]["probe_errors"] == 0
 
 
-def test_launcher_that_passes_the_local_rank(script: Path) -> None:
-    """`torch.distributed.launch -m rank_probe` starts, as without the probe."""
-    script.write_text("import sys; print(sys.argv[1:])")
-    launcher = ["torch.distributed.launch", "--nproc-per-node", "1", "--master-port", "0"]
-    done = subprocess.run(
-        [sys.executable, "-m", *launcher, "-m", "rank_probe", script.name, "--lr"],
-        capture_output=True,
-        text=True,
-        cwd=script.parent,
-    )
-
-    assert done.stdout == "['--local-rank=0', '--lr']\n", done.stderr
-
-
-def test_safe_path_stays_safe(script: Path) -> None:
-    """With PYTHONSAFEPATH the script's folder is not on the path, as without the probe."""
-    script.write_text("import sys; print(repr(sys.path[0]))")
-    safe = os.environ | {"PYTHONSAFEPATH": "1"}
-    bare = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, env=safe, cwd=script.parent
-    )
-    done = run(str(script), cwd=script.parent, environment={"PYTHONSAFEPATH": "1"})
-
-    assert done.stdout == bare.stdout
-
-
 WHAT = "expected a script, -m MODULE, check, audit or bench-collectives"
 
 

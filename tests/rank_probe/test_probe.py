@@ -247,20 +247,6 @@ def test_batches_are_counted_as_they_are_after_timing_began_anew(
 
 
 @pytest.mark.usefixtures("joinable")
-def test_rank_that_was_off_joins_no_more() -> None:
-    """Its peers' steps went on while it was off, so its next ones have other numbers."""
-    on, off = (probe_of_rank_2() for _ in range(2))
-    off._after_push({"level": "off"})
-    off._after_push({"level": "stages"})
-    for probe in (on, off):
-        probe.timeline.tape.note(events.STEP)
-        probe.finish()
-
-    assert on._parts.join._state.current is not None
-    assert off._parts.join._state.current is None
-
-
-@pytest.mark.usefixtures("joinable")
 def test_join_goes_on_with_the_devices_steps(
     device: FakeDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:

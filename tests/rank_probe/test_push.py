@@ -12,7 +12,7 @@ import pytest
 from rank_probe.guest.guard import failures
 from rank_probe.report import push
 from rank_probe.report.control import Control
-from rank_probe.report.endpoint import TIMEOUT_SECONDS, ask, open_connection, socket_path
+from rank_probe.report.endpoint import TIMEOUT_SECONDS, open_connection
 from rank_probe.report.push import Pusher
 from rank_probe.wire.snapshot import LEVELS
 from tests.exporter.running import wait_until
@@ -252,39 +252,11 @@ def test_token_is_never_logged(
     assert "cret" not in caplog.text.replace(str(tmp_path), "")
 
 
-@pytest.mark.parametrize(
-    ("endpoint", "path"),
-    [("unix:/a/b", "/a/b"), ("unix:///a/b", "/a/b"), ("unix:a", None), ("http://x:1", None)],
-)
-def test_only_a_socket_has_a_path(endpoint: str, path: str | None) -> None:
-    """Over TCP there is no file to look at."""
-    assert socket_path(endpoint) == path
-
-
 @pytest.mark.parametrize("endpoint", ["", "exporter.sock", "unix:relative", "http://host", "x:1"])
 def test_wrong_endpoint_says_what_it_must_be(endpoint: str) -> None:
     """The error shows what was given and what is accepted."""
     with pytest.raises(ValueError, match="it must be unix:/path"):
         open_connection(endpoint)
-
-
-def test_request_shows_the_token_and_returns_what_is_answered(tmp_path: Path) -> None:
-    """Status, the server's name and the body come back, whatever the status is."""
-    token = tmp_path / "token"
-    token.write_text("s3cret")
-    with listening_on_loopback() as sink:
-        sink.token, sink.status, sink.answer = "s3cret", 422, b'{"error":"No."}'
-        reply = ask(
-            sink.endpoint,
-            "POST",
-            "/",
-            b'{"heartbeat_timestamp_seconds":1}',
-            token_file=str(token),
-            timeout_seconds=PATIENCE_SECONDS,
-        )
-
-    assert (reply.status, reply.json_object()) == (422, {"error": "No."})
-    assert reply.server.startswith("BaseHTTP")
 
 
 def test_answer_sets_the_level_until_another_does() -> None:

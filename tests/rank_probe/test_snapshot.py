@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -12,8 +11,8 @@ from rank_probe.measure import events
 from rank_probe.process.own_rank import OwnRank
 from rank_probe.report.blocks import LEAST_STEPS, Blocks
 from rank_probe.report.missing_steps import COMPILING_SECONDS, PATIENCE_SECONDS, MissingSteps
-from rank_probe.report.renumbered import COUNTERS, Renumbered, since
-from rank_probe.wire.snapshot import Snapshot, SnapshotEncoder
+from rank_probe.report.renumbered import Renumbered, since
+from rank_probe.wire.snapshot import SnapshotEncoder
 from rank_probe.wire.text import printable
 from tests.exporter.snapshots import snapshot, verdict
 from tests.rank_probe.measure.noted_loop import BACKWARDS, OPTIMIZE, Job
@@ -85,21 +84,6 @@ def test_new_number_begins_at_zero_and_only_grows() -> None:
     assert {each.group_formed_timestamp_seconds for each in told} == {2_000.0}
 
 
-def test_each_later_number_begins_at_zero_as_well() -> None:
-    """The last words of a number belong to the process as it was then."""
-    own_rank, telling = renumbered()
-    own_rank.since = own_rank.formed = 2_000.0
-    telling.told(snapshot(rank=5, steps=100), is_last=True)
-    telling.told(snapshot(rank=4, steps=150), is_last=False)
-    own_rank.since = own_rank.formed = 3_000.0
-    last = telling.told(snapshot(rank=4, steps=160), is_last=True)
-    told = telling.told(snapshot(rank=3, steps=170), is_last=False)
-
-    assert (last.steps, last.started_timestamp_seconds) == (60, 2_000.0)
-    assert last.group_formed_timestamp_seconds == 2_000.0
-    assert (told.steps, told.started_timestamp_seconds) == (10, 3_000.0)
-
-
 def test_process_that_keeps_its_number_goes_on() -> None:
     """Only the age of its group is new."""
     own_rank, telling = renumbered()
@@ -143,11 +127,6 @@ def test_counter_that_began_anew_is_zero_not_negative() -> None:
     told = since(snapshot(stage_seconds={"data": 0.5}), snapshot(stage_seconds={"data": 2.0}))
 
     assert told.stage_seconds == {}
-
-
-def test_every_counter_is_a_field() -> None:
-    """A field that is renamed must be renamed there."""
-    assert set(COUNTERS) <= {each.name for each in fields(Snapshot)}
 
 
 @pytest.mark.parametrize("at_once", [1, 7, 100])

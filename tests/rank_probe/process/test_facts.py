@@ -27,34 +27,47 @@ from rank_probe.torch_hooks import process_group
 DRIVER = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023"
 
 
-def test_what_is_not_known_is_absent(tmp_path: Path) -> None:
-    """On a host without a GPU, in no container: the node, and torch if it is imported."""
-    known = own_facts({}, "", "", tmp_path / "none")
+@pytest.mark.parametrize(
+    ("environment", "gpu", "driver", "known"),
+    [
+        ({}, ("", ""), "", {"node": os.uname().nodename}),
+        (
+            {"APPTAINER_CONTAINER": "/images/train.sif"},
+            ("NVIDIA H100", "generation 4 x16"),
+            DRIVER,
+            {
+                "node": os.uname().nodename,
+                "GPU model": "NVIDIA H100",
+                "PCIe": "generation 4 x16",
+                "driver": "535.104.05",
+                "image": "/images/train.sif",
+            },
+        ),
+        (
+            {"RANK_PROBE_LABELS": "node=rack7-3,image=v2", "SLURM_CONTAINER": "/v1"},
+            ("", ""),
+            "",
+            {"node": "rack7-3", "image": "v2"},
+        ),
+    ],
+    ids=["a host without a GPU", "a GPU in a container", "labels take the place of what is found"],
+)
+def test_what_is_known_is_told(
+    environment: dict[str, str],
+    gpu: tuple[str, str],
+    driver: str,
+    known: dict[str, str],
+    tmp_path: Path,
+) -> None:
+    """And torch's version if it is imported; what is not known is absent."""
+    version = tmp_path / "version"
+    if driver:
+        version.write_text(driver)
+    found = own_facts(environment, *gpu, version)
+    found.pop("torch", None)
 
-    assert known.keys() - {"torch"} == {"node"}
-    assert known["node"] == os.uname().nodename
-
-
-def test_driver_model_and_image_are_told(tmp_path: Path) -> None:
-    driver = tmp_path / "version"
-    driver.write_text(DRIVER)
-    known = own_facts(
-        {"APPTAINER_CONTAINER": "/images/train.sif"}, "NVIDIA H100", "generation 4 x16", driver
-    )
-
-    assert known.items() >= {
-        ("GPU model", "NVIDIA H100"),
-        ("PCIe", "generation 4 x16"),
-        ("driver", "535.104.05"),
-        ("image", "/images/train.sif"),
-    }
-
-
-def test_label_takes_the_place_of_what_is_found(tmp_path: Path) -> None:
-    given = {"RANK_PROBE_LABELS": "node=rack7-3,image=v2", "SLURM_CONTAINER": "/v1"}
-    known = own_facts(given, "", "", tmp_path / "none")
-
-    assert (known["node"], known["image"]) == ("rack7-3", "v2")
+    assert found == known
+    assert read_facts(message(found)) == known
 
 
 @pytest.mark.parametrize(
@@ -89,12 +102,6 @@ def test_labels_are_few() -> None:
 
     assert len(labels(environment)) == MOST_LABELS
     assert wrong_labels(environment) == ["l8=8", "l9=9"]
-
-
-def test_facts_survive_their_way() -> None:
-    known = {"node": "n1", "rack": "räck 機"}
-
-    assert read_facts(message(known)) == known
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Tests of where a backward is cut into its own work and its wait, in one process."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
@@ -9,7 +8,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel
-from torch.torch_version import TorchVersion
 from torch.utils.checkpoint import checkpoint
 
 from rank_probe.guest.guard import failures
@@ -225,14 +223,6 @@ def test_backward_is_cut_as_soon_as_there_are_peers(
     assert max(job.hooks()) == 2
 
 
-def test_graph_without_a_plain_parameter_stays_at_the_root(timeline: Timeline) -> None:
-    """A leaf made anew for each batch can hold no standing hook."""
-    for _ in range(torch_backward.ROOT_CUTS + 2):
-        leaf = torch.ones(2, requires_grad=True)
-        (leaf * 2).sum().backward()
-        assert not leaf._post_accumulate_grad_hooks
-
-
 def test_losses_from_a_generator_have_their_gradients(timeline: Timeline) -> None:
     """torch takes any iterable of roots, and it can be read only once."""
     weight = nn.Parameter(torch.ones(3))
@@ -242,17 +232,6 @@ def test_losses_from_a_generator_have_their_gradients(timeline: Timeline) -> Non
 
         assert weight.grad is not None
         assert weight.grad.tolist() == [3.0, 3.0, 3.0]
-
-
-@pytest.mark.skipif(TorchVersion(torch.__version__) < "2.8", reason="torch takes no lone edge")
-def test_edge_of_the_graph_is_a_root_too(timeline: Timeline) -> None:
-    """It is a tuple, and yet one root."""
-    job = Job(timeline)
-    for _ in range(2):
-        edge = torch.autograd.graph.get_gradient_edge(job.model(torch.ones(4, 2)).sum())
-        torch.autograd.backward(edge)
-
-    assert job.stages_of_wait == [SYNC, SYNC]
 
 
 class Node:
@@ -319,24 +298,6 @@ def test_name_that_torch_lacks_costs_at_most_the_cut(
 
     assert set(job.stages_of_wait) == stages
     assert failures.count == failed
-
-
-def test_argument_that_a_later_torch_adds_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The probe knows nothing of backward's signature, in either way to cut it."""
-    original, seen = torch.autograd.backward, []
-
-    def later(*args: Any, new: int, **kwargs: Any) -> None:
-        seen.append(new)
-        original(*args, **kwargs)
-
-    monkeypatch.setattr(torch.autograd, "backward", later)
-    weight: Any = nn.Parameter(torch.ones(3))
-    numbers = list(range(torch_backward.ROOT_CUTS + 2))
-    with attached(Timeline(automatic=True)):
-        for number in numbers:
-            torch.autograd.backward(weight.sum(), new=number)  # type: ignore[call-arg]
-
-    assert seen == numbers
 
 
 def test_backward_of_a_second_thread_is_its_own_affair(timeline: Timeline) -> None:

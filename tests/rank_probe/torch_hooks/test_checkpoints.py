@@ -17,7 +17,6 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
-from rank_probe.guest.guard import failures
 from rank_probe.measure import events
 from rank_probe.measure.timeline import Timeline
 from rank_probe.torch_hooks import checkpoints, copies
@@ -255,19 +254,6 @@ def test_batches_of_a_tokenizer_are_h2d(device: Any) -> None:
 
     assert batch["input_ids"].is_meta
     assert marks(timeline) == [H2D, OTHER]
-
-
-def test_number_is_an_accelerators() -> None:
-    """Of which kind torch does not know before it asks the driver; here it finds none."""
-    accelerate = importlib.import_module("accelerate.data_loader")
-    timeline, before = recorded(automatic=True), failures.count
-    patches = copies.attach(timeline)
-    with pytest.raises(RuntimeError):
-        accelerate.send_to_device([ROWS], 0)
-    patches.undo()
-
-    assert marks(timeline) == [H2D, OTHER]
-    assert failures.count == before
 
 
 def test_waits_and_other_threads_are_not_h2d() -> None:

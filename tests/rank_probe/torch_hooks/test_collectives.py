@@ -10,7 +10,6 @@ import torch
 from torch import distributed as dist
 from torch._C._distributed_c10d import AllreduceOptions, ProcessGroup
 
-from rank_probe.guest.guard import failures
 from rank_probe.measure import events
 from rank_probe.measure.boundaries import RELEASE
 from rank_probe.measure.timeline import Timeline
@@ -105,26 +104,6 @@ def test_error_in_a_collective_passes_and_the_wait_ends(timeline: Timeline) -> N
 
     assert timeline.state.stage == FORWARD
     assert len(timeline.state.frames) == 1
-
-
-class OddWork(dist.Work):
-    """A Work of somebody's own, which knows no type."""
-
-    def _get_op_type(self) -> Any:
-        raise RuntimeError("no type")
-
-
-def test_work_without_a_type_is_waited_for_all_the_same() -> None:
-    """What a Work refuses to say costs the user nothing."""
-    timeline, before = recorded(automatic=False), failures.count
-    calls: list[object] = []
-    waiting: Any = collectives._work(timeline.tape, calls.append)
-    work = OddWork()
-    waiting(work)
-
-    assert calls == [work]
-    assert failures.count == before + 1
-    assert timeline.state.stage == OTHER
 
 
 LOCAL = 0.03  # more than what a call itself may compute, on a machine that does other things too

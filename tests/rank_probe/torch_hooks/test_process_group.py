@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 import torch
@@ -16,9 +16,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.torch_version import TorchVersion
 
 from rank_probe.guest.guard import failures
-from rank_probe.guest.patches import Patches
 from rank_probe.process.lifecycle import Lifecycle
-from rank_probe.torch_hooks import process_group, rendezvous
+from rank_probe.torch_hooks import rendezvous
 from rank_probe.torch_hooks.mesh import Coordinates, coordinates_in
 from rank_probe.torch_hooks.store import obstacle, opener
 from rank_probe.wire.no_join import FAKE_BACKEND, FILE_STORE, HASH_STORE, MPI_BACKEND, OTHER_STORE
@@ -78,28 +77,6 @@ def test_groups_of_a_script_that_knows_the_function_are_seen() -> None:
     patches.undo()
 
     assert groups.told == 2 * [("formed", True), ("gone", False)]
-
-
-def test_group_is_seen_whatever_torch_passes_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The function that all groups pass through is private: its arguments may change."""
-
-    def newer(*, group: Any, reason: str) -> str:
-        distributed_c10d._world.default_pg = group
-        return reason
-
-    monkeypatch.setattr(distributed_c10d._world, "default_pg", None)
-    monkeypatch.setattr(distributed_c10d, "_update_default_pg", newer)
-    groups, calls = Groups(), []
-    patches, waiting = rendezvous.attach(Lifecycle(), groups), Patches()
-    process_group.before_created(torch, waiting, lambda: calls.append(dist.is_initialized()))
-    update: Any = distributed_c10d._update_default_pg
-    told = [update(group=group, reason="test") for group in (object(), None)]
-    waiting.undo()
-    patches.undo()
-
-    assert told == ["test", "test"]
-    assert groups.told == [("formed", True), ("gone", False)]
-    assert calls == [True]
 
 
 def test_a_group_that_cannot_be_made_is_none(life: Lifecycle) -> None:
@@ -270,18 +247,6 @@ def test_pipeline_stage_without_a_mesh_tells_the_stage(coordinates: Coordinates)
     PipelineStage(nn.Linear(2, 2), RANK, WORLD, torch.device("cpu"), input_args=example)
 
     assert coordinates.found == {"pp": "5"}
-
-
-def test_strange_mesh_is_the_users_business(
-    coordinates: Coordinates, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever a mesh answers, making it does not fail because of us."""
-    before = failures.count
-    monkeypatch.setattr(DeviceMesh, "get_coordinate", lambda _: 1 / 0)
-    mesh(8, names=("dp",))
-
-    assert failures.count == before + 1
-    assert coordinates.found == {}
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
-"""The accounting of one step: its charges add up and find the culprit."""
+"""The accounting is exact and additive: it finds the culprit, also where means hide it."""
+
+from collections.abc import Collection
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankskew.accounting.step import Charges, charge
+from rankskew.accounting.step import Charges, account, charge, kinds, slowdown
 
 Ranks = dict[int, dict[str, float]]
 
@@ -113,3 +115,129 @@ def test_stage_that_a_rank_does_not_have_is_not_charged() -> None:
 
     assert sum(seconds for (rank, _), seconds in found.caused.items() if rank == 1) > 0
     assert {stage for _, stage in found.caused} <= {"data", "forward"}
+
+
+# ---- Whole runs ----------------------------------------------------------------------------------
+
+
+def step(late: dict[int, dict[str, float]], ranks: int = 4, communication: float = 0.0) -> Ranks:
+    """Return a synchronous step of equal *ranks*, some of them *late* by seconds in stages."""
+    busy = job(ranks, late)
+    end = max(sum(stages.values()) for stages in busy.values()) + communication
+    return {rank: stages | {"sync": end - sum(stages.values())} for rank, stages in busy.items()}
+
+
+def without_sync(stages: dict[str, float]) -> dict[str, float]:
+    return {stage: seconds for stage, seconds in stages.items() if stage != "sync"}
+
+
+seconds = st.floats(0.0, 10.0)
+stages = st.fixed_dictionaries({"data": seconds, "forward": seconds, "sync": seconds})
+runs = st.integers(1, 7).flatmap(
+    lambda ranks: st.lists(
+        st.fixed_dictionaries(dict.fromkeys(range(ranks), stages)), min_size=1, max_size=4
+    )
+)
+run_groups = st.dictionaries(st.integers(0, 6), st.sampled_from(["pp0", "pp1"]))
+
+
+@settings(deadline=None)  # Other work on the machine is not a failure.
+@given(runs, run_groups, st.sets(st.integers(0, 6)))
+def test_kinds_add_up_to_all_measured_waiting(
+    steps: list[Ranks], peer_groups: dict[int, str], named: set[int]
+) -> None:
+    """Whatever was measured and whoever is named, each second of wait is of one kind."""
+    found = account(steps, peer_groups)
+    measured = sum(rank["sync"] for one in steps for rank in one.values())
+
+    assert sum(kinds(found, named).values()) == pytest.approx(measured, abs=1e-9)
+    assert sum(found.waited.values()) == pytest.approx(
+        sum(found.unequal.values()) + sum(found.caused.values()), abs=1e-9
+    )
+    assert sum(found.waited.values()) <= found.seconds * len(steps[0]) + 1e-9
+
+
+LATE = step({2: {"data": 0.2}}, communication=0.05)
+TURNS = [step({number % 4: {"data": 0.2}}) for number in range(40)]
+HEAVY = step({2: {"forward": 0.1}, 3: {"forward": 0.1}})
+# Nobody, or not everybody, measures the wait; or it is measured, as none.
+BLIND = {rank: {"data": 0.1 + 0.2 * (rank == 1)} for rank in range(3)}
+MIXED = {rank: each if rank in (1, 3) else without_sync(each) for rank, each in LATE.items()}
+ZERO = {rank: each | {"sync": 0.0} for rank, each in BLIND.items()}
+
+
+@pytest.mark.parametrize(
+    ("steps", "peer_groups", "named", "by_kind"),
+    [
+        pytest.param([], {}, {3}, (0, 0, 0, 0), id="no step"),
+        pytest.param([step({})] * 3, {}, (), (0, 0, 0, 0), id="equal ranks"),
+        # One rank 0.2 s late costs three peers 0.2 s each, and the network is nobody's fault.
+        pytest.param([LATE] * 5, {}, {2}, (0, 3.0, 0, 5 * 4 * 0.05), id="late"),
+        pytest.param([LATE] * 5, {}, (), (0, 0, 3.0, 5 * 4 * 0.05), id="late, not named"),
+        # The means are equal, the loss is there.
+        pytest.param(TURNS, {}, (), (0, 0, 40 * 3 * 0.2, 0), id="in turn"),
+        pytest.param([HEAVY], dict(enumerate("aabb")), {3}, (0.2, 0, 0, 0), id="heavier group"),
+        # What was not measured is computed, and none of it is communication's.
+        pytest.param([BLIND], {}, {1}, (0, 0.4, 0, 0), id="not measured"),
+        pytest.param([MIXED], {}, {2}, (0, 0.6, 0, 2 * 0.05), id="measured by some"),
+        # A zero is a reading: ranks that did not wait for the slowest were not synchronous.
+        pytest.param([ZERO], {}, {1}, (0, 0.4, 0, -0.4), id="measured as none"),
+    ],
+)
+def test_waiting_is_split_by_kind(
+    steps: list[Ranks],
+    peer_groups: dict[int, str],
+    named: Collection[int],
+    by_kind: tuple[float, ...],
+) -> None:
+    found = kinds(account(steps, peer_groups), named)
+
+    assert tuple(found.values()) == pytest.approx(by_kind, abs=1e-12)
+    assert slowdown([], {}, {3}) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("steps", "caused"),
+    [
+        pytest.param([step({})] * 3, {}, id="nobody"),
+        pytest.param([LATE] * 5, {(2, "data"): 5 * 3 * 0.2}, id="one"),
+        # As far as it is ahead in each.
+        pytest.param(
+            [step({1: {"forward": 0.1, "backward": 0.3}})],
+            {(1, "forward"): 0.3, (1, "backward"): 0.9},
+            id="two stages",
+        ),
+        # Half each while two are late, then the later one.
+        pytest.param(
+            [step({1: {"data": 0.1}, 3: {"forward": 0.3}})],
+            {(1, "data"): 0.1 * 2 / 2, (3, "forward"): 0.1 * 2 / 2 + 0.2 * 3},
+            id="two ranks",
+        ),
+        pytest.param(TURNS, {(rank, "data"): 10 * 3 * 0.2 for rank in range(4)}, id="in turn"),
+    ],
+)
+def test_ranks_are_charged_what_the_others_wait(
+    steps: list[Ranks], caused: dict[tuple[int, str], float]
+) -> None:
+    found = account(steps, {})
+
+    assert found.caused == pytest.approx(caused)
+    assert found.seconds == pytest.approx(sum(sum(one[0].values()) for one in steps))
+
+
+@pytest.mark.parametrize("excess", [0.018, 0.036, 0.36])
+def test_slowdown_is_that_of_the_named_ranks(excess: float) -> None:
+    """What if they were as fast as their peers: the excess of the latest named rank goes, alone."""
+    steps = [step({1: {"data": excess}, 2: {"forward": excess / 2}}, communication=0.04)] * 3
+    healthy = 0.36 + 0.04
+
+    assert slowdown(steps, {}, {1, 2}) == pytest.approx(1 + excess / healthy)
+    assert slowdown(steps, {}, {1}) == pytest.approx((healthy + excess) / (healthy + excess / 2))
+    assert slowdown(steps, {}, ()) == 1.0
+
+
+def test_slowdown_of_a_rank_of_a_light_group_is_none() -> None:
+    """A named rank that finishes before the heaviest group makes no rank wait."""
+    steps = [step({1: {"data": 0.1}, 2: {"forward": 0.2}, 3: {"forward": 0.2}})]
+
+    assert slowdown(steps, {0: "pp0", 1: "pp0", 2: "pp1", 3: "pp1"}, {1}) == pytest.approx(1.0)

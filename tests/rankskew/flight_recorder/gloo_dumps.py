@@ -35,12 +35,9 @@ def all_reduce(size: int) -> None:
 
 
 def dump(folder: Path) -> None:
-    """Write this rank's dump as a pickle and as JSON; nobody ends before all have written."""
-    rank = dist.get_rank()
+    """Write this rank's dump."""
     pickled = _distributed_c10d._dump_fr_trace()  # type: ignore[attr-defined]
-    text = _distributed_c10d._dump_fr_trace_json()  # type: ignore[attr-defined]
-    (folder / "pickle" / f"comm_lib_trace_rank_{rank}").write_bytes(pickled)
-    (folder / "json" / f"comm_lib_trace_rank_{rank}.json").write_bytes(text)
+    (folder / f"comm_lib_trace_rank_{dist.get_rank()}").write_bytes(pickled)
 
 
 def dump_and_end(folder: Path, seconds: float) -> None:
@@ -82,8 +79,6 @@ def train(case: str, folder: Path) -> None:
 
 def record(case: str, folder: Path) -> None:
     """Run *case* on four ranks, each of which dumps into *folder*."""
-    for form in ("pickle", "json"):
-        (folder / form).mkdir(parents=True)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"]
     rank = "tests.rankskew.flight_recorder.gloo_dumps"
     environment = os.environ | {
@@ -116,8 +111,8 @@ def main() -> None:
     """Write the fixtures."""
     for case in CASES:
         with tempfile.TemporaryDirectory() as folder:
-            record(case, Path(folder) / case)
-            for file in (Path(folder) / case / "pickle").iterdir():
+            record(case, Path(folder))
+            for file in Path(folder).iterdir():
                 shorten(file)
                 target = FIXTURES / case / file.name
                 target.parent.mkdir(parents=True, exist_ok=True)

@@ -17,6 +17,7 @@ from rank_probe.judge.evidence import SPREADS, WindowEvidence, by_stage, errors,
 from rank_probe.judge.judge import WARMUP_STEPS, Judge, why_not
 from rank_probe.judge.own_past import FAR_APART, Lasted
 from rank_probe.judge.verdict import (
+    LOST_KINDS,
     NO_BUSY_TIME,
     NO_PEERS,
     NO_SYNC,
@@ -219,25 +220,12 @@ def _judged(said: Verdict, reduction: Reduction, marks: Sequence[Mark]) -> Verdi
         _late(reduction, marks, window, is_synced=reason is None),
         key=lambda each: (-each.gpus_lost, -each.ratio, each.rank),
     )
-    named = sum(each.gpus_lost for each in late)
-    caused = sum(window.caused)
-    left = max(caused - named * window.seconds, 0.0) / (caused or 1.0)
-    lost = {
-        "group": max(window.unequal, 0.0) / window.seconds,
-        "persistent": named,
-        "rotating": left * caused / window.seconds,
-        "common": max(window.sync - window.waited, 0.0) / window.seconds,
-    }
+    lost = dict.fromkeys(LOST_KINDS, 0.0) | {"persistent": sum(each.gpus_lost for each in late)}
     return replace(
         said,
         reason=reason,
         step_seconds=window.seconds / window.steps,
         gpus_lost=lost if reason is None else {},
-        rotating={
-            stage: left * seconds / window.seconds
-            for stage, seconds in zip(WORK_STAGES, window.caused, strict=True)
-            if reason is None and left * seconds > 0
-        },
         late=tuple(late),
     )
 

@@ -28,10 +28,9 @@ from rank_probe.report.push import Pusher
 from rank_probe.report.renumbered import Renumbered
 from rank_probe.report.report import Parts, RankReport
 from rank_probe.report.trace import Trace
-from rank_probe.torch_hooks import process_group
+from rank_probe.torch_hooks import private, process_group
 from rank_probe.torch_hooks.dynamo import hide_probe
-from rank_probe.torch_hooks.private import absent
-from rank_probe.wire.snapshot import LEVEL_DETAIL, LEVEL_OFF, Snapshot
+from rank_probe.wire.snapshot import LEVEL_DETAIL, LEVEL_OFF, MOST_LIMITATIONS, Snapshot
 from rank_probe.wire.stages import DATA, OTHER, STAGES
 
 if TYPE_CHECKING:
@@ -252,12 +251,8 @@ class Probe:
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_initialized():
             self._go_on_in_device_time()
-        self._look_for_what_is_missing()
+        self._report.limitations = list(private.limitations)[:MOST_LIMITATIONS]
         self._groups.first_step_done()
-
-    @never_raise
-    def _look_for_what_is_missing(self) -> None:
-        self._report.missing_names = [row.name for row in absent()]
 
     def _go_on_in_device_time(self) -> None:
         from rank_probe.torch_hooks.cuda_events import CudaEvents, memory

@@ -52,7 +52,7 @@ from rank_probe.wire.figures import FIGURES
 from rank_probe.wire.snapshot import (
     MOST_EVENTS,
     MOST_LATE_LINES,
-    MOST_MISSING_NAMES,
+    MOST_LIMITATIONS,
     MOST_THREAD_STATES,
     RANK_INFO_LABELS,
     RUNTIME_INFO_LABELS,
@@ -205,7 +205,7 @@ _SNAPSHOT: Final = limits(
     late_lines=_at_most(MOST_LATE_LINES, _as_sent(_LINE)),
     lifecycle_events=_at_most(MOST_EVENTS, _as_sent(_EVENT)),
     thread_states=_at_most(MOST_THREAD_STATES, _as_sent(_STATE)),
-    missing_names=_at_most(MOST_MISSING_NAMES, Label),
+    limitations=_at_most(MOST_LIMITATIONS, Label),
 )
 # The probe's Snapshot with limits, and its defaults. Fields and keys may be added within a schema;
 # a new stage, level or kind needs a new schema.

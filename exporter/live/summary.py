@@ -32,7 +32,6 @@ from exporter.ranks.jobs import JOIN, AgedVerdict, NodeJob
 from exporter.ranks.late_enough import late_enough
 from exporter.vocabulary import words
 from rank_probe.judge.verdict import DUTY, NO_PEERS, NODE, WARMING_UP, Change, Together
-from rank_probe.torch_hooks.private import TABLE, sentences
 from rank_probe.wire.no_join import why_not_joined
 from rank_probe.wire.snapshot import LEVEL_OFF
 
@@ -139,7 +138,7 @@ def _said(job: NodeJob, ranks: Sequence[RankView], unprobed: int, causes: Causes
         said = JobVerdict(states.HUNG, hung, gpus_lost=lost, details=dumps_sentences(running))
     else:
         said = _with_missing(_progressing(job, running, causes), job, running, size, unprobed)
-    more = [*_why_no_join(job), *_lines(running), *_missing_names(job)]
+    more = [*_why_no_join(job), *_lines(running), *_limitations(job)]
     return replace(said, details=[*said.details, *more])
 
 
@@ -202,14 +201,13 @@ def _lines(running: Sequence[RankView]) -> list[str]:
     return [lines_sentence(rank.rank, rank.late_lines) for rank in late[:MOST_NAMES]]
 
 
-def _missing_names(job: NodeJob) -> list[str]:
+def _limitations(job: NodeJob) -> list[str]:
     """Say what the probe does without what the torch of the ranks on this node lacks."""
-    names = {name for rank in job.beating for name in rank.snapshot.missing_names}
-    if not names:
+    said = dict.fromkeys(each for rank in job.beating for each in rank.snapshot.limitations)
+    if not said:
         return []
     torch = job.beating[0].snapshot.runtime_info.get("torch", "")
-    lacks = f"torch {torch} lacks {len(names)} of the names that the probe uses in it."
-    return [" ".join((lacks, *sentences(row for row in TABLE if row.name in names)))]
+    return [" ".join((f"torch {torch} lacks names that the probe uses in it.", *said))]
 
 
 def _why_no_join(job: NodeJob) -> list[str]:

@@ -56,7 +56,7 @@ class RankReport:
         self._info: dict[str, str] = {}
         self.gpu_uuid = ""
         self.runtime_info: dict[str, str] = {}
-        self.missing_names: list[str] = []
+        self.limitations: list[str] = []
         self.coordinates: Mapping[str, str] = {}
         self.level = DEFAULT_LEVEL
         self.finished = False
@@ -109,7 +109,7 @@ class RankReport:
             padding_tokens=padding_tokens,
             gc_pause_seconds=parts.garbage.seconds(),
             level=self.level,
-            missing_names=self.missing_names,
+            limitations=self.limitations,
             lifecycle_events=events,
             **more,
         )

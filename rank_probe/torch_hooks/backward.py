@@ -64,15 +64,20 @@ class Cut:
         # Guarded as bound methods of one argument, which costs half.
         self._hook_roots = never_raise(self.hook_roots)
         self._unhook_roots = never_raise(self.unhook_roots)
-        queue_callback = find(torch.autograd, "Variable._execution_engine.queue_callback")
+        queue_callback = find(
+            torch.autograd,
+            "Variable._execution_engine.queue_callback",
+            "The wait for other ranks at the end of backward is part of `backward`.",
+        )
         ready = functools.partial(tape.append, events.GRADIENTS_READY)
         # Several roots queue it several times; only the first call counts. It can only raise
         # outside of a backward, where no hook runs.
         self._queue = lambda _: queue_callback(ready)
         self._can_cut = queue_callback is not None
+        costs = "A backward that is cut at its root costs a few microseconds more."
         known = (
-            find(torch, "Tensor._backward_hooks"),
-            find(torch._C, "_FunctionBase._register_hook_dict"),
+            find(torch, "Tensor._backward_hooks", costs),
+            find(torch._C, "_FunctionBase._register_hook_dict", costs),
         )
         self._sets_hooks = None not in known
         self._cuts = False
@@ -81,9 +86,10 @@ class Cut:
         self._is_running = False
         self._parameter_hook: Any = None
         self._is_at_root = True  # or left alone, or left to the parameter's hook
+        blind = "What a loop reads between DDP's forward and backward is `forward`."
         looks = ("_FunctionBase._sequence_nr", "_FunctionBase._input_metadata")
-        can_look = None not in [find(torch._C, name) for name in looks]
-        so_far: Any = find(torch.autograd, "_get_sequence_nr") if can_look else None
+        can_look = None not in [find(torch._C, name, blind) for name in looks]
+        so_far: Any = find(torch.autograd, "_get_sequence_nr", blind) if can_look else None
         self._graph_so_far = so_far
         self._graph_after_model: int | None = None
 
@@ -237,6 +243,7 @@ def _is_compiled() -> bool:
     DDP and FSDP then wait in functional collectives, which are timed by themselves.
     """
     module = sys.modules.get("torch._dynamo.compiled_autograd")
+    # Without this name compiled autograd has a graph break in each backward.
     return bool(getattr(module, "compiled_autograd_enabled", False))
 
 
@@ -289,6 +296,8 @@ def _a_parameter(roots: Iterable[Any]) -> torch.nn.Parameter | None:
     while waiting and len(seen) < NODES_SEARCHED:
         node = waiting.pop()
         leaf = getattr(node, "variable", None)
+        # FSDP1's parameters have this name, and their hooks run at other times. Without it backward
+        # under FSDP1 may be cut too late, and a part of its wait is in `backward`.
         if type(leaf) is torch.nn.Parameter and not getattr(leaf, "_is_flat_param", False):
             return leaf
         if node not in seen:

@@ -85,7 +85,10 @@ def _patch(
     for path in attributes:
         holder, _, name = path.rpartition(".")
         owner = find(module, holder) if holder else module
-        if hasattr(owner, name):
+        early = ""
+        if name.startswith("_") and module.__name__.startswith("torch."):
+            early = "Of functions that a script imported early, saves and loads are in `other`."
+        if find(owner, name, early) is not None:
             # A package that is imported later copies what its modules hold at that moment.
             setattr(owner, name, replacements.original(getattr(owner, name)))
             patches.wrap(owner, name, replacements.make)

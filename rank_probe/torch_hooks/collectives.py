@@ -79,19 +79,25 @@ def _explicit(tape: Tape, patches: Patches) -> None:
     patches.wrap(distributed.Work, "wait", functools.partial(_work, tape))
     for name, releases in ON_THE_CALLERS_STREAM.items():
         stream = functools.partial(_collective, tape, releases)
-        wrap(patches, distributed, f"ProcessGroup.{name}", stream)
+        wrap(patches, distributed, f"ProcessGroup.{name}", stream, _if_private(name))
     barrier = functools.partial(_wait, tape, True)
     wrap(patches, distributed, "ProcessGroup.monitored_barrier", barrier)
     # The ranks of a new group look for each other in C++.
     new_group = functools.partial(_wait, tape, True)
-    wrap(patches, distributed.distributed_c10d, "_new_process_group_helper", new_group)
+    without = "The creation of a later group is part of `other`."
+    wrap(patches, distributed.distributed_c10d, "_new_process_group_helper", new_group, without)
     # The rest has no group: waiting for a key or a future.
-    waits = ("get", "multi_get", "wait", "barrier", "queue_pop")
-    for owner, name in (
-        (torch._C, "Future.wait"),
-        *((distributed, f"Store.{name}") for name in waits),
-    ):
-        wrap(patches, owner, name, functools.partial(_wait, tape, False))
+    wait = functools.partial(_wait, tape, False)
+    without = "Waits for a future are part of the stage that they are in."
+    wrap(patches, torch._C, "Future.wait", wait, without)
+    for name in ("get", "multi_get", "wait", "barrier", "queue_pop"):
+        wrap(patches, distributed, f"Store.{name}", wait)
+
+
+def _if_private(name: str) -> str:
+    """Return what is lost without a method of process groups that torch does not promise."""
+    lost = "NCCL's wait in this call is not `sync`, if it is called without `async_op`."
+    return lost if name.startswith("_") else ""
 
 
 def _functional(tape: Tape, patches: Patches) -> None:
@@ -102,7 +108,8 @@ def _functional(tape: Tape, patches: Patches) -> None:
     operators = torch.ops._c10d_functional
     for name in ("wait_tensor", "wait_tensor.default"):  # Called by eager and by compiled code.
         operation = lambda original: Operation(_wait(tape, True, original))  # noqa: E731
-        wrap(patches, operators, f"{name}._op", operation)
+        without = "Waits of tensor parallelism are part of `forward` and `backward`."
+        wrap(patches, operators, f"{name}._op", operation, without)
 
 
 def _in_cpp(timeline: Timeline, patches: Patches) -> None:
@@ -112,10 +119,17 @@ def _in_cpp(timeline: Timeline, patches: Patches) -> None:
     parameters, when DDP wraps it.
     """
     wait = functools.partial(_owners_wait, timeline.tape)
-    for name in ("_broadcast_coalesced", "Reducer._rebuild_buckets"):
-        wrap(patches, torch.distributed, name, wait)
+    for name, without in (
+        ("_broadcast_coalesced", "With BatchNorm, waits for rank 0 are part of `forward`."),
+        (
+            "Reducer._rebuild_buckets",
+            "DDP exchanges the order of its buckets in the second step's `forward`.",
+        ),
+    ):
+        wrap(patches, torch.distributed, name, wait, without)
     new_model = functools.partial(_new_model, timeline)
-    wrap(patches, torch.distributed, "_verify_params_across_processes", new_model)
+    without = "In a second model, up to a second of backward has its wait in it."
+    wrap(patches, torch.distributed, "_verify_params_across_processes", new_model, without)
 
 
 class Operation(functools.partial[Any]):
@@ -137,7 +151,8 @@ def noter(tape: Tape) -> Callable[[int], None]:
     In the owner's backward, its nodes may run on a thread of the autograd engine, which has one for
     each CUDA device.
     """
-    is_in_graph = find(torch._C, "_current_graph_task_id") or (lambda: -1)
+    without = "Waits in a backward on CUDA are part of `backward`."
+    is_in_graph = find(torch._C, "_current_graph_task_id", without) or (lambda: -1)
 
     def note(event: int) -> None:
         if get_ident() == tape.owner:
@@ -170,9 +185,11 @@ def _wait(tape: Tape, release: bool, original: Callable[..., Any]) -> Any:
 
 def _work(tape: Tape, original: Callable[..., Any]) -> Any:
     note = noter(tape)
-    kinds = (find(torch._C, f"_distributed_c10d.OpType.{name}") for name in ONE_SIDED)
+    without = "A step may end at a broadcast or a message."
+    types = find(torch._C, "_distributed_c10d.OpType", without)
+    kinds = (find(types, name) for name in ONE_SIDED)
     one_sided = {int(kind) for kind in kinds if kind is not None}
-    tells = find(torch.distributed.Work, "_get_op_type") is not None
+    tells = find(torch.distributed.Work, "_get_op_type", without) is not None
 
     @never_raise
     def is_one_sided(work: Any) -> bool:

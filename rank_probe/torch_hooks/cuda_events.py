@@ -21,10 +21,11 @@ class CudaEvents:
         self._streams: dict[int, torch.cuda.Stream] = {}
         # The handle costs a fraction of torch.cuda.current_stream(), which creates an object. The
         # others do without the functions in Python that torch.cuda wraps around them.
-        self._handle = find(torch._C, "_cuda_getCurrentRawStream") or _handle_of_object
-        self._event = find(torch._C, "_CudaEventBase") or torch.cuda.Event
+        without = "Each device event costs a few microseconds more."
+        self._handle = find(torch._C, "_cuda_getCurrentRawStream", without) or _handle_of_object
+        self._event = find(torch._C, "_CudaEventBase", without) or torch.cuda.Event
         self.is_capturing: Callable[[], bool] = (
-            find(torch._C, "_cuda_isCurrentStreamCapturing")
+            find(torch._C, "_cuda_isCurrentStreamCapturing", without)
             or torch.cuda.is_current_stream_capturing
         )
 

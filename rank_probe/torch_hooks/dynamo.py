@@ -37,7 +37,8 @@ def _skip() -> Callable[[CodeType], object] | None:
     set_strategy = find(eval_frame, "set_code_exec_strategy")  # torch 2.7
     action, strategy = find(eval_frame, "_FrameAction"), find(eval_frame, "_FrameExecStrategy")
     if None in (set_strategy, action, strategy):
-        older: Callable[[CodeType], object] | None = find(eval_frame, "skip_code")
+        without = "torch.compile also compiles the probe, with graph breaks around it."
+        older: Callable[[CodeType], object] | None = find(eval_frame, "skip_code", without)
         return older
     skip = strategy(action.SKIP, action.DEFAULT)
     return lambda code: set_strategy(code, skip)

@@ -55,7 +55,8 @@ class Coordinates:
 
         def watch_stages(module: Any) -> None:
             make = functools.partial(_then, self._see_stage)
-            wrap(patches, module, "_PipelineStageBase.__init__", make)
+            without = "The pipeline stage of a rank is not known."
+            wrap(patches, module, "_PipelineStageBase.__init__", make, without)
 
         patches.on_undo(when_imported("torch.distributed.pipelining.stage", watch_stages))
         return patches

@@ -49,20 +49,24 @@ def _fsdp1(timeline: Timeline, patches: Patches, module: Any) -> None:
 
 def _fsdp2(timeline: Timeline, patches: Patches, module: Any) -> None:
     make = functools.partial(_root_forward, timeline)
-    wrap(patches, module, "FSDPState._root_pre_forward", make)
+    without = "Forward under FSDP2 begins only with a batch, and its wait may be in `backward`."
+    wrap(patches, module, "FSDPState._root_pre_forward", make, without)
 
 
 def _stages(timeline: Timeline, patches: Patches, module: Any) -> None:
     forward = functools.partial(_chunk, timeline, FORWARD)
-    wrap(patches, module, "_PipelineStageBase.forward_one_chunk", forward)
+    without = "Chunks of a pipeline schedule are part of `other`."
+    wrap(patches, module, "_PipelineStageBase.forward_one_chunk", forward, without)
     # The two halves of backward in a zero-bubble schedule; whole ones call torch.autograd.backward.
     for name in ("stage_backward_input", "stage_backward_weight"):
-        wrap(patches, module, name, functools.partial(_chunk, timeline, BACKWARD))
+        without = "There are no zero-bubble schedules, so none is timed."
+        wrap(patches, module, name, functools.partial(_chunk, timeline, BACKWARD), without)
 
 
 def _schedules(timeline: Timeline, patches: Patches, module: Any) -> None:
     forward = functools.partial(_chunk, timeline, FORWARD)
-    wrap(patches, module, "_PipelineSchedule._maybe_compute_loss", forward)
+    without = "The loss of a pipeline's micro-batch is part of `other`."
+    wrap(patches, module, "_PipelineSchedule._maybe_compute_loss", forward, without)
     for owner in ("PipelineScheduleSingle", "PipelineScheduleMulti"):
         wrap(patches, module, f"{owner}.step", functools.partial(_schedule, timeline))
 
@@ -92,7 +96,8 @@ def _root_forward(timeline: Timeline, original: Callable[..., Any]) -> Any:
     """Begin forward in a loop without a DataLoader; also called for the modules within the root."""
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # Its modules are asked too; unknown before the first call.
+        # FSDP asks its modules too; unknown before the first call. Without this name of torch's the
+        # start of forward is noted again in each module, and no figure changes.
         if getattr(self, "_is_root", None) is not False:
             timeline.tape.note(forward_event())
         timeline.uncut()  # FSDP waits in a callback that it queues at the root.

@@ -8,6 +8,7 @@ import torch
 
 from rank_probe.guest.guard import never_raise
 from rank_probe.guest.patches import Patches, attaching
+from rank_probe.torch_hooks.private import wrap
 
 
 class RendezvousListener(Protocol):
@@ -43,8 +44,10 @@ def attach(patches: Patches, lifecycle: RendezvousListener, groups: GroupsListen
         return
     from torch.distributed import device_mesh, distributed_c10d
 
-    if hasattr(distributed_c10d, "_update_default_pg"):  # All ways to form a group end there.
-        patches.wrap(distributed_c10d, "_update_default_pg", functools.partial(_telling, groups))
+    without = "A default group that is formed anew is not joined."
+    # All ways to form a group end there.
+    telling = functools.partial(_telling, groups)
+    wrap(patches, distributed_c10d, "_update_default_pg", telling, without)
     meanwhile = groups.while_ranks_meet
     replacement = _timed(lifecycle, meanwhile, torch.distributed.init_process_group)
     # init_device_mesh creates the group too, by the name that its module imported.

@@ -35,6 +35,7 @@ def attach(patches: Patches, timeline: Timeline) -> None:
         dataloader,
         "_BaseDataLoaderIter.__next__",
         lambda original: opaque(fetching(tape, original, work.measure, gradients, work.count)),
+        "Fetching is part of `other`, and the batches' work is not counted.",
     )
     patches.wrap(dataloader.DataLoader, "__iter__", functools.partial(_iter, timeline))
     if torch.distributed.is_available():

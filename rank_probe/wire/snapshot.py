@@ -58,8 +58,8 @@ MOST_LATE_LINES: Final = 5
 
 LONGEST_TEXT: Final = 1024
 
-# How many names that it misses in torch a rank reports.
-MOST_MISSING_NAMES: Final = 64
+# How many sentences on what its torch lacks a rank reports.
+MOST_LIMITATIONS: Final = 16
 
 # In what a thread spends its time. cpu_queue: ready, but without a CPU. disk: a file or its file
 # system. sleep: for a given time. lock: also Python's own, while another thread has it. pipe: also
@@ -116,8 +116,9 @@ class Snapshot:
 
     *no_join* is why the process group cannot be joined, one of wire.no_join; empty if nothing is in
     the way. *group_formed_timestamp_seconds* is when the group was formed, if not by processes that
-    all were new: ranks that were silent before then are not of it. *missing_names*: what the rank's
-    torch lacks of torch_hooks.private.TABLE, at most MOST_MISSING_NAMES. All are left out, too.
+    all were new: ranks that were silent before then are not of it. *limitations*: sentences on what
+    the probe does without names that the rank's torch lacks, at most MOST_LIMITATIONS. All are left
+    out, too.
 
     *lifecycle_events*: the last of LIFECYCLE_EVENTS, at most MOST_EVENTS, each with its *number* in
     this process, from 1 on, *event*, *began_timestamp_seconds* and *seconds*, None while it lasts.
@@ -165,7 +166,7 @@ class Snapshot:
     thread_states: list[dict[str, Any]] = field(default_factory=list)
     peer_figures: dict[str, list[float]] = field(default_factory=dict)
     loader: str = ""
-    missing_names: list[str] = field(default_factory=list)
+    limitations: list[str] = field(default_factory=list)
     no_join: str = ""
     group_formed_timestamp_seconds: float | None = None
     schema: int = SCHEMA
@@ -218,7 +219,7 @@ _OFTEN: Final = (
 _SELDOM: Final = tuple(each.name for each in fields(Snapshot) if each.name not in _OFTEN)
 _LEFT_OUT: Final = (
     *("thread_states", "peer_figures", "loader"),
-    *("no_join", "group_formed_timestamp_seconds", "missing_names"),
+    *("no_join", "group_formed_timestamp_seconds", "limitations"),
 )
 # Not dataclasses.asdict: its deep copy costs more than the encoding.
 _values_that_often_change: Final = attrgetter(*_OFTEN)

@@ -19,7 +19,6 @@ import pytest
 from benchmarks.report import Row, last, write
 from devstack.parts import ROOT
 from generators.markdown import table
-from rank_probe.torch_hooks.private import minor
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(4 * 3600)]
 
@@ -37,6 +36,12 @@ with tempfile.TemporaryDirectory() as folder:
         place(built, pathlib.Path("rank_probe"))
 """
 TESTS: Final = [f"tests/rank_probe/{name}" for name in ("torch_hooks", "measure", "join")]
+
+
+def minor(version: str) -> tuple[int, int]:
+    """Return 2 and 8 for a version such as 2.8.0+cu128."""
+    major, second = version.split(".")[:2]
+    return int(major), int(second)
 
 
 def python_of(torch: str, python: str) -> Path:

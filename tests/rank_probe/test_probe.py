@@ -17,7 +17,7 @@ from rank_probe.join.join import Join
 from rank_probe.measure import events
 from rank_probe.measure.tape import PythonTape, fetching, new_tape
 from rank_probe.probe import Probe
-from rank_probe.torch_hooks import collectives, parallel, process_group
+from rank_probe.torch_hooks import collectives, parallel, private, process_group
 from rank_probe.wire.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS
 from rank_probe.wire.stages import DATA
 from tests.rank_probe.fakes import RANK_2_OF_4, FakeDevice, elsewhere, probe_of_rank_2, told
@@ -45,15 +45,16 @@ def test_rank_is_named_once_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_what_torch_lacks_is_told_once_training_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its name in the table, and as no error; a torch that has all of it costs no word."""
+    """As a sentence, and as no error; a torch that has all of it costs no word."""
+    monkeypatch.setattr(private, "limitations", {})
     probe = probe_of_rank_2(automatic=True)
     probe._look_around()
-    assert b"missing_names" not in told(probe).to_json()
+    assert b"limitations" not in told(probe).to_json()
 
-    monkeypatch.delattr(torch._C, "_current_graph_task_id")
+    private.find(torch, "of.no.release", "A wait is not timed.")
     probe._look_around()
 
-    assert told(probe).missing_names == ["torch._C:_current_graph_task_id"]
+    assert told(probe).limitations == ["A wait is not timed."]
     assert told(probe).probe_errors == 0
 
 

@@ -23,7 +23,7 @@ FIXTURES = Path(__file__).parents[1] / "fixtures" / "ingest"
 SCHEMAS = sorted(int(path.stem.rsplit("_", 1)[1]) for path in FIXTURES.glob("snapshot_schema_*"))
 # Fields that the first exporter of this schema did not know.
 NEWER = {"late_lines", "lifecycle_events", "thread_states", "peer_figures", "loader"}
-NEWER |= {"missing_names"}
+NEWER |= {"limitations"}
 NEWER |= {"no_join", "group_formed_timestamp_seconds"}
 
 
@@ -49,7 +49,7 @@ def everything() -> dict[str, Any]:
         thread_states=[{"stage": "data", "state": "sleep", "share": 0.5, "place": "f (a.py:1)"}],
         peer_figures={name: [1.0, 2.0, 3.0] for name in FIGURES},
         loader="Corpus.__getitem__ (corpus.py:30)",
-        missing_names=["torch.serialization:_save"],
+        limitations=["A wait is not timed."],
         no_join="file_store",
         group_formed_timestamp_seconds=1.0,
     )

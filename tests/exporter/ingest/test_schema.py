@@ -50,7 +50,7 @@ def travelled(**changes: Any) -> dict[str, Any]:
         snapshot(thread_states=[STATE] * 8, loader="Corpus.__getitem__ (corpus.py:30)"),
         snapshot(thread_states=[STATE | {"place": ""}, STATE | {"place": "/data (nfs)"}]),
         snapshot(peer_figures=PEERS),
-        snapshot(missing_names=["torch.serialization:_save"]),
+        snapshot(limitations=["A wait is not timed."]),
         snapshot(peer_figures={name: [1.0, 2.0, 3.0] for name in FIGURES}),
     ],
 )

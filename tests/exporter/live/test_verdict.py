@@ -8,7 +8,6 @@ import pytest
 
 from exporter.causes.model import UNKNOWN, Cause, Guess
 from rank_probe.judge.verdict import LATE_KINDS, Change, Late, Together
-from rank_probe.torch_hooks.private import absent_from
 from rank_probe.wire.stages import STAGES
 from tests.exporter.live.stepping import EVEN, Node
 from tests.exporter.snapshots import CHANGE, late, verdict
@@ -421,16 +420,13 @@ def test_cause_is_told_with_its_figures() -> None:
 
 
 def test_page_tells_what_is_not_seen_in_this_torch() -> None:
-    """How many names it lacks, and once what the probe does without them."""
+    """Each thing once, as the ranks say it."""
     node, older = Node(), {"runtime_info": {"torch": "2.4.1"}}
-    names = [row.name for row in absent_from("2.4.1")]
-    node.change(0, 1, missing_names=names, **older)
-    node.change(2, missing_names=[*names, "torch:of_a_newer_probe"], **older)
+    node.change(0, 1, limitations=["A wait is not timed."], **older)
+    node.change(2, limitations=["A wait is not timed.", "None is timed."], **older)
 
     assert node.judged(EVEN)["details"][-1] == (
-        "torch 2.4.1 lacks 4 of the names that the probe uses in it. "
-        "What a loop reads between DDP's forward and backward is `forward`. "
-        "There are no zero-bubble schedules, so none is timed."
+        "torch 2.4.1 lacks names that the probe uses in it. A wait is not timed. None is timed."
     )
-    node.change(missing_names=[])
+    node.change(limitations=[])
     assert not any("torch" in each for each in node.judged(EVEN)["details"])

@@ -1,7 +1,6 @@
 """What the probe replaces in torch, what it needs of it, and that torch.compile notices nothing."""
 
 import importlib
-import inspect
 import json
 import os
 import re
@@ -18,7 +17,7 @@ from rank_probe.guest.guard import failures
 from rank_probe.probe import Probe
 from rank_probe.torch_hooks import private
 from rank_probe.torch_hooks.cuda_events import CudaEvents
-from rank_probe.torch_hooks.private import TABLE, Private, absent, absent_from, find, sentences
+from rank_probe.torch_hooks.private import find, limitations
 from rank_probe.torch_hooks.store import obstacle
 from rank_probe.wire.no_join import OTHER_STORE
 from tests.rank_probe.forks import Zygote
@@ -188,36 +187,40 @@ def replaces(path: Path) -> bool:
     return re.search(r"patches\.wrap\b", path.read_text()) is not None
 
 
-IN_MEMORY = [row for row in TABLE if not row.is_read]
-HERE = [row for row in IN_MEMORY if row.is_in(torch.__version__)]
-
-
-def imported(row: Private) -> Any | None:
-    """Return the module of *row*; None if this torch has none of that name."""
-    try:
-        return importlib.import_module(row.name.partition(":")[0])
-    except ModuleNotFoundError:
-        return None
-
-
-@pytest.mark.parametrize("row", IN_MEMORY, ids=lambda row: row.name)
-def test_row_is_right_about_this_torch(row: Private) -> None:
-    """Its versions are what docs/compatibility.md says."""
-    if row.on_cuda and torch.version.cuda is None:
-        pytest.skip("this torch was built without CUDA")
-    module = imported(row)
-    found = None if module is None else find(module, row.name.partition(":")[2])
-
-    assert (found is not None) == row.is_in(torch.__version__)
-
-
-@pytest.mark.parametrize("row", [row for row in TABLE if row.is_read], ids=lambda row: row.name)
-def test_what_is_read_is_in_the_sources(row: Private) -> None:
-    """Torch still sets the attribute, or still looks for it."""
-    module = imported(row)
-
-    assert module is not None
-    assert row.name.partition(":")[2] in inspect.getsource(module)
+SAVER, STAGE = "torch.distributed.checkpoint.state_dict_saver", "torch.distributed.pipelining.stage"
+# By module, those that this torch has; a part of what the probe says without each.
+PRIVATE: Final = (
+    ("torch.autograd", "Variable._execution_engine.queue_callback", "end of backward"),
+    ("torch", "Tensor._backward_hooks", "cut at its root"),
+    ("torch._C", "_FunctionBase._register_hook_dict", "cut at its root"),
+    ("torch.autograd", "_get_sequence_nr", "between DDP's forward and backward"),
+    ("torch._C", "_FunctionBase._sequence_nr", "between DDP's forward and backward"),
+    ("torch._C", "_FunctionBase._input_metadata", "between DDP's forward and backward"),
+    ("torch.distributed", "Work._get_op_type", "end at a broadcast"),
+    ("torch._C", "_distributed_c10d.OpType", "end at a broadcast"),
+    ("torch.distributed", "ProcessGroup._allgather_base", "NCCL's wait"),
+    ("torch.distributed", "ProcessGroup._reduce_scatter_base", "NCCL's wait"),
+    ("torch._C", "Future", "Waits for a future"),
+    ("torch.distributed.distributed_c10d", "_new_process_group_helper", "a later group"),
+    ("torch", "ops._c10d_functional.wait_tensor._op", "Waits of tensor parallelism"),
+    ("torch.distributed", "Reducer._rebuild_buckets", "order of its buckets"),
+    ("torch.distributed", "_broadcast_coalesced", "With BatchNorm"),
+    ("torch.distributed", "_verify_params_across_processes", "In a second model"),
+    ("torch._C", "_current_graph_task_id", "Waits in a backward on CUDA"),
+    ("torch._C", "_dynamo.eval_frame", "compiles the probe"),
+    ("torch.serialization", "_save", "that a script imported early"),
+    ("torch.serialization", "_legacy_save", "that a script imported early"),
+    (SAVER, "_save_state_dict", "that a script imported early"),
+    (SAVER, "_stateful_to_state_dict", "that a script imported early"),
+    (SAVER.replace("saver", "loader"), "_load_state_dict", "that a script imported early"),
+    (STAGE, "_PipelineStageBase", "Chunks of a pipeline schedule"),
+    (STAGE, "stage_backward_input", "zero-bubble"),
+    (STAGE, "stage_backward_weight", "zero-bubble"),
+    (STAGE.replace("stage", "schedules"), "_PipelineSchedule._maybe_compute_loss", "The loss"),
+    ("torch.distributed.distributed_c10d", "_get_default_store", "no join"),
+    ("torch.distributed.distributed_c10d", "_update_default_pg", "formed anew"),
+    ("torch.utils.data.dataloader", "_BaseDataLoaderIter", "Fetching is part"),
+)
 
 
 # Py_TPFLAGS_HEAPTYPE
@@ -240,31 +243,26 @@ def take_away(monkeypatch: pytest.MonkeyPatch, module: Any, path: str) -> None:
 
 
 @pytest.fixture
-def missing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Private]:
-    """Take the name of a row away from torch, and what would do instead of it."""
-    row: Private = request.param
-    for each in (row, *(other for other in HERE if other.name == row.instead)):
-        take_away(monkeypatch, imported(each), each.name.partition(":")[2])
-    yield row
+def without(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Take a name away from torch; return a part of what is said then."""
+    module, path, said = request.param
+    take_away(monkeypatch, importlib.import_module(module), path)
+    monkeypatch.setattr(private, "limitations", {})
+    yield said
     monkeypatch.undo()
 
 
-@pytest.mark.parametrize(
-    "missing",
-    [row for row in HERE if not row.on_cuda],
-    indirect=True,
-    ids=lambda row: row.name,
-)
-def test_probe_attaches_without_it(missing: Private) -> None:
-    """No error, but a name that is told; all other hooks are there, and go again."""
+@pytest.mark.parametrize("without", PRIVATE, indirect=True, ids=lambda row: row[1])
+def test_probe_attaches_without_it(without: str) -> None:
+    """No error, but a sentence; all other hooks are there, and go again."""
     wait = torch.distributed.Work.wait
     probe = Probe(automatic=True, environment={})
     probe.attach()
     try:
-        assert missing.without in sentences(absent())
-        assert failures.count == 0
-        if "no join" in missing.without:
+        if without == "no join":  # Asked when a group is formed.
             assert obstacle() == OTHER_STORE
+        assert any(without in each for each in private.limitations)
+        assert failures.count == 0
     finally:
         probe.detach()
     assert torch.distributed.Work.wait == wait
@@ -283,6 +281,7 @@ def test_device_events_need_no_private_names(monkeypatch: pytest.MonkeyPatch) ->
         def record(self, stream: Any) -> None:
             assert isinstance(stream, Stream)
 
+    monkeypatch.setattr(private, "limitations", {})
     for name in ("_cuda_getCurrentRawStream", "_cuda_isCurrentStreamCapturing", "_CudaEventBase"):
         monkeypatch.delattr(torch._C, name, raising=False)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
@@ -293,27 +292,20 @@ def test_device_events_need_no_private_names(monkeypatch: pytest.MonkeyPatch) ->
     events = CudaEvents()
     assert events.record(events.new()) == 7
     assert events.is_capturing()
+    assert list(private.limitations) == ["Each device event costs a few microseconds more."]
 
 
-def test_nothing_is_missed_here() -> None:
-    """This torch is one that the table knows, whatever of it was imported."""
-    assert absent() == absent_from(torch.__version__)
+def test_nothing_is_missed_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This torch is one that the probe knows, whatever of it was imported."""
+    monkeypatch.setattr(private, "limitations", {})
+    probe = Probe(automatic=True, environment={})
+    probe.attach()
+    probe.detach()
+
+    assert private.limitations == {}
 
 
-def test_old_torch_lacks_what_came_later() -> None:
-    """Told without importing it; a name under which it has the same is no loss."""
-    named = [row.name.rpartition(":")[2] for row in absent_from("2.4.1+cu121")]
-
-    assert named == [
-        "_FunctionBase._input_metadata",
-        "stage_backward_input",
-        "stage_backward_weight",
-    ]
-    assert len(sentences(absent_from("2.4.1+cu121"))) == 2
-    assert absent_from("2.15.0") == []
-    assert private.minor("unknown") == (0, 0)
-
-
-def test_each_instead_is_a_row() -> None:
-    """A misspelt one would let a loss go untold, or tell one that is none."""
-    assert {row.instead for row in TABLE} - {row.name for row in TABLE} - {""} == set()
+def test_another_name_that_serves_as_well_is_no_loss() -> None:
+    """Only what has a sentence is one."""
+    assert find(torch, "of.no.release") is None
+    assert "" not in limitations

@@ -121,7 +121,6 @@ def run(arguments: Sequence[str]) -> int:
     except CannotMeasure as failure:
         _say(str(failure))
         return CANNOT_MEASURE
-    # These need torch, which is there.
     from rank_probe.collectives import measure, report
 
     # Python's handler would wait until a blocked collective returns.

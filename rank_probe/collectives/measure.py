@@ -285,9 +285,8 @@ def _time_pair(world: World, pair: Pair, message_bytes: int, seconds: float) -> 
     """
     leads = world.rank == pair[0]
     peer = pair[1] if leads else pair[0]
-    first, second = distributed.send, distributed.recv
-    if not leads:
-        first, second = second, first
+    first: Callable[[Tensor, int], object] = distributed.send if leads else distributed.recv
+    second: Callable[[Tensor, int], object] = distributed.recv if leads else distributed.send
     small, large = (
         torch.zeros(size, dtype=torch.uint8, device=world.device)
         for size in (SMALL_BYTES, message_bytes)

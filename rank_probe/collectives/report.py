@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from rank_probe.collectives.measure import MeasuredLinks
-from rank_probe.collectives.verdict import SCOPES, Finding, Scope, SlowReading, scope_of
+from rank_probe.collectives.verdict import SCOPES, Finding, PairTime, Scope, SlowReading, scope_of
 from rank_probe.version import __version__
 from rank_probe.wire.document import as_document
 
 # More pairs than this are for --json.
 MOST_PAIRS_SHOWN: Final = 28
-# What three digits would round up to 1000 of the smaller unit.
-ROUNDED_UP: Final = 0.9995
+ROUNDED_UP: Final = 0.9995  # Three digits would make 1000 of the smaller unit of it.
 Units = Sequence[tuple[str, float]]
 BYTES: Final[Units] = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
 SECONDS: Final[Units] = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
@@ -97,15 +96,20 @@ def as_text(result: MeasuredLinks) -> str:
     for scope in SCOPES:
         like = [one for one in result.pairs if scope_of(one.ranks, result.hosts) == scope]
         if like:
-            _, *readings = zip(*like, strict=True)
-            rows.append(_row(f"median of {len(like)}", *map(statistics.median, readings), scope))
-    if len(result.pairs) <= MOST_PAIRS_SHOWN:
-        for (first, second), *readings in result.pairs:
-            scope = scope_of((first, second), result.hosts)
-            rows.append(_row(f"{first} and {second}", *readings, scope))
-    lines += _table(rows)
+            medians = PairTime(
+                like[0].ranks,
+                statistics.median(one.latency_seconds for one in like),
+                statistics.median(one.there for one in like),
+                statistics.median(one.back for one in like),
+            )
+            rows.append(_row(f"median of {len(like)}", medians, scope))
     if len(result.pairs) > MOST_PAIRS_SHOWN:
-        lines.append("all pairs: see --json")
+        lines.append("medians of the pairs; all of them: see --json")
+    else:
+        for pair in result.pairs:
+            name, scope = "{} and {}".format(*pair.ranks), scope_of(pair.ranks, result.hosts)
+            rows.append(_row(name, pair, scope))
+    lines += _table(rows)
     lines.append("")
     if result.measured_again:
         lines.append(
@@ -116,8 +120,9 @@ def as_text(result: MeasuredLinks) -> str:
     return "\n".join(lines + ends)
 
 
-def _row(name: str, latency: float, there: float, back: float, scope: Scope) -> tuple[str, ...]:
-    return name, shown(latency, SECONDS), shown(there, BANDWIDTHS), shown(back, BANDWIDTHS), scope
+def _row(name: str, one: PairTime, scope: Scope) -> tuple[str, ...]:
+    there, back = shown(one.there, BANDWIDTHS), shown(one.back, BANDWIDTHS)
+    return name, shown(one.latency_seconds, SECONDS), there, back, scope
 
 
 def ranks_on_nodes(hosts: Sequence[str]) -> str:
@@ -150,7 +155,7 @@ def write_textfile(path: Path, result: MeasuredLinks) -> None:
 def as_prometheus(result: MeasuredLinks, now: float) -> str:
     """Return the series of *result*, which ended at the Unix time *now*."""
     ranks = len(result.hosts)
-    samples: Mapping[str, list[tuple[dict[str, object], float]]] = {
+    samples: Mapping[str, list[tuple[Mapping[str, object], float]]] = {
         "bus_bandwidth_bytes_per_second": [
             ({"collective": one.collective, "bytes": one.size_bytes}, one.bus_bandwidth(ranks))
             for one in result.collectives

@@ -24,8 +24,6 @@ SCOPES: Final[tuple[Scope, ...]] = ("intra-node", "inter-node")
 # differ by the path through a healthy node.
 FACTORS: Final[Mapping[Measure, float]] = {"latency": 2.0, "bandwidth": 1.5}
 DEVIATIONS: Final = 5.0
-# The factor alone is reason enough to measure again.
-DOUBT_DEVIATIONS: Final = 0.0
 # Of a rank that may be slow, the fastest tell: it is slow only if they are.
 LINKS_OF_A_RANK: Final = 6
 # With fewer there is no median to be far from.
@@ -116,16 +114,16 @@ def slow_readings(
 def doubtful(times: Sequence[PairTime], hosts: Sequence[str]) -> list[Pair]:
     """Return the pairs that may be slow, or are those of a rank that may be, the worst first.
 
-    This is suspicious on purpose: what it finds is measured again.
+    This is suspicious on purpose, by the factor alone: what it finds is measured again.
     """
     found: dict[Pair, float] = {}
     for measure, _, like in _scopes(times, hosts):
-        slow = outliers(like, FACTORS[measure], DOUBT_DEVIATIONS)
+        slow = outliers(like, FACTORS[measure], deviations=0.0)
         doubts = {link: like[link] / typical for link, typical in slow.items()}
         fastest_first = sorted(like, key=lambda link: like[link])
         for end in ENDS.values():
             best = _best_by_rank(like, end)
-            for rank, typical in outliers(best, FACTORS[measure], DOUBT_DEVIATIONS).items():
+            for rank, typical in outliers(best, FACTORS[measure], deviations=0.0).items():
                 own = [link for link in fastest_first if link[end] == rank[0]]
                 doubts |= dict.fromkeys(own[:LINKS_OF_A_RANK], best[rank] / typical)
         for link, factor in doubts.items():

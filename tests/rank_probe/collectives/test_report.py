@@ -56,7 +56,7 @@ def test_what_cannot_be_told_is_said() -> None:
     many = as_text(result(pair_times(hosts(8, 8)), hosts(8, 8)))
 
     assert alone.endswith("two ranks have one link, and nothing to compare it with")
-    assert "all pairs: see --json" in many
+    assert "all of them: see --json" in many
 
 
 def test_json_has_what_the_tables_say() -> None:

@@ -83,7 +83,7 @@ def test_latency_that_stands_out(
 def test_rank_that_is_slow_between_nodes_only() -> None:
     """Its own network port, and not its place in the node."""
     where = hosts(3, 4)
-    port = {(5, other): 4.0 for other in (*range(4), *range(8, 12))}
+    port: Slower = {(5, other): 4.0 for other in (*range(4), *range(8, 12))}
     (suspect,) = slow_readings(pair_times(where, port), where)
 
     assert (suspect.scope, suspect.ranks, suspect.way) == ("inter-node", (5,), "sends")

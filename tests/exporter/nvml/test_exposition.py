@@ -126,7 +126,7 @@ def sysfs(tmp_path: Path) -> str:
         # A lost GPU needs no new worker.
         (PATIENT, 2, [((), "two_gpus"), (["* 1 15"], "lost"), ((), "two_gpus")]),
         # A hang is mended by a new worker, again and again; after it only their number is other.
-        (QUICK, 2, [((), "two_gpus"), ([HANG], "hang"), ((), "restarted")]),
+        (QUICK, 2, [([HANG], "hang"), ((), "restarted")]),
     ],
     ids=[
         "two",

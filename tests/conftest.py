@@ -10,6 +10,16 @@ from rank_probe.guest.guard import failures
 from rank_probe.wire import document
 
 
+# Groups of tests that take longest, and wait most: they begin first.
+SLOW = ("e2e", "jobs")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with slow groups, so that no worker has one left when the others are done."""
+    marks = [*SLOW, ""]
+    items.sort(key=lambda item: next(n for n, m in enumerate(marks) if m in item.keywords or not m))
+
+
 @pytest.fixture(autouse=True)
 def no_failures_of_another_test() -> None:
     """Count the probe's failures anew: it keeps them for the whole process."""

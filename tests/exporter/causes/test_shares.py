@@ -1,13 +1,12 @@
-"""The arithmetic of an excess: its size, a thread's time in it, and what a figure accounts for."""
+"""How much of an excess a row accounts for, from what difference on, and what is said of it."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Mapping
 
 import pytest
 
-from exporter.causes.cpu_time import more_than_peers
 from exporter.causes.excess import excess_of, stage_figure
+from exporter.causes.explain import explain_change
 from exporter.causes.model import Evidence, Lateness, Quantiles, ThreadState
 from exporter.causes.row import CauseRow, Certainty
 from exporter.causes.shares import (
@@ -21,8 +20,19 @@ from exporter.causes.shares import (
     unless,
     waits,
 )
+from exporter.causes.units import pair, text
 from rank_probe.judge.verdict import PERSISTENT
-from tests.exporter.causes.planted import LINE, at, case_in, evidence, lateness, peers
+from tests.exporter.causes.planted import (
+    LINE,
+    at,
+    case_in,
+    evidence,
+    found,
+    lateness,
+    peers,
+    told_of,
+    why,
+)
 
 LATE = Lateness("data", PERSISTENT, 0.25, {"data": 0.6, "forward": 0.2})
 STAGE_PEERS = {
@@ -89,80 +99,6 @@ def test_without_any_times_its_step_is_one() -> None:
     for ratio in (0.0, -1.0, math.nan, math.inf):
         late = Lateness("backward", PERSISTENT, ratio, {"data": math.nan, "eval": -1.0})
         assert excess_of(late, {}, {}).more == {"backward": pytest.approx(0.03 / 1.03)}
-
-
-# A rank of four on two CPUs, as measured: it works for 98 ms of a step of 103, 19 on a CPU.
-PEERS: Final = {
-    "step_seconds": 0.1033,
-    "data_seconds": 0.0154,
-    "forward_seconds": 0.0415,
-    "backward_seconds": 0.0310,
-    "other_seconds": 0.0102,
-    "main_running_ratio": 0.1840,
-    "main_run_queue_ratio": 0.0142,
-}
-# The same rank while four processes want its CPU.
-HOGGED: Final = {
-    "step_seconds": 0.1633,
-    "data_seconds": 0.0152,
-    "forward_seconds": 0.0633,
-    "backward_seconds": 0.0561,
-    "other_seconds": 0.0112,
-    "main_running_ratio": 0.1168,
-    "main_run_queue_ratio": 0.3392,
-}
-# It sleeps for 50 ms more, and it computes for as long.
-SLEEPS: Final = {
-    **PEERS,
-    "step_seconds": 0.1533,
-    "data_seconds": 0.0654,
-    "main_running_ratio": 0.0190 / 0.1533,
-    "main_run_queue_ratio": 0.0015 / 0.1533,
-}
-DECODES: Final = {**SLEEPS, "main_running_ratio": 0.0690 / 0.1533}
-
-
-# Its times in the kernel are read every few seconds: they may be those of before the hogs.
-STALE: Final = HOGGED | {
-    name: PEERS[name] for name in ("main_running_ratio", "main_run_queue_ratio")
-}
-SEEN: Final = [
-    ThreadState(stage, state, share)
-    for stage, shares in (("forward", (0.65, 0.24, 0.11)), ("backward", (0.45, 0.34, 0.21)))
-    for state, share in zip(("sleep", "cpu_queue", "running"), shares, strict=True)
-]
-# NCCL spins: 100 ms on a CPU are more than the 98 in which they work.
-SPINNING: Final = {**PEERS, "main_running_ratio": 0.1000 / 0.1033}
-
-
-@pytest.mark.parametrize(
-    ("own", "peers", "seen", "runs", "blocked"),
-    [
-        # A hogged rank still sleeps for half of its longer stages, but no longer than before. The
-        # 1.5 ms in which peers wait for a CPU may belong to their wait for other ranks.
-        (HOGGED, PEERS, [], 0.1, 0.0),
-        (SLEEPS, PEERS, [], 0.0, 48.5),
-        (DECODES, PEERS, [], 50.0, 0.0),
-        # A thread that is seen to wait for a CPU is not blocked.
-        (STALE, PEERS, [], 11.0, 34.4),
-        (STALE, PEERS, SEEN, 11.0, 13.8),
-        # Peers that run while they wait for others say nothing.
-        (SLEEPS, SPINNING, [], None, None),
-    ],
-)
-def test_excess_is_what_the_kernel_counts_beyond_its_peers(
-    own: Mapping[str, float],
-    peers: Mapping[str, float],
-    seen: Sequence[ThreadState],
-    runs: float | None,
-    blocked: float | None,
-) -> None:
-    """Milliseconds a step for which a thread runs, and is blocked."""
-    usual = {name: Quantiles(value, value, value) for name, value in peers.items()}
-    found = more_than_peers(case_in(lateness({"data": 0.3}), Evidence(own, seen), usual))
-    told = (None, None) if found is None else (1e3 * found.runs, 1e3 * found.blocked)
-
-    assert told == (runs, blocked) or told == pytest.approx((runs, blocked), abs=1.0)
 
 
 FIGURE = "gc_ratio"
@@ -307,3 +243,190 @@ def test_place_is_that_which_costs_most() -> None:
     assert (stage, place) == ("data", "a")
     assert seconds == pytest.approx(0.7 * 0.14)
     assert found.where(("eval",), frozenset({"sleep"})) == ("", "", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("figure", "below", "over", "extra"),
+    [
+        ("cpu_quota_throttled_ratio", 0.05, 0.055, {"forward": 0.05}),
+        ("main_run_queue_ratio", 0.024, 0.026, {"forward": 0.02}),
+        ("workers_run_queue_ratio", 0.028, 0.032, {"data": 0.02}),
+        ("cpus_near_gpu_ratio", 0.06, 0.04, {"forward": 0.1}),
+        ("node_cpu_throttled_ratio", 0.09, 0.11, {"forward": 0.1}),
+        ("node_cpu_clock_hertz", 3.1e9 * 0.72, 3.1e9 * 0.69, {"forward": 0.1}),
+        ("node_steal_cpus", 0.4, 0.6, {"forward": 0.1}),
+        ("node_cpu_waiting_ratio", 0.24, 0.27, {"forward": 0.1}),
+        ("node_numa_misses_per_second", 9_000, 11_000, {"forward": 0.1}),
+        ("sm_clock_hertz", 1.95e9 * 0.99, 1.95e9 * 0.98, {"forward": 0.01}),
+        ("memory_clock_hertz", 2.619e9 * 0.99, 2.619e9 * 0.98, {"forward": 0.01}),
+        ("gpu_foreign_processes", 0.4, 0.6, {"forward": 0.1}),
+        ("gpu_memory_faults", 0.4, 0.6, {"forward": 0.1}),
+        ("pcie_link_bytes_per_second", 63e9 * 0.91, 63e9 * 0.89, {"h2d": 0.1}),
+        ("pcie_errors_per_second", 0.9, 1.1, {"h2d": 0.1}),
+        ("nvlink_links_up", 17.95, 17.0, {"forward": 0.1}),
+        ("nvlink_errors_per_second", 0.9, 1.1, {"forward": 0.1}),
+        ("gpu_decoder_ratio", 0.89, 0.91, {"data": 0.1}),
+        ("read_bytes_per_second", 20e6, 22e6, {"data": 0.1}),
+        ("major_faults_per_second", 99, 101, {"data": 0.1}),
+        ("io_waiting_ratio", 0.24, 0.27, {"data": 0.1}),
+        ("saturated_workers", 0.4, 0.6, {"data": 0.1}),
+        ("node_disk_busy_ratio", 0.89, 0.91, {"data": 0.1}),
+        ("node_disk_read_seconds", 0.02, 0.021, {"data": 0.1}),
+        ("node_mount_operation_seconds", 0.02, 0.021, {"data": 0.1}),
+        ("node_io_waiting_ratio", 0.24, 0.27, {"data": 0.1}),
+        ("node_network_link_bytes_per_second", 50e9 * 0.91, 50e9 * 0.89, {"data": 0.1}),
+        ("node_network_errors_per_second", 0.9, 1.1, {"data": 0.1}),
+        ("node_tcp_retransmitted_ratio", 0.009, 0.011, {"data": 0.1}),
+        ("node_network_waiting_ratio", 0.1, 0.12, {"data": 0.1}),
+        ("gc_ratio", 0.011, 0.013, {"other": 0.01}),
+        ("tokens_per_step", 8192 * 1.014, 8192 * 1.016, {"forward": 0.002}),
+    ],
+)
+def test_little_is_nothing(figure: str, below: float, over: float, extra: dict[str, float]) -> None:
+    """Each row has a least difference from the peers, which a healthy rank may have."""
+    assert found(extra, {figure: below}, of_node=True).figure != figure
+    assert found(extra, {figure: over}, of_node=True).figure == figure
+
+
+@pytest.mark.parametrize(
+    ("figure", "usual", "own", "stage"),
+    [
+        ("main_run_queue_ratio", 0.2, 0.29, "forward"),
+        ("workers_run_queue_ratio", 0.2, 0.29, "data"),
+        ("gpu_decoder_ratio", 0.85, 0.94, "data"),
+        ("node_disk_busy_ratio", 0.75, 0.99, "data"),
+    ],
+)
+def test_hardly_more_than_peers_have_is_nothing(
+    figure: str, usual: float, own: float, stage: str
+) -> None:
+    """Where all have much of it, they differ by as much."""
+    for peers_have, is_told in ((usual, False), (usual / 2, True)):
+        others = {figure: peers_have, "main_running_ratio": 0.9}
+        said = found({stage: 0.1}, {figure: own}, usual=others, of_node=True)
+        assert (said.figure == figure) is is_told
+
+
+OF_GPU = told_of("slow_device", "foreign_process", "cpu numa")
+OF_STORAGE = told_of("input reads", "input disk", "input nfs", "input storage")
+
+
+@pytest.mark.parametrize(
+    ("figures", "stages"),
+    [
+        (OF_GPU, ("data", "other", "eval")),
+        (OF_STORAGE, ("forward", "backward", "optimizer")),
+        ({"gpu_decoder_ratio": 0.99, "saturated_workers": 2.0}, ("forward", "other")),
+        ({"workers_run_queue_ratio": 0.9}, ("forward", "other")),
+        ({"tokens_per_step": 3e5, "samples_per_step": 900.0}, ("data", "optimizer", "other")),
+    ],
+)
+def test_figure_explains_no_stage_that_it_cannot_delay(
+    figures: dict[str, float], stages: tuple[str, ...]
+) -> None:
+    """A GPU does not delay batches, a loader no backward pass."""
+    usual: dict[str, float | None] = {"eval_seconds": 0.1, "tokens_per_step": 8192.0}
+    for name, value in figures.items():
+        for stage in stages:
+            said = found({stage: 0.5}, {name: value}, usual=usual, of_node=True)
+            assert said.figure != name, (name, stage)
+
+
+FACTS = {"node_mount_operation_seconds": "/data (nfs4)", "node_disk_busy_ratio": "nvme0n1"}
+
+
+# The stage, the figure before and now, the cause, its detail and the sentence that says it.
+CHANGES = """
+data node_mount_operation_seconds 0.001 0.04 input nfs \
+an operation on a file system, `/data (nfs4)`, takes 40 ms, before 1
+data node_disk_busy_ratio 0.3 0.98 input disk \
+a disk, nvme0n1, is busy 98 % of the time, before 30 %
+checkpoint node_io_waiting_ratio 0.1 0.5 storage storage \
+tasks on the node wait for storage 50 % of the time, before 10 %
+sync node_tcp_retransmitted_ratio 0.0001 0.03 network retransmits \
+the node retransmits 3 % of its TCP segments, before 0.01 %
+backward node_cpu_clock_hertz 3.1e9 1.2e9 cpu frequency \
+busy CPUs run at 1.20 GHz, before at 3.10
+forward memory_clock_hertz 2.6e9 1.6e9 slow_device pstate \
+the GPUs' memory clock is 1.60 GHz, before 2.60
+"""
+
+
+@pytest.mark.parametrize("change", CHANGES.strip().splitlines())
+def test_cause_of_a_change_and_its_sentence(change: str) -> None:
+    """Both figures, of now and before, and what they are of."""
+    stage, figure, before, now, cause, detail, sentence = change.split(" ", 6)
+    found = explain_change(stage, 1.5, {figure: float(now)}, {figure: float(before)}, FACTS)
+
+    assert found is not None
+    assert (found.cause, found.detail, found.sentence) == (cause, detail, sentence)
+    assert found.first_action == ""
+
+
+@pytest.mark.parametrize(
+    ("stage", "figure", "before", "now"),
+    [
+        ("data", "node_io_waiting_ratio", None, 0.9),  # There is no past.
+        ("data", "node_io_waiting_ratio", 0.9, 0.9),
+        ("sync", "node_cpu_waiting_ratio", 0.1, 0.9),  # A wait for others is no work.
+        ("data", "sm_clock_hertz", 2e9, 1e9),  # That is not on the GPU.
+        ("forward", "sm_clock_hertz", 2e9, 1.8e9),  # A third of it.
+    ],
+)
+def test_what_does_not_account_for_half_is_not_told(
+    stage: str, figure: str, before: float | None, now: float
+) -> None:
+    past = {} if before is None else {figure: before}
+
+    assert explain_change(stage, 1.5, {figure: now}, past, {}) is None
+
+
+LATE_IN_DATA = Lateness("data", PERSISTENT, 0.5, {"data": 1.0})
+SLEEPS = [ThreadState("data", "sleep", 1.0)]
+
+
+def test_sentence_has_both_figures_and_leaves_out_what_is_not_known() -> None:
+    """On one scale, with what the figure is of. What is said is not read again as a pattern."""
+    for place, where in (("", ""), ("f[{own}] (a.py:1)", " in `f[{own}] (a.py:1)`")):
+        asleep = evidence({"data": 0.35}, {}, at("data", place, sleep=1.0))
+        cause = why(LATE_IN_DATA, asleep, peers())
+        assert cause.sentence == f"it sleeps{where} for 215 ms a step"
+        assert cause.figure == "data_seconds"
+        assert cause.value == pytest.approx(0.215)
+        assert cause.peers_value == pytest.approx(0.04 * 0.995)
+    # Nobody measured how long a step takes.
+    cause = why(LATE_IN_DATA, Evidence({}, SLEEPS), {})
+    assert cause.sentence == "it sleeps for 100 % of its time"
+    assert (cause.figure, cause.value, cause.peers_value) == ("", None, None)
+    # Of healthy peers some figures need not be known.
+    cause = why(LATE_IN_DATA, Evidence({"gc_ratio": 0.4}), None)
+    assert cause.sentence == "it spends 40 % of the time collecting garbage, its peers 0 %"
+    # The driver's reason for a low clock may stand with the throttling.
+    capped = {"gpu_throttled_ratio": "power cap"}
+    assert found({"forward": 0.3}, {"sm_clock_hertz": 1e9}, facts=capped).sentence == (
+        "its SM clock is 1.00 GHz, its peers' 1.96: power cap, 60 °C"
+    )
+
+
+@pytest.mark.parametrize(
+    ("figure", "own", "peers", "written"),
+    [
+        ("sm_clock_hertz", 1.41e9, 1.95e9, ("1.41 GHz", "1.95")),
+        ("main_run_queue_ratio", 0.344, 0.0214, ("34 %", "2.1 %")),
+        ("read_bytes_per_second", 2.4e9, 3e6, ("2.4 GB/s", "0.003")),
+        ("node_mount_operation_seconds", 0.05, 0.0008, ("50 ms", "0.8")),
+        ("gpu_temperature_celsius", 87.4, None, ("87 °C", "")),
+        ("read_bytes_per_second", 240e6, None, ("240 MB/s", "")),
+        ("node_network_link_bytes_per_second", 12.5e9, None, ("12.5 GB/s", "")),
+        ("major_faults_per_second", 1234.0, None, ("1,234 a second", "")),
+        ("node_disk_read_seconds", 0.0004, None, ("400 µs", "")),
+        ("tokens_per_step", 8192.0, None, ("8,192", "")),
+        ("nvlink_links_up", 9.0, None, ("9", "")),
+    ],
+)
+def test_figure_is_written_in_its_unit(
+    figure: str, own: float, peers: float | None, written: tuple[str, str]
+) -> None:
+    """GHz, °C, %, MB/s; peers on the same scale, whose unit is said once, except for percent."""
+    assert text(figure, own) == written[0]
+    assert peers is None or pair(figure, own, peers) == written

@@ -343,93 +343,87 @@ RANK = ("llama", 2)
 HERE = RankPlace("all", "node-7", "3", "GPU-3f6d", "4711")
 
 
-def cause(name: str = "cpu", detail: str = "run_queue", **changes: Any) -> Cause:
-    return Cause(name, detail, 0.8, **({"sentence": "one", "first_action": "look"} | changes))
+def cause(name: str = "cpu", detail: str = "run_queue", sentence: str = "one") -> Cause:
+    return Cause(name, detail, 0.8, sentence, "look")
 
 
-def sentences(*rounds: tuple[float, Cause | None], known: float = 60.0) -> list[str]:
-    """Return what is told after each finding, with so many seconds of evidence."""
+CAUSES = {
+    "busy": cause(),
+    "throttled": cause(detail="throttled"),
+    "hot": cause("slow_device", "clocks"),
+    "gc": cause("gc", ""),
+    "unknown": cause(UNKNOWN, ""),
+    "nothing": None,
+}
+
+
+def told_of(*findings: str, known: float = 60.0) -> list[str]:
+    """Return what is told after each `SECONDS CAUSE`, with so many seconds of evidence."""
     causes, said = LateCauses(), []
-    for now, found in rounds:
-        causes.take(RANK, found, HERE, now, known)
+    for finding in findings:
+        now, name = finding.split()
+        found = CAUSES[name]
+        new = None if found is None else replace(found, sentence=f"{name} at {now}")
+        causes.take(RANK, new, HERE, float(now), known)
         told = causes.of(*RANK)
         said.append("" if told is None else told.sentence)
     return said
 
 
-CLOCKS = cause("slow_device", "clocks", sentence="hot")
-BUSY = cause(sentence="busy")
-NOTHING_KNOWN = cause(UNKNOWN, "", sentence="not known")
-
-
 @pytest.mark.parametrize(
-    ("rounds", "told"),
+    ("findings", "told"),
     [
         # A real cause is told at once, and replaces unknown at once.
-        ([(0, NOTHING_KNOWN), (1, BUSY)], ["not known", "busy"]),
+        ("0 unknown, 1 busy", "unknown at 0, busy at 1"),
         # A new sentence of the same cause after a minute: else an alert would be new each time.
         (
-            [(now, cause(sentence=f"at {now}")) for now in (0, 30, 59, 60, 100, 120)],
-            ["at 0", "at 0", "at 0", "at 60", "at 60", "at 120"],
+            "0 busy, 59 busy, 60 busy, 100 busy, 120 busy",
+            "busy at 0, _, busy at 60, _, busy at 120",
         ),
         # Another cause, or detail, once it has lasted for a quarter of a minute.
-        *(
-            ([(0, BUSY), (5, other), (19.9, other), (20, other)], ["busy", "busy", "busy", "hot"])
-            for other in (CLOCKS, cause(detail="throttled", sentence="hot"))
-        ),
+        ("0 busy, 5 hot, 19.9 hot, 20 hot", "busy at 0, _, _, hot at 20"),
+        ("0 busy, 5 throttled, 19.9 throttled, 20 throttled", "busy at 0, _, _, throttled at 20"),
         # What comes back begins to last anew, also if a third one was there in between.
-        (
-            [
-                *((0, BUSY), (5, CLOCKS), (15, BUSY), (16, CLOCKS), (30, CLOCKS)),
-                *((30.5, cause("gc", "", sentence="gc")), (31, CLOCKS), (46, CLOCKS)),
-            ],
-            [*["busy"] * 7, "hot"],
-        ),
+        ("0 busy, 5 hot, 15 busy, 16 hot, 30 hot, 31 hot", "busy at 0, _, _, _, _, hot at 31"),
+        ("0 busy, 16 hot, 30 hot, 30.5 gc, 31 hot, 46 hot", "busy at 0, _, _, _, _, hot at 46"),
         # A cause that is gone gives way to unknown after a minute: it is better than nothing.
-        (
-            [(0, BUSY), (5, NOTHING_KNOWN), (64, NOTHING_KNOWN), (65, NOTHING_KNOWN)],
-            ["busy", "busy", "busy", "not known"],
-        ),
+        ("0 busy, 5 unknown, 64 unknown, 65 unknown", "busy at 0, _, _, unknown at 65"),
         # A look that finds nothing takes nothing back.
-        ([(0, BUSY), (100, None)], ["busy", "busy"]),
+        ("0 busy, 100 nothing", "busy at 0, _"),
     ],
 )
-def test_what_is_told_is_steady(rounds: list[tuple[float, Cause | None]], told: list[str]) -> None:
-    """Two causes that are near a limit do not take turns."""
-    assert sentences(*rounds) == told
+def test_what_is_told_is_steady(findings: str, told: str) -> None:
+    """Two causes that are near a limit do not take turns; _ is what was told before."""
+    said = told_of(*findings.split(", "))
+    new = ["_" if said[n] == said[n - 1] and n else each for n, each in enumerate(said)]
+
+    assert ", ".join(new) == told
     # A real cause however young the incident is; that none is known with ten seconds of evidence.
-    assert sentences((0.0, CLOCKS), known=0.0) == ["hot"]
-    assert sentences((0.0, NOTHING_KNOWN), known=9.9) == [""]
+    assert told_of("0 hot", known=0.0) == ["hot at 0"]
+    assert told_of("0 unknown", known=9.9) == [""]
 
 
 @pytest.mark.parametrize(
-    ("places", "action", "filled"),
+    ("place", "action", "filled"),
     [
         # Words that contain a placeholder are left alone.
         (
-            [HERE],
-            "`kill PID` on NODE: GPU (UUID) of its GPUs, PPID",
-            "`kill 4711` on node-7: 3 (GPU-3f6d) of its GPUs, PPID",
+            HERE,
+            "`kill PID`: GPU (UUID) of its GPUs, PPID",
+            "`kill 4711`: 3 (GPU-3f6d) of its GPUs, PPID",
         ),
         # That of what is not known says what to look up.
-        (
-            [RankPlace(node="n\\1")],
-            "`nvidia-smi -i UUID` on NODE",
-            "`nvidia-smi -i UUID` on n\\1",
-        ),
-        # Nobody is sent to a process that has ended, not even for a minute.
-        (
-            [RankPlace(pid="4711"), RankPlace(pid="4812")],
-            "`py-spy dump --pid PID`",
-            "`py-spy dump --pid 4812`",
-        ),
+        (RankPlace(node="n\\1"), "`nvidia-smi -i UUID` on NODE", "`nvidia-smi -i UUID` on n\\1"),
     ],
 )
-def test_first_action_is_ready_to_be_run(places: list[RankPlace], action: str, filled: str) -> None:
-    """Its placeholders are filled in from where the rank runs now."""
+def test_first_action_is_ready_to_be_run(place: RankPlace, action: str, filled: str) -> None:
+    """Its placeholders are filled in from where the rank runs now.
+
+    Nobody is sent to a process that has ended, not even for a minute.
+    """
     causes = LateCauses()
-    for now, place in enumerate(places):
-        causes.take(RANK, cause(first_action=action), place, 5.0 * now, 60.0)
+    for now, where in enumerate((replace(HERE, pid="1"), place)):
+        causes.take(RANK, replace(cause(), first_action=action), where, 5.0 * now, 60.0)
     told = causes.of(*RANK)
 
     assert told is not None

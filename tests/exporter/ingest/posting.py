@@ -39,11 +39,10 @@ class Ingest:
         self,
         limits: RankLimits | None = None,
         token: TokenFile | None = None,
-        store: RankStore | None = None,
         **parts: Any,
     ) -> None:
         self.clock = Clock()
-        self.store = store or RankStore(limits, self.clock)
+        self.store = RankStore(limits, self.clock)
         self.counts = IngestCounts()
         orders = Orders(self.store)
         self.app = IngestApp(self.store, self.counts, orders, MAX_BODY_BYTES, token, **parts)

@@ -26,7 +26,11 @@ from tests.exporter.snapshots import CHANGE, late, snapshot, verdict
 
 
 def test_node_without_ranks_has_no_jobs() -> None:
-    """Before any report, the page has an empty list and draws nothing."""
+    """Before any report, the page has an empty list and draws nothing.
+
+    What the store no longer holds is not shown; two pages that ask within a second get the same
+    bytes, made once.
+    """
     view = LiveView(NodeJobs(RankStore()))
 
     assert view.summary().jobs == []
@@ -41,6 +45,12 @@ def test_node_without_ranks_has_no_jobs() -> None:
         "jobs": [],
         "gpus": [],
     }
+    assert view.json() is view.json()
+
+    node = stepped()
+    node.now += 4000
+    node.view.sample(node.now, node.now)
+    assert served(node.view)["jobs"] == []
 
 
 @pytest.mark.parametrize("number", [0.0, 5e-324, 1e-310, 1e15])
@@ -59,15 +69,6 @@ def test_page_is_json_whatever_number_a_rank_reports(number: float) -> None:
         node.pass_second()
 
     json.dumps(served(node.view), allow_nan=False)
-
-
-def test_forgotten_rank_leaves_the_page() -> None:
-    """What the store no longer holds is not shown, and a new job of that name starts empty."""
-    node = stepped()
-    node.now += 4000
-    node.view.sample(node.now, node.now)
-
-    assert served(node.view)["jobs"] == []
 
 
 TROUBLED = replace(
@@ -213,11 +214,3 @@ def test_page_of_the_largest_node_is_small() -> None:
 
     assert sum(len(each["ranks"]) for each in json.loads(live)["gpus"]) == 64
     assert sum(map(len, FILES.values())) + len(gzip.compress(live)) < 200_000
-
-
-def test_second_reader_costs_no_second_answer() -> None:
-    """Two pages that ask within a second get the same bytes, made once."""
-    view = LiveView(NodeJobs(RankStore()))
-    view.sample(1.0, 1.0)
-
-    assert view.json() is view.json()

@@ -60,7 +60,7 @@ def report(
         world_size=job.world_size,
         loss=loss(job.lost_by_kind, late_gpus) if job.lost_by_kind else None,
         slowdown=job.slowdown,
-        gpu_hour_price=facts.gpu_hour_price,
+        cost_per_hour=job.cost_per_hour,
         findings=tuple(_advised(each, job.job_id) for each in findings),
         more=tuple(more),
         events=tuple(sorted(events, key=lambda event: event.since_seconds)),
@@ -233,7 +233,7 @@ def _hung(facts: JobFacts) -> Finding:
         ranks=() if rank is None else (rank,),
         place=Place() if rank is None else facts.place(rank),
         stage=stage,
-        gpus_lost=float(job.world_size or len(job.ranks)),
+        gpus_lost=float(facts.ranks),
         since_seconds=job.since_seconds,
     )
 
@@ -301,9 +301,9 @@ def _losses(facts: JobFacts) -> Iterator[Finding]:
             yield Finding(kind, said, gpus_lost=gpus, stage=stage, kind=kind)
 
 
-def loss_sentence(kind: str, gpus: float, ranks: float, stage: str | None) -> str:
+def loss_sentence(kind: str, gpus: float, ranks: int, stage: str | None) -> str:
     """Say a loss of one of LIMITS; a rotating one is mostly in *stage*."""
-    cost = f"{gpus:.2f} of {ranks:.0f} GPUs"
+    cost = f"{gpus:.2f} of {ranks} GPUs"
     where = f", mostly {slow_at(stage)}" if stage else ""
     return {
         "rotating": f"Another rank is slow in each step{where}; {cost} wait for whichever it is.",

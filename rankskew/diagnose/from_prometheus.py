@@ -36,7 +36,7 @@ def read_prometheus(
     findings, more = all_findings(facts)
     findings = _with_alerts(findings, _alerts(prometheus, where, facts))
     events = [*late_events(facts.job), *_began(prometheus, where, found)]
-    findings += _changes(prometheus.now, found, events)
+    findings += _changes(prometheus.now, facts.ranks, found, events)
     return report(facts, prometheus.url, prometheus.now, findings, more, events)
 
 
@@ -60,7 +60,7 @@ SERIES: Final = (
     "|rank:rankskew_(late:ratio|silent_seconds:max)|rankskew_late_line_ratio"
     "|rankskew_rank_silent_seconds|job_reason:rankskew_not_judgeable:bool"
     "|node:rankskew_exporter_down:group|rankskew_job_judge_info"
-    "|job:rankskew_(threshold:value|gpu_hour_price:value|ranks:sum|run_seconds:max|starting_seconds:max)"
+    "|job:rankskew_(threshold:value|run_seconds:max|starting_seconds:max)"
     "|rankskew_job_change_(ratio|gpus|since_timestamp_seconds|cause_info)"
 )
 
@@ -96,9 +96,7 @@ def _facts(prometheus: Prometheus, where: str, job: JobStatus, found: Recorded) 
         age_seconds=found.value("job:rankskew_starting_seconds:max")
         or found.value("job:rankskew_run_seconds:max"),
         judge=judges.pop() if len(judges) == 1 else None,
-        judged_ranks=found.value("job:rankskew_ranks:sum"),
         thresholds=found.by("name", "job:rankskew_threshold:value"),
-        gpu_hour_price=found.value("job:rankskew_gpu_hour_price:value"),
     )
 
 
@@ -135,12 +133,11 @@ def _alerts(prometheus: Prometheus, where: str, facts: JobFacts) -> list[Finding
         # A rank that does something for all is among the late ones.
         if not (each["rank"] and each["alertname"] == "RankskewCheckpointStall")
     }
-    return [_of_alert(each, facts) for each in sorted(told.values(), key=_order)]
-
-
-def _order(sample: Sample) -> tuple[bool, str, int]:
-    rank = sample["rank"]
-    return sample["severity"] == "info", sample["alertname"], int(rank) if rank.isdecimal() else -1
+    in_order = sorted(
+        told.values(),
+        key=lambda each: (each["severity"] == "info", each["alertname"], each["rank"].zfill(7)),
+    )
+    return [_of_alert(each, facts) for each in in_order]
 
 
 def _of_alert(sample: Sample, facts: JobFacts) -> Finding:
@@ -212,14 +209,13 @@ def _began(prometheus: Prometheus, where: str, found: Recorded) -> Iterator[Even
         yield Event(age, "The job started, or restarted.")
 
 
-def _changes(now: float, found: Recorded, events: Sequence[Event]) -> Iterator[Finding]:
+def _changes(now: float, ranks: int, found: Recorded, events: Sequence[Event]) -> Iterator[Finding]:
     """Yield how the whole job became slower, with what began at about that time."""
     told: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
     for name in FIGURES:
         for each in found[f"rankskew_job_change_{name}"]:
             figures = told[each["scope"], each["stage"]]
             figures[name] = max(each.value, figures.get(name, 0.0))
-    ranks = found.value("job:rankskew_ranks:sum") or 0.0
     for (scope, stage), figures in sorted(told.items()):
         change = _change(scope, stage, figures, ranks, now)
         longer = f"{change.ratio:.2f} times as long for {duration(change.since_seconds)}"
@@ -238,9 +234,7 @@ def _changes(now: float, found: Recorded, events: Sequence[Event]) -> Iterator[F
         yield slower(change, of_some if scope == SET else "", why, near)
 
 
-def _change(
-    scope: str, stage: str, figures: Mapping[str, float], ranks: float, now: float
-) -> Change:
+def _change(scope: str, stage: str, figures: Mapping[str, float], ranks: int, now: float) -> Change:
     gpus = figures.get("gpus", 0.0)
     return Change(
         scope,

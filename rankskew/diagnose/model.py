@@ -106,7 +106,7 @@ class Report:
     world_size: int | None = None
     loss: Part | None = None
     slowdown: float | None = None
-    gpu_hour_price: float | None = None
+    cost_per_hour: float | None = None
     findings: tuple[Finding, ...] = ()
     more: tuple[str, ...] = ()
     events: tuple[Event, ...] = ()
@@ -118,13 +118,6 @@ class Report:
         if any(finding.tells for finding in self.findings):
             return FOUND
         return CANNOT_TELL if self.findings or self.state != HEALTHY else BALANCED
-
-    @property
-    def cost_per_hour(self) -> float | None:
-        """Return what the loss costs in an hour, None if there is no price."""
-        if self.loss is None or self.gpu_hour_price is None:
-            return None
-        return self.loss.gpus * self.gpu_hour_price
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,14 +141,12 @@ class JobFacts:
     reasons: Sequence[str] = ()
     age_seconds: float | None = None
     judge: str | None = None
-    judged_ranks: float | None = None
     thresholds: Mapping[str, float] = field(default_factory=dict)
-    gpu_hour_price: float | None = None
 
     @property
-    def ranks(self) -> float:
-        """Return how many ranks are judged, or else how many there are."""
-        return self.judged_ranks or self.job.world_size or len(self.job.ranks) or 1.0
+    def ranks(self) -> int:
+        """Return how many ranks the job has, as far as that is known."""
+        return self.job.world_size or len(self.job.ranks) or 1
 
     def place(self, number: int) -> Place:
         """Return where a rank runs, as far as that is known."""

@@ -41,9 +41,7 @@ DISTURBS: Final = {
 def as_json(report: Report) -> str:
     """Return *report* as a JSON object; docs/diagnose.md describes it."""
     outcome = {"outcome": report.outcome, "exit_status": EXIT_STATUS[report.outcome]}
-    return as_document(
-        "diagnose", outcome | asdict(report) | {"cost_per_hour": report.cost_per_hour}
-    )
+    return as_document("diagnose", outcome | asdict(report))
 
 
 def clock(seconds: float, form: str = "%H:%M") -> str:

@@ -28,8 +28,6 @@ def straggler() -> list[Series]:
         series("rank_stage:rankskew_gpus_lost:sum", 1.6, stage="data", **WHO),
         series("rank_stage:rankskew_gpus_lost:sum", 0.05, stage="forward", **WHO),
         series("rankskew_late_line_ratio", 0.87, stage="data", place="f (c.py:1)", **WHO),
-        series("job:rankskew_gpu_hour_price:value", 2.5),
-        series("job:rankskew_ranks:sum", 8.0),
     ]
 
 

@@ -29,7 +29,7 @@ def test_status_says_whether_something_is_found(capsys: Captured) -> None:
     assert ("1. Rank 6 is slow loading data" in text.out, text.err) == (True, "")
     assert (said["outcome"], said["exit_status"], said["job_id"]) == ("found", 1, "llama")
     assert said["findings"][0]["place"]["pid"] == 4006
-    assert said["cost_per_hour"] == pytest.approx(5.0)
+    assert said["cost_per_hour"] == 0.75
 
 
 def test_what_cannot_be_told_is_status_2(capsys: Captured) -> None:

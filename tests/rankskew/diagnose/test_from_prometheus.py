@@ -21,7 +21,7 @@ def test_late_rank_is_told_with_all_that_is_known() -> None:
     (finding,) = said.findings
     place, cause, lost = finding.place, finding.cause, said.loss
 
-    assert (said.outcome, said.state, said.gpu_hour_price) == (FOUND, "straggler", 2.5)
+    assert (said.outcome, said.state, said.cost_per_hour) == (FOUND, "straggler", 0.75)
     assert (finding.rank, finding.stage, finding.since_seconds) == (6, "data", 240.0)
     assert (place.node, place.pid, place.gpu) == ("n2", 4006, "2")
     assert cause is not None
@@ -131,7 +131,7 @@ def test_late_rank_that_costs_a_tenth_of_another_waits() -> None:
     ],
 )
 def test_loss_without_a_late_rank(kinds: dict[str, float], what: str | None) -> None:
-    said = ask([*fake.job(), *losses(**kinds), series("job:rankskew_ranks:sum", 8.0)])
+    said = ask([*fake.job(), *losses(**kinds)])
 
     assert [finding.what for finding in said.findings] == ([what] if what else [])
     assert said.outcome == (FOUND if what else BALANCED)
@@ -284,7 +284,6 @@ def test_change_that_the_judge_tells_is_the_finding() -> None:
     """With its stage and onset, and what began at about that time; its own alert says no more."""
     told = [
         *fake.job(),
-        series("job:rankskew_ranks:sum", 8.0),
         series("ALERTS_FOR_STATE", NOW - 700, alertname="RankskewJobSlower"),
         series("ALERTS_FOR_STATE", NOW - 900, alertname="RankskewNetworkErrors"),
         series("ALERTS_FOR_STATE", NOW - 3000, alertname="RankskewGpuThrottled"),

@@ -20,7 +20,6 @@ from benchmarks.accuracy.trace import REPLAYED_STEP_SECONDS
 from benchmarks.accuracy.trace import Row as Cells
 from benchmarks.accuracy.trace import truth as truth_of
 from benchmarks.report import Row
-from exporter.vocabulary.thresholds import Thresholds
 from rank_probe.join.result import read_result
 from rank_probe.join.ring import Pace, StepRing, digest
 from rank_probe.join.rounds import RankZero
@@ -138,7 +137,7 @@ def judge(segment: Segment) -> Row:
     judged = join.judged(drawn)
     nodes = {rank: instance(str(segment.node(rank))) for rank in range(segment.ranks)}
     job = {
-        "findings": [asdict(one) for one in findings([judged], nodes, Thresholds().value)],
+        "findings": [asdict(one) for one in findings([judged], nodes)],
         "slowdown": None,
         "gpus_lost_by_kind": {"caused": join.gpus_lost()},
         "source": "join",

@@ -12,6 +12,7 @@ from typing import Final, Generic, Literal, NamedTuple, TypeVar
 
 from exporter.live.sentences import LateView, change_sentence, late_sentence, view_late
 from exporter.ranks.late_enough import late_enough
+from exporter.vocabulary.thresholds import defaults
 from rank_probe.judge.verdict import (
     DUTY,
     MILD,
@@ -36,9 +37,6 @@ TOLD_AFTER_SECONDS: Final = 240.0
 SAME_ONSET_SECONDS: Final = 2.0
 Severity = Literal["critical", "warning", "info"]
 INFO: Final = "info"
-
-# Returns a threshold of the rules by its name.
-Threshold = Callable[[str], float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,25 +73,23 @@ class TraceFinding:
     """GPUs that waited for it, a mean while it lasted; null if not known."""
 
 
-def findings(
-    judged: Sequence[JudgedStretch], instances: Mapping[int, str], threshold: Threshold
-) -> list[TraceFinding]:
+def findings(judged: Sequence[JudgedStretch], instances: Mapping[int, str]) -> list[TraceFinding]:
     """Return the findings; *instances* [rank] are its node's.
 
     They are in the order of their onsets, but where no wait was measured, those of the ranks come
     first, and of these the largest lasting excess.
     """
-    alarms = list(_alarms(judged, threshold))
+    alarms = list(_alarms(judged))
     size = max((len(one.stretch.ranks) for one in judged), default=0)
     late = incidents(judged, lambda verdict: {each.rank: each for each in verdict.late})
     slower = incidents(judged, lambda verdict: {each.peer_group: each for each in verdict.changes})
     found = [
         *(
-            _finding(those, instances, size, _severity(those, alarms, threshold))
+            _finding(those, instances, size, _severity(those, alarms))
             for those in _together(late, instances)
         ),
         *(_change(incident) for incident in slower),
-        *(each for kind in LIMITS for each in _of_the_job(kind, judged, threshold)),
+        *(each for kind in LIMITS for each in _of_the_job(kind, judged)),
     ]
     until = max((one.stretch.end for one in judged), default=0.0)
     return sorted(
@@ -205,22 +201,22 @@ def _end_precisely(one: JudgedStretch, found: Sequence[TraceIncident[Word]]) -> 
 # ---- Ranks and nodes ---------------------------------------------------------------------------
 
 
-def _alarms(
-    judged: Sequence[JudgedStretch], threshold: Threshold
-) -> Iterator[tuple[float, dict[int, float]]]:
+def _threshold(name: str) -> float:
+    return defaults()[name].value
+
+
+def _alarms(judged: Sequence[JudgedStretch]) -> Iterator[tuple[float, dict[int, float]]]:
     """Yield the ranks that an alert would name at a time, with the share of GPUs that all cost."""
     for one in judged:
         size = len(one.stretch.ranks)
         for at, verdict in one.verdicts:
-            ranks = late_enough(verdict.late, size, threshold)
+            ranks = late_enough(verdict.late, size, _threshold)
             slow = (late for late in verdict.late if late.rank in ranks and late.kind != DUTY)
             yield at, dict.fromkeys(ranks, sum(late.gpus_lost for late in slow) / size)
 
 
 def _severity(
-    those: Sequence[TraceIncident[Late]],
-    alarms: Sequence[tuple[float, Mapping[int, float]]],
-    threshold: Threshold,
+    those: Sequence[TraceIncident[Late]], alarms: Sequence[tuple[float, Mapping[int, float]]]
 ) -> Severity:
     """Return the worst severity that the job had while an alert would have named any of *those*."""
     shares = [
@@ -230,7 +226,7 @@ def _severity(
         for rank, share in named.items()
         if rank == incident.who and incident.named <= at <= incident.last
     ]
-    pages = _kind(those[0]) != DUTY and max(shares, default=0) >= threshold("gpus_lost_page_ratio")
+    pages = _kind(those[0]) != DUTY and max(shares, default=0) >= _threshold("gpus_lost_page_ratio")
     return "critical" if pages else "warning" if shares else INFO
 
 
@@ -332,12 +328,10 @@ class _Lost(NamedTuple):
     stages: Mapping[str, float]
 
 
-def _of_the_job(
-    kind: str, judged: Sequence[JudgedStretch], threshold: Threshold
-) -> Iterator[TraceFinding]:
+def _of_the_job(kind: str, judged: Sequence[JudgedStretch]) -> Iterator[TraceFinding]:
     """Yield a finding if the job lost more than the threshold to *kind* for long enough."""
     lost = list(_losses(kind, judged))
-    begin, end = _worst(lost, threshold(LIMITS[kind]))
+    begin, end = _worst(lost, _threshold(LIMITS[kind]))
     those = lost[begin:end]
     if not those:
         return

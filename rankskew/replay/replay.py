@@ -6,7 +6,6 @@ from typing import Final, Literal
 
 from exporter.live.sentences import is_slower
 from exporter.live.wording import sentence, their
-from exporter.vocabulary.thresholds import Thresholds
 from rankskew.accounting.step import Account, account, kinds, slowdown
 from rankskew.diagnose.findings import loss
 from rankskew.diagnose.render import loss_section
@@ -86,7 +85,7 @@ def replay(run: Run, scale: float = 1.0) -> ReplayedJob:
     parts = stretches(run, line)
     judged = judge(run, line, parts)
     instances = {rank: instance(node) for rank, node in run.nodes.items()}
-    found = findings(judged, instances, Thresholds().value)
+    found = findings(judged, instances)
     named = _named(found)
     whole = [
         {rank: run.steps[step][rank] for rank in part.ranks}

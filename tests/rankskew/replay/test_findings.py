@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from exporter.vocabulary.thresholds import Thresholds
 from rank_probe.judge.verdict import WARMING_UP, Change, Late, Verdict
 from rankskew.replay.findings import TraceFinding, findings, not_judgeable
 from rankskew.replay.judge import JudgedStretch
@@ -36,7 +35,7 @@ def judged(verdicts: Mapping[int, Verdict], begin: float = 0.0, warm: float = 5.
 
 
 def found(*stretches: JudgedStretch) -> list[TraceFinding]:
-    return findings(stretches, INSTANCES, Thresholds().value)
+    return findings(stretches, INSTANCES)
 
 
 def times(one: TraceFinding) -> tuple[float, float, float | None]:

@@ -78,13 +78,6 @@ def parser() -> Parser:
         help="how far to look back (default: %(default)s)",
     )
     add_moment(options)
-    options.add_argument(
-        "--gap",
-        metavar="DURATION",
-        type=interval,
-        default="10m",
-        help="an alert that is back after less is the same incident (default: %(default)s)",
-    )
     form = options.add_mutually_exclusive_group()
     form.add_argument("--markdown", action="store_true", help="print Markdown")
     form.add_argument("--json", action="store_true", help="print one JSON document: docs/report.md")
@@ -102,11 +95,11 @@ def run(arguments: Sequence[str]) -> int:
         if options.incidents:
             times = grid(*span, rule_interval(server))
             matchers = selector(cluster=options.cluster)
-            fired = read_all_incidents(server, times, matchers, options.gap)
+            fired = read_all_incidents(server, times, matchers)
             document = _incidents_document(fired, times)
             said = as_document("report-incidents", asdict(fired))
         else:
-            job = read_job(server, options.job, options.cluster, span, options.gap)
+            job = read_job(server, options.job, options.cluster, span)
             document, said = _job_document(job), as_document("report-job", asdict(job))
     except Trouble as trouble:
         raise StartError(str(trouble)) from trouble

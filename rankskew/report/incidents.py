@@ -16,6 +16,8 @@ SEVERITIES: Final = {"critical": 0, "warning": 1, "info": 2}
 IDENTITY: Final = ("cluster", "job_id", "peer_group", "rank", "instance", "gpu_uuid", "state")
 # A job hangs once, whichever of its ranks is the suspect.
 ONE_OF_A_JOB: Final = {"RankskewJobHung": ("cluster", "job_id")}
+# An alert that is back after less is the same incident.
+GAP_SECONDS: Final = 600.0
 # Recorded at each evaluation while any exporter shows a job or a GPU.
 RULES_RUN: Final = "group(job:rankskew_job:group) and group(rankskew_exporter_build_info)"
 
@@ -79,9 +81,7 @@ class Group(NamedTuple):
     end: float
 
 
-def read_all_incidents(
-    prometheus: Prometheus, times: Grid, matchers: str, gap_seconds: float
-) -> IncidentsReport:
+def read_all_incidents(prometheus: Prometheus, times: Grid, matchers: str) -> IncidentsReport:
     """Return the report on *times*, as read_incidents; raises StartError if no rules ran."""
     watched = seconds(spans_of(read_past(prometheus, RULES_RUN, times), times.step_seconds))
     if not watched:
@@ -90,7 +90,7 @@ def read_all_incidents(
             f"no rules of Rankskew were evaluated from {begin} to {end} UTC; rankskew files DIR "
             "writes them"
         )
-    found = read_incidents(prometheus, times, matchers, gap_seconds)
+    found = read_incidents(prometheus, times, matchers)
     hours = [each.gpu_hours for each in found if each.gpu_hours is not None]
     dollars = [each.dollars for each in found if each.dollars is not None]
     return IncidentsReport(
@@ -98,16 +98,11 @@ def read_all_incidents(
     )
 
 
-def read_incidents(
-    prometheus: Prometheus, times: Grid, matchers: str, gap_seconds: float
-) -> list[Incident]:
-    """Return the incidents of *times* that *matchers* select, in the order of their begin.
-
-    Breaks up to *gap_seconds* are bridged. Raises Trouble.
-    """
+def read_incidents(prometheus: Prometheus, times: Grid, matchers: str) -> list[Incident]:
+    """Return the incidents of *times* that *matchers* select, by their begin; raises Trouble."""
     found = read_past(prometheus, _fires("Rankskew.*", matchers), times)
     fired = [Firing(each.labels, spans_of([each], times.step_seconds)) for each in found]
-    groups = grouped(fired, gap_seconds)
+    groups = grouped(fired)
     lost = " or ".join(_lost(alert, matchers) for alert in MEASURES)
     gpus = _by_labels(read_past(prometheus, lost, times))
     dollars = _by_labels(read_past(prometheus, f"({lost}) * {PRICE}", times))
@@ -166,8 +161,8 @@ def _fires(alerts: str, matchers: str) -> str:
     return f"ALERTS{{{named}}}"
 
 
-def grouped(fired: Iterable[Firing], gap_seconds: float) -> list[Group]:
-    """Return the incidents in *fired*, by their begin; a break of *gap_seconds* ends one."""
+def grouped(fired: Iterable[Firing]) -> list[Group]:
+    """Return the incidents in *fired*, by their begin; one goes on after a break of GAP_SECONDS."""
     alike: dict[tuple[str, tuple[tuple[str, str], ...]], list[Firing]] = defaultdict(list)
     for firing in fired:
         who = tuple(sorted(identity(firing.labels).items()))
@@ -175,7 +170,7 @@ def grouped(fired: Iterable[Firing], gap_seconds: float) -> list[Group]:
     found = [
         Group(alert, dict(who), _during(those, *whole), *whole)
         for (alert, who), those in alike.items()
-        for whole in merged((span for each in those for span in each.spans), gap_seconds)
+        for whole in merged((span for each in those for span in each.spans), GAP_SECONDS)
     ]
     return sorted(found, key=lambda each: (each.begin, each.alert, sorted(each.who.items())))
 

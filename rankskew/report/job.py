@@ -101,9 +101,7 @@ class JobReport:
 # ---- Where it is -------------------------------------------------------------------------------
 
 
-def read_job(
-    prometheus: Prometheus, job_id: str, cluster: str | None, span: Span, gap_seconds: float
-) -> JobReport:
+def read_job(prometheus: Prometheus, job_id: str, cluster: str | None, span: Span) -> JobReport:
     """Return what is known of the job during *span*.
 
     Raises Trouble if *prometheus* cannot tell, StartError if it has no such job or several.
@@ -129,7 +127,7 @@ def read_job(
     begin = max(min(each.points[0][0] for each in found) - step, span[0])
     end = min(max(each.points[-1][0] for each in found) + interval, span[1])
     times = grid(begin, end, interval)
-    return _Reading(prometheus, job_id, clusters[0], times).report(span[1], gap_seconds)
+    return _Reading(prometheus, job_id, clusters[0], times).report(span[1])
 
 
 def _none(prometheus: Prometheus, job_id: str, cluster: str | None, span: Span) -> str:
@@ -181,7 +179,7 @@ class _Reading:
             sums[tuple(each[label] for label in labels)] += self._step / HOUR_SECONDS * value
         return sums
 
-    def report(self, until: float, gap_seconds: float) -> JobReport:
+    def report(self, until: float) -> JobReport:
         """Return all that is known; *until* is the end of the period that is looked at."""
         begin, end = self._alive[0][0], self._alive[-1][1]
         hours = self._step / HOUR_SECONDS
@@ -213,7 +211,7 @@ class _Reading:
             losses=losses,
             state_seconds={name: each * HOUR_SECONDS for (name,), each in states.items() if name},
             restarts=[iso(at) for at in restarts(ages, self._step)],
-            incidents=read_incidents(self._prometheus, self._times, self._labels, gap_seconds),
+            incidents=read_incidents(self._prometheus, self._times, self._labels),
         )
 
     def _losses(self, price: float | None) -> Iterator[Loss]:

@@ -9,11 +9,11 @@ from exporter.causes.units import unit_of
 from exporter.live import states
 from exporter.live.causes import CauseView
 from exporter.live.sentences import LateView, late_sentence
-from exporter.live.wording import MOST_NAMES, duration, listed
+from exporter.live.wording import duration, listed
 from exporter.vocabulary.words import reasons_in_order
 from rank_probe.judge.verdict import DUTY
 from rankskew.client.fetch import ANYONE, Access, Trouble
-from rankskew.client.prometheus import Prometheus, Sample, Series, selector, with_names
+from rankskew.client.prometheus import Prometheus, Sample, selector, with_names
 from rankskew.top.model import (
     MOST_RANKS,
     NO_RANK,
@@ -38,24 +38,14 @@ JOB_SERIES: Final = (
     "|node:rankskew_exporter_down:group|rank_stage:rankskew_hang_suspect:group"
     "|job_severity:rankskew_told:max5m"
 )
-# A late rank has one of the first, and a figure of its own and one of its peers, or none.
-CAUSE: Final = "rankskew_late_cause_info"
-CAUSE_SERIES: Final = "rankskew_late_cause_(info|share_ratio|figure)"
 # Each has series for late ranks only.
 LATE_SERIES: Final = (
     "rank:rankskew_(late:ratio|gpus_lost:sum|told_gpus_lost:sum)"
-    f"|rankskew_late_(since_timestamp_seconds|pause_seconds|pause_steps)|{CAUSE_SERIES}"
+    "|rankskew_late_(since_timestamp_seconds|pause_seconds|pause_steps|cause_(info|share_ratio|figure))"
 )
-# As long as an alert keeps its cause, see late.yaml; a scrape may be missed.
-BACK_SECONDS: Final = 60.0
-STEP_SECONDS: Final = 5.0
 NO_RULES: Final = (
     "This Prometheus scrapes exporters of Rankskew, but does not evaluate its rules; "
     "rankskew files DIR writes them."
-)
-NO_STATES: Final = (
-    "This Prometheus does not record the state of jobs (job:rankskew_state:info): load the rules "
-    "of this version; rankskew files DIR writes them."
 )
 NO_EXPORTER: Final = (
     "This Prometheus scrapes no exporter of Rankskew; add the nodes to its scrape_configs."
@@ -103,8 +93,7 @@ def ask(
             shown = [_with_ranks(prometheus, shown[0])]
     except Trouble as trouble:
         return FleetStatus(url, troubles=[str(trouble)])
-    troubles = [NO_STATES] if all(job.state == UNKNOWN for job in jobs) else []
-    return FleetStatus(url, shown, troubles, prometheus.now)
+    return FleetStatus(url, shown, timestamp_seconds=prometheus.now)
 
 
 def _trouble(job_id: str, jobs: Sequence[JobStatus]) -> str | None:
@@ -137,35 +126,15 @@ def series(names: str, matchers: str) -> str:
 def _jobs(prometheus: Prometheus, cluster: str | None) -> list[JobStatus]:
     where = selector(cluster=cluster)
     costliest = f"topk by (cluster, job_id) ({MOST_RANKS}, rank:rankskew_gpus_lost:sum{{{where}}})"
-    of_costliest = f"and on (cluster, job_id, rank, instance) {costliest}"
     own = prometheus.query(series(JOB_SERIES, where))
-    late = prometheus.query(f"{series(LATE_SERIES, where)} {of_costliest}")
-    known = {_who(each) for each in late if each.name == CAUSE}
-    if any(_who(each) not in known for each in late):
-        causes = f"{series(CAUSE_SERIES, where)} {of_costliest}"
-        late += [each for each in _of_last_minute(prometheus, causes) if _who(each) not in known]
+    late = prometheus.query(
+        f"{series(LATE_SERIES, where)} and on (cluster, job_id, rank, instance) {costliest}"
+    )
     found: dict[tuple[str, str], Recorded] = defaultdict(Recorded)
     for sample in with_names(prometheus, [*own, *late]):
         if sample["job_id"]:
             found[sample["cluster"], sample["job_id"]][sample.name].append(sample)
     return [_job(*who, each, prometheus.now) for who, each in found.items()]
-
-
-def _of_last_minute(prometheus: Prometheus, expression: str) -> list[Sample]:
-    """Return of each rank in *expression* what was there last: of two causes, the newer one."""
-    now = prometheus.now
-    found = prometheus.query_range(expression, now - BACK_SECONDS, now, STEP_SECONDS)
-    ends = [(each, *each.points[-1]) for each in found if each.points]
-    last: dict[tuple[str, str, str], float] = {}
-    for each, at, _ in ends:
-        last[_who(each)] = max(at, last.get(_who(each), at))
-    return [
-        Sample(each.name, each.labels, value) for each, at, value in ends if at == last[_who(each)]
-    ]
-
-
-def _who(each: Sample | Series) -> tuple[str, str, str]:
-    return each["cluster"], each["job_id"], each["rank"]
 
 
 def _job(cluster: str, job_id: str, found: Recorded, now: float) -> JobStatus:
@@ -245,7 +214,7 @@ def _causes(found: Recorded) -> dict[str, CauseView]:
             unit=unit_of(each["figure"]),
             others=[],
         )
-        for each in found[CAUSE]
+        for each in found["rankskew_late_cause_info"]
     }
 
 
@@ -300,8 +269,7 @@ def _held_up_by(found: Recorded) -> str:
 WINDOW: Final = "2m"
 RANK_SERIES: Final = (
     "rankskew_(rank_info|gpu_rank_info|heartbeat_timestamp_seconds|last_step_timestamp_seconds"
-    "|rank_silent_seconds|rank_finished|stage_elapsed_seconds|steps_total"
-    "|rank_last_event_timestamp_seconds)"
+    "|rank_silent_seconds|rank_finished|stage_elapsed_seconds|steps_total)"
 )
 STAGE_SERIES: Final = "rankskew_stage_seconds_total"
 
@@ -332,20 +300,7 @@ def _with_ranks(prometheus: Prometheus, job: JobStatus) -> JobStatus:
         ranks=worth_a_row(ranks, job.state),
         ranks_seen=seen,
         steps=round(max(steps)) if steps else None,
-        details=(*job.details, *_last_events(job, ranks)),
     )
-
-
-def _last_events(job: JobStatus, ranks: Sequence[Rank]) -> list[str]:
-    """Say what the ranks that a stalled *job* waits for did last, as the live page does."""
-    if job.state == states.HUNG:
-        those = [rank for rank in ranks if job.culprit and rank.rank == job.culprit[0]]
-    elif job.state == states.RANKS_MISSING:
-        those = [rank for rank in ranks if rank.silent]
-    else:
-        those = list(ranks) if job.state == states.STARTING else []
-    told = [rank for rank in those if rank.last_event is not None]
-    return [f"Last event of rank {rank.rank}: {rank.last_event}." for rank in told[:MOST_NAMES]]
 
 
 def _chosen(prometheus: Prometheus, where: str) -> set[str]:
@@ -371,21 +326,15 @@ def _per_step(seconds: str, where: str) -> str:
 
 
 def _rank(number: int, instance: str, known: Recorded, late: LateView | None, now: float) -> Rank:
-    info, on_gpu, elapsed, event = (
+    info, on_gpu, elapsed = (
         next(iter(known[f"rankskew_{name}"]), Sample("", {}, 0.0))
-        for name in (
-            "rank_info",
-            "gpu_rank_info",
-            "stage_elapsed_seconds",
-            "rank_last_event_timestamp_seconds",
-        )
+        for name in ("rank_info", "gpu_rank_info", "stage_elapsed_seconds")
     )
 
     def ago(name: str) -> float | None:
         at = known.value(name)
         return None if at is None else max(0.0, now - at)
 
-    happened = f"{event['event']} {event['state']} {duration(max(0.0, now - event.value))} ago"
     return Rank(
         rank=number,
         node=instance or None,
@@ -401,5 +350,4 @@ def _rank(number: int, instance: str, known: Recorded, late: LateView | None, no
         last_step_age_seconds=ago("rankskew_last_step_timestamp_seconds"),
         silent=bool(known["rankskew_rank_silent_seconds"]),
         finished=bool(known["rankskew_rank_finished"]),
-        last_event=happened if event.name else None,
     )

@@ -13,7 +13,7 @@ from exporter.vocabulary.words import cause_in_short
 from rank_probe.judge.verdict import NODE, Change, Together
 from rankskew.wording import few
 
-# Not known: a Prometheus without the rules that record states, or an exporter of another version.
+# Not known: rules or an exporter of another version.
 UNKNOWN: Final = "?"
 STATE_WORDS: Final = states.WORDS | {UNKNOWN: UNKNOWN}
 # The most urgent first.
@@ -47,7 +47,6 @@ class Rank:
     """One rank; what is not known is None.
 
     *stage_seconds* are means per step; *node* is the host's name or the address of its exporter.
-    *last_event* is in words: `checkpoint began 12 min ago`.
     """
 
     rank: int
@@ -64,7 +63,6 @@ class Rank:
     last_step_age_seconds: float | None = None
     silent: bool = False
     finished: bool = False
-    last_event: str | None = None
 
     @property
     def own_seconds(self) -> float | None:

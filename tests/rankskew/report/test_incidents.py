@@ -23,8 +23,7 @@ def test_changes_of_one_rank_are_one_incident() -> None:
         [
             firing([(T, T + 300)], stage="data", cause="input"),
             firing([(T + 600, T + 1800)], stage="forward", cause="cpu", severity="critical"),
-        ],
-        gap_seconds=600,
+        ]
     )
 
     (one,) = map(incident, found)
@@ -40,7 +39,7 @@ def test_changes_of_one_rank_are_one_incident() -> None:
 def test_others_are_other_incidents(labels: dict[str, str], later: int) -> None:
     """Another rank, job, cluster or node at the same time, or the same after a long break."""
     fired = [firing([(T, T + 60)]), firing([(T + later, T + later + 60)], **labels)]
-    found = [(each.begin, each.end) for each in grouped(fired, 600)]
+    found = [(each.begin, each.end) for each in grouped(fired)]
 
     assert found == [(T, T + 60), (T + later, T + later + 60)]
 
@@ -51,8 +50,7 @@ def test_job_hangs_once() -> None:
         [
             firing([(T, T + 60)], "JobHung", rank="3"),
             firing([(T + 60, T + 120)], "JobHung", rank="12", instance="n2:9917"),
-        ],
-        600,
+        ]
     )
 
     assert one.who == {"cluster": "eu", "job_id": "llama"}

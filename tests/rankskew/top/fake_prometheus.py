@@ -27,14 +27,12 @@ class FakePrometheus:
     """Answers with all *samples* whose name and labels the first selector of a query has.
 
     Operators are ignored: it holds only what they would leave. Over a range, a sample has one value
-    throughout, or those of *over_time* by its name. What is *gone* is known over a range only, and
-    ends so many seconds before it does. *asked* are the queries.
+    throughout, or those of *over_time* by its name. *asked* are the queries.
     """
 
     samples: Sequence[Series]
     asked: list[str] = field(default_factory=list)
     over_time: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    gone: Mapping[float, Sequence[Series]] = field(default_factory=dict)
 
     def answer(self, path: str, form: dict[str, str]) -> Answer:
         if path not in ("/api/v1/query", "/api/v1/query_range"):
@@ -45,13 +43,6 @@ class FakePrometheus:
             for labels, value in self.samples
             if _has(form["query"], labels)
         ]
-        for seconds, those in self.gone.items() if "start" in form else ():
-            times = [float(form["end"]) - seconds - 5 * before for before in (1, 0)]
-            found += [
-                {"metric": labels, "values": [[at, str(value)] for at in times]}
-                for labels, value in those
-                if _has(form["query"], labels)
-            ]
         return json_answer({"status": "success", "data": {"result": found}})
 
     def _values(self, name: str, value: float, form: dict[str, str]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from rankskew.top.from_prometheus import NO_EXPORTER, NO_RULES, NO_STATES, read_prometheus
+from rankskew.top.from_prometheus import NO_EXPORTER, NO_RULES, read_prometheus
 from rankskew.top.model import NO_RANK, STATES, UNKNOWN, FleetStatus
 from tests.rankskew.top import fake_prometheus as fake
 from tests.rankskew.top.fake_prometheus import FakePrometheus, Series, series
@@ -44,28 +44,6 @@ def test_late_job_has_cost_and_cause() -> None:
     assert (cause.figure, cause.value, cause.peers_value) == ("saturated_workers", 3.0, 0.0)
     assert (cause.cause, cause.detail, cause.share) == ("input", "workers", 0.97)
     assert list(job.ranks) == []
-
-
-def after_a_missed_scrape(
-    gone: dict[float, list[Series]], now: Sequence[Series] = ()
-) -> tuple[str | None, float | None, float | None]:
-    """Return cause, share and figure of a late rank whose causes are *gone* for so many seconds."""
-    samples = [*fake.job(state="straggler"), *fake.late(), *now]
-    with FakePrometheus(samples, gone=gone).serve() as url:
-        cause = read_prometheus(url).jobs[0].late[0].cause
-    return (cause.detail, cause.share, cause.value) if cause else (None, None, None)
-
-
-def test_of_two_causes_within_a_minute_the_newest_counts() -> None:
-    """The alert keeps its answer for a minute, so that is as long as it is repeated here.
-
-    A cause that has changed is not told again, whether its successor is there or gone too.
-    """
-    older, newer = fake.cause(detail="reads", share=0.7), fake.cause(detail="decoder", share=0.8)
-
-    assert after_a_missed_scrape({10.0: newer, 25.0: older}) == ("decoder", 0.8, 3.0)
-    assert after_a_missed_scrape({25.0: older, 10.0: newer})[:2] == ("decoder", 0.8)
-    assert after_a_missed_scrape({10.0: older}, now=newer)[:2] == ("decoder", 0.8)
 
 
 def test_rank_without_a_cause_yet_has_no_words_for_it() -> None:
@@ -143,10 +121,7 @@ def test_state_of_a_newer_release_is_not_known() -> None:
 
 
 def test_fleet_takes_a_handful_of_queries() -> None:
-    """However many jobs there are, three queries at most, none on the series of every rank.
-
-    The third is asked only if a late rank has no cause.
-    """
+    """However many jobs there are, two queries, none on the series of every rank."""
     prometheus = FakePrometheus([each for n in range(50) for each in fake.job(f"job{n}")])
     with prometheus.serve() as url:
         fleet = read_prometheus(url)
@@ -194,28 +169,6 @@ def test_each_state_has_a_sentence(state: str) -> None:
     assert told.sentence == SENTENCES.get(state, bare.sentence)
     if state == "hung":
         assert (told.culprit, told.since_seconds) == ((6, "data"), 300.0)
-
-
-def test_hung_job_says_what_its_rank_did_last() -> None:
-    who = {"rank": "6", "instance": "n2:9917"}
-    name = "rankskew_rank_last_event_timestamp_seconds"
-    (job,) = read(
-        *fake.job(state="hung"),
-        SUSPECT,
-        *fake.rank(6, "n2:9917"),
-        series(name, fake.NOW - 720.0, event="checkpoint", state="began", **who),
-        series(name, fake.NOW - 30.0, event="first_step", state="done", rank="1", instance="n1"),
-    ).jobs
-
-    assert job.details == ("Last event of rank 6: checkpoint began 12 min ago.",)
-
-
-def test_without_recorded_states_nothing_is_made_up() -> None:
-    """Older rules record no state: it is a question mark, and the view says why."""
-    fleet = read(*fake.job(state=None), *fake.job("other", state=None))
-
-    assert {job.state for job in fleet.jobs} == {UNKNOWN}
-    assert fleet.troubles == [NO_STATES]
 
 
 def test_one_cluster_of_several() -> None:

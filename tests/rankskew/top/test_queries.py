@@ -71,7 +71,7 @@ def read(directory: Path, *faults: str) -> JobStatus:
 
     with serving(answer) as url:
         fleet = read_prometheus(url)
-    assert fleet.troubles == []
+    assert not fleet.troubles
     assert fleet.focus is not None
     return fleet.focus
 

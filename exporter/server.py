@@ -13,10 +13,13 @@ from typing import Final
 
 from exporter.errors import Failures, StartError
 from exporter.listeners.handshakes import Handshakes, TlsListener
-from exporter.listeners.listener import Listener
-from exporter.listeners.renewal import Renewal, renew_for_ever
-from exporter.listeners.sockets import UnixListener, open_loopback, open_tcp
-from exporter.log.configure import configure
+from exporter.listeners.listener import Listener, Renewal, renew_for_ever
+from exporter.listeners.sockets import (
+    UnixListener,
+    open_loopback,
+    open_tcp,
+)
+from exporter.log import configure
 from exporter.settings import Settings
 from exporter.web.reload import WatchedConfig
 from exporter.wiring import ExporterParts

@@ -6,7 +6,7 @@ from dataclasses import Field, dataclass, field, fields
 from typing import Any, NamedTuple
 
 from exporter import durations
-from exporter.log.formats import FORMATS
+from exporter.log import FORMATS
 
 
 def positive(text: str) -> int:

@@ -22,8 +22,7 @@ from exporter.ingest.token_file import TokenFile
 from exporter.listeners.connection import Bounds
 from exporter.listeners.handshakes import Handshakes
 from exporter.listeners.listener import Listener
-from exporter.live.node import PageNode
-from exporter.live.page import LiveView
+from exporter.live.page import LiveView, PageNode
 from exporter.nvml.expected import ExpectedGpus
 from exporter.nvml.supervisor import NvmlSupervisor
 from exporter.nvml.timing import Timing

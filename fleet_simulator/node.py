@@ -16,8 +16,7 @@ from exporter.evidence.late_causes import LateCauses
 from exporter.evidence.sampler import Sampler
 from exporter.evidence.service import EvidenceService
 from exporter.ingest.app import IngestCounts
-from exporter.live.node import PageNode
-from exporter.live.page import LiveView
+from exporter.live.page import LiveView, PageNode
 from exporter.nvml.expected import ExpectedGpus
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore

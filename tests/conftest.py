@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from rank_probe.guest.guard import failures
-from rank_probe.wire import document
-
+from rank_probe.wire import text
 
 # Groups of tests that take longest, and wait most: they begin first.
 SLOW = ("e2e", "jobs")
@@ -36,4 +35,4 @@ def every_document_is_as_its_schema_says(monkeypatch: pytest.MonkeyPatch) -> Non
         check(said)
         return json.dumps(said, **options)
 
-    monkeypatch.setattr(document, "json", SimpleNamespace(dumps=dumps))
+    monkeypatch.setattr(text, "json", SimpleNamespace(dumps=dumps))

@@ -26,7 +26,7 @@ from rank_probe.join.rounds import RankZero
 from rank_probe.join.store import VERDICT_KEY, PlaceInJob, group_key, result_key, steps_key
 from rank_probe.judge.judge import WARMUP_STEPS
 from rank_probe.judge.verdict import from_json
-from rank_probe.measure.vectors import StepVector
+from rank_probe.measure.steps import StepVector
 from rank_probe.wire.stages import STAGES
 from rankskew.replay.findings import findings, not_judgeable
 from rankskew.replay.judge import JudgedStretch

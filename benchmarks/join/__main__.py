@@ -38,7 +38,7 @@ from rank_probe.join.rounds import Rounds
 from rank_probe.join.store import LIFE_KEY, PlaceInJob
 from rank_probe.judge.judge import Judge
 from rank_probe.judge.verdict import Verdict
-from rank_probe.measure.vectors import Vectors
+from rank_probe.measure.steps import Vectors
 from rank_probe.process.identity import Identity
 from rank_probe.wire.stages import DATA
 

@@ -11,7 +11,7 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 from rank_probe.join.result import read_result
 from rank_probe.join.ring import ROUNDS, STEPS_A_ROUND, Pace, StepRing, digest
 from rank_probe.join.store import LIFE_KEY, KeysOfLife, PlaceInJob
-from rank_probe.measure.vectors import StepVector
+from rank_probe.measure.steps import StepVector
 from rank_probe.wire.stages import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, STAGES, SYNC
 
 PREFIX = "rankskew/0"

@@ -7,11 +7,10 @@ from typing import Final
 
 from exporter.collectors.base import Collector
 from exporter.collectors.exporter_self import ExporterSelfCollector, Reloads
-from exporter.collectors.gpu.collector import GpuReadingsCollector
-from exporter.collectors.gpu.devices import GpuDevicesCollector
+from exporter.collectors.gpu.devices import GpuDevicesCollector, GpuProcessesCollector
 from exporter.collectors.gpu.faults import GpuFaultsCollector
 from exporter.collectors.gpu.mig import GpuMigCollector
-from exporter.collectors.gpu.processes import GpuProcessesCollector
+from exporter.collectors.gpu.readings import GpuReadingsCollector
 from exporter.collectors.node.cpu import NodeCpuCollector
 from exporter.collectors.node.cpu_clock import NodeCpuClockCollector
 from exporter.collectors.node.disk import NodeDiskCollector
@@ -21,15 +20,16 @@ from exporter.collectors.node.memory import NodeMemoryCollector
 from exporter.collectors.node.mounts import NodeMountsCollector
 from exporter.collectors.node.network import NodeNetworkCollector
 from exporter.collectors.node.pressure import NodePressureCollector
-from exporter.collectors.rank.events import RankEventsCollector
 from exporter.collectors.rank.gpus import RankGpusCollector
 from exporter.collectors.rank.host import RankHostCollector
 from exporter.collectors.rank.jobs import JobsCollector
 from exporter.collectors.rank.late_causes import LateCausesCollector
-from exporter.collectors.rank.late_lines import LateLinesCollector
-from exporter.collectors.rank.late_ranks import LateRanksCollector
-from exporter.collectors.rank.ranks import RanksCollector
-from exporter.collectors.rank.resources import RankResourcesCollector
+from exporter.collectors.rank.late_ranks import LateLinesCollector, LateRanksCollector
+from exporter.collectors.rank.ranks import (
+    RankEventsCollector,
+    RankResourcesCollector,
+    RanksCollector,
+)
 from exporter.collectors.rank.work import RankWorkCollector
 from exporter.errors import Failures
 from exporter.evidence.job_changes import ChangeCauses

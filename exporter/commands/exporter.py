@@ -1,18 +1,23 @@
-"""`rankskew exporter`: serve."""
+"""`rankskew exporter`: serve, or check the settings and the files that it reads at its start."""
 
 import argparse
 import logging
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from exporter.collectors.catalog import COLLECTORS
 from exporter.commands.arguments import Parser, add_json
 from exporter.errors import FAILED, StartError, UsageError
-from exporter.log.configure import PLAIN
+from exporter.ingest import token_file
+from exporter.log import PLAIN
 from exporter.scrape.levels import ALL
 from exporter.server import serve
 from exporter.settings import Settings, flags
-from rank_probe.wire.document import as_document
+from exporter.vocabulary.thresholds import read_overrides
+from exporter.web.config import read_web_config
+from rank_probe.wire.text import as_document
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +27,7 @@ rankskew exporter
 rankskew exporter --web.listen-address=127.0.0.1:9917 --log.level=debug
 rankskew exporter --web.config.file=/etc/rankskew/web.yaml --config.check
 rankskew exporter --ingest.socket=/tmp/rankskew.sock --operator.socket= --path.state="""
+TOKEN_FLAG = "--ingest.token-file"
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -44,11 +50,9 @@ def run(arguments: Sequence[str]) -> int:
 
 def _check(options: dict[str, Any], as_json: bool) -> int:
     values, problems = _values(options)
-    from exporter import config_check  # Here: no exporter that serves needs it.
-
     settings = _settings(values, options)
-    problems += config_check.problems(settings)
-    warnings = list(config_check.warnings(settings))
+    problems += problems_of(settings)
+    warnings = list(warnings_of(settings))
     if as_json:
         said = {"ok": not problems, "problems": problems, "warnings": warnings}
         print(as_document("exporter-check", said))
@@ -122,3 +126,43 @@ def _settings(values: dict[str, Any], options: dict[str, Any]) -> Settings:
     switches = {name: on for name, on in options.items() if name.startswith(SWITCH)}
     off = {name.removeprefix(SWITCH) for name, on in switches.items() if not on}
     return Settings(**values, collectors_off=frozenset(off))
+
+
+def problems_of(settings: Settings) -> Iterator[str]:
+    """Yield all that keeps the exporter from starting with *settings*, not only the first."""
+    if settings.web_config_file:
+        yield from read_web_config(Path(settings.web_config_file)).problems
+    if settings.ingest_token_file:
+        try:
+            token_file.read(Path(settings.ingest_token_file), TOKEN_FLAG)
+        except (UsageError, StartError) as error:
+            yield str(error)
+    if settings.thresholds_file:
+        try:
+            read_overrides(Path(settings.thresholds_file))
+        except (UsageError, StartError) as error:
+            yield f"--thresholds.file: {error}"
+    for directory, file, flag in (
+        (settings.path_procfs, "stat", "--path.procfs"),
+        (settings.path_sysfs, "devices", "--path.sysfs"),
+    ):
+        if not Path(directory, file).exists():
+            yield f"{flag}: {directory} has no {file}, so nothing is mounted there"
+
+
+def warnings_of(settings: Settings) -> Iterator[str]:
+    """Yield what is amiss although the exporter can start; NVML is not asked, as it can hang."""
+    token, state = Path(settings.ingest_token_file), Path(settings.path_state)
+    if settings.ingest_token_file and token.is_file():
+        yield from token_file.exposures(token, TOKEN_FLAG)
+    if settings.path_state and not (state.is_dir() and os.access(state, os.W_OK | os.X_OK)):
+        yield (
+            f"--path.state: {state} is not a directory that this user may write to, so a GPU that "
+            "is lost while the exporter restarts is not noticed: create it, or pass --gpus.expected"
+        )
+    listed = Path(settings.path_procfs, "driver/nvidia/gpus")
+    count = sum(1 for _ in listed.iterdir()) if listed.is_dir() else 0
+    if settings.gpus_expected and count != settings.gpus_expected:
+        yield (
+            f"--gpus.expected is {settings.gpus_expected}, and the driver lists {count} GPUs here"
+        )

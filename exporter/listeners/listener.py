@@ -1,6 +1,7 @@
 """Serves open sockets in the event loop that all listeners share."""
 
 import asyncio
+import logging
 import math
 import socket
 import ssl
@@ -11,14 +12,18 @@ from typing import Final
 import uvicorn
 from starlette.types import ASGIApp
 
+from exporter.errors import Failures, StartError
 from exporter.listeners.connection import Bounds, bounded
 from exporter.listeners.handshakes import HANDSHAKE_SECONDS
-from exporter.listeners.sockets import BACKLOG
+from exporter.listeners.sockets import BACKLOG, UnixListener
 
 # The time for requests in flight once the exporter is told to end.
 SHUTDOWN_SECONDS: Final = 1
 # How often the Date header of answers is refreshed.
 DATE_SECONDS: Final = 1.0
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS: Final = 1.0
 
 
 class Listener(uvicorn.Server):
@@ -100,3 +105,42 @@ class Listener(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leave the signals to the owner of the event loop."""
         yield
+
+
+class Renewal:
+    """Keeps *unix*, one of the sockets of *listener*, where clients look for it.
+
+    Clients that are connected notice nothing.
+    """
+
+    def __init__(self, unix: UnixListener, listener: Listener) -> None:
+        self._unix = unix
+        self._listener = listener
+        self._served = unix.socket
+        self._is_failing = False
+
+    async def look(self) -> None:
+        """Listen anew if the file is gone; what prevents it is logged once."""
+        try:
+            self._unix.renew()
+            after = self._unix.socket
+            if after is self._served:
+                return
+            await self._listener.listen_instead(self._served, after)
+        except (StartError, OSError) as error:
+            if not self._is_failing:
+                logger.warning("new clients cannot connect, and it is tried again: %s", error)
+            self._is_failing = True
+            return
+        self._served = after
+        self._is_failing = False
+        logger.warning("%s was removed; the exporter listens there anew", self._unix.path)
+
+
+async def renew_for_ever(renewals: Sequence[Renewal], failures: Failures) -> None:
+    """Look after all *renewals* until cancelled."""
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        for renewal in renewals:
+            with failures.caught("socket renewal"):
+                await renewal.look()

@@ -4,23 +4,181 @@ A first look that needs no Prometheus. The stages shown cover the last minute of
 push to this exporter. The verdict is that of NodeJobs, which everybody else gets too.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from pydantic import TypeAdapter
 
 from exporter.live.causes import Causes, WhySlower
-from exporter.live.gpus import GpuView, view_gpus
 from exporter.live.jobs import JobView, view_job, view_unprobed_job
-from exporter.live.node import PageNode
 from exporter.live.ranks import RankView, view_rank, view_unprobed
-from exporter.live.window import WINDOW_SECONDS, RankWindow
-from exporter.processes.rank_gpus import RankOnGpu
+from exporter.nvml.sample import REASON_BITS, GpuSample
+from exporter.processes.background import WatchHangs
+from exporter.processes.foreign import foreign_processes
+from exporter.processes.process import Process
+from exporter.processes.rank_gpus import RankJoin, RankOnGpu
 from exporter.ranks.jobs import NodeJob
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import HeldRank, RankKey
 from rank_probe.version import __version__
+from rank_probe.wire.snapshot import Snapshot
+from rank_probe.wire.stages import STAGES
+
+WINDOW_SECONDS: Final = 60.0
+# Fewer steps show nothing. With slow steps the window holds this many, however long they take.
+MINIMUM_STEPS: Final = 5
+# The first steps compile kernels and fill caches.
+WARMUP_STEPS: Final = 5
+
+
+class StageTimes(NamedTuple):
+    """The part of a snapshot that a window keeps; a whole one, with its verdict, is far larger."""
+
+    sampled: float
+    steps: int
+    stage_seconds: Mapping[str, float]
+
+
+class RankWindow:
+    """The last minute of one rank: the moments in which its step count changed."""
+
+    def __init__(self) -> None:
+        self._samples: deque[StageTimes] = deque()
+        self._process: tuple[float, int] | None = None
+
+    def add(self, now: float, snapshot: Snapshot) -> None:
+        """Record the rank's state at *now*; a new process of the rank starts a new window."""
+        if self._process != process_of(snapshot):
+            self._samples.clear()
+            self._process = process_of(snapshot)
+        if snapshot.steps < WARMUP_STEPS:
+            return
+        if not self._samples or self._samples[-1].steps < snapshot.steps:
+            self._samples.append(StageTimes(now, snapshot.steps, snapshot.stage_seconds))
+        while self._second_is_enough(now):
+            self._samples.popleft()
+
+    def stage_seconds(self) -> dict[str, float] | None:
+        """Return the mean seconds per step in each stage; None while the window is too short."""
+        if not self._samples:
+            return None
+        first, last = self._samples[0], self._samples[-1]
+        steps = last.steps - first.steps
+        if steps < MINIMUM_STEPS:
+            return None
+        before = first.stage_seconds
+        return {
+            # Never below zero, whatever a rank reports: a bar has no negative width.
+            stage: max(0.0, last.stage_seconds[stage] - before.get(stage, 0.0)) / steps
+            for stage in STAGES
+            if stage in last.stage_seconds
+        }
+
+    def _second_is_enough(self, now: float) -> bool:
+        if len(self._samples) < 3:
+            return False
+        second = self._samples[1]
+        steps_left = self._samples[-1].steps - second.steps
+        return second.sampled <= now - WINDOW_SECONDS and steps_left >= MINIMUM_STEPS
+
+
+def process_of(snapshot: Snapshot) -> tuple[float, int]:
+    return snapshot.started_timestamp_seconds, snapshot.pid
+
+
+@dataclass(frozen=True, slots=True)
+class RankOf:
+    """A rank that runs on a GPU."""
+
+    job_id: str
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class GpuView:
+    """One GPU in base units; None is "no reading". One that is not *up* does not answer.
+
+    *foreign_processes* is None where no rank is on the GPU, because it then belongs to no job.
+    """
+
+    gpu: int
+    gpu_uuid: str
+    name: str
+    up: bool
+    utilization_ratio: float | None
+    memory_used_bytes: int | None
+    memory_total_bytes: int | None
+    temperature_celsius: int | None
+    power_watts: float | None
+    sm_clock_hertz: float | None
+    throttle_reasons: list[str]
+    pcie_link_width: int | None
+    pcie_link_width_max: int | None
+    foreign_processes: int | None
+    ranks: list[RankOf]
+
+
+def view_gpus(
+    gpus: Sequence[GpuSample], ranks: Sequence[RankOnGpu], processes: Mapping[int, Process]
+) -> list[GpuView]:
+    """Describe *gpus*, on which these *ranks* and *processes* run."""
+    return [_view(gpu, ranks, processes) for gpu in gpus]
+
+
+def _view(gpu: GpuSample, ranks: Sequence[RankOnGpu], processes: Mapping[int, Process]) -> GpuView:
+    reasons = gpu.throttle_reasons or 0
+    return GpuView(
+        gpu=gpu.index,
+        gpu_uuid=gpu.uuid,
+        name=gpu.name,
+        up=gpu.up,
+        utilization_ratio=_scaled(gpu.gpu_busy_percent, 1 / 100),
+        memory_used_bytes=gpu.memory_used_bytes,
+        memory_total_bytes=gpu.memory_total_bytes,
+        temperature_celsius=gpu.gpu_temperature_celsius,
+        power_watts=_scaled(gpu.power_milliwatts, 1 / 1000),
+        sm_clock_hertz=_scaled(gpu.sm_clock_megahertz, 1e6),
+        throttle_reasons=[reason for reason, bit in REASON_BITS.items() if reasons & bit],
+        pcie_link_width=gpu.pcie_link_width,
+        pcie_link_width_max=gpu.pcie_link_width_max,
+        foreign_processes=foreign_processes(gpu, ranks, processes),
+        ranks=[RankOf(rank.job_id, rank.rank) for rank in ranks if rank.gpu_uuid == gpu.uuid],
+    )
+
+
+def _scaled(reading: float | None, factor: float) -> float | None:
+    return None if reading is None else round(reading * factor, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class GpusNow:
+    """The node's GPUs at one moment, and who is on them."""
+
+    gpus: Sequence[GpuSample] = ()
+    ranks: Sequence[RankOnGpu] = ()
+    processes: Mapping[int, Process] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PageNode:
+    """This node: its *host* name, its GPUs if *gpu_ranks* knows them, and where its Grafana is."""
+
+    host: str = ""
+    grafana_url: str | None = None
+    gpu_ranks: RankJoin | None = None
+
+    def look(self) -> GpusNow:
+        """Return what is on the GPUs now; without the ranks while reading processes hangs."""
+        if self.gpu_ranks is None:
+            return GpusNow()
+        try:
+            return GpusNow(
+                self.gpu_ranks.gpus(), self.gpu_ranks.ranks(), self.gpu_ranks.processes()
+            )
+        except WatchHangs:
+            return GpusNow(self.gpu_ranks.gpus())
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ from exporter import cgroups
 from exporter.cgroups import Cgroup
 from exporter.ingest.values import LABEL_CHARACTERS
 from rank_probe.process import identity
-from rank_probe.process.cpus import cpu_list
-from rank_probe.process.small_files import beginning
+from rank_probe.process.small_files import beginning, cpu_list
 
 # Nothing else of an environment, which may contain passwords, is kept or shown.
 KEPT_VARIABLES: Final = identity.VARIABLES | {

@@ -19,8 +19,7 @@ from rank_probe.audit.findings import (
     ranks,
     warn,
 )
-from rank_probe.process.cpus import MOST_CPUS
-from rank_probe.process.small_files import names_in
+from rank_probe.process.small_files import MOST_CPUS, names_in
 
 NO_PYNVML: Final = "pynvml is not installed (pip install nvidia-ml-py)"
 WORD_BITS: Final = 64

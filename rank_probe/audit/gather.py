@@ -13,9 +13,8 @@ from typing import Final
 from rank_probe.audit import devices, network
 from rank_probe.audit.facts import HIDDEN, Facts, NodeMounts, text_of
 from rank_probe.process import runtime
-from rank_probe.process.cpus import cpu_list
 from rank_probe.process.runtime import COMPARED_PREFIXES, NOT_COMPARED
-from rank_probe.process.small_files import names_in
+from rank_probe.process.small_files import cpu_list, names_in
 from rank_probe.version import __version__
 from rank_probe.wire.text import printable
 

@@ -11,7 +11,7 @@ from rank_probe.join.figures import message
 from rank_probe.join.merge import Merger
 from rank_probe.join.peers import PostedFigures
 from rank_probe.join.ring import STEPS_A_ROUND, Pace, StepRing
-from rank_probe.measure.vectors import StepVector
+from rank_probe.measure.steps import StepVector
 from rank_probe.wire.stages import STAGES
 
 RANKS: Final = 3

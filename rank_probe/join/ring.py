@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from rank_probe.measure.vectors import StepVector
+from rank_probe.measure.steps import StepVector
 from rank_probe.wire.stages import STAGES
 
 # Steps offered per round; of a faster loop a sample is offered.

@@ -1,6 +1,7 @@
 """Incidents: the ranks that are late step after step, each from its onset to its end."""
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -16,7 +17,6 @@ from rank_probe.judge.evidence import (
     renamed,
     seen_in,
 )
-from rank_probe.judge.nodes import Nodes
 from rank_probe.judge.verdict import MILD, NODE, PERSISTENT, Late
 from rank_probe.judge.wandering import DEVIATIONS, LateSpell, strays
 from rank_probe.judge.windows import (
@@ -28,6 +28,8 @@ from rank_probe.judge.windows import (
 )
 from rank_probe.wire.stages import DATA, OTHER, STAGES
 
+# Share of a node's ranks that must be late for the node to be named.
+NODE_SHARE: Final = 0.6
 # A rank's cost is measured since its onset, or over the last minutes.
 COST_SECONDS: Final = 300.0
 
@@ -52,6 +54,45 @@ SURE_ERRORS: Final = 10.0
 ENOUGH_STEPS: Final = 8
 # So many steps are enough to see that what was late in `other` is late in `data` now.
 RENAMED_STEPS: Final = 3
+
+
+class Nodes:
+    """Compares the ranks of each node, in a job of several nodes with several ranks."""
+
+    def __init__(self, reduction: Reduction) -> None:
+        self._of = reduction.nodes
+        self._sizes = Counter(reduction.nodes.values())
+
+    def shared(self, window: Window) -> dict[int, float]:
+        """Return the excess ratio that NODE_SHARE of the ranks of each node reach.
+
+        Nodes with fewer ranks that stand out are left out.
+        """
+        excess: dict[int, list[float]] = {}
+        for seen in seen_in([window]):
+            node = self._of.get(seen.standing.rank)
+            if node is not None:
+                excess.setdefault(node, []).append(seen.excess)
+        found = {}
+        for node, theirs in excess.items():
+            most = max(math.ceil(NODE_SHARE * self._sizes[node]), 2)
+            if len(self._sizes) > 1 and len(theirs) >= most:
+                found[node] = sorted(theirs, reverse=True)[most - 1]
+        return found
+
+    def sharing(self, window: Window, late: Collection[int]) -> Iterator[WindowEvidence]:
+        """Yield the ranks that share the excess of one of the *late* nodes that is so still."""
+        shared = self.shared(window)
+        for seen in seen_in([window]):
+            node = self._of.get(seen.standing.rank, -1)
+            excess = shared.get(node, 0.0)
+            if node in late and excess > LEAVE_RATIO and seen.excess > excess / 2:
+                yield seen
+
+    def share(self, seen: WindowEvidence) -> bool:
+        """Whether most ranks of its node are at least half as late as this one."""
+        shared = self.shared(seen.window).get(self._of.get(seen.standing.rank, -1), 0.0)
+        return shared > 0 and seen.excess <= 2 * shared
 
 
 @dataclass(slots=True)

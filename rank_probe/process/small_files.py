@@ -17,6 +17,8 @@ NODE_BYTES: Final = 1 << 24
 _READ_BYTES: Final = 1 << 16
 # Opening a pipe must not wait for its writer, and opening a terminal must not make it ours.
 _FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+# The most that Linux can be built for.
+MOST_CPUS: Final = 8192
 
 
 def content(path: str | Path, most_bytes: int, *, follows_links: bool = False) -> bytes:
@@ -70,3 +72,14 @@ def names_in(folder: Path) -> list[str]:
         return sorted(os.listdir(folder))
     except OSError:
         return []
+
+
+def cpu_list(text: str) -> tuple[int, ...]:
+    """Return the CPUs of *text*, ascending and below MOST_CPUS; none if it is no such list."""
+    cpus: set[int] = set()
+    for span in text.strip().split(","):
+        first, _, last = span.partition("-")
+        if not first.isdecimal() or not (last or first).isdecimal():
+            return ()
+        cpus.update(range(int(first), min(int(last or first) + 1, MOST_CPUS)))
+    return tuple(sorted(cpus))

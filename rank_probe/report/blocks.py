@@ -6,8 +6,7 @@ the same steps without communicating.
 
 from typing import Any, Final
 
-from rank_probe.measure.steps import Steps
-from rank_probe.measure.vectors import StepVector, Vectors
+from rank_probe.measure.steps import Steps, StepVector, Vectors
 from rank_probe.wire.stages import STAGES
 
 LEAST_SECONDS: Final = 30.0

@@ -9,8 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rank_probe.measure.steps import Steps
-from rank_probe.measure.vectors import StepVector, Vectors
+from rank_probe.measure.steps import Steps, StepVector, Vectors
 from rank_probe.process.identity import Identity
 from rank_probe.wire.stages import STAGES
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from exporter.events import MOST_RANKS, RECORDS_A_MINUTE, EventLog
-from exporter.log.formats import FORMATS
+from exporter.log import FORMATS
 from rank_probe.wire.snapshot import Snapshot
 from tests.exporter.clock import Clock
 from tests.exporter.snapshots import snapshot

@@ -107,7 +107,7 @@ class Zygote:
         """Run *module* on two gloo ranks; return each one's last snapshot, by the job's name."""
         with listening(folder / "s") as sink:
             told = {"RANKSKEW_EXPORTER": sink.endpoint} | environment
-            with self.ranks(folder, module, *arguments, **told) as forks:
+            with self.ranks(folder, module, *arguments, ranks=2, **told) as forks:
                 for fork in forks:
                     assert fork.wait() == 0, fork.output.read_text()[-4000:]
         return last_by_job(sink)

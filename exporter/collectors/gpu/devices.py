@@ -1,4 +1,4 @@
-"""Which GPUs this node has, which of them answer, and the state of the process that reads them."""
+"""Which GPUs this node has, which answer, who else is on them, and the process that reads them."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -6,10 +6,12 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from exporter.collectors.gpu.collector import GPU_LABELS
+from exporter.collectors.gpu.readings import GPU_LABELS
 from exporter.gpu_faults.now import ups
 from exporter.nvml.expected import ExpectedGpus
 from exporter.nvml.sample import NodeSample, NvmlSource
+from exporter.processes.foreign import foreign_processes
+from exporter.processes.rank_gpus import RankJoin
 
 # Labels of rankskew_gpu_info, and the fields of GpuSample that they show.
 ABOUT: Final = (
@@ -139,3 +141,30 @@ def _driver(sample: NodeSample | None) -> Iterator[Metric]:
     yield info
     yield error
     yield timestamp
+
+
+class GpuProcessesCollector:
+    """Count foreign processes; call from the event loop, as RankJoin requires."""
+
+    name = "gpu_processes"
+    interval_seconds = 0.0
+
+    def __init__(self, join: RankJoin) -> None:
+        self._join = join
+
+    def collect(self) -> Iterator[Metric]:
+        foreign = GaugeMetricFamily(
+            "rankskew_gpu_foreign_processes",
+            "Processes on the GPU that do not belong to the job of the rank on it: they do not "
+            "have its environment, are not in its container or Slurm job, are neither its "
+            "ancestors nor its descendants, and are not part of the driver or a desktop. Absent "
+            "for a GPU without a rank, or if /proc shows none of the processes (NVML's process "
+            "lists and /proc, read every 5 s).",
+            labels=GPU_LABELS,
+        )
+        ranks, processes = self._join.ranks(), self._join.processes()
+        for gpu in self._join.gpus():
+            count = foreign_processes(gpu, ranks, processes)
+            if count is not None:
+                foreign.add_metric([str(gpu.index), gpu.uuid], count)
+        yield foreign

@@ -8,10 +8,9 @@ from prometheus_client.metrics_core import Metric
 
 from exporter.collectors.rank.ranks import IDENTITY
 from exporter.gpu_faults.fault import MEMORY, ROW_REMAP_PENDING, Fault
-from exporter.gpu_faults.now import lost, standing
+from exporter.gpu_faults.now import NvmlHealth, lost, standing
 from exporter.gpu_faults.over_time import GpuMemory
 from exporter.gpu_faults.tenants import Tenants, Who, of_all_ranks, of_one_rank, who
-from exporter.gpu_faults.unreadable import NvmlHealth
 from exporter.nvml.expected import ExpectedGpus
 from exporter.nvml.sample import GpuSample, NvmlSource
 from exporter.processes.rank_gpus import RankJoin, RankOnGpu

@@ -6,7 +6,7 @@ from typing import Final
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from exporter.collectors.gpu.collector import GPU_LABELS, labelled
+from exporter.collectors.gpu.readings import GPU_LABELS, labelled
 from exporter.collectors.table import PERCENT, Row, families
 from exporter.nvml.sample import MigDevice, NvmlSource
 

@@ -1,11 +1,15 @@
 """Every metric of a GPU that is one reading: a row each, by its collector; its links' in links."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
+from prometheus_client.metrics_core import Metric
+
 from exporter.collectors.gpu.links import LINKS
-from exporter.collectors.table import MEGA, MILLI, PERCENT, Row
-from exporter.nvml.sample import REASON_BITS, GpuSample
+from exporter.collectors.table import MEGA, MILLI, PERCENT, Row, families
+from exporter.nvml.sample import REASON_BITS, GpuSample, NodeSample, NvmlSource
+
+GPU_LABELS: Final = ("gpu", "gpu_uuid")
 
 
 def _active(gpu: GpuSample) -> dict[str, float]:
@@ -211,3 +215,21 @@ READINGS: Final[Mapping[str, tuple[Row[GpuSample], ...]]] = {
         ),
     ),
 }
+
+
+class GpuReadingsCollector:
+    """Expose the metrics that READINGS has for the collector *name*."""
+
+    interval_seconds = 0.0
+
+    def __init__(self, name: str, nvml: NvmlSource) -> None:
+        self.name = name
+        self._nvml = nvml
+
+    def collect(self) -> Iterator[Metric]:
+        yield from families(READINGS[self.name], GPU_LABELS, labelled(self._nvml.latest()))
+
+
+def labelled(sample: NodeSample | None) -> list[tuple[tuple[str, str], GpuSample]]:
+    """Return the values of GPU_LABELS for each GPU, with its sample; lost GPUs are included."""
+    return [((str(gpu.index), gpu.uuid), gpu) for gpu in (() if sample is None else sample.gpus)]

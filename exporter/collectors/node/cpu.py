@@ -9,8 +9,7 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from exporter.collectors.node.files import Mounts, numa_nodes
-from rank_probe.process.cpus import cpu_list
-from rank_probe.process.small_files import text_of
+from rank_probe.process.small_files import cpu_list, text_of
 
 MODES: Final = ("user", "system", "idle", "iowait", "irq", "steal")
 TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")

@@ -1,4 +1,4 @@
-"""Late ranks: those on this node that their job's judge names, each with its cost."""
+"""Late ranks: those that their job's judge names, each with its cost and its line of code."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ from prometheus_client.metrics_core import Metric
 from exporter.collectors.rank.ranks import IDENTITY, identity
 from exporter.live.sentences import pausing
 from exporter.ranks.node_jobs import NodeJobs
-from exporter.ranks.store import RankKey
+from exporter.ranks.store import RankKey, RankStore
 from rank_probe.judge.verdict import UNSYNCED
 from rank_probe.wire.stages import STAGES
 
@@ -87,3 +87,31 @@ class LateRanksCollector:
         """Return when the rank became late: the first *onset* told, until a new one replaces it."""
         told = self._onsets.get(key, onset)
         return told if abs(told - onset) <= SAME_ONSET_SECONDS else onset
+
+
+class LateLinesCollector:
+    """Expose the first line of each beating rank that reports any; call from the event loop.
+
+    One series a rank, because *place* is not of a closed set. The live page has the other lines.
+    """
+
+    name = "late_lines"
+    interval_seconds = 0.0
+
+    def __init__(self, store: RankStore) -> None:
+        self._store = store
+
+    def collect(self) -> Iterator[Metric]:
+        share = GaugeMetricFamily(
+            "rankskew_late_line_ratio",
+            "Share of the samples of this late rank's stack in the stage that found it in this "
+            "line of the user's code; only the most frequent line (probe).",
+            labels=[*IDENTITY, "stage", "place"],
+        )
+        now = self._store.now()
+        for rank in self._store.ranks():
+            if rank.snapshot.late_lines and rank.is_beating(now):
+                first = rank.snapshot.late_lines[0]
+                labels = [*identity(rank.snapshot), first["stage"], first["place"]]
+                share.add_metric(labels, first["share"])
+        yield share

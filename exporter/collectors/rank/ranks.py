@@ -1,11 +1,13 @@
-"""Ranks: the state that each training process on this node last reported."""
+"""Ranks: the state, work and last event that each training process on this node has reported."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from exporter.collectors.table import Row, families, in_order
+from exporter.events import last_event
 from exporter.ranks.jobs import node_jobs
 from exporter.ranks.store import HeldRank, RankStore
 from rank_probe.wire.snapshot import LEVEL_OFF, RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
@@ -17,6 +19,34 @@ IDENTITY = ["job_id", "peer_group", "rank"]
 LONG_SECONDS: Final = 10.0
 # But while no rank of a job here finishes a step, the culprit may hop between stages.
 STANDING_SECONDS: Final = 30.0
+RESOURCES: Final[tuple[Row[Snapshot], ...]] = (
+    Row(
+        "rankskew_samples_total",
+        "Samples that this rank has trained on (probe).",
+        lambda snapshot: snapshot.samples,
+    ),
+    Row(
+        "rankskew_tokens_total",
+        "Tokens that this rank has trained on, padding included (probe).",
+        lambda snapshot: snapshot.tokens,
+    ),
+    Row(
+        "rankskew_padding_tokens_total",
+        "Padding tokens that this rank has trained on: computed, but useless for training (probe).",
+        lambda snapshot: snapshot.padding_tokens,
+    ),
+    Row(
+        "rankskew_gc_pause_seconds_total",
+        "Time for which Python's garbage collection paused this rank, in seconds (probe).",
+        lambda snapshot: snapshot.gc_pause_seconds,
+    ),
+    Row(
+        "rankskew_cuda_alloc_retries_total",
+        "Times that this rank's CUDA allocator had to free its cache and retry (probe, from "
+        "torch).",
+        lambda snapshot: snapshot.cuda_alloc_retries,
+    ),
+)
 
 
 class ReportedRank(NamedTuple):
@@ -217,3 +247,41 @@ ROWS: Final[tuple[Row[ReportedRank], ...]] = (
         tuple(RUNTIME_INFO_LABELS),
     ),
 )
+
+
+class RankResourcesCollector:
+    """Expose every held rank; call from the event loop, where the store lives."""
+
+    name = "rank_resources"
+    interval_seconds = 0.0
+
+    def __init__(self, store: RankStore) -> None:
+        self._store = store
+
+    def collect(self) -> Iterator[Metric]:
+        snapshots = [held.snapshot for held in self._store.ranks()]
+        yield from families(RESOURCES, IDENTITY, [(identity(each), each) for each in snapshots])
+
+
+class RankEventsCollector:
+    """Expose one series per held rank; call from the event loop, where the store lives."""
+
+    name = "rank_events"
+    interval_seconds = 0.0
+
+    def __init__(self, store: RankStore) -> None:
+        self._store = store
+
+    def collect(self) -> Iterator[Metric]:
+        last = GaugeMetricFamily(
+            "rankskew_rank_last_event_timestamp_seconds",
+            "Time of this rank's last event (init, rendezvous, first_step, checkpoint, evaluation "
+            "or end), by state: began or done, in Unix seconds of the node's clock (probe).",
+            labels=[*IDENTITY, "event", "state"],
+        )
+        for held in self._store.ranks():
+            event = last_event(held.snapshot)
+            if event is not None:
+                labels = [*identity(held.snapshot), event.event, event.state]
+                last.add_metric(labels, event.timestamp_seconds)
+        yield last

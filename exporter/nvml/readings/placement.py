@@ -6,8 +6,7 @@ from typing import Any, Final
 import pynvml
 
 from exporter.nvml.readings.query import Ask
-from rank_probe.process.cpus import cpu_list
-from rank_probe.process.small_files import text_of
+from rank_probe.process.small_files import cpu_list, text_of
 
 # NVML fills arrays of 64-bit words: room for 2048 CPUs, and for 1024 NUMA nodes.
 CPU_WORDS: Final = 32

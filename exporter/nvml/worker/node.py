@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 import pynvml
@@ -16,20 +17,61 @@ from exporter.nvml.calls import PROCESS_OBSOLETE, CallFailed, Calls
 from exporter.nvml.readings import several_calls
 from exporter.nvml.sample import GpuSample, NodeSample, NoGpuReason
 from exporter.nvml.timing import Timing
-from exporter.nvml.worker.driver_devices import BoundGpus
 from exporter.nvml.worker.events import XidEvents
-from exporter.nvml.worker.failure_reasons import NO_GPU_LISTED, Problem, problem_of
 from exporter.nvml.worker.gpu import Gpu
 from exporter.nvml.worker.kmsg import Kmsg, open_kmsg
 from exporter.nvml.worker.threads import HELD_UP_SECONDS, Threads
 from exporter.nvml.worker.xids import XidCounts, XidSource
 
+# By nvmlReturn_t of nvmlInit (nvml.h).
+REASONS: Final = {
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: NoGpuReason.NO_LIBRARY,
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: NoGpuReason.DRIVER_NOT_LOADED,
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: NoGpuReason.VERSION_MISMATCH,
+    pynvml.NVML_ERROR_NO_PERMISSION: NoGpuReason.NO_PERMISSION,
+    pynvml.NVML_ERROR_NOT_FOUND: NoGpuReason.NO_GPU,
+}
+ADVICE: Final = {
+    NoGpuReason.NO_LIBRARY: "normal without an NVIDIA GPU; else install the driver, "
+    "or let this container see it (NVIDIA_DRIVER_CAPABILITIES=utility)",
+    NoGpuReason.DRIVER_NOT_LOADED: "load the driver's kernel module (modprobe nvidia)",
+    NoGpuReason.VERSION_MISMATCH: "the driver was upgraded or downgraded: "
+    "reload its kernel modules, or reboot",
+    NoGpuReason.NO_PERMISSION: "let the exporter's user open /dev/nvidia*",
+    NoGpuReason.NO_GPU: "check lspci and the kernel's log, "
+    "or which devices this container can access",
+    NoGpuReason.OTHER: "see the kernel's log (dmesg | grep NVRM); "
+    "in a container that lost its devices, restart the container",
+}
 T = TypeVar("T")
 
 # Events wait in the driver, so it is enough to fetch them with every fifth reading.
 EVENTS_EVERY: Final = 5
 # Also how long a process keeps reporting that its library does not match the driver.
 NO_DRIVER_CAP_SECONDS: Final = 60.0
+# The module creates a directory here when it binds a GPU, and removes it when it unbinds it
+# (open-gpu-kernel-modules: nv_procfs_add_gpu in probe, nv_procfs_remove_gpu in remove).
+DRIVER_GPUS: Final = Path("/proc/driver/nvidia/gpus")
+LOOK_SECONDS: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One reason, with NVML's own *words*."""
+
+    reason: NoGpuReason
+    words: str
+
+    def __str__(self) -> str:
+        return f"no GPU can be read: {self.words}; {ADVICE[self.reason]}"
+
+
+NO_GPU_LISTED: Final = Problem(NoGpuReason.NO_GPU, "the driver lists none")
+
+
+def problem_of(failure: CallFailed) -> Problem:
+    """Return what *failure* to open NVML means."""
+    return Problem(REASONS.get(failure.code, NoGpuReason.OTHER), str(failure))
 
 
 class NeedsNewProcess(Exception):
@@ -113,6 +155,32 @@ def _xid_fields(counts: XidCounts | None, source: XidSource) -> dict[str, Any]:
         "xid_errors": counts.by_kind(),
         "xid_source": str(source),
     }
+
+
+class BoundGpus:
+    """Compares the current GPUs with those at its own start, by PCI bus id."""
+
+    def __init__(
+        self, directory: Path = DRIVER_GPUS, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._directory = directory
+        self._clock = clock
+        self._first = self._last = self._list()
+        self._look_at = clock() + LOOK_SECONDS
+
+    def have_changed(self) -> bool:
+        """Whether two checks in a row, 10 s apart, saw the same GPUs, other than at the start."""
+        if self._clock() < self._look_at:
+            return False
+        self._look_at = self._clock() + LOOK_SECONDS
+        before, self._last = self._last, self._list()
+        return self._first != self._last == before
+
+    def _list(self) -> frozenset[str]:
+        try:
+            return frozenset(entry.name for entry in self._directory.iterdir())
+        except OSError:
+            return frozenset()  # No driver, or a container that cannot see it: never a change.
 
 
 @dataclass(frozen=True, slots=True)

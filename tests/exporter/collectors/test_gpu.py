@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from exporter.collectors.gpu.collector import GpuReadingsCollector
 from exporter.collectors.gpu.devices import GpuDevicesCollector
+from exporter.collectors.gpu.readings import GpuReadingsCollector
 from exporter.nvml.expected import ExpectedGpus
 from exporter.nvml.sample import (
     GpuSample,

@@ -7,8 +7,7 @@ import pytest
 
 from exporter.causes.model import Cause
 from exporter.collectors.rank.late_causes import SENTENCE_CHARACTERS, LateCausesCollector
-from exporter.collectors.rank.late_lines import LateLinesCollector
-from exporter.collectors.rank.late_ranks import LateRanksCollector
+from exporter.collectors.rank.late_ranks import LateLinesCollector, LateRanksCollector
 from exporter.evidence.late_causes import LateCauses, RankPlace
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore

@@ -10,16 +10,17 @@ import pytest
 from exporter.causes.model import Cause
 from exporter.cgroups import Cgroup
 from exporter.collectors.base import Collector
+from exporter.collectors.gpu.devices import GpuProcessesCollector
 from exporter.collectors.gpu.faults import GpuFaultsCollector
-from exporter.collectors.gpu.processes import GpuProcessesCollector
-from exporter.collectors.rank.events import RankEventsCollector
 from exporter.collectors.rank.gpus import RankGpusCollector
 from exporter.collectors.rank.jobs import JobsCollector
 from exporter.collectors.rank.late_causes import LateCausesCollector
-from exporter.collectors.rank.late_lines import LateLinesCollector
-from exporter.collectors.rank.late_ranks import LateRanksCollector
-from exporter.collectors.rank.ranks import RanksCollector
-from exporter.collectors.rank.resources import RankResourcesCollector
+from exporter.collectors.rank.late_ranks import LateLinesCollector, LateRanksCollector
+from exporter.collectors.rank.ranks import (
+    RankEventsCollector,
+    RankResourcesCollector,
+    RanksCollector,
+)
 from exporter.evidence.late_causes import LateCauses, RankPlace
 from exporter.nvml.expected import ExpectedGpus
 from exporter.nvml.sample import GpuProcess, GpuSample

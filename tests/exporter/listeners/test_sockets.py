@@ -15,11 +15,9 @@ import pytest
 
 from exporter import server
 from exporter.errors import Failures, StartError, UsageError
-from exporter.listeners import renewal
 from exporter.listeners.connection import Bounds
-from exporter.listeners.listener import Listener
+from exporter.listeners.listener import Listener, Renewal
 from exporter.listeners.peer import UNKNOWN, Peer, peer_of
-from exporter.listeners.renewal import Renewal
 from exporter.listeners.sockets import UnixListener, host_and_port, open_loopback, open_tcp
 from tests.exporter.listeners.serving import FLAG
 from tests.exporter.running import running_exporter, wait_until
@@ -263,7 +261,7 @@ def test_event_loop_goes_on_after_errors_that_nobody_expected(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its tasks and timers are awaited by nobody: each would end, or fill the log."""
-    monkeypatch.setattr(renewal, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr("exporter.listeners.listener.LOOK_SECONDS", 0.001)
     monkeypatch.setattr(server, "LOOK_SECONDS", 0.001)
     odd, taken, failures = Odd(), [], Failures()
 

@@ -5,8 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from exporter.causes.model import Cause
-from exporter.live.node import PageNode
-from exporter.live.page import LiveView
+from exporter.live.page import LiveView, PageNode
 from exporter.nvml.sample import GpuProcess, GpuSample
 from exporter.processes.process import Process
 from exporter.processes.rank_gpus import RankJoin

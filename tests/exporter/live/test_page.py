@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from exporter.live.node import PageNode
-from exporter.live.page import LiveView
+from exporter.live.page import LiveView, PageNode
 from exporter.nvml.sample import GpuProcess, GpuSample
 from exporter.processes.background import WatchHangs
 from exporter.processes.process import Process

@@ -11,7 +11,7 @@ from exporter.nvml.expected import FILE_NAME, ExpectedGpus
 from exporter.nvml.process import END_SECONDS
 from exporter.nvml.sample import GpuSample, NodeSample
 from exporter.nvml.timing import Timing
-from exporter.nvml.worker.driver_devices import LOOK_SECONDS, BoundGpus
+from exporter.nvml.worker.node import LOOK_SECONDS, BoundGpus
 from tests.exporter.clock import Clock
 
 

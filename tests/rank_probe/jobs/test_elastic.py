@@ -38,8 +38,12 @@ def test_exporter_that_comes_late_misses_nothing(zygote: Zygote, tmp_path: Path)
     """
     steps, trace = 6 * STEPS, tmp_path / "trace"
     files = [trace / f"traced-0-{rank}.csv" for rank in (0, 1)]
-    known = {"RANKSKEW_EXPORTER": f"unix:{tmp_path}/s", "RANKSKEW_JOB_ID": "traced"}
-    with zygote.ranks(tmp_path, *JOB, str(steps), **known, RANK_PROBE_TRACE=str(trace)) as ranks:
+    known = {
+        "RANKSKEW_EXPORTER": f"unix:{tmp_path}/s",
+        "RANKSKEW_JOB_ID": "traced",
+        "RANK_PROBE_TRACE": str(trace),
+    }
+    with zygote.ranks(tmp_path, *JOB, str(steps), ranks=2, **known) as ranks:
         wait_until(lambda: files[0].exists() and len(files[0].read_text().splitlines()) > 2)
         with listening(tmp_path / "s") as sink:
             assert [rank.wait() for rank in ranks] == [0, 0]

@@ -7,7 +7,7 @@ from typing import Any
 from rank_probe.join.ring import digest
 from rank_probe.join.rounds import Rounds
 from rank_probe.join.store import LIFE_KEY, PlaceInJob
-from rank_probe.measure.vectors import StepVector, Vectors
+from rank_probe.measure.steps import StepVector, Vectors
 from rank_probe.process.identity import Identity
 from rank_probe.wire.stages import STAGES, SYNC
 

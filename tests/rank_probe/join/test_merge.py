@@ -16,7 +16,7 @@ from rank_probe.join.ring import LARGEST, Pace, StepRing, digest
 from rank_probe.join.windows import TensorReduction
 from rank_probe.judge.judge import Judge
 from rank_probe.judge.windows import Leader, Reduction, Window
-from rank_probe.measure.vectors import StepVector
+from rank_probe.measure.steps import StepVector
 from rank_probe.wire.stages import DATA, STAGES
 from rankskew.accounting.step import StageSeconds
 from rankskew.accounting.step import charge as reference

@@ -4,7 +4,6 @@ from itertools import pairwise
 
 import pytest
 
-from rank_probe.join.coverage import ALWAYS_PENDING, LATE_ROUNDS, WINDOW_SECONDS, JoinCoverage
 from rank_probe.join.ring import (
     FEW_STEPS_A_ROUND,
     LAST_STEPS,
@@ -17,7 +16,8 @@ from rank_probe.join.ring import (
     StepRing,
     is_sampled,
 )
-from rank_probe.measure.vectors import StepVector
+from rank_probe.join.rounds import ALWAYS_PENDING, LATE_ROUNDS, WINDOW_SECONDS, JoinCoverage
+from rank_probe.measure.steps import StepVector
 from rank_probe.wire.stages import STAGES
 
 PERIOD = 2.0

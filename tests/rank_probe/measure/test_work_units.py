@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rank_probe.guest.guard import failures
-from rank_probe.measure import masks
+from rank_probe.measure import work_units
 from rank_probe.measure.boundaries import BATCHES_SHIFT, OTHER_BATCH, UNUSED, USED
 from rank_probe.measure.work_units import WorkUnits
 from tests.rank_probe.fakes import elsewhere
@@ -19,11 +19,11 @@ COUNTS = """
 import os
 import numpy
 import torch
-from rank_probe.measure import masks
+from rank_probe.measure import work_units
 torch.set_num_threads(2)
 before = len(os.listdir("/proc/self/task"))
-some = masks.Masks()
-for _ in range(masks.MASKS_KEPT):
+some = work_units.Masks()
+for _ in range(work_units.MASKS_KEPT):
     some.add([torch.ones(32, 8, dtype=torch.long), 32, 256, None])
 long = [torch.from_numpy(numpy.ones((64, 2048), dtype=int)), 64, 64 * 2048, None]
 some.add(long)
@@ -83,7 +83,7 @@ def test_batches_are_understood(batch: Any, expected: tuple[int | None, ...]) ->
 )
 def test_masks_do_not_pile_up(monkeypatch: pytest.MonkeyPatch, limit: str, kept: int) -> None:
     """Without a pusher the training thread counts the zeros itself, before memory matters."""
-    monkeypatch.setattr(masks, limit, kept)
+    monkeypatch.setattr(work_units, limit, kept)
     work = WorkUnits()
     for waiting in (1, 2, 3, 0, 1, 2, 3, 0, 1):  # Those that were counted make room.
         work.measure({"input_ids": WORDS, "attention_mask": MASK})
@@ -130,8 +130,8 @@ def test_a_callable_says_what_a_batch_holds() -> None:
 
 def test_masks_are_counted_many_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever their shapes, and in any number of parts."""
-    for at_once in (masks.ELEMENTS_AT_ONCE, 7):
-        monkeypatch.setattr(masks, "ELEMENTS_AT_ONCE", at_once)
+    for at_once in (work_units.ELEMENTS_AT_ONCE, 7):
+        monkeypatch.setattr(work_units, "ELEMENTS_AT_ONCE", at_once)
         work = WorkUnits()
         rows = (1, 2, 3, 4, 1, 2, 3, 4)
         use(work, *({"input_ids": WORDS[:n], "attention_mask": MASK[:n]} for n in rows))

@@ -11,7 +11,6 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from rank_probe.process import runtime
-from rank_probe.process.cpus import MOST_CPUS, cpu_list
 from rank_probe.process.facts import (
     MOST_LABELS,
     MOST_VALUE,
@@ -21,7 +20,15 @@ from rank_probe.process.facts import (
     read_facts,
     wrong_labels,
 )
-from rank_probe.process.small_files import beginning, content, names_in, number_in, text_of
+from rank_probe.process.small_files import (
+    MOST_CPUS,
+    beginning,
+    content,
+    cpu_list,
+    names_in,
+    number_in,
+    text_of,
+)
 from rank_probe.torch_hooks import process_group
 
 DRIVER = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023"

@@ -1,6 +1,7 @@
 """Tests of where a backward is cut into its own work and its wait, in one process."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch

@@ -110,7 +110,7 @@ def test_diagnosis_is_that_of_the_command(node: Arguments, capsys: Captured) -> 
 def test_comparison_is_that_of_the_command(capsys: Captured) -> None:
     """Also one that cannot tell, and says why."""
     found = vector(({"job_id": "llama", "rank": "0"}, 4))
-    with answering(STEADY, None, **{"": found}) as prometheus:
+    with answering(STEADY, None, None, **{"": found}) as prometheus:
         asked = (f"--prometheus={prometheus.url}",)
         given = document(asked, "compare", compare="1600..1700", window="10m")
         command = ("compare", "1600..1700", "--prometheus", prometheus.url)

@@ -42,7 +42,7 @@ def test_verdict_comes_first_and_is_the_status(faster: str, slower: str, capsys:
 
 def test_too_few_steps_exit_2(capsys: Captured) -> None:
     few = STEADY | {"steps": lambda border: 4000 + RANKS * border}
-    with answering(few, None, **FOUND) as prometheus:
+    with answering(few, None, None, **FOUND) as prometheus:
         status = run([SIDES, "--prometheus", prometheus.url, "--json"])
 
     assert status == 2

@@ -98,7 +98,7 @@ def side(
     **vectors: list[dict[str, Any]],
 ) -> Side:
     """Return what is made of *counters* and *vectors*; *asked* gets the queries for stages."""
-    with answering(counters, asked, **vectors) as prometheus:
+    with answering(counters, asked, None, **vectors) as prometheus:
         return prometheus_side(prometheus, "llama", None, "After", PERIOD)
 
 

@@ -1,8 +1,9 @@
-"""How a log record becomes one line."""
+"""The exporter's log on standard error: text, or one JSON object or logfmt record a line."""
 
 import json
 import logging
 import re
+import sys
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ from typing import Any, Final
 USUAL: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 OURS: Final = frozenset(("time", "level", "message", "logger"))
 BARE: Final = re.compile(r"[^\s\"=\\\x00-\x1f\x7f]+")
+PLAIN: Final = "text"
 
 
 class Json(logging.Formatter):
@@ -56,3 +58,18 @@ def fields(formatter: logging.Formatter, record: logging.LogRecord) -> dict[str,
 def _quoted(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     return text if BARE.fullmatch(text) else json.dumps(text, ensure_ascii=False)
+
+
+def configure(level: str, log_format: str) -> None:
+    """Log records of *level* and above to standard error, as *log_format* says.
+
+    Unless that is text, Python's warnings become records too.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(FORMATS[log_format]())
+    logging.basicConfig(handlers=[handler], level=level.upper())
+    # It warns of every request that is not HTTP, so anyone who can connect could fill the disk.
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
+    if log_format != PLAIN:
+        logging.captureWarnings(True)

@@ -21,12 +21,9 @@ from rank_probe.process import identity, runtime
 from rank_probe.process.garbage import GarbagePauses
 from rank_probe.process.lifecycle import Lifecycle
 from rank_probe.process.own_rank import OwnRank
-from rank_probe.report.control import Control
 from rank_probe.report.endpoint import DEFAULT_ENDPOINT
-from rank_probe.report.missing_steps import MissingSteps
-from rank_probe.report.push import Pusher
-from rank_probe.report.renumbered import Renumbered
-from rank_probe.report.report import Parts, RankReport
+from rank_probe.report.push import Control, Pusher
+from rank_probe.report.report import MissingSteps, Parts, RankReport, Renumbered
 from rank_probe.report.trace import Trace
 from rank_probe.torch_hooks import private, process_group
 from rank_probe.torch_hooks.dynamo import hide_probe

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from rank_probe.wire.snapshot import THREAD_STATES
+
 # In what a thread spends its time, see ThreadState.
-RUNNING, CPU_QUEUE, DISK = "running", "cpu_queue", "disk"
-SLEEP, LOCK, SOCKET, PIPE, GPU, BLOCKED = "sleep", "lock", "socket", "pipe", "gpu", "blocked"
-THREAD_STATES: Final = (RUNNING, CPU_QUEUE, DISK, SLEEP, LOCK, SOCKET, PIPE, GPU, BLOCKED)
+RUNNING, CPU_QUEUE, DISK, SLEEP, LOCK, SOCKET, PIPE, GPU, BLOCKED = THREAD_STATES
 
 # By their names in rank_probe.wire.figures.FIGURES; what is not known is absent.
 Figures = Mapping[str, float]

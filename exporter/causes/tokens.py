@@ -9,9 +9,9 @@ from exporter.causes.model import (
     DISK,
     PIPE,
     RUNNING,
-    THREAD_STATES,
     ThreadState,
 )
+from rank_probe.wire.snapshot import THREAD_STATES
 
 # Kinds of storage, from the file system in `/data (nfs)`.
 LOCAL, NFS, LUSTRE, OTHER_MOUNT, NOT_KNOWN = "disk", "nfs", "lustre", "mount", "storage"

@@ -127,4 +127,3 @@ CODE_ROWS: Final = (
         first_action="`nvidia-smi -q -i UUID` on NODE (compare with a peer's)",
     ),
 )
-ROWS: Final = (*MORE, *CODE_ROWS)

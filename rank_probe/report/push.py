@@ -6,14 +6,15 @@ import random
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from rank_probe.guest.guard import never_raise
 from rank_probe.guest.yielding import give_way, has_waited
 from rank_probe.report.endpoint import TIMEOUT_SECONDS, Bearer, json_object, open_connection
-from rank_probe.wire.snapshot import SNAPSHOT_PATH, Snapshot, SnapshotEncoder
+from rank_probe.wire.snapshot import DEFAULT_LEVEL, LEVELS, SNAPSHOT_PATH, Snapshot, SnapshotEncoder
 from rank_probe.wire.text import printable
 
+log = logging.getLogger("rank_probe")
 log = logging.getLogger("rank_probe")
 
 INTERVAL_SECONDS = 1.0
@@ -25,6 +26,36 @@ _HEAD = (
 )
 # A socket with a timeout of Python's would ask the system twice: whether it can, and to do it.
 _TIMEOUT = struct.pack("ll", int(TIMEOUT_SECONDS), int(TIMEOUT_SECONDS % 1 * 1e6))
+
+
+class Control:
+    """The level that is ordered now; only for the pusher thread.
+
+    An order that is not a level is ignored, and logged once.
+    """
+
+    def __init__(self) -> None:
+        self._answered = DEFAULT_LEVEL
+        self._complained = False
+
+    def level(self, answer: Mapping[str, object]) -> str:
+        """Return the level to run at, after a push that was answered with *answer*.
+
+        An answer without a level, for example if the exporter is away for a while, keeps the level
+        of an earlier answer.
+        """
+        asked = answer.get("level")
+        if isinstance(asked, str) and asked in LEVELS:
+            self._answered = asked
+        elif asked is not None and not self._complained:
+            self._complained = True
+            log.warning(
+                "rank_probe: the exporter's answer does not contain a level: it asks for level "
+                "%.42r; the levels are %s",
+                str(asked),
+                ", ".join(LEVELS),
+            )
+        return self._answered
 
 
 class Pusher:

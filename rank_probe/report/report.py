@@ -1,15 +1,17 @@
-"""A rank's report: its snapshot, made from what the parts of the probe have counted."""
+"""A rank's report: its snapshot, from what the parts of the probe have counted."""
 
 import itertools
+import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from rank_probe.guest.guard import failures
 from rank_probe.guest.yielding import give_way
 from rank_probe.join.join import Join
+from rank_probe.measure import events
 from rank_probe.measure.device_clock import DeviceClock
 from rank_probe.measure.steps import Steps
 from rank_probe.measure.timeline import Timeline
@@ -17,13 +19,130 @@ from rank_probe.measure.work_units import WorkUnits
 from rank_probe.process.garbage import GarbagePauses
 from rank_probe.process.identity import Identity
 from rank_probe.process.lifecycle import Lifecycle
+from rank_probe.process.own_rank import OwnRank
 from rank_probe.report.blocks import Blocks
 from rank_probe.report.lifecycle_events import LifecycleEvents
 from rank_probe.wire.snapshot import DEFAULT_LEVEL, LEVEL_OFF, Snapshot
 from rank_probe.wire.stages import STAGES
 
+# What only grows while a process has its number. The series of a rank go on from one process to
+# the next: where they fall, they must begin at 0, or all of this process's past counts again.
+COUNTERS: Final = (
+    *("steps", "stage_seconds", "stage_host_seconds", "busy_seconds"),
+    *("dropped_steps", "samples", "tokens", "padding_tokens", "gc_pause_seconds"),
+    *("cuda_alloc_retries", "probe_errors", "push_failures"),
+    *("wait_caused_seconds", "group_wait_seconds", "joined_seconds"),
+)
+log = logging.getLogger("rank_probe")
+
+# From the first sign of training on.
+PATIENCE_SECONDS: Final = 60.0
+# The same after a fetch alone: the first step may compile a model.
+COMPILING_SECONDS: Final = 120.0
+SIGNS: Final = frozenset({events.FETCHED, events.BACKWARD_ENDED, events.OPTIMIZER_ENDED})
+
+MEND: Final = """\
+    import rank_probe as probe
+    probe.start()  # on the thread that trains, before the loop
+    probe.step()   # in the loop, after each step"""
 if TYPE_CHECKING:
     from rank_probe.torch_hooks.cuda_events import CudaMemory  # Its module imports torch.
+
+
+class Renumbered:
+    """Tells each number's part of one process: a last time of the old one, then from 0 on.
+
+    For one thread.
+    """
+
+    def __init__(self, own_rank: OwnRank) -> None:
+        self._own_rank = own_rank
+        self._base: Snapshot | None = None  # the last of the number before
+        self._started: float | None = None  # when it got its number, if it had another before
+        self._formed: float | None = None  # as was told with its number
+
+    def told(self, snapshot: Snapshot, *, is_last: bool) -> Snapshot:
+        """Return what to tell of the process's *snapshot*; *is_last* of the number in it."""
+        if self._base is not None:
+            snapshot, whole = since(snapshot, self._base), snapshot
+        else:
+            whole = snapshot
+        if (started := self._started) is not None:
+            snapshot = replace(
+                snapshot,
+                started_timestamp_seconds=started,  # Newer than whoever had this number before.
+                lifecycle_events=[
+                    event
+                    for event in snapshot.lifecycle_events
+                    if event["began_timestamp_seconds"] >= started
+                ],
+            )
+        if is_last:
+            self._base, self._started = whole, self._own_rank.since
+            # The number must not be missed as if the process had died.
+            snapshot = replace(snapshot, finished=True)
+        else:
+            self._formed = self._own_rank.formed
+        snapshot.group_formed_timestamp_seconds = self._formed  # replace() takes a tenth of a push.
+        return snapshot
+
+
+def since(snapshot: Snapshot, base: Snapshot) -> Snapshot:
+    """Return *snapshot* with its counters less those of *base*, an earlier one of the process."""
+    counted = {
+        name: _less(getattr(snapshot, name), getattr(base, name), keeps_zero="stage" not in name)
+        for name in COUNTERS
+    }
+    return replace(snapshot, **counted)
+
+
+def _less(now: Any, before: Any, *, keeps_zero: bool) -> Any:
+    """Return *now* less *before*; in a dict for each key, of stages those that occurred since."""
+    if isinstance(now, Mapping):
+        left = {key: max(each - before.get(key, 0), 0) for key, each in now.items()}
+        return left if keeps_zero else {key: each for key, each in left.items() if each}
+    return now if now is None or before is None else max(now - before, 0)
+
+
+class MissingSteps:
+    """Warns once, if a loop shows signs of training but completes no step; for one thread.
+
+    *automatic*: steps are found, not given.
+    """
+
+    def __init__(self, *, automatic: bool, now: Callable[[], float] = time.monotonic) -> None:
+        self._automatic = automatic
+        self._now = now
+        self._since: float | None = None
+        self._is_done = False
+
+    def look(self, steps: int, seen: Callable[[], Collection[int]]) -> None:
+        """Look at what was *seen* so far; cheap once a step was."""
+        if self._is_done or steps:
+            self._is_done = True
+            return
+        signs = SIGNS.intersection(seen())
+        if signs and self._since is None:
+            self._since = self._now()
+        patience = COMPILING_SECONDS if signs == {events.FETCHED} else PATIENCE_SECONDS
+        if self._since is not None and self._now() - self._since > patience:
+            self._is_done = True
+            log.warning(
+                "rank_probe has seen no whole step in %.0f s of training, so this rank reports "
+                "none: %s. These three lines in the script mend it:\n%s",
+                patience,
+                why(signs) if self._automatic else "probe.step() was not called",
+                MEND,
+            )
+
+
+def why(signs: Collection[int]) -> str:
+    """Return what is missing in a loop that shows *signs*."""
+    if events.OPTIMIZER_ENDED in signs:
+        return "an optimizer ran, but no batch of a DataLoader, DDP forward or backward followed"
+    if events.BACKWARD_ENDED in signs:
+        return "backward runs, but no optimizer of torch.optim does"
+    return "a DataLoader is read, but torch.autograd.backward does not run"
 
 
 @dataclass

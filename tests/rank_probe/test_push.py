@@ -11,9 +11,8 @@ import pytest
 
 from rank_probe.guest.guard import failures
 from rank_probe.report import push
-from rank_probe.report.control import Control
 from rank_probe.report.endpoint import TIMEOUT_SECONDS, open_connection
-from rank_probe.report.push import Pusher
+from rank_probe.report.push import Control, Pusher
 from rank_probe.wire.snapshot import LEVELS
 from tests.exporter.running import wait_until
 from tests.exporter.snapshots import snapshot

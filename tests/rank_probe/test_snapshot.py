@@ -10,8 +10,13 @@ from exporter.ingest.schema import parse
 from rank_probe.measure import events
 from rank_probe.process.own_rank import OwnRank
 from rank_probe.report.blocks import LEAST_STEPS, Blocks
-from rank_probe.report.missing_steps import COMPILING_SECONDS, PATIENCE_SECONDS, MissingSteps
-from rank_probe.report.renumbered import Renumbered, since
+from rank_probe.report.report import (
+    COMPILING_SECONDS,
+    PATIENCE_SECONDS,
+    MissingSteps,
+    Renumbered,
+    since,
+)
 from rank_probe.wire.snapshot import SnapshotEncoder
 from rank_probe.wire.text import printable
 from tests.exporter.snapshots import snapshot, verdict

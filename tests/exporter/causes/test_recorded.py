@@ -10,9 +10,10 @@ from hypothesis import given, settings
 
 from benchmarks.causes.score import RIGHT, RIGHT_WHEN_BUSY, UNKNOWN
 from exporter.causes.explain import explain
-from exporter.causes.model import THREAD_STATES, Cause, Evidence, Lateness, Quantiles, ThreadState
+from exporter.causes.model import Cause, Evidence, Lateness, Quantiles, ThreadState
 from rank_probe.judge.verdict import LATE_KINDS
 from rank_probe.wire.figures import FIGURES
+from rank_probe.wire.snapshot import THREAD_STATES
 from rank_probe.wire.stages import STAGES
 
 RECORDED: Final = Path(__file__).parents[2] / "fixtures" / "causes" / "planted.jsonl"

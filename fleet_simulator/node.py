@@ -25,7 +25,7 @@ from exporter.scrape.levels import Shown
 from exporter.scrape.sampling import CollectorRun, Scrape, Source
 from exporter.settings import Settings
 from exporter.web.app import web_app
-from fleet_simulator.faults import Scope, Silence
+from fleet_simulator.faults import Silence
 from fleet_simulator.hardware import (
     HostFiles,
     SimulatedHost,
@@ -106,8 +106,7 @@ class SimulatedNode:
         self._live = LiveView(jobs, lambda: plan.gpus, page, causes.of, changes.of)
         sampler = Sampler(self._store, self._nvml, sources.join, host, scrape.latest)
         evidence = EvidenceService(
-            *(self._store, jobs, sampler, host, causes, self._workers, self.name),
-            changes=changes,
+            self._store, jobs, sampler, host, causes, self._workers, self.name, changes=changes
         )
         # Of usual nodes, one has the figures of all.
         self._evidence = None if self.is_usual and node != plan.first_node + 1 else evidence
@@ -140,11 +139,7 @@ class SimulatedNode:
     def about(self) -> str:
         """Return its job, and what is wrong here, in words."""
         plan = self._training.plan
-        faults = [
-            fault.kind.about
-            for fault in plan.faults
-            if fault.node == self._node or fault.kind.scope is Scope.JOB
-        ]
+        faults = [each.kind.about for each in plan.faults if each.has(self._node, each.gpu)]
         return "; ".join([f"job {plan.job_id}", *faults])
 
     def advance(self, at: float) -> None:

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from fleet_simulator.faults import parse
 from fleet_simulator.fleet import Fleet
 from fleet_simulator.plan import tour
 from fleet_simulator.training import Judged
@@ -22,47 +21,58 @@ def only(found: list[tuple[dict[str, str], float]], **wanted: str) -> float:
     return value
 
 
+DISK, PORT = {"device": "nvme0n1"}, {"device": "mlx5_0"}
+UNCORRECTED, THERMAL = {"type": "uncorrected"}, {"reason": "sw_thermal_slowdown"}
+
+
 @pytest.mark.parametrize(
-    ("kind", "series", "labels", "least", "usual"),
+    ("fault", "series", "labels", "times", "more"),
     [
-        (
-            *("thermal", "rankskew_gpu_throttle_seconds_total"),
-            *({"reason": "sw_thermal_slowdown"}, 200, 0),
-        ),
-        ("foreign", "rankskew_gpu_foreign_processes", {}, 1, 0),
-        ("memory", "rankskew_gpu_ecc_errors_total", {"type": "uncorrected"}, 20, 0),
-        ("nvlink", "rankskew_gpu_nvlink_errors_total", {"type": "crc"}, 100, 0),
-        ("pstate", "rankskew_gpu_performance_state", {}, 2, 0),
-        # A bad link has thousands of errors, that of its neighbour the few of its life.
-        ("aer", "rankskew_gpu_pcie_errors_total", {}, 3000, 10),
-        ("aer", "rankskew_gpu_pcie_replays_total", {}, 3000, 10),
-        ("weaklink", "rankskew_gpu_nvlink_link_errors_total", {}, 3000, 10),
+        # On its GPU.
+        ("thermal", "gpu_throttle_seconds_total", THERMAL, 1, 200),
+        ("foreign", "gpu_foreign_processes", {}, 1, 1),
+        ("memory", "gpu_ecc_errors_total", UNCORRECTED, 1, 20),
+        ("nvlink", "gpu_nvlink_errors_total", {"type": "crc"}, 1, 100),
+        ("pstate", "gpu_performance_state", {}, 1, 2),
+        ("aer", "gpu_pcie_errors_total", {}, 1, 3000),
+        ("aer", "gpu_pcie_replays_total", {}, 1, 3000),
+        ("weaklink", "gpu_nvlink_link_errors_total", {}, 1, 3000),
+        # On its rank.
+        ("cpu", "rank_cgroup_throttled_periods_total", {}, 10, 0),
+        ("storage", "rank_read_bytes_total", {}, 10, 0),
+        ("gc", "gc_pause_seconds_total", {}, 10, 0),
+        # On its node; out of memory whichever of its GPUs the rank is on.
+        ("congestion", "infiniband_transmit_wait_total", {}, 2, 0),
+        ("retransmits", "node_tcp_retransmitted_segments_total", {}, 10, 0),
+        ("slowport", "infiniband_rate_bytes_per_second", PORT, 0.25, 0),
+        ("network", "node_network_receive_drops_total", {}, 1, 1000),
+        ("disk", "node_disk_busy_seconds_total", DISK, 1, 200),
+        ("disk", "node_disk_read_seconds_total", DISK, 1, 200),
+        ("cpuheat", "node_cpu_throttled_seconds_total", {}, 1, 150),
+        ("cpuheat", "node_cpu_clock_hertz", {}, 0.6, 0),
+        ("cpuclock", "node_cpu_clock_hertz", {}, 0.4, 0),
+        ("node", "node_pressure_waiting_seconds_total", {"resource": "cpu"}, 1, 100),
+        ("numa", "node_numa_misses_total", {}, 1, 10_000_000),
+        ("oom", "node_oom_kills_total", {}, 1, 1),
     ],
 )
-def test_trace_is_on_the_gpu(
-    tmp_path: Path, kind: str, series: str, labels: dict[str, str], least: float, usual: float
+def test_trace_is_in_its_place(
+    tmp_path: Path, fault: str, series: str, labels: dict[str, str], times: float, more: float
 ) -> None:
-    """What is wrong with a GPU shows on that GPU, and on none of its neighbours."""
-    found = samples(fleet(tmp_path, f"{kind}:node=1,gpu={GPU}"), NODE)[series]
+    """It shows on the GPU, rank or node that has it, held against its neighbour."""
+    onset = ",after=0s" if fault == "oom" else ""
+    simulated = fleet(tmp_path, f"{fault}:node=1,gpu={GPU}{onset}")
+    here, there = (samples(simulated, name)[f"rankskew_{series}"] for name in (NODE, "sim-00"))
+    if series.startswith("gpu_"):
+        odd, usual = only(here, gpu=GPU, **labels), only(here, gpu="1", **labels)
+    elif series.startswith(("node_", "infiniband_")):
+        odd, usual = only(here, **labels), only(there, **labels)
+    else:
+        odd, usual = only(here, rank=str(LATE_RANK)), only(here, rank="5")
 
-    assert only(found, gpu=GPU, **labels) >= least
-    assert only(found, gpu="1", **labels) <= usual
-
-
-@pytest.mark.parametrize(
-    ("kind", "series", "times"),
-    [
-        ("cpu", "rankskew_rank_cgroup_throttled_periods_total", 10),
-        ("storage", "rankskew_rank_read_bytes_total", 10),
-        ("gc", "rankskew_gc_pause_seconds_total", 10),
-    ],
-)
-def test_trace_is_on_the_rank(tmp_path: Path, kind: str, series: str, times: float) -> None:
-    """What a rank does more than its peers is counted for it alone."""
-    found = samples(fleet(tmp_path, f"{kind}:node=1,gpu={GPU}"), NODE)[series]
-    mine, peers = only(found, rank=str(LATE_RANK)), only(found, rank="5")
-
-    assert mine > times * peers
+    assert odd >= times * usual + more - 1e-6
+    assert (odd < usual) == (times < 1)
+    assert times >= 1 or odd == pytest.approx(times * usual)
 
 
 def test_longer_samples_are_counted_in_tokens() -> None:
@@ -74,41 +84,6 @@ def test_longer_samples_are_counted_in_tokens() -> None:
     assert mine.steps == peers.steps
     # The fault is 300 s old, of an hour.
     assert 1.02 < (mine.tokens or 0) / (peers.tokens or 1) < 1.3
-
-
-DISK = {"device": "nvme0n1"}
-PORT = {"device": "mlx5_0"}
-
-
-@pytest.mark.parametrize(
-    ("fault", "series", "labels", "times", "more"),
-    [
-        ("congestion", "rankskew_infiniband_transmit_wait_total", {}, 2, 0),
-        ("retransmits", "rankskew_node_tcp_retransmitted_segments_total", {}, 10, 0),
-        ("slowport", "rankskew_infiniband_rate_bytes_per_second", PORT, 0.25, 0),
-        ("network", "rankskew_node_network_receive_drops_total", {}, 1, 1000),
-        ("disk", "rankskew_node_disk_busy_seconds_total", DISK, 1, 200),
-        ("disk", "rankskew_node_disk_read_seconds_total", DISK, 1, 200),
-        ("cpuheat", "rankskew_node_cpu_throttled_seconds_total", {}, 1, 150),
-        ("cpuheat", "rankskew_node_cpu_clock_hertz", {}, 0.6, 0),
-        ("cpuclock", "rankskew_node_cpu_clock_hertz", {}, 0.4, 0),
-        ("node", "rankskew_node_pressure_waiting_seconds_total", {"resource": "cpu"}, 1, 100),
-        ("numa", "rankskew_node_numa_misses_total", {}, 1, 10_000_000),
-        # On the node of that rank, whichever of its GPUs it is on.
-        ("oom", "rankskew_node_oom_kills_total", {}, 1, 1),
-    ],
-)
-def test_trace_is_on_the_node(
-    tmp_path: Path, fault: str, series: str, labels: dict[str, str], times: float, more: float
-) -> None:
-    """What a node's network, storage, CPUs or memory do shows there, held against its peer."""
-    onset = f",gpu={GPU},after=0s" if fault == "oom" else ""
-    simulated = fleet(tmp_path, f"{fault}:node=1{onset}")
-    usual, odd = (only(samples(simulated, name)[series], **labels) for name in ("sim-00", NODE))
-
-    assert odd >= times * usual + more - 1e-6
-    assert (odd < usual) == (times < 1)
-    assert times >= 1 or odd == pytest.approx(times * usual)
 
 
 @pytest.mark.parametrize("fstype", ["nfs", "lustre"])
@@ -234,17 +209,3 @@ def test_line_of_code_is_named_where_code_is_slow(kind: str, has_lines: bool) ->
 
     assert bool(mine.late_lines) == has_lines
     assert not peers.late_lines
-
-
-def test_tour_of_nodes_with_one_gpu_has_its_faults_on_it() -> None:
-    """--gpus 1 is a fleet too: no fault is on a GPU that is not there."""
-    assert {fault.gpu for plan in tour(1) for fault in plan.faults} == {0}
-
-
-def test_fault_of_the_command_line_is_that_of_the_tour() -> None:
-    """A kind begins at the same time, however it was asked for."""
-    asked = {plan.job_id: parse(plan.job_id) for plan in tour() if plan.faults}
-
-    assert {job_id: fault.begins_seconds for job_id, fault in asked.items()} == {
-        plan.job_id: plan.faults[0].begins_seconds for plan in tour() if plan.faults
-    }

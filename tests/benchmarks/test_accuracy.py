@@ -7,7 +7,6 @@ import pytest
 from benchmarks.accuracy.plan import FAULTS, GARBAGE, HEALTHY, Segment
 from benchmarks.accuracy.score import is_miss, score, summary
 from benchmarks.accuracy.trace import TraceError, Truth, merge, truth
-from benchmarks.latency import MOMENTS, Fired, row
 
 SHORT = {"healthy_steps": 10, "faulty_steps": 20}
 TRUTH = Truth(
@@ -235,23 +234,3 @@ def test_row_says_how_soon_and_how_much() -> None:
     (told,) = summary([row, row], ("fault",))
     assert told["loss error"] == pytest.approx(0.1)
     assert (told["fault"], told["cells"], told["found"], told["onset s"]) == ("data", 2, 2, 45)
-
-
-def test_latency_is_from_the_first_late_step_to_the_alert() -> None:
-    """Another rank, or one that was named before, is wrong; a run that never fired is left out."""
-    plan = [segment("data", 0.25, seed=seed) for seed in (1, 2, 3)]
-    keys = [one.key for one in plan]
-    began = dict.fromkeys(keys, 100.0)
-    fired = [
-        Fired(keys[0], "0", 130.0, "code", 0.63, True, {"verdict": 108.0, "evaluation": 129.0}),
-        Fired(keys[0], "3", 130.0, "code", 0.6, has_line=True),
-        Fired(keys[1], "1", 99.0, "code", 0.6, has_line=True),
-        Fired(keys[2], "2", 140.0, "unknown", 0.6, False, {"verdict": 109.0, "cause": 141.0}),
-    ]
-    told = row(5.0, plan, began, fired)
-
-    assert (told["runs"], told["fired"], told["wrong"]) == (3, 2, 2)
-    assert (told["median, s"], told["max, s"]) == (35.0, 40.0)
-    assert [told[f"{each} after, s"] for each in MOMENTS] == [8.5, 41.0, None, 29.0]
-    assert told["cost off by, %"] == pytest.approx(5)
-    assert (told["with its cause"], told["with a line"]) == (1, 1)

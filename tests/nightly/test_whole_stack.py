@@ -9,15 +9,13 @@ import os
 import random
 import signal
 import statistics
-import subprocess
-import sys
 import threading
 import time
 import urllib.parse
 import urllib.request
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -183,39 +181,9 @@ class HurtStack:
         """Return the steps of each rank on the exporter's page."""
         return {labels["rank"]: value for labels, value in self.samples("rankskew_steps_total")}
 
-    def is_scraped(self) -> bool:
-        """Return whether the exporter answers a scrape in ten seconds."""
-        with suppress(OSError):
-            return bool(get(f"{self.exporter.url}/metrics", timeout_seconds=10))
-        return False
-
-    def looks_bad(self) -> bool:
-        """Return whether the exporter's built-in page says that the job hangs or lacks ranks."""
-        with suppress(StackError):
-            job = self.exporter.live_job(JOB_ID)
-            return job is not None and job["verdict"]["state"] in ("hung", "ranks_missing")
-        return False
-
     def pages(self) -> list[ReceivedAlert]:
         """Return the firing pages that are not ours."""
         return [page for page in self.webhook.pages(status="firing") if page.alert != TRIAL]
-
-    def watch(self, seconds: float) -> tuple[int, int]:
-        """Look at the exporter for *seconds*.
-
-        Return how often the job looked bad, and how many ranks' steps fell meanwhile or are not
-        more at the end.
-        """
-        bad = falls = 0
-        first = last = self.steps()
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            time.sleep(0.5)
-            bad += self.looks_bad()
-            now = self.steps()
-            falls += sum(now[rank] < steps for rank, steps in last.items() if rank in now)
-            last = now or last
-        return bad, falls + sum(last.get(rank, 0) <= steps for rank, steps in first.items())
 
     def _heard(self) -> dict[str, float]:
         """Return when each rank that has counted a step was heard."""
@@ -331,31 +299,6 @@ def test_prometheus_is_down_for_long(stack: HurtStack) -> None:
     rows = [
         row("Prometheus down: seconds", seconds),
         row("Prometheus down: back after, s", back_seconds, MOST_RECOVERY_SECONDS),
-    ]
-    hold("faults", rows)
-
-
-@contextmanager
-def busy(processes: int) -> Iterator[None]:
-    """Have that many *processes* compute while the block runs."""
-    with ExitStack() as undo:
-        for _ in range(processes):
-            process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-            undo.callback(process.wait)
-            undo.callback(process.kill)
-        yield
-
-
-def test_no_cpu_to_spare(stack: HurtStack) -> None:
-    """Two processes more keep each CPU busy: scrapes are answered, and no rank is called silent."""
-    stack.settle()
-    with busy(2 * (os.cpu_count() or 1)):
-        bad, falls = stack.watch(full_or_short(60, 14))
-        scrapes = [stack.is_scraped() for _ in range(5)]
-    rows = [
-        row("all CPUs busy: looks that said hung, silent or missing", bad, 0),
-        row("all CPUs busy: steps that fell or stood still", falls, 0),
-        row("all CPUs busy: scrapes unanswered in 10 s, of 5", scrapes.count(False), 0),
     ]
     hold("faults", rows)
 

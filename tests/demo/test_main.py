@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from devstack.process import MARK, wait_for
-from tests.devstack.processes import runs
+from tests.devstack.test_process import runs
 
 
 @contextmanager

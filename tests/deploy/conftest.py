@@ -40,15 +40,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build = [*python, "build", "--wheel", "--outdir", str(folder), str(ROOT)]
     subprocess.run(build, cwd=folder, check=True, capture_output=True)
     [wheel] = folder.glob("*.whl")
-    download = [
-        *python,
-        "pip",
-        "download",
-        "--quiet",
-        "--dest",
-        str(folder),
-        f"{wheel}[exporter,cli]",
-    ]
+    download = [*python, "pip", "download", "-q", "-d", str(folder), f"{wheel}[exporter,cli]"]
     subprocess.run(download, cwd=folder, check=True)
     return folder
 

@@ -80,18 +80,12 @@ def test_wrong_values_are_refused() -> None:
         assert said in done.stderr
 
 
-def test_image_by_digest() -> None:
-    """A digest replaces the tag."""
-    digest = "sha256:" + "0" * 64
-    rendered = chart("image.repository=registry.example.com/rankskew", f"image.digest={digest}")
-
-    [container] = pod_spec(rendered)["containers"]
-    assert container["image"] == f"registry.example.com/rankskew@{digest}"
-
-
 def test_values_arrive() -> None:
-    """What a cluster differs in is set without editing a template."""
+    """What a cluster differs in is set without editing a template; a digest replaces the tag."""
+    digest = "sha256:" + "0" * 64
     rendered = chart(
+        "image.repository=registry.example.com/rankskew",
+        f"image.digest={digest}",
         "nodeSelector.nvidia\\.com/gpu\\.present=yes",
         "priorityClassName=system-node-critical",
         "extraArgs[0]=--log.level=debug",
@@ -102,10 +96,12 @@ def test_values_arrive() -> None:
         "rulesLeftOut[0]=info",
     )
     spec = pod_spec(rendered)
+    [container] = spec["containers"]
 
+    assert container["image"] == f"registry.example.com/rankskew@{digest}"
+    assert container["args"][-1] == "--log.level=debug"
     assert spec["nodeSelector"] == {"nvidia.com/gpu.present": "yes"}
     assert spec["priorityClassName"] == "system-node-critical"
-    assert spec["containers"][0]["args"][-1] == "--log.level=debug"
     [monitor] = of_kind(rendered, "PodMonitor")
     assert monitor["metadata"]["labels"]["release"] == "stack"
     assert monitor["spec"]["podMetricsEndpoints"][0]["interval"] == "5s"

@@ -9,7 +9,6 @@ import psutil
 import pytest
 
 from devstack.process import StackError, StackProcess, free_port, wait_for
-from tests.devstack.processes import runs
 
 SLEEPER = "import time; time.sleep(600)"
 # Ignores SIGTERM, and has a child in a session of its own that outlives its parent.
@@ -20,6 +19,14 @@ subprocess.Popen([sys.executable, "-c", {SLEEPER!r}], start_new_session=True)
 print("child started", flush=True)
 time.sleep(600)
 """
+
+
+def runs(process: psutil.Process) -> bool:
+    """Say whether *process* runs; a container's init may leave an ended orphan as a zombie."""
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def python(code: str, directory: Path) -> StackProcess:

@@ -94,14 +94,24 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Samples]:
 
 
 def test_each_rank_of_the_job_is_on_its_gpu(shown: Samples) -> None:
-    """Job, rank, local rank and GPU of every process are right, and each rank is there once."""
+    """Job, rank, local rank and GPU of every process are right, and each rank is there once.
+
+    The readings of its GPU can be joined to each by the UUID. Of the processes' variables only
+    those that are meant to be seen reach the page.
+    """
     found = [labels for labels, _ in shown["rankskew_gpu_rank_info"]]
+    uuids = {labels["gpu_uuid"] for labels in found}
+    values = {v for samples in shown.values() for labels, _ in samples for v in labels.values()}
 
     assert {(labels["job_id"], labels["source"]) for labels in found} == {(JOB, "environ")}
     assert {int(labels["rank"]): int(labels["gpu"]) for labels in found} == GPU_OF_RANK
     assert all(labels["local_rank"] == labels["rank"] for labels in found)
     assert all(labels["visible_devices"] == "3,2,1,0" for labels in found)
     assert {labels["peer_group"] for labels in found} == {"NVIDIA Stub 80GB"}
+    assert len(uuids) == RANKS
+    for name in ("utilization_ratio", "memory_used_bytes", "power_watts"):
+        assert uuids <= {labels["gpu_uuid"] for labels, _ in shown[f"rankskew_gpu_{name}"]}
+    assert not any(os.environ["PATH"] in value for value in values)
 
 
 def test_numa_locality_of_each_rank_is_right(shown: Samples) -> None:
@@ -115,24 +125,8 @@ def test_numa_locality_of_each_rank_is_right(shown: Samples) -> None:
     assert local == pytest.approx(LOCAL)
 
 
-def test_every_rank_has_the_readings_of_its_gpu(shown: Samples) -> None:
-    """Utilisation, memory, power and PCIe can be joined to every rank by the GPU's UUID."""
-    uuids = {labels["gpu_uuid"] for labels, _ in shown["rankskew_gpu_rank_info"]}
-
-    assert len(uuids) == RANKS
-    for name in ("utilization_ratio", "memory_used_bytes", "power_watts"):
-        assert uuids <= {labels["gpu_uuid"] for labels, _ in shown[f"rankskew_gpu_{name}"]}
-
-
 def test_stranger_on_a_gpu_is_counted_and_nobody_else(shown: Samples) -> None:
     """A process that is not of the job is foreign, a second context of the job is not."""
     foreign = {int(labels["gpu"]): n for labels, n in shown["rankskew_gpu_foreign_processes"]}
 
     assert foreign == {0: 0, GPU_OF_RANK[2]: 1, 2: 0, 3: 0}
-
-
-def test_nothing_else_of_the_environment_is_shown(shown: Samples) -> None:
-    """Of the processes' variables only those that are meant to be seen reach the page."""
-    values = {value for found in shown.values() for labels, _ in found for value in labels.values()}
-
-    assert not any(os.environ["PATH"] in value for value in values)

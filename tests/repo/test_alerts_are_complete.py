@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from dashboards.links import RUNBOOKS_URL
 from exporter.live.summary import UNSEEN_SECONDS
 from generators import alert_rules
 from rank_probe.wire.stages import STAGES
@@ -17,7 +18,6 @@ RUNBOOKS = ROOT / "alerts" / "runbooks"
 RULE_FILES = ROOT / "alerts" / "rules"
 FIRST = "In the first minute"
 HEADINGS = ["Meaning", "Impact", "Diagnosis", "Mitigation", "False alarms"]
-RUNBOOK_URL = "https://github.com/rankskew/rankskew/blob/main/alerts/runbooks/"
 # The parts of a notification, for alerts that know more than a sentence says.
 PARTS = {"headline", "facts", "first", "impact"}
 ALERTS = alert_rules.alerts()
@@ -69,7 +69,7 @@ def test_alert_says_what_is_needed_at_night(rule: dict[str, Any]) -> None:
     """Each rule has a known severity, a text, and a runbook that exists."""
     assert rule["labels"]["severity"] in alert_rules.SEVERITIES
     assert set(rule["annotations"]) - PARTS == {"summary", "description", "runbook_url"}
-    assert rule["annotations"]["runbook_url"] == f"{RUNBOOK_URL}{rule['alert']}.md"
+    assert rule["annotations"]["runbook_url"] == f"{RUNBOOKS_URL}/{rule['alert']}.md"
 
 
 @pytest.mark.parametrize("name", ALERTS)

@@ -1,13 +1,41 @@
-"""The probe knows nobody, the exporter the probe, the client both, and the simulator all."""
+"""Who imports whom: the probe nobody, the exporter the probe, the client both, the simulator all.
 
+What is private in torch is named in one room.
+"""
+
+import ast
 import re
 import sys
 import tomllib
+from collections.abc import Iterator, Mapping
 from graphlib import TopologicalSorter
+from pathlib import Path
+from typing import Final
 
 import pytest
 
-from tests.repo.imports import ROOT, imported, modules
+ROOT: Final = Path(__file__).parents[2]
+
+
+def modules(*packages: str) -> dict[str, Path]:
+    """Return the file of each module of *packages*, without their `__init__`."""
+    return {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts): path
+        for package in packages
+        for path in sorted((ROOT / package).rglob("*.py"))
+        if path.stem != "__init__"
+    }
+
+
+def imported(path: Path, known: Mapping[str, Path]) -> Iterator[str]:
+    """Yield what a file imports, also inside functions: modules that are *known* by their name."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from (name if name in known else node.module for name in names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
 
 # Each may need those before it.
 ORDER = ("rank_probe", "exporter", "rankskew", "fleet_simulator")
@@ -69,3 +97,18 @@ def test_laptop_without_an_assistant_installs_no_web_server() -> None:
 def test_simulator_needs_no_extra_of_its_own() -> None:
     """It serves what an exporter serves."""
     assert others("fleet_simulator") <= extra("exporter")
+
+
+HOOKS = "rank_probe.torch_hooks."
+PRIVATE_OF_TORCH = re.compile(r"\btorch\.(\w+\.)*_(?!_)|\b_C\b")
+
+
+def test_only_the_hooks_name_what_is_private_in_torch() -> None:
+    """So a new torch is tried and mended in one room."""
+    naming = {
+        module
+        for module, path in modules("rank_probe", "exporter", "rankskew").items()
+        if not module.startswith(HOOKS) and PRIVATE_OF_TORCH.search(path.read_text())
+    }
+
+    assert naming == set()

@@ -23,6 +23,13 @@ from tests.rank_probe.launch import ROOT, RUN_SECONDS, Ranks, last_by_job
 from tests.rank_probe.sink import listening
 
 
+def serving() -> Any:
+    """Return a store at which ranks can meet."""
+    from torch._C._distributed_c10d import TCPStore
+
+    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
 class Fork(NamedTuple):
     """A process of a Zygote; what it prints is in the file *output*."""
 
@@ -72,12 +79,16 @@ class Zygote:
 
     @contextmanager
     def ranks(
-        self, folder: Path, module: str, *arguments: str, ranks: int = 2, **environment: str
+        self,
+        folder: Path,
+        module: str,
+        *arguments: str,
+        ranks: int,
+        server: Any = None,
+        **environment: str,
     ) -> Iterator[Sequence[Fork]]:
         """Run *module* on gloo ranks while the block runs; the test holds their store."""
-        from torch._C._distributed_c10d import TCPStore
-
-        server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        server = server or serving()
         meeting = {
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(server.port),

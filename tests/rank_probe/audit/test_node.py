@@ -233,14 +233,6 @@ def test_gpus_have_their_place(library: Path, tmp_path: Path) -> None:
     assert gpus[5]["cpus"] == list(range(32, 64))
 
 
-def test_what_a_driver_lacks_is_left_out(library: Path, tmp_path: Path) -> None:
-    """A GPU without a known place is still a GPU."""
-    gpus, problem = read(library, tmp_path / "scenario", "nvmlDeviceGetCpuAffinity * 3\n")
-
-    assert problem == ""
-    assert [gpu["cpus"] for gpu in gpus] == [[]] * 8
-
-
 @pytest.mark.parametrize(
     ("said", "before", "problem"),
     [

@@ -78,19 +78,6 @@ def test_peers_are_those_that_are_not_late(
     assert found == ({} if thirds is None else {POWER: pytest.approx(thirds)})
 
 
-def test_healthy_job_writes_one_message_a_rank_in_ten_seconds() -> None:
-    """Whatever the exporter tells in between, and nobody reads."""
-    store = MemoryStore()
-    world = World(["all"] * 3, store)
-    for number in range(1, 61):
-        for each in world.rounds:
-            each.figures.tell({POWER: 1.0})
-        world.train([number])
-
-    assert 3 * 6 <= sum("/figures/" in key for key in store.written) <= 3 * 7
-    assert not [key for key in store.values if "/peers/" in key]
-
-
 def test_rank_that_is_late_no_longer_forgets_its_peers() -> None:
     """What its peers do explains nothing then."""
     store = MemoryStore()
@@ -233,19 +220,3 @@ def test_facts_are_read_once() -> None:
     assert store.calls == 20 + 20
     assert facts.known[599] == {"node": "n74"}
     assert facts.known[592] is facts.known[599]
-
-
-def test_rank_that_tells_none_is_seldom_asked() -> None:
-    """It may be of another release, and nothing is known of it; once it tells, it is read."""
-    store = MemoryStore()
-    facts = PeerFacts(store)
-    for _ in range(10 * PATIENT_READINGS):
-        facts.learn([0])
-
-    assert store.calls < 3 * PATIENT_READINGS
-    assert store.read == []
-    assert facts.known == {}
-    store.set(facts_key(0), b"nonsense")
-    for _ in range(PATIENT_READINGS):
-        facts.learn([0])
-    assert facts.known == {0: {}}

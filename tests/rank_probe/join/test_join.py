@@ -103,17 +103,6 @@ def test_stages_have_their_counters_from_the_begin_on() -> None:
     }
 
 
-def test_keys_of_a_killed_attempt_are_not_read_as_ours() -> None:
-    """A rank that starts anew on the same store forgets what it was told before."""
-    store = living()
-    told = struct.pack(f"{COLUMNS}d", *[99.0] * COLUMNS)
-    store.values |= {f"{LIFE}/steps/1": b"old", f"{LIFE}/result/1": told}
-    with joining(lambda: store) as joined:
-        wait_until(lambda: store.of_life().get("steps/1", b"old") != b"old")
-        wait_until(lambda: joined.snapshot_fields([])["joined_seconds"] == 0)
-        assert "result/1" not in store.of_life()
-
-
 @pytest.mark.parametrize(
     ("error", "faults"),
     [(RuntimeError("Broken"), 0), (KeyError("key"), MOST_FAILED + 1)],  # It cannot take back, too.

@@ -10,7 +10,7 @@ import torch
 
 from rank_probe.join.align import Aligned, Alignment
 from rank_probe.join.charge import charge, members_by_size, use_one_cpu
-from rank_probe.join.merge import CHUNK, Merger, step_ends
+from rank_probe.join.merge import CHUNK, Merger
 from rank_probe.join.result import JoinResult, read_result
 from rank_probe.join.ring import LARGEST, Pace, StepRing, digest
 from rank_probe.join.windows import TensorReduction
@@ -197,13 +197,6 @@ def test_longest_time_that_a_message_holds_is_more_than_half_an_hour() -> None:
     (result, _) = merged([[endless, endless]], ["all"] * 2)
 
     assert result.joined_seconds == len(STAGES) * LARGEST / 1e6 > 30 * 60
-
-
-def test_steps_end_one_after_the_other_until_now() -> None:
-    """A step is as long as its ranks' stages: two ranks, three steps of two seconds."""
-    microseconds = torch.tensor([[[1_500_000, 500_000], [600_000, 1_400_000]]] * 3)
-
-    assert step_ends(microseconds, 10.0) == [6.0, 8.0, 10.0]
 
 
 Steps = list[list[list[int]]]  # microseconds [step][rank][stage]

@@ -68,14 +68,6 @@ def test_sample_follows_the_pace_without_flutter() -> None:
     assert ring.stride == 1
 
 
-def test_sample_stays_where_a_round_takes_its_steps_late() -> None:
-    """A thread that waits for the interpreter finds more steps than a round has, then fewer."""
-    ring = StepRing(Pace(PERIOD))
-    for number, count in enumerate([25, 40, 10, 0, 50, 25]):
-        ring.take(vectors(100 * number, count, 25), number * PERIOD)
-        assert ring.stride == 1
-
-
 def test_samples_are_nested() -> None:
     """Ranks that disagree on how large a sample is have all of the smaller one in common."""
     for stride in (2, 4, 8):
@@ -105,20 +97,6 @@ def test_steps_stay_until_everybody_has_posted_them() -> None:
     ring.take(vectors(21, 1), ROUNDS * PERIOD + 0.1)
 
     assert [offer.step for offer in ring.offers] == list(range(22 - LAST_STEPS, 22))
-
-
-def test_steps_stay_longer_while_rounds_take_longer() -> None:
-    """Where rank 0 tells something every 6 s only, steps are offered for 15 s instead of 5."""
-    pace = Pace(PERIOD)
-    ring = StepRing(pace)
-    for number in range(9):
-        now = number * PERIOD
-        pace.begin_round(now)
-        if number % 3 == 0:
-            pace.hear_rank_zero(now)
-        ring.take(vectors(3 * number + 1, 3), now)
-
-    assert [offer.step for offer in ring.offers] == list(range(4, 28))
 
 
 def test_pace_is_the_period_but_for_slow_rounds() -> None:

@@ -226,20 +226,6 @@ def test_survivors_and_newcomers_count_from_the_first_step_of_the_group(
     assert result.steps == WITHIN[-1]
 
 
-def test_first_steps_of_a_newcomer_are_not_held_against_the_past_of_the_others() -> None:
-    """The judge begins with the group: who is slow in its first five steps is named by nobody."""
-    before = World(["all"] * 3)
-    before.train(range(1, 200))
-    world = World(["all"] * 3, before.store, steps_before=[199, 199, 0])
-    named = []
-    for number in range(1, 120):
-        world.train([number], late=[2] if number <= 5 else [])
-        named += late_of(world)
-
-    assert named == [[]] * len(named)
-    assert (world.verdict()["reason"], world.verdict()["changes"]) == (None, [])
-
-
 def test_steps_of_the_group_before_are_not_of_this_one() -> None:
     """A device reports a step seconds after it ended, when the next group may be there."""
     world = World(["all"] * 2, steps_before=[100, 100])
@@ -323,14 +309,3 @@ def test_rank_that_does_not_step_in_the_group_is_left_out_though_it_posts(before
 
     assert who_is_in(world) == (1, {"all": 2}, None)
     assert late_of(world)[:2] == [[1], [1]]
-
-
-def test_what_says_no_life_is_none() -> None:
-    """The key may be another's."""
-    world = World(["all"] * 2)
-    world.store.values[LIFE_KEY] = b"\xffnot a life"
-    world.step(1)
-    world.round(absent=[0])
-    assert set(world.store.values) == {LIFE_KEY}
-    world.round()
-    assert len(world.store.of_life()) > 0

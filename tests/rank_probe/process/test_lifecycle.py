@@ -16,7 +16,7 @@ from rank_probe.measure.tape import PythonTape, new_tape
 from rank_probe.process import garbage
 from rank_probe.process.garbage import GarbagePauses
 from rank_probe.process.lifecycle import Lifecycle, process_age_seconds
-from rank_probe.report.lifecycle_events import ALWAYS_TOLD_SECONDS, QUIET_SECONDS, LifecycleEvents
+from rank_probe.report.lifecycle_events import QUIET_SECONDS, LifecycleEvents
 from rank_probe.wire.snapshot import MOST_EVENTS
 from rank_probe.wire.stages import CHECKPOINT, DATA, EVAL, STAGES
 
@@ -218,17 +218,6 @@ def test_evaluation_in_every_step_is_one_event_a_minute(process: Process) -> Non
     assert told[1][1] - told[0][1] >= QUIET_SECONDS
 
 
-def test_long_one_soon_after_another_is_told(process: Process) -> None:
-    """What may be stuck is told, however lately the last one was."""
-    process.told()
-    process.goes_on(1, CHECKPOINT)
-    process.looks(3)
-    process.enters(CHECKPOINT)
-    process.looks(int(ALWAYS_TOLD_SECONDS))
-
-    assert process.told()[-1] == ("checkpoint", 104.0, None)
-
-
 def test_end_closes_what_lasted(process: Process) -> None:
     """A checkpoint right before the end is told with its duration, for there is no later look."""
     process.life.first_step_done()
@@ -238,14 +227,6 @@ def test_end_closes_what_lasted(process: Process) -> None:
     process.stage = None
 
     assert ("checkpoint", 100.0, 2.0) in process.told()
-
-
-def test_stopped_probe_tells_no_stage(process: Process) -> None:
-    """The stage in which timing stopped does not go on."""
-    process.stage = None
-    process.looks(30)
-
-    assert [name for name, _, _ in process.told()] == ["init"]
 
 
 def test_only_the_last_events_are_kept_and_numbers_go_on(process: Process) -> None:

@@ -93,23 +93,6 @@ def test_node_is_watched_without_the_operators_socket(tmp_path: Path) -> None:
     assert "orders are off: cannot create /proc/nowhere for a socket" in warning
 
 
-def test_killed_exporter_starts_again_on_its_stale_socket(tmp_path: Path) -> None:
-    """After a SIGKILL the next exporter replaces the socket, and one push restores the rank."""
-    path = tmp_path / "e.sock"
-    with running_exporter(path) as first:
-        first.push(snapshot(steps=100).to_json())
-        children = psutil.Process(first.process.pid).children(recursive=True)
-        first.terminate(signal.SIGKILL)
-    assert path.exists()
-    wait_until(lambda: not [child for child in children if child.is_running()])
-
-    with running_exporter(path) as second:
-        assert "rankskew_steps_total{" not in second.metrics()
-        second.push(snapshot(steps=101, sequence=2).to_json())
-        steps = 'rankskew_steps_total{job_id="llama",peer_group="all",rank="0"} 101.0'
-        assert steps in second.metrics()
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_exporter_ends_and_leaves_nothing(tmp_path: Path, number: int) -> None:
     """Told to end, it waits for no kept-alive connection, removes its socket, ends its children."""
@@ -147,7 +130,6 @@ def test_exporter_ends_and_leaves_nothing(tmp_path: Path, number: int) -> None:
             "--ingest.token-file=/nowhere",
             "--ingest.token-file: cannot read /nowhere: No such file .*",
         ),
-        ("--ranks.max=none", "--ranks.max: 'none' is not .*"),
     ],
 )
 def test_start_that_fails_is_one_line(

@@ -102,12 +102,8 @@ def test_stranger_is_turned_away_by_tls(
     """Without a certificate of the file's authority no request is read at all."""
     with pytest.raises((ssl.SSLError, ConnectionError)):
         get(exporter, directory, client, LOGIN)
-
-
-def test_plain_http_is_turned_away(exporter: RunningExporter) -> None:
-    """A request without TLS is not answered."""
     with pytest.raises((http.client.HTTPException, ConnectionError)):
-        exporter.get("/metrics")
+        exporter.get("/metrics")  # Nor without TLS.
 
 
 def test_crowd_that_begins_no_handshake_keeps_no_scraper_out(
@@ -135,6 +131,8 @@ def test_crowd_that_begins_no_handshake_keeps_no_scraper_out(
         silent.settimeout(HANDSHAKE_SECONDS + PATIENCE_SECONDS / 2)
         assert silent.recv(1) == b""
     assert not [line for line in exporter.log if "ERROR" in line]
+    # The ingest socket, which the file does not protect, has its file mode.
+    assert exporter.push(snapshot().to_json())[0] == 200
 
 
 def test_renewed_certificate_and_password_need_no_restart(tmp_path: Path) -> None:
@@ -178,8 +176,3 @@ def status(connection: http.client.HTTPSConnection, headers: dict[str, str]) -> 
     with connection.getresponse() as response:
         response.read()
         return response.status
-
-
-def test_ranks_need_neither(exporter: RunningExporter) -> None:
-    """The file protects the web listener; the ingest socket has its file mode."""
-    assert exporter.push(snapshot().to_json())[0] == 200

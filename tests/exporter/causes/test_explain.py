@@ -162,7 +162,7 @@ def test_without_any_evidence_there_is_nothing_to_say() -> None:
 
 
 def test_two_half_causes_are_no_cause() -> None:
-    """Both are told, with their shares."""
+    """Both are told, with their shares; where there is none at all, that."""
     extra = {"forward": 0.18, "data": 0.19}
     cause = found(extra, {"gpu_foreign_processes": 1.0}, states=at("data", sleep=0.55))
 

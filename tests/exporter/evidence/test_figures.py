@@ -49,28 +49,18 @@ def every(step: float, until: float) -> list[float]:
     return [step * number for number in range(round(until / step) + 1)]
 
 
-@pytest.mark.parametrize(
-    ("ring", "since"),
-    [
-        # A rank that has just come, or a GPU that is not there.
-        (Ring(), 0.0),
-        # The first sample is what the second one is held against.
-        (filled([100.0]), 0.0),
-        # A driver that has stopped answering leaves no old figures behind.
-        (filled(every(5.0, 100.0)), 100.0),
-        (filled(every(5.0, 100.0)), 101.0),
-    ],
-)
-def test_window_without_two_samples_has_no_figures(ring: Ring, since: float) -> None:
-    assert ring.means(RANK, since) == {}
-    assert ring.covered_seconds(RANK, since) == 0.0
+def test_window_without_two_samples_has_no_figures() -> None:
+    """A rank that has just come, or a GPU that is not there; a first sample has none before it.
 
-
-def test_window_of_the_past_ends_when_it_is_asked_to() -> None:
-    """What came after it does not count, nor a figure that was not there yet."""
+    A driver that has stopped answering leaves no old figures behind. What came after a window of
+    the past does not count, nor a figure that was not there yet.
+    """
     ring = filled(every(5.0, 100.0))
-    ring.add(RANK, 105.0, [Increment("new", 1.0, 1.0)])
+    for each, since in ((Ring(), 0.0), (filled([100.0]), 0.0), (ring, 100.0), (ring, 101.0)):
+        assert each.means(RANK, since) == {}
+        assert each.covered_seconds(RANK, since) == 0.0
 
+    ring.add(RANK, 105.0, [Increment("new", 1.0, 1.0)])
     assert ring.means(RANK, 40.0, until=50.0) == {"clock": pytest.approx(47.5)}
     assert ring.covered_seconds(RANK, 38.0, until=52.0) == 10.0
     assert ring.means(RANK, 41.0, until=49.0) == {}
@@ -132,27 +122,20 @@ def test_memory_is_bounded(step: float, samples: int) -> None:
     # Subjects that are gone are forgotten: a rank that has restarted is another one.
     full.keep({"node"})
     assert full.means(RANK, 0.0) == {}
-
-
-def test_number_of_figures_is_bounded() -> None:
-    """Names that grow without end, whatever made them, do not fill the memory."""
+    # Nor do names that grow without end, whatever made them.
     many = [Increment(f"figure {number}", 1.0, 1.0) for number in range(2 * MOST_FIGURES)]
-
     assert len(means([], many)) == MOST_FIGURES
 
 
 def test_counter_grows_between_two_readings() -> None:
-    """New, after a restart and back in sight, it counts on from where it is now."""
-    totals = [None, 50.0, 53.0, 53.0, 20.0, 25.0, None, 600.0, 601.0]
-    growth = Growth()
+    """New, after a restart and back in sight, it counts on from where it is now.
 
-    grown = [growth.of("reads", total) for total in totals]
-    assert grown == [None, None, 3.0, 0.0, None, 5.0, None, None, 1.0]
-
-
-def test_each_of_several_counters_grows_by_itself() -> None:
-    """One that begins again, is new or comes back hides none of the others."""
+    Of several one that begins again, is new or comes back hides none of the others.
+    """
     grown = Growth()
+    totals = [None, 50.0, 53.0, 53.0, 20.0, 25.0, None, 600.0, 601.0]
+    found = [grown.of("reads", total) for total in totals]
+    assert found == [None, None, 3.0, 0.0, None, 5.0, None, None, 1.0]
 
     assert grown.of_each("links", None) == {}
     assert grown.of_each("links", {"4": 1.0, "5": 9.0}) == {}

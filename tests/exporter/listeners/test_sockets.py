@@ -20,8 +20,6 @@ from exporter.listeners.listener import Listener, Renewal
 from exporter.listeners.peer import UNKNOWN, Peer, peer_of
 from exporter.listeners.sockets import UnixListener, host_and_port, open_loopback, open_tcp
 from tests.exporter.listeners.serving import FLAG
-from tests.exporter.running import running_exporter, wait_until
-from tests.exporter.snapshots import snapshot
 
 
 def listening(path: Path, mode: int = 0o666) -> closing[UnixListener]:
@@ -168,19 +166,6 @@ def test_file_that_is_no_socket_is_not_removed(tmp_path: Path) -> None:
             UnixListener(Path(place), 0o666, FLAG)
 
 
-def test_socket_that_was_removed_is_found_again(tmp_path: Path) -> None:
-    """Directory and all, as a cleaner of /run would remove it; the mode is as before."""
-    path = tmp_path / "room" / "e.sock"
-    with running_exporter(path, f"--operator.socket={tmp_path / 'operator.sock'}") as exporter:
-        assert exporter.push(snapshot().to_json())[0] == 200
-        shutil.rmtree(path.parent)
-        wait_until(path.exists)
-        wait_until(lambda: any("removed; the exporter listens" in line for line in exporter.log))
-
-        assert exporter.push(snapshot(sequence=2).to_json())[0] == 200
-        assert path.stat().st_mode & 0o777 == 0o666
-
-
 async def answers(scope: object, receive: object, send: Any) -> None:
     """Answer with no content."""
     await send({"type": "http.response.start", "status": 204, "headers": []})
@@ -233,11 +218,12 @@ def test_socket_that_cannot_be_made_or_served_is_tried_again(
         for listener.is_busy in (True, True, False):
             await renewing.look()
         line = await first_line(unix.path)
+        assert stat.S_IMODE(unix.path.stat().st_mode) == 0o660
         (only,) = listener.servers
         only.close()
         return line
 
-    with closing(UnixListener(room / "e.sock", 0o666, FLAG)) as unix:
+    with listening(room / "e.sock", 0o660) as unix:
         assert asyncio.run(run(unix)).startswith(b"HTTP/1.1 204 ")
     refused, served, full, served_again = caplog.messages
     assert refused.startswith("new clients cannot connect, and it is tried again: ")

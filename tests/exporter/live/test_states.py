@@ -35,16 +35,6 @@ def test_young_job_starts_and_an_older_one_has_the_reason(
         assert said["first_action"].startswith("Look into the log of rank 0")
 
 
-def test_start_that_took_long_may_warm_up() -> None:
-    """A job that has just finished its first step is not to be judged yet, however old it is."""
-    node = Node()
-    node.wait(1_000)
-    node.said = WARMING_UP
-
-    assert node.run(5)["verdict"]["state"] == "starting"
-    assert node.run(301)["verdict"]["state"] == "not_judgeable"
-
-
 def test_job_without_a_step_is_starting() -> None:
     """The page says for how long, and what each rank waits for, those that did the same together.
 
@@ -66,6 +56,9 @@ def test_job_without_a_step_is_starting() -> None:
     said = node.wait(860)["verdict"]
     assert (said["state"], said["alert"]) == ("starting", "RankskewSlowStart")
     assert said["first_action"] == "py-spy dump --pid 100 on gpu-12"
+    # Once it has finished its first step it may warm up, however old it is.
+    assert node.judged(WARMING_UP, 5)["state"] == "starting"
+    assert node.judged(WARMING_UP, 301)["state"] == "not_judgeable"
 
 
 def test_reason_without_a_verdict_is_told_apart() -> None:

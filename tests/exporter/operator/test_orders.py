@@ -290,7 +290,6 @@ def test_mistake_is_one_line(exporter: RunningExporter, said: Said, tmp_path: Pa
     for sentence, arguments in (
         ("No rank of job 'misteaken' runs on this node", ["misteaken", "off", ingest]),
         ("has no rank 9", ["mistaken", "off", "--rank=9", ingest]),
-        ("invalid choice: 'loud'", ["mistaken", "loud", ingest]),
         ("/absent: No such file or directory;", ["mistaken", "off", absent]),
         ("it must be unix:/path", ["mistaken", "off", "--exporter=host"]),
         ("answers 404: it takes no orders", ["m", "off", web]),

@@ -294,6 +294,8 @@ def test_rank_is_late_once_it_was_for_two_minutes() -> None:
 
     node.rounds(*slow, rounds=2)
     assert [each.rank for each in node.verdict().late] == [0]
+    node.rounds(with_block(0, data=0.2, forward=0.6), *peers(3), rounds=3)
+    assert [each.stage for each in node.verdict().late] == ["data"]  # What made it late first.
     assert [node.jobs.late_stage(each) for each in slow] == ["data", None, None, None]
 
     node.rounds(with_block(0), *peers(3), rounds=3)
@@ -311,15 +313,6 @@ def test_incident_near_the_limit_is_one() -> None:
     node.rounds(with_block(0, data=0.115), *peers(3), rounds=3)
     node.rounds(with_block(0, data=0.125), *peers(3), rounds=36)
     assert node.verdict().late == ()
-
-
-def test_stage_of_an_incident_stays() -> None:
-    """What made the rank late first is what its lines are about."""
-    node = JudgingNode()
-    node.rounds(with_block(0, data=0.2), *peers(3), rounds=30)
-    node.rounds(with_block(0, data=0.2, forward=0.6), *peers(3), rounds=3)
-
-    assert [each.stage for each in node.verdict().late] == ["data"]
 
 
 @pytest.mark.parametrize(

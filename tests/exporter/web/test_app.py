@@ -2,18 +2,17 @@
 
 import asyncio
 import dataclasses
-import json
-import re
 from collections.abc import Iterable
 
 import httpx
 import pytest
+from exporter.live.gpus import GpuView, RankOf
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from exporter.live.jobs import JobView
-from exporter.live.page import GpuView, LiveSummary, LiveView, RankOf
+from exporter.live.page import LiveSummary, LiveView
 from exporter.live.ranks import RankView
 from exporter.live.sentences import LateView
 from exporter.live.summary import JobVerdict
@@ -23,10 +22,8 @@ from exporter.ranks.store import RankStore
 from exporter.scrape.exposition import Exposition
 from exporter.scrape.sampling import Scrape
 from exporter.scrapers import Scrapers
-from exporter.vocabulary.words import CAUSES, STAGES, STATES
 from exporter.web.app import web_app
 from exporter.web.health import GONE_SECONDS, GpusGone, Ready
-from exporter.web.static import page_files
 from generators import alert_rules
 from rankskew.diagnose.advice import advice
 from tests.exporter.clock import Clock
@@ -215,31 +212,6 @@ def test_live_summary_is_described(web: Web) -> None:
     for each in (LiveSummary, JobView, JobVerdict, RankView, LateView, GpuView, RankOf):
         names = {field.name for field in dataclasses.fields(each)}
         assert schemas[each.__name__]["properties"].keys() == names
-
-
-def test_page_has_its_words_and_colours_from_the_vocabulary() -> None:
-    """The title names the most urgent state, and the legend is in step order.
-
-    The wait is the page's own: pale in stripes, and dark on a dark page.
-    """
-    files = {name: content.decode() for name, content in page_files().items()}
-    constants = re.findall(r"^export const (\w+) = (.*);$", files["vocabulary.js"], re.MULTILINE)
-    said = {name: json.loads(value) for name, value in constants}
-    colours = dict(re.findall(r"--(\w+): (#\w{6});", files["vocabulary.css"]))
-
-    assert list(said["STATES"]) == list(STATES)
-    assert said["STATES"]["slow_node"] == {"word": "Slow node", "colour": "red"}
-    assert said["STAGES"] == list(STAGES)
-    assert said["MARKS"] == {
-        "duty": "a duty",
-        "mild": "a little late",
-        "unsynced": "stands out",
-    }
-    assert list(said["CAUSES"]) == list(CAUSES)
-    assert said["CAUSES"]["slow_device"]["details"]["clocks"] == "clock"
-    assert colours == {name: stage.colour for name, stage in STAGES.items() if name != "sync"}
-    assert 'href="static/vocabulary.css"' in files["index.html"]
-    assert 'from "./vocabulary.js"' in files["jobs.js"]
 
 
 FINE = NodeSample(1.0, 2, gpus=(GpuSample(0, True), GpuSample(1, True)))

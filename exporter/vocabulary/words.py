@@ -22,13 +22,16 @@ class Colour:
 class State:
     """What people call a state, its *colour*, one of COLOURS, and its *runbook*, if it has one.
 
-    The runbook is named after an alert; if the state *alerts*, that is raised while it lasts.
+    The runbook is named after an alert; if the state *alerts*, that is raised while it lasts. Jobs
+    are listed by *urgency*, 0 first. The *sentence* is empty if there is none without figures.
     """
 
     word: str
     colour: str
+    urgency: int
     runbook: str | None = None
     alerts: bool = False
+    sentence: str = ""
 
 
 @dataclass(frozen=True, slots=True)

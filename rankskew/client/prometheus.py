@@ -13,8 +13,6 @@ from rankskew.client.fetch import ANYONE, Access, Trouble, get_json
 # The name of a node whose exporter has just gone is what one looks for.
 BACK: Final = "1h"
 ADDRESS: Final = re.compile(r"[0-9.]+(:[0-9]+)?|.*:.*:.*")
-# Of nodes, by cluster and instance.
-Names = Mapping[tuple[str, str], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,17 +126,6 @@ def selector(**labels: str | None) -> str:
 # ---- Names of nodes, as their exporters tell them ------------------------------------------------
 
 
-def names_of_nodes(prometheus: Prometheus, matchers: str) -> Names:
-    """Return the name of each node whose instance is an address; raises Trouble."""
-    named = ",".join(filter(None, (matchers, 'nodename!=""')))
-    found = prometheus.query(f"last_over_time(rankskew_exporter_build_info{{{named}}}[{BACK}])")
-    return {
-        (each["cluster"], each["instance"]): each["nodename"]
-        for each in found
-        if ADDRESS.fullmatch(each["instance"])
-    }
-
-
 def with_names(prometheus: Prometheus, samples: Iterable[Sample]) -> list[Sample]:
     """Return *samples* with names instead of addresses, to be shown; raises Trouble."""
     samples = list(samples)
@@ -146,7 +133,11 @@ def with_names(prometheus: Prometheus, samples: Iterable[Sample]) -> list[Sample
     if not addresses:
         return samples
     those = selector(instance="|".join(map(re.escape, addresses))).replace("=", "=~", 1)
-    names = names_of_nodes(prometheus, those)
+    info = f'rankskew_exporter_build_info{{{those},nodename!=""}}[{BACK}]'
+    names = {
+        (each["cluster"], each["instance"]): each["nodename"]
+        for each in prometheus.query(f"last_over_time({info})")
+    }
 
     def named(each: Sample) -> Sample:
         name = names.get((each["cluster"], each["instance"]), each["instance"])

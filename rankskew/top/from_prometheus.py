@@ -10,7 +10,7 @@ from exporter.live import states
 from exporter.live.causes import CauseView
 from exporter.live.sentences import LateView, late_sentence
 from exporter.live.wording import duration, listed
-from exporter.vocabulary.words import reasons_in_order
+from exporter.vocabulary import words
 from rank_probe.judge.verdict import DUTY
 from rankskew.client.fetch import ANYONE, Access, Trouble
 from rankskew.client.prometheus import Prometheus, Sample, selector, with_names
@@ -140,7 +140,7 @@ def _jobs(prometheus: Prometheus, cluster: str | None) -> list[JobStatus]:
 def _job(cluster: str, job_id: str, found: Recorded, now: float) -> JobStatus:
     states_here = {*found.by("state", "job:rankskew_state:info")}
     world_size = found.value("job:rankskew_world_size:max")
-    reasons = reasons_in_order(found.by("reason", "job_reason:rankskew_not_judgeable:bool"))
+    reasons = words.reasons_in_order(found.by("reason", "job_reason:rankskew_not_judgeable:bool"))
     suspects = found["rank_stage:rankskew_hang_suspect:group"]
     job = JobStatus(
         job_id=job_id,
@@ -220,18 +220,6 @@ def _causes(found: Recorded) -> dict[str, CauseView]:
 
 # ---- The state in a sentence; an exporter says it itself -----------------------------------------
 
-# What needs no figures.
-SENTENCES: Final = {
-    states.STARTING: "The job is starting: its ranks must first finish steps that can be compared.",
-    # Only if the series of the late ranks are already gone.
-    states.SLOW_NODE: "The ranks of a node are late.",
-    states.STRAGGLER: "A rank is late.",
-    states.ROTATING: "No rank is to blame: a different one is late in each step.",
-    states.HEALTHY: "No rank is late.",
-    states.FINISHED: "All ranks have finished.",
-    states.NO_PROBE: "No probe reports, so it is not known how the ranks keep up.",
-}
-
 
 def _sentence(job: JobStatus, found: Recorded) -> str:
     late = [each for each in job.late if each.is_called_late]
@@ -251,7 +239,7 @@ def _sentence(job: JobStatus, found: Recorded) -> str:
         return f"{missing:.0f} of {job.world_size} ranks are not seen by any exporter."
     if job.state == states.NOT_JUDGEABLE:
         return f"Cannot judge this job: {(job.reason or 'no verdict').replace('_', ' ')}."
-    return SENTENCES.get(job.state, "")
+    return "" if job.state == UNKNOWN else words.STATES[job.state].sentence
 
 
 def _held_up_by(found: Recorded) -> str:

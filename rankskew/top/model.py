@@ -9,7 +9,7 @@ from exporter.causes.model import UNKNOWN as CAUSE_UNKNOWN
 from exporter.live import states
 from exporter.live.causes import CauseView, cause_sentence
 from exporter.live.sentences import LateView
-from exporter.vocabulary.words import cause_in_short
+from exporter.vocabulary import words
 from rank_probe.judge.verdict import NODE, Change, Together
 from rankskew.wording import few
 
@@ -23,23 +23,10 @@ NO_RANK: Final = (
     "No rank has reported yet; start a job with: torchrun --nproc-per-node 8 -m rank_probe train.py"
 )
 
-# Jobs are shown in these groups, and in each of them by the GPUs that they lose.
-_ORDER: Final = (
-    (states.HUNG,),
-    (
-        states.EXPORTER_DOWN,
-        states.RANKS_MISSING,
-        states.SLOW_NODE,
-        states.STRAGGLER,
-        states.ROTATING,
-    ),
-    (states.STARTING, states.NOT_JUDGEABLE, UNKNOWN),
-    (states.HEALTHY,),
-    (states.FINISHED, states.NO_PROBE),
-)
 # So many ranks of a job get a row.
 MOST_RANKS: Final = 20
-_GROUP_OF: Final = {state: group for group, those in enumerate(_ORDER) for state in those}
+# What is not known comes after what is wrong.
+URGENCY: Final = {UNKNOWN: 2} | {name: state.urgency for name, state in words.STATES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +122,7 @@ def in_order(jobs: Sequence[JobStatus]) -> list[JobStatus]:
 
 def _urgency(job: JobStatus) -> tuple[int, float, int, str, str]:
     lost = job.gpus_lost or 0.0
-    return _GROUP_OF[job.state], -lost, STATES.index(job.state), job.cluster, job.job_id
+    return URGENCY[job.state], -lost, STATES.index(job.state), job.cluster, job.job_id
 
 
 def no_such_job(job_id: str, jobs: Sequence[JobStatus]) -> str:
@@ -174,7 +161,7 @@ def explained(job: JobStatus) -> JobStatus:
     is_said = any(cause.sentence in said for said in job.details)
     return replace(
         job,
-        cause=cause_in_short(cause.cause, cause.detail),
+        cause=words.cause_in_short(cause.cause, cause.detail),
         details=job.details if is_said else (_cause_text(cause), *job.details),
         first_action=cause.first_action or job.first_action,
     )

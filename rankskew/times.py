@@ -37,11 +37,6 @@ def seconds(spans: Iterable[Span]) -> float:
     return sum(end - begin for begin, end in spans)
 
 
-def of_points(times: Iterable[float], step_seconds: float) -> list[Span]:
-    """Return the spans that *times* stand for, each for the step that begins there."""
-    return merged((time, time + step_seconds) for time in times)
-
-
 # ---- What people give and read -------------------------------------------------------------------
 
 

@@ -11,14 +11,14 @@ MCP: Final = "mcp"
 
 
 class Command(NamedTuple):
-    """A command, in a *module* with its parser() and run(arguments).
+    """A command, in a *module* with its parser() and run(arguments); empty for one named after it.
 
     The names of the modules are all that the command line knows of the exporter's commands and of
     the simulator, so that none of them is imported before it is asked for.
     """
 
     sentence: str
-    module: str
+    module: str = ""
     extra: str = CLI
 
 
@@ -28,39 +28,28 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "exporter.commands.exporter",
         EXPORTER,
     ),
-    "files": Command(
-        "write the rules, runbooks and dashboards that belong to this release",
-        "rankskew.commands.files",
-    ),
+    "files": Command("write the rules, runbooks and dashboards that belong to this release"),
     "control": Command(
         "set what the probes of a running job measure, or release the GPUs for a reset",
         "exporter.commands.control",
         EXPORTER,
     ),
-    "replay": Command(
-        "judge recorded traces: which ranks were late, and at what cost", "rankskew.commands.replay"
-    ),
+    "replay": Command("judge recorded traces: which ranks were late, and at what cost"),
     "simulate": Command(
         "serve a simulated fleet to try dashboards and alerts", "fleet_simulator.command", EXPORTER
     ),
-    "diagnose": Command(
-        "say what is wrong with a job, why, and what to do about it", "rankskew.commands.diagnose"
-    ),
-    "compare": Command("say what a change did to a job's steps", "rankskew.commands.compare"),
+    "diagnose": Command("say what is wrong with a job, why, and what to do about it"),
+    "compare": Command("say what a change did to a job's steps"),
     "flight-recorder": Command(
-        "name the rank that a hanging collective waits for, from torch's dumps",
-        "rankskew.commands.flight_recorder",
+        "name the rank that a hanging collective waits for, from torch's dumps"
     ),
-    "top": Command("watch jobs and their ranks in this terminal", "rankskew.commands.top"),
-    "report": Command(
-        "look back over weeks of alerts, or over what a job lost", "rankskew.commands.report"
-    ),
-    "mcp": Command(
-        "let an assistant ask: the Model Context Protocol, read-only", "rankskew.commands.mcp", MCP
-    ),
+    "top": Command("watch jobs and their ranks in this terminal"),
+    "report": Command("look back over weeks of alerts, or over what a job lost"),
+    "mcp": Command("let an assistant ask: the Model Context Protocol, read-only", extra=MCP),
 }
 
 
 def load(name: str) -> ModuleType:
     """Return the module of the command *name*, with its parser() and run(arguments)."""
-    return import_module(COMMANDS[name].module)
+    here = f"{__package__}.{name.replace('-', '_')}"
+    return import_module(COMMANDS[name].module or here)

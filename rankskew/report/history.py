@@ -8,15 +8,12 @@ from typing import Final
 
 from rankskew.client.fetch import Trouble
 from rankskew.client.prometheus import Prometheus, Series
-from rankskew.times import Span, of_points
+from rankskew.times import Span, merged
 
 # Prometheus refuses more per series and query (web/api/v1/api.go).
 MOST_POINTS: Final = 11_000
 # A fortnight every 15 s takes eight; a year every 15 s would take 192.
 MOST_QUERIES: Final = 24
-# Below this many points a query that is too much stays too much.
-FEWEST_POINTS: Final = 100
-TOO_MUCH: Final = ("too many samples", "exceeds the maximum", "no answer within", "timed out")
 # Weeks take longer than the second that a screen waits; Prometheus gives up after two minutes.
 TIMEOUT_SECONDS: Final = 125.0
 # What docs/operating.md recommends.
@@ -77,28 +74,15 @@ def read_past(prometheus: Prometheus, expression: str, times: Grid) -> list[Seri
     """Return the series of *expression* at *times*, their name left out; raises Trouble."""
     found: dict[frozenset[tuple[str, str]], list[Point]] = defaultdict(list)
     for begin, end in times.chunks():
-        for series in _read(prometheus, expression, begin, end, times.step_seconds):
+        for series in prometheus.query_range(expression, begin, end, times.step_seconds):
             found[frozenset(series.labels.items())] += series.points
     return [Series("", dict(labels), points) for labels, points in found.items()]
 
 
-def _read(
-    prometheus: Prometheus, expression: str, begin: float, end: float, step: float
-) -> list[Series]:
-    """Return what *expression* has then; what is too much is read in two halves."""
-    try:
-        return prometheus.query_range(expression, begin, end, step)
-    except Trouble as trouble:
-        points = round((end - begin) / step)
-        if points < FEWEST_POINTS or not any(words in str(trouble) for words in TOO_MUCH):
-            raise
-    middle = begin + (points // 2) * step
-    return [
-        *_read(prometheus, expression, begin, middle, step),
-        *_read(prometheus, expression, middle + step, end, step),
-    ]
-
-
 def spans_of(series: Iterable[Series], step_seconds: float) -> list[Span]:
-    """Return when any of the *series*, read every *step_seconds*, has a value."""
-    return of_points((at for each in series for at, _ in each.points), step_seconds)
+    """Return when any of the *series*, read every *step_seconds*, has a value.
+
+    Each value stands for the step that begins there.
+    """
+    times = {at for each in series for at, _ in each.points}
+    return merged((at, at + step_seconds) for at in times)

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from rankskew.render import Document, Section, render
-from rankskew.times import merged, moment, of_points, seconds
+from rankskew.times import merged, moment, seconds
 from rankskew.wording import gpu_hours, money
 
 NOW = datetime(2026, 3, 4, 15, 0, tzinfo=UTC).timestamp()
@@ -30,10 +30,9 @@ def test_times_are_read_in_each_form(text: str, seconds_ago: float) -> None:
 
 
 def test_spans_are_joined_and_added_up() -> None:
-    """In any order; a gap that is too long keeps two apart; a point stands for its step."""
+    """In any order; a gap that is too long keeps two apart."""
     assert merged([(10, 20), (0, 5), (5, 8), (15, 30)]) == [(0, 8), (10, 30)]
     assert merged([(0, 5), (8, 9), (20, 21)], gap_seconds=3) == [(0, 9), (20, 21)]
-    assert of_points([0, 15, 30, 90], 15) == [(0, 45), (90, 105)]
     assert seconds([(0, 45), (90, 105)]) == 60
 
 

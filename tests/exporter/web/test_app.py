@@ -6,13 +6,12 @@ from collections.abc import Iterable
 
 import httpx
 import pytest
-from exporter.live.gpus import GpuView, RankOf
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from exporter.live.jobs import JobView
-from exporter.live.page import LiveSummary, LiveView
+from exporter.live.page import GpuView, LiveSummary, LiveView, RankOf
 from exporter.live.ranks import RankView
 from exporter.live.sentences import LateView
 from exporter.live.summary import JobVerdict

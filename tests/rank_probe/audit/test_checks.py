@@ -13,6 +13,7 @@ from tests.rank_probe.audit.healthy import facts, gpus, launch, settings, troubl
 Changes = dict[int, dict[str, Any]]
 EVERY = range(8)
 NODE_1 = range(4, 8)
+WITHOUT_GPUS: dict[str, Any] = {"gpus": (), "device_files": 0}
 
 
 def on(ranks: Any, **change: Any) -> Changes:
@@ -27,12 +28,10 @@ def gpu(node: int, index: int, **change: Any) -> tuple[GpuFacts, ...]:
     )
 
 
-def ports(*rates: float, device: str = "mlx5_") -> tuple[Port, ...]:
+def ports(*rates: float) -> tuple[Port, ...]:
     """Return ports of *rates* in Gb/s, 0 for one that is down."""
-    return tuple(
-        Port(f"{device}{index}", "1", "InfiniBand", rate > 0, rate)
-        for index, rate in enumerate(rates)
-    )
+    each = enumerate(rates)
+    return tuple(Port(f"mlx5_{index}", "1", "InfiniBand", rate > 0, rate) for index, rate in each)
 
 
 def mtu(number: int) -> dict[str, Any]:
@@ -45,134 +44,70 @@ def variables(**compared: str) -> dict[str, Any]:
     return {"compared": {"NCCL_DEBUG": "WARN", **compared}}
 
 
-@dataclasses.dataclass(frozen=True)
-class Plant:
-    """Changes of a healthy launch, and what is then said of them, as *status*."""
-
-    status: AuditStatus
-    says: str
-    changes: Changes
-    of_launch: dict[str, Any]
-
-
-def fails(says: str, changes: Changes | None = None, **of_launch: Any) -> Plant:
-    """Return a plant that fails the audit."""
-    return Plant(AuditStatus.FAIL, says, changes or {}, of_launch)
-
-
-def warns(says: str, changes: Changes | None = None, **of_launch: Any) -> Plant:
-    """Return a plant that the audit warns of."""
-    return Plant(AuditStatus.WARN, says, changes or {}, of_launch)
-
-
-PLANTS: dict[str, list[Plant]] = {
-    "reported": [
-        fails("rank 3 of 8 did not report", missing=(3,)),
-    ],
-    "device_per_rank": [
-        fails(
-            "ranks 4-5 use the same GPU 1 (GPU-1-1) on node-1",
-            on([4, 5], **settings(CUDA_VISIBLE_DEVICES=uuid(1, 1), CUDA_DEVICE_ORDER="PCI_BUS_ID"))
-            | on([6, 7], **settings(CUDA_DEVICE_ORDER="PCI_BUS_ID")),
-        ),
-        fails(
-            "rank 2 (node-0) sees no GPU: CUDA_VISIBLE_DEVICES=-1",
-            {2: settings(CUDA_VISIBLE_DEVICES="-1")},
-        ),
-        fails(
-            "rank 7 (node-1), with local rank 3, sees 3 GPUs",
-            on(NODE_1, **settings(CUDA_VISIBLE_DEVICES="0,1,2")),
-        ),
-    ],
-    "device_order": [
-        fails(
-            "ranks 0-1 on node-0 see the same GPUs in different orders: 0, 1, 2, 3, and 0, 1, 3, 2",
-            {1: settings(CUDA_VISIBLE_DEVICES="0,1,3,2")},
-        ),
-        fails(
-            "differs on node-1: unset on ranks 4-5, 7, PCI_BUS_ID on rank 6",
-            {6: settings(CUDA_DEVICE_ORDER="PCI_BUS_ID")},
-        ),
-        warns(
-            "by number without CUDA_DEVICE_ORDER=PCI_BUS_ID on ranks 4-7 of node-1",
-            on(NODE_1, **settings(CUDA_VISIBLE_DEVICES="0,1,2,3"), gpus=gpu(1, 3, model="A100")),
-        ),
-    ],
-    "environment": [
-        fails(
-            "NCCL_ALGO is Ring on rank 5; on the others it is unset",
-            {5: variables(NCCL_ALGO="Ring")},
-        ),
-        fails(
-            "UCX_TLS differs: unset on ranks 0-3, tcp on ranks 4-7",
-            on(NODE_1, **variables(UCX_TLS="tcp")),
-        ),
-        fails(
-            "FI_AUTH_KEY is another value, which may be secret, on rank 0",
-            {0: variables(FI_AUTH_KEY="hidden 0123abcd")},
-        ),
-        warns(
-            "PYTORCH_ALLOC_CONF is backend:native on rank 7",
-            {7: variables(PYTORCH_ALLOC_CONF="backend:native")},
-        ),
-    ],
-    "versions": [
-        fails(
-            "torch is 2.12.0 on rank 3; on the others it is 2.13.0",
-            {3: {"versions": {**facts(3).versions, "torch": "2.12.0"}}},
-        ),
-        warns(
-            "driver differs: 580.1 on ranks 0-3, none on ranks 4-7",
-            on(NODE_1, versions={**facts(0).versions, "driver": ""}),
-        ),
-    ],
-    "affinity": [
-        fails("ranks 0-1 on node-0 are all bound to CPU 0", on([0, 1], cpus=(0,))),
-        warns("rank 6 on node-1 may use 3 CPUs, other ranks there 8", {6: {"cpus": (16, 17, 18)}}),
-    ],
-    "numa": [
-        fails(
-            "rank 3 (node-0) uses GPU 3 (GPU-0-3), but none of its 8 CPUs are near it",
-            {3: {"cpus": tuple(range(8))}},
-        ),
-        warns("only 25% of its 8 CPUs are near it", {1: {"cpus": tuple(range(14, 22))}}),
-    ],
-    "shared_memory": [
-        fails(
-            "/dev/shm on node-0 has 60 MiB free of 64 MiB; 4 ranks may want 128 MiB",
-            on(range(4), shared_memory_bytes=64 * 2**20, shared_memory_free_bytes=60 * 2**20),
-        ),
-    ],
-    "locked_memory": [
-        fails(
-            "ranks 1-2 may lock 64 KiB of memory (ulimit -l), and NCCL registers its buffers",
-            on([1, 2], locked_bytes=65536),
-        ),
-    ],
-    "socket_interface": [
-        fails(
-            "NCCL_SOCKET_IFNAME=bond names no interface of node-0 (rank 0), which has eth0, lo",
-            on(EVERY, **settings(NCCL_SOCKET_IFNAME="bond"), interfaces=()),
-        ),
-        fails(
-            "eth0 of node-1 is down",
-            on(NODE_1, interfaces=(Interface("eth0", 9000, True, "the default route"),)),
-        ),
-    ],
-    "mtu": [
-        warns("the MTU differs: 9000 on node-0; 1500 on node-1", on(NODE_1, **mtu(1500))),
-    ],
-    "infiniband": [
-        fails("port 1 of mlx5_1 on node-1 is not active", on(NODE_1, ports=ports(400, 0))),
-        warns("port 1 of mlx5_1 on node-0 is not active", on(EVERY, ports=ports(400, 0))),
-        warns(
-            "slower than most InfiniBand ports, which have 400 Gb/s: mlx5_1 on node-1 (100 Gb/s)",
-            on(NODE_1, ports=ports(400, 100)),
-        ),
-        fails(
-            "NCCL_IB_HCA=mlx4 names no port of node-0", on(EVERY, **settings(NCCL_IB_HCA="mlx4"))
-        ),
-    ],
+# By what is then found: the status of which check, and a part of what it says.
+PLANTS: dict[str, Changes] = {
+    "fail device_per_rank: ranks 4-5 use the same GPU 1 (GPU-1-1) on node-1": on(
+        [4, 5], **settings(CUDA_VISIBLE_DEVICES=uuid(1, 1), CUDA_DEVICE_ORDER="PCI_BUS_ID")
+    )
+    | on([6, 7], **settings(CUDA_DEVICE_ORDER="PCI_BUS_ID")),
+    "fail device_per_rank: rank 2 (node-0) sees no GPU: CUDA_VISIBLE_DEVICES=-1": on(
+        [2], **settings(CUDA_VISIBLE_DEVICES="-1")
+    ),
+    "fail device_per_rank: rank 7 (node-1), with local rank 3, sees 3 GPUs": on(
+        NODE_1, **settings(CUDA_VISIBLE_DEVICES="0,1,2")
+    ),
+    "fail device_order: ranks 0-1 on node-0 see the same GPUs in different orders: "
+    "0, 1, 2, 3, and 0, 1, 3, 2": on([1], **settings(CUDA_VISIBLE_DEVICES="0,1,3,2")),
+    "fail device_order: differs on node-1: unset on ranks 4-5, 7, PCI_BUS_ID on rank 6": on(
+        [6], **settings(CUDA_DEVICE_ORDER="PCI_BUS_ID")
+    ),
+    "warn device_order: by number without CUDA_DEVICE_ORDER=PCI_BUS_ID on ranks 4-7 of node-1": on(
+        NODE_1, **settings(CUDA_VISIBLE_DEVICES="0,1,2,3"), gpus=gpu(1, 3, model="A100")
+    ),
+    "fail environment: NCCL_ALGO is Ring on rank 5; on the others it is unset": on(
+        [5], **variables(NCCL_ALGO="Ring")
+    ),
+    "fail environment: UCX_TLS differs: unset on ranks 0-3, tcp on ranks 4-7": on(
+        NODE_1, **variables(UCX_TLS="tcp")
+    ),
+    "fail environment: FI_AUTH_KEY is another value, which may be secret, on rank 0": on(
+        [0], **variables(FI_AUTH_KEY="hidden 0123abcd")
+    ),
+    "warn environment: PYTORCH_ALLOC_CONF is backend:native on rank 7": on(
+        [7], **variables(PYTORCH_ALLOC_CONF="backend:native")
+    ),
+    "fail versions: torch is 2.12.0 on rank 3; on the others it is 2.13.0": on(
+        [3], versions={**facts(3).versions, "torch": "2.12.0"}
+    ),
+    "warn versions: driver differs: 580.1 on ranks 0-3, none on ranks 4-7": on(
+        NODE_1, versions={**facts(0).versions, "driver": ""}
+    ),
+    "fail affinity: ranks 0-1 on node-0 are all bound to CPU 0": on([0, 1], cpus=(0,)),
+    "warn affinity: rank 6 on node-1 may use 3 CPUs, other ranks there 8": on(
+        [6], cpus=(16, 17, 18)
+    ),
+    "fail numa: rank 3 (node-0) uses GPU 3 (GPU-0-3), but none of its 8 CPUs are near it": on(
+        [3], cpus=tuple(range(8))
+    ),
+    "warn numa: only 25% of its 8 CPUs are near it": on([1], cpus=tuple(range(14, 22))),
+    "fail shared_memory: /dev/shm on node-0 has 60 MiB free of 64 MiB; 4 ranks may want 128 M": on(
+        range(4), shared_memory_bytes=64 * 2**20, shared_memory_free_bytes=60 * 2**20
+    ),
+    "fail locked_memory: ranks 1-2 may lock 64 KiB of memory (ulimit -l), and NCCL registers its "
+    "buffers": on([1, 2], locked_bytes=65536),
+    "fail socket_interface: NCCL_SOCKET_IFNAME=bond names no interface of node-0 (rank 0), which "
+    "has eth0, lo": on(EVERY, **settings(NCCL_SOCKET_IFNAME="bond"), interfaces=()),
+    "fail socket_interface: eth0 of node-1 is down": on(
+        NODE_1, interfaces=(Interface("eth0", 9000, True, "the default route"),)
+    ),
+    "warn mtu: the MTU differs: 9000 on node-0; 1500 on node-1": on(NODE_1, **mtu(1500)),
+    "fail infiniband: port 1 of mlx5_1 on node-1 is not active": on(NODE_1, ports=ports(400, 0)),
+    "warn infiniband: port 1 of mlx5_1 on node-0 is not active": on(EVERY, ports=ports(400, 0)),
+    "warn infiniband: slower than most InfiniBand ports, which have 400 Gb/s: mlx5_1 on node-1 "
+    "(100 Gb/s)": on(NODE_1, ports=ports(400, 100)),
+    "fail infiniband: NCCL_IB_HCA=mlx4 names no port of node-0": on(
+        EVERY, **settings(NCCL_IB_HCA="mlx4")
+    ),
 }
 
 
@@ -190,22 +125,25 @@ def test_healthy_launch_has_no_trouble() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("check", "plant"),
-    [
-        pytest.param(check, plant, id=plant.says)
-        for check, plants in PLANTS.items()
-        for plant in plants
-    ],
-)
-def test_planted_misconfiguration_is_found(check: str, plant: Plant) -> None:
+@pytest.mark.parametrize("plant", PLANTS)
+def test_planted_misconfiguration_is_found(plant: str) -> None:
     """Its check names it and who has it, says what to do, and no other check complains."""
-    found = troubles(launch(plant.changes, **plant.of_launch))
+    head, _, says = plant.partition(": ")
+    ((check, found),) = troubles(launch(PLANTS[plant])).items()
 
-    assert list(found) == [check]
-    assert found[check].status is plant.status
-    assert plant.says in found[check].findings[0].reason
-    assert found[check].findings[0].advice
+    assert f"{found.status} {check}" == head
+    assert says in found.findings[0].reason
+    assert found.findings[0].advice
+
+
+def test_rank_that_did_not_report_is_a_failure() -> None:
+    """Every other check has a plant: a new one comes with the misconfiguration that it finds."""
+    ((check, found),) = troubles(launch(missing=(3,))).items()
+
+    assert (check, found.status) == ("reported", AuditStatus.FAIL)
+    assert "rank 3 of 8 did not report" in found.findings[0].reason
+    planted = {plant.partition(": ")[0].split()[1] for plant in PLANTS}
+    assert {"reported", *planted} == {check.__name__ for check in CHECKS}
 
 
 def test_exactly_what_is_wanted_is_enough() -> None:
@@ -213,11 +151,6 @@ def test_exactly_what_is_wanted_is_enough() -> None:
     for name, value in {"shared_memory_free_bytes": 128 * 2**20, "locked_bytes": 2**30}.items():
         assert not troubles(launch(on(EVERY, **{name: value})))
         assert troubles(launch(on(EVERY, **{name: value - 1})))
-
-
-def test_every_check_has_a_plant() -> None:
-    """A new check comes with the misconfiguration that it finds."""
-    assert set(PLANTS) == {check.__name__ for check in CHECKS}
 
 
 def test_many_findings_are_counted_not_listed() -> None:
@@ -228,15 +161,6 @@ def test_many_findings_are_counted_not_listed() -> None:
     assert (len(found.findings), found.more) == (8, 92)
 
 
-def test_node_without_gpus_is_not_judged_on_them() -> None:
-    """A job on CPUs is neither right nor wrong about GPUs."""
-    outcomes = audit(launch({rank: {"gpus": (), "device_files": 0} for rank in EVERY}))
-    skipped = {one.check for one in outcomes if one.status is AuditStatus.NOT_CHECKED}
-
-    assert skipped >= {"device_per_rank", "device_order", "numa"}
-    assert not troubles(launch({rank: {"gpus": (), "device_files": 0} for rank in EVERY}))
-
-
 @pytest.mark.parametrize(
     ("absent", "check", "says"),
     [
@@ -245,12 +169,15 @@ def test_node_without_gpus_is_not_judged_on_them() -> None:
         ({"ports": ()}, "locked_memory", "no InfiniBand port here: nothing locks memory"),
         ({"shared_memory_bytes": None}, "shared_memory", "there is no /dev/shm here"),
         ({"interfaces": ()}, "mtu", "no interface is known"),
+        *((WITHOUT_GPUS, check, "") for check in ("device_per_rank", "device_order", "numa")),
     ],
 )
 def test_what_is_not_there_is_not_checked(absent: dict[str, Any], check: str, says: str) -> None:
-    """It is neither a trouble nor fine."""
-    (found,) = [one for one in audit(launch(dict.fromkeys(EVERY, absent))) if one.check == check]
+    """It is neither a trouble nor fine: so a job on CPUs is about GPUs."""
+    without = launch(dict.fromkeys(EVERY, absent))
+    (found,) = [one for one in audit(without) if one.check == check]
 
+    assert troubles(without) == {}
     assert found.status is AuditStatus.NOT_CHECKED
     assert found.findings[0].reason.startswith(says)
 

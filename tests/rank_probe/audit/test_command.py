@@ -5,9 +5,9 @@ import os
 import socket
 import subprocess
 import sys
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -73,24 +73,17 @@ def test_strict_lets_a_warning_fail(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "\nWARN         infiniband: slower than most" in f"\n{capsys.readouterr().out}"
 
 
-def document(folder: Path, capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, Any]:
-    """Return the JSON document about a machine with an interface that is down."""
-    command.run([*paths(folder, **INTERFACE_DOWN), "--json", *options])
-    said: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return said
-
-
 def test_json_has_what_the_lines_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Scripts get one document, of which docs/audit.md has every field and every check."""
     page = (Path(__file__).parents[3] / "docs/audit.md").read_text()
-    said = document(tmp_path, capsys)
+    command.run([*paths(tmp_path, **INTERFACE_DOWN), "--json"])
+    said = json.loads(capsys.readouterr().out)
     check = said["checks"][0]
 
     assert (said["ok"], said["ranks"], said["nodes"]) == (False, 0, [NODE])
     assert (check["check"], check["status"]) == ("socket_interface", "fail")
     assert check["findings"][0]["advice"].startswith("ip link set eth0 up")
     names = [*said, *check, *check["findings"][0], *(one["check"] for one in said["checks"])]
-
     assert [name for name in names if f"`{name}`" not in page] == []
 
 
@@ -118,92 +111,64 @@ PATIENCE_SECONDS = 30.0
 
 
 @pytest.fixture
-def environment() -> dict[str, str]:
-    """Where the ranks meet, as srun or mpirun would have it: rank 0 serves the store."""
+def meet() -> Callable[..., Exchange]:
+    """Returns a rank's exchange, as srun or mpirun would have it: rank 0 serves the store."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return lambda rank, seconds=PATIENCE_SECONDS: Exchange(rank, WORLD, environment, seconds)
 
 
-def other(environment: dict[str, str], rank: int) -> int:
-    """Return what *rank* hears after it posted."""
-    exchange = Exchange(rank, WORLD, environment, PATIENCE_SECONDS)
-    exchange.post(facts(rank))
-    return exchange.hear()
+@pytest.mark.parametrize("silent", [None, 1], ids=["all", "one silent"])
+def test_everybody_hears_what_rank_0_decides(
+    meet: Callable[..., Exchange], silent: int | None
+) -> None:
+    """Rank 0 has the facts of all who post, and waits for no other longer than it is told."""
+
+    def other(rank: int) -> int:
+        exchange = meet(rank)
+        exchange.post(facts(rank))
+        return exchange.hear()
+
+    ranks = [rank for rank in range(1, WORLD) if rank != silent]
+    with ThreadPoolExecutor() as pool:
+        others = [pool.submit(other, rank) for rank in ranks]
+        first = meet(0)
+        first.post(facts(0))
+        first._store.wait([f"facts/{rank}" for rank in ranks])
+        gathered, missing = first.gather(PATIENCE_SECONDS if silent is None else 0.2)
+        first.tell(1, others=len(ranks))
+
+        assert gathered == [facts(rank) for rank in (0, *ranks)]
+        assert missing == (() if silent is None else (silent,))
+        assert [one.result() for one in others] == [1] * len(ranks)
 
 
-def start(ranks: list[int], environment: dict[str, str]) -> list[Future[int]]:
-    """Start *ranks* other than 0."""
-    pool = ThreadPoolExecutor()
-    return [pool.submit(other, environment, rank) for rank in ranks]
-
-
-def test_everybody_hears_what_rank_0_decides(environment: dict[str, str]) -> None:
-    """Rank 0 has the facts of all, and all end with its status."""
-    others = start([1, 2], environment)
-    first = Exchange(0, WORLD, environment, PATIENCE_SECONDS)
-    first.post(facts(0))
-    gathered, missing = first.gather(PATIENCE_SECONDS)
-    first.tell(1, others=2)
-
-    assert gathered == [facts(rank) for rank in range(WORLD)]
-    assert missing == ()
-    assert [one.result() for one in others] == [1, 1]
-
-
-def test_rank_that_does_not_post_is_missing(environment: dict[str, str]) -> None:
-    """Rank 0 does not wait for longer than it is told, and the others hear all the same."""
-    others = start([2], environment)
-    first = Exchange(0, WORLD, environment, PATIENCE_SECONDS)
-    first.post(facts(0))
-    first._store.wait(["facts/2"])
-    gathered, missing = first.gather(0.2)
-    first.tell(0, others=1)
-
-    assert [one.rank for one in gathered] == [0, 2]
-    assert missing == (1,)
-    assert others[0].result() == 0
-
-
-def test_what_cannot_be_read_is_missing(environment: dict[str, str]) -> None:
+def test_what_cannot_be_read_is_missing(meet: Callable[..., Exchange]) -> None:
     """A rank of another release is named, and ends nobody's audit."""
-    first = Exchange(0, 2, environment, PATIENCE_SECONDS)
+    first = meet(0)
     first.post(facts(0))
-    first._store.set("facts/1", b"of another release")
-    first._store.add("posted", 1)
+    for rank in (1, 2):
+        first._store.set(f"facts/{rank}", b"of another release")
+        first._store.add("posted", 1)
 
-    assert first.gather(PATIENCE_SECONDS) == ([facts(0)], (1,))
-
-
-def test_nobody_who_serves_the_store_is_one_sentence(environment: dict[str, str]) -> None:
-    """It names the address."""
-    with pytest.raises(NoAnswer) as said:
-        Exchange(1, WORLD, environment, 0.2)
-
-    address = f"127.0.0.1:{environment['MASTER_PORT']}"
-    assert str(said.value).startswith(f"nobody answers at {address}: ")
+    assert first.gather(PATIENCE_SECONDS) == ([facts(0)], (1, 2))
 
 
-def test_rank_0_that_never_answers_is_one_sentence(environment: dict[str, str]) -> None:
-    """Without torch's frames."""
-    with pytest.raises(NoAnswer) as said:
-        Exchange(0, WORLD, environment, 0.2).hear()
-
-    address = f"127.0.0.1:{environment['MASTER_PORT']}"
-    assert str(said.value).startswith(f"the store at {address} does not answer: ")
-    assert "\n" not in str(said.value)
+def test_rank_0_that_does_not_answer_is_one_sentence(meet: Callable[..., Exchange]) -> None:
+    """It names the address, without torch's frames; nobody need serve the store, either."""
+    with pytest.raises(NoAnswer, match=r"^nobody answers at 127\.0\.0\.1:\d+: "):
+        meet(1, 0.2)
+    with pytest.raises(NoAnswer, match=r"^the store at 127\.0\.0\.1:\d+ does not answer: .*$"):
+        meet(0, 0.2).hear()
 
 
-@pytest.mark.parametrize(
-    ("environment", "says"),
-    [
+def test_launcher_must_say_where_ranks_meet() -> None:
+    """Otherwise each rank looks at itself only, and says why."""
+    for environment, says in (
         ({}, "MASTER_ADDR is not set"),
         ({"MASTER_ADDR": "a"}, "MASTER_PORT is not set"),
         ({"MASTER_ADDR": "a", "MASTER_PORT": "http"}, "MASTER_PORT=http is not a number"),
-        ({"MASTER_ADDR": "a", "MASTER_PORT": "29500"}, ""),
-    ],
-)
-def test_launcher_must_say_where_ranks_meet(environment: dict[str, str], says: str) -> None:
-    """Otherwise each rank looks at itself only, and says why."""
-    assert why_not(environment).startswith(says)
-    assert bool(why_not(environment)) == bool(says)
+    ):
+        assert why_not(environment).startswith(says)
+    assert why_not({"MASTER_ADDR": "a", "MASTER_PORT": "29500"}) == ""

@@ -14,7 +14,7 @@ import pytest
 
 from rank_probe.audit import gather
 from rank_probe.audit.devices import device_files
-from rank_probe.audit.facts import HIDDEN, Interface, NodeMounts, Port, pack, unpack
+from rank_probe.audit.facts import HIDDEN, Facts, Interface, NodeMounts, Port, pack, unpack
 from rank_probe.audit.gather import shown
 from rank_probe.audit.network import interfaces, matching, ports
 from rank_probe.version import __version__
@@ -36,16 +36,9 @@ def test_process_knows_its_own_limits(tmp_path: Path) -> None:
 
     Those are compared that may not differ between the ranks of a healthy job.
     """
-    mounts = machine(
-        tmp_path,
-        sys__kernel__hostname="node-7\n",
-        sys__kernel__random__boot_id="b\n",
-    )
-    to_compare = {
-        "NCCL_ALGO": "Ring",
-        "OMP_NUM_THREADS": "4",
-        "PYTORCH_ALLOC_CONF": "backend:native",
-    }
+    names = {"sys__kernel__hostname": "node-7\n", "sys__kernel__random__boot_id": "b\n"}
+    mounts = machine(tmp_path, **names)
+    to_compare = {"NCCL_ALGO": "Ring", "OMP_NUM_THREADS": "4", "PYTORCH_ALLOC_CONF": "native"}
     read = {"CUDA_VISIBLE_DEVICES": "3", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     environment = to_compare | read | {"HOME": "/root", "NCCL_DEBUG_FILE": "/tmp/rank3"}
     found = gather.facts(3, 1, environment, mounts, with_torch=False)
@@ -66,25 +59,24 @@ def test_machine_that_shows_nothing_has_no_facts(tmp_path: Path) -> None:
     assert unpack(pack(found)) == found
 
 
-def test_processes_of_one_control_group_have_one_key(tmp_path: Path) -> None:
-    """Another group is another key."""
+def test_control_group_and_lockable_memory_are_the_processes(tmp_path: Path) -> None:
+    """Another group is another key; CAP_IPC_LOCK, bit 14, lifts the limit."""
+
+    def read(**files: str) -> Facts:
+        return gather.facts(0, 0, {}, machine(tmp_path, **files), with_torch=False)
+
     first, same, other = (
-        gather.facts(0, 0, {}, machine(tmp_path, self__cgroup=group), False).container
-        for group in ("0::/a\n", "0::/a\n", "0::/b")
+        read(self__cgroup=group).container for group in ("0::/a\n", "0::/a\n", "0::/b")
+    )
+    bound, free = (
+        read(self__status=f"CapEff:\t000000000000{last}\n").locked_bytes
+        for last in ("3fff", "4000")
     )
 
     assert first == same != other
-
-
-def test_limit_on_locked_memory_does_not_bind_the_capable(tmp_path: Path) -> None:
-    """CAP_IPC_LOCK is bit 14."""
-    bound = machine(tmp_path, self__status="CapEff:\t0000000000003fff\n")
-    limit = gather.facts(0, 0, {}, bound, False).locked_bytes
-    free = machine(tmp_path, self__status="CapEff:\t0000000000004000\n")
-
-    assert limit is not None
-    assert limit < 2**63 or resource.getrlimit(resource.RLIMIT_MEMLOCK)[0] == -1
-    assert gather.facts(0, 0, {}, free, False).locked_bytes == 2**63
+    assert bound is not None
+    assert bound < 2**63 or resource.getrlimit(resource.RLIMIT_MEMLOCK)[0] == -1
+    assert free == 2**63
 
 
 def test_facts_arrive_as_they_were_posted() -> None:
@@ -111,18 +103,12 @@ def test_anything_else_is_refused(posted: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("FI_OPX_TOKEN", "hunter2"),
-        ("NCCL_PLUGIN_SECRET", "hunter2"),
-        ("UCX_AUTH", "hunter2"),
-        ("FI_KEY", "hunter2"),
-        ("NCCL_COMM_ID", "hunter2"),
-        ("CUDA_PROXY", "http://user:hunter2@proxy:3128"),
-    ],
+    "name", ["FI_OPX_TOKEN", "NCCL_PLUGIN_SECRET", "UCX_AUTH", "FI_KEY", "NCCL_COMM_ID", "CUDA_URL"]
 )
-def test_secrets_are_hidden(name: str, value: str) -> None:
+def test_secrets_are_hidden(name: str) -> None:
     """Only a digest leaves the rank, which shows whether they differ."""
+    value = "http://user:hunter2@proxy:3128" if name == "CUDA_URL" else "hunter2"
+
     assert shown(name, value).startswith(HIDDEN)
     assert "hunter2" not in shown(name, value)
     assert shown(name, value) != shown(name, f"{value}x")
@@ -188,19 +174,15 @@ def test_chosen_interface_replaces_that_of_the_default_route(mounts: NodeMounts)
     assert list(interfaces(mounts, chosen)) == [Interface("ib0", 9000, True, "GLOO_SOCKET_IFNAME")]
 
 
-def test_host_without_network_has_no_interface(tmp_path: Path) -> None:
-    """Nothing is found, and nothing fails."""
-    assert list(interfaces(NodeMounts(tmp_path, tmp_path), {})) == []
-    assert list(ports(NodeMounts(tmp_path, tmp_path))) == []
-
-
-def test_ports_are_those_of_real_adapters() -> None:
-    """State, rate and kind of each port; a port that is down reports its lowest rate."""
+def test_ports_are_those_of_real_adapters(tmp_path: Path) -> None:
+    """State, rate and kind; one that is down reports its lowest rate. Without network: none."""
     fixture = Path(__file__).parents[2] / "fixtures/sys"
     found = {port.device: port for port in ports(NodeMounts(sysfs=fixture))}
 
     assert found["mlx5_0"] == Port("mlx5_0", "1", "InfiniBand", True, 400.0)
     assert not found["mlx5_2"].is_active
+    assert [*interfaces(NodeMounts(tmp_path, tmp_path), {})] == []
+    assert [*ports(NodeMounts(tmp_path, tmp_path))] == []
 
 
 READS = (
@@ -224,13 +206,16 @@ def read(library: Path, scenario: Path, said: str, before: str = "") -> tuple[An
     return gpus, problem
 
 
-def test_gpus_have_their_place(library: Path, tmp_path: Path) -> None:
-    """Two sockets of four."""
-    gpus, problem = read(library, tmp_path / "scenario", "")
+@pytest.mark.parametrize(
+    ("said", "near_5"), [("", list(range(32, 64))), ("nvmlDeviceGetCpuAffinity * 3\n", [])]
+)
+def test_gpus_have_their_place(library: Path, tmp_path: Path, said: str, near_5: list[int]) -> None:
+    """Two sockets of four; a GPU without a known place is still a GPU."""
+    gpus, problem = read(library, tmp_path / "scenario", said)
 
     assert problem == ""
     assert [gpu["index"] for gpu in gpus] == list(range(8))
-    assert gpus[5]["cpus"] == list(range(32, 64))
+    assert gpus[5]["cpus"] == near_5
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import inspect
 import logging
 import pickle
 import sys
-import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -58,74 +57,52 @@ class Base:
     def greet(self) -> str:
         return "hello"
 
+    @staticmethod
+    def name() -> str:
+        return "base"
+
 
 class Inherits(Base):
-    pass
+    """Module level, so that pickle finds it."""
 
 
 def louder(original: Callable[..., str]) -> Any:
-    def greet(*args: Any) -> str:
+    def loud(*args: Any) -> str:
         return original(*args).upper()
 
-    return greet
+    return loud
 
 
-def test_inherited_method_is_taken_away_again() -> None:
-    """The class has no attribute of its own afterwards, so a later patch of its base is seen."""
-    patches = Patches()
-    patches.wrap(Inherits, "greet", louder)
-    assert Inherits().greet() == "HELLO"
+def more(original: Callable[..., str]) -> Any:
+    return lambda self: original(self) + "?"
+
+
+def test_what_was_there_is_put_back() -> None:
+    """An inherited method is no attribute of the class or object; a static one is static again."""
+    patched, patches = Inherits(), Patches()
+    stored = vars(Base)["name"]
+    patches.wrap(Base, "name", lambda original: lambda *_: original().upper())
+    for owner in (Inherits, patched):
+        patches.wrap(owner, "greet", louder)
+    assert (Inherits().greet(), Base().greet(), Base().name()) == ("HELLO", "hello", "BASE")
     patches.undo()
 
     assert "greet" not in vars(Inherits)
-    assert Inherits().greet() == "hello"
-
-
-def test_method_of_one_object_is_its_classes_again() -> None:
-    """Patching an instance leaves no attribute on it."""
-    patched, other = Base(), Base()
-    patches = Patches()
-    patches.wrap(patched, "greet", louder)
-    assert (patched.greet(), other.greet()) == ("HELLO", "hello")
-    patches.undo()
-
     assert vars(patched) == {}
-
-
-def test_what_the_class_stores_is_put_back() -> None:
-    """Not what asking for it gives: a static method would come back as one that takes self."""
-
-    class Holder:
-        @staticmethod
-        def greet(name: str) -> str:
-            return f"hello {name}"
-
-    stored = vars(Holder)["greet"]
-    patches = Patches()
-    patches.wrap(Holder, "greet", lambda original: lambda _self, name: original(name).upper())
-    patches.undo()
-
-    assert vars(Holder)["greet"] is stored
-    assert Holder().greet("you") == "hello you"
+    assert vars(Base)["name"] is stored
+    assert (Inherits().greet(), Base.name()) == ("hello", "base")
 
 
 def test_what_others_wrapped_around_ours_later_stays() -> None:
     """Only what is still ours is restored, also where the class had no method of its own."""
-
-    class Own:
-        def greet(self) -> str:
-            return "hello"
-
-    class Inherited(Own):
-        pass
-
-    ours, theirs = Patches(), Patches()
-    for owner in (Inherited, Own):
+    own, ours, theirs = type("Own", (Base,), {"greet": Base.greet}), Patches(), Patches()
+    inherited = type("Inherited", (own,), {})
+    for owner in (inherited, own):
         ours.wrap(owner, "greet", louder)
-        theirs.wrap(owner, "greet", lambda original: lambda self: original(self) + "?")
+        theirs.wrap(owner, "greet", more)
     ours.undo()
 
-    assert (Own().greet(), Inherited().greet()) == ("HELLO?", "HELLO?")
+    assert (own().greet(), inherited().greet()) == ("HELLO?", "HELLO?")
 
 
 def test_undo_that_fails_costs_no_other() -> None:
@@ -156,13 +133,9 @@ def test_patches_of_a_part_that_fails_half_way_are_undone() -> None:
     assert Base().greet() == "hello"
 
 
-class Trained(Base):
-    """Module level, so that pickle finds it."""
-
-
 def test_copy_of_a_patched_object_has_methods_of_its_own() -> None:
     """A trainer that is pickled or deep-copied while it is timed saves itself, not the first."""
-    patches, trained = Patches(), Trained()
+    patches, trained = Patches(), Inherits()
     patches.wrap(trained, "greet", louder)
     for copied in (copy.deepcopy(trained), pickle.loads(pickle.dumps(trained))):
         greet: Any = copied.greet
@@ -175,69 +148,59 @@ def test_copy_of_a_patched_object_has_methods_of_its_own() -> None:
 NAME = "imported_later"
 
 
-@pytest.fixture(autouse=True)
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A module that nobody has imported yet."""
+@pytest.fixture
+def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ModuleType]]:
+    """What is given of a module that nobody has imported yet."""
     (tmp_path / f"{NAME}.py").write_text("def answer(): return 42\n")
     monkeypatch.syspath_prepend(tmp_path)
     before = list(sys.meta_path)
-    yield
+    yield []
     sys.modules.pop(NAME, None)
     assert sys.meta_path == before
 
 
-def test_module_is_given_once_it_has_run() -> None:
-    """To all who wait, with the whole module; a second import or a reload brings no second call."""
-    seen: list[ModuleType] = []
+def test_module_is_given_once_it_has_run(seen: list[ModuleType]) -> None:
+    """To all who wait, with the whole module, and to others at once; a reload gives it to nobody.
+
+    Who cancelled hears of no import, and one that fails fails with the usual error.
+    """
     for _ in range(2):
-        when_imported(NAME, lambda module: seen.append(module))
+        when_imported(NAME, seen.append)
+    when_imported(NAME, lambda module: seen.extend([module] * 100))()
+    cancel = when_imported("no_such_module", seen.append)
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
+        importlib.import_module("no_such_module")
+    cancel()
     module = importlib.import_module(NAME)
     importlib.import_module(NAME)
     importlib.reload(module)
-
     assert seen == [module, module]
+
+    when_imported(NAME, seen.append)
+    assert seen == [module] * 3
     assert module.answer() == 42
     assert "exec_module" not in vars(module.__loader__)
 
 
-def test_imported_module_is_given_at_once() -> None:
-    """Nothing is waited for where the user was first."""
-    seen: list[ModuleType] = []
-    module = importlib.import_module(NAME)
-    when_imported(NAME, seen.append)
-
-    assert seen == [module]
-
-
-def test_failing_call_does_not_reach_the_import() -> None:
+def test_failing_call_does_not_reach_the_import(seen: list[ModuleType]) -> None:
     """The user gets the module, and the failure is counted."""
     before = failures.count
-
-    def fail(_: ModuleType) -> None:
-        raise RuntimeError("ours")
-
-    when_imported(NAME, fail)
+    when_imported(NAME, lambda _: 1 / 0)
 
     assert importlib.import_module(NAME).answer() == 42
     assert failures.count == before + 1
 
 
-def test_missing_module_is_missing_as_ever() -> None:
-    """An import that fails fails with the usual error."""
-    cancel = when_imported("no_such_module_anywhere", lambda _: None)
-    with pytest.raises(ModuleNotFoundError, match="no_such_module_anywhere"):
-        importlib.import_module("no_such_module_anywhere")
-    cancel()
-
-
-def test_looking_for_a_module_is_not_importing_it() -> None:
-    """Who asks whether it is installed sees its own loader, as in the module when it is there."""
-    seen: list[ModuleType] = []
+def test_looking_for_a_module_is_not_importing_it(seen: list[ModuleType]) -> None:
+    """Who asks whether it is installed sees its own loader, and may execute a copy of it."""
     when_imported(NAME, seen.append)
     spec = importlib.util.find_spec(NAME)
     assert spec is not None
     assert isinstance(spec.loader, importlib.machinery.SourceFileLoader)
     assert "42" in (spec.loader.get_source(NAME) or "")
+    beside = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(beside)
+    assert beside.answer() == 42
     assert seen == []
 
     module = importlib.import_module(NAME)
@@ -248,13 +211,14 @@ def test_looking_for_a_module_is_not_importing_it() -> None:
     assert "42" in inspect.getsource(module)
 
 
-def test_package_is_given_when_its_submodule_is_imported(tmp_path: Path) -> None:
+def test_package_is_given_when_its_submodule_is_imported(
+    seen: list[ModuleType], tmp_path: Path
+) -> None:
     """`import torch.nn` imports torch first."""
     package = tmp_path / f"{NAME}_package"
     package.mkdir()
-    (package / "__init__.py").write_text("")
-    (package / "sub.py").write_text("")
-    seen: list[ModuleType] = []
+    (package / "__init__.py").touch()
+    (package / "sub.py").touch()
     when_imported(package.name, seen.append)
     sub = importlib.import_module(f"{package.name}.sub")
 
@@ -262,8 +226,22 @@ def test_package_is_given_when_its_submodule_is_imported(tmp_path: Path) -> None
     assert sys.modules.pop(sub.__name__) is sub
 
 
+def test_import_that_failed_may_be_tried_again(
+    seen: list[ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module that raises while it is imported is given once it has not."""
+    (tmp_path / f"{NAME}.py").write_text("import sys\nif not sys.testing_again: 1 / 0\n")
+    when_imported(NAME, seen.append)
+    monkeypatch.setattr(sys, "testing_again", False, raising=False)
+    with pytest.raises(ZeroDivisionError):
+        importlib.import_module(NAME)
+    monkeypatch.setattr(sys, "testing_again", True)
+
+    assert importlib.import_module(NAME) in seen
+
+
 def test_modules_with_one_loader_are_told_apart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    seen: list[ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The modules of one archive share a loader; each is given once it has run, and only it."""
     names = ("zipped_first", "zipped_second", "zipped_third")
@@ -272,7 +250,6 @@ def test_modules_with_one_loader_are_told_apart(
         archive.writestr("zipped_second.py", "")
         archive.writestr("zipped_third.py", "")
     monkeypatch.syspath_prepend(tmp_path / "modules.zip")
-    seen: list[ModuleType] = []
     for name in names[:2]:
         when_imported(name, seen.append)
     importlib.import_module("zipped_first")
@@ -281,28 +258,8 @@ def test_modules_with_one_loader_are_told_apart(
     assert seen == [modules[1], modules[0]]
 
 
-def test_pause_is_short_and_gives_way() -> None:
-    """It takes far less than the 5 ms after which Python makes a thread give way."""
-    assert 0 < TURN_SECONDS < 2.5e-3
-    turns: list[str] = []
-    ready = threading.Event()
-
-    def other() -> None:
-        ready.wait()
-        turns.append("other")
-
-    thread = threading.Thread(target=other)
-    thread.start()
-    ready.set()
-    while not turns:  # The timeout of the test ends it.
-        give_way()
-    thread.join()
-
-    assert turns == ["other"]
-
-
-def test_pause_is_taken_after_some_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each costs a wake-up: a fast machine needs fewer."""
+def test_pause_gives_way_after_some_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each costs a wake-up: a fast machine needs fewer; Python itself gives way after 5 ms."""
     now, slept = [100.0], list[float]()
     clock = SimpleNamespace(perf_counter=lambda: now[0], sleep=slept.append)
     monkeypatch.setattr(yielding, "time", clock)
@@ -311,6 +268,7 @@ def test_pause_is_taken_after_some_work(monkeypatch: pytest.MonkeyPatch) -> None
     now[0] += WORK_SECONDS / 2
     give_way()
     assert slept == [TURN_SECONDS]
+    assert 0 < TURN_SECONDS < 2.5e-3
     now[0] += WORK_SECONDS
     give_way()
     assert slept == [TURN_SECONDS] * 2

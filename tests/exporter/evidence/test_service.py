@@ -116,34 +116,28 @@ def test_peers_of_the_join_come_before_those_of_the_node() -> None:
 
 
 @pytest.mark.parametrize(
-    ("away", "is_alone"),
+    ("other", "late", "is_alone"),
     [
-        ("nobody", True),
-        ("late", False),
-        ("other_group", False),
-        ("other_job", True),
-        ("silent", False),
-        ("finished", False),
+        pytest.param(None, (0,), True, id="nobody"),
+        pytest.param({}, (0, 1), False, id="late too"),
+        pytest.param({"peer_group": "pp1"}, (0,), False, id="of another part of the model"),
+        pytest.param({"job_id": "other"}, (0,), True, id="of another job"),
+        pytest.param({"finished": True}, (0,), False, id="finished"),
+        pytest.param("silent", (0,), False, id="silent"),
     ],
 )
-def test_only_healthy_ranks_of_its_group_are_peers(away: str, is_alone: bool) -> None:
-    """Not late ones, those of another part of the model or another job, and those that ended.
-
-    Without another rank of its job, whatever the node suffers from may delay only this one.
-    """
-    found = FakeNode(1 if away == "nobody" else 2, 2, FakeExplain(HOT))
-    changes: dict[str, dict[str, Any]] = {
-        "other_group": {"peer_group": "pp1"},
-        "other_job": {"job_id": "other"},
-        "finished": {"finished": True},
-    }
-    if away in changes:
-        found.ranks[1] = replace(found.ranks[1], **changes[away])
+def test_only_healthy_ranks_of_its_group_are_peers(
+    other: Any, late: tuple[int, ...], is_alone: bool
+) -> None:
+    """Without another rank of its job, whatever the node suffers from may delay only this one."""
+    found = FakeNode(1 if other is None else 2, 2, FakeExplain(HOT))
+    if isinstance(other, dict):
+        found.ranks[1] = replace(found.ranks[1], **other)
     found.run(60)
-    if away == "silent":
+    if other == "silent":
         del found.ranks[1]
     found.run(11)
-    found.run(3, **judged(*((0, 1) if away == "late" else (0,))))
+    found.run(3, **judged(*late))
 
     assert found.causes.of("llama", 0) is not None
     assert all(peers == {} for _, _, peers in found.explain.cases)

@@ -99,25 +99,6 @@ def test_step_on_two_streams_waits_for_both() -> None:
     assert marks.clock.steps.totals().steps == 4
 
 
-def test_time_never_runs_backwards() -> None:
-    """A boundary that another stream reached earlier counts as the same time, once."""
-    marks = Marks()
-    marks.clock.boundary(DATA)
-    marks.device.stream = 1
-    marks.device.append(30 * MS)
-    marks.clock.boundary(FORWARD)  # at 30 ms
-    marks.device.stream = 0
-    marks.device.append(10 * MS)
-    marks.clock.boundary(SYNC)  # at 10 ms
-    marks.device.append(50 * MS)
-    marks.clock.boundary(OTHER | COMPLETE)  # at 60 ms
-    repeat(2, marks.catch_up, lambda: marks.step(forward=0))
-    marks.catch_up()
-
-    assert marks.clock.steps.totals().steps == 1
-    assert marks.milliseconds() == {"data": 30, "sync": 30}
-
-
 def test_capture_is_one_piece_of_the_stage_it_is_in() -> None:
     """Nothing is recorded or queried in a capture; the stage around it has its time."""
     marks = Marks()
@@ -187,18 +168,6 @@ def test_steps_keep_the_numbers_that_the_host_gives_them() -> None:
     assert [vector.step for vector in vectors] == [
         vector.nanoseconds[FORWARD] // MS for vector in vectors
     ]
-
-
-def test_finish_elsewhere_asks_nothing() -> None:
-    """A process that is finished by another thread keeps what was read, and queries nothing."""
-    marks = Marks()
-    marks.step()
-    marks.catch_up()
-    elsewhere(marks.clock.finish)
-    assert marks.events.queries == 0
-    marks.clock.finish()
-
-    assert marks.events.queries == 1
 
 
 @settings(deadline=None)  # Other work on the machine is not a failure.

@@ -379,17 +379,6 @@ class Job:
         return milliseconds(self.timeline.steps.totals().nanoseconds)
 
 
-def test_thread_that_trains_is_timed_from_its_beginning() -> None:
-    """What the thread that started the probe had begun is forgotten, its time with it."""
-    job = Job()
-    job.note(events.ENTER | EVAL)
-    job.time.pass_(500 * MS)
-    elsewhere(job.timeline.follow_training, job.step, job.timeline.finish)
-
-    assert job.timeline.state.frames == ()
-    assert job.milliseconds() == {"data": 5, "backward": 10, "sync": 2}
-
-
 def test_timing_goes_on_after_a_pause_as_if_it_had_just_begun() -> None:
     """What was open when it was turned off is forgotten, and whole steps stay whole."""
     job = Job()

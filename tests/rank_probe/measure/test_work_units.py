@@ -128,17 +128,6 @@ def test_a_callable_says_what_a_batch_holds() -> None:
     assert failures.count == errors + 1
 
 
-def test_masks_are_counted_many_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever their shapes, and in any number of parts."""
-    for at_once in (work_units.ELEMENTS_AT_ONCE, 7):
-        monkeypatch.setattr(work_units, "ELEMENTS_AT_ONCE", at_once)
-        work = WorkUnits()
-        rows = (1, 2, 3, 4, 1, 2, 3, 4)
-        use(work, *({"input_ids": WORDS[:n], "attention_mask": MASK[:n]} for n in rows))
-
-        assert work.totals() == (20, 100, 2 * (0 + 2 + 6 + 6))
-
-
 def test_no_count_is_spread_over_threads() -> None:
     """Whoever counts would wait for them, and the pusher would have threads of its own."""
     done = subprocess.run([sys.executable, "-c", COUNTS], capture_output=True, text=True)

@@ -102,24 +102,6 @@ def test_another_onset_is_told() -> None:
     assert node.since() == 31.0
 
 
-def test_late_rank_of_the_nodes_own_verdict_is_told_alike() -> None:
-    """Where no join speaks, the rank that this exporter finds late has the same series."""
-    node = Node()
-    for _ in range(25):
-        for rank, data in ((2, 0.25), (3, 0.125)):
-            block = {"data": data, "forward": 0.375, "sync": 0.5 - data}
-            node.push(rank, 2.5, verdict=None, block_steps=64, block_seconds=block)
-        shown = node.shown()
-
-    assert shown == [
-        'rankskew_late_ratio{job_id="llama",kind="persistent",nodename="gpu-12",peer_group="all",'
-        'rank="2",stage="data"} 0.25',
-        'rankskew_late_gpus{job_id="llama",peer_group="all",rank="2",stage="data"} '
-        "0.42857142857142855",
-        f"{SINCE} 1.700000005e+09",
-    ]
-
-
 HERE = RankPlace("all", "node-7", "3", "GPU-3f6d", "4711")
 
 

@@ -167,15 +167,14 @@ def _of_alert(sample: Sample, facts: JobFacts) -> Finding:
 
 def _with_alerts(found: Sequence[Finding], alerts: Sequence[Finding]) -> list[Finding]:
     """Return *found* and the *alerts*; one about a late rank or its node is a fact of that."""
-    facts: dict[int, list[str]] = defaultdict(list)
-    alone = []
+    told, alone = list(found), []
     for alert in alerts:
-        mine = next((n for n, other in enumerate(found) if _is_about(alert, other)), None)
-        if mine is None:
-            alone.append(alert)
+        for place, late in enumerate(told):
+            if _is_about(alert, late):
+                told[place] = replace(late, facts=(*late.facts, alert.sentence))
+                break
         else:
-            facts[mine].append(alert.sentence)
-    told = [replace(each, facts=tuple(facts[place])) for place, each in enumerate(found)]
+            alone.append(alert)
     return [*told, *alone[:MOST_ALERTS]]
 
 

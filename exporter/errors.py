@@ -77,3 +77,12 @@ def text_of(path: Path) -> str:
     """Return the text in *path*, a file that the user has named; raises UsageError."""
     with reading(path):
         return path.read_text(encoding="utf-8")
+
+
+def stamp(path: Path) -> tuple[int, ...] | None:
+    """Return what changes with the content of *path*; None while it cannot be looked at."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

@@ -11,8 +11,7 @@ from exporter.collectors.gpu.devices import GpuDevicesCollector, GpuProcessesCol
 from exporter.collectors.gpu.faults import GpuFaultsCollector
 from exporter.collectors.gpu.mig import GpuMigCollector
 from exporter.collectors.gpu.readings import GpuReadingsCollector
-from exporter.collectors.node.cpu import NodeCpuCollector
-from exporter.collectors.node.cpu_clock import NodeCpuClockCollector
+from exporter.collectors.node.cpu import NodeCpuClockCollector, NodeCpuCollector
 from exporter.collectors.node.disk import NodeDiskCollector
 from exporter.collectors.node.files import Mounts
 from exporter.collectors.node.infiniband import NodeInfinibandCollector

@@ -6,8 +6,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from exporter.errors import UsageError, reason
-from exporter.file_stamp import stamp
+from exporter.errors import UsageError, reason, stamp
 from rank_probe.process.small_files import content
 
 logger = logging.getLogger(__name__)

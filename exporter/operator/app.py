@@ -6,7 +6,6 @@ from typing import Protocol
 from fastapi import FastAPI, Response
 from fastapi.responses import PlainTextResponse
 
-from exporter.health_answer import FAILED, WhyNot, health_answer
 from exporter.operator.levels import Orders, everybodys
 from exporter.operator.orders import (
     CONTROL_PATH,
@@ -15,6 +14,7 @@ from exporter.operator.orders import (
     Order,
 )
 from exporter.operator.refusals import REFUSALS, Ordered, say_what_is_wrong
+from exporter.web.health import FAILED, WhyNot, health_answer
 from rank_probe.version import __version__
 
 

@@ -9,11 +9,11 @@ from fastapi.responses import PlainTextResponse
 from prometheus_client.exposition import gzip_accepted
 
 from exporter.bundle import bundled
-from exporter.health_answer import FAILED, WhyNot, health_answer
 from exporter.live.page import LiveSummary, LiveView
 from exporter.scrape.exposition import GZIP_LEVEL, Exposition, wanted
 from exporter.scrapers import Scrapers
 from exporter.vocabulary.words import CAUSES
+from exporter.web.health import FAILED, WhyNot, health_answer
 from exporter.web.static import StaticFiles, tagged
 from rank_probe.version import __version__
 

@@ -2,12 +2,21 @@
 
 import time
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
+
+from fastapi import Response
+from fastapi.responses import PlainTextResponse
 
 from exporter.nvml.sample import NodeSample
 
 # Longer than a driver upgrade or a GPU reset takes.
 GONE_SECONDS: Final = 600.0
+# Why a check fails, None if it does not.
+WhyNot = Callable[[], str | None]
+
+FAILED: Final[dict[int | str, dict[str, Any]]] = {
+    503: {"description": "It is not; the text says why", "content": {"text/plain": {}}}
+}
 
 
 class Nvml(Protocol):
@@ -87,3 +96,10 @@ class GpusGone:
             f"No GPU has answered for {seconds / 60:.0f} minutes, although this process has seen "
             "GPUs; a restarted container may see them again."
         )
+
+
+def health_answer(what: str, why_not: str | None) -> Response:
+    """Return the answer to whether the exporter is *what*: 200, or 503 with *why_not*."""
+    if why_not is None:
+        return PlainTextResponse(f"The exporter is {what}.\n")
+    return PlainTextResponse(f"{why_not}\n", 503)

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Self
 
-from exporter.errors import UsageError
-from exporter.file_stamp import stamp
+from exporter.errors import UsageError, stamp
 from exporter.web.config import FLAG, WebConfig, WebConfigReading, read_web_config
 
 logger = logging.getLogger(__name__)

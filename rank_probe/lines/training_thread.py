@@ -1,17 +1,167 @@
 """Pairs of looks at the thread that trains, or at torch's own thread that works for it."""
 
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from types import CodeType
+from typing import Final
 
-from rank_probe.lines.loop_frames import Spot
+from rank_probe.guest.yielding import give_way
+from rank_probe.lines.loop_frames import LAYOUTS_KEPT, Spot, called_at
 from rank_probe.lines.sample_window import WHOLE, StateShare
-from rank_probe.lines.system_calls import Reader
+from rank_probe.lines.system_calls import BLOCKED, CPU_QUEUE, GPU, LOCK, PIPE, RUNNING, Reader, Wait
 from rank_probe.lines.thread_clocks import ThreadEnded, ThreadLook, WatchedThread
-from rank_probe.lines.thread_split import Shares, held, split
-from rank_probe.lines.torch_calls import TorchCalls, engine_thread
 from rank_probe.lines.user_code import CodeLine
+
+_LOADER: Final = os.path.join("torch", "utils", "data", "dataloader.py")
+_ENGINE: Final = os.path.join("torch", "autograd", "graph.py")
+# Calls that end when the GPU has done what was queued; torch spins meanwhile.
+_OF_GPU: Final = frozenset(
+    {"item", "tolist", "cpu", "numpy", "nonzero", "synchronize", "_cuda_synchronize"}
+)
+# The frames that look like a wait for a lock and are a wait for something else.
+_FETCHES: Final = frozenset({"_get_data", "_try_get_data"})
+MOST_INNER: Final = 8
+# Less than this share is what handing over the interpreter to the sampler takes.
+LEAST_BLOCKED: Final = 0.1
+
+# A thread that ran for this share of a time in which nobody else could have the interpreter had it.
+HAD_IT: Final = 0.9
+
+Shares = list[tuple[Wait, float]]
+
+
+class TorchCalls:
+    """Corrects what a thread waits for, by its stack; for one thread."""
+
+    def __init__(self) -> None:
+        torch = sys.modules.get("torch")
+        self.has_gpu = torch is not None and bool(torch.cuda.is_initialized())
+        # By identity: the hash of a code reads all of it. The values keep the identities in use.
+        self._called: dict[tuple[int, int], tuple[CodeType, str]] = {}
+
+    def runs_elsewhere(self, code: CodeType | None) -> bool:
+        """Whether a thread that runs *code* only waits for the engine's own thread.
+
+        That one runs a backward on a GPU.
+        """
+        if not self.has_gpu or code is None:
+            return False
+        return code.co_name == "_engine_run_backward" and code.co_filename.endswith(_ENGINE)
+
+    def what(self, wait: Wait, stack: Sequence[Spot]) -> Wait:
+        """Return what *wait* is on this *stack*, innermost first."""
+        if wait.state == LOCK and _fetches(stack):
+            return Wait(PIPE)  # In between is torch's thread that pins memory.
+        if self.has_gpu and wait.state in (RUNNING, LOCK, BLOCKED) and self._asks_gpu(stack):
+            return Wait(GPU)
+        return wait
+
+    def _asks_gpu(self, stack: Sequence[Spot]) -> bool:
+        return bool(stack) and self._name(stack[0]) in _OF_GPU
+
+    def _name(self, spot: Spot) -> str:
+        key = id(spot.code), spot.offset
+        known = self._called.get(key)
+        if known is None:
+            if len(self._called) >= LAYOUTS_KEPT:
+                self._called.clear()
+            known = self._called[key] = spot.code, called_at(spot)
+        return known[1]
+
+
+def engine_thread(tasks: str = "/proc/self/task") -> int | None:
+    """Return the number of the engine's thread that has worked most: that of this rank's GPU."""
+    worked: dict[int, int] = {}
+    for tid in os.listdir(tasks):
+        try:
+            with open(f"{tasks}/{tid}/comm") as comm, open(f"{tasks}/{tid}/schedstat") as schedstat:
+                if comm.read().startswith("pt_autograd"):
+                    worked[int(tid)] = int(schedstat.read().split()[0])
+        except (OSError, ValueError, IndexError):
+            continue  # It has ended, or this kernel counts nothing.
+        give_way()
+    return max(worked, key=lambda tid: worked[tid], default=None)
+
+
+def _fetches(stack: Sequence[Spot]) -> bool:
+    return any(
+        code.co_name in _FETCHES and code.co_filename.endswith(_LOADER)
+        for code, _ in stack[:MOST_INNER]
+    )
+
+
+def split(first: ThreadLook, last: ThreadLook, wait: Callable[[bytes], Wait | None]) -> Shares:
+    """Return in what the thread spent the time between two looks; the shares add up to 1.
+
+    *wait* names what a call waits for. At both looks the sampler holds the interpreter, so a thread
+    that runs Python waits for a lock then; but its clocks tell that it ran before. The clocks leave
+    what it was blocked for, and the call at the end says in what. A wait for the sampler itself,
+    which had the interpreter but no CPU, is not counted.
+    """
+    elapsed = last.at - first.at
+    running = min(max(last.cpu - first.cpu, 0), elapsed)
+    queue = min(max(last.queue - first.queue, 0), elapsed - running)
+    rest = elapsed - running - queue
+    shares: Shares = [(Wait(RUNNING), running), (Wait(CPU_QUEUE), queue)]
+    if rest > LEAST_BLOCKED * elapsed:
+        what = _blocked_in(first, last, wait)
+        if what.state == LOCK:
+            rest = max(rest - max(last.own_queue - first.own_queue, 0), 0)
+        shares.append((what, rest))
+    total = sum(each for _, each in shares)
+    return [(what, each / total) for what, each in shares if each > 0]
+
+
+def held(
+    before: ThreadLook,
+    first: ThreadLook,
+    delay: int,
+    process_cpu: int,
+    wait: Callable[[bytes], Wait | None],
+) -> Shares:
+    """Return in what the thread spent the *delay*, until *first*; the shares add up to 1.
+
+    The sampler should have looked that much earlier, but waited for the interpreter: somebody kept
+    it in a call of C, perhaps the thread. *before* was the last look until then, *process_cpu* what
+    all threads used since.
+    """
+    elapsed = max(first.at - before.at, delay, 1)
+    ran = min(max(first.cpu - before.cpu, 0), elapsed)
+    queued = min(max(first.queue - before.queue, 0), elapsed - ran)
+    had = ran + queued
+    # Of the delay, or what is usual if it was not the thread that kept the interpreter.
+    of = had if had >= HAD_IT * delay else elapsed
+    shares: Shares = [(Wait(RUNNING), ran / of), (Wait(CPU_QUEUE), queued / of)]
+    if of == elapsed and had < elapsed:
+        what = wait(first.call)
+        if what is None or what.state == LOCK:
+            rest = delay * (1 - had / elapsed)
+            # Who keeps the interpreter and uses no CPU is blocked in something.
+            what = Wait(LOCK) if process_cpu - ran > rest / 2 else Wait(BLOCKED)
+        shares.append((what, 1 - had / elapsed))
+    return [each for each in shares if each[1] > 0]
+
+
+def _blocked_in(first: ThreadLook, last: ThreadLook, wait: Callable[[bytes], Wait | None]) -> Wait:
+    """Return what the thread was blocked in, from the two looks.
+
+    A lock at the end may be the interpreter, which the sampler has, after another wait.
+    """
+    at_end = wait(last.call)
+    if at_end is not None and at_end.state != LOCK:
+        return at_end
+    return wait(first.call) or at_end or _ready(last)
+
+
+def _ready(last: ThreadLook) -> Wait:
+    """Return what a thread waited for that was ready at both looks.
+
+    The kernel counts a wait for a CPU when it ends. A thread that runs now was blocked in between.
+    """
+    return Wait(BLOCKED) if last.is_on_cpu else Wait(CPU_QUEUE)
 
 
 class TrainingThread:

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from exporter.collectors.catalog import Sources, collectors
 from exporter.collectors.node.busiest import Busiest
-from exporter.collectors.node.cpu_clock import MOST_CPUS
+from exporter.collectors.node.cpu import MOST_CPUS
 from exporter.collectors.node.files import Mounts
 from exporter.ingest.app import IngestCounts
 from exporter.ranks.store import RankStore

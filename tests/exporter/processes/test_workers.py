@@ -13,14 +13,13 @@ import pytest
 from exporter.causes.model import ThreadState
 from exporter.errors import Failures
 from exporter.processes import worker_look, worker_states
-from exporter.processes.worker_look import Pipes
+from exporter.processes.worker_look import LEAST_LOOKS, MOST_LOOKS, Pipes, WorkerLook, WorkerWindow
 from exporter.processes.worker_states import (
     LOOKS_BEFORE_LISTED_AGAIN,
     LateRankProcess,
     WorkerStates,
     loader_workers,
 )
-from exporter.processes.worker_window import LEAST_LOOKS, MOST_LOOKS, WorkerLook, WorkerWindow
 from rank_probe.lines.system_calls import CPU_QUEUE, DISK, LOCK, RUNNING, SLEEP, Reader, Wait
 from tests.exporter.clock import Clock
 from tests.exporter.collectors.host import write

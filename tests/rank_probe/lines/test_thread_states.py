@@ -31,7 +31,7 @@ from rank_probe.lines.system_calls import (
     wait_of_channel,
 )
 from rank_probe.lines.thread_clocks import ThreadLook
-from rank_probe.lines.thread_split import Shares, held, split
+from rank_probe.lines.training_thread import Shares, held, split
 from tests.exporter.running import wait_until
 from tests.rank_probe.lines.late_rank import Done, Work, late_rank, nothing, number_of_line
 

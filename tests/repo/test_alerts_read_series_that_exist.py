@@ -78,7 +78,6 @@ def test_no_rule_records_what_nobody_reads() -> None:
         "job:rankskew_lost_cost_per_hour:sum",
         "job:rankskew_lost_power_watts:sum",
         "job:rankskew_state:info",
-        "job_kind:rankskew_lost_cost_per_hour:sum",
         "node:rankskew_gpus_lost:sum",
         "node:rankskew_incident_gpu_seconds:sum1h",
         "node:rankskew_used_gpu_seconds:sum1h",

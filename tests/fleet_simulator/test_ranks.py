@@ -86,30 +86,6 @@ def test_stuck_rank_stays_in_its_stage_while_the_others_wait() -> None:
     assert stuck[2].stage_elapsed_seconds == waiting[2].stage_elapsed_seconds == 30.0
 
 
-def test_verdict_names_the_late_rank_and_what_it_costs() -> None:
-    """The seven others wait for it nearly all of its extra time."""
-    run = training("loader:node=1,gpu=2")
-    said = Judged(run).at(0.0)
-    assert said is not None
-    late = said.verdict.late
-
-    assert [(each.rank, each.stage, each.kind) for each in late] == [
-        (LATE_RANK, "data", "persistent")
-    ]
-    extra = run.phase(0.0).extra(LATE_RANK)["data"]
-    assert late[0].gpus_lost == pytest.approx(7 * extra / run.phase(0.0).step_seconds, rel=0.1)
-    assert said.verdict.slowdown == pytest.approx(1.5, rel=0.2)
-
-
-def test_nobody_is_late_in_turn_for_long() -> None:
-    """A rotating fault costs GPUs and has no culprit."""
-    said = Judged(training("rotating")).at(0.0)
-    assert said is not None
-
-    assert said.verdict.late == ()
-    assert said.verdict.gpus_lost["rotating"] > 1.5
-
-
 def test_job_that_becomes_slower_has_no_late_rank() -> None:
     """Every rank needs the same time more, so the judge names the change and nobody."""
     run = training("filer:after=0s")
@@ -130,17 +106,6 @@ def test_job_that_becomes_slower_has_no_late_rank() -> None:
     assert healthy.verdict.changes == ()
 
 
-@pytest.mark.parametrize(
-    ("fault", "reason"), [("nosync", "no_sync"), ("nojoin", None), ("starting", None)]
-)
-def test_job_that_cannot_be_judged_gets_no_names(fault: str, reason: str | None) -> None:
-    """A reason or no verdict at all, as from the real join."""
-    said = Judged(training(fault)).at(0.0)
-
-    assert (said.verdict.reason if said else None) == reason
-    assert said is None or said.verdict.late == ()
-
-
 def test_verdict_of_a_hung_job_grows_old() -> None:
     """Without steps there is nothing to judge: the last word stays that of before the hang."""
     run = training("hang:node=1,gpu=2,after=10s")
@@ -150,3 +115,81 @@ def test_verdict_of_a_hung_job_grows_old() -> None:
     assert repeated.verdict_age_seconds == pytest.approx(90.0, abs=0.1)
     assert repeated.verdict is not None
     assert repeated.verdict["late"] == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "late", "ranks", "absent", "reason"),
+    [
+        ("loader:node=1,gpu=2", [(LATE_RANK, "data", "persistent")], 8, 0, ""),
+        ("rotating", [], 8, 0, ""),
+        ("missing:node=1", [], 4, 4, ""),
+        ("nosync", [], 8, 0, "no_sync"),
+    ],
+)
+def test_verdict_names_late_ranks_or_why_it_cannot(
+    fault: str, late: list[tuple[int, str, str]], ranks: int, absent: int, reason: str
+) -> None:
+    """As the real judge: nobody is late in turn, and who was never seen is counted."""
+    said = Judged(training(fault)).at(0.0)
+    assert said is not None
+    verdict = said.verdict
+
+    assert [(each.rank, each.stage, each.kind) for each in verdict.late] == late
+    assert (verdict.ranks, verdict.absent, verdict.reason or "") == ({"all": ranks}, absent, reason)
+
+
+@pytest.mark.parametrize("fault", ["nojoin", "starting"])
+def test_job_that_is_not_joined_has_no_verdict(fault: str) -> None:
+    assert Judged(training(fault)).at(0.0) is None
+
+
+def test_verdict_tells_what_waiting_costs() -> None:
+    """The seven others wait for the late rank nearly all of its extra time; or in turn."""
+    run = training("loader:node=1,gpu=2")
+    said, rotating = Judged(run).at(0.0), Judged(training("rotating")).at(0.0)
+    assert said is not None
+    assert rotating is not None
+
+    lost = 7 * run.phase(0.0).extra(LATE_RANK)["data"] / run.phase(0.0).step_seconds
+    assert said.verdict.late[0].gpus_lost == pytest.approx(lost, rel=0.1)
+    assert said.verdict.slowdown == pytest.approx(1.5, rel=0.2)
+    assert rotating.verdict.gpus_lost["rotating"] > 1.5
+
+
+def test_longer_samples_are_counted_in_tokens() -> None:
+    """A rank with uneven batches trains on more tokens in as many steps."""
+    (mine,), (peers,) = (
+        reports(training("batches:node=1,gpu=2"), rank, [0.0]) for rank in (LATE_RANK, 5)
+    )
+
+    assert mine.steps == peers.steps
+    # The fault is 300 s old, of an hour.
+    assert 1.02 < (mine.tokens or 0) / (peers.tokens or 1) < 1.3
+
+
+def test_rank_without_a_measured_wait_has_none() -> None:
+    """Where collectives are not timed, a rank that waits looks like one that works."""
+    first, last = reports(training("nosync"), 0, (0.0, 60.0))
+
+    assert "sync" not in mean_step(first, last)
+
+
+def test_last_step_is_the_end_of_one() -> None:
+    """The age of the last step swings between nothing and one step, as on real ranks."""
+    run = training()
+    for at in (0.0, 0.1, 7.3, 100.0):
+        ended = run.last_step_seconds(at)
+
+        assert at - run.phase(at).step_seconds <= ended <= at
+        assert run.steps(ended + 1e-6) == run.steps(at) == run.steps(ended - 1e-6) + 1
+
+
+@pytest.mark.parametrize(("kind", "has_lines"), [("loader", True), ("thermal", False)])
+def test_line_of_code_is_named_where_code_is_slow(kind: str, has_lines: bool) -> None:
+    """A hot GPU is nobody's line; a slow loader is."""
+    run = training(f"{kind}:node=1,gpu=2")
+    said = Judged(run).at(0.0)
+    (mine,), (peers,) = (reports(run, rank, [0.0], said) for rank in (LATE_RANK, 0))
+
+    assert bool(mine.late_lines) == has_lines
+    assert not peers.late_lines

@@ -7,10 +7,9 @@ import pytest
 
 from fleet_simulator.fleet import Fleet
 from fleet_simulator.plan import tour
-from fleet_simulator.training import Judged
 from tests.exporter.clock import Clock
 from tests.fleet_simulator.test_fleet import fleet, get, samples
-from tests.fleet_simulator.test_ranks import LATE_RANK, mean_step, reports, training
+from tests.fleet_simulator.test_ranks import LATE_RANK
 
 NODE, GPU = "sim-01", "2"
 
@@ -75,17 +74,6 @@ def test_trace_is_in_its_place(
     assert times >= 1 or odd == pytest.approx(times * usual)
 
 
-def test_longer_samples_are_counted_in_tokens() -> None:
-    """A rank with uneven batches trains on more tokens in as many steps."""
-    (mine,), (peers,) = (
-        reports(training("batches:node=1,gpu=2"), rank, [0.0]) for rank in (LATE_RANK, 5)
-    )
-
-    assert mine.steps == peers.steps
-    # The fault is 300 s old, of an hour.
-    assert 1.02 < (mine.tokens or 0) / (peers.tokens or 1) < 1.3
-
-
 @pytest.mark.parametrize("fstype", ["nfs", "lustre"])
 def test_slow_file_system_is_the_one_that_is_shown(tmp_path: Path, fstype: str) -> None:
     """Of a node's two file systems, the slow one takes the most time."""
@@ -131,14 +119,6 @@ def test_job_that_becomes_slower_later_is_explained_too(tmp_path: Path) -> None:
     assert said[-1][0]["detail"] == "nfs"
 
 
-def test_ranks_that_were_never_seen_are_absent_from_the_verdict() -> None:
-    """The judge has compared the others, and says how many it misses."""
-    said = Judged(training("missing:node=1")).at(0.0)
-    assert said is not None
-
-    assert (said.verdict.ranks, said.verdict.absent) == ({"all": 4}, 4)
-
-
 REASONS = {"nosync": "no_sync", "off": "off"}
 
 
@@ -181,31 +161,3 @@ def test_live_page_of_the_tour_shows_the_state(tmp_path: Path, job_id: str, stat
     assert (job["job_id"], job["verdict"]["state"]) == (job_id, state)
     if job_id in REASONS:  # Told apart by what is missing.
         assert job["verdict"]["reason"] == REASONS[job_id]
-
-
-def test_rank_without_a_measured_wait_has_none() -> None:
-    """Where collectives are not timed, a rank that waits looks like one that works."""
-    first, last = reports(training("nosync"), 0, (0.0, 60.0))
-
-    assert "sync" not in mean_step(first, last)
-
-
-def test_last_step_is_the_end_of_one() -> None:
-    """The age of the last step swings between nothing and one step, as on real ranks."""
-    run = training()
-    for at in (0.0, 0.1, 7.3, 100.0):
-        ended = run.last_step_seconds(at)
-
-        assert at - run.phase(at).step_seconds <= ended <= at
-        assert run.steps(ended + 1e-6) == run.steps(at) == run.steps(ended - 1e-6) + 1
-
-
-@pytest.mark.parametrize(("kind", "has_lines"), [("loader", True), ("thermal", False)])
-def test_line_of_code_is_named_where_code_is_slow(kind: str, has_lines: bool) -> None:
-    """A hot GPU is nobody's line; a slow loader is."""
-    run = training(f"{kind}:node=1,gpu=2")
-    said = Judged(run).at(0.0)
-    (mine,), (peers,) = (reports(run, rank, [0.0], said) for rank in (LATE_RANK, 0))
-
-    assert bool(mine.late_lines) == has_lines
-    assert not peers.late_lines

@@ -156,18 +156,6 @@ def test_killed_job_is_silent_and_a_finished_one_is_finished() -> None:
     assert (said["sentence"], said["first_action"]) == ("Finished after 60 steps.", None)
 
 
-def test_restart_with_fewer_ranks_shows_those() -> None:
-    """A job that was killed and continues with two of its four ranks here has only those two."""
-    node = stepped()
-    node.wait(12, silent=ALL)
-    node.world_size = 2
-    node.states = {rank: replace(node.fresh(rank), attempt=1) for rank in range(2)}
-    job = node.run(30)
-
-    assert [rank["rank"] for rank in job["ranks"]] == [0, 1]
-    assert (job["coverage"], job["verdict"]["state"]) == ("2 of 2 ranks", "healthy")
-
-
 @pytest.mark.parametrize(("behind", "jump"), [(90.0, 0.0), (0.0, 3_600.0), (0.0, -3_600.0)])
 def test_wrong_clock_makes_nobody_silent(behind: float, jump: float) -> None:
     """On a node whose wall clock is behind, or jumps, every rank is heard from now, and steps."""

@@ -187,9 +187,11 @@ def judged(*ranks: Snapshot) -> Verdict:
     return node.verdict()
 
 
-def stages(*ranks: Snapshot) -> dict[int, str]:
-    """Return the stage of each late rank."""
-    return {each.rank: each.stage for each in judged(*ranks).late}
+def block(**seconds: float) -> dict[str, Any]:
+    return {"block_seconds": {"data": 0.2, "forward": 0.4, **seconds}}
+
+
+HEAVY = [with_block(n, peer_group="b", **block(data=0.3, sync=0.8)) for n in (4, 5)]
 
 
 @pytest.mark.parametrize(
@@ -201,11 +203,24 @@ def stages(*ranks: Snapshot) -> dict[int, str]:
         ([with_block(0, data=0.13), *peers(3)], {}),  # 6 %
         ([with_block(0, data=0.2), *peers(1)], {0: "data"}),
         ([with_block(0, data=0.2), *peers(3, peer_group="pp1")], {}),
+        # It waits itself, as its victims do. Its peers have no such stage.
+        ([with_block(0, **block(sync=2.0)), *peers(3)], {}),
+        ([with_block(0, **block(checkpoint=0.15, sync=0.25)), *peers(3)], {0: "checkpoint"}),
+        # Before the first whole block, and while off, there is nothing to compare.
+        ([with_block(0, block_seconds={"sync": 0.0}), *peers(3)], {}),
+        ([with_block(0, block_steps=0, block_seconds={}), *peers(3)], {}),
+        ([with_block(0, data=0.2, level="off"), *peers(3)], {}),
+        # Nobody waits for a rank that is slower than its own group, but not than the heaviest.
+        ([with_block(0, data=0.2), *peers(2)], {0: "data"}),
+        ([with_block(0, data=0.2), *peers(2), *HEAVY], {}),
+        # With five ranks or more, one within five times the spread of the faster is not late.
+        ([with_block(n, data=each) for n, each in enumerate((0.13, 0.1, 0.09, 0.08, 0.07))], {}),
+        ([with_block(0, data=0.13), *peers(4, data=0.085)], {0: "data"}),
     ],
 )
 def test_late_ranks_exceed_their_peers_here(ranks: list[Snapshot], late: dict[int, str]) -> None:
     """A rank is late by 8 % over its own group, in the stage of its excess."""
-    assert stages(*ranks) == late
+    assert {each.rank: each.stage for each in judged(*ranks).late} == late
 
 
 def test_whole_job_waits_for_the_late_rank() -> None:
@@ -225,44 +240,6 @@ def test_whole_job_waits_for_the_late_rank() -> None:
     assert late.confidence == pytest.approx(0.1 / 0.04)
     found = judged(with_block(0, data=0.2), with_block(1, data=0.2), *peers(6)[1:])
     assert found.gpus_lost == {"persistent": pytest.approx(0.1 * 14)}
-
-
-def test_rank_of_a_lighter_group_is_not_late() -> None:
-    """Nobody waits for a rank that is slower than its own group, but not than the heaviest."""
-    heavy = [with_block(number, data=0.3, peer_group="b") for number in (4, 5)]
-    for each in heavy:
-        each.block_seconds.update(sync=0.8)
-
-    assert stages(with_block(0, data=0.2), *peers(2)) == {0: "data"}
-    assert stages(with_block(0, data=0.2), *peers(2), *heavy) == {}
-
-
-def test_spread_of_the_faster_ranks_is_noise() -> None:
-    """With five ranks or more, a rank that is within five times their spread is not late."""
-    data = (0.13, 0.10, 0.09, 0.08, 0.07)
-    noisy = [with_block(number, data=seconds) for number, seconds in enumerate(data)]
-
-    assert stages(*noisy) == {}
-    assert stages(with_block(0, data=0.13), *peers(4, data=0.085)) == {0: "data"}
-
-
-@pytest.mark.parametrize(
-    ("changes", "late"),
-    [
-        # It waits itself, as its victims do. Its peers have no such stage.
-        ({"block_seconds": {"data": 0.2, "forward": 0.4, "sync": 2.0}}, {}),
-        (
-            {"block_seconds": {"data": 0.2, "forward": 0.4, "checkpoint": 0.15, "sync": 0.25}},
-            {0: "checkpoint"},
-        ),
-        # Before the first whole block, and while off, there is nothing to compare.
-        ({"block_seconds": {"sync": 0.0}}, {}),
-        ({"block_steps": 0, "block_seconds": {}}, {}),
-        ({"data": 0.2, "level": "off"}, {}),
-    ],
-)
-def test_rank_is_compared_stage_by_stage(changes: dict[str, Any], late: dict[int, str]) -> None:
-    assert stages(with_block(0, **changes), *peers(3)) == late
 
 
 def test_block_without_a_measured_wait_says_nothing() -> None:

@@ -10,7 +10,7 @@ from exporter.causes.model import UNKNOWN
 from exporter.live import states
 from exporter.live.causes import CauseView
 from exporter.live.sentences import LateView, change_sentence, duty, in_set, late_sentence
-from exporter.live.wording import MOST_NAMES, duration, listed, sentence, than, which
+from exporter.live.wording import duration, sentence, than, which
 from exporter.vocabulary.words import CAUSES, KINDS, slow_at
 from rank_probe.judge.verdict import DUTY, MOST_LATE, NODE, UNSYNCED, Change
 from rankskew.diagnose.advice import advice, filled, situations
@@ -25,7 +25,7 @@ from rankskew.diagnose.model import (
     host,
 )
 from rankskew.top.model import JobStatus, cause_of_node
-from rankskew.wording import few
+from rankskew.wording import few, named_ranks
 
 
 def all_findings(facts: JobFacts) -> tuple[list[Finding], list[str]]:
@@ -155,7 +155,6 @@ def _late_finding(facts: JobFacts, those: Sequence[LateView]) -> Finding:
     nodes = {facts.place(late.rank).node for late in those}
     shared = Place(nodes.pop()) if len(nodes) == 1 else Place()
     stage = Counter(late.stage for late in those).most_common(1)[0][0]
-    groups = {late.peer_group for late in those}
     lines = [line for late in those for line in facts.lines.get(late.rank, ())]
     cause = cause_of_node(those) or NO_CAUSE
     return Finding(
@@ -163,7 +162,6 @@ def _late_finding(facts: JobFacts, those: Sequence[LateView]) -> Finding:
         sentence=late_sentence(those, facts.job.world_size or len(those), facts.job.together),
         rank=first.rank if is_alone else None,
         ranks=tuple(sorted(late.rank for late in those)),
-        peer_group=groups.pop() or None if len(groups) == 1 else None,
         place=facts.place(first.rank) if is_alone else shared,
         stage=stage,
         kind=first.kind,
@@ -211,10 +209,6 @@ def _of_state(facts: JobFacts) -> Iterator[Finding]:
 
 def _unjudged(facts: JobFacts) -> Iterator[str]:
     """Say what of the job could not be judged, and why."""
-    for reason in facts.reasons:
-        entry = situations().get(reason)
-        name = reason.replace("_", " ")
-        yield f"Not judgeable ({name}): {entry.text if entry is not None else name}."
     coverage = facts.job.coverage
     if coverage is not None and coverage < 0.995 and not facts.reasons:
         yield f"Only {coverage:.0%} of the job's ranks and steps are judged."
@@ -255,15 +249,9 @@ def _missing(facts: JobFacts) -> Iterator[Finding]:
         )
     if facts.unprobed:
         those = sorted(facts.unprobed)
-        node = facts.place(those[0]).node or "its node"
-        names = listed([str(rank) for rank in those[:MOST_NAMES]])
-        more = f" and {len(those) - MOST_NAMES} more" if len(those) > MOST_NAMES else ""
-        yield Finding(
-            "ranks_without_probe",
-            f"Ranks {names}{more} run without the probe, on {node} for one.",
-            ranks=tuple(those),
-            place=Place(facts.place(those[0]).node),
-        )
+        place = Place(facts.place(those[0]).node)
+        said = f"Without the probe: {named_ranks(those)}, on {place.node or 'its node'} for one."
+        yield Finding("ranks_without_probe", said, ranks=tuple(those), place=place)
     elif not nodes:
         yield Finding("ranks_missing", facts.job.sentence)
 
@@ -373,7 +361,6 @@ def slower(
     return Finding(
         "slower",
         sentence or change_sentence(change),
-        peer_group=change.peer_group or None,
         stage=change.stage,
         since_seconds=change.since_seconds,
         facts=(*causes, *facts),

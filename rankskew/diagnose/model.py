@@ -64,7 +64,6 @@ class Finding:
     sentence: str
     rank: int | None = None
     ranks: tuple[int, ...] = ()
-    peer_group: str | None = None
     place: Place = Place()
     stage: str | None = None
     kind: str | None = None

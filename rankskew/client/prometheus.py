@@ -81,28 +81,15 @@ class Prometheus:
         times = {"start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{step_seconds:g}"}
         return self._series("/api/v1/query_range", {"query": expression} | times)
 
-    def alert_groups(self) -> list[Mapping[str, Any]]:
-        """Return the groups of rules that have alerts, as /api/v1/rules does; raises Trouble."""
-        return list(self._list("/api/v1/rules?type=alert", None, "groups"))
-
     def _series(self, path: str, query: Mapping[str, str]) -> list[Series]:
         """Return the series in an answer; an instant value is the only point of one."""
-        try:
-            return [_series(each) for each in self._list(path, query, "result")]
-        except (KeyError, TypeError, ValueError) as error:
-            raise Trouble(f"{self.url} answers, but it is not a Prometheus.") from error
-
-    def _list(self, path: str, query: Mapping[str, str] | None, name: str) -> list[Any]:
         said = get_json(self.url, path, query, self._timeout_seconds, self._access)
         if isinstance(said, dict) and said.get("status") == "error":
             raise Trouble(f"{self.url} cannot answer a query: {said.get('error')}.")
         try:
-            found = said["data"][name]
-        except (KeyError, TypeError):
-            found = None
-        if not isinstance(found, list):
-            raise Trouble(f"{self.url} answers, but it is not a Prometheus.")
-        return found
+            return [_series(each) for each in said["data"]["result"]]
+        except (KeyError, TypeError, ValueError) as error:
+            raise Trouble(f"{self.url} answers, but it is not a Prometheus.") from error
 
 
 def _series(said: Mapping[str, Any]) -> Series:

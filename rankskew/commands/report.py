@@ -16,7 +16,7 @@ from rankskew.client.fetch import Trouble
 from rankskew.client.prometheus import selector
 from rankskew.commands.servers import add_access, add_moment, add_prometheus, prometheus
 from rankskew.render import MONEY, Document, Section, render
-from rankskew.report.history import TIMEOUT_SECONDS, Grid, grid, rule_interval
+from rankskew.report.history import TIMEOUT_SECONDS, Grid, grid
 from rankskew.report.incidents import SEVERITIES, Incident, IncidentsReport, read_all_incidents
 from rankskew.report.job import JobReport, Loss, read_job
 from rankskew.times import iso, length, to_minute
@@ -93,7 +93,7 @@ def run(arguments: Sequence[str]) -> int:
     span = max(0.0, end - options.since), end
     try:
         if options.incidents:
-            times = grid(*span, rule_interval(server))
+            times = grid(*span)
             matchers = selector(cluster=options.cluster)
             fired = read_all_incidents(server, times, matchers)
             document = _incidents_document(fired, times)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
-from rankskew.client.fetch import Trouble
 from rankskew.client.prometheus import Prometheus, Series
 from rankskew.times import Span, merged
 
@@ -16,24 +15,11 @@ MOST_POINTS: Final = 11_000
 MOST_QUERIES: Final = 24
 # Weeks take longer than the second that a screen waits; Prometheus gives up after two minutes.
 TIMEOUT_SECONDS: Final = 125.0
-# What docs/operating.md recommends.
-USUAL_INTERVAL_SECONDS: Final = 15.0
+# As often as rules are evaluated; a value of rules that are evaluated less often stays until then.
+INTERVAL_SECONDS: Final = 15.0
 
 # A time in Unix seconds and a value.
 Point = tuple[float, float]
-
-
-def rule_interval(prometheus: Prometheus) -> float:
-    """Return how often our alerts are evaluated, in seconds; the usual interval if nobody says."""
-    try:
-        ours = [
-            float(group["interval"])
-            for group in prometheus.alert_groups()
-            if any(rule["name"].startswith("Rankskew") for rule in group["rules"])
-        ]
-    except (Trouble, KeyError, TypeError, ValueError):
-        return USUAL_INTERVAL_SECONDS  # Some systems that answer queries do not know this one.
-    return min(ours, default=USUAL_INTERVAL_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +42,12 @@ class Grid:
             begin = last + self.step_seconds
 
 
-def grid(begin: float, end: float, interval_seconds: float, least_seconds: float = 0.0) -> Grid:
-    """Return the times of a grid that takes at most MOST_QUERIES, and whole multiples of a step.
+def grid(begin: float, end: float, most_points: int = MOST_POINTS * MOST_QUERIES) -> Grid:
+    """Return at most *most_points* times, whole multiples of a step.
 
-    The step is the *interval_seconds* of the rules, or a multiple of it: if that would be too many
-    points, or to be at least *least_seconds*.
+    The step is INTERVAL_SECONDS, or a multiple of it if that would be too many points.
     """
-    most = MOST_POINTS * MOST_QUERIES
-    times = max(1, ceil((end - begin) / (interval_seconds * most)))
-    times = max(times, ceil(least_seconds / interval_seconds - 1e-9))
-    step = interval_seconds * times
+    step = INTERVAL_SECONDS * max(1, ceil((end - begin) / (INTERVAL_SECONDS * most_points)))
     # The last time stands for the step that begins there, which must not be in the future.
     return Grid(ceil(begin / step) * step, (ceil(end / step) - 1) * step, step)
 

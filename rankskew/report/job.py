@@ -4,13 +4,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import ceil
 from typing import Final
 
 from exporter.errors import StartError
 from exporter.vocabulary.words import KINDS
 from rankskew.client.prometheus import Prometheus, Series, selector
-from rankskew.report.history import Grid, Point, grid, read_past, rule_interval, spans_of
+from rankskew.report.history import INTERVAL_SECONDS, Grid, Point, grid, read_past, spans_of
 from rankskew.report.incidents import Incident, read_incidents
 from rankskew.times import HOUR_SECONDS, Span, iso, seconds, to_minute
 from rankskew.wording import few
@@ -106,9 +105,7 @@ def read_job(prometheus: Prometheus, job_id: str, cluster: str | None, span: Spa
 
     Raises Trouble if *prometheus* cannot tell, StartError if it has no such job or several.
     """
-    interval = rule_interval(prometheus)
-    wide = (span[1] - span[0]) / SEARCH_POINTS / interval
-    coarse = grid(*span, interval * max(1, ceil(wide)))
+    coarse = grid(*span, SEARCH_POINTS)
     step = coarse.step_seconds
     counts = f"{BEATING}{{{selector(cluster=cluster, job_id=job_id)}}}"
     # Up to the last step, so that a job of the last minutes is found too.
@@ -125,8 +122,8 @@ def read_job(prometheus: Prometheus, job_id: str, cluster: str | None, span: Spa
             f"several clusters have a job {job_id!r}; give one: --cluster {clusters[0]!r}"
         )
     begin = max(min(each.points[0][0] for each in found) - step, span[0])
-    end = min(max(each.points[-1][0] for each in found) + interval, span[1])
-    times = grid(begin, end, interval)
+    end = min(max(each.points[-1][0] for each in found) + INTERVAL_SECONDS, span[1])
+    times = grid(begin, end)
     return _Reading(prometheus, job_id, clusters[0], times).report(span[1])
 
 

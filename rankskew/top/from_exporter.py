@@ -33,7 +33,6 @@ from rankskew.top.model import (
 )
 
 LIVE_PATH: Final = "/api/v1/live"
-MOST_TROUBLES: Final = 4
 # As the rules say where a rank is that has gone silent.
 FROZEN: Final = "frozen"
 # What one node says of a job that others see too: these say less than a verdict.
@@ -45,7 +44,7 @@ def read_exporters(
 ) -> FleetStatus:
     """Return what the exporters at *urls* show together; what one cannot say is a trouble."""
     summaries, silent = ask_all(urls, access)
-    troubles = _few([str(each) for each in silent])
+    troubles = [str(each) for each in silent]
     jobs = in_order(merged(summaries))
     if not jobs and summaries:
         troubles.append(NO_RANK)
@@ -55,14 +54,6 @@ def read_exporters(
         jobs = chosen
     shown = [replace(job, ranks=worth_a_row(job.ranks, job.state)) for job in jobs]
     return FleetStatus(", ".join(urls), shown, troubles, time.time())
-
-
-def _few(troubles: Sequence[str]) -> list[str]:
-    """Return a line for each exporter, and one for all others if there are many."""
-    if len(troubles) <= MOST_TROUBLES:
-        return list(troubles)
-    others = len(troubles) - MOST_TROUBLES + 1
-    return [*troubles[: MOST_TROUBLES - 1], f"{others} more exporters cannot be read either."]
 
 
 # ---- Asking --------------------------------------------------------------------------------------

@@ -88,7 +88,7 @@ class OldPrometheus(StackProcess):
             f"--storage.tsdb.path={data}",
             f"--storage.tsdb.retention.time={KEPT}",
             f"--web.listen-address={address}",
-            f"--query.lookback-delta={INTERVAL_SECONDS / 2:.0f}s",
+            f"--query.lookback-delta={INTERVAL_SECONDS - 10:.0f}s",
         ]
         super().__init__("Prometheus", command, directory / "prometheus.log")
 

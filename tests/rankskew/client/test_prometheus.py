@@ -77,14 +77,6 @@ def test_other_answers_are_told(data: dict[str, Any]) -> None:
         server.query("x")
 
 
-def test_groups_of_alerts_are_asked_for() -> None:
-    """Prometheus answers that with a GET only."""
-    group = {"name": "g", "interval": 15, "rules": []}
-    with answering({"groups": [group]}) as (server, asked):
-        assert server.alert_groups() == [group]
-    assert asked == [("/api/v1/rules?type=alert", {})]
-
-
 def test_patience_is_told() -> None:
     """A report has more of it than a screen."""
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -18,21 +18,15 @@ Written = tuple[Mapping[str, str], Sequence[tuple[float, float]], float]
 class FakeHistory:
     """Answers an expression with the series of the first key of *past* that is in it.
 
-    *refused* are its words to each query for more than *most* points per series. *rules* is what
-    /api/v1/rules says, None if there is no such page.
+    *refused* are its words to each query for more than *most* points per series.
     """
 
     past: Mapping[str, Sequence[Written]]
     most: int = 11_000
     refused: str = "exceeded maximum resolution of 11,000 points per timeseries"
-    rules: Sequence[Mapping[str, Any]] | None = None
     asked: list[dict[str, str]] = field(default_factory=list)
 
     def answer(self, path: str, form: dict[str, str]) -> Answer:
-        if path.startswith("/api/v1/rules"):
-            if self.rules is None:
-                return 404, "text/plain", b"no such page"
-            return json_answer({"status": "success", "data": {"groups": self.rules}})
         self.asked.append(form)
         if path == "/api/v1/query":
             return self._result([])
@@ -68,9 +62,3 @@ class FakeHistory:
     def serve(self) -> Iterator[str]:
         with serving(self.answer) as url:
             yield url
-
-
-def loaded(*alerts: str, interval: float = 60.0) -> list[dict[str, Any]]:
-    """Return what /api/v1/rules says of a group of *alerts*."""
-    rules = [{"name": f"Rankskew{name}", "type": "alerting"} for name in alerts]
-    return [{"name": "rankskew_cause", "interval": interval, "rules": rules}]

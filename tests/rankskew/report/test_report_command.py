@@ -9,7 +9,7 @@ from rankskew.__main__ import main
 from rankskew.report.job import restarts
 from tests.rankskew.client.servers import Answer, json_answer, serving
 from tests.rankskew.golden import assert_golden
-from tests.rankskew.report.fake_history import FakeHistory, Written, loaded
+from tests.rankskew.report.fake_history import FakeHistory, Written
 
 Captured = pytest.CaptureFixture[str]
 DAY = 86_400.0
@@ -52,7 +52,7 @@ def printed(
     capsys: Captured, past: Mapping[str, Sequence[Written]], *arguments: str, status: int = 0
 ) -> str:
     """Return what a report on *past* prints, to stdout or, if it fails, to stderr."""
-    with FakeHistory(past, rules=loaded("Straggler")).serve() as url:
+    with FakeHistory(past).serve() as url:
         assert report(url, *arguments) == status
     said = capsys.readouterr()
     return said.err if status else said.out

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,22 @@ def test_exporter_that_comes_late_misses_nothing(zygote: Zygote, tmp_path: Path)
     assert sorted(trace.iterdir()) == files
     assert [len(file.read_text().splitlines()) for file in files] == [1 + steps] * 2
     assert read_traces([trace])
+
+
+def test_two_jobs_on_one_node_are_two_jobs(zygote: Zygote, tmp_path: Path) -> None:
+    """Each is counted under its own name, though their ranks have the same numbers."""
+    steps = {"first": STEPS, "second": 2 * STEPS}
+    with listening(tmp_path / "s") as sink, ExitStack() as jobs:
+        ranks = []
+        for name in steps:
+            (tmp_path / name).mkdir()
+            known = {"RANKSKEW_EXPORTER": sink.endpoint, "RANKSKEW_JOB_ID": name}
+            job = zygote.ranks(tmp_path / name, *JOB, str(steps[name]), ranks=1, **known)
+            ranks += jobs.enter_context(job)
+        assert [rank.wait() for rank in ranks] == [0, 0]
+    ended = {each["job_id"]: each["steps"] for each in sink.snapshots if each["finished"]}
+
+    assert ended == steps
 
 
 def test_container_without_the_socket_uses_tcp_and_a_token(zygote: Zygote, tmp_path: Path) -> None:

@@ -39,14 +39,14 @@ class Jobs(Mapping[str, Ranks]):
         self._ranks = dict(launch(*cases))
 
     def check(self, case: str, check: Callable[[Ranks], None]) -> None:
-        """Have *check* pass for *case*; if it does not at once, twice in a row, each run anew."""
-        try:
-            return check(self[case])
-        except AssertionError as error:
-            print(f"{case} is run again: {error}")
+        """Have *check* pass for *case*, which is run again where it does not."""
         for _ in range(ATTEMPTS - 1):
-            self._ranks[case] = self._launch(*dict.fromkeys((*self._warm_up, case)))[case]
-            check(self[case])
+            try:
+                return check(self[case])
+            except AssertionError as error:
+                print(f"{case} is run again: {error}")
+                self._ranks[case] = self._launch(*dict.fromkeys((*self._warm_up, case)))[case]
+        return check(self[case])
 
     def __getitem__(self, case: str) -> Ranks:
         return self._ranks[case]

@@ -115,6 +115,41 @@ def use_helpers(method: str) -> None:
         print("manager", list(manager.list([1, 2])))
 
 
+def fit_with_lightning() -> None:
+    """Leave the other rank to Lightning, which runs this script again for it."""
+    from lightning.pytorch import LightningModule, Trainer
+
+    from tests.rank_probe.launch import leave
+
+    class Model(LightningModule):  # type: ignore[misc]  # mypy does not read Lightning
+        """A linear layer."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(2, 1)
+
+        def training_step(self, batch: torch.Tensor, _: int) -> torch.Tensor:
+            return self.layer(batch).sum()  # type: ignore[no-any-return]
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    trainer = Trainer(
+        accelerator="cpu",
+        devices=2,
+        strategy="ddp",
+        max_epochs=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(Model(), DataLoader(Rows(), batch_size=1))
+    # At once: both ranks write to the same pipe.
+    os.write(1, f"rank {trainer.global_rank} {sys.argv[1:]}\n".encode())
+    leave()
+
+
 def main() -> None:
     """Do what the command line says."""
     parser = argparse.ArgumentParser()
@@ -123,7 +158,10 @@ def main() -> None:
     parser.add_argument("--started", default="", choices=["", "parent", "target", "top"])
     parser.add_argument("--end", default="")
     parser.add_argument("--helpers", action="store_true")
+    parser.add_argument("--lightning", action="store_true")
     chosen = parser.parse_args()
+    if chosen.lightning:
+        fit_with_lightning()
     if chosen.started == "parent":
         probe.start(automatic=True)
     if chosen.helpers:

@@ -15,7 +15,6 @@ import pytest
 from rank_probe.guest.guard import failures
 from rank_probe.process import children, relaunch
 from tests.rank_probe.process.children_job import STEPS
-from tests.rank_probe.process.lightning_script import BATCHES
 from tests.rank_probe.sink import listening
 
 pytestmark = pytest.mark.jobs
@@ -197,7 +196,6 @@ def test_nothing_is_carried_to_the_children_of_a_rank(monkeypatch: pytest.Monkey
 
 
 ROOT = Path(__file__).parents[3]
-SCRIPT = Path(__file__).with_name("lightning_script.py")
 BUILDS = """
 import sys
 def _basic_subprocess_cmd():
@@ -262,7 +260,7 @@ def test_every_rank_of_lightnings_own_launcher_is_timed(tmp_path: Path) -> None:
     """`python -m rank_probe train.py` without torchrun: the other ranks are under the probe too."""
     with listening(tmp_path / "s") as sink:
         done = subprocess.run(
-            [sys.executable, "-m", "rank_probe", str(SCRIPT), "--lr"],
+            [sys.executable, "-m", "rank_probe", str(JOB), "--lightning"],
             cwd=tmp_path,
             env=os.environ
             | {"OMP_NUM_THREADS": "1", "RANKSKEW_EXPORTER": sink.endpoint, "PYTHONPATH": str(ROOT)},
@@ -270,9 +268,9 @@ def test_every_rank_of_lightnings_own_launcher_is_timed(tmp_path: Path) -> None:
             text=True,
             timeout=120,
         )
-    ranks, said = sink.last(), [line for line in done.stdout.splitlines() if "--lr" in line]
+    ranks, said = sink.last(), [line for line in done.stdout.splitlines() if "--lightning" in line]
 
     assert done.returncode == 0, done.stderr
-    assert sorted(said) == ["rank 0 ['--lr']", "rank 1 ['--lr']"]
-    assert [(each["steps"], each["finished"]) for each in ranks.values()] == [(BATCHES, True)] * 2
+    assert sorted(said) == ["rank 0 ['--lightning']", "rank 1 ['--lightning']"]
+    assert [(each["steps"], each["finished"]) for each in ranks.values()] == [(STEPS, True)] * 2
     assert {(each["rank"], each["world_size"]) for each in sink.snapshots} == {(0, 2), (1, 2)}

@@ -5,13 +5,8 @@ TORCH := 2.4 2.6 2.8 2.10 2.15
 
 .PHONY: $(shell sed -nE 's/^([a-z0-9-]+):.*/\1/p' Makefile)
 
-# Real ranks that share two cores with other tests miss a deadline now and then: what fails is run
-# once more, by itself, and counts if it fails again.
-define tested
-$(PYTHON) -m pytest -q -m "$(1)" $(2) --dist loadfile || { [ $$? = 1 ] && \
-	echo "Once more, without other tests beside it:" && \
-	$(PYTHON) -m pytest -q -m "$(1)" -x --last-failed --last-failed-no-failures none; }
-endef
+# What takes longest begins first (tests/conftest.py), and a file of tests stays in one worker.
+TESTED := $(PYTHON) -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations 20 --durations-min 5 -m
 
 help: ## list the commands
 	@grep -E '^[a-z0-9%-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -23,8 +18,7 @@ demo: ## a planted straggler pages you; DEMO_FAULT=data|forward|backward|optimiz
 test: ## set up, then everything: lint, types, unit tests, promtool, end-to-end
 	@scripts/setup.sh test
 	@$(MAKE) --no-print-directory check
-	$(call tested,not (e2e or deploy or nightly),-n 3)
-	@$(MAKE) --no-print-directory e2e
+	$(TESTED) "not (deploy or nightly)"
 
 check: ## lint, types, and whether generated files are up to date
 	$(PYTHON) -m ruff format --check .
@@ -35,13 +29,13 @@ check: ## lint, types, and whether generated files are up to date
 	$(PYTHON) -m generators.build --check
 
 unit: ## all tests that need no more than seconds, promtool tests included
-	$(call tested,not (jobs or e2e or deploy or nightly),-n 3)
+	$(TESTED) "not (jobs or e2e or deploy or nightly)"
 
 jobs: ## the probe in real torch ranks, in each way to train and under each framework
-	$(call tested,jobs and not nightly,-n 3)
+	$(TESTED) "jobs and not nightly"
 
 e2e: ## real Prometheus, Alertmanager and torch ranks
-	$(call tested,e2e,-n 2)
+	$(TESTED) e2e
 
 test-deploy: ## deploy onto a real Slurm, systemd, image and API server, each timed to its first page (needs root)
 	@scripts/setup.sh deploy

@@ -8,6 +8,7 @@ import pytest
 
 from rank_probe.guest.guard import failures
 from rank_probe.wire import text
+from tests.rank_probe.launch import RUN_AGAIN
 
 # Groups of tests that take longest, and wait most: they begin first.
 SLOW = ("e2e", "jobs")
@@ -15,8 +16,21 @@ SLOW = ("e2e", "jobs")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with slow groups, so that no worker has one left when the others are done."""
-    marks = [*SLOW, ""]
-    items.sort(key=lambda item: next(n for n, m in enumerate(marks) if m in item.keywords or not m))
+    items.sort(key=lambda item: [mark not in item.keywords for mark in SLOW])
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """List what was wrong with real ranks once and right when they ran again."""
+    told = [
+        line
+        for report in terminalreporter.getreports("passed")
+        for line in report.capstdout.splitlines()
+        if RUN_AGAIN in line
+    ]
+    if told:
+        terminalreporter.section(f"{len(told)} cases were run again")
+        for line in told:
+            terminalreporter.write_line(line)
 
 
 @pytest.fixture(autouse=True)

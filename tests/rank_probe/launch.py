@@ -22,6 +22,7 @@ Ranks = dict[int, dict[str, Any]]
 # Other loads of the machine hold a rank up by as much as what is planted, now and then; what the
 # probe gets wrong is wrong each time.
 ATTEMPTS = 3
+RUN_AGAIN = "is run again"
 RUN_SECONDS = 240
 # torchrun kills workers that ignore it after 30 s.
 END_SECONDS = 40
@@ -44,7 +45,7 @@ class Jobs(Mapping[str, Ranks]):
             try:
                 return check(self[case])
             except AssertionError as error:
-                print(f"{case} is run again: {error}")
+                print(f"{case} {RUN_AGAIN}: {error}")
                 self._ranks[case] = self._launch(*dict.fromkeys((*self._warm_up, case)))[case]
         return check(self[case])
 

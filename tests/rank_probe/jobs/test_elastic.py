@@ -19,7 +19,7 @@ from rank_probe.wire.snapshot import Snapshot
 from rankskew.replay.traces import read_traces
 from tests.exporter.clock import Clock
 from tests.exporter.running import wait_until
-from tests.rank_probe.forks import Zygote
+from tests.rank_probe.forks import Fork, Zygote
 from tests.rank_probe.jobs.elastic_job import BATCH
 from tests.rank_probe.jobs.reform_job import GROUPS, LATE_STAGE, late_rank
 from tests.rank_probe.jobs.reform_job import STEPS as GROUP_STEPS
@@ -62,7 +62,7 @@ def test_two_jobs_on_one_node_are_two_jobs(zygote: Zygote, tmp_path: Path) -> No
     """Each is counted under its own name, though their ranks have the same numbers."""
     steps = {"first": STEPS, "second": 2 * STEPS}
     with listening(tmp_path / "s") as sink, ExitStack() as jobs:
-        ranks = []
+        ranks: list[Fork] = []
         for name in steps:
             (tmp_path / name).mkdir()
             known = {"RANKSKEW_EXPORTER": sink.endpoint, "RANKSKEW_JOB_ID": name}

@@ -121,12 +121,8 @@ def test_gpu_is_shown_in_base_units_with_its_ranks() -> None:
         }
     ]
     assert (live["host"], live["grafana_url"]) == ("gpu-12", "http://grafana")
-
-
-def test_gpu_that_does_not_answer_has_no_readings() -> None:
-    """A lost GPU keeps its tile; nothing is made up for it."""
+    # A lost GPU keeps its tile; nothing is made up for it.
     (gpu,) = page_with(node(GpuSample(0, up=False, uuid="GPU-0")))["gpus"]
-
     assert gpu["up"] is False
     assert gpu["utilization_ratio"] is gpu["power_watts"] is gpu["foreign_processes"] is None
     assert gpu["throttle_reasons"] == gpu["ranks"] == []
@@ -144,6 +140,12 @@ def test_job_without_the_probe_is_listed() -> None:
     assert "1 of 4 ranks run on this node" in verdict["sentence"]
     assert "-m rank_probe train.py" in verdict["first_action"]
     assert (rank["rank"], rank["pid"], rank["host"], rank["gpu"]) == (2, 10, "gpu-12", 3)
+    # A job of which only some ranks report is not complete, and the others are listed.
+    processes = process(10, torchrun(0)), process(11, torchrun(1))
+    (job,) = page_with(node(TROUBLED), *processes, held=(snapshot(pid=10),))["jobs"]
+    assert job["verdict"]["state"] == "ranks_missing"
+    assert job["verdict"]["sentence"] == "1 rank runs on this node without the probe."
+    assert [rank["rank"] for rank in job["ranks"]] == [0, 1]
     # GPUs alone are no job.
     assert page_with(node())["jobs"] == page_with(node(TROUBLED))["jobs"] == []
 
@@ -160,19 +162,6 @@ def test_rank_has_the_places_to_look_at() -> None:
 
     (job,) = page_of(None, snapshot(pid=4711))["jobs"]
     assert (job["ranks"][0]["pid"], job["ranks"][0]["gpu"]) == (4711, None)
-
-
-def test_rank_beside_the_job_without_a_probe_is_missing() -> None:
-    """A job of which only some ranks report is not complete, and the others are listed."""
-    reporting = snapshot(pid=10, rank=0, world_size=4)
-    live = page_with(
-        node(TROUBLED), process(10, torchrun(0)), process(11, torchrun(1)), held=(reporting,)
-    )
-    (job,) = live["jobs"]
-
-    assert job["verdict"]["state"] == "ranks_missing"
-    assert job["verdict"]["sentence"] == "1 rank runs on this node without the probe."
-    assert [rank["rank"] for rank in job["ranks"]] == [0, 1]
 
 
 def hang() -> Mapping[int, Process]:

@@ -220,15 +220,6 @@ NO_DRIVER = NodeSample(1.0, 0)
 STILL_ASKED = NodeSample(1.0)
 
 
-def test_node_without_nvml_waits_for_the_first_readings_once() -> None:
-    """A collector that is added or hangs later does not take the node out."""
-    answers = iter([False, True])
-    ready = Ready(lambda: next(answers), None)
-
-    assert ready() == "The first readings are not available yet."
-    assert [ready(), ready()] == [None, None]
-
-
 @pytest.mark.parametrize(
     ("sample", "released", "why"),
     [
@@ -245,6 +236,11 @@ def test_exporter_is_ready_while_it_knows_of_the_gpus(
 
     A worker that crashed or hangs shows, also long after the start, and its return too.
     """
+    # One without NVML waits for the first readings, once.
+    answers = iter([False, True])
+    ready = Ready(lambda: next(answers), None)
+    assert [ready(), ready(), ready()] == ["The first readings are not available yet.", None, None]
+
     nvml = FixedNvml(FINE)
     ready = Ready(lambda: True, nvml)
     assert ready() is None

@@ -20,45 +20,33 @@ def only(found: list[tuple[dict[str, str], float]], **wanted: str) -> float:
     return value
 
 
-DISK, PORT = {"device": "nvme0n1"}, {"device": "mlx5_0"}
-UNCORRECTED, THERMAL = {"type": "uncorrected"}, {"reason": "sw_thermal_slowdown"}
-
-
 @pytest.mark.parametrize(
     ("fault", "series", "labels", "times", "more"),
     [
         # On its GPU.
-        ("thermal", "gpu_throttle_seconds_total", THERMAL, 1, 200),
         ("foreign", "gpu_foreign_processes", {}, 1, 1),
-        ("memory", "gpu_ecc_errors_total", UNCORRECTED, 1, 20),
+        ("memory", "gpu_ecc_errors_total", {"type": "uncorrected"}, 1, 20),
         ("nvlink", "gpu_nvlink_errors_total", {"type": "crc"}, 1, 100),
-        ("pstate", "gpu_performance_state", {}, 1, 2),
-        ("aer", "gpu_pcie_errors_total", {}, 1, 3000),
-        ("aer", "gpu_pcie_replays_total", {}, 1, 3000),
+        # A bad link has thousands of errors, that of its neighbour the few of its life.
         ("weaklink", "gpu_nvlink_link_errors_total", {}, 1, 3000),
         # On its rank.
-        ("cpu", "rank_cgroup_throttled_periods_total", {}, 10, 0),
         ("storage", "rank_read_bytes_total", {}, 10, 0),
         ("gc", "gc_pause_seconds_total", {}, 10, 0),
         # On its node; out of memory whichever of its GPUs the rank is on.
-        ("congestion", "infiniband_transmit_wait_total", {}, 2, 0),
-        ("retransmits", "node_tcp_retransmitted_segments_total", {}, 10, 0),
-        ("slowport", "infiniband_rate_bytes_per_second", PORT, 0.25, 0),
+        ("slowport", "infiniband_rate_bytes_per_second", {"device": "mlx5_0"}, 0.25, 0),
         ("network", "node_network_receive_drops_total", {}, 1, 1000),
-        ("disk", "node_disk_busy_seconds_total", DISK, 1, 200),
-        ("disk", "node_disk_read_seconds_total", DISK, 1, 200),
-        ("cpuheat", "node_cpu_throttled_seconds_total", {}, 1, 150),
         ("cpuheat", "node_cpu_clock_hertz", {}, 0.6, 0),
-        ("cpuclock", "node_cpu_clock_hertz", {}, 0.4, 0),
         ("node", "node_pressure_waiting_seconds_total", {"resource": "cpu"}, 1, 100),
-        ("numa", "node_numa_misses_total", {}, 1, 10_000_000),
         ("oom", "node_oom_kills_total", {}, 1, 1),
     ],
 )
 def test_trace_is_in_its_place(
     tmp_path: Path, fault: str, series: str, labels: dict[str, str], times: float, more: float
 ) -> None:
-    """It shows on the GPU, rank or node that has it, held against its neighbour."""
+    """It shows on the GPU, rank or node that has it, held against its neighbour.
+
+    Of each way in which one is planted: that every trace leads to its cause is test_causes.py's.
+    """
     onset = ",after=0s" if fault == "oom" else ""
     simulated = fleet(tmp_path, f"{fault}:node=1,gpu={GPU}{onset}")
     here, there = (samples(simulated, name)[f"rankskew_{series}"] for name in (NODE, "sim-00"))
@@ -72,20 +60,6 @@ def test_trace_is_in_its_place(
     assert odd >= times * usual + more - 1e-6
     assert (odd < usual) == (times < 1)
     assert times >= 1 or odd == pytest.approx(times * usual)
-
-
-@pytest.mark.parametrize("fstype", ["nfs", "lustre"])
-def test_slow_file_system_is_the_one_that_is_shown(tmp_path: Path, fstype: str) -> None:
-    """Of a node's two file systems, the slow one takes the most time."""
-    simulated = fleet(tmp_path, f"{fstype}:node=1")
-    (_, usual), (labels, odd) = (
-        samples(simulated, name)["rankskew_node_mount_operation_seconds_total"][0]
-        for name in ("sim-00", NODE)
-    )
-
-    assert labels["fstype"] == fstype
-    # 2.66 s per second since the fault began, as of up to 15 s ago: mounts are not read more often.
-    assert odd > usual + 750
 
 
 def test_slow_file_server_is_so_on_every_node(tmp_path: Path) -> None:

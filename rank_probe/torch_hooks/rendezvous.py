@@ -8,17 +8,8 @@ import torch
 
 from rank_probe.guest.guard import never_raise
 from rank_probe.guest.patches import Patches, attaching
+from rank_probe.process.lifecycle import Lifecycle
 from rank_probe.torch_hooks.private import wrap
-
-
-class RendezvousListener(Protocol):
-    """Who is told."""
-
-    def rendezvous_begins(self) -> None:
-        """The process group is being created."""
-
-    def rendezvous_ended(self) -> None:
-        """All ranks have met."""
 
 
 class GroupsListener(Protocol):
@@ -35,7 +26,7 @@ class GroupsListener(Protocol):
 
 
 @attaching
-def attach(patches: Patches, lifecycle: RendezvousListener, groups: GroupsListener) -> None:
+def attach(patches: Patches, lifecycle: Lifecycle, groups: GroupsListener) -> None:
     """Tell *lifecycle* of init_process_group, and *groups* of its result; `undo` to detach.
 
     A script that imported the function by name earlier is not timed, but its groups are seen.
@@ -57,7 +48,7 @@ def attach(patches: Patches, lifecycle: RendezvousListener, groups: GroupsListen
 
 
 def _timed(
-    lifecycle: RendezvousListener, meanwhile: Callable[[], object], original: Callable[..., Any]
+    lifecycle: Lifecycle, meanwhile: Callable[[], object], original: Callable[..., Any]
 ) -> Any:
     begins, before, ended = (
         never_raise(lifecycle.rendezvous_begins),

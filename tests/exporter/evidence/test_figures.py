@@ -266,10 +266,17 @@ def test_rank_has_the_figures_of_its_own_gpu_since_it_is_late() -> None:
     assert node.figures(1, 20.0)["sm_clock_hertz"] == pytest.approx(1.4e9)
     assert 1.4e9 < node.figures(1, 60.0)["sm_clock_hertz"] < 1.9e9
     assert node.sampler.covered_seconds(node.held(0), node.clock() - 20.0) == pytest.approx(20, 0.3)
-    # Whatever hour the node thinks it is.
+    # The clock of half of the time counts for half, whatever hour the node thinks it is.
     node.wall_seconds += 3_600.0
+    node.gpus[1] = replace(node.gpus[1], sm_clock_megahertz=1_800)
     node.run(10)
-    assert node.figures(1, 20.0)["sm_clock_hertz"] == pytest.approx(1.4e9)
+    assert node.figures(1, 20.0)["sm_clock_hertz"] == pytest.approx(1.6e9, rel=0.05)
+    # A rank that restarts has its own figures only, not those of its former process.
+    node.restart(1)
+    node.run(1)
+    assert not {"step_seconds", "main_running_ratio"} & node.figures(1, 600.0).keys()
+    assert node.figures(0, 600.0)["step_seconds"] == pytest.approx(0.5)
+    assert node.sampler.covered_seconds(node.held(1), 0.0) < 5.0
 
 
 def test_foreign_process_is_counted_and_named() -> None:

@@ -1,7 +1,6 @@
 """The command line of `rankskew`. It imports no command until that is asked for."""
 
 import argparse
-import difflib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,8 +19,6 @@ rankskew --print-completion bash > /etc/bash_completion.d/rankskew"""
 SHELLS: Final = ("bash", "zsh", "fish")
 # A package of ours that is missing is no extra.
 OURS: Final = ("rank_probe", "exporter", "rankskew", "fleet_simulator")
-# How alike two names must be for one to be a typing error of the other.
-ALIKE: Final = 0.5
 
 
 class NotInstalled(UsageError):
@@ -79,7 +76,7 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     options = parser().parse_args(arguments)
     if options.command not in COMMANDS:
-        raise UsageError(_unknown(options.command))
+        raise UsageError(f"there is no command {options.command!r}; see rankskew --help")
     with needing(COMMANDS[options.command].extra):
         status: int = load(options.command).run(options.arguments)
     return status
@@ -103,9 +100,3 @@ def completion(shell: str) -> str:
                 vars(action)["complete"] = shtab.FILE  # Where shtab looks for it.
         commands.add_parser(name, help=command.sentence, parents=[own], add_help=False)
     return str(shtab.complete(whole, shell))
-
-
-def _unknown(name: str) -> str:
-    alike = difflib.get_close_matches(name, COMMANDS, 1, ALIKE)
-    hint = f"did you mean {alike[0]!r}?" if alike else "see rankskew --help"
-    return f"there is no command {name!r}; {hint}"

@@ -63,14 +63,9 @@ def _job(
     jobs = sorted({job for job, _ in both})
     if len(both) == 1:
         return jobs[0]
-    if not jobs and job_id is not None:
-        raise Trouble(
-            f"This Prometheus has no steps of a job {job_id!r} at the end of both periods."
-        )
     if not jobs:
-        raise Trouble(
-            "No job ran at the end of both periods; compare takes two as job:OLD..job:NEW."
-        )
+        which = "No job" if job_id is None else f"No job {job_id!r}"
+        raise Trouble(f"{which} ran at the end of both periods; two are job:OLD..job:NEW.")
     if len(jobs) == 1:
         clusters = ", ".join(cluster for _, cluster in both)
         raise Trouble(f"Several clusters have a job {jobs[0]!r}; give --cluster: {clusters}.")

@@ -37,9 +37,9 @@ STEADY_RATIO: Final = 1e-4
 RARE_STAGES: Final = ("checkpoint", "eval")
 
 # Totals over consecutive steps, by name; what was not measured is not there. *steps* and their
-# *seconds*, the *gpu_seconds* of all ranks, the seconds *without_rare* stages, and those of the
-# median rank in each of STAGES. GPU-seconds *lost*, in which ranks waited, and those of each of
-# LOST_KINDS. *tokens* and *samples* of all ranks.
+# *seconds*, the *gpu_seconds* of all ranks, and the seconds of the median rank in each of STAGES.
+# GPU-seconds *lost*, in which ranks waited, and those of each of LOST_KINDS. *tokens* and *samples*
+# of all ranks.
 Block = Mapping[str, float]
 Late = Mapping[tuple[int, str], float | None]
 
@@ -57,7 +57,6 @@ class Quantity(NamedTuple):
 RATES: Final = ("tokens", "samples")
 QUANTITIES: Final = (
     Quantity("step", "step", "seconds", "steps", "seconds"),
-    Quantity("step_without_rare", "without checkpoint, eval", "without_rare", "steps", "seconds"),
     *(Quantity(name, f"{name} a second", name, "seconds", "per_second") for name in RATES),
     Quantity("gpus_lost", "GPUs lost", "lost", "seconds", "gpus"),
     *(Quantity(kind, f"  {kind}", kind, "seconds", "gpus") for kind in LOST_KINDS),
@@ -150,7 +149,7 @@ class QuantityChange:
     """The mean of a quantity before and after."""
 
     name: str
-    """step, step_without_rare, tokens, samples, gpus_lost, a kind of loss, or a stage."""
+    """step, tokens, samples, gpus_lost, a kind of loss, or a stage."""
     unit: str
     """seconds of a step, per_second of the whole job, gpus that do nothing but wait, or gpu_seconds
     of a token or a sample.
@@ -221,8 +220,6 @@ def compare(before: Side, after: Side) -> Comparison:
         return Comparison(CANNOT_TELL, why, before.summary, after.summary)
     changes = (_change(sides, each.name, each.unit, each.total, each.per) for each in QUANTITIES)
     found = {each.name: each for each in changes if each and (each.before or each.after)}
-    if not any(stage in found for stage in RARE_STAGES):
-        found.pop("step_without_rare", None)
     return Comparison(
         *_verdict(cost.ratio),
         before.summary,

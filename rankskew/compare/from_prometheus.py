@@ -263,14 +263,12 @@ def _block(
         for stage, seconds in stages[number].items():
             in_stages[stage] += seconds * steps
     seconds = gained["seconds"] / copies
-    rare = sum(in_stages[stage] for stage in RARE_STAGES)
     # A stage that no step of the block had took no time.
     found = dict.fromkeys(STAGES, 0.0) | in_stages if any(stages[begin:end]) else {}
     found |= {
         "steps": gained["steps"] / copies,
         "seconds": seconds,
         "gpu_seconds": seconds * ranks,
-        "without_rare": seconds - rare,
     }
     of_all = {"lost": "sync", "tokens": "tokens", "samples": "samples"}
     found |= {

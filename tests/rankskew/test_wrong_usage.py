@@ -14,7 +14,6 @@ from rankskew.commands.table import COMMANDS
 @pytest.mark.parametrize(
     ("command_line", "complaint"),
     [
-        ("exprter", "there is no command 'exprter'; did you mean 'exporter'?"),
         ("--verison", "the following arguments are required: COMMAND"),
         ("xyz", "there is no command 'xyz'; see rankskew --help"),
         (

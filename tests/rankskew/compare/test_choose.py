@@ -41,7 +41,7 @@ def test_the_only_job_needs_no_name() -> None:
     ("jobs", "job_id", "message"),
     [
         ([], None, "No job ran at the end of both periods"),
-        ([], "x", "no steps of a job 'x' at the end of both periods"),
+        ([], "x", "No job 'x' ran at the end of both periods"),
         ([{"job_id": "a"}, {"job_id": "b"}], None, "Give --job; these ran in both periods: a, b"),
         (
             [{"job_id": "a", "cluster": "x"}, {"job_id": "a", "cluster": "y"}],

@@ -13,7 +13,6 @@ from rankskew.compare.comparison import (
     CANNOT_TELL,
     IMPROVED,
     NO_WORSE,
-    RARE_STAGES,
     WORSE,
     ComparedSide,
     Comparison,
@@ -51,9 +50,7 @@ def side(
     for _ in range(blocks):
         each = steps / blocks
         seconds = each * step_seconds * (1 + draw.gauss(0, noise))
-        rare = sum((stages or {}).get(stage, 0.0) for stage in RARE_STAGES)
         block = {"steps": each, "seconds": seconds, "gpu_seconds": seconds * ranks}
-        block["without_rare"] = seconds - each * rare
         block |= {name: each * value for name, value in of_step.items() if value is not None}
         if lost_gpus is not None:
             block |= dict.fromkeys(("lost", "persistent"), lost_gpus * seconds)
@@ -174,15 +171,13 @@ def test_other_steps_are_compared_by_what_a_gpu_trains(
     assert found.notes[0].startswith(note)
 
 
-def test_a_checkpoint_on_one_side_is_mentioned_and_taken_out() -> None:
-    """Its share is said, and the steps are also compared without it; on both sides it belongs."""
+def test_a_checkpoint_on_one_side_is_mentioned() -> None:
+    """With its share; on both sides it belongs to what is compared."""
     before = side(0.5, stages={"forward": 0.5}, tokens_a_step=1000)
     after = side(0.55, stages={"forward": 0.5, "checkpoint": 0.05}, tokens_a_step=1000, seed=2)
     found = compare(before, after)
 
     assert found.notes == ["Only one side has checkpoint: 0% of the time before, 9% after."]
-    names = {each.name: each for each in found.quantities}
-    assert ratio(names["step_without_rare"]) == pytest.approx(1.0, abs=0.01)
     assert compare(after, replace(after)).notes == []
 
 

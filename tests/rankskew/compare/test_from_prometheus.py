@@ -112,7 +112,7 @@ def test_counters_become_blocks_of_steps() -> None:
         known = [block[name] for name in ("steps", "seconds", "gpu_seconds", "lost", "tokens")]
         assert known == [60, 30.0, 120.0, 24.0, 1e6]
         assert block["forward"] == pytest.approx(18.0)
-        assert (block["checkpoint"], block["without_rare"]) == (0, 30.0)
+        assert block["checkpoint"] == 0
 
 
 def test_large_jobs_are_asked_for_the_stages_of_some_ranks() -> None:

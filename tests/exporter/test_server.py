@@ -59,12 +59,8 @@ def test_exporter_gets_ready_without_gpu_or_driver(exporter: RunningExporter) ->
     wait_until(lambda: json.loads(exporter.get("/api/v1/live")[2])["gpus_visible"] == 0)
 
 
-def test_log_has_what_its_level_says(tmp_path: Path) -> None:
-    """--log.level=debug adds why a collector has no series."""
-    off = re.compile(r"DEBUG collector \w+ is not available: ")
-    with running_exporter(tmp_path / "e.sock", "--log.level=debug") as loud:
-        wait_until(lambda: any(off.search(line) for line in loud.log))
-
+def test_log_has_what_its_level_says() -> None:
+    """A warning is no information."""
     flags = ["--web.listen-address=127.0.0.1:0", "--ingest.socket=", "--operator.socket="]
     command = [*RunningExporter.COMMAND, *flags, "--path.state=", "--log.level=warning"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:

@@ -379,10 +379,11 @@ def test_backward_of_megatron_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its schedules call the autograd engine themselves; ways.py runs the real ones."""
     name = "megatron.core.pipeline_parallel.schedules"
     schedules, seen = ModuleType(name), list[int]()
+    timeline = Timeline(automatic=True)
     original: Any = lambda *_: seen.append(timeline.state.stage)  # noqa: E731 - to compare below
     monkeypatch.setattr(schedules, "custom_backward", original, raising=False)
     monkeypatch.setitem(sys.modules, name, schedules)
-    with attached(Timeline(automatic=True)) as timeline:
+    with attached(timeline):
         schedules.custom_backward(torch.ones(1), None)
 
     assert seen == [BACKWARD]

@@ -81,7 +81,7 @@ def explain(
     found = [each for row in rows if (each := _found(row, case)) is not None]
     best = _best(found)
     if best is None:
-        return _unknown(case, _guesses(found, case))
+        return _unknown(_guesses(found, case))
     others = _guesses((each for each in found if each.name != best.name), case)
     row, figure = best.row, best.row.about(case)
     return Cause(
@@ -146,7 +146,7 @@ def _guesses(found: Iterable[_Found], case: Case) -> tuple[Guess, ...]:
     )
 
 
-def _unknown(case: Case, guesses: tuple[Guess, ...]) -> Cause:
+def _unknown(guesses: tuple[Guess, ...]) -> Cause:
     sentence = "nothing that was measured accounts for half of it"
     if guesses:
         said = "; ".join(

@@ -94,7 +94,7 @@ class GpuMemory:
         if now - self._slow_since.get(key, now) >= PSTATE_SECONDS and _is_busy(gpu):
             yield Fault(PSTATE, f"P{gpu.performance_state}")
         yield from self._throttled(key, gpu)
-        yield from self._saturated(key, gpu, now)
+        yield from self._saturated(key, gpu)
 
     def _nvlink(self, key: str, gpu: GpuSample, gpus: Gpus) -> Iterator[Fault]:
         """Fewer links up than an hour ago, or than its neighbours.
@@ -147,7 +147,7 @@ class GpuMemory:
             self._carried[which] = now, total, rate
             self._five_minutes.see(which, total, now)
 
-    def _saturated(self, key: str, gpu: GpuSample, now: float) -> Iterator[Fault]:
+    def _saturated(self, key: str, gpu: GpuSample) -> Iterator[Fault]:
         """The mean of the busier direction over what the link can carry.
 
         Only of a GPU that hardly computes, by SM activity if known: a waiting kernel counts as

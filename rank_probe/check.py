@@ -15,10 +15,10 @@ from rank_probe.process.facts import LABELS, MOST_LABELS, MOST_NAME, MOST_VALUE,
 from rank_probe.process.identity import Identity
 from rank_probe.report.endpoint import DEFAULT_ENDPOINT, NoEndpoint, ask, socket_path
 from rank_probe.version import __version__
+from rank_probe.wire.document import as_document
 from rank_probe.wire.no_join import OFF, why_not_joined
 from rank_probe.wire.snapshot import DRY_RUN_PATH, Snapshot
 from rank_probe.wire.stages import OTHER, STAGES
-from rank_probe.wire.text import as_document
 
 DESCRIPTION: Final = """\
 Post a dry run of a snapshot to the exporter of this node, and say whether a rank

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rank_probe.guest.guard import failures
-from rank_probe.wire import text
+from rank_probe.wire import document
 from tests.rank_probe.launch import RUN_AGAIN
 
 # Groups of tests that take longest, and wait most: they begin first.
@@ -49,4 +49,4 @@ def every_document_is_as_its_schema_says(monkeypatch: pytest.MonkeyPatch) -> Non
         check(said)
         return json.dumps(said, **options)
 
-    monkeypatch.setattr(text, "json", SimpleNamespace(dumps=dumps))
+    monkeypatch.setattr(document, "json", SimpleNamespace(dumps=dumps))

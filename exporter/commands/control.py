@@ -10,8 +10,8 @@ from exporter.commands.arguments import Parser, add_json, interval
 from exporter.errors import UsageError
 from exporter.operator import client
 from exporter.operator.orders import RELEASE_SECONDS, Order
+from rank_probe.wire.document import as_document
 from rank_probe.wire.snapshot import LEVELS
-from rank_probe.wire.text import as_document
 
 EXAMPLES: Final = """\
 rankskew control llama off                # every rank of the job on this node

@@ -17,7 +17,7 @@ from exporter.server import serve
 from exporter.settings import Settings, flags
 from exporter.vocabulary.thresholds import read_overrides
 from exporter.web.config import read_web_config
-from rank_probe.wire.text import as_document
+from rank_probe.wire.document import as_document
 
 logger = logging.getLogger(__name__)
 

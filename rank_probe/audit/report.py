@@ -15,7 +15,7 @@ from rank_probe.audit.findings import (
     outcome,
 )
 from rank_probe.version import __version__
-from rank_probe.wire.text import as_document
+from rank_probe.wire.document import as_document
 
 # In the order in which equally bad outcomes are shown. Each yields at least one finding.
 CHECKS: Final[tuple[Callable[[Launch], Iterator[AuditFinding]], ...]] = (

@@ -10,7 +10,7 @@ from typing import Any, Final
 from rank_probe.collectives.measure import MeasuredLinks
 from rank_probe.collectives.verdict import SCOPES, Finding, PairTime, Scope, SlowReading, scope_of
 from rank_probe.version import __version__
-from rank_probe.wire.text import as_document
+from rank_probe.wire.document import as_document
 
 # More pairs than this are for --json.
 MOST_PAIRS_SHOWN: Final = 28

@@ -9,8 +9,8 @@ from typing import Final
 
 from exporter.commands.arguments import Parser, add_json, interval
 from exporter.vocabulary.words import slow_at
+from rank_probe.wire.document import as_document
 from rank_probe.wire.stages import STAGES
-from rank_probe.wire.text import as_document
 from rankskew.client.fetch import Trouble
 from rankskew.commands.servers import add_access, add_prometheus, prometheus
 from rankskew.compare.choose import compare_recorded

@@ -7,7 +7,7 @@ from typing import Final
 
 from exporter.commands.arguments import Parser, add_json
 from exporter.errors import FAILED, UsageError
-from rank_probe.wire.text import as_document
+from rank_probe.wire.document import as_document
 from rankskew.client.fetch import Trouble, base_url
 from rankskew.commands.servers import access, add_access, add_moment, add_sources, exporters
 from rankskew.diagnose.model import CANNOT_TELL, EXIT_STATUS, CannotTell, Report

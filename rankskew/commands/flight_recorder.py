@@ -7,7 +7,7 @@ from typing import Final
 
 from exporter.commands.arguments import Parser, add_json
 from exporter.errors import UsageError
-from rank_probe.wire.text import as_document
+from rank_probe.wire.document import as_document
 from rankskew.flight_recorder.dumps import read_directory
 from rankskew.flight_recorder.match import CollectiveFinding, HangReport, compare_dumps
 from rankskew.render import Document, Section, render

@@ -17,7 +17,7 @@ from exporter.bundle import bundled
 from exporter.commands.arguments import Parser, interval
 from exporter.errors import UsageError
 from rank_probe.version import __version__
-from rank_probe.wire.text import as_document
+from rank_probe.wire.document import as_document
 from rankskew.client.fetch import Trouble
 from rankskew.commands import diagnose as of_diagnose
 from rankskew.commands import top

@@ -10,7 +10,7 @@ from rich.console import Console
 from exporter.commands.arguments import Parser, add_json, time_scale
 from exporter.errors import FAILED
 from rank_probe.judge.verdict import DUTY, MILD
-from rank_probe.wire.text import as_document
+from rank_probe.wire.document import as_document
 from rankskew.render import render
 from rankskew.replay.replay import ReplayedJobs, in_words, replay
 from rankskew.replay.traces import read_traces

@@ -11,7 +11,7 @@ from exporter.commands.arguments import Parser, interval
 from exporter.errors import StartError
 from exporter.live.states import WORDS as STATE_WORDS
 from exporter.vocabulary.words import KINDS
-from rank_probe.wire.text import as_document
+from rank_probe.wire.document import as_document
 from rankskew.client.fetch import Trouble
 from rankskew.client.prometheus import selector
 from rankskew.commands.servers import add_access, add_moment, add_prometheus, prometheus

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from exporter.commands.arguments import Parser, add_json, interval
 from exporter.errors import FAILED, UsageError
-from rank_probe.wire.text import as_document
+from rank_probe.wire.document import as_document
 from rankskew.client.fetch import base_url
 from rankskew.commands.servers import access, add_access, add_sources, exporters
 from rankskew.top.from_exporter import read_exporters

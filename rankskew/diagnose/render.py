@@ -10,7 +10,7 @@ from exporter.live.causes import CauseView
 from exporter.live.sentences import is_slower
 from exporter.live.wording import duration
 from exporter.vocabulary.words import cause_in_short
-from rank_probe.wire.text import as_document
+from rank_probe.wire.document import as_document
 from rankskew.diagnose.findings import SMALLEST_GPUS
 from rankskew.diagnose.model import (
     BALANCED,

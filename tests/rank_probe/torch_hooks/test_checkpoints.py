@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
+from rank_probe.guest.guard import failures
 from rank_probe.measure import events
 from rank_probe.measure.timeline import Timeline
 from rank_probe.torch_hooks import checkpoints, copies
@@ -66,19 +67,16 @@ class Noting:
         return {"weight": torch.ones(2)}
 
 
-@pytest.mark.parametrize("name", ["torch.save", "torch.serialization.save", "imported before"])
 @pytest.mark.parametrize("zip_file", [True, False])
-def test_torch_save_is_checkpoint(timeline: Timeline, name: str, zip_file: bool) -> None:
+def test_torch_save_is_checkpoint(timeline: Timeline, zip_file: bool) -> None:
     """By whichever name and in whichever format; afterwards the loop goes on as before."""
-    names = {"torch.save": torch.save, "imported before": TORCH_SAVE}
-    state = Noting(timeline)
-    names.get(name, torch.serialization.save)(
-        state, io.BytesIO(), _use_new_zipfile_serialization=zip_file
-    )
+    for by_its_name in (torch.save, torch.serialization.save, TORCH_SAVE):
+        state = Noting(timeline)
+        by_its_name(state, io.BytesIO(), _use_new_zipfile_serialization=zip_file)
+        assert state.seen == [(CHECKPOINT, True)]
+        assert is_over(timeline)
 
-    assert state.seen == [(CHECKPOINT, True)]
-    assert is_over(timeline)
-    assert marks(timeline) == [CHECKPOINT, OTHER]
+    assert marks(timeline) == [CHECKPOINT, OTHER] * 3
 
 
 class Untouchable:
@@ -120,20 +118,17 @@ def test_reading_data_with_torch_load_is_data(timeline: Timeline, tmp_path: Path
     assert [mark & 15 for mark in marks(timeline)] == [DATA, OTHER]
 
 
-@pytest.mark.parametrize("by_name", [True, False])
 @pytest.mark.filterwarnings("ignore")  # torch warns that there is no process group
-def test_distributed_checkpoint_is_checkpoint(
-    timeline: Timeline, tmp_path: Path, by_name: bool
-) -> None:
+def test_distributed_checkpoint_is_checkpoint(timeline: Timeline, tmp_path: Path) -> None:
     """Saving and loading, also by names imported before the probe."""
-    write, read = (save, load) if by_name else (dcp.save, dcp.load)
-    state = Noting(timeline)
-    write({"model": state}, checkpoint_id=tmp_path)
-    read({"model": state}, checkpoint_id=tmp_path)
+    for write, read in ((save, load), (dcp.save, dcp.load)):
+        state = Noting(timeline)
+        write({"model": state}, checkpoint_id=tmp_path)
+        read({"model": state}, checkpoint_id=tmp_path)
 
-    assert state.seen[0] == (CHECKPOINT, True)
-    assert CHECKPOINT in marks(timeline)[-4:]
-    assert is_over(timeline)
+        assert state.seen[0] == (CHECKPOINT, True)
+        assert CHECKPOINT in marks(timeline)[-4:]
+        assert is_over(timeline)
 
 
 @pytest.mark.filterwarnings("ignore")  # torch warns that there is no process group
@@ -218,53 +213,53 @@ META = torch.device("meta")
 ROWS = torch.ones(2)
 
 
+@pytest.fixture
+def copied() -> Iterator[Timeline]:
+    """A timeline that takes `meta` for an accelerator, beside those that are."""
+    timeline = recorded(automatic=True)
+    patches = copies.attach(timeline, {"meta", *copies.ACCELERATORS})
+    yield timeline
+    patches.undo()
+
+
 @pytest.mark.parametrize(
-    ("module", "name"),
+    "name",
     [
-        ("accelerate.data_loader", "send_to_device"),
-        ("lightning.fabric.wrappers", "move_data_to_device"),
-        ("lightning.pytorch.strategies.strategy", "move_data_to_device"),
+        "accelerate.data_loader:send_to_device",
+        "lightning.fabric.wrappers:move_data_to_device",
+        "lightning.pytorch.strategies.strategy:move_data_to_device",
+        "transformers.tokenization_utils_base:BatchEncoding.to",
     ],
 )
-@pytest.mark.parametrize("by_name", [True, False])
-def test_frameworks_that_move_a_batch_are_h2d(module: str, name: str, by_name: bool) -> None:
-    """What they call on a batch is timed; to the CPU it is not."""
-    move_in = importlib.import_module(module)
-    original = getattr(move_in, name)
-    timeline = recorded(automatic=True)
-    patches = copies.attach(timeline, {"meta"})
-    move = getattr(move_in, name)
-    moved = move([ROWS], device=META) if by_name else move([ROWS], META)
-    move([ROWS], torch.device("cpu"))
-    patches.undo()
+@pytest.mark.parametrize("device", ["meta:0", META])
+def test_frameworks_that_move_a_batch_are_h2d(copied: Timeline, name: str, device: Any) -> None:
+    """What they call on a batch is one copy; to the CPU it is none."""
+    module, _, path = name.partition(":")
+    batch: Any = {"rows": ROWS, "mask": ROWS}
+    if path == "BatchEncoding.to":
+        batch = importlib.import_module(module).BatchEncoding(batch)
+    move = operator.attrgetter(path)(importlib.import_module(module))
+    move(batch, torch.device("cpu"))
+    assert move(batch, device)["rows"].is_meta
+    assert move(batch, device=device)["mask"].is_meta
 
-    assert moved[0].is_meta
-    assert marks(timeline) == [H2D, OTHER]
-    assert getattr(move_in, name) is original
+    assert marks(copied) == [H2D, OTHER] * 2
 
 
-@pytest.mark.parametrize("device", ["meta", "meta:0", META])
-def test_batches_of_a_tokenizer_are_h2d(device: Any) -> None:
-    """BatchEncoding.to moves every tensor in it, as one copy."""
-    transformers = importlib.import_module("transformers.tokenization_utils_base")
-    timeline = recorded(automatic=True)
-    patches = copies.attach(timeline, {"meta"})
-    batch = transformers.BatchEncoding({"input_ids": ROWS, "attention_mask": ROWS}).to(device)
-    patches.undo()
+def test_waits_and_other_threads_are_not_h2d(copied: Timeline) -> None:
+    """What a collective copies for itself is part of it; a thread that copies ahead is not ours.
 
-    assert batch["input_ids"].is_meta
-    assert marks(timeline) == [H2D, OTHER]
-
-
-def test_waits_and_other_threads_are_not_h2d() -> None:
-    """What a collective copies for itself is part of it; a thread that copies ahead is not ours."""
+    A number is an accelerator's: torch does not know which before it asks the driver.
+    """
     accelerate = importlib.import_module("accelerate.data_loader")
-    timeline = recorded(automatic=True)
-    patches = copies.attach(timeline, {"meta"})
-    timeline.tape.note(events.WAIT)
+    copied.tape.note(events.WAIT)
     accelerate.send_to_device([ROWS], META)
-    timeline.tape.note(events.WAITED)
+    copied.tape.note(events.WAITED)
     elsewhere(lambda: accelerate.send_to_device([ROWS], META))
-    patches.undo()
+    assert marks(copied) == [SYNC, OTHER]
 
-    assert marks(timeline) == [SYNC, OTHER]
+    before = failures.count
+    with pytest.raises(RuntimeError):  # There is no driver here.
+        accelerate.send_to_device([ROWS], 0)
+    assert marks(copied) == [SYNC, OTHER, H2D, OTHER]
+    assert failures.count == before

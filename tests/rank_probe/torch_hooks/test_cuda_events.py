@@ -1,6 +1,5 @@
 """Tests of what is asked of torch.cuda, which is replaced here: there is no GPU."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,25 +13,22 @@ from rank_probe.torch_hooks.cuda_events import CudaEvents, CudaMemory, memory
 class FakeCuda:
     """torch.cuda as far as the probe uses it: devices, streams by handle, what was recorded."""
 
+    device = 1
+    handle = 0
+    capturing = False
+    asked = -1  # the device whose stream was asked for last
+
     def __init__(self) -> None:
-        self.device = 1
-        self.handle = 0
-        self.capturing = False
         self.recorded: list[tuple[int, str]] = []
-        self.streams_made = 0
-        self.asked = -1  # the device whose stream was asked for last
+        self.streams: list[str] = []  # in the order in which they were made
 
     def stream(self, device: int) -> str:
-        self.streams_made += 1
-        return f"stream {self.handle} of cuda:{device}"
+        self.streams.append(f"stream {self.handle} of cuda:{device}")
+        return self.streams[-1]
 
     def raw_stream(self, device: int) -> int:
         self.asked = device
         return self.handle
-
-    def event(self, *, enable_timing: bool) -> "FakeCudaEvent":
-        assert enable_timing
-        return FakeCudaEvent(self)
 
 
 class FakeCudaEvent:
@@ -56,11 +52,11 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     fake = FakeCuda()
     monkeypatch.setattr(torch.cuda, "current_device", lambda: fake.device)
     monkeypatch.setattr(torch.cuda, "current_stream", fake.stream)
-    for name, ours in (
-        ("_CudaEventBase", fake.event),
-        ("_cuda_isCurrentStreamCapturing", lambda: fake.capturing),
-        ("_cuda_getCurrentRawStream", fake.raw_stream),
-    ):
+    for name, ours in {
+        "_CudaEventBase": lambda enable_timing: FakeCudaEvent(fake) if enable_timing else None,
+        "_cuda_isCurrentStreamCapturing": lambda: fake.capturing,
+        "_cuda_getCurrentRawStream": fake.raw_stream,
+    }.items():
         monkeypatch.setattr(torch._C, name, ours, raising=False)
     return fake
 
@@ -71,32 +67,24 @@ def test_event_is_recorded_on_the_current_stream(cuda: FakeCuda) -> None:
     for cuda.handle in (0, 7, 0, 7):
         assert events.record(events.new()) == cuda.handle
 
-    streams = [stream for _, stream in cuda.recorded]
-    assert streams == ["stream 0 of cuda:1", "stream 7 of cuda:1"] * 2
-    assert cuda.streams_made == 2
+    assert [stream for _, stream in cuda.recorded] == cuda.streams * 2
+    assert cuda.streams == ["stream 0 of cuda:1", "stream 7 of cuda:1"]
 
 
-def test_device_that_is_current_for_a_moment_makes_no_difference(cuda: FakeCuda) -> None:
-    """Between step ends the events stay on the device on which they began."""
+def test_device_is_followed_at_the_end_of_a_step(cuda: FakeCuda) -> None:
+    """A thread that moved is followed, with that device's stream, and it is said once.
+
+    Until then the events stay on the device on which they began.
+    """
     events = CudaEvents()
-    cuda.device = 0
-    events.record(events.new())
-
-    assert cuda.recorded == [(0, "stream 0 of cuda:1")]
-    assert cuda.asked == 1
-
-
-def test_follow_goes_to_the_current_device(cuda: FakeCuda) -> None:
-    """A thread that moved is followed, with that device's stream, and it is said once."""
-    events = CudaEvents()
-    events.record(events.new())
     assert not events.follow()
     cuda.device = 2
-    assert events.follow()
-    assert not events.follow()
+    events.record(events.new())
+    assert cuda.asked == 1
+    assert [events.follow(), events.follow()] == [True, False]
     events.record(events.new())
 
-    assert cuda.recorded[-1] == (2, "stream 0 of cuda:2")
+    assert cuda.recorded == [(2, "stream 0 of cuda:1"), (2, "stream 0 of cuda:2")]
 
 
 def test_device_clock_runs_on_them(cuda: FakeCuda) -> None:
@@ -121,31 +109,19 @@ def test_memory_is_absent_without_cuda() -> None:
     assert not torch.cuda.is_initialized()
 
 
-def stats(device: int) -> dict[str, Any]:
-    """Return the part that counts of the allocator's nested statistics of cuda:1."""
-    assert device == 1
-
-    def of(current: int, peak: int) -> dict[str, Any]:
-        return {"all": {"current": current, "peak": peak}, "small_pool": {"current": 0, "peak": 0}}
-
-    return {
-        "allocated_bytes": of(10, 30),
-        "num_alloc_retries": 2,
-    }
-
-
-def no_stats(device: int) -> dict[str, Any]:
-    raise RuntimeError("does not yet support getDeviceStats")
-
-
-@pytest.mark.parametrize(("answer", "expected"), [(stats, CudaMemory(10, 2)), (no_stats, None)])
+@pytest.mark.parametrize("has_statistics", [True, False])
 def test_memory_is_what_the_allocator_counts(
-    monkeypatch: pytest.MonkeyPatch,
-    answer: Callable[[int], dict[str, Any]],
-    expected: CudaMemory | None,
+    monkeypatch: pytest.MonkeyPatch, has_statistics: bool
 ) -> None:
     """The readings are of the asked device; an allocator without statistics has none."""
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", answer)
 
-    assert memory(1) == expected
+    def stats(device: int) -> dict[str, Any]:
+        if not has_statistics:
+            raise RuntimeError("does not yet support getDeviceStats")
+        of = {"all": {"current": 10 * device, "peak": 30}, "small_pool": {"current": 0, "peak": 0}}
+        return {"allocated_bytes": of, "num_alloc_retries": 2}
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", stats)
+
+    assert memory(3) == (CudaMemory(30, 2) if has_statistics else None)

@@ -45,24 +45,18 @@ class Groups:
         raise ValueError
 
 
-@pytest.fixture
-def life() -> Iterator[Lifecycle]:
-    """A lifecycle that is told, until the test is over."""
-    life = Lifecycle()
-    patches = rendezvous.attach(life, Groups())
-    yield life
-    patches.undo()
-
-
 def test_making_the_group_is_the_rendezvous() -> None:
     """Under either name the call is timed; what is done meanwhile begins first and never raises."""
     life, groups = Lifecycle(), Groups()
     patches = rendezvous.attach(life, groups)
+    with pytest.raises(RuntimeError, match="nonsense"):  # The user's error passes.
+        dist.init_process_group(init_method="nonsense://", rank=0, world_size=1)
+    assert life.spans["rendezvous"][1] is None
     distributed_c10d.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     patches.undo()
     dist.destroy_process_group()
 
-    assert groups.told == [("meet", False), ("formed", True)]
+    assert groups.told == [("meet", False), ("meet", False), ("formed", True)]
     assert None not in (*life.spans["init"], *life.spans["rendezvous"])
 
 
@@ -79,43 +73,41 @@ def test_groups_of_a_script_that_knows_the_function_are_seen() -> None:
     assert groups.told == 2 * [("formed", True), ("gone", False)]
 
 
-def test_a_group_that_cannot_be_made_is_none(life: Lifecycle) -> None:
-    """The user's error passes, and no rendezvous is reported."""
-    with pytest.raises(RuntimeError, match="nonsense"):
-        dist.init_process_group(init_method="nonsense://", rank=0, world_size=1)
-
-    assert life.spans["rendezvous"][1] is None
-
-
 SOON: Final = timedelta(seconds=10)
 
 
-@pytest.fixture
-def server() -> TCPStore:
+def serve(_: object = None) -> TCPStore:
+    """Return a store that others reach."""
     return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
+@pytest.fixture
+def default(monkeypatch: pytest.MonkeyPatch) -> list[Store]:
+    """The store of the process group, to be put here."""
+    stores: list[Store] = []
+    monkeypatch.setattr(distributed_c10d, "_get_default_store", lambda: stores[0])
+    return stores
+
+
 @pytest.mark.skipif(not hasattr(TCPStore, "clone"), reason="torch before 2.8 copies no prefixes")
-def test_connection_is_another_one_with_its_own_keys(
-    server: TCPStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_connection_is_another_one_with_its_own_keys(default: list[Store]) -> None:
     """Keys lie below the prefixes that hold jobs on one store apart.
 
-    The attempt is not in them: torchrun may count it differently on each node.
+    The attempt is not in them: torchrun may count it differently on each node. The server ends with
+    its group: one that is made anew on the same port must not meet the old one's keys.
     """
-    default = PrefixStore("job", PrefixStore("attempt", server))
-    monkeypatch.setattr(distributed_c10d, "_get_default_store", lambda: default)
-    connect = opener("night", {})
-    own = connect()
+    server = serve()
+    default.append(PrefixStore("job", PrefixStore("attempt", server)))
+    own = opener("night", {})()
     own.set("steps/0", b"\x00\xff")
 
     server.wait(["attempt/job/rankskew/steps/0"], SOON)
     assert own.multi_get(["steps/0"]) == [b"\x00\xff"]
-    base = own.underlying_store
-    while isinstance(base, PrefixStore):
-        base = base.underlying_store
-    assert base is not server
     assert own.delete_key("steps/0")
+    default.clear()
+    del server
+    with pytest.raises(RuntimeError):
+        own.check(["steps/0"])
 
 
 class OldStore(TCPStore):
@@ -138,35 +130,22 @@ AGENT: Final = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_CO
     ],
 )
 def test_torch_without_clone_is_connected_by_address(
-    server: TCPStore,
+    default: list[Store],
     monkeypatch: pytest.MonkeyPatch,
     version: str,
     environment: dict[str, str],
     prefix: str,
 ) -> None:
     """It does not tell the prefixes that hold jobs and attempts on one store apart: ours do."""
+    server = serve()
     client = OldStore("127.0.0.1", server.port, wait_for_workers=False)
-    default = OldPrefixStore("job", client)
-    monkeypatch.setattr(distributed_c10d, "_get_default_store", lambda: default)
+    default.append(OldPrefixStore("job", client))
     monkeypatch.setattr(torch, "__version__", TorchVersion(version))
-    connect = opener("night/4", environment)
-    own = connect()
+    own = opener("night/4", environment)()
     own.set("steps/0", b"x")
 
     server.wait([f"{prefix}steps/0"], SOON)
     assert own.underlying_store is not client
-
-
-def test_server_ends_with_its_process_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A group that is made anew on the same port must not meet the old one's keys."""
-    default = [TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)]
-    monkeypatch.setattr(distributed_c10d, "_get_default_store", lambda: default[0])
-    connect = opener("night", {})
-    own = connect()
-    default.clear()
-
-    with pytest.raises(RuntimeError):
-        own.check(["steps/0"])
 
 
 @pytest.mark.parametrize(
@@ -176,10 +155,11 @@ def test_server_ends_with_its_process_group(monkeypatch: pytest.MonkeyPatch) -> 
         (lambda _: HashStore(), "gloo", HASH_STORE),
         (lambda _: Store(), "mpi", MPI_BACKEND),
         (lambda _: Store(), "gloo", OTHER_STORE),
-        (lambda _: TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False), "gloo", ""),
+        (serve, "gloo", ""),
     ],
 )
 def test_store_that_cannot_serve_the_join_says_why(
+    default: list[Store],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     store: Callable[[Path], Store],
@@ -187,20 +167,10 @@ def test_store_that_cannot_serve_the_join_says_why(
     why: str,
 ) -> None:
     """Only a TCPStore can: a file keeps all that was written, and others are of one process."""
-    default = PrefixStore("job", store(tmp_path))
-    monkeypatch.setattr(distributed_c10d, "_get_default_store", lambda: default)
+    default.append(PrefixStore("job", store(tmp_path)))
     monkeypatch.setattr(distributed_c10d, "get_backend", lambda: backend)
 
     assert obstacle() == why
-
-
-def test_group_without_ranks_that_meet_says_why() -> None:
-    """As torch makes it, and not only as it names its stores."""
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
-    try:
-        assert obstacle() == FAKE_BACKEND
-    finally:
-        dist.destroy_process_group()
 
 
 RANK, WORLD = 5, 8
@@ -227,16 +197,25 @@ def test_named_mesh_tells_every_coordinate(coordinates: Coordinates) -> None:
     _ = whole["dp"]
 
     assert coordinates.found == {"pp": "1", "dp": "0", "tp": "1"}
+    assert obstacle() == FAKE_BACKEND  # Its ranks do not meet.
 
 
-def test_mesh_that_says_nothing_of_this_rank_is_no_failure(coordinates: Coordinates) -> None:
-    """Nobody knows what an unnamed dimension is for, nor where a rank is that is not in it."""
+def test_mesh_that_says_nothing_of_this_rank_is_no_failure(
+    coordinates: Coordinates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows what an unnamed dimension is for, nor where a rank is that is not in it.
+
+    Whatever a mesh answers, making it does not fail because of us.
+    """
     before = failures.count
     mesh(8, names=None)
     DeviceMesh("cpu", [0, 1], mesh_dim_names=("tp",))
-
-    assert coordinates.found == {}
     assert failures.count == before
+    monkeypatch.setattr(DeviceMesh, "get_coordinate", lambda _: 1 / 0)
+    mesh(8, names=("dp",))
+
+    assert failures.count == before + 1
+    assert coordinates.found == {}
 
 
 def test_pipeline_stage_without_a_mesh_tells_the_stage(coordinates: Coordinates) -> None:

@@ -48,14 +48,6 @@ def test_each_push_says_the_whole_state_as_it_is_now() -> None:
         assert (taken, unknown_fields) == (snapshot(**changes), 0)
 
 
-def test_encoder_says_what_one_snapshot_says() -> None:
-    """A dry run sends the same as a push."""
-    encoder = SnapshotEncoder()
-    encoder.encode(snapshot())
-
-    assert encoder.encode(snapshot(steps=101)) == snapshot(steps=101).to_json()
-
-
 @pytest.mark.parametrize("name", LATE)
 def test_what_only_a_late_rank_says_is_left_out(name: str) -> None:
     """A healthy rank's push is not longer for it."""

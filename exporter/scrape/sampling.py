@@ -59,6 +59,8 @@ class Source:
             families = tuple(_renderable(family) for family in self.collector.collect())
             succeeded = True
             self.has_shown = self.has_shown or any(family.samples for family in families)
+            if self._latest is None and not self.has_shown:
+                _log(self.collector.name, "has no series: nothing of it is here", logging.DEBUG)
         except Exception as error:  # noqa: BLE001 - one broken source must not hide the others
             self._log_once(error)
         sample = CollectorRun(families, succeeded, self._monotonic())
@@ -184,8 +186,8 @@ class Scrape(RegistryCollector):
             self._stopping.wait(source.collector.interval_seconds)
 
 
-def _log(name: str, what: str) -> None:
-    logger.error("collector %s %s", name, what, extra={"collector": name})
+def _log(name: str, what: str, level: int = logging.ERROR) -> None:
+    logger.log(level, "collector %s %s", name, what, extra={"collector": name})
 
 
 def _is_slow(source: Source) -> bool:

@@ -59,8 +59,15 @@ def test_exporter_gets_ready_without_gpu_or_driver(exporter: RunningExporter) ->
     wait_until(lambda: json.loads(exporter.get("/api/v1/live")[2])["gpus_visible"] == 0)
 
 
-def test_log_has_what_its_level_says() -> None:
-    """A warning is no information."""
+def test_log_has_what_its_level_says(tmp_path: Path) -> None:
+    """--log.level=debug adds which collectors have no series; the default does not."""
+    off = re.compile(r"DEBUG collector \w+ has no series: ")
+    with running_exporter(tmp_path / "e.sock", "--log.level=debug") as loud:
+        wait_until(lambda: any(off.search(line) for line in loud.log))
+    with running_exporter(tmp_path / "e.sock") as usual:
+        wait_until(lambda: "\nrankskew_gpus_visible 0.0" in usual.metrics())
+        assert "DEBUG" not in "\n".join(usual.log)
+
     flags = ["--web.listen-address=127.0.0.1:0", "--ingest.socket=", "--operator.socket="]
     command = [*RunningExporter.COMMAND, *flags, "--path.state=", "--log.level=warning"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:

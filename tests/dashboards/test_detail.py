@@ -2,11 +2,12 @@
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from dashboards.detail import collectors, detail_of
+from dashboards.detail import collectors, say_what_it_needs
 from exporter.collectors.catalog import COLLECTORS
 from exporter.scrape.levels import LEVELS, PARTS
 from tests.dashboards.dashboard_files import JSON_FILES, metric_names, panels
@@ -29,9 +30,6 @@ def test_panel_says_which_detail_it_needs(path: Any) -> None:
         assert {collectors()[name] for name in detail} <= set(
             ",".join(said).split(",") if said else ()
         )
-        nothing = each["fieldConfig"]["defaults"].get("noValue")
-        if nothing is not None and "Needs --series.detail" in each["description"]:
-            assert nothing.endswith(f"the exporter lacks --series.detail={said[-1]}")
 
 
 def test_first_rows_need_no_detail() -> None:
@@ -43,7 +41,38 @@ def test_first_rows_need_no_detail() -> None:
         assert "--series.detail" not in json.dumps(top)
 
 
-def test_a_part_of_a_metric_may_be_core() -> None:
-    """The clock of the SMs is always shown, that of the memory is not."""
-    assert detail_of('rankskew_gpu_clock_hertz{clock="sm",gpu="0"}') == set()
-    assert detail_of('rankskew_gpu_clock_hertz{clock="memory"}') == {"gpu_clocks"}
+@pytest.mark.parametrize(
+    ("exprs", "said", "nothing"),
+    [
+        (
+            ("rankskew_gpu_dram_active_ratio{x}", "rate(rankskew_node_cpu_seconds_total[1m])"),
+            "Needs --series.detail=gpu_activity,node_cpu.",
+            "Nothing, or the exporter lacks --series.detail=gpu_activity,node_cpu",
+        ),
+        (
+            ("job:rankskew_ranks:sum", "rankskew_gpu_dram_active_ratio"),
+            "Shows more with --series.detail=gpu_activity.",
+            "Nothing",  # It is never empty for lack of detail.
+        ),
+        # The clock of the SMs is always shown, that of the memory is not.
+        (('rankskew_gpu_clock_hertz{clock="sm",gpu="0"}', "rankskew_gpu_up == 0"), None, "Nothing"),
+        (
+            ('rankskew_gpu_clock_hertz{clock="memory"}',),
+            "Needs --series.detail=gpu_clocks.",
+            "Nothing, or the exporter lacks --series.detail=gpu_clocks",
+        ),
+    ],
+)
+def test_panel_of_detail_says_that_it_needs_it(
+    exprs: Sequence[str], said: str | None, nothing: str
+) -> None:
+    """In its description, and where nothing is shown."""
+    panel: dict[str, Any] = {
+        "description": "What it shows.",
+        "targets": [{"expr": expr} for expr in exprs],
+        "fieldConfig": {"defaults": {"noValue": "Nothing"}},
+    }
+    say_what_it_needs(panel)
+
+    assert panel["description"] == "What it shows." + (f" {said}" if said else "")
+    assert panel["fieldConfig"]["defaults"]["noValue"] == nothing

@@ -1,7 +1,7 @@
 """A late rank for tests: a healthy one and its peers, changed where a test needs it."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from exporter.causes.case import Case, case_of
 from exporter.causes.explain import explain
@@ -146,15 +146,34 @@ def named(cause: Cause) -> tuple[str, str]:
     return cause.cause, cause.detail
 
 
+SHORT: Final = {
+    "clock": "sm_clock_hertz",
+    "memory_clock": "memory_clock_hertz",
+    "queue": "main_run_queue_ratio",
+    "runs": "main_running_ratio",
+    "quota": "cpu_quota_throttled_ratio",
+    "workers_queue": "workers_run_queue_ratio",
+    "foreign": "gpu_foreign_processes",
+    "step": "step_seconds",
+    "tokens": "tokens_per_step",
+    "samples": "samples_per_step",
+}
+
+
+def figures(text: str) -> dict[str, Any]:
+    """Return what `NAME=NUMBER ...` says, by the whole name of the figure; ? is not known."""
+    pairs = (each.split("=") for each in text.split())
+    return {SHORT.get(name, name): None if value == "?" else float(value) for name, value in pairs}
+
+
 def _told(line: str) -> tuple[tuple[str, str], dict[str, float]]:
-    cause, detail, *figures = line.split()
-    pairs = (each.split("=") for each in figures)
-    return (cause, detail.strip("-")), {figure: float(value) for figure, value in pairs}
+    cause, detail, has = line.split(" ", 2)
+    return (cause, detail.strip("-")), figures(has)
 
 
 # A cause, its detail, and the figures that it is known by.
 _TOLD: Final = """
-slow_device clocks sm_clock_hertz=9e8 gpu_temperature_celsius=87
+slow_device clocks clock=9e8 gpu_temperature_celsius=87
 slow_device pstate memory_clock_hertz=1e9
 slow_device memory gpu_memory_faults=2
 slow_device pcie_link pcie_link_bytes_per_second=15.8e9

@@ -1,6 +1,6 @@
 """The best cause wins if it accounts for half of the excess; otherwise the cause is not known."""
 
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
@@ -14,25 +14,13 @@ from tests.exporter.causes.planted import (
     States,
     at,
     evidence,
+    figures,
     found,
     lateness,
     named,
     peers,
     why,
 )
-
-SHORT: Final = {
-    "clock": "sm_clock_hertz",
-    "memory_clock": "memory_clock_hertz",
-    "queue": "main_run_queue_ratio",
-    "runs": "main_running_ratio",
-    "quota": "cpu_quota_throttled_ratio",
-    "workers_queue": "workers_run_queue_ratio",
-    "foreign": "gpu_foreign_processes",
-    "step": "step_seconds",
-    "tokens": "tokens_per_step",
-    "samples": "samples_per_step",
-}
 
 # late by what | what it has | its peers, ? for not known | its thread | its worker | the cause.
 CASES: Final = """
@@ -124,12 +112,6 @@ eval=.4 | | eval_seconds=.1 | eval: sleep=1 | | code sleep
 eval=.4 | | eval_seconds=.1 | | | unknown
 compute=.4 | | | | | unknown
 """
-
-
-def figures(text: str) -> dict[str, Any]:
-    """Return what `NAME=NUMBER ...` says, by the whole name of the figure."""
-    pairs = (each.split("=") for each in text.split())
-    return {SHORT.get(name, name): None if value == "?" else float(value) for name, value in pairs}
 
 
 def doing(text: str) -> States:

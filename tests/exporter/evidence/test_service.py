@@ -292,15 +292,24 @@ def change_told(found: FakeNode, change: Change = SLOWER) -> Cause | None:
     return found.changes.of("llama", change)
 
 
-def test_clocks_of_all_gpus_explain_it() -> None:
-    """With both figures, of before the onset and since."""
-    cause = change_told(throttled())
+def test_clocks_of_all_gpus_explain_it_until_the_change_is_over() -> None:
+    """With both figures, of before the onset and since.
 
+    The onset leaves the memory of the evidence after half an hour; the figures stay as well.
+    """
+    found = throttled()
+    cause = change_told(found)
     assert cause is not None
     assert (cause.cause, cause.detail) == ("slow_device", "clocks")
     assert (cause.value, cause.peers_value) == pytest.approx((1.425e9, 1.9e9), rel=0.01)
     assert re.fullmatch(r"the GPUs' SM clock is 1\.4\d GHz, before 1\.\d\d", cause.sentence)
     assert cause.first_action == ""
+
+    found.gpus = [replace(gpu, sm_clock_megahertz=1_800) for gpu in found.gpus]
+    found.run(60, **changed(replace(SLOWER, since_seconds=120.0)))
+    assert found.changes.of("llama", SLOWER) == cause
+    found.run(4, **changed())
+    assert found.changes.of("llama", SLOWER) is None
 
 
 @pytest.mark.parametrize(
@@ -318,19 +327,6 @@ def test_clocks_of_all_gpus_explain_it() -> None:
 def test_node_that_cannot_tell_says_nothing(past: dict[str, int], change: dict[str, Any]) -> None:
     assert change_told(throttled(**past), replace(SLOWER, **change)) is None
     assert change_told(FakeNode(0, 0)) is None
-
-
-def test_cause_stays_until_the_change_is_over() -> None:
-    """The onset leaves the memory of the evidence after half an hour; the figures stay as well."""
-    found = throttled()
-    first = change_told(found)
-    found.gpus = [replace(gpu, sm_clock_megahertz=1_800) for gpu in found.gpus]
-    found.run(60, **changed(replace(SLOWER, since_seconds=120.0)))
-
-    assert first is not None
-    assert found.changes.of("llama", SLOWER) == first
-    found.run(4, **changed())
-    assert found.changes.of("llama", SLOWER) is None
 
 
 RANK = ("llama", 2)

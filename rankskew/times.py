@@ -8,7 +8,6 @@ from typing import Final
 from exporter import durations
 from exporter.errors import UsageError
 
-DAY_SECONDS: Final = 86_400.0
 HOUR_SECONDS: Final = 3_600.0
 # Begins at the first, ends before the second; lists of spans are sorted and do not overlap.
 Span = tuple[float, float]

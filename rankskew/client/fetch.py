@@ -195,12 +195,11 @@ def _exchange(
 
 def _answered(answer: urllib3.BaseHTTPResponse, server: str, names_us: bool) -> Any:
     said = f"{answer.status} {printable(answer.reason or '')}".rstrip()
-    if answer.status in REFUSALS and names_us:
-        raise _Refused(f"{server} refuses our token or password ({said}).")
     if answer.status in REFUSALS:
+        what = "our token or password" if names_us else "us"
         raise _Refused(
-            f"{server} refuses us ({said}): give a token or password with --http.config.file or "
-            "~/.netrc, and the tenant of a Mimir with --header 'X-Scope-OrgID: TENANT'."
+            f"{server} refuses {what} ({said}): give a token or password with --http.config.file "
+            "or ~/.netrc, and the tenant of a Mimir with --header 'X-Scope-OrgID: TENANT'."
         )
     if answer.status >= 500:
         raise Trouble(f"{server} answers {said}.")

@@ -15,7 +15,6 @@ from urllib3.exceptions import InsecureRequestWarning
 
 from exporter.errors import UsageError, reason, text_of
 
-FLAG: Final = "--http.config.file"
 AUTHORIZATION: Final = "Authorization"
 # What the connection itself says, and what has a place of its own.
 RESERVED: Final = {
@@ -114,7 +113,9 @@ def read_http_config(path: Path) -> HttpConfig:
     try:
         return _config(_parsed(path), path.parent)
     except UsageError as error:
-        raise UsageError(f"{FLAG}: {path}: {error}") from None  # A cause may show a secret.
+        raise UsageError(
+            f"--http.config.file: {path}: {error}"
+        ) from None  # A cause may show a secret.
 
 
 def _parsed(path: Path) -> _File:

@@ -35,8 +35,6 @@ COLUMNS: Final = ("", ">before", ">after", ">after / before (95 % interval)")
 # Stages that take less of a step are not listed.
 SMALLEST_STAGE: Final = 0.005
 
-Row = tuple[str, str, str, str]
-
 
 def parser() -> Parser:
     """Return the parser of its arguments."""
@@ -159,7 +157,7 @@ def _gpus(lost: float | None) -> str:
 # ---- The table ---------------------------------------------------------------------------------
 
 
-def _rows(found: Comparison) -> Iterator[Row]:
+def _rows(found: Comparison) -> Iterator[tuple[str, str, str, str]]:
     before, after = found.before, found.after
     if before is None or after is None or not found.quantities:
         return

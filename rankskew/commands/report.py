@@ -26,9 +26,6 @@ EXAMPLES: Final = """\
 rankskew report --incidents --since 14d                # what fired, and what it cost
 rankskew report --job llama --prometheus http://prometheus:9090
 rankskew report --job llama --json | jq .gpu_hours_lost"""
-EPILOG: Final = """\
-The status is 0 if the report is printed, and 2 if Prometheus cannot tell (no answer, no such job,
-no data in the period), or for wrong usage."""
 # Names of the cells of an incident as a row; those that begin with > are numbers.
 NAMES: Final = (
     *("Since", "Severity", "Alert", "Job", "Who", "Stage", "Cause"),
@@ -63,7 +60,6 @@ def parser() -> Parser:
         prog="rankskew report",
         description="Look back: over the alerts of some weeks, with what they cost (--incidents), "
         "or over one job, with what it lost (--job).",
-        epilog=EPILOG,
         examples=EXAMPLES,
     )
     subject = options.add_mutually_exclusive_group(required=True)

@@ -11,8 +11,7 @@ from typing import Any, Final
 from exporter.commands.arguments import Parser, add_json, interval
 from exporter.errors import FAILED, UsageError
 from rank_probe.wire.document import as_document
-from rankskew.client.fetch import base_url
-from rankskew.commands.servers import access, add_access, add_sources, exporters
+from rankskew.commands.servers import access, add_access, add_sources, exporters, prometheus
 from rankskew.top.from_exporter import read_exporters
 from rankskew.top.model import FleetStatus, JobStatus
 
@@ -72,11 +71,9 @@ def reader(options: argparse.Namespace) -> Callable[[], FleetStatus]:
         if options.cluster is not None:
             raise UsageError("--cluster needs --prometheus: an exporter knows no clusters")
         return partial(read_exporters, exporters(options), options.job, access(options))
-    from rankskew.top.from_prometheus import read_prometheus
+    from rankskew.top.from_prometheus import read_fleet
 
-    return partial(
-        read_prometheus, base_url(options.prometheus), options.cluster, options.job, access(options)
-    )
+    return partial(read_fleet, prometheus(options), options.cluster, options.job)
 
 
 def _print(fleet: FleetStatus, show: Callable[[FleetStatus], None]) -> int:
@@ -97,12 +94,7 @@ def _print_view(fleet: FleetStatus) -> None:
 
 def as_json(fleet: FleetStatus, with_ranks: bool) -> str:
     """Return *fleet* as one JSON object; the jobs have their ranks if *with_ranks*."""
-    said = {
-        "source": fleet.source,
-        "timestamp_seconds": fleet.timestamp_seconds,
-        "troubles": list(fleet.troubles),
-        "jobs": [_job_as_json(job, with_ranks) for job in fleet.jobs],
-    }
+    said = asdict(fleet) | {"jobs": [_job_as_json(job, with_ranks) for job in fleet.jobs]}
     return as_document("top", said)
 
 

@@ -255,7 +255,8 @@ def _unlike(sides: tuple[Side, Side]) -> str | None:
         batch = _change(sides, name, "per_step", name, "steps")
         if batch is None or batch.ratio is None:
             continue
-        if not batch.ratio.excludes(1.0) or abs(batch.ratio.value - 1) <= SAME_BATCH_RATIO:
+        low, high = batch.ratio.low, batch.ratio.high
+        if low <= 1 <= high or abs(batch.ratio.value - 1) <= SAME_BATCH_RATIO:
             return None
         return f"A step had {batch.before:,.0f} {name} before and {batch.after:,.0f} after"
     return None

@@ -37,10 +37,6 @@ class Interval:
     high: float
     """Upper end of its 95 % interval."""
 
-    def excludes(self, value: float) -> bool:
-        """Return whether *value* is outside."""
-        return not self.low <= value <= self.high
-
     @property
     def inverse(self) -> "Interval":
         """The interval of 1 / value; for values above 0."""

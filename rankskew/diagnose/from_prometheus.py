@@ -17,7 +17,7 @@ from rankskew.diagnose.advice import for_alert
 from rankskew.diagnose.findings import all_findings, late_events, report, slower
 from rankskew.diagnose.model import CannotTell, Event, Finding, JobFacts, Place, Report, host
 from rankskew.diagnose.render import clock
-from rankskew.top.from_prometheus import NO_EXPORTER, NO_RULES, Recorded, ask, series
+from rankskew.top.from_prometheus import NO_EXPORTER, NO_RULES, Recorded, read_fleet, series
 from rankskew.top.model import NO_RANK, FleetStatus, JobStatus, several_jobs
 
 # Of an earlier time these only mean that there is no data.
@@ -29,7 +29,7 @@ def read_prometheus(
 ) -> Report:
     """Return the report at the Unix time *at*, or now; raises Trouble and CannotTell."""
     prometheus = Prometheus(url, at, access=access)
-    job = _one_job(ask(prometheus, cluster, job_id), at)
+    job = _one_job(read_fleet(prometheus, cluster, job_id), at)
     where = selector(cluster=job.cluster, job_id=job.job_id)
     found = Recorded(with_names(prometheus, prometheus.query(series(SERIES, where))))
     facts = _facts(prometheus, where, job, found)

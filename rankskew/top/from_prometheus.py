@@ -12,7 +12,7 @@ from exporter.live.sentences import LateView, late_sentence
 from exporter.live.wording import duration, listed
 from exporter.vocabulary import words
 from rank_probe.judge.verdict import DUTY
-from rankskew.client.fetch import ANYONE, Access, Trouble
+from rankskew.client.fetch import Trouble
 from rankskew.client.prometheus import Prometheus, Sample, selector, with_names
 from rankskew.top.model import (
     MOST_RANKS,
@@ -69,17 +69,10 @@ class Recorded(defaultdict[str, list[Sample]]):
         return {each[label]: each.value for each in self[name]}
 
 
-def read_prometheus(
-    url: str, cluster: str | None = None, job_id: str | None = None, access: Access = ANYONE
-) -> FleetStatus:
-    """Return what the Prometheus at *url* knows; if it cannot tell, the fleet has a trouble."""
-    return ask(Prometheus(url, access=access), cluster, job_id)
-
-
-def ask(
+def read_fleet(
     prometheus: Prometheus, cluster: str | None = None, job_id: str | None = None
 ) -> FleetStatus:
-    """Return what *prometheus* knows, as read_prometheus does."""
+    """Return what *prometheus* knows; if it cannot tell, the fleet has a trouble."""
     url = prometheus.url
     try:
         jobs = in_order(_jobs(prometheus, cluster))

@@ -20,13 +20,14 @@ from exporter.live import states
 from rank_probe.judge.verdict import MILD, UNSYNCED
 from rank_probe.wire.stages import STAGES
 from rankskew.client.fetch import Trouble
+from rankskew.client.prometheus import Prometheus
 from rankskew.commands import diagnose
 from rankskew.diagnose.advice import advice, situations
 from rankskew.diagnose.from_exporter import read_exporters as diagnose_exporters
 from rankskew.diagnose.from_prometheus import read_prometheus as diagnose_prometheus
 from rankskew.diagnose.model import Report
 from rankskew.top.from_exporter import read_exporters
-from rankskew.top.from_prometheus import read_prometheus
+from rankskew.top.from_prometheus import read_fleet
 from rankskew.top.model import JobStatus
 from tests.dashboards.dashboard_files import (
     JSON_FILES,
@@ -111,7 +112,9 @@ def test_live_page(fleet: Tour, row: Row) -> None:
 @each_row
 def test_terminal_view(fleet: Tour, row: Row) -> None:
     """`rankskew top` has the state in words, and the rank and stage if there is one to look at."""
-    (job,) = (j for j in read_prometheus(fleet.prometheus.url).jobs if j.job_id == row.job_id)
+    (job,) = (
+        j for j in read_fleet(Prometheus(fleet.prometheus.url)).jobs if j.job_id == row.job_id
+    )
     where = f", {job.culprit[0]} · {job.culprit[1]}" if job.culprit else ""
 
     assert matches(row.top, STATES[job.state][0] + where), job
@@ -250,7 +253,7 @@ def ask_all(fleet: Tour) -> dict[str, dict[str, Answer]]:
     """Return what each view says of each job now; raises Trouble if one gets no answer in time."""
     url = fleet.prometheus.url
     alerts = [alert["labels"] for alert in fleet.prometheus.active_alerts()]
-    tops = {job.job_id: job for job in read_prometheus(url).jobs}
+    tops = {job.job_id: job for job in read_fleet(Prometheus(url)).jobs}
     found = {}
     for job_id in PLACES:
         urls = fleet.urls(job_id)

@@ -125,7 +125,10 @@ def test_file_counts_more_than_netrc(tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("config", "problem"),
     [
-        ("authorization: {credentials: s3cret2}", r"our token or password \(401 Unauthorized\)\.$"),
+        (
+            "authorization: {credentials: s3cret2}",
+            r"our token or password \(401 Unauthorized\): give",
+        ),
         ("", r"us .*: give a token .* --http\.config\.file"),
     ],
 )

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from rankskew.top.from_prometheus import NO_EXPORTER, NO_RULES, read_prometheus
+from rankskew.client.prometheus import Prometheus
+from rankskew.top.from_prometheus import NO_EXPORTER, NO_RULES, read_fleet
 from rankskew.top.model import NO_RANK, STATES, UNKNOWN, FleetStatus
 from tests.rankskew.top import fake_prometheus as fake
 from tests.rankskew.top.fake_prometheus import FakePrometheus, Series, series
@@ -17,7 +18,7 @@ SUSPECT = series(
 def read(*samples: Series, cluster: str | None = None, job_id: str | None = None) -> FleetStatus:
     """Return the fleet that a Prometheus with *samples* has."""
     with FakePrometheus(samples).serve() as url:
-        return read_prometheus(url, cluster, job_id)
+        return read_fleet(Prometheus(url), cluster, job_id)
 
 
 def test_late_job_has_cost_and_cause() -> None:
@@ -124,7 +125,7 @@ def test_fleet_takes_a_handful_of_queries() -> None:
     """However many jobs there are, two queries, none on the series of every rank."""
     prometheus = FakePrometheus([each for n in range(50) for each in fake.job(f"job{n}")])
     with prometheus.serve() as url:
-        fleet = read_prometheus(url)
+        fleet = read_fleet(Prometheus(url))
 
     assert len(fleet.jobs) == 50
     assert len(prometheus.asked) == 2

@@ -12,8 +12,8 @@ from fleet_simulator.fleet import Fleet as SimulatedFleet
 from fleet_simulator.fleet import fleet_app
 from fleet_simulator.plan import equal_jobs
 from rankskew.client import fetch
-from rankskew.client.prometheus import selector
-from rankskew.top.from_prometheus import read_prometheus
+from rankskew.client.prometheus import Prometheus, selector
+from rankskew.top.from_prometheus import read_fleet
 from rankskew.top.model import JobStatus
 from tests.alerts.promtool import answer as promtool_answer
 from tests.exporter.asgi import ask
@@ -70,7 +70,7 @@ def read(directory: Path, *faults: str) -> JobStatus:
         return json_answer({"status": "success", "data": {"result": result}})
 
     with serving(answer) as url:
-        fleet = read_prometheus(url)
+        fleet = read_fleet(Prometheus(url))
     assert not fleet.troubles
     assert fleet.focus is not None
     return fleet.focus

@@ -6,11 +6,10 @@ import json
 import os
 import sys
 import tempfile
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from time import sleep
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -28,13 +27,10 @@ from rank_probe.wire.stages import COMPUTE, STAGES, SYNC
 from tests.rank_probe.launch import leave
 
 Call = Callable[[], object]
-
-
-class Kind(NamedTuple):
-    """*make* returns the call that is made twice, the second time with rank *late* behind."""
-
-    make: Callable[[], Call]
-    late: int = 1
+# Returns the call that is made twice, the second time with a rank behind.
+Make = Callable[[], Call]
+# Here it is rank 0, for which the others wait; elsewhere rank 1.
+WAITS_FOR_RANK_0 = ("DDP buffers", "DDP bucket rebuild")
 
 
 def me() -> int:
@@ -57,16 +53,15 @@ def step_of(model: nn.Module) -> Call:
     return lambda: model(torch.ones(8, 4)).sum().backward()
 
 
-def ddp() -> dict[str, Kind]:
+def ddp() -> dict[str, Make]:
     """What DistributedDataParallel does in C++, with the kin of its contexts and hooks."""
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-    from torch.distributed.algorithms.join import Join
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
-    def with_options(**options: Any) -> Callable[[], Call]:
+    def with_options(**options: Any) -> Make:
         return lambda: step_of(DistributedDataParallel(net(), **options))
 
-    def forward_only(normalize: bool) -> Callable[[], Call]:
+    def forward_only(normalize: bool) -> Make:
         def make() -> Call:
             model = DistributedDataParallel(net(normalize))
             step_of(model)()
@@ -84,46 +79,22 @@ def ddp() -> dict[str, Kind]:
         model.register_comm_hook(None, default_hooks.fp16_compress_hook)
         return step_of(model)
 
-    def delayed() -> Call:
-        model = net()
-        names = list(model.named_parameters())
-        return step_of(
-            DistributedDataParallel(
-                model,
-                delay_all_reduce_named_params=names[1:],
-                param_to_hook_all_reduce=names[0][1],
-            )
-        )
-
     def zero() -> Call:
         model = net()
         step_of(model)()
         optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
         return optimizer.step
 
-    def join() -> Call:
-        model = DistributedDataParallel(net())
-
-        def call() -> None:
-            with warnings.catch_warnings(), Join([model]):
-                warnings.simplefilter("ignore")  # Join says that uneven inputs cost something.
-                for _ in range(2 - me()):
-                    step_of(model)()
-
-        return call
-
     return {
-        "DDP constructor": Kind(lambda: lambda: DistributedDataParallel(net())),
-        "DDP": Kind(with_options()),
-        "DDP find_unused_parameters": Kind(with_options(find_unused_parameters=True)),
-        "DDP static_graph": Kind(with_options(static_graph=True)),
-        "DDP bucket views": Kind(with_options(gradient_as_bucket_view=True)),
-        "DDP buffers": Kind(forward_only(normalize=True), late=0),
-        "DDP bucket rebuild": Kind(rebuilding, late=0),
-        "DDP communication hook": Kind(hooked),
-        "DDP delayed all-reduce": Kind(delayed),
-        "Join": Kind(join),
-        "ZeroRedundancyOptimizer": Kind(zero),
+        "DDP constructor": lambda: lambda: DistributedDataParallel(net()),
+        "DDP": with_options(),
+        "DDP find_unused_parameters": with_options(find_unused_parameters=True),
+        "DDP static_graph": with_options(static_graph=True),
+        "DDP bucket views": with_options(gradient_as_bucket_view=True),
+        "DDP buffers": forward_only(normalize=True),
+        "DDP bucket rebuild": rebuilding,
+        "DDP communication hook": hooked,
+        "ZeroRedundancyOptimizer": zero,
     }
 
 
@@ -144,7 +115,7 @@ class Synchronized(torch.autograd.Function):
         return gradients[0], None
 
 
-def sharded() -> dict[str, Kind]:
+def sharded() -> dict[str, Make]:
     """FSDP, pipelines, checkpoints, and collectives within autograd."""
     from torch.distributed import pipelining
     from torch.distributed.checkpoint.state_dict_saver import save
@@ -164,7 +135,7 @@ def sharded() -> dict[str, Kind]:
         x = torch.ones(4, 4)
         return lambda: at(0, lambda: schedule.step(x), lambda: schedule.step(target=x))
 
-    def synchronized(where: str) -> Callable[[], Call]:
+    def synchronized(where: str) -> Make:
         x = torch.ones(2, requires_grad=True)
         apply: Any = Synchronized.apply
         return lambda: lambda: apply(x, where).sum().backward()
@@ -175,19 +146,19 @@ def sharded() -> dict[str, Kind]:
         return lambda: save({"x": torch.ones(2)}, checkpoint_id=folder[0])
 
     return {
-        "FSDP1": Kind(fsdp1),
-        "FSDP2": Kind(fsdp2),
-        "pipeline": Kind(pipeline),
-        "collective in forward": Kind(synchronized("forward")),
-        "collective in backward": Kind(synchronized("backward")),
-        "distributed.checkpoint": Kind(saving),
+        "FSDP1": fsdp1,
+        "FSDP2": fsdp2,
+        "pipeline": pipeline,
+        "collective in forward": synchronized("forward"),
+        "collective in backward": synchronized("backward"),
+        "distributed.checkpoint": saving,
     }
 
 
 DELAY = 0.1
 
 
-def explicit() -> dict[str, Kind]:
+def explicit() -> dict[str, Make]:
     """Collectives as a training script calls them."""
     x, pair = torch.ones(4), torch.ones(8)
 
@@ -223,13 +194,13 @@ def explicit() -> dict[str, Kind]:
         "broadcast_object_list": lambda: dist.broadcast_object_list(["object"], 1),
         "new_group": dist.new_group,
     }
-    return {name: Kind(lambda call=call: call) for name, call in calls.items()}  # type: ignore[misc]
+    return {name: lambda call=call: call for name, call in calls.items()}  # type: ignore[misc]
 
 
-def store() -> dict[str, Kind]:
+def store() -> dict[str, Make]:
     """Waits for a key that the other rank sets."""
 
-    def waiting(wait: Callable[[Any, str], object]) -> Callable[[], Call]:
+    def waiting(wait: Callable[[Any, str], object]) -> Make:
         def make() -> Call:
             store, keys = dist.distributed_c10d._get_default_store(), iter("ab")
 
@@ -247,10 +218,10 @@ def store() -> dict[str, Kind]:
     def wait(store: Any, key: str) -> object:
         return store.wait([key])
 
-    return {"Store.get": Kind(waiting(get)), "Store.wait": Kind(waiting(wait))}
+    return {"Store.get": waiting(get), "Store.wait": waiting(wait)}
 
 
-def functional() -> dict[str, Kind]:
+def functional() -> dict[str, Make]:
     """Collectives that DTensor and compiled code are made of."""
     from torch.distributed import _functional_collectives as functional
     from torch.distributed.tensor import DTensor, Replicate, Shard
@@ -275,11 +246,8 @@ def functional() -> dict[str, Kind]:
     def row_sharded() -> Any:
         return DTensor.from_local(torch.ones(2, 2, requires_grad=True), mesh, [Shard(0)])
 
-    def clipping() -> Call:
-        parameter = nn.Parameter(row_sharded())
-        parameter.grad = row_sharded().detach()
-        clip: Any = nn.utils.clip_grad_norm_
-        return lambda: clip([parameter], 1.0).full_tensor()
+    def redistributed() -> Any:
+        return row_sharded().redistribute(mesh, [Replicate()]).to_local() + 1
 
     def tensor_parallel() -> Call:
         layers = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
@@ -288,14 +256,11 @@ def functional() -> dict[str, Kind]:
         return lambda: model(torch.ones(2, 4)).sum().backward()
 
     return {
-        "functional all_reduce": Kind(lambda: lambda: reduced(x)),
-        "compiled all_reduce": Kind(compiled),
-        "DTensor.full_tensor": Kind(lambda: lambda: row_sharded().full_tensor()),
-        "DTensor.redistribute": Kind(
-            lambda: lambda: row_sharded().redistribute(mesh, [Replicate()]).to_local() + 1
-        ),
-        "clip_grad_norm_ of a DTensor": Kind(clipping),
-        "tensor parallel": Kind(tensor_parallel),
+        "functional all_reduce": lambda: lambda: reduced(x),
+        "compiled all_reduce": compiled,
+        "DTensor.full_tensor": lambda: lambda: row_sharded().full_tensor(),
+        "DTensor.redistribute": lambda: redistributed,
+        "tensor parallel": tensor_parallel,
     }
 
 
@@ -317,11 +282,11 @@ def measured(timeline: Timeline, name: str, call: Call) -> dict[str, Any]:
     return {"span": span / 1e6, "stages": dict(zip(STAGES, stages, strict=True))}
 
 
-def late_call(timeline: Timeline, name: str, kind: Kind) -> dict[str, Any]:
+def late_call(timeline: Timeline, name: str, make: Make) -> dict[str, Any]:
     """Make the call once in step, then once with a rank late; return what the other one saw."""
-    call = kind.make()
+    call = make()
     call()
-    if me() != kind.late:
+    if me() != int(name not in WAITS_FOR_RANK_0):
         return measured(timeline, name, call)
     dist.barrier()
     sleep(DELAY)
@@ -339,10 +304,10 @@ def main() -> None:
     ]
     timeline.tape.note(events.ENTER | COMPUTE)  # Counting begins.
     timeline.tape.note(events.LEAVE)
-    kinds = {name: kind for group in GROUPS for name, kind in group().items()}
+    kinds = {name: make for group in GROUPS for name, make in group().items()}
     answers = {
-        name: late_call(timeline, name, kind)
-        for name, kind in kinds.items()
+        name: late_call(timeline, name, make)
+        for name, make in kinds.items()
         if name in (sys.argv[1:] or kinds)
     }
     for patch in reversed(patches):

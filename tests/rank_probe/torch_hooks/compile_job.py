@@ -35,45 +35,9 @@ class Net(nn.Module):
         return result
 
 
-def plain(model: nn.Module, optimizer: torch.optim.Optimizer, compile: Any) -> Step:
-    """A compiled module."""
-    return _step(compile(model), optimizer)
+def step_of(model: Callable[[Tensor], Tensor], optimizer: torch.optim.Optimizer) -> Step:
+    """Return a step of the loop, as a script would write it."""
 
-
-def ddp(model: nn.Module, optimizer: torch.optim.Optimizer, compile: Any) -> Step:
-    """A compiled DistributedDataParallel."""
-    return _step(compile(DistributedDataParallel(model)), optimizer)
-
-
-def ddp_around(model: nn.Module, optimizer: torch.optim.Optimizer, compile: Any) -> Step:
-    """DistributedDataParallel around a compiled module."""
-    return _step(DistributedDataParallel(compile(model)), optimizer)
-
-
-def whole_step(model: nn.Module, optimizer: torch.optim.Optimizer, compile: Any) -> Step:
-    """A compiled function that also calls backward and the optimizer, where torch breaks it."""
-    step: Step = compile(_step(model, optimizer))
-    return step
-
-
-def compiled_autograd(model: nn.Module, optimizer: torch.optim.Optimizer, compile: Any) -> Step:
-    """The same where Dynamo compiles backward too, with the hooks in it."""
-    return whole_step(model, optimizer, compile)
-
-
-def collective(model: nn.Module, optimizer: torch.optim.Optimizer, compile: Any) -> Step:
-    """A compiled function with collectives in its graph."""
-
-    def reduced(rows: Tensor) -> Tensor:
-        loss: Tensor = model(rows).sum()
-        total = loss.detach().clone()
-        dist.all_reduce(total)
-        return loss + 0 * total
-
-    return _step(compile(reduced), optimizer)
-
-
-def _step(model: Callable[[Tensor], Tensor], optimizer: torch.optim.Optimizer) -> Step:
     def step(rows: Tensor) -> None:
         model(rows).sum().backward()
         optimizer.step()
@@ -82,7 +46,31 @@ def _step(model: Callable[[Tensor], Tensor], optimizer: torch.optim.Optimizer) -
     return step
 
 
-ARMS = (plain, ddp, ddp_around, whole_step, compiled_autograd, collective)
+def with_collective(model: nn.Module) -> Callable[[Tensor], Tensor]:
+    """Return a function with a collective in its graph."""
+
+    def reduced(rows: Tensor) -> Tensor:
+        loss: Tensor = model(rows).sum()
+        total = loss.detach().clone()
+        dist.all_reduce(total)
+        return loss + 0 * total
+
+    return reduced
+
+
+DDP = DistributedDataParallel
+# What is compiled, of a model and its optimizer; torch breaks a whole step at its backward.
+ARMS: dict[str, Callable[..., Step]] = {
+    "plain": lambda model, optimizer, compile: step_of(compile(model), optimizer),
+    "ddp": lambda model, optimizer, compile: step_of(compile(DDP(model)), optimizer),
+    "ddp_around": lambda model, optimizer, compile: step_of(DDP(compile(model)), optimizer),
+    "whole_step": lambda model, optimizer, compile: compile(step_of(model, optimizer)),
+    # Here Dynamo compiles backward too, with the hooks in it.
+    "compiled_autograd": lambda model, optimizer, compile: compile(step_of(model, optimizer)),
+    "collective": lambda model, optimizer, compile: step_of(
+        compile(with_collective(model)), optimizer
+    ),
+}
 
 
 def counted() -> dict[str, Any]:
@@ -91,17 +79,17 @@ def counted() -> dict[str, Any]:
     return {"graphs": dict(counters["stats"]), "breaks": breaks, "frames": dict(counters["frames"])}
 
 
-def outcome(arm: Any, backend: str, attach_before_step: int | None) -> Mapping[str, Any]:
+def outcome(arm: str, backend: str, attach_before_step: int | None) -> Mapping[str, Any]:
     """Train with the probe from that step on, or without one; return counts and parameters."""
     torch._dynamo.reset()
     counters.clear()
-    torch._dynamo.config.compiled_autograd = arm is compiled_autograd
+    torch._dynamo.config.compiled_autograd = arm == "compiled_autograd"
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     probe = Probe(automatic=True, environment={})
     if attach_before_step == 0:
         probe.attach()
-    step = arm(model, optimizer, lambda what: torch.compile(what, backend=backend))
+    step = ARMS[arm](model, optimizer, lambda what: torch.compile(what, backend=backend))
     compilations: list[Any] = []
     torch._dynamo.callback.callback_handler.register_start_callback(compilations.append)
     torch.manual_seed(1)
@@ -126,7 +114,7 @@ def main() -> None:
     store: Any = dist
     dist.init_process_group("gloo", store=store.HashStore(), rank=0, world_size=1)
     answers = {
-        arm.__name__: {
+        arm: {
             when: outcome(arm, backend, step)
             for when, step in (("never", None), ("before", 0), ("after", STEPS))
         }

@@ -24,13 +24,19 @@ C10D: Any = dist
 
 
 @pytest.fixture
-def timeline() -> Iterator[Timeline]:
-    """A timeline of a rank alone in its job, with the waits patched."""
-    dist.init_process_group("gloo", store=C10D.HashStore(), rank=0, world_size=1)
+def waits() -> Iterator[Timeline]:
+    """A timeline with the waits patched, which keeps its boundaries."""
     timeline = recorded(automatic=False)
     patches = collectives.attach(timeline)
     yield timeline
     patches.undo()
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A rank alone in its job."""
+    dist.init_process_group("gloo", store=C10D.HashStore(), rank=0, world_size=1)
+    yield
     dist.destroy_process_group()
 
 
@@ -50,64 +56,74 @@ X = torch.ones(2)
         ("gather", [X, [X.clone()]], False),
     ],
 )
+@pytest.mark.usefixtures("alone")
 def test_collective_that_lets_all_go_is_a_release(
-    name: str, arguments: list[Any], is_release: bool, timeline: Timeline
+    name: str, arguments: list[Any], is_release: bool, waits: Timeline
 ) -> None:
     """Its end may be where a step begins; but not a root's that does not wait for the others."""
     getattr(dist, name)(*arguments)
 
-    assert SYNC in marks(timeline)
-    assert any(mark & RELEASE for mark in marks(timeline)) is is_release
-    assert marks(timeline)[-1] == (OTHER | RELEASE if is_release else OTHER)
+    assert SYNC in marks(waits)
+    assert any(mark & RELEASE for mark in marks(waits)) is is_release
+    assert marks(waits)[-1] == (OTHER | RELEASE if is_release else OTHER)
 
 
-def test_store_is_no_release(timeline: Timeline) -> None:
-    """Who waits for a key waits for whoever sets it."""
+def test_store_is_no_release_and_its_error_passes(waits: Timeline) -> None:
+    """Who waits for a key waits for whoever sets it; the stage around the wait goes on."""
     store = C10D.HashStore()
     store.set("key", "value")
     store.get("key")
     store.wait(["key"])
+    assert marks(waits) == [SYNC, OTHER] * 2
 
-    assert marks(timeline) == [SYNC, OTHER] * 2
+    waits.tape.note(events.ENTER | FORWARD)
+    with pytest.raises(dist.DistStoreError):
+        store.wait(["never"], timedelta(milliseconds=1))
+    assert waits.state.stage == FORWARD
+    assert len(waits.state.frames) == 1
 
 
+@pytest.mark.skipif(
+    not hasattr(AllreduceOptions(), "asyncOp"),
+    reason="before torch 2.8 a synchronous all_reduce has a Work too",
+)
 def test_collective_on_the_callers_stream_is_timed_as_called(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     """NCCL gives a synchronous call no Work: the call is the wait, an asynchronous one is not."""
-    if not hasattr(AllreduceOptions(), "asyncOp"):
-        pytest.skip("before torch 2.8 a synchronous all_reduce has a Work too")
-    timeline = recorded(automatic=False)
     seen: list[int] = []
     group: Any = ProcessGroup
-
-    def allreduce(_group: object, _tensors: object, _options: object) -> None:
-        seen.append(timeline.state.stage)
-
-    monkeypatch.setattr(ProcessGroup, "allreduce", allreduce)
-    patches = collectives.attach(timeline)
+    monkeypatch.setattr(group, "allreduce", lambda *_: seen.append(waits.state.stage))
+    waits: Timeline = request.getfixturevalue("waits")  # It wraps that.
     for asynchronous in (False, True):
         options: Any = AllreduceOptions()
         options.asyncOp = asynchronous
         group.allreduce(object(), [], options)
-    patches.undo()
 
     assert seen == [SYNC, OTHER]
-    assert marks(timeline) == [SYNC, OTHER | RELEASE]
+    assert marks(waits) == [SYNC, OTHER | RELEASE]
 
 
-def test_error_in_a_collective_passes_and_the_wait_ends(timeline: Timeline) -> None:
-    """The user's exception comes out as it is, and the stage around it goes on."""
-    timeline.tape.note(events.ENTER | FORWARD)
-    with pytest.raises(dist.DistStoreError):
-        C10D.HashStore().wait(["never"], timedelta(milliseconds=1))
+class OddWork(dist.Work):
+    """A Work of somebody's own, which knows no type."""
 
-    assert timeline.state.stage == FORWARD
-    assert len(timeline.state.frames) == 1
+    def _get_op_type(self) -> Any:
+        raise RuntimeError("no type")
+
+
+def test_work_without_a_type_is_waited_for_all_the_same(waits: Timeline) -> None:
+    """What a Work refuses to say costs the user nothing."""
+    before, calls = failures.count, list[object]()
+    work, waiting = OddWork(), collectives._work(waits.tape, calls.append)
+    waiting(work)
+
+    assert calls == [work]
+    assert failures.count == before + 1
+    assert waits.state.stage == OTHER
 
 
 LOCAL = 0.03  # more than what a call itself may compute, on a machine that does other things too
-KINDS = 44
+KINDS = 41
 
 
 @pytest.fixture(scope="module")

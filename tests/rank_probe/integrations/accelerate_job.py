@@ -1,4 +1,4 @@
-"""One rank of an Accelerate training, run anew for each planted fault; run by test_accelerate.py.
+"""One rank of an Accelerate training, run anew for each planted fault; run by test_frameworks.py.
 
 Takes the names of the cases. Each case is a job of its own.
 """

@@ -1,4 +1,4 @@
-"""One rank of DeepSpeed trainings, one for each case; run by test_deepspeed.py.
+"""One rank of DeepSpeed trainings, one for each case; run by test_frameworks.py.
 
 Takes a directory for checkpoints and the cases, `zeroN-stage`. Each case is a job of its own; the
 second rank is late in that stage.
@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from demo.train import FEATURES, Batches, Block, TimedSGD
 from rank_probe.integrations.deepspeed import attach, detach
-from tests.rank_probe.integrations.test_deepspeed import ACCUMULATED, DELAY, EVERY, STEPS
+from tests.rank_probe.integrations.test_frameworks import ACCUMULATED, DELAY, EVERY, STEPS
 from tests.rank_probe.launch import leave
 
 

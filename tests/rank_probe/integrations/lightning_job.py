@@ -1,4 +1,4 @@
-"""One rank of a Lightning training, fitted anew for each planted fault; run by test_lightning.py.
+"""One rank of a Lightning training, fitted anew for each planted fault; run by test_frameworks.py.
 
 Takes the package to train with and the names of the cases. Each case is a job of its own.
 """

@@ -1,4 +1,4 @@
-"""Ray Train runs on a cluster of this process's own; run by test_ray_train.py.
+"""Ray Train runs on a cluster of this process's own; run by test_frameworks.py.
 
 Takes a directory for all that Ray writes and the names of the cases. The first one is a run of
 its own, the others share the workers of a second. The second rank is late where the case's name
@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader
 
 from demo.train import FEATURES, Batches, Block, TimedSGD
 from rank_probe.integrations.ray_train import with_probe
-from tests.rank_probe.integrations.test_ray_train import DELAY, EVERY, STEPS
+from tests.rank_probe.integrations.test_frameworks import DELAY, EVERY, STEPS
 
 
 def train_loop(config: dict[str, Any]) -> None:

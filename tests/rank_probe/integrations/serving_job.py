@@ -1,4 +1,4 @@
-"""One replica of a model that serves batches of requests; run by test_serving.py.
+"""One replica of a model that serves batches of requests; run by test_frameworks.py.
 
 Takes the names of the cases. Each case is a job of its own.
 """

@@ -1,4 +1,4 @@
-"""One rank of Hugging Face Trainer runs, one for each case; run by test_transformers.py.
+"""One rank of Hugging Face Trainer runs, one for each case; run by test_frameworks.py.
 
 Takes a directory for checkpoints and the names of the cases. Each case is a job of its own; the
 last rank is late where the case's name says.
@@ -24,10 +24,10 @@ from transformers import (
 from demo.train import EmulatedCompute, TimedSGD
 from rank_probe import api
 from rank_probe.integrations.transformers import RankskewCallback
-from tests.rank_probe.integrations.test_transformers import (
+from tests.rank_probe.integrations.test_frameworks import (
     ACCUMULATED,
     DELAY,
-    EVERY,
+    EVALUATED,
     LENGTH,
     PADDING,
     ROWS,
@@ -108,9 +108,9 @@ def arguments(directory: str) -> TrainingArguments:
         gradient_accumulation_steps=ACCUMULATED,
         max_steps=STEPS,
         eval_strategy="steps",
-        eval_steps=EVERY,
-        save_steps=EVERY,
-        logging_steps=EVERY,
+        eval_steps=EVALUATED,
+        save_steps=EVALUATED,
+        logging_steps=EVALUATED,
         label_names=["labels"],
         remove_unused_columns=False,
         disable_tqdm=True,

@@ -10,6 +10,7 @@ import torch
 from torch import distributed as dist
 from torch._C._distributed_c10d import AllreduceOptions, ProcessGroup
 
+from rank_probe.guest.guard import failures
 from rank_probe.measure import events
 from rank_probe.measure.boundaries import RELEASE
 from rank_probe.measure.timeline import Timeline

@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -216,7 +216,15 @@ def _changes(now: float, ranks: int, found: Recorded, events: Sequence[Event]) -
             figures = told[each["scope"], each["stage"]]
             figures[name] = max(each.value, figures.get(name, 0.0))
     for (scope, stage), figures in sorted(told.items()):
-        change = _change(scope, stage, figures, ranks, now)
+        gpus = figures.get("gpus", 0.0)
+        change = Change(
+            scope,
+            stage,
+            figures.get("ratio", 1.0),
+            since_seconds=max(0.0, now - figures.get("since_timestamp_seconds", now)),
+            step_ratio=ranks / (ranks - gpus) if gpus < ranks else 1.0,
+            gpus=gpus,
+        )
         longer = f"{change.ratio:.2f} times as long for {duration(change.since_seconds)}"
         of_some = f"Many ranks of the job became slower together: {stage} has taken {longer}."
         why = [
@@ -231,15 +239,3 @@ def _changes(now: float, ranks: int, found: Recorded, events: Sequence[Event]) -
             and each.sentence != SELF
         ]
         yield slower(change, of_some if scope == SET else "", why, near)
-
-
-def _change(scope: str, stage: str, figures: Mapping[str, float], ranks: int, now: float) -> Change:
-    gpus = figures.get("gpus", 0.0)
-    return Change(
-        scope,
-        stage,
-        figures.get("ratio", 1.0),
-        since_seconds=max(0.0, now - figures.get("since_timestamp_seconds", now)),
-        step_ratio=ranks / (ranks - gpus) if gpus < ranks else 1.0,
-        gpus=gpus,
-    )

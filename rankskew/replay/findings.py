@@ -6,6 +6,7 @@ An incident is consecutive verdicts on the same rank or peer group, with the sam
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from math import inf
 from statistics import fmean
 from typing import Final, Generic, Literal, NamedTuple, TypeVar
@@ -136,11 +137,6 @@ class TraceIncident(Generic[Word]):
     cleared: float = inf
     said: list[Word] = field(default_factory=list)
 
-    def add(self, at: float, word: Word) -> None:
-        """Note that a verdict names it."""
-        self.last, self.cleared = at, inf
-        self.said.append(word)
-
     def clear(self, at: float) -> None:
         """Note that a verdict does not name it."""
         self.cleared = min(at, self.cleared)
@@ -174,28 +170,22 @@ def incidents(
                         incident = TraceIncident(who, begin, at)
                         found.append(incident)
                     latest[who] = onset, incident
-                latest[who][1].add(at, word)
+                incident = latest[who][1]
+                incident.last, incident.cleared = at, inf
+                incident.said.append(word)
             for who in latest.keys() - now.keys():
                 latest[who][1].clear(at)
         if any(verdict.reason != WARMING_UP for _, verdict in one.verdicts):
             for incident in standing.values():
                 incident.clear(incident.last)
             standing = {}
-        _end_precisely(one, found)
+        # A rank that is compared with its own past is named for some samples after its end.
+        for ended, incident in product(one.ended, found):
+            is_same = abs(ended.onset - incident.onset) <= SAME_ONSET_SECONDS
+            if is_same and ended.rank == incident.who and incident.cleared < inf:
+                incident.clear(ended.end)
         standing |= {who: each for who, (_, each) in latest.items() if each.cleared == inf}
     return found
-
-
-def _end_precisely(one: JudgedStretch, found: Sequence[TraceIncident[Word]]) -> None:
-    """Clear each of *found* when the judge saw later that it had ended, if it did.
-
-    Where a rank is compared with its own past, it is named for some more samples.
-    """
-    for incident in found:
-        for each in one.ended:
-            is_same = abs(each.onset - incident.onset) <= SAME_ONSET_SECONDS
-            if is_same and each.rank == incident.who and incident.cleared < inf:
-                incident.clear(each.end)
 
 
 # ---- Ranks and nodes ---------------------------------------------------------------------------

@@ -89,20 +89,21 @@ def test_store_is_no_release_and_its_error_passes(waits: Timeline) -> None:
     reason="before torch 2.8 a synchronous all_reduce has a Work too",
 )
 def test_collective_on_the_callers_stream_is_timed_as_called(
-    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """NCCL gives a synchronous call no Work: the call is the wait, an asynchronous one is not."""
-    seen: list[int] = []
+    timeline, seen = recorded(automatic=False), list[int]()
     group: Any = ProcessGroup
-    monkeypatch.setattr(group, "allreduce", lambda *_: seen.append(waits.state.stage))
-    waits: Timeline = request.getfixturevalue("waits")  # It wraps that.
+    monkeypatch.setattr(group, "allreduce", lambda *_: seen.append(timeline.state.stage))
+    patches = collectives.attach(timeline)
     for asynchronous in (False, True):
         options: Any = AllreduceOptions()
         options.asyncOp = asynchronous
         group.allreduce(object(), [], options)
+    patches.undo()
 
     assert seen == [SYNC, OTHER]
-    assert marks(waits) == [SYNC, OTHER | RELEASE]
+    assert marks(timeline) == [SYNC, OTHER | RELEASE]
 
 
 class OddWork(dist.Work):

@@ -2,6 +2,7 @@
 
 Writes what the waiting rank's profiler and timeline say of each call to ANSWERS, as JSON."""
 
+import itertools
 import json
 import os
 import sys
@@ -199,26 +200,13 @@ def explicit() -> dict[str, Make]:
 
 def store() -> dict[str, Make]:
     """Waits for a key that the other rank sets."""
+    store: Any = dist.distributed_c10d._get_default_store()
+    keys = map(str, itertools.count())
 
-    def waiting(wait: Callable[[Any, str], object]) -> Make:
-        def make() -> Call:
-            store, keys = dist.distributed_c10d._get_default_store(), iter("ab")
+    def waiting(wait: Callable[[str], object]) -> Make:
+        return lambda: lambda: at(0, lambda: wait(next(keys)), lambda: store.set(next(keys), "set"))
 
-            def call() -> None:
-                key = f"{wait.__name__}{next(keys)}"
-                at(0, lambda: wait(store, key), lambda: store.set(key, "set"))
-
-            return call
-
-        return make
-
-    def get(store: Any, key: str) -> object:
-        return store.get(key)
-
-    def wait(store: Any, key: str) -> object:
-        return store.wait([key])
-
-    return {"Store.get": waiting(get), "Store.wait": waiting(wait)}
+    return {"Store.get": waiting(store.get), "Store.wait": waiting(lambda key: store.wait([key]))}
 
 
 def functional() -> dict[str, Make]:

@@ -16,7 +16,6 @@ import torch
 from rank_probe.guest.guard import failures
 from rank_probe.probe import Probe
 from rank_probe.torch_hooks import private
-from rank_probe.torch_hooks.cuda_events import CudaEvents
 from rank_probe.torch_hooks.private import find, limitations
 from rank_probe.torch_hooks.store import obstacle
 from rank_probe.wire.no_join import OTHER_STORE
@@ -252,33 +251,6 @@ def test_probe_attaches_without_it(without: str) -> None:
     finally:
         probe.detach()
     assert torch.distributed.Work.wait == wait
-
-
-def test_device_events_need_no_private_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The public ones do the same, for more time."""
-
-    class Stream:
-        cuda_stream = 7
-
-    class Event:
-        def __init__(self, *, enable_timing: bool) -> None:
-            assert enable_timing
-
-        def record(self, stream: Any) -> None:
-            assert isinstance(stream, Stream)
-
-    monkeypatch.setattr(private, "limitations", {})
-    for name in ("_cuda_getCurrentRawStream", "_cuda_isCurrentStreamCapturing", "_CudaEventBase"):
-        monkeypatch.delattr(torch._C, name, raising=False)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream())
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-
-    events = CudaEvents()
-    assert events.record(events.new()) == 7
-    assert events.is_capturing()
-    assert list(private.limitations) == ["Each device event costs a few microseconds more."]
 
 
 def test_nothing_is_missed_here(monkeypatch: pytest.MonkeyPatch) -> None:

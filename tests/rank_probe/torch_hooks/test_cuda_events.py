@@ -1,5 +1,6 @@
 """Tests of what is asked of torch.cuda, which is replaced here: there is no GPU."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 from rank_probe.guest.guard import failures
 from rank_probe.measure.device_clock import DeviceClock, Events
+from rank_probe.torch_hooks import private
 from rank_probe.torch_hooks.cuda_events import CudaEvents, CudaMemory, memory
 
 
@@ -19,7 +21,7 @@ class FakeCuda:
     asked = -1  # the device whose stream was asked for last
 
     def __init__(self) -> None:
-        self.recorded: list[tuple[int, str]] = []
+        self.recorded: list[tuple[int, object]] = []
         self.streams: list[str] = []  # in the order in which they were made
 
     def stream(self, device: int) -> str:
@@ -30,6 +32,10 @@ class FakeCuda:
         self.asked = device
         return self.handle
 
+    def event(self, *, enable_timing: bool) -> "FakeCudaEvent":
+        assert enable_timing
+        return FakeCudaEvent(self)
+
 
 class FakeCudaEvent:
     """An event whose device is always done; neither wait nor synchronize exists."""
@@ -37,7 +43,7 @@ class FakeCudaEvent:
     def __init__(self, cuda: FakeCuda) -> None:
         self._cuda = cuda
 
-    def record(self, stream: str) -> None:
+    def record(self, stream: object) -> None:
         self._cuda.recorded.append((self._cuda.device, stream))
 
     def query(self) -> bool:
@@ -53,7 +59,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     monkeypatch.setattr(torch.cuda, "current_device", lambda: fake.device)
     monkeypatch.setattr(torch.cuda, "current_stream", fake.stream)
     for name, ours in {
-        "_CudaEventBase": lambda enable_timing: FakeCudaEvent(fake) if enable_timing else None,
+        "_CudaEventBase": fake.event,
         "_cuda_isCurrentStreamCapturing": lambda: fake.capturing,
         "_cuda_getCurrentRawStream": fake.raw_stream,
     }.items():
@@ -69,6 +75,25 @@ def test_event_is_recorded_on_the_current_stream(cuda: FakeCuda) -> None:
 
     assert [stream for _, stream in cuda.recorded] == cuda.streams * 2
     assert cuda.streams == ["stream 0 of cuda:1", "stream 7 of cuda:1"]
+
+
+def test_device_events_need_no_private_names(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The public ones do the same, for more time."""
+    for name in ("_cuda_getCurrentRawStream", "_cuda_isCurrentStreamCapturing", "_CudaEventBase"):
+        monkeypatch.delattr(torch._C, name)
+    stream = SimpleNamespace(cuda_stream=7)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+    monkeypatch.setattr(torch.cuda, "Event", cuda.event)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    monkeypatch.setattr(private, "limitations", {})
+    events = CudaEvents()
+
+    assert events.record(events.new()) == 7
+    assert cuda.recorded == [(1, stream)]
+    assert events.is_capturing()
+    assert list(private.limitations) == ["Each device event costs a few microseconds more."]
 
 
 def test_device_is_followed_at_the_end_of_a_step(cuda: FakeCuda) -> None:

@@ -65,10 +65,8 @@ class Advice:
 
     def links(self) -> list[str]:
         """Return where to read more: the section of the playbook, and the runbook."""
-        runbook = f"{DOCS}/alerts/runbooks/{self.runbook}.md"
-        if self.playbook is None:
-            return [runbook]
-        return [f"{DOCS}/docs/playbook.md#{self.playbook}", runbook]
+        section = [] if self.playbook is None else [f"{DOCS}/docs/playbook.md#{self.playbook}"]
+        return [*section, f"{DOCS}/alerts/runbooks/{self.runbook}.md"]
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:

@@ -16,7 +16,6 @@ from rankskew.diagnose.model import (
     BALANCED,
     CANNOT_TELL,
     EXIT_STATUS,
-    Event,
     Finding,
     Part,
     Report,
@@ -61,7 +60,11 @@ def in_words(report: Report) -> Document:
     ]
     lists = {
         "Also": report.more,
-        "What began, the latest first": [_event(each, report.at_seconds) for each in report.events],
+        "What began, the latest first": [
+            f"{clock(report.at_seconds - each.since_seconds)} UTC, "
+            f"{duration(each.since_seconds)} ago: {each.sentence}"
+            for each in report.events
+        ],
         "Not judged": report.unjudged,
     }
     return Document(
@@ -146,8 +149,3 @@ def _cause(cause: CauseView) -> str:
     share = "" if cause.cause == UNKNOWN else f" ({cause.share:.0%} of the delay)"
     name = cause_in_short(cause.cause, cause.detail)
     return f"{name}: {cause.sentence.removesuffix('.')}{share}."
-
-
-def _event(event: Event, at_seconds: float) -> str:
-    ago = duration(event.since_seconds)
-    return f"{clock(at_seconds - event.since_seconds)} UTC, {ago} ago: {event.sentence}"

@@ -54,6 +54,8 @@ JUDGED_STEPS: Final = WARMUP_STEPS + LEAST_STEPS
 SHORTEST: Final = 14
 # The judge has compared a group with its past after so many steps, if they last long enough.
 COMPARED_STEPS: Final = 320
+# What the judge says of too few steps, and of those without measured waits.
+SILENT: Final = (WARMING_UP, NO_SYNC)
 # Below so many steps it is said how many they were.
 SURE_STEPS: Final = 60
 # Steps that are needed on each side of a change.
@@ -123,7 +125,7 @@ def _judged_stretch(
         return found
     found.ended, found.warm = judge.ended, judge.began or 0.0
     at, said = found.verdicts[-1]
-    if is_short and _is_silent(said):
+    if is_short and said.reason in SILENT:
         found.verdicts, found.warm = [(at, said)], stretch.begin
     if is_short or len(steps) >= JUDGED_STEPS:
         found.verdicts[-1] = at, _completed(said, reduction, marks)
@@ -140,11 +142,6 @@ class Split(NamedTuple):
     before: float
     more: float
     needed: float
-
-
-def _is_silent(said: Verdict) -> bool:
-    """Return whether the judge has *said* nothing of so few steps, or without measured waits."""
-    return said.reason in (WARMING_UP, NO_SYNC)
 
 
 def confidence(steps: int) -> str | None:
@@ -199,7 +196,7 @@ def _completed(said: Verdict, reduction: Reduction, marks: Sequence[Mark]) -> Ve
     steps = len(marks) - 1
     if not SHORTEST <= steps < COMPARED_STEPS:
         return said
-    if steps < JUDGED_STEPS and _is_silent(said):
+    if steps < JUDGED_STEPS and said.reason in SILENT:
         said = _judged(said, reduction, marks)
     if said.reason == NO_BUSY_TIME:
         return said

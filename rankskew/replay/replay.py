@@ -16,7 +16,6 @@ from rankskew.replay.traces import (
     Run,
     has_sync,
     instance,
-    left_out,
     stretches,
     timeline,
 )
@@ -111,7 +110,7 @@ def replay(run: Run, scale: float = 1.0) -> ReplayedJob:
         ranks=len(run.times),
         steps=len(run.steps),
         whole_steps=len(whole),
-        left_out=left_out(run, parts),
+        left_out=sorted(run.times.keys() - {rank for part in parts for rank in part.ranks}),
         stretches=len(parts),
         seconds=line.seconds,
         time_scale=scale,

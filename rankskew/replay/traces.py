@@ -278,11 +278,6 @@ def stretches(run: Run, line: TraceTimeline) -> list[TraceStretch]:
     return found
 
 
-def left_out(run: Run, found: Sequence[TraceStretch]) -> list[int]:
-    """Return the ranks that are in none of the stretches *found*."""
-    return sorted(run.times.keys() - {rank for stretch in found for rank in stretch.ranks})
-
-
 def _presences(places: Sequence[int], steps: int) -> Iterator[tuple[int, int]]:
     """Yield the ranges of places in which a rank with rows at these *places* was there."""
     gaps = [at for at in range(1, len(places)) if places[at] - places[at - 1] > LEAST_STEPS]

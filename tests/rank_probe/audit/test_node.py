@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,10 @@ from tests import nvmlstub
 from tests.rank_probe.audit.healthy import facts
 
 
-def machine(folder: Path, **files: str) -> NodeMounts:
-    """Return a machine with *files* below its /proc; __ stands for /."""
+def machine(folder: Path, files: Mapping[str, str]) -> NodeMounts:
+    """Return a machine with *files*."""
     for name, text in files.items():
-        path = folder / "proc" / name.replace("__", "/")
+        path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return NodeMounts(folder / "proc", folder / "sys", folder / "dev")
@@ -36,8 +37,8 @@ def test_process_knows_its_own_limits(tmp_path: Path) -> None:
 
     Those are compared that may not differ between the ranks of a healthy job.
     """
-    names = {"sys__kernel__hostname": "node-7\n", "sys__kernel__random__boot_id": "b\n"}
-    mounts = machine(tmp_path, **names)
+    kernel = "proc/sys/kernel"
+    mounts = machine(tmp_path, {f"{kernel}/hostname": "node-7", f"{kernel}/random/boot_id": "b"})
     to_compare = {"NCCL_ALGO": "Ring", "OMP_NUM_THREADS": "4", "PYTORCH_ALLOC_CONF": "native"}
     read = {"CUDA_VISIBLE_DEVICES": "3", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     environment = to_compare | read | {"HOME": "/root", "NCCL_DEBUG_FILE": "/tmp/rank3"}
@@ -51,7 +52,7 @@ def test_process_knows_its_own_limits(tmp_path: Path) -> None:
 
 def test_machine_that_shows_nothing_has_no_facts(tmp_path: Path) -> None:
     """What cannot be read is missing, and what is left can still be posted."""
-    found = gather.facts(0, 0, {}, machine(tmp_path), with_torch=False)
+    found = gather.facts(0, 0, {}, machine(tmp_path, {}), with_torch=False)
 
     assert found.node == os.uname().nodename
     assert found.shared_memory_bytes is None
@@ -62,16 +63,15 @@ def test_machine_that_shows_nothing_has_no_facts(tmp_path: Path) -> None:
 def test_control_group_and_lockable_memory_are_the_processes(tmp_path: Path) -> None:
     """Another group is another key; CAP_IPC_LOCK, bit 14, lifts the limit."""
 
-    def read(**files: str) -> Facts:
-        return gather.facts(0, 0, {}, machine(tmp_path, **files), with_torch=False)
+    def read(file: str, text: str) -> Facts:
+        mounts = machine(tmp_path, {f"proc/self/{file}": text})
+        return gather.facts(0, 0, {}, mounts, with_torch=False)
 
     first, same, other = (
-        read(self__cgroup=group).container for group in ("0::/a\n", "0::/a\n", "0::/b")
+        read("cgroup", group).container for group in ("0::/a\n", "0::/a\n", "0::/b")
     )
-    bound, free = (
-        read(self__status=f"CapEff:\t000000000000{last}\n").locked_bytes
-        for last in ("3fff", "4000")
-    )
+    bound = read("status", "CapEff:\t0000000000003fff\n").locked_bytes
+    free = read("status", "CapEff:\t0000000000004000\n").locked_bytes
 
     assert first == same != other
     assert bound is not None
@@ -132,19 +132,6 @@ ROUTES = (
 NAMES = ["docker0", "eth0", "eth10", "ib0", "lo"]
 
 
-@pytest.fixture
-def mounts(tmp_path: Path) -> NodeMounts:
-    """A machine with a few interfaces."""
-    for name in NAMES:
-        folder = tmp_path / "sys/class/net" / name
-        folder.mkdir(parents=True)
-        (folder / "mtu").write_text("9000\n")
-        (folder / "operstate").write_text("down\n" if name == "ib0" else "up\n")
-    (tmp_path / "proc/net").mkdir(parents=True)
-    (tmp_path / "proc/net/route").write_text(ROUTES)
-    return NodeMounts(tmp_path / "proc", tmp_path / "sys")
-
-
 @pytest.mark.parametrize(
     ("chosen", "by_prefix", "found"),
     [
@@ -166,8 +153,12 @@ def test_names_are_read_as_the_library_reads_them(
     assert matching(chosen, NAMES, by_prefix) == found
 
 
-def test_chosen_interface_replaces_that_of_the_default_route(mounts: NodeMounts) -> None:
+def test_chosen_interface_replaces_that_of_the_default_route(tmp_path: Path) -> None:
     """Of several default routes the one with the lowest metric counts."""
+    net = "sys/class/net"
+    files = {f"{net}/{name}/mtu": "9000" for name in NAMES} | {"proc/net/route": ROUTES}
+    states = {f"{net}/{name}/operstate": "down" if name == "ib0" else "up" for name in NAMES}
+    mounts = machine(tmp_path, files | states)
     chosen = {"GLOO_SOCKET_IFNAME": "ib0"}
 
     assert list(interfaces(mounts, {})) == [Interface("eth0", 9000, False, "the default route")]

@@ -44,7 +44,7 @@ def variables(**compared: str) -> dict[str, Any]:
     return {"compared": {"NCCL_DEBUG": "WARN", **compared}}
 
 
-# By what is then found: the status of which check, and a part of what it says.
+# What is found (status, check, a part of the reason), and the change of which ranks it is found in.
 PLANTS: dict[str, Changes] = {
     "fail device_per_rank: ranks 4-5 use the same GPU 1 (GPU-1-1) on node-1": on(
         [4, 5], **settings(CUDA_VISIBLE_DEVICES=uuid(1, 1), CUDA_DEVICE_ORDER="PCI_BUS_ID")
@@ -173,7 +173,7 @@ def test_many_findings_are_counted_not_listed() -> None:
     ],
 )
 def test_what_is_not_there_is_not_checked(absent: dict[str, Any], check: str, says: str) -> None:
-    """It is neither a trouble nor fine: so a job on CPUs is about GPUs."""
+    """It is neither a trouble nor fine; a job on CPUs is not judged on GPUs."""
     without = launch(dict.fromkeys(EVERY, absent))
     (found,) = [one for one in audit(without) if one.check == check]
 

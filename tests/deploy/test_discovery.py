@@ -71,8 +71,17 @@ def relabelled(
         )
         for name in jobs
     }
-    said = {name: json.loads(process.communicate()[0]) for name, process in begun.items()}
-    return {name: [each["labels"] for each in targets] for name, targets in said.items()}
+    said: dict[str, list[dict[str, Labels]]] = {
+        name: json.loads(process.communicate()[0]) for name, process in begun.items()
+    }
+
+    # promtool tells the targets in any order.
+    def labels_of(name: str, meta: Labels) -> Labels:
+        known = [t for t in said[name] if meta.items() <= t["discoveredLabels"].items()]
+        [labels] = [target["labels"] for target in known]
+        return labels
+
+    return {name: [labels_of(name, meta) for meta in found[name]] for name in jobs}
 
 
 def snake(relabeling: dict[str, Any]) -> dict[str, Any]:

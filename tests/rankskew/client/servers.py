@@ -2,6 +2,7 @@
 
 import json
 import ssl
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,6 +33,14 @@ def json_answer(content: Any, status: int = 200) -> Answer:
 def anyone(headers: Message) -> Answer | None:
     """Refuse nobody."""
     return None
+
+
+class Server(ThreadingHTTPServer):
+    """Says nothing of a client that closes a connection while more might come on it."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 @contextmanager
@@ -79,7 +88,7 @@ def serving_all(
         def log_message(self, format: str, *args: Any) -> None:
             """Say nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = Server(("127.0.0.1", 0), Handler)
     if tls is not None:
         server.socket = tls.wrap_socket(
             server.socket, server_side=True, do_handshake_on_connect=False

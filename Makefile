@@ -5,6 +5,9 @@ TORCH := 2.4 2.6 2.8 2.10 2.15
 
 .PHONY: $(shell sed -nE 's/^([a-z0-9-]+):.*/\1/p' Makefile)
 
+# Otherwise each process of a test compiles what it imports.
+export PYTHONDONTWRITEBYTECODE :=
+
 # What takes longest begins first (tests/conftest.py), and a file of tests stays in one worker.
 TESTED := $(PYTHON) -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations 20 --durations-min 5 -m
 

@@ -203,7 +203,7 @@ install_python_packages() {
     local quiet=--quiet
     if [ -t 2 ]; then quiet=; fi # A terminal: show the downloads.
     say "installing rankskew[$extras] and $(grep '^torch' demo/requirements.txt) into .venv"
-    .venv/bin/python -m pip install $quiet --disable-pip-version-check --no-compile \
+    .venv/bin/python -m pip install $quiet --disable-pip-version-check \
         -e ".[$extras]" -r demo/requirements.txt "$@"
 }
 

@@ -1,6 +1,7 @@
 """What every test stands on."""
 
 import json
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from rank_probe.guest.guard import failures
 from rank_probe.wire import document
+from tests.rank_probe.forks import Zygote
 from tests.rank_probe.launch import RUN_AGAIN
 
 # Groups of tests that take longest, and wait most: they begin first.
@@ -31,6 +33,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section(f"{len(told)} cases were run again")
         for line in told:
             terminalreporter.write_line(line)
+
+
+@pytest.fixture(scope="session")
+def zygote() -> Iterator[Zygote]:
+    """The process whose forks are ranks."""
+    zygote = Zygote()
+    yield zygote
+    zygote.end()
 
 
 @pytest.fixture(autouse=True)

@@ -1,30 +1,23 @@
-"""A real launch that audits itself, and what is planted in it: one misconfiguration each.
+"""A rank of a launch that audits itself, and what is planted in it: one misconfiguration each.
 
 Four ranks run on two machines that exist only as folders, two ranks each: their /proc and /sys are
 files, their GPUs those of the NVML stub. What a process can change for itself is real: variables,
 limits and CPU affinity.
 """
 
-import json
+import ctypes
 import os
 import resource
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from devstack.parts import ROOT
-from rank_probe.__main__ import main
-from tests import nvmlstub
+from rank_probe.__main__ import main as rank_probe
 
-TIMEOUT_SECONDS = 150.0
-# A busy machine imports torch for long, and gives up on nobody.
-AUDIT_TIMEOUT = "2m"
 RANKS: Final = 4
 NODES: Final = ("node-a", "node-b")
-GPUS: Final = 8
 PORTS: Final = 4
 
 # By path below a machine's folder; {node} is its name.
@@ -118,11 +111,11 @@ PLANTS: Final = (
 )
 
 
-def write_nodes(folder: Path, plants: Sequence[Plant]) -> None:
-    """Write the files of both machines into *folder*, with those of *plants*."""
+def write_nodes(folder: Path) -> None:
+    """Write the files of both machines into *folder*, with those of the plants."""
     for node in NODES:
         files = dict(FILES)
-        for plant in plants:
+        for plant in PLANTS:
             files |= plant.files if node == NODES[-1] else {}
         for name, text in files.items():
             path = folder / node / name
@@ -135,51 +128,20 @@ def node_of(rank: int) -> str:
     return NODES[rank * len(NODES) // RANKS]
 
 
-def launch(folder: Path, library: Path, plants: Sequence[Plant]) -> dict[str, Any]:
-    """Return what the audit of a launch with *plants* prints, whose files go into *folder*."""
-    write_nodes(folder, plants)
-    names = ";".join(plant.name for plant in plants)
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *("--nproc-per-node", str(RANKS), "-m", "tests.e2e.audit_launch"),
-            *(str(folder), names, "--timeout", AUDIT_TIMEOUT),
-        ],
-        cwd=ROOT,
-        env=os.environ
-        | nvmlstub.environment(library, GPUS, folder / "scenario")
-        | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECONDS,
-    )
-    assert done.stdout, done.stderr
-    document: dict[str, Any] = json.loads(done.stdout)
-    return document
-
-
-def troubles(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the worst finding of each check that warned or failed, by check."""
-    return {
-        check["check"]: check["findings"][0]
-        for check in document["checks"]
-        if check["status"] in ("fail", "warn")
-    }
-
-
-def prepare(rank: int, plants: list[Plant]) -> None:
-    """Change this process as *plants* say."""
-    for plant in plants:
+def main() -> int:
+    """Audit this rank, changed as the plants say."""
+    folder, library = sys.argv[1:]
+    ctypes.CDLL(library)  # By its name it is found from now on, in this process.
+    rank = int(os.environ["RANK"])
+    for plant in PLANTS:
         if rank in plant.ranks:
             os.environ |= plant.variables
             if plant.do is not None:
                 plant.do()
+    node = Path(folder) / node_of(rank)
+    paths = ["--path.procfs", str(node / "proc"), "--path.sysfs", str(node / "sys")]
+    return rank_probe(["audit", "--json", *paths])
 
 
 if __name__ == "__main__":
-    folder, names, *options = sys.argv[1:]
-    rank = int(os.environ["RANK"])
-    prepare(rank, [plant for plant in PLANTS if plant.name in names.split(";")])
-    node = Path(folder) / node_of(rank)
-    paths = ["--path.procfs", str(node / "proc"), "--path.sysfs", str(node / "sys")]
-    sys.exit(main(["audit", "--json", *paths, *options]))
+    sys.exit(main())

@@ -10,7 +10,6 @@ from rank_probe.process import runtime
 from rank_probe.torch_hooks import cuda_events, process_group, store
 from tests import nvmlstub
 from tests.rank_probe.fakes import FakeDevice, FakeEvents, FakeTime
-from tests.rank_probe.forks import Zygote
 from tests.rank_probe.join.memory_world import MemoryStore
 
 
@@ -26,14 +25,6 @@ def peers() -> Iterator[None]:
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The stub of libnvidia-ml.so.1, compiled once."""
     return nvmlstub.build(tmp_path_factory.mktemp("nvmlstub"))
-
-
-@pytest.fixture(scope="session")
-def zygote() -> Iterator[Zygote]:
-    """The process whose forks are ranks."""
-    zygote = Zygote()
-    yield zygote
-    zygote.end()
 
 
 @pytest.fixture

@@ -1,19 +1,27 @@
 """A small network on this machine: a namespace for each rank, on one bridge, with slow links.
 
 It needs root, ip(8) and tc(8). A link gets a lower rate from tc's htb. Everything lies in
-namespaces of a name of its own, and ends with the context.
+namespaces of a name of its own, and ends with the context. As a program, this runs a module in the
+namespace of its rank.
 """
 
+import ctypes
 import os
+import runpy
 import shutil
+import socket
 import subprocess
+import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Final, Self
 
 BRIDGE: Final = "b"
 INTERFACE: Final = "eth0"
+CLONE_NEWNET, CLONE_NEWUTS = 0x40000000, 0x04000000
 PORT: Final = 29500
+# The variable that names a rank's namespace.
+NAMESPACE: Final = "NETWORK_NAMESPACE"
 
 
 def why_not() -> str | None:
@@ -45,11 +53,6 @@ class Network:
     def __exit__(self, *_: object) -> None:
         self._remove()
 
-    def command(self, rank: int, command: Sequence[str]) -> list[str]:
-        """Return *command* in the namespace of *rank*, on a host called node RANK."""
-        on_host = ["unshare", "--uts", "sh", "-c", f'hostname node{rank}; exec "$@"', "sh"]
-        return ["ip", "netns", "exec", self._name(rank), *on_host, *command]
-
     def environment(self, rank: int) -> dict[str, str]:
         """Return what a launcher would set for *rank*."""
         return {
@@ -59,6 +62,7 @@ class Network:
             "MASTER_ADDR": self._address(0),
             "MASTER_PORT": str(PORT),
             "GLOO_SOCKET_IFNAME": INTERFACE,
+            NAMESPACE: self._name(rank),
         }
 
     def limit(self, sender: int, receivers: Sequence[int], megabits: int) -> None:
@@ -106,3 +110,23 @@ def _run(*command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise OSError(f"{' '.join(command)}: {done.stderr.strip()}")
+
+
+def _call(done: int) -> None:
+    if done != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def enter() -> None:
+    """Enter this rank's namespace, on a host called node RANK."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open(f"/run/netns/{os.environ[NAMESPACE]}") as namespace:
+        _call(libc.setns(namespace.fileno(), CLONE_NEWNET))
+    _call(libc.unshare(CLONE_NEWUTS))
+    socket.sethostname(f"node{os.environ['RANK']}")
+
+
+if __name__ == "__main__":
+    enter()
+    sys.argv = sys.argv[1:]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

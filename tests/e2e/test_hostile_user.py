@@ -45,11 +45,6 @@ class AsInKubernetes(RunningExporter):
     )
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return nvmlstub.build(tmp_path_factory.mktemp("nvml"))
-
-
 @pytest.fixture
 def directory() -> Iterator[Path]:
     """The node's directories; not in pytest's own, which let nobody else in."""
@@ -71,43 +66,47 @@ def most_memory(exporter: RunningExporter) -> int:
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
-@pytest.mark.parametrize("trap", TRAPS)
 def test_file_below_a_root_of_ones_own_is_not_opened(
-    trap: str, directory: Path, library: Path, monkeypatch: pytest.MonkeyPatch
+    directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither of a process that reports, nor of one on a GPU; both are looked at before others'."""
     secret = directory / "secret"
     secret.write_text(SECRET)
     secret.chmod(0o600)
-    file = directory / NAMESPACE_FILE.relative_to("/")
-    file.parent.mkdir(parents=True)
-    TRAPS[trap](file, secret)
-    pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "TORCHELASTIC_RUN_ID": "hostile"}
-    known = {**nvmlstub.environment(library), "STUB_PROCESSES": str(directory / "processes")}
-    for name, value in known.items():
+    gpus = nvmlstub.environment(nvmlstub.build(directory), len(TRAPS) + 1)
+    for name, value in (gpus | {"STUB_PROCESSES": str(directory / "processes")}).items():
         monkeypatch.setenv(name, value)
+    socket = directory / "run" / "e.sock"
     with ExitStack() as stack:
 
-        def person(who: str, rank: int, **variables: str) -> Person:
-            variables = {**os.environ, **torchrun(rank, WORLD_SIZE="2", **variables)}
-            found = Person(who, directory, variables)
-            stack.callback(found.end)
-            return found
+        def job(who: str, job_id: str, root: Path, **variables: str) -> list[Person]:
+            variables |= {"WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": job_id}
+            ranks = [Person(who, root, os.environ | torchrun(r, **variables)) for r in (0, 1)]
+            for rank in ranks:
+                stack.callback(rank.end)
+            return ranks
 
-        theirs = [person("jailed 1001", rank, **pod) for rank in (0, 1)]
-        others = [person("user 1002", rank, TORCHELASTIC_RUN_ID="others") for rank in (0, 1)]
-        listed = [theirs[0].do("pid"), others[0].do("pid")]
-        (directory / "processes").write_text("0 {} 1\n1 {} 1\n".format(*listed))
-        socket = directory / "run" / "e.sock"
+        jobs = {}
+        for name, trap in TRAPS.items():
+            file = directory / name / NAMESPACE_FILE.relative_to("/")
+            file.parent.mkdir(parents=True)
+            (directory / name / "run").mkdir(exist_ok=True)
+            trap(file, secret)
+            jobs[name] = job("jailed 1001", name, directory / name, KUBERNETES_SERVICE_HOST="10.1")
+        jobs["others"] = job("user 1002", "others", directory)
+        lines = [f"{gpu} {ranks[0].do('pid')} 1\n" for gpu, ranks in enumerate(jobs.values())]
+        (directory / "processes").write_text("".join(lines))
         exporter = AsInKubernetes(socket, "--series.detail=all")
         stack.callback(exporter.kill)
         before = most_memory(exporter)
-        push(theirs[1], "/run/e.sock", job_id="hostile", rank=1)
-        push(others[1], str(socket), job_id="others", rank=1)
+        for name in TRAPS:
+            (directory / name / "run" / "e.sock").hardlink_to(socket)
+            push(jobs[name][1], "/run/e.sock", job_id=name, rank=1)
+        push(jobs["others"][1], str(socket), job_id="others", rank=1)
         wait_until(lambda: is_shown(exporter, "others"))
 
         assert SECRET not in exporter.metrics()
-        assert is_shown(exporter, "hostile")
+        assert all(is_shown(exporter, name) for name in TRAPS)
         assert most_memory(exporter) - before < MOST_BYTES
 
 

@@ -1,12 +1,12 @@
 # The commands of the README. Everything runs in .venv, which scripts/setup.sh creates.
 SHELL := /bin/bash
 PYTHON := .venv/bin/python
+BUILT := alerts dashboards generators
 TORCH := 2.4 2.6 2.8 2.10 2.15
 
 .PHONY: $(shell sed -nE 's/^([a-z0-9-]+):.*/\1/p' Makefile)
 
-# Otherwise each process of a test compiles what it imports.
-export PYTHONDONTWRITEBYTECODE :=
+export PYTHONDONTWRITEBYTECODE := # Otherwise each process of a test compiles what it imports.
 
 # What takes longest begins first (tests/conftest.py), and a file of tests stays in one worker.
 TESTED := $(PYTHON) -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations 20 --durations-min 5 -m
@@ -24,34 +24,22 @@ test: ## set up, then everything: lint, types, unit tests, promtool, end-to-end
 	$(TESTED) "not (deploy or nightly)"
 
 check: ## lint, types, and whether generated files are up to date
-	$(PYTHON) -m ruff format --check .
-	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check . && $(PYTHON) -m ruff check .
 	$(PYTHON) -m mypy
-	$(PYTHON) -m alerts.build --check
-	$(PYTHON) -m dashboards.build --check
-	$(PYTHON) -m generators.build --check
+	@for each in $(BUILT); do $(PYTHON) -m $$each.build --check || exit; done
 
-unit: ## all tests that need no more than seconds, promtool tests included
+unit: ## all tests that need no more than seconds
 	$(TESTED) "not (jobs or e2e or deploy or nightly)"
 
-jobs: ## the probe in real torch ranks, in each way to train and under each framework
-	$(TESTED) "jobs and not nightly"
-
-e2e: ## real Prometheus, Alertmanager and torch ranks
-	$(TESTED) e2e
-
 test-deploy: ## deploy onto a real Slurm, systemd, image and API server, each timed to its first page (needs root)
-	@scripts/setup.sh deploy
+	@scripts/setup.sh nightly
 	$(PYTHON) -m pytest -q -m deploy
 
 test-torch: ## the probe on other releases of torch, each in an environment of its own (20 minutes each; TORCH="2.4 2.8/3.12", TORCH_FOLDER=.torch)
 	TORCH="$(TORCH)" TORCH_FOLDER="$(TORCH_FOLDER)" $(PYTHON) -m pytest -q -s tests/nightly/test_torch_versions.py
 
-test-nightly: ## what is slow and seldom broken by a change: 200 kills, full disks, hostile input, other rule engines, test-deploy (three hours, needs root)
+test-nightly: test-deploy ## that, and what is slow and seldom broken by a change: 200 kills, full disks, hostile input, other rule engines, mutants
 	RANKSKEW_NIGHTLY=full $(PYTHON) -m pytest -q -m nightly
-	@$(MAKE) --no-print-directory test-deploy
-
-bench: bench-overhead bench-scrape ## measure what the probe and a scrape cost
 
 bench-%: ## NAME is overhead, accuracy, ways, causes, latency, join, scrape, scale, panels, gpu_check (minutes to hours; ARGUMENTS="--ranks 4")
 	@$(if $(filter overhead,$*),$(PYTHON) -m pip install -q --disable-pip-version-check -r benchmarks/requirements.txt)
@@ -60,26 +48,19 @@ bench-%: ## NAME is overhead, accuracy, ways, causes, latency, join, scrape, sca
 image: ## build the exporter's image with docker, podman or buildah; IMAGE=rankskew:VERSION
 	@scripts/build_image.sh
 
-docs: ## regenerate what the documentation lists: metrics, flags, alerts, figures
-	$(PYTHON) -m generators.build
-
-rules: ## regenerate alerts/rules/thresholds.yaml
-	$(PYTHON) -m alerts.build
-
-dashboards: ## regenerate dashboards/json
-	$(PYTHON) -m dashboards.build
+docs: ## regenerate rules, dashboards, and what the documentation lists: metrics, flags, alerts, figures
+	@for each in $(BUILT); do $(PYTHON) -m $$each.build || exit; done
 
 kubernetes: ## make the manifests below deploy/kubernetes from the Helm chart (needs helm); a release has them
 	@scripts/kubernetes.sh
 
+PINNED := -m piptools compile -q --upgrade --generate-hashes --allow-unsafe --strip-extras --no-header --no-annotate \
+	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host pyproject.toml
+
 lock: ## pin what the image installs and is built with, with hashes
 	@$(PYTHON) -m pip install -q --disable-pip-version-check 'pip-tools>=7,<8'
-	$(PYTHON) -m piptools compile -q --upgrade --generate-hashes --allow-unsafe --strip-extras --no-header --no-annotate \
-		--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --extra exporter \
-		-o deploy/image/requirements.txt pyproject.toml
-	$(PYTHON) -m piptools compile -q --upgrade --generate-hashes --allow-unsafe --strip-extras --no-header --no-annotate \
-		--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --only-build-deps --all-build-deps \
-		-o deploy/image/build-requirements.txt pyproject.toml
+	$(PYTHON) $(PINNED) --extra exporter -o deploy/image/requirements.txt
+	$(PYTHON) $(PINNED) --only-build-deps --all-build-deps -o deploy/image/build-requirements.txt
 
 release: ## wheels, sdist, an archive of all other files, and their sums, in dist/ (RELEASE=dev before a release)
 	@$(PYTHON) scripts/release.py $(if $(filter dev,$(RELEASE)),--dev) dist

@@ -13,7 +13,7 @@ from generators.files import write_or_check
 
 FILE: Final = Path(__file__).parent / "rules" / "thresholds.yaml"
 HEAD: Final = """\
-# Thresholds are series, so that you need not edit an expression. `make rules` writes this file.
+# Thresholds are series, so that you need not edit an expression. `make docs` writes this file.
 # Record your own as rankskew:threshold:override{name, job_id}, see ../README.md.
 groups:
   - name: rankskew_thresholds
@@ -58,7 +58,7 @@ def text() -> str:
 
 def main() -> int:
     """Write the file, or with --check say whether it is stale; return the exit status."""
-    return write_or_check({FILE: text()}, "make rules")
+    return write_or_check({FILE: text()}, "make docs")
 
 
 if __name__ == "__main__":

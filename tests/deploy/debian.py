@@ -33,7 +33,7 @@ def why_not() -> str | None:
         return "booting a machine needs root"
     programs = ("systemd-nspawn", "mmdebstrap", "ip", "nsenter")
     missing = [name for name in programs if shutil.which(name) is None]
-    return f"{', '.join(missing)}: not installed (scripts/setup.sh deploy)" if missing else None
+    return f"{', '.join(missing)}: not installed (scripts/setup.sh nightly)" if missing else None
 
 
 def files() -> Path:

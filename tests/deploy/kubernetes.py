@@ -15,8 +15,8 @@ CHART: Final = ROOT / "deploy" / "helm" / "rankskew"
 MANIFESTS: Final = ROOT / "deploy" / "kubernetes"
 EXAMPLES: Final = MANIFESTS / "examples"
 NODE: Final = ROOT / ".node"
-HELM: Final = NODE / "kubectl" / "helm" / "helm"
-KUBECTL: Final = NODE / "kubectl" / "kubectl" / "kubectl"
+HELM: Final = NODE / "helm" / "helm"
+KUBECTL: Final = NODE / "kubectl" / "kubectl"
 # Each way to install: components to take the # from, and the same in words of the chart.
 VARIANTS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     (): (),

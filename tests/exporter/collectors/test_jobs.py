@@ -1,4 +1,4 @@
-"""Each node exposes each job's verdict, once, and what its ranks do together."""
+"""Each node exposes each job's verdict, once, what its ranks do together, and who is late here."""
 
 import re
 from collections.abc import Callable
@@ -7,54 +7,62 @@ from typing import Any
 
 import pytest
 
+from exporter.causes.model import Cause
 from exporter.collectors.rank.jobs import JobsCollector
+from exporter.collectors.rank.late_causes import SENTENCE_CHARACTERS, LateCausesCollector
+from exporter.collectors.rank.late_ranks import LateLinesCollector, LateRanksCollector
 from exporter.collectors.rank.work import RankWorkCollector
-from exporter.ranks.node_jobs import NodeJobs
-from exporter.ranks.store import RankStore
+from exporter.evidence.late_causes import LateCauses, RankPlace
 from exporter.vocabulary.thresholds import Thresholds
-from rank_probe.judge.verdict import Change
 from rank_probe.wire.snapshot import RUNTIME_INFO_LABELS
-from tests.exporter.clock import Clock
 from tests.exporter.collectors.expose import shown
-from tests.exporter.snapshots import CHANGE, snapshot, verdict
+from tests.exporter.node import PushingNode
+from tests.exporter.snapshots import CHANGE, late, verdict
+
+WALL = 1_700_000_000.0
 
 
-class Node:
-    """A node with ranks of one job, on clocks that the test turns.
-
-    *behind_seconds* is how wrong the clock is by which the ranks tell their times.
-    """
+class Node(PushingNode):
+    """A node whose wall clock goes with the other; *behind_seconds* is how wrong the ranks' is."""
 
     def __init__(self, behind_seconds: float = 0.0) -> None:
-        self.clock = Clock()
-        self.store = RankStore(clock=self.clock)
-        self.jobs = NodeJobs(self.store)
-        self._zero = 1_000.0 - self.clock.seconds - behind_seconds
-        self._sequence = 0
+        super().__init__()
+        self._began, self._behind = self.clock.seconds, behind_seconds
+        self._jobs = JobsCollector(self.jobs, self.wall)
+        self._late = LateRanksCollector(self.jobs, "gpu-12", self.wall)
 
-    def push(self, rank: int = 0, **changes: Any) -> None:
-        """Let *rank* push, which has run for a minute when the test begins."""
-        self._sequence += 1
-        told = {
-            "rank": rank,
-            "sequence": self._sequence,
-            "started_timestamp_seconds": self._zero + 5_000.0 - 60.0,
-            "heartbeat_timestamp_seconds": self._zero + self.clock.seconds,
+    def wall(self) -> float:
+        return WALL + self.clock.seconds - self._began
+
+    def beat(self, rank: int = 0, after: float = 0.0, **changes: Any) -> None:
+        """Let *rank* push after so many seconds; it had run for a minute when the test began."""
+        self.clock.seconds += after
+        times = {
+            "started_timestamp_seconds": self.time(self.clock.seconds - self._began + 60.0),
+            "heartbeat_timestamp_seconds": self.time(0.0),
         }
-        self.store.put(snapshot(**(told | changes)))
+        self.push(**(times | {"rank": rank} | changes))
 
     def time(self, ago_seconds: float) -> float:
         """Return what the ranks' clock said *ago_seconds* ago."""
-        return self._zero + self.clock.seconds - ago_seconds
+        return self.clock.seconds - self._behind - ago_seconds
 
     def shown(self, start: str) -> dict[str, float]:
         """Return the values of the series of such names, by name and labels, except the job."""
-        lines = shown(JobsCollector(self.jobs), f"rankskew_{start}")
-        short = (
-            line.replace('job_id="llama",', "").replace('{job_id="llama"}', "") for line in lines
-        )
-        values = (line.removeprefix("rankskew_").rsplit(" ", 1) for line in short)
-        return {name: float(value) for name, value in values}
+        found = {}
+        for line in shown(self._jobs, f"rankskew_{start}"):
+            name, value = line.removeprefix("rankskew_").rsplit(" ", 1)
+            found[re.sub(r'{job_id="llama"}|job_id="llama",', "", name)] = float(value)
+        return found
+
+    def late(self) -> list[str]:
+        return shown(self._late)
+
+    def since(self) -> float:
+        """Return since when rank 2 is late, in seconds after the test began."""
+        name = 'rankskew_late_since_timestamp_seconds{job_id="llama",peer_group="all",rank="2"} '
+        (told,) = [line for line in self.late() if line.startswith(name)]
+        return float(told.removeprefix(name)) - WALL
 
 
 def states(beating: float, silent: float, finished: float) -> dict[str, float]:
@@ -62,49 +70,49 @@ def states(beating: float, silent: float, finished: float) -> dict[str, float]:
     return {f'node_ranks{{state="{state}"}}': count for state, count in counts.items()}
 
 
-def test_verdict_is_exposed_once_a_job() -> None:
-    """However many ranks repeat it; of the ranks here that saw fewest steps joined counts."""
-    node = Node()
-    for rank, coverage in enumerate((1.0, 0.75, None, 1.0)):
-        node.push(rank, verdict=verdict(), verdict_age_seconds=2.0, join_coverage=coverage)
+def test_newest_verdict_is_exposed_once() -> None:
+    """That on the latest step; of several on it, the last one read, however many repeat it.
 
-    assert node.shown("job_s") == {
-        'job_stage_gpus_lost{stage="data"}': 0.25,
-        "job_slowdown_ratio": 1.44,
-        "job_step_seconds": 0.5,
-    }
+    Of the ranks here that which saw fewest steps joined counts.
+    """
+    node = Node()
+    for rank, (step, slowdown, age, coverage) in enumerate(
+        ((100, 1.1, 0.0, 1.0), (200, 1.2, 9.0, 0.75), (200, 1.3, 3.0, None), (200, 1.3, 3.0, 1.0))
+    ):
+        told = verdict(step=step, slowdown=slowdown)
+        node.push(rank=rank, verdict=told, verdict_age_seconds=age, join_coverage=coverage)
+
+    assert node.shown("job_sl") == {"job_slowdown_ratio": 1.3}
     assert node.shown("job_cov") == {"job_coverage_ratio": 0.75}
 
 
 @pytest.mark.parametrize(
-    ("groups", "scope", "shared"),
-    [({"pp1": 4}, "all", ""), ({"all": 2, "pp1": 2}, "pp1", 'rack "r\\12"')],
+    ("groups", "slower", "scope"),
+    [
+        ({"pp1": 4}, 0, "all"),
+        ({"all": 2, "pp1": 2}, 0, "pp1"),
+        ({"pp1": 4}, 2, "set"),
+    ],
 )
 def test_change_of_the_job_is_exposed_while_it_lasts(
-    groups: dict[str, int], scope: str, shared: str
+    groups: dict[str, int], slower: int, scope: str
 ) -> None:
-    """By stage, of which ranks, and what only those have; its onset does not waver."""
+    """By stage and of which ranks; its onset does not waver."""
     node = Node()
-    wall = Clock()
-    collector = JobsCollector(node.jobs, clock=wall)
-    began = wall.seconds - 302.0
+    labels = f'in_common="",scope="{scope}",stage="forward"'
+    for after in (0.0, 10.5):
+        since = 300.0 + round(after)
+        change = replace(CHANGE, since_seconds=since, gpus=0.8, slower=slower)
+        told = verdict(ranks=groups, changes=(change,))
+        node.beat(after=after, verdict=told, verdict_age_seconds=2.0)
+        assert node.shown("job_change") == {
+            f"job_change_ratio{{{labels}}}": 2.0,
+            f"job_change_gpus{{{labels}}}": 0.8,
+            f"job_change_since_timestamp_seconds{{{labels}}}": WALL - 302.0,
+        }
 
-    def says(*changes: Change) -> list[str]:
-        told = verdict(ranks=groups, changes=changes)
-        node.push(0, verdict=told, verdict_age_seconds=2.0)
-        return shown(collector, "rankskew_job_change")
-
-    escaped = shared.replace("\\", "\\\\").replace('"', '\\"')
-    labels = f'{{in_common="{escaped}",job_id="llama",scope="{scope}",stage="forward"}}'
-    for later in (0.0, 10.5):
-        wall.seconds = began + 302.0 + later
-        since = 300.0 + round(later)
-        assert says(replace(CHANGE, since_seconds=since, gpus=0.8, in_common=shared)) == [
-            f"rankskew_job_change_ratio{labels} 2.0",
-            f"rankskew_job_change_gpus{labels} 0.8",
-            f"rankskew_job_change_since_timestamp_seconds{labels} {began}",
-        ]
-    assert says() == []
+    node.beat(verdict=verdict(ranks=groups))
+    assert node.shown("job_change") == {}
 
 
 def test_verdict_of_the_node_is_exposed_like_that_of_the_join() -> None:
@@ -114,7 +122,7 @@ def test_verdict_of_the_node_is_exposed_like_that_of_the_join() -> None:
         for rank, data in enumerate((0.25, 0.125, 0.125, 0.125)):
             block = {"data": data, "forward": 0.375, "sync": 0.5 - data}
             told = {"block_steps": 64, "block_seconds": block, "join_coverage": 0.5}
-            node.push(rank, world_size=16, **told)
+            node.beat(rank, world_size=16, **told)
         shown = node.shown("job_")
         node.clock.seconds += 10.0
 
@@ -129,10 +137,9 @@ def test_verdict_of_the_node_is_exposed_like_that_of_the_join() -> None:
 
 def test_job_that_cannot_be_judged_says_why() -> None:
     """The reason is a series; unknown figures are absent."""
+    unknown: dict[str, Any] = {"step_seconds": None, "slowdown": None, "gpus_lost": {}}
     node = Node()
-    silence = verdict(
-        reason="warming_up", ranks={}, step_seconds=None, slowdown=None, gpus_lost={}, rotating={}
-    )
+    silence = verdict(reason="warming_up", ranks={}, rotating={}, **unknown)
     node.push(verdict=silence, join_coverage=1.0)
 
     assert node.shown("job_") == {
@@ -142,43 +149,11 @@ def test_job_that_cannot_be_judged_says_why() -> None:
     }
 
 
-def test_newest_verdict_counts() -> None:
-    """The verdict on the latest step is exposed; of several on that step, the last one read."""
-    node = Node()
-    for rank, (step, slowdown, age) in enumerate(((100, 1.1, 0), (200, 1.2, 9), (200, 1.3, 3))):
-        told = verdict(step=step, slowdown=slowdown)
-        node.push(rank, verdict=told, verdict_age_seconds=float(age))
-
-    assert node.shown("job_slowdown_ratio") == {"job_slowdown_ratio": 1.3}
-
-
-@pytest.mark.parametrize("finished", [True, False])
-def test_verdict_of_a_rank_that_is_gone_is_not_told(finished: bool) -> None:
-    """Neither a rank that ended nor one that fell silent speaks for the job."""
-    node = Node()
-    node.push(0, verdict=verdict(), finished=finished)
-    node.clock.seconds += 10.0
-    node.push(1)
-
-    assert node.shown("job_") == {}
-
-
-def test_ranks_are_counted_by_state() -> None:
-    """The numbers of beating, silent and finished ranks are always exposed, even if 0."""
-    node = Node()
-    node.push(0)
-    node.push(1, finished=True)
-    assert node.shown("node_ranks") == states(1, 0, 1)
-
-    node.clock.seconds += 10.0
-    assert node.shown("node_ranks") == states(0, 1, 1)
-
-
 @pytest.mark.parametrize("behind_seconds", [0.0, 90.0, -90.0])
 def test_wrong_clock_changes_no_age(behind_seconds: float) -> None:
     """On a node whose clock is 90 s off, no rank is silent, and every age is right."""
     node = Node(behind_seconds)
-    node.push(0, last_step_timestamp_seconds=node.time(ago_seconds=2.5))
+    node.beat(last_step_timestamp_seconds=node.time(ago_seconds=2.5))
     node.clock.seconds += 5.0
     expected = states(1, 0, 0) | {
         "node_world_size": 4.0,
@@ -189,49 +164,32 @@ def test_wrong_clock_changes_no_age(behind_seconds: float) -> None:
     assert node.shown("node_") == expected
 
     # When the wall clock is set back, the job has still run for as long as it has.
-    node.push(heartbeat_timestamp_seconds=node.time(ago_seconds=300.0))
+    node.beat(heartbeat_timestamp_seconds=node.time(ago_seconds=300.0))
     assert node.shown("node_run_seconds") == {"node_run_seconds": 65.0}
 
 
-def test_last_step_is_that_of_whoever_was_last() -> None:
-    """Ranks that have not stepped, or with the probe off, do not make the job stand still."""
-    node = Node()
-    node.push(0, last_step_timestamp_seconds=node.time(ago_seconds=40.0))
-    node.push(1, last_step_timestamp_seconds=node.time(ago_seconds=1.0))
-    node.push(2, steps=0)
-    node.push(3, last_step_timestamp_seconds=node.time(ago_seconds=0.0), level="off")
+def test_ranks_of_a_job_are_told_together() -> None:
+    """Those that have not stepped, or with the probe off, do not make the job stand still.
 
+    Before the first step there is no age of it. Once all are gone there is none of anything, and no
+    verdict: neither a rank that ended nor one that fell silent speaks for the job.
+    """
+    node = Node()
+    node.beat(steps=0)
+    assert node.shown("node_st") == {"node_stepping_ranks": 0.0, "node_starting_seconds": 60.0}
+    assert node.shown("node_last_step") == {}
+
+    node.beat(0, verdict=verdict(), last_step_timestamp_seconds=node.time(ago_seconds=40.0))
+    node.beat(1, last_step_timestamp_seconds=node.time(ago_seconds=1.0))
+    node.beat(2, verdict=verdict(), finished=True)
+    node.beat(3, last_step_timestamp_seconds=node.time(ago_seconds=0.0), level="off")
     assert node.shown("node_last_step") == {"node_last_step_age_seconds": 1.0}
-    assert node.shown("node_stepping") == {"node_stepping_ranks": 3.0}
-
-
-def test_start_is_told_with_its_age_and_nothing_where_nobody_beats() -> None:
-    """Before the first step there is no age of it; once all are gone there is none of anything."""
-    node = Node()
-    node.push(steps=0)
-    node.clock.seconds += 5.0
-    assert node.shown("node_starting_seconds") == {"node_starting_seconds": 65.0}
-    assert node.shown("node_last_step_age_seconds") == {}
-    node.push(steps=1)
-    assert node.shown("node_starting_seconds") == {}
+    assert node.shown("node_st") == {"node_stepping_ranks": 3.0}
+    assert node.shown("node_ranks") == states(3, 0, 1)
 
     node.clock.seconds += 10.0
-    assert node.shown("node_") == states(0, 1, 0) | {"node_stepping_ranks": 0.0}
-
-
-def test_restart_with_fewer_ranks_counts_no_dead_copies() -> None:
-    """A job that was killed and continues with half of its ranks has no silent ones."""
-    node = Node()
-    for rank in range(4):
-        node.push(rank, world_size=4)
-    node.clock.seconds += 20.0
-    began = node.time(ago_seconds=5.0)
-    for rank in range(2):
-        node.push(rank, world_size=2, attempt=1, started_timestamp_seconds=began)
-
-    assert node.shown("node_ranks") == states(2, 0, 0)
-    assert node.shown("node_world_size") == {"node_world_size": 2.0}
-    assert node.shown("node_run_seconds") == {"node_run_seconds": 5.0}
+    assert node.shown("job_") == {}
+    assert node.shown("node_") == states(0, 3, 1) | {"node_stepping_ranks": 0.0}
 
 
 RUNTIME = dict.fromkeys(RUNTIME_INFO_LABELS, "1")
@@ -243,13 +201,12 @@ def after(minutes: int, *ranks: Report) -> dict[str, float]:
 
     By name and the labels' values, except what is usual.
     """
-    clock = Clock(0.0)
-    store = RankStore(clock=clock)
-    collector = RankWorkCollector(store, Thresholds())
+    node = PushingNode()
+    collector = RankWorkCollector(node.store, Thresholds())
     for minute in range(minutes + 1):
-        clock.seconds = 60.0 * minute
+        node.clock.seconds = 60.0 * minute
         for rank, report in enumerate(ranks):
-            store.put(snapshot(rank=rank, pid=rank, sequence=minute + 1, **report(minute)))
+            node.push(**{"rank": rank, "pid": rank} | report(minute))
         lines = shown(collector, "rankskew_node_")
     found = {}
     for line in lines:
@@ -345,3 +302,88 @@ def test_work_of_the_ranks_is_told_of_the_job(
     minutes: int, ranks: list[Report], told: dict[str, float]
 ) -> None:
     assert after(minutes, *ranks) == pytest.approx(told)
+
+
+@pytest.mark.parametrize("changes", [{"rank": 3}, {"finished": True}])
+def test_rank_of_another_node_or_that_is_gone_is_not_told_here(changes: dict[str, Any]) -> None:
+    """Each late rank is exposed by its own node's exporter, with its line, while it beats."""
+    node = Node()
+    lines = LateLinesCollector(node.store)
+    told = {
+        "verdict": verdict(),
+        "late_lines": [{"stage": "data", "place": "parse (corpus.py:70)", "share": 0.75}],
+    }
+    node.beat(**{"rank": 2} | told | changes)
+    assert node.late() == []
+    assert (shown(lines) == []) == ("finished" in changes)
+
+    node.push(rank=2, started_timestamp_seconds=9_000.0, **told)
+    assert node.late() != []
+    node.clock.seconds += 10.0
+    assert node.late() == shown(lines) == []
+
+
+def test_rank_without_a_measured_wait_has_no_cost() -> None:
+    """If it is unknown whether any rank waits, no GPU is counted as waiting."""
+    node = Node()
+    node.push(rank=2, verdict=verdict(late=(late(kind="unsynced"),)))
+
+    assert [line.split("{")[0] for line in node.late()] == [
+        "rankskew_late_ratio",
+        "rankskew_late_since_timestamp_seconds",
+    ]
+
+
+def test_onset_is_that_of_the_incident() -> None:
+    """Rounds of the judge, of the rank and of the scrape tell one incident's onset as one.
+
+    A rank that recovers and is late again, or gets a new onset, has another one.
+    """
+    node = Node()
+
+    def since(late_seconds: float, age_seconds: float, after: float) -> float:
+        told = verdict(late=(late(since_seconds=late_seconds),))
+        node.beat(2, after, verdict=told, verdict_age_seconds=age_seconds)
+        return node.since()
+
+    assert since(30.0, 1.5, after=0.0) == -31.5
+    node.clock.seconds += 5.0  # Each verdict is that much older at the scrape.
+    assert node.since() == -31.5
+    for late_seconds, age_seconds in ((37.0, 0.2), (37.5, 1.2), (41.0, 0.1)):
+        assert since(late_seconds, age_seconds, after=1.0) == -31.5
+    assert since(10.0, 0.0, after=32.0) == 30.0
+
+    node.beat(2, after=1.0, verdict=verdict(late=()))
+    assert node.late() == []
+    assert since(11.0, 0.0, after=1.0) == 31.0
+
+
+def causes(number: int = 1, job_id: str = "llama", **changes: Any) -> LateCauses:
+    """Return what is known of so many ranks that are late for one cause."""
+    cause = replace(Cause("gc", "", 0.5, "", "", "gc_ratio", 0.2, 0.1), **changes)
+    found = LateCauses()
+    for rank in range(number):
+        found.take((job_id, rank), cause, RankPlace("all", "node-7", "3"), 0.0, 60.0)
+    return found
+
+
+def of_causes(found: LateCauses, name: str) -> list[str]:
+    return shown(LateCausesCollector(found), f"rankskew_late_cause_{name}")
+
+
+def test_cause_is_told_with_what_is_known_of_it() -> None:
+    """A rank alone has nobody to be held against, and what a thread does has no number at all."""
+    alone, unknown = causes(peers_value=None), causes(value=None, peers_value=None, share=0.0)
+
+    assert [line.rsplit(" ", 1)[1] for line in of_causes(alone, "figure")] == ["0.2"]
+    assert of_causes(unknown, "figure") == []
+    assert [line.rsplit(" ", 1)[1] for line in of_causes(unknown, "share")] == ["0.0"]
+
+
+def test_page_stays_short() -> None:
+    """At most 32 ranks of a job are shown, and 256 characters of a text."""
+    (info,) = of_causes(causes(sentence="s" * 256, first_action="a" * 257), "info")
+
+    assert len(of_causes(causes(40), "")) == 4 * 32
+    assert f'sentence="{"s" * SENTENCE_CHARACTERS}"' in info
+    assert f'first_action="{"a" * 255}…"' in info

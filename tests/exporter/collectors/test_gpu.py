@@ -1,27 +1,40 @@
-"""Which GPUs a node has, and edges of their readings; pages of whole nodes are golden files."""
+"""Which GPUs a node has, edges of their readings, and their faults, told to each rank on them.
 
+Pages of whole nodes are golden files.
+"""
+
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from exporter.collectors.gpu.devices import GpuDevicesCollector
+from exporter.collectors.gpu.faults import GpuFaultsCollector
 from exporter.collectors.gpu.readings import GpuReadingsCollector
 from exporter.nvml.expected import ExpectedGpus
 from exporter.nvml.sample import (
+    GpuProcess,
     GpuSample,
+    MigDevice,
     NodeSample,
     NoGpuReason,
     NvmlSource,
     StuckCall,
 )
+from exporter.processes.rank_gpus import RankJoin
+from exporter.ranks.store import RankStore
+from exporter.vocabulary.thresholds import Thresholds
+from tests.exporter.clock import Clock
 from tests.exporter.collectors.expose import shown
-from tests.exporter.nvml.fixed import NO_DRIVER, NO_SAMPLE, FixedNvml, node
+from tests.exporter.fake_proc import process, torchrun
+from tests.exporter.nvml.fixed import NO_SAMPLE, FixedNvml, node
+from tests.exporter.snapshots import snapshot
 
 A, B, C = (GpuSample(i, up=True, uuid=f"GPU-{i}", pci_bus_id=f"0000:1{i}") for i in range(3))
 UNNAMED = GpuSample(1, up=False)
 GONE = NodeSample(1.0, 0, error_reason=NoGpuReason.DRIVER_NOT_LOADED, error="not loaded")
-READ = "nvml_sample_timestamp_seconds"
 
 
 def lines(nvml: NvmlSource, *seen: GpuSample, number: int = 0) -> list[str]:
@@ -31,48 +44,55 @@ def lines(nvml: NvmlSource, *seen: GpuSample, number: int = 0) -> list[str]:
     return [line.removeprefix("rankskew_") for line in shown(GpuDevicesCollector(nvml, expected))]
 
 
+def worker(up: int, restarts: int = 0, released: int = 0) -> list[str]:
+    return [
+        f"nvml_worker_up {up}.0",
+        f"nvml_worker_restarts_total {restarts}.0",
+        f"nvml_released {released}.0",
+    ]
+
+
 def stuck(function: str, gpu: int | None) -> FixedNvml:
     return FixedNvml(None, worker_up=False, stuck_call=StuckCall(function, gpu, 7.5, 1))
 
 
-# Of the worker: whether it is up, its restarts, and whether the GPUs are released.
+EXPECTED, READ = "gpus_expected 1.0", "nvml_sample_timestamp_seconds"
+# Without its driver, a node that has GPUs differs from one that never had any.
+DRIVER_IS_GONE = [
+    *("gpus_visible 0.0", EXPECTED, 'gpu_up{gpu="",gpu_uuid="GPU-0"} 0.0'),
+    *('nvml_error_info{reason="driver_not_loaded"} 1.0', f"{READ} 1.0"),
+]
+
+
 @pytest.mark.parametrize(
-    ("nvml", "seen", "shown", "worker"),
+    ("nvml", "shown"),
     [
-        (NO_DRIVER, [], ["gpus_visible 0.0", f"{READ} 1.0"], (1, 0, 0)),
-        (NO_SAMPLE, [], [], (0, 0, 0)),
+        (NO_SAMPLE, [EXPECTED, *worker(up=0)]),
         # Until NVML has answered the number of GPUs is absent, not 0.
         (
             FixedNvml(NodeSample(2.0, gpus_visible=None), worker_restarts=3),
-            [A],
-            ["gpus_expected 1.0", f"{READ} 2.0"],
-            (1, 3, 0),
+            [EXPECTED, f"{READ} 2.0", *worker(up=1, restarts=3)],
         ),
         # Nothing is said of released GPUs but how many there should be.
-        (FixedNvml(None, False, released=True), [A], ["gpus_expected 1.0"], (0, 0, 1)),
-        # Without its driver, a node that has GPUs differs from one that never had any.
-        (
-            FixedNvml(GONE),
-            [A],
-            [
-                "gpus_visible 0.0",
-                "gpus_expected 1.0",
-                'gpu_up{gpu="",gpu_uuid="GPU-0"} 0.0',
-                'nvml_error_info{reason="driver_not_loaded"} 1.0',
-                f"{READ} 1.0",
-            ],
-            (1, 0, 0),
+        (FixedNvml(None, False, released=True), [EXPECTED, *worker(up=0, released=1)]),
+        (FixedNvml(GONE), [*DRIVER_IS_GONE, *worker(up=1)]),
+        # A call that hangs is named for as long as it does, though no sample is fresh.
+        *(
+            (
+                stuck(function, gpu),
+                [
+                    EXPECTED,
+                    f'nvml_call_stuck_seconds{{function="{function}",gpu="{label}"}} 7.5',
+                    *worker(up=0),
+                ],
+            )
+            for function, gpu, label in (("nvmlDeviceGetUUID", 1, "1"), ("nvmlInit", None, ""))
         ),
     ],
-    ids=["no driver", "no fresh sample", "driver is still asked", "released", "driver is gone"],
+    ids=["no fresh sample", "driver is still asked", "released", "driver is gone", "GPU", "node"],
 )
-def test_node_of_whose_gpus_nothing_is_known(
-    nvml: NvmlSource, seen: list[GpuSample], shown: list[str], worker: tuple[float, float, float]
-) -> None:
-    names = ("nvml_worker_up", "nvml_worker_restarts_total", "nvml_released")
-    of_worker = [f"{name} {value:.1f}" for name, value in zip(names, worker, strict=True)]
-
-    assert lines(nvml, *seen) == [*shown, *of_worker]
+def test_node_of_whose_gpus_nothing_is_known(nvml: NvmlSource, shown: list[str]) -> None:
+    assert sorted(lines(nvml, A)) == sorted(shown)
 
 
 @pytest.mark.parametrize(
@@ -91,23 +111,7 @@ def test_gpu_that_is_no_longer_listed_is_down(
     found = [line.split('"') for line in lines(nvml, *seen) if line.startswith("gpu_up{")]
 
     assert [f"{each[1]} {each[3]}{each[4][1:]}" for each in found] == ups
-
-
-def test_given_number_is_expected_on_a_node_that_never_had_a_gpu() -> None:
-    """With --gpus.expected, GPUs that were never seen count as missing."""
-    assert lines(NO_DRIVER, number=8)[:2] == ["gpus_visible 0.0", "gpus_expected 8.0"]
-
-
-@pytest.mark.parametrize(
-    ("nvml", "labels"),
-    [
-        (stuck("nvmlDeviceGetPowerUsage", 1), 'nvmlDeviceGetPowerUsage",gpu="1"'),
-        (stuck("nvmlInit", None), 'nvmlInit",gpu=""'),
-    ],
-)
-def test_stuck_call_is_told_without_a_sample(nvml: NvmlSource, labels: str) -> None:
-    """The call that hangs is named for as long as it does, though no sample is fresh."""
-    assert f'nvml_call_stuck_seconds{{function="{labels}}} 7.5' in lines(nvml)
+    assert "gpus_expected 8.0" in lines(nvml, *seen, number=8)
 
 
 @pytest.mark.parametrize(
@@ -132,3 +136,279 @@ def test_edges_of_readings(name: str, gpu: dict[str, Any], exposed: list[str]) -
     short = (line.removeprefix("rankskew_gpu_").replace(who, "") for line in found)
 
     assert [line.replace("{}", "").replace('{,xid="79"}', " 79") for line in short] == exposed
+
+
+MINUTE: Final = 60.0
+FINE: Final = GpuSample(
+    0, up=True, uuid="GPU-a", gpu_busy_percent=90.0, processes=(GpuProcess(10),)
+)
+NEXT: Final = replace(FINE, index=1, uuid="GPU-b", processes=())
+DIVIDED: Final = (MigDevice("MIG-a", 1, 0, "1g", sm_active_percent=50.0),)
+
+
+class Node(FixedNvml):
+    """A node whose GPUs change; rank 0 runs on GPU-a as process 10."""
+
+    def __init__(
+        self,
+        gpus: Sequence[GpuSample] = (FINE, NEXT),
+        expected: ExpectedGpus | None = None,
+        thresholds: Thresholds | None = None,
+        error_reason: NoGpuReason | None = None,
+        **nvml: Any,
+    ) -> None:
+        sample = NodeSample(1.0, len(gpus), gpus=tuple(gpus), error_reason=error_reason)
+        super().__init__(replace(sample, worker_pid=1), **nvml)
+        self.clock = Clock()
+        self.store = RankStore(clock=self.clock)
+        self.processes = {10: process(10, torchrun(0)), 20: process(20, {})}
+        self._collector = GpuFaultsCollector(
+            RankJoin(self, lambda: self.processes, self.store),
+            self.store,
+            self,
+            expected or ExpectedGpus(),
+            thresholds or Thresholds(),
+            "node-1",
+        )
+
+    def faults(self) -> str:
+        """Return what is exposed now: each fault and its detail, and its value if that is not 1.
+
+        Those that are not told to rank 0 on GPU-a have @, the GPU, / and the rank at their end.
+        """
+        found = []
+        for line in shown(self._collector):
+            labels = dict(re.findall(r'(\w+)="([^"]*)"', line))
+            to, value = f"@{labels['gpu']}/{labels['rank']}", line.rpartition(" ")[2]
+            words = labels["fault"], labels["detail"], value, to
+            found.append(" ".join(word for word in words if word not in ("", "1.0", "@0/0")))
+        return ", ".join(found)
+
+    def after(
+        self,
+        seconds: float,
+        worker_pid: int | None = None,
+        neighbour: dict[str, Any] | None = None,
+        **readings: Any,
+    ) -> str:
+        """Return the faults *seconds* later, when GPU-a, or its *neighbour*, has other readings."""
+        assert self.sample is not None
+        self.clock.seconds += seconds
+        of_each = (readings, neighbour or {})
+        gpus = [replace(gpu, **of) for gpu, of in zip(self.sample.gpus, of_each, strict=False)]
+        pid = worker_pid or self.sample.worker_pid
+        self.sample = replace(self.sample, gpus=tuple(gpus), worker_pid=pid)
+        return self.faults()
+
+
+# So many seconds later these readings of GPU-a are other, and this is told.
+Look = tuple[float, dict[str, Any], str]
+LOST: Final = {"up": False, "processes": (), "gpu_busy_percent": None, "xid_errors": {"79": 1}}
+THROTTLED: Final = [{"hw_slowdown": 1000.0, "sw_thermal_slowdown": 0.0, "sw_power_cap": 0.0}]
+THROTTLED += [{"hw_slowdown": 1060.0, "sw_thermal_slowdown": 30.0, "sw_power_cap": 300.0}]
+WIDE: Final = {"pcie_link_width": 16, "pcie_link_generation_max": 4}
+# 16 lanes of generation 4 carry 31.5 GB/s.
+BUSY_LINK: Final = {
+    "pcie_transmit_bytes_per_second": 2e9,
+    "pcie_receive_bytes_per_second": 0.75 * 31.52e9,
+}
+LINKS_DOWN: Final = {"nvlink_links_up": 16, "nvlink_link_states": {"10": 0, "7": 0}}
+
+
+def errors(name: str, told: str, of: Callable[[int], Any] = lambda count: count) -> list[Look]:
+    """Count errors: the mean of five minutes is told beyond one a second.
+
+    What was there before does not count, nor do five minutes that a reset cuts short.
+    """
+    return [
+        (0.0, {name: of(1000)}, ""),
+        (5 * MINUTE, {name: of(1300)}, ""),
+        (5 * MINUTE, {name: of(1601)}, told),
+        (15.0, {name: of(5)}, told),
+        (6 * MINUTE, {}, ""),
+    ]
+
+
+FAULTS: Final[dict[str, list[Look]]] = {
+    # A rank dies with its GPU, which lists no process any more: it is told for ten minutes.
+    "lost": [
+        (0.0, {}, ""),
+        (MINUTE, LOST, "lost, xid 79"),
+        (9 * MINUTE, {}, "lost, xid 79"),
+        (2 * MINUTE, {}, "lost @0/"),
+    ],
+    # For an hour: a GPU counts over its life. A row that could not be, or is to be, replaced stays.
+    "memory": [
+        (0.0, {"ecc_uncorrected_errors": 7}, ""),
+        (30 * MINUTE, {"ecc_uncorrected_errors": 8, "row_remap_pending": 1}, "memory uncorrected"),
+        (59 * MINUTE, {}, "memory uncorrected"),
+        (2 * MINUTE, {}, "row_remap_pending"),
+        (0.0, {"row_remap_failed": 1}, "memory row_remap_failed"),
+    ],
+    # A new worker counts from 0: the fault stays for its ten minutes, and comes again.
+    "an XID and a new worker": [
+        (0.0, {"xid_errors": {"79": 1}}, "xid 79"),
+        (MINUTE, {"xid_errors": {}, "worker_pid": 2}, "xid 79"),
+        (10 * MINUTE, {"xid_errors": None}, ""),
+        (MINUTE, {"xid_errors": {"79": 1}}, "xid 79"),
+    ],
+    # Between two scrapes the worker may be replaced and the error come again.
+    "an XID that a new worker counts as often": [
+        (0.0, {"xid_errors": {"79": 1}}, "xid 79"),
+        (11 * MINUTE, {}, ""),
+        (15.0, {"worker_pid": 2, "xid_errors": {"79": 1}}, "xid 79"),
+    ],
+    "errors of PCIe": errors("pcie_errors", "pcie_errors"),
+    "replays of PCIe": errors("pcie_replays", "pcie_errors"),
+    "errors of a link": errors(
+        "nvlink_link_errors", "nvlink_errors 7", lambda count: {"3": 1, "7": count}
+    ),
+    # Fewer links than an hour ago, or than the neighbours have, for as long as they have more.
+    "links": [
+        (0.0, {"nvlink_links_up": 18, "neighbour": {"nvlink_links_up": 18}}, ""),
+        (MINUTE, LINKS_DOWN, "nvlink 7,10"),
+        (90 * MINUTE, {}, "nvlink 7,10"),
+        (0.0, {"neighbour": {"nvlink_links_up": None}}, ""),
+        (MINUTE, {"nvlink_links_up": 0}, "nvlink 7,10"),
+    ],
+    # A card without a bridge has none up, and MIG takes links down on purpose.
+    "no bridge": [(0.0, {"nvlink_links_up": 0, "neighbour": {"nvlink_links_up": 4}}, "")],
+    "links of a divided GPU": [
+        (0.0, {"nvlink_links_up": 2, "mig_devices": ()}, ""),
+        (MINUTE, {"nvlink_links_up": 1}, ""),
+    ],
+    # Slower than a neighbour for two minutes at work, or than P2 whatever the neighbours do.
+    "slow state": [
+        (0.0, {"performance_state": 2, "neighbour": {"performance_state": 0}}, ""),
+        (119.0, {}, ""),
+        (1.0, {}, "pstate P2"),
+        (1.0, {"gpu_busy_percent": 10.0}, ""),
+        (0.0, {"gpu_busy_percent": 90.0, "neighbour": {"performance_state": 2}}, "pstate P2"),
+        (300.0, {}, ""),
+        (10.0, {"performance_state": 3, "neighbour": {"performance_state": 3}}, ""),
+        (120.0, {}, "pstate P3, pstate P3 @1/"),
+    ],
+    # Who scrapes twenty times a second does not fill the memory.
+    "looks in quick succession": [
+        (0.0, {"performance_state": 3}, ""),
+        (1.0, {"performance_state": 0}, ""),  # Not looked at.
+        (119.0, {"performance_state": 3}, "pstate P3"),
+    ],
+    # At rest only the lanes are known.
+    "narrow or slow link": [
+        (0.0, {"pcie_link_width": 4, "pcie_link_width_max": 16}, "pcie_link x4 of x16"),
+        (
+            MINUTE,
+            {"pcie_link_width": 16, "pcie_link_generation": 4, "pcie_link_generation_max": 5},
+            "pcie_link generation 4 of 5",
+        ),
+        (MINUTE, {"pcie_link_generation": None}, ""),
+    ],
+    # The share of five minutes, over a tenth; an idle GPU holds up nobody.
+    "throttled": [
+        (0.0, {"throttle_seconds": THROTTLED[0]}, ""),
+        (4 * MINUTE, {"throttle_seconds": THROTTLED[1]}, "throttled hw_slowdown 0.2"),
+        (15.0, {"throttle_seconds": {"hw_slowdown": 5.0}}, "throttled hw_slowdown 0.2"),
+        (0.0, {"gpu_busy_percent": 10.0}, ""),
+        (0.0, {"gpu_busy_percent": None, "mig_devices": DIVIDED}, "throttled hw_slowdown 0.2"),
+    ],
+    # A full link of a GPU that hardly computes; SM activity counts where it is known.
+    "full link": [
+        (0.0, WIDE | BUSY_LINK | {"sm_active_percent": 30.0}, ""),
+        (MINUTE, {}, "pcie_saturated receive 0.75"),
+        (0.0, {"sm_active_percent": 50.0}, ""),
+        (0.0, {"sm_active_percent": None}, ""),
+        (0.0, {"gpu_busy_percent": 40.0}, "pcie_saturated receive 0.75"),
+        (5 * MINUTE, {"pcie_receive_bytes_per_second": 1e9}, ""),
+    ],
+}
+
+
+@pytest.mark.parametrize("looks", FAULTS.values(), ids=FAULTS)
+def test_fault_is_told_while_it_lasts(looks: list[Look]) -> None:
+    """To each rank on the GPU, under its node's name."""
+    node = Node()
+    told = [node.after(seconds, **readings) for seconds, readings, _ in looks]
+
+    assert told == [fault for _, _, fault in looks]
+
+
+SEEN = (FINE, NEXT)
+STUCK = StuckCall("nvmlInit", None, 61.0, 1)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "seen", "number", "how", "told"),
+    [
+        # What is missing by name is not missing by number as well.
+        (SEEN, (), 3, {}, "missing 2 of 3 @/"),
+        ((FINE,), SEEN, 3, {}, "lost @/"),
+        # An upgrade of the driver loses no GPU; what is wrong then is told once.
+        ((), SEEN, 0, {"error_reason": NoGpuReason.VERSION_MISMATCH}, "nvml version_mismatch @/"),
+        ((), SEEN, 0, {"error_reason": NoGpuReason.NO_GPU}, "lost @/, lost @/"),
+        # Only a node that had GPUs misses the driver.
+        ((), (), 0, {"error_reason": NoGpuReason.NO_LIBRARY}, ""),
+        ((), (), 0, {"error_reason": NoGpuReason.DRIVER_NOT_LOADED}, ""),
+        ((), (), 8, {"error_reason": NoGpuReason.NO_LIBRARY}, "nvml no_library @/"),
+        # A call that hangs on a single GPU makes that GPU lost instead.
+        (SEEN, (), 0, {"stuck_call": STUCK}, "nvml call_stuck @/"),
+        (SEEN, (), 0, {"stuck_call": replace(STUCK, seconds=60.0)}, ""),
+        (SEEN, (), 0, {"stuck_call": replace(STUCK, gpu=0)}, ""),
+    ],
+)
+def test_fault_of_the_node_is_told(
+    gpus: Sequence[GpuSample],
+    seen: Sequence[GpuSample],
+    number: int,
+    how: dict[str, Any],
+    told: str,
+) -> None:
+    expected = ExpectedGpus(number=number)
+    if seen:
+        expected.see(NodeSample(1.0, len(seen), gpus=tuple(seen)))
+
+    assert Node(gpus, expected, **how).faults() == told
+
+
+def test_worker_that_is_down_for_half_of_five_minutes_is_told() -> None:
+    """It is replaced within seconds; on a release it is down on purpose."""
+    node = Node(worker_up=False)
+    assert [node.after(seconds) for seconds in (0.0, 150.0)] == ["", ""]
+    assert node.after(1.0) == "nvml worker_down @/"
+    node.released = True
+    assert node.faults() == ""
+
+
+def test_job_may_allow_for_more_throttling() -> None:
+    node = Node(thresholds=Thresholds({("llama", "throttle_ratio"): 0.5}))
+    node.after(0.0, throttle_seconds=THROTTLED[0])
+
+    assert node.after(5 * MINUTE, throttle_seconds=THROTTLED[1]) == ""
+
+
+def test_use_of_a_gpu_is_told() -> None:
+    """Another job's rank is foreign as well, but that is told as sharing.
+
+    One of 20 near CPUs is the default; a rank that is not bound has more.
+    """
+    node = Node()
+    assert node.after(0.0, processes=(GpuProcess(10), GpuProcess(20))) == "foreign_process"
+    node.processes = {10: process(10, torchrun(0)), 20: process(20, torchrun(1))}
+    assert node.faults() == "shared, shared @0/1"
+    assert node.after(0.0, mig_devices=DIVIDED) == ""
+
+    near = Node((replace(FINE, numa_node=0, cpu_affinity=(0, 1)), NEXT))
+    for cpus, told in ((range(2, 50), "numa"), (range(1, 17), "")):
+        near.processes = {10: process(10, torchrun(0), cpus=frozenset(cpus))}
+        assert near.faults() == told
+
+
+def test_rank_that_fell_silent_is_no_longer_on_its_gpu() -> None:
+    """It died or moved away; what it left on the GPU concerns it for ten minutes more."""
+    node = Node((replace(FINE, processes=()), NEXT))
+    node.processes = {}
+    node.store.put(snapshot(rank=3, rank_info={"gpu_uuid": "GPU-a"}))
+
+    assert node.after(0.0, row_remap_failed=1) == "memory row_remap_failed @0/3"
+    assert node.after(61.0) == "memory row_remap_failed @0/3"
+    assert node.after(10 * MINUTE) == "memory row_remap_failed @0/"

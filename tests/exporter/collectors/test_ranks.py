@@ -1,8 +1,12 @@
-"""What a rank reports is exposed as the documented series, and no reading is no series."""
+"""What a rank reports, and what its node knows of it without a probe, is exposed as documented.
+
+No reading is no series.
+"""
 
 import os
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +17,7 @@ from exporter.collectors.base import Collector
 from exporter.collectors.gpu.devices import GpuProcessesCollector
 from exporter.collectors.gpu.faults import GpuFaultsCollector
 from exporter.collectors.rank.gpus import RankGpusCollector
+from exporter.collectors.rank.host import RankHostCollector
 from exporter.collectors.rank.jobs import JobsCollector
 from exporter.collectors.rank.late_causes import LateCausesCollector
 from exporter.collectors.rank.late_ranks import LateLinesCollector, LateRanksCollector
@@ -24,6 +29,8 @@ from exporter.collectors.rank.ranks import (
 from exporter.evidence.late_causes import LateCauses, RankPlace
 from exporter.nvml.expected import ExpectedGpus
 from exporter.nvml.sample import GpuProcess, GpuSample
+from exporter.processes import rank_cost
+from exporter.processes.host_watch import HostWatch
 from exporter.processes.rank_gpus import RankJoin
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
@@ -33,7 +40,8 @@ from rank_probe.wire.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snap
 from rank_probe.wire.stages import STAGES
 from tests.exporter.clock import Clock
 from tests.exporter.collectors.expose import expose, page, shown
-from tests.exporter.fake_proc import process, torchrun
+from tests.exporter.collectors.host import write
+from tests.exporter.fake_proc import FakeProc, process, torchrun
 from tests.exporter.nvml.fixed import node
 from tests.exporter.running import ROOT, promtool_check_metrics
 from tests.exporter.snapshots import CHANGE, LATE, late, snapshot, verdict
@@ -232,14 +240,6 @@ def test_typed_fields_overrule_the_text_beside_them() -> None:
     assert re.search(r'{attempt="2",.*level="stages",.*world_size="4"}', line)
 
 
-def test_hostile_label_values_are_escaped() -> None:
-    """Quotes and backslashes in a job's name cannot break the page."""
-    text = expose(collector(snapshot(job_id='a"b\\c')))
-
-    assert 'job_id="a\\"b\\\\c"' in text
-    assert promtool_check_metrics(text).returncode == 0
-
-
 SERIES_OF_A_RANK = 48
 # Few ranks are named late, and a join that does not cover its job is rare.
 MORE_WHILE_LATE = 11
@@ -321,3 +321,189 @@ def test_rank_stays_within_its_series_budget(
     assert 2 * len(rank.stage_seconds) < len(of_rank) <= most
     for name in ("rankskew_rank_numa_local", "rankskew_rank_slurm_info"):
         assert any(name in line for line in of_rank) is not rank.finished
+
+
+POD_UID, CONTAINER = "12345678-9abc-def0-1234-56789abcdef0", "c" * 64
+WHO = 'job_id="llama",peer_group="all",rank="0"'
+
+
+def of_rank_0(name: str, on: dict[str, Any] | None = None, **fields: Any) -> list[str]:
+    """Return the series *name* of rank 0, a process with *fields*, on a GPU with those of *on*."""
+    gpu = GpuSample(0, up=True, processes=(GpuProcess(10),), **(on or {}))
+    seen = {10: process(10, **{"environment": torchrun(0), **fields})}
+    collector = RankGpusCollector(RankJoin(node(gpu), lambda: seen, RankStore()))
+    return [line.removeprefix("rankskew_") for line in shown(collector, f"rankskew_{name}")]
+
+
+EIGHT = [f"GPU-{index}a1b2c3d" for index in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("variables", "visible", "order"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": "3,1", "NVIDIA_VISIBLE_DEVICES": "all"}, "3,1", ""),
+        ({"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "all"}, "", ""),
+        ({"NVIDIA_VISIBLE_DEVICES": "all", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, "all", "PCI_BUS_ID"),
+        ({"CUDA_VISIBLE_DEVICES": "MIG-0a1b2c3d-x"}, "MIG-0a1b2c3d-x", ""),
+        (
+            {"CUDA_VISIBLE_DEVICES": ",".join(f"{u}-0000-1111-2222-333344445555" for u in EIGHT)},
+            ",".join(EIGHT),
+            "",
+        ),
+    ],
+)
+def test_devices_that_the_rank_sees_are_told_in_order(
+    variables: dict[str, str], visible: str, order: str
+) -> None:
+    """A rank that sees its GPUs in another order than its peers is visible; UUIDs are shortened."""
+    (line,) = of_rank_0("gpu_rank_info", environment=torchrun(0, **variables))
+
+    assert f'visible_devices="{visible}"' in line
+    assert f'device_order="{order}"' in line
+
+
+@pytest.mark.parametrize(
+    ("cpus", "near", "share"),
+    [
+        # Bound next to its GPU is 1, bound elsewhere 0, not bound at all something in between.
+        ({0, 1}, {"numa_node": 0, "cpu_affinity": (0, 1)}, 1.0),
+        ({0, 1}, {"numa_node": 0, "cpu_affinity": (1, 2, 3)}, 0.5),
+        ({0, 1}, {"numa_node": 0, "cpu_affinity": (2, 3)}, 0.0),
+        (set(range(4)), {"numa_node": 0, "cpu_affinity": (0,)}, 0.25),
+        # A virtual machine that hides its NUMA nodes is not called local.
+        ({0}, {"cpu_affinity": (0, 1)}, None),
+        ({0}, {"numa_node": 0}, None),
+        (None, {"numa_node": 0, "cpu_affinity": (0, 1)}, None),
+    ],
+)
+def test_numa_locality_is_the_share_of_the_ranks_cpus(
+    cpus: set[int] | None, near: dict[str, Any], share: float | None
+) -> None:
+    lines = of_rank_0("rank_numa_local", near, cpus=cpus and frozenset(cpus))
+
+    assert lines == ([] if share is None else [f"rank_numa_local{{{WHO}}} {share}"])
+
+
+@pytest.mark.parametrize(
+    ("variables", "own_hostname", "namespace", "pod"),
+    [
+        ({"POD_NAME": "p", "POD_NAMESPACE": "n", "HOSTNAME": "h"}, True, "n", "p"),
+        ({"HOSTNAME": "llama-0"}, True, "", "llama-0"),
+        ({"HOSTNAME": "node-7"}, False, "", ""),
+        ({"HOSTNAME": "node-7"}, None, "", ""),
+    ],
+    ids=["downward API", "host name", "host network", "not readable"],
+)
+def test_pod_is_told(
+    variables: dict[str, str], own_hostname: bool | None, namespace: str, pod: str
+) -> None:
+    """The cgroup identifies pod and container, the environment names them; a node is no pod."""
+    assert of_rank_0(
+        "rank_pod_info",
+        environment=torchrun(0, **variables),
+        has_own_hostname=own_hostname,
+        cgroup=Cgroup(pod_uid=POD_UID, container_id=CONTAINER),
+    ) == [
+        f'rank_pod_info{{container_id="{CONTAINER}",job_id="llama",namespace="{namespace}"'
+        f',peer_group="all",pod="{pod}",pod_uid="{POD_UID}",rank="0"}} 1.0'
+    ]
+
+
+SLURM = {"SLURM_JOB_ID": "7", "SLURM_JOB_PARTITION": "gpu", "SLURM_JOB_USER": "ada"}
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "job", "step"),
+    [
+        (Cgroup(), "7", "2"),
+        (Cgroup(slurm_job_id="8", slurm_step_id="0"), "8", "0"),
+        (Cgroup(pod_uid=POD_UID), "7", "2"),
+    ],
+    ids=["environment", "cgroup", "inside of a pod"],
+)
+def test_slurm_job_is_told(cgroup: Cgroup, job: str, step: str) -> None:
+    """The cgroup, which Slurm made, is believed before the environment.
+
+    A rank has a pod or a Slurm job, so that it stays within its budget.
+    """
+    environment = torchrun(0, **SLURM, SLURM_STEP_ID="2", RANKSKEW_JOB_ID="llama")
+
+    assert of_rank_0("rank_", environment=environment, cgroup=cgroup) == [
+        f'rank_slurm_info{{job_id="llama",partition="gpu",peer_group="all",rank="0",'
+        f'slurm_job_id="{job}",slurm_step_id="{step}",user="ada"}} 1.0'
+    ]
+
+
+class Host:
+    """A node on whose GPU rank 0 runs as process 10, with a worker; its watch looks when told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.fake = FakeProc(folder / "proc")
+        self.cgroup = folder / "sys/fs/cgroup/pod"
+        self._watch = HostWatch(self.fake.path, folder / "sys")
+        rank = process(10, torchrun(0), start_ticks=1000)
+        gpu = GpuSample(0, up=True, uuid="GPU-0", processes=(GpuProcess(10),))
+        self.join = RankJoin(node(gpu), lambda: {10: rank}, RankStore())
+        self.collector = RankHostCollector(self.join, RankStore(), self._watch)
+
+    def look(self) -> list[str]:
+        """Let a scrape name the ranks and the watch look at them, and return what is shown then."""
+        expose(self.collector)
+        self._watch.look()
+        return self.series()
+
+    def series(self) -> list[str]:
+        return [line.removeprefix("rankskew_rank_") for line in shown(self.collector)]
+
+
+def split(name: str, main: float, workers: float) -> list[str]:
+    labels = 'job_id="llama",peer_group="all",process="{}",rank="0"'
+    values = {"main": main, "workers": workers}
+    return [f"{name}{{{labels.format(of)}}} {value}" for of, value in values.items()]
+
+
+def test_cost_of_a_rank_to_its_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In base units; CPU and run queue of the workers apart, everything else as a sum.
+
+    What cannot be read has no series: a process in another namespace, io without the right to it.
+    A scrape tells the watch who is there, and reads no file; a rank that has ended since the look
+    has no series.
+    """
+    monkeypatch.setattr(rank_cost, "SATURATED_SECONDS", 0.0)
+    host, none = Host(tmp_path), ["processes_left_out 0.0"]
+    assert host.look() == none
+
+    host.fake.use(10, cpu=150, faults=3)
+    assert host.look() == [
+        *split("cpu_seconds_total", 1.5, 0.0),
+        f"workers{{{WHO}}} 0.0",
+        *none,
+    ]
+
+    host.fake.use(10, cpu=150, faults=3, read=4096, run_queue=10**9)
+    host.fake.use(11, parent=10, cpu=900, read=4096, run_queue=3 * 10**9)
+    write(host.fake.path / "10" / "cgroup", "0::/pod\n")
+    write(host.cgroup / "cpu.max", "100000 100000\n")
+    write(host.cgroup / "cpu.stat", "nr_periods 100\nnr_throttled 25\nthrottled_usec 2500000\n")
+    for number, resource in enumerate(("cpu", "io", "memory"), 1):
+        write(host.cgroup / f"{resource}.pressure", f"some avg10=0.00 total={number}000000\n")
+    host.look()
+    complete = [
+        *split("cpu_seconds_total", 1.5, 9.0),
+        *split("run_queue_seconds_total", 1.0, 3.0),
+        f"read_bytes_total{{{WHO}}} 8192.0",
+        f"workers{{{WHO}}} 1.0",
+        f"cgroup_throttled_periods_total{{{WHO}}} 25.0",
+        f'cgroup_pressure_seconds_total{{{WHO},resource="cpu"}} 1.0',
+        f'cgroup_pressure_seconds_total{{{WHO},resource="io"}} 2.0',
+        f'cgroup_pressure_seconds_total{{{WHO},resource="memory"}} 3.0',
+        *none,
+    ]
+    assert host.look() == complete
+
+    with monkeypatch.context() as patch:
+        for call in ("os.open", "os.listdir", "pathlib.Path.open"):
+            patch.setattr(call, None)
+        assert host.series() == complete
+    host.join.processes = dict
+    assert host.series() == none

@@ -28,7 +28,7 @@ from tests.exporter.nvml.stub import (
     Supervise,
     supervised,
 )
-from tests.exporter.running import promtool_check_metrics, wait_until
+from tests.exporter.running import promtool_check_metrics
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "nvml"
 MAX_SERIES_PER_GPU = 64  # The budget that docs/metrics.md promises.
@@ -162,16 +162,6 @@ def test_page_of_a_node(
 
     hangs = any(HANG in lines for lines, _ in story)
     assert ("nvmlDeviceGetPowerUsage on GPU 1 has not returned for" in caplog.text) == hangs
-
-
-def test_driver_that_crashed_once(supervise: Supervise, scenario: Scenario, sysfs: str) -> None:
-    """After a crash all is as it was, but for the count of restarts."""
-    scenario.play("nvmlDeviceGetTemperature 1 crash")
-    supervisor = supervise(replace(PATIENT, path_sysfs=sysfs))
-    wait_until(lambda: supervisor.worker_restarts > 0)
-    scenario.play()
-
-    assert_becomes_fixture(supervisor, "restarted")
 
 
 def test_page_of_a_node_without_a_driver(tmp_path: Path) -> None:

@@ -1,17 +1,35 @@
-"""What is known of a node's GPUs: which are expected, which are bound, and how a sample travels."""
+"""What is known of a node's GPUs: which are expected and bound, why none is read, what travels."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any, cast
+from unittest.mock import Mock
 
+import pynvml
 import pytest
 
 from exporter.nvml import sample as sample_module
 from exporter.nvml.backoff import Backoff
+from exporter.nvml.calls import Calls
 from exporter.nvml.expected import FILE_NAME, ExpectedGpus
 from exporter.nvml.process import END_SECONDS
 from exporter.nvml.sample import GpuSample, NodeSample
 from exporter.nvml.timing import Timing
-from exporter.nvml.worker.node import LOOK_SECONDS, BoundGpus
+from exporter.nvml.worker import node as node_module
+from exporter.nvml.worker.events import XidEvents
+from exporter.nvml.worker.gpu import Gpu
+from exporter.nvml.worker.node import (
+    EVENTS_EVERY,
+    LOOK_SECONDS,
+    BoundGpus,
+    GpuJobs,
+    NeedsNewProcess,
+    NodeSampler,
+)
+from exporter.nvml.worker.threads import Threads
+from exporter.nvml.worker.xids import XidCounts
 from tests.exporter.clock import Clock
 
 
@@ -171,3 +189,177 @@ def test_wait_doubles_up_to_the_cap_and_starts_anew_after_success() -> None:
     assert [backoff.next_seconds() for _ in range(5)] == [1.0, 2.0, 4.0, 5.0, 5.0]
     backoff.reset()
     assert backoff.next_seconds() == 1.0
+
+
+TIMING = Timing(retry_seconds=1.0, path_kmsg="/nowhere")
+
+
+class Node:
+    """A node whose library does what a test says, sampled on a clock that the test turns."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.codes = dict.fromkeys(("nvmlInit", "nvmlDeviceGetCount"), 0)
+        self.gpus = 0
+        self.closed = 0  # How often the library was.
+        self.changed = False  # The GPUs that the kernel module drives are others.
+        self.clock = Clock()
+        monkeypatch.setattr(time, "monotonic", self.clock)
+        for function in (self.nvmlInit, self.nvmlShutdown, self.nvmlDeviceGetCount):
+            monkeypatch.setattr(pynvml, function.__name__, function)
+        for name, code in (
+            ("nvmlSystemGetDriverVersion", pynvml.NVML_ERROR_UNKNOWN),
+            ("nvmlDeviceGetHandleByIndex", pynvml.NVML_ERROR_GPU_IS_LOST),
+        ):
+            monkeypatch.setattr(pynvml, name, Mock(__name__=name, side_effect=failure(code)))
+        monkeypatch.setattr(pynvml, "nvmlSystemGetNVMLVersion", lambda: "13")
+        monkeypatch.setattr(node_module, "BoundGpus", lambda: self)
+        self.sampler = NodeSampler(TIMING)
+
+    def nvmlInit(self) -> None:
+        if code := self.codes["nvmlInit"]:
+            raise failure(code)
+
+    def nvmlShutdown(self) -> None:
+        self.closed += 1
+
+    def nvmlDeviceGetCount(self) -> int:
+        if code := self.codes["nvmlDeviceGetCount"]:
+            raise failure(code)
+        return self.gpus
+
+    def have_changed(self) -> bool:
+        return self.changed
+
+    def after(self, seconds: float) -> NodeSample:
+        self.clock.seconds += seconds
+        return self.sampler.sample()
+
+
+def failure(code: int) -> Exception:
+    error: Exception = pynvml.NVMLError(code)
+    return error
+
+
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+    node = Node(monkeypatch)
+    yield node
+    node.sampler.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "words"),
+    [
+        (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "no_library", "normal without an NVIDIA GPU"),
+        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "driver_not_loaded", "modprobe nvidia"),
+        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "version_mismatch", "reload its kernel"),
+        (pynvml.NVML_ERROR_NO_PERMISSION, "no_permission", "open /dev/nvidia*"),
+        (pynvml.NVML_ERROR_NOT_FOUND, "no_gpu", "lspci"),
+        (pynvml.NVML_ERROR_UNKNOWN, "other", "restart the container"),
+    ],
+)
+def test_each_failure_to_open_has_its_reason(
+    node: Node, code: int, reason: str, words: str
+) -> None:
+    """No library, no driver and the other reasons are distinguished, with advice."""
+    node.codes["nvmlInit"] = code
+    sample = node.after(0.0)
+
+    assert (sample.gpus_visible, sample.error_reason) == (0, reason)
+    assert f"nvmlInit returned {code}: " in sample.error
+    assert words in sample.error
+
+
+def test_driver_without_gpu_is_closed_and_asked_again(node: Node) -> None:
+    """NVML counts once, when it is opened; a driver that cannot count does not end the worker."""
+    assert (node.after(0.0).error_reason, node.closed) == ("no_gpu", 1)
+    node.codes["nvmlDeviceGetCount"] = pynvml.NVML_ERROR_UNKNOWN
+    assert node.after(0.9).error_reason == "no_gpu"
+    failed = node.after(0.1)
+    assert (failed.error_reason, node.closed) == ("other", 2)
+    assert "nvmlDeviceGetCount returned 999" in failed.error
+    node.codes["nvmlDeviceGetCount"], node.gpus = 0, 1
+    sample = node.after(2.0)
+
+    assert (sample.error_reason, sample.gpus_visible, node.closed) == (None, 1, 2)
+    # A GPU is listed though the driver will not say its version.
+    assert (sample.driver_version, sample.nvml_version) == (None, "13")
+
+
+def test_library_that_never_fits_makes_way_after_a_minute(node: Node) -> None:
+    """A mismatch is reported for that long, while the log is quiet; then a new process tries."""
+    node.codes["nvmlInit"] = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+    for seconds in (0.0, 59.0, 0.9):
+        assert node.after(seconds).error_reason == "version_mismatch"
+
+    node.after(0.1)
+    with pytest.raises(NeedsNewProcess):
+        node.after(0.0)
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_other_gpus_need_a_new_process(
+    node: Node, monkeypatch: pytest.MonkeyPatch, hangs: bool
+) -> None:
+    """NVML counts once. While a call hangs it is left to the supervisor, which knows of that."""
+    node.gpus = 1
+    sample = node.after(0.0)
+    node.changed = True
+    if hangs:
+        monkeypatch.setattr(Calls, "stuck", lambda self: sample)
+        assert node.after(1.0).gpus_visible == 1
+    else:
+        with pytest.raises(NeedsNewProcess):
+            node.after(1.0)
+
+
+class AtOnce(Threads):
+    """Does the work when it is submitted."""
+
+    def submit(self, work: Callable[[], Any]) -> "Future[Any]":
+        future: Future[Any] = Future()
+        future.set_result(work())
+        return future
+
+
+class Fetched:
+    """XID events of a GPU, one more each time that they are fetched."""
+
+    def __init__(self) -> None:
+        self.counts = XidCounts()
+
+    def read(self) -> XidCounts:
+        self.counts.add(79)
+        return self.counts
+
+
+class LostGpu:
+    """A GPU that never answers."""
+
+    def read(self) -> GpuSample:
+        return self.down()
+
+    def down(self) -> GpuSample:
+        return GpuSample(0, up=False)
+
+    def read_slow(self) -> dict[str, Any]:
+        return {}
+
+
+def test_events_are_fetched_with_each_fifth_reading_and_told_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They wait in the driver; what was counted is told however old it is, of a lost GPU too."""
+    clock = Clock()
+    monkeypatch.setattr(time, "monotonic", clock)
+    jobs = GpuJobs(cast(Gpu, LostGpu()), AtOnce(), cast(XidEvents, Fetched()))
+    told = []
+    for _ in range(2 * EVENTS_EVERY + 1):
+        jobs.start()
+        jobs.start_slow()
+        clock.seconds += 3600.0
+        told.append(jobs.sample(5.0, None))
+
+    assert [sample.xid_events for sample in told] == [*[1] * EVENTS_EVERY, *[2] * EVENTS_EVERY, 3]
+    assert told[0].xid_errors == {"79": 1}  # It was told, and is not counted up afterwards.
+    assert {(sample.up, sample.xid_source) for sample in told} == {(False, "nvml")}

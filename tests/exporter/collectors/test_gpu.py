@@ -204,8 +204,10 @@ class Node(FixedNvml):
 # So many seconds later these readings of GPU-a are other, and this is told.
 Look = tuple[float, dict[str, Any], str]
 LOST: Final = {"up": False, "processes": (), "gpu_busy_percent": None, "xid_errors": {"79": 1}}
-THROTTLED: Final = [{"hw_slowdown": 1000.0, "sw_thermal_slowdown": 0.0, "sw_power_cap": 0.0}]
-THROTTLED += [{"hw_slowdown": 1060.0, "sw_thermal_slowdown": 30.0, "sw_power_cap": 300.0}]
+THROTTLED: Final = (
+    {"hw_slowdown": 1000.0, "sw_thermal_slowdown": 0.0, "sw_power_cap": 0.0},
+    {"hw_slowdown": 1060.0, "sw_thermal_slowdown": 30.0, "sw_power_cap": 300.0},
+)
 WIDE: Final = {"pcie_link_width": 16, "pcie_link_generation_max": 4}
 # 16 lanes of generation 4 carry 31.5 GB/s.
 BUSY_LINK: Final = {

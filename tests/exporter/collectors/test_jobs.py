@@ -121,8 +121,8 @@ def test_verdict_of_the_node_is_exposed_like_that_of_the_join() -> None:
     for _ in range(14):
         for rank, data in enumerate((0.25, 0.125, 0.125, 0.125)):
             block = {"data": data, "forward": 0.375, "sync": 0.5 - data}
-            told = {"block_steps": 64, "block_seconds": block, "join_coverage": 0.5}
-            node.beat(rank, world_size=16, **told)
+            told: dict[str, Any] = {"block_seconds": block, "join_coverage": 0.5}
+            node.beat(rank, world_size=16, block_steps=64, **told)
         shown = node.shown("job_")
         node.clock.seconds += 10.0
 

@@ -1,0 +1,467 @@
+"""A GPU's links: PCIe, its generation and its traffic from the best source there is, and NVLink.
+
+Healthy and sick ones through the real bindings are in the golden files.
+"""
+
+from itertools import chain, count, repeat
+from types import SimpleNamespace
+from typing import Any
+
+import pynvml
+import pytest
+
+from exporter.nvml.readings.fields import Field
+from exporter.nvml.readings.gpm import METRICS, PCIE, Gpm
+from exporter.nvml.readings.nvlink import (
+    ALL_LINKS,
+    BYTES_EVERY_SECONDS,
+    LINKS_EVERY_SECONDS,
+    NvLink,
+)
+from exporter.nvml.readings.pcie_link import LINK_SECONDS, PcieLink
+from exporter.nvml.readings.pcie_traffic import FIELDS, PcieByteCounters, PcieThroughput
+from exporter.nvml.sample import pcie_bytes_per_second
+from exporter.nvml.timing import Timing
+from tests.exporter.nvml.driver import TIMES_OUT, Driver, Fails, FieldAnswer, fields
+
+UTILIZATION, RESTING = "nvmlDeviceGetUtilizationRates", SimpleNamespace(gpu=0)
+GENERATION = "nvmlDeviceGetCurrPcieLinkGeneration"
+STATE, REASONS = "nvmlDeviceGetPerformanceState", "nvmlDeviceGetCurrentClocksEventReasons"
+AT_WORK = {STATE: 0, UTILIZATION: SimpleNamespace(gpu=97), GENERATION: 4}
+# In seconds: what changes at the GPU, and the generation that is told.
+Look = tuple[float, dict[str, Any], int | None]
+
+
+def once(generation: int | None, **changes: Any) -> list[Look]:
+    return [(1.0, changes, generation)]
+
+
+GENERATIONS: dict[str, list[Look]] = {
+    "not supported": once(None, **{GENERATION: Fails()}),
+    "at work": once(4),
+    # An idle GPU's link slows down to save power: not a degraded link, and no series.
+    "at rest": once(None, **{UTILIZATION: RESTING}),
+    "a screen's few percent at rest": once(None, **{STATE: 8}),
+    "CUDA on cards with a screen": once(4, **{STATE: 2}),
+    "unknown state": once(4, **{STATE: 32}),
+    "no state": once(4, **{STATE: Fails()}),
+    "no utilization": once(None, **{UTILIZATION: Fails()}),
+    "no utilization, idle": once(None, **{UTILIZATION: Fails(), REASONS: 0x1}),
+    "no utilization, at work": once(4, **{UTILIZATION: Fails(), REASONS: 0x4}),
+    # A slowed link shows after a while, a timeout costs one reading.
+    "slowed": [
+        (1.0, {}, 4),
+        (LINK_SECONDS, {GENERATION: 3}, 4),
+        (1.0 + LINK_SECONDS, {}, 3),
+        (1.0 + 2 * LINK_SECONDS, {GENERATION: TIMES_OUT}, None),
+        (2.0 + 2 * LINK_SECONDS, {GENERATION: 4}, 4),
+    ],
+    # At rest it is looked at each time, so that short work is seen.
+    "short work": [
+        (1.0, {UTILIZATION: RESTING}, None),
+        (2.0, {UTILIZATION: SimpleNamespace(gpu=5)}, 4),
+    ],
+    # Between two steps the series is not gone; after a window of rest it is.
+    "pause": [(1.0, {}, 4), (16.0, {UTILIZATION: RESTING, GENERATION: 1}, 4), (17.0, {}, None)],
+}
+
+
+@pytest.mark.parametrize("looks", GENERATIONS.values(), ids=GENERATIONS)
+def test_generation_is_told_of_a_gpu_at_work_only(looks: list[Look]) -> None:
+    driver, link = Driver(**AT_WORK), PcieLink(15.0)
+    ask, told = driver.opened(), []
+    for now, changes, _ in looks:
+        driver.answers |= changes
+        told.append(link.read(ask, now)["pcie_link_generation"])
+
+    assert told == [generation for _, _, generation in looks]
+
+
+@pytest.mark.parametrize(
+    ("generation", "lanes", "carries"),
+    [
+        (2, 4, 2e9),
+        (3, 16, 8e9 / 8 * 128 / 130 * 16),
+        (4, 16, 16e9 / 8 * 128 / 130 * 16),
+        (5, 8, 32e9 / 8 * 128 / 130 * 8),
+        (6, 16, 64e9 / 8 * 242 / 256 * 16),
+        (7, 16, None),  # Of a GPU that is newer than this exporter.
+        (None, 16, None),
+        (5, None, None),
+    ],
+)
+def test_pcie_link_carries_what_is_left_of_its_transfers(
+    generation: int | None, lanes: int | None, carries: float | None
+) -> None:
+    """Rounded up by less than a thousandth: a counter may not wrap sooner than is thought."""
+    rate = pcie_bytes_per_second(generation, lanes)
+    assert rate == carries or (carries and rate and carries <= rate < 1.001 * carries)
+
+
+TIMING = Timing(window_seconds=3.0)
+BLOCKING = "nvmlDeviceGetPcieThroughput"
+MIB = 2**20
+
+
+def each_of(*answers: Any) -> Any:
+    """Answer with one after the other, with the last for ever."""
+    iterator = chain(answers, repeat(answers[-1]))
+    return lambda *_: next(iterator)
+
+
+def gpm(*told: tuple[float, float]) -> dict[str, Any]:
+    """Answers of a GPU whose GPM tells MiB sent and received, the last for ever."""
+    return {
+        "gpm_support": True,
+        "gpm_memory": object,
+        "gpm_sample": "a sample",
+        "gpm_metrics": each_of(*(dict(zip(PCIE, rates, strict=True)) for rates in told)),
+    }
+
+
+def byte_counters(transmit: int, receive: int) -> dict[str, Any]:
+    """Answers of a GPU that counts so many bytes in each reading, in more than 32 bits."""
+    totals = (
+        dict(zip(FIELDS, (2**40 + n * transmit, 2**40 + n * receive), strict=True)) for n in count()
+    )
+    return {"field_values": lambda *_: next(totals)}
+
+
+def blocking(*told: tuple[float, float]) -> dict[str, Any]:
+    """Answers of a GPU on which the call that blocks tells KB, the last for ever."""
+    of_direction = [each_of(*rates) for rates in zip(*told, strict=True)]
+    return {BLOCKING: lambda _, direction: of_direction[direction]()}
+
+
+class Link:
+    """Reads GPM and PCIe of one GPU each second, as the slow job does."""
+
+    def __init__(self, **answers: Any) -> None:
+        self.driver = Driver(**answers)
+        self.ask = self.driver.opened()
+        self.now = 100.0
+        self._gpm = Gpm(TIMING.window_seconds)
+        self._pcie = PcieThroughput(TIMING, self._gpm)
+
+    def read(self) -> dict[str, Any]:
+        self.now += 1.0
+        self._gpm.read(self.ask, self.now)
+        return self._pcie.read(self.ask, self.now)
+
+    def reads(self, number: int) -> list[dict[str, Any]]:
+        return [self.read() for _ in range(number)]
+
+
+def told(transmit: float, receive: float, source: str) -> dict[str, Any]:
+    return {
+        "pcie_transmit_bytes_per_second": transmit,
+        "pcie_receive_bytes_per_second": receive,
+        "pcie_source": source,
+    }
+
+
+BY_CALL = told(5000, 6000, "sampled")  # In KB of 1000 bytes each.
+
+
+def test_gpu_that_tells_nothing_has_no_throughput_and_is_asked_once() -> None:
+    """A virtual GPU has no source: there is no reading, and nothing waits for one."""
+    link = Link()
+
+    assert link.reads(3) == [{}] * 3
+    assert set(link.driver.asked.values()) == {1}
+
+
+@pytest.mark.parametrize(
+    ("answers", "best", "not_asked"),
+    [
+        (
+            gpm((1, 2)) | byte_counters(3, 4) | blocking((5, 6)),
+            told(MIB, 2 * MIB, "gpm"),
+            {BLOCKING, "field_values"},
+        ),
+        (byte_counters(3, 4) | blocking((5, 6)), told(3, 4, "byte_counter"), {BLOCKING}),
+        (blocking((5, 6)), BY_CALL, set()),
+        # GPM refuses these metrics, as on a part of a GPU.
+        (
+            gpm((1, 2)) | {"gpm_metrics": dict.fromkeys(METRICS[:4], 50.0)} | blocking((5, 6)),
+            BY_CALL,
+            set(),
+        ),
+        # GPM and counters stand still while the call shows traffic: they are not believed.
+        (gpm((0, 0)) | byte_counters(0, 0) | blocking((5, 6)), BY_CALL, set()),
+        (gpm((0, 0)) | blocking((0, 0)), told(0, 0, "gpm"), set()),
+    ],
+    ids=["GPM", "counters", "call", "no PCIe in GPM", "stuck at 0", "idle"],
+)
+def test_best_source_is_used_and_no_later_one_asked(
+    answers: dict[str, Any], best: dict[str, Any], not_asked: set[str]
+) -> None:
+    link = Link(**answers)
+
+    assert link.reads(4)[-1] == best
+    assert not not_asked & link.driver.asked.keys()
+
+
+@pytest.mark.parametrize(
+    ("fails", "then"),
+    [
+        # A timeout of GPM is no reading once, and no call that blocks.
+        (TIMES_OUT, {}),
+        # When GPM is refused from now on, as once MIG is switched on, the next source serves.
+        (Fails(), BY_CALL),
+    ],
+    ids=["times out", "is taken away"],
+)
+def test_source_that_fails(fails: Fails, then: dict[str, Any]) -> None:
+    link = Link(**gpm((1, 2)), **blocking((5, 6)))
+    assert link.reads(2)[1] == told(MIB, 2 * MIB, "gpm")
+    link.driver.answers["gpm_sample"] = fails
+    assert link.read() == then
+    link.driver.answers["gpm_sample"] = "a sample"
+
+    assert link.read() == (then or told(MIB, 2 * MIB, "gpm"))
+    assert (BLOCKING in link.driver.asked) == bool(then)
+
+
+def test_throughput_is_the_mean_over_the_window() -> None:
+    """Bursts and rests are told by their mean, and what is older than the window is forgotten.
+
+    After the first reading the two directions take turns, each telling its last meanwhile. After a
+    reset no old rate is in the mean.
+    """
+    link = Link(**blocking((90, 9), (30, 3), (60, 6), (0, 0), (7, 7)))
+    readings = link.reads(4)
+
+    assert [r["pcie_transmit_bytes_per_second"] for r in readings] == [90e3, 90e3, 70e3, 50e3]
+    assert readings[3]["pcie_receive_bytes_per_second"] == 4000
+    link.ask = link.driver.opened()
+    link.driver.answers |= blocking((30, 3))
+    assert link.read() == told(30_000, 3000, "sampled")
+
+
+def test_source_that_has_told_of_traffic_is_believed_when_it_rests() -> None:
+    """Once GPM has counted a byte its 0 is 0, and the call that blocks is made no more."""
+    link = Link(**gpm((0, 0), (3, 3), (0, 0)), **blocking((5, 6)))
+    sources = [reading.get("pcie_source") for reading in link.reads(2)]
+    asked = link.driver.asked[BLOCKING]
+
+    assert sources == [None, "sampled"]
+    assert link.reads(5)[-1] == told(0, 0, "gpm")
+    assert link.driver.asked[BLOCKING] == asked
+
+
+# Above 32 bits, so that it is known not to wrap there.
+WIDE = 5_000_000_000
+BITS_32 = 2**32
+SLOW, FAST = (1, 4), (5, 16)  # Generation and lanes.
+UNKNOWN_LINKS: list[tuple[Any, Any]] = [(99, 1), (Fails(), 16), (5, Fails())]
+# What was sent and received at a second, and both in bytes a second as far as that is certain.
+Counts = list[tuple[float, tuple[int, int] | Fails, tuple[float, float] | None]]
+
+
+def counts(gap: float, before: int, after: int, rate: float | None) -> Counts:
+    """Count the same in both directions, *gap* seconds apart."""
+    told = None if rate is None else (rate, rate)
+    return [(1.0, (before, before), None), (1.0 + gap, (after, after), told)]
+
+
+# Of a link: what is counted, and whether one waits for more.
+@pytest.mark.parametrize(
+    ("link", "looks", "waits"),
+    [
+        (FAST, counts(2.0, WIDE, WIDE + 50 * 10**9, 25e9), True),
+        # One of 32 bits may wrap once on a slow link: no rate is negative or too high.
+        (SLOW, counts(1.0, 0, 700_000_000, 7e8), True),
+        (SLOW, counts(1.0, BITS_32 - 1000, 0, 1000.0), True),
+        # One that passes 32 bits had not shown its width before.
+        (FAST, [(1.0, (BITS_32 - 10, 0), None), (2.0, (BITS_32 + 90, 9), (100.0, 9.0))], True),
+        # After so long two wraps are possible, or what was counted is older than the window.
+        (SLOW, counts(4.0, 0, 100, 25.0), True),
+        (SLOW, counts(5.0, 0, 100, None), True),
+        (FAST, counts(16.0, WIDE, WIDE + 100, None), True),
+        # On a link that carries 4 GiB in an interval, or an unknown one, it would tell too little.
+        *((link, counts(1.0, 0, 5, None), False) for link in (FAST, (4, 8), *UNKNOWN_LINKS)),
+        # A count that fell, or grew beyond the link's speed, is left out; then it goes on.
+        *(
+            (
+                SLOW,
+                [
+                    (1.0, (WIDE, WIDE), None),
+                    (2.0, (sent, received), None),
+                    (3.0, (sent + 8, received + 8), (8.0, 8.0)),
+                ],
+                True,
+            )
+            for sent, received in ((0, WIDE + 10), (WIDE + 10, 7), (WIDE + 10**12, WIDE))
+        ),
+        # After a timeout the counters are compared from scratch.
+        (
+            SLOW,
+            [
+                (1.0, (WIDE, WIDE), None),
+                (2.0, TIMES_OUT, None),
+                (3.0, (WIDE, WIDE), None),
+                (4.0, (WIDE + 100, WIDE + 200), (100.0, 200.0)),
+            ],
+            True,
+        ),
+    ],
+)
+def test_rate_is_what_was_counted_where_that_is_certain(
+    link: tuple[Any, Any], looks: Counts, waits: bool
+) -> None:
+    driver = Driver(
+        nvmlDeviceGetMaxPcieLinkGeneration=link[0], nvmlDeviceGetMaxPcieLinkWidth=link[1]
+    )
+    ask, counters = driver.opened(), PcieByteCounters(1.0, longest_gap_seconds=15.0)
+    told = []
+    for now, counted, _ in looks:
+        if isinstance(counted, tuple):
+            driver.answers["field_values"] = dict(zip(FIELDS, counted, strict=True))
+        else:
+            driver.answers["field_values"] = counted
+        told.append(counters.read(ask, now))
+
+    assert told == [rates for _, _, rates in looks]
+    assert counters.may_tell(ask) == waits
+
+
+REPLAY, RECOVERY, CRC = (
+    pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY,
+    pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY,
+    pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_CRC,
+)
+SENT = (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, ALL_LINKS)
+RECEIVED = (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, ALL_LINKS)
+SENT_5 = (pynvml.NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES, ALL_LINKS)
+RECEIVED_5 = (pynvml.NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES, ALL_LINKS)
+
+
+class NvLinks(Driver):
+    """A GPU with *states* of its links, and *fields* that it can tell; read every few seconds."""
+
+    def __init__(self, *states: int, told: dict[Field, FieldAnswer] | None = None, **answers: Any):
+        self.states = dict(enumerate(states))
+        self.told = told or {}
+        super().__init__(
+            nvmlDeviceGetNvLinkState=self.state, nvmlDeviceGetFieldValues=fields(self.told)
+        )
+        self.answers |= answers
+        self._opened = self.opened()
+        self._part = NvLink()
+        self._now = 0.0
+
+    def state(self, handle: object, link: int) -> int:
+        if link in self.states:
+            return self.states[link]
+        # An older driver calls the number of a link that it does not know invalid.
+        raise Fails(pynvml.NVML_ERROR_INVALID_ARGUMENT if link > 3 else Fails().code)
+
+    def set_each(self, field: int, *values: int) -> None:
+        """Let the links tell *values*, from link 0 on."""
+        self.told |= {(field, link): value for link, value in enumerate(values)}
+
+    def read(self, after_seconds: float = LINKS_EVERY_SECONDS) -> dict[str, Any]:
+        self._now += after_seconds
+        return self._part.read(self._opened, self._now)
+
+
+def test_gpu_without_nvlink_tells_nothing_and_is_asked_once() -> None:
+    """A GPU on PCIe alone has no series of NVLink, nor a call a second for them."""
+    gpu = NvLinks()
+
+    assert [gpu.read(1.0) for _ in range(10)] == [{}] * 10
+    assert set(gpu.asked) == {"link_state", "nvmlDeviceGetNvLinkState"}
+    assert gpu.asked["link_state"] == pynvml.NVML_NVLINK_MAX_LINKS
+
+
+def test_worst_links_are_told_one_by_one() -> None:
+    """Those that are down come first, then those with most errors; healthy ones are not told."""
+    gpu = NvLinks(*[1] * 6)
+    gpu.set_each(CRC, 0, 7, 0, 90, 8, 0)
+    told = []
+    for down in ({}, {0: 0}, {3: 0, 5: 0}):
+        gpu.states |= down
+        reading = gpu.read()
+        told.append((reading["nvlink_link_errors"], reading["nvlink_link_states"]))
+
+    assert told == [({"3": 90, "4": 8}, None), ({"3": 90}, {"0": 0}), (None, {"0": 0, "3": 0})]
+
+
+def test_errors_go_on_where_a_link_is_gone_or_begins_anew() -> None:
+    """Neither the sum nor a link's own series falls, which would look like many errors."""
+    gpu = NvLinks(1, 1)
+    told = []
+    for values in ((1000, 50), (1001,), (1002, 0), (1002, 3)):
+        gpu.states[1] = int(len(values) > 1)
+        gpu.told.clear()
+        gpu.set_each(CRC, *values)
+        gpu.set_each(REPLAY, *values[1:])
+        reading = gpu.read()
+        told.append((reading["nvlink_errors"]["crc"], reading["nvlink_link_errors"].get("1")))
+
+    assert told == [(1050, 50), (1051, None), (1052, 50), (1055, 53)]
+
+
+def test_links_of_nvlink_5_are_told_by_their_own_fields() -> None:
+    """A Blackwell counts bytes and recoveries under other numbers, and the other errors not."""
+    gpu = NvLinks(1, 1, told={SENT_5: 3, RECEIVED_5: 5})
+    gpu.set_each(pynvml.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS, 1, 1)
+    told = gpu.read()
+
+    assert (told["nvlink_transmit_bytes"], told["nvlink_receive_bytes"]) == (3, 5)
+    assert told["nvlink_errors"] == {"recovery": 2}
+
+
+def test_errors_of_older_drivers_are_read_link_by_link() -> None:
+    """Where there are no fields the counters are asked; both kinds of checksum are one.
+
+    Where the driver counts nothing there is no series, instead of 0.
+    """
+    told = NvLinks(1).read()
+    names = ("nvlink_links", "nvlink_errors", "nvlink_transmit_bytes")
+    assert [told[name] for name in names] == [1, None, None]
+
+    counters = [1, 10, 100, 1000]
+    gpu = NvLinks(1, 1, nvmlDeviceGetNvLinkErrorCounter=lambda _, link, counter: counters[counter])
+
+    assert gpu.read()["nvlink_errors"] == {"replay": 2, "recovery": 20, "crc": 2200}
+
+
+def test_links_are_read_every_few_seconds_and_bytes_more_often() -> None:
+    """Between two readings the last one is returned; only fields with a value are read again."""
+    gpu = NvLinks(1, told={SENT: 1, RECEIVED: 2})
+    gpu.set_each(CRC, 3)
+    told = [gpu.read()]
+    gpu.states[0] = 0
+    gpu.told[SENT] = 4
+    gpu.set_each(CRC, 4)
+    pauses = (BYTES_EVERY_SECONDS - 0.1, 0.1, LINKS_EVERY_SECONDS - BYTES_EVERY_SECONDS)
+    told += [gpu.read(pause) for pause in pauses]
+
+    assert [each["nvlink_transmit_bytes"] for each in told] == [1024, 1024, 4096, 4096]
+    assert [each["nvlink_links_up"] for each in told] == [1, 1, 1, 0]
+    assert [each["nvlink_errors"]["crc"] for each in told] == [3, 3, 3, 4]
+    assert (gpu.asked["byte_counts"], gpu.asked["field_values"]) == (3, 2)
+
+
+def test_what_is_refused_for_a_while_is_back_soon() -> None:
+    """While all links retrain, or a call times out; that is not cached for an hour."""
+    gpu = NvLinks(1, told={SENT: 1, RECEIVED: 2})
+    gpu.read()
+    gpu.told.clear()
+    gone = gpu.read(BYTES_EVERY_SECONDS)
+    gpu.told |= {SENT: 3, RECEIVED: 2}
+    assert (gone["nvlink_links"], gone["nvlink_transmit_bytes"]) == (1, None)
+    assert gpu.read(BYTES_EVERY_SECONDS)["nvlink_transmit_bytes"] == 3 * 1024
+
+    gpu.answers["byte_counts"] = TIMES_OUT
+    assert gpu.read(BYTES_EVERY_SECONDS)["nvlink_receive_bytes"] is None
+    del gpu.answers["byte_counts"]
+    assert gpu.read(1.0)["nvlink_receive_bytes"] == 2048
+
+    # A timeout takes the series for a moment, and does not make a GPU of no link.
+    gpu.answers["link_state"] = TIMES_OUT
+    assert gpu.read() == {}
+    del gpu.answers["link_state"]
+    assert gpu.read(1.0)["nvlink_links"] == 1

@@ -1,7 +1,8 @@
-"""The activity of a GPU from its profiling counters, and of the parts of one that MIG divides."""
+"""How busy a GPU was: by the driver's samples, by profiling counters, and by parts with MIG."""
 
 import math
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pynvml
@@ -19,6 +20,7 @@ from exporter.nvml.readings.gpm import (
 )
 from exporter.nvml.readings.mig import MODE_SECONDS, MigActivity, MigDevices
 from exporter.nvml.readings.query import Ask
+from exporter.nvml.readings.utilization import Utilization
 from exporter.nvml.sample import MigDevice
 from tests.exporter.nvml.driver import Driver, Fails
 
@@ -135,16 +137,6 @@ def test_gpu_that_was_reset_is_not_compared_with_what_it_was() -> None:
     assert gpu.driver.asked["gpm_memory"] == 2
 
 
-def test_metric_that_is_refused_is_missed_alone() -> None:
-    """A metric that this GPU has not takes no other with it."""
-    gpu = Reads()
-    gpu.driver.refused = {DRAM}
-    gpu.after(0.0)
-
-    assert set(gpu.after(1.0, 0.5)) == set(ACTIVITY.values()) - {"dram_active_percent"}
-    assert gpu.may_tell() == set(METRICS) - {DRAM}
-
-
 @pytest.mark.parametrize("function", ["gpm_support", "gpm_sample", "gpm_metrics", "gpm_memory"])
 def test_gpu_that_only_seems_to_have_gpm_tells_nothing(function: str) -> None:
     """Those before Hopper refuse at once, virtual machines when a sample is taken."""
@@ -173,7 +165,7 @@ def test_failure_that_passes_is_no_reading_once(function: str) -> None:
 
 
 def test_each_metric_has_a_result_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A metric that failed, or is not a number, is left out; one call reads them all."""
+    """One that failed, or is not a number, is left out, and takes no other with it."""
 
     def answer(request: Any) -> None:
         assert request.version == pynvml.NVML_GPM_METRICS_GET_VERSION
@@ -187,6 +179,11 @@ def test_each_metric_has_a_result_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
     told = gpm_metrics(*[Memory(pynvml.c_nvmlGpmSample_t()) for _ in range(2)])
 
     assert told == {metric: metric + 0.5 for metric in METRICS if metric not in (SM, DRAM)}
+    gpu = Reads()
+    gpu.driver.refused = {DRAM}
+    gpu.after(0.0)
+    assert set(gpu.after(1.0, 0.5)) == set(ACTIVITY.values()) - {"dram_active_percent"}
+    assert gpu.may_tell() == set(METRICS) - {DRAM}
 
 
 DEVICE = MigDevice("MIG-a", 9, 0, "1g.10gb", sm_active_percent=80.0)
@@ -220,19 +217,124 @@ def half_active(**changes: Any) -> Ask:
     return Driver(**answers | changes).opened()
 
 
-@pytest.mark.parametrize("function", ["gpm_support", "gpm_memory", "mig_sample", "gpm_metrics"])
-def test_gpu_without_gpm_has_no_activity(function: str) -> None:
-    """An older GPU, or a user without the right to it: no reading, whatever is missing."""
-    activity, ask = MigActivity(15.0), half_active(**{function: Fails()})
+def test_activity_of_an_instance() -> None:
+    """The first sample of a new instance, or after the GPU was opened anew, has none before it.
 
-    assert [activity.read(ask, now, [9]) for now in (100.0, 101.0, 102.0)] == [{}, {}, {}]
-
-
-def test_instance_is_compared_only_with_itself() -> None:
-    """The first sample of a new instance, or after the GPU was opened anew, has none before it."""
+    An older GPU, or a user without the right to it, has no activity, whatever is missing.
+    """
     activity, ask = MigActivity(15.0), half_active()
-
     assert activity.read(ask, 100.0, [9]) == {}
     assert activity.read(ask, 101.0, [9, 2]) == {9: 50.0}
     assert activity.read(ask, 102.0, [9, 2]) == {9: 50.0, 2: 50.0}
     assert activity.read(half_active(), 103.0, [9, 2]) == {}
+
+    for function in ("gpm_support", "gpm_memory", "mig_sample", "gpm_metrics"):
+        activity, ask = MigActivity(15.0), half_active(**{function: Fails()})
+        assert [activity.read(ask, now, [9]) for now in (100.0, 101.0, 102.0)] == [{}] * 3
+
+
+UTILIZATION = "nvmlDeviceGetUtilizationRates"
+ANY_TIME = 1_700_000_000_000_000
+
+
+class Samples(Driver):
+    """A driver with samples (its time in µs, percent) or without such a call, and with rates."""
+
+    def __init__(self) -> None:
+        super().__init__(nvmlDeviceGetSamples=self.get)
+        self.samples: list[tuple[int, int]] | Fails = Fails()
+        self.rates(50)
+        self.asked_since: list[int] = []
+        self._ask, self._utilization = self.opened(), Utilization(15.0)
+
+    def rates(self, percent: int) -> None:
+        self.answers[UTILIZATION] = SimpleNamespace(gpu=percent)
+
+    def get(self, handle: object, kind: int, since: int) -> Any:
+        assert kind == pynvml.NVML_GPU_UTILIZATION_SAMPLES
+        self.asked_since.append(since)
+        if isinstance(self.samples, Fails):
+            raise self.samples
+        fresh = [sample for sample in self.samples if sample[0] > since]
+        if not fresh:
+            raise Fails(pynvml.NVML_ERROR_NOT_FOUND)
+        values = [pynvml.c_nvmlSample_t(time, (0,)) for time, _ in fresh]
+        for value, (_, percent) in zip(values, fresh, strict=True):
+            value.sampleValue.uiVal = percent
+        return pynvml.NVML_VALUE_TYPE_UNSIGNED_INT, values
+
+    def sample(self, seconds: float, percent: int) -> None:
+        """Take a sample *seconds* after ANY_TIME."""
+        before = [] if isinstance(self.samples, Fails) else self.samples
+        self.samples = [*before, (ANY_TIME + round(seconds * 1e6), percent)]
+
+    def busy(self, now: float) -> float | None:
+        """Return the mean at a time of the worker's clock."""
+        return self._utilization.read(self._ask, now).get("gpu_busy_percent")
+
+
+def test_without_samples_the_rates_of_the_window_are_averaged() -> None:
+    """Each second's rate counts for the last 15 s and is then forgotten.
+
+    A GPU that is split by MIG has neither, and nothing is made up.
+    """
+    gpu = Samples()
+    told = []
+    for now in range(100, 115):
+        gpu.rates(100 if now < 110 else 40)
+        told.append(gpu.busy(float(now)))
+
+    assert told[-1] == 80.0
+    assert gpu.busy(124.5) == 40.0
+    gpu.answers[UTILIZATION] = Fails()
+    assert gpu.busy(125.0) is None
+
+
+def test_each_sample_counts_once_and_as_long_as_the_window() -> None:
+    """The driver is asked each 5 s for what is new; a sample leaves the window by its own age.
+
+    A dip of a fifth of a second is in the mean, though the rates never saw it.
+    """
+    gpu, told = Samples(), []
+    for second in range(31):
+        for part in range(5):
+            gpu.sample(second + part / 5, 0 if (second, part) == (3, 0) else 100)
+        told.append(gpu.busy(200.0 + second))
+
+    assert gpu.asked_since == [
+        0,
+        *(ANY_TIME + second * 1_000_000 + 800_000 for second in (0, 5, 10, 15, 20, 25)),
+    ]
+    assert [busy is not None and busy < 100 for busy in told] == [
+        *[False] * 5,
+        *[True] * 15,
+        *[False] * 11,
+    ]
+    assert told[5] == pytest.approx(100 * 29 / 30)
+
+
+def test_silent_driver_keeps_the_window_and_then_leaves_it_to_the_rates() -> None:
+    """No new samples for a while is no change; for longer than the window the rates stand in.
+
+    Samples are stamped with the driver's clock; an hour less does not cost an hour.
+    """
+    gpu = Samples()
+    gpu.sample(3600.0, 90)
+    # From 116 on it is asked for all and gives the old sample again, none the newer for that.
+    assert [gpu.busy(float(now)) for now in range(100, 160)] == [90.0] * 16 + [50] * 44
+
+    gpu.samples = []
+    for second in range(30):
+        gpu.sample(second, 70)
+        busy = gpu.busy(160.0 + second)
+    assert busy == 70.0
+
+
+@pytest.mark.parametrize("code", [pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT])
+def test_no_new_samples_is_no_failure(code: int) -> None:
+    """A GPU with nothing new to tell has answered, and is asked again."""
+    gpu = Samples()
+    gpu.samples = Fails(code)
+
+    assert [gpu.busy(float(now)) for now in (100, 105, 110)] == [50.0] * 3
+    assert gpu.asked_since == [0] * 3

@@ -3,8 +3,6 @@
 import logging
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +14,7 @@ from typing import Any
 import pytest
 
 from exporter.nvml import supervisor as supervisor_module
-from exporter.nvml.process import PACKAGE_ROOT, SUPERSEDED_STATUS, WorkerProcess
+from exporter.nvml.process import SUPERSEDED_STATUS, WorkerProcess
 from exporter.nvml.sample import NodeSample, NoGpuReason, StuckCall
 from exporter.nvml.supervisor import NvmlSupervisor
 from exporter.nvml.timing import Timing
@@ -32,6 +30,13 @@ from tests.exporter.nvml.stub import (
     wait_for_sample,
 )
 from tests.exporter.running import wait_until
+
+
+def see_more(supervisor: NvmlSupervisor) -> None:
+    """Wait for the second sample from now: each is read before the next one begins."""
+    for _ in range(2):
+        last = supervisor.latest()
+        wait_until(lambda: supervisor.latest() != last)  # noqa: B023 # it is called at once
 
 
 def test_hang_while_nvml_opens_is_mended(supervise: Supervise, scenario: Scenario) -> None:
@@ -94,15 +99,13 @@ def test_released_gpus_are_open_in_no_process(
 ) -> None:
     """For as long as it is asked no process has the device files, and no sample is served.
 
-    A worker leaves the driver in good order; one that is silent is ended at once, and not when the
-    patience with it is over.
+    A worker that is silent is ended at once, and not when the patience with it is over.
     """
     # However busy this machine is, the worker has the time to shut NVML down.
     monkeypatch.setattr(supervisor_module, "LET_GO_SECONDS", 20.0)
-    device, mark = tmp_path / "nvidia0", tmp_path / "shut-down"
+    device = tmp_path / "nvidia0"
     device.touch()
-    stub = {"STUB_DEVICE": str(device), "STUB_SHUTDOWN_MARK": str(mark)}
-    supervisor = supervise(PATIENT, silent_seconds=600.0, **stub)
+    supervisor = supervise(PATIENT, silent_seconds=600.0, STUB_DEVICE=str(device))
     wait_until(lambda: ups(supervisor) == [True, True])
     worker = supervisor.worker_pid
     assert worker is not None
@@ -110,7 +113,6 @@ def test_released_gpus_are_open_in_no_process(
 
     supervisor.release(600)
     wait_until(lambda: supervisor.released)
-    assert mark.exists()
     assert not Path(f"/proc/{worker}").exists()
     assert not has_open(os.getpid(), device)
     assert supervisor.latest() is None
@@ -134,10 +136,7 @@ def test_exporter_ends_while_a_call_hangs(library: Path, scenario: Scenario) -> 
         wait_until(lambda: ups(supervisor) == [True, True])
         pid = supervisor.worker_pid
         scenario.play("nvmlDeviceGetPowerUsage 1 hang")
-        # Each sample is read before the next one begins: the second from now has met the hang.
-        for _ in range(2):
-            last = supervisor.latest()
-            wait_until(lambda: supervisor.latest() != last)  # noqa: B023 # it is called at once
+        see_more(supervisor)
 
     assert not Path(f"/proc/{pid}").exists()
     assert not supervisor.worker_up
@@ -190,94 +189,52 @@ def test_worker_that_cannot_go_on_names_the_call(
     wait_until(lambda: not supervisor.worker_up)
 
 
-# However busy this machine is, it has the time to shut NVML down.
-PATIENTLY = "from exporter.nvml.worker import __main__ as w; w.CLOSE_SECONDS = 60; w.main()"
-
-
-@contextmanager
-def worker(
-    library: Path, scenario: Scenario, *how: str, **variables: str
-) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a worker without a supervisor, once its two GPUs answer."""
-    environment = nvmlstub.environment(library, scenario=scenario.path)
-    process = subprocess.Popen(
-        [sys.executable, *how, *QUICK.to_arguments()],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=PACKAGE_ROOT,
-        env=os.environ | environment | variables,
-        # A test run in the background has SIGINT ignored, and so would its children.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-    with process:
-        try:
-            while [gpu.up for gpu in next_sample(process).gpus] != [True, True]:
-                continue
-            yield process
-        finally:
-            process.kill()
-
-
-def next_sample(process: subprocess.Popen[bytes]) -> NodeSample:
-    assert process.stdout is not None
-    return NodeSample.from_json(process.stdout.readline())
-
-
-def test_worker_leaves_the_driver_in_good_order(
-    library: Path, scenario: Scenario, tmp_path: Path
+@pytest.mark.parametrize(
+    ("played", "status", "is_shut_down"),
+    [
+        ([], 0, True),
+        (["nvmlDeviceGetPowerUsage 1 hang"], 0, False),
+        (["nvmlShutdown * hang"], -signal.SIGALRM, True),
+    ],
+    ids=["well", "reading hangs", "end hangs"],
+)
+def test_worker_that_is_ended_leaves_the_driver_in_good_order(
+    supervise: Supervise,
+    scenario: Scenario,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+    played: list[str],
+    status: int,
+    is_shut_down: bool,
 ) -> None:
-    """On SIGTERM; Ctrl-C in a terminal reaches it too, and is left to its parent.
+    """If a driver lets it: systemd ends all processes at once. Ctrl-C is left to the exporter.
 
-    What the driver prints on standard output is no sample, and goes into the log.
+    What a driver prints on standard output goes into the log, and not between the samples.
     """
+    monkeypatch.setattr(supervisor_module, "END_SECONDS", 20.0)  # It is not killed before.
+    caplog.set_level(logging.INFO)
     mark = tmp_path / "shut-down"
     stub = {"STUB_SHUTDOWN_MARK": str(mark), "STUB_CHATTER": "1"}
-    with worker(library, scenario, "-c", PATIENTLY, **stub) as process:
-        process.send_signal(signal.SIGINT)
-        assert all(next_sample(process) for _ in range(3))
-        process.terminate()
+    supervisor = supervise(PATIENT, restart_seconds=60.0, **stub)
+    wait_until(lambda: ups(supervisor) == [True, True])
+    worker = supervisor.worker_pid or 0
+    os.kill(worker, signal.SIGINT)
+    scenario.play(*played)
+    see_more(supervisor)
+    os.kill(worker, signal.SIGTERM)
+    wait_until(lambda: "NVML worker ended" in caplog.text)
 
-        assert process.wait(20) == 0
-        assert process.stderr is not None
-        assert process.stderr.read() == b"a word from the driver\n"
-    assert mark.exists()
-
-
-@pytest.mark.parametrize("function", ["nvmlDeviceGetPowerUsage", "nvmlShutdown"])
-def test_hung_driver_does_not_keep_the_worker(
-    library: Path, scenario: Scenario, function: str
-) -> None:
-    """The worker ends on SIGTERM though a call, even nvmlShutdown, never returns."""
-    with worker(library, scenario, "-m", "exporter.nvml.worker") as process:
-        scenario.play(f"{function} * hang")
-        next_sample(process)
-        process.terminate()
-
-        assert process.wait(20) in (0, -signal.SIGALRM)
+    assert f"ended with status {status};" in caplog.text
+    assert mark.exists() == is_shut_down
+    assert capfd.readouterr().err.startswith("a word from the driver\n")
 
 
 WELL = NodeSample(1.0, 2)
 STUCK = StuckCall("nvmlDeviceGetPowerUsage", 1, 6.0, 1)
 HANGS = NodeSample(1.0, 2, stuck_call=STUCK)
-
-
-Launch = Callable[[Sequence[str], Mapping[str, str]], WorkerProcess]
-
-
-@contextmanager
-def running(
-    launch: Launch,
-    restart_seconds: float = 0.01,
-    on_sample: Callable[[NodeSample], None] = lambda sample: None,
-    timing: Timing = PATIENT,
-) -> Iterator[NvmlSupervisor]:
-    supervisor = NvmlSupervisor(timing, None, restart_seconds, launch, on_sample)
-    supervisor.start()
-    try:
-        yield supervisor
-    finally:
-        supervisor.stop()
+Says = NodeSample | bytes
 
 
 class Fake(WorkerProcess):
@@ -285,7 +242,7 @@ class Fake(WorkerProcess):
 
     def __init__(
         self,
-        *says: NodeSample | bytes,
+        *says: Says,
         status: int | None = 0,
         ends_itself: bool = False,
         in_kernel: bool = True,
@@ -317,15 +274,41 @@ class Fake(WorkerProcess):
         return self.in_kernel
 
 
-def fake(*says: NodeSample | bytes, **how: Any) -> Launch:
-    """Start such a worker each time."""
-    return lambda arguments, environment: Fake(*says, **how)
+class Fakes:
+    """Starts the *workers*, then such that do *how* and say *says*; *started* has all of them."""
+
+    def __init__(self, *says: Says, workers: Sequence[Fake] = (), **how: Any) -> None:
+        self.started: list[Fake] = []
+        self.may_start = threading.Event()
+        self.may_start.set()
+        self._workers, self._says, self._how = list(workers), says, how
+
+    def __call__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> WorkerProcess:
+        self.may_start.wait()
+        worker = self._workers.pop(0) if self._workers else Fake(*self._says, **self._how)
+        self.started.append(worker)
+        return worker
+
+
+@contextmanager
+def running(
+    launch: Callable[[Sequence[str], Mapping[str, str]], WorkerProcess],
+    restart_seconds: float = 0.01,
+    on_sample: Callable[[NodeSample], None] = lambda sample: None,
+    timing: Timing = PATIENT,
+) -> Iterator[NvmlSupervisor]:
+    supervisor = NvmlSupervisor(timing, None, restart_seconds, launch, on_sample)
+    supervisor.start()
+    try:
+        yield supervisor
+    finally:
+        supervisor.stop()
 
 
 def test_hang_gets_a_new_worker_once() -> None:
     """If that hangs too, it continues for a while: it still reads the other GPUs."""
     later = replace(HANGS, timestamp_seconds=2.0)
-    with running(fake(HANGS, later, in_kernel=False), restart_seconds=60.0) as supervisor:
+    with running(Fakes(HANGS, later, in_kernel=False), restart_seconds=60.0) as supervisor:
         wait_until(lambda: supervisor.latest() == later)
 
         assert supervisor.worker_restarts == 1
@@ -333,25 +316,20 @@ def test_hang_gets_a_new_worker_once() -> None:
 
 def test_silent_worker_is_replaced_and_its_last_sample_is_not_served() -> None:
     """A frozen process loses its series before they go stale."""
-    workers, may_start = iter([Fake(WELL), Fake(WELL)]), threading.Semaphore(1)
-
-    def launch(arguments: Sequence[str], environment: Mapping[str, str]) -> WorkerProcess:
-        may_start.acquire()
-        return next(workers)
-
-    with running(launch, timing=QUICK) as supervisor:
+    workers = Fakes(WELL)
+    with running(workers, timing=QUICK) as supervisor:
         wait_until(lambda: supervisor.latest() is not None)
+        workers.may_start.clear()
         wait_until(lambda: supervisor.latest() is None)
         assert not supervisor.worker_up
-        may_start.release()
+        workers.may_start.set()
         wait_until(lambda: supervisor.worker_up)
-        may_start.release()
 
 
 def test_release_ends_by_itself(caplog: pytest.LogCaptureFixture) -> None:
     """Nobody has to remember to take the GPUs back, and the exporter's end does not wait."""
     caplog.set_level(logging.INFO)
-    with running(fake(WELL)) as supervisor:
+    with running(Fakes(WELL)) as supervisor:
         wait_until(lambda: supervisor.worker_up)
         supervisor.release(0.2)
         wait_until(lambda: "the GPUs are no longer released" in caplog.text)
@@ -363,35 +341,19 @@ def test_release_ends_by_itself(caplog: pytest.LogCaptureFixture) -> None:
     assert not supervisor.released
 
 
-def test_worker_ended_from_outside_is_no_alarm(caplog: pytest.LogCaptureFixture) -> None:
-    """systemd ends all processes of a service at once: that is replaced, and no warning."""
-    caplog.set_level(logging.INFO)
-    with running(fake(WELL, ends_itself=True), restart_seconds=60.0):
-        wait_until(lambda: bool(caplog.records))
-
-    assert [(record.levelname, record.message) for record in caplog.records] == [
-        ("INFO", "NVML worker ended with status 0; it is replaced")
-    ]
-
-
 def test_error_of_the_exporters_own_costs_one_worker(caplog: pytest.LogCaptureFixture) -> None:
     """Nobody expected it, and without its thread no GPU would be read again."""
-    started: list[Fake] = []
-    seen: list[NodeSample] = []
-
-    def launch(arguments: Sequence[str], environment: Mapping[str, str]) -> WorkerProcess:
-        started.append(Fake(WELL))
-        return started[-1]
+    workers, seen = Fakes(WELL), []
 
     def see(sample: NodeSample) -> None:
         seen.append(sample)
         if len(seen) == 1:
             raise ZeroDivisionError("odd sample")
 
-    with running(launch, on_sample=see):
+    with running(workers, on_sample=see):
         wait_until(lambda: len(seen) == 2)
 
-    assert len(started) == 2
+    assert len(workers.started) == 2
     assert caplog.messages == [
         "nvml-supervisor failed, and goes on: ZeroDivisionError: odd sample",
         "NVML worker cannot be followed; it is replaced",
@@ -400,133 +362,135 @@ def test_error_of_the_exporters_own_costs_one_worker(caplog: pytest.LogCaptureFi
 
 def test_release_does_not_wait_for_the_back_off(caplog: pytest.LogCaptureFixture) -> None:
     """Between two workers no GPU is open, and that is exposed at once."""
-    with running(fake(status=1, ends_itself=True), restart_seconds=60.0) as supervisor:
+    with running(Fakes(status=1, ends_itself=True), restart_seconds=60.0) as supervisor:
         wait_until(lambda: "it is replaced" in caplog.text)
         supervisor.release(600)
         wait_until(lambda: supervisor.released)
 
 
-def test_worker_that_cannot_be_killed_is_no_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a process sleeps in the driver its files are open, and count as open."""
-    monkeypatch.setattr(supervisor_module, "ABANDONED_POLL_SECONDS", 0.01)
-    worker = Fake(WELL, status=None)
-    with running(lambda arguments, environment: worker) as supervisor:
-        wait_until(lambda: supervisor.worker_up)
-        supervisor.release(600)
-        wait_until(lambda: worker.asked > 3)
-
-        assert not supervisor.released
-
-
-@pytest.mark.parametrize("status", [0, None], ids=["silent", "asleep in the driver"])
-def test_stuck_call_goes_on_growing_when_the_worker_is_silent(status: int | None) -> None:
-    """A hanging call is exposed for as long as its process exists, silent or not."""
-    with running(fake(HANGS, status=status, ends_itself=status is None)) as supervisor:
-        wait_until(lambda: supervisor.stuck_call is not None)
-        first = supervisor.stuck_call
-        wait_until(lambda: (supervisor.stuck_call or STUCK).seconds > 6.2)
-        later = supervisor.stuck_call
-        wait_until(lambda: (supervisor.worker_pid is None) == (status is None))
-
-    assert first is not None
-    assert later is not None
-    assert (later.function, later.gpu) == ("nvmlDeviceGetPowerUsage", 1)
-    assert later.seconds > first.seconds >= 6.0
-
-
-def test_stuck_call_is_over_with_its_process() -> None:
-    """Once the hanging process is gone, or reports that all is well, no call is stuck."""
-    with running(fake(HANGS, NodeSample(2.0, 2))) as supervisor:
-        wait_until(lambda: getattr(supervisor.latest(), "timestamp_seconds", 0) == 2.0)
-        wait_until(lambda: supervisor.stuck_call is None)
-    with running(fake(HANGS, ends_itself=True), restart_seconds=60.0) as supervisor:
-        wait_until(lambda: supervisor.latest() is not None and supervisor.worker_pid is None)
-        wait_until(lambda: supervisor.stuck_call is None)
-
-
-def test_worker_that_cannot_be_killed_is_not_joined_by_another(
+def test_worker_that_cannot_be_killed_is_waited_for(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """There is never more than one worker asleep in the driver, and stopping does not wait."""
+    """While it sleeps in the driver its call is stuck, its files are open, and no other starts.
+
+    The exporter's end does not wait for it.
+    """
     monkeypatch.setattr(supervisor_module, "ABANDONED_POLL_SECONDS", 0.01)
-    started: list[Fake] = []
+    workers = Fakes(HANGS, status=None, ends_itself=True)
 
-    def launch(arguments: Sequence[str], environment: Mapping[str, str]) -> WorkerProcess:
-        started.append(Fake(status=None, ends_itself=True))
-        return started[-1]
+    def looks(number: int) -> None:
+        before = workers.started[0].asked
+        wait_until(lambda: workers.started[0].asked > before + number)
 
-    with running(launch):
-        wait_until(lambda: "cannot be killed" in caplog.text and started[0].asked > 20)
-        assert len(started) == 1
-        started[0].status = 0
-        wait_until(lambda: len(started) >= 2)
+    with running(workers) as supervisor:
+        wait_until(lambda: "cannot be killed" in caplog.text)
+        first = supervisor.stuck_call
+        supervisor.release(600)
+        looks(20)
+        later = supervisor.stuck_call
+        assert first is not None
+        assert later is not None
+        assert later.seconds > first.seconds >= 6.0
+        assert (later.function, later.gpu) == ("nvmlDeviceGetPowerUsage", 1)
+        assert (len(workers.started), supervisor.released) == (1, False)
+
+        workers.started[0].status = 0
+        wait_until(lambda: supervisor.released)
+        assert supervisor.stuck_call is None
+        supervisor.resume()
+        wait_until(lambda: len(workers.started) == 2)
 
 
-def test_line_of_another_version_is_a_failure_not_a_crash(caplog: pytest.LogCaptureFixture) -> None:
-    """After an upgrade under a running exporter the log says what to do, again and again."""
-    foreign = b'{"gpus":[],"stuck_call":null,"a_field_of_next_year":1}'
-    with running(fake(foreign)) as supervisor:
-        wait_until(lambda: supervisor.worker_restarts >= 2)
-
-    assert "for example after an upgrade without a restart of the exporter" in caplog.text
-    assert supervisor.latest() is None
+def test_stuck_call_is_told_until_it_is_over() -> None:
+    """It goes on growing while its worker is silent, and is over when that ends or is well."""
+    with running(Fakes(HANGS)) as supervisor:
+        wait_until(lambda: (supervisor.stuck_call or STUCK).seconds > 6.05)
+    with running(Fakes(HANGS, NodeSample(2.0, 2))) as supervisor:
+        wait_until(lambda: getattr(supervisor.latest(), "timestamp_seconds", 0) == 2.0)
+        wait_until(lambda: supervisor.stuck_call is None)
+    with running(Fakes(HANGS, ends_itself=True), restart_seconds=60.0) as supervisor:
+        wait_until(lambda: supervisor.latest() is not None and supervisor.worker_pid is None)
+        wait_until(lambda: supervisor.stuck_call is None)
 
 
 def fails_to_start(arguments: Sequence[str], environment: Mapping[str, str]) -> WorkerProcess:
     raise OSError("no more processes")
 
 
-def test_machine_that_cannot_start_a_process_is_asked_again(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Not even a full process table ends the supervision."""
-    with running(fails_to_start) as supervisor:
-        wait_until(lambda: supervisor.worker_restarts >= 2)
-
-    assert "cannot be started: no more processes" in caplog.text
-    assert not supervisor.worker_up
+FOREIGN = b'{"gpus":[],"stuck_call":null,"a_field_of_next_year":1}'
 
 
-def test_failures_long_past_do_not_make_the_next_restart_late(
+@pytest.mark.parametrize(
+    ("launch", "said"),
+    [
+        # Of another version.
+        (Fakes(FOREIGN), "for example after an upgrade without a restart of the exporter"),
+        (fails_to_start, "cannot be started: no more processes"),
+        # A worker that was well long enough is replaced as quickly as the first one.
+        (Fakes(WELL, status=1, ends_itself=True), "ended with status 1"),
+    ],
+    ids=["foreign", "not started", "ends"],
+)
+def test_worker_that_fails_is_replaced_again_and_again(
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A worker that was well long enough is replaced as quickly as the first one."""
-    monkeypatch.setattr(supervisor_module, "WELL_SECONDS", 0.0)
-    with running(fake(WELL, status=1, ends_itself=True)) as supervisor:
-        # Were the wait still doubled, the twentieth restart would come after three hours.
-        wait_until(lambda: supervisor.worker_restarts >= 20)
-
-
-def test_reason_is_logged_once_however_many_workers_find_it(
     caplog: pytest.LogCaptureFixture,
+    launch: Callable[[Sequence[str], Mapping[str, str]], WorkerProcess],
+    said: str,
 ) -> None:
-    """A mismatch needs a new process a minute: no restart is counted, and the log has one line."""
+    """The log says what to do."""
+    monkeypatch.setattr(supervisor_module, "WELL_SECONDS", 0.0)
+    was_well = "status" in said
+    with running(launch) as supervisor:
+        # Were the wait still doubled, the twentieth restart would come after three hours.
+        wait_until(lambda: supervisor.worker_restarts >= (20 if was_well else 2))
+
+    assert said in caplog.text
+    assert (supervisor.latest() is not None) == was_well
+
+
+# A mismatch needs a new process a minute.
+MISMATCH: Any = {"error_reason": NoGpuReason.VERSION_MISMATCH, "error": "it does not fit"}
+MAKES_WAY: Any = {"status": SUPERSEDED_STATUS, "ends_itself": True}
+NO_LIBRARY: Any = {"error_reason": NoGpuReason.NO_LIBRARY, "error": "no library"}
+LAST = NodeSample(2.0, 8)
+
+
+@pytest.mark.parametrize(
+    ("workers", "restarts", "log"),
+    [
+        # However many workers find a reason, it is told once, and no restart is counted.
+        (
+            [
+                Fake(NodeSample(1.0, None), NodeSample(1.0, 0, **MISMATCH), **MAKES_WAY)
+                for _ in range(5)
+            ],
+            0,
+            [("WARNING", "it does not fit"), ("INFO", "the driver is back and lists 8 GPUs")],
+        ),
+        # A node that has no NVIDIA library is a normal node.
+        (
+            [Fake(*[NodeSample(float(n), 0, **NO_LIBRARY) for n in range(3)], **MAKES_WAY)],
+            0,
+            [("INFO", "no library"), ("INFO", "the driver is back and lists 8 GPUs")],
+        ),
+        # systemd ends all processes of a service at once.
+        (
+            [Fake(ends_itself=True)],
+            1,
+            [("INFO", "NVML worker ended with status 0; it is replaced")],
+        ),
+    ],
+    ids=["mismatch", "no library", "ended from outside"],
+)
+def test_what_is_no_fault_is_no_alarm(
+    caplog: pytest.LogCaptureFixture,
+    workers: list[Fake],
+    restarts: int,
+    log: list[tuple[str, str]],
+) -> None:
     caplog.set_level(logging.INFO)
-    reason = NoGpuReason.VERSION_MISMATCH
-    mismatch = NodeSample(1.0, 0, error_reason=reason, error="it does not fit")
-    told = [mismatch] * 5 + [NodeSample(2.0, 8)]
+    with running(Fakes(LAST, workers=workers)) as supervisor:
+        wait_until(lambda: supervisor.latest() == LAST)
+        assert supervisor.worker_restarts == restarts
 
-    def makes_way(arguments: Sequence[str], environment: Mapping[str, str]) -> WorkerProcess:
-        is_last = len(told) == 1
-        says = (NodeSample(1.0, None), told.pop(0))
-        return Fake(*says, status=SUPERSEDED_STATUS, ends_itself=not is_last)
-
-    with running(makes_way) as supervisor:
-        wait_until(lambda: getattr(supervisor.latest(), "gpus_visible", 0) == 8)
-        assert supervisor.worker_restarts == 0
-
-    assert [(record.levelname, record.message) for record in caplog.records] == [
-        ("WARNING", "it does not fit"),
-        ("INFO", "the driver is back and lists 8 GPUs"),
-    ]
-
-
-def test_node_without_gpu_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
-    """A node that has no NVIDIA library is a normal node."""
-    caplog.set_level(logging.INFO)
-    why: Any = {"error_reason": NoGpuReason.NO_LIBRARY, "error": "no library"}
-    says = [NodeSample(seconds, 0, **why) for seconds in (1.0, 2.0, 3.0)]
-    with running(fake(*says)) as supervisor:
-        wait_until(lambda: supervisor.latest() == says[-1])
-
-    assert [record.levelname for record in caplog.records] == ["INFO"]
+    assert [(record.levelname, record.message) for record in caplog.records] == log

@@ -153,10 +153,16 @@ PORT_WORDS: Files = {
     f"{PORT}/counters_ext/port_rcv_data_64": "5000000000\n",
 }
 ONCE: Files = dict.fromkeys((f"{COUNTERS}/symbol_error", f"{COUNTERS}/port_xmit_wait"), REFUSED)
+RDMA = ("mlx5_0", "mlx5_1", "mlx5_2", "irdma0")
+RATE = 'infiniband_rate_bytes_per_second{device="mlx5_%d"'
+ERRORS = 'infiniband_errors_total{device="mlx5_%d"'
 VIRTUAL = ["lo", "veth12ab", "docker0", "br-90ab", "cali1234", "flannel.1", "tap0", "ifb0"]
 VIRTUAL += ["lxc1f2e3d", "cilium_host", "eni0123456789a", "vxlan.calico", "tunl0", "azv12"]
 REAL = ["bond0", "ens1f0", "enp3s0", "eth0", "eth0:1", "ib0", "rocep1"]
 RECEIVED = "node_network_receive_bytes_total"
+OF_PATHS = "4.6336e+06, 3.07712e+06, nvme5n1 1.0, nvme5n1 100.0, nvme5n1 1.4"
+BEFORE_5_3 = "device " + NFS.rpartition("device ")[2]
+SLOWER = served(NFS, LUSTRE.replace("1600000 ", "3600000 "))
 DATA, SCRATCH = "10.0.0.5:/data nfs 1500.0", "scratch lustre 500.0"
 # Lines of an NFS 4.1 client with Linux 4, as published: 2.6 s of each write were in its queue.
 PUBLISHED = """\
@@ -168,9 +174,120 @@ device xx:/ mounted on /mnt with fstype nfs4 statvers=1.1
     OPEN_NOATTR: 1 1 0 272 316 0 18 18
 """
 
+
+def without(*files: str) -> Files:
+    return dict.fromkeys(files)
+
+
+def refused(*files: str) -> Files:
+    return dict.fromkeys(files, REFUSED)
+
+
+# Names of series, what changes at the node before the first look, and what the series say then.
+ODDITIES: Final[list[tuple[str, Files, str]]] = [
+    (CPU % ("idle", 0), without(NUMA), "idle 0 800.0"),  # No NUMA: all is node 0.
+    # A virtual machine shows no clock. An idle CPU has a low one, and nobody waits for it.
+    ("node_cpu_c", without("sys/devices/system/cpu"), ""),
+    ("node_cpu_clock", busy(10, 500, 199, 900), "2.8e+09"),
+    ("node_cpu_clock", busy(10, 10), ""),
+    # Of hundreds of CPUs the busiest are read.
+    (
+        "node_cpu_clock",
+        busy(500, *[600] * MOST_CPUS) | clocks(9_000_000, *[10**6] * MOST_CPUS),
+        "1e+09",
+    ),
+    # One may go offline between the look at its time and at its clock.
+    ("node_cpu_clock", busy(900, 0, 0, 900) | without("sys/devices/system/cpu/cpu3"), "2e+09"),
+    ("node_numa", without(NUMA), ""),
+    # A NUMA node has no memory, and one no file.
+    (
+        "node_numa_memory",
+        {
+            f"{NUMA}/node2/meminfo": "Node 2 MemTotal: 0 kB\nNode 2 MemFree: 0 kB\n",
+            f"{NUMA}/node3/cpulist": "\n",
+        },
+        "0 2.048e+08, 1 1.024e+08",
+    ),
+    # Before Linux 4.13 kills are not counted; 0 would mean that there was none.
+    ("node_oom", {"proc/vmstat": "pgoom_kill 5\n"}, ""),
+    ("node_numa_misses", without(f"{NUMA}/node0/numastat"), "28.0"),
+    ("node_numa_misses", without(f"{NUMA}/node0/numastat", f"{NUMA}/node1/numastat"), ""),
+    # Pressure is not built, or turned off (psi=0, the files are there then), or one is not read.
+    ("node_pressure", without(PSI), ""),
+    ("node_pressure", refused(f"{PSI}/cpu", f"{PSI}/memory", f"{PSI}/io"), ""),
+    ("node_pressure_stalled", refused(f"{PSI}/io"), "memory 0.25"),
+    ("node_disk", without("proc/diskstats"), ""),
+    ("node_disk", without("sys/block"), ""),
+    # Older kernels count at the paths of an NVMe disk only, newer ones at the disk as well.
+    ("node_disk", paths(0), OF_PATHS),
+    ("node_disk", paths(5000), OF_PATHS),
+    ("node_mount", served("device a mounted on /\n", None), ""),
+    # Before 2.13 Lustre only counted, from which nothing can be concluded.
+    ("node_mount", served(None, "read  1 samples [bytes] 1 2 3\n"), ""),
+    ("node_mount", served(PUBLISHED, LUSTRE), "xx:/ nfs 3001.0, xx:/ nfs 552.795"),
+    # Before Linux 5.3 operations have no column of errors.
+    ("node_mount", served(BEFORE_5_3, None), "home:/home nfs 100.0, home:/home nfs 0.19"),
+    ("node_mount_operations", served(None, None) | {f"sys/kernel/debug/{LLITE}": LUSTRE}, SCRATCH),
+    # Only root reads the mounts of process 1.
+    ("node_mount_operations", served(None, None) | {"proc/self/mountstats": NFS}, DATA),
+    # What is not understood is left out.
+    (
+        "node_mount_operations",
+        served(NFS.replace("READ: 1000", "READ: x"), None),
+        "10.0.0.5:/data nfs 500.0",
+    ),
+    ("node_network", carry() | without("proc/net/snmp"), ""),
+    # Damaged packets count whichever way they went, and not those of a device left out.
+    ("node_network_errors", carry("eth0", "eth1", "veth7", errors=(20, 5)), "50.0"),
+    # A virtual device says -1 or 0, one without a link refuses, one without traffic is hidden.
+    (
+        "node_network_speed",
+        carry("eth0", "eth1", "bond0", "team0")
+        | speeds(eth0="10000\n", eth1=REFUSED, bond0="-1\n", team0="0\n"),
+        "eth0 1.25e+09",
+    ),
+    ("node_tcp", refused("proc/net/snmp"), ""),
+    (RECEIVED, refused("proc/net/snmp"), "ens1f0 5e+06, ibp24s0 40960.0"),
+    # Every container brings a device; none of them may cost series. Real devices all stay.
+    (RECEIVED, carry(*VIRTUAL, *REAL), ", ".join(f"{real} 10.0" for real in sorted(REAL))),
+    # Under net/ a process sees its own network; the node's is that of its first process.
+    (RECEIVED, carry("ens9f0", of="1/net"), "ens9f0 10.0"),
+    (
+        "node_tcp",
+        {"proc/1/net/snmp": "Tcp: OutSegs RetransSegs\nTcp: 70 3\n"},
+        "70.0, 3.0",
+    ),
+    # RDMA is not there, or has no port. A driver may refuse any of a port's files; the rest of the
+    # page is complete.
+    ("infiniband", without(PORTS), ""),
+    ("infiniband", without(*(f"{PORTS}/{d}" for d in RDMA)), ""),
+    (RATE % 0, without(f"{PORT}/state"), ""),
+    (RATE % 1, without(f"{PORT}/state"), "mlx5_1 1 2.5e+10"),
+    (RATE % 0, without(f"{PORT}/rate"), ""),
+    (ERRORS % 0, without(COUNTERS), "mlx5_0 1 0.0"),
+    (ERRORS % 0, without(f"{PORT}/hw_counters"), "mlx5_0 1 4.0"),
+    (ERRORS % 1, without(PORT), "mlx5_1 1 6.0"),
+    # Counters of 32 bits stop at 16 GiB, so those of 64 bits of an old kernel come first.
+    ('infiniband_receive_bytes_total{device="mlx5_0"', PORT_WORDS, "mlx5_0 1 2e+10"),
+    # A node that lends its port to virtual machines may have hundreds; they share the port.
+    (
+        "infiniband_rate",
+        {f"{PORTS}/{d}/device/physfn/vendor": "0x15b3\n" for d in RDMA[:2]},
+        "irdma0 1 3.125e+09, mlx5_2 1 0.0",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "files", "told"), ODDITIES)
+def test_oddity_changes_what_it_concerns(host: Mounts, name: str, files: Files, told: str) -> None:
+    """What cannot be read is absent, and no failure."""
+    change(host, files)
+
+    assert Pages(host).of(name) == told
+
+
 # For each oddity: names of series, and what they say after each change of files.
-ODDITIES: Final[dict[str, tuple[str, list[tuple[Files, str]]]]] = {
-    "no NUMA: all is node 0": (CPU % ("idle", 0), [({NUMA: None}, "idle 0 800.0")]),
+OVER_TIME: Final[dict[str, tuple[str, list[tuple[Files, str]]]]] = {
     # The kernel's idle time may dip, and a rate must not explode for it; a real reset passes.
     "a small step back is no reset": (
         CPU % ("idle", 0),
@@ -189,10 +306,6 @@ ODDITIES: Final[dict[str, tuple[str, list[tuple[Files, str]]]]] = {
             (stat(ticks(2, 150, 700)) | {f"{NUMA}/node1/cpulist": "2\n"}, "user 1 3.5"),
         ],
     ),
-    "a virtual machine shows no clock": ("node_cpu_c", [({"sys/devices/system/cpu": None}, "")]),
-    # An idle CPU has a low clock, and nobody waits for it.
-    "the clock of CPUs that work": ("node_cpu_clock", [(busy(10, 500, 199, 900), "2.8e+09")]),
-    "no CPU works": ("node_cpu_clock", [(busy(10, 10), "")]),
     "what a CPU did before the last look does not count": (
         "node_cpu_clock",
         [
@@ -201,57 +314,10 @@ ODDITIES: Final[dict[str, tuple[str, list[tuple[Files, str]]]]] = {
             (busy(900, 1100, idle=1000), ""),
         ],
     ),
-    "of hundreds of CPUs the busiest are read": (
-        "node_cpu_clock",
-        [(busy(500, *[600] * MOST_CPUS) | clocks(9_000_000, *[10**6] * MOST_CPUS), "1e+09")],
-    ),
-    # It may go offline between the look at its time and at its clock.
-    "a CPU without a clock hides no other": (
-        "node_cpu_clock",
-        [(busy(900, 0, 0, 900) | {"sys/devices/system/cpu/cpu3": None}, "2e+09")],
-    ),
-    "memory without NUMA": ("node_numa", [({NUMA: None}, "")]),
-    "a NUMA node has no memory, and one no file": (
-        "node_numa_memory",
-        [
-            (
-                {
-                    f"{NUMA}/node2/meminfo": "Node 2 MemTotal: 0 kB\nNode 2 MemFree: 0 kB\n",
-                    f"{NUMA}/node3/cpulist": "\n",
-                },
-                "0 2.048e+08, 1 1.024e+08",
-            )
-        ],
-    ),
-    # Before Linux 4.13 kills are not counted; 0 would mean that there was none.
-    "a kernel that counts no kill": ("node_oom", [({"proc/vmstat": "pgoom_kill 5\n"}, "")]),
-    "misses of one NUMA node": ("node_numa_misses", [({f"{NUMA}/node0/numastat": None}, "28.0")]),
-    "no misses are counted": (
-        "node_numa_misses",
-        [({f"{NUMA}/node0/numastat": None, f"{NUMA}/node1/numastat": None}, "")],
-    ),
-    "no pressure is built": ("node_pressure", [({PSI: None}, "")]),
-    # The files are there then.
-    "psi=0": ("node_pressure", [({f"{PSI}/{r}": REFUSED for r in ("cpu", "memory", "io")}, "")]),
-    "one pressure cannot be read": (
-        "node_pressure_stalled",
-        [({f"{PSI}/io": REFUSED}, "memory 0.25")],
-    ),
-    "no statistics of disks": ("node_disk", [({"proc/diskstats": None}, "")]),
-    "no disks in sysfs": ("node_disk", [({"sys/block": None}, "")]),
     # A slow disk of an array is busier than its neighbours, whatever they did before.
     "the busiest disk": (
         "node_disk_busy",
         [({}, "nvme0n1 0.03"), (disks(disk("sda", 50, 200, 5_000, 4_000)), "sda 4.0")],
-    ),
-    # Older kernels count at the paths of an NVMe disk only, newer ones at the disk as well.
-    "paths alone count": (
-        "node_disk",
-        [(paths(0), "4.6336e+06, 3.07712e+06, nvme5n1 1.0, nvme5n1 100.0, nvme5n1 1.4")],
-    ),
-    "paths and disk count": (
-        "node_disk",
-        [(paths(5000), "4.6336e+06, 3.07712e+06, nvme5n1 1.0, nvme5n1 100.0, nvme5n1 1.4")],
     ),
     # A falling sum would look like a reset of all disks, and show bytes that nobody read.
     "a disk goes and comes back": (
@@ -262,108 +328,14 @@ ODDITIES: Final[dict[str, tuple[str, list[tuple[Files, str]]]]] = {
             (disks(disk("sdb", 1)), "2.125312e+06"),
         ],
     ),
-    "no file system of others": ("node_mount", [(served("device a mounted on /\n", None), "")]),
-    # Before 2.13 Lustre only counted, from which nothing can be concluded.
-    "Lustre without times": ("node_mount", [(served(None, "read  1 samples [bytes] 1 2 3\n"), "")]),
     # All operations count, the queue does not; two mounts of an export count once.
     "the export that is slow now": (
         "node_mount",
-        [
-            ({}, f"{DATA}, 10.0.0.5:/data nfs 2.88"),
-            (
-                served(NFS, LUSTRE.replace("1600000 ", "3600000 ")),
-                f"{SCRATCH}, scratch lustre 3.7",
-            ),
-        ],
-    ),
-    "mountstats as published": (
-        "node_mount",
-        [(served(PUBLISHED, LUSTRE), "xx:/ nfs 3001.0, xx:/ nfs 552.795")],
-    ),
-    # Before Linux 5.3 operations have no column of errors.
-    "a mount of an older kernel": (
-        "node_mount",
-        [
-            (
-                served("device " + NFS.rpartition("device ")[2], None),
-                "home:/home nfs 100.0, home:/home nfs 0.19",
-            )
-        ],
-    ),
-    "Lustre in debugfs": (
-        "node_mount_operations",
-        [(served(None, None) | {f"sys/kernel/debug/{LLITE}": LUSTRE}, SCRATCH)],
-    ),
-    # Only root reads the mounts of process 1.
-    "mounts of the exporter": (
-        "node_mount_operations",
-        [(served(None, None) | {"proc/self/mountstats": NFS}, DATA)],
-    ),
-    "operations that are not understood": (
-        "node_mount_operations",
-        [(served(NFS.replace("READ: 1000", "READ: x"), None), "10.0.0.5:/data nfs 500.0")],
-    ),
-    "no network": ("node_network", [(carry() | {"proc/net/snmp": None}, "")]),
-    # Damaged packets count whichever way they went, and not those of a device left out.
-    "errors of the network": (
-        "node_network_errors",
-        [(carry("eth0", "eth1", "veth7", errors=(20, 5)), "50.0")],
-    ),
-    # A virtual device says -1 or 0, one without a link refuses, one without traffic is hidden.
-    "speed without a link": (
-        "node_network_speed",
-        [
-            (
-                carry("eth0", "eth1", "bond0", "team0")
-                | speeds(eth0="10000\n", eth1=REFUSED, bond0="-1\n", team0="0\n"),
-                "eth0 1.25e+09",
-            )
-        ],
-    ),
-    "TCP cannot be read": ("node_tcp", [({"proc/net/snmp": REFUSED}, "")]),
-    "devices where TCP cannot be read": (
-        RECEIVED,
-        [({"proc/net/snmp": REFUSED}, "ens1f0 5e+06, ibp24s0 40960.0")],
-    ),
-    # Every container brings a device; none of them may cost series. Real devices all stay.
-    "virtual devices": (
-        RECEIVED,
-        [(carry(*VIRTUAL, *REAL), ", ".join(f"{real} 10.0" for real in sorted(REAL)))],
-    ),
-    # Under net/ a process sees its own network; the node's is that of its first process.
-    "a container with the node's proc": (RECEIVED, [(carry("ens9f0", of="1/net"), "ens9f0 10.0")]),
-    "TCP in a container with the node's proc": (
-        "node_tcp",
-        [({"proc/1/net/snmp": "Tcp: OutSegs RetransSegs\nTcp: 70 3\n"}, "70.0, 3.0")],
-    ),
-    "no RDMA": ("infiniband", [({PORTS: None}, "")]),
-    "RDMA without a port": (
-        "infiniband",
-        [({f"{PORTS}/{d}": None for d in ("mlx5_0", "mlx5_1", "mlx5_2", "irdma0")}, "")],
-    ),
-    # A driver may refuse any of a port's files; the rest of the page is complete.
-    **{
-        f"a port without {file}": (
-            f'infiniband_{name}{{device="mlx5_{port}"',
-            [({f"{PORT}/{file}": None}, f"mlx5_{port} 1 {value}" if value else "")],
-        )
-        for file, name, port, value in (
-            ("state", "rate_bytes_per_second", 0, ""),
-            ("state", "rate_bytes_per_second", 1, "2.5e+10"),
-            ("rate", "rate_bytes_per_second", 0, ""),
-            ("counters", "errors_total", 0, "0.0"),
-            ("hw_counters", "errors_total", 0, "4.0"),
-            (".", "errors_total", 1, "6.0"),
-        )
-    },
-    # Counters of 32 bits stop at 16 GiB, so the others come first.
-    "an old kernel with counters of 64 bits": (
-        'infiniband_receive_bytes_total{device="mlx5_0"',
-        [(PORT_WORDS, "mlx5_0 1 2e+10")],
+        [({}, f"{DATA}, 10.0.0.5:/data nfs 2.88"), (SLOWER, f"{SCRATCH}, scratch lustre 3.7")],
     ),
     # The sums keep what they knew of it; a rate must not explode when it comes back.
     "an error that cannot be read once": (
-        'infiniband_errors_total{device="mlx5_0"',
+        ERRORS % 0,
         [({}, "mlx5_0 1 4.0"), (ONCE | {f"{COUNTERS}/link_downed": "2\n"}, "mlx5_0 1 5.0")],
     ),
     "a wait that cannot be read once": (
@@ -373,28 +345,15 @@ ODDITIES: Final[dict[str, tuple[str, list[tuple[Files, str]]]]] = {
             (ONCE | {f"{PORTS}/mlx5_2/ports/1/counters/port_xmit_wait": "5\n"}, "70005.0"),
         ],
     ),
-    # A node that lends its port to virtual machines may have hundreds; they share the port.
-    "virtual functions": (
-        "infiniband_rate",
-        [
-            (
-                {f"{PORTS}/{d}/device/physfn/vendor": "0x15b3\n" for d in ("mlx5_0", "mlx5_1")},
-                "irdma0 1 3.125e+09, mlx5_2 1 0.0",
-            )
-        ],
-    ),
 }
 
 
-@pytest.mark.parametrize(("name", "looks"), ODDITIES.values(), ids=ODDITIES)
-def test_oddity_changes_what_it_concerns(
+@pytest.mark.parametrize(("name", "looks"), OVER_TIME.values(), ids=OVER_TIME)
+def test_what_cannot_be_read_once_never_looks_like_a_reset(
     host: Mounts, name: str, looks: list[tuple[Files, str]]
 ) -> None:
-    """What cannot be read is absent, is no failure, and never looks like a reset."""
-    change(host, looks[0][0])
-    pages = Pages(host)
-    found = [pages.of(name)]
-    for files, _ in looks[1:]:
+    pages, found = Pages(host), []
+    for files, _ in looks:
         change(host, files)
         found.append(pages.of(name))
 

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.samples import Sample
 
-from exporter.collectors.catalog import COLLECTORS, CatalogEntry, Sources, collectors
+from exporter.collectors.catalog import COLLECTORS, Sources, collectors
 from exporter.collectors.exporter_self import ExporterSelfCollector
 from exporter.errors import Failures
 from exporter.ingest.app import IngestCounts
@@ -39,36 +39,24 @@ def page_of(settings: Settings, store: RankStore, nvml: NvmlSource = NO_SAMPLE) 
     return generate_latest(registry).decode()
 
 
-def test_switch_and_label_of_a_collector_are_the_same() -> None:
-    """Who sees a collector fail on the page knows the flag that turns it off."""
+def test_collector_has_a_switch_of_its_name() -> None:
+    """Who sees one fail on the page knows the flag that turns it off; then it leaves no trace."""
     sources = Sources(settings_of(HOST), RankStore(), IngestCounts(), NO_SAMPLE)
-
-    assert [each.name for each in collectors(sources)] == [entry.name for entry in COLLECTORS]
-
-
-def test_collector_switched_off_is_not_made() -> None:
-    """A collector that is off leaves no trace on the page."""
     page = page_of(Settings(collectors_off=frozenset({"node_cpu"})), RankStore())
 
+    assert [each.name for each in collectors(sources)] == [entry.name for entry in COLLECTORS]
     assert "node_cpu" not in page
     assert "rankskew_node_memory_total_bytes" in page
 
 
 @pytest.mark.parametrize("nvml", [NO_DRIVER, NO_SAMPLE], ids=["no driver", "no sample"])
-@pytest.mark.parametrize(
-    "entry",
-    [each for each in COLLECTORS if not each.name.startswith(("gpu_devices", "node_", "exporter"))],
-    ids=lambda entry: entry.name,
-)
-def test_what_a_node_does_not_have_is_no_series_and_no_failure(
-    entry: CatalogEntry, nvml: NvmlSource
-) -> None:
+def test_what_a_node_does_not_have_is_no_series_and_no_failure(nvml: NvmlSource) -> None:
     """Without GPU, without a fresh sample, without ranks: whatever else runs there."""
-    running = {10: process(10, torchrun(0))}
-    sources = Sources(
-        settings_of(HOST), RankStore(), IngestCounts(), nvml, processes=lambda: running
-    )
-    page = expose(entry.make(sources))
+    running, counts = {10: process(10, torchrun(0))}, IngestCounts()
+    sources = Sources(settings_of(HOST), RankStore(), counts, nvml, processes=lambda: running)
+    always = ("gpu_devices", "node_", "exporter")
+    made = [each.make(sources) for each in COLLECTORS if not each.name.startswith(always)]
+    page = expose(*made)
 
     assert series(page) == []
     assert "rankskew_collector_success{" not in page
@@ -125,45 +113,37 @@ def test_node_stays_within_its_series_budget(
     assert len(series) <= SERIES_OF_A_NODE
 
 
-def test_version_node_and_cost_are_exposed() -> None:
-    """A fleet's releases can be compared by a label, a target has a name, and its cost is seen."""
-    page = expose(ExporterSelfCollector(IngestCounts(), Failures(), node_name="gpu-12"))
+def test_exporter_tells_of_itself(tmp_path: Path) -> None:
+    """A fleet's releases can be compared by a label, a target has a name, and its cost is seen.
 
+    A counter that starts at 0 lets rate() see the first refusal. Prometheus's own two series tell
+    of the web configuration, and neither of them without a file.
+    """
+    counts, config = IngestCounts(), tmp_path / "web.yaml"
+    config.write_text("")
+    web = WatchedConfig(config, lambda: 100.0)
+    collector = ExporterSelfCollector(counts, Failures(), node_name="gpu-12", web_config=web)
+    page, reload = expose(collector), "rankskew_exporter_web_config_last_reload"
     assert 'rankskew_exporter_build_info{nodename="gpu-12",python="3.' in page
     assert f'version="{__version__}"}} 1.0' in page
     assert "\nprocess_cpu_seconds_total " in page
     assert "\nprocess_resident_memory_bytes " in page
-
-
-def test_reload_of_the_web_configuration_is_exposed(tmp_path: Path) -> None:
-    """Prometheus's own two series, and neither of them without a file."""
-    (tmp_path / "web.yaml").write_text("")
-    watched = WatchedConfig(tmp_path / "web.yaml", lambda: 100.0)
-    reload = "rankskew_exporter_web_config_last_reload"
-    page = expose(ExporterSelfCollector(IngestCounts(), Failures(), web_config=watched))
+    assert series(page)[1 : 1 + len(counts.results)] == [
+        f'rankskew_ingest_snapshots_total{{result="{result}"}} 0.0' for result in counts.results
+    ]
+    assert "rankskew_ingest_unknown_fields_total 0.0" in page
     assert f"{reload}_successful 1.0" in page
     assert f"{reload}_success_timestamp_seconds 100.0" in page
 
-    (tmp_path / "web.yaml").write_text("[]")
-    watched.current()
-    page = expose(ExporterSelfCollector(IngestCounts(), Failures(), web_config=watched))
-    assert f"{reload}_successful 0.0" in page
-    assert f"\n{reload}_" not in expose(ExporterSelfCollector(IngestCounts(), Failures()))
-
-
-def test_every_result_of_a_push_is_a_series_from_the_start() -> None:
-    """A counter that starts at 0 lets rate() see the first refusal."""
-    counts = IngestCounts()
-    collector = ExporterSelfCollector(counts, Failures())
-    assert series(expose(collector))[1 : 1 + len(counts.results)] == [
-        f'rankskew_ingest_snapshots_total{{result="{result}"}} 0.0' for result in counts.results
-    ]
-    assert "rankskew_ingest_unknown_fields_total 0.0" in expose(collector)
-
     counts.results["oversized"] += 1
     counts.unknown_fields += 2
-    assert 'rankskew_ingest_snapshots_total{result="oversized"} 1.0' in expose(collector)
-    assert "rankskew_ingest_unknown_fields_total 2.0" in expose(collector)
+    config.write_text("[]")
+    web.current()
+    page = expose(collector)
+    assert 'rankskew_ingest_snapshots_total{result="oversized"} 1.0' in page
+    assert "rankskew_ingest_unknown_fields_total 2.0" in page
+    assert f"{reload}_successful 0.0" in page
+    assert f"\n{reload}_" not in expose(ExporterSelfCollector(counts, Failures()))
 
 
 def test_errors_of_the_exporters_own_work_are_counted_and_each_is_logged_once(

@@ -74,6 +74,10 @@ SILENT = tuple(f"{function} * 3" for function in sorted({*FUNCTIONS} - OPENING))
 HANG = "nvmlDeviceGetPowerUsage 1 hang"
 
 
+def golden(name: str) -> str:
+    return (FIXTURES / f"{name}.txt").read_text()
+
+
 def exposition(nvml: NvmlSource) -> str:
     """Return all GPU metrics, with what the clock decides replaced by TIME."""
     sources = Sources(Settings(), RankStore(), IngestCounts(), nvml)
@@ -112,34 +116,24 @@ def sysfs(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
+Story = tuple[Timing, int, list[tuple[Sequence[str], str]]]
 # Each golden file is what all becomes while the stub plays the lines before it.
-@pytest.mark.parametrize(
-    ("timing", "gpus", "story"),
-    [
-        (PATIENT, 2, [((), "two_gpus")]),
-        (PATIENT, 8, [((), "eight_gpus")]),
-        (PATIENT, 2, [(OLD_DRIVER, "old_driver")]),
-        (PATIENT, 2, [(WRAPPING, "wrapping")]),
-        (PATIENT, 2, [(["nvmlDeviceGetMigMode 0 =1"], "mig")]),
-        (PATIENT, 2, [(RESTRICTED, "mig_restricted")]),
-        (PATIENT, 2, [(SILENT, "not_supported")]),
-        # A lost GPU needs no new worker.
-        (PATIENT, 2, [((), "two_gpus"), (["* 1 15"], "lost"), ((), "two_gpus")]),
-        # A hang is mended by a new worker, again and again; after it only their number is other.
-        (QUICK, 2, [([HANG], "hang"), ((), "restarted")]),
-    ],
-    ids=[
-        "two",
-        "eight",
-        "old driver",
-        "wrapping",
-        "MIG",
-        "restricted",
-        "not supported",
-        "lost",
-        "hang",
-    ],
-)
+STORIES: dict[str, Story] = {
+    "two": (PATIENT, 2, [((), "two_gpus")]),
+    "eight": (PATIENT, 8, [((), "eight_gpus")]),
+    "old driver": (PATIENT, 2, [(OLD_DRIVER, "old_driver")]),
+    "wrapping": (PATIENT, 2, [(WRAPPING, "wrapping")]),
+    "MIG": (PATIENT, 2, [(["nvmlDeviceGetMigMode 0 =1"], "mig")]),
+    "restricted": (PATIENT, 2, [(RESTRICTED, "mig_restricted")]),
+    "not supported": (PATIENT, 2, [(SILENT, "not_supported")]),
+    # A lost GPU needs no new worker.
+    "lost": (PATIENT, 2, [((), "two_gpus"), (["* 1 15"], "lost"), ((), "two_gpus")]),
+    # A hang is mended by a new worker, again and again; after it only their number is other.
+    "hang": (QUICK, 2, [([HANG], "hang"), ((), "restarted")]),
+}
+
+
+@pytest.mark.parametrize(("timing", "gpus", "story"), STORIES.values(), ids=STORIES)
 def test_page_of_a_node(
     supervise: Supervise,
     scenario: Scenario,
@@ -179,7 +173,7 @@ def test_promtool_finds_nothing_to_say(path: Path) -> None:
 
 def test_every_metric_of_a_gpu_is_on_a_golden_page() -> None:
     """A row of READINGS that no driver of the stub's tells is not finished."""
-    text = (FIXTURES / "two_gpus.txt").read_text()
+    text = golden("two_gpus")
     rows = [row.name for rows in READINGS.values() for row in rows]
     # Nothing is broken there in such a way.
     rows.remove("rankskew_gpu_xid_errors_total")
@@ -187,23 +181,19 @@ def test_every_metric_of_a_gpu_is_on_a_golden_page() -> None:
     assert [name for name in rows if f"\n{name}{{" not in text] == []
 
 
-def test_series_per_gpu_stay_in_the_budget() -> None:
-    """No GPU has more series than is promised, with three kinds of XID and two ranks on it."""
-    text = (FIXTURES / "eight_gpus.txt").read_text()
-    counts = Counter(re.findall(r'gpu="(\d+)"', "\n".join(series(text))))
+def test_series_stay_in_the_budget() -> None:
+    """No GPU has more series than is promised, with three kinds of XID and two ranks on it.
+
+    A part of a GPU costs a few series of its own, and its GPU then has fewer.
+    """
+    eight, divided = (series(golden(name)) for name in ("eight_gpus", "mig"))
+    counts = Counter(re.findall(r'gpu="(\d+)"', "\n".join(eight)))
+    parts = Counter(re.findall(r'mig_uuid="([^"]+)"', "\n".join(divided)))
+    left = Counter(re.findall(r'gpu="(\d+)"', "\n".join(x for x in divided if "mig_uuid" not in x)))
     # Not played here: rank_info and foreign processes want ranks, three XIDs a sick GPU.
     elsewhere = 2 + 3
 
-    assert len(counts) == 8
+    assert (len(counts), len(parts)) == (8, 2)
     assert max(counts.values()) + elsewhere <= MAX_SERIES_PER_GPU
-
-
-def test_series_per_mig_device_stay_in_the_budget() -> None:
-    """A part of a GPU costs a few series of its own, and its GPU then has fewer."""
-    lines = series((FIXTURES / "mig.txt").read_text())
-    parts = Counter(re.findall(r'mig_uuid="([^"]+)"', "\n".join(lines)))
-    left = Counter(re.findall(r'gpu="(\d+)"', "\n".join(x for x in lines if "mig_uuid" not in x)))
-
-    assert len(parts) == 2
     assert max(parts.values()) <= MAX_SERIES_PER_MIG_DEVICE
     assert left["0"] < left["1"]

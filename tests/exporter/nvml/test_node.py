@@ -106,11 +106,9 @@ def test_damaged_file_is_one_sentence(
     """An unreadable list starts over, and is rewritten with the first GPU."""
     (tmp_path / FILE_NAME).write_text(text, encoding="latin-1")
 
-    assert seen(tmp_path, A).number == 1
-    assert caplog.messages == [
-        f"{tmp_path}/{FILE_NAME} is damaged; the list of expected GPUs starts over"
-    ]
-    assert ExpectedGpus(tmp_path).number == 1
+    assert seen(tmp_path, A).number == ExpectedGpus(tmp_path).number == 1
+    (said,) = caplog.messages
+    assert said == f"{tmp_path}/{FILE_NAME} is damaged; the list of expected GPUs starts over"
 
 
 def test_directory_that_cannot_be_used_is_one_sentence(
@@ -121,8 +119,7 @@ def test_directory_that_cannot_be_used_is_one_sentence(
     expected.see(NodeSample(1.0, 1, gpus=(B,)))
     (tmp_path / FILE_NAME).mkdir()
 
-    assert expected.missing([]) == ["a", "b"]
-    assert ExpectedGpus(tmp_path).number is None
+    assert (expected.missing([]), ExpectedGpus(tmp_path).number) == (["a", "b"], None)
     cannot_write, cannot_read = caplog.messages
     assert "gpus.json: No such file or directory" in cannot_write
     assert "--gpus.expected" in cannot_write

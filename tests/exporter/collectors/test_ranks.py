@@ -157,62 +157,54 @@ def store_of(*snapshots: Snapshot) -> RankStore:
     return held
 
 
-def collector(*snapshots: Snapshot) -> RanksCollector:
-    return RanksCollector(store_of(*snapshots))
-
-
-def lines(name: str, *snapshots: Snapshot) -> list[str]:
-    """Return the labels, without job and group, and values of the series *name*."""
-    found = shown(collector(*snapshots), f"rankskew_{name}{{")
-    who = 'job_id="llama",peer_group="all",'
-    return [line.removeprefix(f"rankskew_{name}").replace(who, "") for line in found]
+BEGAN: dict[str, Any] = {
+    "started_timestamp_seconds": 1_000.0,
+    "heartbeat_timestamp_seconds": 1_060.0,
+}
+NO_STEP, STARTING = snapshot(steps=0, **BEGAN), "rank_starting_seconds"
+ELAPSED, LAST_STEP = "stage_elapsed_seconds", "last_step_timestamp_seconds"
+BEATS, SPENT = "heartbeat_timestamp_seconds", "stage_seconds_total"
+SHORTLY = snapshot(stage_elapsed_seconds=2.0, **BEGAN)
 
 
 @pytest.mark.parametrize(
-    ("held", "absent"),
+    ("held", "there", "absent"),
     [
         # No sync measured and no step done yet means no series, never 0.
-        (
-            snapshot(),
-            "last_step_timestamp_seconds rank_finished "
-            "group_wait_seconds_total join_coverage_ratio",
-        ),
+        (snapshot(), BEATS, f"{LAST_STEP} rank_finished group_wait_seconds_total"),
         # After a clean end none is left that an alert on silence could see age.
-        (FINISHED, "heartbeat_timestamp_seconds stage_elapsed_seconds"),
+        (FINISHED, "rank_finished", f"{BEATS} {ELAPSED}"),
         # A probe that is off keeps its heartbeat, and nothing that looks like a hang.
-        (replace(COMPLETE, level="off"), "last_step_timestamp_seconds stage_elapsed_seconds"),
-        # The stage of a rank that steps is another at each scrape: it shows once it lasts 10 s.
-        (snapshot(stage_elapsed_seconds=9.9), "stage_elapsed_seconds"),
+        (replace(COMPLETE, level="off"), BEATS, f"{LAST_STEP} {ELAPSED}"),
+        # The stage of a rank that steps is another at each scrape: it shows once it lasts 10 s. The
+        # culprit of a hang may go from stage to stage: it shows while the job stands.
+        (snapshot(stage_elapsed_seconds=9.9), SPENT, ELAPSED),
+        (snapshot(stage_elapsed_seconds=10.0), ELAPSED, STARTING),
+        (replace(SHORTLY, last_step_timestamp_seconds=1_031.0), SPENT, ELAPSED),
+        (replace(SHORTLY, last_step_timestamp_seconds=1_030.0), ELAPSED, STARTING),
+        # Who waits for a job to start, or who never steps, is known without counters of all ranks.
+        (NO_STEP, STARTING, LAST_STEP),
+        (replace(NO_STEP, steps=1), SPENT, STARTING),
+        (replace(NO_STEP, finished=True), SPENT, STARTING),
+        (replace(NO_STEP, level="off"), SPENT, STARTING),
     ],
 )
-def test_what_would_mislead_is_absent(held: Snapshot, absent: str) -> None:
-    text = expose(collector(held))
+def test_what_would_mislead_is_absent(held: Snapshot, there: str, absent: str) -> None:
+    found = {line.split("{")[0] for line in shown(RanksCollector(store_of(held)))}
 
-    assert [name for name in absent.split() if f"rankskew_{name}{{" in text] == []
-    assert f'rankskew_steps_total{{job_id="llama",peer_group="{held.peer_group}"' in text
-    assert ("rankskew_heartbeat_timestamp_seconds{" in text) is not held.finished
-
-
-def test_stage_is_shown_once_it_lasts_or_while_the_job_stands() -> None:
-    """The culprit of a hang may go from stage to stage, so that it is in none for 10 s."""
-    name = "stage_elapsed_seconds"
-    assert lines(name, snapshot(stage_elapsed_seconds=10.0)) == ['{rank="0",stage="forward"} 10.0']
-    busy = snapshot(stage_elapsed_seconds=2.0, heartbeat_timestamp_seconds=1_060.0)
-    stepped, stood = (replace(busy, last_step_timestamp_seconds=t) for t in (1_031.0, 1_030.0))
-
-    assert lines(name, stepped) == []
-    assert lines(name, stood) == ['{rank="0",stage="forward"} 2.0']
+    assert f"rankskew_{there}" in found
+    assert found & {f"rankskew_{name}" for name in absent.split()} == set()
 
 
 def test_rank_without_a_first_step_shows_how_long() -> None:
-    """Who waits for a job to start, or who never steps, is known without all ranks' counters."""
-    began = {"started_timestamp_seconds": 1_000.0, "heartbeat_timestamp_seconds": 1_060.0}
-    none = snapshot(steps=0, **began)
-    assert lines("rank_starting_seconds", none) == ['{rank="0"} 60.0']
+    """The age of its process; typed fields are the snapshot's, whatever the text beside says."""
+    text = {"world_size": "9", "attempt": "9", "level": "x"}
+    held = RanksCollector(store_of(replace(NO_STEP, attempt=2, rank_info=text)))
+    (starting,) = shown(held, f"rankskew_{STARTING}")
+    (info,) = shown(held, "rankskew_rank_info")
 
-    others = (snapshot(steps=1, **began), replace(none, finished=True), replace(none, level="off"))
-    for other in others:
-        assert lines("rank_starting_seconds", other) == []
+    assert starting.endswith(" 60.0")
+    assert re.search(r'{attempt="2",.*level="stages",.*world_size="4"}', info)
 
 
 def test_silence_is_told_by_the_exporters_clock() -> None:
@@ -230,14 +222,6 @@ def test_silence_is_told_by_the_exporters_clock() -> None:
     assert shown(RanksCollector(store), "rankskew_rank_silent_seconds") == [
         'rankskew_rank_silent_seconds{job_id="llama",peer_group="all",rank="2"} 11.0'
     ]
-
-
-def test_typed_fields_overrule_the_text_beside_them() -> None:
-    """World size, attempt and level on rank_info are the snapshot's, whatever its text says."""
-    text = {"world_size": "9", "attempt": "9", "level": "x"}
-    (line,) = lines("rank_info", snapshot(attempt=2, rank_info=text))
-
-    assert re.search(r'{attempt="2",.*level="stages",.*world_size="4"}', line)
 
 
 SERIES_OF_A_RANK = 48
@@ -389,10 +373,10 @@ def test_numa_locality_is_the_share_of_the_ranks_cpus(
     [
         ({"POD_NAME": "p", "POD_NAMESPACE": "n", "HOSTNAME": "h"}, True, "n", "p"),
         ({"HOSTNAME": "llama-0"}, True, "", "llama-0"),
+        # On the host's network, or not readable.
         ({"HOSTNAME": "node-7"}, False, "", ""),
         ({"HOSTNAME": "node-7"}, None, "", ""),
     ],
-    ids=["downward API", "host name", "host network", "not readable"],
 )
 def test_pod_is_told(
     variables: dict[str, str], own_hostname: bool | None, namespace: str, pod: str

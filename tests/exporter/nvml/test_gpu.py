@@ -4,7 +4,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -58,37 +57,17 @@ def test_waking_a_gpu_may_take_longer() -> None:
     assert stuck == [None]
 
 
-def ran(futures: list[Future[int]]) -> set[int]:
-    """Return the threads that did the work of *futures*."""
-    done, left = wait(futures, timeout=20)
-    assert not left
-    return {future.result() for future in done}
-
-
-class Blocked:
-    """Work that lasts until it is let go."""
-
-    def __init__(self) -> None:
-        self.begun, self.go_on = threading.Event(), threading.Event()
-
-    def __call__(self) -> int:
-        self.begun.set()
-        self.go_on.wait(20)
-        return threading.get_ident()
-
-
 def test_quick_work_is_done_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """What takes no time to speak of costs no second thread, nor does what waits for a moment."""
     monkeypatch.setattr(threads_module, "HELD_UP_SECONDS", 20.0)
-    threads, blocked = Threads(), Blocked()
-    used = {thread for _ in range(20) for thread in ran([threads.submit(threading.get_ident)])}
-    first = threads.submit(blocked)
-    assert blocked.begun.wait(20)
-    second = threads.submit(threading.get_ident)
-    blocked.go_on.set()
+    threads, go_on = Threads(), threading.Event()
+    used = {threads.submit(threading.get_ident).result(20) for _ in range(20)}
+    blocked, waiting = threads.submit(lambda: go_on.wait(20)), threads.submit(threading.get_ident)
+    go_on.set()
 
-    assert len(used | ran([first, second])) == 1
-    assert threading.get_ident() not in used
+    assert blocked.result(20)
+    assert used | {waiting.result(20)} == used
+    assert len(used - {threading.get_ident()}) == 1
 
 
 POWER = "nvmlDeviceGetPowerUsage"

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from exporter.causes.model import Cause
+from exporter.causes.model import Cause, Guess
 from exporter.live.page import LiveView, PageNode
 from exporter.nvml.sample import GpuProcess, GpuSample
 from exporter.processes.process import Process
@@ -22,6 +22,18 @@ STAGES = {"data": 0.05, "forward": 0.1, "backward": 0.2, "sync": 0.15}
 EVEN = verdict(late=(), slowdown=1.0, gpus_lost={"common": 0.5}, rotating={})
 SLOW_DATA = {"data": 0.19, "sync": 0.01}
 FIRST_PID = 100
+# Why rank 2 is late.
+CAUSE = Cause(
+    "slow_device",
+    "clocks",
+    0.92,
+    "its SM clock is 1.41 GHz, its peers' 1.95: too hot, 87 °C",
+    "`nvidia-smi -q -i 2` on gpu-12",
+    "sm_clock_hertz",
+    1.41e9,
+    1.95e9,
+    (Guess("cpu", "run_queue", 0.2, "it waits for a CPU 9 % of the time, its peers 1 %"),),
+)
 # A GPU that is busy and well.
 GPU = GpuSample(
     0,

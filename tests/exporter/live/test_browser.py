@@ -1,56 +1,51 @@
 """The page in a browser: it contacts only its exporter, says first what is wrong, and stays put."""
 
 import copy
+import html
+import json
 import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import pytest
 
-from exporter.causes.model import Cause, Guess
+from exporter.causes.model import Cause
+from exporter.web.static import TYPES, page_files
 from rank_probe.judge.verdict import Late
 from rank_probe.version import __version__
-from tests.exporter.live.browser import AXE, FILES, READ, found, looks
-from tests.exporter.live.stepping import EVEN, Node, served
+from tests.exporter.live.stepping import CAUSE, EVEN, Node, served
 from tests.exporter.snapshots import late, verdict
 
-TEXTS = {name: content.decode() for name, content in FILES.items()}
-INDEX = TEXTS["index.html"]
-SCRIPTS = "".join(text for name, text in TEXTS.items() if name.endswith(".js"))
+FILES: Final = page_files()
+TEXTS: Final = {name: content.decode() for name, content in FILES.items()}
+INDEX: Final = TEXTS["index.html"]
+SCRIPTS: Final = "".join(text for name, text in TEXTS.items() if name.endswith(".js"))
 
 
 def test_page_loads_nothing_from_elsewhere_and_writes_no_markup() -> None:
-    """It works without internet and below any prefix; what processes send is only ever text."""
+    """It works without internet and below any prefix; what processes send is only ever text.
+
+    No inline script or style is there or may run.
+    """
     everything = "".join(TEXTS.values()).replace("http://www.w3.org/2000/svg", "")
 
     assert re.findall(r"(?:https?:)?//[\w-]+\.\w+", everything) == []
     assert re.findall(r'(?:href|src)="/', INDEX) == []
     assert re.findall(r'fetch\("/|from "/', SCRIPTS) == []
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", SCRIPTS)
-
-
-def test_policy_allows_the_exporters_own_files_only() -> None:
-    """No inline script or style is there or may run; the icon may be shown."""
     (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', INDEX)
-
     own = "; ".join(f"{kind}-src 'self'" for kind in ("script", "style", "img", "connect"))
     assert policy == f"default-src 'none'; {own}; base-uri 'none'; form-action 'none'"
     assert not re.search(r"<style|<script(?![^>]* src=)| on\w+=| style=", INDEX)
-    assert 'rel="icon" type="image/svg+xml" href="static/icon.svg"' in INDEX
 
 
-CAUSE = Cause(
-    "slow_device",
-    "clocks",
-    0.92,
-    "its SM clock is 1.41 GHz, its peers' 1.95: too hot, 87 °C",
-    "`nvidia-smi -q -i 2` on gpu-12",
-    "sm_clock_hertz",
-    1.41e9,
-    1.95e9,
-    (Guess("cpu", "run_queue", 0.2, "it waits for a CPU 9 % of the time, its peers 1 %"),),
-)
 WORKERS = Cause(
     "input",
     "workers",
@@ -120,7 +115,38 @@ def judged_here() -> dict[str, Any]:
     return answer
 
 
-PAGES: dict[str, Any] = {
+def later(answer: dict[str, Any]) -> dict[str, Any]:
+    """Return *answer* some seconds on, with other figures and the same rows."""
+    changed = copy.deepcopy(answer)
+    changed["jobs"][0]["steps"] = 1_300
+    for rank in changed["jobs"][0]["ranks"]:
+        rank |= {"heartbeat_age_seconds": 4.0, "stage": "forward"}
+    changed["gpus"][3]["temperature_celsius"] = 88
+    return changed
+
+
+def without_verdict(answer: dict[str, Any]) -> dict[str, Any]:
+    """Return *answer* as another version might give it."""
+    changed = copy.deepcopy(answer)
+    del changed["jobs"][0]["verdict"]
+    return changed
+
+
+# What the exporter answers to each poll, the last one for ever; None: it fails.
+Answers = Sequence[Mapping[str, Any] | None]
+
+
+class Visit(NamedTuple):
+    """A page with its answers, and the *script* that looks at it after the first of them.
+
+    The script has `page`, its document, `win`, its window, `frame`, `until` and `pause`.
+    """
+
+    answers: Answers
+    script: str
+
+
+PAGES: Final[dict[str, Mapping[str, Any] | None]] = {
     "straggler": straggler(),
     "cause": straggler(cause=CAUSE),
     "unknown": straggler(cause=UNKNOWN),
@@ -137,28 +163,214 @@ PAGES: dict[str, Any] = {
     "large": troubled(),
     "silent": None,
 }
+# What a reader, or a screen reader, finds: in the light, on a phone, and in the dark.
+READ: Final = """
+  const all = (where, what) => [...page.querySelectorAll(where)].map(what);
+  const seen = { text: page.body.innerText, title: page.title,
+    rows: all("tbody th", (each) => each.innerText),
+    codes: all("#jobs code", (each) => each.textContent),
+    links: all("a:not([hidden])", (each) => each.getAttribute("href")),
+    marked: all("tr.late th", (each) => each.innerText),
+    blamed: all(".culprit", (each) => [each.title,
+      Math.round(100 * each.clientWidth / each.parentElement.clientWidth)]) };
+  const tool = page.createElement("script");
+  tool.src = "/axe.js";
+  page.head.append(tool);
+  await until(() => win.axe);
+  const violations = async () => (await win.axe.run(page, { resultTypes: ["violations"] }))
+    .violations.map(({ id, nodes }) => id + nodes[0].html + nodes[0].failureSummary);
+  seen.light = await violations();
+
+  frame.style.width = "390px";
+  const row = page.querySelector("tbody tr");
+  seen.scrolls = page.documentElement.scrollWidth > win.innerWidth;
+  seen.wide = all("main *", (each) => each)
+    .filter((each) => each.getBoundingClientRect().right > win.innerWidth + 0.5)
+    .filter((each) => !each.closest("thead")).map((each) => each.outerHTML.slice(0, 120));
+  seen.card = row && [win.getComputedStyle(row).display,
+    win.getComputedStyle(row.querySelector("td.number"), "::before").content,
+    row.querySelector(".bar").getBoundingClientRect().width > 300];
+
+  frame.style.width = "1200px";
+  frame.style.colorScheme = "dark";
+  await until(() => win.matchMedia("(prefers-color-scheme: dark)").matches);
+  seen.dark = await violations();
+  return seen;
+"""
+# What happens to the page between its first answer and the next.
+CHANGES: Final = {
+    "selection": Visit(
+        [PAGES["large"], later(troubled())],
+        """
+        const code = page.querySelector(".facts code");
+        const rows = [...page.querySelectorAll("tbody tr")];
+        win.getSelection().selectAllChildren(code);
+        win.scrollTo(0, 900);
+        await until(() => page.body.textContent.includes("1300 steps"));
+        return { selected: String(win.getSelection()), scrolled: win.scrollY,
+          same: rows.every((row, place) => row === page.querySelectorAll("tbody tr")[place]),
+          updated: page.body.textContent.includes("88 °C") };
+        """,
+    ),
+    "same answer": Visit(
+        [PAGES["large"]],
+        """
+        let changes = 0;
+        const watch = new win.MutationObserver((records) => changes += records.length);
+        const all = { subtree: true, childList: true, attributes: true, characterData: true };
+        watch.observe(page.body, all);
+        await pause(3000);
+        return changes;
+        """,
+    ),
+    "late since": Visit(
+        [healthy(8), straggler(8)],
+        """
+        const before = page.querySelectorAll("tbody tr")[2];
+        await until(() => page.querySelector("tr.late"));
+        return [...page.querySelectorAll("tbody tr")].indexOf(before);
+        """,
+    ),
+    "job gone": Visit(
+        [PAGES["hung"], PAGES["empty"]],
+        """
+        await until(() => !page.querySelector("#jobs .job"));
+        return page.getElementById("empty").hidden;
+        """,
+    ),
+    **{
+        name: Visit(
+            [PAGES["hung"], answer],
+            """
+            const trouble = page.getElementById("trouble");
+            await until(() => !trouble.hidden);
+            const job = page.querySelector("#jobs .job");
+            return { said: trouble.textContent, job: job !== null, stale: page.body.className };
+            """,
+        )
+        for name, answer in (("no answer", None), ("other version", without_verdict(hung())))
+    },
+}
+
+AXE: Final = Path(__file__).parents[3] / ".node" / "node_modules" / "axe-core" / "axe.min.js"
+FLAGS: Final = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
+    "--disable-background-networking --disable-component-update --dump-dom"
+)
+# Each page in a frame, one after the other, and what its script returns.
+HARNESS: Final = """<!doctype html><meta charset="utf-8"><title>harness</title>
+<link rel="icon" href="data:,">
+<pre id="found">nothing</pre>
+<script>
+const pause = (ms) => new Promise((done) => setTimeout(done, ms));
+const until = async (holds) => {{ for (let i = 0; i < 200 && !holds(); i++) await pause(50); }};
+const look = (number, script) => new Promise((done) => {{
+  const frame = document.createElement("iframe");
+  frame.src = `/node/${{number}}/`;
+  frame.style = "width: 1200px; height: 700px; border: 0; color-scheme: light";
+  frame.onload = async () => {{
+    const page = frame.contentDocument, win = frame.contentWindow;
+    try {{
+      await until(() => page.getElementById("loading").hidden);
+      done(await script(page, win, frame));
+    }} catch (error) {{ done({{ error: String(error) }}); }}
+    frame.remove();
+  }};
+  document.body.append(frame);
+}});
+(async () => {{
+  const all = [];
+  for (const script of [{scripts}]) all.push(await look(all.length, script));
+  document.getElementById("found").textContent = JSON.stringify(all);
+}})();
+</script>"""
+
+
+class Exporters:
+    """An exporter for each of *visits*, below a prefix as behind a proxy, and what looks at it."""
+
+    def __init__(self, visits: Sequence[Visit]) -> None:
+        self._left = [list(visit.answers) for visit in visits]
+        scripts = (f"async (page, win, frame) => {{{visit.script}}}" for visit in visits)
+        self._harness = HARNESS.format(scripts=",\n".join(scripts))
+
+    def answer(self, path: str) -> tuple[int, str, bytes]:
+        """Return status, type and body for *path*."""
+        bare = path.partition("?")[0]
+        if bare == "/harness":
+            return 200, "text/html", self._harness.encode()
+        if bare == "/axe.js":
+            return 200, "text/javascript", AXE.read_bytes()
+        _, _, number, name = bare.split("/", 3)
+        if name == "api/v1/live":
+            left = self._left[int(number)]
+            said = left.pop(0) if len(left) > 1 else left[0]
+            return (500, "", b"") if said is None else (200, "text/json", json.dumps(said).encode())
+        file = name.removeprefix("static/") or "index.html"
+        if file not in FILES:
+            return 404, "text/plain", b""
+        return 200, TYPES[file.rpartition(".")[2]], FILES[file]
+
+
+@contextmanager
+def serving(exporters: Exporters) -> Iterator[str]:
+    """Serve *exporters* on loopback; gives their address, without a slash."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, kind, body = exporters.answer(self.path)
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Keep the test output quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 @pytest.fixture(scope="module")
-def read(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """What a reader finds on each of these pages."""
-    found = looks([[each] for each in PAGES.values()], READ, tmp_path_factory.mktemp("chromium"))
-    return dict(zip(PAGES, found, strict=True))
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What one Chromium finds in all of PAGES and CHANGES, by their names."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    assert chromium, "Chromium is needed to test the live page: apt-get install chromium"
+    if not AXE.exists():
+        pytest.skip("axe-core is not installed; scripts/setup.sh test does that where npm works")
+    visits = {name: Visit([answer], READ) for name, answer in PAGES.items()} | CHANGES
+    milliseconds = 10_000 * len(visits)  # Of the page's own time, which runs faster.
+    with serving(Exporters(list(visits.values()))) as url:
+        done = subprocess.run(
+            [
+                *(chromium, *FLAGS.split(), f"--virtual-time-budget={milliseconds}"),
+                *(f"--user-data-dir={tmp_path_factory.mktemp('chromium')}", f"{url}/harness"),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+    (told,) = re.findall(r'<pre id="found">(.*?)</pre>', done.stdout, flags=re.DOTALL)
+    return dict(zip(visits, json.loads(html.unescape(told)), strict=True))
 
 
-def test_late_rank_is_what_the_page_says_first(read: dict[str, dict[str, Any]]) -> None:
-    """The verdict, its cost, since when, what to do first, and the late rank before the others."""
-    page = read["straggler"]
+def test_late_rank_is_what_the_page_says_first(found: dict[str, Any]) -> None:
+    """The verdict, what to do first, and the late rank before the others, with its stage."""
+    page = found["straggler"]
 
     assert page["title"] == "Straggler · gpu-12 · rankskew"
     assert page["rows"] == ["rank 2 · late 30 s", "rank 0", "rank 1", "rank 3"]
     assert page["marked"] == ["rank 2 · late 30 s"]
-    assert page["blamed"] == [["data: 190 ms per step", "38%"]]
+    assert page["blamed"] == [["data: 190 ms per step", 38]]
     assert page["codes"] == ["py-spy dump --pid 102"]
-    assert {
-        "runbooks/RankskewStraggler",
-        "http://grafana:3000/d/rankskew-job?var-job_id=demo",
-    } <= set(page["links"])
+    grafana = "http://grafana:3000/d/rankskew-job?var-job_id=demo"
+    assert {"runbooks/RankskewStraggler", grafana} <= set(page["links"])
 
 
 @pytest.mark.parametrize(
@@ -228,152 +440,55 @@ def test_late_rank_is_what_the_page_says_first(read: dict[str, dict[str, Any]]) 
     ],
 )
 def test_page_shows_what_is_known(
-    read: dict[str, dict[str, Any]], name: str, there: list[str], absent: list[str]
+    found: dict[str, Any], name: str, there: list[str], absent: list[str]
 ) -> None:
     """Of each kind of job, of an empty node, and of an exporter that does not answer."""
-    text = read[name]["text"]
+    text = found[name]["text"]
 
     assert [each for each in there if each not in text] == []
     assert [each for each in absent if each in text] == []
 
 
-def test_code_and_links_are_what_they_look_like(read: dict[str, dict[str, Any]]) -> None:
-    assert read["workers"]["codes"] == ["Corpus.__getitem__"]
-    assert read["cause"]["codes"] == ["nvidia-smi -q -i 2"]
-    assert read["cause"]["text"].count("too hot, 87 °C") == 1
-    assert not [each for each in read["hostile"]["links"] if each and "javascript" in each]
-    assert read["hung"]["rows"][0] == read["hung"]["marked"][0] == "rank 5"
+def test_code_and_links_are_what_they_look_like(found: dict[str, Any]) -> None:
+    """What raises no alert is not drawn as if it did."""
+    assert found["workers"]["codes"] == ["Corpus.__getitem__"]
+    assert found["cause"]["codes"] == ["nvidia-smi -q -i 2"]
+    assert found["cause"]["text"].count("too hot, 87 °C") == 1
+    assert not [each for each in found["hostile"]["links"] if each and "javascript" in each]
+    assert found["hung"]["rows"][0] == found["hung"]["marked"][0] == "rank 5"
     for name in ("mild", "unsynced", "healthy", "no probe"):
-        assert read[name]["marked"] == []  # What raises no alert is not drawn as if it did.
+        assert found[name]["marked"] == []
 
 
-AXE_RUN = """
-  const tool = page.createElement("script");
-  tool.src = "/axe.js";
-  page.head.append(tool);
-  await until(() => win.axe);
-  const result = await win.axe.run(page, { resultTypes: ["violations"] });
-  return result.violations.map(({ id, nodes }) => id + nodes[0].html + nodes[0].failureSummary);
-"""
-NOTHING: dict[str, list[str]] = {name: [] for name in PAGES}
+def test_page_can_be_read_by_all(found: dict[str, Any]) -> None:
+    """Nothing is wider than a phone, where each rank is a card: the name before each figure.
 
-
-@pytest.mark.parametrize("flags", [(), ("--blink-settings=preferredColorScheme=0",)])
-def test_page_can_be_read_by_all(flags: tuple[str, ...], tmp_path: Path) -> None:
-    """axe finds nothing: contrast, also in the dark, names of rows and pictures, headings."""
-    if not AXE.exists():
-        pytest.skip("axe-core is not installed; scripts/setup.sh test does that where npm works")
-    found = looks([[each] for each in PAGES.values()], AXE_RUN, tmp_path, 1_200, *flags)
-
-    assert dict(zip(PAGES, found, strict=True)) == NOTHING
-
-
-def test_nothing_is_wider_than_a_phone(tmp_path: Path) -> None:
-    """No part of the page has to be moved sideways; each rank is a card.
-
-    Its rows stand below each other with the name of each figure before it; the bar has the width.
+    axe finds nothing: contrast, also in the dark, names of rows and pictures, headings.
     """
-    script = """
-      const wide = [...page.querySelectorAll("main *")].filter((each) =>
-        each.getBoundingClientRect().right > win.innerWidth + 0.5 && !each.closest("thead"));
-      const row = page.querySelector("tbody tr");
-      const name = row && win.getComputedStyle(row.querySelector("td.number"), "::before").content;
-      return { scrolls: page.documentElement.scrollWidth > win.innerWidth,
-        wide: wide.map((each) => each.outerHTML.slice(0, 120)),
-        card: row && [win.getComputedStyle(row).display, name],
-        bar: row && row.querySelector(".bar").getBoundingClientRect().width > 300 };
+    for name in PAGES:
+        page = found[name]
+        assert (page["light"], page["dark"], page["scrolls"], page["wide"]) == ([], [], False, [])
+    assert found["large"]["card"] == ["block", '"Own work "', True]
+
+
+def test_only_what_differs_is_changed(found: dict[str, Any]) -> None:
+    """Text that is being copied stays selected, and nothing jumps, while the figures change.
+
+    A rank that becomes late is first from then on, in the row that it had; what the exporter no
+    longer knows is taken away, and the hint for an empty node is back.
     """
-    found = looks([[each] for each in PAGES.values()], script, tmp_path, 390)
-
-    for name, each in zip(PAGES, found, strict=True):
-        assert (each["scrolls"], each["wide"]) == (False, []), name
-    large = dict(zip(PAGES, found, strict=True))["large"]
-    assert (large["card"], large["bar"]) == (["block", '"Own work "'], True)
-
-
-def test_selection_and_scroll_survive_an_update(tmp_path: Path) -> None:
-    """Text that is being copied stays selected, and nothing jumps, while the figures change."""
-    later = copy.deepcopy(PAGES["large"])
-    job = later["jobs"][0]
-    job["steps"] = 1_300
-    for rank in job["ranks"]:
-        rank |= {"heartbeat_age_seconds": 4.0, "stage": "forward"}
-    later["gpus"][3]["temperature_celsius"] = 88
-    script = """
-      const code = page.querySelector(".facts code");
-      const rows = [...page.querySelectorAll("tbody tr")];
-      win.getSelection().selectAllChildren(code);
-      win.scrollTo(0, 900);
-      await until(() => page.body.textContent.includes("1300 steps"));
-      return { selected: String(win.getSelection()), scrolled: win.scrollY,
-        same: rows.every((row, place) => row === page.querySelectorAll("tbody tr")[place]),
-        updated: page.body.textContent.includes("88 °C") };
-    """
-
-    assert found([PAGES["large"], later], script, tmp_path) == {
+    assert found["selection"] == {
         "selected": "py-spy dump --pid 102",
         "scrolled": 900,
         "same": True,
         "updated": True,
     }
+    assert (found["same answer"], found["late since"], found["job gone"]) == (0, 0, False)
 
 
-@pytest.mark.parametrize(
-    ("answers", "script", "seen"),
-    [
-        # The same answer again changes no node at all, whatever its size.
-        (
-            [PAGES["large"]],
-            """
-            let changes = 0;
-            const watch = new win.MutationObserver((records) => changes += records.length);
-            const all = { subtree: true, childList: true, attributes: true, characterData: true };
-            watch.observe(page.body, all);
-            await pause(3000);
-            return changes;
-            """,
-            0,
-        ),
-        # A name that the judge gives later is first from then on; no row is made anew.
-        (
-            [healthy(8), straggler(8)],
-            """
-            const before = page.querySelectorAll("tbody tr")[2];
-            await until(() => page.querySelector("tr.late"));
-            return [...page.querySelectorAll("tbody tr")].indexOf(before);
-            """,
-            0,
-        ),
-        # What the exporter no longer knows is taken away; the hint for an empty node is back.
-        (
-            [PAGES["hung"], PAGES["empty"]],
-            """
-            await until(() => !page.querySelector("#jobs .job"));
-            return page.getElementById("empty").hidden;
-            """,
-            False,
-        ),
-    ],
-)
-def test_only_what_differs_is_changed(
-    answers: list[dict[str, Any]], script: str, seen: object, tmp_path: Path
-) -> None:
-    """Rows move, jobs go, and all else stays as it is."""
-    assert found(answers, script, tmp_path) == seen
-
-
-def test_answer_that_does_not_come_or_cannot_be_shown_is_admitted(tmp_path: Path) -> None:
+def test_answer_that_does_not_come_or_cannot_be_shown_is_admitted(found: dict[str, Any]) -> None:
     """The last state stays, greyed, below a sentence; another version's is no network's fault."""
-    script = """
-      const trouble = page.getElementById("trouble");
-      await until(() => !trouble.hidden);
-      const job = page.querySelector("#jobs .job");
-      return { said: trouble.textContent, job: job !== null, stale: page.body.className };
-    """
-    broken = copy.deepcopy(PAGES["hung"])
-    del broken["jobs"][0]["verdict"]
-    pages = [[PAGES["hung"], each] for each in (None, broken)]
-    silent, other = looks(pages, script, tmp_path)
+    silent, other = found["no answer"], found["other version"]
 
     assert "the exporter does not answer (HTTP status 500)" in silent["said"]
     assert "What is below is from" in silent["said"]

@@ -15,10 +15,10 @@ from exporter.processes.process import Process
 from exporter.processes.rank_gpus import RankJoin
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
+from exporter.web.static import page_files
 from rank_probe.version import __version__
 from rank_probe.wire.snapshot import Snapshot
 from tests.exporter.fake_proc import process, torchrun
-from tests.exporter.live.browser import FILES
 from tests.exporter.live.stepping import GPU, START, Node, served, stepped
 from tests.exporter.nvml.fixed import FixedNvml, node
 from tests.exporter.snapshots import CHANGE, late, snapshot, verdict
@@ -201,4 +201,4 @@ def test_page_of_the_largest_node_is_small() -> None:
     live = largest.view.json()
 
     assert sum(len(each["ranks"]) for each in json.loads(live)["gpus"]) == 64
-    assert sum(map(len, FILES.values())) + len(gzip.compress(live)) < 200_000
+    assert sum(map(len, page_files().values())) + len(gzip.compress(live)) < 200_000

@@ -6,23 +6,12 @@ from typing import Any
 
 import pytest
 
-from exporter.causes.model import UNKNOWN, Cause, Guess
+from exporter.causes.model import UNKNOWN, Cause
 from rank_probe.judge.verdict import LATE_KINDS, Change, Late, Together
 from rank_probe.wire.stages import STAGES
-from tests.exporter.live.stepping import EVEN, Node
+from tests.exporter.live.stepping import CAUSE, EVEN, Node
 from tests.exporter.snapshots import CHANGE, late, verdict
 
-CAUSE = Cause(
-    "slow_device",
-    "clocks",
-    0.92,
-    "its SM clock is 1.41 GHz, its peers' 1.95",
-    "`nvidia-smi -q -i 2` on gpu-12",
-    "sm_clock_hertz",
-    1.41e9,
-    1.95e9,
-    (Guess("cpu", "run_queue", 0.2, "it waits for a CPU 9 % of the time, its peers 1 %"),),
-)
 LOOK = "py-spy dump --pid 102 on gpu-12"
 LINES = [
     {"stage": "data", "place": "Corpus.__next__ (corpus.py:41)", "share": 0.71},

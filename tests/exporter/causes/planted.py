@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from exporter.causes.case import Case, case_of
 from exporter.causes.explain import explain
 from exporter.causes.model import Cause, Evidence, Lateness, Peers, Quantiles, ThreadState
 from rank_probe.judge.verdict import NODE, PERSISTENT
@@ -109,13 +108,6 @@ def at(stage: str, place: str = LINE, **shares: float) -> list[tuple[str, str, f
     return [(stage, state, share, place) for state, share in shares.items()]
 
 
-def case_in(late: Lateness, said: Evidence, usual: Peers | None) -> Case:
-    """Return the case of a rank of which something is known."""
-    case = case_of(late, said, usual)
-    assert case is not None
-    return case
-
-
 def why(late: Lateness, said: Evidence, usual: Peers | None) -> Cause:
     """Return why it is late."""
     cause = explain(late, said, usual)
@@ -164,55 +156,3 @@ def figures(text: str) -> dict[str, Any]:
     """Return what `NAME=NUMBER ...` says, by the whole name of the figure; ? is not known."""
     pairs = (each.split("=") for each in text.split())
     return {SHORT.get(name, name): None if value == "?" else float(value) for name, value in pairs}
-
-
-def _told(line: str) -> tuple[tuple[str, str], dict[str, float]]:
-    cause, detail, has = line.split(" ", 2)
-    return (cause, detail.strip("-")), figures(has)
-
-
-# A cause, its detail, and the figures that it is known by.
-_TOLD: Final = """
-slow_device clocks clock=9e8 gpu_temperature_celsius=87
-slow_device pstate memory_clock_hertz=1e9
-slow_device memory gpu_memory_faults=2
-slow_device pcie_link pcie_link_bytes_per_second=15.8e9
-slow_device pcie_errors pcie_errors_per_second=30
-slow_device nvlink nvlink_links_up=17
-slow_device nvlink_errors nvlink_errors_per_second=12
-foreign_process - gpu_foreign_processes=1
-cpu run_queue main_run_queue_ratio=0.34
-cpu throttled cpu_quota_throttled_ratio=0.9
-cpu numa cpus_near_gpu_ratio=0
-cpu thermal node_cpu_throttled_ratio=0.6 node_cpu_clock_hertz=1.86e9
-cpu frequency node_cpu_clock_hertz=1.24e9
-cpu steal node_steal_cpus=4
-cpu node node_cpu_waiting_ratio=0.61
-cpu numa_miss node_numa_misses_per_second=50000
-network speed node_network_link_bytes_per_second=12.5e9
-network errors node_network_errors_per_second=40
-network retransmits node_tcp_retransmitted_ratio=0.029
-network congestion node_network_waiting_ratio=0.41
-gc - gc_ratio=0.2
-uneven_batches - tokens_per_step=12288
-input reads read_bytes_per_second=241e6
-input reads major_faults_per_second=140
-input reads io_waiting_ratio=0.41
-input decoder gpu_decoder_ratio=0.98
-input workers saturated_workers=2
-input disk node_disk_busy_ratio=0.96
-input disk node_disk_read_seconds=0.05
-input nfs node_mount_operation_seconds=0.031
-input storage node_io_waiting_ratio=0.5
-""".strip().splitlines()
-TOLD: Final = [_told(line) for line in _TOLD]
-FACTS: Final = {"node_mount_operation_seconds": "/data (nfs4)"}
-
-
-def told_of(*causes: str) -> dict[str, float]:
-    """Return the first figure that tells each of these, by "CAUSE", or by "CAUSE DETAIL"."""
-    return dict(
-        next(iter(changes.items()))
-        for cause, changes in TOLD
-        if cause[0] in causes or " ".join(cause) in causes
-    )

@@ -34,38 +34,38 @@ class Told(NamedTuple):
 # A cause, the stage that is late by how little, the figure just below its limit, just over it, and
 # much of it, with what comes with it.
 LIMITS: Final = """
-slow_device clocks forward .01  clock 1.9305e9 1.911e9 9e8 gpu_temperature_celsius=87
-slow_device pstate forward .01  memory_clock 2.5928e9 2.5666e9 1e9
-slow_device memory forward .1   gpu_memory_faults .4 .6 2
-slow_device pcie_link h2d .1   pcie_link_bytes_per_second 57.33e9 56.07e9 15.8e9
-slow_device pcie_errors h2d .1   pcie_errors_per_second .9 1.1 30
-slow_device nvlink forward .1   nvlink_links_up 17.95 17 17
-slow_device nvlink_errors forward .1   nvlink_errors_per_second .9 1.1 12
-foreign_process - forward .1   gpu_foreign_processes .4 .6 1
-cpu run_queue forward .02  queue .024 .026 .34
-cpu throttled forward .05  quota .05 .055 .9
-cpu numa forward .1   cpus_near_gpu_ratio .06 .04 0
-cpu thermal forward .1   node_cpu_throttled_ratio .09 .11 .6 node_cpu_clock_hertz=1.8e9
-cpu frequency forward .1   node_cpu_clock_hertz 2.232e9 2.139e9 1.24e9
-cpu steal forward .1   node_steal_cpus .4 .6 4
-cpu node forward .1   node_cpu_waiting_ratio .24 .27 .61
-cpu numa_miss forward .1   node_numa_misses_per_second 9000 11000 50000
-cpu workers_run_queue data .02  workers_queue .028 .032 .6
-network speed data .1   node_network_link_bytes_per_second 45.5e9 44.5e9 12.5e9
-network errors data .1   node_network_errors_per_second .9 1.1 40
-network retransmits data .1   node_tcp_retransmitted_ratio .009 .011 .029
-network congestion data .1   node_network_waiting_ratio .1 .12 .41
-gc - other .01  gc_ratio .011 .013 .3
+slow_device clocks forward .01 clock 1.9305e9 1.911e9 9e8 gpu_temperature_celsius=87
+slow_device pstate forward .01 memory_clock 2.5928e9 2.5666e9 1e9
+slow_device memory forward .1 gpu_memory_faults .4 .6 2
+slow_device pcie_link h2d .1 pcie_link_bytes_per_second 57.33e9 56.07e9 15.8e9
+slow_device pcie_errors h2d .1 pcie_errors_per_second .9 1.1 30
+slow_device nvlink forward .1 nvlink_links_up 17.95 17 17
+slow_device nvlink_errors forward .1 nvlink_errors_per_second .9 1.1 12
+foreign_process - forward .1 gpu_foreign_processes .4 .6 1
+cpu run_queue forward .02 queue .024 .026 .34
+cpu throttled forward .05 quota .05 .055 .9
+cpu numa forward .1 cpus_near_gpu_ratio .06 .04 0
+cpu thermal forward .1 node_cpu_throttled_ratio .09 .11 .6 node_cpu_clock_hertz=1.8e9
+cpu frequency forward .1 node_cpu_clock_hertz 2.232e9 2.139e9 1.24e9
+cpu steal forward .1 node_steal_cpus .4 .6 4
+cpu node forward .1 node_cpu_waiting_ratio .24 .27 .61
+cpu numa_miss forward .1 node_numa_misses_per_second 9000 11000 50000
+cpu workers_run_queue data .02 workers_queue .028 .032 .6
+network speed data .1 node_network_link_bytes_per_second 45.5e9 44.5e9 12.5e9
+network errors data .1 node_network_errors_per_second .9 1.1 40
+network retransmits data .1 node_tcp_retransmitted_ratio .009 .011 .029
+network congestion data .1 node_network_waiting_ratio .1 .12 .41
+gc - other .01 gc_ratio .011 .013 .3
 uneven_batches - forward .002 tokens 8306 8323 12288
-input reads data .1   read_bytes_per_second 20e6 22e6 241e6
-input reads data .1   major_faults_per_second 99 101 140
-input reads data .1   io_waiting_ratio .24 .27 .41
-input decoder data .1   gpu_decoder_ratio .89 .91 .98
-input workers data .1   saturated_workers .4 .6 2
-input disk data .1   node_disk_busy_ratio .89 .91 .96
-input disk data .1   node_disk_read_seconds .02 .021 .05
-input nfs data .1   node_mount_operation_seconds .02 .021 .031
-input storage data .1   node_io_waiting_ratio .24 .27 .5
+input reads data .1 read_bytes_per_second 20e6 22e6 241e6
+input reads data .1 major_faults_per_second 99 101 140
+input reads data .1 io_waiting_ratio .24 .27 .41
+input decoder data .1 gpu_decoder_ratio .89 .91 .98
+input workers data .1 saturated_workers .4 .6 2
+input disk data .1 node_disk_busy_ratio .89 .91 .96
+input disk data .1 node_disk_read_seconds .02 .021 .05
+input nfs data .1 node_mount_operation_seconds .02 .021 .031
+input storage data .1 node_io_waiting_ratio .24 .27 .5
 """
 FACTS: Final = {"node_mount_operation_seconds": "/data (nfs4)", "node_disk_busy_ratio": "nvme0n1"}
 

@@ -1,23 +1,30 @@
 """The figures of a rank: their means over a window, in bounded memory, and where they come from."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.samples import Sample as Line
 
-from exporter.evidence.growth import Growth
+from exporter.causes.excess import stage_figure
+from exporter.causes.row import OWN_STAGES
+from exporter.evidence.gpu import FOR_REASON, GpuReadings, facts_of
+from exporter.evidence.node import NodeReadings
 from exporter.evidence.peers import quantiles_of
 from exporter.evidence.rank import RankReadings
 from exporter.evidence.ring import DEPTH_SECONDS, MOST_FIGURES, Increment, Ring
-from exporter.nvml.sample import GpuProcess
+from exporter.nvml.sample import GpuProcess, GpuSample, MigDevice
 from exporter.processes.cgroup_cost import CgroupCost
 from exporter.processes.host_watch import HostCost
 from exporter.processes.rank_cost import NANOSECONDS, Cost
 from exporter.ranks.store import HeldRank
-from exporter.scrape.sampling import CollectorRun
+from exporter.scrape.sampling import CollectorRun, Scrape
+from tests.exporter.clock import Clock
 from tests.exporter.evidence.node import FIRST_PID, FakeNode
 from tests.exporter.fake_proc import process
 from tests.exporter.snapshots import snapshot
@@ -127,24 +134,6 @@ def test_memory_is_bounded(step: float, samples: int) -> None:
     assert len(means([], many)) == MOST_FIGURES
 
 
-def test_counter_grows_between_two_readings() -> None:
-    """New, after a restart and back in sight, it counts on from where it is now.
-
-    Of several one that begins again, is new or comes back hides none of the others.
-    """
-    grown = Growth()
-    totals = [None, 50.0, 53.0, 53.0, 20.0, 25.0, None, 600.0, 601.0]
-    found = [grown.of("reads", total) for total in totals]
-    assert found == [None, None, 3.0, 0.0, None, 5.0, None, None, 1.0]
-
-    assert grown.of_each("links", None) == {}
-    assert grown.of_each("links", {"4": 1.0, "5": 9.0}) == {}
-    assert grown.of_each("links", {"4": 3.0, "5": 0.0, "6": 7.0}) == {"4": 2.0}
-    assert grown.of_each("other", {"4": 9.0}) == {}
-    assert grown.of_each("links", {"5": 2.0}) == {"5": 2.0}
-    assert grown.of_each("links", {"4": 900.0}) == {}
-
-
 def test_quantiles_are_the_thirds_and_the_middle() -> None:
     """Between two values in proportion, as numpy's; of those who have the figure."""
     figures = [{"clock": each} for each in (40.0, 10.0, 30.0, 20.0)]
@@ -154,13 +143,8 @@ def test_quantiles_are_the_thirds_and_the_middle() -> None:
     assert found["power"] == (9.0, 9.0, 9.0)
 
 
-def of_steps(*reports: tuple[float, dict[str, Any]]) -> dict[str, float]:
-    """Return the figures after snapshots with these changes came, each at its second."""
-    readings = RankReadings()
-    held = [HeldRank(snapshot(**{"stage_seconds": {}, **each}), at) for at, each in reports]
-    return means(*[list(readings.read_steps(each)) for each in held])
-
-
+# The changes of a rank's snapshots, each at its second.
+Reports = list[tuple[float, dict[str, Any]]]
 STUCK = {"steps": 0, "stage_seconds": {"data": 1.0}}
 SILENT = {"steps": 10, "gc_pause_seconds": 1.0, "tokens": 100}
 
@@ -183,28 +167,27 @@ SILENT = {"steps": 10, "gc_pause_seconds": 1.0, "tokens": 100}
             [(100.0, {"gc_pause_seconds": 3.0}), (104.0, {"gc_pause_seconds": 4.0})],
             {"gc_ratio": 0.25},
         ),
+        # A stage that a rank lacks takes no time; one that occurs for the first time began at zero.
+        # The step has the wait for others, which is no stage of its own.
+        (
+            [
+                (5.0, {"steps": 10, "stage_seconds": {"data": 1.0, "sync": 2.0}}),
+                (9.0, {"steps": 20, "stage_seconds": {"data": 3.0, "sync": 6.0, "eval": 4.0}}),
+            ],
+            {
+                **dict.fromkeys(map(stage_figure, OWN_STAGES), 0.0),
+                **{"data_seconds": 0.2, "eval_seconds": 0.4, "step_seconds": 1.0},
+            },
+        ),
     ],
 )
 def test_figures_are_of_what_the_rank_has_told_since(
-    reports: list[tuple[float, dict[str, Any]]], figures: dict[str, float]
+    reports: Reports, figures: dict[str, float]
 ) -> None:
-    assert of_steps(*reports) == figures
+    readings = RankReadings()
+    held = [HeldRank(snapshot(**{"stage_seconds": {}, **each}), at) for at, each in reports]
 
-
-def test_stages_are_means_of_a_step() -> None:
-    """A stage that a rank lacks takes no time; one that occurs for the first time began at zero.
-
-    The step has the wait for others, which is no stage of its own.
-    """
-    found = of_steps(
-        (5.0, {"steps": 10, "stage_seconds": {"data": 1.0, "sync": 2.0}}),
-        (10.0, {"steps": 20, "stage_seconds": {"data": 3.0, "sync": 6.0, "checkpoint": 4.0}}),
-    )
-
-    known = {"data_seconds": 0.2, "checkpoint_seconds": 0.4, "step_seconds": 1.0}
-    assert {name: found[name] for name in known} == pytest.approx(known)
-    assert found["eval_seconds"] == found["forward_seconds"] == 0.0
-    assert "sync_seconds" not in found
+    assert means(*[list(readings.read_steps(each)) for each in held]) == pytest.approx(figures)
 
 
 def test_process_that_hides_its_readings_has_no_figures() -> None:
@@ -218,6 +201,275 @@ def test_process_that_hides_its_readings_has_no_figures() -> None:
     rounds = [list(readings.read_host(each, 20.0 + 5.0 * n)) for n, each in enumerate(used)]
     assert means(*rounds)["main_running_ratio"] == pytest.approx(0.6)
     assert list(readings.read_host(used[-1], 30.0)) == []
+
+
+def gpu(**readings: Any) -> GpuSample:
+    return GpuSample(0, up=True, uuid="GPU-0", **readings)
+
+
+LOST = GpuSample(0, up=False, uuid="GPU-0")
+
+# The samples of a GPU, five seconds apart, and the figures over them.
+GPU_CASES = """
+# No reading, or one sample: neither 0 nor an error.
+- ; - ; - |
+lost ; lost ; lost |
+sm_clock_megahertz=1980 |
+# A GPU that is newer than this exporter is not slow.
+pcie_link_generation=9 pcie_link_width=16 ; pcie_link_generation=9 pcie_link_width=16 |
+# Megahertz, milliwatts and percent become hertz, watts and ratios; levels are means.
+- ; sm_clock_megahertz=1500 ; sm_clock_megahertz=1900 | sm_clock_hertz=1.7e9
+- ; memory_clock_megahertz=2619 | memory_clock_hertz=2.619e9
+- ; power_milliwatts=640000 | gpu_power_watts=640
+- ; gpu_temperature_celsius=60 | gpu_temperature_celsius=60
+- ; decoder_busy_percent=50 | gpu_decoder_ratio=0.5
+- ; nvlink_links_up=18 | nvlink_links_up=18
+- ; pcie_link_generation=5 pcie_link_width=16 | pcie_link_bytes_per_second=63.024e9
+# One damaged packet is counted as an error and as a replay.
+pcie_errors=1 pcie_replays=3 ; pcie_errors=6 pcie_replays=5 | pcie_errors_per_second=1
+# What it counted while it was lost is not of the five seconds since it is back.
+pcie_errors=0 ; lost ; pcie_errors=3600 ; pcie_errors=3601 | pcie_errors_per_second=0.2
+# Old faults have been dealt with; a row that could not be remapped stays a fault.
+ecc_uncorrected_errors=7 row_remap_failed=0 ; ecc_uncorrected_errors=7 row_remap_failed=0 | \
+gpu_memory_faults=0
+ecc_uncorrected_errors=7 row_remap_failed=0 ; ecc_uncorrected_errors=9 row_remap_failed=1 | \
+gpu_memory_faults=3
+row_remap_failed=1 ; row_remap_failed=1 | gpu_memory_faults=1
+"""
+
+
+def cases(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def numbers(text: str) -> dict[str, float]:
+    """Return what `NAME=NUMBER ...` says."""
+    pairs = (each.rsplit("=", 1) for each in text.split())
+    return {name: float(value) for name, value in pairs}
+
+
+def means_of(*samples: GpuSample) -> dict[str, float]:
+    """Return the figures; a sample that is read again says nothing new."""
+    readings, ring = GpuReadings(), Ring()
+    for number, each in enumerate(samples):
+        ring.add("gpu", 5.0 * number, readings.read(each, 1e9 + 5.0 * number))
+        assert readings.read(each, 1e9 + 5.0 * number) == []
+    return ring.means("gpu", 0.0)
+
+
+@pytest.mark.parametrize("case", cases(GPU_CASES))
+def test_figures_of_a_gpu(case: str) -> None:
+    samples, _, figures = case.partition("|")
+    read = [each.strip(" -") for each in samples.split(" ; ")]
+
+    found = means_of(*[LOST if each == "lost" else gpu(**numbers(each)) for each in read])
+    assert found == pytest.approx(numbers(figures))
+
+
+def test_links_and_reasons_that_overlap_count_once() -> None:
+    """An error is counted on its link and in all. MIG takes NVLinks down on purpose."""
+    crc = [gpu(nvlink_errors={"crc": n}, nvlink_link_errors={"4": 10 * n}) for n in (1, 2)]
+    reasons = ("hw_slowdown", "hw_thermal_slowdown", "sw_power_cap")
+    throttled = [gpu(throttle_seconds=dict.fromkeys(reasons, each)) for each in (0.0, 2.5)]
+
+    assert means_of(*crc) == {"nvlink_errors_per_second": 2.0}
+    assert means_of(*throttled) == {
+        "gpu_throttled_ratio": 0.5,
+        **{FOR_REASON + each: 0.5 for each in reasons},
+    }
+    migs = gpu(nvlink_links_up=0, mig_devices=(MigDevice("MIG-0", 1, 0, "1g.10gb"),))
+    assert means_of(migs, migs) == {}
+
+
+def test_facts_say_what_the_figures_of_a_gpu_are_of() -> None:
+    """The reason that is there most, and of those as frequent the one that explains; not P0."""
+    means = {f"{FOR_REASON}hw_slowdown": 0.5, f"{FOR_REASON}hw_power_brake_slowdown": 0.48}
+    hot = means | {f"{FOR_REASON}sw_thermal_slowdown": 0.9}
+    link = {"pcie_link_generation": 4, "pcie_link_width": 8}
+
+    assert facts_of(gpu(performance_state=0), {}) == {}
+    assert facts_of(gpu(), means) == {"gpu_throttled_ratio": "power brake"}
+    assert facts_of(gpu(), hot) == {"gpu_throttled_ratio": "too hot"}
+    assert facts_of(gpu(performance_state=2, **link), {}) == {
+        "memory_clock_hertz": "P2",
+        "pcie_link_bytes_per_second": "generation 4, 8 lanes",
+    }
+
+
+# The values of a collector: by the name of the series, without our prefix, and its labels.
+Values = Mapping[str, float]
+
+
+def family_of(values: Values) -> Metric:
+    family = GaugeMetricFamily("all", "Of any name.")
+    for key, value in values.items():
+        name, _, labels = key.partition("{")
+        pairs = dict(re.findall(r"(\w+)=([^,}]+)", labels))
+        family.samples.append(Line(f"rankskew_{name}", pairs, value))
+    return family
+
+
+class Shown:
+    """Collectors that show what a test wants, and the figures that come of it."""
+
+    def __init__(self) -> None:
+        self.shown: dict[str, CollectorRun] = {}
+        self.ring = Ring()
+        self.readings = NodeReadings(self.shown.get)
+        self.now = 0.0
+        self.ring.add("node", self.now, [])
+
+    def look(self, succeeded: bool = True, /, **collectors: Values) -> None:
+        """Let *collectors* show values, five seconds after the look before, and read them."""
+        self.now += 5.0
+        for name, values in collectors.items():
+            self.shown[name] = CollectorRun((family_of(values),), succeeded, self.now)
+        self.ring.add("node", self.now, self.readings.read())
+
+    def means(self) -> dict[str, float]:
+        return self.ring.means("node", 0.0)
+
+
+SHORT = {
+    "busy": "node_disk_busy_seconds_total",
+    "reads": "node_disk_reads_total",
+    "read_seconds": "node_disk_read_seconds_total",
+    "cpu": "node_cpu_seconds_total",
+    "waited": "node_pressure_waiting_seconds_total",
+    "sent": "node_tcp_sent_segments_total",
+    "again": "node_tcp_retransmitted_segments_total",
+    "drops_in": "node_network_receive_drops_total",
+    "drops_out": "node_network_transmit_drops_total",
+    "errors": "node_network_errors_total",
+    "speed": "node_network_speed_bytes_per_second",
+    "sent_bytes": "node_network_transmit_bytes_total",
+    "port_bytes": "infiniband_transmit_bytes_total",
+    "port_waits": "infiniband_transmit_wait_total",
+    "port_rate": "infiniband_rate_bytes_per_second",
+    "congestion": "infiniband_congestion_events_total",
+}
+
+# A collector, what it shows each five seconds, the figures over it, and what these are of.
+NODE_CASES = """
+# Counters are told by the second; those of other resources and modes have no figure.
+node_pressure | waited{resource=io}=10 waited{resource=memory}=90 ; \
+waited{resource=io}=12 waited{resource=memory}=99 | node_io_waiting_ratio=0.4 |
+node_cpu | cpu{mode=steal}=10 cpu{mode=user}=9 ; cpu{mode=steal}=12 cpu{mode=user}=99 | \
+node_steal_cpus=0.4 |
+node_cpu | node_cpu_throttled_seconds_total=10 ; node_cpu_throttled_seconds_total=12 | \
+node_cpu_throttled_ratio=0.4 |
+node_memory | node_numa_misses_total=10 ; node_numa_misses_total=12 | \
+node_numa_misses_per_second=0.4 |
+# A level is a mean over time.
+node_cpu_clock | node_cpu_clock_hertz=9 ; node_cpu_clock_hertz=2 ; node_cpu_clock_hertz=4 | \
+node_cpu_clock_hertz=3 |
+# While another disk was shown, this one was busy for longer than the time of a reading.
+node_disk | busy{device=sda}=100 ; busy{device=sdb}=10 ; busy{device=sda}=400 ; \
+busy{device=sda}=401 | node_disk_busy_ratio=0.2 | node_disk_busy_ratio=sda
+# The time of a read is the mean of reads; a disk that reads nothing has none.
+node_disk | reads{device=sda}=10 read_seconds{device=sda}=1 ; \
+reads{device=sda}=10 read_seconds{device=sda}=1 ; \
+reads{device=sda}=14 read_seconds{device=sda}=1.2 | node_disk_read_seconds=0.05 |
+node_disk | reads{device=sda}=10 read_seconds{device=sda}=1 ; same | |
+node_mounts | node_mount_operations_total{export=/data,fstype=nfs4}=1 ; same | | \
+node_mount_operation_seconds=/data (nfs4)
+# Packets that are dropped are errors too; segments that are sent again are a share.
+node_network | drops_in{device=eth0}=1 drops_out{device=eth0}=1 errors{device=eth0}=1 ; \
+drops_in{device=eth0}=2 drops_out{device=eth0}=3 errors{device=eth0}=5 | \
+node_network_errors_per_second=1.4 |
+node_network | sent=5 again=5 ; sent=205 again=7 | \
+node_tcp_retransmitted_ratio=0.01 node_network_errors_per_second=0 |
+# The link is that of the device that sends most: one for administrators is not the network, a
+# virtual one has no speed.
+node_network | sent_bytes{device=eth0}=1e12 sent_bytes{device=mgmt0}=1e6 \
+sent_bytes{device=veth0}=1e13 speed{device=eth0}=25e9 speed{device=mgmt0}=1e8 ; same | \
+node_network_link_bytes_per_second=25e9 node_network_errors_per_second=0 | \
+node_network_link_bytes_per_second=eth0
+node_network | sent_bytes{device=eth0}=1e12 ; same | node_network_errors_per_second=0 |
+# The slowest port that was connected is the link.
+node_infiniband | port_rate{device=a,port=1}=50e9 port_rate{device=b,port=1}=50e9 ; \
+port_rate{device=a,port=1}=50e9 port_rate{device=b,port=1}=12.5e9 port_rate{device=c,port=1}=0 | \
+node_network_link_bytes_per_second=12.5e9 | node_network_link_bytes_per_second=b port 1
+# By the sign that says most: ticks of waiting ports, or packets that announce congestion.
+node_infiniband | port_bytes{port=a}=0 port_waits{port=a}=0 congestion{port=a}=0 ; \
+port_bytes{port=a}=8e6 port_waits{port=a}=4e5 congestion{port=a}=10 | \
+node_network_waiting_ratio=0.4 |
+node_infiniband | port_bytes{port=a}=8e6 port_waits{port=a}=4e5 ; same | |
+"""
+
+
+def shows(text: str) -> Values:
+    """Return what a collector shows by `SERIES=NUMBER ...`, of which some have short names."""
+    known = {}
+    for key, value in numbers(text).items():
+        name, brace, labels = key.partition("{")
+        known[SHORT.get(name, name) + brace + labels] = value
+    return known
+
+
+@pytest.mark.parametrize("case", cases(NODE_CASES))
+def test_figures_of_a_node(case: str) -> None:
+    collector, looks, figures, fact = (each.strip() for each in case.split("|"))
+    node, values = Shown(), ""
+    for each in looks.split(" ; "):
+        values = values if each == "same" else each
+        node.look(**{collector: shows(values)})
+
+    assert node.means() == pytest.approx(numbers(figures))
+    figure, _, what = fact.partition("=")
+    assert node.readings.facts.get(figure, "") == what
+
+
+class Waiting:
+    """A collector by whose counter half of the tasks wait for a CPU."""
+
+    name = "node_pressure"
+    interval_seconds = 5.0
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def collect(self) -> Iterator[Metric]:
+        yield family_of({"node_pressure_waiting_seconds_total{resource=cpu}": self._clock() / 2})
+
+
+@pytest.mark.parametrize("step", [3600.0, -3600.0])
+def test_wall_clock_that_is_set_changes_no_share_of_the_time(step: float) -> None:
+    """Half of an hour that was no hour would be next to nothing."""
+    wall, monotonic = Clock(), Clock()
+    scrape = Scrape([Waiting(monotonic)], monotonic=monotonic, wall=wall)
+    readings, ring = NodeReadings(scrape.latest), Ring()
+    for seconds in (0.0, 5.0, 5.0 + step, 5.0):
+        monotonic.seconds += 5.0
+        wall.seconds += seconds
+        list(scrape.collect())
+        ring.add("node", monotonic(), readings.read())
+
+    assert ring.means("node", 0.0)["node_cpu_waiting_ratio"] == pytest.approx(0.5)
+
+
+def test_sample_counts_once_and_for_its_whole_time() -> None:
+    """A collector that reads once in ten seconds, or fails meanwhile, has not stood still."""
+    node = Shown()
+    node.look(node_cpu={"node_cpu_seconds_total{mode=steal}": 10.0})
+    node.look(False, node_cpu={}, node_disk={})
+    node.look()
+    node.look(node_cpu={"node_cpu_seconds_total{mode=steal}": 12.0})
+    node.look()
+
+    assert node.means() == {"node_steal_cpus": pytest.approx(2 / 15)}
+
+
+def test_errors_of_ports_count_with_those_of_devices() -> None:
+    """Their time counts once."""
+    node = Shown()
+    for count in (1.0, 6.0):
+        node.look(
+            node_infiniband={"infiniband_errors_total{port=a}": count},
+            node_network={"node_network_errors_total{device=eth0}": count},
+        )
+
+    assert node.means() == {"node_network_errors_per_second": pytest.approx(10 / 5)}
 
 
 def test_what_cannot_be_read_hides_nothing_else() -> None:
@@ -280,33 +532,28 @@ def test_rank_has_the_figures_of_its_own_gpu_since_it_is_late() -> None:
 
 
 def test_foreign_process_is_counted_and_named() -> None:
-    """By its name and the id of its user, never by what it makes of a terminal."""
+    """By its name and the id of its user, never by what it makes of a terminal.
+
+    Two ranks that chose the same GPU are foreign to one another.
+    """
     node = FakeNode(ranks=2, gpus=2)
     node.processes[7] = process(7, name="py\x1b[1m", uid=1001)
-    listed = (*(node.gpus[1].processes or ()), GpuProcess(7, 10**9))
-    node.gpus[1] = replace(node.gpus[1], processes=listed)
+    own = node.gpus[1].processes or ()
+    node.gpus[1] = replace(node.gpus[1], processes=(*own, GpuProcess(7, 10**9)))
     node.run(40)
-
     assert [node.figures(rank)["gpu_foreign_processes"] for rank in (0, 1)] == [0.0, 1.0]
-    assert node.sampler.facts(node.held(0), 0.0) == {}
-    assert node.sampler.facts(node.held(1), 0.0) == {
-        "gpu_foreign_processes": "py?[1m, PID 7 of user 1001"
-    }
-    node.gpus[1] = replace(node.gpus[1], processes=listed[:1])
+    stranger = {"gpu_foreign_processes": "py?[1m, PID 7 of user 1001"}
+    assert [node.sampler.facts(node.held(rank), 0.0) for rank in (0, 1)] == [{}, stranger]
+    node.gpus[1] = replace(node.gpus[1], processes=own)
     node.run(5)
     assert node.sampler.facts(node.held(1), 0.0) == {}
 
-
-def test_ranks_that_share_a_gpu_are_foreign_to_one_another() -> None:
-    """Two ranks that chose the same GPU slow each other down."""
-    node = FakeNode(ranks=2, gpus=1)
-    node.ranks[1] = replace(node.ranks[1], rank_info={"gpu_uuid": "GPU-0"})
-    listed = tuple(GpuProcess(FIRST_PID + rank, 10**9) for rank in (0, 1))
-    node.gpus[0] = replace(node.gpus[0], processes=listed)
+    node.ranks[0] = replace(node.ranks[0], rank_info={"gpu_uuid": "GPU-1"})
+    node.gpus[0] = replace(node.gpus[0], processes=())
+    node.gpus[1] = replace(node.gpus[1], processes=(*own, GpuProcess(FIRST_PID, 10**9)))
     node.run(40)
-
-    assert node.figures(0)["gpu_foreign_processes"] == 1.0
-    assert node.sampler.facts(node.held(0), 0.0) == {"gpu_foreign_processes": "rank 1 of job llama"}
+    assert node.figures(1)["gpu_foreign_processes"] == 1.0
+    assert node.sampler.facts(node.held(1), 0.0) == {"gpu_foreign_processes": "rank 0 of job llama"}
 
 
 def test_rank_has_the_figures_of_its_node_and_of_where_its_process_may_run() -> None:
@@ -314,8 +561,7 @@ def test_rank_has_the_figures_of_its_node_and_of_where_its_process_may_run() -> 
     node = FakeNode(ranks=2, gpus=1)
     node.gpus[0] = replace(node.gpus[0], numa_node=0, cpu_affinity=(1, 2, 3))
     for _ in range(3):
-        family = CounterMetricFamily("rankskew_node_cpu_throttled_seconds", "As it is.")
-        family.add_metric([], node.clock() / 10)
+        family = family_of({"node_cpu_throttled_seconds_total": node.clock() / 10})
         node.shown["node_cpu"] = CollectorRun((family,), True, node.clock())
         node.run(10)
 

@@ -13,7 +13,8 @@ from rank_probe.judge.verdict import Change
 from tests.exporter.evidence.node import FIRST_PID, FakeExplain, FakeNode, FakeWorkers
 from tests.exporter.snapshots import late, verdict
 
-HOT = Cause("slow_device", "clocks", 0.9, "hot", "`nvidia-smi -i UUID` on NODE")
+# Words that contain a placeholder are left alone.
+HOT = Cause("slow_device", "clocks", 0.9, "hot", "`nvidia-smi -i UUID` on NODE: GPU of PID, PPID")
 NOT_KNOWN = Cause(UNKNOWN, "", 0.0, "not known", "`py-spy dump --pid PID`")
 WORKERS = Cause("input", "workers", 0.9, "it waits", "`py-spy dump --pid WORKER_PID` of PID")
 SLEEPS = replace(WORKERS, detail="worker_sleep")
@@ -48,27 +49,19 @@ def told(found: FakeNode, seconds: int, **changes: Any) -> list[str]:
     return said
 
 
-def test_node_without_ranks_explains_nothing() -> None:
-    """No rank, no late rank, no verdict: no cause, and no hurry."""
-    for ranks in (0, 4):
-        quiet = node(ranks)
-
-        assert quiet.causes.all() == {}
-        assert quiet.explain.cases == []
-        assert not quiet.host.hurried
-
-
 def test_late_rank_is_explained_where_it_is() -> None:
     """With its GPU, its process and its node; nobody else has a cause, and it none afterwards.
 
     Without a GPU, and where its process is hidden, by what it says itself.
     """
     found = node()
+    assert (found.causes.all(), found.explain.cases, found.host.hurried) == ({}, [], False)
     found.run(3, **judged(2, 9))
     causes = found.causes.all()
     assert causes.keys() == {("llama", 2)}
     assert causes["llama", 2].place == RankPlace("all", "node-7", "2", "GPU-2", str(FIRST_PID + 2))
-    assert causes["llama", 2].cause.first_action == "`nvidia-smi -i GPU-2` on node-7"
+    action = "`nvidia-smi -i GPU-2` on node-7: 2 of 102, PPID"
+    assert causes["llama", 2].cause.first_action == action
     assert found.host.hurried
     found.run(1, **judged())
     assert (found.causes.all(), found.host.hurried) == ({}, False)
@@ -83,6 +76,10 @@ def test_late_rank_is_explained_where_it_is() -> None:
     found.ranks[2] = replace(found.ranks[2], pid=7, rank_info={})
     found.run(3, **judged(2))
     assert found.causes.all()["llama", 2].place == RankPlace("all", "node-7", "", "", "7")
+    action = "`nvidia-smi -i UUID` on node-7: GPU of %d, PPID"
+    assert told(found, 1) == [action % 7]
+    found.ranks[2] = replace(found.ranks[2], pid=8)  # Nobody is sent to a process that has ended.
+    assert told(found, 2)[-1] == action % 8
 
 
 @pytest.mark.parametrize("loader", ["", "f (a.py:1)"])
@@ -391,30 +388,3 @@ def test_what_is_told_is_steady(findings: str, told: str) -> None:
     # A real cause however young the incident is; that none is known with ten seconds of evidence.
     assert told_of("0 hot", known=0.0) == ["hot at 0"]
     assert told_of("0 unknown", known=9.9) == [""]
-
-
-@pytest.mark.parametrize(
-    ("place", "action", "filled"),
-    [
-        # Words that contain a placeholder are left alone.
-        (
-            HERE,
-            "`kill PID`: GPU (UUID) of its GPUs, PPID",
-            "`kill 4711`: 3 (GPU-3f6d) of its GPUs, PPID",
-        ),
-        # That of what is not known says what to look up.
-        (RankPlace(node="n\\1"), "`nvidia-smi -i UUID` on NODE", "`nvidia-smi -i UUID` on n\\1"),
-    ],
-)
-def test_first_action_is_ready_to_be_run(place: RankPlace, action: str, filled: str) -> None:
-    """Its placeholders are filled in from where the rank runs now.
-
-    Nobody is sent to a process that has ended, not even for a minute.
-    """
-    causes = LateCauses()
-    for now, where in enumerate((replace(HERE, pid="1"), place)):
-        causes.take(RANK, replace(cause(), first_action=action), where, 5.0 * now, 60.0)
-    told = causes.of(*RANK)
-
-    assert told is not None
-    assert told.first_action == filled

@@ -1,61 +1,68 @@
-"""Small memories: figures of a window, the last scrapers, and whose a cgroup is."""
+"""What the exporter remembers: figures of a window, its scrapers, and what it has logged of ranks.
+
+And whose a cgroup is. A record of the log is one line that a program can read.
+"""
+
+import json
+import logging
+import sys
+from typing import Any
 
 import pytest
 
 from exporter.cgroups import Cgroup, parse
+from exporter.events import MOST_RANKS, RECORDS_A_MINUTE, EventLog
+from exporter.log import FORMATS
 from exporter.past import Past
 from exporter.scrapers import AGENT_CHARACTERS, MOST_REMEMBERED, Scraper, Scrapers
+from rank_probe.wire.snapshot import Snapshot
 from tests.exporter.clock import Clock
+from tests.exporter.snapshots import snapshot
 
 
-def test_value_of_then_is_the_one_that_stood_when_the_window_began() -> None:
-    """A change inside the window has not happened then; one before it has."""
+def test_figure_is_held_against_what_it_was_when_the_window_began() -> None:
+    """A change inside the window has not happened then; what is young compares with the first.
+
+    Ranks and links that are gone leave nothing behind.
+    """
     past = Past(60.0)
     for at, value in ((0.0, 1.0), (10.0, 1.0), (30.0, 2.0), (80.0, 2.0)):
         past.see("a", value, at)
-    assert past.then("a") == (0.0, 1.0)
-
+    assert (past.then("a"), past.increase("a", 5.0)) == ((0.0, 1.0), 4.0)
     past.see("a", 2.0, 90.0)
-    assert past.then("a") == (30.0, 2.0)
+    assert (past.then("a"), past.increase("a", 5.0)) == ((30.0, 2.0), 3.0)
+    assert (past.then("b"), past.increase("b", 5.0)) == (None, 0.0)
 
-
-def test_young_memory_compares_with_the_first_value() -> None:
-    """What was before is not known; but an error is counted from 1 on, and that one counts."""
-    past = Past(60.0)
-    past.see("a", 100.0, 0.0)
-    assert (past.increase("a", 103.0), past.increase("b", 103.0)) == (3.0, 0.0)
-
-    past.count("xid", 1.0, 0.0, first=0.0)
-    assert past.increase("xid") == 1.0
-    past.count("xid", 1.0, 60.0, first=0.0)
-    assert past.increase("xid") == 0.0
-
-
-@pytest.mark.parametrize(("first", "increase"), [(None, 3.0), (0.0, 5.0)])
-def test_counter_that_begins_again_goes_on(first: float | None, increase: float) -> None:
-    """It had grown by 3; whether the 2 that it begins with are new depends on where it begins."""
-    past = Past(60.0)
-    past.see("a", 5.0, 0.0)
-    past.count("a", 8.0, 10.0, first)
-    past.count("a", 2.0, 20.0, first)
-    assert past.increase("a") == increase
-
-    past.count("a", 2.0, 80.0, first)
-    assert past.increase("a") == 0.0
-    past.begin_again()  # Only who reads it knows, if it is as high as before.
-    past.count("a", 2.0, 90.0)
-    assert past.increase("a") == 2.0
-
-
-def test_what_is_dropped_or_not_kept_starts_again() -> None:
-    """Ranks and links that are gone leave nothing behind."""
-    past = Past(60.0)
-    past.see("a", 1.0, 0.0)
-    past.see("b", 1.0, 0.0)
+    past.see("b", 1.0, 90.0)
     past.drop("a")
     past.keep({"a"})
-
     assert past.increase("a", 7.0) == past.increase("b", 7.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("totals", "first", "increase"),
+    [
+        # An error is counted from 1 on, and that one counts, for as long as the window.
+        ({0.0: 1.0}, 0.0, 1.0),
+        ({0.0: 1.0, 60.0: 1.0}, 0.0, 0.0),
+        # It had grown by 3; whether the 2 that it begins again with are new depends on its first.
+        ({0.0: 5.0, 10.0: 8.0, 20.0: 2.0}, None, 3.0),
+        ({-99.0: 5.0, 0.0: 5.0, 10.0: 8.0, 20.0: 2.0}, 0.0, 5.0),
+        ({0.0: 5.0, 10.0: 8.0, 20.0: 2.0, 80.0: 2.0}, None, 0.0),
+    ],
+)
+def test_counter_that_begins_again_goes_on(
+    totals: dict[float, float], first: float | None, increase: float
+) -> None:
+    """Only who reads it knows that it has, if it is as high as before."""
+    past = Past(60.0)
+    for at, total in totals.items():
+        past.count("a", total, at, first)
+    assert past.increase("a") == increase
+
+    past.begin_again()
+    past.count("a", total, at + 1.0)
+    assert past.increase("a") == increase + total
 
 
 def test_latest_scraper_comes_first() -> None:
@@ -87,46 +94,218 @@ POD = "12345678-9abc-def0-1234-56789abcdef0"
 STATIC_POD = "0123456789abcdef0123456789abcdef"
 CONTAINER = "0123456789abcdef" * 4
 SLICE = f"kubepods-burstable-pod{POD.replace('-', '_')}.slice"
+IN_POD = Cgroup(POD, CONTAINER, container=POD.replace("-", "_"))
+IN_JOB = Cgroup(slurm_job_id="4711", slurm_step_id="0", container="4711")
 
 
 @pytest.mark.parametrize(
-    "text", ["", "0::/\n", "0::/user.slice/user-1000.slice/session-3.scope", "garbage", ":::"]
-)
-def test_process_of_nobody_in_particular_says_nothing(text: str) -> None:
-    """A login session, or an invalid file, is neither pod nor job; a mere name is none."""
-    assert parse(text) == Cgroup()
-    assert parse("0::/batch/job_4711/step_0").slurm_job_id == ""
-
-
-@pytest.mark.parametrize(
-    "path",
+    ("text", "cgroup"),
     [
-        f"0::/kubepods.slice/kubepods-burstable.slice/{SLICE}/cri-containerd-{CONTAINER}.scope",
-        f"0::/kubepods.slice/{SLICE}/crio-{CONTAINER}.scope",
-        f"12:cpu:/kubepods/burstable/pod{POD}/{CONTAINER}\n1:name=systemd:/\n",
-        f"0::/../../{SLICE}/docker-{CONTAINER}.scope",
+        # A login session, or an invalid file, is neither pod nor job; a mere name is none.
+        *((text, Cgroup()) for text in ("", "0::/\n", "garbage", ":::")),
+        ("0::/user.slice/user-1000.slice/session-3.scope", Cgroup()),
+        ("0::/batch/job_4711/step_0", Cgroup(slurm_step_id="0")),
+        # Either version of cgroups, either driver and each runtime give the same.
+        (f"0::/kubepods.slice/{SLICE}/cri-containerd-{CONTAINER}.scope", IN_POD),
+        (f"0::/kubepods.slice/{SLICE}/crio-{CONTAINER}.scope", IN_POD),
+        (f"0::/../../{SLICE}/docker-{CONTAINER}.scope", IN_POD),
         # kind: the outer container is the node.
-        f"0::/docker/{'f' * 64}/kubelet.slice/kubelet-kubepods.slice/{SLICE}/x-{CONTAINER}.scope",
+        (f"0::/docker/{'f' * 64}/kubelet.slice/kubelet-{SLICE}/x-{CONTAINER}.scope", IN_POD),
+        (
+            f"12:cpu:/kubepods/burstable/pod{POD}/{CONTAINER}\n1:name=systemd:/\n",
+            Cgroup(POD, CONTAINER, container=POD),
+        ),
+        # The uid of a pod from a file of the node is a hash.
+        (
+            f"0::/kubepods/pod{STATIC_POD}/{CONTAINER}",
+            Cgroup(STATIC_POD, CONTAINER, container=STATIC_POD),
+        ),
+        ("0::/system.slice/slurmstepd.scope/job_4711/step_0/user/task_3", IN_JOB),
+        ("0::/system.slice/node1_slurmstepd.scope/job_4711/step_0/user/task_0", IN_JOB),
+        ("9:memory:/slurm/uid_1000/job_4711/step_0/task_0", IN_JOB),
     ],
 )
-def test_pod_and_container_are_told(path: str) -> None:
-    """Either version of cgroups, either driver and each runtime give the same."""
-    cgroup = parse(path)
+def test_pod_or_batch_job_is_told_from_the_cgroup(text: str, cgroup: Cgroup) -> None:
+    assert parse(text) == cgroup
 
-    assert (cgroup.pod_uid, cgroup.container_id) == (POD, CONTAINER)
-    assert cgroup.container.replace("_", "-") == POD
-    # The uid of a pod from a file of the node is a hash.
-    assert parse(f"0::/kubepods/pod{STATIC_POD}/{CONTAINER}").pod_uid == STATIC_POD
+
+def record(message: str, *arguments: object, **given: Any) -> logging.LogRecord:
+    """Return what logger.warning() would make of these, at 2026-11-23T08:04:30.5 UTC."""
+    made = logging.getLogger("exporter.web").makeRecord(
+        "exporter.web", logging.WARNING, "file.py", 7, message, arguments, **given
+    )
+    made.created = 1795421070.5
+    return made
+
+
+def test_json_has_time_level_message_logger_and_fields() -> None:
+    """One object per line, whatever is in the message."""
+    line = FORMATS["json"]().format(
+        record('job "%s"\nis ×', "a", exc_info=None, extra={"job_id": "a", "ranks": 3})
+    )
+
+    assert "\n" not in line
+    assert json.loads(line) == {
+        "time": "2026-11-23T08:04:30.500Z",
+        "level": "warning",
+        "message": 'job "a"\nis ×',
+        "logger": "exporter.web",
+        "job_id": "a",
+        "ranks": 3,
+    }
+
+
+def test_traceback_is_one_field() -> None:
+    """The lines of an exception stay together; what JSON lacks is text."""
+    try:
+        raise ValueError("no")
+    except ValueError:
+        failed = record("it failed", exc_info=sys.exc_info(), extra={"path": logging})
+    said = json.loads(FORMATS["json"]().format(failed))
+
+    assert said["message"] == "it failed"
+    assert said["traceback"].startswith("Traceback (most recent call last):\n")
+    assert said["traceback"].endswith("\nValueError: no")
+    assert "module 'logging'" in said["path"]
+
+
+def test_logfmt_quotes_what_needs_it() -> None:
+    """As Prometheus itself logs."""
+    line = FORMATS["logfmt"]().format(
+        record('a "b"\nc', exc_info=None, extra={"job_id": "x=1", "ranks": 3, "none": ""})
+    )
+
+    assert line == (
+        'time=2026-11-23T08:04:30.500Z level=warning message="a \\"b\\"\\nc" '
+        'logger=exporter.web job_id="x=1" ranks=3 none=""'
+    )
+
+
+Said = tuple[str, str, float | None]
+
+
+class Book:
+    """An event log whose records a test reads."""
+
+    def __init__(self, caplog: pytest.LogCaptureFixture, began: float = 0.0) -> None:
+        caplog.set_level(logging.INFO)
+        self._caplog = caplog
+        self.clock = Clock()
+        self.log = EventLog("node1", lambda: began, self.clock)
+
+    def see(self, *snapshots: Snapshot) -> list[dict[str, Any]]:
+        """Return the fields of the records that *snapshots* add."""
+        self._caplog.clear()
+        for each in snapshots:
+            self.log.see(each)
+        return [vars(record) for record in self._caplog.records]
+
+    def short(self, *snapshots: Snapshot) -> list[Said]:
+        """Return the same: event, state and duration."""
+        return [(r["event"], r["state"], r["duration_seconds"]) for r in self.see(*snapshots)]
+
+
+@pytest.fixture
+def book(caplog: pytest.LogCaptureFixture) -> Book:
+    return Book(caplog)
+
+
+def event(number: int, name: str, began: float, seconds: float | None = None) -> dict[str, Any]:
+    return {"number": number, "event": name, "began_timestamp_seconds": began, "seconds": seconds}
+
+
+def telling(*events: dict[str, Any], **changes: Any) -> Snapshot:
+    return snapshot(lifecycle_events=list(events), **changes)
+
+
+INIT = event(1, "init", 1_000.0, 3.0)
+BEGUN, DONE = event(2, "checkpoint", 1_010.0), event(2, "checkpoint", 1_010.0, 5.0)
+
+
+def test_record_says_who_what_and_when(book: Book) -> None:
+    [record] = book.see(telling(event(3, "checkpoint", 1_050.25, 4.5), rank=2))
+
+    assert record["msg"] % record["args"] == "rank 2 of job 'llama': checkpoint done after 4.5 s"
+    expected = {
+        "event": "checkpoint",
+        "state": "done",
+        "event_timestamp_seconds": 1_054.75,
+        "duration_seconds": 4.5,
+        "job_id": "llama",
+        "rank": 2,
+        "peer_group": "all",
+        "host": "node1",
+        "pid": 4711,
+        "attempt": 0,
+        "steps": 100,
+    }
+    assert {name: record[name] for name in expected} == expected
+
+
+def test_each_change_is_one_record_however_often_it_is_told(book: Book) -> None:
+    """A snapshot tells its events again and again; a lost one loses none.
+
+    Numbers tell which is meant, not the order in which they end.
+    """
+    assert book.short(telling(INIT)) == [("init", "done", 3.0)]
+    assert book.short(*[telling(INIT, BEGUN)] * 2) == [("checkpoint", "began", None)]
+    assert book.short(*[telling(INIT, DONE)] * 2) == [("checkpoint", "done", 5.0)]
+
+    both = (event(3, "checkpoint", 1_020.0), event(4, "evaluation", 1_021.0, 2.0))
+    assert book.short(telling(*both)) == [
+        ("checkpoint", "began", None),
+        ("evaluation", "done", 2.0),
+    ]
+    ended = event(3, "checkpoint", 1_020.0, 9.0)
+    assert book.short(telling(ended, both[1])) == [("checkpoint", "done", 9.0)]
+
+
+def test_exporter_that_starts_again_repeats_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """What happened before it started is in the log of the exporter before it."""
+    assert Book(caplog, began=1_005.0).short(telling(INIT, DONE)) == [("checkpoint", "done", 5.0)]
 
 
 @pytest.mark.parametrize(
-    "path",
+    ("before", "after", "records"),
     [
-        "0::/system.slice/slurmstepd.scope/job_4711/step_0/user/task_3",
-        "0::/system.slice/node1_slurmstepd.scope/job_4711/step_0/user/task_0",
-        "9:memory:/slurm/uid_1000/job_4711/step_0/task_0",
+        # It took from the last report of the old process to the start of the new one.
+        (telling(INIT), {"attempt": 1}, [("restart", "done", 40.0)]),
+        # The node before knew the process before, this one only that there was one.
+        (None, {"attempt": 2}, [("restart", "done", None)]),
+        # A job id such as `local` is used again by the next run.
+        (telling(finished=True), {}, []),
+        (None, {}, []),
     ],
 )
-def test_slurm_job_and_step_are_told(path: str) -> None:
-    """Either version of cgroups gives job and step."""
-    assert parse(path) == Cgroup(slurm_job_id="4711", slurm_step_id="0", container="4711")
+def test_process_that_replaces_a_dead_one_is_a_restart(
+    before: Snapshot | None, after: dict[str, Any], records: list[Said], book: Book
+) -> None:
+    book.see(*[before] if before else [])
+
+    assert book.short(telling(started_timestamp_seconds=1_100.5, **after)) == records
+
+
+def test_rank_with_too_many_events_is_cut_short_alone(book: Book) -> None:
+    """A process that makes up events does not fill the disk, and costs nobody else a record.
+
+    Nor does a node that sees any number of ranks in its life run out of memory.
+    """
+    numbers = range(1, RECORDS_A_MINUTE + 11)
+    records = book.see(*[telling(event(n, "checkpoint", 1_000.0, 1.0)) for n in numbers])
+    assert len(records) == RECORDS_A_MINUTE
+    assert len(book.see(telling(INIT, rank=1))) == 1
+    book.clock.seconds += 60
+    assert len(book.see(telling(event(999, "checkpoint", 1_000.0, 1.0)))) == 1
+
+    book.see(*[telling(INIT, rank=n, world_size=MOST_RANKS + 1) for n in range(MOST_RANKS + 1)])
+    assert len(book.log._known) == MOST_RANKS
+
+
+def test_process_with_another_number_is_no_restart(book: Book) -> None:
+    """It ran before, as another rank; whoever had the number may not have said that it left."""
+    book.see(telling(INIT, rank=4))
+    renumbered = {"started_timestamp_seconds": 2_000.0, "group_formed_timestamp_seconds": 2_000.0}
+
+    assert book.short(telling(rank=4, **renumbered)) == []
+    assert book.short(telling(rank=5, attempt=1, **renumbered)) == []
+    assert book.short(telling(rank=4, attempt=1)) == [("restart", "done", None)]

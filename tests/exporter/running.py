@@ -1,4 +1,4 @@
-"""A real exporter process for tests, and HTTP over its Unix socket."""
+"""A real exporter process for tests, HTTP over its Unix socket, and certificates for its web."""
 
 import http.client
 import json
@@ -180,3 +180,19 @@ def promtool_check_metrics(page: str) -> subprocess.CompletedProcess[str]:
         check=False,
         env={**os.environ, "LC_ALL": "C.UTF-8"},
     )
+
+
+def make_certificate(directory: Path, name: str, days: int = 2) -> tuple[Path, Path]:
+    """Write a self-signed certificate for localhost; return its path and its key's."""
+    certificate, key = directory / f"{name}.crt", directory / f"{name}.key"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
+            *("-nodes", "-days", str(days), "-subj", f"/CN={name}"),
+            *("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"),
+            *("-keyout", str(key), "-out", str(certificate)),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return certificate, key

@@ -1,6 +1,10 @@
-"""Flags parse what they document, all that is wrong is said at once, and the parts obey them."""
+"""Flags parse what they document, all that is wrong is said at once, and the parts obey them.
+
+So do thresholds; and words cover all that the exporter and the probe can say.
+"""
 
 import json
+import re
 import resource
 import socket
 import subprocess
@@ -11,40 +15,58 @@ from pathlib import Path
 import pytest
 
 from exporter import bundle, durations
-from exporter.bundle import PLACES, bundled
+from exporter.causes.explain import ROWS
+from exporter.causes.model import UNKNOWN
 from exporter.collectors.catalog import COLLECTORS
-from exporter.errors import StartError
+from exporter.errors import StartError, UsageError
 from exporter.settings import Settings, file_mode, flags, positive, web_address
+from exporter.vocabulary.thresholds import Thresholds, defaults, read_overrides
+from exporter.vocabulary.words import (
+    CAUSES,
+    COLOURS,
+    KINDS,
+    LATE_KINDS,
+    REASONS,
+    STAGES,
+    STATES,
+    cause_in_short,
+    reasons_in_order,
+    slow_at,
+)
 from exporter.web.protection import Protected
 from exporter.web.reload import WatchedConfig
 from exporter.wiring import ExporterParts, affordable
+from generators import alert_rules
+from rank_probe.judge import verdict
+from rank_probe.wire import stages
 from rankskew.__main__ import main
 from tests.exporter.asgi import ask
-from tests.exporter.certificates import make_certificate
-from tests.exporter.installed import DIRECTORIES, installed
+from tests.exporter.running import make_certificate
 from tests.exporter.snapshots import snapshot
-
-
-@pytest.mark.parametrize("text", ["", "5", "m", "5 m", "-5m", "5m!", "1.5h", "5x"])
-def test_what_is_no_duration_is_refused(text: str) -> None:
-    """A number without a unit is not guessed at."""
-    with pytest.raises(ValueError, match="is not a duration such as 5m"):
-        durations.parse(text)
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("5m", 300), ("1h30m", 5_400), ("500ms", 0.5), ("2d", 172_800), ("1w", 604_800), ("0s", 0)],
+    [
+        *(("5m", 300), ("1h30m", 5_400), ("500ms", 0.5), ("2d", 172_800), ("1w", 604_800)),
+        ("0s", 0),
+        # A number without a unit is not guessed at.
+        *((text, None) for text in ("", "5", "m", "5 m", "-5m", "5m!", "1.5h", "5x")),
+    ],
 )
-def test_duration_is_read_as_prometheus_reads_it(text: str, seconds: float) -> None:
-    """The documented default can be pasted back as a flag."""
-    assert durations.parse(text) == seconds
-    for shown in ("5m", "1h", "500ms", "90s", "1s"):
-        assert durations.show(durations.parse(shown)) == shown
+def test_duration_is_read_as_prometheus_reads_it(text: str, seconds: float | None) -> None:
+    """What is no duration is refused."""
+    if seconds is not None:
+        assert durations.parse(text) == seconds
+        return
+    with pytest.raises(ValueError, match="is not a duration such as 5m"):
+        durations.parse(text)
 
 
 def test_every_flag_takes_its_default_and_has_a_sentence_of_help() -> None:
     """What the documentation shows as default gives the default when it is passed."""
+    for shown in ("5m", "1h", "500ms", "90s", "1s"):
+        assert durations.show(durations.parse(shown)) == shown
     for setting, flag in flags():
         assert flag.parse(flag.show(setting.default)) == setting.default, flag.name
         assert flag.help.endswith("."), flag.name
@@ -168,24 +190,12 @@ def test_json_has_the_same_sentences(
     assert "pass --log.format=json" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kind", ["wheel", "checkout"])
-def test_files_are_found_in_a_wheel_and_in_a_checkout(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A name leads to the same content in either kind of installation; a damaged one is named."""
-    monkeypatch.setattr(bundle, "PACKAGE", installed(kind, tmp_path))
-
-    assert {name: bundled(name).is_dir() for name in PLACES} == {
-        **dict.fromkeys(DIRECTORIES, True),
-        "alerts/advice.yaml": False,
-        "alerts/alertmanager.yaml": False,
-        "alerts/notifications.tmpl": False,
-        "alerts/playbook.md": False,
-    }
-    assert (bundled("dashboards") / "one.txt").read_text() == "dashboards"
+def test_damaged_installation_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where its files lie in a wheel, and in a checkout, is tested with `rankskew files`."""
     monkeypatch.setattr(bundle, "PACKAGE", tmp_path / "exporter")
+
     with pytest.raises(StartError, match="alerts/rules is not in this installation"):
-        bundled("alerts/rules")
+        bundle.bundled("alerts/rules")
 
 
 ALL_OFF = frozenset(entry.name for entry in COLLECTORS)
@@ -246,3 +256,118 @@ def test_exporter_leaves_out_what_it_does_not_need() -> None:
     )
 
     assert ended.stdout == "set()\n"
+
+
+RULES = """
+groups:
+  - name: mine
+    rules:
+      - {record: "rankskew:threshold:override", labels: {name: gpus_lost_ratio}, expr: vector(0.02)}
+      - record: rankskew:threshold:override
+        labels: {name: gpus_lost_ratio, job_id: llama}
+        expr: "0.5"
+      - {record: "other:record", expr: "up"}
+"""
+
+
+def test_override_of_a_job_comes_before_that_of_all(tmp_path: Path) -> None:
+    """Where none is given there are the defaults, each with its reason."""
+    (tmp_path / "overrides.yaml").write_text(RULES)
+    thresholds = read_overrides(tmp_path / "overrides.yaml")
+
+    assert thresholds.value("gpus_lost_ratio", "llama") == 0.5
+    assert thresholds.value("gpus_lost_ratio", "other") == 0.02
+    assert thresholds.value("hang_seconds", "llama") == Thresholds().value("hang_seconds") == 120
+    assert all(each.reason for each in defaults().values())
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (RULES.replace("gpus_lost_ratio", "gpus_lost").encode(), "overrides 'gpus_lost'"),
+        (RULES.replace("vector(0.02)", "up * 2").encode(), "cannot evaluate"),
+        (b"[1, 2]", "not a rule file"),
+        (b"{", "not YAML"),
+        (None, "cannot read"),
+        (b"\x1f\x8b\xff", "is not UTF-8 text"),
+    ],
+)
+def test_what_cannot_be_read_is_said_in_a_sentence(
+    tmp_path: Path, content: bytes | None, said: str
+) -> None:
+    """A typo in a name, an expression, another file, none, or a compressed one."""
+    path = tmp_path / "overrides.yaml"
+    if content is not None:
+        path.write_bytes(content)
+
+    with pytest.raises(UsageError, match=said):
+        read_overrides(path)
+
+
+def test_words_are_for_what_the_probe_says() -> None:
+    """Stages in step order, each told by its colour. A hang is none of the judge's kinds."""
+    colours = {stage.colour for stage in STAGES.values()}
+    assert tuple(STAGES) == stages.STAGES
+    assert all(re.fullmatch("#[0-9A-Fa-f]{6}", each) for each in colours)
+    assert len(colours) == len(STAGES)
+
+    assert set(KINDS) == {"hung", *verdict.LOST_KINDS}
+    assert tuple(LATE_KINDS) == verdict.LATE_KINDS
+    marked = {name for name, kind in LATE_KINDS.items() if kind.mark}
+    assert marked == {verdict.DUTY, verdict.MILD, verdict.UNSYNCED}
+
+
+def test_every_reason_has_words() -> None:
+    """The rules know more reasons than the judge does. The one that explains the others is first.
+
+    What an older version does not know comes last.
+    """
+    rules = "".join(path.read_text() for path in alert_rules.rule_files())
+    recorded = re.findall(r'"reason", "(\w+)", ""|{reason: (\w+)}', rules)
+
+    names = {one or other for one, other in recorded} - {"spread", "padding"}  # Of batches.
+    assert len(names) > 5
+    assert names | set(verdict.REASONS) == set(REASONS)
+    found = reasons_in_order({"warming_up", "a_new_one", "no_join", "off"})
+    assert found == ["off", "no_join", "warming_up", "a_new_one"]
+
+
+def test_states_are_a_closed_set_with_colours_and_runbooks_that_exist() -> None:
+    """The most urgent first; every state but the quiet ones leads to the runbook of an alert."""
+    assert tuple(STATES) == (
+        *("hung", "exporter_down", "ranks_missing", "starting", "not_judgeable", "slow_node"),
+        *("straggler", "rotating", "healthy", "finished", "no_probe"),
+    )
+    quiet = {name for name, state in STATES.items() if not state.alerts}
+    assert quiet == {"starting", "healthy", "finished", "no_probe"}
+    assert {state.colour for state in STATES.values()} == set(COLOURS)
+    runbooks = {name: state.runbook for name, state in STATES.items()}
+    assert {name for name in runbooks if runbooks[name] is None} == {"healthy", "finished"}
+    assert set(runbooks.values()) - {None} <= set(alert_rules.alerts())
+
+
+def test_every_cause_has_words() -> None:
+    """With the details that exporter/causes can find, and no others; short names are told apart."""
+    found = {(row.cause, row.detail) for row in ROWS}
+    worded = {(cause, d) for cause, said in CAUSES.items() for d in (*said.details, "")}
+
+    assert found <= worded
+    assert {(cause, detail) for cause, detail in worded - found if detail} == set()
+    assert set(CAUSES) == {cause for cause, _ in found} | {UNKNOWN}
+    assert len({cause.short for cause in CAUSES.values()}) == len(CAUSES)
+
+
+@pytest.mark.parametrize(
+    ("cause", "detail", "words"),
+    [
+        ("slow_device", "clocks", "slow GPU (clock)"),
+        ("gc", "", "garbage collection"),
+        ("cpu", "a_new_one", "CPU (a new one)"),
+        ("a_new_one", "of_some_kind", "a new one (of some kind)"),
+        ("a_new_one", "", "a new one"),
+    ],
+)
+def test_cause_in_short(cause: str, detail: str, words: str) -> None:
+    """An exporter, or a probe, of a newer version may say what this one has no words for."""
+    assert cause_in_short(cause, detail) == words
+    assert (slow_at("data"), slow_at("new")) == ("loading data", "in new")

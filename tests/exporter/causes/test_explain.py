@@ -66,6 +66,8 @@ forward=.3 | quota=.2 | quota=? | | | cpu throttled 85%
 forward=.2 | runs=.95 step=.6 | runs=.75 step=.6 | forward: running=1 | | code running
 # Two thirds of 180 ms are more than the excess of 50: it slept before it was late.
 forward=.1 | | | forward: sleep=.66 running=.17 cpu_queue=.17 | | unknown
+# Rounded shares, or those of two moments, cannot explain more than there is.
+data=.2 | | | data: sleep=1 running=1 | | unknown
 # Another thread has the interpreter's lock, and runs: that is not too little CPU.
 other=.35 | runs=.3 | | other: lock=.9 running=.1 | | code lock 87%
 

@@ -19,7 +19,7 @@ from exporter.web.auth import BasicAuth
 from exporter.web.config import WebConfig, read_web_config
 from exporter.web.protection import Protected
 from exporter.web.reload import CurrentContext, WatchedConfig
-from tests.exporter.certificates import make_certificate
+from tests.exporter.running import make_certificate
 
 HASH = "$2y$10$QOauhQNbBCuQDKes6eFzPeMqBSjb7Mr5DUmpZ/VcEd00UAV/LDeSi"
 TLS = """\

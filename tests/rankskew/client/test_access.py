@@ -12,7 +12,7 @@ import pytest
 from rankskew.client import fetch
 from rankskew.client.fetch import Access, Trouble, get_json
 from rankskew.client.prometheus import Prometheus
-from tests.exporter.certificates import make_certificate
+from tests.exporter.running import make_certificate
 from tests.rankskew.client.servers import Answer, Sent, anyone, json_answer, serving, serving_all
 
 TOKEN: Final = "authorization: {credentials: s3cret}"

@@ -1,4 +1,7 @@
-"""The page's data as a whole: GPUs, jobs and ranks, always JSON, small, and cheap to serve."""
+"""Jobs, ranks and GPUs as the page gets them, and the states that need no judge.
+
+A job starts, stands still, loses ranks or cannot be judged.
+"""
 
 import gzip
 import json
@@ -15,35 +18,24 @@ from exporter.processes.process import Process
 from exporter.processes.rank_gpus import RankJoin
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
+from exporter.vocabulary.thresholds import Thresholds
 from exporter.web.static import page_files
 from rank_probe.version import __version__
 from rank_probe.wire.snapshot import Snapshot
 from tests.exporter.fake_proc import process, torchrun
-from tests.exporter.live.stepping import GPU, START, Node, served, stepped
+from tests.exporter.live.stepping import EVEN, GPU, START, Node, served, stepped
 from tests.exporter.nvml.fixed import FixedNvml, node
 from tests.exporter.snapshots import CHANGE, late, snapshot, verdict
 
 
 def test_node_without_ranks_has_no_jobs() -> None:
-    """Before any report, the page has an empty list and draws nothing.
-
-    What the store no longer holds is not shown; two pages that ask within a second get the same
-    bytes, made once.
-    """
+    """Nor has one whose store no longer holds any; all who ask get the same bytes, made once."""
     view = LiveView(NodeJobs(RankStore()))
-
     assert view.summary().jobs == []
     view.sample(START, START)
-    assert served(view) == {
-        "version": __version__,
-        "host": "",
-        "grafana_url": None,
-        "timestamp_seconds": START,
-        "window_seconds": 60.0,
-        "gpus_visible": None,
-        "jobs": [],
-        "gpus": [],
-    }
+    shown = served(view)
+    assert (shown["jobs"], shown["gpus"], shown["gpus_visible"]) == ([], [], None)
+    assert (shown["timestamp_seconds"], shown["version"]) == (START, __version__)
     assert view.json() is view.json()
 
     node = stepped()
@@ -151,7 +143,10 @@ def test_job_without_the_probe_is_listed() -> None:
 
 
 def test_rank_has_the_places_to_look_at() -> None:
-    """Its GPU's index and the node's id of its process, not the pod's; without NVML the probe's."""
+    """Its GPU's index and the node's id of its process, not the pod's; without NVML the probe's.
+
+    While /proc hangs the GPUs are shown without their ranks, and what the probes report as ever.
+    """
     inside = snapshot(pid=1, rank_info={"gpu_uuid": "GPU-3", "local_rank": "0"}, world_size=1)
     (job,) = page_with(node(TROUBLED), process(10, torchrun(0), namespace_pid=1), held=(inside,))[
         "jobs"
@@ -163,15 +158,10 @@ def test_rank_has_the_places_to_look_at() -> None:
     (job,) = page_of(None, snapshot(pid=4711))["jobs"]
     assert (job["ranks"][0]["pid"], job["ranks"][0]["gpu"]) == (4711, None)
 
+    def hang() -> Mapping[int, Process]:
+        raise WatchHangs("reading a process on a GPU in /proc hangs")
 
-def hang() -> Mapping[int, Process]:
-    raise WatchHangs("reading a process on a GPU in /proc hangs")
-
-
-def test_page_stands_while_a_process_cannot_be_read() -> None:
-    """The GPUs are shown without their ranks, and what the probes report is shown as ever."""
     live = page_of(PageNode(gpu_ranks=RankJoin(node(TROUBLED), hang, RankStore())), snapshot())
-
     assert [gpu["ranks"] for gpu in live["gpus"]] == [[]]
     assert [job["job_id"] for job in live["jobs"]] == ["llama"]
 
@@ -202,3 +192,329 @@ def test_page_of_the_largest_node_is_small() -> None:
 
     assert sum(len(each["ranks"]) for each in json.loads(live)["gpus"]) == 64
     assert sum(map(len, page_files().values())) + len(gzip.compress(live)) < 200_000
+
+
+def test_bars_are_seconds_per_step_of_the_last_minute() -> None:
+    """In step order, adding up to the step; what a rank did before is not drawn.
+
+    Nor are first steps. Of slow ones there are as many as a mean needs, however long they take.
+    """
+    node = Node()
+    assert node.run(1, steps=1)["ranks"][0]["stage_seconds"] is None
+    node.step({"forward": 60.0})
+    node.wait()
+    job = node.run(60)
+    rank = job["ranks"][2]
+    assert rank["stage_seconds"] == pytest.approx(
+        {"data": 0.19, "forward": 0.1, "backward": 0.2, "sync": 0.01}
+    )
+    assert list(rank["stage_seconds"]) == ["data", "forward", "backward", "sync"]
+    assert rank["wait_seconds"] == pytest.approx(0.01)
+    assert rank["step_seconds"] == pytest.approx(job["step_seconds"])
+    assert rank["steps"] == job["steps"] == 122
+
+    shown = []
+    for _ in range(62):
+        node.step({"data": 0.1, "sync": 0.4})
+        shown.append(node.wait()["ranks"][2]["stage_seconds"]["data"])
+    assert 0.11 < shown[50] < 0.18
+    assert shown[-1] == pytest.approx(0.1)
+
+    for _ in range(12):
+        node.step({"data": 3.0, "forward": 24.0, "sync": 3.5})
+        job = node.wait(30)
+    assert job["ranks"][1]["stage_seconds"]["data"] == pytest.approx(3.0)
+
+
+def test_counters_that_shrink_or_begin_again_are_not_subtracted() -> None:
+    """Those of a new process never from those of the old one."""
+    node = stepped()
+    node.states = {rank: replace(node.fresh(rank), pid=200 + rank) for rank in node.states}
+    assert node.wait()["ranks"][0]["stage_seconds"] is None
+    assert node.run(30)["ranks"][0]["stage_seconds"] is not None
+
+    for _ in range(90):
+        node.step({"data": -1.0, "sync": 0.5})
+        node.pass_second()
+    assert node.wait()["ranks"][0]["stage_seconds"]["data"] == 0.0
+
+
+WARMING_UP = verdict(reason="warming_up", late=())
+ALL = (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(("seconds", "state"), [(30, "starting"), (901, "not_judgeable")])
+@pytest.mark.parametrize("reason", ["warming_up", "join_incomplete", "no_join"])
+def test_young_job_starts_and_an_older_one_has_the_reason(
+    seconds: int, state: str, reason: str
+) -> None:
+    """A quarter of an hour: a judge may warm up, and a join on half of the steps may catch up."""
+    node = Node()
+    node.said = {"warming_up": WARMING_UP, "join_incomplete": EVEN, "no_join": None}[reason]
+    if reason == "join_incomplete":
+        node.change(join_coverage=0.5)
+    said = node.run(seconds)["verdict"]
+
+    assert (said["state"], said["reason"], said["late"]) == (state, reason, [])
+    assert said["sentence"].startswith("Cannot judge this job")
+    if reason == "no_join":
+        assert said["sentence"].endswith(
+            ": the ranks do not compare their steps, and no two peers on one "
+            "node report a block of steps that its exporter could compare."
+        )
+        assert said["first_action"].startswith("Look into the log of rank 0")
+
+
+def test_job_without_a_step_is_starting() -> None:
+    """The page says for how long, and what each rank waits for, those that did the same together.
+
+    After a quarter of an hour it is time to look at what it does.
+    """
+    node = Node()
+    for rank, name in enumerate(("rendezvous", "rendezvous", "init", "rendezvous")):
+        began = {"began_timestamp_seconds": node.now - 10.0 * rank, "seconds": None}
+        node.change(rank, lifecycle_events=[{"number": 1, "event": name, **began}])
+    said = node.wait(41)["verdict"]
+    assert (said["state"], said["alert"]) == ("starting", None)
+    assert (said["runbook"], said["first_action"]) == ("RankskewSlowStart", None)
+    assert said["sentence"] == "Starting for 41 s: no rank on this node has finished a step yet."
+    assert said["details"] == [
+        "Last event of ranks 0, 1 and 3: rendezvous began 71 s ago.",
+        "Last event of rank 2: init began 61 s ago.",
+    ]
+
+    said = node.wait(860)["verdict"]
+    assert (said["state"], said["alert"]) == ("starting", "RankskewSlowStart")
+    assert said["first_action"] == "py-spy dump --pid 100 on gpu-12"
+    # Once it has finished its first step it may warm up, however old it is.
+    assert node.judged(WARMING_UP, 5)["state"] == "starting"
+    assert node.judged(WARMING_UP, 301)["state"] == "not_judgeable"
+
+
+def test_reason_without_a_verdict_is_told_apart() -> None:
+    """One rank has no peers; a join that has just begun is not a failure."""
+    assert Node(ranks=1).judged(None)["reason"] == "no_peers"
+    node = Node()
+    node.said = None
+    assert node.run(1, steps=1)["verdict"]["reason"] == "warming_up"
+
+    node.change(joined_seconds=0.0)
+    assert node.run(5)["verdict"]["reason"] == "warming_up"
+    node.change(join_coverage=0.0)
+    assert node.run(5)["verdict"]["reason"] == "no_join"
+
+
+def test_job_that_is_turned_off_does_not_hang() -> None:
+    """A rank that times nothing is not judged, and its standing counters are no alarm."""
+    node = stepped()
+    node.change(2, level="off")
+    job = node.wait(40)
+
+    assert (job["verdict"]["state"], job["verdict"]["reason"]) == ("not_judgeable", "off")
+    assert "rankskew control JOB_ID stages turns it on" in job["verdict"]["sentence"]
+    assert job["verdict"]["first_action"] == "rankskew control demo stages"
+    assert [rank["level"] for rank in job["ranks"]] == ["stages", "stages", "off", "stages"]
+
+
+def test_node_names_the_late_rank_where_no_join_speaks() -> None:
+    """The page says whose verdict it shows, and what that cannot see."""
+    node = Node(world_size=16)
+    node.said = None
+    for rank in node.states:
+        data = 0.2 if rank == 2 else 0.1
+        block = {"data": data, "forward": 0.4, "sync": 0.5 - data}
+        node.change(rank, block_steps=64, block_seconds=block)
+    early = node.run(101, steps=1)["verdict"]
+    node.change(3, no_join="file_store")
+    said = node.run(31, steps=1)["verdict"]
+
+    assert (early["state"], early["sentence"]) == ("healthy", "No rank on this node is late.")
+    assert (said["state"], said["judge"], said["coverage"]) == ("straggler", "node", None)
+    assert said["sentence"] == "Rank 2 is slow loading data; 1.67 of 16 GPUs wait for it."
+    *_, own, why = said["details"]
+    assert own.startswith("The job does not compare the steps of its ranks, so")
+    assert why == (
+        "The ranks do not compare their steps: its ranks met through a file (file:// or a "
+        "FileStore), which keeps all that is ever written to it."
+    )
+
+
+def test_ranks_that_were_never_seen_are_missing() -> None:
+    """A verdict on a part of the job is no good news about all of it.
+
+    A rank of this node that reports and never steps, an evaluator, is not missing.
+    """
+    node = Node(ranks=4, world_size=8)
+    node.said = EVEN | {"absent": 4}
+    assert node.run(30)["verdict"]["state"] == "healthy"
+    said = node.run(120)["verdict"]
+    assert (said["state"], said["alert"]) == ("ranks_missing", "RankskewRanksMissing")
+    assert said["sentence"].startswith("4 of 8 ranks have never been in a step that the judge saw")
+    assert said["details"][0].startswith("No rank is late")
+    assert said["first_action"].startswith("Compare the job's nodes with those that report: ")
+
+    node = Node()
+    node.said = EVEN | {"absent": 1}
+    for steps in range(150):
+        node.change(0, 1, 2, steps=steps, last_step_timestamp_seconds=node.now)
+        node.pass_second()
+    assert node.wait()["verdict"]["state"] == "healthy"
+
+
+def test_silent_rank_is_missing_and_a_finished_job_is_finished() -> None:
+    """While others still step, the silence of one comes before what the judge says of them.
+
+    So does that of a killed job; a clean end is neither a hang nor a silence, however long ago.
+    """
+    node = stepped()
+    for _ in range(12):
+        node.step()
+        said = node.wait(silent=(2,))["verdict"]
+    assert (said["state"], said["alert"]) == ("ranks_missing", "RankskewRanksMissing")
+    assert said["sentence"] == (
+        "Rank 2 has not reported for 12 s: dead, stopped, or unable to reach this exporter."
+    )
+    assert said["details"][0].startswith("No rank is late")
+
+    assert node.wait(20, silent=ALL)["verdict"]["sentence"].startswith("No report for 20 s: ")
+    node.change(finished=True)
+    node.wait()
+    said = node.wait(60, silent=ALL)["verdict"]
+    assert (said["sentence"], said["first_action"]) == ("Finished after 72 steps.", None)
+
+
+@pytest.mark.parametrize(("behind", "jump"), [(90.0, 0.0), (0.0, 3_600.0), (0.0, -3_600.0)])
+def test_wrong_clock_makes_nobody_silent(behind: float, jump: float) -> None:
+    """On a node whose wall clock is behind, or jumps, every rank is heard from now, and steps."""
+    node = Node(behind_seconds=behind)
+    before = node.run(70)
+    node.view.sample(node.now, node.now + jump)
+    (job,) = served(node.view)["jobs"]
+
+    assert job["verdict"]["state"] == "healthy"
+    assert job["step_seconds"] == before["step_seconds"]
+    for rank in job["ranks"]:
+        assert (rank["silent"], rank["heartbeat_age_seconds"]) == (False, 0.0)
+        assert rank["last_step_age_seconds"] == 1.0
+
+
+OTHER_NODES = (
+    "Look at the live pages of the job's other nodes: "
+    'rankskew_node_ranks{job_id="demo"} has them all.'
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "silent", "sentence", "action"),
+    [
+        # The rank that does not wait is the one whose stack is wanted.
+        (
+            {2: {"stage": "data"}},
+            (),
+            "rank 2 is in data; 3 of 4 ranks wait in sync.",
+            "py-spy dump --pid 102 on gpu-12",
+        ),
+        # A stopped process cannot report where it is: is there one, and in which state?
+        (
+            {},
+            (2,),
+            "rank 2 has been silent for 2 min; 3 of 4 ranks wait in sync.",
+            "ps -o pid,stat,etime,wchan:32,args -p 102 on gpu-12",
+        ),
+        # Where one rank ends before the others, its log says why.
+        (
+            {1: {"finished": True}},
+            (),
+            "rank 1 has finished; 3 of 3 ranks wait in sync.",
+            "Read the log of rank 1 on gpu-12: it has finished.",
+        ),
+        # An evaluator, which has never stepped, hides no hang.
+        (
+            {3: {"stage": "other", "last_step_timestamp_seconds": None}},
+            (),
+            "every rank on this node that has finished a step waits in sync; of those that have "
+            "not, rank 3 is in other.",
+            OTHER_NODES,
+        ),
+        (
+            {},
+            (),
+            "every rank on this node waits in sync, so the cause is not on this node.",
+            OTHER_NODES,
+        ),
+    ],
+)
+def test_hung_job_names_the_rank_outside_sync(
+    changes: dict[int, dict[str, Any]], silent: tuple[int, ...], sentence: str, action: str
+) -> None:
+    """All GPUs of the job are lost, and what holds it up is looked at."""
+    node = stepped()
+    for rank, each in changes.items():
+        node.change(rank, **each)
+    if silent:  # A minute of silence is enough.
+        assert node.wait(60, silent)["verdict"]["state"] == "ranks_missing"
+        job = node.wait(1, silent)
+        assert job["verdict"]["state"] == "hung"
+        assert [rank["silent"] for rank in job["ranks"]] == [False, False, True, False]
+    said = node.wait(61 if silent else 122, silent)["verdict"]
+
+    assert (said["state"], said["gpus_lost"]) == ("hung", {"hung": 4.0})
+    assert said["sentence"] == f"No step for 2 min, 4 of 4 GPUs wait: {sentence}"
+    assert said["first_action"] == action
+    # One that has just moved on is not the one that the others wait for.
+    if changes == {2: {"stage": "data"}}:
+        node.change(1, stage="forward", stage_elapsed_seconds=1.0)
+        assert "rank 2 is in data and rank 1 is in forward" in node.wait()["verdict"]["sentence"]
+
+
+def test_hang_points_to_the_last_event_of_the_rank() -> None:
+    """What the rank did last is where to look first: here it has been saving all the time."""
+    node = stepped()
+    began = {"began_timestamp_seconds": node.now - 90.0, "seconds": None}
+    saving = {"number": 4, "event": "checkpoint", **began}
+    node.change(2, stage="checkpoint", lifecycle_events=[saving])
+    early = node.wait(1_701)["verdict"]
+    job = node.wait(101)
+
+    assert (early["state"], early["reason"]) == ("not_judgeable", "no_steps")
+    assert (
+        "rank 2 is in checkpoint (its last event: checkpoint began 32 min ago); 3 of 4"
+        in job["verdict"]["sentence"]
+    )
+    assert [rank["last_event"] for rank in job["ranks"][1:3]] == [
+        None,
+        {"event": "checkpoint", "state": "began", "age_seconds": 1_892.0, "seconds": None},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("step_seconds", "limit", "waited"),
+    # Ten times the usual step must pass, or what the operator says.
+    [(20.0, None, 199), (0.5, None, 119), (0.5, 20.0, 19)],
+)
+def test_wait_is_a_hang_beyond_a_limit(
+    step_seconds: float, limit: float | None, waited: int
+) -> None:
+    """An override of the rules is one of the page."""
+    thresholds = Thresholds({} if limit is None else {("demo", "hang_seconds"): limit})
+    node = Node(ranks=2, thresholds=thresholds)
+    node.said = EVEN | {"step_seconds": step_seconds}
+    node.run(30)
+
+    assert node.wait(waited)["verdict"]["state"] != "hung"
+    assert node.wait(1)["verdict"]["state"] == "hung"
+
+
+@pytest.mark.parametrize("stage", ["eval", "data"])
+def test_stage_that_all_ranks_are_in_is_no_hang(stage: str) -> None:
+    """No rank waits for another, so nothing is lost: after a minute nobody can be judged."""
+    node = stepped()
+    node.change(stage=stage)
+    early, late = node.wait(40)["verdict"], node.wait(110)["verdict"]
+
+    assert (early["state"], early["gpus_lost"]) == ("healthy", {"common": 0.5})
+    assert (late["state"], late["reason"]) == ("not_judgeable", "no_steps")
+    assert late["sentence"] == (
+        f"No rank on this node has finished a step for 3 min: rank 0 is in {stage}, rank 1 is in "
+        f"{stage} and rank 2 is in {stage} and 1 more."
+    )

@@ -6,8 +6,6 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -56,41 +54,37 @@ def test_address_can_be_scraped_from_elsewhere(capsys: Captured) -> None:
     assert ("choose another --listen-address" in said, said.count("\n")) == (True, 1)
 
 
-@contextmanager
-def simulating(directory: Path, nodes: int) -> Iterator[subprocess.Popen[str]]:
-    """Simulate *nodes* of one GPU, with temporary files in *directory*."""
-    command = [sys.executable, "-m", "rankskew", "simulate", "--listen-address", "127.0.0.1:0"]
-    with subprocess.Popen(
-        [*command, "--nodes", str(nodes), "--gpus", "1"],
-        cwd=ROOT,
-        env=os.environ | {"TMPDIR": str(directory)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("nodes", [1, 1000], ids=["serving", "preparing"])
+@pytest.mark.parametrize(
+    ("number", "nodes"), [(signal.SIGINT, 1), (signal.SIGTERM, 1000)], ids=["serving", "preparing"]
+)
 def test_end_leaves_nothing_behind(tmp_path: Path, number: signal.Signals, nodes: int) -> None:
     """Ctrl-C, or a stop by a service manager, is a clean end: no traceback and no files.
 
     Also of the preparations: a large fleet takes seconds to begin.
     """
-    with simulating(tmp_path, nodes) as process:
-        # Python itself writes and deletes a file there first, to see whether it can.
-        wait_for(lambda: any(tmp_path.glob("rankskew-simulate-*")) or None, seconds=30, every=0.01)
-        if nodes == 1:
-            assert process.stdout is not None
-            url = process.stdout.readline().rpartition(" ")[2].strip()
-            with urllib.request.urlopen(f"{url}-/ready") as answer:
-                assert answer.status == 200
-        process.send_signal(number)
-        _, complaint = process.communicate(timeout=30)
+    command = [sys.executable, "-m", "rankskew", "simulate", "--listen-address", "127.0.0.1:0"]
+    with subprocess.Popen(
+        [*command, "--nodes", str(nodes), "--gpus", "1"],
+        cwd=ROOT,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            # Python itself writes and deletes a file there first, to see whether it can.
+            wait_for(
+                lambda: any(tmp_path.glob("rankskew-simulate-*")) or None, seconds=30, every=0.01
+            )
+            if nodes == 1:
+                assert process.stdout is not None
+                url = process.stdout.readline().rpartition(" ")[2].strip()
+                with urllib.request.urlopen(f"{url}-/ready") as answer:
+                    assert answer.status == 200
+            process.send_signal(number)
+            _, complaint = process.communicate(timeout=30)
+        finally:
+            process.kill()
 
     assert (process.returncode, complaint) == (0, "")
     assert list(tmp_path.iterdir()) == []

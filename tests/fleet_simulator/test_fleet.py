@@ -1,20 +1,26 @@
-"""The nodes of a simulated fleet answer as exporters do."""
+"""The nodes of a simulated fleet answer as exporters do, and each fault shows where it is."""
 
+import gzip
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from exporter.scrape.levels import ALL, exposed_name
-from fleet_simulator.faults import parse
-from fleet_simulator.fleet import Fleet, fleet_app
+from fleet_simulator import fleet as fleets
+from fleet_simulator.faults import KINDS, Scope, parse
+from fleet_simulator.fleet import FRESH_SECONDS, Fleet, fleet_app
 from fleet_simulator.hardware import MEMORY_KIB
 from fleet_simulator.plan import equal_jobs, tour
 from generators.metrics import families_by_collector
 from tests.exporter.asgi import Answer, ask
 from tests.exporter.clock import Clock
+
+# What one page has: each series with its labels and its value, by its name.
+Page = dict[str, list[tuple[dict[str, str], float]]]
 
 EVERYTHING = frozenset({ALL})
 # Divided GPUs, pods, how often a rank pauses, and failing drivers are not simulated.
@@ -35,69 +41,290 @@ NOT_SIMULATED = {
     "rankskew_nvml_error_info",
     "rankskew_rank_pod_info",
 }
+# Of each job of the tour with a late rank: the cause, and the detail of it.
+CAUSES = {
+    "loader": ("input", "workers"),
+    "storage": ("input", "reads"),
+    "thermal": ("slow_device", "clocks"),
+    "pcie": ("slow_device", "pcie_link"),
+    "aer": ("slow_device", "pcie_errors"),
+    "weaklink": ("slow_device", "nvlink_errors"),
+    "pstate": ("slow_device", "pstate"),
+    "decoder": ("input", "decoder"),
+    "foreign": ("foreign_process", ""),
+    "cpu": ("cpu", "throttled"),
+    "gc": ("gc", ""),
+    "batches": ("uneven_batches", ""),
+    "checkpoint": ("extra_duties", "checkpoint"),
+    "sleep": ("code", "sleep"),
+    "lock": ("code", "lock"),
+    "worker": ("input", "worker_socket"),
+    "mount": ("input", "mount"),
+    "node": ("cpu", "node"),
+    "network": ("network", "errors"),
+    "disk": ("input", "disk"),
+    "nfs": ("input", "nfs"),
+    "lustre": ("input", "lustre"),
+    "cpuheat": ("cpu", "thermal"),
+    "cpuclock": ("cpu", "frequency"),
+    "numa": ("cpu", "numa_miss"),
+    "congestion": ("network", "congestion"),
+    "retransmits": ("network", "retransmits"),
+    "slowport": ("network", "speed"),
+    "nojoin": ("input", "workers"),  # Its ranks do not compare their steps, but one is late.
+}
+# The state of each other job, as the node with the fault sees it.
+STATES = {
+    "healthy": "healthy",
+    "rotating": "rotating",
+    "hang": "hung",
+    "frozen": "hung",
+    "oom": "ranks_missing",
+    "lost": "hung",
+    "deadlock": "hung",
+    "killed": "ranks_missing",
+    "memory": "healthy",
+    "nvlink": "healthy",
+    "filer": "healthy",
+    "missing": "ranks_missing",
+    "nosync": "not_judgeable",
+    "off": "not_judgeable",
+    "starting": "starting",
+    "finished": "finished",
+    "noprobe": "no_probe",
+}
 
 
-def fleet(directory: Path, *faults: str, clock: Clock | None = None) -> Fleet:
-    plans = equal_jobs(2, 4, 1, [parse(fault) for fault in faults])
-    return Fleet(plans, directory, clock or Clock(), EVERYTHING)
-
-
-def get(fleet: Fleet, path: str) -> Answer:
-    answer = ask(fleet_app(fleet, "a fleet"), "GET", path, host="sim:9919")
+def get(fleet: Fleet, path: str, **headers: str) -> Answer:
+    answer = ask(fleet_app(fleet, "a fleet"), "GET", path, host="sim:9919", **headers)
     assert answer is not None
     return answer
 
 
-def samples(fleet: Fleet, node: str) -> dict[str, list[tuple[dict[str, str], float]]]:
-    text = get(fleet, f"/node/{node}/metrics").text
-    found: dict[str, list[tuple[dict[str, str], float]]] = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            found.setdefault(sample.name, []).append((sample.labels, sample.value))
+def parsed(page: str) -> Page:
+    found: Page = {}
+    for name, labels, value in re.findall(r"^(\w+)(?:\{(.*)\})? (\S+)$", page, re.MULTILINE):
+        pairs = dict(re.findall(r'(\w+)="(.*?)"', labels))
+        found.setdefault(name, []).append((pairs, float(value)))
     return found
+
+
+def samples(fleet: Fleet, node: str) -> Page:
+    return parsed(get(fleet, f"/node/{node}/metrics").text)
+
+
+def only(found: list[tuple[dict[str, str], float]], **wanted: str) -> float:
+    """Return the value of the one sample that has the *wanted* labels."""
+    (value,) = [value for labels, value in found if wanted.items() <= labels.items()]
+    return value
+
+
+def job(fleet: Fleet, node: str) -> dict[str, Any]:
+    """Return the one job on the live page of *node*."""
+    (found,) = get(fleet, f"/node/{node}/api/v1/live").content["jobs"]
+    return dict(found)
+
+
+def small(directory: Path, clock: Clock, *faults: str) -> Fleet:
+    """Two nodes of four GPUs in one job."""
+    return Fleet(equal_jobs(2, 4, 1, [parse(each) for each in faults]), directory, clock)
+
+
+class Tour:
+    """The tour a little after its last fault has begun, with all that its exporters show."""
+
+    def __init__(self, directory: Path) -> None:
+        clock = Clock()
+        self.plans = tour()
+        self.fleet = Fleet(self.plans, directory, clock, EVERYTHING)
+        for _ in range(3):
+            clock.seconds += 10
+            for node in self.fleet.nodes:
+                self.fleet.app(node)
+        # Work, and faults that last, are told from two scrapes on.
+        self.early = {node: samples(self.fleet, node) for node in self.fleet.nodes}
+        clock.seconds += 40
+        self.pages = {node: samples(self.fleet, node) for node in self.fleet.nodes}
+
+    def nodes(self, job_id: str) -> tuple[str, str]:
+        """Return the healthy node of a job, and the one that has its fault."""
+        (plan,) = [plan for plan in self.plans if plan.job_id == job_id]
+        return f"sim-{plan.first_node:02}", f"sim-{plan.first_node + 1:02}"
+
+
+@pytest.fixture(scope="module")
+def toured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tour]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fleets, "HISTORY_STEP_SECONDS", 30)  # Enough to judge by, and cheaper.
+        yield Tour(tmp_path_factory.mktemp("tour"))
+
+
+def test_tour_exposes_what_real_exporters_do(toured: Tour) -> None:
+    """Some node of the tour has each series that documentation lists, except a few."""
+    real = {exposed_name(f) for _, _, found in families_by_collector() for f in found}
+
+    assert real - set().union(*toured.pages.values()) == NOT_SIMULATED
+
+
+def test_cause_of_each_fault_is_told_of_the_ranks_that_it_makes_late(toured: Tour) -> None:
+    """Nothing is explained of other ranks, nor of a job without a late one."""
+    told: dict[str, dict[str, tuple[str, str]]] = {}
+    for page in toured.early.values():
+        for labels, _ in page.get("rankskew_late_cause_info", ()):
+            of_job = told.setdefault(labels["job_id"], {})
+            of_job[labels["rank"]] = labels["cause"], labels["detail"]
+    scopes = {kind.name: kind.scope for kind in KINDS}
+
+    assert told == {
+        name: dict.fromkeys("4567" if scopes[name] is Scope.NODE else "6", cause)
+        for name, cause in CAUSES.items()
+    }
+
+
+def test_live_page_of_the_tour_shows_each_state(toured: Tour) -> None:
+    """Every state that one node can know is there to be seen; a new kind of fault has one too."""
+    states = {}
+    for plan in toured.plans[:-1]:  # The exporter of the last one is down.
+        # Of the missing ranks the other node knows.
+        node = toured.nodes(plan.job_id)[plan.job_id != "missing"]
+        shown = job(toured.fleet, node)
+        assert shown["job_id"] == plan.job_id
+        states[plan.job_id] = shown["verdict"]["state"]
+        if plan.job_id in ("nosync", "off"):  # Told apart by what is missing.
+            assert shown["verdict"]["reason"] == plan.job_id.replace("nos", "no_s")
+
+    late = dict.fromkeys(CAUSES, "straggler")
+    late |= {name: "slow_node" for name in CAUSES if "4" in late_ranks(toured, name)}
+    assert states == late | STATES
+
+
+def late_ranks(toured: Tour, job_id: str) -> set[str]:
+    page = toured.early[toured.nodes(job_id)[1]]
+    return {labels["rank"] for labels, _ in page["rankskew_late_cause_info"]}
+
+
+@pytest.mark.parametrize(
+    ("fault", "series", "labels", "times", "more"),
+    [
+        # On its GPU.
+        ("foreign", "gpu_foreign_processes", {}, 1, 1),
+        ("memory", "gpu_ecc_errors_total", {"type": "uncorrected"}, 1, 20),
+        ("nvlink", "gpu_nvlink_errors_total", {"type": "crc"}, 1, 100),
+        # A bad link has thousands of errors, that of its neighbour the few of its life.
+        ("weaklink", "gpu_nvlink_link_errors_total", {}, 1, 3000),
+        # On its rank.
+        ("storage", "rank_read_bytes_total", {}, 10, 0),
+        ("gc", "gc_pause_seconds_total", {}, 10, 0),
+        # On its node; out of memory whichever of its GPUs the rank is on.
+        ("slowport", "infiniband_rate_bytes_per_second", {"device": "mlx5_0"}, 0.25, 0),
+        ("network", "node_network_receive_drops_total", {}, 1, 1000),
+        ("cpuheat", "node_cpu_clock_hertz", {}, 0.6, 0),
+        ("node", "node_pressure_waiting_seconds_total", {"resource": "cpu"}, 1, 100),
+        ("oom", "node_oom_kills_total", {}, 1, 1),
+    ],
+)
+def test_trace_is_in_its_place(
+    toured: Tour, fault: str, series: str, labels: dict[str, str], times: float, more: float
+) -> None:
+    """It shows on the GPU, rank or node that has it, held against its neighbour.
+
+    Of each way in which one is planted: that every trace leads to its cause is shown above.
+    """
+    there, here = (toured.pages[node][f"rankskew_{series}"] for node in toured.nodes(fault))
+    if series.startswith("gpu_"):
+        odd, usual = only(here, gpu="2", **labels), only(here, gpu="1", **labels)
+    elif series.startswith(("node_", "infiniband_")):
+        odd, usual = only(here, **labels), only(there, **labels)
+    else:
+        odd, usual = only(here, rank="6"), only(here, rank="5")
+
+    assert odd >= times * usual + more - 1e-6
+    assert (odd < usual) == (times < 1)
+    assert times >= 1 or odd == pytest.approx(times * usual)
+
+
+def test_slow_file_server_is_so_on_every_node(toured: Tour) -> None:
+    """What slows the whole job down shows on all of its nodes."""
+    for node in toured.nodes("filer"):
+        page = toured.pages[node]
+        ((labels, seconds),) = page["rankskew_node_mount_operation_seconds_total"]
+        assert labels["fstype"] == "nfs"
+        assert seconds > 750
+        verdict = job(toured.fleet, node)["verdict"]
+        ((change,), (cause,)) = verdict["changes"], verdict["change_causes"]
+        assert (change["stage"], change["slower"]) == ("data", 0)
+        assert (cause["cause"], cause["detail"]) == ("input", "nfs")
+        assert cause["value"] > 20 * cause["peers_value"]
+
+
+def test_exporter_that_goes_down_answers_before(toured: Tour) -> None:
+    """Prometheus must have seen it, to miss it; the other node of its job goes on."""
+    healthy, down = toured.nodes("down")
+
+    assert toured.early[down]
+    assert toured.pages[healthy]
+    assert get(toured.fleet, f"/node/{down}/metrics").status == 503
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "words"),
+    [
+        ("/", 200, "sim-01"),
+        ("/-/ready", 200, "ready"),
+        ("/node/sim-03/", 200, "html"),
+        ("/node/sim-03/api/v1/live", 200, "ank 6 is slow loading data"),
+        ("/node/none/metrics", 404, "There is no node 'none'; / lists them.\n"),
+    ],
+)
+def test_fleet_answers(toured: Tour, path: str, status: int, words: str) -> None:
+    """The list of nodes, the readiness check, and each node's own live page work."""
+    answer = get(toured.fleet, path)
+
+    assert answer.status == status
+    assert words in answer.text
 
 
 def test_discovery_lists_each_node_with_its_own_page(tmp_path: Path) -> None:
     """Prometheus finds all nodes behind the address that it asked, told apart by instance."""
-    groups: list[dict[str, Any]] = get(fleet(tmp_path), "/sd").content
-
-    assert [group["targets"] for group in groups] == [["sim:9919"], ["sim:9919"]]
-    assert [group["labels"] for group in groups] == [
+    assert get(small(tmp_path, Clock()), "/sd").content == [
         {
-            "__metrics_path__": f"/node/sim-0{n}/metrics",
-            "instance": f"sim-0{n}:9917",
-            "cluster": "simulated",
+            "targets": ["sim:9919"],
+            "labels": {
+                "__metrics_path__": f"/node/{name}/metrics",
+                "instance": f"{name}:9917",
+                "cluster": "simulated",
+            },
         }
-        for n in range(2)
+        for name in ("sim-00", "sim-01")
     ]
 
 
-def test_tour_exposes_what_real_exporters_do(tmp_path: Path) -> None:
-    """Some node of the tour has each series that documentation lists, except a few."""
+def test_cause_is_told_within_half_a_minute(tmp_path: Path) -> None:
+    """Of a rank that becomes late, and of a job that becomes slower than it was."""
     clock = Clock()
-    simulated = Fleet(tour(), tmp_path, clock, EVERYTHING)
-    for node in simulated.nodes:
-        samples(simulated, node)  # Work, and faults that last, are told from two scrapes on.
-    clock.seconds += 50  # An exporter of the tour goes down after a minute.
-    seen = {name for node in simulated.nodes for name in samples(simulated, node)}
-    real = {exposed_name(f) for _, _, found in families_by_collector() for f in found}
+    late = small(tmp_path / "late", clock, "loader:node=1,gpu=2,after=40s")
+    slower = small(tmp_path / "slower", clock, "filer:after=40s")
+    told = []
+    for _ in range(0, 84, 2):  # As often as exporters look while a rank is late.
+        clock.seconds += 2
+        late.app("sim-00")
+        causes = samples(late, "sim-01").get("rankskew_late_cause_info", [])
+        slower.app("sim-01")
+        told.append((causes, job(slower, "sim-01")["verdict"]["change_causes"]))
 
-    assert real - seen == NOT_SIMULATED
-
-
-def test_simulated_node_leaves_psutil_as_it_was(tmp_path: Path) -> None:
-    """psutil has one path per process, and other code in it may read the real one."""
-    before = psutil.PROCFS_PATH
-    found = samples(fleet(tmp_path), "sim-00")
-
-    assert found["rankskew_node_memory_total_bytes"][0][1] == MEMORY_KIB * 1024
-    assert before == psutil.PROCFS_PATH
+    assert (told[0], told[20]) == (([], []), ([], [None]))
+    ((labels, _),), (change,) = told[34][0], told[-1][1]
+    assert (labels["rank"], labels["detail"], change["detail"]) == ("6", "workers", "nfs")
 
 
 def test_host_is_read_as_often_as_by_an_exporter(tmp_path: Path) -> None:
-    """A collector in the background has the same reading for five seconds; GPUs are read anew."""
-    clock = Clock()
-    simulated = fleet(tmp_path, clock=clock)
+    """A collector in the background has the same reading for five seconds; GPUs are read anew.
+
+    psutil has one path per process, and other code in it may read the real one.
+    """
+    clock, path = Clock(), psutil.PROCFS_PATH
+    plans = equal_jobs(2, 4, 1, [])
+    simulated = Fleet(plans, tmp_path, clock, EVERYTHING)
     pages = []
     for seconds in (5, 3, 3):
         clock.seconds += seconds
@@ -109,33 +336,50 @@ def test_host_is_read_as_often_as_by_an_exporter(tmp_path: Path) -> None:
 
     assert disk[0] == disk[1] < disk[2]
     assert energy[0] < energy[1] < energy[2]
+    assert pages[0]["rankskew_node_memory_total_bytes"][0][1] == MEMORY_KIB * 1024
+    assert path == psutil.PROCFS_PATH
 
 
-def test_exporter_that_goes_down_answers_before(tmp_path: Path) -> None:
-    """Prometheus sees the node first and misses it later."""
+def series(page: str) -> dict[str, str]:
+    lines = (line for line in page.splitlines() if not line.startswith("#"))
+    return {name: value for name, _, value in (line.rpartition(" ") for line in lines)}
+
+
+def test_most_pages_of_a_very_large_fleet_are_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can tell by the series: names are a copy's own, readings those of its original.
+
+    The first node of a job, and one with a fault, speak for themselves. Rates over a minute would
+    be wrong by as much as a page is old.
+    """
+    monkeypatch.setattr(fleets, "NODES_WITH_READINGS", 4)
+    monkeypatch.setattr(fleets, "ORIGINALS", 2)
     clock = Clock()
-    simulated = fleet(tmp_path, "down:node=1,after=30s", clock=clock)
-    before = get(simulated, "/node/sim-01/metrics").status
-    clock.seconds += 31
+    large = Fleet(equal_jobs(6, 2, 1, [parse("thermal:node=4,gpu=1")]), tmp_path, clock)
+    assert [node for node in large.nodes if node in large.copies] == ["sim-03", "sim-05"]
 
-    assert before == 200
-    assert get(simulated, "/node/sim-01/metrics").status == 503
-    assert get(simulated, "/node/sim-00/metrics").status == 200
+    def page(node: str) -> dict[str, str]:
+        return series(get(large, f"/node/{node}/metrics").text)
 
+    def of(metric: str, rank: int) -> str:
+        return f'rankskew_{metric}{{job_id="sim",peer_group="all",rank="{rank}"}}'
 
-@pytest.mark.parametrize(
-    ("path", "status", "words"),
-    [
-        ("/", 200, "sim-01"),
-        ("/-/ready", 200, "ready"),
-        ("/node/sim-01/", 200, "html"),
-        ("/node/sim-01/api/v1/live", 200, "ank 6 is slow loading data"),
-        ("/node/sim-77/metrics", 404, "There is no node 'sim-77'; / lists them.\n"),
-    ],
-)
-def test_fleet_answers(tmp_path: Path, path: str, status: int, words: str) -> None:
-    """The list of nodes, the readiness check, and each node's own live page work."""
-    answer = get(fleet(tmp_path, "loader:node=1,gpu=2"), path)
+    heartbeat = of("heartbeat_timestamp_seconds", 6)
+    first = page("sim-03")
+    clock.seconds += FRESH_SECONDS / 2
+    assert page("sim-03")[heartbeat] == first[heartbeat]
+    clock.seconds += FRESH_SECONDS / 2
+    copied = page("sim-03")
+    zipped = get(large, "/node/sim-03/metrics", accept_encoding="gzip")
 
-    assert answer.status == status
-    assert words in answer.text
+    assert float(copied[heartbeat]) == float(first[heartbeat]) + FRESH_SECONDS
+    for rank in (6, 7):
+        busy = page("sim-01")[of("busy_seconds_total", rank - 4)]
+        assert copied[of("busy_seconds_total", rank)] == busy
+    assert zipped.headers["content-encoding"] == "gzip"
+    assert series(gzip.decompress(zipped.body).decode()) == copied
+    del large.copies["sim-03"]
+    page("sim-03")
+    clock.seconds += 1
+    assert page("sim-03").keys() == copied.keys()

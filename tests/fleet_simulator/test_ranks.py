@@ -1,17 +1,88 @@
-"""What the simulated ranks report adds up, as it does for real ranks."""
+"""Jobs and faults are where they were asked for, and what their ranks report adds up."""
 
 from collections.abc import Iterable
 from itertools import pairwise
 
 import pytest
 
-from fleet_simulator.faults import BY_NAME, parse
-from fleet_simulator.plan import JobPlan
+from exporter.errors import UsageError
+from fleet_simulator.faults import BY_NAME, KINDS, Kind, PlantedFault, Scope, parse
+from fleet_simulator.plan import JobPlan, equal_jobs, tour
 from fleet_simulator.ranks import SimulatedRank
 from fleet_simulator.training import Judged, RepeatedVerdict, Training
+from rank_probe.judge.verdict import Verdict
 from rank_probe.wire.snapshot import Snapshot
+from rank_probe.wire.stages import STAGES
 
 LATE_RANK = 6
+
+
+def test_tour_has_a_job_for_each_fault_and_a_healthy_one() -> None:
+    """No two jobs of the tour share a node, and each fault is on the job of its name.
+
+    A kind begins at the same time, however it was asked for.
+    """
+    healthy, *faulty = plans = tour()
+    nodes = [n for plan in plans for n in range(plan.first_node, plan.first_node + plan.nodes)]
+
+    assert [plan.job_id for plan in plans] == ["healthy", *(kind.name for kind in KINDS)]
+    assert len(BY_NAME) == len(KINDS)
+    assert nodes == list(range(len(nodes)))
+    assert not healthy.faults
+    for plan in faulty:
+        assert plan.faults[0].kind.name == plan.job_id
+        assert plan.faults[0].begins_seconds == parse(plan.job_id).begins_seconds
+        assert all(0 <= fault.node - plan.first_node < plan.nodes for fault in plan.faults)
+        assert all(fault.gpu < plan.gpus for fault in plan.faults)
+    assert {fault.gpu for plan in tour(1) for fault in plan.faults} == {0}
+
+
+def test_equal_jobs_share_the_nodes_and_get_the_faults_of_theirs() -> None:
+    """A fault on node 5 of eight is the second job's, where two jobs have four nodes each."""
+    first, second = equal_jobs(8, 4, 2, [parse("thermal:gpu=3,node=5,after=2m")])
+
+    assert (first.job_id, second.job_id) == ("sim-0", "sim-1")
+    assert (first.ranks, second.first_node) == (16, 4)
+    assert not first.faults
+    assert [second.place(rank) for rank in (7, 0)] == [(5, 3), (4, 0)]
+    assert second.faults == (PlantedFault(BY_NAME["thermal"], 5, 3, 120.0),)
+    assert second.faults[0].has(*second.place(7))
+    # Without a place and an onset it is there from the start, on the first GPU.
+    assert parse("thermal") == PlantedFault(BY_NAME["thermal"], 0, 0, -300.0)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "fault", "complaint"),
+    [
+        (3, "loader", "2 nodes cannot be divided among 3 jobs: choose a divisor"),
+        (1, "pcie:node=2", "pcie: there is no GPU 0 on node 2; nodes are 0 to 1"),
+        (1, "pcie:gpu=4", "pcie: there is no GPU 4 on node 0; nodes are 0 to 1"),
+        (1, "melted:node=1", "there is no fault 'melted'; choose one of loader, "),
+        (1, "loader:node=x", "expected KIND:node=I,gpu=J,after=30s, not 'node=x'"),
+        (1, "loader:rank=3", "expected KIND:node=I,gpu=J,after=30s, not 'rank=3'"),
+        (1, "loader:after=soon", "loader:after=soon: 'soon' is not a duration"),
+    ],
+)
+def test_impossible_fleet_is_refused_in_one_sentence(jobs: int, fault: str, complaint: str) -> None:
+    """The answer names what was wrong: a fault that is not there would have no effect."""
+    with pytest.raises(UsageError) as refused:
+        equal_jobs(2, 4, jobs, [parse(fault)])
+
+    assert complaint in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_fault_affects_its_gpu_its_node_or_its_job(kind: Kind) -> None:
+    affected = {
+        Scope.GPU: [True, False, False],
+        Scope.NODE: [True, True, False],
+        Scope.JOB: [True, True, True],
+    }
+    planted = PlantedFault(kind, 1, 2)
+
+    assert [planted.has(*place) for place in ((1, 2), (1, 0), (0, 2))] == affected[kind.scope]
+    assert set(kind.extra) <= set(STAGES)
 
 
 def training(*faults: str) -> Training:
@@ -33,6 +104,12 @@ def mean_step(first: Snapshot, last: Snapshot) -> dict[str, float]:
     }
 
 
+def judged(run: Training, at: float = 0.0) -> Verdict:
+    said = Judged(run).at(at)
+    assert said is not None
+    return said.verdict
+
+
 @pytest.mark.parametrize("kind", BY_NAME)
 def test_counters_never_decrease(kind: str) -> None:
     """Whatever is wrong with a job, Prometheus sees no counter reset."""
@@ -46,25 +123,31 @@ def test_counters_never_decrease(kind: str) -> None:
                 assert next_one.stage_seconds[stage] >= seconds
 
 
-def test_stages_add_up_to_the_wall_time() -> None:
-    """Own work and wait fill the steps of each rank, late or not."""
-    run = training("loader:node=1,gpu=2")
-    for rank in (0, LATE_RANK):
-        first, last = reports(run, rank, (0.0, 300.0))
-        wall = (last.steps - first.steps) * run.phase(0.0).step_seconds
-
-        assert sum(mean_step(first, last).values()) * (last.steps - first.steps) == pytest.approx(
-            wall, rel=0.01
-        )
-
-
 def test_late_rank_works_longest_and_waits_least() -> None:
-    """The one idea: the delay of one rank shows as waiting on all others."""
+    """The one idea: the delay of one rank shows as waiting on all others.
+
+    Own work and wait fill the steps of each. The seven others wait for nearly all of its extra
+    time, in the line that is slow.
+    """
     run = training("loader:node=1,gpu=2")
-    steps = {rank: mean_step(*reports(run, rank, (0.0, 300.0))) for rank in range(8)}
+    phase = run.phase(0.0)
+    pairs = {rank: reports(run, rank, (0.0, 300.0)) for rank in range(8)}
+    steps = {rank: mean_step(*pair) for rank, pair in pairs.items()}
+    said = Judged(run).at(0.0)
+    assert said is not None
+    lines = [bool(reports(run, rank, [0.0], said)[0].late_lines) for rank in range(8)]
 
     assert min(steps, key=lambda rank: steps[rank]["sync"]) == LATE_RANK
     assert max(steps, key=lambda rank: steps[rank]["data"]) == LATE_RANK
+    for each in steps.values():
+        assert sum(each.values()) == pytest.approx(phase.step_seconds, rel=0.01)
+    lost = 7 * phase.extra(LATE_RANK)["data"] / phase.step_seconds
+    assert said.verdict.late[0].gpus_lost == pytest.approx(lost, rel=0.1)
+    assert said.verdict.slowdown == pytest.approx(1.5, rel=0.2)
+    assert lines == [rank == LATE_RANK for rank in range(8)]
+    # A hot GPU is nobody's line.
+    hot = training("thermal:node=1,gpu=2")
+    assert reports(hot, LATE_RANK, [0.0], Judged(hot).at(0.0))[0].late_lines == []
 
 
 def test_fault_begins_when_it_was_asked_to() -> None:
@@ -77,13 +160,20 @@ def test_fault_begins_when_it_was_asked_to() -> None:
 
 
 def test_stuck_rank_stays_in_its_stage_while_the_others_wait() -> None:
-    """No rank steps, and each says how long it has been where it is."""
+    """No rank steps, and each says how long it has been where it is.
+
+    Without steps there is nothing to judge: the last word stays that of before the hang.
+    """
     run = training("hang:node=1,gpu=2,after=10s")
     stuck, waiting = (reports(run, rank, (5.0, 15.0, 40.0)) for rank in (LATE_RANK, 0))
+    (repeated,) = reports(run, 0, [100.0], Judged(run).at(100.0))
 
     assert stuck[1].steps == stuck[2].steps == waiting[2].steps > stuck[0].steps - 1
     assert (stuck[2].stage, waiting[2].stage) == ("data", "sync")
     assert stuck[2].stage_elapsed_seconds == waiting[2].stage_elapsed_seconds == 30.0
+    assert repeated.verdict_age_seconds == pytest.approx(90.0, abs=0.1)
+    assert repeated.verdict is not None
+    assert repeated.verdict["late"] == []
 
 
 def test_job_that_becomes_slower_has_no_late_rank() -> None:
@@ -91,87 +181,48 @@ def test_job_that_becomes_slower_has_no_late_rank() -> None:
     run = training("filer:after=0s")
     ranks = [mean_step(*reports(run, rank, (0.0, 300.0))) for rank in range(8)]
     before = mean_step(*reports(run, 0, (-300.0, 0.0)))
-    said = Judged(run).at(300.0)
-    assert said is not None
-    (change,) = said.verdict.changes
+    verdict = judged(run, 300.0)
+    (change,) = verdict.changes
 
     assert all(each["data"] == pytest.approx(2.5 * before["data"], rel=0.05) for each in ranks)
     assert all(each["sync"] == pytest.approx(before["sync"], rel=0.2) for each in ranks)
-    assert (said.verdict.late, change.stage, change.since_seconds) == ((), "data", 300.0)
+    assert (verdict.late, change.stage, change.since_seconds) == ((), "data", 300.0)
     assert change.ratio == pytest.approx(2.5)
     # 60 ms more in a step of 0.54 s, on eight GPUs.
     assert change.gpus == pytest.approx(8 * 0.06 / 0.6, rel=0.1)
-    healthy = Judged(run).at(-5.0)
-    assert healthy is not None
-    assert healthy.verdict.changes == ()
-
-
-def test_verdict_of_a_hung_job_grows_old() -> None:
-    """Without steps there is nothing to judge: the last word stays that of before the hang."""
-    run = training("hang:node=1,gpu=2,after=10s")
-    said = Judged(run).at(100.0)
-    (repeated,) = reports(run, 0, [100.0], said)
-
-    assert repeated.verdict_age_seconds == pytest.approx(90.0, abs=0.1)
-    assert repeated.verdict is not None
-    assert repeated.verdict["late"] == []
+    assert judged(run, -5.0).changes == ()
 
 
 @pytest.mark.parametrize(
     ("fault", "late", "ranks", "absent", "reason"),
     [
-        ("loader:node=1,gpu=2", [(LATE_RANK, "data", "persistent")], 8, 0, ""),
-        ("rotating", [], 8, 0, ""),
-        ("missing:node=1", [], 4, 4, ""),
+        ("loader:node=1,gpu=2", [(LATE_RANK, "data", "persistent")], 8, 0, None),
+        ("rotating", [], 8, 0, None),
+        ("missing:node=1", [], 4, 4, None),
         ("nosync", [], 8, 0, "no_sync"),
     ],
 )
 def test_verdict_names_late_ranks_or_why_it_cannot(
-    fault: str, late: list[tuple[int, str, str]], ranks: int, absent: int, reason: str
+    fault: str, late: list[tuple[int, str, str]], ranks: int, absent: int, reason: str | None
 ) -> None:
     """As the real judge: nobody is late in turn, and who was never seen is counted."""
-    said = Judged(training(fault)).at(0.0)
-    assert said is not None
-    verdict = said.verdict
+    verdict = judged(training(fault))
 
     assert [(each.rank, each.stage, each.kind) for each in verdict.late] == late
-    assert (verdict.ranks, verdict.absent, verdict.reason or "") == ({"all": ranks}, absent, reason)
-
-
-@pytest.mark.parametrize("fault", ["nojoin", "starting"])
-def test_job_that_is_not_joined_has_no_verdict(fault: str) -> None:
-    assert Judged(training(fault)).at(0.0) is None
-
-
-def test_verdict_tells_what_waiting_costs() -> None:
-    """The seven others wait for the late rank nearly all of its extra time; or in turn."""
-    run = training("loader:node=1,gpu=2")
-    said, rotating = Judged(run).at(0.0), Judged(training("rotating")).at(0.0)
-    assert said is not None
-    assert rotating is not None
-
-    lost = 7 * run.phase(0.0).extra(LATE_RANK)["data"] / run.phase(0.0).step_seconds
-    assert said.verdict.late[0].gpus_lost == pytest.approx(lost, rel=0.1)
-    assert said.verdict.slowdown == pytest.approx(1.5, rel=0.2)
-    assert rotating.verdict.gpus_lost["rotating"] > 1.5
+    assert (verdict.ranks, verdict.absent, verdict.reason) == ({"all": ranks}, absent, reason)
+    assert (verdict.gpus_lost.get("rotating", 0.0) > 1.5) == (fault == "rotating")
+    for unjudged in ("nojoin", "starting"):
+        assert Judged(training(unjudged)).at(0.0) is None
 
 
 def test_longer_samples_are_counted_in_tokens() -> None:
     """A rank with uneven batches trains on more tokens in as many steps."""
-    (mine,), (peers,) = (
-        reports(training("batches:node=1,gpu=2"), rank, [0.0]) for rank in (LATE_RANK, 5)
-    )
+    run = training("batches:node=1,gpu=2")
+    (mine,), (peers,) = (reports(run, rank, [0.0]) for rank in (LATE_RANK, 5))
 
     assert mine.steps == peers.steps
     # The fault is 300 s old, of an hour.
     assert 1.02 < (mine.tokens or 0) / (peers.tokens or 1) < 1.3
-
-
-def test_rank_without_a_measured_wait_has_none() -> None:
-    """Where collectives are not timed, a rank that waits looks like one that works."""
-    first, last = reports(training("nosync"), 0, (0.0, 60.0))
-
-    assert "sync" not in mean_step(first, last)
 
 
 def test_last_step_is_the_end_of_one() -> None:
@@ -182,14 +233,5 @@ def test_last_step_is_the_end_of_one() -> None:
 
         assert at - run.phase(at).step_seconds <= ended <= at
         assert run.steps(ended + 1e-6) == run.steps(at) == run.steps(ended - 1e-6) + 1
-
-
-@pytest.mark.parametrize(("kind", "has_lines"), [("loader", True), ("thermal", False)])
-def test_line_of_code_is_named_where_code_is_slow(kind: str, has_lines: bool) -> None:
-    """A hot GPU is nobody's line; a slow loader is."""
-    run = training(f"{kind}:node=1,gpu=2")
-    said = Judged(run).at(0.0)
-    (mine,), (peers,) = (reports(run, rank, [0.0], said) for rank in (LATE_RANK, 0))
-
-    assert bool(mine.late_lines) == has_lines
-    assert not peers.late_lines
+    # Where collectives are not timed, a rank that waits looks like one that works.
+    assert "sync" not in mean_step(*reports(training("nosync"), 0, (0.0, 60.0)))

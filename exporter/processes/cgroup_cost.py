@@ -12,6 +12,8 @@ from rank_probe.process.small_files import beginning
 
 MICROSECONDS: Final = 1_000_000
 RESOURCES: Final = ("cpu", "io", "memory")
+# Where this process sees its own cgroup namespace.
+OWN: Final = Path("/sys/fs/cgroup")
 # A path that a user has nested deeper than any runtime does.
 MOST_LEVELS: Final = 32
 # A node has some hundred cgroups. Looking through these takes a second, once.
@@ -40,13 +42,12 @@ class CgroupCost:
 class CgroupCosts:
     """Reads cgroups in the sysfs at *sysfs*, of processes in the proc file system at *procfs*.
 
-    *own* is where this process sees its own cgroup namespace. If that is not the node's, the paths
-    in procfs are relative to it ("/../other").
+    If our own cgroup namespace is not the node's, the paths in procfs are relative to it
+    ("/../other").
     """
 
-    def __init__(self, procfs: Path, sysfs: Path, own: Path = Path("/sys/fs/cgroup")) -> None:
+    def __init__(self, procfs: Path, sysfs: Path) -> None:
         self._procfs = procfs
-        self._own = own
         tree = sysfs / "fs" / "cgroup"
         # Version 2 is mounted beside version 1 on hybrid hosts.
         self._version_2 = tree / "unified" if (tree / "unified").is_dir() else tree
@@ -87,7 +88,7 @@ class CgroupCosts:
     def _own_parts(self) -> tuple[str, ...] | None:
         """The path of our own cgroup namespace on the node, which the kernel tells to nobody."""
         try:
-            own = os.stat(self._own)
+            own = os.stat(OWN)
         except OSError:
             return None
         for number, (folder, _, _) in enumerate(os.walk(self._version_2)):

@@ -20,9 +20,8 @@ class Children:
     Not /proc/<pid>/task/*/children: a rank has hundreds of threads, and each may have started one.
     """
 
-    def __init__(self, procfs: Path, most_read: int = MOST_READ) -> None:
+    def __init__(self, procfs: Path) -> None:
         self._procfs = procfs
-        self._most_read = most_read
         self._parents: dict[int, int] = {}
         self._looks = 0
 
@@ -33,7 +32,7 @@ class Children:
         turn = self._looks % LOOKS_BEFORE_READ_AGAIN
         due = [pid for pid in pids if pid not in self._parents]
         due += [pid for pid in pids if pid % LOOKS_BEFORE_READ_AGAIN == turn]
-        read = {pid: stat(self._procfs, pid) for pid in islice(dict.fromkeys(due), self._most_read)}
+        read = {pid: stat(self._procfs, pid) for pid in islice(dict.fromkeys(due), MOST_READ)}
         parents = {pid: self._parents[pid] for pid in pids if pid in self._parents}
         parents |= {pid: each.parent_pid for pid, each in read.items() if each is not None}
         self._parents = parents

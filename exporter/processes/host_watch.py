@@ -85,7 +85,6 @@ class HostWatch(BackgroundWatch):
         sysfs: Path,
         interval_seconds: float = INTERVAL_SECONDS,
         clock: Callable[[], float] = time.monotonic,
-        most_processes: int = MOST_PROCESSES,
         failures: Failures | None = None,
     ) -> None:
         hangs = "reading the process or the cgroup of a rank hangs"
@@ -97,7 +96,6 @@ class HostWatch(BackgroundWatch):
         self._children = Children(procfs)
         self._cgroups = CgroupCosts(procfs, sysfs)
         self._usual_seconds = interval_seconds
-        self._most_processes = most_processes
         self._hurries = False
         self._ranks: dict[Who, RankCost] = {}
         self._reported: dict[Who, Process] = {}
@@ -134,7 +132,7 @@ class HostWatch(BackgroundWatch):
         seconds = self._clock()
         children = self._children.look()
         everyone = frozenset(rank.pid for rank in ranks.values())
-        share = max(1, self._most_processes // len(ranks))
+        share = max(1, MOST_PROCESSES // len(ranks))
         cgroups: dict[str, CgroupCost] = {}  # Ranks often share one.
         costs: dict[Who, HostCost] = {}
         left_out = 0

@@ -1,16 +1,22 @@
-"""A process, its children and its use are read from /proc as far as they can be."""
+"""Processes are read from /proc as far as they can be; a rank's cost has its workers once each."""
 
 import os
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from exporter.ingest.values import LABEL_CHARACTERS
-from exporter.processes import children
+from exporter.processes import cgroup_cost, children
+from exporter.processes.cgroup_cost import CgroupCost, CgroupCosts, Throttling
 from exporter.processes.children import LOOKS_BEFORE_READ_AGAIN, Children, family
 from exporter.processes.process import Proc, as_label, environment
+from exporter.processes.rank_cost import TICKS_PER_SECOND, Cost, RankCost
 from exporter.processes.usage import Usage, Work, stat, usage
 from rank_probe.process.identity import NAMESPACE_FILE
+from tests.exporter.collectors.host import write
 from tests.exporter.fake_proc import TORCHRUN, FakeProc
 
 PID = 4711
@@ -31,12 +37,18 @@ def test_process_that_is_gone_is_none(tmp_path: Path) -> None:
 
 
 def test_all_that_is_needed_is_read(fake: FakeProc) -> None:
-    """Name, parents, user, own id, CPUs, launcher's variables and host name are there."""
+    """Name, parents, user, own id, CPUs, launcher's variables and host name are there.
+
+    Nothing below its root: its owner decides what lies there, a pipe or a link to another's file.
+    """
+    pod = TORCHRUN | {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    file = fake.path / str(PID) / "root" / NAMESPACE_FILE.relative_to("/")
+    write(file, "stolen")
     fake.add(10, parent=1)
     fake.add(20, parent=10)
     fake.add(
         PID,
-        TORCHRUN | {"SECRET_TOKEN": "x"},
+        pod | {"SECRET_TOKEN": "x"},
         parent=20,
         name="pt) main (1",
         cpus="0-1,3-255",
@@ -52,7 +64,7 @@ def test_all_that_is_needed_is_read(fake: FakeProc) -> None:
     assert process.ancestors == (20, 10)
     assert process.namespace_pid == 7
     assert process.cpus == frozenset({0, 1, 3})  # An affinity may name CPUs that are off.
-    assert process.environment == TORCHRUN
+    assert process.environment == pod
     assert process.has_own_hostname is True
     assert process.cgroup.slurm_job_id == "5"
 
@@ -69,19 +81,6 @@ def test_what_cannot_be_read_is_absent(fake: FakeProc) -> None:
     assert process.name == "python"
     assert (process.environment, process.cpus, process.uid) == (None, None, None)
     assert (process.namespace_pid, process.has_own_hostname) == (None, None)
-
-
-def test_nothing_below_the_root_of_a_process_is_read(fake: FakeProc) -> None:
-    """Who owns the process decides what lies there: a pipe, or a link to another's file."""
-    pod = TORCHRUN | {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
-    fake.add(PID, pod)
-    file = fake.path / str(PID) / "root" / NAMESPACE_FILE.relative_to("/")
-    file.parent.mkdir(parents=True)
-    file.write_text("stolen")
-    process = Proc(fake.path).process(PID)
-
-    assert process is not None
-    assert process.environment == pod
 
 
 @pytest.mark.parametrize(
@@ -142,14 +141,10 @@ def test_value_that_no_label_may_hold_is_left_out(value: bytes) -> None:
     }
 
 
-@pytest.mark.parametrize("block", [b"", b"\0\0", b"=", b"RANK", b"\xff\xfe\0=\0", b"A=B\0RANKS=1"])
-def test_block_that_is_no_environment_is_empty(block: bytes) -> None:
-    """A process may write over its own environment."""
-    assert set(environment(block).values()) <= {""}
-
-
-def test_label_is_cut_and_says_so() -> None:
-    """A long list of devices costs no more than any label."""
+def test_block_that_is_no_environment_is_empty() -> None:
+    """A process may write over its own environment; a long value costs no more than any label."""
+    for block in (b"", b"\0\0", b"=", b"RANK", b"\xff\xfe\0=\0", b"A=B\0RANKS=1"):
+        assert set(environment(block).values()) <= {""}
     assert as_label("x" * 128) == "x" * 128
     assert len(as_label("x" * 129)) == LABEL_CHARACTERS
     assert as_label("x" * 129).endswith("x…")
@@ -170,48 +165,22 @@ def test_own_process_is_read() -> None:
     assert used.read_bytes is not None
 
 
-def test_all_use_is_read(fake: FakeProc) -> None:
-    """CPU time, faults, bytes and the run queue, of itself and of its ended children."""
-    fake.use(
-        PID,
-        parent=3,
-        cpu=7,
-        ended_cpu=5,
-        faults=2,
-        ended_faults=1,
-        read=4096,
-        run_queue=9_000,
-    )
-    found = usage(fake.path, PID)
-
-    assert found is not None
-    assert (found.start_ticks, found.parent_pid, found.is_zombie) == (1000, 3, False)
-    assert (found.own, found.ended) == (Work(7, 2), Work(5, 1))
-    assert (found.read_bytes, found.run_queue_nanoseconds) == (4096, 9_000)
-    assert found.running_nanoseconds == 77  # What FakeProc writes.
-
-
 @pytest.mark.parametrize("text", ["", "4711 (x", "4711 (x) S 1", "4711 (x) S " + "x " * 50])
 def test_file_that_is_no_stat_is_no_process(fake: FakeProc, text: str) -> None:
     """Whatever a kernel or a sandbox writes there, nothing is raised."""
     fake.use(PID)
-    (fake.path / str(PID) / "stat").write_text(text)
+    write(fake.path / str(PID) / "stat", text)
 
     assert usage(fake.path, PID) is None
 
 
 # Three zeros are what a kernel without scheduler statistics writes.
-@pytest.mark.parametrize(
-    "text", [None, "0 0 0\n", "", "read_bytes: x\nwrite_bytes: 1\n", "a\n" * 9_999]
-)
-def test_files_that_are_missing_or_nonsense_are_no_reading(
-    fake: FakeProc, text: str | None
-) -> None:
-    """One odd file, or one that we may not read, costs one reading: the CPU time is there."""
+@pytest.mark.parametrize("text", ["0 0 0\n", "", "read_bytes: x\nwrite_bytes: 1\n", "a\n" * 9_999])
+def test_file_of_nonsense_is_no_reading(fake: FakeProc, text: str) -> None:
+    """One odd file costs one reading: the CPU time is there."""
     fake.use(PID, cpu=7)
     for name in ("io", "schedstat"):
-        if text is not None:
-            (fake.path / str(PID) / name).write_text(text)
+        write(fake.path / str(PID) / name, text)
     found = usage(fake.path, PID)
 
     assert found is not None
@@ -219,18 +188,13 @@ def test_files_that_are_missing_or_nonsense_are_no_reading(
     assert (found.read_bytes, found.run_queue_nanoseconds) == (None, None)
 
 
-def test_descendants_are_found_but_not_other_ranks(fake: FakeProc) -> None:
-    """Children and their children, parents first, without another rank and what it started."""
-    for pid, parent in ((10, 1), (11, 10), (12, 11), (20, 10), (21, 20), (30, 1)):
-        fake.use(pid, parent=parent)
-    found = Children(fake.path).look()
+def test_processes_are_listed_mostly_without_reading_them(
+    fake: FakeProc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of thousands that are new, some are read now and the others at the next looks.
 
-    assert family(10, found, frozenset({20})) == {10: 0, 11: 10, 12: 11}
-    assert family(20, found, frozenset({10})) == {20: 0, 21: 20}
-
-
-def test_known_process_is_not_read_again(fake: FakeProc, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second look at thousands of processes lists them, and reads only the new ones."""
+    After some looks each is read again: its id may be another's by then.
+    """
     read: list[int] = []
 
     def counted(procfs: Path, pid: int) -> Usage | None:
@@ -238,34 +202,287 @@ def test_known_process_is_not_read_again(fake: FakeProc, monkeypatch: pytest.Mon
         return stat(procfs, pid)
 
     monkeypatch.setattr(children, "stat", counted)
+    monkeypatch.setattr(children, "MOST_READ", 15)
     for pid in range(21, 39):
-        fake.use(pid)
+        fake.use(pid, parent=5)
     looks = Children(fake.path)
-    looks.look()
+    assert len(looks.look()[5]) < len(looks.look()[5]) == 18
     read.clear()
     fake.use(40)
+    fake.use(24, parent=7)
     looks.look()
+    assert read == [40, 23]  # The new one, and one whose turn it is.
 
-    assert read == [40, 22]  # The new one, and one whose turn it is.
-
-
-def test_process_id_that_was_reused_is_noticed(fake: FakeProc) -> None:
-    """After some looks every parent is read again."""
-    fake.use(10, parent=1)
-    looks = Children(fake.path)
-    looks.look()
-    fake.use(10, parent=7)
-    found = [looks.look() for _ in range(LOOKS_BEFORE_READ_AGAIN)]
-
-    assert 7 not in found[0]
-    assert found[-1] == {0: [1], 7: [10]}
+    assert looks.look()[7] == [24]
+    assert [looks.look() for _ in range(LOOKS_BEFORE_READ_AGAIN)][-1][7] == [24]
 
 
-def test_reading_is_bounded(fake: FakeProc) -> None:
-    """Of thousands of new processes, some are read now and the others at the next looks."""
-    for pid in range(10, 30):
-        fake.use(pid, parent=5)
-    looks = Children(fake.path, most_read=15)
+RANK, WORKER, OTHER_WORKER = 10, 11, 12
+MANY = 100
 
-    assert len(looks.look().get(5, ())) < 20
-    assert len(looks.look()[5]) == 20
+
+Uses = dict[int, dict[str, Any] | None]
+
+
+class Rank:
+    """Process RANK of a fake node, looked at every fifteen seconds."""
+
+    def __init__(self, folder: Path) -> None:
+        self.fake = FakeProc(folder / "proc")
+        self._now = 0.0
+        self.seconds = 15.0
+        self._cost = RankCost(self.fake.path, RANK, 1000, lambda: self._now)
+        self.use({RANK: {"read": 0, "run_queue": 0}})
+
+    def use(self, processes: Uses) -> None:
+        """Let processes have used this; None has ended. A worker's parent is the rank."""
+        for pid, used in processes.items():
+            if used is None:
+                self.fake.end(pid)
+            else:
+                usual: dict[str, Any] = {"cpu": 100} if pid == RANK else {"parent": RANK}
+                self.fake.use(pid, **usual | used)
+
+    def ended(self, most: int = MANY) -> bool:
+        self._now += self.seconds
+        theirs = family(RANK, Children(self.fake.path).look(), frozenset())
+        return not self._cost.look(theirs, most)
+
+    def look(self, most: int = MANY) -> Cost:
+        assert not self.ended(most)
+        return self._cost.cost
+
+    def looks(self, steps: list[Uses]) -> Iterator[Cost]:
+        """Yield what the rank has cost after each of *steps*."""
+        for step in steps:
+            self.use(step)
+            yield replace(self.look())
+
+    @property
+    def left_out(self) -> int:
+        return self._cost.left_out
+
+
+@pytest.fixture
+def rank(tmp_path: Path) -> Rank:
+    return Rank(tmp_path)
+
+
+def test_rank_that_is_gone_or_a_zombie_has_no_cost(rank: Rank) -> None:
+    """Neither does another process that has taken its id."""
+    assert not rank.ended()
+    for is_now in ({"state": "Z"}, {"start": 2000}, None):
+        rank.use({RANK: is_now})
+        assert rank.ended()
+
+
+def test_readings_that_are_refused_are_none(rank: Rank) -> None:
+    """Without io and schedstat there are no bytes and no run queue, not 0 of them."""
+    rank.use({RANK: {}, WORKER: {"cpu": 50}})
+
+    assert rank.look() == Cost(cpu_ticks=100, workers_cpu_ticks=50, workers=1)
+
+
+def test_workers_are_counted_with_what_they_started(rank: Rank) -> None:
+    """CPU time and the run queue are told apart from the rank's, everything else is summed.
+
+    That its process waited for no CPU is a reading. It runs for 77 ns, as FakeProc writes for each.
+    """
+    assert rank.look() == Cost(100, 0, 0, 0, 0, 0, 0, None, running_nanoseconds=77)
+    other = {"parent": WORKER, "cpu": 30, "read": 4000, "run_queue": 9}
+    rank.use(
+        {
+            RANK: {"faults": 1, "read": 1000, "run_queue": 5},
+            WORKER: {"cpu": 50, "faults": 2, "read": 2000, "run_queue": 7},
+            OTHER_WORKER: other,
+        }
+    )
+
+    assert rank.look() == Cost(100, 80, 5, 16, 3, 7000, 2, None, running_nanoseconds=77)
+
+
+WORKED: Uses = {WORKER: {"cpu": 500}}
+SHELL: Uses = {WORKER: {"cpu": 1}, OTHER_WORKER: {"parent": WORKER, "cpu": 500}}
+ORPHAN: dict[str, Any] = {"parent": 1, "cpu": 700}
+
+
+@pytest.mark.parametrize(
+    ("steps", "ticks"),
+    [
+        # What its parent says of its ended children has a worker again: only what is new counts.
+        ([WORKED, {WORKER: None, RANK: {"ended_cpu": 530}}, {}], [500, 530, 530]),
+        # Its parent was read just before it ended, and has it only at the next look.
+        ([WORKED, {WORKER: None}, {RANK: {"ended_cpu": 530}}], [500, 500, 530]),
+        # Nobody waits for it: its time does not come again, and later children's does count.
+        ([WORKED, {WORKER: None}, {}, {}, {RANK: {"ended_cpu": 40}}], [500, 500, 500, 500, 540]),
+        # One that starts and ends between two looks is known from its parent.
+        ([{}, {RANK: {"ended_cpu": 40}}], [0, 40]),
+        # Both end at once: the rank has waited for the shell, and that for what it ran.
+        ([SHELL, {WORKER: None, OTHER_WORKER: None, RANK: {"ended_cpu": 510}}], [501, 510]),
+        # A process whose parent has ended now has another one, but the rank started it.
+        ([SHELL, {WORKER: None, OTHER_WORKER: ORPHAN}], [501, 701]),
+        # The next process with the id of an ended worker begins at 0; a stranger is no worker.
+        ([WORKED, {WORKER: {"start": 2000, "cpu": 30}}], [500, 530]),
+        ([WORKED, {WORKER: {"parent": 1, "start": 2000, "cpu": 30}}], [500, 500]),
+    ],
+)
+def test_each_worker_is_counted_once(rank: Rank, steps: list[Uses], ticks: list[int]) -> None:
+    assert [cost.workers_cpu_ticks for cost in rank.looks(steps)] == ticks
+
+
+READ: Uses = {WORKER: {"read": 5000}}
+
+
+@pytest.mark.parametrize(
+    ("steps", "read"),
+    [
+        # The rank's own bytes are in one number with those of the child that ends.
+        ([READ, {WORKER: None, RANK: {"read": 100}}, {RANK: {"read": 5300}}], [5000, 5000, 5300]),
+        ([READ, {WORKER: None, RANK: {"read": 5300}}], [5000, 5300]),
+        # A reading that is refused later is no fall, and when it is back does not count again.
+        ([{RANK: {"read": 5000}}, {RANK: {}}, {RANK: {"read": 5100}}], [5000, 5000, 5100]),
+    ],
+)
+def test_each_byte_is_counted_once(rank: Rank, steps: list[Uses], read: list[int]) -> None:
+    assert [cost.read_bytes for cost in rank.looks(steps)] == read
+
+
+def test_reading_that_falls_is_no_fall_of_the_cost(rank: Rank) -> None:
+    """Whatever a kernel or a sandbox says, a counter never goes back."""
+
+    def used(cpu: int, other: int) -> Uses:
+        names = ("ended_cpu", "faults", "run_queue")
+        return {RANK: {"cpu": cpu, "read": other} | dict.fromkeys(names, other)}
+
+    rank.use(used(100, 9))
+    expected = replace(rank.look(), saturated_workers=0)
+    rank.use(used(50, 3))
+
+    assert rank.look() == expected
+
+
+def test_no_more_than_the_limit_is_read(rank: Rank) -> None:
+    """Thousands of workers cost no more than some, and those are not forgotten for others."""
+    rank.use({pid: {"cpu": 10} for pid in range(20, 50)})
+    assert rank.look(most=5).workers_cpu_ticks == 40
+    rank.use({WORKER: {"cpu": 10}})
+    assert (rank.look(most=5).workers_cpu_ticks, rank.left_out) == (40, 27)
+    assert rank.look(most=5).workers == 31
+    rank.use({20: None, RANK: {"ended_cpu": 10}})
+    assert rank.look(most=5).workers_cpu_ticks == 50 - 10 + 10
+
+
+def test_saturated_workers_are_those_that_never_wait(rank: Rank) -> None:
+    """Nine tenths of a CPU for five seconds; what it did before that does not matter.
+
+    Also in a hurry: one that fills its queue in a second and then rests is not saturated.
+    """
+    looked = 15 * TICKS_PER_SECOND
+    before: Uses = {WORKER: {"cpu": 10_000}, OTHER_WORKER: {}}
+    busy: Uses = {
+        WORKER: {"cpu": 10_000 + int(0.8 * looked)},
+        OTHER_WORKER: {"cpu": int(0.95 * looked)},
+    }
+    assert [each.saturated_workers for each in rank.looks([before, busy])] == [None, 1]
+
+    rank.use({WORKER: None, OTHER_WORKER: None})
+    rank.look()
+    rank.seconds = 1.5
+    rests: list[Uses] = [{WORKER: {"cpu": ticks}} for ticks in (0, 150, 300, *[450] * 4)]
+    found = [each.saturated_workers for each in rank.looks(rests)]
+    assert found == [None, None, None, None, 0, 0, 0]
+
+
+STAT_2 = "usage_usec 9\nnr_periods 100\nnr_throttled 25\nthrottled_usec 2500000\nnr_bursts 0\n"
+STAT_1 = "nr_periods 100\nnr_throttled 25\nthrottled_time 2500000000\n"
+POD = "kubepods.slice/pod1.slice/rank.scope"
+PRESSURE = (
+    "some avg10=0.00 avg60=0.00 avg300=0.00 total=1500000\n"
+    "full avg10=0.00 avg60=0.00 avg300=0.00 total=9\n"
+)
+THROTTLED = CgroupCost(Throttling(100, 25))
+NOTHING = CgroupCost()
+# Beside version 2, which then has no CPU controller.
+VERSION_1 = "5:cpu,cpuacct:/slurm/job_7\n4:memory:/\n0::/init.scope\n"
+JOB = {
+    "cpu/slurm/job_7/cpu.cfs_quota_us": "-1\n",
+    "cpu/slurm/job_7/cpu.stat": STAT_1,
+    "unified/x": "",
+}
+
+
+def quota(cgroup: str, limit: str = "800000 100000") -> dict[str, str]:
+    return {f"{cgroup}/cpu.max": f"{limit}\n", f"{cgroup}/cpu.stat": STAT_2}
+
+
+def cost_of(folder: Path, paths: str, files: dict[str, str]) -> CgroupCost:
+    """Return what a process costs in the cgroups *paths* of a node."""
+    write(folder / "proc" / str(PID) / "cgroup", paths)
+    for name, text in files.items():
+        write(folder / "sys/fs/cgroup" / name, text)
+    costs = CgroupCosts(folder / "proc", folder / "sys")
+    return costs.cost(costs.path(PID))
+
+
+@pytest.mark.parametrize(
+    ("paths", "files", "cost"),
+    [
+        # No sysfs, no process, or a file that is nonsense: no reading, and no error.
+        (f"0::/{POD}\n", {}, NOTHING),
+        ("", {}, NOTHING),
+        ("nonsense\n::\n0:\n1:cpu\n", {}, NOTHING),
+        # That one without a quota has never been throttled is no reading: it cannot be.
+        (f"0::/{POD}\n", quota(POD, "max 100000"), NOTHING),
+        # The limit may be the container's, the pod's, or that of a Slurm job around its steps.
+        (f"0::/{POD}\n", quota(POD), THROTTLED),
+        (
+            f"0::/{POD}\n",
+            quota(POD, "max 100000") | quota("kubepods.slice/pod1.slice"),
+            THROTTLED,
+        ),
+        (f"0::/{POD}\n", quota(POD, "max 100000") | quota("kubepods.slice"), THROTTLED),
+        # A kernel that does not tell how often it throttles has no series.
+        (f"0::/{POD}\n", quota(POD) | {f"{POD}/cpu.stat": "usage_usec 9\n"}, NOTHING),
+        # What cannot be read (psi=0, an old kernel) is missing, the others are there.
+        (
+            f"0::/{POD}\n",
+            {f"{POD}/{resource}.pressure": PRESSURE for resource in ("cpu", "io")},
+            CgroupCost(None, {"cpu": 1.5, "io": 1.5}),
+        ),
+        (VERSION_1, JOB, NOTHING),
+        (
+            VERSION_1,
+            JOB | {"cpu/slurm/cpu.cfs_quota_us": "800000\n", "cpu/slurm/cpu.stat": STAT_1},
+            THROTTLED,
+        ),
+        # A path of a thousand levels is not walked.
+        ("0::" + "/a" * 1000 + "\n", {"cpu.max": "1 2\n", "cpu.stat": STAT_2}, NOTHING),
+    ],
+)
+def test_cgroup_says_how_a_rank_was_held_back(
+    tmp_path: Path, paths: str, files: dict[str, str], cost: CgroupCost
+) -> None:
+    """By the innermost quota, and by the pressure on its tasks."""
+    assert cost_of(tmp_path, paths, files) == cost
+    assert CgroupCosts(tmp_path / "missing", tmp_path).path(PID) == ""
+
+
+def test_cgroup_seen_from_a_container_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To an exporter with a cgroup namespace of its own, paths are relative to that.
+
+    Without the node's sysfs, the paths of others lead nowhere, and none is guessed.
+    """
+    relative = "0::/../../pod1.slice/rank.scope\n"
+    tree = tmp_path / "sys/fs/cgroup"
+    own = tree / "kubepods.slice/pod2.slice/exporter.scope"
+    own.mkdir(parents=True)
+    seen = tmp_path / "seen"
+    seen.symlink_to(own)  # A second mount of the same folder.
+    monkeypatch.setattr(cgroup_cost, "OWN", seen)
+    assert cost_of(tmp_path, relative, quota(POD)) == THROTTLED
+
+    for elsewhere in (tmp_path / "missing", tmp_path, tree):
+        monkeypatch.setattr(cgroup_cost, "OWN", elsewhere)
+        assert cost_of(tmp_path, relative, quota("pod1.slice/rank.scope")) == NOTHING

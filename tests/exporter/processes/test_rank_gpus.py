@@ -1,7 +1,7 @@
 """Each rank is joined to one GPU; what else is there, and not of its job, is foreign."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
@@ -176,21 +176,18 @@ def test_probe_and_process_complete_one_another(
     assert where(found) == ({} if place is None else {0: place})
 
 
-def test_rank_has_the_names_of_its_probe_and_no_process_that_cannot_be_seen() -> None:
-    unseen = ranks(NO_SAMPLE, held=[(pushed("GPU-x"), None)])
-    named = ranks(node(gpu(3, (10, 1))), *RANKS[:1], held=[(pushed("", pid=10), USER)])
-
-    assert (unseen[0].process, unseen[0].gpu) == (None, None)
-    assert named[0].peer_group == "all"
-
-
 def test_spawned_rank_is_found_by_its_process_id() -> None:
-    """Ranks that mp.spawn started have no variables; the probe's process id finds them."""
+    """Ranks that mp.spawn started have no variables; the probe's process id finds them.
+
+    Where no process can be seen the rank has none.
+    """
     rank = pushed("GPU-0", pid=10)
     both = (process(9, {}), process(10, {}))
     found = ranks(node(gpu(0, (9, 1), (10, 1))), *both, held=[(rank, USER)])
+    (unseen,) = ranks(NO_SAMPLE, held=[(pushed("GPU-x"), None)])
 
     assert [each.process and each.process.pid for each in found] == [10]
+    assert (unseen.process, unseen.gpu) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -283,62 +280,55 @@ RANK = process(10, torchrun(0), ancestors=(5, 4))
 CONTAINER = Cgroup(container_id="c" * 64)
 SLURM = Cgroup(slurm_job_id="7")
 UNNAMED = process(10, torchrun(0, TORCHELASTIC_RUN_ID="none"))
-LATER = process(20, torchrun(0, TORCHELASTIC_RUN_ID="later"))
-# The processes on a GPU, and how many of them are foreign.
-FOREIGN: Final[dict[str, tuple[list[Process], int | None]]] = {
-    # Where no job owns the GPU, nothing is foreign and nothing is not.
-    "nothing": ([], None),
-    "no rank": ([process(7, {}), process(8, None)], None),
-    "a rank alone": ([RANK], 0),
-    # Neither by its environment nor by its place does it belong to the rank's job.
-    "plain": ([RANK, process(20, {})], 1),
-    "unreadable": ([RANK, process(20, None, uid=1001)], 1),
-    "another job": ([RANK, process(20, torchrun(0, TORCHELASTIC_RUN_ID="other"))], 1),
-    "the same name, another user": ([RANK, process(20, torchrun(1), uid=1001)], 1),
-    "elsewhere": ([RANK, process(20, {}, ancestors=(4_000,))], 1),
-    "a container": ([RANK, process(20, {}, cgroup=CONTAINER)], 1),
-    # Whatever one start of the job brings along, and the driver's own, is at home.
-    "a rank of the job": ([RANK, process(20, torchrun(1))], 0),
-    "of the job": ([RANK, process(20, {"TORCHELASTIC_RUN_ID": "llama"})], 0),
-    "a child": ([RANK, process(20, {}, ancestors=(10, 5, 4))], 0),
-    "the launcher": ([RANK, process(4, {})], 0),
-    "the rank's container": (
-        [process(10, torchrun(0), cgroup=CONTAINER), process(20, None, cgroup=CONTAINER)],
-        0,
-    ),
-    "the rank's Slurm job": (
-        [process(10, torchrun(0), cgroup=SLURM), process(20, None, cgroup=SLURM)],
-        0,
-    ),
-    "MPS": ([RANK, process(20, None, uid=0, name="nvidia-cuda-mps")], 0),
-    "a desktop": ([RANK, process(20, None, uid=0, name="Xorg")], 0),
-    # An unnamed run owns its ranks, but not every process without a job name.
-    "without a name": ([UNNAMED, process(20, {})], 1),
-    "a rank without a name": (
-        [UNNAMED, process(20, torchrun(1, TORCHELASTIC_RUN_ID="none"))],
-        0,
-    ),
-    # A GPU given out twice shows it.
-    "the later of two jobs": ([LATER, RANK, process(11, torchrun(1))], 1),
-}
 
 
-@pytest.mark.parametrize(("processes", "count"), FOREIGN.values(), ids=FOREIGN)
-def test_process_of_somebody_else_is_foreign(processes: list[Process], count: int | None) -> None:
-    seen = {each.pid: each for each in processes}
-    sample = gpu(0, *((pid, 1) for pid in seen))
-
-    assert foreign_processes(sample, join([sample], seen, []), seen) == count
-    # A list that is a little old makes no process foreign.
-    if count is not None:
-        old = gpu(0, *((pid, 1) for pid in (*seen, 404)))
-        assert foreign_processes(old, join([old], seen, []), seen) == count
+def other(environment: dict[str, str] | None, pid: int = 20, **fields: Any) -> Process:
+    """Return another process on the GPU of a rank."""
+    return process(pid, environment, **fields)
 
 
 @pytest.mark.parametrize(
-    ("sample", "count"),
-    [(gpu(0, (404, 1)), None), (gpu(0, processes=None), None), (gpu(0), 0)],
-    ids=["hidden", "no list", "none"],
+    ("processes", "count"),
+    [
+        # Where no job owns the GPU, nothing is foreign and nothing is not.
+        ([], None),
+        ([other({}), process(8, None)], None),
+        ([RANK], 0),
+        # Neither by its environment nor by its place does it belong to the rank's job.
+        ([RANK, other({})], 1),
+        ([RANK, other(None, uid=1001)], 1),
+        ([RANK, other(torchrun(0, TORCHELASTIC_RUN_ID="other"))], 1),
+        ([RANK, other(torchrun(1), uid=1001)], 1),
+        ([RANK, other({}, ancestors=(4_000,))], 1),
+        ([RANK, other({}, cgroup=CONTAINER)], 1),
+        # Whatever one start of the job brings along, and the driver's own, is at home.
+        ([RANK, other(torchrun(1))], 0),
+        ([RANK, other({"TORCHELASTIC_RUN_ID": "llama"})], 0),
+        ([RANK, other({}, ancestors=(10, 5, 4))], 0),
+        ([RANK, other({}, pid=4)], 0),
+        *(
+            ([process(10, torchrun(0), cgroup=cgroup), other(None, cgroup=cgroup)], 0)
+            for cgroup in (CONTAINER, SLURM)
+        ),
+        ([RANK, other(None, uid=0, name="nvidia-cuda-mps")], 0),
+        ([RANK, other(None, uid=0, name="Xorg")], 0),
+        # An unnamed run owns its ranks, but not every process without a job name.
+        ([UNNAMED, other({})], 1),
+        ([UNNAMED, other(torchrun(1, TORCHELASTIC_RUN_ID="none"))], 0),
+        # A GPU given out twice shows it: the job that came later is foreign.
+        ([other(torchrun(0, TORCHELASTIC_RUN_ID="later")), RANK, process(11, torchrun(1))], 1),
+    ],
+)
+def test_process_of_somebody_else_is_foreign(processes: list[Process], count: int | None) -> None:
+    """By its environment, its parents, its cgroup; a list a little old makes none foreign."""
+    seen = {each.pid: each for each in processes}
+    for listed in (seen, *([] if count is None else [(*seen, 404)])):
+        sample = gpu(0, *((pid, 1) for pid in listed))
+        assert foreign_processes(sample, join([sample], seen, []), seen) == count
+
+
+@pytest.mark.parametrize(
+    ("sample", "count"), [(gpu(0, (404, 1)), None), (gpu(0, processes=None), None), (gpu(0), 0)]
 )
 def test_where_no_process_can_be_seen_nothing_is_said(sample: GpuSample, count: int | None) -> None:
     """Without the node's process ids the count is absent, not a comforting zero."""

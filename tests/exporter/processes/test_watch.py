@@ -9,8 +9,9 @@ import pytest
 from exporter.errors import Failures
 from exporter.listeners.peer import Peer
 from exporter.nvml.sample import GpuProcess, GpuSample
+from exporter.processes import host_watch
 from exporter.processes.background import WatchHangs
-from exporter.processes.host_watch import HURRIED_SECONDS, Followed, HostWatch, to_follow
+from exporter.processes.host_watch import Followed, HostWatch, to_follow
 from exporter.processes.process import Proc, Process
 from exporter.processes.rank_gpus import RankOnGpu
 from exporter.processes.watch import NOT_READABLE, NOT_THERE, ProcessWatch
@@ -48,26 +49,29 @@ def test_node_where_nothing_runs_on_a_gpu_is_not_looked_at(
 
 
 def test_listed_processes_are_found_and_remembered(
-    fake: FakeProc, monkeypatch: pytest.MonkeyPatch
+    fake: FakeProc, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Those that are gone or not listed are not there. An environment is read at the first look.
 
     Reading one may have to wait for its process, so not even an NVML that does not answer, as while
-    its worker is new or hangs, makes each be read again.
+    its worker is new or hangs, makes each be read again. Passwords stay where they are.
     """
+    caplog.set_level(logging.DEBUG)
     for pid in (7, 8, 9):
-        fake.add(pid, TORCHRUN)
-    watch = ProcessWatch(gpus_with(7, 8, 404), Proc(fake.path))
+        fake.add(pid, TORCHRUN | {"AWS_SECRET_ACCESS_KEY": "hunter2"})
+    nvml = gpus_with(7, 8, 404)
+    watch = ProcessWatch(nvml, Proc(fake.path))
     watch.look()
     assert set(watch.processes()) == {7, 8}
     fake.set_environment(7, {"RANK": "0"})
     watch.look()
-    monkeypatch.setattr(watch, "_nvml", NO_SAMPLE)
+    nvml.sample = None
     (fake.path / "8" / "stat").unlink()
     watch.look()
 
     assert set(watch.processes()) == {7}
     assert watch.processes()[7].environment == TORCHRUN
+    assert "hunter2" not in caplog.text
 
 
 # What each look finds: nothing, a process, or one of which the environment is hidden.
@@ -98,18 +102,6 @@ def test_exporter_that_sees_nothing_is_told_once(
             fake.end(7)
 
     assert caplog.messages == said
-
-
-def test_nothing_of_an_environment_is_logged(
-    fake: FakeProc, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Passwords stay where they are, at any level of the log."""
-    caplog.set_level(logging.DEBUG)
-    fake.add(7, {"RANK": "0", "AWS_SECRET_ACCESS_KEY": "hunter2"})
-    watch = ProcessWatch(gpus_with(7), Proc(fake.path))
-    watch.look()
-
-    assert "hunter2" not in caplog.text + repr(watch.processes())
 
 
 @pytest.mark.parametrize(("of", "seconds"), [("processes", 30), ("hosts", 60)])
@@ -190,35 +182,34 @@ def cpu(watch: HostWatch) -> dict[str, int]:
 
 
 def test_each_rank_has_its_own_workers(fake: FakeProc) -> None:
-    """A rank that another one started is not that one's worker; one that has ended has no cost."""
+    """A rank that another one started is not that one's worker; one that has ended has no cost.
+
+    The counters of a process that restarts are its own, which Prometheus knows as a reset.
+    """
     fake.use(10, cpu=1)
     fake.use(11, parent=10, cpu=2)
     fake.use(20, parent=10, cpu=4)
     fake.use(21, parent=20, cpu=8)
-
     watch = watching(fake, on_gpu(0, 10), on_gpu(1, 20), on_gpu(2, 30))
     assert cpu(watch) == {"0": 3, "1": 12}
 
-
-def test_rank_that_restarts_begins_again(fake: FakeProc) -> None:
-    """The counters of a new process are its own, which Prometheus knows as a reset."""
-    fake.use(10, cpu=500)
-    watch = watching(fake, on_gpu(0, 10))
-    assert cpu(watch) == {"0": 500}
-    fake.use(10, start=2000, cpu=3)
-    assert cpu(watch) == {}
-    watch.follow([on_gpu(0, 10, start=2000)])
+    fake.use(20, start=2000, cpu=3)
     assert cpu(watch) == {"0": 3}
+    watch.follow([on_gpu(1, 20, start=2000)])
+    assert cpu(watch) == {"1": 11}
 
 
-def test_limit_is_shared_and_what_it_leaves_out_is_counted(fake: FakeProc) -> None:
+def test_limit_is_shared_and_what_it_leaves_out_is_counted(
+    fake: FakeProc, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A rank with thousands of workers takes nothing from its neighbour."""
+    monkeypatch.setattr(host_watch, "MOST_PROCESSES", 10)
     fake.use(10, cpu=1)
     fake.use(20, cpu=1)
     for pid in range(100, 200):
         fake.use(pid, parent=10, cpu=1)
     fake.use(21, parent=20, cpu=1)
-    watch = watching(fake, on_gpu(0, 10), on_gpu(1, 20), most_processes=10)
+    watch = watching(fake, on_gpu(0, 10), on_gpu(1, 20))
 
     assert cpu(watch) == {"0": 5, "1": 2}
     look = watch.latest()
@@ -289,18 +280,21 @@ def on(rank: str, found: Process | None) -> RankOnGpu:
     return RankOnGpu("llama", "all", int(rank), rank, "probe", "GPU-0", process=found)
 
 
-def test_watch_hurries_at_once_while_a_rank_is_late(fake: FakeProc) -> None:
-    """It does not wait for the end of its usual interval first."""
+def test_watch_hurries_while_a_rank_is_late(
+    fake: FakeProc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once: it does not wait for the end of its usual interval first."""
+    monkeypatch.setattr(host_watch, "HURRIED_SECONDS", 0.01)
     watch = watching(fake, on_gpu(0, 10), interval_seconds=600.0)
     watch.start()
     wait_until(lambda: watch.latest() is not None)  # It has found nobody.
     fake.use(10)
+    fake.use(20)
     try:
         watch.hurry(True)
         wait_until(lambda: pids(watch) == [10])
-        assert watch._pause() == HURRIED_SECONDS
-        watch.hurry(False)
-        assert watch._pause() == 600.0
+        watch.follow([on_gpu(0, 20)])
+        wait_until(lambda: pids(watch) == [20])
     finally:
         watch.stop()
 

@@ -13,7 +13,14 @@ import pytest
 from exporter.causes.model import ThreadState
 from exporter.errors import Failures
 from exporter.processes import worker_look, worker_states
-from exporter.processes.worker_look import LEAST_LOOKS, MOST_LOOKS, Pipes, WorkerLook, WorkerWindow
+from exporter.processes.worker_look import (
+    LEAST_LOOKS,
+    MOST_LOOKS,
+    Pipes,
+    WatchedWorker,
+    WorkerLook,
+    WorkerWindow,
+)
 from exporter.processes.worker_states import (
     LOOKS_BEFORE_LISTED_AGAIN,
     LateRankProcess,
@@ -70,7 +77,8 @@ class Loader:
         self.fake = FakeProc(folder)
         self.clock = Clock(0.0)
         monkeypatch.setattr(worker_look, "time", SimpleNamespace(monotonic=self.clock))
-        self.states = WorkerStates(folder)
+        self.failures = Failures()
+        self.states = WorkerStates(folder, self.failures)
         self.states.follow([LateRankProcess("llama", 3, RANK, LOADER)])
         (folder / str(RANK) / "fd").mkdir(parents=True)
         (folder / str(RANK) / "fd" / "5").symlink_to("pipe:[5]")
@@ -173,15 +181,10 @@ def test_pipe_of_the_rank_is_where_its_worker_waits_for_work(
     assert loader.looks(MOST_LOOKS + LEAST_LOOKS, syscall="other") == []
 
 
-def test_pipes_that_cannot_be_listed_are_none(tmp_path: Path) -> None:
-    """The rank has ended, or is another user's."""
-    assert not Pipes(tmp_path, RANK).has("pipe:[5]", 0.0)
-
-
 def test_of_a_million_descriptors_few_are_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Any user may open so many, and each look would take seconds."""
+    """Any user may open so many, and each look would take seconds. Those of others are none."""
     monkeypatch.setattr(worker_look, "MOST_DESCRIPTORS", 3)
     (tmp_path / "7" / "fd").mkdir(parents=True)
     for number in range(9):
@@ -189,21 +192,20 @@ def test_of_a_million_descriptors_few_are_looked_at(
     pipes = Pipes(tmp_path, 7)
 
     assert sum(pipes.has(f"pipe:[{number}]", 0.0) for number in range(9)) == 3
+    assert not Pipes(tmp_path, RANK).has("pipe:[5]", 0.0)
 
 
 def test_state_of_workers_is_not_shown_while_every_look_fails(
     loader: Loader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would be that of a time before, for ever."""
-    failures = Failures()
     monkeypatch.setattr(worker_states, "FIRST_INTERVAL_SECONDS", 0.001)
-    monkeypatch.setattr(loader.states, "_failures", failures)
     loader.looks(wchan="hrtimer_nanosleep")
     assert loader.states.pid("llama", 3) == WORKER
     with monkeypatch.context() as patch:
-        patch.setattr(worker_states._Rank, "look", None)
+        patch.setattr(WatchedWorker, "look", None)
         loader.states.start()
-        wait_until(lambda: failures.count > 0)
+        wait_until(lambda: loader.failures.count > 0)
         gone = loader.states.pid("llama", 3), loader.states.of("llama", 3)
     wait_until(lambda: loader.states.pid("llama", 3) == WORKER)
     loader.states.stop()

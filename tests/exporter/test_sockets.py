@@ -19,7 +19,9 @@ from exporter.listeners.connection import Bounds
 from exporter.listeners.listener import Listener, Renewal
 from exporter.listeners.peer import UNKNOWN, Peer, peer_of
 from exporter.listeners.sockets import UnixListener, host_and_port, open_loopback, open_tcp
-from tests.exporter.listeners.serving import FLAG
+from tests.exporter.collectors.host import write
+
+FLAG = "--some.socket"
 
 
 def listening(path: Path, mode: int = 0o666) -> closing[UnixListener]:
@@ -41,32 +43,32 @@ def stale(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("address", "expected"),
-    [
-        (":9917", ("", 9917)),
-        ("[::1]:9917", ("::1", 9917)),
-        ("localhost:1", ("localhost", 1)),
-        *((each, None) for each in ("", "9917", "host", "host:", "host:x", "host:65536", "h:-1")),
-    ],
+    ("address", "place"),
+    [(":9917", ("", 9917)), ("[::1]:9917", ("::1", 9917)), ("localhost:1", ("localhost", 1))],
 )
-def test_address_is_split_or_refused(address: str, expected: tuple[str, int] | None) -> None:
-    if expected is not None:
-        assert host_and_port(address, FLAG) == expected
-        return
+def test_address_is_split(address: str, place: tuple[str, int]) -> None:
+    assert host_and_port(address, FLAG) == place
+
+
+@pytest.mark.parametrize("address", ["", "9917", "host", "host:", "host:x", "host:65536", "h:-1"])
+def test_what_is_no_address_is_refused(address: str) -> None:
     with pytest.raises(UsageError, match=r"--some.socket: .* is not host:port"):
         host_and_port(address, FLAG)
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "192.0.2.1:0", ":0", "[::]:0", "example.org:0"])
 def test_ingest_refuses_public_addresses(address: str) -> None:
-    """Without a token anyone could push, so that listener stays on the node.
-
-    `:port` is every address there is, whatever the node speaks beside IPv4.
-    """
-    with open_tcp(":0", FLAG) as listener:
-        socket.create_connection(("127.0.0.1", listener.getsockname()[1]), timeout=5).close()
+    """Without a token anyone could push, so that listener stays on the node."""
     with pytest.raises(UsageError, match=r"is not a loopback address.* set --ingest.token-file"):
         open_loopback(address, FLAG)
+
+
+def test_address_without_a_host_is_every_address_of_the_node() -> None:
+    """Whatever the node speaks beside IPv4."""
+    with open_tcp(":0", FLAG) as listener:
+        place = "127.0.0.1", listener.getsockname()[1]
+        with socket.create_connection(place, timeout=5) as client:
+            assert client.getpeername() == place
 
 
 def test_unix_socket_is_made_with_its_mode_and_taken_away(
@@ -267,85 +269,53 @@ def test_event_loop_goes_on_after_errors_that_nobody_expected(
     ]
 
 
+ME = os.geteuid()
 POD = "0::/kubepods.slice/kubepods-pod0a1b2c3d_0a1b_0a1b_0a1b_0a1b2c3d4e5f.slice/cri.scope"
 POD_UID = "0a1b2c3d_0a1b_0a1b_0a1b_0a1b2c3d4e5f"
 ANOTHER_UID = "ffffffff_ffff_ffff_ffff_ffffffffffff"
-ME = os.geteuid()
-
-
-def ours(procfs: Path) -> Peer | None:
-    """Return this process, as the other end of a socket sees it."""
-    one, other = socket.socketpair(socket.AF_UNIX)
-    with one, other:
-        return peer_of(one, procfs)
-
-
-def with_cgroup(procfs: Path, text: str) -> None:
-    with_status(procfs, os.getpid(), 1, str(os.getpid()))
-    (procfs / str(os.getpid()) / "cgroup").write_text(text)
-
-
-def with_status(procfs: Path, pid: int, parent: int, ids: str) -> None:
-    """Let *pid* be known by *ids*: on the node, in its own PID namespace and any between."""
-    (procfs / str(pid)).mkdir(exist_ok=True)
-    (procfs / str(pid) / "status").write_text(f"Name:\tx\nPPid:\t{parent}\nNSpid:\t{ids}\n")
 
 
 @pytest.mark.parametrize(
-    ("cgroup", "container"),
+    ("cgroup", "ids", "container"),
     [
-        ("0::/user.slice/user-1000.slice/session-3.scope", ""),
-        (f"{POD}\n", POD_UID),
-        (f"0::/system.slice/docker-{'a1' * 32}.scope", "a1" * 32),
-        ("0::/system.slice/slurmstepd.scope/job_77/step_0/user", "77"),
+        # Two sessions of one user are the same peer; pods, containers and batch jobs are not.
+        ("0::/user.slice/user-1000.slice/session-3.scope", "", ""),
+        (f"{POD}\n", "", POD_UID),
+        (f"0::/system.slice/docker-{'a1' * 32}.scope", "", "a1" * 32),
+        ("0::/system.slice/slurmstepd.scope/job_77/step_0/user", "", "77"),
         # Root in a privileged container can name a cgroup after another pod, and is not that pod.
-        (f"{POD}/kubepods-pod{ANOTHER_UID}.slice", f"{POD_UID} {ANOTHER_UID}"),
+        (f"{POD}/kubepods-pod{ANOTHER_UID}.slice", "", f"{POD_UID} {ANOTHER_UID}"),
+        # LXC, systemd-nspawn or bubblewrap: no cgroup names it, so it is its PID namespace. One
+        # within the container is still that container.
+        ("0::/", "9\t1", "namespace of process 700"),
+        # Whose container a process has entered, or one that has ended was in, cannot be told; but
+        # it is not the node's: root would hand its connection on and exit.
+        ("0::/", "57", UNKNOWN),
+        (None, "", UNKNOWN),
     ],
 )
-def test_peer_is_a_user_in_a_container(tmp_path: Path, cgroup: str, container: str) -> None:
-    """Two sessions of one user are the same peer; pods, containers and batch jobs are not."""
-    with_cgroup(tmp_path, cgroup)
+def test_peer_is_a_user_in_a_container(
+    tmp_path: Path, cgroup: str | None, ids: str, container: str
+) -> None:
+    """Root of a container is not the node's, without any privilege to see that."""
+    own = os.getpid()
+    parent = 800 if "\t" in ids else 600
+    # The parent and the ids of each process: on the node, in its own namespace and any between.
+    family = {own: (parent, f"{own}\t{ids}"), 800: (700, "800\t5"), 700: (600, "700\t1")}
+    for pid, (its_parent, its_ids) in (family | {600: (1, "600")}).items():
+        status = f"Name:\tx\nPPid:\t{its_parent}\nNSpid:\t{its_ids}\n"
+        write(tmp_path / str(pid) / "status", status)
+    if cgroup is not None:
+        write(tmp_path / str(own) / "cgroup", cgroup)
+    one, other = socket.socketpair(socket.AF_UNIX)
+    with one, other:
+        peer = peer_of(one, tmp_path)
 
-    assert ours(tmp_path) == Peer(ME, container)
+    assert peer == Peer(ME, container)
+    assert peer.may_act_for(peer)
+    assert peer.may_act_for(Peer(ME, "another")) == (container == "")
     with socket.socket(socket.AF_INET) as tcp:
         assert peer_of(tcp) is None
-
-
-def test_container_that_no_cgroup_names_is_its_pid_namespace(tmp_path: Path) -> None:
-    """Root of LXC, systemd-nspawn or bubblewrap is not the node's, without any privilege to see it.
-
-    A namespace within the container is still that container.
-    """
-    with_cgroup(tmp_path, "0::/")
-    with_status(tmp_path, os.getpid(), 800, f"{os.getpid()}\t9\t1")
-    with_status(tmp_path, 800, 700, "800\t5")
-    with_status(tmp_path, 700, 600, "700\t1")
-    peer = ours(tmp_path)
-
-    assert peer == Peer(ME, "namespace of process 700")
-    assert not peer.may_act_for(Peer(ME, "a-container"))
-    assert not peer.may_act_for(Peer(ME))
-
-
-@pytest.mark.parametrize("parent", [600, 4_000])
-def test_process_that_entered_a_container_is_nobody_of_the_node(
-    tmp_path: Path, parent: int
-) -> None:
-    """Whose container it is cannot be told, but it is not the node's."""
-    with_cgroup(tmp_path, "0::/")
-    with_status(tmp_path, os.getpid(), parent, f"{os.getpid()}\t57")
-    with_status(tmp_path, 600, 1, "600")
-
-    assert ours(tmp_path) == Peer(ME, UNKNOWN)
-
-
-def test_process_that_has_ended_is_not_taken_for_one_outside(tmp_path: Path) -> None:
-    """Root in a container does not become the node's by handing its connection on and exiting."""
-    peer = ours(tmp_path)
-
-    assert peer == Peer(ME, UNKNOWN)
-    assert not peer.may_act_for(Peer(ME, "a-container"))
-    assert peer.may_act_for(peer)
 
 
 @pytest.mark.parametrize(

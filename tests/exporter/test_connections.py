@@ -1,0 +1,529 @@
+"""A listener limits its connections, handshakes and requests, and keeps no silent one forever."""
+
+import asyncio
+import functools
+import logging
+import os
+import re
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, ParamSpec
+
+import pytest
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from exporter.listeners import connection
+from exporter.listeners.connection import HEAD_BYTES, MOST_PIPELINED, REQUEST_SECONDS, Bounds
+from exporter.listeners.handshakes import Handshakes, TlsListener
+from exporter.listeners.listener import Listener
+from exporter.listeners.peer import Peer
+from exporter.listeners.sockets import UnixListener, open_loopback
+from rank_probe.report.push import INTERVAL_SECONDS
+from tests.exporter.running import PATIENCE_SECONDS
+
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+CHUNK = b"400\r\n" + b"x" * 1_024 + b"\r\n"
+CHUNKED = b"POST /v1/snapshots HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+# Several reads of asyncio, which takes 256 KiB at once.
+MUCH = 16 * HEAD_BYTES
+LIMIT_SECONDS = 30.0
+FINE = PlainTextResponse("fine")
+
+P = ParamSpec("P")
+
+
+def in_event_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Make a test that pytest can call."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        asyncio.run(test(*args, **kwargs))
+
+    return run
+
+
+def post(body: bytes) -> bytes:
+    head = b"POST /v1/snapshots HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+    return head % len(body) + body
+
+
+class Later:
+    """The event loop's clock, which a test puts forward: no limit of time is waited for."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        real, self._ahead = loop.time, 0.0
+        loop.time = lambda: real() + self._ahead  # type: ignore[method-assign] # the point of it
+
+    def skip(self, seconds: float) -> None:
+        """Let *seconds* pass."""
+        self._ahead += seconds
+
+
+class Echo:
+    """Answers with the path and the user that asked, after the whole body, which it keeps."""
+
+    def __init__(self) -> None:
+        self.asked: list[Scope] = []
+        self.bodies: list[bytes] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.asked.append(scope)
+        try:
+            self.bodies.append(await Request(scope, receive).body())
+        except ClientDisconnect:
+            return
+        peer = scope["state"]["peer"]
+        content = {"uid": None if peer is None else peer.uid, "path": scope["path"]}
+        await JSONResponse(content)(scope, receive, send)
+
+
+class Held:
+    """An application that answers when it is let, and counts who waits."""
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self.let = asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.waiting += 1
+        await self.let.wait()
+        await FINE(scope, receive, send)
+
+    async def until_waiting(self, count: int) -> None:
+        while self.waiting < count:
+            await asyncio.sleep(0)
+
+
+class Client:
+    """One connection, which ends with its listener."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.send = writer.write
+        self.close = writer.close
+
+    async def answer(self) -> str:
+        """Return the next answer, head and body."""
+        head = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), PATIENCE_SECONDS)
+        length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
+        return (head + await self.reader.readexactly(int(length))).decode()
+
+    async def rest(self) -> bytes:
+        """Return all that comes until the other side closes."""
+        return await asyncio.wait_for(self.reader.read(), PATIENCE_SECONDS)
+
+
+class Serving:
+    """A listener on a Unix socket and a loopback port, in the test's own event loop."""
+
+    def __init__(self, directory: Path, app: ASGIApp, connections: int, idle: bool) -> None:
+        self.path = directory / "e.sock"
+        self.unix = UnixListener(self.path, 0o666, "--some.socket")
+        self.loopback = open_loopback("127.0.0.1:0", "--some.address")
+        self.turned_away = 0
+        bounds = Bounds(
+            connections,
+            b"full",
+            b"text/plain",
+            idle_gives_way=idle,
+            seconds=LIMIT_SECONDS,
+            turned_away=self._turn_away,
+        )
+        self.listener = Listener([self.unix.socket, self.loopback], app, bounds)
+        self.clients: list[Client] = []
+
+    def _turn_away(self) -> None:
+        self.turned_away += 1
+
+    async def connect(
+        self, sent: bytes = b"", address: str = "127.0.0.1", limit: int = 65_536
+    ) -> Client:
+        """Connect over TCP from *address*; the client stops reading at about twice *limit*."""
+        port = self.loopback.getsockname()[1]
+        made = await asyncio.open_connection(
+            "127.0.0.1", port, local_addr=(address, 0), limit=limit
+        )
+        return self._client(*made, sent)
+
+    async def connect_unix(self, sent: bytes = b"") -> Client:
+        return self._client(*await asyncio.open_unix_connection(self.path), sent)
+
+    def _client(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sent: bytes
+    ) -> Client:
+        self.clients.append(Client(reader, writer))
+        writer.write(sent)
+        return self.clients[-1]
+
+    @property
+    def open(self) -> int:
+        """Return how many connections the listener has."""
+        return len(self.listener.server_state.connections)
+
+    async def until_open(self, connections: int) -> None:
+        """Wait until the listener has so many connections."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while self.open != connections:
+            assert time.monotonic() < deadline, "waited in vain"
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def serving(
+    directory: Path, app: ASGIApp = FINE, connections: int = 100, idle_gives_way: bool = False
+) -> AsyncIterator[Serving]:
+    """Serve *app*."""
+    running = Serving(directory, app, connections, idle_gives_way)
+    task = asyncio.create_task(running.listener.serve_until_told())
+    try:
+        while not running.listener.started:
+            await asyncio.sleep(0)
+        yield running
+    finally:
+        for client in running.clients:
+            client.close()
+        running.listener.end()
+        await task
+        running.loopback.close()
+        running.unix.close()
+
+
+@pytest.fixture(autouse=True)
+def no_error_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Whatever a client does, nobody needs a password for it: it must not cost a traceback."""
+    yield
+    errors = [record for record in caplog.get_records("call") if record.levelno >= logging.ERROR]
+    assert errors == []
+
+
+@in_event_loop
+async def test_connection_beyond_the_limit_is_told_so(tmp_path: Path) -> None:
+    """Whoever comes too many to a listener at work gets a 503; half of it is another address's."""
+    held = Held()
+    async with serving(tmp_path, held, connections=4, idle_gives_way=True) as running:
+        served = [await running.connect(GET) for _ in range(2)]
+        await held.until_waiting(2)
+        refused = [await running.connect(GET)]
+        served += [await running.connect(GET, "127.0.0.2") for _ in range(2)]
+        await held.until_waiting(4)
+        refused += [await running.connect(GET, "127.0.0.3")]
+        refusals = [await client.rest() for client in refused]
+        held.let.set()
+
+        assert [(await client.answer())[:15] for client in served] == ["HTTP/1.1 200 OK"] * 4
+    assert refusals == [Bounds(4, b"full", b"text/plain").refusal()] * 2
+    assert refusals[0].startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+    assert refusals[0].endswith(b"Content-Length: 4\r\nConnection: close\r\n\r\nfull")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.2"])
+@in_event_loop
+async def test_connection_that_has_been_idle_longest_gives_way(
+    tmp_path: Path, address: str
+) -> None:
+    """A silent crowd keeps nobody out, not even a scraper at its own address.
+
+    A scraper that keeps its connection keeps it, though another has connected since.
+    """
+    async with serving(tmp_path, connections=2, idle_gives_way=True) as running:
+        idle = [await running.connect(b"", each) for each in ("127.0.0.1", "127.0.0.2")]
+        await running.until_open(2)
+        scraper = await running.connect(GET, address)
+        gone, stays = idle if address == "127.0.0.1" else reversed(idle)
+        assert (await scraper.answer()).startswith("HTTP/1.1 200 OK\r\n")
+        assert await gone.rest() == b""
+        assert not stays.reader.at_eof()
+
+        stays.send(GET)
+        await stays.answer()
+        await (await running.connect(GET, "127.0.0.3")).answer()
+        assert await scraper.rest() == b""
+        assert not stays.reader.at_eof()
+
+
+@in_event_loop
+async def test_client_that_does_not_read_gives_way(tmp_path: Path) -> None:
+    """Clients that ask and ask and take no answer keep no scraper out, from several addresses."""
+    asked = 0
+
+    async def large(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal asked
+        asked += 1
+        is_scraper = scope["client"][0] == "127.0.0.3"
+        page = PlainTextResponse(b"fine" if is_scraper else b"x" * 20_000_000)
+        await page(scope, receive, send)
+
+    async with serving(tmp_path, large, connections=2, idle_gives_way=True) as running:
+        for address in ("127.0.0.1", "127.0.0.2"):
+            await running.connect(GET * 2, address, limit=1)
+        while asked < 4:
+            await asyncio.sleep(0)
+        scraper = await running.connect(GET, "127.0.0.3")
+
+        assert (await scraper.answer()).startswith("HTTP/1.1 200 OK\r\n")
+
+
+@in_event_loop
+async def test_one_user_cannot_keep_the_others_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One user gets at most half of the places of the ingest, where none gives way.
+
+    A connection that ends makes room, also one that is gone as soon as it is there.
+    """
+    comers = [*[Peer(1000)] * 3, Peer(1001), Peer(1002, "pod"), Peer(1003), Peer(1003)]
+    arriving = iter([*comers, *[Peer(1000)] * 10])
+    monkeypatch.setattr(connection, "peer_of", lambda _: next(arriving))
+    statuses: list[str] = []
+    async with serving(tmp_path, connections=4) as running:
+        for number in range(7):
+            if number == 6:
+                running.clients[0].close()
+                await running.until_open(3)
+            client = await running.connect_unix(GET)
+            # Of the refused ones, what was not read ends the connection with a reset.
+            first = await asyncio.wait_for(client.reader.readuntil(b"\r\n"), PATIENCE_SECONDS)
+            statuses.append(first[9:12].decode())
+        assert running.turned_away == 2
+        for _ in range(10):
+            gone = await running.connect_unix(b"x" * 1_000)
+            gone.writer.transport.abort()
+
+    assert statuses == ["200", "200", "503", "200", "200", "503", "200"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "trickle"),
+    [
+        (b"", b""),
+        (b"POST /v1/snapsh", b""),
+        (b"POST /v1/snapsh", b"X"),
+        (post(b"x" * 50)[:-49], b"X"),
+        (post(b"{}") + b"POST /v1/snapsh", b"X"),
+    ],
+)
+@in_event_loop
+async def test_connection_that_ends_no_request_is_dropped(
+    tmp_path: Path, sent: bytes, trickle: bytes
+) -> None:
+    """Saying nothing, or never coming to an end, holds a connection for a limited time only."""
+    async with serving(tmp_path, Echo()) as running:
+        later, client = Later(), await running.connect_unix(sent)
+        await running.until_open(1)
+        if sent.startswith(post(b"{}")):
+            await client.answer()
+        later.skip(LIMIT_SECONDS * 0.8)
+        client.send(trickle)
+        await asyncio.sleep(0.01)
+        assert running.open == 1
+        later.skip(LIMIT_SECONDS * 0.3)
+        await client.rest()
+
+
+@in_event_loop
+async def test_client_that_does_not_read_its_answers_is_dropped(tmp_path: Path) -> None:
+    """Many answers, or one large page: they go with their connection."""
+    async with serving(tmp_path) as running:
+        # The reader stops by itself at twice its limit, far below what is sent here.
+        client = await running.connect_unix(GET * 100_000)
+        later, read = Later(), asyncio.create_task(client.writer.drain())
+        while not read.done():
+            later.skip(LIMIT_SECONDS / 10)
+            await asyncio.sleep(0.01)
+        with pytest.raises(ConnectionError):
+            await read
+
+    async with serving(tmp_path, PlainTextResponse(b"x" * 20_000_000)) as running:
+        await running.connect(GET, limit=1)
+        await running.until_open(1)
+        while running.open:
+            later.skip(LIMIT_SECONDS / 10)
+            await asyncio.sleep(0.01)
+
+
+@in_event_loop
+async def test_connection_in_use_is_kept(tmp_path: Path) -> None:
+    """Each answer gives a connection its whole time again, so that a rank needs only one.
+
+    A rank that misses a few pushes still finds it open.
+    """
+    assert REQUEST_SECONDS > 10 * INTERVAL_SECONDS
+    async with serving(tmp_path) as running:
+        later, client = Later(), await running.connect_unix()
+        for _ in range(5):
+            client.send(post(b"{}"))
+            assert (await client.answer()).startswith("HTTP/1.1 200")
+            later.skip(LIMIT_SECONDS * 0.8)
+
+
+def is_shut(client: socket.socket) -> bool:
+    client.setblocking(False)
+    try:
+        return client.recv(1) == b""
+    except BlockingIOError:
+        return False
+
+
+def test_oldest_handshake_of_the_largest_crowd_is_shut_down() -> None:
+    """Two of one address wait, one of another: for a fourth the older of the two goes.
+
+    Whoever finishes its handshake, or is closed, makes room without harm to others.
+    """
+    handshakes = Handshakes(3)
+    with ExitStack() as stack:
+        opened = TlsListener(socket.create_server(("127.0.0.1", 0)), handshakes)
+        listener = stack.enter_context(opened)
+
+        def connected(address: str) -> tuple[socket.socket, socket.socket]:
+            client = socket.create_connection(listener.getsockname(), 5, (address, 0))
+            return stack.enter_context(client), stack.enter_context(listener.accept()[0])
+
+        ends = [connected(f"127.0.0.{number}") for number in (2, 1, 1, 2)]
+        assert [is_shut(client) for client, _ in ends] == [False, True, False, False]
+        (done, ours), (_, closed) = ends[0], ends[2]
+        handshakes.end(ours.fileno())
+        closed.close()
+        waiting = [connected("127.0.0.1")[0] for _ in range(2)]
+        assert not any(is_shut(client) for client in (done, ends[3][0], *waiting))
+
+
+@in_event_loop
+async def test_request_is_read_however_it_is_cut(tmp_path: Path) -> None:
+    """A request that comes byte by byte is the same as one that comes at once.
+
+    Over the Unix socket it comes with the user who connected, over loopback with none.
+    """
+    echo = Echo()
+    sent = (
+        b"POST /v1/snapshots?x=1 HTTP/1.1\r\nHost: x\r\nAUTHORIZATION: Bearer t\r\n"
+        b"Content-Length: 3\r\nConnection: close\r\n\r\nabc"
+    )
+    async with serving(tmp_path, echo) as running:
+        client = await running.connect_unix()
+        for byte in sent:
+            client.send(bytes([byte]))
+            await asyncio.sleep(0)
+
+        back = await client.rest()
+        assert back.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert b'{"uid":%d,' % os.geteuid() in back
+        assert '{"uid":null,' in await (await running.connect(post(b""))).answer()
+    asked, _ = echo.asked
+    assert (asked["method"], asked["path"], echo.bodies) == ("POST", "/v1/snapshots", [b"abc", b""])
+    assert (b"authorization", b"Bearer t") in asked["headers"]
+
+
+@in_event_loop
+async def test_requests_sent_together_are_answered_in_order(tmp_path: Path) -> None:
+    """A client need not wait for an answer before it sends the next request."""
+    paths = [*(b"%d" % number for number in range(MOST_PIPELINED)), b"last"]
+    gets = [b"GET /%b HTTP/1.1\r\nHost: x\r\n\r\n" % path for path in paths]
+    gets[-1] = gets[-1].replace(b"Host", b"Connection: close\r\nHost")
+    async with serving(tmp_path, Echo()) as running:
+        back = await (await running.connect_unix(b"".join(gets))).rest()
+
+    assert re.findall(rb'"path":"/(\w+)"', back) == paths
+    assert back.count(b"connection: close") == 1
+
+
+UPGRADE = b"GET / HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\nrubbish"
+HEAD = b"HEAD / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"rubbish\r\n\r\n", 400),
+        (b"\x16\x03\x01 is no HTTP\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nContent-Length: 1x\r\n\r\n", 400),
+        (b"POST / HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
+        (CHUNKED + b"zz\r\n", 400),
+        (CHUNKED + b"1\r\naXX\r\n", 400),
+        (b"GET / HTTP/1.1\r\nX: " + b"x" * 2 * HEAD_BYTES, 400),
+        # Who asks for a tunnel or a WebSocket gets one answer, and the end.
+        (b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\nrubbish", 400),
+        (UPGRADE, 200),
+        # The answer to HEAD has no body.
+        (HEAD, 200),
+    ],
+)
+@in_event_loop
+async def test_what_is_no_request_has_one_answer(tmp_path: Path, sent: bytes, status: int) -> None:
+    """One sentence, and the end."""
+    async with serving(tmp_path, Echo()) as running:
+        back = await (await running.connect_unix(sent)).rest()
+
+    assert back.startswith(b"HTTP/1.1 %d " % status)
+    assert back.count(b"HTTP/1.1 ") == 1
+    assert b"\r\nconnection: close\r\n" in back.lower()
+    assert back.endswith(b"\r\n\r\n") is (sent == HEAD)
+
+
+@in_event_loop
+async def test_garbage_after_the_answer_has_begun_ends_the_connection(tmp_path: Path) -> None:
+    """A second answer cannot follow within the first."""
+    body = asyncio.Event()
+
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"begun", "more_body": True})
+        await body.wait()
+        await send({"type": "http.response.body", "body": b"ended"})
+
+    async with serving(tmp_path, slow) as running:
+        client = await running.connect(CHUNKED)
+        begin = await asyncio.wait_for(client.reader.readuntil(b"begun"), PATIENCE_SECONDS)
+        client.send(b"zz\r\n")
+        assert b"400" not in begin + await client.rest()
+        body.set()
+
+
+@in_event_loop
+async def test_limit_of_a_head_is_for_each_request_anew(tmp_path: Path) -> None:
+    """A connection may carry more, in requests that come in pieces or in a body of many chunks."""
+    sent = post(b"x" * 60_000)
+    async with serving(tmp_path, Echo()) as running:
+        client = await running.connect_unix()
+        for _ in range(20):
+            client.send(sent[:50_000])
+            await asyncio.sleep(0)
+            client.send(sent[50_000:])
+            assert (await client.answer()).startswith("HTTP/1.1 200")
+        client.send(CHUNKED)
+        for _ in range(200):
+            client.send(CHUNK)
+            await asyncio.sleep(0)
+        client.send(b"0\r\n\r\n" + post(b"{}"))
+        assert [(await client.answer())[9:12] for _ in range(2)] == ["200", "200"]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * MUCH,
+        b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * (MUCH // 6),
+        CHUNKED + b"1;" + b"x" * MUCH,
+        CHUNKED + b"1\r\na\r\n0\r\n" + b"X: y\r\n" * (MUCH // 6),
+        GET * (MOST_PIPELINED + 2),
+        b"\r\n" * (MUCH // 2),
+    ],
+)
+@in_event_loop
+async def test_head_without_end_is_cut_off(tmp_path: Path, sent: bytes) -> None:
+    """Neither one request nor many of them can fill the memory, with headers or with trailers."""
+    async with serving(tmp_path, Echo()) as running:
+        client = await running.connect(sent)
+        try:
+            answers = await client.rest()
+        except ConnectionResetError:  # The rest of it was not read.
+            answers = b""
+        client.close()
+        assert not running.open
+    assert answers.count(b"HTTP/1.1 ") <= 1

@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -10,46 +9,85 @@ from typing import Any
 import pytest
 
 from exporter.errors import UsageError
+from exporter.ingest.app import IngestApp, IngestCounts
 from exporter.ingest.schema import RESULTS
 from exporter.ingest.token_file import TokenFile
 from exporter.listeners.peer import Peer
+from exporter.operator.levels import Orders
 from exporter.operator.orders import CONTROL_PATH, Order
 from exporter.ranks.limits import BEGINNINGS_A_MINUTE, RankLimits
+from exporter.ranks.store import RankStore
 from exporter.scrapers import Scrapers
 from rank_probe.version import __version__
 from rank_probe.wire.snapshot import DRY_RUN_PATH, RANK_INFO_LABELS, SNAPSHOT_PATH, Snapshot
 from rank_probe.wire.stages import STAGES
 from tests.exporter.asgi import Answer, ask
-from tests.exporter.ingest.posting import MAX_BODY_BYTES, OTHER, USER, Ingest
+from tests.exporter.clock import Clock
+from tests.exporter.node import OTHER, USER
 from tests.exporter.snapshots import snapshot
 
 FLAG = "--ingest.token-file"
+MAX_BODY_BYTES = 2_000
 OFF = Order("llama", "off").to_json()
 SENT = snapshot().to_json()
 NEXT = snapshot(sequence=2).to_json()
-TOO_LARGE = b"x" * (MAX_BODY_BYTES + 1)
+IN_POD = Peer(1000, "a-container")
+BEARER = "Bearer s3cret"
 
 
-@pytest.fixture
-def token_path(tmp_path: Path) -> Path:
-    token_path = tmp_path / "token"
-    token_path.write_text("s3cret\n")
-    token_path.chmod(0o600)
-    return token_path
+class Ingest:
+    """An application with its store; *parts* are those of IngestApp that a test brings."""
+
+    def __init__(self, limits: RankLimits | None = None, **parts: Any) -> None:
+        self.clock = Clock()
+        self.store = RankStore(limits, self.clock)
+        self.counts = IngestCounts()
+        self.app = IngestApp(self.store, self.counts, Orders(self.store), MAX_BODY_BYTES, **parts)
+
+    def send(
+        self, method: str, path: str, content: bytes = b"", peer: Peer | None = None, **headers: str
+    ) -> Answer:
+        headers = {"content_type": "application/json"} | headers
+        answer = ask(self.app, method, path, content, peer=peer, **headers)
+        assert answer is not None
+        return answer
+
+    def push(self, content: bytes, peer: Peer | None = None, **headers: str) -> Answer:
+        return self.send("POST", SNAPSHOT_PATH, content, peer, **headers)
+
+    def try_out(self, content: bytes, peer: Peer | None = USER) -> Answer:
+        return self.send("POST", DRY_RUN_PATH, content, peer)
+
+    def counted(self) -> dict[str, int]:
+        """Return how many pushes had each result."""
+        return {result: count for result, count in self.counts.results.items() if count}
 
 
-def try_out(ingest: Ingest, content: bytes, peer: Peer | None = USER) -> Answer:
-    return ingest.send("POST", DRY_RUN_PATH, content, peer)
+class Seen(list[Snapshot]):
+    """A log of events that keeps what it is told."""
+
+    def see(self, news: Snapshot) -> None:
+        self.append(news)
 
 
 def test_snapshot_is_taken_and_a_repeated_one_is_no_error() -> None:
-    """The probe may send the same state twice; the second is ignored with a 200."""
-    ingest = Ingest()
-    for results in ({"accepted": 1}, {"accepted": 1, "ignored": 1}):
-        answer = ingest.push(SENT)
-        assert (answer.status, answer.content) == (200, {})
+    """The probe may send the same state twice; the second is ignored with a 200.
+
+    Only what is news has events, and is answered with the rank's own figures, for its peers.
+    """
+    events = Seen()
+    ingest = Ingest(events=events, figures=lambda each: {"data_seconds": each.steps / 8})
+    figures = {"figures": {"data_seconds": 12.5}}
+    for content, said, results in (
+        (SENT, figures, {"accepted": 1}),
+        (SENT, {}, {"accepted": 1, "ignored": 1}),
+        (NEXT, figures, {"accepted": 2, "ignored": 1}),
+    ):
+        answer = ingest.push(content)
+        assert (answer.status, answer.content) == (200, said)
         assert ingest.counted() == results
-    assert [held.snapshot for held in ingest.store.ranks()] == [snapshot()]
+    assert [held.snapshot for held in ingest.store.ranks()] == [snapshot(sequence=2)]
+    assert [each.sequence for each in events] == [1, 2]
 
 
 def test_rank_without_a_judge_is_told_that_it_is_late() -> None:
@@ -68,14 +106,6 @@ def test_rank_without_a_judge_is_told_that_it_is_late() -> None:
     assert answers == [{}] * 26 + [{"late": "data"}] * 4
 
 
-def test_rank_is_told_its_figures() -> None:
-    """A push that is ignored has none: the next one that is news has them."""
-    ingest = Ingest(figures=lambda snapshot: {"data_seconds": snapshot.steps / 8})
-
-    answers = [ingest.push(each).content for each in (SENT, SENT, NEXT)]
-    assert answers == [{"figures": {"data_seconds": 12.5}}, {}, {"figures": {"data_seconds": 12.5}}]
-
-
 def test_order_is_the_answer_to_each_push_until_the_run_ends() -> None:
     """A new run that takes the name of a finished one is told nothing."""
     ingest = Ingest()
@@ -89,8 +119,12 @@ def test_order_is_the_answer_to_each_push_until_the_run_ends() -> None:
     assert ingest.push(snapshot(attempt=1).to_json(), USER).content == {}
 
 
+PATHS = SNAPSHOT_PATH, CONTROL_PATH, DRY_RUN_PATH
+EARLIER = snapshot(started_timestamp_seconds=1.0).to_json()
+# The announced length is enough: the body need not arrive.
+ANNOUNCED = {"content_length": str(MAX_BODY_BYTES + 1)}
+# A browser on the node reaches loopback on behalf of any site, and names the site.
 EVIL = {"origin": "https://evil.example"}
-IN_POD = Peer(1000, "a-container")
 
 
 @pytest.mark.parametrize(
@@ -100,31 +134,15 @@ IN_POD = Peer(1000, "a-container")
         (SNAPSHOT_PATH, b"not json", USER, {}, 400, "malformed"),
         (SNAPSHOT_PATH, snapshot(rank=9).to_json(), USER, {}, 422, "invalid"),
         (SNAPSHOT_PATH, snapshot(attempt=-1).to_json(), USER, {}, 422, "invalid"),
-        (
-            SNAPSHOT_PATH,
-            snapshot(started_timestamp_seconds=1.0).to_json(),
-            USER,
-            {},
-            409,
-            "superseded",
-        ),
+        (SNAPSHOT_PATH, EARLIER, USER, {}, 409, "superseded"),
         (SNAPSHOT_PATH, snapshot(rank=1).to_json(), USER, {}, 429, "no_room"),
         *((SNAPSHOT_PATH, NEXT, peer, {}, 403, "forbidden") for peer in (OTHER, IN_POD, None)),
         (CONTROL_PATH, b"{", USER, {}, 422, None),
         (CONTROL_PATH, Order("nobody", "off").to_json(), USER, {}, 404, None),
-        *((CONTROL_PATH, OFF, peer, {}, 403, None) for peer in (OTHER, IN_POD, None)),
-        # A browser on the node reaches loopback on behalf of any site, and names the site.
-        *((path, NEXT, None, EVIL, 403, "forbidden") for path in (SNAPSHOT_PATH, CONTROL_PATH)),
-        (DRY_RUN_PATH, NEXT, None, EVIL, 403, "forbidden"),
-        # The announced length is enough: the body need not arrive.
-        *(
-            (path, content, USER, headers, 413, "oversized")
-            for path in (SNAPSHOT_PATH, CONTROL_PATH, DRY_RUN_PATH)
-            for content, headers in (
-                (TOO_LARGE, {}),
-                (b"", {"content_length": str(MAX_BODY_BYTES + 1)}),
-            )
-        ),
+        *((CONTROL_PATH, OFF, peer, {}, 403, None) for peer in (OTHER, IN_POD, Peer(0), None)),
+        *((path, NEXT, None, EVIL, 403, "forbidden") for path in PATHS),
+        *((path, b"x" * (MAX_BODY_BYTES + 1), USER, {}, 413, "oversized") for path in PATHS),
+        *((path, b"", USER, ANNOUNCED, 413, "oversized") for path in PATHS),
         ("/v1/gpus", b"", USER, {}, 404, None),
         ("/v1/snapshots/", NEXT, USER, {}, 404, None),
     ],
@@ -152,21 +170,18 @@ def test_refusal_is_a_sentence_and_a_count(
 
 @pytest.mark.parametrize("path", ["/metrics", "/docs", SNAPSHOT_PATH, CONTROL_PATH])
 def test_nothing_is_shown(path: str) -> None:
-    """The ingest listener takes snapshots and orders; it shows nothing of a job."""
-    answer = Ingest().send("GET", path)
+    """The ingest listener takes snapshots and orders; it shows nothing of a job.
 
+    A process killed in the middle of its push leaves a count, and gets no answer.
+    """
+    ingest = Ingest()
+    answer = ingest.send("GET", path)
     assert answer.status == (405 if path.startswith("/v1") else 404)
     assert "POST" in answer.content["error"]
     assert (answer.headers.get("allow") == "POST") is (answer.status == 405)
 
-
-@pytest.mark.parametrize(("path", "count"), [(SNAPSHOT_PATH, 1), (CONTROL_PATH, 0)])
-def test_snapshot_that_broke_off_is_counted(path: str, count: int) -> None:
-    """A process killed in the middle of its push leaves a count, and gets no answer."""
-    ingest = Ingest()
-
     assert ask(ingest.app, "POST", path) is None
-    assert ingest.counts.results["malformed"] == count
+    assert ingest.counts.results["malformed"] == (path == SNAPSHOT_PATH)
 
 
 def test_description_has_what_is_posted() -> None:
@@ -186,48 +201,40 @@ def test_description_has_what_is_posted() -> None:
         assert ("error" in answer) is (status != "200")
 
 
-@pytest.mark.parametrize("shown", ["", "Bearer guess"])
-@pytest.mark.parametrize("path", [SNAPSHOT_PATH, CONTROL_PATH, DRY_RUN_PATH])
-def test_tcp_needs_the_token(token_path: Path, path: str, shown: str) -> None:
+@pytest.fixture
+def token_path(tmp_path: Path) -> Path:
+    token_path = tmp_path / "token"
+    token_path.write_text("s3cret\n")
+    token_path.chmod(0o600)
+    return token_path
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_tcp_needs_the_token(token_path: Path, path: str) -> None:
     """With it a rank reports, and is controlled; over the Unix socket none is needed."""
     ingest = Ingest(token=TokenFile(token_path, FLAG))
     content = OFF if path == CONTROL_PATH else SENT
-    assert ingest.push(SENT, authorization="Bearer s3cret").status == 200
-    answer = ingest.send("POST", path, content, authorization=shown)
+    assert ingest.push(SENT, authorization=BEARER).status == 200
+    answer = ingest.send("POST", path, content, authorization="Bearer guess")
 
-    assert answer.status == 401
+    assert answer.status == ingest.send("POST", path, content).status == 401
     assert answer.headers["www-authenticate"] == "Bearer"
     assert answer.content["error"].endswith("RANKSKEW_TOKEN_FILE to a file with the same token.")
-    assert ingest.counted() == {"accepted": 1, "unauthorized": 1}
-    assert ingest.send("POST", path, content, authorization="Bearer s3cret").status == 200
+    assert ingest.counted() == {"accepted": 1, "unauthorized": 2}
+    assert ingest.send("POST", path, content, authorization=BEARER).status == 200
     assert ingest.push(snapshot(job_id="unix").to_json(), USER).status == 200
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
-        "",
-        "Bearer",
-        "Bearer ",
-        "Bearer s3cre",
-        "Bearer s3crets",
-        "Bearer é",
-        "Basic s3cret",
-        "s3cret",
-    ],
-)
-def test_anything_but_the_right_token_is_refused(token_path: Path, header: str) -> None:
-    """A missing, wrong, cut or differently wrapped token."""
-    token = TokenFile(token_path, FLAG)
-    assert not token.is_shown_in(header)
-    assert token.is_shown_in("Bearer s3cret")
-    assert token.is_shown_in("bearer  s3cret ")
+WRONG = "Bearer", "Bearer ", "Bearer s3cre", "Bearer s3crets", "Bearer é", "Basic s3cret", "s3cret"
 
 
 @pytest.mark.parametrize("replace", [True, False])
-def test_changed_file_counts_at_the_next_request(token_path: Path, replace: bool) -> None:
+def test_only_the_token_of_now_is_right(token_path: Path, replace: bool) -> None:
     """After a rotation, by a new file or in place, the new token is right and the old is not."""
     token = TokenFile(token_path, FLAG)
+    assert token.is_shown_in(BEARER)
+    assert token.is_shown_in("bearer  s3cret ")
+    assert [header for header in ("", *WRONG) if token.is_shown_in(header)] == []
     if replace:
         (token_path.parent / "new").write_text("other1")
         os.replace(token_path.parent / "new", token_path)
@@ -235,30 +242,33 @@ def test_changed_file_counts_at_the_next_request(token_path: Path, replace: bool
         token_path.write_text("longer-token")
 
     assert token.is_shown_in(f"Bearer {token_path.read_text()}")
-    assert not token.is_shown_in("Bearer s3cret")
+    assert not token.is_shown_in(BEARER)
 
 
-UNUSABLE = [None, b"", b"two words", b"two\nlines", b"\xff", b"x" * 5_000]
-
-
-@pytest.mark.parametrize("content", UNUSABLE)
+@pytest.mark.parametrize(
+    "content", [None, "pipe", b"", b"two words", b"two\nlines", b"\xff", b"x" * 5_000]
+)
 def test_half_made_rotation_locks_nobody_out(
-    token_path: Path, caplog: pytest.LogCaptureFixture, content: bytes | None
+    token_path: Path, caplog: pytest.LogCaptureFixture, content: bytes | str | None
 ) -> None:
     """While the file is missing or unusable the token before stays good, and that is said once.
 
-    An exporter that was asked for a token does not start without one.
+    An exporter that was asked for a token does not start without one. A pipe holds nothing up.
     """
     token = TokenFile(token_path, FLAG)
     token_path.unlink()
-    if content is not None:
+    complaint = "must hold one token"
+    if content is None:
+        complaint = "No such file or directory"
+    elif isinstance(content, str):
+        os.mkfifo(token_path)
+        complaint = "it is not a regular file"
+    else:
         token_path.write_bytes(content)
 
-    for _ in range(3):
-        assert token.is_shown_in("Bearer s3cret")
+    assert all(token.is_shown_in(BEARER) for _ in range(3))
     (message,) = caplog.messages
     assert "the previous token stays valid" in message
-    complaint = "No such file or directory" if content is None else "must hold one token"
     with pytest.raises(UsageError, match=rf"^{FLAG}.* {complaint}") as refusal:
         TokenFile(token_path, FLAG)
     assert "words" not in str(refusal.value) + message
@@ -267,37 +277,27 @@ def test_half_made_rotation_locks_nobody_out(
     assert token.is_shown_in("Bearer next")
 
 
-def test_pipe_in_place_of_the_token_holds_nothing_up(token_path: Path) -> None:
-    """Neither the start, nor a request after the file has become one."""
-    token = TokenFile(token_path, FLAG)
-    token_path.unlink()
-    os.mkfifo(token_path)
-
-    assert token.is_shown_in("Bearer s3cret")
-    with pytest.raises(UsageError, match="it is not a regular file"):
-        TokenFile(token_path, FLAG)
-
-
 @pytest.mark.parametrize(("mode", "warnings"), [(0o600, 0), (0o640, 0), (0o660, 1), (0o604, 1)])
 def test_token_that_others_can_read_is_warned_of(
     token_path: Path, caplog: pytest.LogCaptureFixture, mode: int, warnings: int
 ) -> None:
     """Only a group of trainers may read it; the exporter starts anyway."""
     token_path.chmod(mode)
-    with caplog.at_level(logging.WARNING):
-        TokenFile(token_path, FLAG)
+    TokenFile(token_path, FLAG)
 
     assert caplog.text.count("chmod 0640 it") == warnings
 
 
-def test_rank_that_could_report_is_told_so() -> None:
-    """With the exporter's version and its scrapers; the rank is neither kept nor counted."""
+def test_dry_run_says_who_scrapes_and_why_ranks_cannot_be_compared() -> None:
+    """With the exporter's version; the rank is neither kept nor counted.
+
+    Only ranks that push now count, and only their user learns of them.
+    """
     scrapers = Scrapers(lambda: 0.0)
     scrapers.see("10.0.0.7", "Prometheus/2.53.0")
     ingest = Ingest(scrapers=scrapers)
-    answer = try_out(ingest, SENT)
-
-    assert answer.status == 200
+    answer = ingest.try_out(SENT)
+    assert (answer.status, ingest.store.ranks(), ingest.counted()) == (200, [], {})
     assert answer.content == {
         "version": __version__,
         "would_accept": True,
@@ -307,22 +307,16 @@ def test_rank_that_could_report_is_told_so() -> None:
         "scraped": [{"address": "10.0.0.7", "agent": "Prometheus/2.53.0", "seconds_ago": 0.0}],
         "no_join": "",
     }
-    assert (ingest.store.ranks(), ingest.counted()) == ([], {})
 
-
-def test_dry_run_tells_why_ranks_of_the_job_cannot_be_compared() -> None:
-    """Only ranks that push now count, and only their user learns it."""
-    ingest = Ingest()
     for rank in (1, 0):
         no_join = "file_store" if rank else ""
         ingest.push(snapshot(rank=rank, no_join=no_join).to_json(), USER)
     ingest.push(snapshot(job_id="other", no_join="mpi_backend").to_json(), USER)
     asked = snapshot(rank=2).to_json()
-    own, others = try_out(ingest, asked), try_out(ingest, asked, OTHER)
-    unlike = try_out(ingest, snapshot(job_id="bench").to_json())
+    own, others = ingest.try_out(asked), ingest.try_out(asked, OTHER)
+    unlike = ingest.try_out(snapshot(job_id="bench").to_json())
     ingest.clock.seconds += 10.0
-    silent = try_out(ingest, asked)
-
+    silent = ingest.try_out(asked)
     found = [answer.content["no_join"] for answer in (own, others, unlike, silent)]
     assert found == ["file_store", "", "", ""]
 
@@ -331,15 +325,9 @@ def test_dry_run_tells_why_ranks_of_the_job_cannot_be_compared() -> None:
     ("content", "peer"),
     [
         *((content, USER) for content in (NEXT, SENT, b"\xff", b"[" * 1_000, b'{"job_id": 1}')),
-        *(
-            (snapshot(**changes).to_json(), USER)
-            for changes in (
-                {"rank": 9},
-                {"job_id": "\x1b[2J"},
-                {"started_timestamp_seconds": 1.0},
-                {"job_id": "a third"},
-            )
-        ),
+        *((snapshot(**{name: "\x1b[2J"}).to_json(), USER) for name in ("job_id", "stage")),
+        (EARLIER, USER),
+        (snapshot(job_id="a third").to_json(), USER),
         (snapshot(job_id="another").to_json(), OTHER),
         *((NEXT, peer) for peer in (OTHER, None, IN_POD, Peer(0))),
     ],
@@ -353,7 +341,7 @@ def test_dry_run_says_what_the_push_would_be_told(content: bytes, peer: Peer | N
     ingest.push(SENT, USER)
     ingest.push(snapshot(job_id="second").to_json(), USER)
     before: Any = copy.deepcopy((ingest.store.ranks(), ingest.counts))
-    tried = try_out(ingest, content, peer)
+    tried = ingest.try_out(content, peer)
     assert (ingest.store.ranks(), ingest.counts) == before
     pushed = ingest.push(content, peer)
     counted = before[1].results
@@ -372,7 +360,7 @@ def test_guessing_is_no_faster_than_with_pushes() -> None:
     """
     ingest = Ingest(RankLimits(ranks=1))
     guesses = [
-        try_out(ingest, snapshot(job_id=f"guess-{number}").to_json(), OTHER)
+        ingest.try_out(snapshot(job_id=f"guess-{number}").to_json(), OTHER)
         for number in range(BEGINNINGS_A_MINUTE + 1)
     ]
 
@@ -380,7 +368,7 @@ def test_guessing_is_no_faster_than_with_pushes() -> None:
     assert guesses[-1].content == {
         "error": "This user has asked too often in the last minute; ask again in a minute."
     }
-    assert try_out(ingest, SENT, USER).status == 200
+    assert ingest.try_out(SENT, USER).status == 200
     assert ingest.push(SENT, OTHER).status == 200
     ingest.clock.seconds += 60.0
-    assert try_out(ingest, NEXT, OTHER).status == 200
+    assert ingest.try_out(NEXT, OTHER).status == 200

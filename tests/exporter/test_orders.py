@@ -4,8 +4,9 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -13,18 +14,19 @@ import pytest
 from exporter.listeners.peer import Peer
 from exporter.operator import client
 from exporter.operator.app import operator_app
-from exporter.operator.levels import MayControl, NobodyThere, Orders, everybodys, own
+from exporter.operator.levels import MayControl, Orders, everybodys, own
 from exporter.operator.orders import CONTROL_PATH, GPUS_PATH, GpuOrder, Order
 from exporter.ranks.store import Forbidden, RankStore
 from exporter.settings import Settings
 from rankskew.__main__ import main
 from tests.exporter.asgi import Answer, ask
-from tests.exporter.node import OTHER, USER, PushingNode
+from tests.exporter.clock import Clock
+from tests.exporter.node import USER, PushingNode
 from tests.exporter.running import RunningExporter, counted, running_exporter, wait_until
 from tests.exporter.snapshots import snapshot
 from tests.rankskew.test_cli import EVERY, without
 
-OWNER = Peer(1_000, "a-container")
+IN_CONTAINER = Peer(1_000, "a-container")
 FORM = "application/x-www-form-urlencoded"
 
 
@@ -35,7 +37,7 @@ class Socket:
         self.done: list[Any] = []
         self.released = False
         store = RankStore()
-        store.put(snapshot(), OWNER)
+        store.put(snapshot(), IN_CONTAINER)
         self.orders = Orders(store)
         self.why_not_healthy: str | None = None
         gpus = self if has_gpus else None
@@ -104,7 +106,7 @@ def test_what_is_no_order_is_one_sentence(path: str, body: bytes, sentence: str)
     assert sentence in answer.content["error"]
     assert answer.content["error"].endswith(".")
     assert socket.done == []
-    assert socket.orders.level_for(snapshot(), OWNER) is None
+    assert socket.orders.level_for(snapshot(), IN_CONTAINER) is None
     # curl --data sends a form unless it is told otherwise.
     answer = socket.post(path, Order("llama", "off").to_json(), FORM)
     assert answer.content == {"error": "The body must be a JSON object, sent as application/json."}
@@ -113,13 +115,13 @@ def test_what_is_no_order_is_one_sentence(path: str, body: bytes, sentence: str)
 def test_health_is_told_here_too() -> None:
     """A container's own check needs no certificate and no login, and cannot be kept out by jobs."""
     socket = Socket()
-    assert socket.check() == (200, "The exporter is healthy.\n")
-
+    found = [socket.check()]
     socket.why_not_healthy = "No GPU has answered for 10 minutes."
-    assert socket.check() == (503, "No GPU has answered for 10 minutes.\n")
 
-
-IN_CONTAINER = Peer(1_000, "a-container")
+    assert [*found, socket.check()] == [
+        (200, "The exporter is healthy.\n"),
+        (503, "No GPU has answered for 10 minutes.\n"),
+    ]
 
 
 class Node(PushingNode):
@@ -146,7 +148,8 @@ class Node(PushingNode):
 def test_last_order_counts() -> None:
     """For each rank of the job, also one that comes later; a rank's own order is over the job's.
 
-    A rank that crashed and came back is still at the level that was asked for.
+    A rank that crashed and came back is still at the level that was asked for; once the job has
+    ended, by silence too, it is forgotten.
     """
     node = Node()
     assert node.give(Order("llama", "detail", 1)) == 1
@@ -160,72 +163,53 @@ def test_last_order_counts() -> None:
     assert node.level(job_id="other") is None
     node.push(USER, rank=0, attempt=1)
     assert node.level(rank=0, attempt=1) == "stages"
+    node.clock.seconds += 3_601
+    node.push(USER, attempt=2)
+    assert node.level(attempt=2) is None
 
 
-def test_order_for_nobody_is_refused() -> None:
-    """A mistyped job or rank is not kept for later, and the answer names the existing ones."""
-    for order, sentence in (
-        (
-            Order("nobody", "off"),
-            "No rank of job 'nobody' runs on this node; jobs that do: 'llama'",
-        ),
-        (Order("llama", "off", 7), "Job 'llama' has no rank 7 on this node"),
-    ):
-        with pytest.raises(NobodyThere, match=sentence):
-            Node().give(order)
+def test_rank_is_controlled_by_its_user_and_the_operator() -> None:
+    """A container controls only its own part of a job; its user on the node is no stranger to it.
 
-
-def test_operator_may_control_every_rank() -> None:
-    """Whoever answers for the node can turn any probe off."""
-    node = Node()
-    node.push(IN_CONTAINER, rank=2)
-    node.push(None, job_id="local")
-
-    assert node.give(Order("llama", "off"), everybodys) == 3
-    assert node.give(Order("local", "off"), everybodys) == 1
-    levels = [node.level(USER), node.level(IN_CONTAINER), node.level(None, job_id="local")]
-    assert levels == ["off"] * 3
-
-
-@pytest.mark.parametrize("peer", [OTHER, None, Peer(0), IN_CONTAINER])
-def test_others_may_not(peer: Peer | None) -> None:
-    """Neither another user, nor root in some container, nor a client over TCP turns it off."""
-    node = Node()
-    with pytest.raises(Forbidden, match="Job 'llama' belongs to another user or container"):
-        node.give(Order("llama", "off"), own(peer))
-
-    assert node.level() is None
-
-
-def test_container_controls_only_its_own_part_of_a_job() -> None:
-    """Its user on the node is no stranger to it; another container is."""
+    Whoever answers for the node can turn any probe off. Over TCP nobody is known: any client of
+    that listener controls what reports there.
+    """
     node = Node()
     node.push(IN_CONTAINER, rank=2)
     node.push(IN_CONTAINER, job_id="pod")
+    node.push(None, job_id="tcp")
 
     assert node.give(Order("llama", "off"), own(IN_CONTAINER)) == 1
     assert (node.level(IN_CONTAINER, rank=2), node.level(USER, rank=0)) == ("off", None)
     assert node.give(Order("pod", "off")) == 1
     assert node.level(IN_CONTAINER, job_id="pod") == "off"
-    with pytest.raises(Forbidden):
+    with pytest.raises(Forbidden, match="Job 'pod' belongs to another user or container"):
         node.give(Order("pod", "detail"), own(Peer(1_000, "another")))
-    # Over TCP nobody is known: any client of that listener controls what reports there.
-    node.push(None, job_id="tcp")
     assert node.give(Order("tcp", "off"), own(None)) == 1
     assert node.level(None, job_id="tcp") == "off"
 
-
-def test_new_run_of_the_name_starts_as_any_other() -> None:
-    """Once the job has ended by silence, too, what was asked of it is forgotten."""
-    node = Node()
-    node.give(Order("llama", "off"))
-    node.clock.seconds += 3_601
-    node.push(USER, attempt=1)
-
-    assert node.level(attempt=1) is None
+    assert node.give(Order("llama", "detail"), everybodys) == 3
+    assert node.give(Order("tcp", "detail"), everybodys) == 1
+    levels = [node.level(USER), node.level(IN_CONTAINER), node.level(None, job_id="tcp")]
+    assert levels == ["detail"] * 3
 
 
 Said = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def token(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    token = tmp_path_factory.mktemp("token") / "token"
+    token.write_text("s3cret")
+    return token
+
+
+@pytest.fixture(scope="module")
+def exporter(token: Path) -> Iterator[RunningExporter]:
+    """An exporter that listens on TCP too, for those who know the token."""
+    flags = "--ingest.listen-address=0.0.0.0:0", f"--ingest.token-file={token}"
+    with running_exporter(token.with_name("e.sock"), *flags) as running:
+        yield running
 
 
 @pytest.fixture
@@ -324,26 +308,22 @@ def test_another_service_is_told_from_an_exporter(said: Said, answer: bytes, sen
 
 
 def test_token_guards_the_tcp_listener(
-    tmp_path: Path, said: Said, monkeypatch: pytest.MonkeyPatch
+    exporter: RunningExporter, token: Path, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a token TCP may listen everywhere, and the token never appears in a log."""
-    token = tmp_path / "token"
-    token.write_text("s3cret")
-    flags = ("--ingest.listen-address=0.0.0.0:0", f"--ingest.token-file={token}")
-    with running_exporter(tmp_path / "e.sock", *flags) as running:
-        body = snapshot(job_id="tcp").to_json()
-        port = running.tcp_port()
-        order = ["control", "tcp", "off", f"--exporter=http://127.0.0.1:{port}"]
-        assert running.push_over_tcp(port, body)[0] == 401
-        assert running.push_over_tcp(port, body, Authorization="Bearer s3cret")[0] == 200
-        assert "wants the token" in said(*order, status=2)
-        monkeypatch.setenv("RANKSKEW_TOKEN_FILE", str(token))
-        assert "level off" in said(*order)
-        token.write_text("rotated")
-        assert running.push_over_tcp(port, body, Authorization="Bearer s3cret")[0] == 401
-        assert counted(running.metrics(), "unauthorized") == 3
-        assert push_rank(running, "unix") == (200, {})
-    log = "\n".join(running.log)
+    body = snapshot(job_id="tcp").to_json()
+    port = exporter.tcp_port()
+    order = ["control", "tcp", "off", f"--exporter=http://127.0.0.1:{port}"]
+    assert exporter.push_over_tcp(port, body)[0] == 401
+    assert exporter.push_over_tcp(port, body, Authorization="Bearer s3cret")[0] == 200
+    assert "wants the token" in said(*order, status=2)
+    monkeypatch.setenv("RANKSKEW_TOKEN_FILE", str(token))
+    assert "level off" in said(*order)
+    token.write_text("rotated")
+    assert exporter.push_over_tcp(port, body, Authorization="Bearer s3cret")[0] == 401
+    assert counted(exporter.metrics(), "unauthorized") == 3
+    assert push_rank(exporter, "unix") == (200, {})
+    log = "\n".join(exporter.log)
     assert [word in log for word in ("s3cret", "rotated", "level off")] == [False, False, True]
 
 
@@ -397,16 +377,18 @@ def test_long_release_says_once_what_it_waits_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A worker that does not end is no release: nobody is asked to reset a GPU that is open."""
-    answers = iter([{"released": False}] * 3 + [{"released": True}])
-    monkeypatch.setattr(client, "post", lambda *_: (200, next(answers)))
-    monkeypatch.setattr(client, "QUIET_SECONDS", 0.0)
+    clock = Clock()
 
+    def sleep(seconds: float) -> None:
+        clock.seconds += seconds
+
+    monkeypatch.setattr(client, "time", SimpleNamespace(monotonic=clock, sleep=sleep))
+    began = clock.seconds
+    monkeypatch.setattr(client, "post", lambda *_: (200, {"released": clock.seconds > began + 2}))
     assert main(["control", "--release-gpus", "--exporter=unix:/x"]) == 0
     waiting = "rankskew: waiting for the exporter to close the GPUs, for up to 10 s\n"
     assert capsys.readouterr().err == waiting
 
     monkeypatch.setattr(client, "post", lambda *_: (200, {"released": False}))
-    monkeypatch.setattr(client, "QUIET_SECONDS", 1.0)
-    monkeypatch.setattr(client, "LET_GO_SECONDS", 0.2)
     assert main(["control", "--release-gpus", "--exporter=unix:/x"]) == 2
     assert "the process that reads the GPUs does not end" in capsys.readouterr().err

@@ -18,23 +18,37 @@ from tests.exporter.snapshots import snapshot
 
 NEWER = {"started_timestamp_seconds": 2_000.0, "attempt": 1}
 START = 1_000.0
+ALICE, BOB, CAROL = USER, OTHER, Peer(1002)
 
 
 class Node(PushingNode):
     """One whose wall clock is known: it was 1,000 s when the node's own began."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, **limits: int) -> None:
+        super().__init__(RankLimits(**limits))
         self.began = self.clock.seconds
 
     @property
     def wall(self) -> float:
         return START + self.clock.seconds - self.began
 
+    def refused(
+        self, error: type[Exception], peer: Peer | None = None, /, **changes: object
+    ) -> str:
+        """Return the sentence with which a push is refused."""
+        with pytest.raises(error) as caught:
+            self.push(peer, **changes)
+        return str(caught.value)
+
     def run(self, ranks: Iterable[int], owner: Peer | None = None, /, **changes: Any) -> None:
         """Let the processes of *ranks* push, as they do a minute after they began."""
         for rank in ranks:
             self.push(owner, **({"rank": rank, "world_size": 4} | changes))
+
+    def begin(self, job_id: str, owner: Peer | None = None, **changes: object) -> bool:
+        """Let a rank of a job push a second later."""
+        self.clock.seconds += 1
+        return self.push(owner, job_id=job_id, **changes)
 
     def beat(self, rank: int, ranks: int, formed: float | None = None, **changes: object) -> bool:
         """Let a rank of a group that was *formed* then push now."""
@@ -60,16 +74,20 @@ def node() -> Node:
 
 
 def test_newest_snapshot_replaces_the_one_before(node: Node) -> None:
-    """A rank has one state, the latest, with the time it came; one that is not newer is ignored."""
+    """A rank has one state, the latest, with the time it came; one that is not newer is ignored.
+
+    When the wall clock steps back in a run, no rank began any later for that.
+    """
     assert node.store.ranks() == []
     assert node.push(sequence=1, steps=10)
     node.clock.seconds += 7
-    assert node.push(sequence=2, steps=20)
+    assert node.push(sequence=2, steps=20, heartbeat_timestamp_seconds=1_000.0)
     for sequence in (1, 2):
         assert not node.push(sequence=sequence, steps=30)
 
     (rank,) = node.store.ranks()
     assert (rank.snapshot.steps, rank.received_seconds) == (20, 5_007.0)
+    assert rank.began_seconds == 5_000.0 - 60.5
 
 
 @pytest.mark.parametrize(
@@ -86,8 +104,8 @@ def test_newer_process_takes_over_at_its_first_push(
         assert node.push(sequence=1, **changes)
         return
     for _ in range(2):
-        with pytest.raises(Superseded, match="newer process already reports rank 0 of job 'llama'"):
-            node.push(sequence=99, **changes)
+        said = node.refused(Superseded, sequence=99, **changes)
+        assert said.startswith("A newer process already reports rank 0 of job 'llama'")
         node.clock.seconds += SILENT_SECONDS
     assert node.store.ranks()[0].snapshot.sequence == 50
 
@@ -98,8 +116,7 @@ def test_requeued_job_is_not_locked_out_by_its_own_past(node: Node, finished: bo
     node.push(attempt=3, started_timestamp_seconds=1_000.0, finished=finished)
     requeued = {"attempt": 0, "started_timestamp_seconds": 2_000.0}
     if not finished:
-        with pytest.raises(Superseded):
-            node.push(**requeued)
+        node.refused(Superseded, **requeued)
         node.clock.seconds += SILENT_SECONDS
 
     assert node.push(**requeued)
@@ -111,16 +128,14 @@ def test_rank_belongs_to_whom_first_reported_it(node: Node, other: Peer | None) 
     can replace it, however new their process is.
     """
     node.push(USER, job_id="local")
+    said = node.refused(Forbidden, other, job_id="local", **NEWER)
 
-    with pytest.raises(
-        Forbidden, match="Rank 0 of job 'local' belongs to another user or container"
-    ) as refusal:
-        node.push(other, job_id="local", **NEWER)
-    assert str(refusal.value).endswith("(uid 1000); set RANKSKEW_JOB_ID to a unique name.")
+    assert said.startswith("Rank 0 of job 'local' belongs to another user or container")
+    assert said.endswith("(uid 1000); set RANKSKEW_JOB_ID to a unique name.")
     assert node.push(other, job_id="mine")
     assert node.push(USER, job_id="local", **NEWER)
-    with pytest.raises(Superseded):  # For one user the order of his processes decides.
-        node.push(USER, job_id="local")
+    # For one user the order of his processes decides.
+    node.refused(Superseded, USER, job_id="local")
 
 
 def test_rank_of_nobody_is_not_protected(node: Node) -> None:
@@ -129,8 +144,7 @@ def test_rank_of_nobody_is_not_protected(node: Node) -> None:
     node.push(None, **newest)
 
     assert node.push(USER)
-    with pytest.raises(Forbidden):
-        node.push(None, **newest)
+    node.refused(Forbidden, None, **newest)
     assert [rank.owner for rank in node.store.ranks()] == [USER]
 
 
@@ -146,29 +160,33 @@ def test_silent_rank_goes_to_the_next(node: Node, next_one: Peer | None, seconds
     """
     node.push(USER, **NEWER)
     node.clock.seconds += seconds - 0.1
-    with pytest.raises(Forbidden):
-        node.push(next_one)
+    node.refused(Forbidden, next_one)
 
     node.clock.seconds += 0.1
     assert node.push(next_one)
     assert [rank.owner for rank in node.store.ranks()] == [next_one]
     if next_one == OTHER:
-        with pytest.raises(Forbidden, match="uid 1001"):
-            node.push(USER, **NEWER)
+        assert "uid 1001" in node.refused(Forbidden, USER, **NEWER)
 
 
-def test_stuck_rank_of_a_container_is_not_taken_for_a_dead_one(node: Node) -> None:
-    """A restarted pod gets its rank once the old process is gone; root in any other does not."""
+def test_containers_of_one_user_are_told_apart(node: Node) -> None:
+    """A restarted pod gets its rank once the old process is gone; root in any other does not.
+
+    Pods of one job share it, in numeric order: rank 10 follows rank 9, not rank 1.
+    """
     with subprocess.Popen(["true"]) as ended:
         pass
     node.push(Peer(0, "pod", os.getpid()))
     node.clock.seconds += 300.0
-    with pytest.raises(Forbidden):
-        node.push(Peer(0, "stranger"), **NEWER)
+    node.refused(Forbidden, Peer(0, "stranger"), **NEWER)
     node.push(Peer(0, "pod", ended.pid))
-
     node.clock.seconds += SILENT_SECONDS
     assert node.push(Peer(0, "stranger"), **NEWER)
+
+    for rank in (10, 9, 1):
+        assert node.push(Peer(0, f"pod-{rank}"), job_id="pods", rank=rank, world_size=16)
+    assert node.held() == [("llama", 0), ("pods", 1), ("pods", 9), ("pods", 10)]
+    node.refused(Forbidden, Peer(0, "pod-9"), job_id="pods", rank=1, world_size=16)
 
 
 @pytest.mark.parametrize("other", [OTHER, Peer(0, "pod"), None])
@@ -177,40 +195,25 @@ def test_nobody_adds_a_rank_to_anothers_job(node: Node, other: Peer | None) -> N
 
     Then whoever comes next gets the place, even with a process that started earlier.
     """
-    for rank in (0, 1):
-        node.push(USER, rank=rank, **NEWER)
+    node.run([0, 1], USER, **NEWER)
     for changes in ({"rank": 3}, {"rank": 8, "world_size": 9}, {"rank": 3, "finished": True}):
-        with pytest.raises(Forbidden, match="Rank 0 of job 'llama' belongs to another user"):
-            node.push(other, **changes)
-    node.push(USER, rank=0, finished=True, **NEWER)
-    with pytest.raises(Forbidden, match="Rank 1 of job 'llama'"):
-        node.push(other, rank=0)
+        assert "Rank 0 of job 'llama'" in node.refused(Forbidden, other, **changes)
+    node.run([0], USER, finished=True, **NEWER)
+    assert "Rank 1 of job 'llama'" in node.refused(Forbidden, other, rank=0)
 
-    node.push(USER, rank=1, finished=True, **NEWER)
+    node.run([1], USER, finished=True, **NEWER)
     assert node.push(other, rank=0)
     assert node.store.ranks()[0].owner == other
 
 
-def test_pods_of_one_job_share_it(node: Node) -> None:
-    """In numeric order: rank 10 follows rank 9, not rank 1."""
-    for rank in (10, 9, 1):
-        assert node.push(Peer(0, f"pod-{rank}"), rank=rank, world_size=16)
-
-    assert node.held() == [("llama", 1), ("llama", 9), ("llama", 10)]
-    with pytest.raises(Forbidden):
-        node.push(Peer(0, "pod-9"), rank=1, world_size=16)
-
-
 def test_batch_job_takes_back_the_number_that_was_claimed_before(node: Node) -> None:
     """Numbers of batch jobs can be guessed; the job's own cgroup cannot be forged."""
-    for rank in range(2):
-        node.push(OTHER, job_id="77", rank=rank, finished=True)
+    node.run([0, 1], OTHER, job_id="77", finished=True)
     node.push(OTHER, job_id="78")
 
     assert node.push(Peer(USER.uid, "77"), job_id="77")
     assert node.held() == [("77", 0), ("78", 0)]
-    with pytest.raises(Forbidden, match="uid 1000"):
-        node.push(OTHER, job_id="77", rank=1)
+    assert "uid 1000" in node.refused(Forbidden, OTHER, job_id="77", rank=1)
 
 
 @pytest.mark.parametrize(
@@ -272,16 +275,6 @@ def test_silent_rank_of_this_run_or_of_another_user_stays(node: Node) -> None:
     assert node.held() == [("llama", rank) for rank in range(4)]
 
 
-def test_start_of_a_process_is_told_once(node: Node) -> None:
-    """When the wall clock steps back in a run, none of its ranks began any later for that."""
-    node.push()
-    node.clock.seconds += 100.0
-    node.push(heartbeat_timestamp_seconds=1_000.0)
-
-    (rank,) = node.store.ranks()
-    assert rank.began_seconds == 5_000.0 - 60.5
-
-
 @pytest.mark.parametrize("hour", [3_600.0, -3_600.0])
 @pytest.mark.parametrize(("finished", "retention_seconds"), [(True, 300.0), (False, 3_600.0)])
 def test_rank_is_forgotten_after_its_retention(
@@ -334,124 +327,92 @@ def test_rank_that_dies_in_the_new_group_is_missing(node: Node, set_back: float)
 
 
 def test_every_process_may_get_the_number_of_another_one(node: Node) -> None:
-    """Whichever of them says it first; nobody is refused, nothing is left."""
+    """Whichever of them says it first; nobody is refused, nothing is left.
+
+    Also a spare that waited since before the process began that it replaces.
+    """
+    old: dict[str, Any] = {"formed": START, "started_timestamp_seconds": START}
     for rank in range(4):
-        node.beat(rank, 4)
+        node.beat(rank, 4, **old)
     node.clock.seconds += 1
-    new: dict[str, Any] = {"formed": node.wall, "started_timestamp_seconds": node.wall}
+    new: dict[str, Any] = {"formed": node.wall, "started_timestamp_seconds": START - 500, "pid": 2}
     # What was rank 3 is rank 2 now, and so on; rank 0 has died.
     for rank in (3, 2, 1):
         node.beat(rank - 1, 3, **new)
-        assert node.beat(rank, 4, finished=True) == (rank == 3)
+        assert node.beat(rank, 4, finished=True, **old) == (rank == 3)
+    with pytest.raises(Superseded):
+        node.beat(1, 4, **old)
     node.clock.seconds += SILENT_SECONDS
     for rank in range(3):
         node.beat(rank, 3, **new)
 
     assert node.state() == ([0, 1, 2], [], [], 3)
-
-
-def test_spare_takes_a_number_over_though_it_started_earlier(node: Node) -> None:
-    """It waited since before the process began that it replaces, which may still report."""
-    old: dict[str, Any] = {"formed": START, "started_timestamp_seconds": START}
-    node.beat(1, 2, **old)
-    node.clock.seconds += 1
-    assert node.beat(1, 2, formed=node.wall, started_timestamp_seconds=START - 500, pid=2)
-    with pytest.raises(Superseded):
-        node.beat(1, 2, **old)
-    assert not node.beat(1, 2, finished=True, **old)
-    (held,) = node.store.ranks()
-
-    assert held.snapshot.pid == 2
-
-
-ALICE, BOB, CAROL = Peer(1000), Peer(1001), Peer(1002)
-
-
-class Full(PushingNode):
-    """One whose clock ticks with each push."""
-
-    def __init__(self, **limits: int) -> None:
-        super().__init__(RankLimits(**limits))
-
-    def run(self, job_id: str, owner: Peer | None = None, **changes: object) -> bool:
-        self.clock.seconds += 1
-        return self.push(owner, job_id=job_id, **changes)
+    assert {held.snapshot.pid for held in node.store.ranks()} == {2}
 
 
 @pytest.mark.parametrize(
     ("limit", "second", "sentence"),
     [
-        ("ranks", {"rank": 1}, "already has 1 ranks; .* --ranks.max"),
-        ("jobs", {"job_id": "b"}, "already has 1 jobs; .* --ranks.jobs-max"),
-        (
-            "peer_groups",
-            {"rank": 1, "peer_group": "b"},
-            "already has 1 peer groups; .* --ranks.peer-groups-max",
-        ),
+        ("ranks", {"rank": 1}, "already has 1 ranks; "),
+        ("jobs", {"job_id": "b"}, "already has 1 jobs; "),
+        ("peer_groups", {"rank": 1, "peer_group": "b"}, "already has 1 peer groups; "),
+        # Else one rank could name a new group with each push.
+        ("peer_groups", {"peer_group": "b"}, "already has 1 peer groups; "),
     ],
 )
 def test_limits_refuse_the_newcomer_only(
     limit: str, second: dict[str, object], sentence: str
 ) -> None:
-    node = Full(**{limit: 1})
-    node.push(job_id="a")
+    node = Node(**{limit: 1})
+    ranks = (0, 1) if second == {"peer_group": "b"} else (0,)
+    node.run(ranks, job_id="a")
+    said = node.refused(NoRoom, **({"job_id": "a"} | second))
 
-    with pytest.raises(NoRoom, match=sentence):
-        node.push(**({"job_id": "a"} | second))
-    assert node.push(job_id="a")
-    assert node.held() == [("a", 0)]
-
-
-def test_known_rank_that_changes_its_group_needs_room_too() -> None:
-    """Else one rank could name a new group with each push."""
-    node = Full(peer_groups=1)
-    for rank in (0, 1):
-        node.push(rank=rank)
-    with pytest.raises(NoRoom, match=r"--ranks\.peer-groups-max"):
-        node.push(rank=1, peer_group="b")
+    assert sentence in said
+    flag = "max" if limit == "ranks" else f"{limit.replace('_', '-')}-max"
+    assert f"--ranks.{flag}" in said
+    node.run(ranks, job_id="a")
+    assert node.held() == [("a", rank) for rank in ranks]
 
 
 def test_ranks_that_ended_make_room() -> None:
     """A full node still takes the next job: what finished goes first, then what fell silent."""
-    node = Full(ranks=3)
-    node.run("silent")
+    node = Node(ranks=3)
+    node.begin("silent")
     node.clock.seconds += 301
-    node.run("finished", finished=True)
-    node.run("running")
+    node.begin("finished", finished=True)
+    node.begin("running")
 
-    node.run("next")
+    node.begin("next")
     assert node.held() == [("finished", 0), ("next", 0), ("running", 0)]
-    node.run("third")
+    node.begin("third")
     assert node.held() == [("next", 0), ("running", 0), ("third", 0)]
-    with pytest.raises(NoRoom):
-        node.run("fourth")
+    node.refused(NoRoom, job_id="fourth")
 
 
 def test_user_without_a_place_gets_a_share_of_a_crowds() -> None:
     """Alice has all four jobs; Bob gets two of them, the last that began, and no more."""
-    node = Full(ranks=16, jobs=4)
+    node = Node(ranks=16, jobs=4)
     for number in range(4):
         for rank in (0, 1):
-            node.run(f"alice-{number}", ALICE, rank=rank)
+            node.begin(f"alice-{number}", ALICE, rank=rank)
     for number in range(2):
-        node.run(f"bob-{number}", BOB)
+        node.begin(f"bob-{number}", BOB)
     for job_id, owner in [("bob-2", BOB), *[("alice-3", ALICE)] * 50]:
-        with pytest.raises(NoRoom, match="already has 4 jobs"):
-            node.run(job_id, owner)
+        assert "already has 4 jobs" in node.refused(NoRoom, owner, job_id=job_id)
 
     assert {job for job, _ in node.held()} == {"alice-0", "alice-1", "bob-0", "bob-1"}
 
 
 def test_nobody_gets_more_than_a_share_of_a_crowds() -> None:
     """Each of three users is sure of a third; Alice keeps what nobody else is entitled to."""
-    node = Full(jobs=9)
+    node = Node(jobs=9)
     for number in range(8):
-        node.run(f"alice-{number}", ALICE)
-    node.run("carol", CAROL)
+        node.begin(f"alice-{number}", ALICE)
+    node.begin("carol", CAROL)
     for number in range(3):
-        node.run(f"bob-{number}", BOB)
-    with pytest.raises(NoRoom, match="already has 9 jobs"):
-        node.run("bob-3", BOB)
+        node.begin(f"bob-{number}", BOB)
+    node.refused(NoRoom, BOB, job_id="bob-3")
 
     assert sum(job.startswith("alice") for job, _ in node.held()) == 5
 
@@ -461,35 +422,33 @@ def test_rank_gives_way_alone() -> None:
 
     More users than places do not take turns.
     """
-    node = Full(ranks=3)
-    for rank in range(3):
-        node.run("alice", ALICE, rank=rank)
-    node.run("bob", BOB)
-    assert node.held() == [("alice", 0), ("alice", 1), ("bob", 0)]
+    node = Node(ranks=3)
+    node.run(range(3), ALICE)
+    node.begin("bob", BOB)
+    assert node.held() == [("bob", 0), ("llama", 0), ("llama", 1)]
 
-    node = Full(jobs=1)
-    node.run("alice", ALICE)
-    with pytest.raises(NoRoom):
-        node.run("bob", BOB)
+    node = Node(jobs=1)
+    node.begin("alice", ALICE)
+    node.refused(NoRoom, BOB, job_id="bob")
     assert node.held() == [("alice", 0)]
 
 
 def test_ranks_that_begin_are_limited_by_user() -> None:
     """Jobs that end as soon as they begin cannot fill a Prometheus with series."""
-    node = Full(ranks=2)
+    node = Node(ranks=2)
     for number in range(8):
-        node.run(f"job-{number}", ALICE, finished=True)
-    with pytest.raises(NoRoom, match="8 ranks of this user started in the last minute"):
-        node.run("job-8", ALICE)
-    node.run("bob", BOB)
+        node.begin(f"job-{number}", ALICE, finished=True)
+    said = node.refused(NoRoom, ALICE, job_id="job-8")
+    assert "8 ranks of this user started in the last minute" in said
+    node.begin("bob", BOB)
     node.clock.seconds += 60.0
 
-    assert node.run("job-8", ALICE)
+    assert node.begin("job-8", ALICE)
 
 
 def test_any_number_of_users_takes_no_memory() -> None:
     """Whoever makes thousands of containers in a minute; a dry run does not copy what is known."""
-    node = Full(ranks=2)
+    node = Node(ranks=2)
     tracemalloc.start()
     for number in range(5_000):
         node.clock.seconds += 0.001
@@ -502,4 +461,4 @@ def test_any_number_of_users_takes_no_memory() -> None:
 
     assert kept < 2**21
     assert peak - kept < 2**16
-    assert node.run("others", ALICE)
+    assert node.begin("others", ALICE)

@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import sys
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -51,10 +50,8 @@ def rank(index: int, folder: str, started: str, end: str) -> None:
     torch.distributed.destroy_process_group()
     if index == 1 and end == "raise":
         raise RuntimeError("theirs")
-    if index == 1 and end == "exit":
-        sys.exit(3)
-    if index == 1 and end == "exit-0":
-        sys.exit(0)
+    if index == 1 and end:
+        sys.exit(int(end))
 
 
 class Ranks(multiprocessing.Process):
@@ -77,22 +74,23 @@ def _again(known: dict[str, Any]) -> Ranks:
     return process
 
 
-def start_ranks(method: str, by: str, *arguments: str) -> list[int | None]:
-    """Start the ranks with *method* and wait; return their exit codes."""
-    if by == "torch":
-        start: Any = torch.multiprocessing.start_processes  # type: ignore[attr-defined]  # public
-        context = start(rank, arguments, RANKS, join=False, start_method=method)
-        processes = context.processes
-    else:
-        multiprocessing.set_start_method(method)
-        processes = [
+def start_ranks(by: str, *arguments: str) -> list[int | None]:
+    """Start two ranks and wait; return their exit codes."""
+    spawned = {"torch": RANKS, "both": 1}.get(by, 0)
+    start: Any = torch.multiprocessing.start_processes  # type: ignore[attr-defined]  # public
+    method = multiprocessing.get_start_method()
+    processes = (
+        start(rank, arguments, spawned, join=False, start_method=method).processes
+        if spawned
+        else []
+    )
+    for index in range(spawned, RANKS):
+        processes.append(
             Ranks(index, *arguments)
-            if by == "subclass"
+            if by == "both"
             else multiprocessing.Process(target=rank, args=(index, *arguments))
-            for index in range(RANKS)
-        ]
-        for process in processes:
-            process.start()
+        )
+        processes[-1].start()
     for process in processes:
         process.join()
     return [process.exitcode for process in processes]
@@ -103,12 +101,15 @@ def pid(_: int) -> int:
     return os.getpid()
 
 
-def use_helpers(method: str) -> None:
-    """Train with workers, and ask processes that do not train."""
-    multiprocessing.set_start_method(method)
-    train(DataLoader(Rows(), batch_size=2, num_workers=1))
+def use_pool() -> None:
+    """Ask a process that does not train."""
     with multiprocessing.Pool(1) as pool:
         print("pool", len(pool.map(pid, range(4))))
+
+
+def use_helpers() -> None:
+    """Train with workers, and ask processes that do not train."""
+    train(DataLoader(Rows(), batch_size=2, num_workers=1))
     with ProcessPoolExecutor(1) as executor:
         print("executor", len(list(executor.map(pid, range(4)))))
     with multiprocessing.Manager() as manager:
@@ -153,22 +154,24 @@ def fit_with_lightning() -> None:
 def main() -> None:
     """Do what the command line says."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--method", default="spawn")
-    parser.add_argument("--by", default="process", choices=["process", "subclass", "torch"])
+    parser.add_argument("--folder", default="")
+    parser.add_argument("--method", default="fork")
+    parser.add_argument("--by", default="", choices=["", "process", "torch", "both"])
     parser.add_argument("--started", default="", choices=["", "parent", "target", "top"])
     parser.add_argument("--end", default="")
-    parser.add_argument("--helpers", action="store_true")
+    parser.add_argument("--trains", action="store_true")
     parser.add_argument("--lightning", action="store_true")
     chosen = parser.parse_args()
     if chosen.lightning:
         fit_with_lightning()
     if chosen.started == "parent":
         probe.start(automatic=True)
-    if chosen.helpers:
-        use_helpers(chosen.method)
-    else:
-        folder = str(Path.cwd())
-        print(start_ranks(chosen.method, chosen.by, folder, chosen.started, chosen.end))
+    multiprocessing.set_start_method(chosen.method)
+    if chosen.by:
+        print(start_ranks(chosen.by, chosen.folder, chosen.started, chosen.end))
+    use_pool()
+    if chosen.trains:
+        use_helpers()
     print("done", os.getpid())
 
 

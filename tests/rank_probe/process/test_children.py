@@ -1,28 +1,26 @@
 """Tests of the processes that a script or its framework starts: ranks, helpers, itself again."""
 
 import importlib
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from multiprocessing import spawn
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import pytest
 
 from rank_probe.guest.guard import failures
 from rank_probe.process import children, relaunch
+from tests.rank_probe.forks import Zygote
+from tests.rank_probe.launch import ROOT
 from tests.rank_probe.process.children_job import STEPS
-from tests.rank_probe.sink import listening
-
-pytestmark = pytest.mark.jobs
-
-# Each way to start processes once in the tests of every change; all with all of them in the night.
-NIGHTLY = pytest.mark.nightly
+from tests.rank_probe.sink import Sink, listening
 
 JOB = Path(__file__).with_name("children_job.py")
+# Runs the job as `python -m rank_probe children_job.py` does, and without the probe.
+UNDER_THE_PROBE = ("rank_probe", str(JOB))
+BARE = ("tests.rank_probe.process.children_job",)
 TORCHRUN = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
 SLURM = {
     "SLURM_JOB_ID": "7",
@@ -33,137 +31,107 @@ SLURM = {
 }
 
 
-@dataclass
-class Job:
-    """How a job ended, and all that its processes pushed."""
-
-    output: str
-    errors: str
-    snapshots: list[dict[str, Any]]
-
-    def last(self) -> dict[int, dict[str, Any]]:
-        """Return the last snapshot of each process, by its PID."""
-        return {snapshot["pid"]: snapshot for snapshot in self.snapshots}
-
-    def ranks(self) -> list[dict[str, Any]]:
-        """Return the last snapshot of each process, by rank."""
-        return sorted(self.last().values(), key=lambda snapshot: int(snapshot["rank"]))
-
-    @property
-    def parent(self) -> int:
-        """The PID of the script's own process."""
-        return int(self.output.split()[-1])
-
-
-def run(
-    folder: Path, *arguments: str, bare: bool = False, environment: dict[str, str] | None = None
-) -> Job:
-    """Run the job with *arguments*, under the probe unless *bare*; it must end well."""
-    known = {name: value for name, value in os.environ.items() if name not in TORCHRUN}
+def run(zygote: Zygote, folder: Path, *job: str, **environment: str) -> tuple[str, Sink]:
+    """Run the *job*, which must end well; return what it printed and what its processes pushed."""
+    output = folder / "output"
     with listening(folder / "s") as sink:
-        own = {"OMP_NUM_THREADS": "1", "RANKSKEW_EXPORTER": sink.endpoint}
-        done = subprocess.run(
-            [sys.executable, *([] if bare else ["-m", "rank_probe"]), str(JOB), *arguments],
-            cwd=folder,
-            env=known | own | (environment or {}),
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-    assert done.returncode == 0, done.stderr
-    return Job(done.stdout, done.stderr, sink.snapshots)
+        told = {"RANKSKEW_EXPORTER": sink.endpoint}
+        fork = zygote.start(output, *job, **told | environment)
+        assert fork.wait() == 0, output.read_text()
+    return output.read_text(), sink
 
 
-def assert_both_ranks(job: Job) -> None:
-    assert [(each["rank"], each["world_size"]) for each in job.ranks()] == [(0, 2), (1, 2)]
-    for each in job.ranks():
-        assert each["steps"] == STEPS
-        assert each["probe_errors"] == 0
+class Ways(NamedTuple):
+    """How a script starts two ranks, and what is known of them then."""
+
+    words: str
+    codes: str = "[0, 0]"
+    runs: tuple[str, ...] = UNDER_THE_PROBE
+    environment: dict[str, str] = {}  # noqa: RUF012 - nobody changes it
+    local_ranks: tuple[str, ...] = ("", "")
+    job_id: str = ""
+
+
+WAYS = {
+    # The group names them, as SLURM cannot: it knows one task. One is of torch.multiprocessing;
+    # the other's class overrides `run` and pickles in its own way.
+    "spawn": Ways(
+        "--method spawn --by both --end raise",
+        "[0, 1]",
+        environment=SLURM,
+        local_ranks=("0", ""),
+        job_id="7",
+    ),
+    "forkserver": Ways("--method forkserver --by process --started top --trains", runs=BARE),
+    "fork": Ways("--by torch --end 3 --trains", "[0, 3]", local_ranks=("0", "1")),
+    "fork of a parent that calls start": Ways("--by process --started parent --end 0", runs=BARE),
+    "fork whose target calls start": Ways(
+        "--by process --started target", runs=BARE, job_id="by-hand"
+    ),
+    # Under the probe, too, what a rank's own function gives to `start` counts.
+    "fork under the probe whose target calls start": Ways(
+        "--by process --started target", job_id="by-hand"
+    ),
+}
+
+
+@pytest.mark.jobs
+@pytest.mark.parametrize("way", WAYS)
+def test_ranks_of_a_script_are_timed_and_its_helpers_are_no_ranks(
+    way: str, zygote: Zygote, tmp_path: Path
+) -> None:
+    """Each way to start processes works as ever, and of them only ranks report.
+
+    One that raises or exits with a status goes silent, and its exit code is its own. The parent
+    reports if it trains: after its ranks, with a loader's worker, a pool's, and a manager.
+    """
+    words, codes, runs, environment, local_ranks, job_id = WAYS[way]
+    job = (*runs, "--folder", str(tmp_path), *words.split())
+    output, sink = run(zygote, tmp_path, *job, **environment)
+    parent = int(output.split()[-1])
+    last = {snapshot["pid"]: snapshot for snapshot in sink.snapshots}
+    trained = last.pop(parent, None)
+    ranks = sorted(last.values(), key=lambda snapshot: int(snapshot["rank"]))
+
+    assert codes in output.splitlines()
+    assert "rank_probe: " not in output
+    assert [(each["rank"], each["world_size"]) for each in ranks] == [(0, 2), (1, 2)]
+    for each in ranks:
+        assert (each["steps"], each["probe_errors"]) == (STEPS, 0)
         assert {"data", "forward", "backward", "optimizer"} <= set(each["stage_seconds"])
-    assert job.parent not in job.last()
-    assert {(each["rank"], each["world_size"]) for each in job.snapshots} == {(0, 2), (1, 2)}
+    assert [each["finished"] for each in ranks] == [True, codes == "[0, 0]"]
+    assert [each["rank_info"]["local_rank"] for each in ranks] == list(local_ranks)
+    assert not job_id or {each["job_id"] for each in ranks} == {job_id}
+    # A fork knows torch's function by a name that its parent imported, which costs the rendezvous.
+    events = {each["event"] for each in ranks[0]["lifecycle_events"]}
+    assert ("rendezvous" in events) == ("--method" in words)
+    assert "pool 4" in output
+    assert (trained is not None) == ("--trains" in words)
+    if trained is not None:
+        assert "executor 4\nmanager [1, 2]\n" in output
+        assert (trained["rank"], trained["steps"], trained["finished"]) == (0, STEPS, True)
 
 
-def test_task_of_slurm_may_start_several_ranks(tmp_path: Path) -> None:
-    """torch.multiprocessing's children are ranks: the group names them, as SLURM cannot."""
-    job = run(tmp_path, "--method", "spawn", "--by", "torch", environment=SLURM)
+@pytest.mark.jobs
+def test_helpers_of_a_rank_are_no_ranks(zygote: Zygote, tmp_path: Path) -> None:
+    """Where the launcher says who this process is, it alone reports."""
+    output, sink = run(zygote, tmp_path, *UNDER_THE_PROBE, "--trains", **TORCHRUN)
 
-    assert_both_ranks(job)
-    assert {each["job_id"] for each in job.snapshots} == {"7"}
-    assert [each["rank_info"]["local_rank"] for each in job.ranks()] == ["0", "1"]
-    assert all(each["finished"] for each in job.ranks())
-    assert "rendezvous" in {each["event"] for each in job.ranks()[0]["lifecycle_events"]}
-
-
-@pytest.mark.parametrize(
-    ("method", "by", "end", "codes"),
-    [
-        ("spawn", "subclass", "raise", "[0, 1]"),
-        pytest.param("fork", "torch", "raise", "[0, 1]", marks=NIGHTLY),
-        pytest.param("forkserver", "process", "exit", "[0, 3]", marks=NIGHTLY),
-    ],
-)
-def test_only_a_clean_end_of_a_child_marks_its_rank_finished(
-    tmp_path: Path, method: str, by: str, end: str, codes: str
-) -> None:
-    """A rank that raises or exits with a status goes silent, and its exit code is its own."""
-    job = run(tmp_path, "--method", method, "--by", by, "--end", end)
-
-    assert job.output.startswith(codes)
-    assert_both_ranks(job)
-    assert [each["finished"] for each in job.ranks()] == [True, False]
+    assert output.splitlines()[:3] == ["pool 4", "executor 4", "manager [1, 2]"]
+    assert {each["pid"] for each in sink.snapshots} == {int(output.split()[-1])}
+    assert (sink.last()[0]["steps"], sink.last()[0]["finished"]) == (STEPS, True)
 
 
-@pytest.mark.parametrize(
-    ("method", "started"),
-    [
-        pytest.param("spawn", "parent", marks=NIGHTLY),
-        pytest.param("fork", "parent", marks=NIGHTLY),
-        ("fork", "target"),
-        ("forkserver", "top"),
-    ],
-)
-def test_ranks_of_a_script_that_starts_the_probe_are_timed(
-    tmp_path: Path, method: str, started: str
-) -> None:
-    """Whether the parent, each rank's own function or the script's top calls `start`."""
-    job = run(tmp_path, "--method", method, "--started", started, "--end", "exit-0", bare=True)
+@pytest.mark.jobs
+def test_every_rank_of_lightnings_own_launcher_is_timed(zygote: Zygote, tmp_path: Path) -> None:
+    """`python -m rank_probe train.py` without torchrun: the other ranks are under the probe too."""
+    output, sink = run(zygote, tmp_path, *UNDER_THE_PROBE, "--lightning", PYTHONPATH=str(ROOT))
+    said = [line for line in output.splitlines() if line.startswith("rank ")]
 
-    assert_both_ranks(job)
-    assert all(each["finished"] for each in job.ranks())
-
-
-def test_ranks_own_start_wins(tmp_path: Path) -> None:
-    """What a rank's function gives to `start` counts, also under `-m rank_probe`."""
-    job = run(tmp_path, "--method", "fork", "--started", "target")
-
-    assert_both_ranks(job)
-    assert {each["job_id"] for each in job.ranks()} == {"by-hand"}
-
-
-@pytest.mark.parametrize(
-    ("method", "started", "launcher"),
-    [
-        ("spawn", "", {}),
-        pytest.param("spawn", "top", TORCHRUN, marks=NIGHTLY),
-        ("fork", "", TORCHRUN),
-        ("forkserver", "top", {}),
-        pytest.param("forkserver", "top", TORCHRUN, marks=NIGHTLY),
-    ],
-)
-def test_helpers_are_no_ranks(
-    tmp_path: Path, method: str, started: str, launcher: dict[str, str]
-) -> None:
-    """Workers of loaders and pools work as ever, and only the process that trains reports."""
-    arguments = ["--method", method, "--helpers", *(["--started", started] if started else [])]
-    job = run(tmp_path, *arguments, bare=bool(started), environment=launcher)
-
-    assert job.output.splitlines()[:3] == ["pool 4", "executor 4", "manager [1, 2]"]
-    assert "rank_probe" not in job.errors
-    assert [(each["pid"], each["rank"], each["steps"]) for each in job.ranks()] == [
-        (job.parent, 0, STEPS)
-    ]
-    assert job.ranks()[0]["finished"]
+    assert sorted(said) == ["rank 0 ['--lightning']", "rank 1 ['--lightning']"]
+    ranks = sink.last().values()
+    assert [(each["steps"], each["finished"]) for each in ranks] == [(STEPS, True)] * 2
+    assert {(each["rank"], each["world_size"]) for each in sink.snapshots} == {(0, 2), (1, 2)}
 
 
 def test_child_that_cannot_import_the_probe_starts() -> None:
@@ -195,7 +163,6 @@ def test_nothing_is_carried_to_the_children_of_a_rank(monkeypatch: pytest.Monkey
     assert set(spawn.get_preparation_data("child")) == bare
 
 
-ROOT = Path(__file__).parents[3]
 BUILDS = """
 import sys
 def _basic_subprocess_cmd():
@@ -254,23 +221,3 @@ def test_version_that_does_otherwise_is_left_alone(lightning: Path, text: str) -
 
     assert command == ["srun", "train.py"]
     assert failures.count == before
-
-
-def test_every_rank_of_lightnings_own_launcher_is_timed(tmp_path: Path) -> None:
-    """`python -m rank_probe train.py` without torchrun: the other ranks are under the probe too."""
-    with listening(tmp_path / "s") as sink:
-        done = subprocess.run(
-            [sys.executable, "-m", "rank_probe", str(JOB), "--lightning"],
-            cwd=tmp_path,
-            env=os.environ
-            | {"OMP_NUM_THREADS": "1", "RANKSKEW_EXPORTER": sink.endpoint, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-    ranks, said = sink.last(), [line for line in done.stdout.splitlines() if "--lightning" in line]
-
-    assert done.returncode == 0, done.stderr
-    assert sorted(said) == ["rank 0 ['--lightning']", "rank 1 ['--lightning']"]
-    assert [(each["steps"], each["finished"]) for each in ranks.values()] == [(STEPS, True)] * 2
-    assert {(each["rank"], each["world_size"]) for each in sink.snapshots} == {(0, 2), (1, 2)}

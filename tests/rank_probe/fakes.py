@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from threading import get_ident
 
 from rank_probe.probe import Probe
@@ -151,3 +152,9 @@ def told(probe: Probe) -> Snapshot:
     snapshot = probe.snapshot()
     assert snapshot is not None
     return snapshot
+
+
+def number_of_line(file: str, comment: str) -> int:
+    """Return the number of the line of *file* that ends in *comment*."""
+    lines = Path(file).read_text().splitlines()
+    return next(number for number, line in enumerate(lines, 1) if line.endswith(comment))

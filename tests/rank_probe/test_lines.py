@@ -1,0 +1,457 @@
+"""The user's lines are found on a real stack, in a loader's workers too, and named without a home.
+
+The training loop is found there as well, and known to fetch its next item or not.
+"""
+
+import dis
+import functools
+import json
+import os
+import sys
+import sysconfig
+import threading
+from collections.abc import Callable, Iterator
+from itertools import islice, pairwise  # noqa: F401 - for the loops in strings
+from pathlib import Path
+from textwrap import indent
+from types import CodeType, FunctionType
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset
+
+from rank_probe.lines.loader_code import workers_line
+from rank_probe.lines.loop_frames import TrainingLoop, layout, loop_spot, stack_of
+from rank_probe.lines.user_code import CodeLine, UserCode, of_this_process
+from rank_probe.probe import Probe
+from rank_probe.report import push
+from tests.exporter.running import wait_until
+from tests.rank_probe.fakes import number_of_line
+
+CODE = UserCode(["/usr/lib/python3.11"], ["/home/ann/train", "/home/ann", "/opt/team/"])
+
+
+@pytest.mark.parametrize(
+    ("file", "is_users"),
+    [
+        ("/home/ann/train/corpus.py", True),
+        ("/usr/lib/python3.11-project/corpus.py", True),
+        ("/usr/lib/python3.11/threading.py", False),
+        ("/opt/venv/lib/python3.12/site-packages/numpy/core.py", False),
+        ("/usr/lib/python3/dist-packages/yaml/loader.py", False),
+        ("<frozen runpy>", False),
+        ("<string>", False),
+        ("", False),
+    ],
+)
+def test_only_the_users_own_files_count(file: str, is_users: bool) -> None:
+    """What was installed, came with Python or has no file is not where a user looks first."""
+    assert CODE.has(file) is is_users
+    assert CODE.has(file) is is_users  # as remembered
+
+
+def test_this_process_knows_its_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's library, what is installed, torch and the probe are not the user's; this file is.
+
+    Where torch lies outside the installed packages, its own file says where.
+    """
+    stdlib = os.path.join(sysconfig.get_paths()["stdlib"], "logging", "__init__.py")
+    code = of_this_process()
+    for file in (stdlib, threading.__file__, pytest.__file__, torch.__file__, push.__file__):
+        assert file is not None
+        assert not code.has(file), file
+    assert code.has(__file__)
+    built = type(sys)("torch")
+    built.__file__ = "/src/pytorch/torch/__init__.py"
+    monkeypatch.setitem(sys.modules, "torch", built)
+
+    assert not of_this_process().has("/src/pytorch/torch/nn/modules/module.py")
+
+
+LONG = ".".join(f"Outer{number}" for number in range(30)) + ".read"
+BEFORE = CodeLine("augment", "/home/ann/train/a.py", 41, before_model=True)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (CodeLine("f", "/home/ann/train/a.py", 41), "f (a.py:41)"),
+        (CodeLine("f", "/home/ann/train/data/a.py", 41), "f (data/a.py:41)"),
+        (CodeLine("f", "/home/ann/lib/a.py", 41), "f (lib/a.py:41)"),
+        (CodeLine("f", "/opt/team/a/b/c/a.py", 41), "f (b/c/a.py:41)"),
+        (CodeLine("f", "/home/bob/shared/a.py", 41), "f (a.py:41)"),
+        (CodeLine("main.<locals>.C.read", "/home/ann/a.py", 41), "main.C.read (a.py:41)"),
+        # The innermost says most.
+        (CodeLine(LONG, "/home/ann/train/a.py", 41), f"…{LONG[-63:]} (a.py:41)"),
+        # It is in `forward`, but not in the forward pass.
+        (BEFORE, "augment (a.py:41), before the model is called"),
+    ],
+)
+def test_file_is_told_as_its_module_is_imported(line: CodeLine, told: str) -> None:
+    """No directory above the user's project is told, so no name of a person either."""
+    assert CODE.place(line) == told
+
+
+def test_import_root_above_the_home_directories_tells_no_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Somebody who imports from /home does not publish who lives there."""
+    monkeypatch.setattr(sys, "path", ["/home", "/"])
+    code = of_this_process({"HOME": "/home/ann"})
+
+    assert code.place(CodeLine("f", "/home/ann/corpus.py", 1)) == "f (corpus.py:1)"
+
+
+def test_script_with_a_relative_name_is_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """runpy compiles a script under the name that it was called by."""
+    monkeypatch.chdir(tmp_path)
+    code = UserCode([], [str(tmp_path)])
+
+    assert code.place(CodeLine("<module>", "jobs/train.py", 3)) == "<module> (jobs/train.py:3)"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        CodeLine("f" * 1_000, "/home/ann/train/" + "g" * 1_000 + ".py", 10**9),
+        CodeLine("f" * 1_000, "/" + "g" * 1_000 + ".py", 10**5 - 1, before_model=True),
+        CodeLine("f\n\x1b[31m\u202e", "/home/ann/train/\udcff\x00.py", 1),
+        CodeLine('f"}\\', "/home/ann/train/g.py", 1),
+    ],
+)
+def test_any_name_becomes_a_short_printable_label(line: CodeLine) -> None:
+    """What a program calls its functions and files cannot break a page or be refused."""
+    place = CODE.place(line)
+
+    assert 0 < len(place) <= 128
+    assert place.isprintable()
+
+
+HERE = __file__
+
+
+class Touched(Exception):
+    """Something of the user's was called."""
+
+
+class Corpus(Dataset[int]):
+    """Maps; whoever reads an attribute of it is found out."""
+
+    def __getitem__(self, index: int) -> int:  # maps
+        raise Touched
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getattribute__(self, name: str) -> Any:
+        if is_watched:
+            raise Touched
+        return super().__getattribute__(name)
+
+
+class Batched(Corpus):
+    def __getitems__(self, indices: list[int]) -> list[int]:  # maps many
+        raise Touched
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:  # iterates
+        raise Touched
+
+
+def collate(scale: int, batch: list[int]) -> list[int]:  # collates
+    raise Touched
+
+
+class Collator:
+    def __call__(self, batch: list[int]) -> list[int]:  # calls
+        raise Touched
+
+
+is_watched = False
+
+
+@pytest.fixture
+def _watched() -> Iterator[None]:
+    global is_watched
+    is_watched = True
+    yield
+    is_watched = False
+
+
+def loader(dataset: Any, workers: int = 2, **options: Any) -> Any:
+    return DataLoader(dataset, num_workers=workers, **options)
+
+
+def rows() -> Any:
+    return torch.utils.data.TensorDataset(torch.ones(4, 2))
+
+
+LOADERS = [
+    (loader(Corpus()), "Corpus.__getitem__", "# maps"),
+    (loader(Batched()), "Batched.__getitems__", "# maps many"),
+    (loader(Stream()), "Stream.__iter__", "# iterates"),
+    (loader(Subset(Corpus(), [1])), "Corpus.__getitem__", "# maps"),
+    (loader(ConcatDataset([Subset(Corpus(), [1])])), "Corpus.__getitem__", "# maps"),
+    (loader(rows(), collate_fn=functools.partial(collate, 2)), "collate", "# collates"),
+    (loader(rows(), collate_fn=Collator()), "Collator.__call__", "# calls"),
+]
+
+
+@pytest.mark.usefixtures("_watched")
+@pytest.mark.parametrize(("made", "function", "comment"), LOADERS)
+def test_users_method_is_found(made: Any, function: str, comment: str) -> None:
+    """The dataset's own, below torch's wrappers; else what puts a batch together."""
+    found = workers_line(made, lambda file: file == HERE)
+
+    assert found == CodeLine(function, HERE, number_of_line(HERE, comment))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [loader(Corpus(), workers=0), loader(rows()), loader(3), None, object(), {"num_workers": 2}],
+)
+def test_nothing_is_named_where_nothing_of_the_users_runs(made: Any) -> None:
+    """Without workers the thread's own line says it."""
+    assert workers_line(made, lambda file: file == HERE) is None
+
+
+class Ones(Dataset[torch.Tensor]):
+    def __getitem__(self, index: int) -> torch.Tensor:  # ones
+        return torch.ones(2)
+
+    def __len__(self) -> int:
+        return 4
+
+
+def test_probe_knows_the_loader_of_the_loop_while_it_is_late() -> None:
+    """That of training, not of an evaluation; a healthy rank's snapshot does not look."""
+    probe = Probe(automatic=True, environment={"RANKSKEW_JOB_ID": "x", "RANK": "0"})
+    probe.attach()
+    try:
+        training = loader(Ones(), workers=1)
+        for _ in training:
+            pass
+        with torch.no_grad():
+            for _ in loader(rows(), workers=0):
+                pass
+        assert probe.timeline.loader() is training
+        assert probe.stacks.loader() == ""
+        probe.stacks.watch("data")
+        wait_until(lambda: probe.stacks.samples >= 0)
+        line = number_of_line(HERE, "# ones")
+        assert probe.stacks.loader().startswith("Ones.__getitem__ (")
+        assert probe.stacks.loader().endswith(f"test_lines.py:{line})")
+        probe.stacks.watch(None)
+        assert probe.stacks.loader() == ""
+        del training, _
+        assert probe.timeline.loader() is None
+    finally:
+        probe.stacks.stop()
+        probe.detach()
+
+
+Look = Callable[[], None]
+
+# Enough for the interpreter to specialise what a loop runs: its instructions are others then.
+ITEMS = 60
+
+
+class Looks:
+    """Looks at the caller's stack as the sampler does; *codes* those that called backward."""
+
+    def __init__(self, knows_backward: bool = False) -> None:
+        self.codes: tuple[CodeType, ...] = ()
+        self._knows_backward = knows_backward
+        self._loop = TrainingLoop(lambda: self.codes, lambda file: file == __file__)
+        self.fetching: list[bool] = []
+
+    def __call__(self) -> None:
+        # Without this frame: on a real stack the innermost is the loop's own work.
+        self.fetching.append(self._loop.is_fetching(stack_of(sys._getframe(1))))
+
+    def backward(self) -> None:
+        """Stand in for the loss's: the caller is seen calling backward."""
+        if self._knows_backward:
+            # A framework's frame may be between.
+            self.codes = (json.dumps.__code__, sys._getframe(1).f_code)
+
+
+class Items:
+    """An iterator of the user's own that looks while it is asked for its next item."""
+
+    def __init__(self, look: Look, items: int = ITEMS) -> None:
+        self._look, self._left = look, items
+
+    def __iter__(self) -> "Items":
+        return self
+
+    def __next__(self) -> int:
+        if not self._left:
+            raise StopIteration
+        self._left -= 1
+        self._look()
+        return self._left
+
+
+def generator(look: Look) -> Iterator[int]:
+    for item in range(ITEMS):
+        look()
+        yield item
+
+
+def work(look: Look) -> None:
+    """Stand in for a forward that has loops of its own."""
+    for _ in range(2):
+        look()
+    _ = [look() for _ in range(2)]  # type: ignore[func-returns-value]
+
+
+def function(body: str) -> FunctionType:
+    """Return a function of *looks* with this *body*, as if it were written in this file."""
+    source = "def loop(looks):\n" + indent(body, "    ")
+    names: dict[str, Any] = {}
+    exec(compile(source, __file__, "exec"), dict(globals()), names)
+    made: FunctionType = names["loop"]
+    return made
+
+
+OVER_A_CLASS = "for _ in Items(looks):\n    looks.backward()"
+BY_NEXT = (
+    "stream = Items(looks)\nfor _ in range(ITEMS):\n    _ = next(stream)\n    looks.backward()"
+)
+FETCHES = [
+    OVER_A_CLASS,
+    "for _ in generator(looks):\n    looks.backward()",
+    "for _, _ in zip(range(2 * ITEMS), Items(looks)):\n    looks.backward()",
+    "for _, _ in enumerate(generator(looks)):\n    looks.backward()",
+    "for _ in islice(Items(looks, 2 * ITEMS), ITEMS):\n    looks.backward()",
+    BY_NEXT,
+    BY_NEXT.replace("next(stream)", "str(next(stream).bit_length() + int(str(1)))"),
+    "it = [Items(looks)]\nwhile it[0]._left:\n    _ = it[0].__next__()\n    looks.backward()",
+]
+
+
+@pytest.mark.parametrize("knows_backward", [False, True])
+@pytest.mark.parametrize("body", FETCHES)
+def test_fetching_the_next_item_is_seen(body: str, knows_backward: bool) -> None:
+    """However a loop reads its own iterator, a look from within that iterator says so."""
+    looks = Looks(knows_backward)
+    function(body)(looks)
+
+    assert looks.fetching == [True] * ITEMS
+
+
+def test_condition_of_a_while_loop_fetches() -> None:
+    """Its first run comes before the loop, where nothing shows yet that one follows."""
+    looks = Looks()
+    stream = "stream = Items(looks)"
+    function(f"{stream}\nwhile next(stream, None) is not None:\n    looks.backward()")(looks)
+
+    assert looks.fetching == [False] + [True] * (ITEMS - 1)
+
+
+def test_iterator_that_the_work_reads_is_no_fetching() -> None:
+    """While backward's caller is unknown, only the outermost loop can be the training's."""
+    looks, inner = Looks(), function(OVER_A_CLASS)
+    for _ in range(3):
+        inner(looks)
+
+    assert not any(looks.fetching)
+
+
+@pytest.mark.parametrize("knows_backward", [False, True])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "for _ in range(ITEMS):\n    work(looks)\n    looks.backward()",
+        "for _ in range(ITEMS):\n    _ = [work(looks) for _ in range(2)]\n    looks.backward()",
+        "for _ in range(ITEMS):\n    _ = next(iter([work(looks)]))\n    looks.backward()",
+        "it = iter([looks] * ITEMS)\nfor _ in range(ITEMS):\n    next(it)()\n    looks.backward()",
+    ],
+)
+def test_other_work_is_no_fetching(body: str, knows_backward: bool) -> None:
+    """Loops and comprehensions of the work, and what `next` is given or returns, are not."""
+    looks = Looks(knows_backward)
+    function(body)(looks)
+
+    assert looks.fetching
+    assert not any(looks.fetching)
+
+
+def step_of_its_own(looks: Looks) -> None:
+    work(looks)
+    looks.backward()
+
+
+def an_epoch(looks: Looks) -> None:
+    for _ in Items(looks, 3):
+        step_of_its_own(looks)
+
+
+def epochs(looks: Looks) -> None:
+    for _ in range(2):
+        an_epoch(looks)
+
+
+def test_loop_around_a_function_of_one_step_is_learnt() -> None:
+    """Epochs, loop and step are three functions: the middle one fetches, the inner one works.
+
+    Until a stack shows who calls the step, the outermost loop is taken for the training's.
+    """
+    looks = Looks(knows_backward=True)
+    epochs(looks)
+    # Each item: one look while it is fetched, four while it is worked on.
+    items = [looks.fetching[first : first + 5] for first in range(0, 30, 5)]
+
+    assert items[:2] == [[False] * 5] * 2
+    assert items[2:] == [[True] + [False] * 4] * 4
+
+
+def recursion(depth: int, look: Look) -> None:
+    if depth:
+        recursion(depth - 1, look)
+    else:
+        look()
+
+
+def test_stack_that_is_too_deep_is_no_loop() -> None:
+    """A recursion that hides the loop gives no answer, and costs no more than the limit."""
+    looks = Looks()
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(5_000)
+    try:
+        for _ in Items(lambda: recursion(1_100, looks), 1):
+            pass
+    finally:
+        sys.setrecursionlimit(limit)
+
+    assert looks.fetching == [False]
+
+
+def test_nobody_elses_frame_is_the_loop() -> None:
+    """Where all frames are a framework's, nothing is known."""
+    loop = TrainingLoop(tuple, lambda file: False)
+    seen: list[bool] = []
+    for _ in Items(lambda: seen.append(loop.is_fetching(stack_of(sys._getframe(0)))), 3):
+        pass
+
+    assert seen == [False] * 3
+    assert loop_spot([], (), layout) is None
+    assert stack_of(None) == []
+
+
+def test_caches_of_an_instruction_belong_to_it() -> None:
+    """Some versions of Python leave a frame at the caches behind its instruction."""
+    code = function(BY_NEXT).__code__
+    instructions = list(dis.get_instructions(code))
+    names = [each.argval for each in instructions]
+    rest = instructions[names.index("next") :]
+    call, after = next(two for two in pairwise(rest) if two[0].opname == "CALL")
+    offsets = set(range(call.offset, after.offset, 2))
+
+    assert len(offsets) > 1
+    assert offsets <= layout(code).advances

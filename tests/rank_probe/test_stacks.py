@@ -1,0 +1,515 @@
+"""A late rank's thread is sampled while it is late: its lines, what it waits for, their shares."""
+
+import itertools
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rank_probe.guest.guard import failures
+from rank_probe.lines import sampling, system_calls
+from rank_probe.lines.loop_frames import stack_of
+from rank_probe.lines.sample_window import LEAST_SAMPLES, LineShare, SampleWindow, StackSample
+from rank_probe.lines.sampling import line_of
+from rank_probe.lines.stacks import Stacks
+from rank_probe.lines.system_calls import (
+    BLOCKED,
+    CPU_QUEUE,
+    DISK,
+    GPU,
+    LOCK,
+    PIPE,
+    POLLED,
+    RUNNING,
+    SHARED,
+    SLEEP,
+    SOCKET,
+    Reader,
+    Wait,
+    mounts,
+    wait_of_channel,
+)
+from rank_probe.lines.thread_clocks import ThreadEnded, ThreadLook, WatchedThread
+from rank_probe.lines.training_thread import Shares, held, split
+from rank_probe.lines.user_code import CodeLine
+from tests.exporter.running import wait_until
+from tests.rank_probe.fakes import number_of_line
+
+Done = Callable[[], bool]
+Work = Callable[[Done], object]
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Sample often, so that a test takes milliseconds, and expect no failure."""
+    monkeypatch.setattr(sampling, "INTERVAL_SECONDS", 0.001)
+    monkeypatch.setattr(sampling, "LOOK_SECONDS", 0.001)
+    before = failures.count
+    yield
+    assert failures.count == before
+    wait_until(lambda: not sampling_threads())
+
+
+def sampling_threads() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name == "rank_probe_stacks"]
+
+
+class LateRank:
+    """A rank whose thread does *work* until it is done, in the next of *stages* at each look."""
+
+    def __init__(self, work: Work, on_first: Callable[[], None], **environment: str) -> None:
+        self.stages: Iterator[str] = itertools.repeat("data")
+        self.looks = 0
+        self.done = threading.Event()
+        self.thread = threading.Thread(target=work, args=(self.done.is_set,))
+        self.thread.start()
+        self.stacks = Stacks(
+            environment, lambda: self.thread.ident or 0, self._stage, on_first=on_first
+        )
+
+    def _stage(self) -> str:
+        self.looks += 1
+        return next(self.stages)
+
+    def is_looked_at(self, looks: int) -> None:
+        """Wait for so many more looks, of which two are a sample."""
+        until = self.looks + looks
+        wait_until(lambda: self.looks >= until)
+
+
+@contextmanager
+def late_rank(
+    work: Work, on_first: Callable[[], None] = lambda: None, **environment: str
+) -> Iterator[LateRank]:
+    """Run a rank that does *work*."""
+    made = LateRank(work, on_first, **environment)
+    try:
+        yield made
+    finally:
+        made.stacks.watch(None)
+        made.done.set()
+        made.thread.join()
+
+
+class Corpus:
+    """An iterator that is slow in one line."""
+
+    def __init__(self, is_over: Done) -> None:
+        self._is_over = is_over
+
+    def __iter__(self) -> "Corpus":
+        return self
+
+    def __next__(self) -> int:
+        if self._is_over():
+            raise StopIteration
+        time.sleep(0.002)  # slow
+        return 1
+
+
+def reads(is_over: Done) -> None:
+    for _ in Corpus(is_over):
+        pass
+
+
+def waits_in_the_library(is_over: Done) -> None:
+    condition = threading.Condition()
+    while not is_over():
+        with condition:
+            condition.wait(0.002)  # library
+
+
+@pytest.mark.parametrize(
+    ("work", "function", "comment", "state", "is_fetching"),
+    [
+        (reads, "Corpus.__next__", "# slow", SLEEP, True),
+        # Below the user's line all frames are Python's own.
+        (waits_in_the_library, "waits_in_the_library", "# library", LOCK, False),
+    ],
+)
+def test_slow_line_is_named_first(
+    work: Work, function: str, comment: str, state: str, is_fetching: bool
+) -> None:
+    """With its function, file and stage, what it waits for there, and whether the loop fetches."""
+    with late_rank(work) as late:
+        late.stacks.watch("data")
+        late.is_looked_at(200)
+        first, waits = late.stacks.lines()[0], late.stacks.states()
+        assert late.stacks.iterating_share("forward") is None
+        assert late.stacks.mostly_fetches("data") is is_fetching
+
+    assert first["stage"] == waits[0]["stage"] == "data"
+    assert first["place"].startswith(f"{function} (")
+    assert first["place"].endswith(f"test_stacks.py:{number_of_line(__file__, comment)})")
+    assert state in {each["state"] for each in waits if each["place"] == first["place"]}
+
+
+def test_healthy_rank_is_never_sampled() -> None:
+    """Without a lateness, or with RANK_PROBE_STACKS=0, there is no thread, sample or line."""
+    with late_rank(reads) as healthy, late_rank(reads, RANK_PROBE_STACKS="0") as late:
+        healthy.stacks.watch(None)
+        late.stacks.watch("data")
+        assert sampling_threads() == []
+        for stacks in (healthy.stacks, late.stacks):
+            assert (stacks.lines(), stacks.states(), stacks.samples) == ([], [], 0)
+            assert stacks.iterating_share("data") is None
+
+
+def test_end_of_the_lateness_ends_the_sampling() -> None:
+    """The thread, which is one for all pushes, goes with its lines; a new lateness starts anew."""
+    with late_rank(reads) as late:
+        for _ in range(5):
+            late.stacks.watch("data")
+        assert len(sampling_threads()) == 1
+        late.is_looked_at(100)
+        late.stacks.watch(None)
+        assert late.stacks.lines() == []
+        wait_until(lambda: not sampling_threads())
+        taken = late.stacks.samples
+        late.stacks.watch("data")
+        assert late.stacks.lines() == []
+        wait_until(lambda: late.stacks.samples > taken)
+
+
+def test_thread_that_has_ended_has_no_line() -> None:
+    """A training thread that is gone costs nothing and names nothing; nor do libraries alone."""
+    with late_rank(lambda is_over: None) as gone:
+        gone.thread.join()
+        gone.stacks.watch("data")
+        gone.is_looked_at(100)
+        assert gone.stacks.lines() == []
+    assert line_of(stack_of(sys._getframe()), lambda file: False) is None
+
+
+def test_first_answer_is_told_once_without_waiting_for_rare_samples(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first page needs the line and the state; samples are rare once both are there."""
+    pauses, told, over = list[float](), list[int](), threading.Event()
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if seconds < 1:
+            time.sleep(seconds)
+        else:
+            over.wait()
+
+    monkeypatch.setattr(sampling, "INTERVAL_SECONDS", 60.0)
+    clock = SimpleNamespace(sleep=sleep, perf_counter_ns=time.perf_counter_ns)
+    monkeypatch.setattr(sampling, "time", clock)
+    with late_rank(reads, on_first=lambda: told.append(1)) as late:
+        late.stacks.watch("data")
+        wait_until(lambda: pauses[-1:] > [1])
+        assert (bool(late.stacks.lines()), bool(late.stacks.states())) == (True, True)
+        late.stacks.stop()
+        over.set()
+
+    assert told == [1]
+    assert late.stacks.samples <= sampling.FIRST_SAMPLES
+
+
+def test_waiting_for_others_is_no_state() -> None:
+    """And what began in another stage is not split."""
+    with late_rank(reads) as late:
+        late.stages = itertools.cycle(["data", "sync"])
+        late.stacks.watch("data")
+        late.is_looked_at(100)
+        assert (late.stacks.samples, late.stacks.states()) == (0, [])
+    with late_rank(reads) as late:
+        late.stages = itertools.cycle(["forward", "data"])
+        late.stacks.watch("data")
+        wait_until(lambda: bool(late.stacks.lines()))
+        assert late.stacks.states() == []
+
+
+READ, PARSE, LOSS = (CodeLine(name, "/a.py", n) for n, name in enumerate(("read", "parse", "loss")))
+
+
+def window(*samples: tuple[str, CodeLine | None, int], most: int = 6_000) -> SampleWindow:
+    """Return a window after so many samples of each stage and line."""
+    made = SampleWindow(most)
+    for stage, line, count in samples:
+        add(made, stage, line, count)
+    return made
+
+
+def add(to: SampleWindow, stage: str, line: CodeLine | None, count: int) -> None:
+    for _ in range(count):
+        to.add(StackSample(stage, line, is_fetching=line is READ))
+
+
+def test_shares_are_of_the_lines_own_stage() -> None:
+    """The late stage comes first, even if another has more samples; then the most frequent.
+
+    Samples without a line of the user's make the others smaller.
+    """
+    seen = window(("forward", LOSS, 90), ("data", READ, 30), ("data", PARSE, 10))
+    assert seen.lines("data", 5) == [
+        LineShare("data", READ, 0.75),
+        LineShare("data", PARSE, 0.25),
+        LineShare("forward", LOSS, 1.0),
+    ]
+    assert seen.lines("data", 1) == [LineShare("data", READ, 0.75)]
+    assert seen.lines("forward", 5)[0].line == LOSS
+    assert seen.iterating_share("data") == 0.75
+    add(seen, "data", None, 20)
+    assert seen.lines("data", 1) == [LineShare("data", READ, 0.5)]
+
+
+def test_few_samples_say_nothing() -> None:
+    """The first moments of a lateness name no line, and no page a line with 0 % of a stage."""
+    few = window(("data", READ, LEAST_SAMPLES - 1))
+    assert few.lines("data", 5) == []
+    assert few.iterating_share("data") is few.iterating_share("forward") is None
+    add(few, "data", READ, 280)
+    add(few, "data", PARSE, 1)
+    assert [each.line for each in few.lines("data", 5)] == [READ]
+
+
+def test_fetches_get_the_name_of_their_stage() -> None:
+    """What was sampled before it was known that batches are read in `other` keeps its line."""
+    seen = window(("other", READ, 60), ("other", LOSS, 20), ("data", READ, 20))
+    seen.rename_fetches("other", "data")
+
+    assert seen.lines("data", 5) == [LineShare("data", READ, 1.0), LineShare("other", LOSS, 1.0)]
+    assert (seen.iterating_share("data"), seen.iterating_share("other")) == (1.0, 0.0)
+
+
+def test_only_the_latest_samples_count_and_the_first_line_does_not_flap() -> None:
+    """What a rank did long ago takes no memory. Two lines of about equal cost take no turns."""
+    seen = window(("data", READ, 500), ("data", PARSE, 100), most=100)
+    assert seen.lines("data", 5) == [LineShare("data", PARSE, 1.0)]
+    assert seen.iterating_share("data") == 0.0
+
+    seen = window(("data", READ, 50), ("data", PARSE, 45))
+    for first in (READ, READ, PARSE):  # Each first line is a new series.
+        assert seen.lines("data", 5)[0].line == first
+        add(seen, "data", PARSE, 10)
+
+
+def no() -> bool:
+    return False
+
+
+def yes() -> bool:
+    return True
+
+
+MOUNTS = (
+    "22 1 98:0 / / rw shared:1 - ext4 /dev/sda1 rw\n"
+    "23 22 0:40 / /data rw,noatime shared:2 - nfs4 server:/data rw\n"
+    "24 23 0:41 / /data/two\\040words rw - fuse.s3 bucket rw\n"
+)
+DESCRIPTORS = {
+    3: "pipe:[4711]",
+    4: "socket:[4712]",
+    5: "/data/users/ann/corpus.bin",
+    6: "/dev/nvidia0",
+    7: "anon_inode:[eventpoll]",
+    8: "anon_inode:[eventpoll]",
+    9: "/dev/null",
+}
+WATCHED = {7: (4,), 8: (4, 3)}  # by the epolls
+# What lies in the memory, and from where on.
+MEMORY = {
+    0x40: POLLED.pack(3, 1, 0),
+    0x50: POLLED.pack(4, 1, 0),
+    0x60: (0b1000).to_bytes(8, "little"),  # the set of a select
+    0x80: b"two words/x\0",
+    0xA0: b"/data/two words/x\0",
+    0xC0: b"/home/ann/x\0",
+}
+
+
+@pytest.fixture
+def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reader:
+    """Reads a process as /proc showed it, on x86."""
+    monkeypatch.setattr(system_calls, "_CALLS", system_calls._X86_64)
+    for folder in ("fd", "fdinfo"):
+        (tmp_path / folder).mkdir()
+    for number, link in DESCRIPTORS.items():
+        (tmp_path / "fd" / str(number)).symlink_to(link)
+    for number, watched in WATCHED.items():
+        lines = [f"tfd: {each:8} events:       19 data: 7f" for each in watched]
+        (tmp_path / "fdinfo" / str(number)).write_text("\n".join(["flags:\t02", *lines, ""]))
+    (tmp_path / "cwd").symlink_to("/data")
+    (tmp_path / "mountinfo").write_text(MOUNTS)
+    with (tmp_path / "mem").open("wb") as memory:
+        for pointer, content in MEMORY.items():
+            memory.seek(pointer)
+            memory.write(content)
+    return Reader(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("call", "wait"),
+    [
+        ("running", None),
+        ("-1 0x7ffc 0x7f01", Wait(BLOCKED)),  # in no call
+        ("230 0x1 0x1 0x7f01 0x0", Wait(SLEEP)),  # clock_nanosleep
+        ("202 0x7f 0x189 0x0 0x0", Wait(LOCK)),  # futex
+        # A worker that waits for a lock that processes share waits for work.
+        ("202 0x7f 0x109 0x0 0x0", Wait(LOCK, link=SHARED)),
+        ("73 0x9 0x2", Wait(LOCK)),  # flock
+        ("45 0x4 0x7f 0x1", Wait(SOCKET)),  # recvfrom
+        # The link finds a pipe or socket in another process, also if it is polled.
+        ("0 0x3 0x7f 0x1", Wait(PIPE, link="pipe:[4711]")),  # read
+        ("0 0x4 0x7f 0x1", Wait(SOCKET, link="socket:[4712]")),
+        ("0 0x5 0x7f 0x1", Wait(DISK, "/data (nfs4)")),
+        ("16 0x6 0x7f 0x1", Wait(GPU)),  # ioctl
+        ("0 0x9 0x7f 0x1", Wait(BLOCKED)),
+        ("0 0x63 0x7f 0x1", Wait(BLOCKED)),  # a descriptor that is gone
+        # A close that waits writes a file, as on NFS; which one cannot be seen any more.
+        ("3 0x5 0x0 0x0", Wait(DISK)),
+        # Of a path only the mount is told: it has the name of a user.
+        ("2 0xa0 0x0 0x0", Wait(DISK, "/data/two words (fuse.s3)")),  # open
+        ("2 0xc0 0x0 0x0", Wait(DISK, "/ (ext4)")),
+        # A relative one is relative to where the process is.
+        ("257 0xffffff9c 0x80 0x0", Wait(DISK, "/data/two words (fuse.s3)")),  # openat
+        ("2 0xfffff000 0x0 0x0", Wait(DISK)),
+        # Python polls, and the descriptor tells what for.
+        ("7 0x40 0x1 0xea60", Wait(PIPE, link="pipe:[4711]")),
+        ("7 0x50 0x1 0xea60", Wait(SOCKET, link="socket:[4712]")),
+        ("7 0x0 0x0 0xea60", Wait(SLEEP)),
+        # A worker that polls what cannot be read may wait for work.
+        ("7 0xfffff000 0x1 0x1388", Wait(BLOCKED, link=SHARED)),
+        ("270 0x4 0x60 0x0 0x0", Wait(PIPE, link="pipe:[4711]")),  # select
+        ("270 0x0 0x0 0x0 0x0", Wait(SLEEP)),
+        ("270 0x4 0xfffff000 0x0 0x0", Wait(SLEEP)),
+        ("270 0x2000 0x60 0x0 0x0", Wait(BLOCKED, link=SHARED)),
+        # An event loop that only sleeps watches the socket that wakes it up.
+        ("232 0x7 0x7f 0x1", Wait(SLEEP)),
+        ("232 0x8 0x7f 0x1", Wait(PIPE, link="pipe:[4711]")),
+        ("61 0x7f 0x0 0x0", Wait(BLOCKED)),  # wait4, for a child: there is no word of its own
+    ],
+)
+def test_call_says_what_a_thread_waits_for(reader: Reader, call: str, wait: Wait | None) -> None:
+    """With the mount, the pipe or the socket; a thread in disk sleep waits for a disk at least."""
+    assert reader.wait(f"{call}\n".encode(), no) == wait
+    asleep = Wait(DISK) if wait is not None and wait.state == BLOCKED else wait
+    assert reader.wait(f"{call}\n".encode(), yes) == asleep
+
+
+@pytest.mark.parametrize(
+    ("channel", "is_in_disk_sleep", "state"),
+    [
+        ("futex_wait_queue", False, LOCK),
+        ("hrtimer_nanosleep", False, SLEEP),
+        ("pipe_read", False, PIPE),
+        ("nv_wait", True, GPU),
+        ("some_call", True, DISK),
+        ("some_call", False, BLOCKED),
+        ("0", False, None),
+        ("", False, None),
+    ],
+)
+def test_channel_says_it_where_the_call_cannot_be_read(
+    channel: str, is_in_disk_sleep: bool, state: str | None
+) -> None:
+    """A thread that may not be read and runs is not said to sleep."""
+    found = wait_of_channel(channel, is_in_disk_sleep=is_in_disk_sleep)
+
+    assert found == (state and Wait(state))
+
+
+def test_of_a_hundred_thousand_mounts_few_are_kept(tmp_path: Path) -> None:
+    """Any user may make so many, and the exporter keeps those of each worker."""
+    line = "36 35 98:0 / /mnt/{} rw,noatime shared:1 - tmpfs {} rw\n"
+    (tmp_path / "mountinfo").write_text("".join(line.format(n, "x" * 99) for n in range(100_000)))
+
+    found = mounts(f"{tmp_path}/mountinfo")
+    assert ("/mnt/7", "/mnt/7 (tmpfs)") in found
+    assert len(found) < 5_000
+
+
+def test_real_thread_shows_its_clock_and_its_call() -> None:
+    """This one runs, and what it used is counted; another sleeps, until it has ended."""
+    this = WatchedThread(threading.get_native_id(), Reader())
+    first = this.begin()
+    while time.thread_time_ns() < first.cpu + 20 * MS:
+        pass
+    last = this.end()
+    assert last.at - first.at >= last.cpu - first.cpu >= 20 * MS
+    assert last.is_on_cpu
+    assert this.wait(b"running\n") is None
+    this.close()
+
+    over = threading.Event()
+    sleeper = threading.Thread(target=over.wait)
+    sleeper.start()
+    other = WatchedThread(sleeper.native_id or 0, Reader())
+    wait_until(lambda: other.wait(other.begin().call) == Wait(LOCK))
+    over.set()
+    sleeper.join()
+    with pytest.raises(ThreadEnded):
+        other.begin()
+    other.close()
+
+
+MS = 1_000_000
+BEFORE = ThreadLook(at=0, cpu=0, queue=0, own_queue=0, call=b"")
+CALLS = {b"lock": Wait(LOCK), b"sleep": Wait(SLEEP), b"running": None}
+
+
+def rounded(shares: Shares) -> dict[str, float]:
+    return {wait.state: round(share, 3) for wait, share in shares}
+
+
+@pytest.mark.parametrize(
+    ("ran", "queued", "used", "call", "shares"),
+    [
+        # It used nearly all of the delay, wherever it was before and after.
+        (80, 0, 80, b"lock", {RUNNING: 1.0}),
+        (100, 0, 100, b"running", {RUNNING: 1.0}),
+        (75, 0, 75, b"sleep", {RUNNING: 1.0}),
+        (40, 40, 40, b"lock", {RUNNING: 0.5, CPU_QUEUE: 0.5}),
+        # It ran for some of the time, and others for the rest.
+        (20, 0, 100, b"lock", {RUNNING: 0.2, LOCK: 0.8}),
+        # That the sampler waits does not make it wait.
+        (0, 0, 100, b"sleep", {SLEEP: 1.0}),
+        # A call of C waits for something and keeps the interpreter: nothing says for what.
+        (0, 0, 1, b"lock", {BLOCKED: 1.0}),
+    ],
+)
+def test_delay_of_the_sampler_is_divided_by_what_the_clocks_say(
+    ran: int, queued: int, used: int, call: bytes, shares: dict[str, float]
+) -> None:
+    """It came 80 ms late, 100 ms after the last look; all threads *used* so much CPU."""
+    first = ThreadLook(100 * MS, ran * MS, queued * MS, 0, call)
+
+    assert rounded(held(BEFORE, first, 80 * MS, used * MS, CALLS.__getitem__)) == shares
+
+
+@pytest.mark.parametrize(
+    ("began_in", "last", "shares"),
+    [
+        (b"running", {"cpu": 100}, {RUNNING: 1.0}),
+        (b"running", {"cpu": 300, "queue": 300}, {RUNNING: 1.0}),  # The clocks are read in turn.
+        (b"running", {"cpu": 50, "queue": 50}, {RUNNING: 0.5, CPU_QUEUE: 0.5}),
+        (b"running", {"cpu": 50, "call": b"sleep"}, {RUNNING: 0.5, SLEEP: 0.5}),
+        (b"lock", {"cpu": 50, "call": b"lock"}, {RUNNING: 0.5, LOCK: 0.5}),
+        # Handing over the interpreter takes that long, and so did the sampler's own wait for a CPU.
+        (b"lock", {"cpu": 91, "call": b"lock"}, {RUNNING: 1.0}),
+        (b"lock", {"cpu": 40, "own_queue": 20, "call": b"lock"}, {RUNNING: 0.5, LOCK: 0.5}),
+        # A lock at the end is the interpreter, after what it waited for before.
+        (b"sleep", {"call": b"lock"}, {SLEEP: 1.0}),
+        # Ready at both looks: the kernel counts a wait for a CPU when it ends.
+        (b"running", {"call": b"running"}, {CPU_QUEUE: 1.0}),
+        (b"running", {"call": b"running", "is_on_cpu": True}, {BLOCKED: 1.0}),
+    ],
+)
+def test_time_between_two_looks_is_divided(
+    began_in: bytes, last: dict[str, Any], shares: dict[str, float]
+) -> None:
+    """The clocks tell what it ran and queued, and the calls what it was blocked in otherwise."""
+    known: dict[str, Any] = {"at": 100, "cpu": 0, "queue": 0, "own_queue": 0}
+    known |= {"call": b"running"} | last
+    first = BEFORE._replace(call=began_in)
+
+    assert rounded(split(first, ThreadLook(**known), CALLS.__getitem__)) == shares

@@ -60,15 +60,13 @@ PCIE_GENERATIONS: Final = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 DRIVER_VERSION: Final = Path("/proc/driver/nvidia/version")
 
 
-def runtime_info(
-    environment: Mapping[str, str] = os.environ, driver: Path = DRIVER_VERSION
-) -> dict[str, str]:
+def runtime_info() -> dict[str, str]:
     """Return what should not differ between ranks; torch's part only once it is imported."""
     info = {
         "python": platform.python_version(),
         "probe": __version__,
-        "driver": driver_version(driver),
-        "env_hash": environment_hash(environment),
+        "driver": driver_version(),
+        "env_hash": environment_hash(os.environ),
     }
     torch = imported_torch()
     if torch is None:

@@ -1,14 +1,20 @@
-"""Tests of who a process is by what its launcher set, and from when on it speaks for that rank."""
+"""Who a process is by what its launcher set, its life in events, and the collector's pauses."""
 
+import gc
 import os
+import signal
+import time
 from collections.abc import Callable
 from dataclasses import astuple
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 
-from rank_probe.process import children
+from rank_probe.measure.tape import PythonTape, new_tape
+from rank_probe.process import children, garbage
+from rank_probe.process.garbage import GarbagePauses
 from rank_probe.process.identity import (
     VARIABLES,
     from_environment,
@@ -19,8 +25,13 @@ from rank_probe.process.identity import (
     rank_source,
     with_namespace,
 )
+from rank_probe.process.lifecycle import Lifecycle, process_age_seconds
 from rank_probe.process.own_rank import OwnRank
+from rank_probe.report.lifecycle_events import QUIET_SECONDS, LifecycleEvents
 from rank_probe.torch_hooks import process_group
+from rank_probe.wire.snapshot import MOST_EVENTS
+from rank_probe.wire.stages import CHECKPOINT, DATA, EVAL, STAGES
+from tests.rank_probe.fakes import RANK_2_OF_4
 
 NODE = os.uname().nodename
 POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "POD_NAMESPACE": "nlp"}
@@ -179,7 +190,6 @@ def test_peers_share_pipeline_stage_and_gpu_model(
     assert peer_group(coordinates, gpu_model) == expected
 
 
-RANK_2_OF_4 = {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "2", "RANKSKEW_JOB_ID": "j"}
 TASK = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0"}
 TASK["SLURM_STEP_ID"] = "0"
 TASK_PER_NODE = TASK | {"SLURM_NNODES": "2"}
@@ -286,3 +296,262 @@ def test_variables_of_the_script_count(group: Set) -> None:
 
     assert me is not None
     assert me.job_id == "local-gpu7"
+
+
+@pytest.mark.parametrize("since_start", [5.0, None])
+def test_age_of_the_process_is_read_from_linux(since_start: float | None, tmp_path: Path) -> None:
+    """Parentheses and blanks in its name do not shift the fields; without Linux it is unknown."""
+    stat = tmp_path / "stat"
+    if since_start is None:
+        assert process_age_seconds(stat) is None
+        stat.write_text("42 (python) S 1")
+        assert process_age_seconds(stat) is None
+        return
+    since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
+    ticks = round((since_boot - since_start) * os.sysconf("SC_CLK_TCK"))
+    stat.write_text(f"42 (a) b (c)) {' '.join(['S', *['7'] * 18, str(ticks), '0'])}")
+
+    assert (process_age_seconds(stat) or 0) >= since_start - 0.02
+    assert 0 < (process_age_seconds() or 0) < 86_400
+
+
+UNIX = 1_700_000_000.0
+
+
+# An event: when it began by our clock, and its duration.
+Told = tuple[str, float, float | None]
+
+
+class Process:
+    """A process that a test leads through its life; it began *age* before its probe."""
+
+    def __init__(self, age: float | None = 4.0) -> None:
+        self.now = 100.0
+        self.life = Lifecycle(lambda: self.now, age=lambda: age)
+        self._spent = [0] * len(STAGES)
+        self.stage: int | None = DATA
+        self._elapsed = 0.0
+        self.events = LifecycleEvents(self.life, lambda: self.now, lambda: UNIX + self.now)
+
+    def goes_on(self, seconds: float, stage: int | None = None) -> None:
+        """Spend *seconds*, in *stage* if it is given."""
+        self.now += seconds
+        if stage is None:
+            self._elapsed += seconds
+        else:
+            self._spent[stage] += round(seconds * 1e9)
+            self._elapsed = 0.0
+
+    def enters(self, stage: int) -> None:
+        if self.stage in (CHECKPOINT, EVAL):
+            self._spent[self.stage] += round(self._elapsed * 1e9)
+        self.stage, self._elapsed = stage, 0.0
+
+    def told(self) -> list[Told]:
+        """Return the events as a look tells them: name, seconds of our clock, duration."""
+        return [_short(event) for event in self.events.look(self.stage, self._spent, self._elapsed)]
+
+    def looks(self, seconds: int) -> None:
+        """Look once in each of the next *seconds*."""
+        for _ in range(seconds):
+            self.goes_on(1)
+            self.told()
+
+
+def _short(event: dict[str, Any]) -> Told:
+    seconds = event["seconds"]
+    began = event["began_timestamp_seconds"] - UNIX
+    return event["event"], round(began, 3), None if seconds is None else round(seconds, 3)
+
+
+MEETS = ("rendezvous_begins", 1, "rendezvous_ended", "first_step_done", "end", 50)
+INIT = ("init", 97.0, 3.0)
+# How old the process was when the probe started, what happens, with seconds between, and the
+# events: when each began, and how long it took.
+LIVES: dict[str, tuple[float | None, tuple[str | int, ...], list[Told]]] = {
+    "what lasts is told from its beginning": (3.0, (10,), [("init", 97.0, None)]),
+    "each event has the time between its own two moments": (
+        3.0,
+        ("rendezvous_begins", 10, "rendezvous_ended", 100, "first_step_done", 1_000, "end"),
+        [
+            *(INIT, ("rendezvous", 100.0, 10.0), ("first_step", 110.0, 100.0)),
+            ("end", 210.0, 1_000.0),
+        ],
+    ),
+    "a rank that is stuck in the rendezvous has no duration for it": (
+        3.0,
+        ("rendezvous_begins", 60),
+        [INIT, ("rendezvous", 100.0, None)],
+    ),
+    "a rendezvous that failed is forgotten": (
+        3.0,
+        ("rendezvous_begins", 60, "rendezvous_begins", 2, "rendezvous_ended"),
+        [("init", 97.0, 63.0), ("rendezvous", 160.0, 2.0)],
+    ),
+    # Where the process's start is unknown, there is no init.
+    "a rank alone has a first step too, from the probe on": (
+        None,
+        (8, "first_step_done"),
+        [("first_step", 100.0, 8.0)],
+    ),
+    "a second process group, or a step noted again, moves nothing": (
+        3.0,
+        MEETS * 2,
+        [INIT, ("rendezvous", 100.0, 1.0), ("first_step", 101.0, 0.0), ("end", 101.0, 0.0)],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LIVES)
+def test_each_event_of_a_life_is_told(case: str) -> None:
+    """With its beginning, and its duration once it is over; a moment when it has come."""
+    age, happens, expected = LIVES[case]
+    process = Process(age)
+    process.told()
+    for each in happens:
+        if isinstance(each, str):
+            getattr(process.life, each)()
+        else:
+            process.goes_on(each)
+
+    assert process.told() == expected
+
+
+def test_checkpoint_is_told_while_it_lasts() -> None:
+    """Its beginning is exact, and its duration is the time in the stage."""
+    process = Process()
+    process.told()
+    process.enters(CHECKPOINT)
+    process.looks(3)
+    assert process.told()[1:] == [("checkpoint", 100.0, None)]
+
+    process.goes_on(0.5)
+    process.enters(DATA)
+    process.looks(2)
+    assert process.told()[1:] == [("checkpoint", 100.0, 3.5)]
+
+
+def test_parts_of_a_checkpoint_are_one_event() -> None:
+    """Files written one after the other, with little between them, are one checkpoint."""
+    process = Process()
+    process.told()
+    for _ in range(4):
+        process.goes_on(0.6, CHECKPOINT)
+        process.goes_on(0.2)
+        process.told()
+    process.looks(2)
+
+    assert process.told()[1:] == [("checkpoint", 100.2, 2.4)]
+
+
+def test_evaluation_in_every_step_is_one_event_a_minute() -> None:
+    """A loop that evaluates all the time does not fill the list with it."""
+    process = Process()
+    process.told()
+    for _ in range(20):
+        process.goes_on(0.5, EVAL)
+        process.looks(5)
+
+    told = process.told()[1:]
+    assert [name for name, _, _ in told] == ["evaluation", "evaluation"]
+    assert told[1][1] - told[0][1] >= QUIET_SECONDS
+
+
+def test_end_closes_what_lasted() -> None:
+    """A checkpoint right before the end is told with its duration, for there is no later look."""
+    process = Process()
+    process.life.first_step_done()
+    process.told()
+    process.goes_on(2, CHECKPOINT)
+    process.life.end()
+    process.stage = None
+
+    assert ("checkpoint", 100.0, 2.0) in process.told()
+
+
+def test_only_the_last_events_are_kept_and_numbers_go_on() -> None:
+    """A snapshot stays small, and its reader sees how many it missed."""
+    process = Process()
+    for _ in range(MOST_EVENTS + 2):
+        process.goes_on(1, CHECKPOINT)
+        process.looks(int(QUIET_SECONDS) + 1)
+
+    numbers = [event["number"] for event in process.events.look(DATA, process._spent, 0.0)]
+    assert numbers == list(range(4, MOST_EVENTS + 4))
+
+
+compiled = pytest.mark.skipif(new_tape is PythonTape, reason="only where a compiler built it")
+
+
+class TakesTime:
+    """Takes 20 ms while it is collected."""
+
+    def __init__(self) -> None:
+        self.me = self  # Only the collector frees it.
+
+    def __del__(self) -> None:
+        time.sleep(0.02)
+
+
+@compiled
+def test_a_collection_is_counted_once() -> None:
+    """What passes while the collector runs is added up, and nothing else; nor after `undo`."""
+    pauses, before = GarbagePauses(), list(gc.callbacks)
+    patches = pauses.attach()
+    TakesTime()
+    began = time.perf_counter()
+    gc.collect()
+    took = time.perf_counter() - began
+    time.sleep(0.05)
+    patches.undo()
+    TakesTime()
+    gc.collect()
+
+    assert 0.02 <= (pauses.seconds() or 0) <= took
+    assert gc.callbacks == before
+
+
+class Terminated(BaseException):
+    """What a handler raises, like SystemExit."""
+
+
+def test_signal_during_a_collection_reaches_the_user() -> None:
+    """Most of the signals that arrive at a bad moment do so there: it may take a second."""
+
+    def handler(_signal: int, _frame: FrameType | None) -> None:
+        raise Terminated
+
+    # Python drops what is raised in a callback, and other tests' packages may have left one.
+    others = gc.callbacks[:]
+    gc.callbacks.clear()
+    gc.freeze()
+    patches, raised = GarbagePauses().attach(), 0
+    heap = [[number] for number in range(400_000)]
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        for _ in range(5):
+            signal.setitimer(signal.ITIMER_REAL, 0.004)
+            try:
+                gc.collect()
+                time.sleep(0.1)
+            except Terminated:
+                raised += 1
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        patches.undo()
+        gc.callbacks[:] = others
+        gc.unfreeze()
+
+    assert raised == 5
+    assert len(heap) == 400_000
+
+
+def test_not_measured_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A callback in Python would take the user's signals: there is none, and no reading."""
+    monkeypatch.setattr(garbage, "_tape", None)
+    before = list(gc.callbacks)
+    pauses = GarbagePauses()
+    pauses.attach()
+
+    assert gc.callbacks == before
+    assert pauses.seconds() is None

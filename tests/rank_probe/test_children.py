@@ -12,15 +12,15 @@ import pytest
 
 from rank_probe.guest.guard import failures
 from rank_probe.process import children, relaunch
+from tests.rank_probe.children_job import STEPS
 from tests.rank_probe.forks import Zygote
 from tests.rank_probe.launch import ROOT
-from tests.rank_probe.process.children_job import STEPS
 from tests.rank_probe.sink import Sink, listening
 
 JOB = Path(__file__).with_name("children_job.py")
 # Runs the job as `python -m rank_probe children_job.py` does, and without the probe.
 UNDER_THE_PROBE = ("rank_probe", str(JOB))
-BARE = ("tests.rank_probe.process.children_job",)
+BARE = ("tests.rank_probe.children_job",)
 TORCHRUN = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
 SLURM = {
     "SLURM_JOB_ID": "7",

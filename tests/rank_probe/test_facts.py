@@ -7,6 +7,7 @@ from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -31,50 +32,56 @@ from rank_probe.process.small_files import (
 )
 from rank_probe.torch_hooks import process_group
 
+NODE = os.uname().nodename
 DRIVER = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023"
+OPEN_DRIVER = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86  Release Build"
 
 
 @pytest.mark.parametrize(
     ("environment", "gpu", "driver", "known"),
     [
-        ({}, ("", ""), "", {"node": os.uname().nodename}),
+        ({}, ("", ""), None, {"node": NODE}),
+        ({}, ("", ""), "something else", {"node": NODE}),
+        ({}, ("", ""), OPEN_DRIVER, {"node": NODE, "driver": "570.86"}),
         (
             {"APPTAINER_CONTAINER": "/images/train.sif"},
             ("NVIDIA H100", "generation 4 x16"),
             DRIVER,
             {
-                "node": os.uname().nodename,
+                "node": NODE,
                 "GPU model": "NVIDIA H100",
                 "PCIe": "generation 4 x16",
                 "driver": "535.104.05",
                 "image": "/images/train.sif",
             },
         ),
+        # Labels take the place of what is found.
         (
             {"RANK_PROBE_LABELS": "node=rack7-3,image=v2", "SLURM_CONTAINER": "/v1"},
-            ("", ""),
-            "",
-            {"node": "rack7-3", "image": "v2"},
+            *(("", ""), None, {"node": "rack7-3", "image": "v2"}),
         ),
     ],
-    ids=["a host without a GPU", "a GPU in a container", "labels take the place of what is found"],
 )
 def test_what_is_known_is_told(
     environment: dict[str, str],
     gpu: tuple[str, str],
-    driver: str,
+    driver: str | None,
     known: dict[str, str],
     tmp_path: Path,
 ) -> None:
     """And torch's version if it is imported; what is not known is absent."""
     version = tmp_path / "version"
-    if driver:
-        version.write_text(driver)
+    if driver is not None:
+        version.write_text(f"{driver}\nGCC version:  gcc version 12.2.0 \n")
     found = own_facts(environment, *gpu, version)
     found.pop("torch", None)
 
     assert found == known
     assert read_facts(message(found)) == known
+
+
+LONG = f"rack={'x' * (MOST_VALUE + 1)}"
+MANY = [f"l{at}={at}" for at in range(MOST_LABELS + 2)]
 
 
 @pytest.mark.parametrize(
@@ -90,25 +97,19 @@ def test_what_is_known_is_told(
         ("rack=1,rack=1,rack=2", {"rack": "1"}, ["rack=2"]),
         ("rack=a\nb", {}, ["rack=a\nb"]),
         ("rack=a\udcffb", {}, ["rack=a\udcffb"]),
-        (f"rack={'x' * (MOST_VALUE + 1)}", {}, [f"rack={'x' * (MOST_VALUE + 1)}"]),
+        (LONG, {}, [LONG]),
         (f"{'x' * 33}=1", {}, [f"{'x' * 33}=1"]),
+        (",".join(MANY), {f"l{at}": f"{at}" for at in range(MOST_LABELS)}, MANY[MOST_LABELS:]),
     ],
 )
 def test_labels_that_cannot_be_told_are_left_out(
     said: str, known: dict[str, str], wrong: list[str]
 ) -> None:
-    """The others are told; `rank-probe check` says which are not."""
+    """The others are told, if they are few; `rank-probe check` says which are not."""
     environment = {"RANK_PROBE_LABELS": said}
 
     assert labels(environment) == known
     assert wrong_labels(environment) == wrong
-
-
-def test_labels_are_few() -> None:
-    environment = {"RANK_PROBE_LABELS": ",".join(f"l{at}={at}" for at in range(MOST_LABELS + 2))}
-
-    assert len(labels(environment)) == MOST_LABELS
-    assert wrong_labels(environment) == ["l8=8", "l9=9"]
 
 
 @pytest.mark.parametrize(
@@ -127,15 +128,16 @@ def test_nonsense_from_another_rank_is_no_fact(said: bytes) -> None:
     assert read_facts(said) == {}
 
 
-def fake_torch(*, cuda_initialized: bool, distributed_initialized: bool) -> SimpleNamespace:
+def fake_torch(*, is_initialized: bool = True) -> SimpleNamespace:
     """Return as much of torch as the probe asks, on a machine with two GPUs."""
     return SimpleNamespace(
         __version__="2.13.0",
         version=SimpleNamespace(cuda="13.0"),
         cuda=SimpleNamespace(
-            is_initialized=lambda: cuda_initialized,
+            is_initialized=lambda: is_initialized,
             current_device=lambda: 1,
             device_count=lambda: 2,
+            get_device_name=lambda _: "NVIDIA H100",
             get_device_properties=lambda index: SimpleNamespace(
                 uuid=f"0000-{index}", pci_domain_id=0, pci_bus_id=0xC0 + index, pci_device_id=0
             ),
@@ -143,7 +145,7 @@ def fake_torch(*, cuda_initialized: bool, distributed_initialized: bool) -> Simp
         ),
         distributed=SimpleNamespace(
             is_available=lambda: True,
-            is_initialized=lambda: distributed_initialized,
+            is_initialized=lambda: is_initialized,
             is_nccl_available=lambda: True,
             get_backend=lambda: "nccl",
             get_rank=lambda: 5,
@@ -152,46 +154,47 @@ def fake_torch(*, cuda_initialized: bool, distributed_initialized: bool) -> Simp
     )
 
 
-def test_without_torch_only_python_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def half_imported() -> ModuleType:
+    """Return torch while the script imports it: it has nothing in it yet."""
+    half = ModuleType("torch")
+    half.__spec__ = ModuleSpec("torch", None)
+    half.__spec__._initializing = True  # type: ignore[attr-defined]  # as importlib does
+    return half
+
+
+@pytest.mark.parametrize(
+    ("torch", "versions"),
+    [
+        (None, set()),
+        (half_imported(), set()),
+        # A rank that has not used CUDA is on no GPU, and stays off it.
+        (fake_torch(is_initialized=False), {"torch", "cuda"}),
+    ],
+    ids=["absent", "half imported", "not in use"],
+)
+def test_torch_that_is_not_in_use_is_not_asked(
+    monkeypatch: pytest.MonkeyPatch, torch: Any, versions: set[str]
+) -> None:
     """A process that has not imported torch says so by leaving it out."""
     monkeypatch.delitem(sys.modules, "torch", raising=False)
+    if torch is not None:
+        monkeypatch.setitem(sys.modules, "torch", torch)
 
-    assert set(runtime.runtime_info()) == {"python", "probe", "driver", "env_hash"}
-    assert runtime.gpu_uuid() == ""
+    assert set(runtime.runtime_info()) == {"python", "probe", "driver", "env_hash"} | versions
+    assert runtime.gpu_uuid() == runtime.gpu_model() == runtime.pcie_link() == ""
     assert process_group.rank_and_world_size() is None
 
 
 def test_versions_of_a_gpu_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     """As they print themselves; the GPU's UUID has NVML's prefix, so that it joins its series."""
-    torch = fake_torch(cuda_initialized=True, distributed_initialized=True)
-    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setitem(sys.modules, "torch", fake_torch())
     info = runtime.runtime_info()
 
     assert (info["torch"], info["cuda"]) == ("2.13.0", "13.0")
     assert (info["nccl"], info["backend"]) == ("2.28.3", "nccl")
     assert info["device_count"] == "2"
-    assert runtime.gpu_uuid() == "GPU-0000-1"
+    assert (runtime.gpu_uuid(), runtime.gpu_model()) == ("GPU-0000-1", "NVIDIA H100")
     assert process_group.rank_and_world_size() == (5, 8)
-
-
-@pytest.mark.parametrize(
-    ("line", "version"),
-    [
-        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19", "535.104.05"),
-        (
-            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86  Release Build",
-            "570.86",
-        ),
-        ("something else", ""),
-    ],
-)
-def test_driver_is_known_without_nvml(tmp_path: Path, line: str, version: str) -> None:
-    """The kernel driver's own file tells its version, in the form of either of its flavours."""
-    path = tmp_path / "version"
-    path.write_text(f"{line}\nGCC version:  gcc version 12.2.0 \n")
-
-    assert runtime.driver_version(path) == version
-    assert runtime.driver_version(tmp_path / "missing") == ""
 
 
 def test_environments_that_differ_have_other_hashes() -> None:
@@ -210,30 +213,6 @@ def test_environments_that_differ_have_other_hashes() -> None:
     assert (len(known), int(known, 16) >= 0) == (8, True)
 
 
-def test_cuda_is_not_initialised_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rank that has not used CUDA is on no GPU, and stays off it."""
-    torch = fake_torch(cuda_initialized=False, distributed_initialized=False)
-    monkeypatch.setitem(sys.modules, "torch", torch)
-
-    assert runtime.gpu_uuid() == ""
-    assert "device_count" not in runtime.runtime_info()
-    assert process_group.rank_and_world_size() is None
-
-
-def test_torch_that_is_still_being_imported_is_not_there_yet(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The pusher's thread asks while the script imports torch, which has nothing in it yet."""
-    half = ModuleType("torch")
-    half.__spec__ = ModuleSpec("torch", None)
-    half.__spec__._initializing = True  # type: ignore[attr-defined]  # as importlib does
-    monkeypatch.setitem(sys.modules, "torch", half)
-
-    assert "torch" not in runtime.runtime_info()
-    assert (runtime.gpu_uuid(), runtime.gpu_model()) == ("", "")
-    assert process_group.rank_and_world_size() is None
-
-
 @pytest.mark.parametrize(
     ("speed", "width", "said"),
     [
@@ -246,28 +225,18 @@ def test_torch_that_is_still_being_imported_is_not_there_yet(
 def test_pcie_link_of_the_current_gpu(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, speed: str, width: str, said: str
 ) -> None:
-    torch = fake_torch(cuda_initialized=True, distributed_initialized=True)
+    """Empty in a container without sysfs, and on a torch that does not say where the GPU is."""
+    torch = fake_torch()
     monkeypatch.setitem(sys.modules, "torch", torch)
-    assert runtime.pcie_link(tmp_path) == ""  # a container without sysfs
+    assert runtime.pcie_link(tmp_path) == ""
 
     link = tmp_path / "0000:c1:00.0"
     link.mkdir()
     (link / "current_link_speed").write_text(f"{speed}\n")
     (link / "current_link_width").write_text(f"{width}\n")
     assert runtime.pcie_link(tmp_path) == said
-
-
-def test_pcie_link_without_a_gpu_or_on_a_torch_that_does_not_say_where_it_is(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    torch = fake_torch(cuda_initialized=False, distributed_initialized=True)
-    monkeypatch.setitem(sys.modules, "torch", torch)
-    assert runtime.pcie_link() == ""
-
-    older = fake_torch(cuda_initialized=True, distributed_initialized=True)
-    older.cuda.get_device_properties = lambda _: SimpleNamespace(uuid="0000-1")
-    monkeypatch.setitem(sys.modules, "torch", older)
-    assert runtime.pcie_link() == ""
+    torch.cuda.get_device_properties = lambda _: SimpleNamespace(uuid="0000-1")
+    assert runtime.pcie_link(tmp_path) == ""
 
 
 def test_beginning_is_all_that_is_read(tmp_path: Path) -> None:
@@ -315,28 +284,21 @@ def test_mounted_secret_is_a_link_that_may_be_followed(tmp_path: Path) -> None:
         content(file, 100, follows_links=True)
 
 
-# Drivers write words where a counter is missing; counters of 64 bits stay exact.
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        *((text, None) for text in ("N/A (no PMA)", "", "-1", "1 2", "0x10")),
-        ("18446744073709551615", 2**64 - 1),
-    ],
-)
-def test_count_is_a_number_and_nothing_else_is(
-    text: str, number: int | None, tmp_path: Path
-) -> None:
-    (tmp_path / "counter").write_text(f"{text}\n")
+def test_count_is_a_number_and_nothing_else_is(tmp_path: Path) -> None:
+    """Drivers write words where a counter is missing; counters of 64 bits stay exact.
 
-    assert number_in(tmp_path / "counter") == number
+    A folder that cannot be listed is empty.
+    """
+    counter = tmp_path / "counter"
+    for text in ("N/A (no PMA)", "", "-1", "1 2", "0x10"):
+        counter.write_text(f"{text}\n")
+        assert number_in(counter) is None
+    counter.write_text(f"{2**64 - 1}\n")
+    assert number_in(counter) == 2**64 - 1
 
-
-def test_folder_that_cannot_be_listed_is_empty(tmp_path: Path) -> None:
-    for name in "ba":
-        (tmp_path / name).touch()
-
-    assert names_in(tmp_path) == ["a", "b"]
-    assert names_in(tmp_path / "missing") == names_in(Path(__file__)) == []
+    (tmp_path / "another").touch()
+    assert names_in(tmp_path) == ["another", "counter"]
+    assert names_in(tmp_path / "missing") == names_in(counter) == []
 
 
 @pytest.mark.parametrize(
@@ -352,13 +314,9 @@ def test_folder_that_cannot_be_listed_is_empty(tmp_path: Path) -> None:
         ("all", ()),
         ("3-x", ()),
         ("x", ()),
+        ("0-99999999999", tuple(range(MOST_CPUS))),  # It cannot fill the memory.
     ],
 )
 def test_lists_of_cpus_are_read(text: str, cpus: tuple[int, ...]) -> None:
     """Every form that the kernel writes; a NUMA node of memory only has an empty one."""
     assert cpu_list(text) == cpus
-
-
-def test_list_of_cpus_is_bounded() -> None:
-    """A file that is none cannot fill the memory."""
-    assert len(cpu_list("0-99999999999")) == MOST_CPUS

@@ -15,7 +15,7 @@ from rank_probe.collectives.report import as_prometheus
 from rank_probe.version import __version__
 from rankskew.commands.table import COMMANDS, load
 from rankskew.diagnose.advice import advice
-from tests.rank_probe.collectives.worlds import hosts, pair_times, result
+from tests.rank_probe.fakes import hosts, pair_times, result
 
 ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = sorted(

@@ -1,14 +1,103 @@
-"""Each misconfiguration alone, in an otherwise healthy launch: found by its check, and no other."""
+"""Each misconfiguration alone, in an otherwise healthy launch; what `rank-probe audit` says of it.
+
+And how its ranks meet.
+"""
 
 import dataclasses
+import json
+import os
+import socket
+import subprocess
+import sys
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rank_probe.audit.facts import GpuFacts, Interface, Port
-from rank_probe.audit.findings import AuditFinding, AuditStatus, Launch, outcome
+from rank_probe.audit import command
+from rank_probe.audit.exchange import Exchange, NoAnswer, why_not
+from rank_probe.audit.facts import Facts, GpuFacts, Interface, Port, pack, unpack
+from rank_probe.audit.findings import AuditFinding, AuditStatus, Launch, Outcome, outcome
 from rank_probe.audit.report import CHECKS, audit
-from tests.rank_probe.audit.healthy import facts, gpus, launch, settings, troubles, uuid
+from rank_probe.version import __version__
+from tests import nvmlstub
+from tests.e2e.audit_launch import FILES, NODES
+from tests.exporter.running import ROOT
+
+GIB = 2**30
+HERE = 4  # ranks and GPUs on each node
+
+
+def uuid(node: int, index: int) -> str:
+    """Return the name of a GPU."""
+    return f"GPU-{node}-{index}"
+
+
+def gpus(node: int) -> tuple[GpuFacts, ...]:
+    """Return the GPUs of *node*, the first two on one socket and the others on the other."""
+    return tuple(
+        GpuFacts(
+            index=index,
+            uuid=uuid(node, index),
+            model="H100",
+            cpus=tuple(range(16)) if index < 2 else tuple(range(16, 32)),
+        )
+        for index in range(HERE)
+    )
+
+
+def facts(rank: int, **changes: Any) -> Facts:
+    """Return those of *rank* in a healthy launch, with *changes*."""
+    node, local_rank = divmod(rank, HERE)
+    first_cpu = local_rank * 8
+    return dataclasses.replace(
+        Facts(
+            rank=rank,
+            local_rank=local_rank,
+            node=f"node-{node}",
+            machine=f"machine-{node}",
+            container="0::/job",
+            compared={"NCCL_DEBUG": "WARN"},
+            versions={"python": "3.11.7", "torch": "2.13.0", "nccl": "2.27.3", "driver": "580.1"},
+            cpus=tuple(range(first_cpu, first_cpu + 8)),
+            cpus_of_node=32,
+            shared_memory_bytes=64 * GIB,
+            shared_memory_free_bytes=64 * GIB,
+            locked_bytes=2**63,
+            device_files=HERE,
+            gpus=gpus(node),
+            interface_names=("eth0", "lo"),
+            interfaces=(Interface("eth0", 9000, False, "the default route"),),
+            ports=tuple(Port(f"mlx5_{i}", "1", "InfiniBand", True, 400.0) for i in range(2)),
+        ),
+        **changes,
+    )
+
+
+def launch(changes: dict[int, dict[str, Any]] | None = None, **of_launch: Any) -> Launch:
+    """Return a healthy launch with *changes* of the facts, by rank, and of the launch itself."""
+    changes = changes or {}
+    return Launch(
+        [facts(rank, **changes.get(rank, {})) for rank in range(2 * HERE)],
+        **{"world_size": 2 * HERE, **of_launch},
+    )
+
+
+def settings(**variables: str) -> dict[str, Any]:
+    """Return the change of a rank whose *variables* differ."""
+    return {"settings": variables}
+
+
+def troubles(audited: Launch) -> dict[str, Outcome]:
+    """Return what failed or warned, by check."""
+    return {
+        one.check: one
+        for one in audit(audited)
+        if one.status in (AuditStatus.FAIL, AuditStatus.WARN)
+    }
+
 
 Changes = dict[int, dict[str, Any]]
 EVERY = range(8)
@@ -244,3 +333,167 @@ def test_process_alone_is_compared_with_nobody() -> None:
     assert outcomes["device_per_rank"].findings[0].reason == "4 GPUs for 4 ranks"
     assert list(troubles(node)) == ["shared_memory"]
     assert "4 ranks may want 128 MiB" in outcomes["shared_memory"].findings[0].reason
+
+
+NODE = NODES[0]
+SLOW_PORT = {"sys/class/infiniband/mlx5_1/ports/1/rate": "100 Gb/sec (1X NDR)"}
+INTERFACE_DOWN = {"sys/class/net/eth0/operstate": "down"}
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process is no rank."""
+    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "CUDA_VISIBLE_DEVICES", "NCCL_IB_HCA"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def paths(folder: Path, **files: str) -> list[str]:
+    """Write a machine without trouble, but for *files*; return the options that name it."""
+    for name, text in {**FILES, **files}.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text.format(node=NODE))
+    return ["--path.procfs", f"{folder}/proc", "--path.sysfs", f"{folder}/sys"]
+
+
+def test_what_is_found_is_told_with_what_to_do_and_a_status(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line for each check, what fails first; a warning closes the gate with --strict only."""
+    assert command.run(paths(tmp_path)) == 0
+    healthy = capsys.readouterr().out.splitlines()
+    options = paths(tmp_path, **SLOW_PORT)
+    assert (command.run(options), command.run([*options, "--strict"])) == (0, 1)
+    assert "\nWARN         infiniband: slower than most" in capsys.readouterr().out
+    assert command.run(paths(tmp_path, **INTERFACE_DOWN)) == 1
+    lines = capsys.readouterr().out.splitlines()
+
+    assert healthy[0] == f"audit: node {NODE}, for 1 rank, rankskew {__version__}"
+    assert "OK           infiniband: 4 ports are active and equally fast" in healthy
+    assert healthy[-1].startswith("ok: of 12 checks 0 failed, 0 warned, ")
+    assert lines[1] == (
+        f"FAIL         socket_interface: eth0 of {NODE} is down (chosen by the default route)"
+    )
+    assert lines[2].startswith("             do: ip link set eth0 up, or choose another with ")
+    assert lines[-1].startswith("problem: of 12 checks 1 failed, 0 warned, ")
+
+
+def test_json_has_what_the_lines_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Scripts get one document, of which docs/audit.md has every field and every check."""
+    page = (ROOT / "docs" / "audit.md").read_text()
+    command.run([*paths(tmp_path, **INTERFACE_DOWN), "--json"])
+    said = json.loads(capsys.readouterr().out)
+    check = said["checks"][0]
+
+    assert (said["ok"], said["ranks"], said["nodes"]) == (False, 0, [NODE])
+    assert (check["check"], check["status"]) == ("socket_interface", "fail")
+    assert check["findings"][0]["advice"].startswith("ip link set eth0 up")
+    names = [*said, *check, *check["findings"][0], *(one["check"] for one in said["checks"])]
+    assert [name for name in names if f"`{name}`" not in page] == []
+
+
+def test_driver_that_hangs_ends_the_audit(library: Path, tmp_path: Path) -> None:
+    """A call into NVML that never returns costs the timeout and no more."""
+    (tmp_path / "scenario").write_text("nvmlInitWithFlags * hang\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "rank_probe", "audit", "--timeout", "1s"],
+        env=os.environ | nvmlstub.environment(library, 8, tmp_path / "scenario"),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "rank-probe: the audit did not end within 1 s: it was reading this node, where a call into "
+        "the driver may hang: look at dmesg\n"
+    )
+
+
+def test_facts_arrive_as_they_were_posted() -> None:
+    """Every field, with its type, and small: the store of 16,384 ranks holds tens of megabytes."""
+    posted = pack(facts(5))
+
+    assert unpack(posted) == facts(5)
+    assert len(posted) < 2000
+
+
+@pytest.mark.parametrize(
+    "posted",
+    [
+        b"",
+        b"nothing of ours",
+        zlib.compress(b"[]"),
+        zlib.compress(json.dumps({**dataclasses.asdict(facts(0)), "later": 1}).encode()),
+        zlib.compress(b" " * 2**21 + json.dumps(dataclasses.asdict(facts(0))).encode()),
+    ],
+)
+def test_anything_else_is_refused(posted: bytes) -> None:
+    """What another release posts counts as not reported; a bomb is not unpacked."""
+    assert unpack(posted) is None
+
+
+WORLD = 3
+# Longer than any of these tests may take; what waits on purpose waits for less.
+PATIENCE_SECONDS = 30.0
+
+
+def meet(rank: int, port: int = 0, seconds: float = PATIENCE_SECONDS) -> Exchange:
+    """Return a rank's exchange, as srun or mpirun would have it: rank 0 serves the store."""
+    return Exchange(rank, WORLD, {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}, seconds)
+
+
+@pytest.mark.parametrize("silent", [None, 1], ids=["all", "one silent"])
+def test_everybody_hears_what_rank_0_decides(silent: int | None) -> None:
+    """Rank 0 has the facts of all who post, and waits for no other longer than it is told."""
+    first = meet(0)
+    port = first._store.underlying_store.port
+
+    def other(rank: int) -> int:
+        exchange = meet(rank, port)
+        exchange.post(facts(rank))
+        return exchange.hear()
+
+    ranks = [rank for rank in range(1, WORLD) if rank != silent]
+    with ThreadPoolExecutor() as pool:
+        others = [pool.submit(other, rank) for rank in ranks]
+        first.post(facts(0))
+        first._store.wait([f"facts/{rank}" for rank in ranks])
+        gathered, missing = first.gather(PATIENCE_SECONDS if silent is None else 0.2)
+        first.tell(1, others=len(ranks))
+
+        assert gathered == [facts(rank) for rank in (0, *ranks)]
+        assert missing == (() if silent is None else (silent,))
+        assert [one.result() for one in others] == [1] * len(ranks)
+
+
+def test_what_cannot_be_read_is_missing() -> None:
+    """A rank of another release is named, and ends nobody's audit."""
+    first = meet(0)
+    first.post(facts(0))
+    for rank in (1, 2):
+        first._store.set(f"facts/{rank}", b"of another release")
+        first._store.add("posted", 1)
+
+    assert first.gather(PATIENCE_SECONDS) == ([facts(0)], (1, 2))
+
+
+def test_rank_0_that_does_not_answer_is_one_sentence() -> None:
+    """It names the address, without torch's frames; nobody need serve the store, either."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        with pytest.raises(NoAnswer, match=r"^nobody answers at 127\.0\.0\.1:\d+: "):
+            meet(1, silent.getsockname()[1], 0.2)
+    with pytest.raises(NoAnswer, match=r"^the store at 127\.0\.0\.1:\d+ does not answer: .*$"):
+        meet(0, 0, 0.2).hear()
+
+
+def test_launcher_must_say_where_ranks_meet() -> None:
+    """Otherwise each rank looks at itself only, and says why."""
+    for environment, says in (
+        ({}, "MASTER_ADDR is not set"),
+        ({"MASTER_ADDR": "a"}, "MASTER_PORT is not set"),
+        ({"MASTER_ADDR": "a", "MASTER_PORT": "http"}, "MASTER_PORT=http is not a number"),
+    ):
+        assert why_not(environment).startswith(says)
+    assert why_not({"MASTER_ADDR": "a", "MASTER_PORT": "29500"}) == ""

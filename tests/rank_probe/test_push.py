@@ -16,8 +16,7 @@ from rank_probe.report.push import Control, Pusher
 from rank_probe.wire.snapshot import LEVELS
 from tests.exporter.running import wait_until
 from tests.exporter.snapshots import snapshot
-from tests.rank_probe.answering import saying
-from tests.rank_probe.sink import PATIENCE_SECONDS, listening, listening_on_loopback
+from tests.rank_probe.sink import PATIENCE_SECONDS, listening, listening_on_loopback, saying
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,7 @@
-"""Tests of the guest: failures stay ours, patches come off, imports and threads notice nothing."""
+"""The probe is a guest: its API costs a script nothing, failures stay ours, patches come off.
+
+Imports and threads notice nothing of it.
+"""
 
 import copy
 import importlib
@@ -6,7 +9,10 @@ import importlib.machinery
 import importlib.util
 import inspect
 import logging
+import multiprocessing
+import os
 import pickle
+import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Iterator
@@ -16,41 +22,219 @@ from typing import Any
 
 import pytest
 
+import rank_probe as probe
+from rank_probe import api
 from rank_probe.guest import yielding
 from rank_probe.guest.guard import failures, never_raise
 from rank_probe.guest.imports import when_imported
 from rank_probe.guest.patches import Patches, attaching
 from rank_probe.guest.yielding import TURN_SECONDS, WORK_SECONDS, give_way, has_waited
+from rank_probe.report import push
+from rank_probe.wire.stages import OTHER, STAGES
+from tests.rank_probe.sink import PATIENCE_SECONDS, Sink, listening
 
 
-def test_failures_are_counted_and_only_the_first_is_logged(
+@pytest.fixture
+def sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sink]:
+    """A started probe, rank 1 of 2 of job `api`, and what it pushes."""
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "RANKSKEW_JOB_ID": "api"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("RANKSKEW_EXPORTER", f"unix:{tmp_path}/s")
+    monkeypatch.setattr(push, "TIMEOUT_SECONDS", PATIENCE_SECONDS)
+    with listening(tmp_path / "s") as sink:
+        yield sink
+        probe.finish()
+
+
+@pytest.mark.parametrize("switch", ["before start", "RANK_PROBE=0"])
+def test_everything_is_a_no_op_without_a_probe(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch, switch: str
+) -> None:
+    """A script with the calls left in runs as it did: before `start`, and if it is kept out."""
+    if switch == "RANK_PROBE=0":
+        monkeypatch.setenv("RANK_PROBE", "0")
+        probe.start()
+    with probe.stage("forward"):
+        assert list(probe.wrap([1, 2])) == [1, 2]
+    probe.step()
+    probe.finish()
+
+    assert sink.snapshots == []
+
+
+def unreadable() -> Iterator[int]:
+    raise OSError("disk")
+    yield 1
+
+
+def test_loop_by_hand_arrives_at_the_exporter(sink: Sink) -> None:
+    """Stages named by hand, steps and the clean end are pushed.
+
+    An exception of the user's comes unchanged from a stage or a fetch, and that stage is left.
+    """
+    probe.start()
+    for _ in probe.wrap(range(3)):
+        with probe.stage("forward"):
+            pass
+        with pytest.raises(ZeroDivisionError), probe.stage("optimizer"):
+            _ = 1 / 0
+        probe.step()
+    with pytest.raises(OSError, match="disk"):
+        list(probe.wrap(unreadable()))
+    assert api._probe is not None
+    assert api._probe.timeline.state.stage == OTHER
+    probe.finish()
+    last = sink.snapshots[-1]
+
+    assert last["steps"] == 3
+    assert set(last["stage_seconds"]) == {"data", "forward", "optimizer", "other"}
+    assert (last["job_id"], last["rank"], last["world_size"]) == ("api", 1, 2)
+    assert last["finished"]
+    assert last["rank_info"]["source"] == "manual"
+    assert last["busy_seconds"] == pytest.approx(sum(last["stage_seconds"].values()))
+
+
+def test_misspelt_stage_is_said_and_timed_as_other(
+    sink: Sink, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A typo costs a label, not the training; the log lists the stages, once."""
+    probe.start()
+    with caplog.at_level(logging.WARNING, "rank_probe"):
+        for _ in range(2):
+            with probe.stage("forwrad"):
+                assert api._probe is not None
+                assert api._probe.timeline.state.stage == OTHER
+
+    assert len(caplog.records) == 1
+    assert "'forwrad' is not a stage" in caplog.text
+    assert all(stage in caplog.text for stage in STAGES)
+
+
+def test_wrong_endpoint_turns_the_probe_off_with_one_sentence(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A probe that breaks in every step raises nothing, and does not fill the user's log."""
+    """A bad RANKSKEW_EXPORTER is explained; training goes on without the probe."""
+    monkeypatch.setenv("RANKSKEW_EXPORTER", "nonsense")
+    with caplog.at_level(logging.WARNING, "rank_probe"):
+        probe.start()
+
+    assert api._probe is None
+    assert "rank_probe is off: RANKSKEW_EXPORTER is 'nonsense'" in caplog.text
+
+
+def test_what_a_second_start_cannot_change_is_said_once(
+    sink: Sink, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under `-m rank_probe` the probe has started before the script; what is as it was is fine."""
+    probe.start(automatic=True)
+    with caplog.at_level(logging.WARNING, "rank_probe"):
+        probe.start()
+        probe.start(job_id="api", automatic=True)
+        assert caplog.text == ""
+        for _ in range(2):
+            probe.start(job_id="mine", peer_group="p", measure=lambda _: (1, None, None))
+    probe.step()  # From now on it is known which rank it is.
+    probe.finish()
+
+    (record,) = caplog.records
+    assert "start() ignores its job_id, peer_group, measure" in record.getMessage()
+    assert "RANKSKEW_JOB_ID" in record.getMessage()
+    assert sink.snapshots[-1]["job_id"] == "api"
+
+
+class Loader(list[int]):
+    """One with an attribute, and its own way of being copied."""
+
+    batch_size = 7
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> list[int]:
+        return [*self, 4]
+
+    def __getnewargs_ex__(self) -> None:
+        raise AssertionError("for the loader, not for what wraps it")
+
+
+def test_wrapped_loader_is_still_the_loader() -> None:
+    """Length, attributes and exceptions are the loader's own.
+
+    A copy, also one through pickle, is a timed loader of the same batches.
+    """
+    wrapped = probe.wrap(Loader([1, 2, 3]))
+    assert (len(wrapped), wrapped.batch_size) == (3, 7)
+    with pytest.raises(TypeError):
+        len(probe.wrap(iter([])))
+
+    plain = probe.wrap([1, 2, 3])
+    copies = [copy.copy(plain), copy.deepcopy(plain), pickle.loads(pickle.dumps(plain))]
+    for again in (*copies, copy.deepcopy(wrapped)):
+        assert type(again) is api.TimedLoader
+    assert [list(again) for again in copies] == [[1, 2, 3]] * 3
+    assert list(copy.deepcopy(wrapped)) == [1, 2, 3, 4]
+
+
+def _in_child(answers: "multiprocessing.SimpleQueue[tuple[bool, int]]") -> None:
+    with probe.stage("forward"):
+        pass
+    probe.step()
+    answers.put((api._probe is None, os.getpid()))
+
+
+def test_forked_child_is_not_the_rank(sink: Sink) -> None:
+    """A loader's worker process inherits the probe switched off."""
+    probe.start()
+    context = multiprocessing.get_context("fork")
+    answers: multiprocessing.SimpleQueue[tuple[bool, int]] = context.SimpleQueue()
+    child = context.Process(target=_in_child, args=(answers,))
+    child.start()
+    off, pid = answers.get()
+    child.join()
+    probe.finish()
+
+    assert off
+    assert child.exitcode == 0
+    assert pid not in {snapshot["pid"] for snapshot in sink.snapshots}
+
+
+def test_import_needs_nothing() -> None:
+    """The base install imports with neither torch nor any other package there."""
+    program = """
+import sys
+class OnlyStandardLibrary:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] not in sys.stdlib_module_names | {"rank_probe"}:
+            raise ImportError(f"{name} is not in the standard library")
+sys.meta_path.insert(0, OnlyStandardLibrary())
+import rank_probe, rank_probe.__main__
+with rank_probe.stage("data"): pass
+print(rank_probe.__version__)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+    assert done.stderr == ""
+    assert done.stdout.strip() == probe.__version__
+
+
+@pytest.mark.parametrize("theirs", [KeyboardInterrupt, SystemExit])
+def test_failures_are_counted_and_only_the_first_is_logged(
+    theirs: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A probe that breaks in every step raises nothing, and does not fill the user's log.
+
+    Ctrl-C inside the probe still stops the program.
+    """
 
     @never_raise
-    def broken() -> int:
-        raise RuntimeError("ours")
+    def broken(of: type[BaseException], *_: object) -> int:
+        raise of
 
-    monkeypatch.setattr(failures, "count", 0)
     with caplog.at_level(logging.WARNING, "rank_probe"):
-        assert broken() is broken() is None
+        assert broken(RuntimeError) is broken(RuntimeError, 1) is None
+    with pytest.raises(theirs):
+        broken(theirs)
 
     assert failures.count == 2
     assert len(caplog.records) == 1
     assert "training continues" in caplog.text
-
-
-@pytest.mark.parametrize("theirs", [KeyboardInterrupt, SystemExit])
-def test_interrupts_pass(theirs: type[BaseException]) -> None:
-    """Ctrl-C inside the probe still stops the program."""
-
-    @never_raise
-    def interrupted() -> None:
-        raise theirs
-
-    with pytest.raises(theirs):
-        interrupted()
 
 
 class Base:
@@ -176,7 +360,7 @@ def test_module_is_given_once_it_has_run(seen: list[ModuleType]) -> None:
     importlib.reload(module)
     assert seen == [module, module]
 
-    when_imported(NAME, seen.append)
+    when_imported(NAME, seen.append)()
     assert seen == [module] * 3
     assert module.answer() == 42
     assert "exec_module" not in vars(module.__loader__)

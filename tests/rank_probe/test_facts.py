@@ -390,19 +390,14 @@ def test_control_group_and_lockable_memory_are_the_processes(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "name", ["FI_OPX_TOKEN", "NCCL_PLUGIN_SECRET", "UCX_AUTH", "FI_KEY", "NCCL_COMM_ID", "CUDA_URL"]
 )
-def test_secrets_are_hidden(name: str) -> None:
-    """Only a digest leaves the rank, which shows whether they differ."""
+def test_secrets_are_hidden_and_long_values_cut(name: str) -> None:
+    """Only a digest leaves the rank, which shows whether they differ; the sentence is readable."""
     value = "http://user:hunter2@proxy:3128" if name == "CUDA_URL" else "hunter2"
-
     assert shown(name, value).startswith(HIDDEN)
     assert "hunter2" not in shown(name, value)
     assert shown(name, value) != shown(name, f"{value}x")
 
-
-def test_long_values_are_cut_and_still_differ() -> None:
-    """The sentence stays readable, on any terminal."""
     first, second = shown("UCX_TLS", "a" * 500), shown("UCX_TLS", "a" * 499 + "b")
-
     assert len(first) < 140
     assert first != second
     assert shown("UCX_TLS", "tcp\x1b[2J").startswith("tcp?[2J... (")
@@ -468,48 +463,38 @@ READS = (
 WITHOUT_PYNVML = "import sys; sys.modules['pynvml'] = None; "
 
 
-def read(library: Path, scenario: Path, said: str, before: str = "") -> tuple[Any, str]:
-    """Return the GPUs and the problem that a process finds while the stub plays what is *said*."""
-    scenario.write_text(said)
+NEAR_5 = list(range(32, 64))
+
+
+@pytest.mark.parametrize(
+    ("said", "before", "near_5", "problem"),
+    [
+        ("", "", NEAR_5, ""),
+        # A GPU without a known place is still a GPU.
+        ("nvmlDeviceGetCpuAffinity * 3\n", "", [], ""),
+        ("nvmlInitWithFlags * 9\n", "", None, "NVML does not start: "),
+        ("nvmlDeviceGetUUID 3 15\n", "", None, "NVML does not answer: GPU is lost"),
+        ("nvmlDeviceGetCount_v2 -1 =0\n", "", None, "NVML shows no GPU"),
+        ("", WITHOUT_PYNVML, None, "pynvml is not installed (pip install nvidia-ml-py)"),
+    ],
+)
+def test_gpus_have_their_place_or_a_sentence_says_why_not(
+    library: Path, tmp_path: Path, said: str, before: str, near_5: list[int] | None, problem: str
+) -> None:
+    """Two sockets of four, as a process finds them while the stub of NVML plays what is *said*."""
+    (tmp_path / "scenario").write_text(said)
     done = subprocess.run(
         [sys.executable, "-c", before + READS],
-        env=os.environ | nvmlstub.environment(library, 8, scenario),
+        env=os.environ | nvmlstub.environment(library, 8, tmp_path / "scenario"),
         capture_output=True,
         text=True,
         check=True,
     )
-    gpus, problem = json.loads(done.stdout)
-    return gpus, problem
+    gpus, why = json.loads(done.stdout)
 
-
-@pytest.mark.parametrize(
-    ("said", "near_5"), [("", list(range(32, 64))), ("nvmlDeviceGetCpuAffinity * 3\n", [])]
-)
-def test_gpus_have_their_place(library: Path, tmp_path: Path, said: str, near_5: list[int]) -> None:
-    """Two sockets of four; a GPU without a known place is still a GPU."""
-    gpus, problem = read(library, tmp_path / "scenario", said)
-
-    assert problem == ""
-    assert [gpu["index"] for gpu in gpus] == list(range(8))
-    assert gpus[5]["cpus"] == near_5
-
-
-@pytest.mark.parametrize(
-    ("said", "before", "problem"),
-    [
-        ("nvmlInitWithFlags * 9\n", "", "NVML does not start: "),
-        ("nvmlDeviceGetUUID 3 15\n", "", "NVML does not answer: GPU is lost"),
-        ("nvmlDeviceGetCount_v2 -1 =0\n", "", "NVML shows no GPU"),
-        ("", WITHOUT_PYNVML, "pynvml is not installed (pip install nvidia-ml-py)"),
-    ],
-)
-def test_host_without_answer_says_why(
-    library: Path, tmp_path: Path, said: str, before: str, problem: str
-) -> None:
-    """A sentence instead of the GPUs."""
-    gpus, why = read(library, tmp_path / "scenario", said, before)
-
-    assert gpus == []
+    assert [gpu["index"] for gpu in gpus] == ([] if near_5 is None else list(range(8)))
+    assert near_5 is None or gpus[5]["cpus"] == near_5
+    assert (why == "") == (problem == "")
     assert why.startswith(problem)
 
 

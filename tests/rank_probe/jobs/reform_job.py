@@ -1,12 +1,12 @@
 """One process of a job that forms its process group anew; run by test_elastic.py.
 
-reform_job.py ANSWERS: a rank under torchrun, of which the last one dies in the first attempt; in
-the second one each leaves ANSWERS/<rank>.json.
+reform_job.py ANSWERS: torchrun's agent of two ranks, which are forks; the last one dies in the
+first attempt, and in the second one each leaves ANSWERS/<rank>.json.
 
-reform_job.py PORT ANSWERS NAME: the job does so ten times, and the process is one of those in
-GROUPS, in each of which its place is its rank. All meet at the store at PORT. In each group, one
-rank is late; after STEPS steps the process leaves ANSWERS/<group>-<NAME>.json: the verdict, and
-when that was. It ends without a word unless it is in the last group.
+reform_job.py PORT ANSWERS NAME: the process is one of those in GROUPS, in each of which its place
+is its rank. All meet at the store at PORT. In each group, one rank is late; after STEPS steps the
+process leaves ANSWERS/<group>-<NAME>.json: the verdict, and when that was. It ends without a word
+unless it is in the last group.
 """
 
 import json
@@ -20,14 +20,16 @@ from typing import Final
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from rank_probe import api, step
 from rank_probe.api import stage
 from rank_probe.join import store
 from rank_probe.probe import Probe
 
-# The same ranks again, more of them, rank 0 gone, another rank 0, a rank 0 that never stepped...
-GROUPS: Final = ("ABC", "ABC", "ABCD", "BCD", "DBC", "DBCE", "EBC", "BCE", "FCEB", "FCB", "FCB")
+# The same ranks again, more of them, rank 0 gone, another rank 0, a rank 0 that never stepped: on
+# a new store and on the old one.
+GROUPS: Final = ("ABC", "ABC", "ABCD", "BCD", "DBC", "EBC", "FCEB")
 STEPS: Final = 30
 WORK: Final = {"data": 0.005, "forward": 0.005, "backward": 0.005}
 LATE_STAGE: Final = "backward"
@@ -87,6 +89,21 @@ def answer(probe: Probe, path: Path) -> None:
     path.write_text(json.dumps({"verdict": join.verdict, "at": time.time()}))
 
 
+def be_restarted(answers: Path) -> None:
+    """Start two ranks as torchrun does, and once more when one dies."""
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=2,
+        run_id="elastic",
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=1,
+        start_method="fork",
+    )
+    elastic_launch(config, be_replaced)(answers)
+
+
 def be_replaced(answers: Path) -> None:
     """Train; in the first attempt until the last rank dies."""
     dist.init_process_group("gloo")
@@ -129,7 +146,7 @@ def take_part(port: int, answers: Path, name: str) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     if len(sys.argv) == 2:
-        be_replaced(Path(sys.argv[1]))
+        be_restarted(Path(sys.argv[1]))
     else:
         take_part(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
     os._exit(0)  # gloo's threads may outlive its groups: pytorch/pytorch#179291

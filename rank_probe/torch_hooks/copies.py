@@ -1,7 +1,7 @@
 """Times copies of batches from the host to an accelerator as `h2d`."""
 
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -14,6 +14,7 @@ from rank_probe.measure.tape import Tape, around
 from rank_probe.measure.timeline import Timeline
 from rank_probe.wire.stages import H2D
 
+# Device types.
 ACCELERATORS: Final = frozenset({"cuda", "hpu", "mps", "mtia", "npu", "privateuseone", "xpu"})
 
 # Where frameworks move a whole batch: module, class or none, function. Each takes the batch, then
@@ -34,16 +35,14 @@ MOVERS: Final = (
 
 
 @attaching
-def attach(
-    patches: Patches, timeline: Timeline, accelerators: Collection[str] = ACCELERATORS
-) -> None:
+def attach(patches: Patches, timeline: Timeline) -> None:
     """Time these functions once their modules are imported; `undo` the result to detach.
 
-    *accelerators* are device types. Not seen: a loop that calls Tensor.to or Tensor.copy_ itself,
-    and, on the host's clock, the part of a copy that continues after the call returned. Replacing
-    Tensor.to would see more, but torch.compile breaks its graphs at a replaced method.
+    Not seen: a loop that calls Tensor.to or Tensor.copy_ itself, and, on the host's clock, the part
+    of a copy that continues after the call returned. Replacing Tensor.to would see more, but
+    torch.compile breaks its graphs at a replaced method.
     """
-    make = functools.partial(_move, timeline.tape, accelerators)
+    make = functools.partial(_move, timeline.tape)
     for module, owner, name in MOVERS:
         patch = functools.partial(_patch, patches, owner, name, make)
         patches.on_undo(when_imported(module, patch))
@@ -57,11 +56,11 @@ def _patch(
         patches.wrap(where, name, make)
 
 
-def _move(tape: Tape, accelerators: Collection[str], original: Callable[..., Any]) -> Any:
+def _move(tape: Tape, original: Callable[..., Any]) -> Any:
     timed = around(tape.note, original, events.PART | H2D, events.LEAVE)
 
     def move(*args: Any, **kwargs: Any) -> Any:
-        is_timed = _target(args[1:], kwargs) in accelerators
+        is_timed = _target(args[1:], kwargs) in ACCELERATORS
         return (timed if is_timed else original)(*args, **kwargs)
 
     return move

@@ -206,10 +206,11 @@ ROWS = torch.ones(2)
 
 
 @pytest.fixture
-def copied() -> Iterator[Timeline]:
+def copied(monkeypatch: pytest.MonkeyPatch) -> Iterator[Timeline]:
     """A timeline that takes `meta` for an accelerator, beside those that are."""
+    monkeypatch.setattr(copies, "ACCELERATORS", {"meta", *copies.ACCELERATORS})
     timeline = recorded(automatic=True)
-    patches = copies.attach(timeline, {"meta", *copies.ACCELERATORS})
+    patches = copies.attach(timeline)
     yield timeline
     patches.undo()
 

@@ -1,6 +1,8 @@
-"""Two ranks that call each kind of collective once with one rank late; run by test_collectives.py.
+"""Two ranks that wait once in each way that torch has, one of them late; see test_collectives.py.
 
-Writes what the waiting rank's profiler and timeline say of each call to ANSWERS, as JSON."""
+There is one kind of call for each place in which the probe times waits. Writes what the waiting
+rank's profiler and timeline say of each call to ANSWERS, as JSON.
+"""
 
 import itertools
 import json
@@ -22,14 +24,14 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from rank_probe.guest.guard import failures
 from rank_probe.measure import events
 from rank_probe.measure.timeline import Timeline
-from rank_probe.torch_hooks import backward as torch_backward
-from rank_probe.torch_hooks import collectives, parallel, training_loop
 from rank_probe.wire.stages import COMPUTE, STAGES, SYNC
 from tests.rank_probe.launch import leave
+from tests.rank_probe.torch_hooks.hooked import attached
 
 Call = Callable[[], object]
 # Returns the call that is made twice, the second time with a rank behind.
 Make = Callable[[], Call]
+DELAY = 0.1
 # Here it is rank 0, for which the others wait; elsewhere rank 1.
 WAITS_FOR_RANK_0 = ("DDP buffers", "DDP bucket rebuild")
 
@@ -57,18 +59,14 @@ def step_of(model: nn.Module) -> Call:
 def ddp() -> dict[str, Make]:
     """What DistributedDataParallel does in C++, with the kin of its contexts and hooks."""
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-    from torch.distributed.optim import ZeroRedundancyOptimizer
 
     def with_options(**options: Any) -> Make:
         return lambda: step_of(DistributedDataParallel(net(), **options))
 
-    def forward_only(normalize: bool) -> Make:
-        def make() -> Call:
-            model = DistributedDataParallel(net(normalize))
-            step_of(model)()
-            return lambda: model(torch.ones(8, 4))
-
-        return make
+    def forward_only() -> Call:
+        model = DistributedDataParallel(net(normalize=True))
+        step_of(model)()
+        return lambda: model(torch.ones(8, 4))
 
     def rebuilding() -> Call:
         model = DistributedDataParallel(net())
@@ -80,40 +78,28 @@ def ddp() -> dict[str, Make]:
         model.register_comm_hook(None, default_hooks.fp16_compress_hook)
         return step_of(model)
 
-    def zero() -> Call:
-        model = net()
-        step_of(model)()
-        optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
-        return optimizer.step
-
     return {
         "DDP constructor": lambda: lambda: DistributedDataParallel(net()),
         "DDP": with_options(),
         "DDP find_unused_parameters": with_options(find_unused_parameters=True),
         "DDP static_graph": with_options(static_graph=True),
-        "DDP bucket views": with_options(gradient_as_bucket_view=True),
-        "DDP buffers": forward_only(normalize=True),
+        "DDP buffers": forward_only,
         "DDP bucket rebuild": rebuilding,
         "DDP communication hook": hooked,
-        "ZeroRedundancyOptimizer": zero,
     }
 
 
 class Synchronized(torch.autograd.Function):
-    """Reduces over the ranks on both ways, as SyncBatchNorm does (which refuses the CPU)."""
+    """Reduces over the ranks on the way back, as SyncBatchNorm does (which refuses the CPU)."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, where: str) -> Tensor:
-        ctx.where = where
-        if where == "forward":
-            dist.all_reduce(torch.ones(1))
+    def forward(ctx: Any, x: Tensor) -> Tensor:
         return x.clone()
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        if ctx.where == "backward":
-            dist.all_reduce(torch.ones(1))
-        return gradients[0], None
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        dist.all_reduce(torch.ones(1))
+        return gradients[0]
 
 
 def sharded() -> dict[str, Make]:
@@ -136,10 +122,10 @@ def sharded() -> dict[str, Make]:
         x = torch.ones(4, 4)
         return lambda: at(0, lambda: schedule.step(x), lambda: schedule.step(target=x))
 
-    def synchronized(where: str) -> Make:
+    def synchronized() -> Call:
         x = torch.ones(2, requires_grad=True)
         apply: Any = Synchronized.apply
-        return lambda: lambda: apply(x, where).sum().backward()
+        return lambda: apply(x).sum().backward()
 
     def saving() -> Call:
         folder = [tempfile.mkdtemp() if me() == 0 else None]
@@ -150,18 +136,16 @@ def sharded() -> dict[str, Make]:
         "FSDP1": fsdp1,
         "FSDP2": fsdp2,
         "pipeline": pipeline,
-        "collective in forward": synchronized("forward"),
-        "collective in backward": synchronized("backward"),
+        "collective in backward": synchronized,
         "distributed.checkpoint": saving,
     }
 
 
-DELAY = 0.1
-
-
 def explicit() -> dict[str, Make]:
-    """Collectives as a training script calls them."""
-    x, pair = torch.ones(4), torch.ones(8)
+    """Waits as a training script calls them."""
+    x = torch.ones(4)
+    store: Any = dist.distributed_c10d._get_default_store()
+    keys = map(str, itertools.count())
 
     def messages() -> None:
         peer = 1 - me()
@@ -169,90 +153,41 @@ def explicit() -> dict[str, Make]:
         for work in dist.batch_isend_irecv(operations):
             work.wait()
 
-    def coalesced() -> None:
-        with dist.distributed_c10d._coalescing_manager(async_ops=False):
-            dist.all_reduce(x)
-            dist.all_reduce(x)
+    def waiting(wait: Callable[[str], object]) -> Call:
+        return lambda: at(0, lambda: wait(next(keys)), lambda: store.set(next(keys), "set"))
 
     calls: dict[str, Call] = {
         "all_reduce": lambda: dist.all_reduce(x),
-        "async all_reduce": lambda: dist.all_reduce(x, async_op=True).wait(),
         "future of all_reduce": lambda: dist.all_reduce(x, async_op=True).get_future().wait(),
-        "coalesced all_reduce": coalesced,
-        "barrier": dist.barrier,
         "monitored_barrier": dist.monitored_barrier,
-        "broadcast": lambda: dist.broadcast(x, 1),
-        "reduce": lambda: dist.reduce(x.clone(), 0),
-        "gather": lambda: dist.gather(x, [x.clone(), x.clone()] if me() == 0 else None),
-        "scatter": lambda: dist.scatter(x, [x.clone(), x.clone()] if me() == 1 else None, 1),
-        "all_gather": lambda: dist.all_gather([x.clone(), x.clone()], x),
-        "all_gather_into_tensor": lambda: dist.all_gather_into_tensor(pair, x),
-        "reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(x, pair),
-        "all_to_all_single": lambda: dist.all_to_all_single(pair.clone(), pair),
-        "recv": lambda: at(0, lambda: dist.recv(x.clone(), 1), lambda: dist.send(x, 0)),
         "batch_isend_irecv": messages,
-        "all_gather_object": lambda: dist.all_gather_object([None, None], "object"),
-        "broadcast_object_list": lambda: dist.broadcast_object_list(["object"], 1),
         "new_group": dist.new_group,
+        "Store.get": waiting(store.get),
+        "Store.wait": waiting(lambda key: store.wait([key])),
     }
     return {name: lambda call=call: call for name, call in calls.items()}  # type: ignore[misc]
-
-
-def store() -> dict[str, Make]:
-    """Waits for a key that the other rank sets."""
-    store: Any = dist.distributed_c10d._get_default_store()
-    keys = map(str, itertools.count())
-
-    def waiting(wait: Callable[[str], object]) -> Make:
-        return lambda: lambda: at(0, lambda: wait(next(keys)), lambda: store.set(next(keys), "set"))
-
-    return {"Store.get": waiting(store.get), "Store.wait": waiting(lambda key: store.wait([key]))}
 
 
 def functional() -> dict[str, Make]:
     """Collectives that DTensor and compiled code are made of."""
     from torch.distributed import _functional_collectives as functional
-    from torch.distributed.tensor import DTensor, Replicate, Shard
-    from torch.distributed.tensor.parallel import (
-        ColwiseParallel,
-        RowwiseParallel,
-        parallelize_module,
-    )
-
-    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
-    group: Any = dist.group.WORLD
-    x = torch.ones(4)
 
     def reduced(tensor: Tensor) -> Tensor:
+        group: Any = dist.group.WORLD
         result: Tensor = functional.all_reduce(tensor, "sum", group)
         return result + 1
 
     def compiled() -> Call:
         function = torch.compile(reduced, backend="aot_eager", fullgraph=True)
-        return lambda: function(x)
-
-    def row_sharded() -> Any:
-        return DTensor.from_local(torch.ones(2, 2, requires_grad=True), mesh, [Shard(0)])
-
-    def redistributed() -> Any:
-        return row_sharded().redistribute(mesh, [Replicate()]).to_local() + 1
-
-    def tensor_parallel() -> Call:
-        layers = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-        plan = {"0": ColwiseParallel(), "1": RowwiseParallel()}
-        model = parallelize_module(layers, mesh, plan)
-        return lambda: model(torch.ones(2, 4)).sum().backward()
+        return lambda: function(torch.ones(4))
 
     return {
-        "functional all_reduce": lambda: lambda: reduced(x),
+        "functional all_reduce": lambda: lambda: reduced(torch.ones(4)),
         "compiled all_reduce": compiled,
-        "DTensor.full_tensor": lambda: lambda: row_sharded().full_tensor(),
-        "DTensor.redistribute": lambda: redistributed,
-        "tensor parallel": tensor_parallel,
     }
 
 
-GROUPS = (explicit, store, functional, ddp, sharded)
+GROUPS = (explicit, functional, ddp, sharded)
 
 
 def measured(timeline: Timeline, name: str, call: Call) -> dict[str, Any]:
@@ -286,20 +221,15 @@ def main() -> None:
     """Measure all kinds, or those that the command line names."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    timeline = Timeline(automatic=True)
-    patches = [
-        module.attach(timeline) for module in (torch_backward, collectives, parallel, training_loop)
-    ]
-    timeline.tape.note(events.ENTER | COMPUTE)  # Counting begins.
-    timeline.tape.note(events.LEAVE)
-    kinds = {name: make for group in GROUPS for name, make in group().items()}
-    answers = {
-        name: late_call(timeline, name, make)
-        for name, make in kinds.items()
-        if name in (sys.argv[1:] or kinds)
-    }
-    for patch in reversed(patches):
-        patch.undo()
+    with attached(Timeline(automatic=True)) as timeline:
+        timeline.tape.note(events.ENTER | COMPUTE)  # Counting begins.
+        timeline.tape.note(events.LEAVE)
+        kinds = {name: make for group in GROUPS for name, make in group().items()}
+        answers = {
+            name: late_call(timeline, name, make)
+            for name, make in kinds.items()
+            if name in (sys.argv[1:] or kinds)
+        }
     Path(os.environ["ANSWERS"], f"{me()}.json").write_text(
         json.dumps({name: answer for name, answer in answers.items() if answer})
     )

@@ -125,7 +125,7 @@ def test_work_without_a_type_is_waited_for_all_the_same(waits: Timeline) -> None
 
 
 LOCAL = 0.03  # more than what a call itself may compute, on a machine that does other things too
-KINDS = 41
+KINDS = 21
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,14 @@
-"""One process that compiles a training without the probe, under it, and before it; prints JSON.
+"""What torch.compile sees of the probe, in one process; run by test_compile.py, prints JSON.
 
-Run by test_compile.py.
+With the name of a backend: a training that is compiled without the probe, under it, and before it.
+Without one: the functions of the probe that run under torch.
 """
 
+import io
 import json
 import sys
 from collections.abc import Callable, Mapping
+from types import CodeType, FrameType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -15,7 +18,9 @@ from torch._dynamo.utils import counters
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
+from rank_probe import api
 from rank_probe.probe import Probe
+from rank_probe.torch_hooks import dynamo
 
 STEPS = 3
 
@@ -61,7 +66,6 @@ def with_collective(model: nn.Module) -> Callable[[Tensor], Tensor]:
 DDP = DistributedDataParallel
 # What is compiled, of a model and its optimizer; torch breaks a whole step at its backward.
 ARMS: dict[str, Callable[..., Step]] = {
-    "plain": lambda model, optimizer, compile: step_of(compile(model), optimizer),
     "ddp": lambda model, optimizer, compile: step_of(compile(DDP(model)), optimizer),
     "ddp_around": lambda model, optimizer, compile: step_of(DDP(compile(model)), optimizer),
     "whole_step": lambda model, optimizer, compile: compile(step_of(model, optimizer)),
@@ -107,9 +111,78 @@ def outcome(arm: str, backend: str, attach_before_step: int | None) -> Mapping[s
     return counted() | {"late_compilations": late, "parameters": parameters}
 
 
-def main() -> None:
-    """Print the outcomes of every arm with the backend that the command line names."""
-    backend = sys.argv[1]
+hidden: set[CodeType] = set()
+reached: set[CodeType] = set()
+
+
+def follow(frame: FrameType, event: str, _: object) -> None:
+    """Keep the probe's codes that are called."""
+    if event == "call" and frame.f_code.co_filename.startswith(dynamo.DIRECTORY):
+        reached.add(frame.f_code)
+
+
+class Event:
+    """A CUDA event that is over at once."""
+
+    def __init__(self, **_: object) -> None:
+        self.query = lambda: True
+
+    def record(self, stream: object) -> None:
+        """Do nothing."""
+
+    def elapsed_time(self, other: "Event") -> float:
+        """Return a millisecond."""
+        return 1.0
+
+
+def pretend_a_gpu() -> None:
+    """Answer as torch does with one GPU."""
+    known = {"uuid": "0", "pci_domain_id": 0, "pci_bus_id": 0, "pci_device_id": 0, "name": "H100"}
+    core: Any = torch._C
+    core._CudaEventBase = Event
+    core._cuda_getCurrentRawStream = lambda device: 0
+    core._cuda_isCurrentStreamCapturing = lambda: False
+    cuda: Any = torch.cuda
+    cuda.is_initialized = lambda: True
+    cuda.current_device = lambda: 0
+    cuda.current_stream = lambda device=None: 0
+    cuda.get_device_properties = lambda device: SimpleNamespace(**known)
+    cuda.get_device_name = lambda device: "H100"
+
+
+def train_under_ddp() -> None:
+    """Train, and save."""
+    store: Any = dist
+    dist.init_process_group("gloo", store=store.HashStore(), rank=0, world_size=1)
+    model = DistributedDataParallel(torch.nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rows: Any = torch.ones(16, 2)
+    for batch in DataLoader(rows, batch_size=2):
+        model(batch).sum().backward()
+        optimizer.step(closure=lambda: 0.0)
+        with api.stage("eval"):
+            pass
+        api.step()
+    torch.save(model.state_dict(), io.BytesIO())
+    dist.destroy_process_group()
+
+
+def print_reached() -> None:
+    """Train on a GPU, as far as the probe can tell; print what of the probe ran unhidden."""
+    dynamo._skip = lambda: hidden.add
+    api.start(automatic=True)
+    pretend_a_gpu()
+    sys.setprofile(follow)
+    for _ in range(2):
+        train_under_ddp()
+    sys.setprofile(None)
+    api.finish()
+    unhidden = {f"{code.co_filename}:{code.co_name}" for code in reached - hidden}
+    print(json.dumps([len(reached), sorted(unhidden)]))
+
+
+def print_outcomes(backend: str) -> None:
+    """Print the outcomes of every arm."""
     torch.set_num_threads(1)
     store: Any = dist
     dist.init_process_group("gloo", store=store.HashStore(), rank=0, world_size=1)
@@ -125,4 +198,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:]:
+        print_outcomes(*sys.argv[1:])
+    else:
+        print_reached()

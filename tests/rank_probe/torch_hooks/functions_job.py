@@ -1,6 +1,6 @@
 """Prints how each function that the probe replaces behaves, before and after; see the test.
 
-Takes the tape that the hooks write to: `compiled` or `python`.
+One answer for each tape that the hooks write to: that in C, then that in Python.
 """
 
 import copy
@@ -106,6 +106,11 @@ def behaviour(place: Place) -> dict[str, object]:
     return found
 
 
+def stored() -> dict[str, object]:
+    """Return what is there itself; None where it is inherited."""
+    return {path: vars(owner).get(name) for path, (owner, name) in places.items()}
+
+
 def recorded(patches: Patches, owner: Any, name: str, make: Any) -> None:
     """Replace as ever, and remember what."""
     frame = sys._getframe(1)
@@ -139,37 +144,40 @@ def attached(trainer: Any, accelerator: Any) -> Iterator[None]:
         yield
 
 
+def answer(trainer: Any, accelerator: Any) -> dict[str, object]:
+    """Return the files that replace something, and every behaviour that changed for the worse."""
+    with attached(trainer, accelerator):
+        pass
+    bare, before = {name: behaviour(place) for name, place in places.items()}, stored()
+    with attached(trainer, accelerator):
+        ours = {name: behaviour(place) for name, place in places.items()}
+    worse: dict[str, dict[str, list[object]]] = {}
+    for name, behaviours in bare.items():
+        for what, was in behaviours.items():
+            changed = worse.setdefault(what, {})
+            if was not in (None, False, ours[name][what]):
+                changed[name] = [was, ours[name][what]]
+    after = stored()
+    return {
+        "files": sorted(files),
+        "failures": failures.count,
+        "worse": worse,
+        "changed_for_good": [name for name in places if after[name] is not before[name]],
+    }
+
+
 def main() -> None:
-    """Print the files that replace something, and every behaviour that changed for the worse."""
-    if sys.argv[1] == "python":
-        timeline.new_tape = PythonTape  # type: ignore[attr-defined]  # imported there
+    """Print the answers."""
     for name in LATE:
         if importlib.util.find_spec(name.partition(".")[0]) is not None:
             importlib.import_module(name)
     ray.train.get_context = lambda: SimpleNamespace(get_experiment_name=lambda: "name")
     trainer, accelerator = Trainer(logger=False, enable_checkpointing=False), Accelerator(cpu=True)
-    with attached(trainer, accelerator):
-        pass
-    bare = {name: behaviour(place) for name, place in places.items()}
-    with attached(trainer, accelerator):
-        ours = {name: behaviour(place) for name, place in places.items()}
-    worse: dict[str, dict[str, list[object]]] = {}
-    for name, behaviours in bare.items():
-        for what, before in behaviours.items():
-            changed = worse.setdefault(what, {})
-            if before not in (None, False, ours[name][what]):
-                changed[name] = [before, ours[name][what]]
-    after = {name: behaviour(place) for name, place in places.items()}
-    print(
-        json.dumps(
-            {
-                "files": sorted(files),
-                "failures": failures.count,
-                "worse": worse,
-                "changed_for_good": [name for name in places if after[name] != bare[name]],
-            }
-        )
-    )
+    answers = [answer(trainer, accelerator)]
+    timeline.new_tape = PythonTape  # type: ignore[attr-defined]  # imported there
+    places.clear()
+    answers.append(answer(trainer, accelerator))
+    print(json.dumps(answers))
 
 
 wrap = Patches.wrap

@@ -1,7 +1,5 @@
 """Tests of the patches on torch in one process: what they time, and that they leave no trace."""
 
-import importlib
-import pickle
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -11,11 +9,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._C._distributed_c10d import HashStore, ProcessGroup, Store
+from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from rank_probe.measure import events
 from rank_probe.measure.timeline import Timeline
@@ -143,34 +140,14 @@ def test_closure_of_an_optimizer_runs_in_its_own_stages(timeline: Timeline, by_n
     assert set(seen) == {FORWARD, OPTIMIZER, OTHER}
 
 
-def test_detaching_leaves_torch_as_it_was() -> None:
-    """Every attribute and hook is put back; meanwhile what was replaced is pickled by its name."""
-    operator = torch.ops._c10d_functional.wait_tensor
-    importlib.import_module("torch._dynamo")  # It replaces torch.manual_seed.
-    checkpoint = importlib.import_module("torch.distributed.checkpoint")
-    saver: Any = importlib.import_module("torch.distributed.checkpoint.state_dict_saver")
-    owners: tuple[Any, ...] = (
-        *(torch, torch.autograd, torch.serialization, dist, checkpoint, saver),
-        *(dist.distributed_c10d, dist.device_mesh, dist.device_mesh.DeviceMesh, dist.Work),
-        *(ProcessGroup, Store, torch._C.Future, operator, operator.default),
-        *(DistributedDataParallel, DataLoader, _BaseDataLoaderIter),
-    )
-    before = [dict(vars(owner)) for owner in owners]
+def test_detached_probe_notes_nothing() -> None:
+    """Its hooks on optimizers are gone too; test_compile.py looks at all that was replaced."""
     probe = Probe(automatic=True, environment={})
     probe.attach()
-    replaced = [
-        any(vars(owner)[name] is not value for name, value in attributes.items())
-        for owner, attributes in zip(owners, before, strict=True)
-    ]
-    pickled = [torch.save, saver.save, dist.init_process_group]
-    assert [pickle.loads(pickle.dumps(each)) for each in pickled] == pickled
     probe.detach()
-    torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1).step()
+    train(probe.timeline)
 
-    assert all(replaced), [owner for owner, was in zip(owners, replaced, strict=True) if not was]
-    for owner, attributes in zip(owners, before, strict=True):
-        assert all(vars(owner)[name] is value for name, value in attributes.items()), owner
-    assert probe.timeline.steps.totals().spent[OPTIMIZER] == 0
+    assert probe.timeline.tape.take() == b""
 
 
 def test_a_probe_that_breaks_does_not_break_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).parents[2]
-RULES: Final = sorted((ROOT / "alerts" / "rules").glob("*.yaml"))
 # All clusters and nodes, and the first rank.
 DEFAULTS: Final = {
     "cluster": ".*",

@@ -1,4 +1,4 @@
-"""The first screen of the job dashboard says what is the matter, in every state of a job."""
+"""The first screens of the job and the fleet say what is the matter, in every state of a job."""
 
 import re
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dashboards.panels import STATES
-from tests.alerts.promtool import RULES, Answers, answers
+from tests.alerts.promtool import RULES, Answers, Expect, answers, assert_rules
 from tests.dashboards.dashboard_files import (
     JSON_FILES,
     ROOT,
@@ -17,6 +17,7 @@ from tests.dashboards.dashboard_files import (
     load,
     named,
     substituted,
+    targets,
 )
 
 OF_NODE = 'rankskew_node_ranks{job_id="j",instance="n",job="r",state="%s"} 8'
@@ -318,18 +319,22 @@ def shown(panel: dict[str, Any], found: Answers) -> dict[str, float]:
     return names
 
 
+def recorded(samples: list[str]) -> list[dict[str, str]]:
+    """Return series that have each of these *samples* all the time."""
+    inputs = [one.rsplit(" ", 1) for one in samples]
+    return [{"series": name, "values": f"{value}x{NOW // 15}"} for name, value in inputs]
+
+
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 def test_first_row_says_what_is_the_matter(case: Case, tmp_path: Path) -> None:
     """State, loss, who, since when and why: each panel shows what is true, and nothing else.
 
     The table names the same, and no panel of the first screen is empty.
     """
-    inputs = [one.rsplit(" ", 1) for one in case.series]
-    series = [{"series": name, "values": f"{value}x{NOW // 15}"} for name, value in inputs]
     exprs = [target["expr"] for panel in first_screen() for target in panel["targets"]]
     asked = [(substituted(expr, "j"), NOW) for expr in exprs]
     rules = [path for path in RULES if path.stem == "state"]
-    found = answers(tmp_path, series, asked, rules, ["state"])
+    found = answers(tmp_path, recorded(case.series), asked, rules, ["state"])
     row = {panel["title"]: shown(panel, found) for panel in first_row()}
 
     assert row["State"] == {STATES[case.state][0]: 1}
@@ -350,9 +355,9 @@ def test_first_row_says_what_is_the_matter(case: Case, tmp_path: Path) -> None:
 def test_states_are_those_of_the_rules() -> None:
     """Each that the rule records has a word and a colour, in its order, and a case here."""
     rule = (ROOT / "alerts" / "rules" / "state.yaml").read_text()
-    recorded = dict.fromkeys(re.findall(r'"state", "(\w+)"', rule))
+    states = dict.fromkeys(re.findall(r'"state", "(\w+)"', rule))
 
-    assert list(recorded) == list(STATES)
+    assert list(states) == list(STATES)
     assert {case.state for case in CASES.values()} == set(STATES)
 
 
@@ -375,3 +380,95 @@ def test_state_has_its_colour_and_an_alert_its_runbook() -> None:
         for state in STATES
     } == STATES
     assert runbook["url"].endswith("/${__field.labels.alertname}.md")
+
+
+# ---- The fleet -----------------------------------------------------------------------------------
+
+# Two clusters have a job named big; a third job is not in any.
+BIG_A, BIG_B, DARK = (
+    'cluster="a",job_id="big"',
+    'cluster="b",job_id="big"',
+    'cluster="b",job_id="dark"',
+)
+RANK_7, RANK_2 = f'{BIG_B},rank="7",instance="n1:9917"', f'{BIG_A},rank="2",instance="n2:9917"'
+FLEET = [
+    *(
+        f'job:rankskew_state:info{{{job},state="{state}"}} 1'
+        for job, state in (
+            (BIG_A, "straggler"),
+            (BIG_B, "hung"),
+            (DARK, "not_judgeable"),
+            ('job_id="well"', "healthy"),
+            ('job_id="over"', "finished"),
+            ('job_id="lone"', "ranks_missing"),
+            ('job_id="dead"', "ranks_missing"),
+        )
+    ),
+    'rank:rankskew_silent_seconds:max{job_id="lone",rank="3",instance="n4:9917"} 40',
+    'rankskew_node_ranks{job_id="lone",state="silent",instance="n4:9917"} 1',
+    *(
+        f'rankskew_node_ranks{{job_id="dead",state="{state}",instance="n{node}:9917"}} {count}'
+        for state, count in (("silent", 4), ("beating", 0))
+        for node in (5, 6)
+    ),
+    f"job:rankskew_slowdown:max{{{BIG_A}}} 1.5",
+    f"job:rankskew_slowdown:max{{{BIG_B}}} 1",
+    f"job:rankskew_gpus_lost:sum{{{BIG_A}}} 3",
+    f"job:rankskew_gpus_lost:sum{{{BIG_B}}} 8",
+    'job:rankskew_gpus_lost:sum{job_id="well"} 0.5',
+    f"job:rankskew_hung:seconds{{{BIG_B}}} 120",
+    f'rank_stage:rankskew_hang_suspect:group{{{RANK_7},stage="frozen"}} 1',
+    # Its GPU is lost, which is reported along with an XID error.
+    f'rankskew_gpu_fault{{{RANK_7},fault="lost",gpu_uuid="GPU-1"}} 1',
+    f'rankskew_gpu_fault{{{RANK_7},fault="xid",detail="79",gpu_uuid="GPU-1"}} 1',
+    f'rank:rankskew_late:ratio{{{RANK_2},nodename="n2",kind="node",stage="data"}} 0.3',
+    f'rankskew_late_cause_info{{{RANK_2},cause="input",detail="nfs",'
+    'sentence="an operation on /data (nfs) takes 90 ms, its peers\' 3"} 1',
+    f"rank:rankskew_gpus_lost:sum{{{RANK_2}}} 3",
+    # Late, but not worth anybody's time.
+    'rank:rankskew_late:ratio{job_id="well",rank="1",instance="n3:9917",kind="mild",stage="data"} '
+    "0.03",
+    # The first reason explains the other, whatever their names.
+    f'job_reason:rankskew_not_judgeable:bool{{{DARK},reason="no_sync"}} 1',
+    f'job_reason:rankskew_not_judgeable:bool{{{DARK},reason="join_incomplete"}} 1',
+]
+# What the queries of the table of jobs yield: urgency, whom a job waits for, why, and slowdown.
+JOBS = {
+    "A": {
+        '{key="b/big", cluster="b", to_cluster="b", job_id="big", state="hung"}': 1e9 + 8,
+        '{key="b/dark", cluster="b", to_cluster="b", job_id="dark", state="not_judgeable"}': 1e6,
+        '{key="/lone", to_cluster="All", job_id="lone", state="ranks_missing"}': 1e6,
+        '{key="/dead", to_cluster="All", job_id="dead", state="ranks_missing"}': 1e6,
+        '{key="a/big", cluster="a", to_cluster="a", job_id="big", state="straggler"}': 3,
+        '{key="/well", to_cluster="All", job_id="well", state="healthy"}': 0.5,
+        '{key="/over", to_cluster="All", job_id="over", state="finished"}': -2,
+    },
+    "E": {
+        '{key="b/big", rank="7", who="rank 7 · frozen"}': 1,
+        '{key="a/big", rank="2", who="node n2 · data"}': 1,
+    },
+    "F": {
+        '{key="b/big", cause="GPU: lost"}': 1,
+        '{key="b/dark", cause="no_sync"}': 1,
+        '{key="/lone", cause="1 rank gone silent"}': 1,
+        '{key="/dead", cause="8 ranks gone silent"}': 1,
+        '{key="a/big", cause="loader: an operation on /data (nfs) takes 90 ms, its peers\' 3"}': 1,
+    },
+    # The steps of a job that hangs are not as long as ever: it finishes none.
+    "H": {'{key="a/big"}': 1.5},
+}
+
+
+def test_jobs_by_urgency_and_whom_they_wait_for(tmp_path: Path) -> None:
+    """Hung jobs come first, then unjudged ones, then by GPUs lost; jobs of two clusters, or of
+    none, keep apart, and a healthy job waits for nobody."""
+    exprs = {
+        target.ref: target.substituted("")
+        for target in targets()
+        if (target.dashboard, target.panel) == ("fleet", "Jobs")
+    }
+    # Of words the table shows no value.
+    exprs |= {ref: f"0 * ({exprs[ref]}) + 1" for ref in "EF"}
+    expected = [Expect(exprs[ref], NOW, samples) for ref, samples in JOBS.items()]
+
+    assert_rules(tmp_path, recorded(FLEET), expected, groups=())

@@ -29,7 +29,7 @@ Series = tuple[str, tuple[tuple[str, str], ...]]
 Samples = Mapping[Series, float]
 
 
-def input_series(job: Job, steps: list[Step], job_id: str = "j") -> list[dict[str, str]]:
+def input_series(job: Job, steps: list[Step], job_id: str) -> list[dict[str, str]]:
     """Return *job* as scraped every *job.scrape_seconds* from pushes up to a second old."""
     starts = starts_of(job, steps)
     series: list[dict[str, str]] = []
@@ -39,7 +39,7 @@ def input_series(job: Job, steps: list[Step], job_id: str = "j") -> list[dict[st
         for scrape in range(int(job.seconds // job.scrape_seconds) + 1):
             now = scrape * job.scrape_seconds
             page = node.page(now - job.phase(number)) if job.is_seen(number, now) else {}
-            _note(shown, page, scrape, instance=f"node{number}:9917")
+            _note(shown, page, scrape, instance=f"{job_id} {number}:9917")
         series += ({"series": name, "values": " ".join(values)} for name, values in shown.items())
     return series
 

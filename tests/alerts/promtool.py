@@ -80,11 +80,12 @@ def answers(
     asked: Iterable[tuple[str, float]],
     rules: Sequence[Path] = RULES,
     groups: Sequence[str] = GROUPS,
+    interval_seconds: float = 15.0,
 ) -> Answers:
     """Return what each expression that is *asked* yields at its time, after all *rules*."""
     wanted = set(asked)
     tests = [_asked(expr, at_seconds, NEVER) for expr, at_seconds in sorted(wanted)]
-    done = _run(folder, series, tests, rules, groups)
+    done = _run(folder, series, tests, rules, groups, interval_seconds)
     found = {
         (json.loads(f'"{expr}"'), _seconds(time)): [
             ({name: ast.literal_eval(text) for name, text in LABEL.findall(labels)}, float(value))

@@ -1,21 +1,50 @@
-"""The example for Alertmanager loads there, routes by severity, and lets one cause page once."""
+"""A real Alertmanager: one cause pages once, and what Slack and PagerDuty are sent of it."""
 
 import json
 import re
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from dashboards.links import uid
+from devstack.parts import ALERTMANAGER_CONFIG
 from devstack.process import get
 from generators import alert_rules
-from tests.alerts.receivers import Sender
+from tests.alerts.receivers import (
+    BEGAN,
+    PROMETHEUS_URL,
+    Promised,
+    Receivers,
+    Sender,
+    elsewhere,
+    lines,
+    links,
+    matchers,
+    promised,
+    slack,
+)
 
-CONFIG = Path(__file__).parents[2] / "alerts" / "alertmanager.yaml"
+README = Path(__file__).parents[2] / "alerts" / "README.md"
+RUNBOOKS = "https://github.com/rankskew/rankskew/blob/main/alerts/runbooks"
+GRAFANA = "https://grafana.example.com/d"
+
+
+@pytest.fixture(scope="module")
+def sender(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sender]:
+    """The shipped configuration in one Alertmanager for all tests, with local receivers."""
+    with Receivers() as receivers:
+        sender = Sender(tmp_path_factory.mktemp("alertmanager"), receivers)
+        with sender.process:
+            yield sender
+
+
+# ---- Who is told ---------------------------------------------------------------------------------
 
 
 def amtool(*arguments: str) -> str:
@@ -32,11 +61,6 @@ def alert(name: str, **labels: str) -> dict[str, str]:
 def alerts(names: str, **labels: str) -> list[dict[str, str]]:
     """Return one alert for each of the *names*, which are without their prefix."""
     return [alert(name, **labels) for name in names.split()]
-
-
-def test_config_is_valid() -> None:
-    """The example loads, with the inhibitions in it."""
-    assert "inhibit rules" in amtool("check-config", str(CONFIG))
 
 
 def receiver_of(config: Path, **labels: str) -> str:
@@ -57,13 +81,16 @@ def receiver_of(config: Path, **labels: str) -> str:
 )
 def test_information_wakes_nobody(alert: str, severity: str, receiver: str) -> None:
     """Only what somebody should act on goes to the pager."""
-    assert receiver_of(CONFIG, alertname=f"Rankskew{alert}", severity=severity) == receiver
+    assert (
+        receiver_of(ALERTMANAGER_CONFIG, alertname=f"Rankskew{alert}", severity=severity)
+        == receiver
+    )
 
 
 def test_every_alert_that_is_named_exists() -> None:
     """No inhibition waits for an alert that was renamed or dropped."""
     named = set()
-    for rule in yaml.safe_load(CONFIG.read_text())["inhibit_rules"]:
+    for rule in yaml.safe_load(ALERTMANAGER_CONFIG.read_text())["inhibit_rules"]:
         for matcher in rule["source_matchers"] + rule["target_matchers"]:
             if match := re.fullmatch(r'alertname=~?"(\w+)(?:\((.+)\))?"', matcher):
                 named |= {match[1] + rest for rest in (match[2] or "").split("|")}
@@ -181,14 +208,14 @@ def test_shadow_route_sends_only_what_has_left_it(
     tmp_path: Path, told: str, paged: set[str]
 ) -> None:
     """Alerts of ours go to a receiver without integrations, until the second matcher names them."""
-    lines = CONFIG.read_text().splitlines()
+    lines = ALERTMANAGER_CONFIG.read_text().splitlines()
     first = next(n for n, line in enumerate(lines) if line.startswith("    # - matchers:"))
     last = next(n for n, line in enumerate(lines) if line.endswith("receiver: shadow"))
     route = [line.replace("# ", "", 1) for line in lines[first : last + 1]]
     config = tmp_path / "alertmanager.yaml"
     text = "\n".join([*lines[:first], *route, *lines[last + 1 :], ""])
     config.write_text(text.replace("nothing yet", told))
-    shutil.copy(CONFIG.parent / "notifications.tmpl", tmp_path)
+    shutil.copy(ALERTMANAGER_CONFIG.parent / "notifications.tmpl", tmp_path)
     amtool("check-config", str(config))
 
     assert {"name": "shadow"} in yaml.safe_load(config.read_text())["receivers"]
@@ -197,3 +224,244 @@ def test_shadow_route_sends_only_what_has_left_it(
         assert found == ("page" if name in paged else "shadow")
     assert receiver_of(config, alertname="RankskewGpuXid", severity="info") == "shadow"
     assert receiver_of(config, alertname="DiskFull", severity="critical") == "page"
+
+
+# ---- What they are told --------------------------------------------------------------------------
+
+# Half an hour before the alert, and ten minutes after its end, in milliseconds.
+SINCE, UNTIL = "from=1704177030000", 1704180180000
+DEMO = promised("notifications", "RankskewStraggler", job_id="demo")
+NIGHTLY = promised("notifications", "RankskewStraggler", job_id="nightly")
+
+
+def diagnose(job: str, cluster: str = "") -> str:
+    """Return the line with the command that says more of *job*."""
+    of = f"--cluster {cluster} --job {job}" if cluster else f"--job {job}"
+    return f"Diagnose: `rankskew diagnose --prometheus {PROMETHEUS_URL} {of} --at {BEGAN}`"
+
+
+def as_shown(sent: dict[str, Any]) -> str:
+    """Return a message as Slack shows it."""
+    message = slack(sent)
+    shown = [message["title"], *lines(message), " · ".join(links(message))]
+    return "".join(f"{line}\n" for line in shown).replace("shown", "demo")
+
+
+def test_straggler_is_said_as_the_readme_shows_it(sender: Sender) -> None:
+    """Who, what it costs, since when, where, why, what to do first, what says more; the links.
+
+    PagerDuty has the same in its fields; its end is a message of its own, and ends it there, too.
+    """
+    alerts = elsewhere(DEMO, job_id="shown")
+    firing, ended = sender.sends(alerts), sender.sends(ended=alerts)
+    text, pagerduty = (
+        re.findall(rf"^```{language}\n(.+?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
+        for language in ("text", "json")
+    )
+    message, event = slack(firing), firing["pagerduty"]
+
+    assert text == [as_shown(firing), as_shown(ended)]
+    assert [json.loads(example) for example in pagerduty] == [
+        json.loads(json.dumps(event["payload"]).replace("shown", "demo"))
+    ]
+    assert (message["color"], slack(ended)["color"]) == ("danger", "good")
+    dashboard = f"{GRAFANA}/{uid('rank')}?var-job_id=shown&var-rank=2&{SINCE}"
+    assert links(message)["Dashboard"] == message["title_link"] == f"{dashboard}&to=now"
+    assert event["links"][0]["href"] == f"{dashboard}&to=now"
+    assert links(slack(ended))["Dashboard"] == f"{dashboard}&to={UNTIL}"
+    assert links(message)["Runbook"] == f"{RUNBOOKS}/RankskewStraggler.md"
+    assert matchers(links(message)["Silence"]) == (
+        '{alertname="RankskewStraggler",instance="gpu-12:9917",job_id="shown",rank="2"}'
+    )
+    assert event["event_action"] == "trigger"
+    assert ended["pagerduty"]["event_action"] == "resolve"
+    assert ended["pagerduty"]["dedup_key"] == event["dedup_key"]
+    assert ended["pagerduty"]["payload"]["custom_details"]["resolved"] == lines(slack(ended))[0]
+
+
+def test_several_alerts_are_a_headline_and_a_line_each(sender: Sender) -> None:
+    """What the job loses in all comes first; a name in < and > cannot call a channel."""
+    message = slack(sender.sends(NIGHTLY))
+
+    assert message["title"] == ("west/nightly, 2 alerts: steps 1.31× slower, $12.50/h lost in all")
+    assert lines(message) == [
+        "• Rank 5 of job nightly is slow loading data; 3.00 of 24 GPUs wait for it. "
+        "First: `nfsiostat 1 /data` on gpu-1",
+        "• Rank 19 of job nightly is slow in the forward pass; 2.00 of 24 GPUs wait for it. "
+        "First: `nvidia-smi -q -i 1` (compare with a peer's) on gpu-3",
+        diagnose("nightly", "west"),
+    ]
+    assert matchers(links(message)["Silence"]) == (
+        '{alertname="RankskewStraggler",cluster="west",job_id="nightly"}'
+    )
+    assert f"/{uid('job')}?var-job_id=nightly&var-cluster=west&" in links(message)["Dashboard"]
+    ended = slack(sender.sends(ended=NIGHTLY))
+    assert ended["title"] == "Resolved: west/nightly, 2 alerts"
+    assert lines(ended)[0] == (
+        "• Resolved after 12m30s: Rank 5 of job nightly is slow loading data; "
+        "3.00 of 24 GPUs wait for it."
+    )
+
+
+def test_alert_in_place_of_another_is_told_in_full(sender: Sender) -> None:
+    """If stage, cause or severity changes, the new alert has its facts and the old one a line."""
+    old, new = elsewhere(DEMO, job_id="both", severity="warning"), elsewhere(DEMO, job_id="both")
+    sender.sends(old)
+    message = slack(sender.sends(new, ended=old))
+
+    assert message["title"].startswith("both: rank 2 slow loading data, ")
+    assert message["color"] == "danger"
+    assert [line[:30] for line in lines(message)] == [
+        "Since 07:00 UTC. Node gpu-12, ",
+        "First: `py-spy dump --pid 2078",
+        "• Resolved after 12m30s: Rank ",
+        "Diagnose: `rankskew diagnose -",
+    ]
+
+
+def test_alert_says_what_it_knows(sender: Sender) -> None:
+    """One template for all, which leaves out what an alert does not know."""
+    message = slack(sender.sends(elsewhere(NIGHTLY[1:], job_id="two")))
+    assert message["title"] == (
+        "west/two: rank 19 slow in the forward pass, steps 1.31× slower, $5.00/h lost"
+    )
+    assert lines(message)[1:] == [
+        "First: `nvidia-smi -q -i 1` (compare with a peer's) on gpu-3",
+        diagnose("two", "west"),
+    ]
+
+    silent = elsewhere(promised("RankskewRanksMissing", state="silent")[:1], cluster="lost")
+    message = slack(sender.sends(silent))
+    assert message["title"] == "lost: Rank 2 of job j has gone silent."
+    assert lines(message) == [
+        "Since 07:00 UTC. Rank 2 on m has not reported for 1m 15s; "
+        "its last event: checkpoint began 1m 30s ago. "
+        "Its process is dead, stopped, or cannot reach the exporter.",
+        "First: `ps -p PID`, then `dmesg -T` on m",
+        diagnose("j", "lost"),
+    ]
+
+
+def test_alert_without_a_job_leads_to_its_node(sender: Sender) -> None:
+    """The link to the dashboard opens what the alert is about."""
+    [down] = elsewhere(promised("RankskewExporterDown")[:1], cluster="west")
+    url = links(slack(sender.sends([down])))["Dashboard"]
+
+    assert f"/d/{uid('node')}?var-instance=n%3A9917&var-cluster=west&from=" in url
+
+
+# ---- Whatever alert fires, with whatever names ---------------------------------------------------
+
+CASES = sorted(Path(__file__).parent.glob("*.yaml"))
+# Every alert that a promtool test expects, each in a group of its own.
+EVERY = [
+    Promised({**one.labels, "cluster": f"c{number}"}, one.annotations)
+    for number, one in enumerate(
+        one for case in CASES for one in promised(case.stem) if "summary" in one.annotations
+    )
+]
+# Warnings that page nobody unless you route them so.
+NOTES = ["RankskewJobSlower"]
+MOST_OF_TITLE = 120
+
+
+def test_every_message_is_complete(sender: Sender) -> None:
+    """Of every alert: a first line for a phone, whole sentences, a runbook, a silence.
+
+    Nothing is left empty, and PagerDuty takes what is urgent: with a known severity, a summary
+    within its limit, and no link that leads nowhere.
+    """
+    begin = len(sender.receivers.sent)
+    sender.post(*(one.posted(None) for one in EVERY))
+    urgent = sum(
+        one.labels["severity"] != "info" and one.labels["alertname"] not in NOTES for one in EVERY
+    )
+    deadline = time.monotonic() + 30
+    sent: list[tuple[str, str, dict[str, Any]]] = []
+    while len(sent) < len(EVERY) + urgent and time.monotonic() < deadline:
+        time.sleep(0.05)
+        sent = [each for each in sender.receivers.sent[begin:] if re.match(r"c\d+/", each[1])]
+    messages = [slack({to: message}) for to, _, message in sent if to == "slack"]
+    events = [message for to, _, message in sent if to == "pagerduty"]
+
+    assert (len(messages), len(events)) == (len(EVERY), urgent)
+    for message in messages:
+        assert 10 < len(message["title"]) <= MOST_OF_TITLE
+        assert "\n" not in message["title"]
+        text = lines(message)
+        assert len(text) in (1, 2, 3)
+        assert text[0].startswith(("Since ", "Node "))
+        assert text[0].endswith(".")
+        assert all(line.startswith(("First: ", "Diagnose: `rankskew ")) for line in text[1:])
+        assert not re.search(r"no value|\{\{|  |\( *\)| ,|PID ,|None", message["title"] + text[0])
+        assert list(links(message)) == ["Dashboard", "Runbook", "Silence"]
+    for event in events:
+        assert event["payload"]["severity"] in ("critical", "warning")
+        assert 0 < len(event["payload"]["summary"]) <= 1024
+        assert all(link["href"].startswith("https://") for link in event["links"])
+    assert len({event["dedup_key"] for event in events}) == len(events)
+
+
+def test_hostile_name_neither_calls_a_channel_nor_breaks_a_link(sender: Sender) -> None:
+    """Any job can be silenced and looked at, and no name is more than a name."""
+    job = '<!channel> & "a+b"/é'
+    of_job = next(one for one in EVERY if "rank" not in one.labels and "job_id" in one.labels)
+    alert = Promised(
+        {**of_job.labels, "job_id": job, "cluster": "c d"},
+        {"summary": f"Job {job} is slow.", "runbook_url": "https://example.org/x"},
+    )
+    message = slack(sender.sends([alert]))
+    dashboard = links(message)["Dashboard"]
+
+    assert not any(line.startswith("Diagnose") for line in lines(message))
+    assert message["title"] == 'c d: Job ‹!channel› & "a+b"/é is slow.'
+    assert (
+        "var-job_id=%3C%21channel%3E%20%26%20%22a%2Bb%22%2F%C3%A9&var-cluster=c%20d&" in dashboard
+    )
+    assert "%5C%22a%2Bb%5C%22" in links(message)["Silence"]
+    assert silenced(sender, links(message)["Silence"]) == [alert.labels]
+    headed = Promised({**alert.labels, "cluster": "<!here>"}, {"headline": "rank 2 slow"})
+    title = slack(sender.sends([headed]))["title"]
+    assert title == '‹!here›/‹!channel› & "a+b"/é: rank 2 slow'
+
+
+def test_silence_is_of_this_alert_only(sender: Sender) -> None:
+    """The form that the link opens is filled with what mutes this rank of this job, no other."""
+    alerts = promised("notifications", "RankskewStraggler", job_id="demo")
+    first, *others = (
+        elsewhere(alerts, job_id="muted", cluster=cluster, rank=rank)[0]
+        for cluster, rank in (("a", "2"), ("b", "2"), ("c", "3"))
+    )
+    sender.sends(others[:1])
+    sender.sends(others[1:])
+
+    assert silenced(sender, links(slack(sender.sends([first])))["Silence"]) == [first.labels]
+
+
+def silenced(sender: Sender, silence_url: str) -> list[dict[str, str]]:
+    """Return the labels of the active alerts that the silence behind *silence_url* would mute."""
+    each = re.findall(r'\w+="(?:[^"\\]|\\.)*"', matchers(silence_url))
+    assert matchers(silence_url) == "{" + ",".join(each) + "}"
+    query = ["amtool", f"--alertmanager.url={sender.url}", "--output=json", "alert", "query", *each]
+    done = subprocess.run(query, capture_output=True, text=True, check=True)
+    return [alert["labels"] for alert in json.loads(done.stdout)]
+
+
+def test_many_alerts_are_no_wall_of_text(sender: Sender) -> None:
+    """A node full of late ranks is ten lines, their number, and one command."""
+    one = promised("notifications", "RankskewStraggler", job_id="demo")
+    many = [alert for rank in range(30) for alert in elsewhere(one, job_id="many", rank=f"{rank}")]
+    message = slack(sender.sends(many))
+
+    assert message["title"].startswith("many, 30 alerts: ")
+    assert len(lines(message)) == 11
+
+
+def test_alert_without_annotations_has_its_name(sender: Sender) -> None:
+    """Your own alerts may go the same way, and have what they have."""
+    labels = {"alertname": "DiskFull", "severity": "warning", "cluster": "own"}
+    alert = Promised({**labels, "instance": "store:9100"}, {})
+
+    assert slack(sender.sends([alert]))["title"] == "own/store: DiskFull"
+    ended = slack(sender.sends(ended=[alert]))
+    assert ended["title"] == "Resolved after 12m30s: own/store: DiskFull"

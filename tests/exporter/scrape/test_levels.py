@@ -15,7 +15,7 @@ from fleet_simulator.plan import equal_jobs
 from generators.metrics import families_by_collector
 from tests.exporter.asgi import ask
 from tests.exporter.clock import Clock
-from tests.repo.test_alerts_read_series_that_exist import core_files, read_by_rules
+from tests.repo.test_alerts import core_files, read_by_rules
 
 MOST_CORE, MOST_WITH_DETAIL = 400, 1_000
 # Rule files that nothing replaces: what they read is decided in the exporter.

@@ -7,7 +7,8 @@ import ast
 import re
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Final
@@ -15,19 +16,25 @@ from typing import Final
 import pytest
 
 ROOT: Final = Path(__file__).parents[2]
+# Each may need those before it.
+ORDER: Final = ("rank_probe", "exporter", "rankskew", "fleet_simulator")
+OTHERS: Final = ("demo", "benchmarks", "generators", "dashboards", "alerts")
+# A package whose name to import is another, and those that come with one that is asked for.
+CALLED: Final = {
+    "yaml": "pyyaml",
+    "pynvml": "nvidia-ml-py",
+    "starlette": "fastapi",
+    "pydantic_core": "pydantic",
+}
+PRIVATE_OF_TORCH: Final = re.compile(r"\btorch\.(\w+\.)*_(?!_)|\b_C\b")
 
 
-def modules(*packages: str) -> dict[str, Path]:
-    """Return the file of each module of *packages*, without their `__init__`."""
-    return {
-        ".".join(path.relative_to(ROOT).with_suffix("").parts): path
-        for package in packages
-        for path in sorted((ROOT / package).rglob("*.py"))
-        if path.stem != "__init__"
-    }
+def of(path: Path) -> str:
+    """Return the name to import a module by."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
 
 
-def imported(path: Path, known: Mapping[str, Path]) -> Iterator[str]:
+def imported(path: Path, known: set[str]) -> Iterator[str]:
     """Yield what a file imports, also inside functions: modules that are *known* by their name."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module is not None:
@@ -37,23 +44,29 @@ def imported(path: Path, known: Mapping[str, Path]) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
 
 
-# Each may need those before it.
-ORDER = ("rank_probe", "exporter", "rankskew", "fleet_simulator")
-# A package whose name to import is another, and those that come with one that is asked for.
-CALLED = {"yaml": "pyyaml", "pynvml": "nvidia-ml-py", "starlette": "fastapi"}
-CALLED |= {"pydantic_core": "pydantic"}
+@cache
+def imports() -> dict[str, set[str]]:
+    """Return what each of our modules imports."""
+    files = [path for package in (*ORDER, *OTHERS) for path in (ROOT / package).rglob("*.py")]
+    known = {of(path) for path in files}
+    return {of(path): set(imported(path, known)) for path in files}
+
+
+def top(module: str) -> str:
+    """Return the package of *module*."""
+    return module.partition(".")[0]
 
 
 def taken(package: str) -> set[str]:
-    """Return the modules that *package* imports, also inside functions."""
-    known = modules(*ORDER)
-    return {name for path in (ROOT / package).rglob("*.py") for name in imported(path, known)}
+    """Return the packages that *package* imports."""
+    return {
+        top(each) for name, those in imports().items() if top(name) == package for each in those
+    }
 
 
 def others(package: str) -> set[str]:
     """Return the packages from elsewhere that *package* imports, as pyproject.toml calls them."""
-    names = {module.partition(".")[0] for module in taken(package)}
-    names -= {*ORDER, *sys.stdlib_module_names}
+    names = taken(package) - {*ORDER, *sys.stdlib_module_names}
     return {CALLED.get(name, name.replace("_", "-")) for name in names}
 
 
@@ -67,48 +80,31 @@ def extra(name: str) -> set[str]:
 @pytest.mark.parametrize("package", ORDER)
 def test_package_needs_only_those_before_it(package: str) -> None:
     """So an exporter can be read without the client, and the probe without either."""
-    needed = {module.partition(".")[0] for module in taken(package)} & set(ORDER)
-
-    assert needed <= set(ORDER[: ORDER.index(package) + 1])
+    assert taken(package) & {*ORDER} <= set(ORDER[: ORDER.index(package) + 1])
 
 
 def test_no_two_modules_need_each_other() -> None:
     """Not even when they run; CycleError, if they do, names the modules."""
-    files = modules(*ORDER, "demo", "benchmarks", "generators", "dashboards", "alerts")
-    needs = {name: {*imported(path, files)} & {*files} for name, path in files.items()}
+    needs = {name: {*those} & imports().keys() for name, those in imports().items()}
 
     assert list(TopologicalSorter(needs).static_order())
 
 
-@pytest.mark.parametrize(
-    ("package", "names"), [("exporter", ["exporter"]), ("rankskew", ["cli", "mcp"])]
-)
-def test_extra_has_what_its_package_imports_and_no_more(package: str, names: list[str]) -> None:
-    """A node installs nothing to draw in a terminal; only an assistant's room needs `mcp`."""
-    wanted = {each for name in names for each in extra(name)} - {"rankskew[cli]"}
+def test_extras_have_what_their_packages_import_and_no_more() -> None:
+    """A node installs nothing to draw in a terminal; only an assistant's room needs `mcp`.
 
-    assert others(package) == wanted
-
-
-def test_laptop_without_an_assistant_installs_no_web_server() -> None:
+    A laptop without an assistant installs no web server, and the simulator needs what an exporter
+    does.
+    """
+    assert others("exporter") == extra("exporter")
+    assert others("rankskew") == extra("cli") | extra("mcp") - {"rankskew[cli]"}
     assert extra("mcp") == {"rankskew[cli]", "mcp"}
-
-
-def test_simulator_needs_no_extra_of_its_own() -> None:
-    """It serves what an exporter serves."""
     assert others("fleet_simulator") <= extra("exporter")
 
 
-HOOKS = "rank_probe.torch_hooks."
-PRIVATE_OF_TORCH = re.compile(r"\btorch\.(\w+\.)*_(?!_)|\b_C\b")
-
-
 def test_only_the_hooks_name_what_is_private_in_torch() -> None:
-    """So a new torch is tried and mended in one room."""
-    naming = {
-        module
-        for module, path in modules("rank_probe", "exporter", "rankskew").items()
-        if not module.startswith(HOOKS) and PRIVATE_OF_TORCH.search(path.read_text())
-    }
+    """So a new torch is tried and its changes are followed in one room."""
+    files = [path for package in ORDER[:3] for path in (ROOT / package).rglob("*.py")]
+    naming = {of(path) for path in files if PRIVATE_OF_TORCH.search(path.read_text())}
 
-    assert naming == set()
+    assert {name for name in naming if not name.startswith("rank_probe.torch_hooks")} == set()

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,8 @@ import sysconfig
 import tarfile
 import venv
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
 
 import pytest
 
@@ -16,20 +19,29 @@ from devstack.process import StackProcess, free_port, get
 from exporter.bundle import PLACES
 from rank_probe.version import __version__
 from rankskew.commands.files import write_files
-from tests.deploy.kubernetes import HELM, KUBECTL, kustomized_text, run
+from tests.deploy.kubernetes import HELM, made
 
-ROOT = Path(__file__).parents[2]
-SCRIPT = Path("scripts", "release.py")
-NEEDED = (SCRIPT, Path("rank_probe", "version.py"), Path("CHANGELOG.md"))
+ROOT: Final = Path(__file__).parents[2]
+SCRIPT: Final = Path("scripts", "release.py")
+NEEDED: Final = (SCRIPT, Path("rank_probe", "version.py"), Path("CHANGELOG.md"))
+ARCHIVE: Final = f"rankskew-{__version__}-files"
 # What is in no archive: the image is made from a checkout.
-NOT_PACKED = {"image"}
-PACKAGES = ("rank_probe", "exporter", "rankskew", "fleet_simulator")
-IN_ARCHIVE_ONLY = {"compose", "kubernetes", "helm"}
-CAN_COMPILE = bool(shutil.which("cc")) and Path(sysconfig.get_path("include"), "Python.h").exists()
-IS_PURE = (
-    "from rank_probe.measure import ledger, tape;"
-    "print(tape.new_tape is tape.PythonTape, ledger.new_ledger is ledger.PythonLedger)"
+NOT_PACKED: Final = {"image"}
+IN_ARCHIVE_ONLY: Final = {"compose", "kubernetes", "helm"}
+PACKAGES: Final = ("rank_probe", "exporter", "rankskew", "fleet_simulator")
+CAN_COMPILE: Final = (
+    bool(shutil.which("cc")) and Path(sysconfig.get_path("include"), "Python.h").exists()
 )
+# Of an installed probe: where it is, whether it has loaded torch, whether tape and ledger are pure.
+LOADED: Final = """
+import rank_probe, sys
+print(rank_probe.__file__, "torch" in sys.modules)
+from rank_probe.measure import ledger, tape
+print(tape.new_tape is tape.PythonTape, ledger.new_ledger is ledger.PythonLedger)
+"""
+# Modules that pip brings along for a build.
+OF_A_BUILD: Final = ("hatchling", "hatchling.builders", "hatchling.builders.hooks", "setuptools")
+PLUGIN: Final = "hatchling.builders.hooks.plugin"
 
 
 @pytest.fixture(scope="module")
@@ -54,10 +66,6 @@ def commit(directory: Path) -> None:
         subprocess.run(["git", "-C", str(directory), *arguments], check=True)
 
 
-def archive(released: Path) -> Path:
-    return released / f"rankskew-{__version__}-files.tar.gz"
-
-
 def contents(tree: Path) -> dict[str, bytes]:
     """Return each file of *tree*, by its path there."""
     files = (path for path in tree.glob("**/*") if path.is_file())
@@ -70,10 +78,16 @@ def typed(*command: str | Path, cwd: Path, **more: str) -> subprocess.CompletedP
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
 
 
-def pip(python: Path, *arguments: str) -> None:
-    """Run pip for an environment that has none."""
-    command = [sys.executable, "-m", "pip", "--python", str(python), *arguments]
-    done = typed(*command, cwd=python.parent)
+def new_environment(directory: Path) -> Path:
+    """Return the Python of a new environment, which has no pip."""
+    venv.create(directory / "venv", with_pip=False)
+    return directory / "venv" / "bin" / "python"
+
+
+def pip(python: Path, *arguments: str, command: str = "install --quiet --no-compile") -> None:
+    """Run pip's *command* for an environment that has none."""
+    run = [sys.executable, "-m", "pip", "--python", str(python), *command.split(), *arguments]
+    done = typed(*run, cwd=python.parent)
     assert done.returncode == 0, done.stderr
 
 
@@ -88,7 +102,7 @@ def test_release_has_all_files_and_their_sums(released: Path) -> None:
     assert names == native | {
         f"rankskew-{__version__}-py3-none-any.whl",
         f"rankskew-{__version__}.tar.gz",
-        archive(released).name,
+        f"{ARCHIVE}.tar.gz",
         "SHA256SUMS",
     }
     assert [line.split() for line in lines] == [
@@ -100,20 +114,16 @@ def test_release_has_all_files_and_their_sums(released: Path) -> None:
 def test_archive_has_what_the_command_writes_and_the_deployments(
     released: Path, tmp_path: Path
 ) -> None:
-    """Nobody needs pip to get the rules, and nobody a checkout to deploy.
-
-    `kubectl apply -k deploy/kubernetes` works on the archive as it was unpacked.
-    """
+    """Nobody needs pip to get the rules, nobody a checkout to deploy, and nobody Helm."""
     write_files(tmp_path / "files")
-    with tarfile.open(archive(released)) as opened:
+    with tarfile.open(released / f"{ARCHIVE}.tar.gz") as opened:
         opened.extractall(tmp_path, filter="data")
-    packed = tmp_path / archive(released).name.removesuffix(".tar.gz")
+    packed = tmp_path / ARCHIVE
+    found = {path.name for path in (ROOT / "deploy").iterdir()}
 
     assert contents(tmp_path / "files").items() <= contents(packed).items()
-    assert {path.name for path in (packed / "deploy").iterdir()} == {
-        path.name for path in (ROOT / "deploy").iterdir() if path.name not in NOT_PACKED
-    }
-    assert run(KUBECTL, "kustomize", packed / "deploy" / "kubernetes") == kustomized_text()
+    assert {path.name for path in (packed / "deploy").iterdir()} == found - NOT_PACKED
+    assert contents(packed / "deploy" / "kubernetes") == contents(made(tmp_path))
 
 
 def test_every_source_and_deployment_is_packed() -> None:
@@ -187,9 +197,7 @@ def test_two_builds_are_equal(released: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_pure", [True, False], ids=["pure", "native"])
-def test_base_install_needs_nothing_and_leaves_nothing(
-    released: Path, tmp_path: Path, is_pure: bool
-) -> None:
+def test_wheel_can_be_installed_and_removed(released: Path, tmp_path: Path, is_pure: bool) -> None:
     """The probe works without torch or any other package, and in C where there is a compiler.
 
     What it lacks for an operator's command is one line, not a traceback. A training image is after
@@ -198,13 +206,11 @@ def test_base_install_needs_nothing_and_leaves_nothing(
     if not is_pure and not CAN_COMPILE:
         pytest.skip("no C compiler, or no headers of Python: the only wheel is pure")
     [wheel] = (p for p in released.glob("*.whl") if p.name.endswith("-any.whl") == is_pure)
-    python = tmp_path / "venv" / "bin" / "python"
-    venv.create(python.parents[1], with_pip=False)
+    python = new_environment(tmp_path)
     before = contents(python.parents[1])
-    pip(python, "install", "--no-index", str(wheel))
+    pip(python, "--no-index", str(wheel))
 
-    loaded = "import rank_probe, sys; print(rank_probe.__file__, 'torch' in sys.modules)"
-    done = typed(python, "-c", f"{loaded}; {IS_PURE}", cwd=tmp_path)
+    done = typed(python, "-c", LOADED, cwd=tmp_path)
     assert done.stderr == ""
     assert "site-packages" in done.stdout
     assert done.stdout.split()[1:] == ["False", str(is_pure), str(is_pure)]
@@ -219,7 +225,7 @@ def test_base_install_needs_nothing_and_leaves_nothing(
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert "rankskew[exporter]" in done.stderr
 
-    pip(python, "uninstall", "--yes", "rankskew")
+    pip(python, "rankskew", command="uninstall --yes")
     assert contents(python.parents[1]) == before
     assert {path.name for path in tmp_path.iterdir()} == {"venv", "train.py"}
 
@@ -229,11 +235,10 @@ def test_installed_exporter_serves(released: Path, tmp_path: Path) -> None:
 
     The exporter's extra brings nothing for people, and `rankskew top` says what does.
     """
-    python = tmp_path / "venv" / "bin" / "python"
+    python = new_environment(tmp_path)
     rankskew = python.with_name("rankskew")
-    venv.create(python.parents[1], with_pip=False)
-    pip(python, "install", "--quiet", "--no-index", "--find-links", str(released), "rankskew")
-    pip(python, "install", "--quiet", "rankskew[exporter]")
+    pip(python, "--no-index", "--find-links", str(released), "rankskew")
+    pip(python, "rankskew[exporter]")
     address = f"127.0.0.1:{free_port()}"
     command = [str(rankskew), "exporter", f"--web.listen-address={address}"]
     command += [f"--{of}.socket={tmp_path / of}" for of in ("ingest", "operator")]
@@ -244,7 +249,6 @@ def test_installed_exporter_serves(released: Path, tmp_path: Path) -> None:
         page = get(f"http://{address}/").decode()
 
     assert "\nrankskew_gpus_visible " in metrics
-    assert "rankskew_exporter_build_info" in metrics
     assert "<html" in page
     done = typed(rankskew, "files", tmp_path / "installed", cwd=tmp_path)
     write_files(tmp_path / "checkout")
@@ -253,3 +257,32 @@ def test_installed_exporter_serves(released: Path, tmp_path: Path) -> None:
     done = typed(rankskew, "top", "--once", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.splitlines()[0].endswith("run pip install 'rankskew[cli]'")
+
+
+def test_compiled_modules_are_put_where_they_do_no_harm(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A Python without its lock gets none: they would turn it on again.
+
+    One that a process has mapped is not written into, which would crash it.
+    """
+    for name in (*OF_A_BUILD, PLUGIN, f"{PLUGIN}.interface"):
+        faked = SimpleNamespace(Distribution=None, Extension=None, BuildHookInterface=object)
+        monkeypatch.setitem(sys.modules, name, faked)
+    hatch_build = runpy.run_path(str(ROOT / "hatch_build.py"))
+    monkeypatch.setattr(sysconfig, "get_config_var", {"Py_GIL_DISABLED": 1}.get)
+    hook = hatch_build["CustomBuildHook"]()
+    hook.target_name, hook.root = "wheel", str(ROOT)
+    data: dict[str, Any] = {"force_include": {}, "pure_python": True}
+    hook.initialize("standard", data)
+    hook.finalize("standard", data, "")
+    assert data == {"force_include": {}, "pure_python": True}
+
+    built, installed = tmp_path / "built" / "_fold.so", tmp_path / "_fold.so"
+    built.parent.mkdir()
+    built.write_text("new")
+    installed.write_text("old")
+    with installed.open() as mapped:
+        hatch_build["place"](built, installed.parent)
+        assert mapped.read() == "old"
+    assert installed.read_text() == "new"

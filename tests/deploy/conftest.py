@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from devstack.process import wait_for
-from tests.deploy import debian
-from tests.deploy.debian import ROOT
-from tests.deploy.machine import Machine, Network
-from tests.deploy.pages import blocks
+from tests.deploy import ROOT, blocks
+from tests.deploy.machine import Machine, Network, debian, why_not
 
 PAGE = "deploy/systemd/README.md"
 
@@ -20,9 +18,9 @@ PAGE = "deploy/systemd/README.md"
 @pytest.fixture(scope="session")
 def system() -> Path:
     """The root directory of a small Debian with systemd and Slurm."""
-    if problem := debian.why_not():
+    if problem := why_not():
         pytest.skip(problem)
-    return debian.files()
+    return debian()
 
 
 @pytest.fixture(scope="session")

@@ -1,16 +1,17 @@
 """What deploy/ has for Kubernetes, rendered by the programs that users type."""
 
-import functools
 import shutil
 import subprocess
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import yaml
 
-ROOT: Final = Path(__file__).parents[2]
+from tests.deploy import ROOT
+
 CHART: Final = ROOT / "deploy" / "helm" / "rankskew"
 MANIFESTS: Final = ROOT / "deploy" / "kubernetes"
 EXAMPLES: Final = MANIFESTS / "examples"
@@ -48,16 +49,22 @@ def attempt(program: str | Path, *arguments: str | Path) -> subprocess.Completed
     return subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
 
 
-@functools.cache
+@cache
 def chart_text(*values: str) -> str:
     """Return what Helm renders with these `--set` *values*."""
     flags = [part for value in values for part in ("--set", value)]
     return run(HELM, "template", "rankskew", CHART, "--namespace", "rankskew", *flags)
 
 
-@functools.cache
-def kustomized_text(*components: str) -> str:
-    """Return what kustomize renders when a reader takes the # from *components*."""
+@cache
+def chart(*values: str) -> Manifests:
+    """Return chart_text() by kind and name; nobody may change it."""
+    return parsed(chart_text(*values))
+
+
+@cache
+def kustomized(*components: str) -> Manifests:
+    """Return what kustomize renders when a reader takes the # from *components*; see chart()."""
     with tempfile.TemporaryDirectory() as directory:
         copied = made(Path(directory))
         page = copied / "kustomization.yaml"
@@ -66,7 +73,7 @@ def kustomized_text(*components: str) -> str:
             assert f"# - components/{each} " in text
             text = text.replace(f"# - components/{each} ", f"- components/{each} ")
         page.write_text(text)
-        return run(KUBECTL, "kustomize", copied)
+        return parsed(run(KUBECTL, "kustomize", copied))
 
 
 def made(directory: Path) -> Path:
@@ -76,16 +83,6 @@ def made(directory: Path) -> Path:
     copied = Path(shutil.copytree(MANIFESTS, directory / "kubernetes"))
     run(ROOT / "scripts" / "kubernetes.sh", copied)
     return copied
-
-
-def chart(*values: str) -> Manifests:
-    """Return chart_text() by kind and name."""
-    return parsed(chart_text(*values))
-
-
-def kustomized(*components: str) -> Manifests:
-    """Return kustomized_text() by kind and name."""
-    return parsed(kustomized_text(*components))
 
 
 def parsed(text: str) -> Manifests:

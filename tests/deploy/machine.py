@@ -4,7 +4,9 @@ What a machine changes lies in a layer of its own above the system's files, so a
 page says, as root, and leaves nothing behind. Machines see each other and this one on a bridge.
 """
 
+import hashlib
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,8 +16,26 @@ from typing import Final, Self
 import psutil
 
 from devstack.process import StackProcess, wait_for
-from tests.deploy.debian import ROOT
+from tests.deploy import ROOT
 
+# A small Debian with systemd, Slurm and nothing of ours; made once and kept.
+KEPT: Final = ROOT / ".deploy"
+RELEASE: Final = "bookworm"
+PACKAGES: Final = (
+    *("systemd", "systemd-sysv", "dbus", "libpam-systemd", "util-linux", "bsdutils"),
+    *("python3", "python3-venv", "curl", "procps", "iproute2"),
+    *("munge", "slurmctld", "slurmd", "slurm-client"),
+)
+# What they start is the matter of each test.
+NOT_STARTED: Final = ("munge", "slurmctld", "slurmd")
+# The user of the jobs; the same number on each machine, as in any cluster.
+USER: Final = "alice"
+USER_ID: Final = 2001
+HOOKS: Final = (
+    f"systemctl --root=$1 disable {' '.join(NOT_STARTED)}",
+    "rm -f $1/etc/hostname",  # That of this machine; each one gets its own.
+    f"chroot $1 useradd --create-home --shell /bin/bash --uid {USER_ID} {USER}",
+)
 CGROUPS: Final = Path("/sys/fs/cgroup")
 # Those of version 1 that nspawn leaves read-only, so that limits of a unit would do nothing.
 CONTROLLERS: Final = ("memory", "devices", "pids")
@@ -29,6 +49,31 @@ done
 shift; exec "$@"
 """
 PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def why_not() -> str | None:
+    """Return why machines cannot be booted here; None if they can."""
+    if os.geteuid() != 0:
+        return "booting a machine needs root"
+    programs = ("systemd-nspawn", "mmdebstrap", "ip", "nsenter")
+    missing = [name for name in programs if shutil.which(name) is None]
+    return f"{', '.join(missing)}: not installed (scripts/setup.sh nightly)" if missing else None
+
+
+def debian() -> Path:
+    """Return the root directory of the system; the first call takes a minute and the network."""
+    wanted = hashlib.sha256(repr((RELEASE, PACKAGES, HOOKS)).encode()).hexdigest()
+    root, stamp = KEPT / "debian", KEPT / "debian.stamp"
+    if stamp.exists() and stamp.read_text() == wanted:
+        return root
+    shutil.rmtree(root, ignore_errors=True)
+    KEPT.mkdir(exist_ok=True)
+    no_recommends = 'APT::Install-Recommends "false"'
+    chosen = ["--variant=apt", f"--aptopt={no_recommends}", f"--include={','.join(PACKAGES)}"]
+    chosen += [f"--customize-hook={hook}" for hook in HOOKS]
+    subprocess.run(["mmdebstrap", "--quiet", *chosen, RELEASE, root], check=True)
+    stamp.write_text(wanted)
+    return root
 
 
 class CommandFailed(AssertionError):

@@ -8,9 +8,8 @@ from typing import Final
 import pytest
 
 from devstack.process import answers, wait_for
-from tests.deploy.debian import ROOT
+from tests.deploy import ROOT, blocks
 from tests.deploy.machine import CommandFailed, Machine, Network
-from tests.deploy.pages import blocks
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
 

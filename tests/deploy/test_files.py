@@ -2,15 +2,20 @@
 
 import json
 import re
+import runpy
 import shutil
 import subprocess
 import sys
+import threading
 import tomllib
+import urllib.request
+from http.server import HTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import yaml
+from jsonschema import Draft201909Validator
 from packaging.requirements import Requirement
 
 from devstack.parts import ExporterProcess
@@ -18,38 +23,33 @@ from exporter.settings import Settings
 from exporter.vocabulary.thresholds import defaults
 from generators.alert_rules import rule_files
 from rankskew.commands.files import write_files
+from tests.deploy import FENCE, ROOT
 
-ROOT = Path(__file__).parents[2]
-DEPLOY = ROOT / "deploy"
-COMPOSE = DEPLOY / "compose"
-IMAGE = DEPLOY / "image"
-DOCKERFILE = (ROOT / "Dockerfile").read_text()
-PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+DEPLOY: Final = ROOT / "deploy"
+COMPOSE: Final = DEPLOY / "compose"
+IMAGE: Final = DEPLOY / "image"
+DOCKERFILE: Final = (ROOT / "Dockerfile").read_text()
+PYPROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 def load(path: Path) -> Any:
     return yaml.safe_load(path.read_text())
 
 
+SERVICES: Final[dict[str, Any]] = load(COMPOSE / "compose.yaml")["services"]
+
+
 def check(*command: str | Path) -> str:
     done = subprocess.run(
-        [str(part) for part in command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
+        [str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     assert done.returncode == 0, done.stdout
     return done.stdout
 
 
-def services() -> dict[str, Any]:
-    found: dict[str, Any] = load(COMPOSE / "compose.yaml")["services"]
-    return found
-
-
-def rules_found(said: str) -> int:
+def rules_found(config: Path) -> int:
     """Return in how many files promtool has found rules."""
+    said = check("promtool", "check", "config", config)
     return len(re.findall(r"SUCCESS: [1-9]\d* rules found", said))
 
 
@@ -59,10 +59,10 @@ def test_prometheus_takes_the_pasted_lines(tmp_path: Path) -> None:
     The example of an override names a threshold that the rules know.
     """
     write_files(tmp_path / "rankskew")
-    for name, copy in (("prometheus", "prometheus.yml"), ("overrides", "rankskew-overrides.yaml")):
-        shutil.copy(DEPLOY / "prometheus" / f"{name}.yaml", tmp_path / copy)
-        said = check("promtool", "check", "config", tmp_path / "prometheus.yml")
-        assert rules_found(said) == len(rule_files()) + (name == "overrides")
+    shutil.copy(DEPLOY / "prometheus" / "prometheus.yaml", tmp_path / "prometheus.yml")
+    assert rules_found(tmp_path / "prometheus.yml") == len(rule_files())
+    shutil.copy(DEPLOY / "prometheus" / "overrides.yaml", tmp_path / "rankskew-overrides.yaml")
+    assert rules_found(tmp_path / "prometheus.yml") == len(rule_files()) + 1
     [group] = load(DEPLOY / "prometheus" / "overrides.yaml")["groups"]
     assert {rule["labels"]["name"] for rule in group["rules"]} <= defaults().keys()
     assert {rule["record"] for rule in group["rules"]} == {"rankskew:threshold:override"}
@@ -70,8 +70,10 @@ def test_prometheus_takes_the_pasted_lines(tmp_path: Path) -> None:
     compose = (COMPOSE / "prometheus.yaml").read_text()
     (tmp_path / "compose.yml").write_text(compose.replace("/etc/prometheus", str(tmp_path / "c")))
     shutil.copytree(ROOT / "alerts" / "rules", tmp_path / "c" / "rankskew")
-    said = check("promtool", "check", "config", tmp_path / "compose.yml")
-    assert rules_found(said) == len(rule_files())
+    assert rules_found(tmp_path / "compose.yml") == len(rule_files())
+
+
+# ---- Compose -------------------------------------------------------------------------------------
 
 
 def test_compose_mounts_what_exists_and_is_written() -> None:
@@ -83,7 +85,7 @@ def test_compose_mounts_what_exists_and_is_written() -> None:
     declared = set(load(COMPOSE / "compose.yaml")["volumes"])
     mounts = {
         name: [volume.split(":") for volume in service["volumes"]]
-        for name, service in services().items()
+        for name, service in SERVICES.items()
     }
     for source, *_ in (mount for each in mounts.values() for mount in each):
         if source.startswith("."):
@@ -100,14 +102,14 @@ def test_compose_mounts_what_exists_and_is_written() -> None:
     assert ["../../dashboards/json", provider["options"]["path"], "ro"] in mounts["grafana"]
 
 
-@pytest.mark.parametrize("name", services())
+@pytest.mark.parametrize("name", SERVICES)
 def test_compose_service_is_pinned_and_closed(name: str) -> None:
     """Its image is built here or has a version and a digest, so an update is a decision.
 
     It has no writable root, no capability and no port that is open to the network; whatever it
     waits for says when it is healthy, as the exporter's image does.
     """
-    service = services()[name]
+    service = SERVICES[name]
     release = r"[\w/]+:v?\d+\.\d+\.\d+@sha256:[0-9a-f]{64}"
 
     assert "build" in service or re.fullmatch(release, service["image"])
@@ -117,7 +119,7 @@ def test_compose_service_is_pinned_and_closed(name: str) -> None:
     assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
     for other, how in service.get("depends_on", {}).items():
         if how["condition"] == "service_healthy":
-            assert "test" in services()[other].get("healthcheck", {}) or other == "exporter"
+            assert "test" in SERVICES[other].get("healthcheck", {}) or other == "exporter"
 
 
 def test_compose_is_what_the_specification_allows() -> None:
@@ -127,9 +129,8 @@ def test_compose_is_what_the_specification_allows() -> None:
     )
     if not schema.exists():
         pytest.skip("npm could not fetch the schema: see scripts/setup.sh")
-    jsonschema = pytest.importorskip("jsonschema")
+    validator = Draft201909Validator(json.loads(schema.read_text()))
     for file in ("compose.yaml", "gpu.yaml"):
-        validator = jsonschema.Draft201909Validator(json.loads(schema.read_text()))
         document = load(COMPOSE / file)
         document.pop("name", None)  # The package is older than this key.
         assert [error.message for error in validator.iter_errors(document)] == []
@@ -155,10 +156,82 @@ def test_compose_parts_find_each_other() -> None:
     ]
     offered = {
         f"{name}:{port.split(':')[-1]}"
-        for name, service in services().items()
+        for name, service in SERVICES.items()
         for port in service.get("ports", [])
     }
     assert set(asked) <= offered
+
+
+def test_pager_prints_each_alert_with_its_texts(capsys: pytest.CaptureFixture[str]) -> None:
+    """Alerts as in Alertmanager's webhook, version 4: annotations may be absent."""
+    late = {"summary": "rank 2 is slow", "first": "look at its disk", "runbook_url": "http://x"}
+    sent = {
+        "alerts": [
+            {"status": "firing", "labels": {"alertname": "Late"}, "annotations": late},
+            {"status": "resolved", "labels": {"alertname": "Hung"}, "annotations": {}},
+        ]
+    }
+    with HTTPServer(("127.0.0.1", 0), runpy.run_path(str(COMPOSE / "pager.py"))["Pager"]) as server:
+        asked = threading.Thread(target=server.handle_request)
+        asked.start()
+        url = f"http://127.0.0.1:{server.server_port}/page"
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(url, json.dumps(sent).encode()) as answer:
+            assert answer.status == 200
+        asked.join()
+
+    assert capsys.readouterr().out.splitlines() == [
+        "PAGE: Late",
+        "  rank 2 is slow",
+        "  look at its disk",
+        "resolved: Hung",
+    ]
+
+
+# This is root already. A reader waits a minute or two; a test asks until the page is printed.
+BEGIN: Final = """
+set -ex
+sudo() { "$@"; }
+until_it_says() {
+  local word=$1; shift
+  until "$@" | grep -A 2 -- "$word"; do sleep 1; done
+}
+"""
+LOOKS: Final = "docker compose logs pager\n"
+
+
+def why_no_compose() -> str | None:
+    """Return why the page cannot be typed here; None if it can."""
+    for command in (["docker", "info"], ["docker", "compose", "version"]):
+        try:
+            subprocess.run(command, check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError):
+            return f"{' '.join(command)} fails: no Docker engine with Compose"
+    return "/run/rankskew is somebody's" if Path("/run/rankskew").exists() else None
+
+
+@pytest.mark.deploy
+@pytest.mark.timeout(1200)
+def test_compose_page_works_as_it_is_written() -> None:
+    """Ten minutes after the first command at the latest, the right rank's page is printed."""
+    if reason := why_no_compose():
+        pytest.skip(reason)
+    lines = "".join(FENCE.findall((COMPOSE / "README.md").read_text()))
+    assert lines.count(LOOKS) == 1
+    typed = BEGIN + lines.replace(LOOKS, f"until_it_says 'PAGE: RankskewStraggler' {LOOKS}")
+    remove = "docker compose --profile demo down --volumes"
+    try:
+        done = subprocess.run(
+            ["bash", "-c", typed], cwd=ROOT, capture_output=True, text=True, timeout=600
+        )
+    finally:
+        subprocess.run(["bash", "-c", remove], cwd=COMPOSE, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Rank 2 of job demo is slow loading data" in done.stdout
+
+
+# ---- systemd and Slurm ---------------------------------------------------------------------------
 
 
 def test_systemd_unit_is_as_closed_as_its_page_says(tmp_path: Path) -> None:
@@ -187,21 +260,19 @@ def test_systemd_unit_is_as_closed_as_its_page_says(tmp_path: Path) -> None:
     assert f"rates the unit {alone}, and {with_drop_in} with `see-all.conf`" in page
 
 
-def test_slurm_scripts_are_some() -> None:
-    """Their shell understands them; Slurm runs prologs and epilogs only if they may be executed."""
+def test_slurm_scripts_are_understood(tmp_path: Path) -> None:
+    """By their shells; Slurm runs prologs and epilogs only if they may be executed.
+
+    The prolog drains no node unless it is asked to: without the probe and in an empty environment
+    it ends with 0. It asks nobody for a path.
+    """
     for script in (DEPLOY / "slurm").glob("*.s*"):
         check(script.read_text().split()[0].removeprefix("#!"), "-n", script)
         assert script.suffix == ".sbatch" or script.stat().st_mode & 0o111 == 0o111
 
-
-def test_slurm_prolog_drains_no_node_unless_it_is_asked_to(tmp_path: Path) -> None:
-    """Without the probe and in an empty environment it ends with 0; it asks nobody for a path."""
-    prolog = (DEPLOY / "slurm" / "prolog.sh").read_text()
-    settings = tmp_path / "settings"
-    copy = tmp_path / "prolog.sh"
-    copy.write_text(
-        prolog.replace("/etc/default/rankskew-slurm", str(settings)).replace("logger ", "echo ")
-    )
+    settings, copy = tmp_path / "settings", tmp_path / "prolog.sh"
+    prolog = (DEPLOY / "slurm" / "prolog.sh").read_text().replace("logger ", "echo ")
+    copy.write_text(prolog.replace("/etc/default/rankskew-slurm", str(settings)))
     job = {"SLURM_JOB_ID": "7", "SLURM_JOB_USER": "root"}
     for required, status in (("no", 0), ("yes", 1)):
         settings.write_text(f"RANKSKEW_BIN={tmp_path}\nRANKSKEW_REQUIRED={required}\n")
@@ -211,7 +282,7 @@ def test_slurm_prolog_drains_no_node_unless_it_is_asked_to(tmp_path: Path) -> No
         assert "rank-probe" in done.stdout
 
 
-# ---- The image, which tests/deploy/test_image.py builds and runs ---------------------------------
+# ---- The image, which test_image.py builds and runs ----------------------------------------------
 
 
 def stages() -> list[list[tuple[str, str]]]:
@@ -224,11 +295,6 @@ def stages() -> list[list[tuple[str, str]]]:
 
 def values(stage: list[tuple[str, str]], name: str) -> list[str]:
     return [value for each, value in stage if each == name]
-
-
-def pinned(name: str) -> dict[str, str]:
-    """Return the version of each package in the requirements file *name*."""
-    return dict(re.findall(r"^(\S+)==(\S+) ", (IMAGE / name).read_text(), re.MULTILINE))
 
 
 def test_health_check_tells_a_running_exporter(tmp_path: Path) -> None:
@@ -248,40 +314,32 @@ def test_health_check_tells_a_running_exporter(tmp_path: Path) -> None:
     assert said.stdout.startswith(f"no answer from {socket}: ")
 
 
-def test_image_runs_a_supported_python_and_not_as_root() -> None:
+def test_image_is_made_of_what_is_pinned() -> None:
     """One base for all stages and the demo: a Python that the package allows, with its digest.
 
-    The user is a number other than 0, which Kubernetes' runAsNonRoot can check.
+    What is not the wheel itself is checked against a hash, what builds it too, and each package
+    that the exporter, or its build, asks for has an allowed version. The user is a number other
+    than 0, which Kubernetes' runAsNonRoot can check.
     """
     base = re.compile(r"^ARG BASE=python:3\.(\d+)\.\d+-slim-\w+@sha256:[0-9a-f]{64}$", re.MULTILINE)
-    given = re.compile(r"^ARG BASE=.*", re.MULTILINE)
-    demo = (ROOT / "deploy" / "compose" / "demo.Dockerfile").read_text()
     [minor] = base.findall(DOCKERFILE)
-    [user] = values(stages()[-1], "USER")
-
-    assert {values(stage, "FROM")[0].split()[0] for stage in stages()} == {"${BASE}"}
-    assert given.findall(demo) == given.findall(DOCKERFILE)
+    [given] = re.findall(r"^ARG BASE=.*", DOCKERFILE, re.MULTILINE)
+    assert f"{given}\n" in (COMPOSE / "demo.Dockerfile").read_text()
     assert int(minor) >= 11
-    assert int(user) > 0
 
-
-def test_all_is_installed_with_hashes() -> None:
-    """What is not the wheel itself is checked against a hash, what builds it too."""
     build, final = stages()
     steps = [step for run in values(build, "RUN") for step in run.split("&&")]
     installs = [step for step in steps if "pip install " in step]
-
+    assert {values(stage, "FROM")[0].split()[0] for stage in (build, final)} == {"${BASE}"}
     assert len(installs) == 3
     assert all("--require-hashes" in step or "--no-deps /wheels/" in step for step in installs)
     assert not [run for run in values(final, "RUN") if "pip" in run]
+    assert int(values(final, "USER")[0]) > 0
 
-
-def test_pinned_packages_are_those_of_the_project() -> None:
-    """Each package that the exporter, or its build, asks for is pinned, to an allowed version."""
     for wanted, file in (
         (PYPROJECT["project"]["optional-dependencies"]["exporter"], "requirements.txt"),
         (PYPROJECT["build-system"]["requires"], "build-requirements.txt"),
     ):
-        versions = pinned(file)
+        pinned = dict(re.findall(r"^(\S+)==(\S+) ", (IMAGE / file).read_text(), re.MULTILINE))
         for each in map(Requirement, wanted):
-            assert each.specifier.contains(versions[each.name]), f"make lock: {each}"
+            assert each.specifier.contains(pinned[each.name]), f"make lock: {each}"

@@ -1,0 +1,285 @@
+"""The chart and the plain manifests are one thing, hold all that they should, and fit the schemas.
+
+Kubernetes' own come with kubernetes-validate, JobSet's with kubeflow-trainer-api, the Prometheus
+operator's with an npm package. No registry has PyTorchJob's and RayJob's: of these only the pods
+are checked here, and the rest by the server in test_kubernetes_server.py, if it is given the CRDs.
+"""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+from kubeflow_trainer_api.models.jobset_v1alpha2_job_set import JobsetV1alpha2JobSet
+from kubernetes_validate import latest_version, validate
+
+from exporter.settings import Settings
+from rank_probe.version import __version__
+from rankskew.commands.table import load
+from tests.deploy import ROOT
+from tests.deploy.kubernetes import (
+    CHART,
+    HELM,
+    MANIFESTS,
+    NODE,
+    VARIANTS,
+    Manifest,
+    attempt,
+    chart,
+    chart_text,
+    examples,
+    kustomized,
+    of_kind,
+    pod_spec,
+    pod_templates,
+    run,
+)
+
+OF_THE_CLUSTER: Final = ("ClusterRole", "ClusterRoleBinding", "PriorityClass")
+# Bytes. What `kubectl apply` without --server-side adds a copy of.
+ANNOTATION_LIMIT: Final = 256 << 10
+SOCKET: Final = str(Path(Settings().ingest_socket).parent)
+OLDEST: Final = "1.25"  # kubeVersion of the chart.
+MODELS: Final = NODE / "node_modules" / "@kubernetes-models" / "prometheus-operator"
+GROUP: Final = "monitoring.coreos.com"
+# Prints what the models of the package say of the documents on stdin.
+VALIDATE: Final = f"""
+import {{PodMonitor}} from "{MODELS}/{GROUP}/v1/PodMonitor.js";
+import {{PrometheusRule}} from "{MODELS}/{GROUP}/v1/PrometheusRule.js";
+import fs from "node:fs";
+const kinds = {{PodMonitor, PrometheusRule}};
+for (const document of JSON.parse(fs.readFileSync(0))) {{
+  try {{ new kinds[document.kind](document).validate(); }}
+  catch (error) {{ console.log(document.metadata.name + ": " + error.message); }}
+}}
+"""
+
+
+def without_namespace(document: Manifest) -> Manifest:
+    """Return a document of kustomize as Helm has it, which is told the namespace elsewhere."""
+    meta = dict(document["metadata"])
+    namespace = meta.pop("namespace", None)
+    assert namespace == (None if document["kind"] in OF_THE_CLUSTER else "rankskew")
+    return document | {"metadata": meta}
+
+
+@pytest.mark.parametrize("components", VARIANTS, ids="+".join)
+def test_components_are_values_of_the_chart(components: tuple[str, ...]) -> None:
+    """Each way to install gives the same with kubectl and with Helm, but for the namespace.
+
+    Its command line is valid, and each directory that the exporter writes is a volume. No order
+    can come from a job: the operator's socket is in a directory that no job can mount.
+    """
+    plain = kustomized(*components)
+    ours = {key: each for key, each in plain.items() if key != ("Namespace", "rankskew")}
+    assert {key: without_namespace(each) for key, each in ours.items()} == chart(
+        *VARIANTS[components]
+    )
+
+    spec = pod_spec(plain)
+    [container] = spec["containers"]
+    load("exporter").parser().parse_args(container["args"][1:])
+    mounted = {m["mountPath"] for m in container["volumeMounts"] if not m.get("readOnly")}
+    volumes = {each["name"]: each for each in spec["volumes"]}
+    operator = str(Path(Settings().operator_socket).parent)
+    assert mounted == {SOCKET, operator, Settings().path_state}
+    assert volumes["operator"] == {"name": "operator", "emptyDir": {}}
+    assert volumes["run"]["hostPath"]["path"] == SOCKET
+
+
+def test_chart_is_whole(tmp_path: Path) -> None:
+    """Helm has nothing to complain about, and packs the files that the chart has links to.
+
+    The version is written in rank_probe/version.py; the copies follow.
+    """
+    run(HELM, "lint", "--strict", "--quiet", CHART)
+    run(HELM, "package", CHART, "--destination", tmp_path)
+    [archive] = tmp_path.glob("rankskew-*.tgz")
+    about = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    [image] = yaml.safe_load((MANIFESTS / "kustomization.yaml").read_text())["images"]
+
+    assert run(HELM, "template", "rankskew", archive, "--namespace", "rankskew") == chart_text()
+    assert about["version"] == about["appVersion"] == image["newTag"] == __version__
+    assert pod_spec(chart())["containers"][0]["image"] == f"rankskew:{__version__}"
+
+
+def test_wrong_values_are_refused() -> None:
+    """A mistyped value is an error of Helm, not a DaemonSet that does something else."""
+    wrong = "restricted=maybe,image.digest=latest,tolerance=1,rulesLeftOut[0]=cause"
+    done = attempt(HELM, "template", "rankskew", CHART, "--set", wrong)
+
+    assert done.returncode == 1
+    for said in (
+        "'/restricted': got string, want boolean",
+        "'/image/digest': 'latest' does not match pattern",
+        "additional properties 'tolerance' not allowed",
+        "'/rulesLeftOut/0': value must be 'info'",
+    ):
+        assert said in done.stderr
+
+
+def test_values_arrive() -> None:
+    """What a cluster differs in is set without editing a template; a digest replaces the tag."""
+    digest = "sha256:" + "0" * 64
+    rendered = chart(
+        "image.repository=registry.example.com/rankskew",
+        f"image.digest={digest}",
+        "nodeSelector.nvidia\\.com/gpu\\.present=yes",
+        "priorityClassName=system-node-critical",
+        "extraArgs[0]=--log.level=debug",
+        "monitorLabels.release=stack",
+        "scrapeInterval=5s",
+        "networkPolicy.enabled=false",
+        "dashboards.enabled=false",
+        "rulesLeftOut[0]=info",
+    )
+    spec = pod_spec(rendered)
+    [container] = spec["containers"]
+
+    assert container["image"] == f"registry.example.com/rankskew@{digest}"
+    assert container["args"][-1] == "--log.level=debug"
+    assert spec["nodeSelector"] == {"nvidia.com/gpu.present": "yes"}
+    assert spec["priorityClassName"] == "system-node-critical"
+    [monitor] = of_kind(rendered, "PodMonitor")
+    assert monitor["metadata"]["labels"]["release"] == "stack"
+    assert monitor["spec"]["podMetricsEndpoints"][0]["interval"] == "5s"
+    assert {kind for kind, _ in rendered} == {"DaemonSet", "PodMonitor", "PrometheusRule"}
+    assert ("PrometheusRule", "rankskew-info") not in rendered
+
+
+def test_rules_and_dashboards_are_those_of_the_files() -> None:
+    """Every file is a PrometheusRule of its name; without the operator, a file of its name.
+
+    Grafana's sidecar finds each dashboard, and it is short enough for every way to apply it.
+    """
+    rendered = chart()
+    config_map = chart("prometheusOperator=false")["ConfigMap", "rankskew-rules"]
+    for path in (ROOT / "alerts" / "rules").glob("*.yaml"):
+        shipped = yaml.load(path.read_text(), yaml.CSafeLoader)
+        assert rendered["PrometheusRule", f"rankskew-{path.stem}"]["spec"] == shipped
+        assert yaml.load(config_map["data"][path.name], yaml.CSafeLoader) == shipped
+    for path in (ROOT / "dashboards" / "json").glob("*.json"):
+        document = rendered["ConfigMap", f"rankskew-dashboard-{path.stem}"]
+        said = json.loads(document["data"][f"rankskew-{path.name}"])
+        assert said == json.loads(path.read_text())
+        assert document["metadata"]["labels"]["grafana_dashboard"] == "1"
+        assert len(json.dumps(document)) < ANNOTATION_LIMIT
+
+
+def test_page_explains_every_privilege() -> None:
+    """Each security setting and each volume of the pod has a line in the table of the page."""
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    table = page.partition("## Pod Security")[2].partition("### Restricted")[0]
+    explained = set(re.findall(r"^\| `([^`]+)`", table, re.MULTILINE))
+    spec = pod_spec(chart())
+    [container] = spec["containers"]
+    settings = {
+        "hostPID": spec["hostPID"],
+        **spec["securityContext"],
+        **container["securityContext"],
+    }
+    capabilities = settings.pop("capabilities")
+    settings["seccompProfile"] = settings["seccompProfile"]["type"]
+    for name in ("automountServiceAccountToken", "enableServiceLinks"):
+        settings[name] = spec[name]
+    wanted = {f"{name}: {json.dumps(value).strip(chr(34))}" for name, value in settings.items()}
+    wanted |= {"capabilities.drop: [ALL]"} if capabilities["drop"] == ["ALL"] else set()
+    wanted |= {f"capabilities.add: {name}" for name in capabilities["add"]}
+    for volume in spec["volumes"]:
+        path = volume.get("hostPath", {}).get("path")
+        wanted.add(f"hostPath: {path}" if path else f"emptyDir: {volume['name']}")
+
+    assert explained == wanted
+
+
+@pytest.mark.parametrize("name", examples())
+def test_example_is_a_job_that_reports(name: str) -> None:
+    """Each pod with ranks mounts the socket read-only, behind a gate with the job's variables.
+
+    Each pod that it would make is one that the API takes.
+    """
+    pods = pod_templates(examples()[name])
+    for spec in pods:
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, "spec": spec}
+        validate(pod, latest_version(), strict=True)
+    training = [spec for spec in pods if "initContainers" in spec]
+    assert training
+    for spec in training:
+        [gate] = spec["initContainers"]
+        [container] = spec["containers"]
+        assert gate["command"] == ["rank-probe", "check", "--wait", "60s"]
+        for each in (gate, container):
+            [mount] = each["volumeMounts"]
+            assert (mount["mountPath"], mount["readOnly"]) == (SOCKET, True)
+            assert {e["name"] for e in each["env"]} >= {"POD_NAMESPACE", "RANK_PROBE"}
+        assert gate["env"] == container["env"]
+
+
+@pytest.mark.parametrize("version", [OLDEST, "latest"])
+def test_kubernetes_own_kinds_fit_its_schemas(version: str) -> None:
+    """Every field is one that the API has, in the oldest and the newest version."""
+    wanted = latest_version() if version == "latest" else version
+    documents = {
+        json.dumps(document)
+        for components in VARIANTS
+        for document in kustomized(*components).values()
+        if GROUP not in document["apiVersion"] and "dashboard" not in document["metadata"]["name"]
+    }
+    for document in map(json.loads, documents):
+        validate(document, wanted, strict=True)
+
+
+def test_jobset_has_no_field_that_its_models_do_not_know() -> None:
+    """What they read is all that the example says."""
+    document = examples()["jobset"]
+    read = JobsetV1alpha2JobSet.from_dict(json.loads(json.dumps(document)))
+
+    assert read is not None
+    assert read.to_dict() == document
+
+
+def complaints(documents: list[Manifest]) -> list[str]:
+    """Return what the Prometheus operator's schemas refuse in *documents*."""
+    node = shutil.which("node")
+    if node is None or not MODELS.exists():
+        pytest.skip("no node or no @kubernetes-models: scripts/setup.sh could not fetch it")
+    done = subprocess.run(
+        [node, "--input-type=module", "--eval", VALIDATE],
+        input=json.dumps(documents),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def fields(part: Any) -> set[str]:
+    """Return every name of a field in *part*; labels and annotations have names of their own."""
+    if isinstance(part, list):
+        return {name for each in part for name in fields(each)}
+    if not isinstance(part, dict):
+        return set()
+    open_ones = {"labels", "annotations", "matchLabels"}
+    below = {name for key, each in part.items() if key not in open_ones for name in fields(each)}
+    return {*part, *below} - {"matchLabels"}  # Of Kubernetes itself.
+
+
+def test_kinds_of_the_prometheus_operator_fit_its_schemas() -> None:
+    """The PodMonitor and each PrometheusRule are valid; a wrong interval is not.
+
+    Every field has a name that the operator knows: its schemas ignore others.
+    """
+    ours = [each for each in chart().values() if GROUP in each["apiVersion"]]
+    wrong = json.loads(json.dumps(next(each for each in ours if each["kind"] == "PodMonitor")))
+    wrong["spec"]["podMetricsEndpoints"][0]["interval"] = "often"
+
+    assert complaints(ours) == []
+    assert "interval must match pattern" in complaints([wrong])[0]
+    known = "".join(path.read_text() for path in (MODELS / GROUP / "v1").glob("*.d.ts"))
+    used = {name for document in ours for name in fields(document["spec"])}
+    assert {name for name in used if f'"{name}"' not in known} == set()

@@ -249,7 +249,7 @@ def test_page_is_resolved_when_the_rank_goes_on(
 
 def test_killed_exporter_costs_neither_steps_nor_counts(stack: Stack, jobs: Jobs) -> None:
     """Training does not notice; after a restart every rank's counters are whole."""
-    job, steps_made, step_seconds = "restart", 400, 0.05
+    job, steps_made, step_seconds = "restart", 300, 0.05
     steps_asked = ("--steps", str(steps_made), "--step-seconds", str(step_seconds))
     said = jobs.start(job, TRAIN, *steps_asked)[0].output
     selector = f'{{job_id="{job}"}}'

@@ -1,4 +1,7 @@
-"""A node's /proc and /sys as files: two sockets, NVMe disks, Ethernet and InfiniBand."""
+"""A node's /proc and /sys as files, and what a scrape of some collectors shows of it.
+
+Two sockets, NVMe disks, Ethernet and InfiniBand.
+"""
 
 import shutil
 from pathlib import Path
@@ -6,8 +9,11 @@ from typing import Any, Final
 
 import psutil
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 
+from exporter.collectors.base import Collector
 from exporter.collectors.node.files import Mounts
+from exporter.scrape.sampling import Scrape
 from exporter.settings import Settings
 
 FIXTURES: Final = Path(__file__).parents[2] / "fixtures"
@@ -78,3 +84,28 @@ def large_host(folder: Path) -> Mounts:
         write(host.sysfs / "block" / f"nvme{number}n1" / "device/model", "Disk")
         diskstats.write_text(diskstats.read_text() + disk(f"nvme{number}n1", 1000))
     return host
+
+
+def expose(*collectors: Collector) -> str:
+    """Return the whole page with *collectors* alone on it."""
+    registry = CollectorRegistry()
+    registry.register(Scrape(list(collectors)))
+    return generate_latest(registry).decode()
+
+
+def page(*collectors: Collector) -> str:
+    """Return what *collectors* show as a golden file has it: without how they did."""
+    lines = expose(*collectors).splitlines(keepends=True)
+    return "".join(line for line in lines if "rankskew_collector_" not in line)
+
+
+def series(page: str) -> list[str]:
+    """Return the sample lines of *page*, without what the scrape adds for each collector."""
+    return [line for line in page.splitlines() if not line.startswith(("#", "rankskew_collector_"))]
+
+
+def shown(collector: Collector, start: str = "") -> list[str]:
+    """Return the series of *collector* with such names; it must not have failed."""
+    page = expose(collector)
+    assert "rankskew_collector_success{" not in page or f'"{collector.name}"}} 1.0' in page
+    return [line for line in series(page) if line.startswith(start)]

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -12,8 +11,7 @@ from exporter.collectors.catalog import COLLECTORS, Sources, collectors
 from exporter.collectors.exporter_self import ExporterSelfCollector
 from exporter.errors import Failures
 from exporter.ingest.app import IngestCounts
-from exporter.nvml.sample import GpuProcess, GpuSample, NvmlSource
-from exporter.processes import rank_gpus
+from exporter.nvml.sample import NvmlSource
 from exporter.ranks.store import RankStore
 from exporter.scrape.exposition import ScrapedFamilies
 from exporter.scrape.levels import exposed_name
@@ -22,8 +20,7 @@ from exporter.settings import Settings
 from exporter.web.reload import WatchedConfig
 from generators.metrics import families_by_collector
 from rank_probe.version import __version__
-from tests.exporter.collectors.expose import expose, series
-from tests.exporter.collectors.host import HOST, large_host, mounted, settings_of
+from tests.exporter.collectors.host import HOST, expose, large_host, mounted, series, settings_of
 from tests.exporter.fake_proc import process, torchrun
 from tests.exporter.nvml.fixed import NO_DRIVER, NO_SAMPLE, node
 from tests.exporter.running import promtool_check_metrics
@@ -73,28 +70,6 @@ def test_every_metric_is_defined_once_and_promtool_finds_nothing_to_say_about_an
 
     assert [name for name, count in Counter(names).items() if count > 1] == []
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
-
-
-def test_ranks_are_joined_with_gpus_once_for_all_collectors(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A scrape pays for it once."""
-    joins: list[int] = []
-    join = rank_gpus.join
-
-    def counted(*of: Any) -> list[rank_gpus.RankOnGpu]:
-        joins.append(1)
-        return join(*of)
-
-    monkeypatch.setattr(rank_gpus, "join", counted)
-    gpu = node(GpuSample(0, True, "GPU-0", processes=(GpuProcess(10),)))
-    ranks = {10: process(10, torchrun(0))}
-    sources = Sources(Settings(), RankStore(), IngestCounts(), gpu, processes=lambda: ranks)
-    names = ("rank_gpus", "rank_host", "gpu_faults", "gpu_processes")
-    pages = [expose(each) for each in collectors(sources) if each.name in names]
-
-    assert 'rank="0"' in "".join(pages)
-    assert len(joins) == 1
 
 
 def test_node_stays_within_its_series_budget(

@@ -27,7 +27,7 @@ from exporter.processes.rank_gpus import RankJoin
 from exporter.ranks.store import RankStore
 from exporter.vocabulary.thresholds import Thresholds
 from tests.exporter.clock import Clock
-from tests.exporter.collectors.expose import shown
+from tests.exporter.collectors.host import shown
 from tests.exporter.fake_proc import process, torchrun
 from tests.exporter.nvml.fixed import NO_SAMPLE, FixedNvml, node
 from tests.exporter.snapshots import snapshot

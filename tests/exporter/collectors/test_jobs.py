@@ -15,7 +15,7 @@ from exporter.collectors.rank.work import RankWorkCollector
 from exporter.evidence.late_causes import LateCauses, RankPlace
 from exporter.vocabulary.thresholds import Thresholds
 from rank_probe.wire.snapshot import RUNTIME_INFO_LABELS
-from tests.exporter.collectors.expose import shown
+from tests.exporter.collectors.host import shown
 from tests.exporter.node import PushingNode
 from tests.exporter.snapshots import CHANGE, late, verdict
 

@@ -15,7 +15,6 @@ from exporter.collectors.node.files import Mounts
 from exporter.ingest.app import IngestCounts
 from exporter.ranks.store import RankStore
 from exporter.scrape.sampling import Scrape
-from tests.exporter.collectors.expose import series
 from tests.exporter.collectors.host import (
     FIXTURES,
     HOST,
@@ -25,6 +24,7 @@ from tests.exporter.collectors.host import (
     copy_of_host,
     disk,
     mounted,
+    series,
     settings_of,
 )
 from tests.exporter.nvml.fixed import NO_SAMPLE

@@ -1,10 +1,8 @@
 """What is known of a node's GPUs: which are expected and bound, why none is read, what travels."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
 from unittest.mock import Mock
 
 import pynvml
@@ -18,18 +16,12 @@ from exporter.nvml.process import END_SECONDS
 from exporter.nvml.sample import GpuSample, NodeSample
 from exporter.nvml.timing import Timing
 from exporter.nvml.worker import node as node_module
-from exporter.nvml.worker.events import XidEvents
-from exporter.nvml.worker.gpu import Gpu
 from exporter.nvml.worker.node import (
-    EVENTS_EVERY,
     LOOK_SECONDS,
     BoundGpus,
-    GpuJobs,
     NeedsNewProcess,
     NodeSampler,
 )
-from exporter.nvml.worker.threads import Threads
-from exporter.nvml.worker.xids import XidCounts
 from tests.exporter.clock import Clock
 
 
@@ -308,55 +300,3 @@ def test_other_gpus_need_a_new_process(
     else:
         with pytest.raises(NeedsNewProcess):
             node.after(1.0)
-
-
-class AtOnce(Threads):
-    """Does the work when it is submitted."""
-
-    def submit(self, work: Callable[[], Any]) -> "Future[Any]":
-        future: Future[Any] = Future()
-        future.set_result(work())
-        return future
-
-
-class Fetched:
-    """XID events of a GPU, one more each time that they are fetched."""
-
-    def __init__(self) -> None:
-        self.counts = XidCounts()
-
-    def read(self) -> XidCounts:
-        self.counts.add(79)
-        return self.counts
-
-
-class LostGpu:
-    """A GPU that never answers."""
-
-    def read(self) -> GpuSample:
-        return self.down()
-
-    def down(self) -> GpuSample:
-        return GpuSample(0, up=False)
-
-    def read_slow(self) -> dict[str, Any]:
-        return {}
-
-
-def test_events_are_fetched_with_each_fifth_reading_and_told_meanwhile(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """They wait in the driver; what was counted is told however old it is, of a lost GPU too."""
-    clock = Clock()
-    monkeypatch.setattr(time, "monotonic", clock)
-    jobs = GpuJobs(cast(Gpu, LostGpu()), AtOnce(), cast(XidEvents, Fetched()))
-    told = []
-    for _ in range(2 * EVENTS_EVERY + 1):
-        jobs.start()
-        jobs.start_slow()
-        clock.seconds += 3600.0
-        told.append(jobs.sample(5.0, None))
-
-    assert [sample.xid_events for sample in told] == [*[1] * EVENTS_EVERY, *[2] * EVENTS_EVERY, 3]
-    assert told[0].xid_errors == {"79": 1}  # It was told, and is not counted up afterwards.
-    assert {(sample.up, sample.xid_source) for sample in told} == {(False, "nvml")}

@@ -1,9 +1,9 @@
 """What is known of a node's GPUs: which are expected and bound, why none is read, what travels."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from unittest.mock import Mock
 
 import pynvml
 import pytest
@@ -180,41 +180,37 @@ def test_wait_doubles_up_to_the_cap_and_starts_anew_after_success() -> None:
     assert backoff.next_seconds() == 1.0
 
 
-TIMING = Timing(retry_seconds=1.0, path_kmsg="/nowhere")
-
-
 class Node:
     """A node whose library does what a test says, sampled on a clock that the test turns."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.codes = dict.fromkeys(("nvmlInit", "nvmlDeviceGetCount"), 0)
+        # What a function fails with, and how often it was called.
+        self.codes = {
+            "nvmlSystemGetDriverVersion": pynvml.NVML_ERROR_UNKNOWN,
+            "nvmlDeviceGetHandleByIndex": pynvml.NVML_ERROR_GPU_IS_LOST,
+        }
+        self.asked: Counter[str] = Counter()
         self.gpus = 0
-        self.closed = 0  # How often the library was.
         self.changed = False  # The GPUs that the kernel module drives are others.
         self.clock = Clock()
         monkeypatch.setattr(time, "monotonic", self.clock)
-        for function in (self.nvmlInit, self.nvmlShutdown, self.nvmlDeviceGetCount):
-            monkeypatch.setattr(pynvml, function.__name__, function)
-        for name, code in (
-            ("nvmlSystemGetDriverVersion", pynvml.NVML_ERROR_UNKNOWN),
-            ("nvmlDeviceGetHandleByIndex", pynvml.NVML_ERROR_GPU_IS_LOST),
-        ):
-            monkeypatch.setattr(pynvml, name, Mock(__name__=name, side_effect=failure(code)))
+        for name in (*self.codes, "nvmlInit", "nvmlShutdown"):
+            monkeypatch.setattr(pynvml, name, self.answering(name, lambda: None))
+        count = self.answering("nvmlDeviceGetCount", lambda: self.gpus)
+        monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", count)
         monkeypatch.setattr(pynvml, "nvmlSystemGetNVMLVersion", lambda: "13")
         monkeypatch.setattr(node_module, "BoundGpus", lambda: self)
-        self.sampler = NodeSampler(TIMING)
+        self.sampler = NodeSampler(Timing(retry_seconds=1.0, path_kmsg="/nowhere"))
 
-    def nvmlInit(self) -> None:
-        if code := self.codes["nvmlInit"]:
-            raise failure(code)
+    def answering(self, name: str, value: Callable[[], object]) -> Callable[..., object]:
+        def answer(*_: object) -> object:
+            self.asked[name] += 1
+            if code := self.codes.get(name):
+                raise pynvml.NVMLError(code)
+            return value()
 
-    def nvmlShutdown(self) -> None:
-        self.closed += 1
-
-    def nvmlDeviceGetCount(self) -> int:
-        if code := self.codes["nvmlDeviceGetCount"]:
-            raise failure(code)
-        return self.gpus
+        answer.__name__ = name
+        return answer
 
     def have_changed(self) -> bool:
         return self.changed
@@ -222,11 +218,6 @@ class Node:
     def after(self, seconds: float) -> NodeSample:
         self.clock.seconds += seconds
         return self.sampler.sample()
-
-
-def failure(code: int) -> Exception:
-    error: Exception = pynvml.NVMLError(code)
-    return error
 
 
 @pytest.fixture
@@ -261,16 +252,16 @@ def test_each_failure_to_open_has_its_reason(
 
 def test_driver_without_gpu_is_closed_and_asked_again(node: Node) -> None:
     """NVML counts once, when it is opened; a driver that cannot count does not end the worker."""
-    assert (node.after(0.0).error_reason, node.closed) == ("no_gpu", 1)
+    assert (node.after(0.0).error_reason, node.asked["nvmlShutdown"]) == ("no_gpu", 1)
     node.codes["nvmlDeviceGetCount"] = pynvml.NVML_ERROR_UNKNOWN
     assert node.after(0.9).error_reason == "no_gpu"
     failed = node.after(0.1)
-    assert (failed.error_reason, node.closed) == ("other", 2)
+    assert (failed.error_reason, node.asked["nvmlShutdown"]) == ("other", 2)
     assert "nvmlDeviceGetCount returned 999" in failed.error
     node.codes["nvmlDeviceGetCount"], node.gpus = 0, 1
     sample = node.after(2.0)
 
-    assert (sample.error_reason, sample.gpus_visible, node.closed) == (None, 1, 2)
+    assert (sample.error_reason, sample.gpus_visible, node.asked["nvmlShutdown"]) == (None, 1, 2)
     # A GPU is listed though the driver will not say its version.
     assert (sample.driver_version, sample.nvml_version) == (None, "13")
 

@@ -88,11 +88,7 @@ def test_newest_verdict_is_exposed_once() -> None:
 
 @pytest.mark.parametrize(
     ("groups", "slower", "scope"),
-    [
-        ({"pp1": 4}, 0, "all"),
-        ({"all": 2, "pp1": 2}, 0, "pp1"),
-        ({"pp1": 4}, 2, "set"),
-    ],
+    [({"pp1": 4}, 0, "all"), ({"all": 2, "pp1": 2}, 0, "pp1"), ({"pp1": 4}, 2, "set")],
 )
 def test_change_of_the_job_is_exposed_while_it_lasts(
     groups: dict[str, int], slower: int, scope: str
@@ -249,10 +245,7 @@ WORK: dict[str, tuple[int, list[Report], dict[str, float]]] = {
     # A rank that counts no padding makes it no smaller.
     "padding": (
         5,
-        [
-            lambda m: {"tokens": 1000 * m, "padding_tokens": 400 * m},
-            lambda m: {"tokens": 9000 * m},
-        ],
+        [lambda m: {"tokens": 1000 * m, "padding_tokens": 400 * m}, lambda m: {"tokens": 9000 * m}],
         {"padding_ratio": 0.4},
     ),
     "padding at first": (0, [lambda m: {"tokens": 10, "padding_tokens": 4}], {}),

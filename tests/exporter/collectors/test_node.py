@@ -252,11 +252,7 @@ ODDITIES: Final[list[tuple[str, Files, str]]] = [
     (RECEIVED, carry(*VIRTUAL, *REAL), ", ".join(f"{real} 10.0" for real in sorted(REAL))),
     # Under net/ a process sees its own network; the node's is that of its first process.
     (RECEIVED, carry("ens9f0", of="1/net"), "ens9f0 10.0"),
-    (
-        "node_tcp",
-        {"proc/1/net/snmp": "Tcp: OutSegs RetransSegs\nTcp: 70 3\n"},
-        "70.0, 3.0",
-    ),
+    ("node_tcp", {"proc/1/net/snmp": "Tcp: OutSegs RetransSegs\nTcp: 70 3\n"}, "70.0, 3.0"),
     # RDMA is not there, or has no port. A driver may refuse any of a port's files; the rest of the
     # page is complete.
     ("infiniband", without(PORTS), ""),

@@ -457,11 +457,7 @@ def test_cost_of_a_rank_to_its_host(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert host.look() == none
 
     host.fake.use(10, cpu=150, faults=3)
-    assert host.look() == [
-        *split("cpu_seconds_total", 1.5, 0.0),
-        f"workers{{{WHO}}} 0.0",
-        *none,
-    ]
+    assert host.look() == [*split("cpu_seconds_total", 1.5, 0.0), f"workers{{{WHO}}} 0.0", *none]
 
     host.fake.use(10, cpu=150, faults=3, read=4096, run_queue=10**9)
     host.fake.use(11, parent=10, cpu=900, read=4096, run_queue=3 * 10**9)

@@ -40,10 +40,7 @@ class FakeGpm(Driver):
 
     def __init__(self) -> None:
         super().__init__(
-            gpm_support=True,
-            gpm_memory=Sample,
-            gpm_sample=self.take,
-            gpm_metrics=self.compare,
+            gpm_support=True, gpm_memory=Sample, gpm_sample=self.take, gpm_metrics=self.compare
         )
         self.now = 0.0
         self.busy_seconds = 100.0

@@ -235,10 +235,7 @@ class EventDriver(Driver):
     """Gives *events*, then timeouts."""
 
     def __init__(self, *events: tuple[int, int], **answers: Any) -> None:
-        super().__init__(
-            nvmlDeviceGetSupportedEventTypes=XID,
-            nvmlEventSetWait_v2=self.next_event,
-        )
+        super().__init__(nvmlDeviceGetSupportedEventTypes=XID, nvmlEventSetWait_v2=self.next_event)
         self.answers |= answers
         self.events = list(events)
 

@@ -16,12 +16,7 @@ from exporter.nvml.process import END_SECONDS
 from exporter.nvml.sample import GpuSample, NodeSample
 from exporter.nvml.timing import Timing
 from exporter.nvml.worker import node as node_module
-from exporter.nvml.worker.node import (
-    LOOK_SECONDS,
-    BoundGpus,
-    NeedsNewProcess,
-    NodeSampler,
-)
+from exporter.nvml.worker.node import LOOK_SECONDS, BoundGpus, NeedsNewProcess, NodeSampler
 from tests.exporter.clock import Clock
 
 
@@ -65,11 +60,7 @@ def seen(directory: Path | None, *gpus: GpuSample, number: int = 0) -> ExpectedG
     ids=["no GPU", "restart", "replaced", "nameless", "1 of 3", "2 of 3", "3 of 3", "4 of 3"],
 )
 def test_gpus_that_were_once_there_are_expected(
-    tmp_path: Path,
-    runs: list[list[GpuSample]],
-    flag: int,
-    number: int | None,
-    missing: list[str],
+    tmp_path: Path, runs: list[list[GpuSample]], flag: int, number: int | None, missing: list[str]
 ) -> None:
     for gpus in runs:
         expected = seen(tmp_path, *gpus, number=flag)

@@ -28,10 +28,7 @@ from tests.exporter.nvml.driver import TIMES_OUT, Driver, Fails, FieldAnswer, fi
 
 BUS_ID = "0000:1b:00.0"
 PCI = {"nvmlDeviceGetPciInfo": SimpleNamespace(busId="00000000:1B:00.0")}
-MASKS = {
-    "nvmlDeviceGetMemoryAffinity": [0b10, 0],
-    "nvmlDeviceGetCpuAffinity": [0b1011, 0b1],
-}
+MASKS = {"nvmlDeviceGetMemoryAffinity": [0b10, 0], "nvmlDeviceGetCpuAffinity": [0b1011, 0b1]}
 KERNEL = {"gpu/local_cpulist": "0-2,64\n", "gpu/numa_node": "0\n"}
 UTILIZATION = "nvmlDeviceGetUtilizationRates"
 UNKNOWN = Fails(pynvml.NVML_ERROR_UNKNOWN)

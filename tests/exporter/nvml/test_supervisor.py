@@ -241,11 +241,7 @@ class Fake(WorkerProcess):
     """Says *says*, and no more until it is ended with *status*; None: it cannot be ended."""
 
     def __init__(
-        self,
-        *says: Says,
-        status: int | None = 0,
-        ends_itself: bool = False,
-        in_kernel: bool = True,
+        self, *says: Says, status: int | None = 0, ends_itself: bool = False, in_kernel: bool = True
     ) -> None:
         self.pid = 0
         self.status = status
@@ -483,10 +479,7 @@ LAST = NodeSample(2.0, 8)
     ids=["mismatch", "no library", "ended from outside"],
 )
 def test_what_is_no_fault_is_no_alarm(
-    caplog: pytest.LogCaptureFixture,
-    workers: list[Fake],
-    restarts: int,
-    log: list[tuple[str, str]],
+    caplog: pytest.LogCaptureFixture, workers: list[Fake], restarts: int, log: list[tuple[str, str]]
 ) -> None:
     caplog.set_level(logging.INFO)
     with running(Fakes(LAST, workers=workers)) as supervisor:

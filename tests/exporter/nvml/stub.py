@@ -75,20 +75,15 @@ def wait_for_sample(
     supervisor: NvmlSupervisor, condition: Callable[[NodeSample], bool]
 ) -> NodeSample:
     """Return the first sample for which *condition* holds."""
-    found: list[NodeSample] = []
+    found = NodeSample(0.0)
 
     def is_found() -> bool:
-        sample = supervisor.latest()
-        found.extend([sample] if sample is not None and condition(sample) else [])
-        return bool(found)
+        nonlocal found
+        found = supervisor.latest() or found
+        return found.timestamp_seconds > 0.0 and condition(found)
 
     wait_until(is_found)
-    return found[0]
-
-
-def is_stuck_in(function: str) -> Callable[[NodeSample], bool]:
-    """Hold for a sample that tells of a call of *function* that hangs."""
-    return lambda sample: sample.stuck_call is not None and sample.stuck_call.function == function
+    return found
 
 
 def gpus(supervisor: NvmlSupervisor) -> tuple[GpuSample, ...]:

@@ -1,7 +1,7 @@
 """How busy a GPU was: by the driver's samples, by profiling counters, and by parts with MIG."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,48 +27,35 @@ from tests.exporter.nvml.driver import Driver, Fails
 SM, DRAM = pynvml.NVML_GPM_METRIC_SM_UTIL, pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL
 
 
-@dataclass(eq=False)
-class Sample:
-    """NVML's memory for a sample."""
+class Reads:
+    """A GPU that is read now and then; each metric tells its busy share of the time in between."""
 
-    taken_at: float = math.nan
-    busy_seconds: float = math.nan
-
-
-class FakeGpm(Driver):
-    """A GPU with GPM: each metric tells the share of *busy_seconds* in the time between samples."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            gpm_support=True, gpm_memory=Sample, gpm_sample=self.take, gpm_metrics=self.compare
+    def __init__(self, window_seconds: float = 15.0) -> None:
+        self.driver = Driver(
+            gpm_support=True,
+            gpm_memory=lambda: Memory({}),
+            gpm_sample=self.take,
+            gpm_metrics=self.compare,
         )
+        self.ask = self.driver.opened()
+        self.gpm = Gpm(window_seconds)
         self.now = 0.0
         self.busy_seconds = 100.0
         self.refused: set[int] = set()
 
-    def take(self, handle: object, sample: Sample) -> Sample:
-        sample.taken_at, sample.busy_seconds = self.now, self.busy_seconds
+    def take(self, handle: object, sample: Memory) -> Memory:
+        sample.pointer.update(now=self.now, busy=self.busy_seconds)
         return sample
 
-    def compare(self, earlier: Sample, later: Sample) -> dict[int, float]:
-        busy = later.busy_seconds - earlier.busy_seconds
-        percent = 100 * busy / (later.taken_at - earlier.taken_at)
-        return {metric: percent for metric in METRICS if metric not in self.refused}
-
-
-class Reads:
-    """One GPU, read now and then."""
-
-    def __init__(self, window_seconds: float = 15.0) -> None:
-        self.driver = FakeGpm()
-        self.gpm = Gpm(window_seconds)
-        self.ask = self.driver.opened()
+    def compare(self, earlier: Memory, later: Memory) -> dict[int, float]:
+        seconds, busy = (later.pointer[each] - earlier.pointer[each] for each in ("now", "busy"))
+        return {metric: 100 * busy / seconds for metric in METRICS if metric not in self.refused}
 
     def after(self, seconds: float, busy_seconds: float = 0.0) -> dict[str, Any]:
         """Let time go by, and return what is told then."""
-        self.driver.now += seconds
-        self.driver.busy_seconds += busy_seconds
-        return self.gpm.read(self.ask, self.driver.now)
+        self.now += seconds
+        self.busy_seconds += busy_seconds
+        return self.gpm.read(self.ask, self.now)
 
     def sm(self, seconds: float, busy_seconds: float) -> float | None:
         return self.after(seconds, busy_seconds).get("sm_active_percent")
@@ -127,7 +114,7 @@ def test_gpu_that_was_reset_is_not_compared_with_what_it_was() -> None:
     gpu = Reads()
     for _ in range(3):
         gpu.ask = gpu.driver.opened()
-        gpu.driver.busy_seconds = 0.0
+        gpu.busy_seconds = 0.0
         assert gpu.after(1.0) == {}
         assert gpu.sm(1.0, 0.5) == pytest.approx(50.0)
 
@@ -177,7 +164,7 @@ def test_each_metric_has_a_result_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
 
     assert told == {metric: metric + 0.5 for metric in METRICS if metric not in (SM, DRAM)}
     gpu = Reads()
-    gpu.driver.refused = {DRAM}
+    gpu.refused = {DRAM}
     gpu.after(0.0)
     assert set(gpu.after(1.0, 0.5)) == set(ACTIVITY.values()) - {"dram_active_percent"}
     assert gpu.may_tell() == set(METRICS) - {DRAM}
@@ -237,9 +224,9 @@ ANY_TIME = 1_700_000_000_000_000
 class Samples(Driver):
     """A driver with samples (its time in µs, percent) or without such a call, and with rates."""
 
-    def __init__(self) -> None:
+    def __init__(self, samples: list[tuple[int, int]] | Fails) -> None:
         super().__init__(nvmlDeviceGetSamples=self.get)
-        self.samples: list[tuple[int, int]] | Fails = Fails()
+        self.samples = samples
         self.rates(50)
         self.asked_since: list[int] = []
         self._ask, self._utilization = self.opened(), Utilization(15.0)
@@ -255,19 +242,19 @@ class Samples(Driver):
         fresh = [sample for sample in self.samples if sample[0] > since]
         if not fresh:
             raise Fails(pynvml.NVML_ERROR_NOT_FOUND)
-        values = [pynvml.c_nvmlSample_t(time, (0,)) for time, _ in fresh]
-        for value, (_, percent) in zip(values, fresh, strict=True):
-            value.sampleValue.uiVal = percent
-        return pynvml.NVML_VALUE_TYPE_UNSIGNED_INT, values
-
-    def sample(self, seconds: float, percent: int) -> None:
-        """Take a sample *seconds* after ANY_TIME."""
-        before = [] if isinstance(self.samples, Fails) else self.samples
-        self.samples = [*before, (ANY_TIME + round(seconds * 1e6), percent)]
+        return pynvml.NVML_VALUE_TYPE_UNSIGNED_INT, [
+            SimpleNamespace(timeStamp=time, sampleValue=SimpleNamespace(uiVal=percent))
+            for time, percent in fresh
+        ]
 
     def busy(self, now: float) -> float | None:
         """Return the mean at a time of the worker's clock."""
         return self._utilization.read(self._ask, now).get("gpu_busy_percent")
+
+
+def at(seconds: float, percent: int) -> tuple[int, int]:
+    """A sample so many seconds after ANY_TIME."""
+    return ANY_TIME + round(seconds * 1e6), percent
 
 
 def test_without_samples_the_rates_of_the_window_are_averaged() -> None:
@@ -275,8 +262,7 @@ def test_without_samples_the_rates_of_the_window_are_averaged() -> None:
 
     A GPU that is split by MIG has neither, and nothing is made up.
     """
-    gpu = Samples()
-    told = []
+    gpu, told = Samples(Fails()), []
     for now in range(100, 115):
         gpu.rates(100 if now < 110 else 40)
         told.append(gpu.busy(float(now)))
@@ -292,10 +278,10 @@ def test_each_sample_counts_once_and_as_long_as_the_window() -> None:
 
     A dip of a fifth of a second is in the mean, though the rates never saw it.
     """
-    gpu, told = Samples(), []
+    samples: list[tuple[int, int]] = []
+    gpu, told = Samples(samples), []
     for second in range(31):
-        for part in range(5):
-            gpu.sample(second + part / 5, 0 if (second, part) == (3, 0) else 100)
+        samples += [at(second + n / 5, 0 if (second, n) == (3, 0) else 100) for n in range(5)]
         told.append(gpu.busy(200.0 + second))
 
     assert gpu.asked_since == [
@@ -315,14 +301,12 @@ def test_silent_driver_keeps_the_window_and_then_leaves_it_to_the_rates() -> Non
 
     Samples are stamped with the driver's clock; an hour less does not cost an hour.
     """
-    gpu = Samples()
-    gpu.sample(3600.0, 90)
+    gpu = Samples([at(3600.0, 90)])
     # From 116 on it is asked for all and gives the old sample again, none the newer for that.
     assert [gpu.busy(float(now)) for now in range(100, 160)] == [90.0] * 16 + [50] * 44
 
-    gpu.samples = []
     for second in range(30):
-        gpu.sample(second, 70)
+        gpu.samples = [at(second, 70)]
         busy = gpu.busy(160.0 + second)
     assert busy == 70.0
 
@@ -330,8 +314,7 @@ def test_silent_driver_keeps_the_window_and_then_leaves_it_to_the_rates() -> Non
 @pytest.mark.parametrize("code", [pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT])
 def test_no_new_samples_is_no_failure(code: int) -> None:
     """A GPU with nothing new to tell has answered, and is asked again."""
-    gpu = Samples()
-    gpu.samples = Fails(code)
+    gpu = Samples(Fails(code))
 
     assert [gpu.busy(float(now)) for now in (100, 105, 110)] == [50.0] * 3
     assert gpu.asked_since == [0] * 3

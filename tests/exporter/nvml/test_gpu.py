@@ -13,9 +13,8 @@ import pynvml
 import pytest
 
 from exporter.nvml.calls import PROCESS_OBSOLETE, CallFailed, Calls
-from exporter.nvml.readings import query as query_module
 from exporter.nvml.readings.one_call import READINGS, Reading
-from exporter.nvml.readings.query import Ask
+from exporter.nvml.readings.query import UNSUPPORTED_FOR_SECONDS, Ask
 from exporter.nvml.sample import GpuSample
 from exporter.nvml.worker import gpu as gpu_module
 from exporter.nvml.worker import threads as threads_module
@@ -152,22 +151,13 @@ def test_gpu_that_supports_nothing_is_up_and_not_asked_again(code: int) -> None:
     assert not driver.asked
 
 
-@pytest.mark.parametrize("code", [pynvml.NVML_ERROR_NO_PERMISSION, pynvml.NVML_ERROR_TIMEOUT])
-def test_reading_that_failed_is_asked_again(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    """After its time what was unsupported, as a new permission may come; a timeout at once."""
-    if code == pynvml.NVML_ERROR_NO_PERMISSION:
-        monkeypatch.setattr(query_module, "UNSUPPORTED_FOR_SECONDS", 0.0)
-    driver = failing(code, POWER)
-    gpu = Gpu(0, driver, 60.0)
-    sample = gpu.read()
-    assert (sample.up, sample.power_milliwatts) == (True, None)
-    driver.answers.clear()
+def test_reading_is_kept_until_it_is_due_and_asked_again_when_it_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is asked seldom stays on the page meanwhile, and is gone when it cannot be read.
 
-    assert gpu.read().power_milliwatts is not None
-
-
-def test_slow_reading_is_kept_until_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is asked seldom stays on the page meanwhile, and is gone when it cannot be read."""
+    What failed is asked at once; what is not allowed in an hour, as a new permission may come.
+    """
     clock = Clock()
     monkeypatch.setattr(time, "monotonic", clock)
     seldom = Reading(("power_milliwatts",), pynvml.nvmlDeviceGetPowerUsage, every_seconds=10.0)
@@ -176,16 +166,18 @@ def test_slow_reading_is_kept_until_it_is_due(monkeypatch: pytest.MonkeyPatch) -
     driver = FakeDriver()
     gpu = Gpu(0, driver, 60.0)
 
-    def power_at(now: float) -> int | None:
-        clock.seconds = now
+    def power_after(seconds: float, code: int | None = None) -> int | None:
+        clock.seconds += seconds
+        driver.answers = {} if code is None else {POWER: Fails(code)}
         return gpu.read().power_milliwatts
 
-    assert [power_at(now) for now in (1000.0, 1009.0, 1010.0)] == [0, 0, 0]
+    assert [power_after(seconds) for seconds in (0.0, 9.0, 1.0)] == [0, 0, 0]
     assert driver.asked[POWER] == 2
-    driver.fail(POWER, code=pynvml.NVML_ERROR_TIMEOUT)
-    assert power_at(1020.0) is None
-    driver.answers.clear()
-    assert power_at(1021.0) == 0  # A failure is not kept for that long.
+    assert power_after(10.0, pynvml.NVML_ERROR_TIMEOUT) is None
+    assert power_after(1.0) == 0
+    assert power_after(10.0, pynvml.NVML_ERROR_NO_PERMISSION) is None
+    assert power_after(UNSUPPORTED_FOR_SECONDS - 1.0) is None
+    assert power_after(1.0) == 0
 
 
 @pytest.mark.parametrize("code", [pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED])

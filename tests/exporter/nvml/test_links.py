@@ -3,15 +3,16 @@
 Healthy and sick ones through the real bindings are in the golden files.
 """
 
+from collections.abc import Sequence
 from itertools import chain, count, repeat
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pynvml
 import pytest
 
 from exporter.nvml.readings.fields import Field
-from exporter.nvml.readings.gpm import METRICS, PCIE, Gpm
+from exporter.nvml.readings.gpm import PCIE, Gpm
 from exporter.nvml.readings.nvlink import (
     ALL_LINKS,
     BYTES_EVERY_SECONDS,
@@ -19,7 +20,7 @@ from exporter.nvml.readings.nvlink import (
     NvLink,
 )
 from exporter.nvml.readings.pcie_link import LINK_SECONDS, PcieLink
-from exporter.nvml.readings.pcie_traffic import FIELDS, PcieByteCounters, PcieThroughput
+from exporter.nvml.readings.pcie_traffic import FIELDS, PcieByteCounters, PcieThroughput, Rates
 from exporter.nvml.sample import pcie_bytes_per_second
 from exporter.nvml.timing import Timing
 from tests.exporter.nvml.driver import TIMES_OUT, Driver, Fails, FieldAnswer, fields
@@ -103,53 +104,44 @@ BLOCKING = "nvmlDeviceGetPcieThroughput"
 MIB = 2**20
 
 
-def each_of(*answers: Any) -> Any:
-    """Answer with one after the other, with the last for ever."""
-    iterator = chain(answers, repeat(answers[-1]))
-    return lambda *_: next(iterator)
-
-
-def gpm(*told: tuple[float, float]) -> dict[str, Any]:
-    """Answers of a GPU whose GPM tells MiB sent and received, the last for ever."""
-    return {
-        "gpm_support": True,
-        "gpm_memory": object,
-        "gpm_sample": "a sample",
-        "gpm_metrics": each_of(*(dict(zip(PCIE, rates, strict=True)) for rates in told)),
-    }
-
-
-def byte_counters(transmit: int, receive: int) -> dict[str, Any]:
-    """Answers of a GPU that counts so many bytes in each reading, in more than 32 bits."""
-    totals = (
-        dict(zip(FIELDS, (2**40 + n * transmit, 2**40 + n * receive), strict=True)) for n in count()
-    )
-    return {"field_values": lambda *_: next(totals)}
-
-
-def blocking(*told: tuple[float, float]) -> dict[str, Any]:
-    """Answers of a GPU on which the call that blocks tells KB, the last for ever."""
-    of_direction = [each_of(*rates) for rates in zip(*told, strict=True)]
-    return {BLOCKING: lambda _, direction: of_direction[direction]()}
-
-
 class Link:
-    """Reads GPM and PCIe of one GPU each second, as the slow job does."""
+    """A GPU whose PCIe is read each second, and what its sources tell, a pair of rates each.
 
-    def __init__(self, **answers: Any) -> None:
-        self.driver = Driver(**answers)
+    *gpm*, in MiB: False where it is refused, True where there is none now. The counters grow by
+    *counts* with each reading, and are of more than 32 bits. *calls*, in KB, are what the call that
+    blocks tells, the last for ever.
+    """
+
+    def __init__(
+        self, gpm: Rates | bool = False, counts: Rates | None = None, calls: Sequence[Rates] = ()
+    ) -> None:
+        self.gpm, self.now, self.driver = gpm, 100.0, Driver()
+        if counts is not None:
+            totals = ([2**40 + n * each for each in counts] for n in count())
+            self.driver.answers["field_values"] = lambda *_: dict(
+                zip(FIELDS, next(totals), strict=True)
+            )
+        self.call(*calls)
         self.ask = self.driver.opened()
-        self.now = 100.0
-        self._gpm = Gpm(TIMING.window_seconds)
-        self._pcie = PcieThroughput(TIMING, self._gpm)
+        self._pcie = PcieThroughput(TIMING, cast(Gpm, self))
 
-    def read(self) -> dict[str, Any]:
-        self.now += 1.0
-        self._gpm.read(self.ask, self.now)
-        return self._pcie.read(self.ask, self.now)
+    def call(self, *calls: Rates) -> None:
+        if calls:
+            ways = [chain(rates, repeat(rates[-1])) for rates in zip(*calls, strict=True)]
+            self.driver.answers[BLOCKING] = lambda _, direction: next(ways[direction])
+
+    def mean(self, metric: int) -> float | None:
+        return None if isinstance(self.gpm, bool) else self.gpm[PCIE.index(metric)]
+
+    def may_tell(self, metric: int) -> bool:
+        return self.gpm is not False
 
     def reads(self, number: int) -> list[dict[str, Any]]:
-        return [self.read() for _ in range(number)]
+        readings = []
+        for _ in range(number):
+            self.now += 1.0
+            readings.append(self._pcie.read(self.ask, self.now))
+        return readings
 
 
 def told(transmit: float, receive: float, source: str) -> dict[str, Any]:
@@ -172,55 +164,49 @@ def test_gpu_that_tells_nothing_has_no_throughput_and_is_asked_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answers", "best", "not_asked"),
+    ("link", "best", "not_asked"),
     [
-        (
-            gpm((1, 2)) | byte_counters(3, 4) | blocking((5, 6)),
-            told(MIB, 2 * MIB, "gpm"),
-            {BLOCKING, "field_values"},
-        ),
-        (byte_counters(3, 4) | blocking((5, 6)), told(3, 4, "byte_counter"), {BLOCKING}),
-        (blocking((5, 6)), BY_CALL, set()),
-        # GPM refuses these metrics, as on a part of a GPU.
-        (
-            gpm((1, 2)) | {"gpm_metrics": dict.fromkeys(METRICS[:4], 50.0)} | blocking((5, 6)),
-            BY_CALL,
-            set(),
-        ),
+        (Link((1, 2), (3, 4), [(5, 6)]), told(MIB, 2 * MIB, "gpm"), {BLOCKING, "field_values"}),
+        (Link(False, (3, 4), [(5, 6)]), told(3, 4, "byte_counter"), {BLOCKING}),
+        (Link(calls=[(5, 6)]), BY_CALL, set()),
         # GPM and counters stand still while the call shows traffic: they are not believed.
-        (gpm((0, 0)) | byte_counters(0, 0) | blocking((5, 6)), BY_CALL, set()),
-        (gpm((0, 0)) | blocking((0, 0)), told(0, 0, "gpm"), set()),
+        (Link((0, 0), (0, 0), [(5, 6)]), BY_CALL, set()),
+        (Link((0, 0), None, [(0, 0)]), told(0, 0, "gpm"), set()),
     ],
-    ids=["GPM", "counters", "call", "no PCIe in GPM", "stuck at 0", "idle"],
+    ids=["GPM", "counters", "call", "stuck at 0", "idle"],
 )
 def test_best_source_is_used_and_no_later_one_asked(
-    answers: dict[str, Any], best: dict[str, Any], not_asked: set[str]
+    link: Link, best: dict[str, Any], not_asked: set[str]
 ) -> None:
-    link = Link(**answers)
-
     assert link.reads(4)[-1] == best
     assert not not_asked & link.driver.asked.keys()
 
 
-@pytest.mark.parametrize(
-    ("fails", "then"),
-    [
-        # A timeout of GPM is no reading once, and no call that blocks.
-        (TIMES_OUT, {}),
-        # When GPM is refused from now on, as once MIG is switched on, the next source serves.
-        (Fails(), BY_CALL),
-    ],
-    ids=["times out", "is taken away"],
-)
-def test_source_that_fails(fails: Fails, then: dict[str, Any]) -> None:
-    link = Link(**gpm((1, 2)), **blocking((5, 6)))
-    assert link.reads(2)[1] == told(MIB, 2 * MIB, "gpm")
-    link.driver.answers["gpm_sample"] = fails
-    assert link.read() == then
-    link.driver.answers["gpm_sample"] = "a sample"
+def test_source_that_fails() -> None:
+    """A timeout of GPM is no reading once, and no call that blocks.
 
-    assert link.read() == (then or told(MIB, 2 * MIB, "gpm"))
-    assert (BLOCKING in link.driver.asked) == bool(then)
+    When it is refused from now on, as once MIG is switched on, the next source serves.
+    """
+    link = Link((1, 2), calls=[(5, 6)])
+    assert link.reads(1) == [told(MIB, 2 * MIB, "gpm")]
+    link.gpm = True
+    assert link.reads(1) == [{}]
+    link.gpm = (1, 2)
+    assert link.reads(1) == [told(MIB, 2 * MIB, "gpm")]
+    assert not link.driver.asked[BLOCKING]
+    link.gpm = False
+    assert link.reads(1) == [BY_CALL]
+
+
+def test_source_that_has_told_of_traffic_is_believed_when_it_rests() -> None:
+    """Once GPM has counted a byte its 0 is 0, and the call that blocks is made no more."""
+    link = Link((0, 0), calls=[(5, 6)])
+    assert link.reads(1) == [BY_CALL]
+    asked = link.driver.asked[BLOCKING]
+    for link.gpm in ((3, 3), (0, 0)):
+        (reading,) = link.reads(1)
+        assert reading["pcie_source"] == "gpm"
+    assert link.driver.asked[BLOCKING] == asked
 
 
 def test_throughput_is_the_mean_over_the_window() -> None:
@@ -229,25 +215,14 @@ def test_throughput_is_the_mean_over_the_window() -> None:
     After the first reading the two directions take turns, each telling its last meanwhile. After a
     reset no old rate is in the mean.
     """
-    link = Link(**blocking((90, 9), (30, 3), (60, 6), (0, 0), (7, 7)))
+    link = Link(calls=[(90, 9), (30, 3), (60, 6), (0, 0), (7, 7)])
     readings = link.reads(4)
 
     assert [r["pcie_transmit_bytes_per_second"] for r in readings] == [90e3, 90e3, 70e3, 50e3]
     assert readings[3]["pcie_receive_bytes_per_second"] == 4000
     link.ask = link.driver.opened()
-    link.driver.answers |= blocking((30, 3))
-    assert link.read() == told(30_000, 3000, "sampled")
-
-
-def test_source_that_has_told_of_traffic_is_believed_when_it_rests() -> None:
-    """Once GPM has counted a byte its 0 is 0, and the call that blocks is made no more."""
-    link = Link(**gpm((0, 0), (3, 3), (0, 0)), **blocking((5, 6)))
-    sources = [reading.get("pcie_source") for reading in link.reads(2)]
-    asked = link.driver.asked[BLOCKING]
-
-    assert sources == [None, "sampled"]
-    assert link.reads(5)[-1] == told(0, 0, "gpm")
-    assert link.driver.asked[BLOCKING] == asked
+    link.call((30, 3))
+    assert link.reads(1) == [told(30_000, 3000, "sampled")]
 
 
 # Above 32 bits, so that it is known not to wrap there.

@@ -13,7 +13,6 @@ import pytest
 
 from exporter.causes.model import Cause
 from exporter.cgroups import Cgroup
-from exporter.collectors.base import Collector
 from exporter.collectors.gpu.devices import GpuProcessesCollector
 from exporter.collectors.gpu.faults import GpuFaultsCollector
 from exporter.collectors.rank.gpus import RankGpusCollector
@@ -39,7 +38,7 @@ from rank_probe.judge.verdict import Together
 from rank_probe.wire.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
 from rank_probe.wire.stages import STAGES
 from tests.exporter.clock import Clock
-from tests.exporter.collectors.host import expose, page, shown, write
+from tests.exporter.collectors.host import expose, page, series, shown, write
 from tests.exporter.fake_proc import FakeProc, process, torchrun
 from tests.exporter.nvml.fixed import node
 from tests.exporter.running import ROOT, promtool_check_metrics
@@ -227,86 +226,69 @@ SERIES_OF_A_RANK = 48
 # Few ranks are named late, and a join that does not cover its job is rare.
 MORE_WHILE_LATE = 11
 MORE_WITHOUT_COVERAGE = 10
-
-
-def lines_of_rank(held: RankStore, rank: Snapshot) -> list[str]:
-    """Return what is exposed where *rank* is a task of Slurm's in a pod, on a GPU."""
-    task = process(rank.pid, torchrun(rank.rank), cgroup=Cgroup(pod_uid="p", slurm_job_id="7"))
-    listed = (GpuProcess(rank.pid),)
-    gpu = GpuSample(0, up=True, processes=listed, numa_node=0, cpu_affinity=(0, 1))
-    collectors: list[Collector] = [
-        RanksCollector(held),
-        RankResourcesCollector(held),
-        RankEventsCollector(held),
-        RankGpusCollector(RankJoin(node(gpu), lambda: {rank.pid: task}, held)),
-        LateRanksCollector(NodeJobs(held)),
-        LateLinesCollector(held),
-    ]
-    found = [line for each in collectors for line in shown(each)]
-    # One series a rank is charged to its GPU, one a job to the node.
-    return [line for line in found if 'rank="3"' in line and "rankskew_gpu_" not in line]
-
-
-def busiest(never_together: set[str], **changes: Any) -> Snapshot:
-    """Return a rank that has all that can occur together, and is named late in every stage."""
-    stages = [stage for stage in STAGES if stage not in never_together]
-    own = [stage for stage in stages if stage != "sync"]
-    rank = replace(
-        BUSY,
-        rank=3,
-        stage_seconds=dict.fromkeys(stages, 1.0),
-        stage_host_seconds=dict.fromkeys(stages, 1.0),
-        wait_caused_seconds=dict.fromkeys(own, 1.0),
-        group_wait_seconds=1.0,
-        joined_seconds=1.0,
-        join_coverage=1.0,
-        last_step_timestamp_seconds=1_060.0,
-        stage_elapsed_seconds=20.0,
-        rank_info=dict.fromkeys(RANK_INFO_LABELS, "x") | {"gpu_uuid": ""},
-        runtime_info=dict.fromkeys(RUNTIME_INFO_LABELS, "x"),
-        verdict=verdict(late=(late(rank=3, gpus=dict.fromkeys(own, 1.0)),)),
-        verdict_age_seconds=1.0,
-        group_formed_timestamp_seconds=1.0,
-        block_steps=1,
-        block_seconds=dict.fromkeys(stages, 1.0),
-        late_lines=[{"stage": "data", "place": f"f (f.py:{n})", "share": 0.2} for n in range(5)],
-        lifecycle_events=[
-            {"number": 1, "event": "init", "began_timestamp_seconds": 1.0, "seconds": None}
-        ],
-    )
-    assert None not in [getattr(rank, name) for name in rank.__slots__]
-    return replace(rank, **changes)
-
-
+# The stages that can occur together, and those in which a rank can be late.
+TOGETHER_STAGES = [stage for stage in STAGES if stage != "compute"]
+OWN = [stage for stage in TOGETHER_STAGES if stage != "sync"]
+# A rank that has all that can occur together, and is named late in every stage.
+BUSIEST = replace(
+    BUSY,
+    rank=3,
+    stage_seconds=dict.fromkeys(TOGETHER_STAGES, 1.0),
+    stage_host_seconds=dict.fromkeys(TOGETHER_STAGES, 1.0),
+    wait_caused_seconds=dict.fromkeys(OWN, 1.0),
+    group_wait_seconds=1.0,
+    joined_seconds=1.0,
+    join_coverage=1.0,
+    last_step_timestamp_seconds=1_060.0,
+    stage_elapsed_seconds=20.0,
+    rank_info=dict.fromkeys(RANK_INFO_LABELS, "x") | {"gpu_uuid": ""},
+    runtime_info=dict.fromkeys(RUNTIME_INFO_LABELS, "x"),
+    verdict=verdict(late=(late(rank=3, gpus=dict.fromkeys(OWN, 1.0)),)),
+    group_formed_timestamp_seconds=1.0,
+    block_steps=1,
+    block_seconds=dict.fromkeys(TOGETHER_STAGES, 1.0),
+    late_lines=[{"stage": "data", "place": f"f (f.py:{n})", "share": 0.2} for n in range(5)],
+    lifecycle_events=[INIT | {"seconds": None}],
+)
 NOT_LATE: dict[str, Any] = {"verdict": verdict(late=()), "late_lines": []}
-# A rank that has ended has no heartbeat, is in no stage and on no GPU, but knows how long it took.
-ENDED = NOT_LATE | {"finished": True}
 
 
 @pytest.mark.parametrize(
     ("changes", "most"),
     [
         (NOT_LATE, SERIES_OF_A_RANK),
-        (ENDED, SERIES_OF_A_RANK),
+        # One that has ended has no heartbeat, is in no stage and on no GPU, but knows how long it
+        # took.
+        (NOT_LATE | {"finished": True}, SERIES_OF_A_RANK),
         ({}, SERIES_OF_A_RANK + MORE_WHILE_LATE),
         ({"join_coverage": 0.5}, SERIES_OF_A_RANK + MORE_WHILE_LATE + MORE_WITHOUT_COVERAGE),
     ],
     ids=["usual", "ended", "late", "not covered"],
 )
-@pytest.mark.parametrize("never_together", [{"compute"}, {"forward", "backward"}])
-def test_rank_stays_within_its_series_budget(
-    never_together: set[str], changes: dict[str, Any], most: int
-) -> None:
-    """A rank costs a Prometheus at most 48 series, with all that can occur."""
-    rank = busiest(never_together, **changes)
-    of_rank = lines_of_rank(store_of(rank), rank)
+def test_rank_stays_within_its_series_budget(changes: dict[str, Any], most: int) -> None:
+    """A task of Slurm's in a pod, on a GPU, costs a Prometheus at most 48 series."""
+    assert None not in [getattr(BUSIEST, name) for name in BUSIEST.__slots__]
+    rank = replace(BUSIEST, **changes)
+    held = store_of(rank)
+    task = process(rank.pid, torchrun(rank.rank), cgroup=Cgroup(pod_uid="p", slurm_job_id="7"))
+    listed = (GpuProcess(rank.pid),)
+    gpu = GpuSample(0, up=True, processes=listed, numa_node=0, cpu_affinity=(0, 1))
+    text = expose(
+        RanksCollector(held),
+        RankResourcesCollector(held),
+        RankEventsCollector(held),
+        RankGpusCollector(RankJoin(node(gpu), lambda: {rank.pid: task}, held)),
+        LateRanksCollector(NodeJobs(held)),
+        LateLinesCollector(held),
+    )
+    # One series a rank is charged to its GPU, one a job to the node.
+    found = [x for x in series(text) if 'rank="3"' in x and "rankskew_gpu_" not in x]
 
-    assert 2 * len(rank.stage_seconds) < len(of_rank) <= most
+    assert 2 * len(rank.stage_seconds) < len(found) <= most
     for name in ("rankskew_rank_numa_local", "rankskew_rank_slurm_info"):
-        assert any(name in line for line in of_rank) is not rank.finished
+        assert any(name in line for line in found) is not rank.finished
 
 
-POD_UID, CONTAINER = "12345678-9abc-def0-1234-56789abcdef0", "c" * 64
 WHO = 'job_id="llama",peer_group="all",rank="0"'
 
 
@@ -367,54 +349,46 @@ def test_numa_locality_is_the_share_of_the_ranks_cpus(
     assert lines == ([] if share is None else [f"rank_numa_local{{{WHO}}} {share}"])
 
 
-@pytest.mark.parametrize(
-    ("variables", "own_hostname", "namespace", "pod"),
-    [
-        ({"POD_NAME": "p", "POD_NAMESPACE": "n", "HOSTNAME": "h"}, True, "n", "p"),
-        ({"HOSTNAME": "llama-0"}, True, "", "llama-0"),
-        # On the host's network, or not readable.
-        ({"HOSTNAME": "node-7"}, False, "", ""),
-        ({"HOSTNAME": "node-7"}, None, "", ""),
-    ],
-)
-def test_pod_is_told(
-    variables: dict[str, str], own_hostname: bool | None, namespace: str, pod: str
-) -> None:
-    """The cgroup identifies pod and container, the environment names them; a node is no pod."""
-    assert of_rank_0(
-        "rank_pod_info",
-        environment=torchrun(0, **variables),
-        has_own_hostname=own_hostname,
-        cgroup=Cgroup(pod_uid=POD_UID, container_id=CONTAINER),
-    ) == [
-        f'rank_pod_info{{container_id="{CONTAINER}",job_id="llama",namespace="{namespace}"'
-        f',peer_group="all",pod="{pod}",pod_uid="{POD_UID}",rank="0"}} 1.0'
-    ]
-
-
+POD = {"pod_uid": "12345678-9abc-def0-1234-56789abcdef0", "container_id": "c" * 64}
+IN_POD = Cgroup(**POD)
+BY_DOWNWARD_API = {"POD_NAME": "p", "POD_NAMESPACE": "n", "HOSTNAME": "h"}
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_JOB_PARTITION": "gpu", "SLURM_JOB_USER": "ada"}
+SLURM |= {"SLURM_STEP_ID": "2", "RANKSKEW_JOB_ID": "llama"}
+BY_SLURM = {"slurm_job_id": "7", "slurm_step_id": "2", "partition": "gpu", "user": "ada"}
 
 
+# Of a rank: its cgroup, whether its host name is its own, its environment, and what is told.
 @pytest.mark.parametrize(
-    ("cgroup", "job", "step"),
+    ("cgroup", "own_hostname", "variables", "told"),
     [
-        (Cgroup(), "7", "2"),
-        (Cgroup(slurm_job_id="8", slurm_step_id="0"), "8", "0"),
-        (Cgroup(pod_uid=POD_UID), "7", "2"),
+        # The cgroup identifies pod and container, the environment names them; a node is no pod.
+        (IN_POD, True, BY_DOWNWARD_API, POD | {"namespace": "n", "pod": "p"}),
+        (IN_POD, True, {"HOSTNAME": "llama-0"}, POD | {"namespace": "", "pod": "llama-0"}),
+        (IN_POD, False, {"HOSTNAME": "node-7"}, POD | {"namespace": "", "pod": ""}),
+        (IN_POD, None, {"HOSTNAME": "node-7"}, POD | {"namespace": "", "pod": ""}),
+        # The cgroup, which Slurm made, is believed before the environment.
+        (Cgroup(), True, SLURM, BY_SLURM),
+        (
+            Cgroup(slurm_job_id="8", slurm_step_id="0"),
+            True,
+            SLURM,
+            BY_SLURM | {"slurm_job_id": "8", "slurm_step_id": "0"},
+        ),
+        (Cgroup(pod_uid="inside of a pod"), True, SLURM, BY_SLURM),
     ],
-    ids=["environment", "cgroup", "inside of a pod"],
 )
-def test_slurm_job_is_told(cgroup: Cgroup, job: str, step: str) -> None:
-    """The cgroup, which Slurm made, is believed before the environment.
+def test_pod_or_slurm_job_is_told(
+    cgroup: Cgroup, own_hostname: bool | None, variables: dict[str, str], told: dict[str, str]
+) -> None:
+    """Never both, so that a rank stays within its budget."""
+    environment = torchrun(0, **variables)
+    (line,) = of_rank_0(
+        "rank_", environment=environment, cgroup=cgroup, has_own_hostname=own_hostname
+    )
+    labels = dict(re.findall(r'(\w+)="([^"]*)"', line))
 
-    A rank has a pod or a Slurm job, so that it stays within its budget.
-    """
-    environment = torchrun(0, **SLURM, SLURM_STEP_ID="2", RANKSKEW_JOB_ID="llama")
-
-    assert of_rank_0("rank_", environment=environment, cgroup=cgroup) == [
-        f'rank_slurm_info{{job_id="llama",partition="gpu",peer_group="all",rank="0",'
-        f'slurm_job_id="{job}",slurm_step_id="{step}",user="ada"}} 1.0'
-    ]
+    assert line.startswith("rank_pod_info" if "pod" in told else "rank_slurm_info")
+    assert labels == told | {"job_id": "llama", "peer_group": "all", "rank": "0"}
 
 
 class Host:

@@ -114,31 +114,28 @@ def sysfs(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
-Story = tuple[Timing, int, list[tuple[Sequence[str], str]]]
+Story = tuple[Timing, list[tuple[Sequence[str], str]]]
 # Each golden file is what all becomes while the stub plays the lines before it.
 STORIES: dict[str, Story] = {
-    "two": (PATIENT, 2, [((), "two_gpus")]),
-    "eight": (PATIENT, 8, [((), "eight_gpus")]),
-    "old driver": (PATIENT, 2, [(OLD_DRIVER, "old_driver")]),
-    "wrapping": (PATIENT, 2, [(WRAPPING, "wrapping")]),
-    "MIG": (PATIENT, 2, [(["nvmlDeviceGetMigMode 0 =1"], "mig")]),
-    "restricted": (PATIENT, 2, [(RESTRICTED, "mig_restricted")]),
-    "not supported": (PATIENT, 2, [(SILENT, "not_supported")]),
+    "old driver": (PATIENT, [(OLD_DRIVER, "old_driver")]),
+    "wrapping": (PATIENT, [(WRAPPING, "wrapping")]),
+    "MIG": (PATIENT, [(["nvmlDeviceGetMigMode 0 =1"], "mig")]),
+    "restricted": (PATIENT, [(RESTRICTED, "mig_restricted")]),
+    "not supported": (PATIENT, [(SILENT, "not_supported")]),
     # A lost GPU needs no new worker.
-    "lost": (PATIENT, 2, [((), "two_gpus"), (["* 1 15"], "lost"), ((), "two_gpus")]),
+    "lost": (PATIENT, [((), "two_gpus"), (["* 1 15"], "lost"), ((), "two_gpus")]),
     # A hang is mended by a new worker, again and again; after it only their number is other.
-    "hang": (QUICK, 2, [([HANG], "hang"), ((), "restarted")]),
+    "hang": (QUICK, [([HANG], "hang"), ((), "restarted")]),
 }
 
 
-@pytest.mark.parametrize(("timing", "gpus", "story"), STORIES.values(), ids=STORIES)
+@pytest.mark.parametrize(("timing", "story"), STORIES.values(), ids=STORIES)
 def test_page_of_a_node(
     supervise: Supervise,
     scenario: Scenario,
     sysfs: str,
     caplog: pytest.LogCaptureFixture,
     timing: Timing,
-    gpus: int,
     story: Sequence[tuple[Sequence[str], str]],
 ) -> None:
     """What a driver tells is there in base units, what it does not tell is absent.
@@ -147,7 +144,7 @@ def test_page_of_a_node(
     its neighbour has all of its own; the log names the call.
     """
     scenario.play(*story[0][0])
-    supervisor = supervise(replace(timing, path_sysfs=sysfs), gpus)
+    supervisor = supervise(replace(timing, path_sysfs=sysfs))
     for lines, name in story:
         scenario.play(*lines)
         assert_becomes_fixture(supervisor, name)
@@ -177,14 +174,14 @@ def test_series_stay_in_the_budget() -> None:
 
     A part of a GPU costs a few series of its own, and its GPU then has fewer.
     """
-    eight, divided = (series(golden(name)) for name in ("eight_gpus", "mig"))
-    counts = Counter(re.findall(r'gpu="(\d+)"', "\n".join(eight)))
+    whole, divided = (series(golden(name)) for name in ("two_gpus", "mig"))
+    counts = Counter(re.findall(r'gpu="(\d+)"', "\n".join(whole)))
     parts = Counter(re.findall(r'mig_uuid="([^"]+)"', "\n".join(divided)))
     left = Counter(re.findall(r'gpu="(\d+)"', "\n".join(x for x in divided if "mig_uuid" not in x)))
     # Not played here: rank_info and foreign processes want ranks, three XIDs a sick GPU.
     elsewhere = 2 + 3
 
-    assert (len(counts), len(parts)) == (8, 2)
+    assert (len(counts), len(parts)) == (2, 2)
     assert max(counts.values()) + elsewhere <= MAX_SERIES_PER_GPU
     assert max(parts.values()) <= MAX_SERIES_PER_MIG_DEVICE
     assert left["0"] < left["1"]

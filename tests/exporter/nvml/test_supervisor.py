@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from exporter.nvml import supervisor as supervisor_module
@@ -83,15 +84,8 @@ def test_sleep_in_the_kernel_is_left_alone(
     assert supervisor.worker_up
 
 
-def has_open(pid: int, path: Path) -> bool:
-    """Whether the process has the file *path* open."""
-    for file in Path(f"/proc/{pid}/fd").glob("*"):
-        try:
-            if file.readlink() == path:
-                return True
-        except OSError:
-            continue  # It was closed meanwhile.
-    return False
+def open_files(pid: int) -> list[str]:
+    return [file.path for file in psutil.Process(pid).open_files()]
 
 
 def test_released_gpus_are_open_in_no_process(
@@ -109,12 +103,12 @@ def test_released_gpus_are_open_in_no_process(
     wait_until(lambda: ups(supervisor) == [True, True])
     worker = supervisor.worker_pid
     assert worker is not None
-    assert has_open(worker, device)
+    assert str(device) in open_files(worker)
 
     supervisor.release(600)
     wait_until(lambda: supervisor.released)
     assert not Path(f"/proc/{worker}").exists()
-    assert not has_open(os.getpid(), device)
+    assert str(device) not in open_files(os.getpid())
     assert supervisor.latest() is None
     assert (supervisor.worker_pid, supervisor.worker_up) == (None, False)
 

@@ -4,7 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.samples import Sample
 
 from exporter.collectors.catalog import COLLECTORS, Sources, collectors
@@ -15,7 +15,6 @@ from exporter.nvml.sample import NvmlSource
 from exporter.ranks.store import RankStore
 from exporter.scrape.exposition import ScrapedFamilies
 from exporter.scrape.levels import exposed_name
-from exporter.scrape.sampling import Scrape
 from exporter.settings import Settings
 from exporter.web.reload import WatchedConfig
 from generators.metrics import families_by_collector
@@ -30,10 +29,7 @@ SERIES_OF_A_NODE = 121
 
 def page_of(settings: Settings, store: RankStore, nvml: NvmlSource = NO_SAMPLE) -> str:
     """Return what all collectors show together."""
-    registry = CollectorRegistry()
-    sources = Sources(settings, store, IngestCounts(), nvml)
-    registry.register(Scrape(collectors(sources)))
-    return generate_latest(registry).decode()
+    return expose(*collectors(Sources(settings, store, IngestCounts(), nvml)))
 
 
 def test_collector_has_a_switch_of_its_name() -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
 
 from exporter.collectors.catalog import Sources, collectors
 from exporter.collectors.node.busiest import Busiest
@@ -14,7 +13,6 @@ from exporter.collectors.node.cpu import MOST_CPUS
 from exporter.collectors.node.files import Mounts
 from exporter.ingest.app import IngestCounts
 from exporter.ranks.store import RankStore
-from exporter.scrape.sampling import Scrape
 from tests.exporter.collectors.host import (
     FIXTURES,
     HOST,
@@ -23,6 +21,7 @@ from tests.exporter.collectors.host import (
     change,
     copy_of_host,
     disk,
+    expose,
     mounted,
     series,
     settings_of,
@@ -43,13 +42,10 @@ class Pages:
 
     def __init__(self, host: Mounts, **flags: Any) -> None:
         sources = Sources(settings_of(host, **flags), RankStore(), IngestCounts(), NO_SAMPLE)
-        self._registry = CollectorRegistry()
-        self._registry.register(
-            Scrape([each for each in collectors(sources) if each.name.startswith("node_")])
-        )
+        self._collectors = [each for each in collectors(sources) if each.name.startswith("node_")]
 
     def __call__(self) -> str:
-        return generate_latest(self._registry).decode()
+        return expose(*self._collectors)
 
     def of(self, name: str) -> str:
         """Return the series of such names, each as its labels and its value."""

@@ -66,7 +66,7 @@ def test_slow_pcie_readings_delay_no_sample(supervise: Supervise, scenario: Scen
 
     wait_until(has_pcie)
     # The first reading takes 1 s for its two directions, in which 10 samples are due.
-    assert len(timestamps) > 3
+    assert len(timestamps) > 2
 
 
 def test_sleep_in_the_kernel_is_left_alone(
@@ -274,7 +274,7 @@ class Fakes:
         self._workers, self._says, self._how = list(workers), says, how
 
     def __call__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> WorkerProcess:
-        self.may_start.wait()
+        self.may_start.wait(30)
         worker = self._workers.pop(0) if self._workers else Fake(*self._says, **self._how)
         self.started.append(worker)
         return worker

@@ -246,11 +246,13 @@ def test_rank_alone_without_join_has_no_peers() -> None:
     """What its thread does, and what no healthy rank has, can still be told."""
     late = Lateness("data", PERSISTENT, 0.5, {"data": 1.0}, is_alone=True)
     asleep = Evidence({"gc_ratio": 0.01}, [ThreadState("data", "sleep", 0.9)])
-    throttled = Evidence({"cpu_quota_throttled_ratio": 0.8, "sm_clock_hertz": 1e9})
+    throttled = Evidence({"cpu_quota_throttled_ratio": 0.2, "sm_clock_hertz": 1e9})
 
     for said, cause in ((asleep, "code"), (throttled, "cpu")):
         assert why(late, said, None).cause == cause
         assert why(late, said, {}) == why(late, said, None)
+    # A fifth of its time; half as much again is a third of it.
+    assert why(late, throttled, None).share == pytest.approx(0.6)
 
 
 @pytest.mark.parametrize("state", ["sleep", "lock", "socket", "pipe", "blocked", "running", "gpu"])

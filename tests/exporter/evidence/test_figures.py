@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,8 +23,7 @@ from exporter.processes.cgroup_cost import CgroupCost
 from exporter.processes.host_watch import HostCost
 from exporter.processes.rank_cost import NANOSECONDS, Cost
 from exporter.ranks.store import HeldRank
-from exporter.scrape.sampling import CollectorRun, Scrape
-from tests.exporter.clock import Clock
+from exporter.scrape.sampling import CollectorRun
 from tests.exporter.evidence.node import FIRST_PID, FakeNode
 from tests.exporter.fake_proc import process
 from tests.exporter.snapshots import snapshot
@@ -418,34 +417,6 @@ def test_figures_of_a_node(case: str) -> None:
     assert node.means() == pytest.approx(numbers(figures))
     figure, _, what = fact.partition("=")
     assert node.readings.facts.get(figure, "") == what
-
-
-class Waiting:
-    """A collector by whose counter half of the tasks wait for a CPU."""
-
-    name = "node_pressure"
-    interval_seconds = 5.0
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-
-    def collect(self) -> Iterator[Metric]:
-        yield family_of({"node_pressure_waiting_seconds_total{resource=cpu}": self._clock() / 2})
-
-
-@pytest.mark.parametrize("step", [3600.0, -3600.0])
-def test_wall_clock_that_is_set_changes_no_share_of_the_time(step: float) -> None:
-    """Half of an hour that was no hour would be next to nothing."""
-    wall, monotonic = Clock(), Clock()
-    scrape = Scrape([Waiting(monotonic)], monotonic=monotonic, wall=wall)
-    readings, ring = NodeReadings(scrape.latest), Ring()
-    for seconds in (0.0, 5.0, 5.0 + step, 5.0):
-        monotonic.seconds += 5.0
-        wall.seconds += seconds
-        list(scrape.collect())
-        ring.add("node", monotonic(), readings.read())
-
-    assert ring.means("node", 0.0)["node_cpu_waiting_ratio"] == pytest.approx(0.5)
 
 
 def test_sample_counts_once_and_for_its_whole_time() -> None:

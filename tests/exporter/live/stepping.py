@@ -66,9 +66,9 @@ def _started(job_id: str, pid: int, ranks: int) -> Process:
 class Node:
     """A node, gpu-12, whose ranks push once a second; *now* is both of its clocks.
 
-    They repeat the verdict *said*, read at the moment of the push; *cause* is why rank 2 is late,
-    *why_slower* why all are. *behind_seconds* is how wrong the node's wall clock is. On *gpus* GPUs
-    run the processes of the ranks, whether they push or not.
+    They repeat the verdict *said*, read *said_seconds_ago* before the push; *cause* is why rank 2
+    is late, *why_slower* why all are. *behind_seconds* is how wrong the node's wall clock is. On
+    *gpus* GPUs run the processes of the ranks, whether they push or not.
     """
 
     def __init__(
@@ -83,6 +83,7 @@ class Node:
         self.now = START
         self.behind_seconds = behind_seconds
         self.said: dict[str, Any] | None = EVEN
+        self.said_seconds_ago = 0.0
         self.cause: Cause | None = None
         self.why_slower: Cause | None = None
         self.job_id = job_id
@@ -156,7 +157,7 @@ class Node:
                     stage_elapsed_seconds=state.stage_elapsed_seconds + 1.0,
                     heartbeat_timestamp_seconds=self.now - self.behind_seconds,
                     verdict=self.said,
-                    verdict_age_seconds=None if self.said is None else 0.0,
+                    verdict_age_seconds=None if self.said is None else self.said_seconds_ago,
                 )
                 self.store.put(self.states[rank])
         self.view.sample(self.now, self.now)
@@ -188,3 +189,9 @@ def stepped(**settings: Any) -> Node:
     node = Node(**settings)
     node.run()
     return node
+
+
+def rows(text: str) -> list[list[str]]:
+    """Return the columns of a table without its comments."""
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return [[each.strip() for each in line.split("|")] for line in lines]

@@ -23,7 +23,7 @@ from exporter.web.static import page_files
 from rank_probe.version import __version__
 from rank_probe.wire.snapshot import Snapshot
 from tests.exporter.fake_proc import process, torchrun
-from tests.exporter.live.stepping import EVEN, GPU, START, Node, served, stepped
+from tests.exporter.live.stepping import EVEN, GPU, START, Node, rows, served, stepped
 from tests.exporter.nvml.fixed import FixedNvml, node
 from tests.exporter.snapshots import CHANGE, late, snapshot, verdict
 
@@ -398,73 +398,58 @@ def test_wrong_clock_makes_nobody_silent(behind: float, jump: float) -> None:
         assert rank["last_step_age_seconds"] == 1.0
 
 
+IS_IN: dict[str, dict[str, Any]] = {
+    "data": {"stage": "data"},
+    "end": {"finished": True},
+    # An evaluator, which has never stepped, hides no hang.
+    "evaluator": {"stage": "other", "last_step_timestamp_seconds": None},
+}
+# The rank that does not wait, where it is, what is said, and whatever helps to find out why.
+HUNG = """
+2 data | rank 2 is in data; 3 of 4 ranks wait in sync. | py-spy dump --pid 102 on gpu-12
+# A stopped process cannot report where it is: is there one, and in which state?
+2 silent | rank 2 has been silent for 2 min; 3 of 4 ranks wait in sync. | \
+ps -o pid,stat,etime,wchan:32,args -p 102 on gpu-12
+# Where one rank ends before the others, its log says why.
+1 end | rank 1 has finished; 3 of 3 ranks wait in sync. | \
+Read the log of rank 1 on gpu-12: it has finished.
+3 evaluator | every rank on this node that has finished a step waits in sync; of those that have \
+not, rank 3 is in other. | OTHER NODES
+0 sync | every rank on this node waits in sync, so the cause is not on this node. | OTHER NODES
+"""
 OTHER_NODES = (
     "Look at the live pages of the job's other nodes: "
     'rankskew_node_ranks{job_id="demo"} has them all.'
 )
 
 
-@pytest.mark.parametrize(
-    ("changes", "silent", "sentence", "action"),
-    [
-        # The rank that does not wait is the one whose stack is wanted.
-        (
-            {2: {"stage": "data"}},
-            (),
-            "rank 2 is in data; 3 of 4 ranks wait in sync.",
-            "py-spy dump --pid 102 on gpu-12",
-        ),
-        # A stopped process cannot report where it is: is there one, and in which state?
-        (
-            {},
-            (2,),
-            "rank 2 has been silent for 2 min; 3 of 4 ranks wait in sync.",
-            "ps -o pid,stat,etime,wchan:32,args -p 102 on gpu-12",
-        ),
-        # Where one rank ends before the others, its log says why.
-        (
-            {1: {"finished": True}},
-            (),
-            "rank 1 has finished; 3 of 3 ranks wait in sync.",
-            "Read the log of rank 1 on gpu-12: it has finished.",
-        ),
-        # An evaluator, which has never stepped, hides no hang.
-        (
-            {3: {"stage": "other", "last_step_timestamp_seconds": None}},
-            (),
-            "every rank on this node that has finished a step waits in sync; of those that have "
-            "not, rank 3 is in other.",
-            OTHER_NODES,
-        ),
-        (
-            {},
-            (),
-            "every rank on this node waits in sync, so the cause is not on this node.",
-            OTHER_NODES,
-        ),
-    ],
-)
-def test_hung_job_names_the_rank_outside_sync(
-    changes: dict[int, dict[str, Any]], silent: tuple[int, ...], sentence: str, action: str
-) -> None:
+@pytest.mark.parametrize(("held", "sentence", "action"), rows(HUNG))
+def test_hung_job_names_the_rank_outside_sync(held: str, sentence: str, action: str) -> None:
     """All GPUs of the job are lost, and what holds it up is looked at."""
+    rank, where = held.split()
     node = stepped()
-    for rank, each in changes.items():
-        node.change(rank, **each)
+    node.change(int(rank), **IS_IN.get(where, {}))
+    silent = (int(rank),) if where == "silent" else ()
     if silent:  # A minute of silence is enough.
         assert node.wait(60, silent)["verdict"]["state"] == "ranks_missing"
         job = node.wait(1, silent)
         assert job["verdict"]["state"] == "hung"
-        assert [rank["silent"] for rank in job["ranks"]] == [False, False, True, False]
+        assert [each["silent"] for each in job["ranks"]] == [False, False, True, False]
     said = node.wait(61 if silent else 122, silent)["verdict"]
 
     assert (said["state"], said["gpus_lost"]) == ("hung", {"hung": 4.0})
     assert said["sentence"] == f"No step for 2 min, 4 of 4 GPUs wait: {sentence}"
-    assert said["first_action"] == action
-    # One that has just moved on is not the one that the others wait for.
-    if changes == {2: {"stage": "data"}}:
+    assert said["first_action"] == action.replace("OTHER NODES", OTHER_NODES)
+    if where == "data":  # One that has just moved on is not the one that the others wait for.
         node.change(1, stage="forward", stage_elapsed_seconds=1.0)
         assert "rank 2 is in data and rank 1 is in forward" in node.wait()["verdict"]["sentence"]
+
+
+def test_single_rank_that_hangs_loses_its_own_gpu() -> None:
+    """It waits for nobody: a collective of one, or something that calls itself one."""
+    said = stepped(ranks=1).wait(122)["verdict"]
+
+    assert said["sentence"].startswith("No step for 2 min, its GPU waits: ")
 
 
 def test_hang_points_to_the_last_event_of_the_rank() -> None:

@@ -5,14 +5,14 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
+import yaml
 
 from exporter.causes.model import UNKNOWN, Cause
 from rank_probe.judge.verdict import LATE_KINDS, Change, Late, Together
 from rank_probe.wire.stages import STAGES
-from tests.exporter.live.stepping import CAUSE, EVEN, Node
+from tests.exporter.live.stepping import CAUSE, EVEN, Node, rows
 from tests.exporter.snapshots import CHANGE, late, verdict
 
-LOOK = "py-spy dump --pid 102 on gpu-12"
 LINES = [
     {"stage": "data", "place": "Corpus.__next__ (corpus.py:41)", "share": 0.71},
     {"stage": "data", "place": "parse (corpus.py:70)", "share": 0.125},
@@ -54,10 +54,10 @@ def of_64(ranks: str, **changes: Any) -> dict[str, Any]:
     return Node(8, world_size=64).judged(judged)
 
 
-def rows(text: str) -> list[list[str]]:
-    """Return the columns of a table without its comments."""
-    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
-    return [[each.strip() for each in line.split("|")] for line in lines]
+def changes_of(text: str) -> dict[str, Any]:
+    """Return what `NAME: VALUE, ...` says, as YAML has it."""
+    found: dict[str, Any] = yaml.safe_load(f"{{{text}}}")
+    return found
 
 
 def test_late_rank_is_named_as_the_judge_names_it() -> None:
@@ -94,15 +94,17 @@ def test_late_rank_is_named_as_the_judge_names_it() -> None:
         "0.50 to waits that all ranks have in common.",
     ]
     assert (said["slowdown"], said["gpus_lost"]["persistent"]) == (1.44, 1.0)
-    # Between verdicts it grows.
+    # Between verdicts it grows, and so it has before a push.
     later = node.wait(3, silent=(0, 1, 2, 3))["verdict"]
     assert later["late"][0]["late_for_seconds"] == 33.0
+    node.said_seconds_ago = 4.0
+    assert node.judged(verdict())["late"][0]["late_for_seconds"] == 34.0
 
 
 LATE_RANKS = """
 2 pauses | Rank 2 pauses in data now and then; 1.00 of 64 GPUs wait for it.
-2 pauses every=40 pause=12.3 | \
-Rank 2 pauses in data every 40 steps for 12 s; 1.00 of 64 GPUs wait for it.
+2 pauses every=40 pause=9.97 | \
+Rank 2 pauses in data every 40 steps for 10 s; 1.00 of 64 GPUs wait for it.
 0 duty checkpoint gpus=3.2 every=25 pause=1.02; 5-6 duty eval gpus=3.2 | \
 Ranks 5 and 6 evaluate now and then and rank 0 saves every 25 steps for 1.0 s; \
 9.60 of 64 GPUs wait for them.
@@ -123,49 +125,33 @@ def test_late_ranks_are_named_with_their_cost(ranks: str, sentence: str) -> None
     assert of_64(ranks)["sentence"] == sentence
 
 
-NODE_1 = Together("data", 8, 300.0, ((8, 15),), "node n1")
+TOGETHER = """
+8-15 node | in_common: node n1 | 8 of 64 ranks (8 to 15: all of node n1, and no others) have been \
+slow loading data for 5 min; 8.00 of 64 GPUs wait for them.
+# Nothing is known of them; another rank is late in its own way.
+8-15 node; 40 forward gpus=9 | | Rank 40 (not on this node) is slow in the forward pass and \
+8 of 64 ranks (8 to 15), like most ranks of their node, have been slow loading data for 5 min; \
+17.00 of 64 GPUs wait for them.
+# More are late than a verdict names.
+0-31 | ranks: 48, since_seconds: 60, spans: [[0, 47]], in_common: rack r1 or r2 | \
+48 of 64 ranks (0 to 47: all of rack r1 or r2, and no others) have been slow loading data for \
+60 s; 32.00 of 64 GPUs wait for them.
+# Some of them cost too little to be called late, so the set is not.
+8-9 | in_common: node n1 | \
+Ranks 8 and 9 (not on this node) are slow loading data; 2.00 of 64 GPUs wait for them.
+"""
 
 
-@pytest.mark.parametrize(
-    ("ranks", "together", "sentence"),
-    [
-        (
-            "8-15 node",
-            NODE_1,
-            "8 of 64 ranks (8 to 15: all of node n1, and no others) have been slow loading data "
-            "for 5 min; 8.00 of 64 GPUs wait for them.",
-        ),
-        # Nothing is known of them; another rank is late in its own way.
-        (
-            "8-15 node; 40 forward gpus=9",
-            replace(NODE_1, in_common=""),
-            "Rank 40 (not on this node) is slow in the forward pass and 8 of 64 ranks (8 to 15), "
-            "like most ranks of their node, have been slow loading data for 5 min; "
-            "17.00 of 64 GPUs wait for them.",
-        ),
-        # More are late than a verdict names.
-        (
-            "0-31",
-            Together("data", 48, 60.0, ((0, 47),), "rack r1 or r2"),
-            "48 of 64 ranks (0 to 47: all of rack r1 or r2, and no others) have been slow loading "
-            "data for 60 s; 32.00 of 64 GPUs wait for them.",
-        ),
-        # Some of them cost too little to be called late, so the set is not.
-        (
-            "8-9",
-            NODE_1,
-            "Ranks 8 and 9 (not on this node) are slow loading data; 2.00 of 64 GPUs wait for th",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("ranks", "changes", "sentence"), rows(TOGETHER))
 def test_ranks_that_became_late_together_are_named_as_a_set(
-    ranks: str, together: Together, sentence: str
+    ranks: str, changes: str, sentence: str
 ) -> None:
     """With what all of them and no others have; the figures are next to it."""
-    said = of_64(ranks, together=(together,))
+    those = replace(Together("data", 8, 300.0, ((8, 15),)), **changes_of(changes))
+    said = of_64(ranks, together=(those,))
 
-    assert said["sentence"].startswith(sentence)
-    assert said["together"] == [asdict(together) | {"spans": [list(*together.spans)]}]
+    assert said["sentence"] == sentence
+    assert said["together"] == [asdict(those) | {"spans": [list(*those.spans)]}]
 
 
 QUIET = """
@@ -201,119 +187,81 @@ def test_rank_that_wakes_nobody_is_listed_and_the_job_healthy(
     assert not [each for each in said["late"] if each["costs_enough"] and each["kind"] == "duty"]
 
 
-SAVES = "0 duty checkpoint gpus=0.2 every=25 pause=1.02"
-EVEN_WORK = "No rank is late: the 4 ranks of the job need the same time for their work."
+# What the judge says, the state, the alert, the reason, and how the sentence begins.
+STATES = """
+# Where one of the late ranks is late with its node, the node is what is slow.
+2; 3 node | slow_node | RankskewSlowNode | Rank 3, like most ranks of its node, is slow
+0 duty checkpoint gpus=0.2 every=25 pause=1.02 | straggler | RankskewCheckpointStall | \
+Rank 0 saves every 25 steps for 1.0 s
+# Ranks that wake come first, though a mild one may cost more.
+1 mild; 2 gpus=0.5; 0 duty checkpoint gpus=0.2 every=25 | straggler | RankskewStraggler | \
+Rank 2 is slow loading data and rank 0 saves every 25 steps
+# The loss to ranks that are late in turn is worth an alert from a tenth of the GPUs on.
+lost: {rotating: 0.4} | healthy | | No rank is late: the 4 ranks of the job need the same time
+lost: {rotating: 0.41} | rotating | RankskewRotatingImbalance | \
+Another rank is slow in each step, mostly loading data; 0.41 of 4 GPUs wait for whichever it is.
+# Even ranks that all wait are waiting for the network.
+lost: {common: 1.2} | healthy | | No rank is late: the 4 ranks of the job need the same time for \
+their work. All ranks wait for the network for 30% of each step.
+# If the judge can name no rank, the page shows the reason.
+reason: no_sync | not_judgeable | RankskewNotJudgeable | Cannot judge this job:
+reason: no_peers | not_judgeable | | Cannot judge this job:
+"""
 
 
-@pytest.mark.parametrize(
-    ("judged", "state", "alert", "sentence"),
-    [
-        # Where one of the late ranks is late with its node, the node is what is slow.
-        ({"late": lates("2; 3 node")}, "slow_node", "SlowNode", "Rank 3, like most ranks of its n"),
-        (
-            {"late": lates(SAVES)},
-            "straggler",
-            "CheckpointStall",
-            "Rank 0 saves every 25 steps for 1",
-        ),
-        # Ranks that wake come first, though a mild one may cost more.
-        (
-            {"late": lates(f"1 mild; 2 gpus=0.5; {SAVES}")},
-            *("straggler", "Straggler", "Rank 2 is slow loading data and rank 0 saves every 25"),
-        ),
-        # The loss to ranks that are late in turn is worth an alert from a tenth of the GPUs on.
-        ({"gpus_lost": {"rotating": 0.4}}, "healthy", None, EVEN_WORK),
-        (
-            {"gpus_lost": {"rotating": 0.41}},
-            *("rotating", "RotatingImbalance", "Another rank is slow in each step, mostly loading"),
-        ),
-        # Even ranks that all wait are waiting for the network.
-        (
-            {"gpus_lost": {"common": 1.2}},
-            *("healthy", None, f"{EVEN_WORK} All ranks wait for the network for 30% of each step."),
-        ),
-        # If the judge can name no rank, the page shows the reason.
-        *(
-            ({"reason": reason}, "not_judgeable", alert, "Cannot judge this job: ")
-            for reason, alert in (("no_sync", "NotJudgeable"), ("no_peers", None))
-        ),
-    ],
-)
-def test_state_is_what_the_judge_says(
-    judged: dict[str, Any], state: str, alert: str | None, sentence: str
-) -> None:
+@pytest.mark.parametrize(("judged", "state", "alert", "sentence"), rows(STATES))
+def test_state_is_what_the_judge_says(judged: str, state: str, alert: str, sentence: str) -> None:
     """With its reason, its sentence and its alert."""
-    said = Node().judged(verdict(**({"late": ()} | judged)))
+    told = changes_of(judged) if ": " in judged else {}
+    changes = {"gpus_lost": told["lost"]} if "lost" in told else told
+    said = Node().judged(verdict(**{"late": () if told else lates(judged), **changes}))
 
-    assert said["state"] == state
-    assert said["alert"] == (alert and f"Rankskew{alert}")
-    assert said["reason"] == judged.get("reason")
+    assert (said["state"], said["alert"] or "") == (state, alert)
+    assert said["reason"] == told.get("reason")
     assert said["sentence"].startswith(sentence)
-    assert alert is None or said["runbook"] == said["alert"]
+    assert not alert or said["runbook"] == alert
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({}, "Forward of peer group pp1 has taken 2.00 times as long as before for 5 min."),
-        (
-            {"step_ratio": 1.031, "gpus": 0.24},
-            "Forward of peer group pp1 has taken 2.00 times as long as before for 5 min; "
-            "steps take 1.03 times as long: 0.24 GPUs lost.",
-        ),
-        (
-            {"stage": "sync", "ratio": 1.5},
-            "All ranks of the job have waited for each other 1.50 times as long as before for "
-            "5 min.",
-        ),
-        # Some of the ranks: which, and what only they have in common; not more than can be read.
-        *(
-            (
-                changes,
-                f"{which} became slower together: forward has taken 2.00 times as long as before "
-                "for 5 min.",
-            )
-            for changes, which in (
-                (
-                    {"slower": 5, "slower_ranks": (0, 1, 2, 3, 4)},
-                    "5 ranks of peer group pp1 (0, 1, 2 and 2 more)",
-                ),
-                (
-                    {"slower": 5, "peers": 8, "slower_spans": ((0, 4),), "in_common": "rack r12"},
-                    "5 of 8 ranks of peer group pp1 (0 to 4: all of rack r12, and no others)",
-                ),
-                (
-                    {"slower": 9, "peers": 12, "slower_spans": ((0, 3), (5, 5), (7, 8), (10, 11))},
-                    "9 of 12 ranks of peer group pp1 (0 to 3, 5, 7, 8 and 2 more)",
-                ),
-                (
-                    {"slower": 99, "peers": 199, "in_common": "driver 535.104.05"},
-                    "99 of 199 ranks of peer group pp1 (all of driver 535.104.05, and no others)",
-                ),
-            )
-        ),
-    ],
-)
-def test_change_is_told_with_its_cost(changes: dict[str, Any], said: str) -> None:
-    """If no rank is late against its peers: what became slower, and by how much."""
-    change: Change = replace(CHANGE, **changes)
-    shown = Node().judged(EVEN | verdict(late=(), changes=(change,), gpus_lost={}, rotating={}))
+LONGER = "has taken 2.00 times as long as before for 5 min"
+CHANGES = """
+| Forward of peer group pp1 LONGER.
+step_ratio: 1.031, gpus: 0.24 | \
+Forward of peer group pp1 LONGER; steps take 1.03 times as long: 0.24 GPUs lost.
+stage: sync, ratio: 1.5 | \
+All ranks of the job have waited for each other 1.50 times as long as before for 5 min.
+# Some of the ranks: which, and what only they have in common; not more than can be read.
+slower: 5, slower_ranks: [0, 1, 2, 3, 4] | \
+5 ranks of peer group pp1 (0, 1, 2 and 2 more) became slower together: forward LONGER.
+slower: 5, peers: 8, slower_spans: [[0, 4]], in_common: rack r12 | 5 of 8 ranks of peer group pp1 \
+(0 to 4: all of rack r12, and no others) became slower together: forward LONGER.
+slower: 9, peers: 12, slower_spans: [[0, 3], [5, 5], [7, 8], [10, 11]] | 9 of 12 ranks of peer \
+group pp1 (0 to 3, 5, 7, 8 and 2 more) became slower together: forward LONGER.
+slower: 99, peers: 199, in_common: driver 535 | 99 of 199 ranks of peer group pp1 \
+(all of driver 535, and no others) became slower together: forward LONGER.
+"""
 
+
+@pytest.mark.parametrize(("changes", "said"), rows(CHANGES.replace("LONGER", LONGER)))
+def test_change_is_told_with_its_cost(changes: str, said: str) -> None:
+    """If no rank is late against its peers: what became slower, and by how much.
+
+    After the change itself comes the cause that this node knows, for people and for programs.
+    """
+    change: Change = replace(CHANGE, **changes_of(changes))
+    judged = EVEN | verdict(late=(), changes=(change,), gpus_lost={}, rotating={})
+    node = Node()
+    shown = node.judged(judged)
     assert (shown["state"], shown["details"]) == ("healthy", [said])
     assert [each["stage"] for each in shown["changes"]] == [change.stage]
     assert shown["change_causes"] == [None]
 
-
-def test_change_is_told_with_the_cause_that_this_node_knows() -> None:
-    """After the change itself, for people and for programs."""
-    node = Node()
     node.why_slower = Cause("slow_device", "clocks", 0.9, "the clock is 1.4 GHz, before 1.9", "")
-    said = node.judged(EVEN | verdict(late=(), changes=(CHANGE,)))
-
-    assert said["details"][-1] == (
-        "On this node, the cause of the longer forward: the clock is 1.4 GHz, before 1.9."
-    )
-    assert [each["detail"] for each in said["change_causes"]] == ["clocks"]
+    shown = node.judged(judged)
+    assert shown["details"] == [
+        said,
+        f"On this node, the cause of the longer {change.stage}: the clock is 1.4 GHz, before 1.9.",
+    ]
+    assert [each["detail"] for each in shown["change_causes"]] == ["clocks"]
 
 
 def test_what_the_verdict_is_not_on_is_told() -> None:
@@ -339,35 +287,32 @@ def test_late_ranks_lines_are_shown(said: dict[str, Any] | None) -> None:
     assert IN_CODE not in node.wait(20, silent=(2,))["verdict"]["details"]
 
 
-GARBAGE = Cause("gc", "", 0.9, "it collects garbage", "freeze the heap")
-NOT_KNOWN = Cause(UNKNOWN, "", 0.0, "gc is a third of it", "py-spy dump")
-WHOLE_NODE = "top -H on gpu-12: what runs there that does not belong to the job?"
+CAUSES = {
+    "-": None,
+    "garbage": Cause("gc", "", 0.9, "it collects garbage", "freeze the heap"),
+    "unknown": Cause(UNKNOWN, "", 0.0, "gc is a third of it", "py-spy dump"),
+}
+ACTIONS = """
+2 | - | py-spy dump --pid 102 on gpu-12
+1; 2 | - | py-spy dump --pid 101 on gpu-12
+2 pauses | - | py-spy record --duration 60 --pid 102 -o pauses.svg on gpu-12
+17 | - | Open the live page of the node of rank 17, the instance of \
+rankskew_rank_info{job_id="demo",rank="17"}.
+# That of this node first.
+17; 2 | - | py-spy dump --pid 102 on gpu-12
+2 | garbage | freeze the heap
+2 | unknown | py-spy dump
+2 node | garbage | freeze the heap
+2 node | unknown | top -H on gpu-12: what runs there that does not belong to the job?
+2 node | - | top -H on gpu-12: what runs there that does not belong to the job?
+"""
 
 
-@pytest.mark.parametrize(
-    ("ranks", "cause", "action"),
-    [
-        ("2", None, LOOK),
-        ("1; 2", None, "py-spy dump --pid 101 on gpu-12"),
-        ("2 pauses", None, "py-spy record --duration 60 --pid 102 -o pauses.svg on gpu-12"),
-        (
-            "17",
-            None,
-            "Open the live page of the node of rank 17, the instance of "
-            'rankskew_rank_info{job_id="demo",rank="17"}.',
-        ),
-        ("17; 2", None, LOOK),  # That of this node first.
-        ("2", GARBAGE, "freeze the heap"),
-        ("2", NOT_KNOWN, "py-spy dump"),
-        ("2 node", GARBAGE, "freeze the heap"),
-        ("2 node", NOT_KNOWN, WHOLE_NODE),
-        ("2 node", None, WHOLE_NODE),
-    ],
-)
-def test_late_rank_is_mended_or_looked_at(ranks: str, cause: Cause | None, action: str) -> None:
+@pytest.mark.parametrize(("ranks", "cause", "action"), rows(ACTIONS))
+def test_late_rank_is_mended_or_looked_at(ranks: str, cause: str, action: str) -> None:
     """As its cause asks for; without one its code, its whole node, or the page of its node."""
     node = Node()
-    node.cause = cause
+    node.cause = CAUSES[cause]
 
     assert node.judged(verdict(late=lates(ranks)))["first_action"] == action
 
@@ -380,14 +325,14 @@ def test_cause_is_told_with_its_figures() -> None:
         node.cause = cause
         return node.judged(verdict())
 
-    said = told(CAUSE)
+    said, not_known = told(CAUSE), replace(CAUSE, cause=UNKNOWN, sentence="gc is a third of it")
     assert said["details"][1] == f"Cause: {CAUSE.sentence}."
     shown = json.loads(json.dumps(asdict(CAUSE))) | {"unit": "hertz"}
     assert said["late"][0]["cause"] == shown
     assert [each["cause"] for each in shown["others"]] == ["cpu"]
     assert told(replace(CAUSE, share=0.99))["late"][0]["cause"]["others"] == []
-    assert told(NOT_KNOWN)["details"][1] == "Cause unknown: gc is a third of it."
-    assert told(replace(NOT_KNOWN, sentence=""))["details"][1] == "Cause unknown."
+    assert told(not_known)["details"][1] == "Cause unknown: gc is a third of it."
+    assert told(replace(not_known, sentence=""))["details"][1] == "Cause unknown."
 
 
 def test_page_tells_what_is_not_seen_in_this_torch() -> None:

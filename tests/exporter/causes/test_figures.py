@@ -229,7 +229,7 @@ def test_sentence_has_both_figures_and_leaves_out_what_is_not_known() -> None:
         ("node_mount_operation_seconds", 0.05, 0.0008, ("50 ms", "0.8")),
         ("gpu_temperature_celsius", 87.4, None, ("87 °C", "")),
         ("read_bytes_per_second", 240e6, None, ("240 MB/s", "")),
-        ("node_network_link_bytes_per_second", 12.5e9, None, ("12.5 GB/s", "")),
+        ("node_network_link_bytes_per_second", 10.4e9, None, ("10.4 GB/s", "")),
         ("major_faults_per_second", 1234.0, None, ("1,234 a second", "")),
         ("node_disk_read_seconds", 0.0004, None, ("400 µs", "")),
         ("tokens_per_step", 8192.0, None, ("8,192", "")),

@@ -197,12 +197,13 @@ Rank 0 saves every 25 steps for 1.0 s
 1 mild; 2 gpus=0.5; 0 duty checkpoint gpus=0.2 every=25 | straggler | RankskewStraggler | \
 Rank 2 is slow loading data and rank 0 saves every 25 steps
 # The loss to ranks that are late in turn is worth an alert from a tenth of the GPUs on.
-lost: {rotating: 0.4} | healthy | | No rank is late: the 4 ranks of the job need the same time
-lost: {rotating: 0.41} | rotating | RankskewRotatingImbalance | \
+gpus_lost: {rotating: 0.4} | healthy | | No rank is late: the 4 ranks of the job need the same time
+gpus_lost: {rotating: 0.41} | rotating | RankskewRotatingImbalance | \
 Another rank is slow in each step, mostly loading data; 0.41 of 4 GPUs wait for whichever it is.
+ranks: {all: 1}, gpus_lost: {} | healthy | | No rank is late: the job has only one.
 # Even ranks that all wait are waiting for the network.
-lost: {common: 1.2} | healthy | | No rank is late: the 4 ranks of the job need the same time for \
-their work. All ranks wait for the network for 30% of each step.
+gpus_lost: {common: 1.2} | healthy | | No rank is late: the 4 ranks of the job need the same time \
+for their work. All ranks wait for the network for 30% of each step.
 # If the judge can name no rank, the page shows the reason.
 reason: no_sync | not_judgeable | RankskewNotJudgeable | Cannot judge this job:
 reason: no_peers | not_judgeable | | Cannot judge this job:
@@ -213,8 +214,7 @@ reason: no_peers | not_judgeable | | Cannot judge this job:
 def test_state_is_what_the_judge_says(judged: str, state: str, alert: str, sentence: str) -> None:
     """With its reason, its sentence and its alert."""
     told = changes_of(judged) if ": " in judged else {}
-    changes = {"gpus_lost": told["lost"]} if "lost" in told else told
-    said = Node().judged(verdict(**{"late": () if told else lates(judged), **changes}))
+    said = Node().judged(verdict(late=() if told else lates(judged), **told))
 
     assert (said["state"], said["alert"] or "") == (state, alert)
     assert said["reason"] == told.get("reason")

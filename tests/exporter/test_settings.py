@@ -304,70 +304,45 @@ def test_what_cannot_be_read_is_said_in_a_sentence(
         read_overrides(path)
 
 
-def test_words_are_for_what_the_probe_says() -> None:
-    """Stages in step order, each told by its colour. A hang is none of the judge's kinds."""
+def test_there_are_words_for_all_that_can_be_said() -> None:
+    """Stages, each told by its colour; kinds of loss and lateness; reasons, of which the rules know
+    more than the judge does; and causes, with the details that are found and no others.
+    """
     colours = {stage.colour for stage in STAGES.values()}
     assert tuple(STAGES) == stages.STAGES
     assert all(re.fullmatch("#[0-9A-Fa-f]{6}", each) for each in colours)
     assert len(colours) == len(STAGES)
-
-    assert set(KINDS) == {"hung", *verdict.LOST_KINDS}
+    assert set(KINDS) == {"hung", *verdict.LOST_KINDS}  # A hang is none of the judge's kinds.
     assert tuple(LATE_KINDS) == verdict.LATE_KINDS
-    marked = {name for name, kind in LATE_KINDS.items() if kind.mark}
-    assert marked == {verdict.DUTY, verdict.MILD, verdict.UNSYNCED}
 
-
-def test_every_reason_has_words() -> None:
-    """The rules know more reasons than the judge does. The one that explains the others is first.
-
-    What an older version does not know comes last.
-    """
     rules = "".join(path.read_text() for path in alert_rules.rule_files())
     recorded = re.findall(r'"reason", "(\w+)", ""|{reason: (\w+)}', rules)
-
     names = {one or other for one, other in recorded} - {"spread", "padding"}  # Of batches.
     assert len(names) > 5
     assert names | set(verdict.REASONS) == set(REASONS)
-    found = reasons_in_order({"warming_up", "a_new_one", "no_join", "off"})
-    assert found == ["off", "no_join", "warming_up", "a_new_one"]
+
+    found = {(row.cause, row.detail) for row in ROWS}
+    detailed = {(cause, detail) for cause, said in CAUSES.items() for detail in said.details}
+    assert {each for each in found if each[1]} == detailed
+    assert set(CAUSES) == {cause for cause, _ in found} | {UNKNOWN}
+    assert len({cause.short for cause in CAUSES.values()}) == len(CAUSES)
 
 
-def test_states_are_a_closed_set_with_colours_and_runbooks_that_exist() -> None:
-    """The most urgent first; every state but the quiet ones leads to the runbook of an alert."""
-    assert tuple(STATES) == (
-        *("hung", "exporter_down", "ranks_missing", "starting", "not_judgeable", "slow_node"),
-        *("straggler", "rotating", "healthy", "finished", "no_probe"),
-    )
-    quiet = {name for name, state in STATES.items() if not state.alerts}
-    assert quiet == {"starting", "healthy", "finished", "no_probe"}
+def test_state_that_raises_an_alert_has_its_runbook() -> None:
+    """Colours are a closed set, and runbooks those of alerts that exist."""
     assert {state.colour for state in STATES.values()} == set(COLOURS)
     runbooks = {name: state.runbook for name, state in STATES.items()}
     assert {name for name in runbooks if runbooks[name] is None} == {"healthy", "finished"}
     assert set(runbooks.values()) - {None} <= set(alert_rules.alerts())
 
 
-def test_every_cause_has_words() -> None:
-    """With the details that exporter/causes can find, and no others; short names are told apart."""
-    found = {(row.cause, row.detail) for row in ROWS}
-    worded = {(cause, d) for cause, said in CAUSES.items() for d in (*said.details, "")}
-
-    assert found <= worded
-    assert {(cause, detail) for cause, detail in worded - found if detail} == set()
-    assert set(CAUSES) == {cause for cause, _ in found} | {UNKNOWN}
-    assert len({cause.short for cause in CAUSES.values()}) == len(CAUSES)
-
-
-@pytest.mark.parametrize(
-    ("cause", "detail", "words"),
-    [
-        ("slow_device", "clocks", "slow GPU (clock)"),
-        ("gc", "", "garbage collection"),
-        ("cpu", "a_new_one", "CPU (a new one)"),
-        ("a_new_one", "of_some_kind", "a new one (of some kind)"),
-        ("a_new_one", "", "a new one"),
-    ],
-)
-def test_cause_in_short(cause: str, detail: str, words: str) -> None:
-    """An exporter, or a probe, of a newer version may say what this one has no words for."""
-    assert cause_in_short(cause, detail) == words
+def test_newer_version_may_say_what_this_one_has_no_words_for() -> None:
+    """Of reasons the one that explains the others is first, and what is not known last."""
+    assert cause_in_short("slow_device", "clocks") == "slow GPU (clock)"
+    assert cause_in_short("gc", "") == "garbage collection"
+    assert cause_in_short("cpu", "a_new_one") == "CPU (a new one)"
+    assert cause_in_short("a_new_one", "of_some_kind") == "a new one (of some kind)"
+    assert cause_in_short("a_new_one", "") == "a new one"
     assert (slow_at("data"), slow_at("new")) == ("loading data", "in new")
+    reasons = reasons_in_order({"warming_up", "a_new_one", "no_join", "off"})
+    assert reasons == ["off", "no_join", "warming_up", "a_new_one"]

@@ -303,8 +303,8 @@ def test_stage_that_no_peer_has_is_an_extra_duty(stage: str) -> None:
     assert why(lateness(extra), evidence(extra, {}), {}).cause == "unknown"
 
 
-RECORDED: Final = Path(__file__).parents[2] / "fixtures" / "causes" / "planted.jsonl"
-CASES: Final = [json.loads(line) for line in RECORDED.read_text().splitlines()]
+PLANTED: Final = Path(__file__).parents[2] / "fixtures" / "causes" / "planted.jsonl"
+RECORDED: Final = [json.loads(line) for line in PLANTED.read_text().splitlines()]
 # All four ranks wait for a CPU for a third of the time; the worker has no peer to compare with.
 CANNOT_BE_TOLD: Final = [("hog", True), ("workers", True)]
 
@@ -325,7 +325,7 @@ def explained(case: dict[str, Any]) -> Cause:
     return found
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda each: f"{each['planted']}-{each['busy']}")
+@pytest.mark.parametrize("case", RECORDED, ids=lambda each: f"{each['planted']}-{each['busy']}")
 def test_what_was_planted_is_told(case: dict[str, Any]) -> None:
     """Also with all CPUs busy, except where nothing that was measured tells it: then unknown."""
     planted, busy = case["planted"], case["busy"]

@@ -1,10 +1,10 @@
 """Keeps the evidence of this node's ranks, tells them their figures, and decides their causes."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
 from exporter.causes.explain import explain
-from exporter.causes.model import Cause, Evidence, Lateness, Peers, ThreadState
+from exporter.causes.model import Cause, Evidence, Lateness, ThreadState
 from exporter.evidence.job_changes import ChangeCauses
 from exporter.evidence.late_causes import LateCauses, RankPlace
 from exporter.evidence.peers import peers_of
@@ -45,7 +45,6 @@ SATURATED: Final = "saturated_workers"
 
 # A job and a rank, and when its process started: the one before it has other figures.
 Incarnation = tuple[str, int, float]
-Explain = Callable[[Lateness, Evidence, Peers], Cause | None]
 
 
 class Workers(Protocol):
@@ -79,7 +78,6 @@ class EvidenceService:
         causes: LateCauses,
         workers: Workers | None = None,
         node_name: str = "",
-        explain: Explain = explain,
         changes: ChangeCauses | None = None,
     ) -> None:
         self._store = store
@@ -88,7 +86,6 @@ class EvidenceService:
         self._jobs = jobs
         self._causes = causes
         self._changes = ChangeCauses() if changes is None else changes
-        self._explain = explain
         self._workers = workers
         self._node_name = node_name
         self._sampled = float("-inf")
@@ -158,7 +155,7 @@ class EvidenceService:
             covered_seconds = self._sampler.covered_seconds(rank, since)
             if covered_seconds < FIGURES_KNOWN_SECONDS:
                 continue
-            cause = self._explain(
+            cause = explain(
                 Lateness(
                     each.stage, each.kind, each.ratio, each.gpus, is_alone=_is_alone(rank, held)
                 ),

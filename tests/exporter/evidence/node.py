@@ -5,7 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from exporter.causes.model import Cause, Evidence, Lateness, Peers, ThreadState
+from prometheus_client.core import CounterMetricFamily
+
+from exporter.causes.model import ThreadState
 from exporter.evidence.job_changes import ChangeCauses
 from exporter.evidence.late_causes import LateCauses
 from exporter.evidence.sampler import Sampler
@@ -40,6 +42,7 @@ class FakeHost(HostWatch):
         self.clock = clock
         self.to_show: Sequence[Followed] = ()
         self.hidden: set[int] = set()
+        self.saturated: dict[int, int] = {}  # Workers by rank; others have three.
         self.hangs = False
         self.hurried = False
 
@@ -69,9 +72,9 @@ class FakeHost(HostWatch):
             workers_cpu_ticks=round(1.5 * seconds * TICKS_PER_SECOND),
             read_bytes=round(1e6 * seconds),
             major_faults=round(2 * seconds),
-            saturated_workers=3,
+            saturated_workers=self.saturated.get(int(who[2]), 3),
         )
-        quota = Throttling(round(10 * seconds), round(2 * seconds))
+        quota = Throttling(round(100 * seconds), round(2 * seconds))
         waited = {"io": 0.1 * seconds, "cpu": seconds}
         return HostCost(used, CgroupCost(quota, waited), FIRST_PID + int(who[2]))
 
@@ -97,14 +100,13 @@ class FakeWorkers:
 class FakeNode:
     """Ranks that step twice a second, GPUs whose clock is 1.9 GHz, and what is known of them.
 
-    *explain* is called in place of exporter.causes.explain; *clock* is everybody's.
+    *clock* is everybody's. The node's CPUs are throttled for *throttled_ratio* of the time.
     """
 
     def __init__(
         self,
         ranks: int = 0,
         gpus: int = 0,
-        explain: "FakeExplain | None" = None,
         workers: FakeWorkers | None = None,
     ) -> None:
         self.clock = Clock()
@@ -117,6 +119,8 @@ class FakeNode:
         }
         self.processes_hang = False
         self.stages = {"data": 0.1, "forward": 0.3, "sync": 0.6}  # of each rank's second
+        self.throttled_ratio = 0.0
+        self._throttled_seconds = 0.0
         self.shown: dict[str, CollectorRun] = {}
         self.causes, self.changes = LateCauses(), ChangeCauses()
         self.ranks: dict[int, Snapshot] = {rank: self._rank(rank) for rank in range(ranks)}
@@ -128,7 +132,6 @@ class FakeNode:
             self.host,
             self.shown.get,
         )
-        self.explain = explain or FakeExplain()
         self.service = EvidenceService(
             self.store,
             NodeJobs(self.store),
@@ -137,7 +140,6 @@ class FakeNode:
             self.causes,
             workers,
             "node-7",
-            self.explain,
             self.changes,
         )
         self.told: dict[int, list[Mapping[str, float]]] = {rank: [] for rank in range(ranks)}
@@ -180,6 +182,10 @@ class FakeNode:
         """Let so much time pass; each second the ranks report and the exporter looks."""
         for _ in range(seconds):
             self.clock.seconds += 1.0
+            self._throttled_seconds += self.throttled_ratio
+            throttled = CounterMetricFamily("rankskew_node_cpu_throttled_seconds", "Of all CPUs.")
+            throttled.add_metric([], self._throttled_seconds)
+            self.shown["node_cpu"] = CollectorRun((throttled,), True, self.clock())
             if self.gpus:
                 gpus = tuple(self.gpus)
                 self.nvml.sample = NodeSample(
@@ -213,16 +219,3 @@ class FakeNode:
 def _gpu(index: int, is_used: bool) -> GpuSample:
     listed = (GpuProcess(FIRST_PID + index, 10**9),) if is_used else ()
     return GpuSample(index, True, f"GPU-{index}", sm_clock_megahertz=1_900, processes=listed)
-
-
-class FakeExplain:
-    """Finds the same *cause* for every late rank, and keeps what it was given."""
-
-    def __init__(self, cause: Cause | None = None) -> None:
-        self.cause = cause
-        self.cases: list[tuple[Lateness, Evidence, Peers]] = []
-
-    def __call__(self, late: Lateness, evidence: Evidence, peers: Peers) -> Cause | None:
-        """Return it."""
-        self.cases.append((late, evidence, peers))
-        return self.cause

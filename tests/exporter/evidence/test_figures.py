@@ -454,13 +454,13 @@ def test_what_cannot_be_read_hides_nothing_else() -> None:
         # Workers that want a CPU wait for it in a share of that time.
         **{"workers_run_queue_ratio": 0.25, "saturated_workers": 3.0},
         **{"read_bytes_per_second": 1e6, "major_faults_per_second": 2.0, "io_waiting_ratio": 0.1},
-        "cpu_quota_throttled_ratio": 0.2,
+        "cpu_quota_throttled_ratio": 0.02,
     }
     node = FakeNode(ranks=2)
     node.run(40)
     found = node.figures(1)
     assert {name: found[name] for name in known} == pytest.approx(known)
-    assert not [name for name in found if name.startswith(("gpu", "sm_clock", "node_"))]
+    assert not [name for name in found if name.startswith(("gpu", "sm_clock"))]
 
     node = FakeNode(ranks=2, gpus=2)
     node.host.hidden = {1}
@@ -531,10 +531,8 @@ def test_rank_has_the_figures_of_its_node_and_of_where_its_process_may_run() -> 
     """What a collector shows counts for all ranks; CPUs of the other socket for the rank alone."""
     node = FakeNode(ranks=2, gpus=1)
     node.gpus[0] = replace(node.gpus[0], numa_node=0, cpu_affinity=(1, 2, 3))
-    for _ in range(3):
-        family = family_of({"node_cpu_throttled_seconds_total": node.clock() / 10})
-        node.shown["node_cpu"] = CollectorRun((family,), True, node.clock())
-        node.run(10)
+    node.throttled_ratio = 0.1
+    node.run(30)
 
     for rank in (0, 1):
         assert node.figures(rank)["node_cpu_throttled_ratio"] == pytest.approx(0.1)

@@ -10,43 +10,54 @@ import pytest
 from exporter.causes.model import UNKNOWN, Cause, ThreadState
 from exporter.evidence.late_causes import LateCauses, RankPlace
 from rank_probe.judge.verdict import Change
-from tests.exporter.evidence.node import FIRST_PID, FakeExplain, FakeNode, FakeWorkers
+from tests.exporter.evidence.node import FIRST_PID, FakeNode, FakeWorkers
 from tests.exporter.snapshots import late, verdict
 
-# Words that contain a placeholder are left alone.
-HOT = Cause("slow_device", "clocks", 0.9, "hot", "`nvidia-smi -i UUID` on NODE: GPU of PID, PPID")
-NOT_KNOWN = Cause(UNKNOWN, "", 0.0, "not known", "`py-spy dump --pid PID`")
-WORKERS = Cause("input", "workers", 0.9, "it waits", "`py-spy dump --pid WORKER_PID` of PID")
-SLEEPS = replace(WORKERS, detail="worker_sleep")
+HOT, LOCKED = "slow_device clocks", "code lock"
 
 
-def judged(*ranks: int, **changes: Any) -> dict[str, Any]:
+def judged(*ranks: int, stage: str = "forward", **changes: Any) -> dict[str, Any]:
     """Return what ranks repeat while these are late."""
-    known = {"stage": "forward", "since_seconds": 20.0, "peer_group": "all", **changes}
-    found = tuple(late(rank=rank, **known) for rank in ranks)
+    known = {"since_seconds": 20.0, "peer_group": "all", "gpus": {stage: 1.0}, **changes}
+    found = tuple(late(rank=rank, stage=stage, **known) for rank in ranks)
     return {"verdict": verdict(late=found), "verdict_age_seconds": 0.0}
 
 
-def node(
-    ranks: int = 4,
-    cause: Cause | None = HOT,
-    gpus: int | None = None,
-    workers: FakeWorkers | None = None,
-) -> FakeNode:
-    """Return a node that has run for a minute."""
-    found = FakeNode(ranks, ranks if gpus is None else gpus, FakeExplain(cause), workers)
+def waiting(stage: str, state: str = "lock", share: float = 0.9) -> dict[str, Any]:
+    """Return what a rank says whose thread is mostly in one state."""
+    states = [{"stage": stage, "state": state, "share": share, "place": "f (a.py:1)"}]
+    return {**judged(2, stage=stage), "thread_states": states}
+
+
+def hot(gpus: int = 4, ranks: int = 4, seconds: int = 60) -> FakeNode:
+    """Return a node that has run for so long; the GPU of rank 2 has a lower clock than others."""
+    found = FakeNode(ranks, gpus)
+    found.gpus[2:3] = [replace(gpu, sm_clock_megahertz=1_400) for gpu in found.gpus[2:3]]
+    found.run(seconds)
+    return found
+
+
+def fine(workers: FakeWorkers | None = None, **stages: float) -> FakeNode:
+    """Return a node on which nothing is wrong."""
+    found = FakeNode(4, 4, workers)
+    found.stages = stages or found.stages
     found.run(60)
     return found
 
 
 def told(found: FakeNode, seconds: int, **changes: Any) -> list[str]:
-    """Return the first action of rank 2, empty without a cause, after each of these seconds."""
+    """Return the cause of rank 2, empty without one, after each of these seconds."""
     said = []
     for _ in range(seconds):
         found.run(1, **(changes or judged(2)))
         cause = found.causes.of("llama", 2)
-        said.append("" if cause is None else cause.first_action)
+        said.append("" if cause is None else f"{cause.cause} {cause.detail}".strip())
     return said
+
+
+def action(found: FakeNode) -> str:
+    """Return what to do first about rank 2."""
+    return found.causes.all()["llama", 2].cause.first_action
 
 
 def test_late_rank_is_explained_where_it_is() -> None:
@@ -54,136 +65,129 @@ def test_late_rank_is_explained_where_it_is() -> None:
 
     Without a GPU, and where its process is hidden, by what it says itself.
     """
-    found = node()
-    assert (found.causes.all(), found.explain.cases, found.host.hurried) == ({}, [], False)
+    found = hot()
+    assert (found.causes.all(), found.host.hurried) == ({}, False)
     found.run(3, **judged(2, 9))
     causes = found.causes.all()
     assert causes.keys() == {("llama", 2)}
     assert causes["llama", 2].place == RankPlace("all", "node-7", "2", "GPU-2", str(FIRST_PID + 2))
-    action = "`nvidia-smi -i GPU-2` on node-7: 2 of 102, PPID"
-    assert causes["llama", 2].cause.first_action == action
+    assert re.match("`nvidia-smi -q -i GPU-2 .* on node-7", action(found))
     assert found.host.hurried
     found.run(1, **judged())
     assert (found.causes.all(), found.host.hurried) == ({}, False)
 
     for kind, is_told in (("pauses", True), ("node", True), ("mild", False)):
-        found = node()
+        found = hot()
         found.run(3, **judged(2, kind=kind))
         assert bool(found.causes.all()) is is_told  # What a healthy job has needs no cause.
 
-    found = node(gpus=0)
+    found = FakeNode(4, 0)
     found.host.hidden = {2}
     found.ranks[2] = replace(found.ranks[2], pid=7, rank_info={})
-    found.run(3, **judged(2))
+    found.run(60)
+    assert told(found, 3, **waiting("forward")) == [LOCKED] * 3
     assert found.causes.all()["llama", 2].place == RankPlace("all", "node-7", "", "", "7")
-    action = "`nvidia-smi -i UUID` on node-7: GPU of %d, PPID"
-    assert told(found, 1) == [action % 7]
+    assert "--pid 7`" in action(found)
     found.ranks[2] = replace(found.ranks[2], pid=8)  # Nobody is sent to a process that has ended.
-    assert told(found, 2)[-1] == action % 8
+    told(found, 2, **waiting("forward"))
+    assert "--pid 8`" in action(found)
 
 
-@pytest.mark.parametrize("loader", ["", "f (a.py:1)"])
-def test_evidence_is_of_the_time_since_the_onset(loader: str) -> None:
+def test_evidence_is_of_the_time_since_the_onset() -> None:
     """What a GPU did before does not count; what its threads do comes along, as the rank says."""
-    found = node()
+    found = fine()
     found.gpus[2] = replace(found.gpus[2], sm_clock_megahertz=1_400)
-    state = {"stage": "forward", "state": "lock", "share": 0.5, "place": "f (a.py:1)"}
     for second in range(20):
-        seen = {"thread_states": [state], "loader": loader}
-        found.run(1, **judged(2, since_seconds=float(second)), **seen)
-    late, evidence, peers = found.explain.cases[-1]
+        states = waiting("forward", share=0.75)["thread_states"]
+        found.run(1, **judged(2, since_seconds=float(second)), thread_states=states)
+    cause = found.causes.of("llama", 2)
 
-    assert (late.stage, late.kind, late.ratio) == ("forward", "persistent", 0.45)
-    assert evidence.figures["sm_clock_hertz"] == pytest.approx(1.4e9)
-    assert peers["sm_clock_hertz"].median == pytest.approx(1.9e9)
-    assert evidence.states == [ThreadState("forward", "lock", 0.5, "f (a.py:1)")]
-    assert evidence.worker_states == ()
-    assert evidence.facts.get("saturated_workers", "") == loader
+    assert cause is not None
+    assert (cause.value, cause.peers_value) == pytest.approx((1.4e9, 1.9e9))
+    assert [each.detail for each in cause.others] == ["lock"]
+    assert "f (a.py:1)" in cause.others[0].sentence
 
 
 def test_peers_of_the_join_come_before_those_of_the_node() -> None:
     """A figure that the join does not carry is still held against the ranks here."""
-    found = node()
-    found.run(3, **judged(2), peer_figures={"sm_clock_hertz": [1.0, 2.0, 3.0]})
-    _, _, peers = found.explain.cases[-1]
-
-    assert peers["sm_clock_hertz"] == (1.0, 2.0, 3.0)
-    assert peers["main_running_ratio"].median == pytest.approx(0.5)
-    assert peers["checkpoint_seconds"].upper_third == 0.0  # A duty that they lack is known.
+    for figure, is_told in (("sm_clock_hertz", False), ("gpu_power_watts", True)):
+        as_low = {"peer_figures": {figure: [1.4e9, 1.4e9, 1.4e9]}}
+        assert told(hot(), 3, **judged(2), **as_low)[-1] == (HOT if is_told else "")
 
 
 @pytest.mark.parametrize(
-    ("other", "late", "is_alone"),
+    ("other", "also_late", "is_peer", "is_alone"),
     [
-        pytest.param(None, (0,), True, id="nobody"),
-        pytest.param({}, (0, 1), False, id="late too"),
-        pytest.param({"peer_group": "pp1"}, (0,), False, id="of another part of the model"),
-        pytest.param({"job_id": "other"}, (0,), True, id="of another job"),
-        pytest.param({"finished": True}, (0,), False, id="finished"),
-        pytest.param("silent", (0,), False, id="silent"),
+        pytest.param({}, (), True, False, id="healthy"),
+        pytest.param(None, (), False, True, id="nobody"),
+        pytest.param({}, (0, 1, 3), False, False, id="late too"),
+        pytest.param({"peer_group": "pp1"}, (), False, False, id="of another part of the model"),
+        pytest.param({"job_id": "other"}, (), False, True, id="of another job"),
+        pytest.param({"finished": True}, (), False, False, id="finished"),
+        pytest.param("silent", (), False, False, id="silent"),
     ],
 )
 def test_only_healthy_ranks_of_its_group_are_peers(
-    other: Any, late: tuple[int, ...], is_alone: bool
+    other: Any, also_late: tuple[int, ...], is_peer: bool, is_alone: bool
 ) -> None:
     """Without another rank of its job, whatever the node suffers from may delay only this one."""
-    found = FakeNode(1 if other is None else 2, 2, FakeExplain(HOT))
-    if isinstance(other, dict):
-        found.ranks[1] = replace(found.ranks[1], **other)
-    found.run(60)
-    if other == "silent":
-        del found.ranks[1]
-    found.run(11)
-    found.run(3, **judged(*late))
+    for is_hot, cause, is_told in ((True, HOT, is_peer), (False, "cpu thermal", is_alone)):
+        found = hot(seconds=0) if is_hot else FakeNode(4, 4)
+        for rank in (0, 1, 3):
+            if isinstance(other, dict):
+                found.ranks[rank] = replace(found.ranks[rank], **other)
+            if other is None:
+                del found.ranks[rank]
+        found.throttled_ratio = 0.0 if is_hot else 0.9
+        found.run(60)
+        if other == "silent":
+            found.ranks = {2: found.ranks[2]}
+        found.run(11)
 
-    assert found.causes.of("llama", 0) is not None
-    assert all(peers == {} for _, _, peers in found.explain.cases)
-    assert found.explain.cases[-1][0].is_alone is is_alone
+        assert (told(found, 3, **judged(2, *also_late))[-1] == cause) is is_told
+
+
+def restarted() -> FakeNode:
+    found = fine()
+    found.restart(2)
+    return found
 
 
 def without_loader() -> FakeNode:
     """Return a node whose ranks seem to read no batches."""
-    found = FakeNode(4, 4, FakeExplain(HOT))
-    found.stages = {"other": 0.1, "forward": 0.3, "sync": 0.6}
-    found.run(60)
-    return found
-
-
-def not_known() -> FakeNode:
-    return node(cause=NOT_KNOWN)
-
-
-def restarted() -> FakeNode:
-    found = not_known()
-    found.restart(2)
-    return found
+    return fine(other=0.1, forward=0.3, sync=0.6)
 
 
 def sampled(*stages: str) -> dict[str, Any]:
     """Return what a rank says that is late in `other`, once its stack was seen in these stages."""
     lines = [{"stage": stage, "place": "f (a.py:1)", "share": 1.0} for stage in stages]
-    return {**judged(2, stage="other"), "late_lines": lines}
+    return {**waiting("other"), "late_lines": lines}
+
+
+LONG = judged(2, since_seconds=60.0)
 
 
 @pytest.mark.parametrize(
     ("make", "changes", "earliest", "latest"),
     [
-        pytest.param(node, judged(2), 1, 1, id="at once"),
+        pytest.param(hot, judged(2), 1, 1, id="at once"),
         # What its threads do alone would be half of the story.
-        pytest.param(lambda: FakeNode(4, 4, FakeExplain(HOT)), judged(2), 4, 4, id="new rank"),
+        pytest.param(lambda: hot(seconds=0), judged(2), 4, 4, id="new rank"),
         # That its threads are looked at begins when it is known to be late.
-        pytest.param(not_known, judged(2), 11, 12, id="unknown"),
-        pytest.param(not_known, judged(2, since_seconds=60.0), 11, 12, id="unknown for long"),
+        pytest.param(fine, judged(2), 11, 12, id="unknown"),
+        pytest.param(fine, LONG, 11, 12, id="unknown for long"),
         # What its former process did is no evidence on this one.
-        pytest.param(restarted, judged(2, since_seconds=60.0), 10, 14, id="restarted"),
+        pytest.param(restarted, LONG, 10, 14, id="restarted"),
         # What is late in `other` may turn out to be late in `data` once its stack was sampled;
         # RANK_PROBE_STACKS=0 turns that off, and holds no page back for ever.
         pytest.param(without_loader, sampled(), 31, 32, id="no loader"),
         pytest.param(without_loader, sampled("other"), 1, 1, id="late in other"),
         pytest.param(without_loader, sampled("data"), 31, 32, id="may be late in data"),
         pytest.param(without_loader, sampled("other", "data"), 31, 32, id="in both"),
-        pytest.param(without_loader, judged(2, stage="data"), 1, 1, id="late in data"),
-        pytest.param(node, sampled(), 1, 1, id="late in other, with a loader"),
+        pytest.param(without_loader, waiting("data"), 1, 1, id="late in data"),
+        pytest.param(
+            lambda: fine(data=0.1, other=0.1, sync=0.8), sampled(), 1, 1, id="other, with a loader"
+        ),
     ],
 )
 def test_cause_is_told_once_it_is_sure(
@@ -196,51 +200,49 @@ def test_cause_is_told_once_it_is_sure(
     assert said[-1] != ""
 
 
-BUSY_WORKERS = [ThreadState("data", "running", 1.0)]
-
-
 def test_workers_are_told_once_they_were_seen() -> None:
     """For three seconds: the first that is told goes to the pager. Nothing better than busy comes.
 
     They may be another user's; where none is known, its name stays. And so the next time.
     """
+    waits = waiting("data", "pipe")
     workers = FakeWorkers()
-    found = node(cause=WORKERS, workers=workers)
-    assert told(found, 2) == ["", ""]
-    workers.states, found.explain.cause = [ThreadState("data", "sleep", 1.0)], SLEEPS
-    assert told(found, 1) == ["`py-spy dump --pid 88` of 102"]
-    assert found.causes.all()["llama", 2].cause.detail == "worker_sleep"
+    found = fine(workers)
+    assert told(found, 2, **waits) == ["", ""]
+    workers.states = [ThreadState("data", "sleep", 1.0)]
+    assert told(found, 1, **waits) == ["input worker_sleep"]
+    assert "`py-spy dump --pid 88` of a worker; `pgrep -P 102`" in action(found)
 
-    workers.states = BUSY_WORKERS
-    assert told(node(cause=WORKERS, workers=workers), 1) == ["`py-spy dump --pid 88` of 102"]
-    found = node(cause=WORKERS, workers=FakeWorkers())
-    assert told(found, 4) == [*[""] * 3, "`py-spy dump --pid WORKER_PID` of 102"]
+    workers.states = [ThreadState("data", "running", 1.0)]
+    assert told(fine(workers), 1, **waits) == ["input workers"]
+    found = fine(FakeWorkers())
+    assert told(found, 4, **waits) == [*[""] * 3, "input workers"]
+    assert "--pid WORKER_PID`" in action(found)
     assert told(found, 6, **judged()) == [""] * 6
-    assert told(found, 1) == [""]
+    assert told(found, 1, **waits) == [""]
+
+    # What they run is known by the loader's name as well.
+    found = FakeNode(4, 4)
+    found.host.saturated = {0: 0, 1: 0, 3: 0}
+    found.run(60)
+    assert told(found, 1, **judged(2, stage="data"), loader="f (a.py:1)") == ["input workers"]
+    assert "running `f (a.py:1)`" in found.causes.all()["llama", 2].cause.sentence
 
 
-def test_rank_without_a_cause_is_looked_at_each_second() -> None:
-    """And at a push with what its threads do: its first page waits for it.
-
-    Whoever pushes more often gets no more; once it has a cause, it is looked at like all others.
-    """
-    found = node(cause=None)
-    told(found, 5)
-    assert len(found.explain.cases) == 5
-    state = {"stage": "forward", "state": "lock", "share": 1.0, "place": "f (a.py:1)"}
-    for _ in range(2):
-        found.push(**judged(2), thread_states=[state])
-    assert len(found.explain.cases) == 6
-
-    found.explain.cause = HOT
-    found.service.look(found.clock() + 0.1)
+def test_push_of_what_its_threads_do_is_explained_at_once() -> None:
+    """The first page of a rank without a cause waits for it. Whoever pushes more gets no more."""
+    found = fine()
+    assert told(found, 5)[-1] == ""
     found.push(**judged(2), thread_states=[])
     assert found.causes.all() == {}
-    found.push(**judged(2), thread_states=[state])
+    found.push(**waiting("forward"))
     assert found.causes.all().keys() == {("llama", 2)}
-    before = len(found.explain.cases)
+
+    found = fine()
     told(found, 5)
-    assert len(found.explain.cases) - before in (1, 2)
+    found.push(**waiting("forward", share=0.1))
+    found.push(**waiting("forward"))
+    assert found.causes.all() == {}
 
 
 def test_rank_is_told_its_figures() -> None:
@@ -330,16 +332,12 @@ RANK = ("llama", 2)
 HERE = RankPlace("all", "node-7", "3", "GPU-3f6d", "4711")
 
 
-def cause(name: str = "cpu", detail: str = "run_queue", sentence: str = "one") -> Cause:
-    return Cause(name, detail, 0.8, sentence, "look")
-
-
 CAUSES = {
-    "busy": cause(),
-    "throttled": cause(detail="throttled"),
-    "hot": cause("slow_device", "clocks"),
-    "gc": cause("gc", ""),
-    "unknown": cause(UNKNOWN, ""),
+    "busy": Cause("cpu", "run_queue", 0.8, "", ""),
+    "throttled": Cause("cpu", "throttled", 0.8, "", ""),
+    "hot": Cause("slow_device", "clocks", 0.8, "", ""),
+    "gc": Cause("gc", "", 0.8, "", ""),
+    "unknown": Cause(UNKNOWN, "", 0.0, "", ""),
     "nothing": None,
 }
 
@@ -388,3 +386,17 @@ def test_what_is_told_is_steady(findings: str, told: str) -> None:
     # A real cause however young the incident is; that none is known with ten seconds of evidence.
     assert told_of("0 hot", known=0.0) == ["hot at 0"]
     assert told_of("0 unknown", known=9.9) == [""]
+
+
+def test_first_action_is_ready_to_be_run() -> None:
+    """Words that contain a placeholder are left alone; what is not known says what to look up."""
+    action = "`kill PID`: GPU (UUID) of its GPUs on NODE, PPID"
+    for place, filled in (
+        (HERE, "`kill 4711`: 3 (GPU-3f6d) of its GPUs on node-7, PPID"),
+        (RankPlace(node="n\\1"), "`kill PID`: GPU (UUID) of its GPUs on n\\1, PPID"),
+    ):
+        causes = LateCauses()
+        causes.take(RANK, Cause("cpu", "", 0.8, "", action), place, 0.0, 60.0)
+        told = causes.of(*RANK)
+        assert told is not None
+        assert told.first_action == filled

@@ -10,8 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +30,24 @@ class UnixConnection(http.client.HTTPConnection):
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         self.sock.connect(str(self._path))
+
+
+def exchange(
+    connection: http.client.HTTPConnection,
+    method: str,
+    path: str,
+    body: Any = None,
+    headers: Mapping[str, str] | None = None,
+) -> tuple[int, http.client.HTTPMessage, bytes]:
+    """Return status, headers and body of the only answer on *connection*."""
+    with closing(connection):
+        connection.request(method, path, body, headers or {})
+        response = connection.getresponse()
+        return response.status, response.headers, response.read()
+
+
+def _tcp(port: int) -> http.client.HTTPConnection:
+    return http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
 
 
 class RunningExporter:
@@ -74,13 +92,7 @@ class RunningExporter:
         headers: dict[str, str] | None = None,
     ) -> tuple[int, http.client.HTTPMessage, bytes]:
         """Send a request to the web listener."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)
-        try:
-            connection.request(method, path, body, headers or {})
-            response = connection.getresponse()
-            return response.status, response.headers, response.read()
-        finally:
-            connection.close()
+        return exchange(_tcp(self.port), method, path, body, headers)
 
     def metrics(self) -> str:
         """Return the page that Prometheus scrapes."""
@@ -91,12 +103,8 @@ class RunningExporter:
     def push(self, body: Any, **headers: str) -> tuple[int, Any]:
         """Post *body* to the ingest socket; return status and decoded answer."""
         connection = UnixConnection(self.socket_path)
-        try:
-            connection.request("POST", "/v1/snapshots", body, headers)
-            response = connection.getresponse()
-            return response.status, json.loads(response.read())
-        finally:
-            connection.close()
+        status, _, answer = exchange(connection, "POST", "/v1/snapshots", body, headers)
+        return status, json.loads(answer)
 
     def push_over_loopback(self, body: bytes) -> tuple[int, Any]:
         """Post *body* to the loopback listener; return status and decoded answer."""
@@ -108,13 +116,8 @@ class RunningExporter:
 
     def push_over_tcp(self, port: int, body: bytes, **headers: str) -> tuple[int, Any]:
         """Post *body* to the TCP listener; return status and decoded answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
-        try:
-            connection.request("POST", "/v1/snapshots", body, headers)
-            response = connection.getresponse()
-            return response.status, json.loads(response.read())
-        finally:
-            connection.close()
+        status, _, answer = exchange(_tcp(port), "POST", "/v1/snapshots", body, headers)
+        return status, json.loads(answer)
 
     def terminate(self, number: int = signal.SIGTERM) -> None:
         """Send signal *number* and wait for the end of the process."""

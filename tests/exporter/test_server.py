@@ -30,6 +30,7 @@ from tests.exporter.running import (
     RunningExporter,
     UnixConnection,
     counted,
+    exchange,
     make_certificate,
     promtool_check_metrics,
     running_exporter,
@@ -362,13 +363,7 @@ def get(
     secured: RunningExporter, directory: Path, client: str | None, headers: dict[str, str]
 ) -> tuple[int, http.client.HTTPMessage, bytes]:
     """Scrape with the certificate of *client*."""
-    connection = connect(secured, directory, client)
-    try:
-        connection.request("GET", "/metrics", headers=headers)
-        response = connection.getresponse()
-        return response.status, response.headers, response.read()
-    finally:
-        connection.close()
+    return exchange(connect(secured, directory, client), "GET", "/metrics", headers=headers)
 
 
 def test_scraper_with_certificate_and_password_is_served(

@@ -271,7 +271,9 @@ def test_exporter_that_starts_again_repeats_nothing(caplog: pytest.LogCaptureFix
         # It took from the last report of the old process to the start of the new one.
         (telling(INIT), {"attempt": 1}, [("restart", "done", 40.0)]),
         # The node before knew the process before, this one only that there was one.
-        (None, {"attempt": 2}, [("restart", "done", None)]),
+        (None, {"attempt": 1}, [("restart", "done", None)]),
+        # Who restarts it knows better than the process that said that it had finished.
+        (telling(finished=True), {"attempt": 1}, [("restart", "done", 40.0)]),
         # A job id such as `local` is used again by the next run.
         (telling(finished=True), {}, []),
         (None, {}, []),

@@ -1,21 +1,29 @@
-"""A scrape shows every collector's latest output, in time, and none can spoil another's."""
+"""A scrape shows the latest output of each collector: the core, and detail that is asked for."""
 
 import asyncio
 import gzip
 import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from exporter.scrape.exposition import Exposition, ScrapeRequest, wanted
+from exporter.scrape.levels import ALL, LEVELS, PARTS, Shown, exposed_name
 from exporter.scrape.sampling import STALE_INTERVALS, STALE_SECONDS, Scrape
+from fleet_simulator.fleet import Fleet, fleet_app
+from fleet_simulator.plan import equal_jobs
+from generators.metrics import families_by_collector
+from tests.exporter.asgi import ask
 from tests.exporter.clock import Clock
 from tests.exporter.running import wait_until
+from tests.repo.test_alerts import core_files, read_by_rules
 
 
 class FakeCollector:
@@ -65,32 +73,31 @@ def started(scrape: Scrape) -> Iterator[None]:
         scrape.stop()
 
 
-@pytest.mark.parametrize(
-    ("interval_seconds", "well", "failing"),
-    [
-        # In the background: with its success; while it fails, also when it last did not.
-        (
-            1.0,
-            ['success{collector="it"} 1.0'],
-            [
-                'success{collector="it"} 0.0',
-                'last_success_timestamp_seconds{collector="it"} 1234.5',
-            ],
-        ),
-        # Thirty that only read memory cost no series each to say that all is well.
-        (0.0, [], ['success{collector="it"} 0.0']),
-    ],
-)
+@pytest.mark.parametrize("interval_seconds", [0.0, 1.0])
 def test_collector_is_exposed_with_how_it_did(
-    interval_seconds: float, well: list[str], failing: list[str]
+    interval_seconds: float, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """`success == 0` finds one that fails, and its series are there again when it is well."""
+    """`success == 0` finds one that fails, and its series are there again when it is well.
+
+    Those of the background show their success too, and when it was; of those that only read memory
+    there are thirty. One that fails the same way every second fills no log.
+    """
     reading = Reading()
     scrape = Scrape([FakeCollector("it", reading, interval_seconds)], wall=lambda: 1_234.5)
-    for reading.error, said in ((None, well), (OSError("gone"), failing), (None, well)):
+    well = ['success{collector="it"} 1.0'] if interval_seconds else []
+    failing = ['success{collector="it"} 0.0']
+    if interval_seconds:
+        failing.append('last_success_timestamp_seconds{collector="it"} 1234.5')
+    for message in ("", "gone", "gone", "lost", "gone", ""):
+        reading.error = OSError(message) if message else None
         page = expose(scrape)
-        assert re.findall(r"^rankskew_collector_(.*)", page, re.MULTILINE) == said
-        assert ("rankskew_it 1.0" in page) == (reading.error is None)
+        said = re.findall(r"^rankskew_collector_(.*)", page, re.MULTILINE)
+        assert said == (failing if message else well)
+        assert ("rankskew_it 1.0" in page) == (message == "")
+    assert caplog.messages == [
+        "collector it failed: OSError: gone",
+        "collector it failed: OSError: lost",
+    ]
 
 
 def broken_reading() -> float:
@@ -124,34 +131,27 @@ def test_broken_collector_loses_all_it_made_and_hides_nobody(broken: FakeCollect
     assert 'last_success_timestamp_seconds{collector="broken"}' not in text
 
 
-def test_each_error_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """A collector that fails the same way every second fills no log; a new error is said."""
-    reading = Reading()
-    scrape = Scrape([FakeCollector("broken", reading)])
-    for message in ("first", "first", "second", "first"):
-        reading.error = OSError(message)
-        expose(scrape)
+def test_slow_collector_runs_in_the_background_only(caplog: pytest.LogCaptureFixture) -> None:
+    """Once started, a scrape renders the latest sample, as others may, and reads nothing.
 
-    assert caplog.messages == [
-        "collector broken failed: OSError: first",
-        "collector broken failed: OSError: second",
-    ]
-
-
-def test_slow_collector_runs_in_the_background_only() -> None:
-    """Once started, a scrape renders the latest sample, as others may, and reads nothing."""
+    Ages are of a clock that nobody sets; a node may start with the time of 1970.
+    """
+    wall, monotonic = Clock(0.0), Clock()
     slow, quick = FakeCollector("slow", interval_seconds=3_600), FakeCollector("quick")
-    scrape = Scrape([slow, quick])
+    scrape = Scrape([slow, quick], monotonic=monotonic, wall=wall)
     assert scrape.latest("slow") is None
     with started(scrape):
         wait_until(scrape.is_ready)
-        pages = [expose(scrape) for _ in range(3)]
+        for wall.seconds in (1.8e9, 0.0):
+            assert "rankskew_slow 1.0" in expose(scrape)
         sample = scrape.latest("slow")
+        monotonic.seconds += STALE_INTERVALS * 3_600 + 1
+        assert "rankskew_slow 1.0" not in expose(scrape)
 
-    assert all("rankskew_slow 1.0" in page for page in pages)
     assert sample is not None
     assert [family.name for family in sample.families] == ["rankskew_slow_reads", "rankskew_slow"]
     assert (slow.runs, quick.runs, scrape.latest("fast")) == (1, 3, None)
+    assert caplog.messages == ["collector slow hangs: its series are dropped"]
 
 
 def test_failed_background_sample_drops_the_one_before() -> None:
@@ -188,23 +188,6 @@ def test_hanging_collector_loses_its_series_and_holds_up_nobody(
 
     assert 'rankskew_collector_success{collector="hanging"} 0.0' in page
     assert caplog.messages.count("collector hanging hangs: its series are dropped") == 1
-
-
-def test_wall_clock_that_is_set_makes_nobody_hang_and_hides_no_hang(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Ages are of a clock that nobody sets; a node may start with the time of 1970."""
-    wall, monotonic = Clock(0.0), Clock()
-    slow = FakeCollector("slow", interval_seconds=3_600)
-    scrape = Scrape([slow], monotonic=monotonic, wall=wall)
-    with started(scrape):
-        wait_until(scrape.is_ready)
-        for wall.seconds in (1.8e9, 0.0):
-            assert "rankskew_slow 1.0" in expose(scrape)
-        monotonic.seconds += STALE_INTERVALS * 3_600 + 1
-        assert "rankskew_slow 1.0" not in expose(scrape)
-
-    assert caplog.messages == ["collector slow hangs: its series are dropped"]
 
 
 class Lacking(FakeCollector):
@@ -248,72 +231,51 @@ def test_some_collectors_can_be_asked_for() -> None:
     assert sorted(failed) == ["broken", "failing"]
 
 
-async def pages_of(exposition: Exposition, asked: list[ScrapeRequest]) -> list[bytes]:
-    answers = await asyncio.gather(*(exposition.page(each) for each in asked))
-    return [body for body, _ in answers]
-
-
-def test_scrapes_that_arrive_together_share_one_reading() -> None:
-    """Two Prometheus replicas cost as much as one; who asks after an answer gets a newer page."""
-    collector = FakeCollector("counting")
-    exposition = Exposition(Scrape([collector]))
-
-    async def ask() -> tuple[list[bytes], list[bytes]]:
-        pages = await pages_of(exposition, [ScrapeRequest()] * 50)
-        return pages, [(await exposition.page(ScrapeRequest()))[0] for _ in range(2)]
-
-    pages, later = asyncio.run(ask())
-    assert len(set(pages)) == 1
-    assert all(b"rankskew_counting_reads %d.0" % n in page for n, page in enumerate(later, 2))
-    assert collector.runs == 3
-
-
 OPENMETRICS = "application/openmetrics-text"
 
 
-@pytest.mark.parametrize(
-    ("accept", "answer"),
-    [
-        # A version that makes no sense gets a page.
-        *(
-            (f"{OPENMETRICS};version={odd}", "")
-            for odd in ("x", "1.x", "1.\xb2", "..", "=", "\xb2")
-        ),
-        # Whatever scheme of escaping a Prometheus is set to, our rules find the series.
-        *(
-            (
-                f"{format};version=1.0.0;escaping={scheme};q=0.6,*/*;q=0.1",
-                f"{format}; version=1.0.0",
-            )
-            for scheme in ("allow-utf-8", "underscores", "dots", "values", "x")
-            for format in ("text/plain", OPENMETRICS)
-        ),
-    ],
-)
-def test_names_are_the_same_for_every_scraper(accept: str, answer: str) -> None:
-    exposition = Exposition(Scrape([FakeCollector("fine")]))
-    body, headers = asyncio.run(exposition.page(wanted([], {"accept": accept})))
+def test_equal_scrapes_that_arrive_together_share_one_reading() -> None:
+    """Two Prometheus replicas cost as much as one; who asks after an answer gets a newer page.
 
-    assert b"\nrankskew_fine 1.0\n" in body
-    assert headers["Content-Type"].startswith(answer)
-
-
-def test_different_questions_get_their_own_pages() -> None:
-    """Format, compression and collectors are as each asked."""
-    exposition = Exposition(Scrape([FakeCollector("one"), FakeCollector("two")]))
+    Format, compression and collectors are as each asked.
+    """
+    one = FakeCollector("one")
+    exposition = Exposition(Scrape([one, FakeCollector("two")]))
     asked = [
-        ScrapeRequest(),
         ScrapeRequest(compressed=True),
         ScrapeRequest(accept=f"{OPENMETRICS};version=1.0.0"),
         ScrapeRequest(frozenset({"two"})),
+        *[ScrapeRequest()] * 50,
     ]
-    plain, compressed, openmetrics, two = asyncio.run(pages_of(exposition, asked))
 
-    assert b"rankskew_one_reads " in gzip.decompress(compressed)
-    assert not plain.endswith(b"# EOF\n")
+    async def pages() -> list[bytes]:
+        answers = await asyncio.gather(*(exposition.page(each) for each in asked))
+        return [body for body, _ in [*answers, await exposition.page(ScrapeRequest())]]
+
+    compressed, openmetrics, two, *plain, later = asyncio.run(pages())
+    assert b"rankskew_one_reads 1.0" in gzip.decompress(compressed)
     assert openmetrics.endswith(b"# EOF\n")
     assert b"rankskew_one" not in two
-    assert b"rankskew_two_reads 4.0" in two
+    assert b"rankskew_two_reads 3.0" in two
+    assert len(set(plain)) == 1
+    assert not plain[0].endswith(b"# EOF\n")
+    assert b"rankskew_one_reads 3.0" in plain[0]
+    assert b"rankskew_one_reads 4.0" in later
+    assert one.runs == 4
+
+
+# Whatever scheme of escaping a Prometheus is set to, our rules find the series.
+@pytest.mark.parametrize("scheme", ["allow-utf-8", "underscores", "dots", "values", "x"])
+@pytest.mark.parametrize("format", ["text/plain", OPENMETRICS])
+def test_names_are_the_same_for_every_scraper(format: str, scheme: str) -> None:
+    """A version that makes no sense gets a page, too."""
+    exposition = Exposition(Scrape([FakeCollector("fine")]))
+    accept = f"{format};version=1.0.0;escaping={scheme};q=0.6,*/*;q=0.1"
+    odd = [f"{OPENMETRICS};version={each}" for each in ("x", "1.x", "1.\xb2", "..", "=", "\xb2")]
+    for each in (accept, *odd):
+        body, headers = asyncio.run(exposition.page(wanted([], {"accept": each})))
+        assert b"\nrankskew_fine 1.0\n" in body
+        assert each != accept or headers["Content-Type"].startswith(f"{format}; version=1.0.0")
 
 
 def test_one_who_leaves_does_not_take_the_page_from_the_others() -> None:
@@ -383,3 +345,102 @@ def test_collector_whose_turn_comes_too_late_is_left_out(caplog: pytest.LogCaptu
     assert caplog.messages == [
         "collector late failed: TimeoutError: no time was left for it in the scrape"
     ]
+
+
+MOST_CORE, MOST_WITH_DETAIL = 400, 1_000
+MOST_OF_A_RANK, MOST_OF_A_GPU, MOST_OF_THE_REST = 20, 20, 80
+
+
+def counts(name: str, *values: tuple[str, float]) -> Metric:
+    """A family with a series for each GPU."""
+    family = CounterMetricFamily(name, "Help.", labels=["gpu"])
+    for gpu, value in values:
+        family.add_metric([gpu], value)
+    return family
+
+
+def shown(families: Iterable[Metric]) -> list[str]:
+    """Return the names and first labels of what is shown."""
+    return [
+        " ".join([sample.name, *sample.labels.values()])
+        for family in families
+        for sample in family.samples
+    ]
+
+
+def page(directory: Path, detail: str, seconds: float = 300.0) -> list[str]:
+    """Return the series of a simulated node of eight GPUs and ranks, after so many *seconds*."""
+    clock = Clock()
+    fleet = Fleet(equal_jobs(2, 8, 1, []), directory, clock, frozenset({detail}))
+    app = fleet_app(fleet, "")
+    for _ in range(2):
+        answer = ask(app, "GET", "/node/sim-01/metrics")
+        clock.seconds += seconds
+    assert answer is not None
+    return [line for line in answer.text.splitlines() if not line.startswith("#")]
+
+
+def test_core_is_shown_and_detail_is_not() -> None:
+    """What nobody has named is detail; the memory's clock is, where that of the SMs is core."""
+    clocks = GaugeMetricFamily("rankskew_gpu_clock_hertz", "Help.", labels=["clock"])
+    for clock in ("sm", "memory"):
+        clocks.add_metric([clock], 1.0)
+    names = ("steps", "rank_read_bytes", "something_new")
+    families = [counts(f"rankskew_{name}_total", ("0", 1.0)) for name in names]
+
+    assert shown(Shown().of("ranks", [*families, clocks])) == [
+        "rankskew_steps_total 0",
+        "rankskew_gpu_clock_hertz sm",
+    ]
+
+
+@pytest.mark.parametrize("detail", ["ranks", ALL])
+def test_detail_of_a_collector_is_everything_that_it_has(detail: str) -> None:
+    """Zeros too; collectors that were not named keep theirs to themselves."""
+    families = [counts("rankskew_gpu_xid_events_total", ("0", 0.0))]
+    exporter = Shown(frozenset({detail}))
+
+    assert shown(exporter.of("ranks", families)) == ["rankskew_gpu_xid_events_total 0"]
+    assert bool(shown(exporter.of("gpu_xid", families))) == (detail == ALL)
+
+
+def test_count_of_trouble_is_shown_from_the_first_trouble_on() -> None:
+    """It stays when it goes back to 0, and is forgotten with its GPU."""
+    exporter = Shown()
+    name = "rankskew_gpu_xid_events_total"
+
+    def seen(*values: tuple[str, float]) -> list[str]:
+        return shown(exporter.of("gpu_xid", [counts(name, *values)]))
+
+    assert seen(("0", 0.0), ("1", 0.0)) == []
+    assert seen(("0", 0.0), ("1", 2.0)) == [f"{name} 1"]
+    assert seen(("0", 0.0), ("1", 0.0)) == [f"{name} 1"]
+    assert seen(("0", 0.0)) == []
+    assert seen(("0", 0.0), ("1", 0.0)) == []
+
+
+def test_simulated_node_stays_within_its_budget(tmp_path: Path) -> None:
+    """For eight GPUs and ranks 400 series, 1,000 with all detail: 20 a rank, 20 a GPU, 80 more."""
+    lines = page(tmp_path, "")
+    ranks = Counter(re.findall(r'(?<![a-z_])rank="(\d+)"', "\n".join(lines)))
+    alone = [line for line in lines if not re.search(r'(?<![a-z_])rank="\d+"', line)]
+    gpus = Counter(re.findall(r'gpu="(\d+)"', "\n".join(alone)))
+    rest = [line for line in alone if 'gpu="' not in line]
+
+    assert len(ranks) == len(gpus) == 8
+    assert max(ranks.values()) <= MOST_OF_A_RANK
+    assert max(gpus.values()) <= MOST_OF_A_GPU
+    assert len(rest) <= MOST_OF_THE_REST
+    assert len(lines) <= MOST_CORE < len(page(tmp_path, ALL)) <= MOST_WITH_DETAIL
+
+
+def test_lists_name_what_is_exposed_and_what_rules_read() -> None:
+    """Alerts work on every exporter, and a metric that is renamed does not become detail."""
+    exposed = {exposed_name(f) for _, _, families in families_by_collector() for f in families}
+    read = exposed & set().union(*map(read_by_rules, core_files()))
+
+    assert read
+    assert read - {*LEVELS, *PARTS} == set()
+    exposed |= {name for name in LEVELS if name.startswith("process_")}
+    assert {*LEVELS, *PARTS} - exposed == set()
+    assert not LEVELS.keys() & PARTS.keys()

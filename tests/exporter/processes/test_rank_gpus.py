@@ -1,6 +1,6 @@
 """Each rank is joined to one GPU; what else is there, and not of its job, is foreign."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -24,15 +24,19 @@ MODEL = "NVIDIA H100 80GB HBM3"
 USER = Peer(1000)
 
 
-def gpu(index: int, *processes: tuple[int, int | None], **fields: Any) -> GpuSample:
-    """A GPU with *processes*, each its id and its bytes."""
-    listed = tuple(GpuProcess(pid, used) for pid, used in processes)
+def gpu(index: int, processes: Mapping[int, int | None], **fields: Any) -> GpuSample:
+    """A GPU with *processes*, the bytes of each by its id."""
+    listed = tuple(GpuProcess(pid, used) for pid, used in processes.items())
     known = {"up": True, "uuid": f"GPU-{index}", "name": MODEL, "processes": listed, **fields}
     return GpuSample(index, **known)
 
 
+# The processes on each GPU of a node, by its number.
+Gpus = Mapping[int, Mapping[int, int | None]]
+
+
 def ranks(
-    nvml: FixedNvml,
+    gpus: Gpus | FixedNvml,
     *processes: Process,
     held: Sequence[tuple[Snapshot, Peer | None]] = (),
     limits: RankLimits | None = None,
@@ -41,6 +45,7 @@ def ranks(
     store = RankStore(limits, clock=lambda: 2_000.0)
     for each, owner in held:
         store.put(each, owner)
+    nvml = gpus if isinstance(gpus, FixedNvml) else node(*(gpu(*each) for each in gpus.items()))
     return list(RankJoin(nvml, lambda: {each.pid: each for each in processes}, store).ranks())
 
 
@@ -55,23 +60,14 @@ def pushed(gpu_uuid: str = "", **changes: Any) -> Snapshot:
     return snapshot(rank_info={"gpu_uuid": gpu_uuid, "local_rank": "0"}, **changes)
 
 
-@pytest.mark.parametrize("nvml", [NO_DRIVER, NO_SAMPLE, node(gpu(0)), node(GpuSample(0, up=False))])
-def test_node_where_nothing_runs_on_a_gpu_has_none(nvml: FixedNvml) -> None:
+RANKS = tuple(process(10 + rank, torchrun(rank)) for rank in range(3))
+AGAIN = process(20, torchrun(0))
+
+
+@pytest.mark.parametrize("nvml", [NO_DRIVER, NO_SAMPLE, {0: {}}, node(GpuSample(0, up=False))])
+def test_node_where_nothing_runs_on_a_gpu_has_none(nvml: Gpus | FixedNvml) -> None:
     """No driver, no sample, no process, or a lost GPU: no rank, and no error."""
     assert ranks(nvml, process(7, torchrun(0))) == []
-
-
-def test_ranks_without_the_probe_are_found() -> None:
-    """What torchrun set says who a process is; its peers are those on the same model, as always."""
-    found = ranks(
-        node(gpu(0, (11, 10**9)), gpu(1, (10, 10**9))),
-        process(10, torchrun(0)),
-        process(11, torchrun(1, RANKSKEW_PEER_GROUP="mine")),
-    )
-
-    assert where(found) == {0: ("GPU-1", "environ"), 1: ("GPU-0", "environ")}
-    assert [(rank.job_id, rank.local_rank) for rank in found] == [("llama", "0"), ("llama", "1")]
-    assert [rank.peer_group for rank in found] == [MODEL, "mine"]
 
 
 @pytest.mark.parametrize(
@@ -89,105 +85,108 @@ def test_ranks_without_the_probe_are_found() -> None:
 )
 def test_process_that_says_no_valid_rank_is_none(environment: dict[str, str] | None) -> None:
     """Unreadable, no rank, outside of the world, or names no label may hold: not a rank."""
-    assert ranks(node(gpu(0, (7, 1))), process(7, environment)) == []
-
-
-RANKS = tuple(process(10 + rank, torchrun(rank)) for rank in range(3))
+    assert ranks({0: {7: 1}}, process(7, environment)) == []
 
 
 @pytest.mark.parametrize(
-    ("nvml", "processes", "found"),
+    ("gpus", "processes", "found"),
     [
+        # Without the probe: who a process is says what torchrun set.
+        ({0: {11: 9}, 1: {10: 9}}, RANKS[:2], {0: "GPU-1", 1: "GPU-0"}),
         # A rank that forgot to set its device leaves a context on GPU 0; its work is elsewhere.
-        (
-            node(gpu(0, (10, 9), (11, 5)), gpu(1, (11, 5)), gpu(2, (11, 9))),
-            RANKS[:2],
-            {0: "GPU-0", 1: "GPU-2"},
-        ),
+        ({0: {10: 9, 11: 5}, 1: {11: 5}, 2: {11: 9}}, RANKS[:2], {0: "GPU-0", 1: "GPU-2"}),
         # If NVML does not report memory, the GPU with the local rank's number is taken.
-        (node(gpu(0, (12, None)), gpu(2, (12, None))), RANKS[2:], {2: "GPU-2"}),
+        ({0: {12: None}, 2: {12: None}}, RANKS[2:], {2: "GPU-2"}),
         # A rank's own child on another GPU is not a second rank.
         (
-            node(gpu(0, (10, 9)), gpu(1, (20, 1))),
+            {0: {10: 9}, 1: {20: 1}},
             [RANKS[0], process(20, torchrun(0), ancestors=(10,))],
             {0: "GPU-0"},
         ),
         # A GPU that is shared by mistake can be counted.
-        (node(gpu(0, (10, 5), (11, 5))), RANKS[:2], {0: "GPU-0", 1: "GPU-0"}),
+        ({0: {10: 5, 11: 5}}, RANKS[:2], {0: "GPU-0", 1: "GPU-0"}),
+        # Whoever was there first has the name; a later user's process cannot move the rank.
+        (
+            {0: {10: 1}, 1: {20: 10**12}},
+            [RANKS[0], process(20, torchrun(0), uid=1001)],
+            {0: "GPU-0"},
+        ),
     ],
-    ids=["contexts on two", "no memory", "helper", "two ranks on one"],
 )
 def test_rank_is_on_the_gpu_where_it_works(
-    nvml: FixedNvml, processes: Sequence[Process], found: dict[int, str]
+    gpus: Gpus, processes: Sequence[Process], found: dict[int, str]
 ) -> None:
-    assert where(ranks(nvml, *processes)) == {
-        rank: (uuid, "environ") for rank, uuid in found.items()
-    }
+    on = {rank: (uuid, "environ") for rank, uuid in found.items()}
 
-
-def test_probe_wins_and_the_rank_is_there_once() -> None:
-    """The GPU that the probe names, its peer group, and its process by the container's pid."""
-    nvml = node(gpu(0, (10, 9)), gpu(1, (10, 1)))
-    rank = pushed("GPU-1", pid=7, peer_group="pp0", job_id="llama", rank=0)
-    inside = process(10, torchrun(0), namespace_pid=7)
-    found = ranks(nvml, inside, held=[(rank, USER)])
-
-    assert where(found) == {0: ("GPU-1", "probe")}
-    assert (found[0].peer_group, found[0].process) == ("pp0", inside)
-    assert found[0].gpu is not None
-    assert found[0].gpu.index == 1
+    assert where(ranks(gpus, *processes)) == on
+    # Who knows a rank of theirs that has not said its GPU says no other.
+    held = [(pushed("", pid=10), USER)] if 0 in found else []
+    assert where(ranks(gpus, *processes, held=held)) == on
 
 
 @pytest.mark.parametrize(
-    ("nvml", "processes", "rank", "place"),
+    ("gpus", "processes", "rank", "place"),
     [
+        # The GPU that the probe names, and its process by the container's pid.
+        (
+            {0: {10: 9}, 1: {10: 1}},
+            [process(10, torchrun(0), namespace_pid=7)],
+            pushed("GPU-1", pid=7),
+            ("GPU-1", "probe", 10),
+        ),
         # Without the node's process ids, or NVML, the probe's word is all that there is.
-        (node(gpu(0, (404, 1))), [], pushed("GPU-0"), ("GPU-0", "probe")),
-        (NO_SAMPLE, [], pushed("GPU-x"), ("GPU-x", "probe")),
+        ({0: {404: 1}}, [], pushed("GPU-0"), ("GPU-0", "probe", None)),
+        ({}, [], pushed("GPU-x"), ("GPU-x", "probe", None)),
         # The process names the GPU until the probe does, at its first step, or where the probe's
         # name is that of a MIG instance, and not of a GPU whose readings are to be had.
-        (node(gpu(3, (10, 1))), RANKS[:1], pushed("", pid=10), ("GPU-3", "environ")),
-        (node(gpu(3, (10, 1))), RANKS[:1], pushed("GPU-part", pid=10), ("GPU-3", "environ")),
-        # On the CPU, or before it uses its GPU, it is on none.
-        (node(gpu(0)), [], pushed(""), None),
-        # A snapshot of a process that has ended does not hide the one that trains now.
+        ({3: {10: 1}}, RANKS[:1], pushed("", pid=10), ("GPU-3", "environ", 10)),
+        ({3: {10: 1}}, RANKS[:1], pushed("GPU-part", pid=10), ("GPU-3", "environ", 10)),
+        # Ranks that mp.spawn started have no variables; the probe's process id finds them.
         (
-            node(gpu(1, (20, 1))),
-            [process(20, torchrun(0))],
+            {0: {9: 1, 10: 1}},
+            [process(9, {}), process(10, {})],
             pushed("GPU-0", pid=10),
-            ("GPU-1", "environ"),
+            ("GPU-0", "probe", 10),
         ),
+        # On the CPU, or before it uses its GPU, it is on none.
+        ({0: {}}, [], pushed(""), None),
+        # A snapshot of a process that has ended does not hide the one that trains now.
+        ({1: {20: 1}}, [AGAIN], pushed("GPU-0", pid=10), ("GPU-1", "environ", 20)),
         # Of a finished rank neither the last report nor the rest of its process is training; a job
         # that restarts under its old name is on its GPU at once.
-        (node(gpu(0, (10, 1))), RANKS[:1], pushed("GPU-0", pid=10, finished=True), None),
+        ({0: {10: 1}}, RANKS[:1], pushed("GPU-0", pid=10, finished=True), None),
         (
-            node(gpu(0, (10, 1)), gpu(1, (20, 1))),
-            [RANKS[0], process(20, torchrun(0))],
+            {0: {10: 1}, 1: {20: 1}},
+            [RANKS[0], AGAIN],
             pushed("GPU-0", pid=10, finished=True),
-            ("GPU-1", "environ"),
+            ("GPU-1", "environ", 20),
         ),
+        # Nobody takes another user's rank, though they claim its name.
+        ({0: {20: 1}}, [process(20, torchrun(0), uid=1001)], pushed("", pid=20), None),
     ],
 )
 def test_probe_and_process_complete_one_another(
-    nvml: FixedNvml, processes: list[Process], rank: Snapshot, place: tuple[str, str] | None
+    gpus: Gpus,
+    processes: Sequence[Process],
+    rank: Snapshot,
+    place: tuple[str, str, int | None] | None,
 ) -> None:
-    found = ranks(nvml, *processes, held=[(rank, USER)])
+    """The rank is there once: where, who says so, and which process it is."""
+    found = ranks(gpus, *processes, held=[(rank, USER)])
 
-    assert where(found) == ({} if place is None else {0: place})
+    pids = [each.process and each.process.pid for each in found]
+    assert [(each.gpu_uuid, each.source) for each in found] == ([place[:2]] if place else [])
+    assert pids == ([place[2]] if place else [])
 
 
-def test_spawned_rank_is_found_by_its_process_id() -> None:
-    """Ranks that mp.spawn started have no variables; the probe's process id finds them.
+def test_peers_are_told_by_the_probe_or_are_on_the_same_model() -> None:
+    """As always: a job with the probe on only some nodes has a single name for them."""
+    mine = process(11, torchrun(1, RANKSKEW_PEER_GROUP="mine"))
+    held = [(pushed("GPU-0", pid=12, rank=2, peer_group="pp0"), USER)]
+    found = ranks({0: {10: 1, 11: 1, 12: 1}}, RANKS[0], mine, RANKS[2], held=held)
 
-    Where no process can be seen the rank has none.
-    """
-    rank = pushed("GPU-0", pid=10)
-    both = (process(9, {}), process(10, {}))
-    found = ranks(node(gpu(0, (9, 1), (10, 1))), *both, held=[(rank, USER)])
-    (unseen,) = ranks(NO_SAMPLE, held=[(pushed("GPU-x"), None)])
-
-    assert [each.process and each.process.pid for each in found] == [10]
-    assert (unseen.process, unseen.gpu) == (None, None)
+    groups = [(rank.job_id, rank.local_rank, rank.peer_group) for rank in found]
+    assert groups == [("llama", "0", MODEL), ("llama", "1", "mine"), ("llama", "0", "pp0")]
 
 
 @pytest.mark.parametrize(
@@ -198,36 +197,28 @@ def test_rank_whose_probe_knows_a_better_name_is_there_once(
 ) -> None:
     """It reads the pod's namespace, or the script names the job; the variables say neither."""
     rank = pushed("", pid=10, job_id=job_id)
-    found = ranks(node(gpu(0, (10, 1)), gpu(1, (11, 1))), *RANKS[:2], held=[(rank, owner)])
+    found = ranks({0: {10: 1}, 1: {11: 1}}, *RANKS[:2], held=[(rank, owner)])
 
-    assert [(each.job_id, each.rank, each.gpu_uuid) for each in found] == [
-        *([("llama", 1, "GPU-1")] if job_id > "llama" else []),
+    assert {(each.job_id, each.rank, each.gpu_uuid) for each in found} == {
+        ("llama", 1, "GPU-1"),
         (job_id, 0, "GPU-0"),
-        *([("llama", 1, "GPU-1")] if job_id < "llama" else []),
-    ]
+    }
 
 
-def test_nobody_takes_another_users_rank() -> None:
-    """Whoever was there first has the name; a later user's process cannot move the rank."""
-    nvml = node(gpu(0, (10, 1)), gpu(1, (20, 10**12)))
-    first, second = process(10, torchrun(0)), process(20, torchrun(0), uid=1001)
-    rank = pushed("", pid=10)
+@pytest.mark.parametrize(
+    ("container", "is_theirs"),
+    [("mine", False), ("theirs", True), (UNKNOWN, True), (f"{NAMESPACE_OF}7", True), ("", True)],
+)
+def test_no_container_takes_anothers_rank(container: str, is_theirs: bool) -> None:
+    """The process must be in the container that pushed, though both run as the same user.
 
-    assert where(ranks(nvml, first, second)) == {0: ("GPU-0", "environ")}
-    assert where(ranks(nvml, first, second, held=[(rank, USER)])) == {0: ("GPU-0", "environ")}
-    assert ranks(nvml, second, held=[(rank, USER)]) == []
-
-
-def test_no_container_takes_anothers_rank() -> None:
-    """The process must be in the container that pushed, though both run as the same user."""
-    nvml = node(gpu(0, (10, 1)))
+    No cgroup names a PID namespace, nor that of the process.
+    """
     theirs = process(10, torchrun(0), cgroup=Cgroup(container="theirs"))
-    rank = pushed("", pid=10)
+    held = [(pushed("", pid=10), Peer(1000, container))]
 
-    assert ranks(nvml, theirs, held=[(rank, Peer(1000, "mine"))]) == []
-    in_a_namespace = Peer(1000, f"{NAMESPACE_OF}7")  # No cgroup names it, nor the process's.
-    for owner in (Peer(1000, "theirs"), Peer(1000, UNKNOWN), in_a_namespace, USER):
-        assert where(ranks(nvml, theirs, held=[(rank, owner)])) == {0: ("GPU-0", "environ")}
+    found = ranks({0: {10: 1}}, theirs, held=held)
+    assert where(found) == ({0: ("GPU-0", "environ")} if is_theirs else {})
 
 
 @pytest.mark.parametrize(
@@ -244,8 +235,8 @@ def test_ranks_are_bounded_and_those_that_report_come_first(
 ) -> None:
     """Forged environments cannot flood Prometheus or displace a rank; the log warns once."""
     jobs = [process(pid, torchrun(0, TORCHELASTIC_RUN_ID=f"a{pid}")) for pid in (11, 12, 13)]
-    nvml = node(gpu(0, (10, 1), (11, 1), (12, 1), (13, 1)))
-    found = ranks(nvml, *jobs, held=[(pushed("GPU-0"), None)], limits=limits)
+    gpus: Gpus = {0: dict.fromkeys((10, 11, 12, 13), 1)}
+    found = ranks(gpus, *jobs, held=[(pushed("GPU-0"), None)], limits=limits)
 
     assert len(found) == shown
     assert "llama" in {rank.job_id for rank in found}
@@ -256,12 +247,12 @@ def test_ranks_are_found_again_when_any_source_says_something_else() -> None:
     """What is kept for all who ask is never old: GPUs, processes, and what the ranks report."""
     seen = {10: process(10, torchrun(0))}
     store = RankStore(clock=lambda: 2_000.0)
-    nvml = node(gpu(0, (10, 10**9)), gpu(1))
+    nvml = node(gpu(0, {10: 1}), gpu(1, {}))
     found = RankJoin(nvml, lambda: seen, store)
     assert found.ranks() is found.ranks()
     assert where(found.ranks()) == {0: ("GPU-0", "environ")}
 
-    nvml.sample = node(gpu(0), gpu(1, (10, 10**9))).sample
+    nvml.sample = node(gpu(0, {}), gpu(1, {10: 1})).sample
     assert where(found.ranks()) == {0: ("GPU-1", "environ")}
     seen[10] = process(10, torchrun(1))
     assert where(found.ranks()) == {1: ("GPU-1", "environ")}
@@ -323,12 +314,13 @@ def test_process_of_somebody_else_is_foreign(processes: list[Process], count: in
     """By its environment, its parents, its cgroup; a list a little old makes none foreign."""
     seen = {each.pid: each for each in processes}
     for listed in (seen, *([] if count is None else [(*seen, 404)])):
-        sample = gpu(0, *((pid, 1) for pid in listed))
+        sample = gpu(0, dict.fromkeys(listed, 1))
         assert foreign_processes(sample, join([sample], seen, []), seen) == count
 
 
 @pytest.mark.parametrize(
-    ("sample", "count"), [(gpu(0, (404, 1)), None), (gpu(0, processes=None), None), (gpu(0), 0)]
+    ("sample", "count"),
+    [(gpu(0, {404: 1}), None), (GpuSample(0, up=True, uuid="GPU-0"), None), (gpu(0, {}), 0)],
 )
 def test_where_no_process_can_be_seen_nothing_is_said(sample: GpuSample, count: int | None) -> None:
     """Without the node's process ids the count is absent, not a comforting zero."""

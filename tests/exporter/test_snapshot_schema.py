@@ -13,10 +13,10 @@ from pydantic import TypeAdapter
 
 from exporter.ingest.schema import RESULTS, Refused, SnapshotBody, limits, parse
 from exporter.ingest.values import LARGEST_COUNT
-from rank_probe.judge.verdict import Together, from_json
+from rank_probe.judge.verdict import Together
 from rank_probe.wire.figures import FIGURES
 from rank_probe.wire.snapshot import Snapshot
-from tests.exporter.snapshots import CHANGE, DEFAULT, LATE, VERDICT, late, snapshot, verdict
+from tests.exporter.snapshots import CHANGE, DEFAULT, LATE, late, snapshot, verdict
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "ingest"
 LINE = {"stage": "data", "place": "Corpus.__next__ (data/corpus.py:41)", "share": 0.71}
@@ -55,6 +55,12 @@ def travelled(**changes: Any) -> dict[str, Any]:
     return said
 
 
+SLOWER = dataclasses.replace(
+    CHANGE, slower=5, slower_ranks=(0, 1), slower_spans=((0, 4),), peers=8, in_common="rack r12"
+)
+TOGETHER = Together("data", 3, 60.0, ((0, 1), (3, 3)), "node n1")
+
+
 @pytest.mark.parametrize(
     "sent",
     [
@@ -63,7 +69,9 @@ def travelled(**changes: Any) -> dict[str, Any]:
         snapshot(stage_seconds={}, busy_seconds=0.0, steps=LARGEST_COUNT),
         snapshot(samples=1, tokens=2, padding_tokens=0, gc_pause_seconds=0.5, cuda_alloc_retries=0),
         snapshot(wait_caused_seconds={"data": 0.5}, joined_seconds=0.0, join_coverage=1.0),
-        snapshot(verdict=travelled(changes=(CHANGE,)), verdict_age_seconds=0.0),
+        snapshot(
+            verdict=travelled(changes=(SLOWER,), together=(TOGETHER,)), verdict_age_seconds=0.0
+        ),
         snapshot(verdict=travelled(ranks={}, reason="warming_up", slowdown=None, late=())),
         snapshot(block_steps=64, block_seconds={"data": 0.125, "sync": 0.0}),
         snapshot(late_lines=[LINE | {"share": 1.0}] * 5, thread_states=[STATE] * 8),
@@ -130,7 +138,6 @@ NEWER_LATE = [dataclasses.asdict(LATE) | {"excuse": "rain"}]
     ("newer", "taken", "unknown"),
     [
         ({"mood": "good", "moods": [{}], "joins": None}, {}, 3),
-        ({"rank_info": {"colour": 1} | DEFAULT.rank_info}, {}, 1),
         ({"verdict": verdict() | {"mood": 1, "late": NEWER_LATE}}, {"verdict": travelled()}, 0),
         ({"late_lines": [LINE | {"source": "x = 1"}]}, {"late_lines": [LINE]}, 0),
         ({"thread_states": [STATE | {"excuse": "rain"}]}, {"thread_states": [STATE]}, 0),
@@ -163,24 +170,6 @@ def test_what_every_release_of_this_schema_must_take_is_taken() -> None:
     assert {name: json.loads(taken.to_json())[name] for name in fields} == fields
 
 
-def test_verdict_is_the_judges() -> None:
-    """Also which ranks are slower or late together, and what they have in common."""
-    changed = dataclasses.replace(
-        CHANGE,
-        slower=5,
-        slower_ranks=(0, 1),
-        slower_spans=((0, 4),),
-        peers=8,
-        in_common="rack r12",
-    )
-    together = Together("data", 3, 60.0, ((0, 1), (3, 3)), "node n1")
-    said = dataclasses.replace(VERDICT, changes=(changed,), together=(together,))
-    arrived = parse(snapshot(verdict=said.to_json()).to_json())[0].verdict
-
-    assert arrived is not None
-    assert from_json(arrived) == said
-
-
 def said(**changes: Any) -> dict[str, Any]:
     """Return the field with a verdict that has *changes*."""
     return {"verdict": verdict(**changes)}
@@ -188,12 +177,6 @@ def said(**changes: Any) -> dict[str, Any]:
 
 def slower(**changes: Any) -> dict[str, Any]:
     return said(changes=[dataclasses.replace(CHANGE, **changes)])
-
-
-def together(**changes: Any) -> dict[str, Any]:
-    """Return the field with a verdict that has a set of late ranks with *changes*."""
-    them = Together("data", 2, 60.0, ((0, 1),), "rack r12")
-    return said(together=[dataclasses.replace(them, **changes)])
 
 
 NOT_PRINTED = "has characters that cannot be printed"
@@ -211,27 +194,19 @@ NO_OBJECT = "is wrong: input should be an object"
         ({"schema": 2}, "This exporter reads schema 1 only; install the same release"),
         ({"rank": 4}, "The snapshot says rank 4, which is outside a world of 4; check RANK"),
         ({"rank": -1}, f"Field rank {NEGATIVE}"),
-        ({"rank": "0"}, "Field rank is wrong: input should be a valid integer"),
         ({"world_size": 0}, "Field world_size is wrong: input should be greater than or equal"),
         ({"job_id": ""}, f"Field job_id {TOO_SHORT}"),
         ({"job_id": "x" * 129}, f"Field job_id {TOO_LONG}"),
-        ({"job_id": "a\nb"}, f"Field job_id {NOT_PRINTED}"),
         ({"job_id": "a\u202eb"}, f"Field job_id {NOT_PRINTED}"),
         ({"stage": "lunch"}, "Field stage is not a stage; use one of optimizer, other"),
         ({"stage_seconds": {"lunch": 1}}, "Field stage_seconds.lunch is not a stage"),
-        ({"stage_seconds": {"data": -1}}, f"Field stage_seconds.data {NEGATIVE}"),
         ({"stage_seconds": {"data": math.nan}}, f"Field stage_seconds.data {NOT_FINITE}"),
         ({"busy_seconds": 1e300}, f"Field busy_seconds {TOO_LARGE}"),
         ({"steps": 10**400}, f"Field steps {TOO_LARGE}"),
-        ({"steps": 1.5}, "Field steps is wrong: input should be a valid integer"),
         ({"finished": 1}, "Field finished is wrong: input should be a valid boolean"),
-        ({"rank_info": {"dp": 1}}, "Field rank_info.dp is wrong: input should be a valid string"),
-        ({"level": "loud"}, "Field level is not a level; use one of off, stages, detail"),
         ({"join_coverage": 1.5}, f"Field join_coverage {TOO_LARGE}"),
         ({"late_lines": [LINE] * 6}, "Field late_lines is wrong: list should have at most 5"),
         ({"late_lines": [{}]}, "Field late_lines.0.stage is missing; install the same release"),
-        ({"late_lines": [LINE | {"share": 1.5}]}, f"Field late_lines.0.share {TOO_LARGE}"),
-        ({"late_lines": [LINE | {"place": ""}]}, f"Field late_lines.0.place {TOO_SHORT}"),
         (
             {"thread_states": [STATE | {"state": "bored"}]},
             "Field thread_states.0.state is not a state of a thread; use one",
@@ -245,16 +220,10 @@ NO_OBJECT = "is wrong: input should be an object"
             f"Field peer_figures.gpu_power_watts.2 {NOT_FINITE}",
         ),
         (said(late=[late(kind="lazy")]), "Field verdict.late.0.kind is not a way to be late"),
-        (said(late=[late(gpus={"lunch": 1})]), "Field verdict.late.0.gpus.lunch is not a st"),
         (said(late=[LATE] * 33), "Field verdict.late is wrong: list should have at most 32"),
-        (said(changes=[CHANGE] * 9), "Field verdict.changes is wrong: list should have at most"),
-        (slower(in_common="a\n"), f"Field verdict.changes.0.in_common {NOT_PRINTED}"),
-        (slower(slower_spans=((1,),)), "Field verdict.changes.0.slower_spans.0 is wrong"),
         (slower(slower_spans=((0, 1),) * 33), "Field verdict.changes.0.slower_spans is"),
-        (together(spans=((-1, 1),)), "Field verdict.together.0.spans.0.0 is wrong"),
         (said(ranks={f"pp{n}": 1 for n in range(65)}), "Field verdict.ranks is wrong: dict"),
         (said(reason="rain"), "Field verdict.reason is not a reason why nobody can be judged"),
-        (said(gpus_lost={"rain": 1.0}), "Field verdict.gpus_lost.rain is not what GPUs are lost"),
         ({"verdict": {"step": 1}}, "Field verdict.ranks is missing; install the same release"),
     ],
 )

@@ -204,43 +204,23 @@ def late_ranks(toured: Tour, job_id: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("fault", "series", "labels", "times", "more"),
+    ("fault", "series", "place", "more"),
     [
-        # On its GPU.
-        ("foreign", "gpu_foreign_processes", {}, 1, 1),
-        ("memory", "gpu_ecc_errors_total", {"type": "uncorrected"}, 1, 20),
-        ("nvlink", "gpu_nvlink_errors_total", {"type": "crc"}, 1, 100),
-        # A bad link has thousands of errors, that of its neighbour the few of its life.
-        ("weaklink", "gpu_nvlink_link_errors_total", {}, 1, 3000),
-        # On its rank.
-        ("storage", "rank_read_bytes_total", {}, 10, 0),
-        ("gc", "gc_pause_seconds_total", {}, 10, 0),
-        # On its node; out of memory whichever of its GPUs the rank is on.
-        ("slowport", "infiniband_rate_bytes_per_second", {"device": "mlx5_0"}, 0.25, 0),
-        ("network", "node_network_receive_drops_total", {}, 1, 1000),
-        ("cpuheat", "node_cpu_clock_hertz", {}, 0.6, 0),
-        ("node", "node_pressure_waiting_seconds_total", {"resource": "cpu"}, 1, 100),
-        ("oom", "node_oom_kills_total", {}, 1, 1),
+        ("memory", "gpu_ecc_errors_total", {"type": "uncorrected", "gpu": "2"}, 20),
+        ("nvlink", "gpu_nvlink_errors_total", {"type": "crc", "gpu": "2"}, 100),
+        # Whichever of its GPUs the rank is on.
+        ("oom", "node_oom_kills_total", {}, 1),
     ],
 )
-def test_trace_is_in_its_place(
-    toured: Tour, fault: str, series: str, labels: dict[str, str], times: float, more: float
+def test_trace_of_a_fault_that_makes_nobody_late_is_in_its_place(
+    toured: Tour, fault: str, series: str, place: dict[str, str], more: float
 ) -> None:
-    """It shows on the GPU, rank or node that has it, held against its neighbour.
+    """Held against the other node. That all other traces lead to their cause is shown above."""
+    usual, odd = (
+        only(toured.pages[node][f"rankskew_{series}"], **place) for node in toured.nodes(fault)
+    )
 
-    Of each way in which one is planted: that every trace leads to its cause is shown above.
-    """
-    there, here = (toured.pages[node][f"rankskew_{series}"] for node in toured.nodes(fault))
-    if series.startswith("gpu_"):
-        odd, usual = only(here, gpu="2", **labels), only(here, gpu="1", **labels)
-    elif series.startswith(("node_", "infiniband_")):
-        odd, usual = only(here, **labels), only(there, **labels)
-    else:
-        odd, usual = only(here, rank="6"), only(here, rank="5")
-
-    assert odd >= times * usual + more - 1e-6
-    assert (odd < usual) == (times < 1)
-    assert times >= 1 or odd == pytest.approx(times * usual)
+    assert odd >= usual + more
 
 
 def test_slow_file_server_is_so_on_every_node(toured: Tour) -> None:
@@ -257,15 +237,6 @@ def test_slow_file_server_is_so_on_every_node(toured: Tour) -> None:
         assert cause["value"] > 20 * cause["peers_value"]
 
 
-def test_exporter_that_goes_down_answers_before(toured: Tour) -> None:
-    """Prometheus must have seen it, to miss it; the other node of its job goes on."""
-    healthy, down = toured.nodes("down")
-
-    assert toured.early[down]
-    assert toured.pages[healthy]
-    assert get(toured.fleet, f"/node/{down}/metrics").status == 503
-
-
 @pytest.mark.parametrize(
     ("path", "status", "words"),
     [
@@ -273,15 +244,20 @@ def test_exporter_that_goes_down_answers_before(toured: Tour) -> None:
         ("/-/ready", 200, "ready"),
         ("/node/sim-03/", 200, "html"),
         ("/node/sim-03/api/v1/live", 200, "ank 6 is slow loading data"),
+        ("/node/DOWN/metrics", 503, "This exporter is simulated to be down.\n"),
         ("/node/none/metrics", 404, "There is no node 'none'; / lists them.\n"),
     ],
 )
 def test_fleet_answers(toured: Tour, path: str, status: int, words: str) -> None:
-    """The list of nodes, the readiness check, and each node's own live page work."""
-    answer = get(toured.fleet, path)
+    """The list of nodes, the readiness check, and each node's own live page work.
+
+    An exporter that goes down answered before, or Prometheus could not miss it.
+    """
+    answer = get(toured.fleet, path.replace("DOWN", toured.nodes("down")[1]))
 
     assert answer.status == status
     assert words in answer.text
+    assert toured.early[toured.nodes("down")[1]]
 
 
 def test_discovery_lists_each_node_with_its_own_page(tmp_path: Path) -> None:

@@ -161,15 +161,3 @@ def test_job_that_becomes_slower_has_no_late_rank() -> None:
     assert change.ratio == pytest.approx(2.5)
     # 60 ms more in a step of 0.54 s, on eight GPUs.
     assert change.gpus == pytest.approx(8 * 0.06 / 0.6, rel=0.1)
-
-
-def test_last_step_is_the_end_of_one() -> None:
-    """The age of the last step swings between nothing and one step, as on real ranks."""
-    run = training()
-    for at in (0.0, 0.1, 7.3, 100.0):
-        ended = run.last_step_seconds(at)
-
-        assert at - run.phase(at).step_seconds <= ended <= at
-        assert run.steps(ended + 1e-6) == run.steps(at) == run.steps(ended - 1e-6) + 1
-    # Where collectives are not timed, a rank that waits looks like one that works.
-    assert "sync" not in mean_step(*reports(training("nosync"), 0, (0.0, 60.0)))

@@ -44,58 +44,47 @@ def test_verdict_and_size_are_those_of_who_came_first() -> None:
     assert node.job().world_size == 8
 
 
-def judge(*ranks: dict[str, Any], thresholds: Thresholds | None = None) -> str | None:
-    """Return who judges the job of ranks with these *changes*."""
-    node = PushingNode(thresholds=thresholds)
-    for number, changes in enumerate(ranks):
-        node.push(**({"rank": number} | changes))
-    held = node.job().verdict()
-    return None if held is None else held.judge
-
-
-def test_join_judges_where_it_covers_the_job() -> None:
-    """It compares all ranks of the job, also those that have not read its verdict yet.
-
-    How much is enough is the operator's threshold. Steps of a minute give few verdicts; while
-    warming up, the block shows how long they are.
-    """
-    enough = Thresholds({("llama", "join_coverage"): 0.5})
-    old = BLOCK | JUDGED | {"verdict_age_seconds": 290.0}
-    slow = {"block_seconds": {"forward": 55.0, "sync": 5.0}}
-
-    assert judge(BLOCK | JUDGED, BLOCK) == JOIN
-    assert judge(JUDGED) == JOIN
-    assert judge({}) is None
-    assert judge(BLOCK | JUDGED | {"join_coverage": 0.6}, BLOCK, thresholds=enough) == JOIN
-    assert judge(old | {"verdict": verdict(step_seconds=60.0)}, BLOCK) == JOIN
-    assert judge(old | slow | {"verdict": verdict(step_seconds=None)}, BLOCK) == JOIN
+SLOW: dict[str, Any] = {"block_seconds": {"forward": 55.0, "sync": 5.0}}
+OLD: dict[str, Any] = {"verdict_age_seconds": 290.0}
+UNMEASURED = verdict(step_seconds=None)
 
 
 @pytest.mark.parametrize(
-    "doubt",
+    ("judged", "enough", "judge"),
     [
-        {"verdict": None},
-        {"join_coverage": 0.89},
-        {"verdict_age_seconds": 62.1},
-        {"verdict_age_seconds": 64.0, "verdict": verdict(step_seconds=None), "join_coverage": None},
+        # It compares all ranks of the job, also those that have not read its verdict yet.
+        ({}, 0.9, JOIN),
+        # How much is enough is the operator's threshold.
+        ({"join_coverage": 0.6}, 0.5, JOIN),
+        ({"join_coverage": 0.89}, 0.9, NODE),
+        # Steps of a minute give few verdicts; while warming up, the block shows how long they are.
+        (OLD | {"verdict": verdict(step_seconds=60.0)}, 0.9, JOIN),
+        (OLD | SLOW | {"verdict": UNMEASURED}, 0.9, JOIN),
+        ({"verdict_age_seconds": 62.1}, 0.9, NODE),
+        ({"verdict_age_seconds": 64.0, "verdict": UNMEASURED, "join_coverage": None}, 0.9, NODE),
+        ({"verdict": None}, 0.9, NODE),
     ],
 )
-def test_node_judges_where_no_verdict_covers_the_job(doubt: dict[str, Any]) -> None:
-    """An old or partial verdict is used only where the node has none of its own."""
-    assert judge(BLOCK | JUDGED | doubt, BLOCK) == NODE
-    assert judge(JUDGED | doubt) == (None if doubt == {"verdict": None} else JOIN)
+def test_join_judges_where_it_covers_the_job(
+    judged: dict[str, Any], enough: float, judge: str
+) -> None:
+    """An old or partial verdict is used only where the node has none of its own.
 
-
-def test_join_that_covers_the_job_again_is_heard_at_once() -> None:
-    """What the node found a moment ago does not stand against it."""
-    node = PushingNode()
-    for number in (0, 1):
-        node.push(rank=number, **BLOCK)
+    One that covers the job again is heard at once: what the node found does not stand against it.
+    """
+    node, alone = (
+        PushingNode(thresholds=Thresholds({("llama", "join_coverage"): enough})) for _ in range(2)
+    )
+    node.push(rank=0, **(BLOCK | JUDGED | judged))
+    node.push(rank=1, **BLOCK)
     before = node.job().verdict()
     node.push(rank=0, **BLOCK, **JUDGED)
     after = node.job().verdict()
+    assert [held and held.judge for held in (before, after)] == [judge, JOIN]
 
-    assert [held and held.judge for held in (before, after)] == [NODE, JOIN]
+    alone.push(**(JUDGED | judged))
+    held = alone.job().verdict()
+    assert (held and held.judge) == (None if judged == {"verdict": None} else JOIN)
 
 
 class Node(PushingNode):
@@ -112,30 +101,23 @@ class Node(PushingNode):
         return self.job()
 
 
-def test_job_without_a_step_is_starting() -> None:
+@pytest.mark.parametrize(("pause", "starting"), [(300.0, 307.0), (301.0, 2.0)])
+def test_job_without_a_step_is_starting(pause: float, starting: float) -> None:
     """From the start of its first process until a rank has finished a step.
 
-    A job that has stepped and is back at once starts anew.
+    A job that dies before that and is back within five minutes is still starting.
     """
     node = Node()
     assert node.ran(7.0, steps=0).starting_seconds == 7.0
-    assert node.ran(12.0, after=5.0, steps=0).starting_seconds == 12.0
-    stepping = node.ran(13.0, after=1.0, steps=1)
+    assert node.ran(2.0, after=pause, attempt=1, steps=0).starting_seconds == starting
+    stepping = node.ran(3.0, after=1.0, attempt=1, steps=1)
     assert (stepping.starting_seconds, stepping.has_just_started) == (None, True)
-    assert node.ran(2.0, after=20.0, attempt=1, steps=0).starting_seconds == 2.0
-    assert not node.ran(303.0, after=301.0, attempt=1, steps=1).has_just_started
+    # One that has stepped and is back at once starts anew.
+    assert node.ran(2.0, after=20.0, attempt=2, steps=0).starting_seconds == 2.0
+    assert not node.ran(303.0, after=301.0, attempt=2, steps=1).has_just_started
     # A probe that is off counts none, and what has ended does not start.
     for changes in ({"level": "off"}, {"finished": True}):
         assert Node().ran(7.0, steps=0, **changes).starting_seconds is None
-
-
-@pytest.mark.parametrize(("pause", "starting"), [(300.0, 307.0), (301.0, 2.0)])
-def test_start_that_is_repeated_is_the_same(pause: float, starting: float) -> None:
-    """A job that dies before its first step and is back within five minutes is still starting."""
-    node = Node()
-    node.ran(7.0, steps=0)
-
-    assert node.ran(2.0, after=pause, attempt=1, steps=0).starting_seconds == starting
 
 
 STEP = 1.0

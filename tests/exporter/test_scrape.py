@@ -380,28 +380,24 @@ def page(directory: Path, detail: str, seconds: float = 300.0) -> list[str]:
     return [line for line in answer.text.splitlines() if not line.startswith("#")]
 
 
-def test_core_is_shown_and_detail_is_not() -> None:
-    """What nobody has named is detail; the memory's clock is, where that of the SMs is core."""
+@pytest.mark.parametrize("detail", ["", "ranks", "gpu_xid", ALL])
+def test_core_is_shown_and_detail_is_for_those_who_ask(detail: str) -> None:
+    """What nobody has named is detail; the memory's clock is, where that of the SMs is core.
+
+    Detail of a collector is everything that it has, zeros too; others keep theirs to themselves.
+    """
     clocks = GaugeMetricFamily("rankskew_gpu_clock_hertz", "Help.", labels=["clock"])
     for clock in ("sm", "memory"):
         clocks.add_metric([clock], 1.0)
-    names = ("steps", "rank_read_bytes", "something_new")
-    families = [counts(f"rankskew_{name}_total", ("0", 1.0)) for name in names]
+    names = ("steps", "rank_read_bytes", "something_new", "gpu_xid_events")
+    families = [*(counts(f"rankskew_{name}_total", ("0", 0.0)) for name in names), clocks]
+    everything = [*(f"rankskew_{name}_total 0" for name in names), "rankskew_gpu_clock_hertz sm"]
+    found = shown(Shown(frozenset({detail})).of("ranks", families))
 
-    assert shown(Shown().of("ranks", [*families, clocks])) == [
-        "rankskew_steps_total 0",
-        "rankskew_gpu_clock_hertz sm",
-    ]
-
-
-@pytest.mark.parametrize("detail", ["ranks", ALL])
-def test_detail_of_a_collector_is_everything_that_it_has(detail: str) -> None:
-    """Zeros too; collectors that were not named keep theirs to themselves."""
-    families = [counts("rankskew_gpu_xid_events_total", ("0", 0.0))]
-    exporter = Shown(frozenset({detail}))
-
-    assert shown(exporter.of("ranks", families)) == ["rankskew_gpu_xid_events_total 0"]
-    assert bool(shown(exporter.of("gpu_xid", families))) == (detail == ALL)
+    if detail in ("ranks", ALL):
+        assert found == [*everything, "rankskew_gpu_clock_hertz memory"]
+    else:
+        assert found == ["rankskew_steps_total 0", "rankskew_gpu_clock_hertz sm"]
 
 
 def test_count_of_trouble_is_shown_from_the_first_trouble_on() -> None:

@@ -165,27 +165,21 @@ def test_own_process_is_read() -> None:
     assert used.read_bytes is not None
 
 
-@pytest.mark.parametrize("text", ["", "4711 (x", "4711 (x) S 1", "4711 (x) S " + "x " * 50])
-def test_file_that_is_no_stat_is_no_process(fake: FakeProc, text: str) -> None:
-    """Whatever a kernel or a sandbox writes there, nothing is raised."""
-    fake.use(PID)
-    write(fake.path / str(PID) / "stat", text)
-
-    assert usage(fake.path, PID) is None
-
-
 # Three zeros are what a kernel without scheduler statistics writes.
 @pytest.mark.parametrize("text", ["0 0 0\n", "", "read_bytes: x\nwrite_bytes: 1\n", "a\n" * 9_999])
 def test_file_of_nonsense_is_no_reading(fake: FakeProc, text: str) -> None:
-    """One odd file costs one reading: the CPU time is there."""
+    """Whatever a kernel or a sandbox writes, one odd file costs one reading."""
     fake.use(PID, cpu=7)
     for name in ("io", "schedstat"):
         write(fake.path / str(PID) / name, text)
     found = usage(fake.path, PID)
-
     assert found is not None
     assert found.own == Work(7, 0)
     assert (found.read_bytes, found.run_queue_nanoseconds) == (None, None)
+
+    for odd in (text, "4711 (x", "4711 (x) S 1", "4711 (x) S " + "x " * 50):
+        write(fake.path / str(PID) / "stat", odd)
+        assert usage(fake.path, PID) is None
 
 
 def test_processes_are_listed_mostly_without_reading_them(

@@ -38,33 +38,29 @@ PROGRAM = "python\0train.py\0"
 
 
 @pytest.mark.parametrize(
-    ("line", "name", "is_worker"),
+    ("line", "name", "found"),
     [
         # By torch's name: what the script forked for something else has another.
-        (PROGRAM, "pt_data_worker", True),
+        (PROGRAM, "pt_data_worker", [WORKER]),
         # With an older torch those that run the rank's program, or that multiprocessing started.
-        (PROGRAM, "python", True),
-        ("python\0-c\0from multiprocessing.spawn import x\0--multiprocessing-fork\0", "", True),
-        ("python\0-c\0from multiprocessing.forkserver import main; main(1)\0", "", True),
-        ("python\0-c\0from multiprocessing.resource_tracker import main\0", "", False),
-        ("wandb-core\0--port\0", "", False),
-        ("", "", False),
+        (PROGRAM, "python", [WORKER, OTHER]),
+        ("python\0-c\0import spawn\0--multiprocessing-fork\0", "", [WORKER, OTHER]),
+        ("python\0-c\0from multiprocessing.forkserver import x\0", "", [WORKER, OTHER]),
+        ("python\0-c\0from multiprocessing.resource_tracker import main\0", "", [OTHER]),
+        ("wandb-core\0--port\0", "", [OTHER]),
+        ("", "", [OTHER]),
     ],
 )
 def test_workers_are_known_by_name_or_program(
-    tmp_path: Path, line: str, name: str, is_worker: bool
+    tmp_path: Path, line: str, name: str, found: list[int]
 ) -> None:
     """A child that is gone when it is looked at is none."""
     for pid, command in ((RANK, PROGRAM), (WORKER, line), (OTHER, PROGRAM)):
         write(tmp_path / str(pid) / "cmdline", command)
     write(tmp_path / str(WORKER) / "comm", f"{name}\n")
-    named = name == "pt_data_worker"
 
     assert loader_workers(tmp_path, RANK, []) == []
-    assert loader_workers(tmp_path, RANK, [WORKER, OTHER, 404]) == [
-        *([WORKER] if is_worker else []),
-        *([] if named else [OTHER]),
-    ]
+    assert loader_workers(tmp_path, RANK, [WORKER, OTHER, 404]) == found
 
 
 LOADER = "Corpus.__getitem__ (corpus.py:30)"
@@ -147,19 +143,19 @@ def test_what_a_worker_does_is_told_in_the_stage_that_waits_for_it(
 
 
 def test_busiest_worker_is_told(loader: Loader) -> None:
-    """One of two: the loop takes batches in turn, so it waits for that one all the same."""
+    """One of two: the loop takes batches in turn, so it waits for that one all the same.
+
+    A loader starts new ones in each epoch; another process with the id of one is none.
+    """
     for number in range(2 * LEAST_LOOKS):
         loader.be(WORKER, wchan="hrtimer_nanosleep" if number % 2 else "pipe_read")
         loader.looks(1, OTHER, wchan="hrtimer_nanosleep" if number % 4 else "pipe_read")
-
     assert loader.states.pid("llama", 3) == OTHER
 
-
-def test_workers_are_listed_anew_and_forgotten_when_they_end(loader: Loader) -> None:
-    """A loader starts new ones in each epoch; another process with the id of one is none."""
-    loader.looks(wchan="hrtimer_nanosleep")
-    assert loader.looks(1, start=2000) == []
     loader.fake.end(OTHER)
+    loader.looks(1)
+    assert loader.states.pid("llama", 3) == WORKER
+    assert loader.looks(1, start=2000) == []
     told = loader.looks(LEAST_LOOKS + LOOKS_BEFORE_LISTED_AGAIN, wchan="hrtimer_nanosleep")
     assert [each.state for each in told] == ["sleep"]
 
@@ -225,54 +221,39 @@ def test_rank_without_workers_has_no_states() -> None:
     assert found.of("llama", 3) == found.of("llama", 4) == ()
 
 
+SLEEPS, LOCKED, RUNS, QUEUES = Wait(SLEEP), Wait(LOCK), Wait(RUNNING), Wait(CPU_QUEUE)
 ON_A, ON_B = Wait(DISK, "/a (nfs)", "x"), Wait(DISK, "/b (fuse)")
 ELSEWHERE_ON_A = Wait(DISK, "/a (nfs)", "y")
 
 
-# A look a second, None is idle; for how much of the time it runs and queues; and what is told.
+# A look a second, None is idle; for how much of the time it, and its other threads, run, and it
+# queues; and what is told.
 @pytest.mark.parametrize(
-    ("waits", "running", "queue", "shares"),
+    ("waits", "runs", "others", "queues", "shares"),
     [
         # Few looks say nothing.
-        ([], 0.0, 0.0, {}),
-        ([Wait(SLEEP)] * (LEAST_LOOKS - 1), 0.0, 0.0, {}),
+        ([], 0.0, 0.0, 0.0, {}),
+        ([SLEEPS] * (LEAST_LOOKS - 1), 0.0, 0.0, 0.0, {}),
         # It waits for work; a little of anything else is not told.
-        ([*[None] * 50, Wait(SLEEP)], 0.0, 0.0, {}),
+        ([*[None] * 50, SLEEPS], 0.0, 0.0, 0.0, {}),
         # The clocks say how long it ran, and the looks divide the rest.
-        (
-            [Wait(SLEEP), Wait(SLEEP), None] * 6,
-            0.3,
-            0.1,
-            {Wait(SLEEP): 0.4, Wait(RUNNING): 0.3, Wait(CPU_QUEUE): 0.1},
-        ),
+        ([SLEEPS, SLEEPS, None] * 6, 0.3, 0.0, 0.1, {SLEEPS: 0.4, RUNS: 0.3, QUEUES: 0.1}),
+        # A decoder with threads keeps the main thread waiting for a lock.
+        ([LOCKED] * 10, 0.0, 0.7, 0.0, {RUNS: 0.7, LOCKED: 0.3}),
         # A mount is the answer; which of its links a worker waits for is not.
-        (
-            [ON_A, ELSEWHERE_ON_A, ON_B] * 4,
-            0.0,
-            0.0,
-            {ON_A._replace(link=""): 0.667, ON_B: 0.333},
-        ),
+        ([ON_A, ELSEWHERE_ON_A, ON_B] * 4, 0, 0, 0, {ON_A._replace(link=""): 0.667, ON_B: 0.333}),
         # What it does now counts.
-        ([*[Wait(SLEEP)] * MOST_LOOKS, *[Wait(LOCK)] * MOST_LOOKS], 0.0, 0.0, {Wait(LOCK): 1.0}),
+        ([*[SLEEPS] * MOST_LOOKS, *[LOCKED] * MOST_LOOKS], 0.0, 0.0, 0.0, {LOCKED: 1.0}),
         # Shares are at most 1, also if a clock is ahead of the time.
-        ([None] * 9, 1.1, 0.0, {Wait(RUNNING): 1.0}),
+        ([None] * 9, 1.1, 0.0, 0.0, {RUNS: 1.0}),
     ],
 )
 def test_time_is_divided_by_clocks_and_looks(
-    waits: list[Wait | None], running: float, queue: float, shares: dict[Wait, float]
+    waits: list[Wait | None], runs: float, others: float, queues: float, shares: dict[Wait, float]
 ) -> None:
     window = WorkerWindow()
     for at, wait in enumerate(waits):
-        clocks = at * running, at * queue, at * running
+        clocks = at * runs, at * queues, at * (runs + others)
         window.add(WorkerLook(at, *clocks, wait, is_idle=wait is None))
 
     assert {wait: round(share, 3) for wait, share in window.shares().items()} == shares
-
-
-def test_work_of_its_other_threads_is_its_own() -> None:
-    """A decoder with threads keeps the main thread waiting for a lock."""
-    window = WorkerWindow()
-    for at in range(10):
-        window.add(WorkerLook(at, 0.0, 0.0, 0.7 * at, Wait(LOCK)))
-
-    assert window.shares() == pytest.approx({Wait(RUNNING): 0.7, Wait(LOCK): 0.3})

@@ -23,7 +23,7 @@ OF_EACH: Final = int(full_or_short(17, 2))
 SHARE: Final = 0.8
 QUICK: Final = "not (jobs or e2e or nightly or deploy)"
 PYTEST: Final = (sys.executable, "-m", "pytest", "-xq", "-n0", "--timeout=120", "-m", QUICK)
-# Folders whose tests are in tests/ under the same name.
+# Folders whose tests are in tests/ under the same name, as a folder or as files.
 ROOMS: Final = (
     *("rank_probe/judge", "rank_probe/join", "rank_probe/measure", "rank_probe/lines"),
     *("rank_probe/audit", "exporter/causes", "exporter/collectors", "exporter/evidence"),
@@ -99,10 +99,17 @@ def chosen(room: str) -> list[Mutant]:
     return sorted(every, key=lambda each: hashlib.sha1(each.what.encode()).digest())[:OF_EACH]
 
 
+def tests_of(room: str) -> list[str]:
+    """Return the tests of *room*: tests/a/b for a/b, or the files tests/a/test_b*.py."""
+    folder = Path("tests", room)
+    files = sorted((ROOT / folder.parent).glob(f"test_{folder.name}*.py"))
+    return [str(folder)] if (ROOT / folder).is_dir() else [str(f.relative_to(ROOT)) for f in files]
+
+
 def fails(room: str, checkout: Path, **environment: str) -> bool:
     """Return whether any test of *room* fails in *checkout*, or hangs."""
     env = os.environ | {"PYTHONPATH": str(checkout)} | environment
-    done = subprocess.run([*PYTEST, f"tests/{room}"], cwd=checkout, env=env, capture_output=True)
+    done = subprocess.run([*PYTEST, *tests_of(room)], cwd=checkout, env=env, capture_output=True)
     return done.returncode != 0
 
 

@@ -32,6 +32,11 @@ from tests.rank_probe.fakes import RANK_2_OF_4, FakeDevice, elsewhere, probe_of_
 TRAINED = (events.ENTER | DATA, events.LEAVE, events.STEP)
 
 
+def step(probe: Probe, *codes: int) -> None:
+    for code in codes:
+        probe.timeline.tape.note(code)
+
+
 def test_rank_is_named_once_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """By nobody at first, by the process group, also once it is gone; alone, after a step."""
     probe = Probe(automatic=True, environment={"MASTER_ADDR": "gpu7"})
@@ -49,7 +54,7 @@ def test_rank_is_named_once_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None
     assert probe.timeline.state.has_peers
 
     alone = Probe(automatic=False, environment={})
-    alone.timeline.tape.note(events.STEP)
+    step(alone, events.STEP)
     assert (told(alone).rank, told(alone).world_size) == (0, 1)
 
 
@@ -67,8 +72,8 @@ def test_what_torch_lacks_is_told_once_training_runs(monkeypatch: pytest.MonkeyP
     assert told(probe).probe_errors == 0
 
 
-def test_rank_that_has_not_begun_already_beats() -> None:
-    """From its start a rank is seen: nothing counted, a heartbeat, the stage that it is in.
+def test_rank_is_seen_from_its_start_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it begins: nothing counted, a heartbeat, the stage that it is in, and hangs in.
 
     It travels as JSON, with labels of the closed set: what the exporter would refuse is never sent.
     """
@@ -85,31 +90,34 @@ def test_rank_that_has_not_begun_already_beats() -> None:
     assert set(body["rank_info"]) <= set(RANK_INFO_LABELS)
     assert set(body["runtime_info"]) <= set(RUNTIME_INFO_LABELS)
 
-
-def test_snapshot_tells_where_a_rank_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stage of the moment and the time in it grow while nothing is committed."""
-    probe = probe_of_rank_2(automatic=True)
-    probe.timeline.tape.note(events.ENTER | DATA)
+    step(probe, events.ENTER | DATA)
     probe.timeline.steps.fold()
     later = time.perf_counter_ns() + 7_000_000_000
     monkeypatch.setattr(probe.timeline.steps, "_now", lambda: later)
     snapshot = told(probe)
-
     assert (snapshot.stage, snapshot.stage_seconds) == ("data", {})
-    assert snapshot.stage_elapsed_seconds == pytest.approx(7, abs=0.5)
+    assert 7 <= snapshot.stage_elapsed_seconds < 70
 
 
-def test_only_stages_that_occurred_are_told() -> None:
-    """A stage without time is absent, not zero."""
+def test_stages_work_and_life_are_told() -> None:
+    """A stage without time is absent, not zero; work, collections and the first step are told."""
     probe = probe_of_rank_2()
-    for code in (events.ENTER | DATA, events.LEAVE, events.WAIT, events.RELEASED, events.STEP):
-        probe.timeline.tape.note(code)
+    probe.attach()
+    probe.work.add(samples=4, tokens=64, padding_tokens=16)
+    step(probe, events.ENTER | DATA, events.LEAVE, events.WAIT, events.RELEASED, events.STEP)
+    gc.collect()
     snapshot = told(probe)
+    probe.detach()
 
     seconds = snapshot.stage_seconds
     assert set(seconds) == {"data", "sync", "other"}
     assert seconds["sync"] > 0
     assert snapshot.busy_seconds == pytest.approx(seconds["data"] + seconds["other"])
+    assert (snapshot.samples, snapshot.tokens, snapshot.padding_tokens) == (4, 64, 16)
+    assert new_tape is PythonTape or (snapshot.gc_pause_seconds or 0) > 0
+    assert "first_step" in {each["event"] for each in snapshot.lifecycle_events}
+    assert snapshot.cuda_memory_allocated_bytes is None
+    assert snapshot.stage_host_seconds == {}
 
 
 def test_place_that_the_user_gives_names_the_peers() -> None:
@@ -128,23 +136,6 @@ def test_place_that_the_user_gives_names_the_peers() -> None:
         assert told(probe).peer_group == expected
     mine = told(Probe(automatic=True, job_id="mine", peer_group="p", environment=RANK_2_OF_4))
     assert (mine.job_id, mine.peer_group) == ("mine", "p")
-
-
-def test_work_and_life_are_told() -> None:
-    """What batches held, garbage collections and the first step are in the snapshot."""
-    probe = probe_of_rank_2()
-    probe.attach()
-    probe.work.add(samples=4, tokens=64, padding_tokens=16)
-    probe.timeline.tape.note(events.STEP)
-    gc.collect()
-    snapshot = told(probe)
-    probe.detach()
-
-    assert (snapshot.samples, snapshot.tokens, snapshot.padding_tokens) == (4, 64, 16)
-    assert new_tape is PythonTape or (snapshot.gc_pause_seconds or 0) > 0
-    assert "first_step" in {each["event"] for each in snapshot.lifecycle_events}
-    assert snapshot.cuda_memory_allocated_bytes is None
-    assert snapshot.stage_host_seconds == {}
 
 
 def test_device_time_is_told_beside_the_hosts(device: FakeDevice) -> None:
@@ -213,10 +204,6 @@ def test_batches_are_counted_as_they_are_after_timing_began_anew(
     fetch = fetching(tape, next, probe.work.measure)
     batches = iter([*[torch.ones(100, 1)] * 3, *[torch.ones(4, 1)] * 3])
 
-    def train() -> None:
-        for code in (events.BACKWARD_BEGINS, events.BACKWARD_ENDED, events.STEP):
-            tape.note(code)
-
     def begin_anew() -> None:
         if new == "level":
             probe._after_push({"level": "off"})
@@ -232,10 +219,11 @@ def test_batches_are_counted_as_they_are_after_timing_began_anew(
     fetch(batches)  # It reads ahead.
     probe.work.measure(next(batches))  # Its FETCHED is not noted any more.
     begin_anew()
-    train()
+    trained = (events.BACKWARD_BEGINS, events.BACKWARD_ENDED, events.STEP)
+    step(probe, *trained)
     for batch in range(3):
         fetch(batches)
-        train()
+        step(probe, *trained)
         assert told(probe).samples == 4 * (batch + 1)
 
 
@@ -247,11 +235,10 @@ def test_join_goes_on_with_the_devices_steps(
     begun: list[Any] = []
     monkeypatch.setattr(Join, "begin", lambda self, group: begun.append(group.steps))
     probe = probe_of_rank_2()
-    probe.timeline.tape.note(events.STEP)
+    step(probe, events.STEP)
     (steps,) = begun
     kept = steps.keep()
-    for code in 3 * TRAINED:
-        probe.timeline.tape.note(code)
+    step(probe, *3 * TRAINED)
     probe.finish()
 
     assert probe._parts.device is not None
@@ -334,16 +321,10 @@ def torch_says(joinable: None, monkeypatch: pytest.MonkeyPatch) -> Torch:
     return says
 
 
-def step(probe: Probe, *codes: int) -> None:
-    for code in codes:
-        probe.timeline.tape.note(code)
-
-
 def numbers(probe: Probe, codes: tuple[int, ...], steps: int) -> list[int]:
     """Return the numbers of *steps* more steps, each as the loop notes it with *codes*."""
     kept = probe.timeline.steps.keep()
-    for _ in range(steps):
-        step(probe, *codes)
+    step(probe, *codes * steps)
     probe.timeline.finish()
     return [vector.step for vector in kept.take()]
 
@@ -356,9 +337,7 @@ def test_steps_of_a_group_are_counted_alike_by_survivors_and_newcomers(
     """Wherever in a step the group before broke: what was begun with it is none of the next."""
     old, new = (probe_of_rank_2(automatic=automatic) for _ in range(2))
     torch_says.form(old, 2, 4)
-    for _ in range(7):
-        step(old, *codes)
-    step(old, *codes[:interrupted])
+    step(old, *codes * 7, *codes[:interrupted])
     torch_says.destroy(old)
     for probe in (old, new):
         torch_says.form(probe, 1, 3)
@@ -419,8 +398,7 @@ def test_device_does_not_count_what_is_between_two_groups(
     """The step in progress is dropped there too, and numbers stay those of the host."""
     probe = probe_of_rank_2()
     torch_says.form(probe, 2, 4)
-    for _ in range(6):
-        step(probe, *TRAINED)
+    step(probe, *TRAINED * 6)
     clock = probe._parts.device
     assert clock is not None
     torch_says.destroy(probe)
@@ -428,8 +406,7 @@ def test_device_does_not_count_what_is_between_two_groups(
     device.item()
     torch_says.form(probe, 1, 3)
     kept = clock.steps.keep()
-    for _ in range(8):
-        step(probe, *TRAINED)
+    step(probe, *TRAINED * 8)
     probe.finish()
     vectors = [vector for vector in kept.take() if vector.step > torch_says.begun[-1][1]]
 

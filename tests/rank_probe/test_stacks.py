@@ -14,7 +14,7 @@ import pytest
 
 from rank_probe.guest.guard import failures
 from rank_probe.lines import sampling, system_calls
-from rank_probe.lines.loop_frames import stack_of
+from rank_probe.lines.loop_frames import Spot, stack_of
 from rank_probe.lines.sample_window import LEAST_SAMPLES, LineShare, SampleWindow, StackSample
 from rank_probe.lines.sampling import line_of
 from rank_probe.lines.stacks import Stacks
@@ -36,7 +36,7 @@ from rank_probe.lines.system_calls import (
     wait_of_channel,
 )
 from rank_probe.lines.thread_clocks import ThreadEnded, ThreadLook, WatchedThread
-from rank_probe.lines.training_thread import Shares, held, split
+from rank_probe.lines.training_thread import Shares, TorchCalls, engine_thread, held, split
 from rank_probe.lines.user_code import CodeLine
 from tests.exporter.running import wait_until
 from tests.rank_probe.fakes import number_of_line
@@ -450,6 +450,36 @@ def test_real_thread_shows_its_clock_and_its_call() -> None:
     with pytest.raises(ThreadEnded):
         other.begin()
     other.close()
+
+
+def frame(name: str, file: str) -> Spot:
+    """Return where a thread is that runs torch's function *name*."""
+    code = compile(f"def {name}(): pass", f"/venv/torch/{file}", "exec").co_consts[0]
+    return Spot(code, 0)
+
+
+def test_torch_waits_for_the_gpu_or_for_workers(tmp_path: Path) -> None:
+    """A call that ends when the GPU has done its work, and a fetch, look like a wait for a lock."""
+    calls, stack = TorchCalls(), list[Spot]()
+    loss = SimpleNamespace(item=lambda: stack.extend(stack_of(sys._getframe(1))))
+    loss.item()
+    engine = frame("_engine_run_backward", "autograd/graph.py").code
+    assert not calls.runs_elsewhere(engine)
+    assert calls.what(Wait(LOCK), stack) == Wait(LOCK)
+    calls.has_gpu = True
+    assert calls.runs_elsewhere(engine)
+    assert [calls.what(Wait(state), stack).state for state in (LOCK, SLEEP)] == [GPU, SLEEP]
+    fetch = frame("_try_get_data", "utils/data/dataloader.py")
+    assert calls.what(Wait(LOCK), [fetch]) == Wait(PIPE)
+
+    # Of the engine's threads, one for each GPU, the busiest is this rank's.
+    for tid, comm, worked in ((7, "pt_autograd_0", 5), (8, "pt_autograd_1", 90), (9, "python", 99)):
+        (tmp_path / f"{tid}").mkdir()
+        (tmp_path / f"{tid}" / "comm").write_text(f"{comm}\n")
+        (tmp_path / f"{tid}" / "schedstat").write_text(f"{worked} 4 2\n")
+    (tmp_path / "10").mkdir()  # It has ended.
+    assert engine_thread(str(tmp_path)) == 8
+    assert engine_thread(str(tmp_path / "10")) is None
 
 
 MS = 1_000_000

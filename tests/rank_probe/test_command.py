@@ -416,7 +416,7 @@ def test_what_may_go_wrong_later_is_a_warning(
 ) -> None:
     """Ranks can report, all the same."""
     with answering({DRY_RUN_PATH: (200, judged(**answer))}) as endpoint:
-        found = look(endpoint, **environment)
+        found = look(endpoint, False, **environment)
 
     assert found["ok"]
     assert len(found["warnings"]) == len(warnings)

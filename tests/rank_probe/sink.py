@@ -1,11 +1,11 @@
-"""Stand-ins for an exporter: one keeps what the ranks push, others answer what a test says."""
+"""Stand-ins for an exporter: one keeps what the ranks push, one says what a test wants."""
 
 import http.server
 import json
 import socket
 import socketserver
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from operator import itemgetter
 from pathlib import Path
@@ -126,40 +126,6 @@ def _serving(server: _Server, sink: Sink) -> Iterator[None]:
         thread.join()
         server.server_close()
         sink.snapshots.sort(key=itemgetter("heartbeat_timestamp_seconds"))
-
-
-# By path; whatever else is asked for is answered 404.
-Answers = Mapping[str, tuple[int, Any]]
-
-
-@contextmanager
-def answering(answers: Answers, **headers: str) -> Iterator[str]:
-    """Answer on a loopback port while the block runs; return its endpoint."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            status, content = answers.get(self.path, (404, {"error": "Not Found."}))
-            body = content if isinstance(content, bytes) else json.dumps(content).encode()
-            self.rfile.read(int(self.headers["Content-Length"] or 0))
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(body)
-
-        do_POST = do_GET
-
-        def log_message(self, *_: Any) -> None:
-            """Say nothing."""
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,10 +22,9 @@ from rank_probe.audit import command
 from rank_probe.check import check
 from rank_probe.command_line.grammar import USAGE, Invocation, parse
 from rank_probe.version import __version__
-from rank_probe.wire.snapshot import DRY_RUN_PATH
 from tests.exporter.running import ROOT, RunningExporter, running_exporter
 from tests.exporter.snapshots import snapshot
-from tests.rank_probe.sink import answering, listening, saying
+from tests.rank_probe.sink import listening, listening_on_loopback, saying
 
 
 def python(
@@ -267,6 +267,15 @@ def judged(**changes: Any) -> dict[str, Any]:
     return said | {"unknown_fields": 0, "scraped": [SCRAPED]} | changes
 
 
+@contextmanager
+def answering(content: Any, status: int = 200) -> Iterator[str]:
+    """Answer with *content* whatever is posted; return the endpoint."""
+    with listening_on_loopback() as sink:
+        sink.answer = content if isinstance(content, bytes) else json.dumps(content).encode()
+        sink.status = status
+        yield sink.endpoint
+
+
 def look(endpoint: str, require_scrape: bool = False, **environment: str) -> dict[str, Any]:
     return check({"RANKSKEW_EXPORTER": endpoint} | environment, 0.0, require_scrape)
 
@@ -415,7 +424,7 @@ def test_what_may_go_wrong_later_is_a_warning(
     answer: dict[str, Any], environment: dict[str, str], warnings: list[str]
 ) -> None:
     """Ranks can report, all the same."""
-    with answering({DRY_RUN_PATH: (200, judged(**answer))}) as endpoint:
+    with answering(judged(**answer)) as endpoint:
         found = look(endpoint, False, **environment)
 
     assert found["ok"]
@@ -450,7 +459,7 @@ def test_what_answers_says_what_is_wrong(
     status: int, content: Any, sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another server, and an exporter that refuses, are told apart; a busy one is waited for."""
-    with answering({DRY_RUN_PATH: (status, content)}) as endpoint:
+    with answering(content, status) as endpoint:
         assert problem(endpoint).startswith(sentence.format(endpoint=endpoint, status=status))
         assert may_pass(endpoint, monkeypatch) == (status in (429, 503))
 
@@ -516,7 +525,7 @@ def test_check_prints_lines_or_one_document_and_closes_the_gate(
         monkeypatch.setenv(name, value)
 
     def run(answer: dict[str, Any], *words: str) -> tuple[int, str]:
-        with answering({DRY_RUN_PATH: (200, answer)}) as endpoint:
+        with answering(answer) as endpoint:
             monkeypatch.setenv("RANKSKEW_EXPORTER", endpoint)
             return main(["check", *words]), capsys.readouterr().out.replace(endpoint, "HERE")
 

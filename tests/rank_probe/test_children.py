@@ -1,12 +1,11 @@
 """Tests of the processes that a script or its framework starts: ranks, helpers, itself again."""
 
-import importlib
 import subprocess
 import sys
-from collections.abc import Iterator
 from multiprocessing import spawn
 from pathlib import Path
-from typing import NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -170,54 +169,46 @@ def _basic_subprocess_cmd():
 def _hydra_subprocess_cmd(local_rank):
     return [sys.executable, "-m", "pkg.train", f"hydra.job.name={local_rank}"], "/job"
 """
-IMPORTS = "from {} import _basic_subprocess_cmd, _hydra_subprocess_cmd"
 
 
-@pytest.fixture
-def lightning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Two Lightning packages of this test's own; torch's real ones are not imported for it."""
-    monkeypatch.syspath_prepend(tmp_path)
-    names = [name.replace("lightning", "thunder") for name in relaunch.MODULES]
-    monkeypatch.setattr(relaunch, "MODULES", names)
-    yield tmp_path
-    for name in [name for name in sys.modules if "thunder" in name]:
-        del sys.modules[name]
-
-
-def write(folder: Path, module: str, text: str) -> None:
-    path = folder.joinpath(*module.split(".")).with_suffix(".py")
-    path.parent.mkdir(parents=True)
-    path.write_text(text)
+def module(monkeypatch: pytest.MonkeyPatch, name: str, text: str, **known: Any) -> Any:
+    """Return a module of Lightning as this test writes it; torch's real ones are not imported."""
+    made = ModuleType(name)
+    vars(made).update(known)
+    exec(text, vars(made))
+    monkeypatch.setitem(sys.modules, name, made)
+    return made
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_commands_gain_the_probe(lightning: Path, index: int) -> None:
+def test_commands_gain_the_probe(monkeypatch: pytest.MonkeyPatch, index: int) -> None:
     """Of both packages, with hydra or without; once, though one module imports it from another."""
-    builds, imports = relaunch.MODULES[index], relaunch.MODULES[index + 2]
-    write(lightning, builds, BUILDS)
-    write(lightning, imports, IMPORTS.format(builds))
-    patches = relaunch.attach()
-    module = importlib.import_module(imports)
-    commands = module._basic_subprocess_cmd(), module._hydra_subprocess_cmd(local_rank=1)
-    patches.undo()
+    builds = module(monkeypatch, relaunch.MODULES[index], BUILDS)
+    patches = [relaunch.attach()]
+    both = {name: vars(builds)[name] for name in (relaunch.BASIC, relaunch.HYDRA)}
+    imports = module(monkeypatch, relaunch.MODULES[index + 2], "", **both)
+    patches.append(relaunch.attach())
+    commands = imports._basic_subprocess_cmd(), imports._hydra_subprocess_cmd(local_rank=1)
+    for each in reversed(patches):
+        each.undo()
     probe = [sys.executable, "-m", "rank_probe"]
 
     assert commands == (
         [*probe, "/job/train.py", "--lr", "1"],
         ([*probe, "-m", "pkg.train", "hydra.job.name=1"], "/job"),
     )
-    assert sys.modules[builds]._basic_subprocess_cmd() == [sys.executable, *commands[0][3:]]
+    assert builds._basic_subprocess_cmd() == [sys.executable, *commands[0][3:]]
 
 
 @pytest.mark.parametrize("text", ["", "def _basic_subprocess_cmd(): return ['srun', 'train.py']"])
-def test_version_that_does_otherwise_is_left_alone(lightning: Path, text: str) -> None:
+def test_version_that_does_otherwise_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
     """Without these functions, or with commands of another kind, nothing changes."""
-    before = failures.count
-    write(lightning, relaunch.MODULES[0], text)
+    known = module(monkeypatch, relaunch.MODULES[0], text)
     patches = relaunch.attach()
-    module = importlib.import_module(relaunch.MODULES[0])
-    command = module._basic_subprocess_cmd() if text else ["srun", "train.py"]
+    command = known._basic_subprocess_cmd() if text else ["srun", "train.py"]
     patches.undo()
 
     assert command == ["srun", "train.py"]
-    assert failures.count == before
+    assert failures.count == 0

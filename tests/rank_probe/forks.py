@@ -113,14 +113,29 @@ class Zygote:
                     os.killpg(fork.pid, signal.SIGKILL)
 
     def run(
-        self, folder: Path, module: str, *arguments: str, **environment: str
+        self, folder: Path, module: str, *arguments: str, ranks: int = 2, **environment: str
     ) -> dict[str, Ranks]:
-        """Run *module* on two gloo ranks; return each one's last snapshot, by the job's name."""
+        """Run *module* on gloo ranks; return each one's last snapshot, by the job's name."""
         with listening(folder / "s") as sink:
             told = {"RANKSKEW_EXPORTER": sink.endpoint} | environment
-            with self.ranks(folder, module, *arguments, ranks=2, **told) as forks:
+            with self.ranks(folder, module, *arguments, ranks=ranks, **told) as forks:
                 for fork in forks:
                     assert fork.wait() == 0, fork.output.read_text()[-4000:]
+        return last_by_job(sink)
+
+    def launch(
+        self, folder: Path, module: str, *arguments: str, **environment: str
+    ) -> dict[str, Ranks]:
+        """Run *module*, which starts real ranks; return what `run` does."""
+        with listening(folder / "s") as sink:
+            told = {"RANKSKEW_EXPORTER": sink.endpoint} | environment
+            launcher = self.start(folder / "output", module, *arguments, **told)
+            try:
+                assert launcher.wait() == 0, launcher.output.read_text()[-4000:]
+            except BaseException:
+                with suppress(ProcessLookupError):
+                    os.kill(launcher.pid, signal.SIGTERM)  # So that it ends its ranks.
+                raise
         return last_by_job(sink)
 
 

@@ -10,8 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-import pytest
-
 from tests.rank_probe.sink import Sink, listening
 
 ROOT = Path(__file__).parents[2]
@@ -57,14 +55,6 @@ class Jobs(Mapping[str, Ranks]):
 
     def __len__(self) -> int:
         return len(self._ranks)
-
-
-def torchrun(
-    folder: Path, module: str, *arguments: str, ranks: int = 2, **environment: str
-) -> dict[str, Ranks]:
-    """Run *module* on gloo ranks; return each rank's last snapshot, by the name of its run."""
-    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
-    return run(folder, [*launcher, "-m", module, *arguments], **environment)
 
 
 def run(folder: Path, command: Sequence[str], **environment: str) -> dict[str, Ranks]:
@@ -121,17 +111,22 @@ def last_by_job(sink: Sink) -> dict[str, Ranks]:
     return last
 
 
-def is_late(rank: int, stage: str, seconds: float) -> Callable[[Ranks], None]:
-    """Return a check that of two ranks *rank* is late by *seconds* in *stage*, and waited for."""
+def is_late(rank: int, planted: Mapping[str, float]) -> Callable[[Ranks], None]:
+    """Return a check that of two ranks *rank* was late by the *planted* seconds, by stage.
+
+    It slept for them, which never takes less: a part that is counted elsewhere is missing. The
+    other one is behind in each, unless it counts its wait there, and has waited for the sum. The
+    comparison leaves room for what holds up the other rank, and for what only the first one does.
+    """
 
     def check(ranks: Ranks) -> None:
         victim, late = ranks[1 - rank]["stage_seconds"], ranks[rank]["stage_seconds"]
-        excess = {name: late[name] - victim.get(name, 0.0) for name in late}
-        waited = victim["sync"] - late["sync"]
+        ahead = {name: late[name] - victim.get(name, 0.0) for name in late}
 
-        assert max(excess, key=lambda name: excess[name]) == stage, excess
-        # Wide, for a machine with more to do: a stage that is missed is off by a third at least.
-        assert excess[stage] == pytest.approx(seconds, rel=0.3), excess
-        assert waited == pytest.approx(seconds, rel=0.3), excess
+        assert {name for name in planted if late.get(name, 0.0) < planted[name]} == set(), late
+        half = 0.5 * min(planted.values())
+        assert {name for name in ahead if name not in planted and ahead[name] > half} == set()
+        assert {name for name in planted if ahead[name] < 0.5 * planted[name]} == set(), ahead
+        assert victim["sync"] - late["sync"] > 0.5 * sum(planted.values()), ahead
 
     return check

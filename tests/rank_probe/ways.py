@@ -24,18 +24,17 @@ Stages = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Arm:
-    """A way to train: Python's arguments, to which the places of the delay are added.
+    """A way to train: Python's arguments, to which the names of its jobs are added.
 
-    Each place is a job named *prefix* and the place. *peers* are the ranks with as much work as the
-    late one, which is the last of them. *delay* is seconds per step. *ends_released* means that the
-    ranks meet once more after the last step, so that all of it is counted. Without *package* the
-    arm is left out: no requirements of ours name it. It has the stages *places*.
+    Each is *prefix* and the place of the delay. *peers* are the ranks with as much work as the
+    late one, which is the last of them. *ends_released* means that the ranks meet once more after
+    the last step, so that all of it is counted. Without *package* the arm is left out: no
+    requirements of ours name it. It has the stages *places*.
     """
 
     name: str
     command: tuple[str, ...]
     peers: tuple[int, ...] = (0, 1)
-    delay: float = DELAY
     prefix: str = ""
     ends_released: bool = False
     package: str = "torch"
@@ -60,7 +59,7 @@ def loop(
     """Return an arm of tests/rank_probe/jobs/loops_job.py; without *peers* all *ranks* are."""
     peers = peers or tuple(range(ranks))
     module = "tests.rank_probe.jobs.loops_job"
-    command = torchrun(ranks, module, "STEPS", str(peers[-1]), name)
+    command = torchrun(ranks, module, "STEPS", str(peers[-1]))
     return Arm(title, command, peers, prefix=f"{name}-", places=places, **arm)
 
 
@@ -93,18 +92,14 @@ ARMS = (
     ),
     Arm(
         "TRL GRPO",
-        torchrun(2, "tests.rank_probe.jobs.trl_job", "FOLDER", "STEPS"),
-        delay=0.15,
+        torchrun(2, f"{PACKAGE}.transformers_job"),
+        prefix="grpo-",
         package="trl",
     ),
-    Arm("Lightning", torchrun(2, f"{PACKAGE}.lightning_job", "lightning")),
-    Arm(
-        "Hugging Face Trainer",
-        torchrun(2, f"{PACKAGE}.transformers_job", "FOLDER"),
-        delay=0.15,
-    ),
-    Arm("Accelerate", torchrun(2, f"{PACKAGE}.accelerate_job"), ends_released=True),
-    Arm("Ray Train", ("-m", f"{PACKAGE}.ray_train_job", "FOLDER"), delay=0.15),
+    Arm("Lightning", torchrun(2, f"{PACKAGE}.lightning_job", "lightning.pytorch")),
+    Arm("Hugging Face Trainer", torchrun(2, f"{PACKAGE}.transformers_job")),
+    Arm("Accelerate", torchrun(2, f"{PACKAGE}.accelerate_job")),
+    Arm("Ray Train", ("-m", f"{PACKAGE}.ray_train_job", "FOLDER")),
 )
 
 
@@ -132,7 +127,7 @@ def verdict(arm: Arm, place: str, job: Ranks) -> dict[str, Any]:
         "waits least": late,
         "furthest ahead in": stage,
         "by, ms": ahead[stage],
-        "planted, ms": 1e3 * arm.delay * _share_counted(arm, place, job[late]["steps"]),
+        "planted, ms": 1e3 * DELAY * _share_counted(arm, place, job[late]["steps"]),
         "its wait, ms": ranks[late]["sync"],
         "wait of its peers, ms": statistics.median(peer["sync"] for peer in peers),
         "named": late == arm.peers[-1] and stage == place,
@@ -148,9 +143,9 @@ def _share_counted(arm: Arm, place: str, steps: int) -> float:
 def measure(arm: Arm, steps: int = STEPS) -> list[dict[str, Any]]:
     """Return a row for each place of the delay in *arm*."""
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["CHECKPOINTS"] = folder  # Two of the frameworks' jobs write there.
+        os.environ["CHECKPOINTS"] = folder  # Where the frameworks' jobs write.
         words = {"STEPS": str(steps), "FOLDER": folder}
         # The first job of a process also pays for torch's one-time work.
-        command = [*(words.get(word, word) for word in arm.command), "warm-up", *arm.places]
-        jobs = run(Path(folder), command)
+        cases = [arm.prefix + place for place in ("warm-up", *arm.places)]
+        jobs = run(Path(folder), [*(words.get(word, word) for word in arm.command), *cases])
     return [verdict(arm, place, jobs[arm.prefix + place]) for place in arm.places]

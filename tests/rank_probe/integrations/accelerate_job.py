@@ -1,6 +1,6 @@
-"""One rank of an Accelerate training, run anew for each planted fault; run by test_frameworks.py.
+"""One rank of an Accelerate training, run anew for each case; run by test_frameworks.py.
 
-Takes the names of the cases. Each case is a job of its own.
+Takes the names of the cases. Each case is a job of its own, with a delay where its name says.
 """
 
 import os
@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import rank_probe
-from demo.train import FEATURES, Block, TimedSGD
+from demo.train import FEATURES, TimedSGD
 from rank_probe.integrations.accelerate import attach
+from tests.rank_probe.integrations.test_frameworks import EVERY, STEPS
+from tests.rank_probe.jobs.parallel_arms import Seconds, SlowState, network, planted
 from tests.rank_probe.launch import leave
 
-BATCHES, ROWS, EVERY = 6, 4, 2  # evaluation and checkpoints after every second batch
-DELAY, HEALTHY = 0.08, 0.004
-FAULTS = ("data", "forward", "backward", "optimizer", "other", "eval", "checkpoint")
-SELDOM = ("eval", "checkpoint")  # So twice as late.
+ROWS = 4
+LATE_IN_DATA = ("accumulate", "dispatch")
 
 
 class Rows(Dataset[Tensor]):
@@ -33,7 +33,7 @@ class Rows(Dataset[Tensor]):
         self._seconds = seconds
 
     def __len__(self) -> int:
-        return BATCHES * ROWS * 2
+        return STEPS * ROWS * 2
 
     def __getitem__(self, index: int) -> Tensor:
         sleep(self._seconds / ROWS)
@@ -50,47 +50,27 @@ class Stream(IterableDataset[Tensor]):
         return (self._rows[index] for index in range(len(self._rows)))
 
 
-class SlowToSave:
-    """A part of the training's state that takes *seconds* to save."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-
-    def state_dict(self) -> dict[str, float]:
-        """Return the state."""
-        sleep(self._seconds)
-        return {}
-
-    def load_state_dict(self, state: dict[str, float]) -> None:
-        """Take it back: there is none."""
-
-
-def late_rank(case: str) -> int:
-    """Return the rank that is slow: the one that reads where only one does."""
-    return 0 if case == "dispatch" else 1
-
-
 def train(case: str) -> None:
-    """Train once, with the fault that *case* names."""
+    """Train once, as *case* says."""
     os.environ["RANKSKEW_JOB_ID"] = case
     accelerator = Accelerator(
         cpu=True,
         gradient_accumulation_steps=2 if case == "accumulate" else 1,
         dataloader_config=DataLoaderConfiguration(dispatch_batches=case == "dispatch"),
     )
-    seconds = dict.fromkeys(FAULTS, HEALTHY)
-    if accelerator.process_index == late_rank(case):
-        seconds[case if case in FAULTS else "data"] += DELAY * (1 + (case in SELDOM))
+    # The one that reads, where only one does.
+    late_rank = 0 if case == "dispatch" else 1
+    place = "data" if case in LATE_IN_DATA else case
+    seconds = planted(place if accelerator.process_index == late_rank else "")
     rows = Rows(seconds["data"])
-    block = Block(sleep, seconds["forward"], seconds["backward"], normalize=True)
-    module = nn.Sequential(block, nn.Linear(FEATURES, 1))
+    module = network(seconds, normalize=True)
     parts = accelerator.prepare(
         module,
         TimedSGD(module.parameters(), sleep, seconds["optimizer"]),
         DataLoader(Stream(rows) if case == "dispatch" else rows, batch_size=ROWS),
         DataLoader(Rows(0.0), batch_size=ROWS),
     )
-    accelerator.register_for_checkpointing(SlowToSave(seconds["checkpoint"]))
+    accelerator.register_for_checkpointing(SlowState(seconds["checkpoint"]))
     with attach(accelerator):
         loop(accelerator, seconds, *parts)
     accelerator.free_memory()
@@ -98,8 +78,8 @@ def train(case: str) -> None:
 
 def loop(
     accelerator: Accelerator,
-    seconds: dict[str, float],
-    model: Any,
+    seconds: Seconds,
+    model: nn.Module,
     optimizer: Any,
     loader: Any,
     validation: Any,
@@ -107,23 +87,16 @@ def loop(
     """Train as Accelerate's manual shows it."""
     for index, batch in enumerate(loader, start=1):
         with accelerator.accumulate(model):
-            loss = model(batch).square().mean()
-            accelerator.backward(loss)
+            accelerator.backward(model(batch).square().mean())
             optimizer.step()
             optimizer.zero_grad()
         sleep(seconds["other"])
         if index % EVERY == 0:
-            with rank_probe.stage("eval"):
-                evaluate(accelerator, model, validation, seconds["eval"])
+            with rank_probe.stage("eval"), torch.no_grad():
+                metric = next(iter(validation)).mean(dim=1)
+                sleep(seconds["eval"])
+                accelerator.gather_for_metrics(metric)
             accelerator.save_state(os.environ["CHECKPOINTS"])
-
-
-def evaluate(accelerator: Accelerator, model: Any, loader: Any, seconds: float) -> None:
-    """Gather one batch's metric from all ranks."""
-    with torch.no_grad():
-        batch = next(iter(loader))
-        sleep(seconds)
-        accelerator.gather_for_metrics(batch.mean(dim=1))
 
 
 if __name__ == "__main__":

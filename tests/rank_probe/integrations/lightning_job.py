@@ -1,6 +1,7 @@
-"""One rank of a Lightning training, fitted anew for each planted fault; run by test_frameworks.py.
+"""One rank of a Lightning training, fitted anew for each case; run by test_frameworks.py.
 
-Takes the package to train with and the names of the cases. Each case is a job of its own.
+Takes the package to train with and the names of the cases. Each case is a job of its own, with a
+delay where its name says.
 """
 
 import os
@@ -15,40 +16,17 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from demo.train import FEATURES, Block
+from demo.train import FEATURES, TimedSGD
 from rank_probe.integrations.lightning import RankskewCallback
+from tests.rank_probe.integrations.test_frameworks import EVERY, STEPS
+from tests.rank_probe.jobs.parallel_arms import Seconds, network, planted
 from tests.rank_probe.launch import leave
 
-BATCHES, ROWS, EVERY = 6, 4, 2  # validation and checkpoints after every second batch
-FAULT_RANK, DELAY, HEALTHY = 1, 0.08, 0.004
-FAULTS = ("data", "forward", "backward", "optimizer", "other", "eval", "checkpoint")
-SELDOM = ("eval", "checkpoint")  # So twice as late.
+ROWS = 4
+LATE_IN_FORWARD = ("streamed", "accumulate", "several_optimizers", "raises")
 Batch = dict[str, Tensor]
 
 pl: Any = import_module(sys.argv[1])
-
-
-class SlowUpdate(torch.optim.SGD):
-    """SGD whose update takes *seconds* more once its closure has made the gradients."""
-
-    def __init__(self, params: Any, seconds: float) -> None:
-        super().__init__(params, lr=0.01)
-        self._seconds = seconds
-
-    def step(self, closure: Any = None) -> Any:
-        """Step."""
-        loss = super().step(closure)
-        sleep(self._seconds)
-        return loss
-
-
-class TwoEvaluations(SlowUpdate):
-    """Has its closure called more than once a step, as LBFGS has."""
-
-    def step(self, closure: Any = None) -> Any:
-        """Step."""
-        closure()
-        return super().step(closure)
 
 
 def batch(seconds: float) -> Batch:
@@ -66,7 +44,7 @@ class Sized(Dataset[Batch]):
         self._seconds = seconds
 
     def __len__(self) -> int:
-        return BATCHES * 2  # The two ranks share them.
+        return STEPS * 2  # The two ranks share them.
 
     def __getitem__(self, index: int) -> Batch:
         return batch(self._seconds)
@@ -79,17 +57,16 @@ class Streamed(IterableDataset[Batch]):
         self._seconds = seconds
 
     def __iter__(self) -> Any:
-        return (batch(self._seconds) for _ in range(BATCHES))
+        return (batch(self._seconds) for _ in range(STEPS))
 
 
 class Model(pl.LightningModule):  # type: ignore[misc]  # the package is an argument
     """One layer of emulated compute, slow where *seconds* says so."""
 
-    def __init__(self, case: str, seconds: dict[str, float]) -> None:
+    def __init__(self, case: str, seconds: Seconds) -> None:
         super().__init__()
         self.case, self.seconds = case, seconds
-        block = Block(sleep, seconds["forward"], seconds["backward"], normalize=True)
-        self.layers = nn.Sequential(block, nn.Linear(FEATURES, 1))
+        self.layers: nn.Module = network(seconds, normalize=True)
 
     def training_step(self, batch: Batch, _index: int) -> Tensor:
         """Return the loss."""
@@ -108,25 +85,24 @@ class Model(pl.LightningModule):  # type: ignore[misc]  # the package is an argu
 
     def configure_optimizers(self) -> Any:
         """Return the emulated optimizer."""
-        optimizer = TwoEvaluations if self.case == "two_evaluations" else SlowUpdate
-        return optimizer(self.parameters(), self.seconds["optimizer"])
+        return TimedSGD(self.parameters(), sleep, self.seconds["optimizer"])
 
 
-class TwoOptimizers(Model):
-    """Trains its two halves by turns, each with a backward and a step of its own."""
+class SeveralOptimizers(Model):
+    """Trains its layers by turns, each with a backward and a step of its own."""
 
     automatic_optimization = False
 
     def training_step(self, batch: Batch, _index: int) -> None:  # type: ignore[override]
-        """Step both optimizers."""
+        """Step all optimizers."""
         for optimizer in self.optimizers():
             optimizer.zero_grad()
             self.manual_backward(self.layers(batch["input_ids"]).square().mean())
             optimizer.step()
 
     def configure_optimizers(self) -> Any:
-        """Return one optimizer for each half."""
-        return [torch.optim.SGD(half.parameters(), lr=0.01) for half in self.layers]
+        """Return one optimizer for each layer."""
+        return [torch.optim.SGD(half.parameters(), lr=0.01) for half in self.layers.children()]
 
 
 class AroundTheBatch(pl.Callback):  # type: ignore[misc]  # the package is an argument
@@ -140,12 +116,11 @@ class AroundTheBatch(pl.Callback):  # type: ignore[misc]  # the package is an ar
 
 
 def fit(case: str, rank: int) -> None:
-    """Train once, with the fault that *case* names; one that names none is slow in forward."""
-    seconds = dict.fromkeys(FAULTS, HEALTHY)
-    if rank == FAULT_RANK:
-        seconds[case if case in FAULTS else "forward"] += DELAY * (1 + (case in SELDOM))
+    """Train once, as *case* says."""
+    place = "forward" if case in LATE_IN_FORWARD else case
+    seconds = planted(place if rank == 1 else "")
     os.environ["RANKSKEW_JOB_ID"] = case
-    model = (TwoOptimizers if case == "two_optimizers" else Model)(case, seconds)
+    model = (SeveralOptimizers if case == "several_optimizers" else Model)(case, seconds)
     data = Streamed(seconds["data"]) if case == "streamed" else Sized(seconds["data"])
     # An item is a whole batch.
     loader = DataLoader(data, batch_size=None, shuffle=False)

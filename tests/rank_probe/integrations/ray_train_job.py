@@ -22,9 +22,10 @@ from ray.train.torch import TorchConfig, TorchTrainer, prepare_data_loader, prep
 from torch import nn
 from torch.utils.data import DataLoader
 
-from demo.train import FEATURES, Batches, Block, TimedSGD
+from demo.train import Batches, TimedSGD
 from rank_probe.integrations.ray_train import with_probe
-from tests.rank_probe.integrations.test_frameworks import DELAY, EVERY, STEPS
+from tests.rank_probe.integrations.test_frameworks import EVERY, STEPS
+from tests.rank_probe.jobs.parallel_arms import network, planted
 
 
 def train_loop(config: dict[str, Any]) -> None:
@@ -32,23 +33,23 @@ def train_loop(config: dict[str, Any]) -> None:
     case, context = config["case"], ray.train.get_context()
     if case == "raises":
         raise ArithmeticError("the user's own")
-    late = {case: DELAY} if context.get_world_rank() == 1 else {}
-    block = Block(sleep, late.get("forward", 0.0), late.get("backward", 0.0), normalize=False)
-    model = prepare_model(nn.Sequential(block, nn.Linear(FEATURES, 1)))
-    optimizer = TimedSGD(model.parameters(), sleep, late.get("optimizer", 0.0))
+    place = "other" if case == "barrier" else case
+    seconds = planted(place if context.get_world_rank() == 1 else "")
+    model = prepare_model(network(seconds))
+    optimizer = TimedSGD(model.parameters(), sleep, seconds["optimizer"])
     # The workers share the items.
-    batches = Batches(STEPS * context.get_world_size(), sleep, late.get("data", 0.0))
+    batches = Batches(STEPS * context.get_world_size(), sleep, seconds["data"])
     loader = prepare_data_loader(DataLoader(batches, batch_size=1))
     ray.train.collective.barrier()  # Who starts later is waited for in the first step.
     for step, (inputs, targets) in enumerate(loader, start=1):
         nn.functional.mse_loss(model(inputs), targets).backward()
         optimizer.step()
         optimizer.zero_grad()
-        sleep(late.get("other", 0.0) + late.get("barrier", 0.0))
+        sleep(seconds["other"])
         if case == "barrier":
             ray.train.collective.barrier()
         elif step % EVERY == 0:
-            report(model, late.get("checkpoint", 0.0))
+            report(model, seconds["checkpoint"])
 
 
 def report(model: nn.Module, seconds: float) -> None:

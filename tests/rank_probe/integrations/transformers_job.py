@@ -1,11 +1,13 @@
 """One rank of Hugging Face Trainer runs, one for each case; run by test_frameworks.py.
 
-Takes a directory for checkpoints and the names of the cases. Each case is a job of its own; the
-last rank is late where the case's name says.
+Takes the names of the cases. Each case is a job of its own; the last rank is late where the case's
+name says. Those of `grpo` are TRL's on a tiny random model, whose own `generate` makes the
+completions; ways.py runs them.
 """
 
 import os
 import sys
+from string import ascii_lowercase
 from time import sleep
 from typing import Any
 
@@ -26,13 +28,13 @@ from rank_probe import api
 from rank_probe.integrations.transformers import RankskewCallback
 from tests.rank_probe.integrations.test_frameworks import (
     ACCUMULATED,
-    DELAY,
-    EVALUATED,
+    EVERY,
     LENGTH,
     PADDING,
     ROWS,
     STEPS,
 )
+from tests.rank_probe.jobs.parallel_arms import Seconds, planted
 from tests.rank_probe.launch import leave
 
 ORIGINALS = {name: vars(Trainer)[name] for name in ("evaluate", "_evaluate", "_save_checkpoint")}
@@ -56,19 +58,20 @@ class Sentences(Dataset[dict[str, Tensor]]):
 
 
 class SlowModel(GPT2LMHeadModel):  # type: ignore[misc]  # transformers' bases are untyped
-    """A tiny GPT-2, slow where *late* says so."""
+    """A tiny GPT-2 that takes its *seconds*; a hook on its last norm does, as TRL calls no more."""
 
-    late: dict[str, float]
+    def __init__(self, seconds: Seconds, share: float) -> None:
+        super().__init__(GPT2Config(n_layer=1, n_head=1, n_embd=16, n_positions=64, vocab_size=64))
+        self.seconds, self.share = seconds, share
+        self.transformer.ln_f.register_forward_hook(self.compute)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Return GPT-2's output."""
-        output = super().forward(*args, **kwargs)
-        if not self.training:
-            sleep(self.late.get("eval", 0.0))
+    def compute(self, _module: Any, _inputs: Any, output: Any) -> Any:
+        """Take the time of compute; without gradients, that of an evaluation."""
+        if not torch.is_grad_enabled():
+            sleep(0.0 if self.training else self.seconds["eval"])
             return output
-        forward, backward = (self.late.get(s, 0.0) / ACCUMULATED for s in ("forward", "backward"))
-        output.loss = EmulatedCompute.apply(output.loss, sleep, forward, backward)  # type: ignore[no-untyped-call]
-        return output
+        forward, backward = (self.seconds[each] * self.share for each in ("forward", "backward"))
+        return EmulatedCompute.apply(output, sleep, forward, backward)  # type: ignore[no-untyped-call]
 
 
 class SlowDisk(Trainer):  # type: ignore[misc]
@@ -108,53 +111,104 @@ def arguments(directory: str) -> TrainingArguments:
         gradient_accumulation_steps=ACCUMULATED,
         max_steps=STEPS,
         eval_strategy="steps",
-        eval_steps=EVALUATED,
-        save_steps=EVALUATED,
-        logging_steps=EVALUATED,
+        eval_steps=EVERY,
+        save_steps=EVERY,
+        logging_steps=EVERY,
         label_names=["labels"],
         remove_unused_columns=False,
         disable_tqdm=True,
     )
 
 
-def train(case: str, directory: str, ranks: int) -> None:
+def train(case: str, seconds: Seconds, directory: str) -> None:
     """Train a model from scratch."""
-    place = "checkpoint" if case == "unchanged" else case
-    late = {place: DELAY} if int(os.environ["RANK"]) == ranks - 1 else {}
-    model = SlowModel(GPT2Config(n_layer=1, n_head=1, n_embd=16, n_positions=LENGTH, vocab_size=64))
-    model.late = late
-    rows = ROWS * ACCUMULATED
-    optimizer = TimedSGD(model.parameters(), sleep, late.get("optimizer", 0.0))
+    model = SlowModel(seconds, 1 / ACCUMULATED)
+    rows, ranks = ROWS * ACCUMULATED, int(os.environ["WORLD_SIZE"])
     trainer = SlowDisk(
         model,
-        arguments(f"{directory}/{case}"),
+        arguments(directory),
         data_collator=default_data_collator,
         # One epoch exactly: nothing is read ahead for a step that never comes.
-        train_dataset=Sentences(rows * STEPS * ranks, late.get("data", 0.0) / rows),
+        train_dataset=Sentences(rows * STEPS * ranks, seconds["data"] / rows),
         eval_dataset=Sentences(ROWS * ranks, 0.0),
         callbacks=[
             *([] if case == "unchanged" else [RankskewCallback()]),
-            Metrics(late.get("other", 0.0)),
+            Metrics(seconds["other"]),
         ],
-        optimizers=(optimizer, None),
+        optimizers=(TimedSGD(model.parameters(), sleep, seconds["optimizer"]), None),
     )
-    trainer.checkpoint_seconds = 2 * late.get("checkpoint", 0.0)
+    trainer.checkpoint_seconds = seconds["checkpoint"]
     trainer.train()
 
 
-def run(case: str, directory: str) -> None:
+def reinforce(seconds: Seconds, directory: str) -> None:
+    """Train with TRL's GRPO: a batch of prompts is read, completed and rewarded in each step."""
+    from datasets import Dataset as Prompts
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+    from trl import GRPOConfig, GRPOTrainer
+
+    words = ["<pad>", "<eos>", "<unk>", *ascii_lowercase]
+    vocabulary = {word: index for index, word in enumerate(words)}
+    knows_letters = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    knows_letters.pre_tokenizer = pre_tokenizers.Whitespace()
+
+    def read(rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        sleep(seconds["data"] / ROWS * len(rows["prompt"]))
+        return rows
+
+    prompts = [" ".join(ascii_lowercase[index % 20 :][:4]) for index in range(1000)]
+    model = SlowModel(seconds, 1.0)
+    GRPOTrainer(
+        model,
+        lambda completions, **_: [float(len(set(each))) for each in completions],
+        args=GRPOConfig(
+            output_dir=directory,
+            use_cpu=True,
+            ddp_backend="gloo",
+            per_device_train_batch_size=ROWS,
+            num_generations=ROWS,
+            max_completion_length=8,
+            max_steps=STEPS,
+            logging_steps=1000,
+            save_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+            beta=0.0,
+            bf16=False,
+            gradient_checkpointing=False,
+        ),
+        train_dataset=Prompts.from_dict({"prompt": prompts}).with_transform(read),
+        processing_class=PreTrainedTokenizerFast(
+            tokenizer_object=knows_letters,
+            pad_token="<pad>",
+            eos_token="<eos>",
+            unk_token="<unk>",
+        ),
+        callbacks=[RankskewCallback(), Metrics(seconds["other"])],
+        optimizers=(TimedSGD(model.parameters(), sleep, seconds["optimizer"]), None),
+    ).train()
+
+
+def run(case: str) -> None:
     """Train as *case* says, and see that the Trainer is as it was before."""
     os.environ["RANKSKEW_JOB_ID"] = case
     os.environ["RANK_PROBE"] = "0" if case == "off" else "1"
+    place = "checkpoint" if case == "unchanged" else case.removeprefix("grpo-")
+    is_last = int(os.environ["RANK"]) == int(os.environ["WORLD_SIZE"]) - 1
+    seconds, directory = planted(place if is_last else ""), f"{os.environ['CHECKPOINTS']}/{case}"
     if case in ("launched", "unchanged"):
         api.start(automatic=True)
-    train(case, directory, int(os.environ["WORLD_SIZE"]))
+    if case.startswith("grpo-"):
+        reinforce(seconds, directory)
+    else:
+        train(case, seconds, directory)
     api.abandon()  # No clean end, unless the callback said so.
     assert [vars(Trainer)[name] for name in ORIGINALS] == list(ORIGINALS.values())
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    for name in sys.argv[2:]:
-        run(name, sys.argv[1])
+    for name in sys.argv[1:]:
+        run(name)
     leave()

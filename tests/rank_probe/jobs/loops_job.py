@@ -1,14 +1,14 @@
-r"""One rank that trains in some loops, once for each place of a delay.
+r"""One rank that trains in some loops, with a delay in some place of each.
 
-    torchrun --nproc-per-node 2 -m tests.rank_probe.jobs.loops_job STEPS LATE_RANK LOOP PLACE...
     torchrun --nproc-per-node 2 -m tests.rank_probe.jobs.loops_job STEPS LATE_RANK LOOP-PLACE...
 
-Each loop and place is a job of its own, named LOOP-PLACE; run by tests/rank_probe/ways.py and by
-test_loops.py. Sleeping emulates a device. The function of a loop makes one of that many *steps*,
-in which each stage takes its *seconds* a step.
+Each case is a job of its own; run by tests/rank_probe/ways.py and by test_loops.py. Sleeping
+emulates a device. The function of a loop makes one of that many *steps*, in which each stage takes
+its *seconds* a step.
 """
 
 import os
+import random
 import sys
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -29,10 +29,12 @@ from tests.rank_probe.jobs.parallel_arms import (
     HEALTHY,
     MICRO_BATCHES,
     Seconds,
+    SlowState,
     Step,
     fully_sharded,
-    layers,
     loss_of,
+    network,
+    planted,
 )
 from tests.rank_probe.launch import leave
 
@@ -42,13 +44,8 @@ Loop = Callable[[], None]
 VARYING, MEAN_MICRO_BATCHES = (1, 4, 2, 3), 2.5
 
 
-def network(seconds: Seconds, share: float = 1.0) -> nn.Sequential:
-    """Return a model whose compute takes the *share* of a step's seconds."""
-    return nn.Sequential(*layers(seconds, share), nn.Linear(FEATURES, 1))
-
-
 def replicated(seconds: Seconds, share: float = 1.0) -> DistributedDataParallel:
-    """Return the same under DDP."""
+    """Return a model under DDP, whose compute takes the *share* of a step's seconds."""
     return DistributedDataParallel(network(seconds, share))
 
 
@@ -85,6 +82,28 @@ def ordinary(arm: Callable[[Seconds], tuple[nn.Module, Step]]) -> Callable[[Seco
         return loop
 
     return make
+
+
+def by_hand(seconds: Seconds, steps: int) -> Loop:
+    """The stages and steps are marked in the script; backward and waits are timed all the same."""
+    model = replicated(seconds)
+    optimizer = sgd(model, seconds)
+    batches = iter(loader(seconds, steps))
+
+    def loop() -> None:
+        for _ in range(steps):
+            with rank_probe.stage("data"):
+                batch = next(batches)
+            with rank_probe.stage("forward"):
+                loss = loss_of(model, batch)
+            loss.backward()
+            with rank_probe.stage("optimizer"):
+                optimizer.step()
+            optimizer.zero_grad()
+            sleep(seconds["other"])
+            rank_probe.step()
+
+    return loop
 
 
 def varying_accumulation(seconds: Seconds, steps: int) -> Loop:
@@ -167,21 +186,6 @@ def optimizer_in_backward(seconds: Seconds, steps: int) -> Loop:
     return loop
 
 
-class SlowToCopy:
-    """A part of the training's state that takes *seconds* to copy."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state."""
-        sleep(self._seconds)
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take it back: there is none."""
-
-
 def async_save(seconds: Seconds, steps: int) -> Loop:
     """A checkpoint with every step, of which training waits for the copy and the one before."""
     from torch.distributed.checkpoint import state_dict_saver
@@ -193,7 +197,7 @@ def async_save(seconds: Seconds, steps: int) -> Loop:
     group = dist.new_group()
 
     def save(step: int) -> Any:
-        state = {"model": model.module.state_dict(), "own": SlowToCopy(seconds["checkpoint"])}
+        state = {"model": model.module.state_dict(), "own": SlowState(seconds["checkpoint"])}
         folder = f"{os.environ['CHECKPOINTS']}/{step}"
         return state_dict_saver.async_save(state, checkpoint_id=folder, process_group=group)
 
@@ -216,26 +220,20 @@ def titan_shaped(seconds: Seconds, steps: int) -> Loop:
     model = fully_sharded(seconds, share)
     optimizer = sgd(model, seconds)
 
-    def batch_generator(batches: DataLoader[Batch]) -> Iterator[Batch]:
-        iterator = iter(batches)
-        while True:
-            yield next(iterator)
-
-    read = batch_generator(loader(seconds, steps * MICRO_BATCHES, share))
-
-    def train_step() -> None:
-        optimizer.zero_grad()
-        micro_batches = [next(read) for _ in range(MICRO_BATCHES)]
-        dist.all_reduce(torch.tensor(sum(inputs.numel() for inputs, _ in micro_batches)))
-        for batch in micro_batches:
-            loss_of(model, batch).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        sleep(seconds["other"])
+    def batch_generator() -> Iterator[Batch]:
+        yield from loader(seconds, steps * MICRO_BATCHES, share)
 
     def loop() -> None:
+        read = batch_generator()
         for _ in range(steps):
-            train_step()
+            optimizer.zero_grad()
+            micro_batches = [next(read) for _ in range(MICRO_BATCHES)]
+            dist.all_reduce(torch.tensor(sum(inputs.numel() for inputs, _ in micro_batches)))
+            for batch in micro_batches:
+                loss_of(model, batch).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            sleep(seconds["other"])
 
     return loop
 
@@ -244,30 +242,28 @@ def titan_shaped(seconds: Seconds, steps: int) -> Loop:
 APART = 4
 
 
-def local_sgd(seconds: Seconds, steps: int) -> Loop:
-    """Steps without any collective; now and then the ranks average their parameters."""
-    model = network(seconds)
-    optimizer = sgd(model, seconds)
-    batches = loader(seconds, steps)
+def local_sgd(seconds: Seconds, steps: int, outer_rate: float = 0.0) -> Loop:
+    """Steps without any collective; now and then the ranks average their parameters.
 
-    def loop() -> None:
-        for step, batch in enumerate(batches, start=1):
-            loss_of(model, batch).backward()
-            update(optimizer, seconds)
-            if step % APART == 0:
-                for each in model.parameters():
-                    dist.all_reduce(each.data)
-                    each.data /= dist.get_world_size()
-
-    return loop
-
-
-def diloco(seconds: Seconds, steps: int) -> Loop:
-    """The same, but an outer optimizer steps on what the inner steps have changed."""
+    With an *outer_rate*, an outer optimizer steps on what the inner steps have changed.
+    """
     model = network(seconds)
     inner = sgd(model, seconds)
-    outer = torch.optim.SGD(model.parameters(), lr=0.7, momentum=0.9, nesterov=True)
+    outer = torch.optim.SGD(model.parameters(), lr=outer_rate, momentum=0.9, nesterov=True)
     batches = loader(seconds, steps)
+
+    def meet(before: list[Tensor]) -> None:
+        for was, each in zip(before, model.parameters(), strict=True):
+            if not outer_rate:
+                dist.all_reduce(each.data)
+                each.data /= dist.get_world_size()
+                continue
+            each.grad = was - each.data
+            dist.all_reduce(each.grad)
+            each.data.copy_(was)
+        if outer_rate:
+            outer.step()
+            outer.zero_grad()
 
     def loop() -> None:
         before = [each.detach().clone() for each in model.parameters()]
@@ -275,15 +271,15 @@ def diloco(seconds: Seconds, steps: int) -> Loop:
             loss_of(model, batch).backward()
             update(inner, seconds)
             if step % APART == 0:
-                for was, each in zip(before, model.parameters(), strict=True):
-                    each.grad = was - each.data
-                    dist.all_reduce(each.grad)
-                    each.data.copy_(was)
-                outer.step()
-                outer.zero_grad()
+                meet(before)
                 before = [each.detach().clone() for each in model.parameters()]
 
     return loop
+
+
+def diloco(seconds: Seconds, steps: int) -> Loop:
+    """The same with an outer optimizer."""
+    return local_sgd(seconds, steps, outer_rate=0.7)
 
 
 def rollouts(seconds: Seconds, steps: int) -> Loop:
@@ -406,16 +402,47 @@ def own_batches(seconds: Seconds, steps: int) -> Loop:
     return loop
 
 
-# The stages that each loop has; `checkpoint` is async_save's alone, `eval` own_batches's.
-STAGES: Final = ("data", "forward", "backward", "optimizer", "other", "checkpoint", "eval")
-# What a healthy rank has no time in.
-SELDOM: Final = ("other", "checkpoint", "eval")
+def sharded_serving(seconds: Seconds, steps: int) -> Loop:
+    """One model on all ranks: each batch of requests goes from rank 0 to all, and ends together."""
+    lengths = random.Random(0)
 
+    def loop() -> None:
+        for _ in range(steps):
+            batch = torch.zeros(1)
+            if dist.get_rank() == 0:
+                # Idle is nobody's fault: it is waiting, for the clients.
+                with rank_probe.stage("sync"):
+                    sleep(DELAY)
+                    batch[0] = lengths.choice((1, 2, 8))
+            dist.broadcast(batch, src=0)
+            with rank_probe.stage("compute"):
+                sleep(0.001 * batch.item() + seconds["other"])
+                dist.all_reduce(torch.zeros(8))
+            rank_probe.step()
+
+    return loop
+
+
+def serving_replicas(seconds: Seconds, steps: int) -> Loop:
+    """A model on each rank, which the others do not wait for."""
+
+    def loop() -> None:
+        for _ in range(steps):
+            with rank_probe.stage("compute"):
+                sleep(HEALTHY + seconds["other"])
+            rank_probe.step()
+
+    return loop
+
+
+# Their scripts mark stages and steps themselves.
+MANUAL: Final = (by_hand, sharded_serving, serving_replicas)
 LOOPS: Final[dict[str, Callable[[Seconds, int], Loop]]] = {
     name: ordinary(arm) for name, arm in ARMS.items()
 } | {
     each.__name__: each
     for each in (
+        *MANUAL,
         varying_accumulation,
         distillation,
         several_loaders,
@@ -432,28 +459,19 @@ LOOPS: Final[dict[str, Callable[[Seconds, int], Loop]]] = {
 }
 
 
-def train(name: str, place: str, steps: int, is_late: bool) -> None:
-    """Train once as job *name*-*place*, with nothing of the probe in the loop."""
-    seconds = dict.fromkeys(STAGES, HEALTHY) | dict.fromkeys(SELDOM, 0.0)
-    if is_late and place in STAGES:
-        seconds[place] += DELAY
-    loop = LOOPS[name](seconds, steps)
-    dist.barrier()
-    rank_probe.start(automatic=True, job_id=f"{name}-{place}")
-    loop()
-    rank_probe.finish()
-
-
 def main() -> None:
-    """Train once for each loop and place."""
+    """Train once for each case, with nothing of the probe in most loops."""
     steps, late_rank, *cases = sys.argv[1:]
-    if cases[0] in LOOPS:
-        cases = [f"{cases[0]}-{place}" for place in cases[1:]]
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     for case in cases:
         name, _, place = case.partition("-")
-        train(name, place, int(steps), dist.get_rank() == int(late_rank))
+        is_late = dist.get_rank() == int(late_rank)
+        loop = LOOPS[name](planted(place if is_late else ""), int(steps))
+        dist.barrier()
+        rank_probe.start(automatic=LOOPS[name] not in MANUAL, job_id=case)
+        loop()
+        rank_probe.finish()
     dist.barrier()
     dist.destroy_process_group()
 

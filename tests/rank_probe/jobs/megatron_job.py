@@ -1,17 +1,14 @@
-"""One rank that trains with Megatron-core, once for each place of a delay.
+"""One rank that trains with Megatron-core as loops_job.py does, as loop `megatron`; see ways.py.
 
-Takes the number of steps, the late rank and the places; run by ways.py. Its schedule,
-DistributedDataParallel and optimizer are real. They run on a CPU because what they put on "cuda" is
-put there.
+Its schedule, DistributedDataParallel and optimizer are real. They run on a CPU because what they
+put on "cuda" is put there.
 """
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from time import sleep
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.distributed import (
     DistributedDataParallel,
@@ -26,16 +23,9 @@ from megatron.core.transformer import TransformerConfig
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-import rank_probe
 from demo.train import FEATURES, Batch
-from tests.rank_probe.jobs.loops_job import loader, network, sgd
-from tests.rank_probe.jobs.parallel_arms import (
-    DELAY,
-    HEALTHY,
-    MICRO_BATCHES,
-    PLACES,
-    Seconds,
-)
+from tests.rank_probe.jobs.loops_job import LOOPS, Loop, loader, main, sgd
+from tests.rank_probe.jobs.parallel_arms import MICRO_BATCHES, Seconds, network
 from tests.rank_probe.launch import leave
 
 
@@ -86,11 +76,10 @@ def forward_step(batches: Iterator[Batch], model: nn.Module) -> tuple[Tensor, An
     return model(inputs), loss_of
 
 
-def train(place: str, steps: int, is_late: bool) -> None:
-    """Train once as job megatron-*place*, with nothing of the probe in the loop."""
-    seconds = dict.fromkeys(PLACES, HEALTHY) | {"other": 0.0}
-    if is_late and place in PLACES:
-        seconds[place] += DELAY
+def megatron(seconds: Seconds, steps: int) -> Loop:
+    """Megatron's schedule of micro-batches."""
+    if not parallel_state.is_initialized():
+        parallel_state.initialize_model_parallel()
     # As Megatron-LM sets it: its schedule then calls the autograd engine itself.
     config = TransformerConfig(
         num_layers=1,
@@ -105,38 +94,28 @@ def train(place: str, steps: int, is_late: bool) -> None:
     optimizer = FP32Optimizer(sgd(model, seconds), own, lambda *_: None)
     batches = iter(loader(seconds, steps * MICRO_BATCHES, 1 / MICRO_BATCHES))
     forward_backward = get_forward_backward_func()
-    dist.barrier()
-    rank_probe.start(automatic=True, job_id=f"megatron-{place}")
-    for _ in range(steps):
-        model.zero_grad_buffer()
-        optimizer.zero_grad()
-        forward_backward(
-            forward_step_func=forward_step,
-            data_iterator=batches,
-            model=[model],
-            num_microbatches=MICRO_BATCHES,
-            seq_length=1,
-            micro_batch_size=1,
-        )
-        optimizer.step()
-        sleep(seconds["other"])
-    rank_probe.finish()
 
+    def loop() -> None:
+        for _ in range(steps):
+            model.zero_grad_buffer()
+            optimizer.zero_grad()
+            forward_backward(
+                forward_step_func=forward_step,
+                data_iterator=batches,
+                model=[model],
+                num_microbatches=MICRO_BATCHES,
+                seq_length=1,
+                micro_batch_size=1,
+            )
+            optimizer.step()
+            sleep(seconds["other"])
 
-def main() -> None:
-    """Train once for each place."""
-    steps, late_rank, *places = sys.argv[1:]
-    torch.set_num_threads(1)
-    torch.cuda.current_device = lambda: "cpu"  # type: ignore[assignment, return-value]  # as above
-    dist.init_process_group("gloo")
-    parallel_state.initialize_model_parallel()
-    with OnCpu():
-        for place in places:
-            train(place, int(steps), dist.get_rank() == int(late_rank))
-    dist.barrier()
-    dist.destroy_process_group()
+    return loop
 
 
 if __name__ == "__main__":
-    main()
+    torch.cuda.current_device = lambda: "cpu"  # type: ignore[assignment, return-value]  # as above
+    LOOPS["megatron"] = megatron
+    with OnCpu():
+        main()
     leave()

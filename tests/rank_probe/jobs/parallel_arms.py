@@ -1,7 +1,8 @@
 """Models that are replicated, sharded, pipelined or compiled, with the step of one batch."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
 from time import sleep
 from typing import Any
 
@@ -14,6 +15,9 @@ from torch.nn.parallel import DistributedDataParallel
 from demo.train import BATCH, FEATURES, Block
 
 PLACES = ("data", "forward", "backward", "optimizer", "other")
+# Few loops have any, and not in each step: the delay is twice there, as the first rank saves more.
+SELDOM = ("checkpoint", "eval")
+EVERYWHERE = "everywhere"
 HEALTHY, DELAY = 0.008, 0.08
 MICRO_BATCHES = 4
 
@@ -21,10 +25,45 @@ Seconds = dict[str, float]
 Step = Callable[[Any], None]  # forward and backward of one batch
 
 
+def planted(place: str, delay: float = DELAY, healthy: float = HEALTHY) -> Seconds:
+    """Return the seconds that each stage takes: more in *place*, or in all of them."""
+    seconds = dict.fromkeys(PLACES, healthy) | dict.fromkeys(("other", *SELDOM), 0.0)
+    for stage in seconds:
+        seconds[stage] += delay * (1 + (stage in SELDOM)) * (place in (stage, EVERYWHERE))
+    return seconds
+
+
+def asked_for(times: Mapping[str, int]) -> Seconds:
+    """Return the seconds of delays that come so often in each stage."""
+    return {
+        stage: number * DELAY * (1 + (stage in SELDOM)) for stage, number in times.items() if number
+    }
+
+
 def layers(seconds: Seconds, share: float = 1.0, normalize: bool = False) -> list[nn.Module]:
     """Return two blocks that take the stages' *seconds* times *share*."""
     forward, backward = seconds["forward"] * share / 2, seconds["backward"] * share / 2
     return [Block(sleep, forward, backward, normalize) for _ in range(2)]
+
+
+def network(seconds: Seconds, share: float = 1.0, normalize: bool = False) -> nn.Sequential:
+    """Return them with a head."""
+    return nn.Sequential(*layers(seconds, share, normalize), nn.Linear(FEATURES, 1))
+
+
+class SlowState:
+    """A part of the training's state that takes *seconds* to copy."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def state_dict(self) -> dict[str, float]:
+        """Return the state."""
+        sleep(self._seconds)
+        return {}
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        """Take it back: there is none."""
 
 
 def loss_of(model: nn.Module, batch: Any) -> Tensor:
@@ -37,32 +76,31 @@ def one_batch(model: nn.Module) -> Step:
     return lambda batch: loss_of(model, batch).backward()
 
 
-def accumulated(model: nn.Module, without_exchange: Callable[[], Any]) -> Step:
-    """Return a step of several micro-batches, whose gradients are exchanged with the last."""
+def accumulated(model: nn.Module, exchange: Callable[[bool], object]) -> Step:
+    """Return a step of several micro-batches; *exchange* is told whether gradients shall be."""
 
     def step(batch: Any) -> None:
         for micro_batch in range(1, MICRO_BATCHES + 1):
-            last = micro_batch == MICRO_BATCHES
-            context: AbstractContextManager[Any] = nullcontext() if last else without_exchange()
-            with context:
-                (loss_of(model, batch) / MICRO_BATCHES).backward()
+            exchange(micro_batch == MICRO_BATCHES)
+            (loss_of(model, batch) / MICRO_BATCHES).backward()
 
     return step
 
 
 def ddp(seconds: Seconds) -> tuple[nn.Module, Step]:
     """DistributedDataParallel, with BatchNorm's buffers to broadcast."""
-    head = nn.Linear(FEATURES, 1)
-    model = DistributedDataParallel(nn.Sequential(*layers(seconds, normalize=True), head))
+    model = DistributedDataParallel(network(seconds, normalize=True))
     return model, one_batch(model)
 
 
 def ddp_accumulation(seconds: Seconds) -> tuple[nn.Module, Step]:
     """DistributedDataParallel that exchanges gradients with every fourth micro-batch."""
-    head = nn.Linear(FEATURES, 1)
-    blocks = layers(seconds, 1 / MICRO_BATCHES)
-    model = DistributedDataParallel(nn.Sequential(*blocks, head))
-    return model, accumulated(model, model.no_sync)
+    model = DistributedDataParallel(network(seconds, 1 / MICRO_BATCHES))
+
+    def exchange(wanted: bool) -> None:
+        model.require_backward_grad_sync = wanted  # As in `no_sync`.
+
+    return model, accumulated(model, exchange)
 
 
 def fsdp1(seconds: Seconds) -> tuple[nn.Module, Step]:
@@ -85,7 +123,7 @@ def fully_sharded(seconds: Seconds, share: float = 1.0) -> Any:
         fully_shard = before.fully_shard  # type: ignore[attr-defined]  # not told to type checkers
 
     mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("dp",))
-    model = nn.Sequential(*layers(seconds, share), nn.Linear(FEATURES, 1))
+    model = network(seconds, share)
     for module in (model[0], model[1], model):
         fully_shard(module, mesh=mesh)
     return model
@@ -100,13 +138,7 @@ def fsdp2(seconds: Seconds) -> tuple[nn.Module, Step]:
 def fsdp2_accumulation(seconds: Seconds) -> tuple[nn.Module, Step]:
     """fully_shard that reduces gradients with every fourth micro-batch."""
     model = fully_sharded(seconds, 1 / MICRO_BATCHES)
-
-    def step(batch: Any) -> None:
-        for micro_batch in range(1, MICRO_BATCHES + 1):
-            model.set_requires_gradient_sync(micro_batch == MICRO_BATCHES)
-            (loss_of(model, batch) / MICRO_BATCHES).backward()
-
-    return model, step
+    return model, accumulated(model, model.set_requires_gradient_sync)
 
 
 def tensor_parallel(seconds: Seconds) -> tuple[nn.Module, Step]:
@@ -156,27 +188,8 @@ def _pipeline(seconds: Seconds, schedule_class: str) -> tuple[nn.Module, Step]:
     return module, step
 
 
-def pipeline_gpipe(seconds: Seconds) -> tuple[nn.Module, Step]:
-    """Two pipeline stages: all forward chunks, then all backward chunks."""
-    return _pipeline(seconds, "ScheduleGPipe")
-
-
-def pipeline_1f1b(seconds: Seconds) -> tuple[nn.Module, Step]:
-    """Two pipeline stages: forward and backward chunks in turn."""
-    return _pipeline(seconds, "Schedule1F1B")
-
-
-def pipeline_interleaved(seconds: Seconds) -> tuple[nn.Module, Step]:
-    """Two stages a rank: forward and backward chunks of both in turn."""
-    return _interleaved(seconds, "ScheduleInterleaved1F1B")
-
-
-def pipeline_zero_bubble(seconds: Seconds) -> tuple[nn.Module, Step]:
-    """Two stages a rank, whose backward is done in two halves."""
-    return _interleaved(seconds, "ScheduleInterleavedZeroBubble")
-
-
 def _interleaved(seconds: Seconds, schedule_class: str) -> tuple[nn.Module, Step]:
+    """Return two stages a rank, whose chunks alternate."""
     from torch.distributed import pipelining
 
     cpu, size = torch.device("cpu"), dist.get_world_size()
@@ -232,11 +245,11 @@ _compiled: list[Any] = []
 
 
 def compiled(seconds: Seconds) -> tuple[nn.Module, Step]:
-    """DistributedDataParallel compiled by inductor; compilation itself is not in the numbers."""
+    """DistributedDataParallel compiled by COMPILER; compilation itself is not in the numbers."""
     _now.update(seconds)
     if not _compiled:
         model = DistributedDataParallel(nn.Sequential(Napping(FEATURES, 1)))
-        _compiled.append(torch.compile(model))
+        _compiled.append(torch.compile(model, backend=os.environ.get("COMPILER", "inductor")))
         for _ in range(3):
             one_batch(_compiled[0])((torch.randn(32, FEATURES), torch.randn(32, 1)))
     return _compiled[0], one_batch(_compiled[0])
@@ -249,9 +262,9 @@ ARMS: dict[str, Callable[[Seconds], tuple[nn.Module, Step]]] = {
     "fsdp2": fsdp2,
     "fsdp2_accumulation": fsdp2_accumulation,
     "tensor_parallel": tensor_parallel,
-    "pipeline_gpipe": pipeline_gpipe,
-    "pipeline_1f1b": pipeline_1f1b,
-    "pipeline_interleaved": pipeline_interleaved,
-    "pipeline_zero_bubble": pipeline_zero_bubble,
+    "pipeline_gpipe": partial(_pipeline, schedule_class="ScheduleGPipe"),
+    "pipeline_1f1b": partial(_pipeline, schedule_class="Schedule1F1B"),
+    "pipeline_interleaved": partial(_interleaved, schedule_class="ScheduleInterleaved1F1B"),
+    "pipeline_zero_bubble": partial(_interleaved, schedule_class="ScheduleInterleavedZeroBubble"),
     "compiled": compiled,
 }

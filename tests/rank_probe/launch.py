@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from tests.rank_probe.sink import Sink, listening
 
 ROOT = Path(__file__).parents[2]
-PACKAGE = "tests.rank_probe.integrations"
+PACKAGE = "tests.rank_probe.jobs"
 
 Ranks = dict[int, dict[str, Any]]
 

@@ -41,10 +41,10 @@ class Arm:
     places: tuple[str, ...] = PLACES
 
 
-def torchrun(ranks: int, module: str, *arguments: str) -> tuple[str, ...]:
-    """Return Python's arguments to run *module* on that many ranks."""
+def torchrun(ranks: int, job: str, *arguments: str) -> tuple[str, ...]:
+    """Return Python's arguments to run *job* of tests/rank_probe/jobs on that many ranks."""
     launcher = ("-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "-m")
-    return (*launcher, module, *arguments)
+    return (*launcher, f"{PACKAGE}.{job}", *arguments)
 
 
 def loop(
@@ -56,10 +56,9 @@ def loop(
     places: tuple[str, ...] = PLACES,
     **arm: Any,
 ) -> Arm:
-    """Return an arm of tests/rank_probe/jobs/loops_job.py; without *peers* all *ranks* are."""
+    """Return an arm of loops_job.py; without *peers* all *ranks* are."""
     peers = peers or tuple(range(ranks))
-    module = "tests.rank_probe.jobs.loops_job"
-    command = torchrun(ranks, module, "STEPS", str(peers[-1]))
+    command = torchrun(ranks, "loops_job", "STEPS", str(peers[-1]))
     return Arm(title, command, peers, prefix=f"{name}-", places=places, **arm)
 
 
@@ -86,19 +85,19 @@ ARMS = (
     loop("torchtitan-shaped", "titan_shaped"),
     Arm(
         "Megatron-core",
-        torchrun(2, "tests.rank_probe.jobs.megatron_job", "STEPS", "1"),
+        torchrun(2, "megatron_job", "STEPS", "1"),
         prefix="megatron-",
         package="megatron.core",
     ),
     Arm(
         "TRL GRPO",
-        torchrun(2, f"{PACKAGE}.transformers_job"),
+        torchrun(2, "transformers_job"),
         prefix="grpo-",
         package="trl",
     ),
-    Arm("Lightning", torchrun(2, f"{PACKAGE}.lightning_job", "lightning.pytorch")),
-    Arm("Hugging Face Trainer", torchrun(2, f"{PACKAGE}.transformers_job")),
-    Arm("Accelerate", torchrun(2, f"{PACKAGE}.accelerate_job")),
+    Arm("Lightning", torchrun(2, "lightning_job", "lightning.pytorch")),
+    Arm("Hugging Face Trainer", torchrun(2, "transformers_job")),
+    Arm("Accelerate", torchrun(2, "accelerate_job")),
     Arm("Ray Train", ("-m", f"{PACKAGE}.ray_train_job", "FOLDER")),
 )
 

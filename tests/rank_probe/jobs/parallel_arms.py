@@ -25,19 +25,23 @@ Seconds = dict[str, float]
 Step = Callable[[Any], None]  # forward and backward of one batch
 
 
-def planted(place: str, delay: float = DELAY, healthy: float = HEALTHY) -> Seconds:
+def planted(place: str) -> Seconds:
     """Return the seconds that each stage takes: more in *place*, or in all of them."""
-    seconds = dict.fromkeys(PLACES, healthy) | dict.fromkeys(("other", *SELDOM), 0.0)
+    seconds = dict.fromkeys(PLACES, HEALTHY) | dict.fromkeys(("other", *SELDOM), 0.0)
     for stage in seconds:
-        seconds[stage] += delay * (1 + (stage in SELDOM)) * (place in (stage, EVERYWHERE))
+        if place in (stage, EVERYWHERE):
+            seconds[stage] += delay_in(stage)
     return seconds
+
+
+def delay_in(stage: str) -> float:
+    """Return the seconds that are planted there."""
+    return DELAY * (2 if stage in SELDOM else 1)
 
 
 def asked_for(times: Mapping[str, int]) -> Seconds:
     """Return the seconds of delays that come so often in each stage."""
-    return {
-        stage: number * DELAY * (1 + (stage in SELDOM)) for stage, number in times.items() if number
-    }
+    return {stage: number * delay_in(stage) for stage, number in times.items() if number}
 
 
 def layers(seconds: Seconds, share: float = 1.0, normalize: bool = False) -> list[nn.Module]:

@@ -9,11 +9,10 @@ from rank_probe.lines.user_code import BEFORE_MODEL
 from tests.rank_probe.forks import Zygote
 from tests.rank_probe.jobs.loops_job import LOOPS
 from tests.rank_probe.jobs.parallel_arms import DELAY, EVERYWHERE, PLACES, asked_for
-from tests.rank_probe.launch import Jobs, Ranks, is_late
+from tests.rank_probe.launch import PACKAGE, Jobs, Ranks, is_late
 
 pytestmark = pytest.mark.jobs
 
-MODULE = "tests.rank_probe.jobs.loops_job"
 STEPS = 4
 # Whose batches come from a generator or a function of their own; the first has a test of its own.
 WITHOUT_LOADER = ("own_stream", "own_batches")
@@ -39,8 +38,15 @@ def train(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Train:
     def train(steps: int, *cases: str) -> dict[str, Ranks]:
         folder = tmp_path_factory.mktemp("ranks")
         # Code is generated for seconds; ways.py does it.
-        own = {"CHECKPOINTS": str(folder), "COMPILER": "aot_eager"}
-        return zygote.run(folder, MODULE, str(steps), "1", *cases, **own)
+        return zygote.run(
+            folder,
+            f"{PACKAGE}.loops_job",
+            str(steps),
+            "1",
+            *cases,
+            CHECKPOINTS=str(folder),
+            COMPILER="aot_eager",
+        )
 
     return train
 

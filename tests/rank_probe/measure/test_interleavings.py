@@ -23,7 +23,7 @@ from rank_probe.measure.timeline import Timeline
 from rank_probe.measure.work_units import WorkUnits
 from rank_probe.wire.stages import CHECKPOINT, DATA, EVAL, FORWARD, OTHER, STAGES
 from tests.rank_probe.fakes import FakeTime
-from tests.rank_probe.torch_hooks.hooked import attached
+from tests.rank_probe.torch_hooks.conftest import attached
 
 pytestmark = pytest.mark.usefixtures("peers")
 

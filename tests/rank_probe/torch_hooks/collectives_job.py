@@ -26,7 +26,7 @@ from rank_probe.measure import events
 from rank_probe.measure.timeline import Timeline
 from rank_probe.wire.stages import COMPUTE, STAGES, SYNC
 from tests.rank_probe.launch import leave
-from tests.rank_probe.torch_hooks.hooked import attached
+from tests.rank_probe.torch_hooks.conftest import attached
 
 Call = Callable[[], object]
 # Returns the call that is made twice, the second time with a rank behind.

@@ -1,11 +1,24 @@
-"""What the tests of torch's hooks share."""
+"""Timelines that torch tells its stages in one process, and whose boundaries a test can look at."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from rank_probe.measure.timeline import Timeline
-from tests.rank_probe.torch_hooks.hooked import attached
+from rank_probe.torch_hooks import backward, collectives, parallel, training_loop
+
+
+@contextmanager
+def attached(automatic: Timeline) -> Iterator[Timeline]:
+    """Have every patch in torch while the block runs."""
+    modules = (backward, collectives, parallel, training_loop)
+    patches = [module.attach(automatic) for module in modules]
+    try:
+        yield automatic
+    finally:
+        while patches:
+            patches.pop().undo()
 
 
 @pytest.fixture
@@ -13,3 +26,25 @@ def timeline() -> Iterator[Timeline]:
     """An automatic timeline with every patch in torch."""
     with attached(Timeline(automatic=True)) as timeline:
         yield timeline
+
+
+class _Recorder:
+    def __init__(self) -> None:
+        self.marks: list[int] = []
+
+    def boundary(self, mark: int) -> None:
+        self.marks.append(mark)
+
+
+def recorded(*, automatic: bool) -> Timeline:
+    """Return a timeline for `marks`."""
+    timeline = Timeline(automatic=automatic)
+    timeline.also_tell(_Recorder())
+    return timeline
+
+
+def marks(timeline: Timeline) -> list[int]:
+    """Return the boundaries of a recorded timeline so far: stages with their marks."""
+    recorder = timeline._device
+    assert isinstance(recorder, _Recorder)
+    return recorder.marks

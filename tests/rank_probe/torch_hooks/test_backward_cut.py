@@ -19,7 +19,7 @@ from rank_probe.torch_hooks import process_group
 from rank_probe.torch_hooks.private import find
 from rank_probe.wire.stages import BACKWARD, OTHER, SYNC
 from tests.rank_probe.fakes import elsewhere
-from tests.rank_probe.torch_hooks.hooked import attached
+from tests.rank_probe.torch_hooks.conftest import attached
 
 pytestmark = pytest.mark.usefixtures("peers")
 

@@ -21,7 +21,7 @@ from rank_probe.measure.timeline import Timeline
 from rank_probe.torch_hooks import checkpoints, copies
 from rank_probe.wire.stages import CHECKPOINT, DATA, H2D, OTHER, SYNC
 from tests.rank_probe.fakes import elsewhere
-from tests.rank_probe.torch_hooks.hooked import marks, recorded
+from tests.rank_probe.torch_hooks.conftest import marks, recorded
 
 TORCH_SAVE = torch.save
 dcp: Any = importlib.import_module("torch.distributed.checkpoint")  # it types none of its exports

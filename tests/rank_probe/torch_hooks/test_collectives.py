@@ -19,7 +19,7 @@ from rank_probe.wire.stages import FORWARD, OTHER, SYNC
 from tests.rank_probe.forks import Zygote
 from tests.rank_probe.launch import Jobs, Ranks
 from tests.rank_probe.torch_hooks.collectives_job import DELAY
-from tests.rank_probe.torch_hooks.hooked import marks, recorded
+from tests.rank_probe.torch_hooks.conftest import marks, recorded
 
 C10D: Any = dist
 

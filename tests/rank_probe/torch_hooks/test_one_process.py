@@ -28,7 +28,7 @@ from rank_probe.wire.stages import (
     SYNC,
 )
 from tests.rank_probe.fakes import elsewhere
-from tests.rank_probe.torch_hooks.hooked import attached
+from tests.rank_probe.torch_hooks.conftest import attached
 
 pytestmark = pytest.mark.usefixtures("peers")
 

@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader
 
 from demo.train import Batches, TimedSGD
 from rank_probe.integrations.deepspeed import attach, detach
-from tests.rank_probe.integrations.test_frameworks import ACCUMULATED, EVERY, STEPS
 from tests.rank_probe.jobs.parallel_arms import Seconds, network, planted
+from tests.rank_probe.jobs.test_frameworks import ACCUMULATED, EVERY, STEPS
 from tests.rank_probe.launch import leave
 
 

@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 import rank_probe
 from demo.train import FEATURES, TimedSGD
 from rank_probe.integrations.accelerate import attach
-from tests.rank_probe.integrations.test_frameworks import EVERY, STEPS
 from tests.rank_probe.jobs.parallel_arms import Seconds, SlowState, network, planted
+from tests.rank_probe.jobs.test_frameworks import EVERY, STEPS
 from tests.rank_probe.launch import leave
 
 ROWS = 4

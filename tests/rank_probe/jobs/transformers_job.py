@@ -26,7 +26,8 @@ from transformers import (
 from demo.train import EmulatedCompute, TimedSGD
 from rank_probe import api
 from rank_probe.integrations.transformers import RankskewCallback
-from tests.rank_probe.integrations.test_frameworks import (
+from tests.rank_probe.jobs.parallel_arms import Seconds, planted
+from tests.rank_probe.jobs.test_frameworks import (
     ACCUMULATED,
     EVERY,
     LENGTH,
@@ -34,7 +35,6 @@ from tests.rank_probe.integrations.test_frameworks import (
     ROWS,
     STEPS,
 )
-from tests.rank_probe.jobs.parallel_arms import Seconds, planted
 from tests.rank_probe.launch import leave
 
 ORIGINALS = {name: vars(Trainer)[name] for name in ("evaluate", "_evaluate", "_save_checkpoint")}

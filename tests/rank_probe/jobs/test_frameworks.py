@@ -103,11 +103,7 @@ def runs(train: Train) -> Runs:
 
 @pytest.mark.parametrize("framework", EACH)
 def test_late_rank_and_its_stages_are_told(runs: Runs, framework: str) -> None:
-    """Each delay is in its own stage of the late rank, and all are in the other one's `sync`.
-
-    Flattening and averaging gradients in DeepSpeed's engine is backward, and partitioning the
-    update optimizer.
-    """
+    """Each delay is in its own stage of the late rank, and all are in the other one's `sync`."""
     for case in FRAMEWORKS[framework].cases:
         runs(framework).check(case, is_late(1, asked_for(times_late(framework))))
 
@@ -151,6 +147,17 @@ def test_accumulated_batches_are_one_step(
     jobs = runs(framework)
     assert {rank["steps"] for rank in jobs["accumulate"].values()} == {steps}
     jobs.check("accumulate", is_late(1, asked_for({stage: 2 * (STEPS // 2)})))
+
+
+def test_what_deepspeeds_engine_does_itself_has_a_stage(runs: Runs) -> None:
+    """Flattening and averaging gradients is backward, and partitioning the update optimizer."""
+
+    def check(ranks: Ranks) -> None:
+        healthy = ranks[0]["stage_seconds"]
+        assert healthy["other"] < 0.1 * sum(healthy.values())
+
+    for case in FRAMEWORKS["deepspeed"].cases:
+        runs("deepspeed").check(case, check)
 
 
 def test_dispatched_batches_are_waited_for(runs: Runs) -> None:

@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from demo.train import FEATURES, TimedSGD
 from rank_probe.integrations.lightning import RankskewCallback
-from tests.rank_probe.integrations.test_frameworks import EVERY, STEPS
 from tests.rank_probe.jobs.parallel_arms import Seconds, network, planted
+from tests.rank_probe.jobs.test_frameworks import EVERY, STEPS
 from tests.rank_probe.launch import leave
 
 ROWS = 4

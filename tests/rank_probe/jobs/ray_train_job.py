@@ -24,8 +24,8 @@ from torch.utils.data import DataLoader
 
 from demo.train import Batches, TimedSGD
 from rank_probe.integrations.ray_train import with_probe
-from tests.rank_probe.integrations.test_frameworks import EVERY, STEPS
 from tests.rank_probe.jobs.parallel_arms import network, planted
+from tests.rank_probe.jobs.test_frameworks import EVERY, STEPS
 
 
 def train_loop(config: dict[str, Any]) -> None:

@@ -1,1 +1,0 @@
-"""Tests of the integrations, each on its real framework with gloo ranks."""

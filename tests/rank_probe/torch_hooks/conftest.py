@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 
 from rank_probe.measure.timeline import Timeline
 from rank_probe.torch_hooks import backward, collectives, parallel, training_loop
@@ -26,6 +28,14 @@ def timeline() -> Iterator[Timeline]:
     """An automatic timeline with every patch in torch."""
     with attached(Timeline(automatic=True)) as timeline:
         yield timeline
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A process group of one rank."""
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
 
 
 class _Recorder:

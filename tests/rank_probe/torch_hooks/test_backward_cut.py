@@ -4,9 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel
 from torch.torch_version import TorchVersion
 from torch.utils.checkpoint import checkpoint
@@ -139,17 +137,14 @@ def test_one_parameter_takes_over_the_cut_until_it_takes_no_part(
     assert timeline.steps.totals().spent[SYNC] > waited
 
 
+@pytest.mark.usefixtures("alone")
 def test_model_that_ddp_wraps_later_is_cut_from_its_first_backward_on(
     timeline: Timeline, job: Job
 ) -> None:
     """The old one's parameter takes no part, and lets go; one of the new model takes over."""
     new = Job(timeline)
     job.step(CUTS + 1)
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    try:
-        DistributedDataParallel(new.model)
-    finally:
-        dist.destroy_process_group()
+    DistributedDataParallel(new.model)
     new.step(CUTS + 2)
 
     assert set(new.stages_of_wait) == {SYNC}

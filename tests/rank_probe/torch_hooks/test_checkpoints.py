@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore
 
 from rank_probe.guest.guard import failures
 from rank_probe.measure import events
@@ -129,7 +127,8 @@ def test_distributed_checkpoint_is_checkpoint(timeline: Timeline, tmp_path: Path
         assert is_over(timeline)
 
 
-@pytest.mark.filterwarnings("ignore")  # torch warns that there is no process group
+@pytest.mark.usefixtures("alone")  # It asks for a process group.
+@pytest.mark.filterwarnings("ignore")  # torch warns that it overwrites
 def test_only_what_blocks_of_an_async_save_is_checkpoint(
     timeline: Timeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,20 +143,16 @@ def test_only_what_blocks_of_an_async_save_is_checkpoint(
         return original(*args, **kwargs)
 
     monkeypatch.setattr(saver, "_save_state_dict", late)
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)  # It asks for one.
-    try:
-        for write in (async_save, dcp.async_save):
-            state = Noting(timeline)
-            may_write.clear()
-            done: Future[Any] = write({"model": state}, checkpoint_id=tmp_path)
-            before = list(marks(timeline))
-            may_write.set()
-            done.result(30)
+    for write in (async_save, dcp.async_save):
+        state = Noting(timeline)
+        may_write.clear()
+        done: Future[Any] = write({"model": state}, checkpoint_id=tmp_path)
+        before = list(marks(timeline))
+        may_write.set()
+        done.result(30)
 
-            assert state.seen == [(CHECKPOINT, True)]
-            assert marks(timeline) == before
-    finally:
-        dist.destroy_process_group()
+        assert state.seen == [(CHECKPOINT, True)]
+        assert marks(timeline) == before
     assert wrote_in == [OTHER, OTHER]
 
 

@@ -33,14 +33,6 @@ def waits() -> Iterator[Timeline]:
     patches.undo()
 
 
-@pytest.fixture
-def alone() -> Iterator[None]:
-    """A rank alone in its job."""
-    dist.init_process_group("gloo", store=C10D.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
 X = torch.ones(2)
 
 

@@ -1,15 +1,13 @@
 """Tests of the patches on torch in one process: what they time, and that they leave no trace."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
@@ -173,14 +171,6 @@ def test_first_thread_that_trains_is_timed(timeline: Timeline) -> None:
     train(timeline)
 
     assert timeline.steps.totals().steps == 3
-
-
-@pytest.fixture
-def alone() -> Iterator[None]:
-    """A process group of one rank."""
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def fsdp1(model: nn.Module) -> Any:

@@ -38,7 +38,8 @@ from tests.rank_probe.jobs.parallel_arms import (
 )
 from tests.rank_probe.launch import leave
 
-Loop = Callable[[], None]
+# What precedes its `yield` is done before the probe is there, and is not timed.
+Loop = Iterator[None]
 
 # Micro-batches of a step after the other; a step has this many on average.
 VARYING, MEAN_MICRO_BATCHES = (1, 4, 2, 3), 2.5
@@ -74,12 +75,10 @@ def ordinary(arm: Callable[[Seconds], tuple[nn.Module, Step]]) -> Callable[[Seco
         optimizer = sgd(model, seconds)
         batches = loader(seconds, steps)
 
-        def loop() -> None:
-            for batch in batches:
-                step(batch)
-                update(optimizer, seconds)
-
-        return loop
+        yield
+        for batch in batches:
+            step(batch)
+            update(optimizer, seconds)
 
     return make
 
@@ -90,20 +89,18 @@ def by_hand(seconds: Seconds, steps: int) -> Loop:
     optimizer = sgd(model, seconds)
     batches = iter(loader(seconds, steps))
 
-    def loop() -> None:
-        for _ in range(steps):
-            with rank_probe.stage("data"):
-                batch = next(batches)
-            with rank_probe.stage("forward"):
-                loss = loss_of(model, batch)
-            loss.backward()
-            with rank_probe.stage("optimizer"):
-                optimizer.step()
-            optimizer.zero_grad()
-            sleep(seconds["other"])
-            rank_probe.step()
-
-    return loop
+    yield
+    for _ in range(steps):
+        with rank_probe.stage("data"):
+            batch = next(batches)
+        with rank_probe.stage("forward"):
+            loss = loss_of(model, batch)
+        loss.backward()
+        with rank_probe.stage("optimizer"):
+            optimizer.step()
+        optimizer.zero_grad()
+        sleep(seconds["other"])
+        rank_probe.step()
 
 
 def varying_accumulation(seconds: Seconds, steps: int) -> Loop:
@@ -114,15 +111,13 @@ def varying_accumulation(seconds: Seconds, steps: int) -> Loop:
     counts = [VARYING[step % len(VARYING)] for step in range(steps)]
     batches = iter(loader(seconds, sum(counts), share))
 
-    def loop() -> None:
-        for count in counts:
-            with model.no_sync():
-                for batch in islice(batches, count - 1):
-                    loss_of(model, batch).backward()
-            loss_of(model, next(batches)).backward()
-            update(optimizer, seconds)
-
-    return loop
+    yield
+    for count in counts:
+        with model.no_sync():
+            for batch in islice(batches, count - 1):
+                loss_of(model, batch).backward()
+        loss_of(model, next(batches)).backward()
+        update(optimizer, seconds)
 
 
 def distillation(seconds: Seconds, steps: int) -> Loop:
@@ -132,14 +127,12 @@ def distillation(seconds: Seconds, steps: int) -> Loop:
     optimizer = sgd(student, seconds)
     batches = loader(seconds, steps)
 
-    def loop() -> None:
-        for inputs, _ in batches:
-            with torch.no_grad():
-                wanted = teacher(inputs)
-            nn.functional.mse_loss(student(inputs), wanted).backward()
-            update(optimizer, seconds)
-
-    return loop
+    yield
+    for inputs, _ in batches:
+        with torch.no_grad():
+            wanted = teacher(inputs)
+        nn.functional.mse_loss(student(inputs), wanted).backward()
+        update(optimizer, seconds)
 
 
 def several_loaders(seconds: Seconds, steps: int) -> Loop:
@@ -149,18 +142,16 @@ def several_loaders(seconds: Seconds, steps: int) -> Loop:
     one, another, third = (loader(seconds, steps, 1 / 3) for _ in range(3))
     held_out = loader(seconds | {"data": 0.0}, 2)
 
-    def loop() -> None:
-        unlabelled = iter(third)
-        for step, (batch, _) in enumerate(zip(one, another, strict=True), start=1):
-            loss = loss_of(model, batch)
-            (loss + loss_of(model, next(unlabelled))).backward()
-            update(optimizer, seconds)
-            if step % 2 == 0:
-                with torch.no_grad():
-                    for inputs, _ in held_out:
-                        model.module[-1](inputs)
-
-    return loop
+    yield
+    unlabelled = iter(third)
+    for step, (batch, _) in enumerate(zip(one, another, strict=True), start=1):
+        loss = loss_of(model, batch)
+        (loss + loss_of(model, next(unlabelled))).backward()
+        update(optimizer, seconds)
+        if step % 2 == 0:
+            with torch.no_grad():
+                for inputs, _ in held_out:
+                    model.module[-1](inputs)
 
 
 def optimizer_in_backward(seconds: Seconds, steps: int) -> Loop:
@@ -178,12 +169,10 @@ def optimizer_in_backward(seconds: Seconds, steps: int) -> Loop:
         each.register_post_accumulate_grad_hook(step)
     batches = loader(seconds, steps)
 
-    def loop() -> None:
-        for batch in batches:
-            loss_of(model, batch).backward()
-            sleep(seconds["other"])
-
-    return loop
+    yield
+    for batch in batches:
+        loss_of(model, batch).backward()
+        sleep(seconds["other"])
 
 
 def async_save(seconds: Seconds, steps: int) -> Loop:
@@ -201,17 +190,15 @@ def async_save(seconds: Seconds, steps: int) -> Loop:
         folder = f"{os.environ['CHECKPOINTS']}/{step}"
         return state_dict_saver.async_save(state, checkpoint_id=folder, process_group=group)
 
-    def loop() -> None:
-        saved: Any = None
-        for step, batch in enumerate(batches):
-            loss_of(model, batch).backward()
-            update(optimizer, seconds)
-            if saved is not None:
-                saved.result()
-            saved = save(step)
-        saved.result()
-
-    return loop
+    yield
+    saved: Any = None
+    for step, batch in enumerate(batches):
+        loss_of(model, batch).backward()
+        update(optimizer, seconds)
+        if saved is not None:
+            saved.result()
+        saved = save(step)
+    saved.result()
 
 
 def titan_shaped(seconds: Seconds, steps: int) -> Loop:
@@ -223,19 +210,17 @@ def titan_shaped(seconds: Seconds, steps: int) -> Loop:
     def batch_generator() -> Iterator[Batch]:
         yield from loader(seconds, steps * MICRO_BATCHES, share)
 
-    def loop() -> None:
-        read = batch_generator()
-        for _ in range(steps):
-            optimizer.zero_grad()
-            micro_batches = [next(read) for _ in range(MICRO_BATCHES)]
-            dist.all_reduce(torch.tensor(sum(inputs.numel() for inputs, _ in micro_batches)))
-            for batch in micro_batches:
-                loss_of(model, batch).backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            sleep(seconds["other"])
-
-    return loop
+    yield
+    read = batch_generator()
+    for _ in range(steps):
+        optimizer.zero_grad()
+        micro_batches = [next(read) for _ in range(MICRO_BATCHES)]
+        dist.all_reduce(torch.tensor(sum(inputs.numel() for inputs, _ in micro_batches)))
+        for batch in micro_batches:
+            loss_of(model, batch).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        sleep(seconds["other"])
 
 
 # Steps between two meetings of the ranks.
@@ -265,16 +250,14 @@ def local_sgd(seconds: Seconds, steps: int, outer_rate: float = 0.0) -> Loop:
             outer.step()
             outer.zero_grad()
 
-    def loop() -> None:
-        before = [each.detach().clone() for each in model.parameters()]
-        for step, batch in enumerate(batches, start=1):
-            loss_of(model, batch).backward()
-            update(inner, seconds)
-            if step % APART == 0:
-                meet(before)
-                before = [each.detach().clone() for each in model.parameters()]
-
-    return loop
+    yield
+    before = [each.detach().clone() for each in model.parameters()]
+    for step, batch in enumerate(batches, start=1):
+        loss_of(model, batch).backward()
+        update(inner, seconds)
+        if step % APART == 0:
+            meet(before)
+            before = [each.detach().clone() for each in model.parameters()]
 
 
 def diloco(seconds: Seconds, steps: int) -> Loop:
@@ -302,19 +285,17 @@ def rollouts(seconds: Seconds, steps: int) -> Loop:
         dist.all_reduce(mean)
         return rewards - mean / dist.get_world_size()
 
-    def loop() -> None:
+    yield
+    prompts, rewards = generate()
+    for _ in range(steps // APART):
+        for _epoch in range(2):
+            for index in torch.randperm(2 * BATCH).split(BATCH):
+                loss_of(policy, (prompts[index], rewards[index].clone())).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        sleep(APART * seconds["other"])
         prompts, rewards = generate()
-        for _ in range(steps // APART):
-            for _epoch in range(2):
-                for index in torch.randperm(2 * BATCH).split(BATCH):
-                    loss_of(policy, (prompts[index], rewards[index].clone())).backward()
-                    optimizer.step()
-                    optimizer.zero_grad()
-            sleep(APART * seconds["other"])
-            prompts, rewards = generate()
-            rewards = normalized(rewards.clone())
-
-    return loop
+        rewards = normalized(rewards.clone())
 
 
 def prompted_rollouts(seconds: Seconds, steps: int) -> Loop:
@@ -324,18 +305,16 @@ def prompted_rollouts(seconds: Seconds, steps: int) -> Loop:
     optimizer = sgd(policy, seconds, share)
     prompts = loader(seconds, steps)
 
-    def loop() -> None:
-        for inputs, _ in prompts:
-            with torch.inference_mode():
-                wanted = policy.module(inputs)
-            wanted = wanted.clone()
-            for _ in range(MICRO_BATCHES):
-                loss_of(policy, (inputs, wanted)).backward()
-                optimizer.step()
-                optimizer.zero_grad()
-            sleep(seconds["other"])
-
-    return loop
+    yield
+    for inputs, _ in prompts:
+        with torch.inference_mode():
+            wanted = policy.module(inputs)
+        wanted = wanted.clone()
+        for _ in range(MICRO_BATCHES):
+            loss_of(policy, (inputs, wanted)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        sleep(seconds["other"])
 
 
 def own_stream(seconds: Seconds, steps: int) -> Loop:
@@ -349,12 +328,10 @@ def own_stream(seconds: Seconds, steps: int) -> Loop:
             inputs = torch.randn(BATCH, FEATURES)
             yield inputs, inputs.mean(dim=1, keepdim=True)
 
-    def loop() -> None:
-        for _, batch in zip(range(steps), stream(), strict=False):
-            loss_of(model, batch).backward()
-            update(optimizer, seconds)
-
-    return loop
+    yield
+    for _, batch in zip(range(steps), stream(), strict=False):
+        loss_of(model, batch).backward()
+        update(optimizer, seconds)
 
 
 class WithLoss(nn.Module):
@@ -388,51 +365,45 @@ def own_batches(seconds: Seconds, steps: int) -> Loop:
         model.train()
         return float(loss)
 
-    def loop() -> None:
+    yield
+    inputs, targets = get_batch()
+    for _ in range(steps):
+        if seconds["eval"]:
+            estimate_loss()
+        _, loss = model(inputs, targets)
         inputs, targets = get_batch()
-        for _ in range(steps):
-            if seconds["eval"]:
-                estimate_loss()
-            _, loss = model(inputs, targets)
-            inputs, targets = get_batch()
-            (loss / 2).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-    return loop
+        (loss / 2).backward()
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 def sharded_serving(seconds: Seconds, steps: int) -> Loop:
     """One model on all ranks: each batch of requests goes from rank 0 to all, and ends together."""
     lengths = random.Random(0)
 
-    def loop() -> None:
-        for _ in range(steps):
-            batch = torch.zeros(1)
-            if dist.get_rank() == 0:
-                # Idle is nobody's fault: it is waiting, for the clients.
-                with rank_probe.stage("sync"):
-                    sleep(DELAY)
-                    batch[0] = lengths.choice((1, 2, 8))
-            dist.broadcast(batch, src=0)
-            with rank_probe.stage("compute"):
-                sleep(0.001 * batch.item() + seconds["other"])
-                dist.all_reduce(torch.zeros(8))
-            rank_probe.step()
-
-    return loop
+    yield
+    for _ in range(steps):
+        batch = torch.zeros(1)
+        if dist.get_rank() == 0:
+            # Idle is nobody's fault: it is waiting, for the clients.
+            with rank_probe.stage("sync"):
+                sleep(DELAY)
+                batch[0] = lengths.choice((1, 2, 8))
+        dist.broadcast(batch, src=0)
+        with rank_probe.stage("compute"):
+            sleep(0.001 * batch.item() + seconds["other"])
+            dist.all_reduce(torch.zeros(8))
+        rank_probe.step()
 
 
 def serving_replicas(seconds: Seconds, steps: int) -> Loop:
     """A model on each rank, which the others do not wait for."""
 
-    def loop() -> None:
-        for _ in range(steps):
-            with rank_probe.stage("compute"):
-                sleep(HEALTHY + seconds["other"])
-            rank_probe.step()
-
-    return loop
+    yield
+    for _ in range(steps):
+        with rank_probe.stage("compute"):
+            sleep(HEALTHY + seconds["other"])
+        rank_probe.step()
 
 
 # Their scripts mark stages and steps themselves.
@@ -468,9 +439,10 @@ def main() -> None:
         name, _, place = case.partition("-")
         is_late = dist.get_rank() == int(late_rank)
         loop = LOOPS[name](planted(place if is_late else ""), int(steps))
+        next(loop)
         dist.barrier()
         rank_probe.start(automatic=LOOPS[name] not in MANUAL, job_id=case)
-        loop()
+        next(loop, None)
         rank_probe.finish()
     dist.barrier()
     dist.destroy_process_group()

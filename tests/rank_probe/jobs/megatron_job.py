@@ -95,22 +95,20 @@ def megatron(seconds: Seconds, steps: int) -> Loop:
     batches = iter(loader(seconds, steps * MICRO_BATCHES, 1 / MICRO_BATCHES))
     forward_backward = get_forward_backward_func()
 
-    def loop() -> None:
-        for _ in range(steps):
-            model.zero_grad_buffer()
-            optimizer.zero_grad()
-            forward_backward(
-                forward_step_func=forward_step,
-                data_iterator=batches,
-                model=[model],
-                num_microbatches=MICRO_BATCHES,
-                seq_length=1,
-                micro_batch_size=1,
-            )
-            optimizer.step()
-            sleep(seconds["other"])
-
-    return loop
+    yield
+    for _ in range(steps):
+        model.zero_grad_buffer()
+        optimizer.zero_grad()
+        forward_backward(
+            forward_step_func=forward_step,
+            data_iterator=batches,
+            model=[model],
+            num_microbatches=MICRO_BATCHES,
+            seq_length=1,
+            micro_batch_size=1,
+        )
+        optimizer.step()
+        sleep(seconds["other"])
 
 
 if __name__ == "__main__":

@@ -77,12 +77,6 @@ ARMS: dict[str, Callable[..., Step]] = {
 }
 
 
-def counted() -> dict[str, Any]:
-    """Return what Dynamo counts of graphs, the calls in them, and their breaks."""
-    breaks = sum(counters["graph_break"].values())
-    return {"graphs": dict(counters["stats"]), "breaks": breaks, "frames": dict(counters["frames"])}
-
-
 def outcome(arm: str, backend: str, attach_before_step: int | None) -> Mapping[str, Any]:
     """Train with the probe from that step on, or without one; return counts and parameters."""
     torch._dynamo.reset()
@@ -107,8 +101,12 @@ def outcome(arm: str, backend: str, attach_before_step: int | None) -> Mapping[s
     late = len(compilations)
     torch._dynamo.callback.callback_handler.remove_start_callback(compilations.append)
     probe.detach()
-    parameters = [parameter.detach().tolist() for parameter in model.parameters()]
-    return counted() | {"late_compilations": late, "parameters": parameters}
+    return {
+        "graphs": dict(counters["stats"]),
+        "breaks": sum(counters["graph_break"].values()),
+        "late_compilations": late,
+        "parameters": [parameter.detach().tolist() for parameter in model.parameters()],
+    }
 
 
 hidden: set[CodeType] = set()

@@ -116,7 +116,8 @@ def test_work_without_a_type_is_waited_for_all_the_same(waits: Timeline) -> None
     assert waits.state.stage == OTHER
 
 
-LOCAL = 0.03  # more than what a call itself may compute, on a machine that does other things too
+# More than what a call itself may compute, on a machine that does other things too.
+LOCAL = DELAY / 2
 KINDS = 21
 
 
@@ -140,11 +141,9 @@ def calls(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Jobs:
 def check(ranks: Ranks) -> None:
     """The ranks do not leave the barrier before it at the same moment, and a call computes."""
     (answer,) = ranks.values()
-    outside = answer["span"] - answer["stages"]["sync"]
 
     assert answer["span"] >= 0.9 * DELAY, "the profiler saw nobody wait"
-    assert answer["stages"]["sync"] >= 0.95 * (answer["span"] - LOCAL)
-    assert outside < LOCAL
+    assert answer["span"] - answer["stages"]["sync"] < LOCAL
     for stage, seconds in answer["stages"].items():
         assert stage == "sync" or seconds < LOCAL, stage
 

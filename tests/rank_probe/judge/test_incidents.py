@@ -198,6 +198,9 @@ def incidents() -> Iterator[tuple[Job, list[Expected]]]:
     job = job_of(8, Fault(1, "checkpoint", 8, every=40), Fault(6, "forward", 0.25))
     pausing = Expected(1, "checkpoint", DUTY)
     yield replace(job, seconds=400), [pausing, Expected(6, "forward")]
+    # A late rank is not named a second time for its pauses.
+    job = job_of(8, Fault(1, "forward", 0.25), Fault(1, "checkpoint", 4, every=40))
+    yield job, [Expected(1, "forward")]
     # The accuracy benchmark's steps of two seconds, a twentieth late for 20 of them or more.
     steps = Job(seed=1, seconds=400, busy_seconds=1.9, stage_noise=0.02, common_noise=0.01)
     for ranks, stage in ((2, "optimizer"), (4, "data"), (8, "backward")):

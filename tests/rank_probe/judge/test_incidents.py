@@ -1,15 +1,27 @@
 """The judge names exactly the ranks that are late: their stage, since when, and what they cost."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from random import Random
 from typing import NamedTuple
 
 import pytest
 
-from rank_probe.judge.verdict import DUTY, MILD, NODE, PAUSES, PERSISTENT, UNSYNCED
+from rank_probe.judge.judge import Judge
+from rank_probe.judge.own_past import MOST_RANKS, Lasted
+from rank_probe.judge.verdict import (
+    DUTY,
+    MILD,
+    NO_SYNC,
+    NODE,
+    PAUSES,
+    PERSISTENT,
+    UNSYNCED,
+    Late,
+)
 from rankskew.accounting.step import account, kinds
+from rankskew.accounting.windows import PlainReduction
 from tests.alerts.jobs import Fault, Job, Step, simulate
 from tests.rank_probe.judged import EVERY_SECONDS, judged, judged_steps, vectors
 
@@ -346,3 +358,132 @@ def test_late_rank_is_named_within_a_few_steps(
 
     assert steps_until_named(job, late) <= start
     assert steps_until_named(job, replace(late, start_seconds=30 * USUAL_SECONDS)) <= onset
+
+
+# ---- Without measured waits: by a rank's own past ------------------------------------------------
+
+More = Callable[[int, int], float]
+
+
+class Told(NamedTuple):
+    """What was said after each step, and who was slow when, as known at the end."""
+
+    said: list[tuple[Late, ...]]
+    ended: list[Lasted]
+
+
+def told(more: More, steps: int = 200, ranks: int = 8) -> Told:
+    """Judge a job after every step of 10 s; *more* (rank, step) is a share of it, in `backward`.
+
+    The noise has heavy tails (Student's t with three degrees of freedom), and all ranks drift.
+    """
+    draw = Random(0)
+    reduction = PlainReduction(dict.fromkeys(range(ranks), "all"), {})
+    judge = Judge(reduction)
+    said = []
+    for step in range(steps):
+        common = 10 * (1 + 0.2 * step / steps) * draw.gauss(1.0, 0.02)
+        row = {rank: spent(draw, common, more(rank, step)) for rank in range(ranks)}
+        at = (step + 1) * 10.0
+        leader = reduction.add(step, row, at)
+        verdict = judge.judge(reduction.mark(at), [leader], step=step)
+        said.append(verdict.late)
+    assert verdict.reason == NO_SYNC
+    return Told(said, list(judge.ended))
+
+
+def spent(draw: Random, common: float, more: float) -> dict[str, float]:
+    heavy = draw.gauss(0, 1) / max(draw.gammavariate(1.5, 2 / 3), 0.05) ** 0.5
+    own = common * max(0.5, 1 + 0.02 * heavy)
+    return {"forward": 0.4 * own, "backward": (0.6 + more) * own}
+
+
+def test_bump_of_ten_steps_is_told_with_onset_and_end() -> None:
+    """15 % for ten steps, in the middle of a run whose ranks always differ by a tenth."""
+    found = told(lambda rank, step: 0.02 * rank + 0.15 * (rank == 3 and 100 <= step < 110))
+    (one,) = found.ended
+    names = {(each.rank, each.stage, each.kind) for late in found.said for each in late}
+
+    assert names == {(3, "backward", UNSYNCED)}
+    assert (one.onset, one.end) == pytest.approx((1000, 1100), abs=20)
+    assert not any(found.said[:105])
+    assert not found.said[-1]
+
+
+@pytest.mark.parametrize(
+    ("more", "steps"),
+    [
+        (lambda rank, _: 0.1 * (rank == 2), 300),
+        # Workers on shares of GPUs: the slowest is far from the fastest, but not from the next.
+        (lambda rank, _: 0.1 * rank, 60),
+    ],
+    ids=["one", "all"],
+)
+def test_ranks_that_were_always_apart_stay_quiet(more: More, steps: int) -> None:
+    """While all drift, and noise has heavy tails."""
+    found = told(more, steps)
+
+    assert not any(found.said)
+    assert not found.ended
+
+
+def test_largest_lasting_excess_is_first() -> None:
+    """9 % for hours comes before 20 % for minutes."""
+    found = told(
+        lambda rank, step: (
+            0.09 * (rank == 5 and step >= 150) + 0.2 * (rank == 1 and 580 <= step < 599)
+        ),
+        steps=600,
+    )
+
+    assert [late.rank for late in found.said[-1]] == [5, 1]
+    assert found.said[-1][0].ratio == pytest.approx(0.09, abs=0.02)
+    assert all(late.has_risen for late in found.said[-1])
+    assert found.said[-1][0].since_seconds == pytest.approx(4500, abs=50)
+
+
+def test_rank_that_was_always_far_apart_is_told() -> None:
+    """Half as slow again as all others, from the first step on, is no matter of habit."""
+    found = told(lambda rank, step: 0.5 * (rank == 4), steps=60)
+
+    assert [(late.rank, late.kind) for late in found.said[-1]] == [(4, UNSYNCED)]
+    assert not found.said[-1][0].has_risen
+    assert found.said[-1][0].ratio == pytest.approx(0.5, abs=0.05)
+
+
+def test_short_gap_does_not_make_two_of_one() -> None:
+    found = told(lambda rank, step: 0.2 * (rank == 6 and 100 <= step < 250 and step not in GAP))
+
+    assert not found.ended
+    assert {round(200 - late.since_seconds / 10) for late in found.said[-1]} == {100}
+
+
+GAP = range(150, 160)
+
+
+def test_second_time_is_compared_with_the_healthy_past() -> None:
+    """What a rank needed while it was slow does not count as its past."""
+    found = told(
+        lambda rank, step: 0.2 * (rank == 6 and (60 <= step < 160 or 300 <= step < 320)), steps=400
+    )
+
+    assert [each.rank for each in found.ended] == [6, 6]
+    assert [each.onset for each in found.ended] == pytest.approx([600, 3000], abs=20)
+
+
+def test_slower_one_of_two_is_told() -> None:
+    found = told(lambda rank, step: 0.1 * rank + 0.2 * (rank == 0 and step >= 100), ranks=2)
+
+    assert [late.rank for late in found.said[-1]] == [0]
+
+
+@pytest.mark.parametrize(("more_ranks", "named"), [(0, {3}), (1, set())])
+def test_job_of_too_many_ranks_is_not_looked_at(more_ranks: int, named: set[int]) -> None:
+    """Rank 0 would spend too much time on it."""
+    late = told(
+        lambda rank, step: 0.5 * (rank == 3 and step >= 30),
+        steps=45,
+        ranks=MOST_RANKS + more_ranks,
+    )
+
+    assert {each.rank for each in late.said[-1]} == named

@@ -330,12 +330,3 @@ def test_gradients_ready_on_an_engine_thread_is_taken_in_order() -> None:
 
     assert loop.clock.steps.totals().nanoseconds[SYNC] == 6 * 7 * MS
     assert failures.count == before
-
-
-def test_counting_begins_at_the_first_boundary() -> None:
-    """The first entry of the tape is a BEGIN, whatever the boundary itself carries."""
-    marks = Marks()
-    repeat(3, marks.step, marks.catch_up)
-
-    assert marks.clock.tape[0] == OTHER | BEGIN
-    assert marks.clock.steps.totals().steps == 1

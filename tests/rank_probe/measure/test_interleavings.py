@@ -174,7 +174,7 @@ def outcome(job: Job, program: list[Move]) -> tuple[list[str], str | None]:
 
 
 @settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
 @given(program=programs(), automatic=st.booleans(), in_python=st.booleans())
 @example(program=[("backward", [("wait", [("raise", None)])])], automatic=True, in_python=False)
@@ -224,7 +224,7 @@ def check(
 
 
 @settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
 @given(program=programs(), broken=st.sampled_from(["now", "follower", "measure"]))
 def test_broken_probe_changes_no_program(program: list[Move], broken: str) -> None:

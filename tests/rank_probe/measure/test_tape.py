@@ -319,23 +319,6 @@ def test_rows_of_a_batch_are_counted_or_its_work_is_measured(
     assert work.totals() == (7, None, None)
 
 
-def test_nothing_is_lost_while_the_tape_is_taken() -> None:
-    """Another thread may note at any moment in Python; in C it waits for the interpreter's lock."""
-    tape = PythonTape()
-
-    class Events(list[int]):
-        def __getitem__(self, which: Any) -> Any:
-            found = super().__getitem__(which)
-            tape.append(ENDS)
-            return found
-
-    tape._events = Events()
-    tape.append(BEGINS)
-
-    assert codes(tape) == [BEGINS]
-    assert codes(tape) == [ENDS]
-
-
 def test_cycles_are_collected(kind: Kind) -> None:
     """A probe that stopped leaves nothing behind, though its parts hold each other."""
 

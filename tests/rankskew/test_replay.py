@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,35 +12,26 @@ import pytest
 
 from rankskew.__main__ import main
 from rankskew.render import render
-from rankskew.replay.replay import in_words, replay
+from rankskew.replay.judge import confidence, longer
+from rankskew.replay.replay import ReplayedJob, in_words, replay
 from rankskew.replay.traces import read_traces
 from tests.exporter.recorded import record
 from tests.rankskew.golden import assert_golden
 
-TRACES = Path(__file__).parents[2] / "fixtures" / "traces"
+TRACES = Path(__file__).parents[1] / "fixtures" / "traces"
 Capture = pytest.CaptureFixture[str]
 
 
-def printed(capsys: Capture, *arguments: object) -> str:
-    assert main(["replay", *map(str, arguments)]) in (0, 1, 2)
+def printed(capsys: Capture, *arguments: object, status: int | None = None) -> str:
+    """Return what it prints; its *status* is 0 for nothing, 1 for something, 2: it cannot tell."""
+    assert main(["replay", *map(str, arguments)]) in ((0, 1, 2) if status is None else (status,))
     output = capsys.readouterr()
     assert output.out
     return output.out
 
 
-def test_status_says_whether_a_rank_is_late(tmp_path: Path) -> None:
-    """As that of every command: 0 nothing, 1 something, 2 cannot tell."""
-
-    def status(**trace: Any) -> int:
-        return main(["replay", str(record(tmp_path / "a.csv", **trace))])
-
-    assert status(steps=400) == 0
-    assert status(steps=400, late=lambda rank, step: 0.5 * (rank == 3 and step >= 100)) == 1
-    assert status(steps=5) == 2
-
-
-def job(capsys: Capture, *arguments: object) -> dict[str, Any]:
-    (found,) = json.loads(printed(capsys, *arguments, "--json"))["jobs"]
+def job(capsys: Capture, *arguments: object, status: int | None = None) -> dict[str, Any]:
+    (found,) = json.loads(printed(capsys, *arguments, "--json", status=status))["jobs"]
     assert isinstance(found, dict)
     return found
 
@@ -68,20 +60,13 @@ def test_late_rank_is_named_with_time_stage_and_cost(tmp_path: Path, capsys: Cap
         late=lambda rank, step: 0.5 * (rank == 3 and 100 <= step < 250),
         steps=400,
     )
-    found = job(capsys, path)
+    found = job(capsys, path, status=1)
 
     assert (found["job_id"], found["attempt"], found["ranks"], found["steps"]) == ("j", 0, 8, 400)
     assert (found["source"], found["not_judgeable"]) == ("judge", [])
     (finding,) = found["findings"]
-    assert {
-        name: finding[name] for name in ("kind", "severity", "rank", "ranks", "peer_group")
-    } == {
-        "kind": "persistent",
-        "severity": "critical",
-        "rank": 3,
-        "ranks": [3],
-        "peer_group": "pp0",
-    }
+    assert (finding["kind"], finding["severity"]) == ("persistent", "critical")
+    assert (finding["rank"], finding["ranks"], finding["peer_group"]) == (3, [3], "pp0")
     assert (finding["instance"], finding["stage"]) == ("node1", "backward")
     assert finding["onset_s"] == pytest.approx(102, abs=3)
     assert 5 < finding["named_s"] - finding["onset_s"] < 37
@@ -107,7 +92,8 @@ def test_shapes_of_real_traces(
     tmp_path: Path, capsys: Capture, late: Callable[[int, int], float], culprits: set[int]
 ) -> None:
     """Whoever is late for a while is named; if nobody is, nothing is found at all."""
-    found = job(capsys, record(tmp_path / "a.csv", late=late, steps=390))
+    path = record(tmp_path / "a.csv", late=late, steps=390)
+    found = job(capsys, path, status=int(bool(culprits)))
 
     assert named(found) == dict.fromkeys(culprits, "backward")
     assert (found["slowdown"] == 1.0) == (not culprits)
@@ -245,7 +231,7 @@ def test_ranks_may_come_and_go(tmp_path: Path, capsys: Capture) -> None:
 def test_loss_that_nobody_can_account_for_is_null(tmp_path: Path, capsys: Capture) -> None:
     """If no step has all ranks, the loss is unknown, not 0."""
     path = record(tmp_path / "a.csv", ranks=2, steps=2)
-    found = job(capsys, without(path, lambda rank, step: rank == step))
+    found = job(capsys, without(path, lambda rank, step: rank == step), status=2)
 
     assert (found["whole_steps"], found["source"]) == (0, "none")
     assert (found["gpus_lost"], found["gpus_lost_by_kind"], found["slowdown"]) == (None, {}, None)
@@ -283,3 +269,98 @@ def test_texts_are_the_golden_ones(tmp_path: Path) -> None:
     texts["a step lacks a rank"] = told(without(short, lambda *at: at == (1, 2)))
     texts["none has all"] = told(without(short, lambda rank, step: rank == step % 2))
     assert_golden("replay", texts)
+
+
+# ---- Traces too short for the judge are judged as far as they reach, and that is said ------------
+
+Late = Callable[[int, int], float]
+
+
+def judged(path: Path, late: Late, **shape: float) -> ReplayedJob:
+    """Return the replay of a trace of steps of 20 s."""
+    path = record(path / "a.csv", late=late, step_seconds=20.0, **({"steps": 22} | shape))  # type: ignore[arg-type]
+    (run,) = read_traces([path])
+    return replay(run)
+
+
+@pytest.mark.parametrize(("synced", "steps"), [(True, 22), (False, 22), (True, 100)])
+def test_stage_that_takes_longer_on_all_ranks_is_told(
+    tmp_path: Path, synced: bool, steps: int
+) -> None:
+    one = judged(tmp_path, lambda rank, step: 0.5 * (step >= 12), steps=steps, synced=synced)
+    (change,) = one.findings
+
+    assert (change.kind, change.rank, change.stage) == ("change", None, "backward")
+    assert change.ratio == pytest.approx(2.0, abs=0.1)
+    assert change.onset_s == pytest.approx(12 * 21, abs=15)
+    assert change.cleared_s is None
+    assert list(one.not_judgeable) == ([] if synced else ["no_sync"])
+
+
+def test_confidence_is_said_in_words(tmp_path: Path) -> None:
+    """Where nothing was found, it is said as well."""
+    said = render(in_words(judged(tmp_path, lambda rank, step: 0.0)))
+
+    assert "Nothing found.\nSeen in 22 steps only; surer after 60.\n" in said
+    assert [confidence(steps) is None for steps in (13, 14, 59, 60)] == [True, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("late", "synced", "onset"),
+    [
+        pytest.param(lambda rank, step: 0.5 * (rank == 3), True, 0, id="always"),
+        pytest.param(lambda rank, step: 0.5 * (rank == 3 and step >= 11), True, 231, id="since"),
+        pytest.param(lambda rank, step: 0.5 * (rank == 3), False, 0, id="always, no sync"),
+        pytest.param(
+            lambda rank, step: 0.2 * (rank == 3 and step >= 11), False, 231, id="since, no sync"
+        ),
+    ],
+)
+def test_late_rank_is_told(tmp_path: Path, late: Late, synced: bool, onset: float) -> None:
+    """With its cost, if the waits were measured."""
+    one = judged(tmp_path, late, synced=synced)
+    (finding,) = one.findings
+
+    assert (finding.rank, finding.stage) == (3, "backward")
+    kind, source = ("persistent", "judge") if synced else ("unsynced", "none")
+    assert (finding.kind, one.source) == (kind, source)
+    assert finding.onset_s == pytest.approx(onset, abs=35)
+    if synced:
+        assert finding.gpus_lost == pytest.approx(7 * 0.5 / 1.5, rel=0.1)
+    else:
+        assert finding.gpus_lost is None
+
+
+@pytest.mark.parametrize("steps", [15, 22, 44, 150])
+def test_steps_that_only_drift_and_vary_are_no_change(steps: int) -> None:
+    """All ranks become a fifth slower bit by bit, with tails, and a long first step."""
+    for seed in range(10):
+        draw = random.Random(seed)
+        times = [
+            (1 + 0.2 * step / steps) * (1 + 0.02 * draw.gauss(0, 1) / draw.gammavariate(1.5, 2 / 3))
+            for step in range(steps)
+        ]
+        half = [each + 0.4 * (step >= steps // 2) for step, each in enumerate(times)]
+        found = longer(half, 0.06)
+
+        assert longer([3.0, *times[1:]], 0.06) is None
+        assert found is None or abs(found.at - steps // 2) <= 2
+
+
+@pytest.mark.parametrize("synced", [True, False])
+def test_healthy_short_trace_tells_nothing(tmp_path: Path, synced: bool) -> None:
+    """Ranks that differ by a tenth for good, in 14 to 24 steps; fewer steps are too few."""
+    for steps in (14, 18, 24):
+        one = judged(tmp_path, lambda rank, step: 0.012 * rank - 0.05, steps=steps, synced=synced)
+        assert one.findings == []
+    few = judged(tmp_path, lambda rank, step: 0.5 * (rank == 3), steps=7, synced=synced)
+
+    assert (few.not_judgeable[0], few.findings) == ("warming_up", [])
+    assert few.confidence is None
+
+
+def test_single_rank_has_no_peers_but_a_past(tmp_path: Path) -> None:
+    one = judged(tmp_path, lambda rank, step: 0.5 * (step >= 11), ranks=1)
+
+    assert list(one.not_judgeable) == ["no_peers"]
+    assert [finding.kind for finding in one.findings] == ["change"]

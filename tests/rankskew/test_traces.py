@@ -82,7 +82,10 @@ def test_attempts_are_told_apart_by_the_file(tmp_path: Path) -> None:
 
 
 def test_attempt_is_in_the_name_that_the_probe_gives(tmp_path: Path) -> None:
-    """What the probe writes is read as its attempt, whatever the job is called."""
+    """What the probe writes is read as its attempt, whatever the job is called.
+
+    A date in another name is not an attempt, even if it ends in the number of a rank.
+    """
     for job_id in ("j", "team/job 5-3", "j-1"):
         for rank in range(2):
             file = TraceFile(str(tmp_path), job_id, attempt=7)
@@ -94,16 +97,9 @@ def test_attempt_is_in_the_name_that_the_probe_gives(tmp_path: Path) -> None:
         ("j-1", 7, 2),
         ("team/job 5-3", 7, 2),
     ]
-
-
-@pytest.mark.parametrize(
-    "name", ["incident-2024-05-01.csv", "j-5-1.csv.csv", "j-1.csv", "x-5-1.csv"]
-)
-def test_other_names_hold_no_attempt(tmp_path: Path, name: str) -> None:
-    """A date in a name is not an attempt, even if it ends in the number of a rank."""
-    (run,) = read_traces([write(tmp_path / name)])
-
-    assert (run.attempt, sorted(run.times)) == (0, [0, 1])
+    for name in ("incident-2024-05-01.csv", "j-5-1.csv.csv", "j-1.csv", "x-5-1.csv"):
+        (run,) = read_traces([write(tmp_path / name)])
+        assert (run.attempt, sorted(run.times)) == (0, [0, 1])
 
 
 @pytest.mark.parametrize(
@@ -138,50 +134,43 @@ def test_bad_row_is_named_with_file_and_line(tmp_path: Path, row: str, complaint
 
 
 @pytest.mark.parametrize(
-    ("header", "complaint"),
+    ("content", "complaint"),
     [
-        ("rank,peer_group,step,time_s,data_s", "line 1: the header has no column job_id; expected"),
-        (HEADER + ",lunch_s", "line 1: column 'lunch_s' is not a stage; use optimizer_s"),
-        (HEADER + ",data_s", "line 1: the header needs columns of stages, each once"),
-        ("job_id,rank,peer_group,step,time_s,node", "line 1: the header needs columns of stages"),
+        (
+            "rank,peer_group,step,time_s,data_s\n",
+            "line 1: the header has no column job_id; expected",
+        ),
+        (HEADER + ",lunch_s\n", "line 1: column 'lunch_s' is not a stage; use optimizer_s"),
+        (HEADER + ",data_s\n", "line 1: the header needs columns of stages, each once"),
+        ("job_id,rank,peer_group,step,time_s,node\n", "line 1: the header needs columns of stages"),
+        ("", "these files contain no step"),
+        (f"{HEADER}\n", "these files contain no step"),
+        ("\udcff\udcfe\n", "is not UTF-8 text"),
+        (None, "cannot read .*No such file"),
     ],
 )
-def test_bad_header_is_named(tmp_path: Path, header: str, complaint: str) -> None:
-    path = write(tmp_path / "a.csv", header=header)
-
+def test_bad_file_is_named(tmp_path: Path, content: str | None, complaint: str) -> None:
+    """A header that is none, a missing or empty file, bytes, and a trace without a step."""
+    with pytest.raises(UsageError, match=r"has no \.csv file"):
+        read_traces([tmp_path])
+    path = tmp_path / "a.csv"
+    if content is not None:
+        path.write_text(content, errors="surrogateescape")
     with pytest.raises(UsageError, match=complaint):
         read_traces([path])
 
 
-def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
-    """A missing file, an empty directory or file, bytes, and a trace without a step."""
-    for complaint in ("cannot read .*No such file", "has no .csv file"):
-        with pytest.raises(UsageError, match=complaint):
-            read_traces([tmp_path / "a.csv" if "cannot" in complaint else tmp_path])
-    path = tmp_path / "a.csv"
-    for content, complaint in (
-        (b"", "these files contain no step"),
-        (f"{HEADER}\n".encode(), "these files contain no step"),
-        (b"\xff\xfe\n", "is not UTF-8 text"),
-    ):
-        path.write_bytes(content)
-        with pytest.raises(UsageError, match=complaint):
-            read_traces([path])
-
-
 # ---- The clock -----------------------------------------------------------------------------------
-
-STEPS_ONLY = "job_id,rank,peer_group,step,time_s,data_s,sync_s"
 
 
 def run(path: Path, *times: int, sync: str = "1.5") -> Run:
     """Return a run of two ranks with steps of 2 s at *times*."""
     rows = [
-        f"j,{rank},a,{step},{time},0.5,{sync}"
+        f"j,{rank},a,{step},{time},,0.5,{sync}"
         for step, time in enumerate(times)
         for rank in range(2)
     ]
-    (path / "a.csv").write_text("\n".join([STEPS_ONLY, *rows, ""]))
+    (path / "a.csv").write_text("\n".join([HEADER, *rows, ""]))
     (found,) = read_traces([path])
     return found
 

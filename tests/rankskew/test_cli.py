@@ -1,5 +1,7 @@
-"""A command does what its flags say, or ends with one line that says what is wrong."""
+"""The command line: a command does what its flags say, or ends with one line that says why not."""
 
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -8,21 +10,33 @@ from typing import Final
 
 import pytest
 
+from exporter import bundle
+from exporter.bundle import bundled
 from exporter.commands.exporter import parse_settings
-from exporter.settings import Settings
+from exporter.errors import UsageError
+from exporter.settings import Settings, flags
+from generators import alert_rules
 from rank_probe.version import __version__
 from rankskew.__main__ import main
+from rankskew.cli import SHELLS
+from rankskew.commands import top
+from rankskew.commands.files import write_files
 from rankskew.commands.table import COMMANDS
+from tests.exporter.installed import DIRECTORIES, installed
 from tests.exporter.running import ROOT
+
+Captured = pytest.CaptureFixture[str]
 
 
 def test_flags_reach_their_settings() -> None:
-    """Without any, an exporter runs with the documented defaults."""
+    """Without any, an exporter runs with the documented defaults.
+
+    The last of two opposite switches counts, so a wrapper's default can be overruled.
+    """
     settings = parse_settings(
         [
             "--ranks.max=8",
-            "--ranks.finished-retention",
-            "90s",
+            *("--ranks.finished-retention", "90s"),
             "--ingest.socket=",
             "--operator.socket=",
             "--no-collector.ranks",
@@ -32,6 +46,7 @@ def test_flags_reach_their_settings() -> None:
     )
 
     assert parse_settings([]) == Settings()
+    assert parse_settings(["--no-collector.ranks", "--collector.ranks"]) == Settings()
     assert settings == Settings(
         ranks_max=8,
         ranks_finished_retention_seconds=90.0,
@@ -43,64 +58,182 @@ def test_flags_reach_their_settings() -> None:
     )
 
 
-def test_collector_can_be_switched_on_again() -> None:
-    """The last of two opposite switches counts, so a wrapper's default can be overruled."""
-    switches = ["--no-collector.ranks", "--collector.ranks"]
-
-    assert parse_settings(switches).collectors_off == frozenset()
-
-
-@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
-def test_commands_are_listed(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """`rankskew` alone, as with --help, shows each command on a line, and is no mistake."""
+def shown(arguments: list[str], capsys: Captured) -> str:
+    """Return what a command prints that ends well, as with --help."""
     try:
         status: int | str | None = main(arguments)
     except SystemExit as ended:
         status = ended.code
+    said = capsys.readouterr()
+    assert (status, said.err) == (0, "")
+    return said.out
 
-    output = capsys.readouterr()
-    assert (status, output.err) == (0, "")
-    for name, command in COMMANDS.items():
-        assert f"\n  {name:<16}{command.sentence}\n" in output.out
+
+def test_commands_and_version_are_shown(capsys: Captured) -> None:
+    """`rankskew` alone, as with --help, shows each command on a line, and is no mistake."""
+    for arguments in ([], ["--help"], ["-h"]):
+        said = shown(arguments, capsys)
+        for name, command in COMMANDS.items():
+            assert f"\n  {name:<16}{command.sentence}\n" in said
+    assert shown(["--version"], capsys) == f"rankskew {__version__}\n"
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_of_each_command_ends_with_an_example(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Whoever asks a command for help sees how it is used, as lines to copy."""
-    with pytest.raises(SystemExit) as ended:
-        main([command, "--help"])
+def test_help_of_each_command_ends_with_an_example(command: str, capsys: Captured) -> None:
+    """Whoever asks for help sees how it is used, as lines to copy; flags have their defaults."""
+    said = shown([command, "--help"], capsys)
+    last = said.rpartition("\n\n")[2].splitlines()
 
-    last = capsys.readouterr().out.rpartition("\n\n")[2].splitlines()
-    assert ended.value.code == 0
     assert last[0] == "examples:"
     assert len(last) > 1
     assert all(line.startswith(f"  rankskew {command}") for line in last[1:])
     assert max(map(len, last)) <= 100
+    if command == "exporter":
+        for words in ("--ranks.finished-retention", "(default: 5m)", "--no-collector.node_cpu"):
+            assert words in " ".join(said.split())
+
+
+def test_page_has_the_statuses_of_every_command() -> None:
+    """One table says what 0, 1 and 2 are of each."""
+    page = (ROOT / "docs" / "commands.md").read_text()
+    [statuses] = re.findall(r"^\| command \| schema .*?\n\n", page, re.MULTILINE | re.DOTALL)
+    first = " ".join(re.findall(r"^\| (`.*?) \|", statuses, re.MULTILINE))
+    commands = re.findall(r"`(?:rankskew |rank-probe )?([a-z-]+)[^`]*`", first)
+
+    assert {*commands} == {*COMMANDS, "check", "audit", "bench-collectives"}
+
+
+# ---- Wrong usage ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("command_line", "complaint"),
     [
-        (["--version"], [f"rankskew {__version__}"]),
+        ("--verison", "the following arguments are required: COMMAND"),
+        ("xyz", "there is no command 'xyz'; see rankskew --help"),
         (
-            ["exporter", "--help"],
-            ["--ranks.finished-retention", "(default: 5m)", "--no-collector.node_cpu"],
+            "exporter --series.detail=gpu_pcie,gpus",
+            "--series.detail: no collector is called 'gpus'",
         ),
+        ("exporter --log.level=loud", "'loud' is not one of debug, info, warning, error"),
+        ("exporter --rank.max=8", "unrecognized arguments: --rank.max=8"),
+        ("exporter --ranks.ma=8", "unrecognized arguments: --ranks.ma=8"),
+        ("exporter extra", "unrecognized arguments: extra"),
+        ("exporter --ranks.max", "argument --ranks.max: expected one argument"),
+        ("exporter --ranks.max=none", "--ranks.max: 'none' is not a whole number"),
+        ("exporter --ranks.silent-retention=60", "'60' is not a duration such as 5m"),
+        ("exporter --nvml.interval=0s", "'0s' is too short: at least 100ms, as the driver"),
+        ("exporter --nvml.window=0s", "'0s' is too short: at least 1s, as"),
+        ("exporter --ranks.silent-retention=0s", "'0s' is too short: at least 1s, as ranks"),
+        ("exporter --ranks.finished-retention=0s", "'0s' is too short: at least 1s, as a"),
+        ("exporter --grafana.url=grafana:3000", "'grafana:3000' is not a URL such as"),
+        ("exporter --ingest.socket-mode=rw", "'rw' is not an octal file mode"),
+        ("exporter --web.listen-address=9917", "'9917' is not host:port"),
+        ("exporter --web.config.file=/nowhere/web.yaml", "cannot read /nowhere/web.yaml"),
+        ("control --release-gpus --for=0s", "'0s' is not a duration above 0"),
+        ("files", "the following arguments are required: directory"),
+        ("replay", "the following arguments are required: path"),
+        ("control", "give a job and a level, --release-gpus or --resume-gpus"),
+        ("control llama", "give a job and a level, --release-gpus or --resume-gpus"),
+        ("control llama off --release-gpus", "leave out the job, the level and --rank"),
+        ("control --resume-gpus --rank 1", "leave out the job, the level and --rank"),
+        ("control --resume-gpus --for 1m", "--for needs --release-gpus"),
+        ("control --release-gpus --resume-gpus", "not allowed with argument"),
+        ("top --prometheus http://p --exporter http://n", "not allowed with argument"),
+        ("top http://n", "unrecognized arguments: http://n"),
+        ("top --cluster eu", "--cluster needs --prometheus"),
+        ("top --exporter ftp://n", "'ftp://n' is not a URL such as http://node1:9917"),
+        ("top --interval 0s", "'0s' is not a duration above 0"),
+        ("top --interval 2", "'2' is not a duration such as 5m"),
+        (
+            "top --http.config.file=/nowhere.yaml",
+            "cannot read /nowhere.yaml: No such file or direc",
+        ),
+        ("top --header=X-Scope-OrgID", "argument --header: expected 'NAME: VALUE'"),
+        ("top --header='Authorization: Bearer s3cret'", "Authorization cannot be set: tok"),
+        ("mcp --cluster eu", "--cluster needs --prometheus: an exporter knows no clusters"),
+        ("mcp --header 'Authorization: Bearer s3cret'", "the header Authorization cannot be set"),
+        ("mcp --prometheus http://u:s3cret@p", "a password in a URL is visible to all users"),
+        ("diagnose --at 10h", "'10h' is not a time; give 14:05, 2026-01-31T14:05, -30m or"),
+        ("diagnose --at 2026-11-23", "--at needs --prometheus: only that has a history"),
+        ("diagnose --cluster eu", "--cluster needs --prometheus"),
+        ("diagnose --prometheus http://p --exporter http://n", "not allowed with argument"),
+        ("diagnose --prometheus ftp://p", "'ftp://p' is not a URL"),
+        ("compare", "the following arguments are required: A..B"),
+        ("compare 14:05 --prometheus http://127.0.0.1:1", "'14:05' is not A..B"),
+        ("compare 1..2 --prometheus http://p --window 0s", "'0s' is not a duration above 0"),
+        ("compare 1..2 --prometheus ftp://p", "'ftp://p' is not a URL"),
+        ("replay --time-scale=0 /nowhere.csv", "'0' is not a number above 0"),
+        ("replay --time-scale=1e13 /nowhere.csv", "'1e13' is over 1000"),
+        ("replay --time-scale=1001 /nowhere.csv", "'1001' is over 1000"),
+        ("replay --time-scale=inf /nowhere.csv", "'inf' is not a number above 0"),
+        ("replay --time-scale=fast /nowhere.csv", "'fast' is not a number above 0"),
+        ("replay --rules /nowhere.csv", "unrecognized arguments: --rules"),
+        ("replay /nowhere.csv", "cannot read /nowhere.csv: No such file or directory"),
+        ("report", "one of the arguments --incidents --job is required"),
+        ("report --incidents --job a", "not allowed with argument"),
+        ("report --incidents --since soon", "'soon' is not a duration"),
+        ("report --incidents --at soon", "'soon' is not a time; give 14:05"),
+        ("report --incidents --prometheus 'not a url'", "is not a URL"),
+        ("report --incidents --json --markdown", "not allowed with argument"),
+        ("report --job a --html a.html", "unrecognized arguments: --html a.html"),
+        ("simulate --nodes 0", "argument --nodes: '0' is not a whole number of at least 1"),
+        ("simulate --nodes many", "argument --nodes: 'many' is not a whole number of at least 1"),
+        ("simulate --nodes 2 --fault melted", "there is no fault 'melted'; choose one of loader"),
+        ("simulate --nodes 2 --fault pcie:node=2", "pcie: there is no GPU 0 on node 2"),
+        ("simulate --nodes 3 --jobs 2", "3 nodes cannot be divided among 2 jobs"),
+        ("simulate --fault pcie", "--fault and --jobs need --nodes"),
+        ("simulate --jobs 2", "--fault and --jobs need --nodes"),
+        ("simulate --listen-address nowhere", "--listen-address"),
+        ("simulate --series.detail gpu_heat", "no collector is called 'gpu_heat'"),
     ],
 )
-def test_version_and_help_are_printed(
-    arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
+def test_wrong_usage_is_one_line_and_exit_2(
+    command_line: str, complaint: str, capsys: Captured
 ) -> None:
-    """Of probe and exporter; each flag with its default."""
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
+    """A wrong flag, value or file, or options that do not go together: nothing is asked then."""
+    assert main(shlex.split(command_line)) == 2
 
-    text = " ".join(capsys.readouterr().out.split())
-    assert ended.value.code == 0
-    assert all(word in text for word in words)
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("rankskew: ")
+    assert complaint in output.err
+    assert output.err.count("\n") == 1
+    assert "s3cret" not in output.err
 
+
+@pytest.mark.parametrize(
+    "command_line",
+    [
+        "top --once --exporter http://127.0.0.1:1",
+        "top --once --prometheus http://127.0.0.1:1",
+        "diagnose --exporter http://127.0.0.1:1",
+        "diagnose --prometheus http://127.0.0.1:1",
+        "compare -40m..-10m --prometheus http://127.0.0.1:1",
+        "report --job a --prometheus http://127.0.0.1:1",
+        "report --job a --prometheus http://127.0.0.1:1 --at 14:05",
+        "control a off --exporter unix:/nowhere",
+        "control --resume-gpus --exporter unix:/nowhere",
+        "files /proc/out",
+        "exporter --web.listen-address=192.0.2.1:9",
+        "simulate --listen-address 192.0.2.1:9",
+    ],
+)
+def test_what_cannot_be_told_or_done_is_status_2(command_line: str, capsys: Captured) -> None:
+    """Not 1, by which a script would believe that something was found."""
+    assert main(shlex.split(command_line)) == 2
+    assert capsys.readouterr().err.startswith("rankskew: ")
+
+
+def test_fault_of_ours_is_no_finding(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    """Python itself would end with 1."""
+    monkeypatch.setattr(top, "run", lambda arguments: 1 // 0)
+
+    assert main(["top"]) == 2
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+# ---- What is installed ---------------------------------------------------------------------------
 
 # As if an extra had not been installed: none of these packages can be imported.
 WITHOUT = """
@@ -133,9 +266,7 @@ def without(missing: Sequence[str], *arguments: str) -> subprocess.CompletedProc
     ("missing", "arguments", "extra"),
     [
         (EXPORTER, ("exporter",), "exporter"),
-        (EXPORTER, ("simulate",), "exporter"),
         (CLI, ("top", "--once"), "cli"),
-        (CLI, ("diagnose", "--exporter", "127.0.0.1:1"), "cli"),
         (CLI, ("--print-completion", "bash"), "cli"),
         (BOTH, ("replay", "trace"), "cli"),
         (("mcp",), ("mcp",), "mcp"),
@@ -152,16 +283,32 @@ def test_missing_package_is_one_line_that_says_what_to_install(
     assert f"is not installed: run pip install 'rankskew[{extra}]'" in ended.stderr
 
 
-@pytest.mark.parametrize("command", ["exporter", "control", "simulate"])
-def test_commands_of_a_node_need_nothing_of_the_client(command: str) -> None:
-    assert without(CLI, command, "--help").returncode == 0
-
-
 @pytest.mark.parametrize(
-    "command", sorted(name for name, each in COMMANDS.items() if each.extra == "cli")
+    ("arguments", "problem"),
+    [
+        ("exporter --web.listen-address=192.0.2.1:9 --ingest.socket= --operator.socket=", "192.0."),
+        ("simulate --listen-address=192.0.2.1:9", "192.0.2.1"),
+        ("control --resume-gpus --exporter unix:/nowhere", "/nowhere"),
+    ],
 )
-def test_commands_for_people_need_nothing_of_an_exporter(command: str) -> None:
-    assert without(EXPORTER, command, "--help").returncode == 0
+def test_commands_of_a_node_need_nothing_of_the_client(arguments: str, problem: str) -> None:
+    """They come as far as the network, or to the socket that is not there."""
+    ended = without(CLI, *arguments.split())
+
+    assert ended.returncode == 2
+    assert problem in ended.stderr
+    assert "is not installed" not in ended.stderr
+
+
+def test_commands_for_people_need_nothing_of_an_exporter() -> None:
+    """Beside a Prometheus there is no exporter to start; completion has all that is left."""
+    printed = without(EXPORTER, "--print-completion", "bash")
+
+    assert printed.stderr == ""
+    assert "--prometheus" in printed.stdout
+    assert "--ranks.max" not in printed.stdout
+    for name in (name for name, command in COMMANDS.items() if command.extra == "cli"):
+        assert f"_shtab_rankskew_{name.replace('-', '_')}_option_strings" in printed.stdout
 
 
 def test_base_install_knows_its_version_and_its_files(tmp_path: Path) -> None:
@@ -178,3 +325,108 @@ def test_reader_that_has_seen_enough_is_no_failure(tmp_path: Path) -> None:
     )
 
     assert done.stderr == ""
+
+
+# ---- Completion ----------------------------------------------------------------------------------
+
+# What bash does at a tab: the words so far, then the function that the script has registered.
+TAB = """
+{script}
+COMP_WORDS=({words}) COMP_CWORD=$(( ${{#COMP_WORDS[@]}} - 1 ))
+function=$(complete -p rankskew | sed 's/.*-F \\([^ ]*\\).*/\\1/')
+$function rankskew "${{COMP_WORDS[COMP_CWORD]}}" "${{COMP_WORDS[COMP_CWORD-1]}}"
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("ex", {"exporter"}),
+        ("''", set(COMMANDS)),
+        ("replay --js", {"--json"}),
+        ("exporter --log", {"--log.format", "--log.level"}),
+        ("exporter --no-collector.gpu_x", {"--no-collector.gpu_xid"}),
+        ("control llama d", {"detail"}),
+        ("control --re", {"--release-gpus", "--resume-gpus"}),
+    ],
+)
+def test_bash_completes(typed: str, offered: set[str], capsys: Captured) -> None:
+    """bash accepts the script, and offers the commands, flags and choices that begin so."""
+    program = TAB.format(
+        script=shown(["--print-completion", "bash"], capsys), words=f"rankskew {typed}"
+    )
+    done = subprocess.run(
+        ["bash", "--norc", "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert done.stderr == ""
+    assert set(done.stdout.split()) == offered
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_each_shell_is_told_every_command_and_flag(shell: str, capsys: Captured) -> None:
+    """The script is made from the parsers, so it misses nothing."""
+    printed = shown(["--print-completion", shell], capsys)
+
+    assert "rankskew" in printed
+    for name in [*COMMANDS, *(flag.name.lstrip("-") for _, flag in flags())]:
+        assert name in printed
+
+
+# ---- Files ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["wheel", "checkout"])
+def test_files_are_written_and_no_work_is_lost(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same tree from either kind of installation; what a scheduler runs is executable.
+
+    Somebody's edited Alertmanager configuration does not vanish in an upgrade.
+    """
+    monkeypatch.setattr(bundle, "PACKAGE", installed(kind, tmp_path))
+    (bundled("deploy/systemd") / "one.txt").write_text("#!/bin/sh\n")
+    out = tmp_path / "out"
+    written = write_files(out)
+
+    assert sorted(written) == sorted(path for path in out.glob("**/*") if path.is_file())
+    assert {str(path.relative_to(out)) for path in written} == {
+        "alerts/advice.yaml",
+        "alerts/alertmanager.yaml",
+        "alerts/notifications.tmpl",
+        "alerts/playbook.md",
+        *(f"{name}/one.txt" for name in DIRECTORIES),
+    }
+    executable = [path for path in written if path.stat().st_mode & 0o1]
+    assert executable == [out / "deploy/systemd/one.txt"]
+    write_files(out)
+    edited = out / "alerts" / "alertmanager.yaml"
+    edited.write_text("mine")
+    with pytest.raises(UsageError, match=r"alertmanager.yaml was changed: .* add --overwrite"):
+        write_files(out)
+    assert edited.read_text() == "mine"
+    write_files(out, overwrite=True)
+    assert edited.read_text() == "route: {}"
+
+
+def test_next_steps_are_three_lines_that_name_files_that_are_there(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    """Rules, inhibition and dashboards; the configuration is one with the rules and their times."""
+    assert main(["files", str(tmp_path)]) == 0
+    first, *steps = capsys.readouterr().out.splitlines()
+    [rules, config], [alertmanager], [dashboards] = (
+        re.findall(rf"{tmp_path}/[\w/.*]*\w", step) for step in steps
+    )
+
+    assert (
+        first
+        == f"{len([p for p in tmp_path.rglob('*') if p.is_file()])} files written to {tmp_path}"
+    )
+    assert len(list(tmp_path.glob(rules.removeprefix(f"{tmp_path}/")))) == len(
+        alert_rules.rule_files()
+    )
+    assert "evaluation_interval: 15s" in Path(config).read_text()
+    assert "inhibit_rules:" in Path(alertmanager).read_text()
+    assert list(tmp_path.glob(dashboards.removeprefix(f"{tmp_path}/")))

@@ -1,7 +1,8 @@
-"""What two sides with known step times are said to be, as a verdict, in figures and in words."""
+"""What two sides with known step times are said to be: as a verdict, in figures and in words."""
 
 import random
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from rankskew.compare.comparison import (
     Side,
     compare,
 )
+from rankskew.compare.statistics import Estimate, Interval, difference, estimate, ratio, t_quantile
 from rankskew.render import render
 from tests.rankskew.golden import assert_golden
 
@@ -60,7 +62,7 @@ def side(
     return Side(summary=summary, blocks=found, **(known | more))
 
 
-def ratio(change: QuantityChange | None) -> float:
+def changed(change: QuantityChange | None) -> float:
     assert change is not None
     assert change.ratio is not None
     return change.ratio.value
@@ -78,12 +80,10 @@ def drifting(one: Side, by: float) -> Side:
 @pytest.mark.parametrize(
     ("before", "after", "verdict"),
     [
-        pytest.param(side(0.5), side(0.4, seed=2), IMPROVED, id="faster"),
-        pytest.param(side(0.5), side(0.52, seed=2), WORSE, id="slower"),
-        pytest.param(side(0.5), side(0.5, seed=2), NO_WORSE, id="a loss of 2 % is ruled out"),
-        pytest.param(
-            drifting(side(0.5, noise=0), 1e-6), side(0.4, noise=0), IMPROVED, id="mere rounding"
-        ),
+        (side(0.5), side(0.4, seed=2), IMPROVED),
+        (side(0.5), side(0.52, seed=2), WORSE),
+        (side(0.5), side(0.5, seed=2), NO_WORSE),  # A loss of 2 % is ruled out.
+        (drifting(side(0.5, noise=0), 1e-6), side(0.4, noise=0), IMPROVED),  # Mere rounding.
     ],
 )
 def test_verdict_is_that_of_the_whole_interval(before: Side, after: Side, verdict: str) -> None:
@@ -93,45 +93,31 @@ def test_verdict_is_that_of_the_whole_interval(before: Side, after: Side, verdic
 @pytest.mark.parametrize(
     ("before", "after", "why"),
     [
-        pytest.param(
+        (
             side(0.5, noise=0.2),
             side(0.5, noise=0.2, seed=2),
             "The interval includes both no change and a loss of 2% or more; compare longer periods",
-            id="noise",
         ),
-        pytest.param(
+        (
             side(3.0, steps=40),
             side(3.0, seed=2),
             "Before (steps 1 to 2) has only 40 steps; at least 150 are needed, which take about 8m",
-            id="few steps",
         ),
-        pytest.param(
+        # As of a Prometheus that scrapes seldom.
+        (
             side(),
             side(blocks=10),
             "Before (steps 1 to 2) has only 10 readings with steps between them; at least 15 are",
-            id="few blocks, as of a Prometheus that scrapes seldom",
         ),
-        pytest.param(
-            side(),
-            side(trouble="After (x) has a restart."),
-            "After (x) has a restart.",
-            id="trouble",
-        ),
-        pytest.param(
-            side(), drifting(side(), 0.1), "The step time changes too slowly during", id="drift"
-        ),
-        pytest.param(
+        (side(), side(trouble="After (x) has a restart."), "After (x) has a restart."),
+        (side(), drifting(side(), 0.1), "The step time changes too slowly during"),
+        # Without counts of tokens or samples.
+        (
             side(ranks=8),
             side(ranks=16, seed=2),
             "The job had 8 ranks before and 16 after, so step times are not comparable, and tokens",
-            id="other world size without counts",
         ),
-        pytest.param(
-            side(0.5, noise=3.0),
-            side(0.5),
-            "Step times vary so much that their mean is not known",
-            id="no ratio",
-        ),
+        (side(0.5, noise=3.0), side(0.5), "Step times vary so much that their mean is not known"),
     ],
 )
 def test_no_verdict_says_why(before: Side, after: Side, why: str) -> None:
@@ -167,7 +153,7 @@ def test_other_steps_are_compared_by_what_a_gpu_trains(
 
     assert found.cost is not None
     assert (found.verdict, found.cost.name) == (verdict, name)
-    assert ratio(found.cost) == pytest.approx(value, abs=0.01)
+    assert changed(found.cost) == pytest.approx(value, abs=0.01)
     assert found.notes[0].startswith(note)
 
 
@@ -217,3 +203,79 @@ def test_texts_are_the_golden_ones() -> None:
     texts = {name: render(comparison_document(one)) for name, one in found.items()}
     markdown = render(comparison_document(improved()), markdown=True)
     assert_golden("compare", texts | {"Markdown": markdown})
+
+
+# ---- The statistics ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("freedom", "published"),
+    [
+        *((3, 3.182), (4, 2.776), (5, 2.571), (9, 2.262), (18, 2.101), (30, 2.042), (120, 1.980)),
+        (inf, 1.95996),
+    ],
+)
+def test_quantiles_of_t_are_those_of_published_tables(freedom: float, published: float) -> None:
+    assert t_quantile(freedom) == pytest.approx(published, abs=0.004 if freedom < inf else 1e-5)
+
+
+def test_variance_of_equal_blocks_is_that_of_their_mean() -> None:
+    """With equal blocks that do not depend on each other it is the textbook s²/k.
+
+    The mean counts every unit once.
+    """
+    found = estimate([1.0, 4.0, 2.0, 3.0], [1, 1, 1, 1])
+
+    assert found.variance == pytest.approx((1.5**2 + 1.5**2 + 0.5**2 + 0.5**2) / 3 / 4)
+    assert found.freedom == pytest.approx(3)
+    assert estimate([10.0, 40.0], [10, 20]).mean == pytest.approx(50 / 30)
+
+
+def test_blocks_that_follow_each_other_count_less() -> None:
+    """Of a mean that drifts, the variance is larger and fewer degrees of freedom are left."""
+    drifting = [float(number) for number in range(20)]
+    mixed = random.Random(1).sample(drifting, 20)
+    units = [1.0] * 20
+
+    assert estimate(drifting, units).variance > 4 * estimate(mixed, units).variance
+    assert estimate(drifting, units).freedom < 3
+
+
+def test_correlation_of_neighbours_is_corrected_for_its_bias() -> None:
+    """Twenty blocks in pairs have a correlation of 0.05 in the sample, and thus of 0.125."""
+    found = estimate([1.0, 1.0, 0.0, 0.0] * 5, [1] * 20)
+
+    assert found.freedom == pytest.approx(20 * (1 - 0.125) / (1 + 0.125) - 1)
+    assert found.variance == pytest.approx(5 / 19 / 20 * (1 + 0.125) / (1 - 0.125))
+
+
+def test_ratio_is_fiellers_interval() -> None:
+    """The ends are the ratios at which Welch's test just rejects.
+
+    If the mean before is not certainly above 0, no ratio is bounded.
+    """
+    before, after = Estimate(2.0, 0.01, 10), Estimate(1.0, 0.02, 12)
+    found = ratio(after, before)
+
+    assert found is not None
+    assert found.value == 0.5
+    freedom = (0.02 + 0.25 * 0.01) ** 2 / (0.02**2 / 12 + (0.25 * 0.01) ** 2 / 10)
+    for end in (found.low, found.high):
+        distance = abs(after.mean - end * before.mean)
+        spread = (after.variance + end**2 * before.variance) ** 0.5
+        assert distance / spread == pytest.approx(t_quantile(freedom))
+    assert ratio(Estimate(1.0, 0.1, 9), Estimate(0.1, 0.1, 9)) is None
+    assert ratio(Estimate(1.0, 0.0, 9), Estimate(0.0, 0.0, 9)) is None
+    # What takes half the time has twice the rate.
+    assert Interval(0.5, 0.4, 0.8).inverse == Interval(2.0, 1.25, 2.5)
+
+
+def test_difference_is_welchs_interval() -> None:
+    """Equal variances and sizes give the usual two-sample interval; two constants have none."""
+    found = difference(Estimate(3.0, 0.02, 9), Estimate(1.0, 0.02, 9))
+    before, after = estimate([2.0] * 20, [1] * 20), estimate([3.0] * 20, [1] * 20)
+
+    assert found.value == 2.0
+    assert found.high - found.value == pytest.approx(2.101 * 0.2, abs=0.001)
+    assert difference(after, before) == Interval(1.0, 1.0, 1.0)
+    assert ratio(after, before) == Interval(1.5, 1.5, 1.5)

@@ -1,23 +1,29 @@
-"""The tools as an assistant sees them: the words of the commands, or one sentence."""
+"""`rankskew mcp`: its tools as an assistant sees them, in the words of the commands."""
 
 import asyncio
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from mcp import Client
+from mcp.client.stdio import StdioServerParameters
 from mcp.types import CallToolResult, TextContent
 
 from rankskew.__main__ import main
 from rankskew.commands import top
 from rankskew.commands.mcp import LARGEST_CHARACTERS, server
-from tests.rankskew.client.servers import exporter_of, serving
-from tests.rankskew.client.test_commands import nothing, protected
-from tests.rankskew.compare.test_from_prometheus import STEADY, answering, vector
-from tests.rankskew.top.documents import CAUSE, hung, late, live, straggler
+from tests.exporter.running import PATIENCE_SECONDS, ROOT
+from tests.rankskew.documents import CAUSE, hung, late, live, straggler
+from tests.rankskew.servers import exporter_of, protected, serving
+from tests.rankskew.test_compare import STEADY, answering
 
+MCP: Final = ("-m", "rankskew", "mcp")
 NOWHERE: Final = ("--exporter=http://127.0.0.1:1",)
 Arguments = tuple[str, ...]
 PLAYBOOK: Final = "https://github.com/rankskew/rankskew/blob/main/docs/playbook.md"
@@ -35,9 +41,10 @@ def node() -> Iterator[Arguments]:
 
 def called(servers: Arguments, *calls: Call) -> list[CallToolResult]:
     """Return what the SDK's client gets."""
+    serving = server(servers)
 
     async def call() -> list[CallToolResult]:
-        async with Client(server(servers)) as client:
+        async with Client(serving) as client:
             return [await client.call_tool(*each) for each in calls]
 
     return asyncio.run(call())
@@ -76,60 +83,82 @@ def timeless(found: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_tools_are_listed_as_read_only() -> None:
-    """Each with the arguments that it takes, and no others."""
+# ---- As a process --------------------------------------------------------------------------------
 
-    async def listed() -> Any:
-        async with Client(server(NOWHERE)) as client:
-            return (await client.list_tools()).tools
 
-    tools = {tool.name: tool for tool in asyncio.run(listed())}
+def test_assistant_that_starts_it_asks_over_stdio(node: Arguments) -> None:
+    """There are four tools, read-only, each with the arguments that it takes, and no others."""
+    parameters = StdioServerParameters(
+        command=sys.executable, args=[*MCP, *node], env=dict(os.environ), cwd=ROOT
+    )
+
+    async def asked() -> Any:
+        async with Client(parameters) as client:
+            return (await client.list_tools()).tools, await client.call_tool("jobs", {})
+
+    listed, found = asyncio.run(asked())
+    tools = {tool.name: tool for tool in listed}
 
     assert list(tools) == ["jobs", "diagnose", "compare", "runbook"]
     assert all(tool.annotations.read_only_hint for tool in tools.values())
     schema = tools["compare"].input_schema
     assert list(schema["properties"]) == ["compare", "window", "job", "cluster"]
     assert schema["required"] == ["compare"]
+    assert timeless(found.structured_content) == timeless(document(node, "jobs"))
 
 
-def test_jobs_are_those_of_top(node: Arguments, capsys: Captured) -> None:
-    given = document(node, "jobs")
+def test_it_ends_with_its_stdin_and_with_an_interrupt() -> None:
+    """Whoever tries it in a terminal can leave."""
+    piped = {"cwd": ROOT, "stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with (
+        subprocess.Popen([sys.executable, *MCP], **piped) as ended,  # type: ignore[call-overload]
+        subprocess.Popen([sys.executable, *MCP], **piped) as interrupted,  # type: ignore[call-overload]
+    ):
+        try:
+            assert ended.communicate("", timeout=PATIENCE_SECONDS) == ("", None)
+            assert ended.returncode == 0
+            list_tools = '{"jsonrpc":"2.0","id":1,"method":"tools/list"}'
+            print(list_tools, file=interrupted.stdin, flush=True)
+            interrupted.stdout.readline()
+            interrupted.send_signal(signal.SIGINT)
+            assert interrupted.wait(PATIENCE_SECONDS) == -signal.SIGINT
+        finally:
+            ended.kill()
+            interrupted.kill()
 
-    assert timeless(given) == timeless(printed(capsys, "top", *node))
+
+# ---- Its tools -----------------------------------------------------------------------------------
 
 
-def test_diagnosis_is_that_of_the_command(node: Arguments, capsys: Captured) -> None:
-    """What is null or empty counts as left out."""
+def test_jobs_and_diagnosis_are_those_of_the_commands(node: Arguments, capsys: Captured) -> None:
+    """A job that is named has its ranks, with their places; each late rank has its cause.
+
+    What is null or empty counts as left out.
+    """
+    jobs = document(node, "jobs")
+    (here,) = document(node, "jobs", job="llama")["jobs"]
+    (found,) = here["late"]
+    places = {rank["rank"]: (rank["node"], rank["pid"]) for rank in here["ranks"]}
     given = document(node, "diagnose", job="llama", at=None, cluster="")
-    command = ("diagnose", "--job", "llama", *node)
 
-    assert timeless(given) == timeless(printed(capsys, *command))
+    assert timeless(jobs) == timeless(printed(capsys, "top", *node))
+    assert not any("ranks" in each for each in jobs["jobs"])
+    assert here["sentence"] == "Rank 2 is slow loading data; 1.90 of 8 GPUs wait for it."
+    assert (found["rank"], places[2]) == (2, ("node1", 4002))
+    assert found["cause"]["sentence"] == CAUSE["sentence"]
+    assert timeless(given) == timeless(printed(capsys, "diagnose", "--job", "llama", *node))
     assert given["findings"][0]["links"][0] == f"{PLAYBOOK}#input"
 
 
 def test_comparison_is_that_of_the_command(capsys: Captured) -> None:
     """Also one that cannot tell, and says why."""
-    found = vector(({"job_id": "llama", "rank": "0"}, 4))
-    with answering(STEADY, None, None, **{"": found}) as prometheus:
-        asked = (f"--prometheus={prometheus.url}",)
+    everywhere = {"": [({"job_id": "llama", "rank": "0"}, 4.0)]}
+    with answering(STEADY, everywhere).serve() as url:
+        asked = (f"--prometheus={url}",)
         given = document(asked, "compare", compare="1600..1700", window="10m")
-        command = ("compare", "1600..1700", "--prometheus", prometheus.url)
-        assert given == printed(capsys, *command)
+        assert given == printed(capsys, "compare", "1600..1700", "--prometheus", url)
 
     assert given["why"].startswith("Before (1970-01-01 00:16:40 to 00:26:40 UTC) has a restart")
-
-
-def test_a_job_that_is_named_has_its_ranks(node: Arguments) -> None:
-    """With their places; each late rank has its cause."""
-    everywhere = document(node, "jobs")["jobs"]
-    (here,) = document(node, "jobs", job="llama")["jobs"]
-    (found,) = here["late"]
-    places = {rank["rank"]: (rank["node"], rank["pid"]) for rank in here["ranks"]}
-
-    assert not any("ranks" in each for each in everywhere)
-    assert here["sentence"] == "Rank 2 is slow loading data; 1.90 of 8 GPUs wait for it."
-    assert (found["rank"], places[2]) == (2, ("node1", 4002))
-    assert found["cause"]["sentence"] == CAUSE["sentence"]
 
 
 def test_runbooks_are_the_pages() -> None:
@@ -144,7 +173,7 @@ def test_runbooks_are_the_pages() -> None:
 
 
 def test_large_fleet_fits() -> None:
-    with exporter_of(live(*(straggler(f"job-{each}") for each in range(400)))) as url:
+    with exporter_of(live(*(straggler(f"job-{each}") for each in range(100)))) as url:
         found = document((f"--exporter={url}",), "jobs")
 
     assert found["cut"].startswith(f"lists have their first {len(found['jobs'])} entries")
@@ -175,15 +204,11 @@ def test_bad_argument_is_one_sentence(node: Arguments, call: Call, sentence: str
     assert "--help" not in said.removeprefix(sentence)
 
 
-def test_silent_server_is_one_sentence() -> None:
-    assert refusal(NOWHERE, "jobs") == "http://127.0.0.1:1 does not answer: Connection refused."
-
-
 def test_token_and_tenant_are_sent(tmp_path: Path) -> None:
     """As by the commands; without them an assistant is told that the server refuses."""
     (tmp_path / "http.yaml").write_text("authorization: {credentials: s3cret}")
     given = (f"--http.config.file={tmp_path}/http.yaml", "--header=X-Scope-OrgID: team-a")
-    with serving(nothing, protected) as url:
+    with serving(protected) as url:
         said = [refusal((f"--prometheus={url}", *access), "jobs") for access in (given, ())]
 
     assert "refuses" not in said[0]
@@ -202,26 +227,14 @@ def test_one_cluster_is_asked_if_the_server_is_for_one(name: str) -> None:
 
 
 def test_tool_that_breaks_is_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, node: Arguments
 ) -> None:
     """The traceback is for whoever runs the server."""
 
-    def broken(options: object) -> object:
+    def broken(*given: object, **options: object) -> str:
         raise ZeroDivisionError("s3cret")
 
-    asked = called_with(broken, monkeypatch)
+    monkeypatch.setattr(top, "as_json", broken)
 
-    assert asked == "Error executing tool jobs"
+    assert refusal(node, "jobs") == "Error executing tool jobs"
     assert "s3cret" in caplog.text
-
-
-def called_with(broken: Any, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return the refusal of a tool whose reader is *broken*."""
-    serving = server(NOWHERE)
-    monkeypatch.setattr(top, "reader", broken)
-
-    async def call() -> CallToolResult:
-        async with Client(serving) as client:
-            return await client.call_tool("jobs", {})
-
-    return text(asyncio.run(call()))

@@ -1,0 +1,351 @@
+"""`rankskew compare`: what A..B means, what is made of a Prometheus' answers, and the verdict.
+
+tests/e2e/test_compare.py asks a real one.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+
+import pytest
+
+from exporter.errors import UsageError
+from rank_probe.judge.verdict import LOST_KINDS
+from rankskew.client.fetch import Trouble
+from rankskew.client.prometheus import Prometheus
+from rankskew.commands.compare import run
+from rankskew.compare.choose import compare_recorded, periods, two_parts
+from rankskew.compare.comparison import Side
+from rankskew.compare.from_prometheus import (
+    COUNTERS,
+    JOINED,
+    MOST_RANKS,
+    last_period,
+    prometheus_side,
+)
+from tests.rankskew.fake_prometheus import ALWAYS, FakePrometheus, Written
+
+Counters = Mapping[str, Callable[[int], float]]
+Vector = list[tuple[dict[str, str], float]]
+
+PERIOD = (1000.0, 1600.0)
+STEP_SECONDS = 30.0
+RANKS = 4
+# Of all ranks together, at each border: two steps of half a second in each second.
+STEADY: dict[str, Callable[[int], float]] = {
+    "ranks": lambda border: RANKS,
+    "copies": lambda border: RANKS,
+    "steps": lambda border: 4000 + 60 * RANKS * border,
+    "busy": lambda border: 1500 + 24.0 * RANKS * border,
+    "sync": lambda border: 500 + 6.0 * RANKS * border,
+    "tokens": lambda border: 1e6 * border,
+    "joined": lambda border: 15.0 * RANKS * border,
+    "group": lambda border: 0.0,
+    "caused": lambda border: 9.0 * border,
+    "persistent": lambda border: 6.0 * border,
+}
+# What is asked at the borders, for this job and any named ranks.
+NAME_OF = {
+    text.replace("JOINED", JOINED).replace("WHERE", 'job_id="llama"'): name
+    for name, text in COUNTERS.items()
+}
+NAMED = re.compile('rank=~"[^"]*"')
+
+
+def answering(
+    before: Counters, vectors: Mapping[str, Vector], after: Counters | None = None
+) -> FakePrometheus:
+    """Hold the counters at each border, up to PERIOD's end and *after* it.
+
+    Queries that have the name of one of *vectors* in them are answered with that.
+    """
+
+    def held(form: dict[str, str]) -> Iterator[Written]:
+        query, begin = form["query"], float(form.get("start", "0"))
+        if "quantile by (stage)" in query:
+            yield {"stage": "forward"}, ALWAYS, 0.3
+        elif "step" in form:
+            counters = before if after is None or begin < PERIOD[1] else after
+            if known := counters.get(NAME_OF[NAMED.sub('rank=~"NAMED"', query)]):
+                yield {}, ALWAYS, lambda at: known(round((at - begin) / STEP_SECONDS))
+        else:
+            found = next((found for name, found in vectors.items() if name in query), [])
+            yield from ((labels, ALWAYS, value) for labels, value in found)
+
+    return FakePrometheus(held)
+
+
+def side(counters: Counters, **vectors: Vector) -> Side:
+    """Return what is made of *counters* and *vectors*."""
+    with answering(counters, vectors).serve() as url:
+        return prometheus_side(Prometheus(url), "llama", None, "After", PERIOD)
+
+
+# ---- What A..B says ------------------------------------------------------------------------------
+
+
+NOW = datetime(2026, 3, 4, 15, 0, tzinfo=UTC).timestamp()
+
+
+def test_anything_but_two_parts_is_refused() -> None:
+    for text in ("14:05", "14:05..", "..14:05", "a..b..c", ""):
+        with pytest.raises(UsageError, match=r"is not A\.\.B, such as 14:05\.\.14:20"):
+            two_parts(text)
+
+
+@pytest.mark.parametrize(
+    ("asked", "before", "after"),
+    [
+        # A change between A and B is in neither window.
+        (("14:05", "14:20"), (-3900, -3300), (-2400, -1800)),
+        # What has not happened yet is cut off.
+        (("-30m", "-5m"), (-2400, -1800), (-300, 0)),
+        # Now is the last window, but it does not begin before A.
+        (("-30m", "now"), (-2400, -1800), (-600, 0)),
+        (("-5m", "now"), (-900, -300), (-300, 0)),
+        (("13:50/14:05", "14:20/-10m"), (-4200, -3300), (-2400, -600)),
+    ],
+)
+def test_windows_end_with_a_and_begin_with_b_and_periods_stay(
+    asked: tuple[str, str], before: tuple[float, float], after: tuple[float, float]
+) -> None:
+    """Times are relative to now, in seconds."""
+    wanted = [(NOW + begin, NOW + end) for begin, end in (before, after)]
+
+    assert list(periods(asked, 600, NOW)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("14:20", "14:05", "begins before"),
+        ("14:05/14:00", "14:20", "ends before it begins"),
+        ("-20m", "2026-03-04T15:30", "later than all data"),
+        ("-20m", "-10m/2026-03-04T15:30", "later than all data"),
+        ("yesterday", "now", "'yesterday' is not a time; give 14:05"),
+        ("25:00", "now", "is not a time"),
+        ("-5", "now", "is not a time"),
+    ],
+)
+def test_bad_periods_are_refused_in_a_sentence(before: str, after: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        periods((before, after), 600, NOW)
+
+
+# ---- The job -------------------------------------------------------------------------------------
+
+
+def knowing(*jobs: dict[str, str]) -> FakePrometheus:
+    """A Prometheus that knows these *jobs* at any time, and nothing of them."""
+    return answering({}, {"group by (cluster, job_id)": [(job, 1.0) for job in jobs]})
+
+
+def test_the_only_job_needs_no_name() -> None:
+    with knowing({"job_id": "llama"}).serve() as url:
+        found = compare_recorded(Prometheus(url), "1000..2000", 600, now=3000)
+
+    before, after = found.before, found.after
+    assert before is not None
+    assert after is not None
+    assert (before.job_id, after.begin, after.end) == ("llama", 2000, 2600)
+    assert str(found.why).startswith("Before (1970-01-01 00:06:40 to 00:16:40 UTC) is not wholly")
+
+
+A, B = {"job_id": "a"}, {"job_id": "b"}
+
+
+@pytest.mark.parametrize(
+    ("jobs", "asked", "job_id", "error", "message"),
+    [
+        ([], "1000..2000", None, Trouble, "No job ran at the end of both periods"),
+        ([], "1000..2000", "x", Trouble, "No job 'x' ran at the end of both periods"),
+        ([A, B], "1000..2000", None, Trouble, "Give --job; these ran in both periods: a, b"),
+        (
+            *([A | {"cluster": "x"}, A | {"cluster": "y"}], "1000..2000", "a", Trouble),
+            "Several clusters have a job 'a'; give --cluster: x, y",
+        ),
+        ([], "job:old..-5m", None, UsageError, "takes two jobs"),
+    ],
+)
+def test_a_job_that_is_none_or_many_is_refused(
+    jobs: list[dict[str, str]], asked: str, job_id: str | None, error: type[Exception], message: str
+) -> None:
+    with knowing(*jobs).serve() as url, pytest.raises(error, match=message):
+        compare_recorded(Prometheus(url), asked, 600, now=3000, job_id=job_id)
+
+
+def test_the_last_period_of_a_job_ends_with_its_last_step() -> None:
+    """A job that is over is compared as it was at its end; one that is none or two is refused."""
+
+    def last(*found: tuple[dict[str, str], float]) -> tuple[float, float]:
+        with answering({}, {"last_step_timestamp": list(found)}).serve() as url:
+            return last_period(Prometheus(url), "old", None, 600.0)
+
+    assert last(({}, 5000.0)) == (4400.0, 5000.0)
+    with pytest.raises(Trouble, match="no step of a job 'old'"):
+        last()
+    with pytest.raises(Trouble, match="Several clusters have a job 'old'; give --cluster: a, b"):
+        last(({"cluster": "b"}, 5000.0), ({"cluster": "a"}, 4000.0))
+
+
+# ---- What is recorded of a side ------------------------------------------------------------------
+
+
+def test_counters_become_blocks_of_steps() -> None:
+    """What all ranks gained between two borders, for one rank or for all."""
+    found = side(STEADY)
+
+    assert found.trouble is None
+    assert (found.summary.ranks, len(found.blocks)) == (4, 20)
+    for block in found.blocks:
+        known = [block[name] for name in ("steps", "seconds", "gpu_seconds", "lost", "tokens")]
+        assert known == [60, 30.0, 120.0, 24.0, 1e6]
+        assert block["forward"] == pytest.approx(18.0)
+        assert block["checkpoint"] == 0
+
+
+def test_large_jobs_are_asked_for_the_stages_of_some_ranks() -> None:
+    """The median of a few hundred ranks is that of all, and is found in time."""
+    many = STEADY | {name: (lambda border: 4096) for name in ("ranks", "copies")}
+    many |= {"steps": lambda border: 60 * 4096 * border}
+    prometheus = answering(many, {})
+    with prometheus.serve() as url:
+        prometheus_side(Prometheus(url), "llama", None, "After", PERIOD)
+    queries = [form["query"] for form in prometheus.asked]
+    (stages,) = [query for query in queries if "quantile by (stage)" in query]
+    chosen = re.findall(r'rank=~"([\d|]+)"', stages)[0].split("|")
+
+    assert len(set(chosen)) == MOST_RANKS
+    assert {int(rank) % 8 for rank in chosen} == set(range(8))
+
+
+def test_kinds_are_scaled_from_the_steps_that_were_joined() -> None:
+    """Half of the seconds were joined, so each kind is twice what was counted; they add up.
+
+    Without a join the loss is known from the ranks' own waits, its kinds are not.
+    """
+    for block in side(STEADY).blocks:
+        assert [block[kind] for kind in LOST_KINDS] == [0.0, 12.0, 6.0, 6.0]
+    found = side({name: at for name, at in STEADY.items() if name not in ("joined", "caused")})
+
+    assert {block["lost"] for block in found.blocks} == {24.0}
+    assert not any(kind in block for block in found.blocks for kind in LOST_KINDS)
+
+
+def test_ranks_known_twice_count_once() -> None:
+    twice = {name: (lambda b, at=at: 2 * at(b)) for name, at in STEADY.items() if name != "ranks"}
+    found, single = side(twice | {"ranks": STEADY["ranks"]}), side(STEADY)
+
+    assert found.summary.ranks == 4
+    assert found.blocks == single.blocks
+
+
+def test_blocks_without_a_step_are_joined_to_the_next() -> None:
+    """If Prometheus scrapes every 40 s, a block of 30 s may see nothing new."""
+    seen = {
+        name: (lambda border, at=at: at(border * 30 // 40 * 4 // 3)) if name != "ranks" else at
+        for name, at in STEADY.items()
+    }
+    found = side(seen)
+
+    assert len(found.blocks) == 15
+    assert found.summary.steps == 60 * 20
+    assert sum(block["forward"] for block in found.blocks) == pytest.approx(0.3 * 1200)
+
+
+RESTART = "After has a restart in it, or ranks that come and go; compare"
+
+
+@pytest.mark.parametrize(
+    ("counters", "vectors", "trouble"),
+    [
+        (STEADY, {"resets": [({}, 1.0)]}, RESTART),
+        (STEADY | {"copies": lambda border: RANKS + (border > 9)}, {}, RESTART),
+        (STEADY | {"steps": lambda border: 60 * RANKS * border or 9000}, {}, RESTART),
+        # No step for longer than a minute and ten steps.
+        (STEADY, {"last_step_age": [({}, 59.0)]}, "None"),
+        (
+            *(STEADY, {"last_step_age": [({}, 95.0)]}),
+            "After has 95 s without a step: the job stood still;",
+        ),
+        ({}, {}, "After is not wholly recorded: this Prometheus lacks"),
+    ],
+    ids=["reset", "ranks join", "begun again", "no standstill", "standstill", "no series"],
+)
+def test_what_is_no_undisturbed_run_is_a_trouble(
+    counters: Counters, vectors: dict[str, Vector], trouble: str
+) -> None:
+    assert str(side(counters, **vectors).trouble).startswith(trouble)
+
+
+def test_late_ranks_have_their_cost() -> None:
+    """Those that were late for a tenth of the period, by the stage and kind they had longest."""
+    seen = [
+        ({"rank": "3", "stage": "data", "kind": "persistent", "instance": "a:1"}, 30.0),
+        ({"rank": "3", "stage": "forward", "kind": "persistent", "instance": "a:1"}, 8.0),
+        ({"rank": "5", "stage": "data", "kind": "persistent", "instance": "a:1"}, 3.0),
+        ({"rank": "7", "stage": "data", "kind": "mild", "instance": "a:1"}, 30.0),
+    ]
+    found = side(
+        STEADY,
+        count_over_time=seen,
+        rankskew_wait_caused_seconds_total=[({"rank": "3"}, 1.5)],
+    )
+
+    assert found.late == {(3, "data"): 1.5}
+    # A job that nobody judged has none to compare, which is not the same as nobody late.
+    assert side(STEADY).late is None
+
+
+# ---- The command ---------------------------------------------------------------------------------
+
+
+NOWHERE = "http://127.0.0.1:1"
+SIDES = "1000/1600..1700/2300"
+# Steps that need a sixth less.
+FASTER = STEADY | {"busy": lambda border: 1500 + 19.0 * RANKS * border}
+FOUND: dict[str, Vector] = {
+    "group by": [({"job_id": "llama", "rank": "0"}, 1)],
+    "count_over_time": [
+        ({"rank": "3", "stage": "data", "kind": "persistent", "instance": "a:1"}, 40.0)
+    ],
+    "rankskew_wait_caused_seconds_total": [({"rank": "3"}, 1.5)],
+}
+Captured = pytest.CaptureFixture[str]
+
+
+def test_verdict_comes_first_and_is_the_status(capsys: Captured) -> None:
+    """In words, and all of it as JSON."""
+    with answering(STEADY, FOUND, FASTER).serve() as url:
+        assert run([SIDES, "--prometheus", url]) == 0
+        text = capsys.readouterr().out
+        assert run([SIDES, "--prometheus", url, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    with answering(FASTER, FOUND, STEADY).serve() as url:
+        assert run([SIDES, "--prometheus", url, "--markdown"]) == 1
+
+    assert text.startswith("job llama: improved\nSteps take 0.833 times")
+    assert capsys.readouterr().out.startswith("# job llama: worse\n")
+    assert (said["verdict"], said["cost"]["name"]) == ("improved", "step")
+    assert (said["before"]["ranks"], said["before"]["begin"]) == (RANKS, 1000)
+    assert said["cost"]["ratio"]["low"] <= said["cost"]["ratio"]["value"] < 1
+    assert [tuple(each.values()) for each in said["late"]] == [(3, "data", "both", 1.5, 1.5)]
+    assert [each["name"] for each in said["quantities"]] == [
+        *("step", "tokens", "gpus_lost", "persistent", "rotating", "common", "forward"),
+    ]
+
+
+def test_what_cannot_be_told_exits_2(capsys: Captured) -> None:
+    """Too few steps, or a Prometheus that is silent."""
+    few = STEADY | {"steps": lambda border: 4000 + RANKS * border}
+    with answering(few, FOUND).serve() as url:
+        assert run([SIDES, "--prometheus", url, "--json"]) == 2
+    said = json.loads(capsys.readouterr().out)
+    assert run([SIDES, "--prometheus", NOWHERE, "--json"]) == 2
+    silent = capsys.readouterr()
+
+    assert said["verdict"] == "cannot_tell"
+    assert "has only 20 steps; at least 150 are needed" in said["why"]
+    assert silent.err.startswith(f"rankskew: {NOWHERE} does not answer: ")
+    assert json.loads(silent.out)["verdict"] == "cannot_tell"

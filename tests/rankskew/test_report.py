@@ -1,0 +1,360 @@
+"""`rankskew report`: weeks of series become incidents and costs, and one document in words."""
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from rankskew.__main__ import main
+from rankskew.client.fetch import Trouble
+from rankskew.client.prometheus import Prometheus
+from rankskew.render import Document, Section, render
+from rankskew.report.history import MOST_POINTS, MOST_QUERIES, Grid, grid, read_past, spans_of
+from rankskew.report.incidents import SLOWER, Firing, Group, grouped, identity, incident
+from rankskew.report.job import restarts
+from rankskew.times import iso, merged, moment, seconds
+from rankskew.wording import gpu_hours, money
+from tests.alerts.promtool import answers
+from tests.rankskew.fake_prometheus import Written, past
+from tests.rankskew.golden import assert_golden
+from tests.rankskew.servers import Answer, json_answer, serving
+
+Captured = pytest.CaptureFixture[str]
+DAY = 86_400.0
+AT = 20_000 * DAY
+JOB = {"cluster": "eu", "job_id": "llama"}
+RANK = {**JOB, "rank": "3", "instance": "n1:9917"}
+WEEK = [(AT - 7 * DAY, AT)]
+LATE = [(AT - 7200, AT - 3600)]
+FIRES = {"alertname": "RankskewStraggler", "severity": "warning", "cause": "input"}
+# Those with a longer name come first: an expression may have both.
+ALERTS: Mapping[str, Sequence[Written]] = {
+    "job:rankskew_job:group": [({}, WEEK, 1.0)],
+    "gpu_hour_price:value": [({**RANK, "alert": "RankskewStraggler"}, LATE, 6.0)],
+    "and on (cluster, job_id, rank, instance) ALERTS": [
+        ({**RANK, "alert": "RankskewStraggler"}, LATE, 2.0)
+    ],
+    "ALERTS": [({**FIRES, **RANK}, LATE, 1.0)],
+}
+RUNS: Mapping[str, Sequence[Written]] = {
+    "rankskew_job_change_": [],
+    "job:rankskew_world_size:max": [(JOB, LATE, 8.0)],
+    "rankskew_late_cause_info": [({**RANK, "stage": "data", "cause": "input"}, LATE, 2.0)],
+    "job_kind:rankskew_gpus_lost:sum": [({**JOB, "kind": "persistent"}, LATE, 2.0)],
+    "job_stage:rankskew": [],
+    "job:rankskew_gpus_lost:sum": [(JOB, LATE, 2.0)],
+    "job:rankskew_state:info": [({**JOB, "state": "straggler"}, LATE, 1.0)],
+    "job:rankskew_gpu_hour_price:value": [(JOB, LATE, 3.0)],
+    "job:rankskew_run_seconds:max": [(JOB, LATE, 5.0)],
+    "hang_suspect": [],
+    "ALERTS": [],
+    "job:rankskew_ranks_beating:sum": [(JOB, LATE, 8.0)],
+}
+# Fourteen ranks were late; then it hung for ten minutes, and all processes are new.
+HUNG: Mapping[str, Sequence[Written]] = {
+    **RUNS,
+    "rankskew_late_cause_info": [
+        ({**RANK, "stage": "data", "rank": str(rank)}, LATE, 0.125) for rank in range(14)
+    ],
+    "hang_suspect": [({**RANK, "stage": "data"}, LATE, 1.0)],
+    "job_kind:rankskew_gpus_lost:sum": [
+        ({**JOB, "kind": "hung"}, [(AT - 4200, AT - 3600)], 8.0),
+        ({**JOB, "kind": "common"}, LATE, 0.5),
+        ({**JOB, "kind": "persistent"}, LATE, 2.0),
+        ({**JOB, "kind": "rotating"}, LATE, 0.25),
+    ],
+    "job_stage:rankskew": [({**JOB, "stage": "forward"}, LATE, 0.125)],
+    "job:rankskew_run_seconds:max": [
+        (JOB, [(AT - 7200, AT - 4200)], 9000.0),
+        (JOB, [(AT - 4200, AT - 3600)], 5.0),
+    ],
+    "job:rankskew_state:info": [],
+    "job:rankskew_gpu_hour_price:value": [],
+}
+
+
+def report(url: str, *arguments: str) -> int:
+    return main(["report", *arguments, "--prometheus", url, "--at", f"{AT}"])
+
+
+def printed(
+    capsys: Captured, written: Mapping[str, Sequence[Written]], *arguments: str, status: int = 0
+) -> str:
+    """Return what a report on the past prints, to stdout or, if it fails, to stderr."""
+    with past(written).serve() as url:
+        assert report(url, *arguments) == status
+    said = capsys.readouterr()
+    return said.err if status else said.out
+
+
+# ---- What it prints ------------------------------------------------------------------------------
+
+
+def test_texts_are_the_golden_ones(capsys: Captured) -> None:
+    """Incidents and their cost come first; losses are split, and add up, also for programs.
+
+    It says which step it took; a period may be longer than time.
+    """
+    no_price = {**ALERTS, "gpu_hour_price:value": []}
+    day = ("--incidents", "--since", "1d")
+    texts = {
+        "incidents": printed(capsys, ALERTS, *day),
+        "incidents, Markdown, without a price": printed(capsys, no_price, *day, "--markdown"),
+        "incidents, long": printed(capsys, ALERTS, "--incidents", "--since", "1000y"),
+        "job": printed(capsys, RUNS, "--job", "llama"),
+        "job that hung": printed(capsys, HUNG, "--job", "llama"),
+    }
+    assert_golden("report", texts)
+    said = json.loads(printed(capsys, ALERTS, *day, "--json"))
+    job = json.loads(printed(capsys, HUNG, "--job", "llama", "--json"))
+    (one,) = said["incidents"]
+    lost = sum(loss["gpu_hours"] for loss in job["losses"])
+
+    assert (one["gpu_hours"], one["dollars"]) == (2.0, 6.0)
+    assert (said["gpu_hours_lost"], said["dollars_lost"]) == (2.0, 6.0)
+    assert job["gpu_hours_lost"] == pytest.approx(lost)
+    assert lost == pytest.approx(4 / 3 + 0.5 + 2.0 + 0.25)
+    assert len(job["restarts"]) == 1
+
+
+BEATING = [(JOB, LATE, 8.0), ({**JOB, "cluster": "us"}, LATE, 8.0)]
+SINCE = "from 2024-10-03 00:00 to 2024-10-04 00:00 UTC;"
+
+
+@pytest.mark.parametrize(
+    ("written", "what", "told"),
+    [
+        ({}, "--job=llama", f"no job was seen {SINCE} rankskew report --incidents says what fired"),
+        (
+            *({}, "--incidents"),
+            f"no rules of Rankskew were evaluated {SINCE} rankskew files DIR writes",
+        ),
+        (
+            *({"job:rankskew_ranks_beating:sum": BEATING}, "--job=llama"),
+            "several clusters have a job 'llama'; give one: --cluster 'eu'\n",
+        ),
+    ],
+)
+def test_what_there_is_nothing_of_is_one_sentence(
+    capsys: Captured, written: Mapping[str, Sequence[Written]], what: str, told: str
+) -> None:
+    """With the period that was looked at; nothing to report is not a report of nothing."""
+    said = printed(capsys, written, what, "--since", "1d", status=2)
+
+    assert said.startswith(f"rankskew: {told}")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("what", ["--incidents", "--job=llama"])
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ((200, "text/html", b"<html>"), "answers, but it is not a Prometheus."),
+        ((503, "text/plain", b""), "answers 503 Service Unavailable."),
+        (json_answer({"status": "error", "error": "bad"}, 422), "cannot answer a query: bad."),
+    ],
+    ids=["not a Prometheus", "overloaded", "refused query"],
+)
+def test_server_that_cannot_tell_is_one_sentence(
+    capsys: Captured, what: str, answer: Answer, words: str
+) -> None:
+    with serving(lambda sent: answer) as url:
+        assert report(url, what) == 2
+
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("ages", "when"),
+    [
+        # The oldest process is younger than the last look: all processes are new.
+        ([(0.0, 100.0), (60.0, 160.0), (120.0, 30.0), (600.0, 20.0), (660.0, 80.0)], [120, 600]),
+        # A node was lost: the oldest of the others may be a little younger, or much.
+        ([(0.0, 1000.0), (60.0, 1060.0), (120.0, 1090.0), (180.0, 500.0)], []),
+    ],
+)
+def test_restart_is_seen_by_the_age_of_the_oldest_process(
+    ages: list[tuple[float, float]], when: list[float]
+) -> None:
+    assert restarts(ages, 15) == when
+
+
+# ---- Weeks of a series, within the limits of Prometheus ------------------------------------------
+
+
+def test_a_fortnight_is_read_every_quarter_of_a_minute() -> None:
+    """80,640 points are eight queries, none of more than Prometheus allows, without a gap."""
+    times = grid(20_000 * DAY + 7, 20_014 * DAY + 7)
+    chunks = list(times.chunks())
+
+    assert times.step_seconds == 15.0
+    assert len(chunks) == 8
+    assert all((end - begin) / 15 + 1 <= MOST_POINTS for begin, end in chunks)
+    assert all(b[0] - a[1] == 15 for a, b in pairwise(chunks))
+    assert (chunks[0][0], chunks[-1][1]) == (times.begin, times.end)
+
+
+def test_step_is_a_whole_multiple_of_the_interval() -> None:
+    """A year every 15 s takes a longer step, so that it takes no more queries.
+
+    Two reports, a few seconds apart, read the same times where they overlap; each stands for the
+    step that begins there, so the last is not in the future.
+    """
+    year, one, other = grid(0, 365 * DAY), grid(1000, 5000), grid(1037, 5037)
+
+    assert year.step_seconds == 120.0
+    assert len(list(year.chunks())) <= MOST_QUERIES
+    assert grid(0, DAY, 1_000).step_seconds == 90.0
+    assert (one.begin, other.begin, one.end, other.end) == (1005, 1050, 4995, 5025)
+    assert grid(0, DAY) == Grid(0, DAY - 15, 15.0)
+
+
+def test_series_go_on_from_query_to_query() -> None:
+    """A series of several answers is one, its name left out; each value stands for its step."""
+    labels = {"__name__": "x", "rank": "3"}
+    prometheus = past({"x": [(labels, [(0, 9_000), (12_000, 1e9)], 2.0)]})
+    with prometheus.serve() as url:
+        (line,) = read_past(Prometheus(url), "x", Grid(0, 15_000, 1))
+    with (
+        past({}, most=1, refused="too many samples").serve() as url,
+        pytest.raises(Trouble, match="too many samples"),
+    ):
+        read_past(Prometheus(url), "x", Grid(0, 1_000, 1))
+
+    assert len(prometheus.asked) == 2
+    assert line.labels == {"rank": "3"}
+    assert spans_of([line], 1) == [(0, 9_000), (12_000, 15_001)]
+
+
+# ---- What fires again and again for one rank is one incident -------------------------------------
+
+T = 1_794_400_020.0  # 2026-11-11 12:27 UTC
+
+
+def firing(spans: Sequence[tuple[float, float]], alert: str = "Straggler", **labels: str) -> Firing:
+    return Firing({"alertname": f"Rankskew{alert}", "severity": "warning"} | RANK | labels, spans)
+
+
+def test_changes_of_one_rank_are_one_incident() -> None:
+    """Severity, stage and cause may change, and it may pause for less than the gap.
+
+    The suspect may change while a job hangs.
+    """
+    before = firing([(T, T + 300)], stage="data", cause="input")
+    after = firing([(T + 600, T + 1800)], stage="forward", cause="cpu", severity="critical")
+    (one,) = map(incident, grouped([before, after]))
+    third = firing([(T, T + 60)], "JobHung", rank="3")
+    twelfth = firing([(T + 60, T + 120)], "JobHung", rank="12", instance="n2:9917")
+    (hung,) = grouped([third, twelfth])
+
+    assert (one.begin, one.end, one.seconds) == (iso(T), iso(T + 1800), 1800)
+    assert (one.severity, one.stage, one.cause) == ("critical", "forward", "cpu")
+    assert one.place == "rank 3 on n1:9917"
+    assert hung.who == JOB
+    assert incident(hung).place == "ranks 3, 12 on n1:9917"
+
+
+@pytest.mark.parametrize(
+    ("labels", "later"),
+    [*(({name: "other"}, 0) for name in ("rank", "job_id", "cluster", "instance")), ({}, 3600)],
+)
+def test_others_are_other_incidents(labels: dict[str, str], later: int) -> None:
+    """Another rank, job, cluster or node at the same time, or the same after a long break."""
+    fired = [firing([(T, T + 60)]), firing([(T + later, T + later + 60)], **labels)]
+    found = [(each.begin, each.end) for each in grouped(fired)]
+
+    assert found == [(T, T + 60), (T + later, T + later + 60)]
+
+
+def test_place_without_a_rank() -> None:
+    """A GPU, a node, a peer group or the whole job; the peer group of a rank is no part of it."""
+    who = {"gpu_uuid": "GPU-1", "instance": "n1"}
+    places = [
+        incident(Group("x", labels, [Firing(labels, [(0, 1)])], 0, 1)).place
+        for labels in (who, {"instance": "n1"}, {"peer_group": "pp0"}, {})
+    ]
+
+    assert places == ["GPU-1 on n1", "n1", "pp0", "the job"]
+    assert identity({"alertname": "x", "rank": "1", "peer_group": "pp0"}) == {"rank": "1"}
+    assert identity({"alertname": "x", "peer_group": "pp0"}) == {"peer_group": "pp0"}
+
+
+def test_what_late_ranks_cost_since_is_no_cost_of_a_slower_job(tmp_path: Path) -> None:
+    """What they cost before is in the pace before; a job that hangs has neither.
+
+    Each change is of the job's whole steps, so of two the larger one is what they cost together.
+    """
+    change = 'rankskew_job_change_gpus{job_id="j",scope="all",stage="%s",instance="%s"}'
+    late = 'job_kind:rankskew_gpus_lost:sum{job_id="j",kind="persistent"}'
+    series = [
+        *({"series": change % ("data", node), "values": "_x9 0.75x20 2.25x20"} for node in "nm"),
+        {"series": change % ("sync", "n"), "values": "_x9 0.5x40"},
+        {"series": late, "values": "0.25x29 1.75x9 stale _x40"},
+    ]
+    asked = [(SLOWER, 15.0 * at) for at in (5, 15, 35, 45)]
+    found = answers(tmp_path, series, asked, rules=(), groups=())
+
+    known = [({"job_id": "j"}, 0.75)]
+    assert [found[each] for each in asked] == [[], known, known, []]
+
+
+# ---- Times, spans, amounts and names, as people give and read them -------------------------------
+
+NOW = datetime(2026, 3, 4, 15, 0, tzinfo=UTC).timestamp()
+EVIL = '</title><script>alert("x")</script>|`*_[a](b)'
+
+
+@pytest.fixture
+def tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Sit somewhere else: without an offset a time is UTC."""
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("tokyo")
+@pytest.mark.parametrize(
+    ("text", "seconds_ago"),
+    [
+        *((form, 3300) for form in ("14:05", "14:05:00", "-55m", f"{NOW - 3300:.0f}")),
+        *((form, 3300) for form in ("2026-03-04T14:05", "2026-03-04 14:05:00")),
+        *((form, 3300) for form in ("2026-03-04T14:05Z", "2026-03-04T15:05+01:00")),
+        # A clock time that is still to come was yesterday's.
+        ("15:30", 86_400 - 1800),
+        ("now", 0),
+    ],
+)
+def test_times_are_read_in_each_form(text: str, seconds_ago: float) -> None:
+    assert moment(text, NOW) == NOW - seconds_ago
+
+
+def test_spans_and_amounts() -> None:
+    """Spans are joined in any order; a gap that is too long keeps two apart.
+
+    What is not known is not 0, and what is little is not nothing.
+    """
+    hours = [gpu_hours(each) for each in (None, 0, 0.001, 1.234, 1234.5)]
+    dollars = [money(each) for each in (None, 0, 0.001, 1.5, 12345)]
+
+    assert merged([(10, 20), (0, 5), (5, 8), (15, 30)]) == [(0, 8), (10, 30)]
+    assert merged([(0, 5), (8, 9), (20, 21)], gap_seconds=3) == [(0, 9), (20, 21)]
+    assert seconds([(0, 45), (90, 105)]) == 60
+    assert hours == ["–", "0.00", "<0.01", "1.23", "1,234"]
+    assert dollars == ["–", "$0.00", "<$0.01", "$1.50", "$12,345"]
+
+
+def test_markdown_shows_names_as_they_are() -> None:
+    """A name of a job is no markup and no column."""
+    document = Document(EVIL, [], [Section("t", [], ["a"], [[EVIL]])])
+    text = render(document, markdown=True)
+
+    assert "\\<script\\>" in text
+    assert text.splitlines()[-1].count("|") - text.splitlines()[-1].count("\\|") == 2

@@ -1,1 +1,0 @@
-"""`rankskew top`: what it reads, what it shows, and what it says if it cannot."""

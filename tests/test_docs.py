@@ -1,0 +1,365 @@
+"""What the documentation lists, links to, repeats and tells readers to type is so."""
+
+import ast
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from jsonschema import Draft202012Validator, ValidationError
+
+from dashboards.detail import collectors
+from exporter.causes.explain import ROWS
+from rank_probe.collectives.report import as_prometheus
+from rank_probe.version import __version__
+from rankskew.commands.files import write_files
+from rankskew.commands.table import COMMANDS, load
+from rankskew.diagnose.advice import advice
+from tests.exporter.running import running_exporter
+from tests.exporter.snapshots import snapshot
+from tests.rank_probe.collectives.worlds import hosts, pair_times, result
+from tests.schemas import SCHEMAS, check
+
+ROOT: Final = Path(__file__).parents[1]
+PAGES: Final = sorted(
+    path
+    for pattern in ("*.md", "docs/**/*.md", "alerts/**/*.md", "deploy/**/*.md")
+    for path in ROOT.glob(pattern)
+    if path.name != "CHANGELOG.md"
+)
+# In a fenced block, or indented as one.
+FENCE: Final = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+INDENTED: Final = re.compile(r"^ {4,}(rankskew .*)$", re.MULTILINE)
+# What a shell takes from a line before the command sees it.
+END: Final = re.compile(r"\s(#|[|&;>]|&&).*$")
+# Of the collectors that docs/hardware.md explains.
+HARDWARE: Final = ("gpu_",)
+# What a command prints, an image's tag, a file of the release, a chart's fields, an image's label.
+VERSIONS: Final = (
+    r"\brankskew[ :-]v?(\d+\.\d+\.\d+)",
+    r"^(?:version|appVersion): \"?v?(\d+\.\d+\.\d+)",
+    r"image\.version=\"?v?(\d+\.\d+\.\d+)",
+    r"app\.kubernetes\.io/version: \"?v?(\d+\.\d+\.\d+)",
+    r"helm\.sh/chart: rankskew-(\d+\.\d+\.\d+)",
+)
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def prose(page: Path) -> str:
+    """Return the page without its fenced blocks, whose comments are not headings or links."""
+    return FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+def in_textfile() -> set[str]:
+    """Return the metrics that `rank-probe bench-collectives --textfile` writes."""
+    text = as_prometheus(result(pair_times(hosts(1, 4)), hosts(1, 4)), 0.0)
+    return set(re.findall(r"^# TYPE (\w+)", text, re.MULTILINE))
+
+
+def test_every_metric_is_listed() -> None:
+    """Those of the exporter, those of the textfile, and those of GPUs with how they are read."""
+    rows = re.findall(r"^\| ([^|]*`rankskew_[^|]*)\|", read("docs/hardware.md"), re.MULTILINE)
+    of_gpus = {name for name, collector in collectors().items() if collector.startswith(HARDWARE)}
+
+    assert len(of_gpus) > 40
+    assert [name for name in collectors() if f"| `{name}` |" not in read("docs/metrics.md")] == []
+    assert all(f"| `{name}` |" in read("docs/collectives.md") for name in in_textfile())
+    assert of_gpus <= set(re.findall(r"`(rankskew_\w+)`", "".join(rows)))
+
+
+def test_every_flag_of_the_help_is_listed() -> None:
+    """docs/configuration.md has each flag that `rankskew exporter --help` has."""
+    shown = load("exporter").parser().format_help()
+    flags = set(re.findall(r"^  (--[^\s,]+)", shown, re.MULTILINE)) - {"--help"}
+    listed = set(re.findall(r"`(--[^`]+)`", read("docs/configuration.md")))
+
+    assert len(flags) > 20
+    assert flags <= listed | {flag.replace("--[no-]", "--") for flag in listed}
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of the headings of *page*, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+def dead_links(page: Path) -> Iterator[str]:
+    """Yield each relative link or picture that does not exist, or whose heading does not."""
+    for link, anchor in re.findall(r"\]\(([^)#]*)#?([^)]*)\)", prose(page)):
+        if link.startswith(("http://", "https://")):
+            continue
+        target = page.parent / link if link else page
+        if not target.exists() or (
+            anchor and target.suffix == ".md" and anchor not in anchors(target)
+        ):
+            yield f"{page}: {link}#{anchor}"
+
+
+def test_links_lead_somewhere() -> None:
+    """Every relative link and picture of a page exists, and so does the heading that it names."""
+    assert [link for page in PAGES for link in dead_links(page)] == []
+
+
+def test_metrics_named_in_prose_exist() -> None:
+    """A metric in backquotes is one that the exporter exposes, or a textfile of rank-probe."""
+    named = {
+        name
+        for page in PAGES
+        for name in re.findall(r"`(rankskew_[a-z_]+)(?:\{[^}]*\})?(?: \d)?`", prose(page))
+    }
+
+    assert named - collectors().keys() - in_textfile() == set()
+
+
+def commands(text: str) -> Iterator[str]:
+    """Yield each command line of `rankskew` in the code blocks of a page."""
+    for language, block in FENCE.findall(text):
+        if language in ("", "sh", "console", "bash"):
+            lines = block.replace("\\\n", " ").splitlines()
+            yield from (line.strip() for line in lines if line.strip().startswith("rankskew "))
+    yield from INDENTED.findall(FENCE.sub("", text))
+
+
+def test_command_lines_are_accepted() -> None:
+    """Their options exist, and their values make sense."""
+    written = {line for page in PAGES for line in commands(page.read_text())}
+    seen = set()
+    for line in written:
+        name, *words = shlex.split(END.sub("", line))[1:]
+        seen.add(name)
+        if name.startswith("-") or name == "COMMAND" or "--help" in words:
+            continue
+        assert name in COMMANDS, line
+        try:
+            load(name).parser().parse_args(words)
+        except SystemExit as error:
+            raise AssertionError(line) from error
+
+    assert seen >= {"exporter", "files", "replay", "top"}
+
+
+def test_python_is_python() -> None:
+    """A reader may copy it."""
+    blocks = [found for page in PAGES for found in FENCE.findall(page.read_text(encoding="utf-8"))]
+    python = [block for language, block in blocks if language == "python"]
+    assert python
+    for block in python:
+        indented = len(block) - len(block.lstrip(" "))
+        ast.parse(re.sub(rf"^ {{{indented}}}", "", block, flags=re.MULTILINE))
+
+
+def mentions(text: str) -> list[str]:
+    return [found for each in VERSIONS for found in re.findall(each, text, re.MULTILINE)]
+
+
+def test_version_is_repeated_right() -> None:
+    """A page, a chart or an image of this release names that of rank_probe/version.py."""
+    places = [ROOT / "Dockerfile", *PAGES, *(ROOT / "deploy").rglob("*")]
+    texts = [path for path in places if path.is_file() and path.suffix not in (".png", ".svg")]
+    found = {path: mentions(path.read_text(encoding="utf-8")) for path in texts}
+
+    assert {path: said for path, said in found.items() if {*said} - {__version__}} == {}
+    assert found[ROOT / "docs" / "operating.md"]
+    assert found[ROOT / "deploy" / "helm" / "rankskew" / "Chart.yaml"]
+
+
+def test_playbook_has_a_section_for_each_cause() -> None:
+    """Who reads `input (nfs)` in an alert finds it there, and when it is over."""
+    page = read("docs/playbook.md")
+    sections = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
+
+    assert sections.keys() == set(advice())
+    assert [
+        row for row in ROWS if row.detail and f"`{row.detail}`" not in sections[row.cause]
+    ] == []
+    assert [cause for cause, section in sections.items() if "Over when:" not in section] == []
+
+
+# ---- Documents of --json have a schema -----------------------------------------------------------
+
+PRINTED = re.compile(r'as_document\(\s*"([\w-]+)"(?: if [\w.]+ else "([\w-]+)")?')
+FILES = sorted(SCHEMAS.glob("*.json"))
+
+
+def fields(schema: Any) -> Iterator[tuple[str, Any]]:
+    """Yield every field that a schema names, with what it says of it."""
+    if isinstance(schema, dict):
+        yield from schema.get("properties", {}).items()
+        for part in schema.values():
+            yield from fields(part)
+    elif isinstance(schema, list):
+        for part in schema:
+            yield from fields(part)
+
+
+def test_every_document_has_a_schema() -> None:
+    """The kinds that the code prints are the files, and no others; one page lists them."""
+    printed = {
+        kind
+        for package in ("rank_probe", "exporter", "rankskew")
+        for path in (ROOT / package).glob("**/*.py")
+        for match in PRINTED.finditer(path.read_text())
+        for kind in match.groups()
+        if kind
+    }
+    listed = re.findall(r"\(schemas/(.+?)\.json\)", read("docs/commands.md"))
+
+    assert len(printed) > 10
+    assert printed == {path.stem for path in FILES} == set(listed)
+
+
+def test_schema_says_what_each_field_is() -> None:
+    """It is a JSON Schema, names its document and the version, and explains every field."""
+    for path in FILES:
+        schema = json.loads(path.read_text())
+        Draft202012Validator.check_schema(schema)
+        assert re.fullmatch(rf"{path.stem}/\d+", schema["properties"]["schema"]["const"])
+        assert schema["title"]
+        assert schema["description"]
+        unexplained = [
+            name
+            for name, said in fields(schema)
+            if name != "schema" and not said.get("description", "").endswith(".")
+        ]
+        assert (path.stem, unexplained) == (path.stem, [])
+
+
+SAID: dict[str, Any] = {"schema": "control/1", "job_id": "a", "level": "off", "rank": 0, "ranks": 1}
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({}, None),
+        ({"more": 1}, "Additional properties are not allowed"),
+        ({"schema": "control/2"}, "'control/1' was expected"),
+        ({"ranks": None}, "None is not of type 'integer'"),
+        ({"level": ...}, "not valid under any of the given schemas"),
+    ],
+)
+def test_document_that_is_not_as_described_fails(
+    change: dict[str, Any], complaint: str | None
+) -> None:
+    """So a field that nobody described, and one that is gone, fail in the tests of its command."""
+    said = {name: value for name, value in (SAID | change).items() if value is not ...}
+    if complaint is None:
+        check(said)
+    else:
+        with pytest.raises(ValidationError, match=complaint):
+            check(said)
+
+
+# ---- Removal leaves nothing behind, and touches nothing else -------------------------------------
+
+OTHERS = (
+    "etc/default/ssh",
+    "etc/prometheus/prometheus.yml",
+    "etc/prometheus/own/rules.yaml",
+    "etc/systemd/system/ssh.service",
+    "opt/other/bin/python",
+    "run/other.sock",
+    "usr/local/share/man",
+    "var/lib/other/state",
+)
+
+
+def removal(heading: str) -> str:
+    """Return what a section of the page says to type."""
+    section = read("docs/lifecycle.md").partition(f"### {heading}\n")[2].partition("\n###")[0]
+    return "".join(re.findall(r"^```sh\n(.*?)^```$", section, re.MULTILINE | re.DOTALL))
+
+
+def tree(root: Path) -> set[str]:
+    return {str(path.relative_to(root)) for path in root.glob("**/*") if not path.is_dir()}
+
+
+def install(root: Path) -> None:
+    """Put there what an installation does, and let an exporter run until it is killed."""
+    write_files(root / "usr/local/share/rankskew")
+    write_files(root / "etc/prometheus/rankskew")
+    shutil.copy(ROOT / "deploy/prometheus/overrides.yaml", root / "etc/prometheus")
+    (root / "etc/prometheus/overrides.yaml").rename(root / "etc/prometheus/rankskew-overrides.yaml")
+    units = root / "etc/systemd/system"
+    shutil.copy(ROOT / "deploy/systemd/rankskew-exporter.service", units)
+    (units / "rankskew-exporter.service.d").mkdir()
+    shutil.copy(ROOT / "deploy/systemd/see-all.conf", units / "rankskew-exporter.service.d")
+    (root / "etc/default/rankskew-exporter").touch()
+    (root / "opt/rankskew/bin").mkdir(parents=True)
+    (root / "opt/rankskew/bin/rankskew").touch()
+    state = root / "var/lib/rankskew"
+    state.mkdir()
+    (state / "gpus.json").touch()
+    flags = (f"--path.state={state}", f"--operator.socket={root}/run/rankskew-operator/o.sock")
+    with running_exporter(root / "run/rankskew/exporter.sock", *flags) as exporter:
+        assert exporter.push(snapshot().to_json())[0] == 200
+
+
+def run(lines: str, root: Path, directory: Path) -> list[str]:
+    """Type *lines* on the node below *root*; return what was asked of programs that are not ours.
+
+    They are stand-ins in *directory*, which note their arguments.
+    """
+    asked = directory / "asked"
+    for name in ("systemctl", "userdel", "promtool", "pidof", "kill"):
+        program = directory / name
+        program.write_text(f'#!/bin/sh\necho {name} "$@" >> "{asked}"\n')
+        program.chmod(0o755)
+    here = re.sub(r"(?<=[\s\"])/(etc|opt|run|usr|var)/", rf"{root}/\1/", lines)
+    done = subprocess.run(
+        ["bash", "-euc", f"enable -n kill\n{here}"],
+        env=os.environ | {"PATH": f"{directory}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [line.replace(str(root), "").rstrip() for line in asked.read_text().splitlines()]
+
+
+def test_nothing_is_left_of_an_installation(tmp_path: Path) -> None:
+    """Files, sockets, state, unit, rules and the user are gone; files of others are there."""
+    node = tmp_path / "root"
+    for name in OTHERS:
+        (node / name).parent.mkdir(parents=True, exist_ok=True)
+        (node / name).touch()
+    before = tree(node)
+    install(node)
+    assert len(tree(node) - before) > 100
+    assert "run/rankskew/exporter.sock" in tree(node)
+    lines = removal("From a node with systemd")
+    lines += removal("From Prometheus, Alertmanager and Grafana")
+    asked = run(lines, node, tmp_path)
+
+    assert tree(node) == before
+    assert not [path for path in node.glob("**/*rankskew*")]
+    assert asked == [
+        "systemctl disable --now rankskew-exporter",
+        "systemctl daemon-reload",
+        "userdel rankskew",
+        "promtool check config /etc/prometheus/prometheus.yml",
+        "pidof prometheus",
+        "kill -HUP",
+    ]
+
+
+def test_page_names_every_directory_of_the_unit() -> None:
+    """What the unit makes and reads is removed."""
+    unit = (ROOT / "deploy/systemd/rankskew-exporter.service").read_text()
+    typed = removal("From a node with systemd").split()
+    [run_directories] = re.findall(r"^RuntimeDirectory=(.+)$", unit, re.MULTILINE)
+    [state] = re.findall(r"^StateDirectory=(.+)$", unit, re.MULTILINE)
+    [defaults] = re.findall(r"^EnvironmentFile=-(.+)$", unit, re.MULTILINE)
+    [user] = re.findall(r"^User=(.+)$", unit, re.MULTILINE)
+    [program] = re.findall(r"^ExecStart=(.+)/bin/rankskew ", unit, re.MULTILINE)
+
+    assert {f"/run/{name}" for name in run_directories.split()} <= set(typed)
+    assert {f"/var/lib/{state}", defaults, program, user} <= set(typed)

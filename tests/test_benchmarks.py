@@ -60,14 +60,11 @@ def test_healthy_segments_have_no_late_rank() -> None:
     """Where nothing is to be found only random garbage collections delay anybody, any rank."""
     for fault in HEALTHY:
         one = segment(fault, 0.0)
-        places = {
-            (rank, delay[0])
-            for rank in range(one.ranks)
-            for step in range(one.steps)
-            if (delay := one.delay(rank, step))
-        }
-        assert one.kind is None
-        assert one.late() == []
+        delays = [
+            (rank, one.delay(rank, step)) for rank in range(one.ranks) for step in range(one.steps)
+        ]
+        places = {(rank, delay[0]) for rank, delay in delays if delay}
+        assert (one.kind, one.late()) == (None, [])
         assert places == ({(rank, GARBAGE) for rank in range(4)} if fault == "garbage" else set())
 
 
@@ -87,11 +84,21 @@ def rows(one: Segment, delay: float = 0.02) -> dict[int, list[dict[str, str]]]:
 
 
 def test_truth_is_read_off_the_trace() -> None:
-    """Slowdown, loss and size are those of the faulty steps; the fault begins after the healthy."""
+    """Slowdown, loss and size are those of the faulty steps; the fault begins after the healthy.
+
+    Rows are merged step by step; four ranks are on two nodes; a step that one lacks is an error.
+    """
     one = segment("data", **SHORT)
     delayed = {0: {step: 0.02 for step in range(10, 30)}}
-    true = truth(one, merge(one, rows(one)), delayed)
+    found = rows(one)
+    merged = merge(one, found)
+    true = truth(one, merged, delayed)
+    found[3].pop()
 
+    assert [row["node"] for row in merged[:4]] == ["0", "0", "1", "1"]
+    assert [row["step"] for row in merged[:5]] == ["1", "1", "1", "1", "2"]
+    with pytest.raises(TraceError, match="rank 3 has 29 of 30 steps"):
+        merge(one, found)
     assert true.healthy_step_seconds == pytest.approx(0.1)
     assert true.slowdown == pytest.approx(1.2)
     assert true.slowdown_run == pytest.approx((10 + 20 * 1.2) / 30)
@@ -104,19 +111,6 @@ def test_truth_is_read_off_the_trace() -> None:
     assert both.slowdown_run == true.slowdown_run  # They wait for each other.
     assert true.begin_seconds == pytest.approx(1.0)
     assert true.end_seconds is None
-
-
-def test_merged_rows_go_step_by_step_and_tell_the_node() -> None:
-    """Four ranks are on two nodes; a step that a rank lacks is an error."""
-    one = segment("data", **SHORT)
-    found = rows(one)
-    merged = merge(one, found)
-
-    assert [row["node"] for row in merged[:4]] == ["0", "0", "1", "1"]
-    assert [row["step"] for row in merged[:5]] == ["1", "1", "1", "1", "2"]
-    found[3].pop()
-    with pytest.raises(TraceError, match="rank 3 has 29 of 30 steps"):
-        merge(one, found)
 
 
 def finding(kind: str, rank: int | None, stage: str | None, named: float = 300) -> dict[str, Any]:
@@ -208,23 +202,21 @@ def test_findings_are_scored(
 
 
 def test_two_late_ranks_are_both_to_be_found() -> None:
-    """One of two is first and right, but not all."""
+    """One of two is first and right, but not all.
+
+    Where less than a tenth of the GPUs is lost in turn, nobody ought to hear of it.
+    """
     one = segment("two")
     half = scored(one, finding("persistent", 3, "backward"))
     whole = scored(one, finding("persistent", 3, "backward"), finding("persistent", 0, "data"))
+    in_turn = finding("rotating", None, "data")
+    little = Truth(**{**TRUTH.to_json(), "gpus_lost_run": 0.3})
 
     assert verdict(half) == verdict(whole) == RIGHT
     assert (half["all found"], whole["all found"]) == (False, True)
     assert (is_miss(half), is_miss(whole)) == (True, False)
-
-
-def test_little_rotating_loss_is_a_false_alarm() -> None:
-    """Where less than a tenth of the GPUs is lost, nobody ought to hear of it."""
-    little = Truth(**{**TRUTH.to_json(), "gpus_lost_run": 0.3})
-
-    assert scored(segment("noise"), finding("rotating", None, "data"))["false alarms"] == 0
-    said = scored(segment("noise"), finding("rotating", None, "data"), true=little)
-    assert said["false alarms"] == 1
+    assert scored(segment("noise"), in_turn)["false alarms"] == 0
+    assert scored(segment("noise"), in_turn, true=little)["false alarms"] == 1
 
 
 def test_row_says_how_soon_and_how_much() -> None:

@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -65,15 +66,24 @@ def in_textfile() -> set[str]:
     return set(re.findall(r"^# TYPE (\w+)", text, re.MULTILINE))
 
 
-def test_every_metric_is_listed() -> None:
-    """Those of the exporter, those of the textfile, and those of GPUs with how they are read."""
+def test_metrics_of_the_pages_are_those_that_there_are() -> None:
+    """Those of the exporter are listed, those of the textfile, and those of GPUs with their source.
+
+    A metric in backquotes is one that the exporter exposes, or a textfile of rank-probe.
+    """
     rows = re.findall(r"^\| ([^|]*`rankskew_[^|]*)\|", read("docs/hardware.md"), re.MULTILINE)
     of_gpus = {name for name, collector in collectors().items() if collector.startswith(HARDWARE)}
+    named = {
+        name
+        for page in PAGES
+        for name in re.findall(r"`(rankskew_[a-z_]+)(?:\{[^}]*\})?(?: \d)?`", prose(page))
+    }
 
     assert len(of_gpus) > 40
     assert [name for name in collectors() if f"| `{name}` |" not in read("docs/metrics.md")] == []
     assert all(f"| `{name}` |" in read("docs/collectives.md") for name in in_textfile())
     assert of_gpus <= set(re.findall(r"`(rankskew_\w+)`", "".join(rows)))
+    assert named - collectors().keys() - in_textfile() == set()
 
 
 def test_every_flag_of_the_help_is_listed() -> None:
@@ -109,17 +119,6 @@ def test_links_lead_somewhere() -> None:
     assert [link for page in PAGES for link in dead_links(page)] == []
 
 
-def test_metrics_named_in_prose_exist() -> None:
-    """A metric in backquotes is one that the exporter exposes, or a textfile of rank-probe."""
-    named = {
-        name
-        for page in PAGES
-        for name in re.findall(r"`(rankskew_[a-z_]+)(?:\{[^}]*\})?(?: \d)?`", prose(page))
-    }
-
-    assert named - collectors().keys() - in_textfile() == set()
-
-
 def commands(text: str) -> Iterator[str]:
     """Yield each command line of `rankskew` in the code blocks of a page."""
     for language, block in FENCE.findall(text):
@@ -151,10 +150,9 @@ def test_python_is_python() -> None:
     """A reader may copy it."""
     blocks = [found for page in PAGES for found in FENCE.findall(page.read_text(encoding="utf-8"))]
     python = [block for language, block in blocks if language == "python"]
-    assert python
     for block in python:
-        indented = len(block) - len(block.lstrip(" "))
-        ast.parse(re.sub(rf"^ {{{indented}}}", "", block, flags=re.MULTILINE))
+        ast.parse(textwrap.dedent(block))
+    assert python
 
 
 def mentions(text: str) -> list[str]:

@@ -74,23 +74,15 @@ def test_incident_is_one_finding_with_its_mean_cost() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("verdicts", "when"),
-    [
-        # Another onset is another finding; one that lasts until the end has no end.
-        (
-            {60: verdict(late(20)), 80: verdict(), 90: verdict(late(8)), 92: verdict(late(10))},
-            [(40, 60, 80), (82, 90, None)],
-        ),
-        # The judge looks at no step before the end of the warm-up, so it cannot know better.
-        ({30: verdict(late(25))}, [(0, 30, None)]),
-    ],
-    ids=["two", "since the begin"],
-)
-def test_finding_lasts_from_its_onset_to_its_end(
-    verdicts: dict[int, Verdict], when: list[tuple[float, float, float | None]]
-) -> None:
-    assert [times(one) for one in found(judged(verdicts))] == when
+def test_finding_lasts_from_its_onset_to_its_end() -> None:
+    """Another onset is another finding; one that lasts until the end has no end.
+
+    The judge looks at no step before the end of the warm-up, so it cannot know better.
+    """
+    two = {60: verdict(late(20)), 80: verdict(), 90: verdict(late(8)), 92: verdict(late(10))}
+
+    assert [times(one) for one in found(judged(two))] == [(40, 60, 80), (82, 90, None)]
+    assert [times(one) for one in found(judged({30: verdict(late(25))}))] == [(0, 30, None)]
 
 
 def test_incident_goes_on_when_other_ranks_come_or_go() -> None:
@@ -118,7 +110,7 @@ def test_slow_node_is_one_finding() -> None:
 def test_kind_is_what_it_was_for_most_of_the_time() -> None:
     """A rank that is late before its neighbour belongs to a slow node; mild means always mild.
 
-    A mild rank pages nobody, whatever it costs.
+    A mild rank pages nobody, whatever it costs. Without a measured wait that is unknown, not 0.
     """
     node = {60: late(20), 62: late(22, kind="node"), 64: late(24, kind="node")}
     mild = {60: late(20, kind="mild"), 62: late(22, kind="mild"), 64: late(24)}
@@ -128,6 +120,8 @@ def test_kind_is_what_it_was_for_most_of_the_time() -> None:
     ]
 
     assert kinds == [[("node", "critical")], [("persistent", "critical")], [("mild", "info")]]
+    (one,) = found(judged({60: verdict(late(20, kind="unsynced", gpus=0.0), reason="no_sync")}))
+    assert (one.kind, one.severity, one.gpus_lost) == ("unsynced", "info", None)
 
 
 @pytest.mark.parametrize(
@@ -148,13 +142,6 @@ def test_severity_is_that_of_the_rules(gpus: list[float], severities: list[str])
     those = [late(20, rank=3 + n, gpus=each, kind="persistent") for n, each in enumerate(gpus)]
 
     assert [one.severity for one in found(judged({60: verdict(*those)}))] == severities
-
-
-def test_rank_whose_peers_nobody_knows_to_wait_has_no_cost() -> None:
-    """Without a measured wait what it costs is unknown, which is not 0."""
-    (one,) = found(judged({60: verdict(late(20, kind="unsynced", gpus=0.0), reason="no_sync")}))
-
-    assert (one.kind, one.severity, one.gpus_lost) == ("unsynced", "info", None)
 
 
 @pytest.mark.parametrize(

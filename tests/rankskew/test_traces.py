@@ -21,6 +21,8 @@ from rankskew.replay.traces import (
 HEADER = "job_id,rank,peer_group,step,time_s,node,data_s,sync_s"
 ROWS = [f"j,{rank},pp0,{step},{step}.5,{rank},0.5,0.25" for step in range(4) for rank in range(2)]
 
+BARE = ["j,1,all,1,2,1", "j,0,all,0,1,1", "j,1,all,0,1,1", "j,0,all,1,2,1"]
+
 
 def write(path: Path, *rows: str, header: str = HEADER, end: str = "\n") -> Path:
     path.write_text("\n".join([header, *ROWS, *rows]) + end)
@@ -30,7 +32,8 @@ def write(path: Path, *rows: str, header: str = HEADER, end: str = "\n") -> Path
 def test_row_is_a_step_of_a_rank(tmp_path: Path) -> None:
     """Stages, time, peer group and node of each rank are kept as they stand there.
 
-    A row without measurements is no step: it would only make the mean step shorter.
+    A row without measurements is no step: it would only make the mean step shorter. Order, empty
+    lines and nodes are optional.
     """
     path = write(tmp_path / "a.csv", "j,7,,4,4.75,,,0.125", "j,0,pp0,5,5.5,0,,")
     (run,) = read_traces([path])
@@ -44,19 +47,10 @@ def test_row_is_a_step_of_a_rank(tmp_path: Path) -> None:
     assert read_traces([path, path]) == [run]  # A repeated row is harmless.
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())  # A spreadsheet has saved it.
     assert read_traces([path]) == [run]
-
-
-def test_node_and_order_are_optional(tmp_path: Path) -> None:
-    """A trace without nodes, ranks out of order and empty lines read as any other."""
-    header = "job_id,rank,peer_group,step,time_s,data_s"
-    rows = ["j,1,all,1,2,1", "", "j,0,all,0,1,1", "j,1,all,0,1,1", "j,0,all,1,2,1"]
-    path = tmp_path / "a.csv"
-    path.write_text("\n".join([header, *rows, ""]))
-    (run,) = read_traces([path])
-
-    assert run.nodes == {0: "", 1: ""}
-    assert sorted(run.steps) == [0, 1]
-    assert all(len(ranks) == 2 for ranks in run.steps.values())
+    path.write_text("\n\n".join(["job_id,rank,peer_group,step,time_s,data_s", *BARE, ""]))
+    (bare,) = read_traces([path])
+    assert bare.nodes == {0: "", 1: ""}
+    assert {step: len(ranks) for step, ranks in bare.steps.items()} == {0: 2, 1: 2}
 
 
 def test_row_cut_off_by_a_kill_is_left_out_and_said(
@@ -72,20 +66,18 @@ def test_row_cut_off_by_a_kill_is_left_out_and_said(
     )
 
 
-def test_attempts_are_told_apart_by_the_file(tmp_path: Path) -> None:
-    """A directory holds one file a rank and attempt; a restart counts its steps from 0 again."""
-    for name in ("j-0-0.csv", "j-1-0.csv"):
-        (tmp_path / name).write_text("\n".join([HEADER, "j,0,all,0,1,0,0.5,0", ""]))
-    (tmp_path / "j-2-0.csv").touch()  # Killed before its first row.
-
-    assert [(run.attempt, len(run.steps)) for run in read_traces([tmp_path])] == [(0, 1), (1, 1)]
-
-
 def test_attempt_is_in_the_name_that_the_probe_gives(tmp_path: Path) -> None:
     """What the probe writes is read as its attempt, whatever the job is called.
 
-    A date in another name is not an attempt, even if it ends in the number of a rank.
+    A restart counts its steps from 0 again; a rank may be killed before its first row. A date in
+    another name is not an attempt, even if it ends in the number of a rank.
     """
+    restarted = tmp_path / "restarted"
+    restarted.mkdir()
+    for name in ("j-0-0.csv", "j-1-0.csv"):
+        (restarted / name).write_text("\n".join([HEADER, "j,0,all,0,1,0,0.5,0", ""]))
+    (restarted / "j-2-0.csv").touch()
+    assert [(run.attempt, len(run.steps)) for run in read_traces([restarted])] == [(0, 1), (1, 1)]
     for job_id in ("j", "team/job 5-3", "j-1"):
         for rank in range(2):
             file = TraceFile(str(tmp_path), job_id, attempt=7)
@@ -246,26 +238,21 @@ def test_ranks_that_come_or_go_begin_a_stretch() -> None:
 @pytest.mark.parametrize(
     ("has", "steps", "whole"),
     [
-        pytest.param(lambda rank, step: True, 100, 100, id="all"),
-        pytest.param(lambda rank, step: rank or not 40 <= step < 59, 100, 81, id="a gap"),
-        pytest.param(lambda rank, step: (7 * step + rank) % 10 > 0, 100, 70, id="here and there"),
-        pytest.param(lambda rank, step: 5 * rank <= step < 100 - 3 * rank, 100, 84, id="ragged"),
+        (lambda rank, step: True, 100, 100),
+        (lambda rank, step: rank or not 40 <= step < 59, 100, 81),
+        (lambda rank, step: (7 * step + rank) % 10 > 0, 100, 70),
+        (lambda rank, step: 5 * rank <= step < 100 - 3 * rank, 100, 84),
         # Of three steps two are many.
-        pytest.param(lambda rank, step: rank < 2 or step < 2, 3, 2, id="short"),
+        (lambda rank, step: rank < 2 or step < 2, 3, 2),
     ],
+    ids=["all", "a gap", "here and there", "ragged", "short"],
 )
 def test_missing_rows_leave_steps_out(
     has: Callable[[int, int], bool], steps: int, whole: int
 ) -> None:
     """Fewer than twenty missing rows begin no new stretch; their steps are not whole."""
     (one,) = split(rows(has, steps))
+    assert split(rows(lambda rank, step: step % 3 == rank)) == []  # No step is whole.
 
     assert (one.ranks, len(one.steps)) == ((0, 1, 2), whole)
     assert (one.begin, one.end) == (0.0, 2.0 * steps)
-
-
-def test_ranks_that_share_no_step_have_no_whole_one() -> None:
-    """Nothing can be said, and nothing breaks."""
-    one = rows(lambda rank, step: step % 3 == rank)
-
-    assert split(one) == []

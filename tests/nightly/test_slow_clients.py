@@ -27,7 +27,7 @@ from exporter.listeners.connection import MOST_PIPELINED
 from rank_probe.report.endpoint import open_connection
 from rank_probe.wire.snapshot import SNAPSHOT_PATH
 from tests.nightly.figures import full_or_short, hold, row
-from tests.nightly.hostile import NUMBERS, POST, valid
+from tests.nightly.test_hostile import NUMBERS, POST, valid
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 

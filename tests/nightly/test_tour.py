@@ -25,8 +25,7 @@ from rankskew.commands import diagnose
 from rankskew.diagnose.advice import advice, situations
 from rankskew.diagnose.from_exporter import read_exporters as diagnose_exporters
 from rankskew.diagnose.from_prometheus import read_prometheus as diagnose_prometheus
-from rankskew.diagnose.model import Report
-from rankskew.top.from_exporter import read_exporters
+from rankskew.diagnose.model import CannotTell, Report
 from rankskew.top.from_prometheus import read_fleet
 from rankskew.top.model import JobStatus
 from tests.dashboards.dashboard_files import (
@@ -181,26 +180,18 @@ NEAR: Final = 0.1
 TROUBLED_SECONDS: Final = 30.0
 MISSED: Final = "min_over_time(up[{0:.0f}s]) == 0 < max_over_time(up[{0:.0f}s])"
 HELD_UP_BY: Final = re.compile(r"GPUs wait: rank (\d+)")
-# Which alert says what.
-STATE_OF: Final = {
-    "RankskewJobHung": states.HUNG,
-    "RankskewStraggler": states.STRAGGLER,
-    "RankskewSlowNode": states.SLOW_NODE,
-}
-
-
 # A cause and its detail, each of which may be unsaid.
 Why = tuple[str | None, str | None]
 
 
 class Answer(NamedTuple):
-    """What a view says: which *ranks* are late, and why; a figure or detail may be unsaid."""
+    """What a view says: which *ranks* are late, and why."""
 
     state: str
     ranks: frozenset[int]
     cause: str | None
     detail: str | None
-    gpus_lost: float | None
+    gpus_lost: float
 
 
 def of_page(verdict: Mapping[str, Any]) -> Answer:
@@ -238,39 +229,23 @@ def of_report(report: Report) -> Answer:
     return Answer(report.state, ranks, *why, report.loss.gpus if report.loss else 0.0)
 
 
-def of_alert(job_id: str, labels: Mapping[str, str]) -> Answer:
-    """Return what an alert on late ranks says."""
-    ranks = {int(labels["rank"])} if labels.get("rank") else set()
-    state = STATE_OF[labels["alertname"]]
-    if state == states.SLOW_NODE:
-        plan = PLACES[job_id]
-        node = int(labels["instance"].removeprefix("sim-").partition(":")[0]) - plan.first_node
-        ranks = set(range(node * plan.gpus, (node + 1) * plan.gpus))
-    return Answer(state, frozenset(ranks), labels.get("cause"), None, None)
-
-
 def ask_all(fleet: Tour) -> dict[str, dict[str, Answer]]:
-    """Return what each view says of each job now; raises Trouble if one gets no answer in time."""
+    """Return what each view says of each job now; raises Trouble or CannotTell if one is late."""
     url = fleet.prometheus.url
-    alerts = [alert["labels"] for alert in fleet.prometheus.active_alerts()]
     tops = {job.job_id: job for job in read_fleet(Prometheus(url)).jobs}
     found = {}
     for job_id in PLACES:
-        urls = fleet.urls(job_id)
-        seen = read_exporters(urls)
-        if not seen.jobs or job_id not in tops:  # An answer or its scrapes came too late.
-            raise Trouble(f"{job_id}: {seen.troubles}")
+        if job_id not in tops:  # Its scrapes came too late.
+            raise Trouble(job_id)
         said = {
-            "top of Prometheus": of_top(tops[job_id]),
-            "diagnose of Prometheus": of_report(diagnose_prometheus(url, None, job_id, None)),
+            "top": of_top(tops[job_id]),
+            "diagnose": of_report(diagnose_prometheus(url, None, job_id, None)),
         }
         if job_id != "down":  # An exporter cannot know that another one is.
             said["page"] = of_page(fleet.live(job_id))
-            said["top of exporters"] = of_top(seen.jobs[0])
-            said["diagnose of exporters"] = of_report(diagnose_exporters(urls, job_id))
-        for labels in alerts:
-            if labels.get("job_id") == job_id and labels["alertname"] in STATE_OF:
-                said[f"alert {labels['alertname']}"] = of_alert(job_id, labels)
+            said["diagnose of exporters"] = of_report(
+                diagnose_exporters(fleet.urls(job_id), job_id)
+            )
         found[job_id] = said
     return found
 
@@ -284,7 +259,8 @@ def answers(fleet: Tour) -> dict[str, dict[str, Answer]]:
 
     def undisturbed() -> dict[str, dict[str, Answer]] | None:
         began = time.monotonic()
-        with suppress(Trouble):  # Where the machine stands still, a view is late as a scrape is.
+        # Where the machine stands still, a view is late as a scrape is.
+        with suppress(Trouble, CannotTell):
             found = ask_all(fleet)
             since = TROUBLED_SECONDS + time.monotonic() - began
             if not fleet.prometheus.query(MISSED.format(since)):
@@ -303,11 +279,9 @@ def test_every_view_gives_the_same_answer(
     """State, ranks, cause and loss are those of all others."""
     found = answers[job_id].values()
     said = "\n".join(f"{view}: {answer}" for view, answer in answers[job_id].items())
-    lost = [answer.gpus_lost for answer in found if answer.gpus_lost is not None]
+    lost = [answer.gpus_lost for answer in found]
 
-    assert len({(answer.state, answer.ranks, answer.cause) for answer in found}) == 1, said
-    # An alert has no detail.
-    assert len({each.detail for each in found if each.gpus_lost is not None}) == 1, said
+    assert len({each[:-1] for each in found}) == 1, said
     assert max(lost) - min(lost) <= max(NEAR, NEAR * max(lost)), said
 
 

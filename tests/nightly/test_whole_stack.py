@@ -1,7 +1,7 @@
 """Exporter, its NVML child, Prometheus, Alertmanager and ranks die, and more is done to them.
 
-All is back in seconds, no count is lost or doubled, and nobody is paged. The tests share one stack,
-in the order of this file; the last one looks at what is left.
+All is back in seconds, no count is lost or doubled, and nobody is paged. Three tests share a stack,
+in the order of this file; the last of them looks at what is left. Then an exporter is upgraded.
 """
 
 import json
@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import statistics
+import subprocess
 import threading
 import time
 import urllib.parse
@@ -24,13 +25,13 @@ from typing import Final, NamedTuple
 import psutil
 import pytest
 
-from devstack.load import samples_on
-from devstack.parts import AlertmanagerProcess, ExporterProcess, PrometheusProcess
-from devstack.process import StackError, StackProcess, get
+from devstack.load import samples_on, scrape
+from devstack.parts import ROOT, AlertmanagerProcess, ExporterProcess, PrometheusProcess
+from devstack.process import StackError, StackProcess, get, wait_for
 from devstack.webhook import ReceivedAlert, Webhook
 from tests import nvmlstub
 from tests.nightly.figures import full_or_short, hold, row
-from tests.nightly.surviving_job import JOB_ID, RANKS, Job, Life
+from tests.nightly.surviving import JOB_ID, RANKS, Job, Life
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(3600)]
 
@@ -396,4 +397,71 @@ def test_nothing_was_lost_meanwhile(stack: HurtStack) -> None:
         row("pages of the shipped alerts", len(pages), 0),
     ]
     assert len(steps) == RANKS
+    hold("faults", rows)
+
+
+# ---- An upgrade ----------------------------------------------------------------------------------
+
+# Written when the schema was, and unchanged since: what understands it understands every release.
+FIRST_SNAPSHOT: Final = "tests/fixtures/ingest/snapshot_schema_1.json"
+# What an exporter reads and imports: its pages of docs too.
+PACKAGES: Final = ("exporter", "rank_probe", "rankskew", "alerts", "dashboards", "docs")
+
+
+def git(*arguments: str) -> bytes:
+    """Return what git says of this tree."""
+    return subprocess.run(
+        ["git", "-C", str(ROOT), *arguments], capture_output=True, check=True
+    ).stdout
+
+
+def old_release(directory: Path) -> dict[str, str]:
+    """Return the environment in which exporter and probe are those that wrote FIRST_SNAPSHOT."""
+    if git("rev-parse", "--is-shallow-repository").strip() == b"true":
+        pytest.skip("the clone lacks older commits: git fetch --unshallow")
+    commit = git("log", "-1", "--format=%H", "--", FIRST_SNAPSHOT).decode().strip()
+    directory.mkdir()
+    archive = git("archive", commit, *PACKAGES)
+    subprocess.run(["tar", "-x", "-C", str(directory)], input=archive, check=True)
+    # Not from the folder in which it is started, which has the new ones.
+    return {"PYTHONPATH": f"{directory}:{ROOT}", "PYTHONSAFEPATH": "1"}
+
+
+def steps(exporter: ExporterProcess) -> dict[int, float]:
+    """Return the steps of each rank on its page."""
+    found = samples_on(scrape(exporter.address), "rankskew_steps_total")
+    return {int(labels["rank"]): value for labels, value in found}
+
+
+def refused(exporter: ExporterProcess) -> float:
+    """Return how many snapshots it did not take."""
+    pushed = samples_on(scrape(exporter.address), "rankskew_ingest_snapshots_total")
+    return sum(count for labels, count in pushed if labels["result"] not in ("accepted", "ignored"))
+
+
+def test_upgrade_costs_no_count(tmp_path: Path) -> None:
+    """Ranks of both releases train on the old exporter, this one, the old and this one again."""
+    old = old_release(tmp_path / "old")
+    before = ExporterProcess(tmp_path, environment=old, flags=["--path.state="])
+    port = int(before.address.rpartition(":")[2])
+    after = ExporterProcess(tmp_path, port, flags=["--path.state="])
+    turned_away = 0.0
+    with Job(tmp_path / "job", before.target, {2: old, 3: old}) as job:
+        for exporter in (before, after, before):
+            with exporter:
+                shown = wait_for(lambda e=exporter: len(steps(e)) == RANKS or None, 60)  # type: ignore[misc]
+                assert shown, f"lacks ranks:\n{exporter.last_lines()}"
+                time.sleep(full_or_short(10, 3))
+                turned_away += refused(exporter)
+        with after:
+            assert wait_for(lambda: len(steps(after)) == RANKS or None, 60)
+            job.end()
+            last = steps(after)
+            turned_away += refused(after)
+        counted = {life.rank: len(life.steps) for life in job.lives()}
+    rows = [
+        row("upgrade: snapshots refused", turned_away, 0),
+        row("upgrade: steps that the ranks counted", sum(counted.values())),
+        row("upgrade: ranks whose last counter is another", int(last != counted), 0),
+    ]
     hold("faults", rows)

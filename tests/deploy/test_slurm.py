@@ -259,17 +259,6 @@ def test_ranks_are_those_of_slurm(site: Site, submit: str, expected: list[str]) 
     assert all(each in said for each in expected)
 
 
-def test_tasks_of_an_array_are_jobs_of_their_own(site: Site) -> None:
-    """Their names are the numbers that scontrol shows for them."""
-    array = site.cluster.submit("sbatch --wait --array=0-1 --wrap 'rank-probe check'")
-    shown = site.cluster.first.run(f"scontrol --oneliner show job {array}")
-    numbers = {line.split()[0].removeprefix("JobId=") for line in shown.splitlines()}
-    said = "".join(site.cluster.log(f"{array}_{task}") for task in (0, 1))
-
-    assert len(numbers) == 2
-    assert all(f"job: '{number}', from SLURM_JOB_ID" in said for number in numbers)
-
-
 def test_node_without_an_exporter(site: Site) -> None:
     """Its jobs start, and the journal says why nobody reports; where it is required, they are held.
 

@@ -18,8 +18,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from exporter.listeners.handshakes import Handshakes
 from exporter.listeners.peer import Peer, peer_of
 
-# Longer than any scrape, and far longer than the second between two pushes of a rank: a rank that
-# is busy in native code cannot push, and keeps its connection.
+# A connection that completes no request for so long is dropped. Longer than any scrape, and far
+# longer than the second between two pushes of a rank: a rank that is busy in native code cannot
+# push, and keeps its connection.
 REQUEST_SECONDS: Final = 30.0
 # One address or one user may hold this share of a listener's connections.
 SHARE: Final = 0.5
@@ -35,15 +36,13 @@ class Bounds:
 
     With *connections* open, a new connection replaces the one that has been idle longest, if
     *idle_gives_way*; otherwise it is answered 503 with *no_room*, JSON or text, and *turned_away*
-    is called. A connection that completes no request for *seconds* is dropped. With TLS,
-    *handshakes* holds the connections that have not finished their handshake.
+    is called. With TLS, *handshakes* holds the connections that have not finished their handshake.
     """
 
     connections: int
     no_room: bytes
     content_type: bytes
     idle_gives_way: bool = True
-    seconds: float = REQUEST_SECONDS
     turned_away: Callable[[], None] = lambda: None
     handshakes: Handshakes | None = None
 
@@ -78,7 +77,7 @@ class Connection(HttpToolsProtocol):
             transport.write(self.bounds.refusal())
             transport.close()
             return
-        self._deadline = self.loop.time() + self.bounds.seconds
+        self._deadline = self.loop.time() + REQUEST_SECONDS
         self._timer = self.loop.call_at(self._deadline, self._abort_if_late)
         self._head_bytes = 0
         super().connection_made(transport)
@@ -134,7 +133,7 @@ class Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Restart the deadline for the next request."""
         self._idle_since = self.loop.time()
-        self._deadline = self._idle_since + self.bounds.seconds
+        self._deadline = self._idle_since + REQUEST_SECONDS
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:

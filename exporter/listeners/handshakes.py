@@ -16,13 +16,12 @@ HANDSHAKE_SECONDS: Final = 5.0
 
 
 class Handshakes:
-    """Allows *handshakes_max* handshakes; beyond that, each new one ends another.
+    """Allows HANDSHAKES_MAX handshakes; beyond that, each new one ends another.
 
     It ends the oldest one from the address that has the most.
     """
 
-    def __init__(self, handshakes_max: int = HANDSHAKES_MAX) -> None:
-        self._handshakes_max = handshakes_max
+    def __init__(self) -> None:
         # By file descriptor, oldest first.
         self._begun: dict[int, tuple[str, socket.socket]] = {}
 
@@ -32,7 +31,7 @@ class Handshakes:
         A connection that ended during its handshake stays in the list until its turn comes.
         """
         self.end(connection.fileno())  # An earlier connection may have had this number.
-        if len(self._begun) >= self._handshakes_max:
+        if len(self._begun) >= HANDSHAKES_MAX:
             self._shut_one_down()
         self._begun[connection.fileno()] = (address, connection)
 

@@ -13,7 +13,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from exporter.errors import Failures, StartError
-from exporter.listeners.connection import Bounds, bounded
+from exporter.listeners.connection import REQUEST_SECONDS, Bounds, bounded
 from exporter.listeners.handshakes import HANDSHAKE_SECONDS
 from exporter.listeners.sockets import BACKLOG, UnixListener
 
@@ -45,7 +45,7 @@ class Listener(uvicorn.Server):
             log_config=None,
             server_header=False,
             proxy_headers=False,
-            timeout_keep_alive=math.ceil(bounds.seconds),  # *bounds* end the connection first.
+            timeout_keep_alive=math.ceil(REQUEST_SECONDS),  # A connection ends by itself first.
             backlog=BACKLOG,
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         )

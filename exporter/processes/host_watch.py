@@ -83,19 +83,17 @@ class HostWatch(BackgroundWatch):
         self,
         procfs: Path,
         sysfs: Path,
-        interval_seconds: float = INTERVAL_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         failures: Failures | None = None,
     ) -> None:
         hangs = "reading the process or the cgroup of a rank hangs"
         super().__init__(
-            "rankskew-host-watch", interval_seconds, STALE_SECONDS, hangs, clock, failures
+            "rankskew-host-watch", INTERVAL_SECONDS, STALE_SECONDS, hangs, clock, failures
         )
         self._procfs = procfs
         self._proc = Proc(procfs)
         self._children = Children(procfs)
         self._cgroups = CgroupCosts(procfs, sysfs)
-        self._usual_seconds = interval_seconds
         self._hurries = False
         self._ranks: dict[Who, RankCost] = {}
         self._reported: dict[Who, Process] = {}
@@ -162,4 +160,4 @@ class HostWatch(BackgroundWatch):
         return process
 
     def _pause(self) -> float:
-        return min(HURRIED_SECONDS, self._usual_seconds) if self._hurries else self._usual_seconds
+        return HURRIED_SECONDS if self._hurries else INTERVAL_SECONDS

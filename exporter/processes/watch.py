@@ -37,13 +37,12 @@ class ProcessWatch(BackgroundWatch):
         self,
         nvml: NvmlSource,
         proc: Proc,
-        interval_seconds: float = INTERVAL_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         failures: Failures | None = None,
     ) -> None:
         hangs = "reading a process on a GPU in /proc hangs"
         super().__init__(
-            "rankskew-process-watch", interval_seconds, STALE_SECONDS, hangs, clock, failures
+            "rankskew-process-watch", INTERVAL_SECONDS, STALE_SECONDS, hangs, clock, failures
         )
         self._nvml = nvml
         self._proc = proc

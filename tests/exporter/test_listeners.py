@@ -31,7 +31,6 @@ CHUNK = b"400\r\n" + b"x" * 1_024 + b"\r\n"
 CHUNKED = b"POST /v1/snapshots HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 # Several reads of asyncio, which takes 256 KiB at once.
 MUCH = 16 * HEAD_BYTES
-LIMIT_SECONDS = 30.0
 FINE = PlainTextResponse("fine")
 
 P = ParamSpec("P")
@@ -126,7 +125,6 @@ class Serving:
             b"full",
             b"text/plain",
             idle_gives_way=idle,
-            seconds=LIMIT_SECONDS,
             turned_away=self._turn_away,
         )
         self.listener = Listener([self.unix.socket, self.loopback], app, bounds)
@@ -312,11 +310,11 @@ async def test_connection_that_ends_no_request_is_dropped(
         await running.until_open(1)
         if sent.startswith(post(b"{}")):
             await client.answer()
-        later.skip(LIMIT_SECONDS * 0.8)
+        later.skip(REQUEST_SECONDS * 0.8)
         client.send(trickle)
         await asyncio.sleep(0.01)
         assert running.open == 1
-        later.skip(LIMIT_SECONDS * 0.3)
+        later.skip(REQUEST_SECONDS * 0.3)
         await client.rest()
 
 
@@ -328,7 +326,7 @@ async def test_client_that_does_not_read_its_answers_is_dropped(tmp_path: Path) 
         client = await running.connect_unix(GET * 100_000)
         later, read = Later(), asyncio.create_task(client.writer.drain())
         while not read.done():
-            later.skip(LIMIT_SECONDS / 10)
+            later.skip(REQUEST_SECONDS / 10)
             await asyncio.sleep(0.01)
         with pytest.raises(ConnectionError):
             await read
@@ -337,7 +335,7 @@ async def test_client_that_does_not_read_its_answers_is_dropped(tmp_path: Path) 
         await running.connect(GET, limit=1)
         await running.until_open(1)
         while running.open:
-            later.skip(LIMIT_SECONDS / 10)
+            later.skip(REQUEST_SECONDS / 10)
             await asyncio.sleep(0.01)
 
 
@@ -353,7 +351,7 @@ async def test_connection_in_use_is_kept(tmp_path: Path) -> None:
         for _ in range(5):
             client.send(post(b"{}"))
             assert (await client.answer()).startswith("HTTP/1.1 200")
-            later.skip(LIMIT_SECONDS * 0.8)
+            later.skip(REQUEST_SECONDS * 0.8)
 
 
 def is_shut(client: socket.socket) -> bool:
@@ -364,12 +362,15 @@ def is_shut(client: socket.socket) -> bool:
         return False
 
 
-def test_oldest_handshake_of_the_largest_crowd_is_shut_down() -> None:
+def test_oldest_handshake_of_the_largest_crowd_is_shut_down(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Two of one address wait, one of another: for a fourth the older of the two goes.
 
     Whoever finishes its handshake, or is closed, makes room without harm to others.
     """
-    handshakes = Handshakes(3)
+    monkeypatch.setattr("exporter.listeners.handshakes.HANDSHAKES_MAX", 3)
+    handshakes = Handshakes()
     with ExitStack() as stack:
         opened = TlsListener(socket.create_server(("127.0.0.1", 0)), handshakes)
         listener = stack.enter_context(opened)

@@ -135,8 +135,9 @@ def test_look_that_fails_is_not_the_last_one_and_no_hang(
         raise RecursionError("odd file")
 
     fake.add(7, TORCHRUN)
+    monkeypatch.setattr("exporter.processes.watch.INTERVAL_SECONDS", 0.01)
     clock, failures = Clock(), Failures()
-    watch = ProcessWatch(gpus_with(7), Proc(fake.path), 0.01, clock, failures)
+    watch = ProcessWatch(gpus_with(7), Proc(fake.path), clock, failures)
     with monkeypatch.context() as patch:
         patch.setattr(Proc, "online_cpus", odd)
         watch.start()
@@ -159,8 +160,8 @@ PID = 4711
 USER = Peer(1000)
 
 
-def watching(fake: FakeProc, *ranks: Followed, **settings: Any) -> HostWatch:
-    watch = HostWatch(fake.path, fake.path.parent / "sys", **settings)
+def watching(fake: FakeProc, *ranks: Followed) -> HostWatch:
+    watch = HostWatch(fake.path, fake.path.parent / "sys")
     watch.follow(ranks)
     return watch
 
@@ -285,7 +286,8 @@ def test_watch_hurries_while_a_rank_is_late(
 ) -> None:
     """At once: it does not wait for the end of its usual interval first."""
     monkeypatch.setattr(host_watch, "HURRIED_SECONDS", 0.01)
-    watch = watching(fake, on_gpu(0, 10), interval_seconds=600.0)
+    monkeypatch.setattr(host_watch, "INTERVAL_SECONDS", 600.0)
+    watch = watching(fake, on_gpu(0, 10))
     watch.start()
     wait_until(lambda: watch.latest() is not None)  # It has found nobody.
     fake.use(10)

@@ -74,23 +74,21 @@ def test_listed_processes_are_found_and_remembered(
     assert "hunter2" not in caplog.text
 
 
-# What each look finds: nothing, a process, or one of which the environment is hidden.
+# What each look finds: nothing, a process, or one of which the environment is hidden. A list that
+# is a little old is usual, so three looks are waited for.
 @pytest.mark.parametrize(
     ("looks", "said"),
     [
-        # In a container without the node's process namespace, or without the right to read other
-        # users' processes, the log says what to do, once; after three looks, as a list that is a
-        # little old is usual.
         (["", ""], []),
         (["", "", "", "", "", "seen", "", "", "", ""], [NOT_THERE]),
         (["hidden"] * 10, [NOT_READABLE]),
         (["", "", "seen"] * 3, []),
     ],
-    ids=["twice", "not there", "not readable", "they end"],
 )
 def test_exporter_that_sees_nothing_is_told_once(
     fake: FakeProc, caplog: pytest.LogCaptureFixture, looks: list[str], said: list[str]
 ) -> None:
+    """In a container without the node's process namespace, or without the right to read others."""
     watch = ProcessWatch(gpus_with(7, 405), Proc(fake.path))
     for found in looks:
         if found:
@@ -170,10 +168,6 @@ def on_gpu(rank: int, pid: int, start: int = 1000) -> Followed:
     return Followed(("llama", "all", str(rank)), process(pid, start_ticks=start))
 
 
-def reporting(owner: Peer | None = USER) -> Followed:
-    return Followed(WHO, held=HeldRank(snapshot(pid=PID), 0.0, owner))
-
-
 def cpu(watch: HostWatch) -> dict[str, int]:
     """Return the CPU ticks of each rank and its workers at a look."""
     watch.look()
@@ -218,46 +212,40 @@ def test_limit_is_shared_and_what_it_leaves_out_is_counted(
     assert look.left_out == 101 - 5
 
 
-def started(fake: FakeProc, environment: dict[str, str], **changes: Any) -> None:
-    """Write the process PID of user 1000, which was started with *environment*."""
+@pytest.mark.parametrize(
+    ("environment", "owner", "changes", "is_believed"),
+    [
+        (torchrun(0), USER, {}, True),
+        (torchrun(0), Peer(1001), {}, False),
+        (torchrun(0), Peer(1000, "other"), {}, False),
+        (torchrun(1), USER, {}, False),
+        (torchrun(0), USER, {"namespace_pids": f"{PID}\t7"}, False),
+        # Over TCP only its launcher's variables prove it.
+        (torchrun(0), None, {}, True),
+        ({}, None, {}, False),
+        (torchrun(1), None, {}, False),
+        (torchrun(0, TORCHELASTIC_RUN_ID="other"), None, {}, False),
+    ],
+)
+def test_rank_without_a_gpu_is_found_by_the_id_that_it_reports(
+    fake: FakeProc,
+    environment: dict[str, str],
+    owner: Peer | None,
+    changes: dict[str, Any],
+    is_believed: bool,
+) -> None:
+    """A job on CPUs has costs too. A process that may be another is not believed to be the rank:
+    an id means something else in another namespace, and anyone can report anyone's.
+    """
     fake.add(PID, environment, **changes)
     stat = (fake.path / str(PID) / "stat").read_text().split()
     stat[13] = "7"
     (fake.path / str(PID) / "stat").write_text(" ".join(stat))
+    reported = Followed(WHO, held=HeldRank(snapshot(pid=PID), 0.0, owner))
+    assert cpu(watching(fake, reported)) == ({"0": 7} if is_believed else {})
 
-
-@pytest.mark.parametrize(
-    ("environment", "owner", "changes"),
-    [
-        (torchrun(0), Peer(1001), {}),
-        (torchrun(0), Peer(1000, "other"), {}),
-        (torchrun(1), USER, {}),
-        (torchrun(0), USER, {"namespace_pids": f"{PID}\t7"}),
-        ({}, None, {}),
-        (torchrun(1), None, {}),
-        (torchrun(0, TORCHELASTIC_RUN_ID="other"), None, {}),
-    ],
-    ids=["user", "container", "rank", "namespace", "TCP", "TCP: rank", "TCP: job"],
-)
-def test_process_that_may_be_another_is_not_believed(
-    fake: FakeProc, environment: dict[str, str], owner: Peer | None, changes: dict[str, Any]
-) -> None:
-    """An id means something else in another namespace, and anyone can report anyone's."""
-    started(fake, environment, **changes)
-
-    assert cpu(watching(fake, reporting(owner))) == {}
-
-
-@pytest.mark.parametrize("owner", [USER, None], ids=["user", "TCP"])
-def test_rank_without_a_gpu_is_found_by_the_id_that_it_reports(
-    fake: FakeProc, owner: Peer | None
-) -> None:
-    """A job on CPUs has costs too. Over TCP only its launcher's variables, if seen, prove it."""
-    started(fake, torchrun(0))
-    assert cpu(watching(fake, reporting(owner))) == {"0": 7}
     fake.hide_environment(PID)
-
-    assert cpu(watching(fake, reporting(owner))) == {}
+    assert cpu(watching(fake, reported)) == {}
 
 
 def test_ranks_are_followed_once_each() -> None:

@@ -97,10 +97,11 @@ def test_import_root_above_the_home_directories_tells_no_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Somebody who imports from /home does not publish who lives there."""
-    monkeypatch.setattr(sys, "path", ["/home", "/"])
+    monkeypatch.setattr(sys, "path", ["/home", "/", "/home/ann/train"])
     code = of_this_process({"HOME": "/home/ann"})
 
     assert code.place(CodeLine("f", "/home/ann/corpus.py", 1)) == "f (corpus.py:1)"
+    assert code.place(CodeLine("f", "/home/ann/train/data/a.py", 1)) == "f (data/a.py:1)"
 
 
 def test_script_with_a_relative_name_is_found(

@@ -483,7 +483,15 @@ def test_torch_waits_for_the_gpu_or_for_workers(tmp_path: Path) -> None:
 
 
 MS = 1_000_000
-BEFORE = ThreadLook(at=0, cpu=0, queue=0, own_queue=0, call=b"")
+BEFORE = ThreadLook(at=50 * MS, cpu=7 * MS, queue=3 * MS, own_queue=2 * MS, call=b"")
+
+
+def later(at: int, cpu: int = 0, queue: int = 0, own_queue: int = 0, **found: Any) -> ThreadLook:
+    """Return a look that much after BEFORE."""
+    clocks = (BEFORE.at + at, BEFORE.cpu + cpu, BEFORE.queue + queue, BEFORE.own_queue + own_queue)
+    return ThreadLook(*clocks, **found)
+
+
 CALLS = {b"lock": Wait(LOCK), b"sleep": Wait(SLEEP), b"running": None}
 
 
@@ -511,13 +519,13 @@ def test_delay_of_the_sampler_is_divided_by_what_the_clocks_say(
     ran: int, queued: int, used: int, call: bytes, shares: dict[str, float]
 ) -> None:
     """It came 80 ms late, 100 ms after the last look; all threads *used* so much CPU."""
-    first = ThreadLook(100 * MS, ran * MS, queued * MS, 0, call)
+    first = later(100 * MS, ran * MS, queued * MS, call=call)
 
     assert rounded(held(BEFORE, first, 80 * MS, used * MS, CALLS.__getitem__)) == shares
 
 
 @pytest.mark.parametrize(
-    ("began_in", "last", "shares"),
+    ("began_in", "then", "shares"),
     [
         (b"running", {"cpu": 100}, {RUNNING: 1.0}),
         (b"running", {"cpu": 300, "queue": 300}, {RUNNING: 1.0}),  # The clocks are read in turn.
@@ -535,11 +543,9 @@ def test_delay_of_the_sampler_is_divided_by_what_the_clocks_say(
     ],
 )
 def test_time_between_two_looks_is_divided(
-    began_in: bytes, last: dict[str, Any], shares: dict[str, float]
+    began_in: bytes, then: dict[str, Any], shares: dict[str, float]
 ) -> None:
     """The clocks tell what it ran and queued, and the calls what it was blocked in otherwise."""
-    known: dict[str, Any] = {"at": 100, "cpu": 0, "queue": 0, "own_queue": 0}
-    known |= {"call": b"running"} | last
-    first = BEFORE._replace(call=began_in)
+    first, last = BEFORE._replace(call=began_in), later(**{"at": 100, "call": b"running"} | then)
 
-    assert rounded(split(first, ThreadLook(**known), CALLS.__getitem__)) == shares
+    assert rounded(split(first, last, CALLS.__getitem__)) == shares

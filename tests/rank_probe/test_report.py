@@ -67,54 +67,37 @@ def test_what_only_a_late_rank_says_is_left_out(name: str) -> None:
     assert name not in json.loads(snapshot(**{**LATE, name: type(LATE[name])()}).to_json())
 
 
-def renumbered() -> tuple[OwnRank, Renumbered]:
-    own_rank = OwnRank({}, {}, lambda: True)
-    return own_rank, Renumbered(own_rank)
-
-
 def test_new_number_begins_at_zero_and_only_grows() -> None:
-    """Else the series of that rank would fall, which counts as a restart from 0 with all of it."""
-    own_rank, telling = renumbered()
-    first = telling.told(snapshot(rank=5, steps=100), is_last=False)
-    own_rank.since = own_rank.formed = 2_000.0
-    last = telling.told(snapshot(rank=5, steps=103), is_last=True)
-    told = [telling.told(snapshot(rank=4, steps=steps), is_last=False) for steps in (103, 104, 200)]
+    """Else the series of that rank would fall, which counts as a restart from 0 with all of it.
 
-    assert (first.steps, first.finished, first.started_timestamp_seconds) == (100, False, 1_000.0)
-    assert (last.rank, last.steps, last.finished) == (5, 103, True)
-    assert last.started_timestamp_seconds == 1_000.0
-    assert last.group_formed_timestamp_seconds is None
-    assert [(each.rank, each.steps, each.finished) for each in told] == [
-        (4, 0, False),
-        (4, 1, False),
-        (4, 97, False),
-    ]
-    assert {each.started_timestamp_seconds for each in told} == {2_000.0}
-    assert {each.group_formed_timestamp_seconds for each in told} == {2_000.0}
-
-
-def test_process_that_keeps_its_number_goes_on() -> None:
-    """Only the age of its group is new."""
-    own_rank, telling = renumbered()
-    own_rank.formed = 2_000.0
-    told = telling.told(snapshot(steps=100), is_last=False)
-
-    assert (told.steps, told.started_timestamp_seconds) == (100, 1_000.0)
-    assert told.group_formed_timestamp_seconds == 2_000.0
-
-
-def test_events_of_the_number_before_are_not_told_again() -> None:
-    """The exporter writes each of them down once."""
-    own_rank, telling = renumbered()
+    A process that keeps its number goes on: only the age of its group is new. Events of the number
+    before are not told again, as the exporter writes each of them down once.
+    """
+    own_rank = OwnRank({}, {}, lambda: True)
+    telling = Renumbered(own_rank)
     events = [
         {"number": number, "event": "checkpoint", "began_timestamp_seconds": at, "seconds": 1.0}
         for number, at in ((1, 1_990.0), (2, 2_010.0))
     ]
-    own_rank.since = 2_000.0
-    telling.told(snapshot(rank=5), is_last=True)
-    told = telling.told(snapshot(rank=4, lifecycle_events=events), is_last=False)
+    first = telling.told(snapshot(rank=5, steps=100), is_last=False)
+    own_rank.formed = 1_500.0
+    kept = telling.told(snapshot(rank=5, steps=101), is_last=False)
+    own_rank.since = own_rank.formed = 2_000.0
+    last = telling.told(snapshot(rank=5, steps=103), is_last=True)
+    told = [
+        telling.told(snapshot(rank=4, steps=steps, lifecycle_events=events), is_last=False)
+        for steps in (103, 104, 200)
+    ]
 
-    assert [event["number"] for event in told.lifecycle_events] == [2]
+    assert [(each.rank, each.steps, each.finished) for each in (first, kept, last, *told)] == [
+        *((5, 100, False), (5, 101, False), (5, 103, True)),
+        *((4, 0, False), (4, 1, False), (4, 97, False)),
+    ]
+    started = [each.started_timestamp_seconds for each in (first, kept, last, *told)]
+    assert started == [1_000.0] * 3 + [2_000.0] * 3
+    formed = [each.group_formed_timestamp_seconds for each in (first, kept, last, *told)]
+    assert formed == [None, 1_500.0, 1_500.0, 2_000.0, 2_000.0, 2_000.0]
+    assert [event["number"] for event in told[0].lifecycle_events] == [2]
 
 
 def test_only_what_has_occurred_since_is_told() -> None:

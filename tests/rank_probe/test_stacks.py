@@ -546,6 +546,7 @@ def test_time_between_two_looks_is_divided(
     began_in: bytes, then: dict[str, Any], shares: dict[str, float]
 ) -> None:
     """The clocks tell what it ran and queued, and the calls what it was blocked in otherwise."""
-    first, last = BEFORE._replace(call=began_in), later(**{"at": 100, "call": b"running"} | then)
+    known: dict[str, Any] = {"at": 100, "call": b"running"} | then
+    first = BEFORE._replace(call=began_in)
 
-    assert rounded(split(first, last, CALLS.__getitem__)) == shares
+    assert rounded(split(first, later(**known), CALLS.__getitem__)) == shares

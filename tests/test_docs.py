@@ -24,7 +24,7 @@ from rankskew.commands.table import COMMANDS, load
 from rankskew.diagnose.advice import advice
 from tests.exporter.running import running_exporter
 from tests.exporter.snapshots import snapshot
-from tests.rank_probe.collectives.worlds import hosts, pair_times, result
+from tests.rank_probe.fakes import hosts, pair_times, result
 from tests.schemas import SCHEMAS, check
 
 ROOT: Final = Path(__file__).parents[1]

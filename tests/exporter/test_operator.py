@@ -2,8 +2,6 @@
 
 import json
 import os
-import socket
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,10 +22,11 @@ from tests.exporter.clock import Clock
 from tests.exporter.node import USER, PushingNode
 from tests.exporter.running import RunningExporter, counted, running_exporter, wait_until
 from tests.exporter.snapshots import snapshot
+from tests.rank_probe.sink import saying
 from tests.rankskew.test_cli import EVERY, without
 
 IN_CONTAINER = Peer(1_000, "a-container")
-FORM = "application/x-www-form-urlencoded"
+JSON, FORM = "application/json", "application/x-www-form-urlencoded"
 
 
 class Socket:
@@ -49,15 +48,13 @@ class Socket:
     def resume(self) -> None:
         self.done.append("resume")
 
-    def post(self, path: str, body: bytes, content_type: str = "application/json") -> Answer:
-        answer = ask(self._app, "POST", path, body, content_type=content_type)
+    def ask(self, method: str, path: str, body: bytes = b"", content_type: str = JSON) -> Answer:
+        answer = ask(self._app, method, path, body, content_type=content_type)
         assert answer is not None
         return answer
 
-    def check(self) -> tuple[int, str]:
-        answer = ask(self._app, "GET", "/-/healthy")
-        assert answer is not None
-        return answer.status, answer.text
+    def post(self, path: str, body: bytes) -> Answer:
+        return self.ask("POST", path, body)
 
 
 def test_each_action_does_its_own_to_the_gpus() -> None:
@@ -106,20 +103,20 @@ def test_what_is_no_order_is_one_sentence(path: str, body: bytes, sentence: str)
     assert socket.done == []
     assert socket.orders.level_for(snapshot(), IN_CONTAINER) is None
     # curl --data sends a form unless it is told otherwise.
-    answer = socket.post(path, Order("llama", "off").to_json(), FORM)
+    answer = socket.ask("POST", path, Order("llama", "off").to_json(), FORM)
     assert answer.content == {"error": "The body must be a JSON object, sent as application/json."}
 
 
 def test_health_is_told_here_too() -> None:
     """A container's own check needs no certificate and no login, and cannot be kept out by jobs."""
     socket = Socket()
-    found = [socket.check()]
-    socket.why_not_healthy = "No GPU has answered for 10 minutes."
-
-    assert [*found, socket.check()] == [
-        (200, "The exporter is healthy.\n"),
-        (503, "No GPU has answered for 10 minutes.\n"),
-    ]
+    for why_not, status, text in (
+        (None, 200, "The exporter is healthy.\n"),
+        ("No GPU has answered for 10 minutes.", 503, "No GPU has answered for 10 minutes.\n"),
+    ):
+        socket.why_not_healthy = why_not
+        answer = socket.ask("GET", "/-/healthy")
+        assert (answer.status, answer.text) == (status, text)
 
 
 class Node(PushingNode):
@@ -287,22 +284,8 @@ def test_mistake_is_one_line(exporter: RunningExporter, said: Said, tmp_path: Pa
     ],
 )
 def test_another_service_is_told_from_an_exporter(said: Said, answer: bytes, sentence: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve() -> None:
-            connection, _ = server.accept()
-            with connection:
-                connection.recv(65536)
-                connection.sendall(answer)
-                connection.shutdown(socket.SHUT_WR)
-                while connection.recv(65536):  # Closed with bytes unread, it would be reset.
-                    pass
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        where = f"--exporter=http://127.0.0.1:{server.getsockname()[1]}"
-        assert sentence in said("control", "llama", "off", where, status=2)
-        thread.join()
+    with saying(answer) as where:
+        assert sentence in said("control", "llama", "off", f"--exporter={where}", status=2)
 
 
 def test_token_guards_the_tcp_listener(

@@ -103,22 +103,14 @@ def test_newer_process_takes_over_at_its_first_push(
     if is_newer:
         assert node.push(sequence=1, **changes)
         return
+    requeued = {"attempt": 0, "started_timestamp_seconds": 2_000.0}
+    node.refused(Superseded, **requeued)
     for _ in range(2):
         said = node.refused(Superseded, sequence=99, **changes)
         assert said.startswith("A newer process already reports rank 0 of job 'llama'")
         node.clock.seconds += SILENT_SECONDS
     assert node.store.ranks()[0].snapshot.sequence == 50
-
-
-@pytest.mark.parametrize("finished", [True, False])
-def test_requeued_job_is_not_locked_out_by_its_own_past(node: Node, finished: bool) -> None:
-    """Who counts attempts from 0 again takes over once the old process has ended, or is silent."""
-    node.push(attempt=3, started_timestamp_seconds=1_000.0, finished=finished)
-    requeued = {"attempt": 0, "started_timestamp_seconds": 2_000.0}
-    if not finished:
-        node.refused(Superseded, **requeued)
-        node.clock.seconds += SILENT_SECONDS
-
+    # A requeued job counts attempts from 0 again: once it is silent, its past locks nobody out.
     assert node.push(**requeued)
 
 
@@ -391,7 +383,10 @@ def test_ranks_that_ended_make_room() -> None:
 
 
 def test_user_without_a_place_gets_a_share_of_a_crowds() -> None:
-    """Alice has all four jobs; Bob gets two of them, the last that began, and no more."""
+    """Alice has all four jobs; Bob gets two of them, the last that began, and no more.
+
+    Of nine places each of three users is sure of a third; Alice keeps what nobody else may have.
+    """
     node = Node(ranks=16, jobs=4)
     for number in range(4):
         for rank in (0, 1):
@@ -400,21 +395,14 @@ def test_user_without_a_place_gets_a_share_of_a_crowds() -> None:
         node.begin(f"bob-{number}", BOB)
     for job_id, owner in [("bob-2", BOB), *[("alice-3", ALICE)] * 50]:
         assert "already has 4 jobs" in node.refused(NoRoom, owner, job_id=job_id)
-
     assert {job for job, _ in node.held()} == {"alice-0", "alice-1", "bob-0", "bob-1"}
 
-
-def test_nobody_gets_more_than_a_share_of_a_crowds() -> None:
-    """Each of three users is sure of a third; Alice keeps what nobody else is entitled to."""
     node = Node(jobs=9)
-    for number in range(8):
-        node.begin(f"alice-{number}", ALICE)
-    node.begin("carol", CAROL)
-    for number in range(3):
-        node.begin(f"bob-{number}", BOB)
-    node.refused(NoRoom, BOB, job_id="bob-3")
-
-    assert sum(job.startswith("alice") for job, _ in node.held()) == 5
+    for owner, jobs in ((ALICE, 8), (CAROL, 1), (BOB, 3)):
+        for number in range(jobs):
+            node.begin(f"{owner.uid}-{number}", owner)
+    node.refused(NoRoom, BOB, job_id=f"{BOB.uid}-3")
+    assert sum(job.startswith(str(ALICE.uid)) for job, _ in node.held()) == 5
 
 
 def test_rank_gives_way_alone() -> None:

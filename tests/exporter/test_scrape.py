@@ -65,12 +65,14 @@ def expose(scrape: Scrape) -> str:
 
 @contextmanager
 def started(scrape: Scrape) -> Iterator[None]:
-    """Sample in the background."""
+    """Sample in the background, until nobody does any more."""
     scrape.start()
     try:
         yield
     finally:
         scrape.stop()
+    threads = {f"rankskew-{name}" for name in scrape.names()}
+    wait_until(lambda: not threads & {each.name for each in threading.enumerate()})
 
 
 @pytest.mark.parametrize("interval_seconds", [0.0, 1.0])

@@ -84,13 +84,14 @@ def test_unix_socket_is_made_with_its_mode_and_taken_away(
     monkeypatch.setattr(os, "chmod", chmod)
     monkeypatch.setattr(os, "umask", None)
     try:
-        with listening(path, 0o660):
+        with listening(path, 0o660) as unix:
             assert stat.S_IMODE(path.stat().st_mode) == 0o660
             assert stat.S_IMODE(path.parent.stat().st_mode) == 0o755
     finally:
         monkeypatch.undo()
         os.umask(previous)
 
+    assert unix.socket.fileno() == -1
     assert list(path.parent.iterdir()) == []
     assert [each for each in changed if each.is_relative_to(tmp_path)] == [path.parent]
 

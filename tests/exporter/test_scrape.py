@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import logging
 import re
 import threading
 from collections import Counter
@@ -202,17 +203,24 @@ class Lacking(FakeCollector):
 
 
 @pytest.mark.parametrize("interval_seconds", [0.0, 1.0])
-def test_collector_whose_source_this_node_lacks_is_not_listed(interval_seconds: float) -> None:
-    """A driver that loads later is picked up; until then nothing is said to work or to fail."""
+def test_collector_whose_source_this_node_lacks_is_not_listed(
+    interval_seconds: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A driver that loads later is picked up; until then nothing is said to work or to fail.
+
+    Who wonders finds it at the level debug of the log, once.
+    """
+    caplog.set_level(logging.DEBUG)
     collector = Lacking("gpu", interval_seconds=interval_seconds)
     scrape = Scrape([collector])
-    assert "gpu" not in expose(scrape)
+    assert "gpu" not in expose(scrape) + expose(scrape)
     collector.has_driver = True
     loaded = expose(scrape)
     collector.has_driver = False
 
     assert "rankskew_gpu 1.0" in loaded
     assert ('success{collector="gpu"} 1.0' in expose(scrape)) is (interval_seconds > 0)
+    assert caplog.messages == ["collector gpu has no series: nothing of it is here"]
 
 
 def test_some_collectors_can_be_asked_for() -> None:

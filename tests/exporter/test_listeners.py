@@ -6,7 +6,6 @@ import logging
 import os
 import re
 import socket
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
@@ -119,19 +118,16 @@ class Serving:
         self.path = directory / "e.sock"
         self.unix = UnixListener(self.path, 0o666, "--some.socket")
         self.loopback = open_loopback("127.0.0.1:0", "--some.address")
-        self.turned_away = 0
+        self.turned_away: list[bool] = []
         bounds = Bounds(
             connections,
             b"full",
             b"text/plain",
             idle_gives_way=idle,
-            turned_away=self._turn_away,
+            turned_away=lambda: self.turned_away.append(True),
         )
         self.listener = Listener([self.unix.socket, self.loopback], app, bounds)
         self.clients: list[Client] = []
-
-    def _turn_away(self) -> None:
-        self.turned_away += 1
 
     async def connect(
         self, sent: bytes = b"", address: str = "127.0.0.1", limit: int = 65_536
@@ -160,10 +156,9 @@ class Serving:
 
     async def until_open(self, connections: int) -> None:
         """Wait until the listener has so many connections."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while self.open != connections:
-            assert time.monotonic() < deadline, "waited in vain"
-            await asyncio.sleep(0.01)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while self.open != connections:
+                await asyncio.sleep(0.01)
 
 
 @asynccontextmanager
@@ -282,7 +277,7 @@ async def test_one_user_cannot_keep_the_others_out(
             # Of the refused ones, what was not read ends the connection with a reset.
             first = await asyncio.wait_for(client.reader.readuntil(b"\r\n"), PATIENCE_SECONDS)
             statuses.append(first[9:12].decode())
-        assert running.turned_away == 2
+        assert len(running.turned_away) == 2
         for _ in range(10):
             gone = await running.connect_unix(b"x" * 1_000)
             gone.writer.transport.abort()

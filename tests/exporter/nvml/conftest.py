@@ -9,7 +9,7 @@ import pytest
 from exporter.nvml.supervisor import NvmlSupervisor
 from exporter.nvml.timing import Timing
 from tests import nvmlstub
-from tests.exporter.nvml.stub import PATIENT, Scenario, Supervise, supervised
+from tests.exporter.nvml.drivers import PATIENT, Scenario, Supervise, supervised
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,7 @@ from exporter.nvml.readings.mig import MODE_SECONDS, MigActivity, MigDevices
 from exporter.nvml.readings.query import Ask
 from exporter.nvml.readings.utilization import Utilization
 from exporter.nvml.sample import MigDevice
-from tests.exporter.nvml.driver import Driver, Fails
+from tests.exporter.nvml.drivers import Driver, Fails
 
 SM, DRAM = pynvml.NVML_GPM_METRIC_SM_UTIL, pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL
 

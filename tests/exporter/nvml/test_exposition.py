@@ -19,7 +19,7 @@ from exporter.ranks.store import RankStore
 from exporter.settings import Settings
 from tests import nvmlstub
 from tests.exporter.collectors.host import page, series, write
-from tests.exporter.nvml.stub import (
+from tests.exporter.nvml.drivers import (
     ONLY_SAMPLED_PCIE,
     PATIENT,
     QUICK,

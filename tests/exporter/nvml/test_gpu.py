@@ -24,8 +24,7 @@ from exporter.nvml.worker.kmsg import Kmsg, open_kmsg
 from exporter.nvml.worker.threads import Threads
 from exporter.nvml.worker.xids import XidCounts
 from tests.exporter.clock import Clock
-from tests.exporter.nvml.driver import Driver, Fails
-from tests.exporter.nvml.stub import PATIENT, Scenario, Supervise, gpus, ups
+from tests.exporter.nvml.drivers import PATIENT, Driver, Fails, Scenario, Supervise, gpus, ups
 from tests.exporter.running import wait_until
 
 CALLS = Calls(limit_seconds=60.0, slow_limit_seconds=60.0)

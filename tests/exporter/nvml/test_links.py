@@ -23,7 +23,7 @@ from exporter.nvml.readings.pcie_link import LINK_SECONDS, PcieLink
 from exporter.nvml.readings.pcie_traffic import FIELDS, PcieByteCounters, PcieThroughput, Rates
 from exporter.nvml.sample import pcie_bytes_per_second
 from exporter.nvml.timing import Timing
-from tests.exporter.nvml.driver import TIMES_OUT, Driver, Fails, FieldAnswer, fields
+from tests.exporter.nvml.drivers import TIMES_OUT, Driver, Fails, FieldAnswer, fields
 
 UTILIZATION, RESTING = "nvmlDeviceGetUtilizationRates", SimpleNamespace(gpu=0)
 GENERATION = "nvmlDeviceGetCurrPcieLinkGeneration"

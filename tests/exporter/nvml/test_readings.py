@@ -24,7 +24,7 @@ from exporter.nvml.sample import REASON_BITS, GpuProcess, GpuSample
 from exporter.nvml.timing import Timing
 from exporter.nvml.worker.gpu import Gpu
 from tests.exporter.collectors.host import write
-from tests.exporter.nvml.driver import TIMES_OUT, Driver, Fails, FieldAnswer, fields
+from tests.exporter.nvml.drivers import TIMES_OUT, Driver, Fails, FieldAnswer, fields
 
 BUS_ID = "0000:1b:00.0"
 PCI = {"nvmlDeviceGetPciInfo": SimpleNamespace(busId="00000000:1B:00.0")}

@@ -20,7 +20,7 @@ from exporter.nvml.sample import NodeSample, NoGpuReason, StuckCall
 from exporter.nvml.supervisor import NvmlSupervisor
 from exporter.nvml.timing import Timing
 from tests import nvmlstub
-from tests.exporter.nvml.stub import (
+from tests.exporter.nvml.drivers import (
     ONLY_SAMPLED_PCIE,
     PATIENT,
     QUICK,

@@ -8,7 +8,7 @@ import pytest
 
 from exporter.causes.model import Cause
 from rankskew.__main__ import main
-from tests.exporter.live.stepping import EVEN, STAGES, Node, served
+from tests.exporter.live_node import EVEN, STAGES, Node, served
 from tests.exporter.snapshots import late, verdict
 from tests.rankskew.servers import exporter_of
 

@@ -24,7 +24,7 @@ from exporter.processes.host_watch import HostCost
 from exporter.processes.rank_cost import NANOSECONDS, Cost
 from exporter.ranks.store import HeldRank
 from exporter.scrape.sampling import CollectorRun
-from tests.exporter.evidence.node import FIRST_PID, FakeNode
+from tests.exporter.evidence_node import FIRST_PID, FakeNode
 from tests.exporter.fake_proc import process
 from tests.exporter.snapshots import snapshot
 

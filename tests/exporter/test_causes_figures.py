@@ -8,7 +8,7 @@ from exporter.causes.explain import explain_change
 from exporter.causes.model import Evidence, Lateness, ThreadState
 from exporter.causes.units import pair, text
 from rank_probe.judge.verdict import NODE, PERSISTENT
-from tests.exporter.causes.planted import (
+from tests.exporter.planted_causes import (
     at,
     evidence,
     figures,

@@ -10,7 +10,7 @@ import yaml
 from exporter.causes.model import UNKNOWN, Cause
 from rank_probe.judge.verdict import LATE_KINDS, Change, Late, Together
 from rank_probe.wire.stages import STAGES
-from tests.exporter.live.stepping import CAUSE, EVEN, Node, rows
+from tests.exporter.live_node import CAUSE, EVEN, Node, rows
 from tests.exporter.snapshots import CHANGE, late, verdict
 
 LINES = [

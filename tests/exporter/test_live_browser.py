@@ -20,7 +20,7 @@ from exporter.causes.model import Cause
 from exporter.web.static import TYPES, page_files
 from rank_probe.judge.verdict import Late
 from rank_probe.version import __version__
-from tests.exporter.live.stepping import CAUSE, EVEN, Node, served
+from tests.exporter.live_node import CAUSE, EVEN, Node, served
 from tests.exporter.snapshots import late, verdict
 
 FILES: Final = page_files()
@@ -253,7 +253,7 @@ CHANGES: Final = {
     },
 }
 
-AXE: Final = Path(__file__).parents[3] / ".node" / "node_modules" / "axe-core" / "axe.min.js"
+AXE: Final = Path(__file__).parents[2] / ".node" / "node_modules" / "axe-core" / "axe.min.js"
 FLAGS: Final = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
     "--disable-background-networking --disable-component-update --dump-dom"

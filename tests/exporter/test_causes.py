@@ -18,7 +18,7 @@ from rank_probe.judge.verdict import LATE_KINDS, PERSISTENT
 from rank_probe.wire.figures import FIGURES
 from rank_probe.wire.snapshot import THREAD_STATES
 from rank_probe.wire.stages import STAGES
-from tests.exporter.causes.planted import (
+from tests.exporter.planted_causes import (
     LINE,
     States,
     at,
@@ -303,7 +303,7 @@ def test_stage_that_no_peer_has_is_an_extra_duty(stage: str) -> None:
     assert why(lateness(extra), evidence(extra, {}), {}).cause == "unknown"
 
 
-PLANTED: Final = Path(__file__).parents[2] / "fixtures" / "causes" / "planted.jsonl"
+PLANTED: Final = Path(__file__).parents[1] / "fixtures" / "causes" / "planted.jsonl"
 RECORDED: Final = [json.loads(line) for line in PLANTED.read_text().splitlines()]
 # All four ranks wait for a CPU for a third of the time; the worker has no peer to compare with.
 CANNOT_BE_TOLD: Final = [("hog", True), ("workers", True)]

@@ -10,7 +10,7 @@ import pytest
 from exporter.causes.model import UNKNOWN, Cause, ThreadState
 from exporter.evidence.late_causes import LateCauses, RankPlace
 from rank_probe.judge.verdict import Change
-from tests.exporter.evidence.node import FIRST_PID, FakeNode, FakeWorkers
+from tests.exporter.evidence_node import FIRST_PID, FakeNode, FakeWorkers
 from tests.exporter.snapshots import late, verdict
 
 HOT, LOCKED = "slow_device clocks", "code lock"

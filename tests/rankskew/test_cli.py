@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from exporter import bundle
-from exporter.bundle import bundled
+from exporter.bundle import PLACES, bundled
 from exporter.commands.exporter import parse_settings
 from exporter.errors import UsageError
 from exporter.settings import Settings, flags
@@ -22,7 +22,6 @@ from rankskew.cli import SHELLS
 from rankskew.commands import top
 from rankskew.commands.files import write_files
 from rankskew.commands.table import COMMANDS
-from tests.exporter.installed import DIRECTORIES, installed
 from tests.exporter.running import ROOT
 
 Captured = pytest.CaptureFixture[str]
@@ -377,6 +376,21 @@ def test_each_shell_is_told_every_command_and_flag(shell: str, capsys: Captured)
 # ---- Files ---------------------------------------------------------------------------------------
 
 
+# A file of each place, which may be a file itself.
+FILES: Final = {name if Path(name).suffix else f"{name}/one.txt" for name in PLACES}
+
+
+def installed(kind: str, directory: Path) -> Path:
+    """Return the package directory of a small installation: a wheel, or a checkout."""
+    package = directory / "installed" / "exporter"
+    for name, place in PLACES.items():
+        path = package / "bundled" / name if kind == "wheel" else package.parent / place
+        file = path if path.suffix else path / "one.txt"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(name)
+    return package
+
+
 @pytest.mark.parametrize("kind", ["wheel", "checkout"])
 def test_files_are_written_and_no_work_is_lost(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -391,13 +405,7 @@ def test_files_are_written_and_no_work_is_lost(
     written = write_files(out)
 
     assert sorted(written) == sorted(path for path in out.glob("**/*") if path.is_file())
-    assert {str(path.relative_to(out)) for path in written} == {
-        "alerts/advice.yaml",
-        "alerts/alertmanager.yaml",
-        "alerts/notifications.tmpl",
-        "alerts/playbook.md",
-        *(f"{name}/one.txt" for name in DIRECTORIES),
-    }
+    assert {str(path.relative_to(out)) for path in written} == FILES
     executable = [path for path in written if path.stat().st_mode & 0o1]
     assert executable == [out / "deploy/systemd/one.txt"]
     write_files(out)
@@ -407,7 +415,7 @@ def test_files_are_written_and_no_work_is_lost(
         write_files(out)
     assert edited.read_text() == "mine"
     write_files(out, overwrite=True)
-    assert edited.read_text() == "route: {}"
+    assert edited.read_text() == "alerts/alertmanager.yaml"
 
 
 def test_next_steps_are_three_lines_that_name_files_that_are_there(

@@ -78,20 +78,30 @@ MEMORY = (
 )
 
 
-def test_exporter_does_what_it_can_where_it_is_run(tmp_path: Path) -> None:
+def test_exporter_does_what_it_can_where_it_is_run_and_leaves_nothing(tmp_path: Path) -> None:
     """In a container the flag points at the node's /proc; what cannot be read there has failed.
 
     A unit that is older than the operator's socket makes no directory for it: one warning, no
-    orders. --log.level=debug adds which collectors have no series.
+    orders. --log.level=debug adds which collectors have no series. Told to end, it waits for no
+    kept-alive connection, removes its socket and ends its children.
     """
     (tmp_path / "meminfo").write_text("".join(f"{name}: 1000 kB\n" for name in MEMORY))
     flags = ("--operator.socket=/proc/nowhere/operator.sock", "--log.level=debug")
-    with running_exporter(tmp_path / "e.sock", f"--path.procfs={tmp_path}", *flags) as running:
+    path = tmp_path / "e.sock"
+    with running_exporter(path, f"--path.procfs={tmp_path}", *flags) as running:
         wait_until(lambda: running.get("/-/ready")[0] == 200)
         assert running.push(snapshot(job_id="watched").to_json())[0] == 200
         page = running.metrics()
         no_series = re.compile(r"DEBUG collector \w+ has no series: ")
         wait_until(lambda: any(no_series.search(line) for line in running.log))
+        children = psutil.Process(running.process.pid).children(recursive=True)
+        rank, scraper = UnixConnection(path), http.client.HTTPConnection("127.0.0.1", running.port)
+        for connection, request in ((rank, "/v1/snapshots"), (scraper, "/metrics")):
+            connection.request("GET", request)
+            connection.getresponse().read()
+        running.terminate()
+        rank.close()
+        scraper.close()
     (warning,) = [line for line in running.log if "orders are off" in line]
 
     assert 'job_id="watched"' in page
@@ -100,6 +110,11 @@ def test_exporter_does_what_it_can_where_it_is_run(tmp_path: Path) -> None:
     assert "rankskew_node_cpu_seconds_total{" not in page
     assert " WARNING " in warning
     assert "cannot create /proc/nowhere for a socket" in warning
+    assert running.process.returncode == 0
+    assert not path.exists()
+    assert children
+    assert not [child for child in children if child.is_running()]
+    assert not [line for line in running.log if "Traceback" in line]
 
 
 def test_quiet_exporter_says_what_is_off() -> None:
@@ -114,26 +129,6 @@ def test_quiet_exporter_says_what_is_off() -> None:
 
     assert " WARNING ingest is off: no rank can report to this exporter" in log
     assert " INFO " not in log
-
-
-def test_exporter_ends_and_leaves_nothing(tmp_path: Path) -> None:
-    """Told to end, it waits for no kept-alive connection, removes its socket, ends its children."""
-    path = tmp_path / "e.sock"
-    with running_exporter(path) as running:
-        wait_until(lambda: running.get("/-/ready")[0] == 200)
-        children = psutil.Process(running.process.pid).children(recursive=True)
-        rank, scraper = UnixConnection(path), http.client.HTTPConnection("127.0.0.1", running.port)
-        for connection, request in ((rank, "/v1/snapshots"), (scraper, "/metrics")):
-            connection.request("GET", request)
-            connection.getresponse().read()
-        running.terminate()
-        rank.close()
-        scraper.close()
-
-    assert running.process.returncode == 0
-    assert not path.exists()
-    assert not [child for child in children if child.is_running()]
-    assert not [line for line in running.log if "Traceback" in line]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,14 @@ import pytest
 from rank_probe.guest.guard import failures
 from rank_probe.lines import sampling, system_calls
 from rank_probe.lines.loop_frames import Spot, stack_of
-from rank_probe.lines.sample_window import LEAST_SAMPLES, LineShare, SampleWindow, StackSample
+from rank_probe.lines.sample_window import (
+    LEAST_SAMPLES,
+    WHOLE,
+    LineShare,
+    SampleWindow,
+    StackSample,
+    StateShare,
+)
 from rank_probe.lines.sampling import line_of
 from rank_probe.lines.stacks import Stacks
 from rank_probe.lines.system_calls import (
@@ -41,6 +48,7 @@ from rank_probe.lines.user_code import CodeLine
 from tests.exporter.running import wait_until
 from tests.rank_probe.fakes import number_of_line
 
+MS = 1_000_000
 Done = Callable[[], bool]
 Work = Callable[[Done], object]
 
@@ -226,6 +234,43 @@ def test_waiting_for_others_is_no_state() -> None:
         late.stacks.watch("data")
         wait_until(lambda: bool(late.stacks.lines()))
         assert late.stacks.states() == []
+
+
+class HeldUp:
+    """Looks at a thread whose calls keep the interpreter: they come 6 ms late, and take 5 ms.
+
+    For 2 of these the sampler waits for a CPU.
+    """
+
+    def begin(self, _: int) -> ThreadLook:
+        return ThreadLook(0, 0, 0, 0, b"")
+
+    def end(self) -> ThreadLook:
+        return ThreadLook(5 * MS, 0, 0, 2 * MS, b"")
+
+    def delay(self, *_: object) -> int:
+        return 6 * MS
+
+    def held(self, *_: object) -> tuple[StateShare, ...]:
+        return (StateShare(RUNNING, "", None, WHOLE),)
+
+    def parts(self, *_: object) -> tuple[StateShare, ...]:
+        return (StateShare(SLEEP, "", None, WHOLE),)
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+def test_look_that_was_held_up_stands_for_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There are fewer of them: 6 ms for one of 2 ms count as three more, and 2 ms as one."""
+    monkeypatch.setattr(sampling, "JITTER", 0.0)
+    monkeypatch.setattr(sampling, "TrainingThread", HeldUp)
+    with late_rank(reads) as late:
+        late.stacks.watch("data")
+        late.is_looked_at(400)
+        shares = {each["state"]: each["share"] for each in late.stacks.states()}
+
+    assert shares == pytest.approx({RUNNING: 0.6, SLEEP: 0.4}, abs=0.01)
 
 
 READ, PARSE, LOSS = (CodeLine(name, "/a.py", n) for n, name in enumerate(("read", "parse", "loss")))
@@ -483,7 +528,6 @@ def test_torch_waits_for_the_gpu_or_for_workers(tmp_path: Path) -> None:
     assert engine_thread(str(tmp_path / "10")) is None
 
 
-MS = 1_000_000
 BEFORE = ThreadLook(at=50 * MS, cpu=7 * MS, queue=3 * MS, own_queue=2 * MS, call=b"")
 
 

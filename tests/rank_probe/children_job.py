@@ -14,6 +14,7 @@ from torch.distributed import init_process_group  # by name, as in many scripts
 from torch.utils.data import DataLoader, Dataset
 
 import rank_probe as probe
+from rank_probe import api
 
 STEPS = 3
 RANKS = 2
@@ -96,22 +97,24 @@ def start_ranks(by: str, *arguments: str) -> list[int | None]:
     return [process.exitcode for process in processes]
 
 
-def pid(_: int) -> int:
-    """Return which process works; it imports torch, as many helpers do."""
-    return os.getpid()
+def is_timed(_: int) -> bool:
+    """Return whether the probe runs in this process, whatever is called; it imports torch."""
+    with probe.stage("forward"):
+        probe.step()
+    return api.running()
 
 
 def use_pool() -> None:
     """Ask a process that does not train."""
     with multiprocessing.Pool(1) as pool:
-        print("pool", len(pool.map(pid, range(4))))
+        print("pool", pool.map(is_timed, range(2)))
 
 
 def use_helpers() -> None:
     """Train with workers, and ask processes that do not train."""
     train(DataLoader(Rows(), batch_size=2, num_workers=1))
     with ProcessPoolExecutor(1) as executor:
-        print("executor", len(list(executor.map(pid, range(4)))))
+        print("executor", list(executor.map(is_timed, range(2))))
     with multiprocessing.Manager() as manager:
         print("manager", list(manager.list([1, 2])))
 

@@ -9,8 +9,6 @@ import importlib.machinery
 import importlib.util
 import inspect
 import logging
-import multiprocessing
-import os
 import pickle
 import subprocess
 import sys
@@ -170,29 +168,6 @@ def test_wrapped_loader_is_still_the_loader() -> None:
         assert type(again) is api.TimedLoader
     assert [list(again) for again in copies] == [[1, 2, 3]] * 3
     assert list(copy.deepcopy(wrapped)) == [1, 2, 3, 4]
-
-
-def _in_child(answers: "multiprocessing.SimpleQueue[tuple[bool, int]]") -> None:
-    with probe.stage("forward"):
-        pass
-    probe.step()
-    answers.put((api._probe is None, os.getpid()))
-
-
-def test_forked_child_is_not_the_rank(sink: Sink) -> None:
-    """A loader's worker process inherits the probe switched off."""
-    probe.start()
-    context = multiprocessing.get_context("fork")
-    answers: multiprocessing.SimpleQueue[tuple[bool, int]] = context.SimpleQueue()
-    child = context.Process(target=_in_child, args=(answers,))
-    child.start()
-    off, pid = answers.get()
-    child.join()
-    probe.finish()
-
-    assert off
-    assert child.exitcode == 0
-    assert pid not in {snapshot["pid"] for snapshot in sink.snapshots}
 
 
 def test_import_needs_nothing() -> None:

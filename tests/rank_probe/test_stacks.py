@@ -25,29 +25,15 @@ from rank_probe.lines.sample_window import (
 )
 from rank_probe.lines.sampling import line_of
 from rank_probe.lines.stacks import Stacks
-from rank_probe.lines.system_calls import (
-    BLOCKED,
-    CPU_QUEUE,
-    DISK,
-    GPU,
-    LOCK,
-    PIPE,
-    POLLED,
-    RUNNING,
-    SHARED,
-    SLEEP,
-    SOCKET,
-    Reader,
-    Wait,
-    mounts,
-    wait_of_channel,
-)
+from rank_probe.lines.system_calls import POLLED, SHARED, Reader, Wait, mounts, wait_of_channel
 from rank_probe.lines.thread_clocks import ThreadEnded, ThreadLook, WatchedThread
 from rank_probe.lines.training_thread import Shares, TorchCalls, engine_thread, held, split
 from rank_probe.lines.user_code import CodeLine
+from rank_probe.wire.snapshot import THREAD_STATES
 from tests.exporter.running import wait_until
 from tests.rank_probe.fakes import number_of_line
 
+RUNNING, CPU_QUEUE, DISK, SLEEP, LOCK, SOCKET, PIPE, GPU, BLOCKED = THREAD_STATES
 MS = 1_000_000
 Done = Callable[[], bool]
 Work = Callable[[Done], object]

@@ -403,21 +403,21 @@ def test_each_event_of_a_life_is_told(case: str) -> None:
 
 
 def test_checkpoint_is_told_while_it_lasts() -> None:
-    """Its beginning is exact, and its duration is the time in the stage."""
+    """Its beginning is exact, and its duration is the time in the stage.
+
+    Files written one after the other, with little between them, are one checkpoint. One right
+    before the end is told with its duration, for there is no later look.
+    """
     process = Process()
     process.told()
     process.enters(CHECKPOINT)
     process.looks(3)
     assert process.told()[1:] == [("checkpoint", 100.0, None)]
-
     process.goes_on(0.5)
     process.enters(DATA)
     process.looks(2)
     assert process.told()[1:] == [("checkpoint", 100.0, 3.5)]
 
-
-def test_parts_of_a_checkpoint_are_one_event() -> None:
-    """Files written one after the other, with little between them, are one checkpoint."""
     process = Process()
     process.told()
     for _ in range(4):
@@ -425,8 +425,15 @@ def test_parts_of_a_checkpoint_are_one_event() -> None:
         process.goes_on(0.2)
         process.told()
     process.looks(2)
-
     assert process.told()[1:] == [("checkpoint", 100.2, 2.4)]
+
+    process = Process()
+    process.life.first_step_done()
+    process.told()
+    process.goes_on(2, CHECKPOINT)
+    process.life.end()
+    process.stage = None
+    assert ("checkpoint", 100.0, 2.0) in process.told()
 
 
 def test_evaluation_in_every_step_is_one_event_a_minute() -> None:
@@ -440,18 +447,6 @@ def test_evaluation_in_every_step_is_one_event_a_minute() -> None:
     told = process.told()[1:]
     assert [name for name, _, _ in told] == ["evaluation", "evaluation"]
     assert told[1][1] - told[0][1] >= QUIET_SECONDS
-
-
-def test_end_closes_what_lasted() -> None:
-    """A checkpoint right before the end is told with its duration, for there is no later look."""
-    process = Process()
-    process.life.first_step_done()
-    process.told()
-    process.goes_on(2, CHECKPOINT)
-    process.life.end()
-    process.stage = None
-
-    assert ("checkpoint", 100.0, 2.0) in process.told()
 
 
 def test_only_the_last_events_are_kept_and_numbers_go_on() -> None:

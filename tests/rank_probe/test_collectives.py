@@ -1,5 +1,6 @@
 """Links: what is measured, what of it stands out under one name, and what the command says."""
 
+import itertools
 import json
 import os
 import stat
@@ -9,17 +10,21 @@ import time
 from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from prometheus_client.parser import text_string_to_metric_families
+from torch import Tensor
 
-from rank_probe.collectives import command
+from rank_probe.collectives import command, measure
 from rank_probe.collectives.command import CannotMeasure, chosen, place
 from rank_probe.collectives.measure import (
     FEWEST,
     MOST,
     CollectiveTime,
+    World,
     fastest,
     noise,
     repetitions_in,
@@ -96,6 +101,29 @@ def test_each_repetition_has_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "perf_counter", lambda: now[-1])
 
     assert timed(lambda: now.append(now[-1] + next(takes)), 3, on_gpu=False) == [1.0, 4.0, 2.0]
+
+
+def test_pair_is_timed_each_way_by_its_first_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By messages that nothing held up, less their latency: here 10 µs, 1 GB/s and 500 MB/s."""
+    now, moved = [0.0], itertools.count()
+
+    def link(bytes_per_second: float) -> Callable[[Tensor, int], None]:
+        def move(tensor: Tensor, _: int) -> None:
+            held_up = 1.0 if next(moved) % 8 < 5 else 3.0
+            now[0] += held_up * (1e-5 + tensor.nbytes / bytes_per_second)
+
+        return move
+
+    fake = SimpleNamespace(send=link(1e9), recv=link(5e8))
+    monkeypatch.setattr(measure, "distributed", fake)
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    ranks = (World(rank, 2, "gloo", torch.device("cpu"), str) for rank in (0, 1))
+    (one,), none = (measure._time_pair(rank, (0, 1), 2**22, 20.0) for rank in ranks)
+
+    assert one.ranks == (0, 1)
+    assert one.latency_seconds == pytest.approx(1e-5, rel=0.01)
+    assert (one.there, one.back) == pytest.approx((1e9, 5e8), rel=0.01)
+    assert none == []
 
 
 def test_what_seems_slow_is_repeated_beside_others_of_its_ranks() -> None:

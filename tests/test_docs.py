@@ -231,29 +231,16 @@ def test_schema_says_what_each_field_is() -> None:
         assert (path.stem, unexplained) == (path.stem, [])
 
 
-SAID: dict[str, Any] = {"schema": "control/1", "job_id": "a", "level": "off", "rank": 0, "ranks": 1}
-
-
-@pytest.mark.parametrize(
-    ("change", "complaint"),
-    [
-        ({}, None),
-        ({"more": 1}, "Additional properties are not allowed"),
-        ({"schema": "control/2"}, "'control/1' was expected"),
-        ({"ranks": None}, "None is not of type 'integer'"),
-        ({"level": ...}, "not valid under any of the given schemas"),
-    ],
-)
-def test_document_that_is_not_as_described_fails(
-    change: dict[str, Any], complaint: str | None
-) -> None:
+def test_document_that_is_not_as_described_fails() -> None:
     """So a field that nobody described, and one that is gone, fail in the tests of its command."""
-    said = {name: value for name, value in (SAID | change).items() if value is not ...}
-    if complaint is None:
+    said = {"schema": "control/1", "job_id": "a", "level": "off", "rank": 0, "ranks": 1}
+    check(said)
+    for change in ({"more": 1}, {"schema": "control/2"}, {"ranks": None}):
+        with pytest.raises(ValidationError):
+            check(said | change)
+    del said["level"]
+    with pytest.raises(ValidationError):
         check(said)
-    else:
-        with pytest.raises(ValidationError, match=complaint):
-            check(said)
 
 
 # ---- Removal leaves nothing behind, and touches nothing else -------------------------------------

@@ -117,8 +117,6 @@ def test_page_has_the_statuses_of_every_command() -> None:
         ("exporter --log.level=loud", "'loud' is not one of debug, info, warning, error"),
         ("exporter --rank.max=8", "unrecognized arguments: --rank.max=8"),
         ("exporter --ranks.ma=8", "unrecognized arguments: --ranks.ma=8"),
-        ("exporter extra", "unrecognized arguments: extra"),
-        ("exporter --ranks.max", "argument --ranks.max: expected one argument"),
         ("exporter --ranks.max=none", "--ranks.max: 'none' is not a whole number"),
         ("exporter --ranks.silent-retention=60", "'60' is not a duration such as 5m"),
         ("exporter --nvml.interval=0s", "'0s' is too short: at least 100ms, as the driver"),
@@ -133,13 +131,11 @@ def test_page_has_the_statuses_of_every_command() -> None:
         ("files", "the following arguments are required: directory"),
         ("replay", "the following arguments are required: path"),
         ("control", "give a job and a level, --release-gpus or --resume-gpus"),
-        ("control llama", "give a job and a level, --release-gpus or --resume-gpus"),
         ("control llama off --release-gpus", "leave out the job, the level and --rank"),
         ("control --resume-gpus --rank 1", "leave out the job, the level and --rank"),
         ("control --resume-gpus --for 1m", "--for needs --release-gpus"),
         ("control --release-gpus --resume-gpus", "not allowed with argument"),
         ("top --prometheus http://p --exporter http://n", "not allowed with argument"),
-        ("top http://n", "unrecognized arguments: http://n"),
         ("top --cluster eu", "--cluster needs --prometheus"),
         ("top --exporter ftp://n", "'ftp://n' is not a URL such as http://node1:9917"),
         ("top --interval 0s", "'0s' is not a duration above 0"),
@@ -156,18 +152,12 @@ def test_page_has_the_statuses_of_every_command() -> None:
         ("diagnose --at 10h", "'10h' is not a time; give 14:05, 2026-01-31T14:05, -30m or"),
         ("diagnose --at 2026-11-23", "--at needs --prometheus: only that has a history"),
         ("diagnose --cluster eu", "--cluster needs --prometheus"),
-        ("diagnose --prometheus http://p --exporter http://n", "not allowed with argument"),
-        ("diagnose --prometheus ftp://p", "'ftp://p' is not a URL"),
         ("compare", "the following arguments are required: A..B"),
         ("compare 14:05 --prometheus http://127.0.0.1:1", "'14:05' is not A..B"),
         ("compare 1..2 --prometheus http://p --window 0s", "'0s' is not a duration above 0"),
-        ("compare 1..2 --prometheus ftp://p", "'ftp://p' is not a URL"),
         ("replay --time-scale=0 /nowhere.csv", "'0' is not a number above 0"),
-        ("replay --time-scale=1e13 /nowhere.csv", "'1e13' is over 1000"),
         ("replay --time-scale=1001 /nowhere.csv", "'1001' is over 1000"),
         ("replay --time-scale=inf /nowhere.csv", "'inf' is not a number above 0"),
-        ("replay --time-scale=fast /nowhere.csv", "'fast' is not a number above 0"),
-        ("replay --rules /nowhere.csv", "unrecognized arguments: --rules"),
         ("replay /nowhere.csv", "cannot read /nowhere.csv: No such file or directory"),
         ("report", "one of the arguments --incidents --job is required"),
         ("report --incidents --job a", "not allowed with argument"),
@@ -175,9 +165,7 @@ def test_page_has_the_statuses_of_every_command() -> None:
         ("report --incidents --at soon", "'soon' is not a time; give 14:05"),
         ("report --incidents --prometheus 'not a url'", "is not a URL"),
         ("report --incidents --json --markdown", "not allowed with argument"),
-        ("report --job a --html a.html", "unrecognized arguments: --html a.html"),
         ("simulate --nodes 0", "argument --nodes: '0' is not a whole number of at least 1"),
-        ("simulate --nodes many", "argument --nodes: 'many' is not a whole number of at least 1"),
         ("simulate --nodes 2 --fault melted", "there is no fault 'melted'; choose one of loader"),
         ("simulate --nodes 2 --fault pcie:node=2", "pcie: there is no GPU 0 on node 2"),
         ("simulate --nodes 3 --jobs 2", "3 nodes cannot be divided among 2 jobs"),
@@ -204,18 +192,12 @@ def test_wrong_usage_is_one_line_and_exit_2(
 @pytest.mark.parametrize(
     "command_line",
     [
-        "top --once --exporter http://127.0.0.1:1",
         "top --once --prometheus http://127.0.0.1:1",
-        "diagnose --exporter http://127.0.0.1:1",
         "diagnose --prometheus http://127.0.0.1:1",
-        "compare -40m..-10m --prometheus http://127.0.0.1:1",
         "report --job a --prometheus http://127.0.0.1:1",
         "report --job a --prometheus http://127.0.0.1:1 --at 14:05",
         "control a off --exporter unix:/nowhere",
-        "control --resume-gpus --exporter unix:/nowhere",
         "files /proc/out",
-        "exporter --web.listen-address=192.0.2.1:9",
-        "simulate --listen-address 192.0.2.1:9",
     ],
 )
 def test_what_cannot_be_told_or_done_is_status_2(command_line: str, capsys: Captured) -> None:
@@ -367,10 +349,9 @@ def test_bash_completes(typed: str, offered: set[str], capsys: Captured) -> None
 def test_each_shell_is_told_every_command_and_flag(shell: str, capsys: Captured) -> None:
     """The script is made from the parsers, so it misses nothing."""
     printed = shown(["--print-completion", shell], capsys)
+    names = [*COMMANDS, *(flag.name.lstrip("-") for _, flag in flags())]
 
-    assert "rankskew" in printed
-    for name in [*COMMANDS, *(flag.name.lstrip("-") for _, flag in flags())]:
-        assert name in printed
+    assert [name for name in ("rankskew", *names) if name not in printed] == []
 
 
 # ---- Files ---------------------------------------------------------------------------------------

@@ -2,13 +2,12 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
-from exporter.causes.model import Guess
-from exporter.live.causes import CauseView, LineView
 from exporter.live.states import STATES
 from exporter.vocabulary import words
 from exporter.vocabulary.words import CAUSES
@@ -18,13 +17,14 @@ from rank_probe.wire.stages import STAGES
 from rankskew.__main__ import main
 from rankskew.diagnose.advice import DISTURBS, PLACEHOLDERS, advice, filled, for_alert, situations
 from rankskew.diagnose.findings import loss
-from rankskew.diagnose.model import CANNOT_TELL, Event, Finding, Part, Place, Report, Step
+from rankskew.diagnose.from_exporter import read_exporters
+from rankskew.diagnose.model import CANNOT_TELL, Finding, Part, Place, Report, Step
 from rankskew.diagnose.render import in_words, loss_section
 from rankskew.render import COLUMNS, render
 from tests.alerts.receivers import promised
 from tests.rankskew import fake_prometheus as fake
-from tests.rankskew.documents import live
-from tests.rankskew.fake_prometheus import recorded, straggler
+from tests.rankskew.documents import CAUSE, late, live, rank, straggler
+from tests.rankskew.fake_prometheus import recorded
 from tests.rankskew.golden import assert_golden
 from tests.rankskew.servers import exporter_of
 
@@ -33,56 +33,26 @@ Captured = pytest.CaptureFixture[str]
 # ---- In words ------------------------------------------------------------------------------------
 
 AT = 1_795_420_800.0
-LATE = Finding(
-    what="input",
-    sentence="Rank 6 is slow loading data; 1.65 of 8 GPUs wait for it.",
-    rank=6,
-    ranks=(6,),
-    place=Place("n2", "2", "GPU-6", 4006),
-    stage="data",
-    kind="persistent",
-    ratio=0.35,
-    gpus_lost=1.65,
-    since_seconds=240.0,
-    lines=(LineView("data", "Corpus.read (corpus.py:41)", 0.87),),
-    cause=CauseView(
-        cause="input",
-        detail="workers",
-        share=0.97,
-        sentence="3 of its workers never wait, 0 of its peers'",
-        first_action="`py-spy dump --pid 4006` on n2",
-        figure="saturated_workers",
-        value=3.0,
-        peers_value=0.0,
-        unit="",
-        others=[Guess("gc", "", 0.1, "garbage collection")],
-    ),
-    facts=("Rank 6 on n2: a GPU is throttled.",),
-    first="`py-spy dump --pid 4006` on n2",
-    steps=(Step("Look at it.", "nothing"), Step("Give it more workers. " * 5, "restart")),
-    proof="The rank's `data` time is that of its peers.",
-    links=("https://example.org/input.md",),
-)
 
 
-def report(finding: Finding = LATE) -> Report:
-    """Return a report with all that one can have."""
-    return Report(
-        source="http://p:9090",
-        job_id="llama",
-        cluster="eu",
-        state="straggler",
-        sentence="No rank is late.",
-        at_seconds=AT,
-        world_size=8,
-        loss=loss({"persistent": 1.66, "common": 0.344}, {6: {"data": 1.6, "forward": 0.05}}),
-        slowdown=1.33,
-        cost_per_hour=5.01,
-        findings=(finding,),
-        more=("Late as well: rank 3.",),
-        events=(Event(240.0, "Rank 6 became slow loading data."),),
-        unjudged=("Only 90% of the job's ranks and steps are judged.",),
+def report(*others: Finding) -> Report:
+    """Return a report with all that one can have, or with *others* as its findings."""
+    line = {"stage": "data", "place": "Corpus.read (corpus.py:41)", "share": 0.87}
+    ranks = [rank(each, late_lines=[line] if each == 2 else []) for each in range(4)]
+    late_ranks = [late(2, cause=CAUSE), late(3, gpus_lost=0.1)]
+    document = live(straggler(late=late_ranks, ranks=ranks, coverage=0.9), at=AT)
+    with exporter_of(document) as url:
+        found = read_exporters([url], None)
+    (finding,) = found.findings
+    told = replace(
+        finding,
+        facts=("Rank 2 on node1: a GPU is throttled.",),
+        steps=(Step("Look at it.", "nothing"), Step("Give it more workers. " * 5, "restart")),
+        proof="The rank's `data` time is that of its peers.",
+        links=("https://example.org/input.md",),
     )
+    where = {"source": "http://p:9090", "cluster": "eu"}
+    return replace(found, **where, cost_per_hour=5.01, findings=others or (told,))  # type: ignore[arg-type]
 
 
 def test_texts_are_the_golden_ones() -> None:
@@ -101,12 +71,13 @@ def test_text_fits_whatever_is_found() -> None:
     nothing can be told, which is no balance.
     """
     long = render(in_words(report(Finding("input", "Rank 6 is slow. " * 20))))
-    twice = render(in_words(report(Finding("input", "No rank is late."))))
+    said_once = report().sentence
+    twice = render(in_words(report(Finding("input", said_once))))
     named = Finding("input", "Rank <b>6</b> is slow.", place=Place("<i>n2</i>"))
     markdown = render(in_words(report(named)), markdown=True)
 
     assert max(len(line) for line in long.splitlines() if "https://" not in line) <= COLUMNS
-    assert twice.count("No rank is late.") == 1
+    assert twice.count(said_once) == 1
     assert "Rank \\<b\\>6\\</b\\> is slow." in markdown
     assert "&lt;i>n2&lt;/i>" in markdown
     assert Report("p", "llama", "straggler", "A rank is late.", AT).outcome == CANNOT_TELL
@@ -238,7 +209,7 @@ def test_placeholders_are_filled_in() -> None:
 
 def test_status_says_whether_something_is_found(capsys: Captured) -> None:
     """Text, Markdown, and the whole report as JSON for programs; nothing is on stderr."""
-    with recorded(*straggler()).serve() as url:
+    with recorded(*fake.straggler()).serve() as url:
         assert main(["diagnose", "--prometheus", url]) == 1
         text = capsys.readouterr()
         at = ("--at", "2026-11-23T09:00+01:00")

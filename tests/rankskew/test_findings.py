@@ -44,34 +44,15 @@ def times(one: TraceFinding) -> tuple[float, float, float | None]:
 
 def test_incident_is_one_finding_with_its_mean_cost() -> None:
     """Verdicts in a row with one onset are one: from the onset, and to the first that is silent."""
-    (one,) = found(
-        judged(
-            {
-                40: verdict(),
-                60: verdict(late(20, gpus=3.0)),
-                62: verdict(late(22.5, gpus=2.0)),
-                64: verdict(late(24, gpus=1.0)),
-                66: verdict(),
-                68: verdict(),
-            }
-        )
-    )
+    said = {60: (20, 3.0), 62: (22.5, 2.0), 64: (24, 1.0)}
+    late_then = {at: verdict(late(since, gpus=gpus)) for at, (since, gpus) in said.items()}
+    (one,) = found(judged({40: verdict(), **late_then, 66: verdict(), 68: verdict()}))
 
-    assert one == TraceFinding(
-        kind="persistent",
-        sentence="Rank 3 is slow loading data; 2.00 of 8 GPUs wait for it.",
-        severity="critical",
-        rank=3,
-        ranks=(3,),
-        peer_group="pp0",
-        instance="node1",
-        stage="data",
-        ratio=0.5,
-        onset_s=40.0,
-        named_s=60.0,
-        cleared_s=66.0,
-        gpus_lost=2.0,
-    )
+    assert one.sentence == "Rank 3 is slow loading data; 2.00 of 8 GPUs wait for it."
+    assert (one.kind, one.severity, one.stage) == ("persistent", "critical", "data")
+    assert (one.rank, one.ranks, one.peer_group, one.instance) == (3, (3,), "pp0", "node1")
+    assert times(one) == (40.0, 60.0, 66.0)
+    assert (one.ratio, one.gpus_lost) == (0.5, 2.0)
 
 
 def test_finding_lasts_from_its_onset_to_its_end() -> None:

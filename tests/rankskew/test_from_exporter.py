@@ -1,8 +1,7 @@
 """What `top` and `diagnose` make of the live summaries of exporters, of this release or others."""
 
 import json
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Any
 
@@ -32,14 +31,6 @@ def diagnosed(*documents: Any, job_id: str | None = None) -> Report:
     with ExitStack() as servers:
         urls = [servers.enter_context(exporter_of(document)) for document in documents]
         return diagnose.read_exporters(urls, job_id)
-
-
-@contextmanager
-def gone() -> Iterator[str]:
-    """An exporter that is no more, by its address."""
-    with exporter_of(live()) as url:
-        pass
-    yield url
 
 
 # ---- Late ranks ----------------------------------------------------------------------------------
@@ -342,11 +333,9 @@ def test_newest_of_equal_words_counts() -> None:
 
 def test_fleet_is_read_over_http() -> None:
     """Two exporters make one, the most urgent job first; what does not answer is said."""
-    with (
-        gone() as dead,
-        exporter_of(live(job("calm"), straggler())) as one,
-        exporter_of(live(hung())) as two,
-    ):
+    with exporter_of(live()) as dead:
+        pass
+    with exporter_of(live(job("calm"), straggler())) as one, exporter_of(live(hung())) as two:
         fleet = read_exporters([one, two, dead])
         told = diagnose.read_exporters([one, dead], "llama")
         with pytest.raises(Trouble, match="does not answer"):

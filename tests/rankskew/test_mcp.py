@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -20,7 +19,7 @@ from rankskew.commands import top
 from rankskew.commands.mcp import LARGEST_CHARACTERS, server
 from tests.exporter.running import PATIENCE_SECONDS, ROOT
 from tests.rankskew.documents import CAUSE, hung, late, live, straggler
-from tests.rankskew.servers import exporter_of, protected, serving
+from tests.rankskew.servers import exporter_of
 from tests.rankskew.test_compare import STEADY, answering
 
 MCP: Final = ("-m", "rankskew", "mcp")
@@ -202,17 +201,6 @@ def test_bad_argument_is_one_sentence(node: Arguments, call: Call, sentence: str
     assert said.startswith(sentence)
     assert "\n" not in said
     assert "--help" not in said.removeprefix(sentence)
-
-
-def test_token_and_tenant_are_sent(tmp_path: Path) -> None:
-    """As by the commands; without them an assistant is told that the server refuses."""
-    (tmp_path / "http.yaml").write_text("authorization: {credentials: s3cret}")
-    given = (f"--http.config.file={tmp_path}/http.yaml", "--header=X-Scope-OrgID: team-a")
-    with serving(protected) as url:
-        said = [refusal((f"--prometheus={url}", *access), "jobs") for access in (given, ())]
-
-    assert "refuses" not in said[0]
-    assert "refuses us (401 Unauthorized)" in said[1]
 
 
 @pytest.mark.parametrize("name", ["jobs", "diagnose", "compare"])

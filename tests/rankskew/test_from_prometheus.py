@@ -197,8 +197,9 @@ def test_late_rank_that_costs_a_tenth_of_another_waits() -> None:
 # ---- Other states --------------------------------------------------------------------------------
 
 
-def reasons(*names: str) -> list[Series]:
-    return [series("job_reason:rankskew_not_judgeable:bool", reason=name) for name in names]
+def reasons(*names: str, job_id: str = "llama") -> list[Series]:
+    series_name = "job_reason:rankskew_not_judgeable:bool"
+    return [series(series_name, reason=name, job_id=job_id) for name in names]
 
 
 SUSPECT: Final = series("rank_stage:rankskew_hang_suspect:group", stage="data", **WHO)
@@ -259,32 +260,32 @@ def test_every_other_state_says_what_to_do_first(
     assert report.outcome == outcome
 
 
-@pytest.mark.parametrize("state", [state for state in STATES if state != UNKNOWN])
-def test_each_state_has_a_sentence(state: str) -> None:
+def test_each_state_has_a_sentence() -> None:
     """Also where nothing else is known; one of a newer release is a question mark."""
-    (bare,) = read(*fake.job(state=state)).jobs
-    (newer,) = read(*fake.job(state="of_a_newer_release")).jobs
+    known = [state for state in STATES if state != UNKNOWN]
+    samples = [each for state in known for each in fake.job(state, state)]
+    jobs = read(*samples, *fake.job("new", "of_a_newer_release")).jobs
 
-    assert (bare.state, bare.sentence[-1:]) == (state, ".")
-    assert (newer.state, newer.sentence) == (UNKNOWN, "")
+    said = {job.job_id: (job.state, job.sentence[-1:]) for job in jobs}
+    assert said == {state: (state, ".") for state in known} | {"new": (UNKNOWN, "")}
 
 
-@pytest.mark.parametrize(
-    ("names", "told"),
-    [
-        (["join_incomplete", "off", "ranks_missing"], "off"),
-        (["join_incomplete", "ranks_missing", "ranks_silent"], "ranks_silent"),
-        (["no_steps", "ranks_without_probe", "ranks_missing"], "ranks_without_probe"),
-        (["no_sync", "single_rank"], "single_rank"),
-        (["of_a_newer_release", "warming_up"], "warming_up"),
-        (["of_a_newer_release"], "of_a_newer_release"),
-    ],
-)
-def test_reason_that_explains_the_others_is_told(names: list[str], told: str) -> None:
+def test_reason_that_explains_the_others_is_told() -> None:
     """A job has several reasons at once; the first letter of one says nothing about it."""
-    (job,) = read(*fake.job(state="not_judgeable"), *reasons(*names)).jobs
+    told = {
+        "off": ("join_incomplete", "off", "ranks_missing"),
+        "ranks_silent": ("join_incomplete", "ranks_missing", "ranks_silent"),
+        "ranks_without_probe": ("no_steps", "ranks_without_probe", "ranks_missing"),
+        "single_rank": ("no_sync", "single_rank"),
+        "warming_up": ("of_a_newer_release", "warming_up"),
+        "of_a_newer_release": ("of_a_newer_release",),
+    }
+    jobs = read(
+        *(each for name in told for each in fake.job(name, "not_judgeable")),
+        *(each for name, names in told.items() for each in reasons(*names, job_id=name)),
+    ).jobs
 
-    assert job.reason == told
+    assert {job.job_id: job.reason for job in jobs} == {name: name for name in told}
 
 
 @pytest.mark.parametrize(

@@ -287,7 +287,7 @@ def test_several_nodes_make_one_job() -> None:
     )
     for each in there["ranks"]:
         del each["pid"], each["gpu"]
-    documents = live(there, host="", at=2000.0), live(here | {"coverage": "8 of 8"})
+    documents = live(there, host="", at=2000.0), live(here)
     found = only(*documents)
     causes = diagnosed(live(here), live(there, host="node2")).findings
 

@@ -9,12 +9,11 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pytest
 
@@ -26,15 +25,10 @@ from fleet_simulator.faults import BY_NAME, Scope
 from fleet_simulator.plan import tour
 from rank_probe.judge.verdict import MILD, UNSYNCED
 from rank_probe.wire.stages import STAGES
-from rankskew.client.fetch import Trouble
 from rankskew.client.prometheus import Prometheus
 from rankskew.commands import diagnose
 from rankskew.diagnose.advice import advice, situations
-from rankskew.diagnose.from_exporter import read_exporters as diagnose_exporters
-from rankskew.diagnose.from_prometheus import read_prometheus as diagnose_prometheus
-from rankskew.diagnose.model import CannotTell, Report
 from rankskew.top.from_prometheus import read_fleet
-from rankskew.top.model import JobStatus
 from tests.dashboards.dashboard_files import (
     JSON_FILES,
     Target,
@@ -310,20 +304,43 @@ def test_alert(fleet: Tour, row: Row) -> None:
     assert pages <= {row.alert} | also, active
 
 
-# ---- What diagnose says --------------------------------------------------------------------------
+# ---- What is said of each fault ------------------------------------------------------------------
+
+
+def diagnosed(*source: str, job_id: str) -> tuple[int, dict[str, Any]]:
+    """Return the exit status of `rankskew diagnose`, and its document."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        status = diagnose.run([*source, "--job", job_id, "--json"])
+    return status, json.loads(printed.getvalue())
 
 
 @pytest.mark.parametrize("job_id", TOUR)
 def test_diagnose_names_rank_stage_cause_and_what_to_do_first(fleet: Tour, job_id: str) -> None:
     """`rankskew diagnose` says what is right, and its exit status is that of its answer."""
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        command = ["--prometheus", fleet.prometheus.url, "--job", job_id, "--json"]
-        status = diagnose.run(command)
-    document = json.loads(printed.getvalue())
+    status, document = diagnosed("--prometheus", fleet.prometheus.url, job_id=job_id)
 
     assert wrong_parts(TOUR[job_id], document["findings"]) == [], document
     assert status == TOUR[job_id].status
+
+
+@pytest.mark.parametrize("job_id", CAUSES)
+def test_every_view_names_the_ranks_and_the_cause(fleet: Tour, job_id: str) -> None:
+    """Those that ask exporters, and `rankskew top`, say what diagnose says of Prometheus."""
+    exporters = [word for url in fleet.urls(job_id) for word in ("--exporter", url)]
+    _, document = diagnosed(*exporters, job_id=job_id)
+    called = [each for each in fleet.live(job_id)["late"] if each["costs_enough"]]
+    page = [each for each in called if each["kind"] not in (MILD, UNSYNCED)]
+    jobs = {each.job_id: each for each in read_fleet(Prometheus(fleet.prometheus.url)).jobs}
+    top = [each for each in jobs[job_id].late if each.is_called_late]
+    expected = TOUR[job_id]
+
+    # What to do may need a Prometheus.
+    assert {*wrong_parts(expected, document["findings"])} <= {"first action"}, document
+    assert {each["rank"] for each in page} == {each.rank for each in top} == {*expected.ranks}
+    assert (page[0]["cause"]["cause"], page[0]["cause"]["detail"]) == CAUSES[job_id]
+    assert top[0].cause is not None
+    assert (top[0].cause.cause, top[0].cause.detail) == CAUSES[job_id]
 
 
 def wrong_parts(expected: Expected, findings: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -343,119 +360,6 @@ def wrong_parts(expected: Expected, findings: Sequence[Mapping[str, Any]]) -> li
         "first action": expected.first in (first.get("first") or ""),
     }
     return [part for part, is_right in right.items() if not is_right]
-
-
-# ---- That all views say the same -----------------------------------------------------------------
-
-# Views look at a job one after the other, and its figures are noisy: 2 % every five seconds.
-NEAR: Final = 0.1
-# For so long, a scrape that is missed changes what the rules record.
-TROUBLED_SECONDS: Final = 30.0
-MISSED: Final = "min_over_time(up[{0:.0f}s]) == 0 < max_over_time(up[{0:.0f}s])"
-HELD_UP_BY: Final = re.compile(r"GPUs wait: rank (\d+)")
-# A cause and its detail, each of which may be unsaid.
-Why = tuple[str | None, str | None]
-
-
-class Answer(NamedTuple):
-    """What a view says: which *ranks* are late, and why."""
-
-    state: str
-    ranks: frozenset[int]
-    cause: str | None
-    detail: str | None
-    gpus_lost: float
-
-
-def of_page(verdict: Mapping[str, Any]) -> Answer:
-    """Return what the live page says."""
-    called = [each for each in verdict["late"] if each["costs_enough"]]
-    late = [each for each in called if each["kind"] not in (MILD, UNSYNCED)]
-    ranks = {int(each["rank"]) for each in late}
-    if verdict["state"] == states.HUNG:
-        ranks = set(map(int, HELD_UP_BY.findall(verdict["sentence"])))
-    cause = late[0]["cause"] if late else None
-    why: Why = (cause["cause"], cause["detail"]) if cause else (None, None)
-    return Answer(verdict["state"], frozenset(ranks), *why, sum(verdict["gpus_lost"].values()))
-
-
-def of_top(job: JobStatus) -> Answer:
-    """Return what `rankskew top` shows of *job*."""
-    is_hung = job.state == states.HUNG
-    late = [each for each in job.late if each.is_called_late]
-    ranks = {each.rank for each in late}
-    if is_hung:
-        ranks = {job.culprit[0]} if job.culprit else set()
-    cause = late[0].cause if late and not is_hung else None
-    why: Why = (cause.cause, cause.detail) if cause else (None, None)
-    return Answer(job.state, frozenset(ranks), *why, job.gpus_lost or 0.0)
-
-
-def of_report(report: Report) -> Answer:
-    """Return what `rankskew diagnose` says."""
-    first = next((each for each in report.findings if each.ranks), None)
-    ranks: frozenset[int] = frozenset()
-    why: Why = (None, None)
-    if first is not None and (first.cause or report.state == states.HUNG):
-        ranks = frozenset(first.ranks)
-        why = (first.cause.cause, first.cause.detail) if first.cause else why
-    return Answer(report.state, ranks, *why, report.loss.gpus if report.loss else 0.0)
-
-
-def ask_all(fleet: Tour) -> dict[str, dict[str, Answer]]:
-    """Return what each view says of each job now; raises Trouble or CannotTell if one is late."""
-    url = fleet.prometheus.url
-    tops = {job.job_id: job for job in read_fleet(Prometheus(url)).jobs}
-    found = {}
-    for job_id in PLACES:
-        if job_id not in tops:  # Its scrapes came too late.
-            raise Trouble(job_id)
-        said = {
-            "top": of_top(tops[job_id]),
-            "diagnose": of_report(diagnose_prometheus(url, None, job_id, None)),
-        }
-        if job_id != "down":  # An exporter cannot know that another one is.
-            said["page"] = of_page(fleet.live(job_id))
-            said["diagnose of exporters"] = of_report(
-                diagnose_exporters(fleet.urls(job_id), job_id)
-            )
-        found[job_id] = said
-    return found
-
-
-@pytest.fixture(scope="module")
-def answers(fleet: Tour) -> dict[str, dict[str, Answer]]:
-    """What each view says of each job of the tour, at a moment at which no scrape is missed.
-
-    A node that is not scraped in time is down to Prometheus, and to nobody else.
-    """
-
-    def undisturbed() -> dict[str, dict[str, Answer]] | None:
-        began = time.monotonic()
-        # Where the machine stands still, a view is late as a scrape is.
-        with suppress(Trouble, CannotTell):
-            found = ask_all(fleet)
-            since = TROUBLED_SECONDS + time.monotonic() - began
-            if not fleet.prometheus.query(MISSED.format(since)):
-                return found
-        return None
-
-    found = wait_for(undisturbed, PATIENCE_SECONDS, every=5.0)
-    assert found is not None, "scrapes are missed all the time"
-    return found
-
-
-@pytest.mark.parametrize("job_id", PLACES)
-def test_every_view_gives_the_same_answer(
-    answers: dict[str, dict[str, Answer]], job_id: str
-) -> None:
-    """State, ranks, cause and loss are those of all others."""
-    found = answers[job_id].values()
-    said = "\n".join(f"{view}: {answer}" for view, answer in answers[job_id].items())
-    lost = [answer.gpus_lost for answer in found]
-
-    assert len({each[:-1] for each in found}) == 1, said
-    assert max(lost) - min(lost) <= max(NEAR, NEAR * max(lost)), said
 
 
 # ---- Dashboards ----------------------------------------------------------------------------------

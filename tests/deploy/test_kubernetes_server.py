@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import yaml
 
 from devstack.process import StackProcess, free_port, wait_for
 from tests.deploy import FENCE, ROOT
@@ -32,6 +31,7 @@ pytestmark = pytest.mark.deploy
 
 READY_SECONDS: Final = 120
 TOKEN: Final = "of-this-test"
+CRDS: Final = os.environ.get("KUBERNETES_CRDS")
 # What the exporter's pod has that a level forbids, in the server's words.
 BASELINE = (
     'non-default capabilities (container "exporter" must not include "DAC_READ_SEARCH", '
@@ -43,11 +43,11 @@ BASELINE_OF_RESTRICTED = 'hostPath volumes (volume "run")'
 
 @contextmanager
 def api_server(directory: Path) -> Iterator[Path]:
-    """Run an API server and yield a kubeconfig for its administrator; skip without its program."""
+    """Run an API server and yield a kubeconfig for its administrator; skip without its programs."""
     program = os.environ.get("KUBE_APISERVER") or shutil.which("kube-apiserver")
     etcd = shutil.which("etcd")
-    if program is None or etcd is None or not KUBECTL.exists():
-        pytest.skip("no kube-apiserver, etcd or kubectl: docs/kubernetes.md says where from")
+    if program is None or etcd is None or CRDS is None or not KUBECTL.exists():
+        pytest.skip("no kube-apiserver, etcd, CRDs or kubectl: docs/kubernetes.md says where from")
     client, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
     port = free_port()
     run("openssl", "genrsa", "-out", directory / "key", "2048")
@@ -98,43 +98,6 @@ def configuration(directory: Path, port: int) -> Path:
     return write(directory / "kubeconfig", said)
 
 
-def crds() -> Iterator[dict[str, Any]]:
-    """Yield those in the directory KUBERNETES_CRDS; without it, ones that take every field."""
-    if directory := os.environ.get("KUBERNETES_CRDS"):
-        for path in Path(directory).glob("*.yaml"):
-            yield yaml.load(path.read_text(), yaml.CSafeLoader)
-        return
-    for group, version, kind in (
-        ("monitoring.coreos.com", "v1", "PodMonitor"),
-        ("monitoring.coreos.com", "v1", "PrometheusRule"),
-        ("kubeflow.org", "v1", "PyTorchJob"),
-        ("jobset.x-k8s.io", "v1alpha2", "JobSet"),
-        ("ray.io", "v1", "RayJob"),
-    ):
-        plural = f"{kind.lower()}s"
-        anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-        version_of_all = {
-            "name": version,
-            "served": True,
-            "storage": True,
-            "schema": {"openAPIV3Schema": anything},
-        }
-        yield {
-            "apiVersion": "apiextensions.k8s.io/v1",
-            "kind": "CustomResourceDefinition",
-            "metadata": {
-                "name": f"{plural}.{group}",
-                "annotations": {"api-approved.kubernetes.io": "unapproved, a test"},
-            },
-            "spec": {
-                "group": group,
-                "scope": "Namespaced",
-                "names": {"kind": kind, "plural": plural},
-                "versions": [version_of_all],
-            },
-        }
-
-
 def write(path: Path, document: dict[str, Any]) -> Path:
     """Write *document* for kubectl and return its path."""
     path.write_text(json.dumps(document))
@@ -147,8 +110,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     directory = tmp_path_factory.mktemp("server")
     with api_server(directory) as kubeconfig, pytest.MonkeyPatch.context() as patch:
         patch.setenv("KUBECONFIG", str(kubeconfig))
-        for crd in crds():
-            run(KUBECTL, "apply", "--server-side", "--filename", write(directory / "crd", crd))
+        run(KUBECTL, "apply", "--server-side", "--filename", str(CRDS))
         established = ("wait", "--for=condition=Established", "crd", "--all")
         # It is an error while a CRD has no condition yet.
         assert wait_for(lambda: attempt(KUBECTL, *established).returncode == 0 or None, 60)

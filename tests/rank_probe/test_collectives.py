@@ -105,7 +105,7 @@ def test_each_repetition_has_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_pair_is_timed_each_way_by_its_first_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     """By messages that nothing held up, less their latency: here 10 µs, 1 GB/s and 500 MB/s."""
-    now, moved = [0.0], itertools.count()
+    now, moved, begun = [0.0], itertools.count(), list[str]()
 
     def link(bytes_per_second: float) -> Callable[[Tensor, int], None]:
         def move(tensor: Tensor, _: int) -> None:
@@ -117,7 +117,7 @@ def test_pair_is_timed_each_way_by_its_first_rank(monkeypatch: pytest.MonkeyPatc
     fake = SimpleNamespace(send=link(1e9), recv=link(5e8))
     monkeypatch.setattr(measure, "distributed", fake)
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    ranks = (World(rank, 2, "gloo", torch.device("cpu"), str) for rank in (0, 1))
+    ranks = (World(rank, 2, "gloo", torch.device("cpu"), begun.append) for rank in (0, 1))
     (one,), none = (measure._time_pair(rank, (0, 1), 2**22, 20.0) for rank in ranks)
 
     assert one.ranks == (0, 1)

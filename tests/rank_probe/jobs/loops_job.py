@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader
 
 import rank_probe
 from demo.train import BATCH, FEATURES, Batch, Batches, TimedSGD
+from rank_probe.torch_hooks import backward
 from tests.rank_probe.jobs.parallel_arms import (
     ARMS,
     DELAY,
@@ -434,6 +435,7 @@ def main() -> None:
     """Train once for each case, with nothing of the probe in most loops."""
     steps, late_rank, *cases = sys.argv[1:]
     torch.set_num_threads(1)
+    backward.ROOT_CUTS = 1  # type: ignore[misc]  # So that few steps see a parameter take over.
     dist.init_process_group("gloo")
     for case in cases:
         name, _, place = case.partition("-")

@@ -78,8 +78,8 @@ class Model(pl.LightningModule):  # type: ignore[misc]  # the package is an argu
     def validation_step(self, batch: Batch, _index: int) -> None:
         """Evaluate nothing."""
 
-    def on_validation_epoch_end(self) -> None:
-        """Take as long as evaluating takes, where no batch shows it."""
+    def on_validation_start(self) -> None:
+        """Take as long as evaluating takes, before a batch shows it."""
         sleep(self.seconds["eval"])
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Random programs: whatever a training loop does, in whichever order, the accounts are right."""
+"""The timeline of a training loop: its accounts are right in random programs, and when it tells."""
 
 import os
 import threading
@@ -16,14 +16,18 @@ from torch.utils.data import DataLoader
 from rank_probe.api import _Stage
 from rank_probe.guest.guard import failures
 from rank_probe.measure import events
+from rank_probe.measure.boundaries import BEGIN, COMPLETE, RELEASE, STAGE_BITS, UNCUT
 from rank_probe.measure.interpreter import python_read
 from rank_probe.measure.ledger import PythonLedger
+from rank_probe.measure.loop_state import After, LoopState
 from rank_probe.measure.tape import PythonTape, new_tape
 from rank_probe.measure.timeline import Timeline
+from rank_probe.measure.transitions import after
 from rank_probe.measure.work_units import WorkUnits
-from rank_probe.wire.stages import CHECKPOINT, DATA, EVAL, FORWARD, OTHER, STAGES
-from tests.rank_probe.fakes import FakeTime
-from tests.rank_probe.torch_hooks.conftest import attached
+from rank_probe.wire.stages import BACKWARD, CHECKPOINT, DATA, EVAL, FORWARD, OTHER, STAGES, SYNC
+from tests.rank_probe.fakes import FakeTime, elsewhere
+from tests.rank_probe.measure.noted_loop import MS, STEP, milliseconds
+from tests.rank_probe.torch_hooks.hooked import attached
 
 pytestmark = pytest.mark.usefixtures("peers")
 
@@ -246,3 +250,107 @@ def test_broken_probe_changes_no_program(program: list[Move], broken: str) -> No
 
     assert found == expected
     assert len(timeline.steps.totals().nanoseconds) == len(STAGES)
+
+
+# ---- What the timeline tells of a loop, and when -------------------------------------------------
+
+
+class Loop:
+    """One rank's loop as the hooks note it, in fake milliseconds."""
+
+    def __init__(self) -> None:
+        self.time = FakeTime()
+        self.timeline = Timeline(automatic=True, now=self.time)
+
+    def note(self, *does: int | float) -> None:
+        """Note the events of what a loop *does*, and let its time pass."""
+        for each in does:
+            if isinstance(each, float):
+                self.time.pass_(round(each * MS))
+            else:
+                self.timeline.tape.note(each)
+
+    def step(self) -> None:
+        self.note(*STEP)
+
+    def milliseconds(self) -> dict[str, float]:
+        """Whole steps only, stages that occurred."""
+        return milliseconds(self.timeline.steps.totals().nanoseconds)
+
+
+def test_timing_goes_on_after_a_pause_as_if_it_had_just_begun() -> None:
+    """What was open when it was turned off is forgotten, and whole steps stay whole."""
+    job = Loop()
+    job.step()
+    job.note(events.ENTER | EVAL)
+    job.timeline.disable()
+    job.time.pass_(500 * MS)
+    job.note(events.LEAVE)
+    job.timeline.enable()
+    assert job.timeline.state.frames == ()
+    job.step()
+    job.step()
+    job.timeline.finish()
+
+    assert job.timeline.steps.totals().steps == 2
+    assert job.milliseconds() == {"optimizer": 1, "data": 10, "backward": 20, "sync": 4}
+
+
+class Device:
+    def __init__(self) -> None:
+        self.marks: list[int] = []
+
+    def boundary(self, mark: int) -> None:
+        self.marks.append(mark)
+
+
+def test_device_hears_each_boundary_when_it_happens() -> None:
+    """Its counting begins where the second step does."""
+    job, device = Loop(), Device()
+    job.timeline.after_first_step = lambda: job.timeline.also_tell(device)
+    job.step()
+    job.note(events.FETCH)
+    assert device.marks == [DATA | BEGIN]
+    job.note(events.FETCHED, events.WAIT, events.WAIT)  # Within a wait: no boundary.
+    assert device.marks[1:] == [FORWARD, SYNC]
+    job.note(events.RELEASED, events.WAITED)
+    job.step()
+    assert not any(mark & COMPLETE for mark in device.marks)
+    job.note(events.FETCH)
+
+    assert device.marks[-1] == DATA | COMPLETE
+
+
+def test_what_another_thread_finds_out_costs_the_device_no_event(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Peers that are found in the middle of an event count from then on, and so does the event."""
+    job, device = Loop(), Device()
+    job.timeline.after_first_step = lambda: job.timeline.also_tell(device)
+    job.note(*STEP, events.FETCH, events.FETCHED)
+
+    def meanwhile(state: LoopState, code: int) -> After:
+        monkeypatch.undo()
+        elsewhere(job.timeline.wait_for_peers)
+        return after(state, code)
+
+    monkeypatch.setattr("rank_probe.measure.interpreter.after", meanwhile)
+    device.marks.clear()
+    job.note(events.WAIT, events.RELEASED, events.BACKWARD_BEGINS, events.BACKWARD_ENDED)
+
+    assert [mark & (STAGE_BITS | RELEASE | UNCUT) for mark in device.marks] == [
+        *(SYNC, FORWARD | RELEASE, BACKWARD, OTHER | UNCUT)
+    ]
+
+
+def test_other_threads_are_not_timed() -> None:
+    """A checkpointing thread's collectives leave the training thread's clock alone."""
+    job = Loop()
+    job.note(*STEP, events.ENTER | DATA)
+    before = job.timeline.state, job.timeline.steps.totals()
+    codes = (events.ENTER | FORWARD, events.LEAVE, events.FETCH, events.OPTIMIZER_ENDED)
+    elsewhere(lambda: job.note(*codes), job.timeline.finish)
+    after = job.timeline.state, job.timeline.steps.totals()
+
+    assert after[0] == before[0]
+    assert (after[1].spent, after[1].steps) == (before[1].spent, before[1].steps)

@@ -1,28 +1,28 @@
-"""Tests of the tape, in Python and in C with the same promises, and of the timeline on it."""
+"""The tape, in Python and in C with the same promises, and the work that its batches hold."""
 
 import gc
+import subprocess
+import sys
 import time
 import weakref
+from collections import UserDict
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from rank_probe.guest.guard import failures
-from rank_probe.measure import events
+from rank_probe.measure import events, work_units
 from rank_probe.measure.boundaries import (
     BATCHES_SHIFT,
-    BEGIN,
-    COMPLETE,
-    RELEASE,
-    STAGE_BITS,
-    UNCUT,
+    OTHER_BATCH,
+    UNUSED,
     USED,
     packed,
     unpacked,
 )
-from rank_probe.measure.loop_state import After, LoopState
 from rank_probe.measure.tape import (
     LONG,
     NOBODY,
@@ -33,11 +33,8 @@ from rank_probe.measure.tape import (
     new_tape,
 )
 from rank_probe.measure.timeline import Timeline
-from rank_probe.measure.transitions import after
 from rank_probe.measure.work_units import WorkUnits
-from rank_probe.wire.stages import BACKWARD, DATA, EVAL, FORWARD, OTHER, SYNC
 from tests.rank_probe.fakes import FakeTime, elsewhere
-from tests.rank_probe.measure.noted_loop import MS, STEP, milliseconds
 
 BEGINS, ENDS, RAISED = 16, 32, 48
 
@@ -122,10 +119,10 @@ def test_long_tape_asks_to_be_taken(tape: Tape) -> None:
         tape.note(BEGINS)
     assert taken == [LONG + 1]
 
-    job = Job()
-    for _ in range(LONG // 7 + 1_000):
-        job.step()
-    assert len(job.timeline.tape.take()) < 2 * LONG
+    timeline = Timeline(automatic=True)
+    for _ in range(LONG + 1_000):
+        timeline.tape.note(events.STEP)
+    assert len(timeline.tape.take()) < 2 * LONG
 
 
 def broken_time() -> int:
@@ -339,102 +336,123 @@ def test_cycles_are_collected(kind: Kind) -> None:
     assert gone() is None
 
 
-class Job:
-    """One rank's loop as the hooks note it, in fake milliseconds."""
+# ---- Work units: samples, tokens and padding -----------------------------------------------------
 
-    def __init__(self) -> None:
-        self.time = FakeTime()
-        self.timeline = Timeline(automatic=True, now=self.time)
-
-    def note(self, *does: int | float) -> None:
-        """Note the events of what a loop *does*, and let its time pass."""
-        for each in does:
-            if isinstance(each, float):
-                self.time.pass_(round(each * MS))
-            else:
-                self.timeline.tape.note(each)
-
-    def step(self) -> None:
-        self.note(*STEP)
-
-    def milliseconds(self) -> dict[str, float]:
-        """Whole steps only, stages that occurred."""
-        return milliseconds(self.timeline.steps.totals().nanoseconds)
-
-
-def test_timing_goes_on_after_a_pause_as_if_it_had_just_begun() -> None:
-    """What was open when it was turned off is forgotten, and whole steps stay whole."""
-    job = Job()
-    job.step()
-    job.note(events.ENTER | EVAL)
-    job.timeline.disable()
-    job.time.pass_(500 * MS)
-    job.note(events.LEAVE)
-    job.timeline.enable()
-    assert job.timeline.state.frames == ()
-    job.step()
-    job.step()
-    job.timeline.finish()
-
-    assert job.timeline.steps.totals().steps == 2
-    assert job.milliseconds() == {"optimizer": 1, "data": 10, "backward": 20, "sync": 4}
+COUNTS = """
+import os
+import numpy
+import torch
+from rank_probe.measure import work_units
+torch.set_num_threads(2)
+before = len(os.listdir("/proc/self/task"))
+some = work_units.Masks()
+for _ in range(work_units.MASKS_KEPT):
+    some.add([torch.ones(32, 8, dtype=torch.long), 32, 256, None])
+long = [torch.from_numpy(numpy.ones((64, 2048), dtype=int)), 64, 64 * 2048, None]
+some.add(long)
+some.count()
+print(long[3], len(os.listdir("/proc/self/task")) - before)
+"""
+ROWS = torch.ones(4, 3)
+WORDS = torch.ones(4, 5, dtype=torch.int64)
+MASK = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0], [1, 1, 1, 1, 1]])
 
 
-class Device:
-    def __init__(self) -> None:
-        self.marks: list[int] = []
-
-    def boundary(self, mark: int) -> None:
-        self.marks.append(mark)
-
-
-def test_device_hears_each_boundary_when_it_happens() -> None:
-    """Its counting begins where the second step does."""
-    job, device = Job(), Device()
-    job.timeline.after_first_step = lambda: job.timeline.also_tell(device)
-    job.step()
-    job.note(events.FETCH)
-    assert device.marks == [DATA | BEGIN]
-    job.note(events.FETCHED, events.WAIT, events.WAIT)  # Within a wait: no boundary.
-    assert device.marks[1:] == [FORWARD, SYNC]
-    job.note(events.RELEASED, events.WAITED)
-    job.step()
-    assert not any(mark & COMPLETE for mark in device.marks)
-    job.note(events.FETCH)
-
-    assert device.marks[-1] == DATA | COMPLETE
+def use(work: WorkUnits, *batches: Any) -> None:
+    """Train with *batches*: they arrive, and then the events are folded."""
+    for batch in batches:
+        work.measure(batch)
+    work.settle([USED | len(batches) << BATCHES_SHIFT])
 
 
-def test_what_another_thread_finds_out_costs_the_device_no_event(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Peers that are found in the middle of an event count from then on, and so does the event."""
-    job, device = Job(), Device()
-    job.timeline.after_first_step = lambda: job.timeline.also_tell(device)
-    job.note(*STEP, events.FETCH, events.FETCHED)
-
-    def meanwhile(state: LoopState, code: int) -> After:
-        monkeypatch.undo()
-        elsewhere(job.timeline.wait_for_peers)
-        return after(state, code)
-
-    monkeypatch.setattr("rank_probe.measure.interpreter.after", meanwhile)
-    device.marks.clear()
-    job.note(events.WAIT, events.RELEASED, events.BACKWARD_BEGINS, events.BACKWARD_ENDED)
-
-    assert [mark & (STAGE_BITS | RELEASE | UNCUT) for mark in device.marks] == [
-        *(SYNC, FORWARD | RELEASE, BACKWARD, OTHER | UNCUT)
-    ]
+class Batch(UserDict[str, Any]):
+    """As transformers' BatchEncoding: a mapping that is no dict."""
 
 
-def test_other_threads_are_not_timed() -> None:
-    """A checkpointing thread's collectives leave the training thread's clock alone."""
-    job = Job()
-    job.note(*STEP, events.ENTER | DATA)
-    before = job.timeline.state, job.timeline.steps.totals()
-    codes = (events.ENTER | FORWARD, events.LEAVE, events.FETCH, events.OPTIMIZER_ENDED)
-    elsewhere(lambda: job.note(*codes), job.timeline.finish)
-    after = job.timeline.state, job.timeline.steps.totals()
+@pytest.mark.parametrize(
+    ("batch", "expected"),
+    [
+        (ROWS, (4, None, None)),
+        ((ROWS, torch.ones(4)), (4, None, None)),
+        ([ROWS], (4, None, None)),
+        (np.ones((4, 2)), (4, None, None)),
+        ({"pixels": ROWS}, (4, None, None)),
+        ({"note": "x", "pixels": ROWS}, (4, None, None)),
+        ({"input_ids": WORDS}, (4, 20, None)),
+        ({"labels": ROWS[:2], "input_ids": WORDS, "attention_mask": MASK}, (4, 20, 6)),
+        (Batch({"input_ids": WORDS, "attention_mask": MASK.bool()}), (4, 20, 6)),
+        ({"input_ids": WORDS, "attention_mask": MASK.to("meta")}, (4, 20, None)),
+        ({"input_ids": WORDS, "attention_mask": torch.ones(4, 1, 5, 5)}, (4, 20, None)),
+        (torch.tensor(1.0), (None, None, None)),
+        ((), (None, None, None)),
+        ({}, (None, None, None)),
+        (None, (None, None, None)),
+        (["a", "b"], (None, None, None)),
+        (((ROWS, ROWS), ("cat", "dog")), (None, None, None)),
+    ],
+)
+def test_batches_are_understood(batch: Any, expected: tuple[int | None, ...]) -> None:
+    """Rows, tokens and padding of each usual kind; what a batch does not say stays None."""
+    errors = failures.count
+    work = WorkUnits()
+    use(work, batch)
 
-    assert after[0] == before[0]
-    assert (after[1].spent, after[1].steps) == (before[1].spent, before[1].steps)
+    assert work.totals() == expected
+    assert failures.count == errors
+
+
+@pytest.mark.parametrize(
+    ("limit", "kept"), [("MASKS_KEPT", 3), ("ELEMENTS_KEPT", 3 * MASK.numel())]
+)
+def test_masks_do_not_pile_up(monkeypatch: pytest.MonkeyPatch, limit: str, kept: int) -> None:
+    """Without a pusher the training thread counts the zeros itself, before memory matters."""
+    monkeypatch.setattr(work_units, limit, kept)
+    work = WorkUnits()
+    for waiting in (1, 2, 3, 0, 1, 2, 3, 0, 1):  # Those that were counted make room.
+        work.measure({"input_ids": WORDS, "attention_mask": MASK})
+        assert len(work._masks._waiting) == waiting
+    work.settle([USED | 9 << BATCHES_SHIFT])
+
+    assert work.totals() == (36, 180, 54)
+
+
+def test_batches_that_nobody_trained_with_do_not_count() -> None:
+    """Neither those of an evaluation, nor what a loader inside a data set delivered."""
+    work = WorkUnits()
+    for batch in (ROWS, {"input_ids": WORDS, "attention_mask": MASK}, ROWS[:3]):
+        work.measure(batch)
+    work.settle([OTHER_BATCH | 1 << BATCHES_SHIFT])  # The second one, while the first still waits.
+    work.settle([USED | 2 << BATCHES_SHIFT])
+    work.measure(ROWS)
+    work.settle([UNUSED | 1 << BATCHES_SHIFT])
+
+    assert work.totals() == (4 + 3, None, None)
+    assert not work._measured
+
+
+def test_caller_may_add_from_any_thread() -> None:
+    """Into the same counters as batches; one that nobody fed stays None."""
+    work = WorkUnits()
+    elsewhere(lambda: work.add(samples=3))
+    assert work.totals() == (3, None, None)
+    use(work, {"input_ids": WORDS, "attention_mask": MASK})
+    work.add(samples=1, tokens=10, padding_tokens=2)
+
+    assert work.totals() == (3 + 4 + 1, 20 + 10, 6 + 2)
+
+
+def test_a_callable_says_what_a_batch_holds() -> None:
+    """*measure* takes the place of looking at the batch; one that raises is counted only."""
+    errors = failures.count
+    work = WorkUnits(lambda batch: (len(batch), None, batch.count("-")))
+    use(work, "ab--", ROWS)
+
+    assert work.totals() == (4, None, 2)
+    assert failures.count == errors + 1
+
+
+def test_no_count_is_spread_over_threads() -> None:
+    """Whoever counts would wait for them, and the pusher would have threads of its own."""
+    done = subprocess.run([sys.executable, "-c", COUNTS], capture_output=True, text=True)
+
+    assert done.stdout.split() == ["0", "0"], done.stderr

@@ -1,5 +1,9 @@
-"""Runs the judge over a simulated job as the join does: every so often, on all steps until then."""
+"""Synthetic training jobs, every step of every rank drawn at random; and the judge over them.
 
+It runs as in the join: every so often, on all steps until then.
+"""
+
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -9,7 +13,141 @@ from rank_probe.judge.judge import Judge
 from rank_probe.judge.verdict import Late, Verdict
 from rank_probe.judge.windows import Leader
 from rankskew.accounting.windows import PlainReduction
-from tests.alerts.jobs import Job, Step, simulate
+
+# Share of a rank's own time that each stage takes.
+STAGE_SHARES = {"optimizer": 0.08, "other": 0.07, "data": 0.1, "forward": 0.25, "backward": 0.5}
+START_SECONDS = 5.0
+# In the first step rank 0 compiles what the others then read from its cache.
+COMPILE_SECONDS = 6.0
+RESTART_PAUSE_SECONDS = 20.0
+NEVER = float("inf")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """*rank* takes *ratio* of a usual step longer in *stage*, every *every* steps.
+
+    *rank* None is another rank in each step, drawn at random.
+    """
+
+    rank: int | None
+    stage: str
+    ratio: float
+    every: int = 1
+    start_seconds: float = 0.0
+    end_seconds: float = NEVER
+
+
+@dataclass(frozen=True)
+class Job:
+    """A synchronous job; *group_work* is the work of each peer group relative to the first.
+
+    The first node cannot be scraped from *unseen_seconds* for 45 seconds: its exporter restarts.
+    Nodes are scraped one after the other, evenly over *scrape_seconds*. With *join* the job's judge
+    speaks; else the ranks show blocks of steps. The last *missing* ranks report to no exporter.
+    """
+
+    ranks: int = 4
+    seed: int = 0
+    faults: tuple[Fault, ...] = ()
+    seconds: float = 240.0
+    busy_seconds: float = 0.5
+    communication_ratio: float = 0.06
+    stage_noise: float = 0.03
+    common_noise: float = 0.03
+    static_spread: float = 0.005
+    group_work: tuple[float, ...] = (1.0,)
+    slow_together_seconds: float = NEVER
+    restart_seconds: float = NEVER
+    unseen_seconds: float = NEVER
+    missing: int = 0
+    sync_measured: bool = True
+    scrape_seconds: float = 15.0
+    ranks_per_node: int = 8
+    join: bool = True
+
+    @property
+    def nodes(self) -> list[range]:
+        """The ranks of each node."""
+        ranks, here = range(self.ranks), self.ranks_per_node
+        return [ranks[first : first + here] for first in range(0, self.ranks, here)]
+
+    def phase(self, node: int) -> float:
+        """Return how long before an evaluation *node* was scraped, in seconds."""
+        return self.scrape_seconds * node / len(self.nodes)
+
+    def group(self, rank: int) -> int:
+        """Return the peer group of *rank*: equal sizes, ranks in order."""
+        return rank * len(self.group_work) // self.ranks
+
+    def is_seen(self, node: int, now: float) -> bool:
+        """Return whether a scrape at *now* finds *node*."""
+        return not (node == 0 and self.unseen_seconds <= now < self.unseen_seconds + 45)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of all ranks, ended by the release; *number* counts from the last start."""
+
+    number: int
+    end_seconds: float
+    stages: list[dict[str, float]]
+    sync: list[float]
+
+    @property
+    def busy(self) -> list[float]:
+        """Own time of each rank: the step without the wait."""
+        return [sum(stages.values()) for stages in self.stages]
+
+
+def simulate(job: Job) -> list[Step]:
+    """Run *job* to its end and return all steps."""
+    draw = random.Random(job.seed)
+    spread = [
+        {stage: 1 + draw.gauss(0, job.static_spread) for stage in STAGE_SHARES}
+        for _ in range(job.ranks)
+    ]
+    steps: list[Step] = []
+    now, number, restarted = START_SECONDS, 0, False
+    while now < job.seconds:
+        if now >= job.restart_seconds and not restarted:
+            now, number, restarted = now + RESTART_PAUSE_SECONDS, 0, True
+        stages = _own_times(job, draw, spread, now, number)
+        wire = job.busy_seconds * job.communication_ratio * (1 + abs(draw.gauss(0, 0.1)))
+        busy = [sum(of_rank.values()) for of_rank in stages]
+        length = max(busy) + wire
+        now, number = now + length, number + 1
+        steps.append(Step(number, now, stages, [length - own for own in busy]))
+    return steps
+
+
+def _own_times(
+    job: Job, draw: random.Random, spread: list[dict[str, float]], now: float, number: int
+) -> list[dict[str, float]]:
+    common = job.busy_seconds * (1 + draw.gauss(0, job.common_noise))
+    common *= 1.5 if now >= job.slow_together_seconds else 1
+    times = []
+    for rank in range(job.ranks):
+        usual = common * job.group_work[job.group(rank)]
+        noise = {stage: max(0.1, 1 + draw.gauss(0, job.stage_noise)) for stage in STAGE_SHARES}
+        times.append(
+            {s: usual * share * spread[rank][s] * noise[s] for s, share in STAGE_SHARES.items()}
+        )
+    if number == 0:
+        times[0]["forward"] += COMPILE_SECONDS
+    for fault in job.faults:
+        if fault.start_seconds <= now < fault.end_seconds and number % fault.every == 0:
+            late = times[draw.randrange(job.ranks) if fault.rank is None else fault.rank]
+            late[fault.stage] = late.get(fault.stage, 0.0) + fault.ratio * job.busy_seconds
+    return times
+
+
+def gpus_lost(steps: list[Step], end_seconds: float, window_seconds: float = 60.0) -> float:
+    """Return the GPUs that wait for the slowest rank of each step: the accounting, exact."""
+    window = [s for s in steps if end_seconds - window_seconds < s.end_seconds <= end_seconds]
+    waited = sum(max(step.busy) * len(step.busy) - sum(step.busy) for step in window)
+    return waited / sum(step.busy[0] + step.sync[0] for step in window)
+
 
 # The ranks post their steps, and rank 0 judges them, every so often.
 EVERY_SECONDS: Final = 2.0

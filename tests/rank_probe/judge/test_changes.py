@@ -19,9 +19,17 @@ from rank_probe.judge.verdict import (
     Together,
     from_json,
 )
-from tests.alerts.jobs import STAGE_SHARES, Fault, Job, Step, simulate
 from tests.exporter.snapshots import late
-from tests.rank_probe.judged import Judged, judged, judged_steps
+from tests.rank_probe.judged import (
+    STAGE_SHARES,
+    Fault,
+    Job,
+    Judged,
+    Step,
+    judged,
+    judged_steps,
+    simulate,
+)
 
 SINCE = 300.0
 

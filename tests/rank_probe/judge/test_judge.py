@@ -29,9 +29,17 @@ from rank_probe.judge.verdict import (
 )
 from rank_probe.wire.stages import STAGES
 from rankskew.accounting.windows import PlainReduction
-from tests.alerts.jobs import Fault, Job, Step, gpus_lost, simulate
 from tests.exporter.snapshots import late, verdict
-from tests.rank_probe.judged import judged, judged_steps, mean_step_seconds
+from tests.rank_probe.judged import (
+    Fault,
+    Job,
+    Step,
+    gpus_lost,
+    judged,
+    judged_steps,
+    mean_step_seconds,
+    simulate,
+)
 
 LATE = Fault(1, "data", 0.25)
 

@@ -7,8 +7,7 @@ from random import Random
 import pytest
 
 from rank_probe.judge.verdict import DUTY, PAUSES
-from tests.alerts.jobs import Fault, Job, Step, simulate
-from tests.rank_probe.judged import judged, judged_steps
+from tests.rank_probe.judged import Fault, Job, Step, judged, judged_steps, simulate
 
 
 def ends_of(job: Job, steps: list[Step]) -> list[float]:

@@ -17,8 +17,16 @@ from rank_probe.judge.bins import FEWEST_STRETCHES, deviation_of, middle_mean
 from rank_probe.judge.wandering import LateSpell, strays, usual
 from rank_probe.judge.windows import Mark, MarkHistory, Window
 from rankskew.accounting.windows import PlainReduction
-from tests.alerts.jobs import STAGE_SHARES, Fault, Job, Step, simulate
-from tests.rank_probe.judged import judged_steps, reduction_of, vectors
+from tests.rank_probe.judged import (
+    STAGE_SHARES,
+    Fault,
+    Job,
+    Step,
+    judged_steps,
+    reduction_of,
+    simulate,
+    vectors,
+)
 
 
 def test_middle_mean_forgets_outliers_and_uses_the_rest() -> None:

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 import re
 import subprocess
 from collections.abc import Iterable, Sequence
@@ -40,7 +41,11 @@ class Expect:
 
 def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run promtool and return what it said, whether it succeeded or not."""
-    return subprocess.run(["promtool", *arguments], capture_output=True, text=True, check=False)
+    # With Go's default, collecting garbage takes a quarter of a run that needs little memory.
+    environment = {**os.environ, "GOGC": "400"}
+    return subprocess.run(
+        ["promtool", *arguments], capture_output=True, text=True, check=False, env=environment
+    )
 
 
 def eval_order(groups: Sequence[str] = GROUPS) -> list[str]:

@@ -425,19 +425,6 @@ def test_hostile_name_neither_calls_a_channel_nor_breaks_a_link(sender: Sender) 
     assert title == '‹!here›/‹!channel› & "a+b"/é: rank 2 slow'
 
 
-def test_silence_is_of_this_alert_only(sender: Sender) -> None:
-    """The form that the link opens is filled with what mutes this rank of this job, no other."""
-    alerts = promised("notifications", "RankskewStraggler", job_id="demo")
-    first, *others = (
-        elsewhere(alerts, job_id="muted", cluster=cluster, rank=rank)[0]
-        for cluster, rank in (("a", "2"), ("b", "2"), ("c", "3"))
-    )
-    sender.sends(others[:1])
-    sender.sends(others[1:])
-
-    assert silenced(sender, links(slack(sender.sends([first])))["Silence"]) == [first.labels]
-
-
 def silenced(sender: Sender, silence_url: str) -> list[dict[str, str]]:
     """Return the labels of the active alerts that the silence behind *silence_url* would mute."""
     each = re.findall(r'\w+="(?:[^"\\]|\\.)*"', matchers(silence_url))

@@ -233,7 +233,7 @@ REASON = "job_reason:rankskew_not_judgeable:bool"
 
 # An alert by its name without our prefix, its rank and its stage.
 Alert = tuple[str, str, str]
-Table = Mapping[str, tuple[Job, set[Alert]]]
+Table = dict[str, tuple[Job, set[Alert]]]
 
 
 def by_both(table: Table) -> Table:

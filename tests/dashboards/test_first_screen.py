@@ -433,7 +433,7 @@ FLEET = [
     f'job_reason:rankskew_not_judgeable:bool{{{DARK},reason="join_incomplete"}} 1',
 ]
 # What the queries of the table of jobs yield: urgency, whom a job waits for, why, and slowdown.
-JOBS = {
+JOBS: dict[str, dict[str, float]] = {
     "A": {
         '{key="b/big", cluster="b", to_cluster="b", job_id="big", state="hung"}': 1e9 + 8,
         '{key="b/dark", cluster="b", to_cluster="b", job_id="dark", state="not_judgeable"}': 1e6,

@@ -91,6 +91,10 @@ class Job:
             self.done.append(name)
             getattr(self, f"_{name}")(inside)
 
+    def _note(self, code: int) -> None:
+        if self.timeline is not None:
+            self.timeline.tape.note(code)
+
     def _work(self, nanoseconds: int) -> None:
         self.time.pass_(nanoseconds)
 
@@ -98,24 +102,19 @@ class Job:
         raise TheirError
 
     def _complete(self, _: None) -> None:
-        if self.timeline is not None:
-            self.timeline.tape.note(events.STEP)
+        self._note(events.STEP)
 
     def _stage(self, inside: list[Move]) -> None:
-        if self.timeline is None:
-            self.run(inside)
-            return
-        with _Stage(self.timeline, (DATA, FORWARD, EVAL, CHECKPOINT)[len(inside) % 4]):
+        stage = (DATA, FORWARD, EVAL, CHECKPOINT)[len(inside) % 4]
+        with _Stage(self.timeline, stage) if self.timeline else nullcontext():
             self.run(inside)
 
     def _wait(self, inside: list[Move]) -> None:
-        if self.timeline is not None:
-            self.timeline.tape.note(events.WAIT)
+        self._note(events.WAIT)
         try:
             self.run(inside)
         finally:
-            if self.timeline is not None:
-                self.timeline.tape.note(events.RELEASED)
+            self._note(events.RELEASED)
 
     def _backward(self, inside: list[Move]) -> None:
         x = torch.ones(1, requires_grad=True)

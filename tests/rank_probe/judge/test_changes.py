@@ -53,25 +53,21 @@ def told(found: Judged) -> list[tuple[float, Change]]:
     return [(at, change) for at, verdict in found.verdicts for change in verdict.changes]
 
 
+WITHOUT_SYNC = Job(seed=4, seconds=500, sync_measured=False, faults=slower(range(4), "data", 0.5))
+A_TENTH = Job(seed=4, seconds=600, faults=slower(range(4), "forward", 0.1))
+
+
 @pytest.mark.parametrize(
     ("job", "group", "stage", "ratio"),
     [
         # Interference on one pipeline stage: its forward takes three times what it took.
-        *(
-            (half_slower(ranks, stage), "g1", stage, takes(stage, 0.5))
-            for ranks, stage in [(8, "forward"), (2, "backward")]
-        ),
+        (half_slower(8, "forward"), "g1", "forward", takes("forward", 0.5)),
+        (half_slower(2, "backward"), "g1", "backward", takes("backward", 0.5)),
         # All ranks take half as long again in every stage: the largest says it.
         (Job(ranks=8, seed=1, seconds=600, slow_together_seconds=SINCE), "g0", "backward", 1.5),
         # What a stage took is known without the wait too.
-        (
-            Job(seed=4, seconds=500, sync_measured=False, faults=slower(range(4), "data", 0.5)),
-            *("g0", "data", takes("data", 0.5)),
-        ),
-        (
-            Job(seed=4, seconds=600, faults=slower(range(4), "forward", 0.1)),
-            *("g0", "forward", takes("forward", 0.1)),
-        ),
+        (WITHOUT_SYNC, "g0", "data", takes("data", 0.5)),
+        (A_TENTH, "g0", "forward", takes("forward", 0.1)),
     ],
 )
 def test_stage_of_a_group_that_became_slower_is_told(
@@ -187,9 +183,6 @@ NO_CHANGES: dict[str, Callable[[], Judged]] = {
     "one rank that saves": lambda: judged(
         replace(QUARTER, faults=(Fault(1, "checkpoint", 10, every=60, start_seconds=SINCE),))
     ),
-    "a minute that is a tenth slower": lambda: judged(
-        replace(QUARTER, faults=slower(range(4), "forward", 0.1, SINCE + 60))
-    ),
     # It fills most of the shortest stretch that is looked at, and does not last.
     "a hiccup of 25 s": lambda: judged(
         Job(seed=4, seconds=600, faults=slower(range(4), "data", 0.5, SINCE + 25))
@@ -205,9 +198,6 @@ NO_CHANGES: dict[str, Callable[[], Judged]] = {
     # What has risen for long is expected to rise on: to twenty times in an hour.
     "rises ever faster": lambda: judged_steps(
         HALF_HOUR, stretched(replace(HALF_HOUR, seconds=1140), lambda at: math.exp(at / 1200)), 5.0
-    ),
-    "drifts for minutes": lambda: judged_steps(
-        HALF_HOUR, stretched(HALF_HOUR, drift(0.02, 120, 1)), 5.0
     ),
     "drifts for ten minutes": lambda: judged_steps(
         HALF_HOUR, stretched(HALF_HOUR, drift(0.03, 600, 2)), 5.0
@@ -340,30 +330,29 @@ def lates(*ranks: int, **changes: object) -> list[Late]:
     return [late(rank=rank, **changes) for rank in ranks]
 
 
-def test_late_ranks_with_something_in_common_are_a_set() -> None:
-    """However few of the job they are; those of another stage, time or kind are not of it."""
-    known = facts(16)
-    node = lates(4, 5, 6, 7, kind=NODE)
-    others = [
-        *lates(0, stage="forward"),
-        *lates(1, kind=PAUSES),
-        *lates(2, since_seconds=500.0),
-    ]
-
-    assert list(together([*node, *others], range(16), known)) == [
-        Together("data", 4, 30.0, ((4, 7),), "node n1")
-    ]
-    assert list(together(node, range(16), {})) == []
+ON_A_NODE = lates(4, 5, 6, 7, kind=NODE)
+OTHERS = [*lates(0, stage="forward"), *lates(1, kind=PAUSES), *lates(2, since_seconds=500.0)]
+FIVE_OF_TWELVE = Together("data", 5, 30.0, ((0, 0), (3, 3), (6, 6), (9, 10)))
 
 
-def test_more_than_a_third_are_a_set_with_nothing_in_common() -> None:
-    third, more = lates(0, 3, 6, 9), lates(0, 3, 6, 9, 10)
-
-    assert list(together(third, range(12), {})) == []
-    assert list(together(more, range(12), {})) == [
-        Together("data", 5, 30.0, ((0, 0), (3, 3), (6, 6), (9, 10)))
-    ]
-    assert list(together(lates(0), range(2), {})) == []
+@pytest.mark.parametrize(
+    ("those", "ranks", "known", "expected"),
+    [
+        # With something in common, however few of the job they are.
+        (ON_A_NODE, 16, facts(16), [Together("data", 4, 30.0, ((4, 7),), "node n1")]),
+        # Those of another stage, time or kind are not of it.
+        ([*ON_A_NODE, *OTHERS], 16, facts(16), [Together("data", 4, 30.0, ((4, 7),), "node n1")]),
+        (ON_A_NODE, 16, {}, []),
+        # More than a third are a set with nothing in common.
+        (lates(0, 3, 6, 9, 10), 12, {}, [FIVE_OF_TWELVE]),
+        (lates(0, 3, 6, 9), 12, {}, []),
+        (lates(0), 2, {}, []),
+    ],
+)
+def test_late_ranks_are_a_set_with_something_in_common_or_many(
+    those: list[Late], ranks: int, known: dict[int, dict[str, str]], expected: list[Together]
+) -> None:
+    assert list(together(those, range(ranks), known)) == expected
 
 
 @pytest.mark.parametrize("seconds", [12.0, 600.0, 3600.0])

@@ -450,11 +450,11 @@ GAP = range(150, 160)
 def test_second_time_is_compared_with_the_healthy_past() -> None:
     """What a rank needed while it was slow does not count as its past."""
     found = told(
-        lambda rank, step: 0.2 * (rank == 6 and (60 <= step < 160 or 300 <= step < 320)), steps=400
+        lambda rank, step: 0.2 * (rank == 6 and (60 <= step < 160 or 200 <= step < 220)), steps=300
     )
 
     assert [each.rank for each in found.ended] == [6, 6]
-    assert [each.onset for each in found.ended] == pytest.approx([600, 3000], abs=20)
+    assert [each.onset for each in found.ended] == pytest.approx([600, 2000], abs=20)
 
 
 def test_slower_one_of_two_is_told() -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rank_probe.guest.guard import failures
@@ -183,6 +183,10 @@ def test_steps_keep_the_numbers_that_the_host_gives_them() -> None:
         max_size=60,
     ),
     limit=st.integers(4, 40),
+)
+# The device changes when steps have been read.
+@example(
+    moves=[*[(COMPLETE, 0, 0, 0, "catch up")] * 6, (COMPLETE, 0, 0, 0, "device")] * 2, limit=40
 )
 def test_whatever_happens_steps_are_whole(
     moves: list[tuple[int, int, int, int, str]], limit: int

@@ -159,6 +159,15 @@ ENDS: dict[str, tuple[Does, int, dict[str, float]]] = {
         OTHER,
         {"data": 5, "backward": 20, "sync": 4, "optimizer": 5},
     ),
+    # A wrapper's step calls that of the optimizer that it wraps.
+    "an optimizer within an optimizer is one": (
+        (
+            *(*FETCH, *BACKWARDS, e.OPTIMIZER_BEGINS, 1.0, e.OPTIMIZER_BEGINS, 2.0),
+            *(e.OPTIMIZER_ENDED, 3.0, e.OPTIMIZER_ENDED),
+        ),
+        OTHER,
+        {"data": 5, "backward": 10, "sync": 2, "optimizer": 6},
+    ),
     "the end of the user's stage ends an optimizer that raised in it": (
         (e.ENTER | CHECKPOINT, e.OPTIMIZER_BEGINS, e.LEAVE),
         OTHER,

@@ -45,7 +45,7 @@ HASHED = (
 )
 TOOLS_OF_SHELL = ("bash", "env", "dirname", "cat", "sha256sum", "xargs", "grep", "echo", "id")
 STACK = ("prometheus", "promtool", "alertmanager")
-TOOLS = ("victoria-metrics", "vmalert", "gcc", "systemd-analyze")
+TOOLS = ("gcc", "systemd-analyze")
 INSTALL = "setup:     sudo apt-get install --no-install-recommends"
 
 
@@ -55,8 +55,8 @@ INSTALL = "setup:     sudo apt-get install --no-install-recommends"
         ("test", (*STACK, *TOOLS), 0, ""),
         # The demo goes on without what cannot be installed; the tests need all of it.
         ("demo", (), 0, f"{INSTALL} prometheus prometheus-alertmanager"),
-        ("test", STACK, 1, f"{INSTALL} victoria-metrics systemd gcc libc6-dev"),
-        ("everything", (), 2, "setup: expected demo, test or deploy, got 'everything'"),
+        ("test", STACK, 1, f"{INSTALL} systemd gcc libc6-dev"),
+        ("everything", (), 2, "setup: expected demo, test or nightly, got 'everything'"),
     ],
     ids=["nothing to do", "demo", "tests", "unknown mode"],
 )

@@ -27,7 +27,7 @@ from rank_probe.measure.work_units import WorkUnits
 from rank_probe.wire.stages import BACKWARD, CHECKPOINT, DATA, EVAL, FORWARD, OTHER, STAGES, SYNC
 from tests.rank_probe.fakes import FakeTime, elsewhere
 from tests.rank_probe.measure.noted_loop import MS, STEP, milliseconds
-from tests.rank_probe.torch_hooks.hooked import attached
+from tests.rank_probe.torch_hooks.conftest import attached
 
 pytestmark = pytest.mark.usefixtures("peers")
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
@@ -36,6 +37,8 @@ def alone() -> Iterator[None]:
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
+    # It keeps groups. A fork in another thread ends them, and would wait for threads that it lacks.
+    getattr(torch._C, "_clear_DTensor_sharding_propagator_cache", bool)()  # Not in torch 2.4.
 
 
 class _Recorder:

@@ -187,6 +187,12 @@ class Terminal:
                 self.shown += re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
+def heed_control_c() -> None:
+    """Take the terminal as one's own, also where a shell in the background started the tests."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @contextmanager
 def terminal(*arguments: str) -> Iterator[Terminal]:
     keyboard, screen = pty.openpty()
@@ -198,9 +204,7 @@ def terminal(*arguments: str) -> Iterator[Terminal]:
         stdout=screen,
         stderr=screen,
         start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(
-            0, termios.TIOCSCTTY, 0
-        ),  # Ctrl-C needs a terminal of its own
+        preexec_fn=heed_control_c,
     )
     os.close(screen)
     opened = Terminal(process, keyboard)

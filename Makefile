@@ -38,7 +38,7 @@ test-deploy: ## deploy onto a real Slurm, systemd, image and API server, each ti
 test-torch: ## the probe on other releases of torch, each in an environment of its own (20 minutes each; TORCH="2.4 2.8/3.12", TORCH_FOLDER=.torch)
 	TORCH="$(TORCH)" TORCH_FOLDER="$(TORCH_FOLDER)" $(PYTHON) -m pytest -q -s tests/nightly/test_torch_versions.py
 
-test-nightly: test-deploy ## that, and what is slow and seldom broken by a change: 200 kills, full disks, hostile input, other rule engines, mutants
+test-nightly: test-deploy ## that, and what is slow and seldom broken by a change: 200 kills, hostile input, other rule engines, mutants
 	RANKSKEW_NIGHTLY=full $(PYTHON) -m pytest -q -m nightly
 
 bench-%: ## NAME is overhead, accuracy, ways, causes, latency, join, scrape, scale, panels, gpu_check (minutes to hours; ARGUMENTS="--ranks 4")

@@ -54,7 +54,7 @@ def every_document_is_as_its_schema_says(monkeypatch: pytest.MonkeyPatch) -> Non
     """Hold what commands print with --json against docs/schemas, whatever a test is about."""
 
     def dumps(said: dict[str, Any], **options: Any) -> str:
-        from tests.schemas import check  # Here: few tests print any.
+        from tests.printed import check  # Here: few tests print any.
 
         check(said)
         return json.dumps(said, **options)

@@ -24,8 +24,8 @@ from rankskew.commands.table import COMMANDS, load
 from rankskew.diagnose.advice import advice
 from tests.exporter.running import running_exporter
 from tests.exporter.snapshots import snapshot
+from tests.printed import SCHEMAS, check
 from tests.rank_probe.fakes import hosts, pair_times, result
-from tests.schemas import SCHEMAS, check
 
 ROOT: Final = Path(__file__).parents[1]
 PAGES: Final = sorted(

@@ -18,7 +18,7 @@ from fleet_simulator.plan import tour
 from tests.alerts.promtool import RULES, answers, promtool
 from tests.dashboards.dashboard_files import Target, metric_names, targets
 from tests.exporter.asgi import ask
-from tests.exporter.clock import Clock
+from tests.exporter.node import Clock
 
 SCRAPE_SECONDS: Final = 15
 END_SECONDS: Final = 4 * 60

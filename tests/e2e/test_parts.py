@@ -11,7 +11,7 @@ import yaml
 
 from devstack.parts import PrometheusProcess, SimulationProcess
 from devstack.process import wait_for
-from tests.e2e.rules import fast_rules
+from tests.e2e.conftest import fast_rules
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 

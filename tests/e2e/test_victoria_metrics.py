@@ -11,7 +11,7 @@ from devstack.parts import AlertmanagerProcess, SimulationProcess
 from devstack.process import StackProcess, free_port, get, wait_for
 from devstack.webhook import ReceivedAlert, Webhook
 from rankskew.commands.files import write_files
-from tests.e2e.rules import fast_rules
+from tests.e2e.conftest import fast_rules
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(240)]
 

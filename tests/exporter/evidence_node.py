@@ -25,9 +25,8 @@ from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import HeldRank, RankStore
 from exporter.scrape.sampling import CollectorRun
 from rank_probe.wire.snapshot import Snapshot
-from tests.exporter.clock import Clock
 from tests.exporter.fake_proc import process, torchrun
-from tests.exporter.nvml.fixed import FixedNvml
+from tests.exporter.node import Clock, FixedNvml
 from tests.exporter.snapshots import snapshot
 
 USER: Final = Peer(1000)

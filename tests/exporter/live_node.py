@@ -14,7 +14,7 @@ from exporter.ranks.store import RankStore
 from exporter.vocabulary.thresholds import Thresholds
 from rank_probe.wire.snapshot import Snapshot
 from tests.exporter.fake_proc import process, torchrun
-from tests.exporter.nvml.fixed import node
+from tests.exporter.node import node
 from tests.exporter.snapshots import snapshot, verdict
 
 START = 1_700_000_000.0

@@ -1,15 +1,51 @@
-"""A node whose ranks push to a store, on a clock that the test turns."""
+"""A node: its clock, which only a test turns, its GPUs, and ranks that push to its store."""
+
+from dataclasses import dataclass
 
 from exporter.listeners.peer import Peer
+from exporter.nvml.sample import GpuSample, NodeSample, StuckCall
 from exporter.ranks.jobs import NodeJob
 from exporter.ranks.limits import RankLimits
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from exporter.vocabulary.thresholds import Thresholds
-from tests.exporter.clock import Clock
 from tests.exporter.snapshots import snapshot
 
 USER, OTHER = Peer(1000), Peer(1001)
+
+
+class Clock:
+    """Stands in for any clock that is a function."""
+
+    def __init__(self, seconds: float = 5_000.0) -> None:
+        self.seconds = seconds
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@dataclass
+class FixedNvml:
+    """The same sample until a test sets another."""
+
+    sample: NodeSample | None
+    worker_up: bool = True
+    worker_restarts: int = 0
+    stuck_call: StuckCall | None = None
+    released: bool = False
+
+    def latest(self) -> NodeSample | None:
+        return self.sample
+
+
+# A node whose worker runs and has found no driver; and one whose worker was not heard yet.
+NO_DRIVER = FixedNvml(NodeSample(1.0, gpus_visible=0))
+NO_SAMPLE = FixedNvml(None, worker_up=False)
+
+
+def node(*gpus: GpuSample) -> FixedNvml:
+    """A node with *gpus*."""
+    return FixedNvml(NodeSample(1.0, len(gpus), "999.1", "13.1", gpus))
 
 
 class PushingNode:

@@ -22,8 +22,7 @@ from rank_probe.version import __version__
 from rank_probe.wire.snapshot import DRY_RUN_PATH, RANK_INFO_LABELS, SNAPSHOT_PATH, Snapshot
 from rank_probe.wire.stages import STAGES
 from tests.exporter.asgi import Answer, ask
-from tests.exporter.clock import Clock
-from tests.exporter.node import OTHER, USER
+from tests.exporter.node import OTHER, USER, Clock
 from tests.exporter.snapshots import snapshot
 
 FLAG = "--ingest.token-file"

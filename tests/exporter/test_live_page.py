@@ -24,7 +24,7 @@ from rank_probe.version import __version__
 from rank_probe.wire.snapshot import Snapshot
 from tests.exporter.fake_proc import process, torchrun
 from tests.exporter.live_node import EVEN, GPU, START, Node, rows, served, stepped
-from tests.exporter.nvml.fixed import FixedNvml, node
+from tests.exporter.node import FixedNvml, node
 from tests.exporter.snapshots import CHANGE, late, snapshot, verdict
 
 

@@ -16,7 +16,7 @@ from exporter.log import FORMATS
 from exporter.past import Past
 from exporter.scrapers import AGENT_CHARACTERS, MOST_REMEMBERED, Scraper, Scrapers
 from rank_probe.wire.snapshot import Snapshot
-from tests.exporter.clock import Clock
+from tests.exporter.node import Clock
 from tests.exporter.snapshots import snapshot
 
 

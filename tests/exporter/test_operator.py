@@ -18,8 +18,7 @@ from exporter.ranks.store import Forbidden, RankStore
 from exporter.settings import Settings
 from rankskew.__main__ import main
 from tests.exporter.asgi import Answer, ask
-from tests.exporter.clock import Clock
-from tests.exporter.node import USER, PushingNode
+from tests.exporter.node import USER, Clock, PushingNode
 from tests.exporter.running import RunningExporter, counted, running_exporter, wait_until
 from tests.exporter.snapshots import snapshot
 from tests.rank_probe.sink import saying

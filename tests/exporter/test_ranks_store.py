@@ -12,8 +12,7 @@ import pytest
 from exporter.listeners.peer import Peer
 from exporter.ranks.limits import NoRoom, RankLimits
 from exporter.ranks.store import SILENT_SECONDS, Forbidden, RankStore, Superseded
-from tests.exporter.clock import Clock
-from tests.exporter.node import OTHER, USER, PushingNode
+from tests.exporter.node import OTHER, USER, Clock, PushingNode
 from tests.exporter.snapshots import snapshot
 
 NEWER = {"started_timestamp_seconds": 2_000.0, "attempt": 1}

@@ -22,7 +22,7 @@ from fleet_simulator.fleet import Fleet, fleet_app
 from fleet_simulator.plan import equal_jobs
 from generators.metrics import families_by_collector
 from tests.exporter.asgi import ask
-from tests.exporter.clock import Clock
+from tests.exporter.node import Clock
 from tests.exporter.running import wait_until
 from tests.repo.test_alerts import core_files, read_by_rules
 

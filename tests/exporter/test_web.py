@@ -25,8 +25,7 @@ from exporter.web.app import web_app
 from exporter.web.health import GONE_SECONDS, GpusGone, Ready
 from generators import alert_rules
 from rankskew.diagnose.advice import advice
-from tests.exporter.clock import Clock
-from tests.exporter.nvml.fixed import FixedNvml
+from tests.exporter.node import Clock, FixedNvml
 from tests.exporter.snapshots import snapshot
 
 

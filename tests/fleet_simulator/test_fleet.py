@@ -17,7 +17,7 @@ from fleet_simulator.hardware import MEMORY_KIB
 from fleet_simulator.plan import equal_jobs, tour
 from generators.metrics import families_by_collector
 from tests.exporter.asgi import Answer, ask
-from tests.exporter.clock import Clock
+from tests.exporter.node import Clock
 
 # What one page has: each series with its labels and its value, by its name.
 Page = dict[str, list[tuple[dict[str, str], float]]]

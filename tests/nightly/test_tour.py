@@ -37,7 +37,7 @@ from tests.dashboards.dashboard_files import (
     panels,
     substituted,
 )
-from tests.e2e.rules import fast_rules
+from tests.e2e.conftest import fast_rules
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 

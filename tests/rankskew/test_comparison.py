@@ -24,7 +24,7 @@ from rankskew.compare.comparison import (
 )
 from rankskew.compare.statistics import Estimate, Interval, difference, estimate, ratio, t_quantile
 from rankskew.render import render
-from tests.rankskew.golden import assert_golden
+from tests.printed import assert_golden
 
 
 def side(

@@ -22,10 +22,10 @@ from rankskew.diagnose.model import CANNOT_TELL, Finding, Part, Place, Report, S
 from rankskew.diagnose.render import in_words, loss_section
 from rankskew.render import COLUMNS, render
 from tests.alerts.receivers import promised
+from tests.printed import assert_golden
 from tests.rankskew import fake_prometheus as fake
 from tests.rankskew.documents import CAUSE, late, live, rank, straggler
 from tests.rankskew.fake_prometheus import recorded
-from tests.rankskew.golden import assert_golden
 from tests.rankskew.servers import exporter_of
 
 Captured = pytest.CaptureFixture[str]

@@ -19,8 +19,8 @@ from rankskew.commands import flight_recorder
 from rankskew.flight_recorder import dumps
 from rankskew.flight_recorder.dumps import read_directory
 from rankskew.flight_recorder.match import CollectiveFinding, compare_dumps
+from tests.printed import assert_golden
 from tests.rankskew.gloo_dumps import FIXTURES
-from tests.rankskew.golden import assert_golden
 
 Captured = pytest.CaptureFixture[str]
 Ranks = Mapping[int, Sequence[Mapping[str, Any]]]

@@ -19,7 +19,7 @@ from rankskew.top.from_prometheus import NO_EXPORTER, NO_RULES, read_fleet
 from rankskew.top.model import NO_RANK, STATES, UNKNOWN, FleetStatus, JobStatus
 from tests.alerts.promtool import answers
 from tests.exporter.asgi import ask
-from tests.exporter.clock import Clock
+from tests.exporter.node import Clock
 from tests.rankskew import fake_prometheus as fake
 from tests.rankskew.fake_prometheus import NOW, WHO, Series, recorded, series, straggler
 from tests.rankskew.servers import Answer, Sent, json_answer, serving

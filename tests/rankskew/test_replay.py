@@ -16,7 +16,7 @@ from rankskew.replay.judge import confidence, longer
 from rankskew.replay.replay import ReplayedJob, in_words, replay
 from rankskew.replay.traces import read_traces
 from tests.exporter.recorded import record
-from tests.rankskew.golden import assert_golden
+from tests.printed import assert_golden
 
 TRACES = Path(__file__).parents[1] / "fixtures" / "traces"
 Capture = pytest.CaptureFixture[str]

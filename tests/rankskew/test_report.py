@@ -19,8 +19,8 @@ from rankskew.report.job import restarts
 from rankskew.times import iso, merged, moment, seconds
 from rankskew.wording import gpu_hours, money
 from tests.alerts.promtool import answers
+from tests.printed import assert_golden
 from tests.rankskew.fake_prometheus import Written, past
-from tests.rankskew.golden import assert_golden
 from tests.rankskew.servers import Answer, json_answer, serving
 
 Captured = pytest.CaptureFixture[str]

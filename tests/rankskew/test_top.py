@@ -29,9 +29,9 @@ from rankskew.top.model import STATE_WORDS, FleetStatus, JobStatus, Rank, worth_
 from rankskew.top.screen import frame, kept, show
 from rankskew.top.view import View
 from tests.exporter.running import PATIENCE_SECONDS, ROOT
+from tests.printed import assert_golden
 from tests.rankskew import fake_prometheus as fake
 from tests.rankskew.documents import hung, job, live, straggler
-from tests.rankskew.golden import assert_golden
 from tests.rankskew.servers import Answer, exporter_of, json_answer, serving
 
 Captured = pytest.CaptureFixture[str]

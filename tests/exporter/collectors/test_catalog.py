@@ -21,7 +21,7 @@ from generators.metrics import families_by_collector
 from rank_probe.version import __version__
 from tests.exporter.collectors.host import HOST, expose, large_host, mounted, series, settings_of
 from tests.exporter.fake_proc import process, torchrun
-from tests.exporter.nvml.fixed import NO_DRIVER, NO_SAMPLE, node
+from tests.exporter.node import NO_DRIVER, NO_SAMPLE, node
 from tests.exporter.running import promtool_check_metrics
 
 SERIES_OF_A_NODE = 121

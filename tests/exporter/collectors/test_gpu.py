@@ -26,10 +26,9 @@ from exporter.nvml.sample import (
 from exporter.processes.rank_gpus import RankJoin
 from exporter.ranks.store import RankStore
 from exporter.vocabulary.thresholds import Thresholds
-from tests.exporter.clock import Clock
 from tests.exporter.collectors.host import shown
 from tests.exporter.fake_proc import process, torchrun
-from tests.exporter.nvml.fixed import NO_SAMPLE, FixedNvml, node
+from tests.exporter.node import NO_SAMPLE, Clock, FixedNvml, node
 from tests.exporter.snapshots import snapshot
 
 A, B, C = (GpuSample(i, up=True, uuid=f"GPU-{i}", pci_bus_id=f"0000:1{i}") for i in range(3))

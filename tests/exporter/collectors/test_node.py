@@ -26,7 +26,7 @@ from tests.exporter.collectors.host import (
     series,
     settings_of,
 )
-from tests.exporter.nvml.fixed import NO_SAMPLE
+from tests.exporter.node import NO_SAMPLE
 
 GOLDEN: Final = FIXTURES / "exporter" / "node.txt"
 

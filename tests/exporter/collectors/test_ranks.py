@@ -37,10 +37,9 @@ from exporter.vocabulary.thresholds import Thresholds
 from rank_probe.judge.verdict import Together
 from rank_probe.wire.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
 from rank_probe.wire.stages import STAGES
-from tests.exporter.clock import Clock
 from tests.exporter.collectors.host import expose, page, series, shown, write
 from tests.exporter.fake_proc import FakeProc, process, torchrun
-from tests.exporter.nvml.fixed import node
+from tests.exporter.node import Clock, node
 from tests.exporter.running import ROOT, promtool_check_metrics
 from tests.exporter.snapshots import CHANGE, LATE, late, snapshot, verdict
 

@@ -23,7 +23,7 @@ from exporter.nvml.worker.gpu import Gpu
 from exporter.nvml.worker.kmsg import Kmsg, open_kmsg
 from exporter.nvml.worker.threads import Threads
 from exporter.nvml.worker.xids import XidCounts
-from tests.exporter.clock import Clock
+from tests.exporter.node import Clock
 from tests.exporter.nvml.drivers import PATIENT, Driver, Fails, Scenario, Supervise, gpus, ups
 from tests.exporter.running import wait_until
 

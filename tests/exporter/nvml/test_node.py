@@ -17,7 +17,7 @@ from exporter.nvml.sample import GpuSample, NodeSample
 from exporter.nvml.timing import Timing
 from exporter.nvml.worker import node as node_module
 from exporter.nvml.worker.node import LOOK_SECONDS, BoundGpus, NeedsNewProcess, NodeSampler
-from tests.exporter.clock import Clock
+from tests.exporter.node import Clock
 
 
 def gpu(uuid: str, place: str | None = None) -> GpuSample:

@@ -15,7 +15,7 @@ from exporter.ranks.limits import RankLimits
 from exporter.ranks.store import HeldRank, RankStore
 from rank_probe.wire.snapshot import Snapshot
 from tests.exporter.fake_proc import process, torchrun
-from tests.exporter.nvml.fixed import NO_DRIVER, NO_SAMPLE, FixedNvml, node
+from tests.exporter.node import NO_DRIVER, NO_SAMPLE, FixedNvml, node
 from tests.exporter.snapshots import snapshot
 
 MODEL = "NVIDIA H100 80GB HBM3"

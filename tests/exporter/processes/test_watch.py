@@ -16,9 +16,8 @@ from exporter.processes.process import Proc, Process
 from exporter.processes.rank_gpus import RankOnGpu
 from exporter.processes.watch import NOT_READABLE, NOT_THERE, ProcessWatch
 from exporter.ranks.store import HeldRank
-from tests.exporter.clock import Clock
 from tests.exporter.fake_proc import TORCHRUN, FakeProc, process, torchrun
-from tests.exporter.nvml.fixed import NO_DRIVER, NO_SAMPLE, FixedNvml, node
+from tests.exporter.node import NO_DRIVER, NO_SAMPLE, Clock, FixedNvml, node
 from tests.exporter.running import wait_until
 from tests.exporter.snapshots import snapshot
 

@@ -28,9 +28,9 @@ from exporter.processes.worker_states import (
     loader_workers,
 )
 from rank_probe.lines.system_calls import CPU_QUEUE, DISK, LOCK, RUNNING, SLEEP, Reader, Wait
-from tests.exporter.clock import Clock
 from tests.exporter.collectors.host import write
 from tests.exporter.fake_proc import FakeProc
+from tests.exporter.node import Clock
 from tests.exporter.running import wait_until
 
 RANK, WORKER, OTHER = 10, 11, 12

@@ -14,7 +14,7 @@ from exporter.ranks.jobs import node_jobs
 from exporter.ranks.store import RankStore
 from rank_probe.wire.snapshot import Snapshot
 from rankskew.replay.traces import read_traces
-from tests.exporter.clock import Clock
+from tests.exporter.node import Clock
 from tests.exporter.running import wait_until
 from tests.rank_probe.forks import Fork, Zygote, serving
 from tests.rank_probe.jobs.reform_job import GROUPS, LATE_STAGE, late_rank

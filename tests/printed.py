@@ -1,12 +1,19 @@
-"""Holds what commands print with --json against docs/schemas."""
+"""Holds what commands print: documents against docs/schemas, texts against fixtures.
+
+Texts for people are each as a whole in a file below tests/fixtures/client.
+`WRITE_GOLDEN=1 python -m pytest tests/rankskew` writes them again: then read what has changed.
+"""
 
 import functools
 import json
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from jsonschema import Draft202012Validator
 
+GOLDEN: Final = Path(__file__).parent / "fixtures" / "client"
 SCHEMAS: Final = Path(__file__).parents[1] / "docs" / "schemas"
 
 
@@ -32,3 +39,12 @@ def closed(schema: Any) -> Any:
         return schema
     rest = {} if "properties" not in schema else {"additionalProperties": False}
     return rest | {name: closed(each) for name, each in schema.items()}
+
+
+def assert_golden(name: str, texts: Mapping[str, str]) -> None:
+    """Have *texts*, each below its heading, be what the file *name* has."""
+    said = "\n".join(f"==== {heading} ====\n{text.rstrip()}\n" for heading, text in texts.items())
+    file = GOLDEN / f"{name}.txt"
+    if "WRITE_GOLDEN" in os.environ:
+        file.write_text(said)
+    assert said == file.read_text()

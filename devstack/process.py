@@ -20,9 +20,6 @@ MARK = "RANKSKEW_DEMO_PROCESS"
 
 Answer = TypeVar("Answer")
 
-# Bound and not listening, so that their ports are not given away: see free_port().
-_held: list[socket.socket] = []
-
 
 class StackError(Exception):
     """A part of the stack failed; the message has the part, and the end of its log."""
@@ -68,8 +65,9 @@ def free_port(preferred: int = 0) -> int:
         except OSError:
             held.close()
             continue
-        _held.append(held)
-        return int(held.getsockname()[1])
+        chosen = int(held.getsockname()[1])
+        held.detach()  # Bound and not listening, until this process ends.
+        return chosen
     raise StackError("no free port on 127.0.0.1")
 
 

@@ -176,20 +176,22 @@ known = {"index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "cert":
 for line in sorted(sys.stdin, reverse=True):  # Those of the environment come last, and win.
     name, _, value = line.partition("=")
     if name := known.get(name.rpartition(".")[2]):
-        print(name, " ".join(ast.literal_eval(value).split()), sep="=")'
+        between = "," if name == "UV_FIND_LINKS" else " "
+        print(name, between.join(ast.literal_eval(value).split()), sep="=")'
 }
 
 install_python_packages() {
-    local installed
+    local settings quiet=--quiet
+    if [ -t 2 ]; then quiet=; fi # A terminal: show the downloads.
     say "installing rankskew[$extras] and $(grep '^torch' demo/requirements.txt) into .venv"
     set -- -e ".[$extras]" -r demo/requirements.txt "$@"
     export PIP_DISABLE_PIP_VERSION_CHECK=1
     # uv takes a fifth of pip's time.
     .venv/bin/python -m pip install --quiet uv &&
-        mapfile -t installed < <(settings_of_uv) &&
-        env "${installed[@]}" .venv/bin/uv pip install --quiet --python .venv/bin/python "$@" ||
-        .venv/bin/python -m pip install --quiet "$@"
-    # Otherwise each rank of a first job does it for itself.
+        mapfile -t settings < <(settings_of_uv) &&
+        env "${settings[@]}" .venv/bin/uv pip install $quiet --python .venv/bin/python "$@" ||
+        .venv/bin/python -m pip install $quiet "$@"
+    # Compiled once; otherwise each rank of a first job does it for itself.
     .venv/bin/python -m compileall -q -j 0 .venv/lib/python3*/site-packages/torch >/dev/null || true
 }
 

@@ -142,6 +142,24 @@ def _own_times(
     return times
 
 
+# Changes the stages of a step, which would end at a time.
+Alter = Callable[[Step, float], None]
+
+
+def altered(job: Job, alter: Alter) -> list[Step]:
+    """Return the steps of *job* as *alter* leaves their stages; waits and later steps follow."""
+    steps, later = [], 0.0
+    for step in simulate(job):
+        was = max(step.busy)
+        wire = step.busy[0] + step.sync[0] - was
+        alter(step, step.end_seconds + later)
+        longest = max(step.busy)
+        later += longest - was
+        sync = [longest + wire - own for own in step.busy]
+        steps.append(replace(step, end_seconds=step.end_seconds + later, sync=sync))
+    return steps
+
+
 def gpus_lost(steps: list[Step], end_seconds: float, window_seconds: float = 60.0) -> float:
     """Return the GPUs that wait for the slowest rank of each step: the accounting, exact."""
     window = [s for s in steps if end_seconds - window_seconds < s.end_seconds <= end_seconds]

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from rank_probe.judge.verdict import DUTY, PAUSES
-from tests.rank_probe.judged import Fault, Job, Step, judged, judged_steps, simulate
+from tests.rank_probe.judged import Alter, Fault, Job, Step, altered, judged_steps, simulate
 
 
 def ends_of(job: Job, steps: list[Step]) -> list[float]:
@@ -21,106 +21,73 @@ def ends_of(job: Job, steps: list[Step]) -> list[float]:
     ]
 
 
-def paused_together(job: Job, stage: str, every: int, ratio: float, spread: float) -> list[Step]:
-    """The steps of *job* where all ranks pause each *every* steps, for about as long as the others.
+def pause_together(every: int, stage: str, seconds: float, spread: float) -> Alter:
+    """All ranks pause each *every* steps, for about as long, give or take *spread* of that."""
+    draw = Random(2)
 
-    Each takes *ratio* of a usual step, with a standard deviation of *spread* of that.
-    """
-    draw = Random(job.seed)
-    steps, later = [], 0.0
-    for step in simulate(job):
-        stages, sync = [dict(own) for own in step.stages], step.sync
+    def alter(step: Step, _: float) -> None:
         if step.number % every == 0:
-            for own in stages:
-                seconds = job.busy_seconds * ratio * max(0.0, draw.gauss(1, spread))
-                own[stage] = own.get(stage, 0.0) + seconds
-            busy = [sum(own.values()) for own in stages]
-            slowest = max(busy) + step.busy[0] + sync[0] - max(step.busy)
-            sync = [slowest - own for own in busy]
-            later += slowest - step.busy[0] - step.sync[0]
-        steps.append(Step(step.number, step.end_seconds + later, stages, sync))
-    return steps
+            for own in step.stages:
+                pause = seconds * max(0.0, draw.gauss(1, spread))
+                own[stage] = own.get(stage, 0.0) + pause
+
+    return alter
 
 
-def paused_alone(job: Job, pauses: Mapping[int, tuple[str, float]]) -> list[Step]:
-    """The steps of *job* where rank 0 takes so many seconds longer in a stage, by their numbers."""
-    steps, later = [], 0.0
-    for step in simulate(job):
+def pause(pauses: Mapping[int, tuple[str, float]]) -> Alter:
+    """Rank 0 takes so many seconds longer in a stage, by the steps' numbers."""
+
+    def alter(step: Step, _: float) -> None:
         if step.number in pauses:
             stage, seconds = pauses[step.number]
             step.stages[0][stage] = step.stages[0].get(stage, 0.0) + seconds
-            longest = max(step.busy)
-            step.sync[:] = [longest - own for own in step.busy]
-            later += seconds
-        steps.append(replace(step, end_seconds=step.end_seconds + later))
-    return steps
+
+    return alter
 
 
-# Who pauses how often, for how many usual steps, in a job of how many ranks and seconds.
-PAUSING = [
-    (4, Fault(2, "data", 2, every=4), 240),
-    (8, Fault(3, "forward", 0.5, every=10), 240),
-    (4, Fault(0, "checkpoint", 8, every=40), 400),
-    (8, Fault(0, "checkpoint", 10, every=200), 900),
-    (16, Fault(5, "other", 60, every=500), 1600),
-    (8, Fault(2, "data", 4, every=50, start_seconds=300), 520),
-]
-
-
-@pytest.mark.parametrize(("ranks", "fault", "seconds"), PAUSING)
-def test_rank_that_pauses_is_one_incident_with_one_stage_and_its_cost(
-    ranks: int, fault: Fault, seconds: float
-) -> None:
-    """It is named at its fourth pause, if not at the third, and for as long as it goes on.
-
-    All others wait for as long as it pauses: at the first publication and at the last.
-    """
-    fault = replace(fault, start_seconds=fault.start_seconds or 60.0)  # What is usual is known.
-    job = Job(ranks=ranks, seed=1, seconds=seconds, faults=(fault,))
-    steps = simulate(job)
-    found = judged_steps(job, steps)
-    (incident,) = found.incidents
-    ends = ends_of(job, steps)
-    period = (ends[-1] - ends[0]) / (len(ends) - 1)
-    truth = (ranks - 1) * fault.ratio * job.busy_seconds / period
-
-    kind = DUTY if fault.stage == "checkpoint" else PAUSES
-    assert found.named == {(fault.rank, fault.stage, kind)}
-    assert incident.cleared is None
-    assert incident.named < ends[3] + 5  # The judge looks every two seconds.
-    assert incident.onset == pytest.approx(ends[0], abs=0.01)
-    assert incident.first.gpus_lost == pytest.approx(truth, rel=0.1)
-    assert incident.last.gpus_lost == pytest.approx(truth, rel=0.1)
-    assert incident.last.every_steps == fault.every
-    assert incident.last.pause_seconds == pytest.approx(fault.ratio * job.busy_seconds, rel=0.1)
+FROM_60 = Fault(0, "checkpoint", 2, every=25, start_seconds=60)  # What is usual is known by then.
 
 
 @pytest.mark.parametrize(
-    ("stage", "ranks", "busy_seconds", "since"),
+    ("job", "fault", "kind"),
     [
-        ("checkpoint", 2, 0.1, 0.0),
-        ("eval", 4, 0.5, 0.0),
-        ("checkpoint", 4, 0.5, 60.0),
-        ("eval", 2, 3.0, 60.0),
+        # It saves or evaluates for all, or does something short between the stages: it logs.
+        (Job(seconds=180), FROM_60, DUTY),
+        (Job(2, busy_seconds=0.1, seconds=40), replace(FROM_60, ratio=10, start_seconds=0), DUTY),
+        (Job(2, busy_seconds=3, seconds=500), replace(FROM_60, stage="eval", ratio=0.4), DUTY),
+        (Job(8, seconds=200), Fault(3, "checkpoint", 8, 40, 60), DUTY),
+        (Job(8, seconds=180), Fault(0, "other", 0.5, 20, 60), DUTY),
+        # Anything else that only it does.
+        (Job(8, seconds=180), Fault(3, "other", 2, 20, 60), PAUSES),
+        (Job(seconds=120), Fault(2, "data", 2, 4, 60), PAUSES),
+        (Job(8, seconds=180), Fault(3, "forward", 0.5, 10, 60), PAUSES),
+        (Job(8, seconds=620), Fault(2, "data", 10, 200, 60), PAUSES),
     ],
 )
-def test_rank_that_saves_for_all_is_told_two_saves_after_the_first(
-    stage: str, ranks: int, busy_seconds: float, since: float
+def test_rank_that_pauses_is_one_incident_with_one_stage_and_its_cost(
+    job: Job, fault: Fault, kind: str
 ) -> None:
-    """With its period and its length, also if it has saved since the start of the job."""
-    fault = Fault(0, stage, 1 / busy_seconds, every=25, start_seconds=since)
-    job = Job(ranks=ranks, seed=1, busy_seconds=busy_seconds, faults=(fault,))
-    job = replace(job, seconds=since + 120 * busy_seconds * 1.1 + 10)
+    """It is named at its third save, or its fourth pause, and for as long as it goes on.
+
+    With its period and its length, also if it has paused since the start of the job. All others
+    wait for as long as it pauses: at the first publication and at the last.
+    """
+    job = replace(job, seed=1, faults=(fault,))
     steps = simulate(job)
     found = judged_steps(job, steps)
     (incident,) = found.incidents
-    first, _, third, *_ = ends_of(job, [step for step in steps if step.number > 1])
+    ends = ends_of(job, [step for step in steps if step.number > 1])
+    period = (ends[-1] - ends[0]) / (len(ends) - 1)
+    seconds = fault.ratio * job.busy_seconds
 
-    assert found.named == {(0, stage, DUTY)}
-    assert incident.named < third + max(2.5, 1.5 * busy_seconds)  # It looks every two seconds.
-    assert incident.onset == pytest.approx(first, abs=0.01)
-    assert incident.first.every_steps == 25
-    assert incident.first.pause_seconds == pytest.approx(1, abs=0.15 * busy_seconds + 0.01)
+    assert found.named == {(fault.rank, fault.stage, kind)}
+    assert incident.cleared is None
+    assert incident.named < ends[2 if fault.stage in ("checkpoint", "eval") else 3] + 5
+    assert incident.onset == pytest.approx(ends[0], abs=0.01)
+    for late in (incident.first, incident.last):
+        assert late.gpus_lost == pytest.approx((job.ranks - 1) * seconds / period, rel=0.15)
+        assert late.every_steps == fault.every
+        assert late.pause_seconds == pytest.approx(seconds, rel=0.15)
 
 
 def test_saves_at_no_regular_steps_are_told_as_soon() -> None:
@@ -131,7 +98,7 @@ def test_saves_at_no_regular_steps_are_told_as_soon() -> None:
     job = Job(ranks=2, seed=1, busy_seconds=0.1, seconds=60)
     saves = dict.fromkeys((130, 161, 187, 220, 245), ("checkpoint", 1.0))
     hiccups = dict.fromkeys((112, 123, 140, 152, 171, 180), ("forward", 0.04))
-    steps = paused_alone(job, saves | hiccups)
+    steps = altered(job, pause(saves | hiccups))
     (incident,) = judged_steps(job, steps).incidents
 
     third = next(step.end_seconds for step in steps if step.number == 187)
@@ -146,8 +113,7 @@ def test_rank_that_saves_and_evaluates_is_told_once_with_the_cost_of_both() -> N
     job = Job(seed=1, busy_seconds=0.1, seconds=60)
     evaluates = dict.fromkeys(range(120, 600, 40), ("eval", 0.5))
     saves = dict.fromkeys(range(215, 600, 25), ("checkpoint", 1.0))
-    steps = paused_alone(job, evaluates | saves)
-    found = judged_steps(job, steps)
+    found = judged_steps(job, altered(job, pause(evaluates | saves)))
     (late,) = found.last.late
 
     assert [each.stage for each in found.incidents] == ["eval", "checkpoint"]
@@ -160,41 +126,23 @@ def test_rank_that_saves_and_evaluates_is_told_once_with_the_cost_of_both() -> N
     assert max(len(verdict.late) for _, verdict in found.verdicts) == 1
 
 
-@pytest.mark.parametrize(
-    ("fault", "kind"),
-    [
-        (Fault(0, "other", 0.5, every=20), DUTY),
-        (Fault(0, "eval", 8, every=40), DUTY),
-        (Fault(3, "checkpoint", 8, every=40), DUTY),
-        (Fault(3, "other", 2.0, every=20), PAUSES),
-        (Fault(0, "data", 2, every=20), PAUSES),
-    ],
-)
-def test_what_one_rank_does_for_all_is_its_duty(fault: Fault, kind: str) -> None:
-    """It saves or evaluates, or does something short between the stages: it logs."""
-    fault = replace(fault, start_seconds=60.0)
-    found = judged(Job(ranks=8, seed=1, seconds=480, faults=(fault,)))
-
-    assert found.named == {(fault.rank, fault.stage, kind)}
-
-
 def test_slowest_of_many_that_save_is_not_on_duty() -> None:
     """All ranks write their shards, and one always takes three times as long."""
-    job = Job(ranks=8, seed=2, seconds=600)
-    steps = paused_together(job, "checkpoint", 40, 3, 0.0)
-    for step in steps:
-        if step.number % 40 == 0 and step.number > 120:
-            step.stages[3]["checkpoint"] *= 3
-            longest = max(step.busy)
-            step.sync[:] = [longest - own for own in step.busy]
+    together = pause_together(40, "checkpoint", 1.5, 0.0)
 
-    assert judged_steps(job, steps).named == {(3, "checkpoint", PAUSES)}
+    def alter(step: Step, at: float) -> None:
+        together(step, at)
+        if step.number > 120:
+            step.stages[3]["checkpoint"] = 3 * step.stages[3].get("checkpoint", 0.0)
+
+    job = Job(ranks=8, seed=2, seconds=300)
+    assert judged_steps(job, altered(job, alter)).named == {(3, "checkpoint", PAUSES)}
 
 
 def test_rank_that_paused_once_is_not_a_different_one_in_each_step() -> None:
     """What the others waited is lost to a late rank; that of noise is lost to whichever it is."""
-    fault = Fault(5, "other", 60, every=500, start_seconds=60.0)
-    job = Job(ranks=8, seed=1, seconds=700, faults=(fault,))
+    fault = Fault(5, "other", 60, every=300, start_seconds=60.0)
+    job = Job(ranks=8, seed=1, seconds=430, faults=(fault,))
     steps = simulate(job)
     found = judged_steps(job, steps)
     ends = ends_of(job, steps)
@@ -210,7 +158,7 @@ def test_rank_that_paused_once_is_not_a_different_one_in_each_step() -> None:
 def test_pauses_that_stop_are_over() -> None:
     """Three intervals after the last pause the rank is no longer late."""
     fault = Fault(2, "data", 8, every=40, end_seconds=250)
-    job = Job(ranks=8, seed=2, seconds=500, faults=(fault,))
+    job = Job(seed=2, seconds=400, faults=(fault,))
     steps = simulate(job)
     (incident,) = judged_steps(job, steps).incidents
     ends = ends_of(job, steps)
@@ -219,19 +167,14 @@ def test_pauses_that_stop_are_over() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stage", "ranks", "every", "ratio", "spread"),
-    [
-        ("checkpoint", 16, 20, 2, 0.2),
-        ("data", 2, 20, 2, 0.2),
-        ("data", 16, 50, 4, 0.1),
-        ("checkpoint", 2, 200, 10, 0.1),
-    ],
+    ("ranks", "every", "stage", "seconds", "spread"),
+    [(16, 20, "checkpoint", 1, 0.2), (2, 20, "data", 1, 0.2), (2, 200, "checkpoint", 5, 0.1)],
 )
 def test_pauses_of_all_ranks_together_name_nobody(
-    stage: str, ranks: int, every: int, ratio: float, spread: float
+    ranks: int, every: int, stage: str, seconds: float, spread: float
 ) -> None:
     """Of ranks that all write a checkpoint at once, the one that takes longest is not late."""
-    job = Job(ranks=ranks, seed=2, seconds=900 if every > 50 else 400)
-    steps = paused_together(job, stage, every, ratio, spread)
+    job = Job(ranks=ranks, seed=2, seconds=600 if every > 50 else 300)
+    steps = altered(job, pause_together(every, stage, seconds, spread))
 
     assert judged_steps(job, steps).named == set()

@@ -301,7 +301,7 @@ def told(more: More, steps: int = 200, ranks: int = 8) -> Told:
         leader = reduction.add(step, row, at)
         verdict = judge.judge(reduction.mark(at), [leader], step=step)
         said.append(verdict.late)
-    assert verdict.reason == NO_SYNC
+    assert (verdict.reason, verdict.gpus_lost) == (NO_SYNC, {})
     return Told(said, list(judge.ended))
 
 

@@ -1,6 +1,5 @@
 """The join's tensors say what the reference accounting and plain Python say, and so do verdicts."""
 
-import threading
 from collections import defaultdict
 from collections.abc import Sequence
 from random import Random
@@ -9,7 +8,7 @@ import pytest
 import torch
 
 from rank_probe.join.align import Aligned, Alignment
-from rank_probe.join.charge import charge, members_by_size, use_one_cpu
+from rank_probe.join.charge import charge, members_by_size
 from rank_probe.join.merge import CHUNK, Merger
 from rank_probe.join.result import JoinResult, read_result
 from rank_probe.join.ring import LARGEST, Pace, StepRing, digest
@@ -102,7 +101,7 @@ def many() -> tuple[Run, list[str]]:
 
 def test_sums_are_those_of_the_reference() -> None:
     """Two ranks or many, ties, unequal groups, stages missing on some ranks: one accounting."""
-    for run, groups in (many(), *(drawn(Random(seed)) for seed in range(80))):
+    for run, groups in (many(), *(drawn(Random(seed)) for seed in range(40))):
         agree(merged(run, groups), run, groups)
 
 
@@ -174,23 +173,6 @@ def test_defaults_that_a_training_changed_matter_not() -> None:
         torch.set_default_dtype(default)
 
 
-def test_merging_thread_alone_keeps_to_one_cpu() -> None:
-    """On rank 0 a team of threads a few times a minute would take training its CPUs."""
-    threads: list[int] = []
-
-    def count(is_merging: bool) -> None:
-        if is_merging:
-            use_one_cpu()
-        threads.append(torch.get_num_threads())
-
-    for is_merging in (False, True, False):
-        thread = threading.Thread(target=count, args=(is_merging,))
-        thread.start()
-        thread.join()
-
-    assert threads[1:] == [1, threads[0]]
-
-
 def test_longest_time_that_a_message_holds_is_more_than_half_an_hour() -> None:
     """A longer stage is told as that long, never as a negative time."""
     endless = (10**10,) * len(STAGES)
@@ -236,7 +218,7 @@ def by_rank(step: list[list[int]]) -> dict[int, dict[str, float]]:
     }
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_both_reductions_say_the_same(seed: int) -> None:
     """Sums, baselines, spreads, what stands out, what was before, leaders: one arithmetic."""
     random = Random(seed)
@@ -277,7 +259,7 @@ def test_both_reductions_say_the_same(seed: int) -> None:
 
 def test_the_join_judges_as_a_replay_does() -> None:
     """The same steps give the same verdicts, in the join's tensors and in plain Python."""
-    run = drawn_late(Random(3), 6, 80)
+    run = drawn_late(Random(3), 6, 50)
     merger = Merger(6)
     plain = PlainReduction(dict.fromkeys(range(6), "all"), dict.fromkeys(range(6), 7))
     judge = Judge(plain)

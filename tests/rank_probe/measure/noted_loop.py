@@ -1,11 +1,13 @@
 """A training loop as the hooks note it, and the stages that come of it."""
 
+from collections.abc import Iterable
+
 from rank_probe.measure import events as e
-from rank_probe.measure.boundaries import packed
-from rank_probe.measure.interpreter import Interpreter
 from rank_probe.measure.loop_state import LoopState
-from rank_probe.measure.steps import Steps
+from rank_probe.measure.timeline import Timeline
+from rank_probe.measure.work_units import WorkUnits
 from rank_probe.wire.stages import STAGES
+from tests.rank_probe.fakes import FakeTime
 
 MS = 1_000_000
 
@@ -19,38 +21,45 @@ OPTIMIZE: Does = (e.OPTIMIZER_BEGINS, 1.0, e.OPTIMIZER_ENDED)
 STEP: Does = (*FETCH, *BACKWARDS, *OPTIMIZE)
 
 
+class Marks(WorkUnits):
+    """Keeps what the timeline is told of its batches, and of backwards without a cut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[int] = []
+
+    def settle(self, marks: Iterable[int]) -> None:
+        self.told += marks
+
+
 class Job:
     """One rank's loop as the hooks note it, in fake milliseconds."""
 
     def __init__(self, *, automatic: bool = True) -> None:
-        self._interpreter = Interpreter(LoopState(automatic=automatic, finds_steps=automatic))
-        self._noted: list[int] = []
-        self.now = 1_000
+        self.time = FakeTime()
         self.wall = 1_000.0
-        self.marks: list[int] = []
-        self.steps = Steps(self._boundaries, lambda: self.now, lambda: self.wall, self.marks.extend)
-
-    def _boundaries(self) -> bytes:
-        taken, self._noted = self._noted, []
-        return self._interpreter.read(packed(taken))
+        self._marks = Marks()
+        self.timeline = Timeline(
+            automatic=automatic, work=self._marks, now=self.time, wall=lambda: self.wall
+        )
+        self.steps = self.timeline.steps
 
     def run(self, *does: int | float) -> "Job":
         for each in does:
             if isinstance(each, float):
-                self.now += round(each * MS)
+                self.time.pass_(round(each * MS))
             else:
-                self._noted += (each, self.now)
+                self.timeline.tape.note(each)
         return self
 
     @property
     def state(self) -> LoopState:
-        self.steps.fold()
-        return self._interpreter.state
+        return self.timeline.state
 
     def marked(self, bits: int) -> list[int]:
         """Return those of *bits* that were told, in order."""
         self.steps.fold()
-        return [mark & bits for mark in self.marks if mark & bits]
+        return [mark & bits for mark in self._marks.told if mark & bits]
 
 
 def milliseconds(nanoseconds: tuple[int, ...]) -> dict[str, float]:

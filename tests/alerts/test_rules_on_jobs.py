@@ -2,9 +2,8 @@
 
 import random
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -30,6 +29,7 @@ from tests.rank_probe.judged import (
 
 # ---- Pages of the exporters, as series for promtool ----------------------------------------------
 
+SCRAPE_SECONDS: Final = 15.0
 # Until a rank reads what rank 0 posted.
 READ_SECONDS: Final = 1.0
 # A process starts its probe so long before its first step.
@@ -44,15 +44,15 @@ Samples = Mapping[Series, float]
 
 
 def input_series(job: Job, steps: list[Step], job_id: str) -> list[dict[str, str]]:
-    """Return *job* as scraped every *job.scrape_seconds* from pushes up to a second old."""
+    """Return *job* as scraped every SCRAPE_SECONDS, one node after the other."""
     starts = starts_of(job, steps)
     series: list[dict[str, str]] = []
     for number, ranks in enumerate(job.nodes):
         node = Node(job, job_id, starts, ranks)
         shown: dict[str, list[str]] = {}
-        for scrape in range(int(job.seconds // job.scrape_seconds) + 1):
-            now = scrape * job.scrape_seconds
-            page = node.page(now - job.phase(number)) if job.is_seen(number, now) else {}
+        for scrape in range(int(job.seconds // SCRAPE_SECONDS) + 1):
+            earlier = SCRAPE_SECONDS * number / len(job.nodes)
+            page = node.page(scrape * SCRAPE_SECONDS - earlier)
             _note(shown, page, scrape, instance=f"{job_id} {number}:9917")
         series += ({"series": name, "values": " ".join(values)} for name, values in shown.items())
     return series
@@ -126,7 +126,7 @@ class Node:
         self._draw = random.Random(job.seed + ranks.start)
         self._now = 0.0
         self._store = RankStore(clock=lambda: self._now)
-        self._ranks = [Rank(job, job_id, rank) for rank in ranks if rank < job.ranks - job.missing]
+        self._ranks = [Rank(job, job_id, rank) for rank in ranks]
         jobs = NodeJobs(self._store)
         self._collectors = (
             RanksCollector(self._store),
@@ -230,6 +230,10 @@ LOST = "rank:rankskew_gpus_lost:sum"
 LATE = f"max_over_time(rank:rankskew_late:ratio[{END:g}s])"
 JUDGE = "group by (job_id, judge) (rankskew_job_judge_info)"
 REASON = "job_reason:rankskew_not_judgeable:bool"
+KINDS = "job_kind:rankskew_gpus_lost:sum"
+NODE_LOST = "node:rankskew_gpus_lost:sum"
+# By who judges: when nobody is woken yet for who is late from the start on, and when somebody is.
+IN_TIME = {"join": (30.0, 60.0), "node": (150.0, 225.0)}
 
 # An alert by its name without our prefix, its rank and its stage.
 Alert = tuple[str, str, str]
@@ -257,12 +261,11 @@ def late(ranks: int, stage: str, ratio: float) -> tuple[Job, set[Alert]]:
 LATE_RANKS = by_both(
     {
         "a little late in data": late(4, "data", 0.12),
-        "late in forward": late(4, "forward", 0.25),
         "twice as slow": late(2, "backward", 1.0),
         "late on one of two nodes": late(16, "optimizer", 0.25),
     }
 )
-# Noise, rotation, unequal groups, restarts, gaps and long steps are nobody's fault.
+# Noise, rotation, unequal groups, restarts and long steps are nobody's fault.
 HEALTHY = by_both(
     {
         name: (replace(job, seed=7), set())
@@ -272,10 +275,7 @@ HEALTHY = by_both(
             "unequal groups": Job(ranks=8, group_work=(1.0, 1.3)),
             "slow together": Job(ranks=8, slow_together_seconds=120),
             "restart": Job(ranks=4, restart_seconds=120),
-            "exporter restart": Job(ranks=4, unseen_seconds=150),
             "steps of 6 seconds": Job(ranks=4, busy_seconds=6),
-            "two nodes": Job(ranks=16),
-            "one rank": Job(ranks=1),
             # Nobody knows whether anyone waits.
             "unmeasured": Job(sync_measured=False, faults=(Fault(1, "data", 0.5),)),
         }.items()
@@ -299,10 +299,6 @@ OTHERS: Table = {
         set(),
     ),
     "transient": (Job(seed=5, faults=(Fault(1, "data", 1.0, 1, 90, 120),)), straggler(1, "data")),
-    "a rank is missing": (
-        Job(ranks=8, missing=1, faults=(Fault(2, "data", 0.25),)),
-        straggler(2, "data") | {("RanksMissing", "", "")},
-    ),
 }
 JOBS = {
     name: (replace(job, seconds=END), alerts)
@@ -310,12 +306,19 @@ JOBS = {
 }
 
 
-def asked(folder: Path, jobs: Mapping[str, Job], exprs: Iterable[tuple[str, float]]) -> Answers:
-    """Return what *exprs* yield at their times for all *jobs*, which are scraped alike."""
-    series = [each for name, job in jobs.items() for each in input_series(job, simulate(job), name)]
-    (seconds,) = {job.scrape_seconds for job in jobs.values()}
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Answers:
+    """What the rules make of all jobs, side by side in one Prometheus."""
+    folder = tmp_path_factory.mktemp("jobs")
+    series = [
+        each for name, (job, _) in JOBS.items() for each in input_series(job, simulate(job), name)
+    ]
+    exprs = (EVER, FIRING, LOST, KINDS, LATE, JUDGE, REASON, NODE_LOST, "ALERTS")
+    asked = [(expr, END) for expr in exprs]
+    for quiet, fired in IN_TIME.values():
+        asked += [(FIRING, quiet), (FIRING, fired), (PAGED, fired)]
     rules = [path for path in RULES if path.stem in GROUPS]
-    return answers(folder, series, exprs, rules, GROUPS, seconds)
+    return answers(folder, series, asked, rules, GROUPS, SCRAPE_SECONDS)
 
 
 def alerts_of(found: Answers, job_id: str, expr: str = EVER, at_seconds: float = END) -> set[Alert]:
@@ -338,19 +341,6 @@ def of(found: Answers, job_id: str, expr: str, at_seconds: float = END) -> list[
 def labels_of(found: Answers, job_id: str, expr: str, label: str) -> set[str]:
     """Return the values of a *label* in what *expr* yields for this job at its end."""
     return {labels[label] for labels, _ in found[expr, END] if labels.get("job_id") == job_id}
-
-
-KINDS = "job_kind:rankskew_gpus_lost:sum"
-COVERAGE = "job:rankskew_coverage:ratio"
-NODE_LOST = "node:rankskew_gpus_lost:sum"
-
-
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Answers:
-    """What the rules make of all jobs, side by side in one Prometheus."""
-    exprs = (EVER, FIRING, LOST, KINDS, LATE, JUDGE, REASON, COVERAGE, NODE_LOST, "ALERTS")
-    jobs = {name: job for name, (job, _) in JOBS.items()}
-    return asked(tmp_path_factory.mktemp("jobs"), jobs, [(expr, END) for expr in exprs])
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -376,6 +366,18 @@ def test_page_lasts_with_its_cost_and_who_judged(found: Answers, name: str) -> N
     assert labels_of(found, name, JUDGE, "judge") == {"join" if job.join else "node"}
 
 
+@pytest.mark.parametrize("judge", IN_TIME)
+def test_page_comes_in_time_with_its_right_cost(found: Answers, judge: str) -> None:
+    """From the job's start, five seconds in: some tens of steps; a node takes two minutes."""
+    name = f"twice as slow, by {judge}"
+    quiet, fired = IN_TIME[judge]
+
+    assert alerts_of(found, name, FIRING, quiet) == set()
+    assert alerts_of(found, name, FIRING, fired) == JOBS[name][1]
+    truth = gpus_lost(simulate(JOBS[name][0]), fired, 20)
+    assert sum(of(found, name, PAGED, fired)) == pytest.approx(truth, rel=0.1)
+
+
 def test_slow_node_is_one_page(found: Answers) -> None:
     """It names the node, and none of its ranks."""
     job, alerts = JOBS["slow node"]
@@ -397,60 +399,6 @@ def test_pauses_are_one_page(found: Answers) -> None:
 def test_what_is_late_or_unknown_and_wakes_nobody_is_shown(found: Answers) -> None:
     """A rank whose lateness costs next to nothing, waits that nobody measured, what is over."""
     assert labels_of(found, "cheap", LATE, "rank") == {"1"}
-    for judge in ("join", "node"):
+    for judge in IN_TIME:
         assert labels_of(found, f"unmeasured, by {judge}", REASON, "reason") == {"no_sync"}
     assert of(found, "transient", "ALERTS") == []
-
-
-def test_missing_rank_lowers_coverage_and_hides_no_straggler(found: Answers) -> None:
-    """The ranks that are seen are judged; that one is not seen is said."""
-    assert of(found, "a rank is missing", COVERAGE) == pytest.approx([7 / 8], rel=0.001)
-    assert labels_of(found, "a rank is missing", REASON, "reason") == {"ranks_missing"}
-
-
-@pytest.mark.parametrize(
-    ("join", "scrape_seconds", "quiet", "fired"),
-    [(True, 5, 25, 40), (True, 15, 30, 60), (False, 15, 150, 225)],
-)
-def test_page_comes_in_time_with_its_right_cost(
-    tmp_path: Path, join: bool, scrape_seconds: float, quiet: float, fired: float
-) -> None:
-    """From the job's start, five seconds in: some tens of steps; a node takes two minutes."""
-    fault = Fault(2, "data", 0.5)
-    job = Job(seed=5, seconds=fired, scrape_seconds=scrape_seconds, join=join, faults=(fault,))
-    found = asked(tmp_path, {"j": job}, [(FIRING, quiet), (FIRING, fired), (PAGED, fired)])
-
-    assert found[FIRING, quiet] == []
-    assert alerts_of(found, "j", FIRING, fired) == straggler(2, "data")
-    truth = gpus_lost(simulate(job), fired, 20)
-    assert sum(of(found, "j", PAGED, fired)) == pytest.approx(truth, rel=0.1)
-
-
-DUTIES = {
-    f"{stage} for {seconds} s": (stage, seconds)
-    for stage in ("checkpoint", "eval")
-    for seconds in (1.0, 0.04)
-}
-
-
-def test_duty_warns_of_its_rank_from_a_twentieth_of_the_gpus_on(tmp_path: Path) -> None:
-    """Rank 0 saves every 25 steps for all: told two saves after the first, by no other alert."""
-    jobs, told = {}, {}
-    for name, (stage, seconds) in DUTIES.items():
-        saves = Fault(0, stage, 10 * seconds, every=25, start_seconds=60.0)
-        job = Job(seed=1, seconds=150, busy_seconds=0.1, scrape_seconds=5, faults=(saves,))
-        spent = {step.end_seconds: step.stages[0].get(stage, 0.0) for step in simulate(job)}
-        third = [end for end, each in spent.items() if each > 0.9 * seconds][2]
-        # The judge looks every 2 s, ranks read and push within 2 s, and a scrape comes after 5 s.
-        jobs[name], told[name] = job, third // 1 + 1 + 2 + 2 + 5
-    exprs = [(FIRING, at) for at in told.values()] + [(EVER, 150.0), (LATE, 150.0)]
-    found = asked(tmp_path, jobs, exprs)
-
-    for name, (stage, seconds) in DUTIES.items():
-        warned = {("CheckpointStall", "0", stage)} if seconds == 1.0 else set()
-        assert alerts_of(found, name, FIRING, told[name]) == warned
-        assert alerts_of(found, name, EVER, 150.0) == warned
-        who = [
-            (each["rank"], each["kind"]) for each, _ in found[LATE, 150.0] if each["job_id"] == name
-        ]
-        assert who == [("0", "duty")]

@@ -42,9 +42,7 @@ class Fault:
 class Job:
     """A synchronous job; *group_work* is the work of each peer group relative to the first.
 
-    The first node cannot be scraped from *unseen_seconds* for 45 seconds: its exporter restarts.
-    Nodes are scraped one after the other, evenly over *scrape_seconds*. With *join* the job's judge
-    speaks; else the ranks show blocks of steps. The last *missing* ranks report to no exporter.
+    With *join* the job's judge speaks; else the ranks show blocks of steps.
     """
 
     ranks: int = 4
@@ -59,10 +57,7 @@ class Job:
     group_work: tuple[float, ...] = (1.0,)
     slow_together_seconds: float = NEVER
     restart_seconds: float = NEVER
-    unseen_seconds: float = NEVER
-    missing: int = 0
     sync_measured: bool = True
-    scrape_seconds: float = 15.0
     ranks_per_node: int = 8
     join: bool = True
 
@@ -72,17 +67,9 @@ class Job:
         ranks, here = range(self.ranks), self.ranks_per_node
         return [ranks[first : first + here] for first in range(0, self.ranks, here)]
 
-    def phase(self, node: int) -> float:
-        """Return how long before an evaluation *node* was scraped, in seconds."""
-        return self.scrape_seconds * node / len(self.nodes)
-
     def group(self, rank: int) -> int:
         """Return the peer group of *rank*: equal sizes, ranks in order."""
         return rank * len(self.group_work) // self.ranks
-
-    def is_seen(self, node: int, now: float) -> bool:
-        """Return whether a scrape at *now* finds *node*."""
-        return not (node == 0 and self.unseen_seconds <= now < self.unseen_seconds + 45)
 
 
 @dataclass(frozen=True)

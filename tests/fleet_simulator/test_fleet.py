@@ -6,14 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from exporter.scrape.levels import ALL, exposed_name
 from fleet_simulator import fleet as fleets
 from fleet_simulator.faults import KINDS, Scope, parse
 from fleet_simulator.fleet import FRESH_SECONDS, Fleet, fleet_app
-from fleet_simulator.hardware import MEMORY_KIB
 from fleet_simulator.plan import equal_jobs, tour
 from generators.metrics import families_by_collector
 from tests.exporter.asgi import Answer, ask
@@ -125,11 +123,6 @@ def job(fleet: Fleet, node: str) -> dict[str, Any]:
     return dict(found)
 
 
-def small(directory: Path, clock: Clock, *faults: str) -> Fleet:
-    """Two nodes of four GPUs in one job."""
-    return Fleet(equal_jobs(2, 4, 1, [parse(each) for each in faults]), directory, clock)
-
-
 class Tour:
     """The tour a little after its last fault has begun, with all that its exporters show."""
 
@@ -137,14 +130,15 @@ class Tour:
         clock = Clock()
         self.plans = tour()
         self.fleet = Fleet(self.plans, directory, clock, EVERYTHING)
-        for _ in range(3):
-            clock.seconds += 10
-            for node in self.fleet.nodes:
-                self.fleet.app(node)
+        faulty = [self.nodes(plan.job_id)[1] for plan in self.plans]
+        for _ in range(2):
+            clock.seconds += 15
+            for node in self.fleet.nodes.values():
+                node.advance(self.fleet.now())
         # Work, and faults that last, are told from two scrapes on.
-        self.early = {node: samples(self.fleet, node) for node in self.fleet.nodes}
+        self.early = {node: samples(self.fleet, node) for node in faulty}
         clock.seconds += 40
-        self.pages = {node: samples(self.fleet, node) for node in self.fleet.nodes}
+        self.pages = {node: samples(self.fleet, node) for node in faulty}
 
     def nodes(self, job_id: str) -> tuple[str, str]:
         """Return the healthy node of a job, and the one that has its fault."""
@@ -155,7 +149,7 @@ class Tour:
 @pytest.fixture(scope="module")
 def toured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tour]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fleets, "HISTORY_STEP_SECONDS", 30)  # Enough to judge by, and cheaper.
+        patch.setattr(fleets, "HISTORY_STEP_SECONDS", 60)  # Enough to judge by, and cheaper.
         yield Tour(tmp_path_factory.mktemp("tour"))
 
 
@@ -217,7 +211,8 @@ def test_trace_of_a_fault_that_makes_nobody_late_is_in_its_place(
 ) -> None:
     """Held against the other node. That all other traces lead to their cause is shown above."""
     usual, odd = (
-        only(toured.pages[node][f"rankskew_{series}"], **place) for node in toured.nodes(fault)
+        only(samples(toured.fleet, node)[f"rankskew_{series}"], **place)
+        for node in toured.nodes(fault)
     )
 
     assert odd >= usual + more
@@ -226,7 +221,7 @@ def test_trace_of_a_fault_that_makes_nobody_late_is_in_its_place(
 def test_slow_file_server_is_so_on_every_node(toured: Tour) -> None:
     """What slows the whole job down shows on all of its nodes."""
     for node in toured.nodes("filer"):
-        page = toured.pages[node]
+        page = samples(toured.fleet, node)
         ((labels, seconds),) = page["rankskew_node_mount_operation_seconds_total"]
         assert labels["fstype"] == "nfs"
         assert seconds > 750
@@ -262,7 +257,9 @@ def test_fleet_answers(toured: Tour, path: str, status: int, words: str) -> None
 
 def test_discovery_lists_each_node_with_its_own_page(tmp_path: Path) -> None:
     """Prometheus finds all nodes behind the address that it asked, told apart by instance."""
-    assert get(small(tmp_path, Clock()), "/sd").content == [
+    fleet = Fleet(equal_jobs(2, 4, 1, []), tmp_path, Clock())
+
+    assert get(fleet, "/sd").content == [
         {
             "targets": ["sim:9919"],
             "labels": {
@@ -273,47 +270,6 @@ def test_discovery_lists_each_node_with_its_own_page(tmp_path: Path) -> None:
         }
         for name in ("sim-00", "sim-01")
     ]
-
-
-def test_cause_is_told_within_half_a_minute(tmp_path: Path) -> None:
-    """Of a rank that becomes late, and of a job that becomes slower than it was."""
-    clock = Clock()
-    late = small(tmp_path / "late", clock, "loader:node=1,gpu=2,after=40s")
-    slower = small(tmp_path / "slower", clock, "filer:after=40s")
-    told = []
-    for _ in range(0, 84, 2):  # As often as exporters look while a rank is late.
-        clock.seconds += 2
-        late.app("sim-00")
-        causes = samples(late, "sim-01").get("rankskew_late_cause_info", [])
-        slower.app("sim-01")
-        told.append((causes, job(slower, "sim-01")["verdict"]["change_causes"]))
-
-    assert (told[0], told[20]) == (([], []), ([], [None]))
-    ((labels, _),), (change,) = told[34][0], told[-1][1]
-    assert (labels["rank"], labels["detail"], change["detail"]) == ("6", "workers", "nfs")
-
-
-def test_host_is_read_as_often_as_by_an_exporter(tmp_path: Path) -> None:
-    """A collector in the background has the same reading for five seconds; GPUs are read anew.
-
-    psutil has one path per process, and other code in it may read the real one.
-    """
-    clock, path = Clock(), psutil.PROCFS_PATH
-    plans = equal_jobs(2, 4, 1, [])
-    simulated = Fleet(plans, tmp_path, clock, EVERYTHING)
-    pages = []
-    for seconds in (5, 3, 3):
-        clock.seconds += seconds
-        pages.append(samples(simulated, "sim-00"))
-    disk, energy = (
-        [page[name][0][1] for page in pages]
-        for name in ("rankskew_node_disk_busy_seconds_total", "rankskew_gpu_energy_joules_total")
-    )
-
-    assert disk[0] == disk[1] < disk[2]
-    assert energy[0] < energy[1] < energy[2]
-    assert pages[0]["rankskew_node_memory_total_bytes"][0][1] == MEMORY_KIB * 1024
-    assert path == psutil.PROCFS_PATH
 
 
 def test_most_pages_of_a_very_large_fleet_are_copies(

@@ -104,7 +104,9 @@ def mean_step(first: Snapshot, last: Snapshot) -> dict[str, float]:
 def test_counters_never_decrease(kind: str) -> None:
     """Whatever is wrong with a job, Prometheus sees no counter reset."""
     for rank in (0, LATE_RANK):
-        for one, next_one in pairwise(reports(training(f"{kind}:node=1,gpu=2"), rank, range(60))):
+        for one, next_one in pairwise(
+            reports(training(f"{kind}:node=1,gpu=2"), rank, range(0, 60, 3))
+        ):
             assert next_one.steps >= one.steps
             assert next_one.busy_seconds >= one.busy_seconds
             assert (next_one.gc_pause_seconds or 0) >= (one.gc_pause_seconds or 0)
@@ -138,40 +140,6 @@ def test_late_rank_works_longest_and_waits_least() -> None:
     # A hot GPU is nobody's line.
     hot = training("thermal:node=1,gpu=2")
     assert reports(hot, LATE_RANK, [0.0], Judged(hot).at(0.0))[0].late_lines == []
-
-
-def test_stuck_rank_stays_in_its_stage_while_the_others_wait() -> None:
-    """No rank steps, and each says how long it has been where it is.
-
-    Without steps there is nothing to judge: the last word stays that of before the hang.
-    """
-    run = training("hang:node=1,gpu=2,after=10s")
-    stuck, waiting = (reports(run, rank, (5.0, 15.0, 40.0)) for rank in (LATE_RANK, 0))
-    (repeated,) = reports(run, 0, [100.0], Judged(run).at(100.0))
-
-    assert stuck[1].steps == stuck[2].steps == waiting[2].steps > stuck[0].steps - 1
-    assert (stuck[2].stage, waiting[2].stage) == ("data", "sync")
-    assert stuck[2].stage_elapsed_seconds == waiting[2].stage_elapsed_seconds == 30.0
-    assert repeated.verdict_age_seconds == pytest.approx(90.0, abs=0.1)
-    assert repeated.verdict is not None
-    assert repeated.verdict["late"] == []
-
-
-def test_job_that_becomes_slower_has_no_late_rank() -> None:
-    """Every rank needs the same time more, so the judge names the change and nobody."""
-    run = training("filer:after=0s")
-    ranks = [mean_step(*reports(run, rank, (0.0, 300.0))) for rank in range(8)]
-    before = mean_step(*reports(run, 0, (-300.0, 0.0)))
-    said = Judged(run).at(300.0)
-    assert said is not None
-    (change,) = said.verdict.changes
-
-    assert all(each["data"] == pytest.approx(2.5 * before["data"], rel=0.05) for each in ranks)
-    assert all(each["sync"] == pytest.approx(before["sync"], rel=0.2) for each in ranks)
-    assert (said.verdict.late, change.stage, change.since_seconds) == ((), "data", 300.0)
-    assert change.ratio == pytest.approx(2.5)
-    # 60 ms more in a step of 0.54 s, on eight GPUs.
-    assert change.gpus == pytest.approx(8 * 0.06 / 0.6, rel=0.1)
 
 
 Captured = pytest.CaptureFixture[str]

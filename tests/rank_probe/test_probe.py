@@ -227,25 +227,6 @@ def test_batches_are_counted_as_they_are_after_timing_began_anew(
         assert told(probe).samples == 4 * (batch + 1)
 
 
-@pytest.mark.usefixtures("joinable")
-def test_join_goes_on_with_the_devices_steps(
-    device: FakeDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a GPU the steps that are joined are in device time, numbered as the host's."""
-    begun: list[Any] = []
-    monkeypatch.setattr(Join, "begin", lambda self, group: begun.append(group.steps))
-    probe = probe_of_rank_2()
-    step(probe, events.STEP)
-    (steps,) = begun
-    kept = steps.keep()
-    step(probe, *3 * TRAINED)
-    probe.finish()
-
-    assert probe._parts.device is not None
-    assert steps is probe._parts.device.steps
-    assert [vector.step for vector in kept.take()][-1] == probe.timeline.steps.totals().steps
-
-
 @pytest.mark.parametrize("rank", [0, 1])
 def test_what_the_join_needs_is_there_before_training(
     monkeypatch: pytest.MonkeyPatch, rank: int
@@ -431,25 +412,6 @@ def test_rank_says_why_it_cannot_be_compared(
     off = probe_of_rank_2(RANK_PROBE_JOIN="0")
     step(off, *TRAINED)
     assert told(off).no_join == "off"
-
-
-def test_number_that_was_given_up_is_told_once(torch_says: Torch) -> None:
-    """Then the other one, with the age of its group."""
-    probe = probe_of_rank_2()
-    torch_says.form(probe, 2, 4)
-    step(probe, *TRAINED)
-    before = told(probe)
-    torch_says.form(probe, 1, 3)
-    said = [told(probe) for _ in range(3)]
-
-    assert before.group_formed_timestamp_seconds is None
-    assert [(each.rank, each.world_size, each.finished) for each in said] == [
-        (2, 4, True),
-        (1, 3, False),
-        (1, 3, False),
-    ]
-    assert said[0].group_formed_timestamp_seconds is None
-    assert said[1].group_formed_timestamp_seconds is not None
 
 
 def test_blocks_of_all_ranks_end_at_the_same_step_of_the_group(torch_says: Torch) -> None:

@@ -3,18 +3,13 @@
 The training loop is found there as well, and known to fetch its next item or not.
 """
 
-import dis
 import functools
 import json
-import os
 import sys
-import sysconfig
 import threading
 from collections.abc import Callable, Iterator
-from itertools import islice, pairwise  # noqa: F401 - for the loops in strings
-from pathlib import Path
 from textwrap import indent
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import pytest
@@ -22,7 +17,7 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset
 
 from rank_probe.lines.loader_code import workers_line
-from rank_probe.lines.loop_frames import TrainingLoop, layout, loop_spot, stack_of
+from rank_probe.lines.loop_frames import TrainingLoop, stack_of
 from rank_probe.lines.user_code import CodeLine, UserCode, of_this_process
 from rank_probe.probe import Probe
 from rank_probe.report import push
@@ -32,38 +27,19 @@ from tests.rank_probe.fakes import number_of_line
 CODE = UserCode(["/usr/lib/python3.11"], ["/home/ann/train", "/home/ann", "/opt/team/"])
 
 
-@pytest.mark.parametrize(
-    ("file", "is_users"),
-    [
-        ("/home/ann/train/corpus.py", True),
-        ("/usr/lib/python3.11-project/corpus.py", True),
-        ("/usr/lib/python3.11/threading.py", False),
-        ("/opt/venv/lib/python3.12/site-packages/numpy/core.py", False),
-        ("/usr/lib/python3/dist-packages/yaml/loader.py", False),
-        ("<frozen runpy>", False),
-        ("<string>", False),
-        ("", False),
-    ],
-)
-def test_only_the_users_own_files_count(file: str, is_users: bool) -> None:
-    """What was installed, came with Python or has no file is not where a user looks first."""
-    assert CODE.has(file) is is_users
-    assert CODE.has(file) is is_users  # as remembered
-
-
-def test_this_process_knows_its_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python's library, what is installed, torch and the probe are not the user's; this file is.
+def test_only_the_users_own_files_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was installed, came with Python or has no file is not where a user looks first.
 
     Where torch lies outside the installed packages, its own file says where.
     """
-    stdlib = os.path.join(sysconfig.get_paths()["stdlib"], "logging", "__init__.py")
-    code = of_this_process()
-    for file in (stdlib, threading.__file__, pytest.__file__, torch.__file__, push.__file__):
-        assert file is not None
-        assert not code.has(file), file
-    assert code.has(__file__)
-    built = type(sys)("torch")
+    built = ModuleType("torch")
     built.__file__ = "/src/pytorch/torch/__init__.py"
+    theirs = [json.__file__, threading.__file__, pytest.__file__, torch.__file__, push.__file__]
+    theirs += ["/usr/lib/python3/dist-packages/yaml/loader.py", "<frozen runpy>", "<string>", ""]
+    code = of_this_process()
+    assert [file for file in theirs if code.has(file)] == []
+    assert code.has(__file__)
+    assert CODE.has("/usr/lib/python3.11-project/corpus.py")
     monkeypatch.setitem(sys.modules, "torch", built)
 
     assert not of_this_process().has("/src/pytorch/torch/nn/modules/module.py")
@@ -77,8 +53,6 @@ BEFORE = CodeLine("augment", "/home/ann/train/a.py", 41, before_model=True)
     ("line", "told"),
     [
         (CodeLine("f", "/home/ann/train/a.py", 41), "f (a.py:41)"),
-        (CodeLine("f", "/home/ann/train/data/a.py", 41), "f (data/a.py:41)"),
-        (CodeLine("f", "/home/ann/lib/a.py", 41), "f (lib/a.py:41)"),
         (CodeLine("f", "/opt/team/a/b/c/a.py", 41), "f (b/c/a.py:41)"),
         (CodeLine("f", "/home/bob/shared/a.py", 41), "f (a.py:41)"),
         (CodeLine("main.<locals>.C.read", "/home/ann/a.py", 41), "main.C.read (a.py:41)"),
@@ -93,34 +67,25 @@ def test_file_is_told_as_its_module_is_imported(line: CodeLine, told: str) -> No
     assert CODE.place(line) == told
 
 
-def test_import_root_above_the_home_directories_tells_no_name(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Somebody who imports from /home does not publish who lives there."""
-    monkeypatch.setattr(sys, "path", ["/home", "/", "/home/ann/train"])
+def test_script_or_an_import_from_home_tells_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody who imports from /home does not publish who lives there.
+
+    runpy compiles a script under the relative name that it was called by.
+    """
+    monkeypatch.chdir("/usr")
+    monkeypatch.setattr(sys, "path", ["/home", "/", "/home/ann/train", "/usr"])
     code = of_this_process({"HOME": "/home/ann"})
 
     assert code.place(CodeLine("f", "/home/ann/corpus.py", 1)) == "f (corpus.py:1)"
     assert code.place(CodeLine("f", "/home/ann/train/data/a.py", 1)) == "f (data/a.py:1)"
-
-
-def test_script_with_a_relative_name_is_found(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """runpy compiles a script under the name that it was called by."""
-    monkeypatch.chdir(tmp_path)
-    code = UserCode([], [str(tmp_path)])
-
-    assert code.place(CodeLine("<module>", "jobs/train.py", 3)) == "<module> (jobs/train.py:3)"
+    assert code.place(CodeLine("f", "jobs/train.py", 3)) == "f (jobs/train.py:3)"
 
 
 @pytest.mark.parametrize(
     "line",
     [
         CodeLine("f" * 1_000, "/home/ann/train/" + "g" * 1_000 + ".py", 10**9),
-        CodeLine("f" * 1_000, "/" + "g" * 1_000 + ".py", 10**5 - 1, before_model=True),
         CodeLine("f\n\x1b[31m\u202e", "/home/ann/train/\udcff\x00.py", 1),
-        CodeLine('f"}\\', "/home/ann/train/g.py", 1),
     ],
 )
 def test_any_name_becomes_a_short_printable_label(line: CodeLine) -> None:
@@ -195,7 +160,6 @@ LOADERS = [
     (loader(Corpus()), "Corpus.__getitem__", "# maps"),
     (loader(Batched()), "Batched.__getitems__", "# maps many"),
     (loader(Stream()), "Stream.__iter__", "# iterates"),
-    (loader(Subset(Corpus(), [1])), "Corpus.__getitem__", "# maps"),
     (loader(ConcatDataset([Subset(Corpus(), [1])])), "Corpus.__getitem__", "# maps"),
     (loader(rows(), collate_fn=functools.partial(collate, 2)), "collate", "# collates"),
     (loader(rows(), collate_fn=Collator()), "Collator.__call__", "# calls"),
@@ -213,7 +177,7 @@ def test_users_method_is_found(made: Any, function: str, comment: str) -> None:
 
 @pytest.mark.parametrize(
     "made",
-    [loader(Corpus(), workers=0), loader(rows()), loader(3), None, object(), {"num_workers": 2}],
+    [loader(Corpus(), workers=0), loader(rows()), loader(3), None, object()],
 )
 def test_nothing_is_named_where_nothing_of_the_users_runs(made: Any) -> None:
     """Without workers the thread's own line says it."""
@@ -321,23 +285,23 @@ def function(body: str) -> FunctionType:
 
 
 OVER_A_CLASS = "for _ in Items(looks):\n    looks.backward()"
-BY_NEXT = (
-    "stream = Items(looks)\nfor _ in range(ITEMS):\n    _ = next(stream)\n    looks.backward()"
-)
-FETCHES = [
-    OVER_A_CLASS,
-    "for _ in generator(looks):\n    looks.backward()",
-    "for _, _ in zip(range(2 * ITEMS), Items(looks)):\n    looks.backward()",
-    "for _, _ in enumerate(generator(looks)):\n    looks.backward()",
-    "for _ in islice(Items(looks, 2 * ITEMS), ITEMS):\n    looks.backward()",
-    BY_NEXT,
-    BY_NEXT.replace("next(stream)", "str(next(stream).bit_length() + int(str(1)))"),
-    "it = [Items(looks)]\nwhile it[0]._left:\n    _ = it[0].__next__()\n    looks.backward()",
-]
+
+
+FOR_ITEMS = "for _ in Items(looks):\n    looks.backward()"
 
 
 @pytest.mark.parametrize("knows_backward", [False, True])
-@pytest.mark.parametrize("body", FETCHES)
+@pytest.mark.parametrize(
+    "body",
+    [
+        FOR_ITEMS,
+        "for _ in generator(looks):\n    looks.backward()",
+        "for _, _ in zip(range(2 * ITEMS), Items(looks)):\n    looks.backward()",
+        "it = Items(looks)\nfor _ in range(ITEMS):\n    str(abs(next(it)) + abs(1))\n"
+        "    looks.backward()",
+        "it = [Items(looks)]\nwhile it[0]._left:\n    _ = it[0].__next__()\n    looks.backward()",
+    ],
+)
 def test_fetching_the_next_item_is_seen(body: str, knows_backward: bool) -> None:
     """However a loop reads its own iterator, a look from within that iterator says so."""
     looks = Looks(knows_backward)
@@ -346,31 +310,12 @@ def test_fetching_the_next_item_is_seen(body: str, knows_backward: bool) -> None
     assert looks.fetching == [True] * ITEMS
 
 
-def test_condition_of_a_while_loop_fetches() -> None:
-    """Its first run comes before the loop, where nothing shows yet that one follows."""
-    looks = Looks()
-    stream = "stream = Items(looks)"
-    function(f"{stream}\nwhile next(stream, None) is not None:\n    looks.backward()")(looks)
-
-    assert looks.fetching == [False] + [True] * (ITEMS - 1)
-
-
-def test_iterator_that_the_work_reads_is_no_fetching() -> None:
-    """While backward's caller is unknown, only the outermost loop can be the training's."""
-    looks, inner = Looks(), function(OVER_A_CLASS)
-    for _ in range(3):
-        inner(looks)
-
-    assert not any(looks.fetching)
-
-
 @pytest.mark.parametrize("knows_backward", [False, True])
 @pytest.mark.parametrize(
     "body",
     [
         "for _ in range(ITEMS):\n    work(looks)\n    looks.backward()",
         "for _ in range(ITEMS):\n    _ = [work(looks) for _ in range(2)]\n    looks.backward()",
-        "for _ in range(ITEMS):\n    _ = next(iter([work(looks)]))\n    looks.backward()",
         "it = iter([looks] * ITEMS)\nfor _ in range(ITEMS):\n    next(it)()\n    looks.backward()",
     ],
 )
@@ -380,6 +325,15 @@ def test_other_work_is_no_fetching(body: str, knows_backward: bool) -> None:
     function(body)(looks)
 
     assert looks.fetching
+    assert not any(looks.fetching)
+
+
+def test_iterator_that_the_work_reads_is_no_fetching() -> None:
+    """While backward's caller is unknown, only the outermost loop can be the training's."""
+    looks, inner = Looks(), function(FOR_ITEMS)
+    for _ in range(3):
+        inner(looks)
+
     assert not any(looks.fetching)
 
 
@@ -431,28 +385,3 @@ def test_stack_that_is_too_deep_is_no_loop() -> None:
         sys.setrecursionlimit(limit)
 
     assert looks.fetching == [False]
-
-
-def test_nobody_elses_frame_is_the_loop() -> None:
-    """Where all frames are a framework's, nothing is known."""
-    loop = TrainingLoop(tuple, lambda file: False)
-    seen: list[bool] = []
-    for _ in Items(lambda: seen.append(loop.is_fetching(stack_of(sys._getframe(0)))), 3):
-        pass
-
-    assert seen == [False] * 3
-    assert loop_spot([], (), layout) is None
-    assert stack_of(None) == []
-
-
-def test_caches_of_an_instruction_belong_to_it() -> None:
-    """Some versions of Python leave a frame at the caches behind its instruction."""
-    code = function(BY_NEXT).__code__
-    instructions = list(dis.get_instructions(code))
-    names = [each.argval for each in instructions]
-    rest = instructions[names.index("next") :]
-    call, after = next(two for two in pairwise(rest) if two[0].opname == "CALL")
-    offsets = set(range(call.offset, after.offset, 2))
-
-    assert len(offsets) > 1
-    assert offsets <= layout(code).advances

@@ -141,6 +141,7 @@ def test_place_that_the_user_gives_names_the_peers() -> None:
 def test_device_time_is_told_beside_the_hosts(device: FakeDevice) -> None:
     """Where CUDA is in use, from the second step on the stages are the device's."""
     probe = probe_of_rank_2()
+    probe.annotate(dp=None, tp=None, pp=1, peer_group=None)
     for code in 5 * TRAINED:
         probe.timeline.tape.note(code)
         if code == TRAINED[0]:
@@ -150,7 +151,7 @@ def test_device_time_is_told_beside_the_hosts(device: FakeDevice) -> None:
     snapshot = told(probe)
 
     assert snapshot.rank_info["clock"] == "device"
-    assert snapshot.peer_group == "H100"
+    assert snapshot.peer_group == "pp1 H100"
     assert snapshot.steps == 4
     assert snapshot.stage_seconds["data"] == pytest.approx(4 * 7)
     assert snapshot.stage_host_seconds["data"] < 7

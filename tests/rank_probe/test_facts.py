@@ -5,7 +5,7 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -33,7 +33,6 @@ from rank_probe.process.small_files import (
     beginning,
     content,
     cpu_list,
-    names_in,
     number_in,
     text_of,
 )
@@ -49,7 +48,6 @@ OPEN_DRIVER = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86  
 @pytest.mark.parametrize(
     ("environment", "gpu", "driver", "known"),
     [
-        ({}, ("", ""), None, {"node": NODE}),
         ({}, ("", ""), "something else", {"node": NODE}),
         ({}, ("", ""), OPEN_DRIVER, {"node": NODE, "driver": "570.86"}),
         (
@@ -89,25 +87,19 @@ def test_what_is_known_is_told(
     assert read_facts(message(found)) == known
 
 
-LONG = f"rack={'x' * (MOST_VALUE + 1)}"
 MANY = [f"l{at}={at}" for at in range(MOST_LABELS + 2)]
 
 
 @pytest.mark.parametrize(
     ("said", "known", "wrong"),
     [
-        ("", {}, []),
         ("rack=r12, switch = s3,", {"rack": "r12", "switch": "s3"}, []),
         ("a=b=c", {"a": "b=c"}, []),
         ("rack", {}, ["rack="]),
-        ("=r12", {}, ["=r12"]),
-        ("rack=", {}, ["rack="]),
         ("r k=1,7=2,<b>=3,ok=4", {"ok": "4"}, ["r k=1", "7=2", "<b>=3"]),
         ("rack=1,rack=1,rack=2", {"rack": "1"}, ["rack=2"]),
         ("rack=a\nb", {}, ["rack=a\nb"]),
-        ("rack=a\udcffb", {}, ["rack=a\udcffb"]),
-        (LONG, {}, [LONG]),
-        (f"{'x' * 33}=1", {}, [f"{'x' * 33}=1"]),
+        *((long, {}, [long]) for long in (f"rack={'x' * (MOST_VALUE + 1)}", f"{'x' * 33}=1")),
         (",".join(MANY), {f"l{at}": f"{at}" for at in range(MOST_LABELS)}, MANY[MOST_LABELS:]),
     ],
 )
@@ -124,10 +116,8 @@ def test_labels_that_cannot_be_told_are_left_out(
 @pytest.mark.parametrize(
     "said",
     [
-        b"",
         b"\xff\xfe",
         b"[1]",
-        b"7",
         b"[" * 10_000,
         json.dumps({"node": "x" * 20_000}).encode(),
         json.dumps({"node": 7, "rack": None, "a\nb": "1", "b": "1\n2", "x" * 33: "1"}).encode(),
@@ -194,9 +184,14 @@ def test_torch_that_is_not_in_use_is_not_asked(
     assert process_group.rank_and_world_size() is None
 
 
-def test_versions_of_a_gpu_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As they print themselves; the GPU's UUID has NVML's prefix, so that it joins its series."""
-    monkeypatch.setitem(sys.modules, "torch", fake_torch())
+def test_versions_of_a_gpu_rank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As they print themselves; the GPU's UUID has NVML's prefix, so that it joins its series.
+
+    Its PCIe link is unknown in a container without sysfs, where the kernel does not know it, and on
+    a torch that does not say where the GPU is.
+    """
+    torch = fake_torch()
+    monkeypatch.setitem(sys.modules, "torch", torch)
     info = runtime.runtime_info()
 
     assert (info["torch"], info["cuda"]) == ("2.13.0", "13.0")
@@ -204,6 +199,15 @@ def test_versions_of_a_gpu_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     assert info["device_count"] == "2"
     assert (runtime.gpu_uuid(), runtime.gpu_model()) == ("GPU-0000-1", "NVIDIA H100")
     assert process_group.rank_and_world_size() == (5, 8)
+    link = tmp_path / "0000:c1:00.0"
+    assert runtime.pcie_link(tmp_path) == ""
+    link.mkdir()
+    (link / "current_link_width").write_text("16\n")
+    for speed, said in (("16.0 GT/s PCIe", "generation 4 x16"), ("Unknown", "")):
+        (link / "current_link_speed").write_text(f"{speed}\n")
+        assert runtime.pcie_link(tmp_path) == said
+    torch.cuda.get_device_properties = lambda _: SimpleNamespace(uuid="0000-1")
+    assert runtime.pcie_link(tmp_path) == ""
 
 
 def test_environments_that_differ_have_other_hashes() -> None:
@@ -222,107 +226,42 @@ def test_environments_that_differ_have_other_hashes() -> None:
     assert (len(known), int(known, 16) >= 0) == (8, True)
 
 
-@pytest.mark.parametrize(
-    ("speed", "width", "said"),
-    [
-        ("16.0 GT/s PCIe", "16", "generation 4 x16"),
-        ("2.5 GT/s", "8", "generation 1 x8"),
-        ("Unknown", "16", ""),  # how the kernel says that it does not know
-        ("128.0 GT/s PCIe", "16", ""),
-    ],
-)
-def test_pcie_link_of_the_current_gpu(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, speed: str, width: str, said: str
-) -> None:
-    """Empty in a container without sysfs, and on a torch that does not say where the GPU is."""
-    torch = fake_torch()
-    monkeypatch.setitem(sys.modules, "torch", torch)
-    assert runtime.pcie_link(tmp_path) == ""
+def test_only_the_beginning_of_a_regular_file_is_read(tmp_path: Path) -> None:
+    """A pipe is not waited for, and a link followed only where a mounted secret is one.
 
-    link = tmp_path / "0000:c1:00.0"
-    link.mkdir()
-    (link / "current_link_speed").write_text(f"{speed}\n")
-    (link / "current_link_width").write_text(f"{width}\n")
-    assert runtime.pcie_link(tmp_path) == said
-    torch.cuda.get_device_properties = lambda _: SimpleNamespace(uuid="0000-1")
-    assert runtime.pcie_link(tmp_path) == ""
-
-
-def test_beginning_is_all_that_is_read(tmp_path: Path) -> None:
-    """However long the file is; files of /proc come in several pieces."""
-    file = tmp_path / "sparse"
+    However long the file is; files of /proc come in several pieces.
+    """
+    pipe, link, file = tmp_path / "pipe", tmp_path / "link", tmp_path / "sparse"
+    os.mkfifo(pipe)
     file.write_bytes(b"begin")
     os.truncate(file, 1 << 40)
+    link.symlink_to(file)
 
-    assert content(file, 4) == b"begi"
+    assert content(link, 4, follows_links=True) == content(file, 4) == b"begi"
     assert beginning(file, 100_000) == b"begin".ljust(100_000, b"\0")
     assert (text_of("/proc/self/maps") or "").splitlines()[-1]
-
-
-TRAPS: dict[str, tuple[Callable[[Path], object], str]] = {
-    "nothing": (lambda _: None, "No such file"),
-    "pipe": (os.mkfifo, "not a regular file"),
-    "device": (lambda file: file.symlink_to("/dev/zero"), "it is a link"),
-    "link": (lambda file: file.symlink_to(__file__), "it is a link"),
-    "directory": (Path.mkdir, "not a regular file"),
-}
-
-
-@pytest.mark.parametrize("trap", TRAPS)
-def test_what_is_no_regular_file_is_not_read(trap: str, tmp_path: Path) -> None:
-    """Nor waited for, and a link is not followed."""
-    file = tmp_path / "file"
-    lay, problem = TRAPS[trap]
-    lay(file)
-
-    with pytest.raises(OSError, match=problem):
-        content(file, 100)
-    assert (beginning(file), text_of(file), number_in(file)) == (None, None, None)
-
-
-def test_mounted_secret_is_a_link_that_may_be_followed(tmp_path: Path) -> None:
-    """To a regular file, not to a pipe or a device."""
-    file = tmp_path / "token"
-    file.symlink_to("data")
-    (tmp_path / "data").write_text("secret")
-    assert content(file, 100, follows_links=True) == b"secret"
-    file.unlink()
-    file.symlink_to("/dev/zero")
-
+    for path, problem in (
+        (tmp_path / "absent", "No such file"),
+        (pipe, "not a regular file"),
+        (tmp_path, "not a regular file"),
+        (link, "it is a link"),
+    ):
+        with pytest.raises(OSError, match=problem):
+            content(path, 100)
+        assert (beginning(path), text_of(path), number_in(path)) == (None, None, None)
+    link.unlink()
+    link.symlink_to("/dev/zero")
     with pytest.raises(OSError, match="not a regular file"):
-        content(file, 100, follows_links=True)
-
-
-def test_count_is_a_number_and_nothing_else_is(tmp_path: Path) -> None:
-    """Drivers write words where a counter is missing; counters of 64 bits stay exact.
-
-    A folder that cannot be listed is empty.
-    """
-    counter = tmp_path / "counter"
-    for text in ("N/A (no PMA)", "", "-1", "1 2", "0x10"):
-        counter.write_text(f"{text}\n")
-        assert number_in(counter) is None
-    counter.write_text(f"{2**64 - 1}\n")
-    assert number_in(counter) == 2**64 - 1
-
-    (tmp_path / "another").touch()
-    assert names_in(tmp_path) == ["another", "counter"]
-    assert names_in(tmp_path / "missing") == names_in(counter) == []
+        content(link, 100, follows_links=True)
 
 
 @pytest.mark.parametrize(
     ("text", "cpus"),
     [
-        ("5", (5,)),
         ("0-2,8\n", (0, 1, 2, 8)),
-        ("0-1,4-5", (0, 1, 4, 5)),
         ("1-", (1,)),
-        ("3-1", ()),
         ("\n", ()),
-        ("", ()),
-        ("all", ()),
         ("3-x", ()),
-        ("x", ()),
         ("0-99999999999", tuple(range(MOST_CPUS))),  # It cannot fill the memory.
     ],
 )
@@ -343,8 +282,10 @@ def machine(folder: Path, files: Mapping[str, str]) -> NodeMounts:
 def test_process_knows_its_own_limits(tmp_path: Path) -> None:
     """CPUs and variables are those of this process; the checks look at few of them.
 
-    Those are compared that may not differ between the ranks of a healthy job.
+    Those are compared that may not differ between the ranks of a healthy job. What a machine does
+    not show is missing, and the rest can still be posted.
     """
+    bare = gather.facts(0, 0, {}, machine(tmp_path, {}), with_torch=False)
     kernel = "proc/sys/kernel"
     mounts = machine(tmp_path, {f"{kernel}/hostname": "node-7", f"{kernel}/random/boot_id": "b"})
     to_compare = {"NCCL_ALGO": "Ring", "OMP_NUM_THREADS": "4", "PYTORCH_ALLOC_CONF": "native"}
@@ -352,20 +293,12 @@ def test_process_knows_its_own_limits(tmp_path: Path) -> None:
     environment = to_compare | read | {"HOME": "/root", "NCCL_DEBUG_FILE": "/tmp/rank3"}
     found = gather.facts(3, 1, environment, mounts, with_torch=False)
 
+    assert (bare.node, bare.shared_memory_bytes, bare.cpus_of_node) == (NODE, None, 0)
+    assert unpack(pack(bare)) == bare
     assert (found.rank, found.local_rank, found.node, found.machine) == (3, 1, "node-7", "b")
     assert found.cpus == tuple(sorted(os.sched_getaffinity(0)))
     assert (found.compared, found.settings) == (to_compare, read)
     assert found.versions["probe"] == __version__
-
-
-def test_machine_that_shows_nothing_has_no_facts(tmp_path: Path) -> None:
-    """What cannot be read is missing, and what is left can still be posted."""
-    found = gather.facts(0, 0, {}, machine(tmp_path, {}), with_torch=False)
-
-    assert found.node == os.uname().nodename
-    assert found.shared_memory_bytes is None
-    assert found.cpus_of_node == 0
-    assert unpack(pack(found)) == found
 
 
 def test_control_group_and_lockable_memory_are_the_processes(tmp_path: Path) -> None:
@@ -415,15 +348,11 @@ NAMES = ["docker0", "eth0", "eth10", "ib0", "lo"]
 @pytest.mark.parametrize(
     ("chosen", "by_prefix", "found"),
     [
-        ("eth", True, ["eth0", "eth10"]),
         ("eth1,ib", True, ["eth10", "ib0"]),
-        ("=eth1", True, []),
         ("=eth0", True, ["eth0"]),
         ("^eth,ib", True, []),
-        ("^docker", True, ["eth0", "eth10", "ib0"]),
         ("^=eth0", True, ["eth10", "ib0"]),
-        ("eth", False, []),
-        ("eth0,ib0", False, ["eth0", "ib0"]),
+        ("eth,ib0", False, ["ib0"]),
     ],
 )
 def test_names_are_read_as_the_library_reads_them(
@@ -474,7 +403,6 @@ NEAR_5 = list(range(32, 64))
         ("nvmlDeviceGetCpuAffinity * 3\n", "", [], ""),
         ("nvmlInitWithFlags * 9\n", "", None, "NVML does not start: "),
         ("nvmlDeviceGetUUID 3 15\n", "", None, "NVML does not answer: GPU is lost"),
-        ("nvmlDeviceGetCount_v2 -1 =0\n", "", None, "NVML shows no GPU"),
         ("", WITHOUT_PYNVML, None, "pynvml is not installed (pip install nvidia-ml-py)"),
     ],
 )

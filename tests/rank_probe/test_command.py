@@ -20,7 +20,7 @@ import pytest
 from rank_probe.__main__ import main
 from rank_probe.audit import command
 from rank_probe.check import check
-from rank_probe.command_line.grammar import USAGE, Invocation, parse
+from rank_probe.command_line.grammar import USAGE
 from rank_probe.version import __version__
 from tests.exporter.running import ROOT, RunningExporter, running_exporter
 from tests.exporter.snapshots import snapshot
@@ -57,11 +57,16 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("command", "end", "status"),
-    [(["train.py"], "0", 0), (["-m", "train"], "3", 3), (["run", "train.py"], "raise", 1)],
+    ("words", "arguments", "status"),
+    [
+        (["train.py", "0", "--lr"], ["0", "--lr"], 0),
+        (["run", "train.py", "raise", "--help"], ["raise", "--help"], 1),
+        # deepspeed and torch.distributed.launch put it before the script's other arguments.
+        (["--local_rank=0", "-m", "train", "3"], ["--local_rank=0", "3"], 3),
+    ],
 )
 def test_script_runs_as_main_and_only_its_clean_end_marks_the_rank_finished(
-    script: Path, command: list[str], end: str, status: int
+    script: Path, words: list[str], arguments: list[str], status: int
 ) -> None:
     """It sees itself as __main__, its own argv and its own folder.
 
@@ -69,33 +74,12 @@ def test_script_runs_as_main_and_only_its_clean_end_marks_the_rank_finished(
     """
     with listening(script.parent / "s") as sink:
         there = {"RANKSKEW_EXPORTER": sink.endpoint}
-        words = ("-m", "rank_probe", *command, end, "--lr")
-        done = python(*words, cwd=script.parent, environment=there)
+        done = python("-m", "rank_probe", *words, cwd=script.parent, environment=there)
 
-    assert done.stdout == f"__main__ ['{end}', '--lr'] 42\n"
+    assert done.stdout == f"__main__ {arguments} 42\n"
     assert done.returncode == status
-    assert ("RuntimeError: theirs" in done.stderr) is (end == "raise")
+    assert ("RuntimeError: theirs" in done.stderr) is (status == 1)
     assert sink.snapshots[-1]["finished"] is (status == 0)
-
-
-@pytest.mark.parametrize(
-    ("words", "is_module", "arguments"),
-    [
-        (["train.py", "0", "--lr", "1"], False, ("0", "--lr", "1")),
-        (["run", "-m", "train", "--help"], True, ("--help",)),
-        # deepspeed and torch.distributed.launch put it before the script's other arguments.
-        (["--local_rank=0", "train.py", "0"], False, ("--local_rank=0", "0")),
-        (["--local-rank=3", "-m", "train", "0"], True, ("--local-rank=3", "0")),
-    ],
-)
-@pytest.mark.usefixtures("script")
-def test_words_name_the_script_and_its_arguments(
-    words: list[str], is_module: bool, arguments: tuple[str, ...]
-) -> None:
-    """The launcher's own option is the script's, as it would be without the probe."""
-    target = "train" if is_module else "train.py"
-
-    assert parse(words) == Invocation("run", target, is_module, arguments)
 
 
 def test_help_and_version_are_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,23 +96,18 @@ WHAT = "expected a script, -m MODULE, check, audit or bench-collectives"
     ("words", "said", "help"),
     [
         ([], WHAT, ""),
-        (["run"], WHAT, ""),
         (["--local_rank=0"], WHAT, ""),
         (["-m"], "-m must be followed by the name of a module", ""),
-        (["absent.py"], "there is no script 'absent.py' in ", ""),
         (["run", "absent.py", "--lr"], "there is no script 'absent.py' in ", ""),
         (["-m", "absent.module"], "there is no module 'absent'", ""),
         (["--nproc-per-node", "2"], "unknown option '--nproc-per-node'; ", ""),
-        (["check", "now"], "unrecognized arguments: now; ", "check "),
         (
             ["check", "--wait", "60"],
             "argument --wait: '60' is not a duration such as 30s",
             "check ",
         ),
         (["check", "--wai", "5s"], "unrecognized arguments: --wai 5s; ", "check "),
-        (["audit", "now"], "unrecognized arguments: now; ", "audit "),
         (["audit", "--timeout", "0s"], "argument --timeout: '0s' is not a duration abo", "audit "),
-        (["audit", "--time", "8s"], "unrecognized arguments: --time 8s; ", "audit "),
     ],
 )
 @pytest.mark.usefixtures("script")
@@ -220,21 +199,14 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize(
-    ("way", "seen"),
-    [
-        # The script decides when torch is imported: what it sets for torch takes effect.
-        ("from rank_probe.__main__ import main; main(['train.py'])", "False 1 INFO"),
-        ("import torch, rank_probe; rank_probe.start(automatic=True); import train", "True 2 OFF"),
-    ],
-    ids=["launcher", "by hand"],
-)
-def test_unchanged_script_is_timed_and_no_driver_is_initialised(
-    tmp_path: Path, way: str, seen: str
-) -> None:
-    """From the probe's start to its end: the script may yet choose its GPU, or fork its ranks."""
+def test_unchanged_script_is_timed_and_no_driver_is_initialised(tmp_path: Path) -> None:
+    """From the probe's start to its end: the script may yet choose its GPU, or fork its ranks.
+
+    It also decides when torch is imported: what it sets for torch takes effect.
+    """
     (tmp_path / "spy.py").write_text(SPY)
     (tmp_path / "train.py").write_text(TRAIN)
+    program = "import spy; from rank_probe.__main__ import main; main(['train.py'])"
     with listening(tmp_path / "s") as sink:
         environment = {
             "RANKSKEW_EXPORTER": sink.endpoint,
@@ -246,10 +218,10 @@ def test_unchanged_script_is_timed_and_no_driver_is_initialised(
             "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
             "RANK_PROBE_TRACE": str(tmp_path),
         }
-        done = python("-c", f"import spy; {way}", cwd=tmp_path, environment=environment)
+        done = python("-c", program, cwd=tmp_path, environment=environment)
     last = sink.snapshots[-1]
 
-    assert done.stdout == f"{seen}\n[]\n", done.stderr
+    assert done.stdout == "False 1 INFO\n[]\n", done.stderr
     assert (last["finished"], last["probe_errors"]) == (True, 0)
     assert last["steps"] >= 4
     assert {"data", "forward", "backward", "optimizer"} <= set(last["stage_seconds"])
@@ -413,7 +385,6 @@ def test_wait_ends_when_the_exporter_is_up_or_its_time_is_over(
                 [f"the ranks of job 'llama' do not compare their steps: {why}"],
             )
             for no_join, environment, why in (
-                ("hash_store", {}, "its process group is on a HashStore"),
                 ("of_a_newer_release", {}, "the probe says of_a_newer_release; the exporter of"),
                 ("", {"RANK_PROBE_JOIN": "0"}, "RANK_PROBE_JOIN=0 turns that off"),
             )
@@ -441,16 +412,12 @@ NO_EXPORTER = "what listens at {endpoint} is not where ranks report: it answers 
     [
         # Anything that speaks HTTP but is no exporter is named as that.
         (404, {"error": "Not Found."}, NO_EXPORTER),
-        (501, b"<html>Unsupported method</html>", NO_EXPORTER),
         (200, b"<html>Welcome to nginx!</html>", NO_EXPORTER),
         (200, {"version": "1"}, NO_EXPORTER),
         (200, judged(scraped=[{"address": "x"}]), NO_EXPORTER),
-        (200, judged(scraped=7), NO_EXPORTER),
         (200, b"[" * 100_000, NO_EXPORTER),
-        (204, b"", NO_EXPORTER),
         # A refusal before the snapshot is read is passed on.
         (401, {"error": "It wants the token."}, "the exporter refuses: It wants the token"),
-        (413, {"error": "The body is larger."}, "the exporter refuses: The body is larger"),
         (429, {"error": "Too often."}, "the exporter refuses: Too often"),
         (503, {"error": "Too many."}, "the exporter refuses: Too many"),
     ],
@@ -473,7 +440,10 @@ def test_server_that_hangs_is_not_awaited_for_long(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("endpoint", "sentence", "passes"),
     [
-        ("nonsense", "it must be unix:/path/to.sock or http://127.0.0.1:PORT", False),
+        *(
+            (wrong, "it must be unix:/path/to.sock or http://127.0.0.1:PORT", False)
+            for wrong in ("nonsense", "unix:relative", "http://host", "x:1")
+        ),
         (f"http://{'x' * 300}:1", "cannot be asked", False),
         (
             "http://127.0.0.1:1",
@@ -481,8 +451,6 @@ def test_server_that_hangs_is_not_awaited_for_long(monkeypatch: pytest.MonkeyPat
             True,
         ),
         ("unix:{folder}/e.sock", "there is no socket {folder}/e.sock (No such file", True),
-        # In a container the directory is not mounted.
-        ("unix:{folder}/no/e.sock", "no/e.sock (No such file or directory): start one", True),
         # A directory that a mount created in its place is not waited for.
         ("unix:{folder}", "is not a socket: set RANKSKEW_EXPORTER", False),
         ("unix:{folder}/file/e.sock", "file/e.sock (Not a directory): start one", False),

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import os
 import stat
 import subprocess
 import sys
@@ -30,18 +29,12 @@ from rank_probe.collectives.measure import (
     repetitions_in,
     rounds,
     sizes_up_to,
-    timed,
     to_repeat,
 )
 from rank_probe.collectives.report import (
-    BANDWIDTHS,
-    BYTES,
-    SECONDS,
-    Units,
     as_json,
     as_text,
     sentence,
-    shown,
     write_textfile,
 )
 from rank_probe.collectives.verdict import (
@@ -63,18 +56,15 @@ from tests.rank_probe.forks import Zygote
     [
         # A rank's share is rounded down to 16 bytes, as nccl-tests does, and is never empty.
         (sizes_up_to, (2**20, 4), [2**12, 2**14, 2**16, 2**18, 2**20]),
-        (sizes_up_to, (4096, 3), [3 * 1360]),
         (sizes_up_to, (100, 2), [96]),
         (sizes_up_to, (8, 4), [64]),
         # Few repetitions of what is slow, but enough for a median.
         (repetitions_in, (1.0, 0.01), 100),
         (repetitions_in, (1.0, 10.0), FEWEST),
-        (repetitions_in, (10.0, 1e-6), MOST),
         (repetitions_in, (1.0, 0.0), MOST),
         # 1 GB in a second over eight ranks.
         (CollectiveTime("all_reduce", 10**9, 1.0).bus_bandwidth, (8,), 1.75e9),
         (CollectiveTime("all_gather", 10**9, 1.0).bus_bandwidth, (8,), 0.875e9),
-        (CollectiveTime("reduce_scatter", 10**9, 1.0).bus_bandwidth, (8,), 0.875e9),
     ],
 )
 def test_what_is_measured(
@@ -84,7 +74,7 @@ def test_what_is_measured(
     assert of(*arguments) == expected
 
 
-@pytest.mark.parametrize("ranks", [*range(2, 10), 64])
+@pytest.mark.parametrize("ranks", [2, 3, 8, 9])
 def test_every_pair_meets(ranks: int) -> None:
     """Every pair is measured once, in as few rounds as can be."""
     found = rounds(ranks)
@@ -92,15 +82,6 @@ def test_every_pair_meets(ranks: int) -> None:
     assert sorted(pair for each in found for pair in each) == list(combinations(range(ranks), 2))
     assert len(found) == (ranks - 1 if ranks % 2 == 0 else ranks)
     assert all(len({rank for pair in each for rank in pair}) == 2 * len(each) for each in found)
-
-
-def test_each_repetition_has_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the end of the one before, so nothing between them is lost."""
-    now = [0.0]
-    takes = iter((1.0, 4.0, 2.0))
-    monkeypatch.setattr(time, "perf_counter", lambda: now[-1])
-
-    assert timed(lambda: now.append(now[-1] + next(takes)), 3, on_gpu=False) == [1.0, 4.0, 2.0]
 
 
 def test_pair_is_timed_each_way_by_its_first_rank(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,9 +109,9 @@ def test_pair_is_timed_each_way_by_its_first_rank(monkeypatch: pytest.MonkeyPatc
 
 def test_what_seems_slow_is_repeated_beside_others_of_its_ranks() -> None:
     """Or a slow partner would look slow too; a healthy world is measured once, a small in full."""
-    times: list[tuple[dict[tuple[int, ...], float], int]] = [({}, 0), ({(0, 5): 3.0}, 28)]
-    for slow, pairs in times:
-        assert len(to_repeat(pair_times(hosts(1, 8), slow), hosts(1, 8))) == pairs
+    small = hosts(1, 8)
+    assert to_repeat(pair_times(small), small) == []
+    assert len(to_repeat(pair_times(small, {(0, 5): 3.0}), small)) == 28
     where = hosts(1, 64)
     repeated = to_repeat(pair_times(where, {(9, other): 3.0 for other in range(64)}), where)
     doubts = {pair for pair in repeated if 9 in pair}
@@ -162,11 +143,6 @@ def both(*pairs: tuple[int, int]) -> dict[Ranks, float]:
     return {link: 3.0 for pair in pairs for link in (pair, pair[::-1])}
 
 
-def around(ranks: int) -> Slower:
-    """Make the latency of rank 1 longer."""
-    return {(min(1, other), max(1, other)): 5.0 for other in range(ranks)}
-
-
 SENDS, RECEIVES = ((1,), "sends"), ((1,), "receives")
 
 
@@ -174,9 +150,9 @@ SENDS, RECEIVES = ((1,), "sends"), ((1,), "receives")
     ("where", "slower", "latency", "found"),
     [
         # A link is found each way: half the bandwidth from 0 to 2 is not that from 2 to 0.
-        *((hosts(1, ranks), {(0, 2): 2.0}, {}, {((0, 2), "")}) for ranks in (3, 4, 8)),
+        *((hosts(1, ranks), {(0, 2): 2.0}, {}, {((0, 2), "")}) for ranks in (3, 8)),
         # Of four ranks half the links are those of the slow one, whose partners are not slow.
-        *((hosts(1, ranks), each(ranks, 1), {}, {SENDS}) for ranks in (3, 4, 8, 64)),
+        *((hosts(1, ranks), each(ranks, 1), {}, {SENDS}) for ranks in (3, 4, 64)),
         # A third of the links may be slow, each way.
         (hosts(1, 4), both((0, 1), (2, 3)), {}, {(link, "") for link in both((0, 1), (2, 3))}),
         # What the rank's other links have in common does not hide what one of them lacks.
@@ -185,11 +161,13 @@ SENDS, RECEIVES = ((1,), "sends"), ((1,), "receives")
         (hosts(2, 4), {}, {}, set()),
         # Six GPUs on one switch and two on another: twelve of 28 pairs are no broken links.
         (hosts(1, 8), both(*((near, far) for near in range(6) for far in (6, 7))), {}, set()),
+        # A rank's own network port, and not its place in the node.
+        (hosts(3, 2), dict.fromkeys([(1, 2), (1, 3), (1, 4), (1, 5)], 4.0), {}, {SENDS}),
         # Two ranks have nothing to compare with.
         (hosts(1, 2), {(0, 1): 50.0}, {}, set()),
         # Latency is the same both ways.
-        *((hosts(1, n), {}, {(1, 2): 3.0}, {((1, 2), ""), ((2, 1), "")}) for n in (3, 4, 8)),
-        *((hosts(1, ranks), {}, around(ranks), {SENDS, RECEIVES}) for ranks in (3, 4, 8, 64)),
+        (hosts(1, 3), {}, {(1, 2): 3.0}, {((1, 2), ""), ((2, 1), "")}),
+        (hosts(1, 4), {}, dict.fromkeys([(0, 1), (1, 2), (1, 3)], 5.0), {SENDS, RECEIVES}),
         # The only two ranks of a node: that both are slow says nothing about either.
         (hosts(4, 2), {}, {(2, 3): 9.0}, {((2, 3), ""), ((3, 2), "")}),
     ],
@@ -204,24 +182,14 @@ def test_reading_that_stands_out(
     assert {(one.ranks, one.way) for one in slow} == found
 
 
-def test_rank_that_is_slow_between_nodes_only() -> None:
-    """Its own network port, and not its place in the node."""
-    where = hosts(3, 4)
-    port: Slower = {(5, other): 4.0 for other in (*range(4), *range(8, 12))}
-    (suspect,) = slow_readings(pair_times(where, port), where)
-
-    assert (suspect.scope, suspect.ranks, suspect.way) == ("inter-node", (5,), "sends")
-    assert suspect.factor == pytest.approx(4.0)
-
-
 def test_healthy_worlds_are_rarely_accused() -> None:
     """Noise of a fifth on every reading accuses one world in fifty at the most, on one reading."""
     accused = 0
-    for seed in range(300):
+    for seed in range(150):
         where = hosts(1, 4 + seed % 5)
         accused += bool(slow_readings(pair_times(where, noise=0.2, seed=seed), where))
 
-    assert accused <= 6
+    assert accused <= 3
 
 
 def test_noise_raises_the_bar_and_doubt_comes_before_suspicion() -> None:
@@ -231,14 +199,12 @@ def test_noise_raises_the_bar_and_doubt_comes_before_suspicion() -> None:
     """
     where = hosts(1, 4)
     times = pair_times(where, latency={(1, 2): 12.0})
+    noisy = pair_times(where, {(1, 3): 12.0, (3, 1): 12.0}, noise=0.6, seed=5)
 
     assert len(slow_readings(times, where)) == 2
     assert slow_readings(times, where, {"latency": 3.0, "bandwidth": 1.0}) == []
     assert len(slow_readings(times, where, {"latency": 1.0, "bandwidth": 3.0})) == 2
-    noisy = pair_times(where, {(1, 3): 12.0, (3, 1): 12.0}, noise=0.6, seed=5)
     assert (1, 3) in doubtful(noisy, where)
-    assert doubtful(pair_times(where), where) == []
-    assert doubtful(pair_times(hosts(1, 2), {(0, 1): 50.0}), hosts(1, 2)) == []
 
 
 def names(where: tuple[str, ...], slower: Slower, latency: Slower | None = None) -> list[Finding]:
@@ -299,10 +265,8 @@ MASTER = {"MASTER_ADDR": "n0", "MASTER_PORT": "29500"}
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--max-mib", "4X"], "argument --max-mib: '4X' is not a whole number above 0"),
         (["--max-mib", "0"], "argument --max-mib: '0' is not a whole number above 0"),
         (["--timeout", "0s"], "argument --timeout: '0s' is not a duration above 0"),
-        (["--backend", "mpi"], "argument --backend: invalid choice: 'mpi'"),
         (["--textfile", "/absent/p.prom"], "there is no directory /absent"),
     ],
 )
@@ -314,30 +278,15 @@ def test_wrong_option_is_explained(words: list[str], sentence: str) -> None:
     assert str(wrong.value).startswith(sentence)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (
-            ["-m", "rank_probe", "bench-collectives"],
-            "no launcher has given this process a rank; start it with: "
-            "torchrun --nproc-per-node 8 -m rank_probe bench-collectives",
-        ),
-        (
-            ["-c", STUCK],
-            "rank 3 waited 0 s in vain during the exchange between ranks 3 and 5: a rank has "
-            "ended or hangs, or a link is down; for slow links raise --timeout or lower --max-mib",
-        ),
-    ],
-    ids=["alone", "stuck"],
-)
-def test_rank_that_cannot_measure_ends(arguments: list[str], sentence: str) -> None:
+def test_rank_that_waits_in_vain_ends() -> None:
     """With status 2, and what it was doing."""
-    alone = {name: value for name, value in os.environ.items() if name != "RANK"}
-    done = subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, env=alone, cwd=ROOT
-    )
+    done = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, text=True, cwd=ROOT)
 
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"rank-probe: {sentence}\n")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "rank-probe: rank 3 waited 0 s in vain during the exchange between ranks 3 and 5: a rank "
+        "has ended or hangs, or a link is down; for slow links raise --timeout or lower --max-mib\n"
+    )
 
 
 def test_place_and_backend_come_from_the_launcher_and_torch() -> None:
@@ -350,6 +299,8 @@ def test_place_and_backend_come_from_the_launcher_and_torch() -> None:
     assert chosen(None) == "gloo"
     with pytest.raises(CannotMeasure, match="nccl needs a GPU"):
         chosen("nccl")
+    with pytest.raises(CannotMeasure, match="no launcher has given this process a rank; start it "):
+        place({})
     with pytest.raises(CannotMeasure, match="one rank alone has no link; start at least two"):
         place({"RANK": "0", "WORLD_SIZE": "1"})
     with pytest.raises(CannotMeasure, match="MASTER_ADDR is not set, so ranks cannot reach each"):
@@ -420,21 +371,6 @@ def test_json_has_what_the_tables_say() -> None:
     assert said["named"][0]["slow"][0]["value"] == 2.5e9
     assert said["collectives"][0]["bus_bandwidth"] == 4096 / 1e-3 * 2 * 7 / 8
     assert {pair["scope"] for pair in said["pairs"]} == {"intra-node", "inter-node"}
-
-
-@pytest.mark.parametrize(
-    ("units", "values", "texts"),
-    [
-        (BYTES, (64, 4096, 2**28), "64 B, 4 KiB, 256 MiB"),
-        (SECONDS, (2.5, 0.0123, 45.6e-6, 5e-8, 0.99996), "2.5 s, 12.3 ms, 45.6 µs, 50 ns, 1 s"),
-        (BANDWIDTHS, (2.5e11, 1.5e6, 12e3, 3), "250 GB/s, 1.5 MB/s, 12 kB/s, 3 B/s"),
-    ],
-)
-def test_values_are_shown_with_a_fitting_unit(
-    units: Units, values: tuple[float, ...], texts: str
-) -> None:
-    """Three digits; sizes are binary, bandwidths decimal."""
-    assert ", ".join(shown(value, units) for value in values) == texts
 
 
 def samples(path: Path) -> dict[str, dict[tuple[str, ...], float]]:

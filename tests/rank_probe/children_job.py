@@ -123,36 +123,23 @@ def use_helpers() -> None:
 
 def fit_with_lightning() -> None:
     """Leave the other rank to Lightning, which runs this script again for it."""
-    from lightning.pytorch import LightningModule, Trainer
+    from lightning.pytorch import Trainer
+    from lightning.pytorch.demos.boring_classes import BoringModel
 
     from tests.rank_probe.launch import leave
-
-    class Model(LightningModule):  # type: ignore[misc]  # mypy does not read Lightning
-        """A linear layer."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = torch.nn.Linear(2, 1)
-
-        def training_step(self, batch: torch.Tensor, _: int) -> torch.Tensor:
-            return self.layer(batch).sum()  # type: ignore[no-any-return]
-
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.SGD(self.parameters(), lr=0.1)
 
     trainer = Trainer(
         accelerator="cpu",
         devices=2,
         strategy="ddp",
-        max_epochs=1,
+        max_steps=STEPS,
+        limit_val_batches=0,
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(Model(), DataLoader(Rows(), batch_size=1))
-    # At once: both ranks write to the same pipe.
-    os.write(1, f"rank {trainer.global_rank} {sys.argv[1:]}\n".encode())
+    trainer.fit(BoringModel())
     leave()
 
 

@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from threading import get_ident
 from typing import Any
 
 import pytest
@@ -27,7 +26,7 @@ from rank_probe.wire.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS
 from rank_probe.wire.stages import DATA
 from tests.exporter.running import wait_until
 from tests.exporter.snapshots import verdict
-from tests.rank_probe.fakes import RANK_2_OF_4, FakeDevice, elsewhere, probe_of_rank_2, told
+from tests.rank_probe.fakes import RANK_2_OF_4, FakeDevice, probe_of_rank_2, told
 
 TRAINED = (events.ENTER | DATA, events.LEAVE, events.STEP)
 
@@ -46,7 +45,6 @@ def test_rank_is_named_once_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(process_group, "rank_and_world_size", lambda: None)
     snapshot = told(probe)
     assert (snapshot.rank, snapshot.world_size, snapshot.job_id) == (3, 8, "local-gpu7")
-
     # Peers may come after the first backward, which found none.
     assert not probe.timeline.state.has_peers
     monkeypatch.setattr(process_group, "has_peers", lambda: True)
@@ -76,11 +74,11 @@ def test_rank_is_seen_from_its_start_on(monkeypatch: pytest.MonkeyPatch) -> None
     """Before it begins: nothing counted, a heartbeat, the stage that it is in, and hangs in.
 
     It travels as JSON, with labels of the closed set: what the exporter would refuse is never sent.
+    Then its stages, without those that took no time, its work, collections and first step.
     """
-    probe = probe_of_rank_2(automatic=True)
+    probe = probe_of_rank_2()
     snapshot = told(probe)
     body = json.loads(snapshot.to_json())
-
     assert (snapshot.steps, snapshot.stage_seconds, snapshot.stage) == (0, {}, "other")
     assert snapshot.last_step_timestamp_seconds is None
     assert snapshot.heartbeat_timestamp_seconds >= snapshot.started_timestamp_seconds
@@ -90,34 +88,27 @@ def test_rank_is_seen_from_its_start_on(monkeypatch: pytest.MonkeyPatch) -> None
     assert set(body["rank_info"]) <= set(RANK_INFO_LABELS)
     assert set(body["runtime_info"]) <= set(RUNTIME_INFO_LABELS)
 
-    step(probe, events.ENTER | DATA)
-    probe.timeline.steps.fold()
-    later = time.perf_counter_ns() + 7_000_000_000
-    monkeypatch.setattr(probe.timeline.steps, "_now", lambda: later)
-    snapshot = told(probe)
-    assert (snapshot.stage, snapshot.stage_seconds) == ("data", {})
-    assert 7 <= snapshot.stage_elapsed_seconds < 70
-
-
-def test_stages_work_and_life_are_told() -> None:
-    """A stage without time is absent, not zero; work, collections and the first step are told."""
-    probe = probe_of_rank_2()
     probe.attach()
     probe.work.add(samples=4, tokens=64, padding_tokens=16)
     step(probe, events.ENTER | DATA, events.LEAVE, events.WAIT, events.RELEASED, events.STEP)
     gc.collect()
     snapshot = told(probe)
     probe.detach()
-
     seconds = snapshot.stage_seconds
     assert set(seconds) == {"data", "sync", "other"}
-    assert seconds["sync"] > 0
     assert snapshot.busy_seconds == pytest.approx(seconds["data"] + seconds["other"])
     assert (snapshot.samples, snapshot.tokens, snapshot.padding_tokens) == (4, 64, 16)
     assert new_tape is PythonTape or (snapshot.gc_pause_seconds or 0) > 0
     assert "first_step" in {each["event"] for each in snapshot.lifecycle_events}
-    assert snapshot.cuda_memory_allocated_bytes is None
-    assert snapshot.stage_host_seconds == {}
+    assert (snapshot.cuda_memory_allocated_bytes, snapshot.stage_host_seconds) == (None, {})
+
+    step(probe, events.ENTER | DATA)
+    probe.timeline.steps.fold()
+    later = time.perf_counter_ns() + 7_000_000_000
+    monkeypatch.setattr(probe.timeline.steps, "_now", lambda: later)
+    snapshot = told(probe)
+    assert (snapshot.stage, snapshot.stage_seconds) == ("data", seconds)
+    assert 7 <= snapshot.stage_elapsed_seconds < 70
 
 
 def test_place_that_the_user_gives_names_the_peers() -> None:
@@ -195,31 +186,16 @@ def test_end_is_told_whatever_others_did_to_what_the_probe_replaced(
     assert failures.count == before + 1
 
 
-@pytest.mark.parametrize("new", ["level", "group", "thread"])
-def test_batches_are_counted_as_they_are_after_timing_began_anew(
-    monkeypatch: pytest.MonkeyPatch, new: str
-) -> None:
+def test_batches_are_counted_as_they_are_after_timing_began_anew() -> None:
     """Those that wait to be trained with then are left out, and one that came while it was off."""
     probe = probe_of_rank_2()
-    tape = probe.timeline.tape
-    fetch = fetching(tape, next, probe.work.measure)
+    fetch = fetching(probe.timeline.tape, next, probe.work.measure)
     batches = iter([*[torch.ones(100, 1)] * 3, *[torch.ones(4, 1)] * 3])
-
-    def begin_anew() -> None:
-        if new == "level":
-            probe._after_push({"level": "off"})
-            probe._after_push({"level": "stages"})
-        elif new == "group":
-            probe._groups._had_one = True
-            probe._groups.formed()
-        else:
-            elsewhere(probe.timeline.follow_training)
-            tape.owner = get_ident()
-
     fetch(batches)
     fetch(batches)  # It reads ahead.
     probe.work.measure(next(batches))  # Its FETCHED is not noted any more.
-    begin_anew()
+    for level in ("off", "stages"):
+        probe._after_push({"level": level})
     trained = (events.BACKWARD_BEGINS, events.BACKWARD_ENDED, events.STEP)
     step(probe, *trained)
     for batch in range(3):

@@ -17,7 +17,7 @@ import torch
 from prometheus_client.parser import text_string_to_metric_families
 from torch import Tensor
 
-from rank_probe.collectives import command, measure
+from rank_probe.collectives import measure
 from rank_probe.collectives.command import CannotMeasure, chosen, place
 from rank_probe.collectives.measure import (
     FEWEST,
@@ -45,7 +45,6 @@ from rank_probe.collectives.verdict import (
     findings,
     slow_readings,
 )
-from rank_probe.command_line.grammar import WrongCommand
 from tests.exporter.running import ROOT
 from tests.rank_probe.fakes import Slower, hosts, pair_times, result
 from tests.rank_probe.forks import Zygote
@@ -260,22 +259,6 @@ time.sleep(60)
 LAUNCHED = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
 SLURM = {"SLURM_PROCID": "5", "SLURM_NTASKS": "6", "SLURM_LOCALID": "2", "SLURM_STEP_ID": "0"}
 MASTER = {"MASTER_ADDR": "n0", "MASTER_PORT": "29500"}
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["--max-mib", "0"], "argument --max-mib: '0' is not a whole number above 0"),
-        (["--timeout", "0s"], "argument --timeout: '0s' is not a duration above 0"),
-        (["--textfile", "/absent/p.prom"], "there is no directory /absent"),
-    ],
-)
-def test_wrong_option_is_explained(words: list[str], sentence: str) -> None:
-    """Before a rank waits for another."""
-    with pytest.raises(WrongCommand) as wrong:
-        command.run(words)
-
-    assert str(wrong.value).startswith(sentence)
 
 
 def test_rank_that_waits_in_vain_ends() -> None:

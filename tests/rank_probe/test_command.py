@@ -107,6 +107,13 @@ WHAT = "expected a script, -m MODULE, check, audit or bench-collectives"
             "check ",
         ),
         (["check", "--wai", "5s"], "unrecognized arguments: --wai 5s; ", "check "),
+        *(
+            (["bench-collectives", *words], said, "bench-collectives ")
+            for words, said in (
+                (["--max-mib", "0"], "argument --max-mib: '0' is not a whole number above 0"),
+                (["--textfile", "/absent/p.prom"], "there is no directory /absent"),
+            )
+        ),
         (["audit", "--timeout", "0s"], "argument --timeout: '0s' is not a duration abo", "audit "),
     ],
 )

@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -14,8 +13,7 @@ from typing import Any
 import pytest
 
 from rank_probe.audit import gather
-from rank_probe.audit.devices import device_files
-from rank_probe.audit.facts import HIDDEN, Facts, Interface, NodeMounts, Port, pack, unpack
+from rank_probe.audit.facts import HIDDEN, Interface, NodeMounts, Port, pack, unpack
 from rank_probe.audit.gather import shown
 from rank_probe.audit.network import interfaces, matching, ports
 from rank_probe.process import runtime
@@ -48,7 +46,6 @@ OPEN_DRIVER = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86  
 @pytest.mark.parametrize(
     ("environment", "gpu", "driver", "known"),
     [
-        ({}, ("", ""), "something else", {"node": NODE}),
         ({}, ("", ""), OPEN_DRIVER, {"node": NODE, "driver": "570.86"}),
         (
             {"APPTAINER_CONTAINER": "/images/train.sif"},
@@ -301,25 +298,6 @@ def test_process_knows_its_own_limits(tmp_path: Path) -> None:
     assert found.versions["probe"] == __version__
 
 
-def test_control_group_and_lockable_memory_are_the_processes(tmp_path: Path) -> None:
-    """Another group is another key; CAP_IPC_LOCK, bit 14, lifts the limit."""
-
-    def read(file: str, text: str) -> Facts:
-        mounts = machine(tmp_path, {f"proc/self/{file}": text})
-        return gather.facts(0, 0, {}, mounts, with_torch=False)
-
-    first, same, other = (
-        read("cgroup", group).container for group in ("0::/a\n", "0::/a\n", "0::/b")
-    )
-    bound = read("status", "CapEff:\t0000000000003fff\n").locked_bytes
-    free = read("status", "CapEff:\t0000000000004000\n").locked_bytes
-
-    assert first == same != other
-    assert bound is not None
-    assert bound < 2**63 or resource.getrlimit(resource.RLIMIT_MEMLOCK)[0] == -1
-    assert free == 2**63
-
-
 @pytest.mark.parametrize(
     "name", ["FI_OPX_TOKEN", "NCCL_PLUGIN_SECRET", "UCX_AUTH", "FI_KEY", "NCCL_COMM_ID", "CUDA_URL"]
 )
@@ -424,12 +402,3 @@ def test_gpus_have_their_place_or_a_sentence_says_why_not(
     assert near_5 is None or gpus[5]["cpus"] == near_5
     assert (why == "") == (problem == "")
     assert why.startswith(problem)
-
-
-def test_device_files_count_gpus_only(tmp_path: Path) -> None:
-    """The other files of the driver are no GPUs."""
-    for name in ("nvidia0", "nvidia7", "nvidiactl", "nvidia-uvm"):
-        (tmp_path / name).touch()
-
-    assert device_files(NodeMounts(devices=tmp_path)) == 2
-    assert device_files(NodeMounts(devices=tmp_path / "absent")) == 0

@@ -312,20 +312,6 @@ def test_looking_for_a_module_is_not_importing_it(seen: list[ModuleType]) -> Non
     assert "42" in inspect.getsource(module)
 
 
-def test_import_that_failed_may_be_tried_again(
-    seen: list[ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A module that raises while it is imported is given once it has not."""
-    (tmp_path / f"{NAME}.py").write_text("import sys\nif not sys.testing_again: 1 / 0\n")
-    when_imported(NAME, seen.append)
-    monkeypatch.setattr(sys, "testing_again", False, raising=False)
-    with pytest.raises(ZeroDivisionError):
-        importlib.import_module(NAME)
-    monkeypatch.setattr(sys, "testing_again", True)
-
-    assert importlib.import_module(NAME) in seen
-
-
 def test_pause_gives_way_after_some_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each costs a wake-up: a fast machine needs fewer; Python itself gives way after 5 ms."""
     now, slept = [100.0], list[float]()

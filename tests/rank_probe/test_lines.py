@@ -364,24 +364,3 @@ def test_loop_around_a_function_of_one_step_is_learnt() -> None:
 
     assert items[:2] == [[False] * 5] * 2
     assert items[2:] == [[True] + [False] * 4] * 4
-
-
-def recursion(depth: int, look: Look) -> None:
-    if depth:
-        recursion(depth - 1, look)
-    else:
-        look()
-
-
-def test_stack_that_is_too_deep_is_no_loop() -> None:
-    """A recursion that hides the loop gives no answer, and costs no more than the limit."""
-    looks = Looks()
-    limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(5_000)
-    try:
-        for _ in Items(lambda: recursion(1_100, looks), 1):
-            pass
-    finally:
-        sys.setrecursionlimit(limit)
-
-    assert looks.fetching == [False]

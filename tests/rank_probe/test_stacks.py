@@ -23,10 +23,9 @@ from rank_probe.lines.sample_window import (
     StackSample,
     StateShare,
 )
-from rank_probe.lines.sampling import line_of
 from rank_probe.lines.stacks import Stacks
 from rank_probe.lines.system_calls import POLLED, SHARED, Reader, Wait
-from rank_probe.lines.thread_clocks import ThreadLook, WatchedThread
+from rank_probe.lines.thread_clocks import ThreadLook
 from rank_probe.lines.training_thread import Shares, TorchCalls, engine_thread, held, split
 from rank_probe.lines.user_code import CodeLine
 from rank_probe.wire.snapshot import THREAD_STATES
@@ -165,16 +164,6 @@ def test_sampling_lasts_as_long_as_the_lateness() -> None:
         late.stacks.watch("data")
         assert late.stacks.lines() == []
         wait_until(lambda: late.stacks.samples > taken)
-
-
-def test_thread_that_has_ended_has_no_line() -> None:
-    """A training thread that is gone costs nothing and names nothing; nor do libraries alone."""
-    with late_rank(lambda is_over: None) as gone:
-        gone.thread.join()
-        gone.stacks.watch("data")
-        gone.is_looked_at(100)
-        assert gone.stacks.lines() == []
-    assert line_of(stack_of(sys._getframe()), lambda file: False) is None
 
 
 def test_first_answer_is_told_once_without_waiting_for_rare_samples(
@@ -405,20 +394,6 @@ def test_call_says_what_a_thread_waits_for(reader: Reader, call: str, wait: Wait
     assert reader.wait(f"{call}\n".encode(), lambda: False) == wait
     asleep = Wait(DISK) if wait is not None and wait.state == BLOCKED else wait
     assert reader.wait(f"{call}\n".encode(), lambda: True) == asleep
-
-
-def test_clocks_of_a_thread_that_runs() -> None:
-    """What it used is counted, and it is seen on a CPU."""
-    this = WatchedThread(threading.get_native_id(), Reader())
-    first = this.begin()
-    while time.thread_time_ns() < first.cpu + 20 * MS:
-        pass
-    last = this.end()
-    this.close()
-
-    assert last.at > first.at
-    assert last.cpu >= first.cpu + 20 * MS
-    assert last.is_on_cpu
 
 
 def frame(name: str, file: str) -> Spot:

@@ -57,43 +57,17 @@ def rank(index: int, folder: str, started: str, end: str) -> None:
         sys.exit(int(end))
 
 
-class Ranks(multiprocessing.Process):
-    """A process that overrides `run`, pickles in its own way and has no target."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__()
-        self.arguments = arguments
-
-    def __reduce__(self) -> Any:
-        return _again, (vars(self) | {"_popen": None},)
-
-    def run(self) -> None:
-        rank(*self.arguments)
-
-
-def _again(known: dict[str, Any]) -> Ranks:
-    process = Ranks.__new__(Ranks)
-    vars(process).update(known)
-    return process
-
-
 def start_ranks(by: str, *arguments: str) -> list[int | None]:
     """Start two ranks and wait; return their exit codes."""
-    spawned = {"torch": RANKS, "both": 1}.get(by, 0)
-    start: Any = torch.multiprocessing.start_processes  # type: ignore[attr-defined]  # public
-    method = multiprocessing.get_start_method()
-    processes = (
-        start(rank, arguments, spawned, join=False, start_method=method).processes
-        if spawned
-        else []
-    )
-    for index in range(spawned, RANKS):
-        processes.append(
-            Ranks(index, *arguments)
-            if by == "both"
-            else multiprocessing.Process(target=rank, args=(index, *arguments))
-        )
-        processes[-1].start()
+    if by == "torch":
+        start: Any = torch.multiprocessing.start_processes  # type: ignore[attr-defined]  # public
+        method = multiprocessing.get_start_method()
+        processes = start(rank, arguments, RANKS, join=False, start_method=method).processes
+    else:
+        of_rank = [(index, *arguments) for index in range(RANKS)]
+        processes = [multiprocessing.Process(target=rank, args=each) for each in of_rank]
+        for process in processes:
+            process.start()
     for process in processes:
         process.join()
     return [process.exitcode for process in processes]
@@ -148,7 +122,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--folder", default="")
     parser.add_argument("--method", default="fork")
-    parser.add_argument("--by", default="", choices=["", "process", "torch", "both"])
+    parser.add_argument("--by", default="", choices=["", "process", "torch"])
     parser.add_argument(
         "--started", default="", choices=["", "parent", "target", "in-the-group", "top"]
     )

@@ -52,13 +52,12 @@ class Ways(NamedTuple):
 
 
 WAYS = {
-    # The group names them, as SLURM cannot: it knows one task. One is of torch.multiprocessing;
-    # the other's class overrides `run` and pickles in its own way.
+    # The group names them, as SLURM cannot: it knows one task.
     "spawn": Ways(
-        "--method spawn --by both --end raise",
+        "--method spawn --by torch --end raise",
         "[0, 1]",
         environment=SLURM,
-        local_ranks=("0", ""),
+        local_ranks=("0", "1"),
         job_id="7",
     ),
     "forkserver": Ways("--method forkserver --by process --started top --trains", runs=BARE),

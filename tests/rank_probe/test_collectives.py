@@ -210,9 +210,14 @@ def names(where: tuple[str, ...], slower: Slower, latency: Slower | None = None)
     return findings(slow_readings(pair_times(where, slower, latency), where), where)
 
 
-def test_link_that_is_slow_both_ways_is_one_link() -> None:
-    """Both directions and the latency stand in one sentence; the slowest comes first."""
+def test_what_is_slow_at_several_things_is_named_once() -> None:
+    """A link with both directions and its latency, a rank, or a node of two slow ranks.
+
+    The slowest comes first.
+    """
     (link,) = names(hosts(1, 4), {(1, 3): 4.0, (3, 1): 2.0}, {(1, 3): 10.0})
+    (rank,) = names(hosts(4, 1), each(4, 2, by=5.0))
+    (node,) = names(hosts(3, 2), each(6, 2, 3, by=5.0))
     two = names(hosts(1, 8), {(0, 1): 3.0, (4, 6): 9.0})
 
     assert sentence(link) == (
@@ -221,28 +226,11 @@ def test_link_that_is_slow_both_ways_is_one_link() -> None:
         "bandwidth from 1 to 3 2.5 GB/s against 10 GB/s (4.0 times); "
         "bandwidth from 3 to 1 5 GB/s against 10 GB/s (2.0 times)"
     )
-    assert [one.ranks for one in two] == [(4, 6), (0, 1)]
-
-
-@pytest.mark.parametrize(
-    ("where", "slow", "kind", "said"),
-    [
-        # Its own link is what they share.
-        (hosts(4, 1), (2,), "rank", "rank 2's link (n2)"),
-        # Two slow ranks on one node of three are one node.
-        (hosts(3, 2), (2, 3), "node", "node n1"),
-    ],
-)
-def test_rank_or_node_whose_links_are_all_slow_is_named(
-    where: tuple[str, ...], slow: Ranks, kind: str, said: str
-) -> None:
-    """Once, whatever they are slow at."""
-    (one,) = names(where, each(len(where), *slow, by=5.0))
-
-    assert (one.kind, one.ranks) == (kind, slow)
-    assert sentence(one) == (
-        f"{said} is slow between nodes: sends at 200 MB/s against 1 GB/s (5.0 times)"
-    )
+    for one, name in ((rank, "rank 2's link (n2)"), (node, "node n1")):
+        assert sentence(one) == (
+            f"{name} is slow between nodes: sends at 200 MB/s against 1 GB/s (5.0 times)"
+        )
+    assert [one.ranks for one in (node, *two)] == [(2, 3), (4, 6), (0, 1)]
 
 
 HEALTHY = result(pair_times(hosts(2, 2)), hosts(2, 2))

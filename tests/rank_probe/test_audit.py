@@ -104,13 +104,6 @@ def on(ranks: Any, **change: Any) -> Changes:
     return {rank: change for rank in ranks}
 
 
-def gpu(node: int, index: int, **change: Any) -> tuple[GpuFacts, ...]:
-    """Return the GPUs of *node* with one changed."""
-    return tuple(
-        dataclasses.replace(one, **change) if one.index == index else one for one in gpus(node)
-    )
-
-
 def ports(*rates: float) -> tuple[Port, ...]:
     """Return ports of *rates* in Gb/s, 0 for one that is down."""
     each = enumerate(rates)
@@ -132,7 +125,9 @@ PLANTS: dict[str, Changes] = {
         [6], **settings(CUDA_DEVICE_ORDER="PCI_BUS_ID")
     ),
     "warn device_order: by number without CUDA_DEVICE_ORDER=PCI_BUS_ID on ranks 4-7 of node-1": on(
-        NODE_1, **settings(CUDA_VISIBLE_DEVICES="0,1,2,3"), gpus=gpu(1, 3, model="A100")
+        NODE_1,
+        **settings(CUDA_VISIBLE_DEVICES="0,1,2,3"),
+        gpus=(*gpus(1)[:3], GpuFacts(3, "GPU-1-3", "A100", tuple(range(16, 32)))),
     ),
     "fail environment: NCCL_ALGO is Ring on rank 5; on the others it is unset": on(
         [5], compared={"NCCL_DEBUG": "WARN", "NCCL_ALGO": "Ring"}

@@ -14,18 +14,16 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 import rank_probe as probe
 from rank_probe import api
-from rank_probe.guest import yielding
 from rank_probe.guest.guard import failures, never_raise
 from rank_probe.guest.imports import when_imported
 from rank_probe.guest.patches import Patches
-from rank_probe.guest.yielding import TURN_SECONDS, WORK_SECONDS, give_way, has_waited
 from rank_probe.report import push
 from rank_probe.wire.stages import OTHER, STAGES
 from tests.rank_probe.sink import PATIENCE_SECONDS, Sink, listening
@@ -310,23 +308,3 @@ def test_looking_for_a_module_is_not_importing_it(seen: list[ModuleType]) -> Non
     assert module.__spec__ is not None
     assert module.__spec__.loader is module.__loader__
     assert "42" in inspect.getsource(module)
-
-
-def test_pause_gives_way_after_some_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each costs a wake-up: a fast machine needs fewer; Python itself gives way after 5 ms."""
-    now, slept = [100.0], list[float]()
-    clock = SimpleNamespace(perf_counter=lambda: now[0], sleep=slept.append)
-    monkeypatch.setattr(yielding, "time", clock)
-    monkeypatch.setattr(yielding, "_last", SimpleNamespace(at=0.0))
-    give_way()
-    now[0] += WORK_SECONDS / 2
-    give_way()
-    assert slept == [TURN_SECONDS]
-    assert 0 < TURN_SECONDS < 2.5e-3
-    now[0] += WORK_SECONDS
-    give_way()
-    assert slept == [TURN_SECONDS] * 2
-    now[0] += 1.0
-    has_waited()  # For something else: the others had their turn.
-    give_way()
-    assert slept == [TURN_SECONDS] * 2

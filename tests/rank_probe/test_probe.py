@@ -3,7 +3,6 @@
 import gc
 import json
 import os
-import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -12,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore
 
 from rank_probe.guest.guard import failures
 from rank_probe.join.join import GroupToJoin, Join
@@ -204,45 +202,6 @@ def test_batches_are_counted_as_they_are_after_timing_began_anew() -> None:
         assert told(probe).samples == 4 * (batch + 1)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_what_the_join_needs_is_there_before_training(
-    monkeypatch: pytest.MonkeyPatch, rank: int
-) -> None:
-    """The first use, in the middle of training, would hold it up; only rank 0 needs the judge.
-
-    It rehearses while the ranks meet, not when torch is imported: a thread that imports would wait
-    for that, and be waited for.
-    """
-    for module in ("torch_hooks.store", "join.rehearsal", "join.merge"):
-        monkeypatch.delitem(sys.modules, f"rank_probe.{module}", raising=False)
-    probe = Probe(automatic=False, environment={"RANK": str(rank), "WORLD_SIZE": "2"})
-    probe.attach()
-    assert "rank_probe.torch_hooks.store" in sys.modules
-    assert ("rank_probe.join.merge" in sys.modules) is (rank == 0)
-
-    rehearsed: list[None] = []
-    if (rehearsal := sys.modules.get("rank_probe.join.rehearsal")) is not None:
-        assert rehearsal.rehearse.cache_info().currsize == 0
-        monkeypatch.setattr(rehearsal, "rehearse", lambda: rehearsed.append(None))
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    dist.destroy_process_group()
-    probe.detach()
-    assert len(rehearsed) == 1 - rank
-
-
-def test_snapshots_leave_no_garbage() -> None:
-    """Python would collect it at the next allocation, perhaps while training waits."""
-    probe = probe_of_rank_2()
-    gc.collect()
-    gc.disable()
-    try:
-        for _ in range(10):
-            told(probe).to_json()
-        assert gc.collect() == 0
-    finally:
-        gc.enable()
-
-
 # A loop's step as it is found: a batch, a backward, an optimizer.
 FOUND = (
     *(events.FETCH, events.FETCHED, events.BACKWARD_BEGINS, events.BACKWARD_ENDED),
@@ -389,25 +348,6 @@ def test_rank_says_why_it_cannot_be_compared(
     off = probe_of_rank_2(RANK_PROBE_JOIN="0")
     step(off, *TRAINED)
     assert told(off).no_join == "off"
-
-
-def test_blocks_of_all_ranks_end_at_the_same_step_of_the_group(torch_says: Torch) -> None:
-    """Where no join compares them, an exporter does; each rank may have counted steps before."""
-    old, new = probe_of_rank_2(), probe_of_rank_2()
-    torch_says.form(old, 2, 4)
-    step(old, *TRAINED * 7)
-    for probe in (old, new):
-        torch_says.form(probe, 1, 3)
-        told(probe)
-    ends = []
-    for probe in (old, new):
-        for number in range(1, 40):
-            step(probe, *TRAINED)
-            if told(probe).block_steps:
-                ends.append(number)
-                break
-
-    assert ends == [16, 16]
 
 
 def test_late_rank_reports_lines_while_it_is_late(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,119 +1,86 @@
 """`report` and `compare` on a real Prometheus, whose past was written: each figure is known before.
 
-Two weeks of a fleet are as the rules would have recorded them; the runs of a job of which a late
-rank was mended are as their exporters would have exposed them.
+Two weeks of a fleet are as the rules would have recorded them; a run of which a late rank was
+mended is as its exporters would have exposed it.
 """
 
 import json
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from math import ceil
 from pathlib import Path
-from statistics import mean, median
 from typing import Any, Final
 
 import pytest
 import yaml
 
-from devstack.parts import RULES
-from devstack.process import StackProcess, free_port
+from devstack.parts import RULES, Server
 from rankskew.__main__ import main
-from rankskew.accounting.step import busy_seconds
 from rankskew.client.prometheus import Prometheus, selector
 from rankskew.compare.choose import compare_recorded
-from rankskew.compare.comparison import CANNOT_TELL, IMPROVED, Comparison
-from rankskew.replay.judge import judge
-from rankskew.replay.traces import Run, TraceTimeline, instance, read_traces, stretches, timeline
-from tests.exporter.recorded import record
+from rankskew.compare.comparison import IMPROVED
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 
 INTERVAL_SECONDS: Final = 60.0
-# What was written is as old as the tests say, whatever the day.
-KEPT: Final = "100y"
+SCRAPE_SECONDS: Final = 15.0
 # A series that ends has a value for so long, since a history written like this has no stale marks.
 LINGERS_SECONDS: Final = INTERVAL_SECONDS - 10
-SCRAPE_SECONDS: Final = 15.0
-# When the runs began; all of them are over an hour later.
-BEGAN: Final = 1_700_000_000.0
-# Rank 3 is late for so many steps of 1.25 s.
-LATE_STEPS: Final = 600
 
 Span = tuple[float, float]
 
 
 @dataclass
 class Past:
-    """Series by name, each with its labels and values at multiples of INTERVAL_SECONDS."""
+    """Series by name, each with its labels and values, as lines of OpenMetrics."""
 
     series: dict[str, list[str]] = field(default_factory=dict)
 
-    def add(self, name: str, spans: Iterable[Span], value: float = 1.0, **labels: str) -> None:
-        """Add a series that has *value* during *spans*, which end before their end."""
-        inside = ",".join(f'{label}="{text}"' for label, text in labels.items())
+    def add(
+        self,
+        name: str,
+        spans: Iterable[Span],
+        value: float | Callable[[float], float] = 1.0,
+        every: float = INTERVAL_SECONDS,
+        **labels: str,
+    ) -> None:
+        """Add a series that has *value*, which may depend on the time, during *spans*."""
+        of = value if callable(value) else lambda _: value
         lines = self.series.setdefault(name, [])
         for begin, end in spans:
-            points = round((end - begin) / INTERVAL_SECONDS)
-            lines += [
-                f"{name}{{{inside}}} {value} {begin + n * INTERVAL_SECONDS:.0f}"
-                for n in range(points)
-            ]
+            times = [begin + number * every for number in range(round((end - begin) / every))]
+            lines += [f"{name}{{{selector(**labels)}}} {of(at):.12g} {at:.0f}" for at in times]
 
-    def counter(self, name: str, span: Span, per_second: float, **labels: str) -> None:
-        """Add a counter that begins at 0 and grows all the time during *span*."""
-        inside = ",".join(f'{label}="{text}"' for label, text in labels.items())
-        points = round((span[1] - span[0]) / INTERVAL_SECONDS)
-        self.series.setdefault(name, []).extend(
-            f"{name}{{{inside}}} {n * INTERVAL_SECONDS * per_second} "
-            f"{span[0] + n * INTERVAL_SECONDS:.0f}"
-            for n in range(points)
-        )
-
-    def fires(self, alert: str, severity: str, spans: Sequence[Span], **labels: str) -> None:
+    def fires(self, alert: str, severity: str, spans: Iterable[Span], **labels: str) -> None:
         """Add an alert of `llama` in `eu` that fires during *spans*."""
         named = {"alertname": f"Rankskew{alert}", "alertstate": "firing", "severity": severity}
-        self.add("ALERTS", spans, 1.0, **(named | {"cluster": "eu", "job_id": "llama"} | labels))
+        self.add("ALERTS", spans, **named | {"cluster": "eu", "job_id": "llama"} | labels)
 
-    def lines(self) -> list[str]:
-        """Return all of it as lines of OpenMetrics."""
-        return [line for lines in self.series.values() for line in lines]
-
-
-def write_blocks(directory: Path, lines: Iterable[str]) -> None:
-    """Write *lines* of OpenMetrics as blocks into the *directory* of a Prometheus."""
-    text = directory.with_suffix(".txt")
-    text.write_text("\n".join([*lines, "# EOF\n"]))
-    command = ["promtool", "tsdb", "create-blocks-from", "--max-block-duration=240h"]
-    command += ["openmetrics", str(text), str(directory)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    def write(self, folder: Path) -> None:
+        """Write all of it as blocks into the *folder* of a Prometheus."""
+        text = folder.with_suffix(".txt")
+        lines = [line for lines in self.series.values() for line in lines]
+        text.write_text("\n".join([*lines, "# EOF\n"]))
+        command = ["promtool", "tsdb", "create-blocks-from", "--max-block-duration=240h"]
+        command += ["openmetrics", str(text), str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
-class OldPrometheus(StackProcess):
-    """A Prometheus on what is in *data*, with the shipped rules, that scrapes nothing.
+class OldPrometheus(Server):
+    """A Prometheus on the data in *directory*, with the shipped rules, that scrapes nothing."""
 
-    What was written has no end markers, so a series ends with its last value at once.
-    """
-
-    def __init__(self, directory: Path, data: Path) -> None:
-        address = f"127.0.0.1:{free_port()}"
-        self.url = f"http://{address}"
-        self.ready_url = f"{self.url}/-/ready"
+    def __init__(self, directory: Path) -> None:
+        self.listen(directory)
         config = directory / "prometheus.yaml"
-        interval = f"{INTERVAL_SECONDS:.0f}s"
-        settings = {
-            "global": {"evaluation_interval": interval},
-            "rule_files": [str(RULES / "*.yaml")],
-        }
+        interval = {"evaluation_interval": f"{INTERVAL_SECONDS:.0f}s"}
+        settings = {"global": interval, "rule_files": [str(RULES / "*.yaml")]}
         config.write_text(yaml.safe_dump(settings))
         command = [
-            "prometheus",
-            f"--config.file={config}",
-            f"--storage.tsdb.path={data}",
-            f"--storage.tsdb.retention.time={KEPT}",
-            f"--web.listen-address={address}",
+            *("prometheus", f"--config.file={config}", f"--web.listen-address={self.address}"),
+            # What was written is as old as it says, whatever the day.
+            *(f"--storage.tsdb.path={directory / 'data'}", "--storage.tsdb.retention.time=100y"),
             f"--query.lookback-delta={LINGERS_SECONDS:.0f}s",
         ]
         super().__init__("Prometheus", command, directory / "prometheus.log")
@@ -185,7 +152,8 @@ def job(past: Past) -> None:
     past.add("job:rankskew_world_size:max", ALIVE, 8, **JOB)
     past.add("job:rankskew_gpu_hour_price:value", ALIVE, 2.5, **JOB)
     for span in ALIVE:
-        past.counter("job:rankskew_run_seconds:max", span, 1.0, **JOB)
+        began = span[0]
+        past.add("job:rankskew_run_seconds:max", [span], lambda at, began=began: at - began, **JOB)
     late = {**JOB, **RANK}
     past.add("rank_stage:rankskew_gpus_lost:sum", [LATE], 3, stage="data", **late)
     past.add("rank:rankskew_gpus_lost:sum", [LATE], 3, **late)
@@ -215,83 +183,57 @@ def job(past: Past) -> None:
     past.fires("RanksMissing", "warning", [HUNG], state="unseen")
 
 
-def recorded(path: Path, job_id: str, steps: int = 1500) -> Run:
-    """Return a run of which rank 3 is late until LATE_STEPS."""
-    run = read_traces(
-        [
-            record(
-                path / f"{job_id}.csv",
-                ranks=4,
-                steps=steps,
-                late=lambda rank, step: 0.2 if rank == 3 and step < LATE_STEPS else 0.0,
-            )
-        ]
-    )[0]
-    run.job_id = job_id
-    return run
+# When the run began, in which rank 3 was late in backward for the first steps.
+BEGAN: Final = 1_700_000_000.0
+MENDED: Final = BEGAN + 720.0
+RUN: Final = (BEGAN, MENDED + 900.0)
+STAGES: Final = {"data": 0.1, "forward": 0.25, "backward": 0.5, "optimizer": 0.1}
+LATE_SECONDS: Final = 0.2
+# Each step is as long as that of the slowest rank, and what it takes all to communicate.
+STEP_SECONDS: Final = 1.0
+RANKS: Final = 4
 
 
-def samples(run: Run, began: float) -> Iterator[str]:
-    """Yield what exporters exposed of *run*, as far as a comparison reads it, in OpenMetrics."""
-    line = timeline(run, 1.0)
-    (judged,) = judge(run, line, stretches(run, line))
-    for number in range(ceil(line.seconds / SCRAPE_SECONDS) + 1):
-        now = number * SCRAPE_SECONDS
-        said = [verdict for at, verdict in judged.verdicts if at <= now]
-        late = {one.rank: one for one in said[-1].late} if said else {}
-        shown = [each for rank in run.times for each in counted(run, line, rank, now)]
-        for rank, one in late.items():
-            who = labels(run, rank, kind=one.kind, stage=one.stage)
-            shown.append((f"rankskew_late_ratio{who}", one.ratio))
-        ages = [now - max(ended) for rank in run.times if (ended := ends(line, rank, now))]
-        if ages:
-            shown.append((f"rankskew_node_last_step_age_seconds{labels(run)}", min(ages)))
-        if said and said[-1].step_seconds is not None:
-            shown.append((f"rankskew_job_step_seconds{labels(run)}", said[-1].step_seconds))
-        if said and said[-1].slowdown is not None:
-            shown.append((f"rankskew_job_slowdown_ratio{labels(run)}", said[-1].slowdown))
-        yield from (f"{name} {value:.12g} {began + now:.3f}" for name, value in shown)
+def changed(past: Past) -> None:
+    """A run of four ranks whose steps became shorter when rank 3 was mended."""
+    lengths = (STEP_SECONDS + LATE_SECONDS, STEP_SECONDS)
 
+    def count(name: str, before: float, after: float, **labels: str) -> None:
+        """Add a counter that grows by so much with each step before and after that."""
+        rates = before / lengths[0], after / lengths[1]
 
-def counted(run: Run, line: TraceTimeline, rank: int, now: float) -> Iterator[tuple[str, float]]:
-    """Yield the counters of *rank*, in which a step counts when it has ended."""
-    steps = [run.steps[step][rank] for step, end in line.ends[rank].items() if end <= now]
-    yield f"rankskew_steps_total{labels(run, rank)}", len(steps)
-    if steps:
-        yield f"rankskew_busy_seconds_total{labels(run, rank)}", sum(map(busy_seconds, steps))
-        for stage in steps[0]:
-            name = f"rankskew_stage_seconds_total{labels(run, rank, phase='any', stage=stage)}"
-            yield name, sum(step[stage] for step in steps)
+        def so_far(at: float) -> float:
+            return rates[0] * (min(at, MENDED) - BEGAN) + rates[1] * max(0.0, at - MENDED)
 
+        past.add(name, [RUN], so_far, SCRAPE_SECONDS, **labels)
 
-def ends(line: TraceTimeline, rank: int, now: float) -> list[float]:
-    return [end for end in line.ends[rank].values() if end <= now]
-
-
-def labels(run: Run, rank: int = 0, **more: str) -> str:
-    """Return the labels of a series of *rank*."""
-    where = {"instance": instance(run.nodes[rank]), "peer_group": run.peer_groups[rank]}
-    return f"{{{selector(job_id=run.job_id, rank=str(rank), **where, **more)}}}"
+    for rank in range(RANKS):
+        who = {"job_id": "changed", "rank": str(rank), "instance": f"n{rank}:9917"}
+        own = [dict(STAGES), dict(STAGES)]
+        own[0]["backward"] += LATE_SECONDS * (rank == 3)
+        busy = [sum(stages.values()) for stages in own]
+        count("rankskew_steps_total", 1, 1, **who)
+        count("rankskew_busy_seconds_total", *busy, **who)
+        for stage in STAGES:
+            before, after = own[0][stage], own[1][stage]
+            count("rankskew_stage_seconds_total", before, after, phase="any", stage=stage, **who)
+        waits = [length - mine for length, mine in zip(lengths, busy, strict=True)]
+        count("rankskew_stage_seconds_total", *waits, phase="any", stage="sync", **who)
+    late = {"job_id": "changed", "rank": "3", "kind": "persistent", "stage": "backward"}
+    past.add("rankskew_late_ratio", [(BEGAN, MENDED)], LATE_SECONDS, SCRAPE_SECONDS, **late)
+    past.add("rankskew_job_step_seconds", [RUN], STEP_SECONDS, SCRAPE_SECONDS, job_id="changed")
+    past.add("rankskew_node_last_step_age_seconds", [RUN], 1.0, SCRAPE_SECONDS, job_id="changed")
 
 
 @pytest.fixture(scope="module")
-def changed(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run in which a late rank was mended."""
-    return recorded(tmp_path_factory.mktemp("trace"), "changed")
-
-
-@pytest.fixture(scope="module")
-def url(changed: Run, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A Prometheus that knows the two weeks, `changed`, and a job that was restarted."""
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Prometheus that knows the two weeks and the run, and scrapes nothing."""
     directory = tmp_path_factory.mktemp("prometheus")
     past = Past()
-    for write in (fleet, alerts, job):
-        write(past)
-    runs = [(changed, 0), (recorded(directory, "restarted", 400), 0)]
-    runs.append((recorded(directory, "restarted", 900), 520))
-    scraped = [line for run, later in runs for line in samples(run, BEGAN + later)]
-    write_blocks(directory / "data", [*past.lines(), *scraped])
-    with OldPrometheus(directory, directory / "data") as prometheus:
+    for add in (fleet, alerts, job, changed):
+        add(past)
+    past.write(directory / "data")
+    with OldPrometheus(directory) as prometheus:
         yield prometheus.url
 
 
@@ -357,52 +299,25 @@ def test_parts_of_a_job_add_up(url: str, capsys: pytest.CaptureFixture[str]) -> 
     assert alerts == {"Straggler", "JobHung", "RanksMissing"}
 
 
-def ask(url: str, job_id: str, begin: float, end: float) -> Comparison:
-    """Compare the ten minutes before *begin* with those after *end*, seconds of the run."""
-    asked = f"{BEGAN + begin:.0f}..{BEGAN + end:.0f}"
-    return compare_recorded(Prometheus(url), asked, 600.0, BEGAN + 3600.0, job_id)
-
-
-def steps_of(run: Run, begin: float, end: float) -> list[Mapping[int, Mapping[str, float]]]:
-    """Return the steps that ended between *begin* and *end*."""
-    ends = timeline(run, 1.0).ends[0]
-    return [run.steps[step] for step, at in ends.items() if begin < at <= end]
-
-
-def test_figures_are_those_of_the_steps(url: str, changed: Run) -> None:
-    """Counters at borders of blocks give what the recorded steps themselves give."""
-    mended = timeline(changed, 1.0).ends[0][LATE_STEPS]
-    begin, end = mended - 20, mended + LINGERS_SECONDS + 20
-    found = ask(url, "changed", begin, end)
-    known = {one.name: one for one in found.quantities}
-    before = steps_of(changed, begin - 600, begin)
-    after = steps_of(changed, end, end + 600)
-    lengths = [mean(sum(step[0].values()) for step in side) for side in (before, after)]
-    ratio = lengths[1] / lengths[0]
+def test_figures_are_those_of_the_steps(url: str) -> None:
+    """Counters at borders of blocks give what the steps themselves took."""
+    begin, end = MENDED - 20, MENDED + LINGERS_SECONDS + 20
+    asked = f"{begin:.0f}..{end:.0f}"
+    found = compare_recorded(Prometheus(url), asked, 600.0, RUN[1], "changed")
+    known = {one.name: (one.before, one.after) for one in found.quantities}
+    waits = [LATE_SECONDS * (RANKS - 1), 0.0]
+    common = STEP_SECONDS - sum(STAGES.values())
+    lengths = [STEP_SECONDS + LATE_SECONDS, STEP_SECONDS]
+    lost = [(wait + RANKS * common) / length for wait, length in zip(waits, lengths, strict=True)]
 
     assert found.verdict == IMPROVED
     assert found.cost is not None
     assert found.cost.ratio is not None
-    assert found.cost.ratio.value == pytest.approx(ratio, rel=0.005)
+    assert found.cost.ratio.value == pytest.approx(lengths[1] / lengths[0], rel=0.005)
     assert found.cost.ratio.high - found.cost.ratio.low < 0.02
-    for stage in ("data", "forward", "backward", "sync"):
-        medians = [
-            mean(median(ranks[stage] for ranks in step.values()) for step in side)
-            for side in (before, after)
-        ]
-        assert [known[stage].before, known[stage].after] == pytest.approx(medians, rel=0.02)
-    waits = sum(ranks["sync"] for step in before for ranks in step.values())
-    assert known["gpus_lost"].before == pytest.approx(waits / (len(before) * lengths[0]), rel=0.02)
-    assert found.before is not None
-    assert found.before.slowdown == pytest.approx(1 / ratio, rel=0.02)
+    for stage, seconds in STAGES.items():
+        assert known[stage] == pytest.approx((seconds, seconds), rel=0.02)
+    assert known["sync"] == pytest.approx((common + LATE_SECONDS, common), rel=0.02)
+    assert known["gpus_lost"] == pytest.approx(tuple(lost), rel=0.02)
     assert found.late is not None
     assert [(one.rank, one.stage, one.late) for one in found.late] == [(3, "backward", "before")]
-
-
-def test_a_restart_is_refused(url: str) -> None:
-    """Counters that begin again are a restart, also if they overtake what they were."""
-    found = ask(url, "restarted", 900, 910)
-
-    assert found.verdict == CANNOT_TELL
-    assert found.why is not None
-    assert "has a restart in it, or ranks that come and go" in found.why

@@ -1,42 +1,108 @@
-"""`rank-probe bench-collectives` with four real ranks: a slow link, and a rank that dies."""
+"""`rank-probe bench-collectives` with four real ranks: a slow link, and a rank that dies.
 
+As a program, this runs a module in the network namespace of its rank.
+"""
+
+import ctypes
 import json
 import os
+import runpy
 import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from devstack.process import wait_for
-from tests.e2e.network import Network, why_not
 from tests.rank_probe.forks import Zygote
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 RANKS = 4
-MEGABITS = 200
 # On a busy machine a step may take long; a lost rank must not take half as long.
 TIMEOUT_SECONDS = 60
 COMMAND = ("rank_probe", "bench-collectives", "--backend", "gloo")
 
+# A namespace for each rank, on one bridge; ranks 1 and 3 send each other 200 Mbit/s at the most.
+NETWORK: Final = f"rankskew-{os.getpid()}"
+BUILD: Final = f"""
+ip netns add {NETWORK}-bridge
+ip -n {NETWORK}-bridge link add br0 type bridge
+ip -n {NETWORK}-bridge link set br0 up
+for rank in 0 1 2 3; do
+  own={NETWORK}-$rank
+  ip netns add $own
+  ip link add eth0 netns $own type veth peer name port$rank netns {NETWORK}-bridge
+  ip -n {NETWORK}-bridge link set port$rank master br0 up
+  ip -n $own addr add 10.77.0.1$rank/24 dev eth0
+  ip -n $own link set eth0 up
+  ip -n $own link set lo up
+done
+slow() {{
+  tc -n {NETWORK}-$1 qdisc add dev eth0 root handle 1: htb
+  tc -n {NETWORK}-$1 class add dev eth0 parent 1: classid 1:1 htb \
+    rate 200mbit burst 64kb quantum 60000
+  tc -n {NETWORK}-$1 filter add dev eth0 parent 1: protocol ip prio 1 \
+    u32 match ip dst 10.77.0.1$2/32 flowid 1:1
+}}
+slow 1 3
+slow 3 1
+"""
+REMOVE: Final = f"for each in bridge 0 1 2 3; do ip netns del {NETWORK}-$each || true; done"
+CLONE_NEWNET, CLONE_NEWUTS = 0x40000000, 0x04000000
 
-@pytest.mark.skipif(why_not() is not None, reason=f"cannot make a network: {why_not()}")
-def test_slow_link_is_named(zygote: Zygote, tmp_path: Path) -> None:
+
+def shell(script: str) -> subprocess.CompletedProcess[str]:
+    """Run *script* up to its first failure."""
+    return subprocess.run(["sh", "-ec", script], capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def network() -> Iterator[str]:
+    """What begins the name of each rank's namespace."""
+    if (can := shell("command -v ip tc && unshare --net true")).returncode:
+        pytest.skip(f"needs root, ip, tc and unshare: {can.stderr}")
+    built = shell(BUILD)
+    try:
+        assert built.returncode == 0, built.stderr
+        yield NETWORK
+    finally:
+        shell(REMOVE)
+
+
+def enter(namespace: str) -> None:
+    """Enter the *namespace*, on a host of its name."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open(f"/run/netns/{namespace}") as opened:
+        assert libc.setns(opened.fileno(), CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
+    assert libc.unshare(CLONE_NEWUTS) == 0, os.strerror(ctypes.get_errno())
+    socket.sethostname(f"node{os.environ['RANK']}")
+
+
+def test_slow_link_is_named(zygote: Zygote, network: str, tmp_path: Path) -> None:
     """Between network namespaces, the link of ranks 1 and 3 limited by tc; on every output."""
     textfile = tmp_path / "links.prom"
     options = ("--duration", "3s", "--max-mib", "8", "--json", "--textfile", str(textfile))
-    with Network(RANKS) as network:
-        network.limit(1, [3], MEGABITS)
-        network.limit(3, [1], MEGABITS)
-        ranks = [
-            zygote.start(
-                tmp_path / f"output-{rank}",
-                *("tests.e2e.network", *COMMAND, *options),
-                **network.environment(rank),
-            )
-            for rank in range(RANKS)
-        ]
-        ended = [rank.wait(120) for rank in ranks]
+    launcher = {
+        "WORLD_SIZE": str(RANKS),
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": "10.77.0.10",
+        "MASTER_PORT": "29500",
+        "GLOO_SOCKET_IFNAME": "eth0",
+    }
+    ranks = [
+        zygote.start(
+            tmp_path / f"output-{rank}",
+            *("tests.e2e.test_collectives", f"{network}-{rank}", *COMMAND, *options),
+            **launcher | {"RANK": str(rank)},
+        )
+        for rank in range(RANKS)
+    ]
+    ended = [rank.wait(120) for rank in ranks]
     said = ranks[0].output.read_text()
     document = json.loads(said[said.index("{") :])
     named = [(one["kind"], one["ranks"]) for one in document["named"]]
@@ -67,3 +133,9 @@ def test_rank_that_dies_ends_all_with_a_sentence(zygote: Zygote, tmp_path: Path)
     assert ended == [2, 2, -signal.SIGKILL, 2]
     assert 1 <= len(sentences) < RANKS, sentences
     assert all("a rank has ended, a link is down, or" in sentence for sentence in sentences)
+
+
+if __name__ == "__main__":
+    enter(sys.argv[1])
+    sys.argv = sys.argv[2:]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -6,17 +6,18 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from devstack.parts import ExporterProcess
+from devstack.parts import ROOT, ExporterProcess
 from devstack.process import StackProcess, get, wait_for
 from tests import nvmlstub
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 
 RANKS, JOB = 4, "plain"
-SCRIPT = Path(__file__).with_name("plain_ranks.py")
+TRAIN = (str(ROOT / "demo" / "train.py"), "--steps", "1000000")
 # Not in the order of the ranks, so that only the process ids can tell.
 GPU_OF_RANK = {0: 2, 1: 3, 2: 1, 3: 0}
 # GPUs 0 and 1 are beside the first CPU of this machine, GPUs 2 and 3 beside one that it lacks.
@@ -40,13 +41,19 @@ def sysfs(directory: Path) -> Path:
 
 
 def torchrun(directory: Path) -> StackProcess:
-    """Return an unmodified torchrun of the script."""
+    """Return an unmodified torchrun of the script, which knows nothing of Rankskew."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(RANKS)]
     command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--rdzv-id", JOB]
-    command += ["--log-dir", str(directory / "torchrun"), str(SCRIPT), str(directory)]
-    command += ["--bound", *map(str, BOUND)]
+    command += ["--log-dir", str(directory / "torchrun"), *TRAIN]
     environment = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "3,2,1,0"}
     return StackProcess("torchrun", command, directory / "torchrun.log", environment)
+
+
+def started_by(agent: StackProcess) -> dict[int, int] | None:
+    """Return the process id of each rank, once all are there."""
+    children = psutil.Process(agent.pid).children()
+    found = {int(each.environ().get("RANK", -1)): each.pid for each in children}
+    return found if found.keys() == set(range(RANKS)) else None
 
 
 def samples(exporter: ExporterProcess) -> Samples:
@@ -75,12 +82,13 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Samples]:
             patch.setenv("STUB_PROCESSES", str(processes))
             flags = [f"--path.sysfs={sysfs(directory / 'sys')}", "--series.detail=all"]
             exporter = ExporterProcess(directory, flags=flags)
-        files = {rank: directory / f"rank{rank}" for rank in range(RANKS)}
-        met = wait_for(lambda: all(file.exists() for file in files.values()) or None, 60)
-        assert met, training.last_lines()
-        lines = [f"{GPU_OF_RANK[rank]} {file.read_text()} 9000" for rank, file in files.items()]
+        pids = wait_for(lambda: started_by(training), 60)
+        assert pids, training.last_lines()
+        for rank in BOUND:  # As numactl would have it.
+            os.sched_setaffinity(pids[rank], {FIRST_CPU})
+        lines = [f"{GPU_OF_RANK[rank]} {pid} 9000" for rank, pid in pids.items()]
         # Rank 3 forgot to set its device at first, and left a context on GPU 2.
-        lines += [f"2 {files[3].read_text()} 500", f"{GPU_OF_RANK[2]} {stranger.pid} 70000"]
+        lines += [f"2 {pids[3]} 500", f"{GPU_OF_RANK[2]} {stranger.pid} 70000"]
         processes.write_text("".join(f"{line}\n" for line in lines))
         parts.enter_context(exporter)
 

@@ -37,6 +37,9 @@ PAIRS = [
 ]
 NOT_YOURS = "belongs to another user or container"
 RANKS, JOBS = 8, 4
+JOB = "llama"
+DENIED = "PermissionError: Permission denied"
+NOT_THERE = "FileNotFoundError: No such file or directory"
 
 
 class Unprivileged(RunningExporter):
@@ -75,10 +78,9 @@ class Person:
 
 
 class Node:
-    """The directories of a node, and its exporter."""
+    """The directories of a node, its exporter, the *owner* of JOB, and somebody after it."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, owner: str, other: str) -> None:
         self.socket = directory / "run" / "exporter.sock"
         self.operator = directory / "operator" / "operator.sock"
         self.token = directory / "etc" / "token"
@@ -98,169 +100,118 @@ class Node:
             f"--ranks.max={RANKS}",
             f"--ranks.jobs-max={JOBS}",
         )
+        self.is_one_user = owner == other
+        self.owner, self.other = Person(owner, directory), Person(other, directory)
+        self._sequence = 0
 
-    def push(self, person: Person, **changes: Any) -> tuple[int, str | None]:
-        """Push a snapshot as *person*; return the status and the reason if it is refused."""
-        body = asdict(snapshot(**changes))
+    def end(self) -> None:
+        for person in (self.owner, self.other):
+            person.end()
+        self.exporter.kill()
+
+    def push(self, person: Person, **changes: Any) -> tuple[int, Any]:
+        """Push a newer snapshot as *person*; return the status and the answer, or its error."""
+        self._sequence += 1
+        body = asdict(snapshot(**{"job_id": JOB, "sequence": self._sequence} | changes))
         status, answer = person.do("post", str(self.socket), SNAPSHOT_PATH, body)
-        return status, answer.get("error")
+        return status, answer.get("error", answer)
 
-    def turn_off(self, person: Person, job_id: str, where: Path) -> Any:
-        return person.do("post", str(where), CONTROL_PATH, {"job_id": job_id, "level": "off"})
+    def turn_off(self, person: Person, where: Path) -> Any:
+        """Turn off the probe of a job of the owner's at the socket *where*."""
+        return person.do("post", str(where), CONTROL_PATH, {"job_id": "quiet", "level": "off"})
+
+    def has(self, name: str, value: object = "", **labels: object) -> bool:
+        """Whether the page has a series of JOB with these *labels*, among others, and *value*."""
+        return any(
+            line.startswith(f"{name}{{")
+            and line.endswith(f" {value}" if value else "")
+            and all(f'{key}="{text}"' in line for key, text in ({"job_id": JOB} | labels).items())
+            for line in self.exporter.metrics().splitlines()
+        )
 
 
 @pytest.fixture(scope="module", params=PAIRS, ids=" and ".join)
-def people(request: pytest.FixtureRequest) -> tuple[str, str]:
-    """Who owns the job, and who is after it."""
-    names: tuple[str, str] = request.param
-    return names
-
-
-@pytest.fixture(scope="module")
-def node(people: tuple[str, str]) -> Iterator[Node]:
-    """A node; not in pytest's own directories, which let nobody else in."""
+def node(request: pytest.FixtureRequest) -> Iterator[Node]:
+    """A node on which JOB runs; not in pytest's own directories, which let nobody else in."""
     with ExitStack() as stack:
         directory = Path(tempfile.mkdtemp(prefix="rankskew-isolation-"))
         stack.callback(shutil.rmtree, directory)
-        running = Node(directory)
-        stack.callback(running.exporter.kill)
+        running = Node(directory, *request.param)
+        stack.callback(running.end)
+        assert running.push(running.owner) == (200, {})
         yield running
 
 
-@pytest.fixture(scope="module")
-def pair(people: tuple[str, str], node: Node) -> Iterator[tuple[Person, Person]]:
-    """The two of them, on the node."""
-    with ExitStack() as stack:
-        owner, other = (Person(who, node.directory) for who in people)
-        stack.callback(owner.end)
-        stack.callback(other.end)
-        yield owner, other
-
-
-@pytest.fixture
-def job_id(request: pytest.FixtureRequest, node: Node, pair: tuple[Person, Person]) -> str:
-    """A job of the first of the pair, which reports rank 0; each test lets its own end."""
-    name = str(request.node.originalname)
-    assert node.push(pair[0], job_id=name, rank=0) == (200, None)
-    return name
-
-
-FORGERIES: dict[str, dict[str, Any]] = {
-    "the same rank": {"rank": 0, "sequence": 99},
-    "a newer process": {"rank": 0, "attempt": 9, "started_timestamp_seconds": 1e9},
-    "a clean end": {"rank": 0, "sequence": 99, "finished": True},
-}
-ADDITIONS: dict[str, dict[str, Any]] = {
-    "a further rank": {"rank": 3, "world_size": 4},
-    "a verdict": {"rank": 3, "verdict": verdict(step=10**9, late=()), "verdict_age_seconds": 0.0},
-    "a smaller job": {"rank": 1, "world_size": 2, "attempt": 9},
-}
-
-
-def test_nobody_else_reports_a_rank(node: Node, pair: tuple[Person, Person], job_id: str) -> None:
+def test_nobody_else_reports_a_rank(node: Node) -> None:
     """Not its state, not a newer process of it, and not that it has finished."""
-    owner, other = pair
-    for name, forged in FORGERIES.items():
-        status, reason = node.push(other, job_id=job_id, **forged)
-        assert (status, NOT_YOURS in (reason or "")) == (403, True), name
-    assert node.push(owner, job_id=job_id, sequence=2, steps=4711) == (200, None)
+    newer: dict[str, Any] = {"attempt": 9, "started_timestamp_seconds": 1e9}
+    for forged in ({"steps": 1}, newer, {"finished": True}):
+        status, reason = node.push(node.other, **forged)
+        assert (status, NOT_YOURS in reason) == (403, True), forged
+    assert node.push(node.owner, steps=4711) == (200, {})
 
-    page = node.exporter.metrics()
-    assert f'rankskew_steps_total{{job_id="{job_id}",peer_group="all",rank="0"}} 4711.0' in page
-    assert f'rankskew_rank_finished{{job_id="{job_id}"' not in page
-    assert node.push(owner, job_id=job_id, sequence=3, finished=True) == (200, None)
-    assert f'rankskew_rank_finished{{job_id="{job_id}"' in node.exporter.metrics()
+    assert node.has("rankskew_steps_total", 4711.0, rank=0)
+    assert not node.has("rankskew_rank_finished")
+    assert node.push(node.owner, job_id="over", finished=True) == (200, {})
+    assert node.has("rankskew_rank_finished", job_id="over")
 
 
-def test_nobody_else_speaks_for_the_job(
-    node: Node, pair: tuple[Person, Person], job_id: str, people: tuple[str, str]
-) -> None:
+def test_nobody_else_speaks_for_the_job(node: Node) -> None:
     """Another user adds no rank to it; what a container of the same user adds decides nothing."""
-    owner, other = pair
-    is_one_user = people[0] == people[1]
     said = verdict()
-    assert node.push(owner, job_id=job_id, sequence=2, world_size=8, verdict=said) == (200, None)
-    for name, added in ADDITIONS.items():
-        status, reason = node.push(other, job_id=job_id, **added)
-        if is_one_user:
-            assert (status, reason) == (200, None), name
+    assert node.push(node.owner, world_size=8, verdict=said) == (200, {})
+    forged = {"verdict": verdict(step=10**9, late=()), "verdict_age_seconds": 0.0}
+    smaller = {"world_size": 2, "attempt": 9}
+    for rank, added in ((3, {"world_size": 4}), (3, forged), (1, smaller)):
+        status, reason = node.push(node.other, rank=rank, **added)
+        if node.is_one_user:
+            assert (status, reason) == (200, {}), added
         else:
-            assert (status, NOT_YOURS in (reason or "")) == (403, True), name
+            assert (status, NOT_YOURS in reason) == (403, True), added
 
-    page = node.exporter.metrics()
-    lost = f'rankskew_job_gpus_lost{{job_id="{job_id}",kind="persistent"}} 1.0'
-    assert lost in page
-    assert f'rankskew_node_world_size{{job_id="{job_id}"}} 8.0' in page
-    node.push(owner, job_id=job_id, sequence=3, finished=True)
-    for rank in (1, 3) if is_one_user else ():
-        node.push(other, job_id=job_id, rank=rank, attempt=10, finished=True)
+    assert node.has("rankskew_job_gpus_lost", 1.0, kind="persistent")
+    assert node.has("rankskew_node_world_size", 8.0)
 
 
-def test_nobody_else_turns_the_probe_off(
-    node: Node, pair: tuple[Person, Person], job_id: str
-) -> None:
+def test_nobody_else_turns_the_probe_off(node: Node) -> None:
     """On the ingest socket the job is another's; the operator's socket is closed, or not there."""
-    owner, other = pair
-    status, answer = node.turn_off(other, job_id, node.socket)
+    assert node.push(node.owner, job_id="quiet") == (200, {})
+    status, answer = node.turn_off(node.other, node.socket)
     assert (status, NOT_YOURS in answer["error"]) == (403, True)
-    assert node.turn_off(other, job_id, node.operator) in (
-        "PermissionError: Permission denied",
-        "FileNotFoundError: No such file or directory",
-    )
-    assert owner.do("post", str(node.socket), SNAPSHOT_PATH, as_body(job_id, 2)) == [200, {}]
+    assert node.turn_off(node.other, node.operator) in (DENIED, NOT_THERE)
+    assert node.push(node.owner, job_id="quiet") == (200, {})
 
-    assert node.turn_off(owner, job_id, node.socket) == [200, {"ranks": 1}]
-    answer = owner.do("post", str(node.socket), SNAPSHOT_PATH, as_body(job_id, 3))
-    assert answer == [200, {"level": "off"}]
-    node.push(owner, job_id=job_id, sequence=4, finished=True)
+    assert node.turn_off(node.owner, node.socket) == [200, {"ranks": 1}]
+    assert node.push(node.owner, job_id="quiet", finished=True) == (200, {"level": "off"})
 
 
-def as_body(job_id: str, sequence: int) -> dict[str, Any]:
-    return asdict(snapshot(job_id=job_id, sequence=sequence))
-
-
-def test_nobody_replaces_the_socket(node: Node, pair: tuple[Person, Person], job_id: str) -> None:
+def test_nobody_replaces_the_socket(node: Node) -> None:
     """The directory belongs to the exporter's user, and containers have it read-only."""
-    owner, other = pair
-    assert other.do("replace_socket", str(node.socket)) in (
-        "PermissionError: Permission denied",
-        "OSError: Read-only file system",
-    )
+    refused = (DENIED, "OSError: Read-only file system")
+    assert node.other.do("replace_socket", str(node.socket)) in refused
 
-    assert node.push(owner, job_id=job_id, sequence=2) == (200, None)
-    node.push(owner, job_id=job_id, sequence=3, finished=True)
+    assert node.push(node.owner) == (200, {})
 
 
-def test_nobody_reads_the_token(node: Node, pair: tuple[Person, Person], job_id: str) -> None:
+def test_nobody_reads_the_token(node: Node) -> None:
     """Its file is the exporter's, and not in any container; without it TCP takes nothing."""
-    owner, other = pair
-    port = node.exporter.tcp_port()
-    for person in pair:
-        assert person.do("read", str(node.token)) in (
-            "PermissionError: Permission denied",
-            "FileNotFoundError: No such file or directory",
-        )
-    status, answer = other.do("post", port, SNAPSHOT_PATH, as_body(job_id, 9))
+    port, body = node.exporter.tcp_port(), snapshot(job_id="over-tcp", finished=True)
+    for person in (node.owner, node.other):
+        assert person.do("read", str(node.token)) in (DENIED, NOT_THERE)
+    status, answer = node.other.do("post", port, SNAPSHOT_PATH, asdict(body))
     assert (status, "wants the token" in answer["error"]) == (401, True)
 
-    body = snapshot(job_id=f"{job_id}-tcp", finished=True).to_json()
-    shown = node.exporter.push_over_tcp(port, body, Authorization="Bearer a-secret")
+    shown = node.exporter.push_over_tcp(port, body.to_json(), Authorization="Bearer a-secret")
     assert shown == (200, {})
-    node.push(owner, job_id=job_id, sequence=2, finished=True)
 
 
-def test_nobody_fills_the_node(node: Node, pair: tuple[Person, Person], job_id: str) -> None:
+def test_nobody_fills_the_node(node: Node) -> None:
     """Who claims every rank and every job leaves others their share, running or to come."""
-    owner, other = pair
-    answers = [node.push(other, job_id=f"flood-{n}", rank=n % 2) for n in range(2 * RANKS)]
+    answers = [node.push(node.other, job_id=f"flood-{n}", rank=n % 2) for n in range(2 * RANKS)]
     refused = [reason for status, reason in answers if status == 429]
     assert refused
-    assert all("This node already has" in (reason or "") for reason in refused)
+    assert all("This node already has" in reason for reason in refused)
 
-    assert node.push(owner, job_id=job_id, sequence=2) == (200, None)
-    assert node.push(owner, job_id=f"{job_id}-next") == (200, None)
-    for name in (job_id, f"{job_id}-next"):
-        assert f'rankskew_steps_total{{job_id="{name}",' in node.exporter.metrics()
-        node.push(owner, job_id=name, sequence=3, finished=True)
-    for number in range(2 * RANKS):
-        node.push(other, job_id=f"flood-{number}", rank=number % 2, sequence=2, finished=True)
+    for job_id in (JOB, "next"):
+        assert node.push(node.owner, job_id=job_id) == (200, {})
+        assert node.has("rankskew_steps_total", job_id=job_id)

@@ -1,6 +1,5 @@
 """Two Prometheus that share the nodes of a job alert as one that scrapes them all would."""
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -51,25 +50,6 @@ def part(directory: Path, number: int, clusters: dict[str, str]) -> PrometheusPr
     return prometheus
 
 
-@pytest.fixture(scope="module")
-def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[PrometheusProcess]]:
-    """Two clusters with a job of one name: in one a rank is late, in the other one is stuck."""
-    directory = tmp_path_factory.mktemp("parts")
-    size = [f"--nodes={NODES}", f"--gpus={GPUS}"]
-    faults = {"east": "thermal:node=1,gpu=1", "west": "hang:node=4,gpu=0"}
-    with ExitStack() as running:
-        clusters = {
-            name: running.enter_context(
-                SimulationProcess(directory / name, [*size, f"--fault={fault}"])
-            ).discovery
-            for name, fault in faults.items()
-        }
-        yield [
-            running.enter_context(part(directory / f"part-{number}", number, clusters))
-            for number in range(PARTS)
-        ]
-
-
 def firing(parts: list[PrometheusProcess], name: str) -> list[dict[str, Any]]:
     return [
         alert
@@ -79,36 +59,39 @@ def firing(parts: list[PrometheusProcess], name: str) -> list[dict[str, Any]]:
     ]
 
 
-def test_late_rank_is_told_by_the_part_that_scrapes_it(parts: list[PrometheusProcess]) -> None:
-    """Once, with its cost in GPUs of the whole job."""
-    found = wait_for(lambda: firing(parts, "RankskewStraggler") or None, PATIENCE_SECONDS)
-
-    assert found
-    assert [(one["labels"]["cluster"], one["labels"]["rank"]) for one in found] == [
-        ("east", LATE_RANK)
-    ]
-    assert f" of {NODES * GPUS} GPUs wait for it." in found[0]["annotations"]["summary"]
-
-
-def test_hang_names_the_rank_on_the_part_that_scrapes_it(parts: list[PrometheusProcess]) -> None:
-    """Both know that the job stands; the other one knows of no suspect."""
-
-    def suspects() -> set[str] | None:
-        found = {
-            alert["labels"].get("rank", "")
-            for alert in firing(parts, "RankskewJobHung")
-            if alert["labels"]["cluster"] == "west"
+def test_parts_alert_as_one_would(tmp_path: Path) -> None:
+    """Of two clusters with a job of one name, in one a rank is late, in the other one is stuck."""
+    size = [f"--nodes={NODES}", f"--gpus={GPUS}"]
+    faults = {"east": "thermal:node=1,gpu=1", "west": "hang:node=4,gpu=0"}
+    with ExitStack() as running:
+        clusters = {
+            name: running.enter_context(
+                SimulationProcess(tmp_path / name, [*size, f"--fault={fault}"])
+            ).discovery
+            for name, fault in faults.items()
         }
-        return found if STUCK_RANK in found else None
+        parts = [
+            running.enter_context(part(tmp_path / f"part-{number}", number, clusters))
+            for number in range(PARTS)
+        ]
 
-    assert wait_for(suspects, PATIENCE_SECONDS) in ({STUCK_RANK}, {STUCK_RANK, ""})
+        def suspects() -> set[str] | None:
+            hung = [alert["labels"] for alert in firing(parts, "RankskewJobHung")]
+            found = {each.get("rank", "") for each in hung if each["cluster"] == "west"}
+            return found if STUCK_RANK in found else None
 
-
-def test_no_part_misses_the_ranks_of_the_other(parts: list[PrometheusProcess]) -> None:
-    """Each scrapes only some of the nodes, and each says that the job is covered."""
-    for each in parts:
-        seen = wait_for(partial(each.value, BEATING), PATIENCE_SECONDS)
-        assert seen is not None
-        assert 0 < seen < NODES * GPUS
-        assert wait_for(partial(each.value, COVERAGE), PATIENCE_SECONDS) == 1
-        assert each.query("job:rankskew_ranks_missing:sum") == []
+        # By the part that scrapes it, once, with its cost in GPUs of the whole job.
+        late = wait_for(lambda: firing(parts, "RankskewStraggler") or None, PATIENCE_SECONDS)
+        assert late
+        named = [(each["labels"]["cluster"], each["labels"]["rank"]) for each in late]
+        assert named == [("east", LATE_RANK)]
+        assert f" of {NODES * GPUS} GPUs wait for it." in late[0]["annotations"]["summary"]
+        # Both know that the job stands; the one that does not scrape it knows of no suspect.
+        assert wait_for(suspects, PATIENCE_SECONDS) in ({STUCK_RANK}, {STUCK_RANK, ""})
+        # Each scrapes only some of the nodes, and misses no rank of the others.
+        for each in parts:
+            seen = wait_for(partial(each.value, BEATING), PATIENCE_SECONDS)
+            assert seen is not None
+            assert 0 < seen < NODES * GPUS
+            assert wait_for(partial(each.value, COVERAGE), PATIENCE_SECONDS) == 1
+            assert each.query("job:rankskew_ranks_missing:sum") == []

@@ -10,8 +10,6 @@ import inspect
 import json
 import pickle
 import sys
-import typing
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -33,14 +31,16 @@ from rank_probe.integrations import accelerate, deepspeed, lightning, ray_train,
 from rank_probe.measure import timeline
 from rank_probe.measure.tape import PythonTape
 from rank_probe.process import relaunch
-from rank_probe.torch_hooks import checkpoints, copies, process_group
+from rank_probe.torch_hooks import checkpoints, process_group
+from rank_probe.torch_hooks.copies import MOVERS
+from rank_probe.torch_hooks.private import find
 
 PROBE = Path(rank_probe.__file__).parent
 # Modules whose functions are replaced once they are imported; a version may lack some.
 LATE = (
     *("torch.distributed.fsdp", "torch.distributed.pipelining", "torch.distributed.checkpoint"),
     *(name for name, _ in checkpoints.PLACES),
-    *(name for name, _, _ in copies.MOVERS),
+    *(name for name, _, _ in MOVERS),
     *relaunch.MODULES,
 )
 
@@ -77,17 +77,12 @@ def takes_any_arguments(function: Any) -> bool:
 BEHAVIOURS: dict[str, Callable[[Any], object]] = {
     "pickle": lambda function: pickle.loads(pickle.dumps(function)) is function,
     "cloudpickle": lambda function: cloudpickle.loads(cloudpickle.dumps(function)) is function,
-    "copy": lambda function: copy.copy(function) is function,
     "deepcopy": lambda function: copy.deepcopy([function])[0] is function,
-    "weakref": lambda function: weakref.ref(function)() is function,
     "hash": lambda function: {function: 1}[function],
     "signature": lambda function: str(inspect.signature(function)),
-    "type hints": lambda function: str(typing.get_type_hints(function)),
     "source": inspect.getsource,
     "documentation": inspect.getdoc,
-    "name": lambda function: function.__name__,
     "is a function": inspect.isfunction,
-    "is a routine": inspect.isroutine,
     "functools.wraps": wraps,
     "torch.compile leaves it": is_left_by_dynamo,
     "arguments": takes_any_arguments,
@@ -97,13 +92,25 @@ BEHAVIOURS: dict[str, Callable[[Any], object]] = {
 def behaviour(place: Place) -> dict[str, object]:
     """Return what each of BEHAVIOURS gives for what is there; None where it raises."""
     function = getattr(*place)
-    found: dict[str, object] = {"hash of the owner": hash(place[0])}
+    found: dict[str, object] = {}
     for name, of in BEHAVIOURS.items():
         try:
             found[name] = of(function)
         except Exception:  # noqa: BLE001 - then the replacement may raise as well
             found[name] = None
     return found
+
+
+def absent() -> list[str]:
+    """Return what the probe replaces once it is imported, and no longer has its name."""
+    named = [(module, paths) for module, paths in (*checkpoints.PLACES, *checkpoints.EVALUATIONS)]
+    named += [(module, (f"{owner}.{name}" if owner else name,)) for module, owner, name in MOVERS]
+    return [
+        f"{module}: {path}"
+        for module, paths in named
+        for path in paths
+        if find(importlib.import_module(module), path) is None
+    ]
 
 
 def stored() -> dict[str, object]:
@@ -161,6 +168,7 @@ def answer(trainer: Any, accelerator: Any) -> dict[str, object]:
     return {
         "files": sorted(files),
         "failures": failures.count,
+        "absent": absent(),
         "worse": worse,
         "changed_for_good": [name for name in places if after[name] is not before[name]],
     }

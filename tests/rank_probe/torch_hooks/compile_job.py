@@ -1,14 +1,11 @@
-"""What torch.compile sees of the probe, in one process; run by test_compile.py, prints JSON.
+"""A training that a backend compiles without the probe, under it, or before it; see test_compile.py.
 
-With the name of a backend: a training that is compiled without the probe, under it, and before it.
-Without one: the functions of the probe that run under torch.
+Prints what came of each as JSON.
 """
 
-import io
 import json
 import sys
 from collections.abc import Callable, Mapping
-from types import CodeType, FrameType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -18,9 +15,7 @@ from torch._dynamo.utils import counters
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
-from rank_probe import api
 from rank_probe.probe import Probe
-from rank_probe.torch_hooks import dynamo
 
 STEPS = 3
 
@@ -109,64 +104,7 @@ def outcome(arm: str, backend: str, attach_before_step: int | None) -> Mapping[s
     }
 
 
-hidden: set[CodeType] = set()
-reached: set[CodeType] = set()
-
-
-def follow(frame: FrameType, event: str, _: object) -> None:
-    """Keep the probe's codes that are called."""
-    if event == "call" and frame.f_code.co_filename.startswith(dynamo.DIRECTORY):
-        reached.add(frame.f_code)
-
-
-def pretend_a_gpu() -> None:
-    """Answer as torch does with one GPU."""
-    known = {"uuid": "0", "pci_domain_id": 0, "pci_bus_id": 0, "pci_device_id": 0, "name": "H100"}
-    core: Any = torch._C
-    over_at_once = {"record": bool, "query": lambda: True, "elapsed_time": lambda other: 1.0}
-    core._CudaEventBase = lambda enable_timing: SimpleNamespace(**over_at_once)
-    core._cuda_getCurrentRawStream = lambda device: 0
-    core._cuda_isCurrentStreamCapturing = lambda: False
-    cuda: Any = torch.cuda
-    cuda.is_initialized = lambda: True
-    cuda.current_device = lambda: 0
-    cuda.current_stream = lambda device=None: 0
-    cuda.get_device_properties = lambda device: SimpleNamespace(**known)
-    cuda.get_device_name = lambda device: "H100"
-
-
-def train_under_ddp() -> None:
-    """Train, and save."""
-    store: Any = dist
-    dist.init_process_group("gloo", store=store.HashStore(), rank=0, world_size=1)
-    model = DistributedDataParallel(torch.nn.Linear(2, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    rows: Any = torch.ones(16, 2)
-    for batch in DataLoader(rows, batch_size=2):
-        model(batch).sum().backward()
-        optimizer.step(closure=lambda: 0.0)
-        with api.stage("eval"):
-            pass
-        api.step()
-    torch.save(model.state_dict(), io.BytesIO())
-    dist.destroy_process_group()
-
-
-def print_reached() -> None:
-    """Train on a GPU, as far as the probe can tell; print what of the probe ran unhidden."""
-    dynamo._skip = lambda: hidden.add
-    api.start(automatic=True)
-    pretend_a_gpu()
-    sys.setprofile(follow)
-    for _ in range(2):
-        train_under_ddp()
-    sys.setprofile(None)
-    api.finish()
-    unhidden = {f"{code.co_filename}:{code.co_name}" for code in reached - hidden}
-    print(json.dumps([len(reached), sorted(unhidden)]))
-
-
-def print_outcomes(backend: str) -> None:
+def main(backend: str) -> None:
     """Print the outcomes of every arm."""
     torch.set_num_threads(1)
     store: Any = dist
@@ -183,7 +121,4 @@ def print_outcomes(backend: str) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        print_outcomes(*sys.argv[1:])
-    else:
-        print_reached()
+    main(*sys.argv[1:])

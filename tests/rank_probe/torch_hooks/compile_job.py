@@ -1,4 +1,4 @@
-"""A training that a backend compiles without the probe, under it, or before it; see test_compile.py.
+"""A training that is compiled without the probe, under it, or before it; see test_compile.py.
 
 Prints what came of each as JSON.
 """

@@ -1,25 +1,23 @@
 """Two ranks that wait once in each way that torch has, one of them late; see test_collectives.py.
 
-There is one kind of call for each place in which the probe times waits. Writes what the waiting
-rank's profiler and timeline say of each call to ANSWERS, as JSON.
+There is one kind of call for each place in which the probe times waits; loops_job.py has those that
+FSDP and pipelines make. Writes how long each call of the waiting rank took, and its stages
+according to the timeline, to ANSWERS, as JSON.
 """
 
 import itertools
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from time import sleep
-from typing import Any
+from time import perf_counter, sleep
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
-from torch.profiler import ProfilerActivity, profile, record_function
 
 from rank_probe.guest.guard import failures
 from rank_probe.measure import events
@@ -102,45 +100,6 @@ class Synchronized(torch.autograd.Function):
         return gradients[0]
 
 
-def sharded() -> dict[str, Make]:
-    """FSDP, pipelines, checkpoints, and collectives within autograd."""
-    from torch.distributed import pipelining
-    from torch.distributed.checkpoint.state_dict_saver import save
-    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
-
-    def fsdp1() -> Call:
-        return step_of(FullyShardedDataParallel(net(), device_id=torch.device("cpu")))
-
-    def fsdp2() -> Call:
-        model = net()
-        fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
-        return step_of(model)
-
-    def pipeline() -> Call:
-        stage = pipelining.PipelineStage(nn.Linear(4, 4), me(), 2, torch.device("cpu"))
-        schedule: Any = pipelining.Schedule1F1B(stage, 2, loss_fn=nn.functional.mse_loss)
-        x = torch.ones(4, 4)
-        return lambda: at(0, lambda: schedule.step(x), lambda: schedule.step(target=x))
-
-    def synchronized() -> Call:
-        x = torch.ones(2, requires_grad=True)
-        apply: Any = Synchronized.apply
-        return lambda: apply(x).sum().backward()
-
-    def saving() -> Call:
-        folder = [tempfile.mkdtemp() if me() == 0 else None]
-        dist.broadcast_object_list(folder)
-        return lambda: save({"x": torch.ones(2)}, checkpoint_id=folder[0])
-
-    return {
-        "FSDP1": fsdp1,
-        "FSDP2": fsdp2,
-        "pipeline": pipeline,
-        "collective in backward": synchronized,
-        "distributed.checkpoint": saving,
-    }
-
-
 def explicit() -> dict[str, Make]:
     """Waits as a training script calls them."""
     x = torch.ones(4)
@@ -153,6 +112,8 @@ def explicit() -> dict[str, Make]:
         for work in dist.batch_isend_irecv(operations):
             work.wait()
 
+    leaf, in_backward = torch.ones(2, requires_grad=True), cast(Any, Synchronized.apply)
+
     def waiting(wait: Callable[[str], object]) -> Call:
         return lambda: at(0, lambda: wait(next(keys)), lambda: store.set(next(keys), "set"))
 
@@ -162,6 +123,7 @@ def explicit() -> dict[str, Make]:
         "monitored_barrier": dist.monitored_barrier,
         "batch_isend_irecv": messages,
         "new_group": dist.new_group,
+        "collective in backward": lambda: in_backward(leaf).sum().backward(),
         "Store.get": waiting(store.get),
         "Store.wait": waiting(lambda key: store.wait([key])),
     }
@@ -187,22 +149,19 @@ def functional() -> dict[str, Make]:
     }
 
 
-GROUPS = (explicit, functional, ddp, sharded)
+GROUPS = (explicit, functional, ddp)
 
 
-def measured(timeline: Timeline, name: str, call: Call) -> dict[str, Any]:
-    """Return the seconds of *call* for the profiler, and in each stage for *timeline*."""
-    with profile(activities=[ProfilerActivity.CPU]) as profiler:
-        dist.barrier()
-        before = timeline.steps.totals().spent
-        with record_function(name):
-            timeline.tape.note(events.ENTER | COMPUTE)
-            call()
-            timeline.tape.note(events.LEAVE)
-        after = timeline.steps.totals().spent
-    span = max(event.time_range.elapsed_us() for event in profiler.events() if event.name == name)
+def measured(timeline: Timeline, call: Call) -> dict[str, Any]:
+    """Return the seconds of *call*, and those in each stage for *timeline*."""
+    dist.barrier()
+    before, began = timeline.steps.totals().spent, perf_counter()
+    timeline.tape.note(events.ENTER | COMPUTE)
+    call()
+    timeline.tape.note(events.LEAVE)
+    span, after = perf_counter() - began, timeline.steps.totals().spent
     stages = [(b - a) / 1e9 for a, b in zip(before, after, strict=True)]
-    return {"span": span / 1e6, "stages": dict(zip(STAGES, stages, strict=True))}
+    return {"span": span, "stages": dict(zip(STAGES, stages, strict=True))}
 
 
 def late_call(timeline: Timeline, name: str, make: Make) -> dict[str, Any]:
@@ -210,7 +169,7 @@ def late_call(timeline: Timeline, name: str, make: Make) -> dict[str, Any]:
     call = make()
     call()
     if me() != int(name not in WAITS_FOR_RANK_0):
-        return measured(timeline, name, call)
+        return measured(timeline, call)
     dist.barrier()
     sleep(DELAY)
     call()

@@ -1,4 +1,4 @@
-"""Tests of the waits: what is a release, and where each goes, with torch.profiler as witness."""
+"""Tests of the waits: what is a release, and where each goes."""
 
 import json
 from collections.abc import Iterator
@@ -118,7 +118,7 @@ def test_work_without_a_type_is_waited_for_all_the_same(waits: Timeline) -> None
 
 # More than what a call itself may compute, on a machine that does other things too.
 LOCAL = DELAY / 2
-KINDS = 21
+KINDS = 17
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,7 @@ def check(ranks: Ranks) -> None:
     """The ranks do not leave the barrier before it at the same moment, and a call computes."""
     (answer,) = ranks.values()
 
-    assert answer["span"] >= 0.9 * DELAY, "the profiler saw nobody wait"
+    assert answer["span"] >= 0.9 * DELAY, "nobody waited"
     assert answer["span"] - answer["stages"]["sync"] < LOCAL
     for stage, seconds in answer["stages"].items():
         assert stage == "sync" or seconds < LOCAL, stage
@@ -150,7 +150,7 @@ def check(ranks: Ranks) -> None:
 
 @pytest.mark.jobs
 def test_waiting_is_sync_and_nothing_else(calls: Jobs) -> None:
-    """Of a call that the profiler sees blocked by the late rank, the delay is all in `sync`."""
+    """Of a call that the late rank blocks, the delay is all in `sync`."""
     assert len(calls) == KINDS
     wrong = {}
     for kind in calls:

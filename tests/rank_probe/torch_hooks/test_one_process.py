@@ -100,18 +100,6 @@ def test_loader_read_without_gradients_is_an_evaluation(
     assert timeline.steps.totals().steps == 6
 
 
-def test_batches_fetched_without_gradients_may_be_for_training(timeline: Timeline) -> None:
-    """A loop that fetches under no_grad is taken for an evaluation until its first backward."""
-    batches, seen, model = iter(loader()), [], nn.Linear(2, 1)
-    for _ in range(3):
-        with torch.no_grad():
-            (rows,) = next(batches)
-        seen.append(timeline.state.stage)
-        model(rows).sum().backward()
-
-    assert seen == [EVAL, FORWARD, FORWARD]
-
-
 @pytest.mark.parametrize("by_name", [True, False])
 def test_closure_of_an_optimizer_runs_in_its_own_stages(timeline: Timeline, by_name: bool) -> None:
     """Forward and backward within step(closure) are what they are; LBFGS calls it several times."""

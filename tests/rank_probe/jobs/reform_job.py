@@ -5,8 +5,8 @@ first attempt, and in the second one each leaves ANSWERS/<rank>.json.
 
 reform_job.py PORT ANSWERS NAME: the process is one of those in GROUPS, in each of which its place
 is its rank. All meet at the store at PORT. In each group, one rank is late; after STEPS steps the
-process leaves ANSWERS/<group>-<NAME>.json: the verdict, and when that was. It ends without a word
-unless it is in the last group.
+process leaves ANSWERS/<group>-<NAME>.json: the verdict. It ends without a word unless it is in the
+last group.
 """
 
 import json
@@ -77,7 +77,7 @@ def train(late: int) -> None:
 
 
 def answer(probe: Probe, path: Path) -> None:
-    """Wait until every rank has the last verdict, and leave what is known then."""
+    """Wait until every rank has the last verdict, and leave it."""
     until = time.monotonic() + PATIENCE
     join = probe._parts.join
     while time.monotonic() < until:
@@ -86,7 +86,7 @@ def answer(probe: Probe, path: Path) -> None:
         time.sleep(PERIOD / 4)
     dist.barrier()
     time.sleep(5 * PERIOD)
-    path.write_text(json.dumps({"verdict": join.verdict, "at": time.time()}))
+    path.write_text(json.dumps(join.verdict))
 
 
 def be_restarted(answers: Path) -> None:

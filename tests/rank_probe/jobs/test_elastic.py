@@ -1,25 +1,19 @@
 """Tests of what happens to real jobs: restarts, crashes, groups formed anew, a late exporter."""
 
 import json
-import math
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from demo.train import BATCH
-from exporter.ranks.jobs import node_jobs
-from exporter.ranks.store import RankStore
-from rank_probe.wire.snapshot import Snapshot
 from rankskew.replay.traces import read_traces
-from tests.exporter.node import Clock
 from tests.exporter.running import wait_until
-from tests.rank_probe.forks import Fork, Zygote, serving
+from tests.rank_probe.forks import Zygote, serving
 from tests.rank_probe.jobs.reform_job import GROUPS, LATE_STAGE, late_rank
 from tests.rank_probe.jobs.reform_job import STEPS as GROUP_STEPS
-from tests.rank_probe.sink import Sink, listening, listening_on_loopback
+from tests.rank_probe.sink import Sink, listening
 
 pytestmark = pytest.mark.jobs
 
@@ -57,32 +51,6 @@ def test_exporter_that_comes_late_misses_nothing(zygote: Zygote, tmp_path: Path)
     assert read_traces([trace])
 
 
-def test_two_jobs_on_one_node_are_two_jobs(zygote: Zygote, tmp_path: Path) -> None:
-    """Each is counted under its own name, though their ranks have the same numbers.
-
-    Without the socket, as in a container, they use TCP: with RANKSKEW_TOKEN_FILE every push carries
-    the token, and the log does not.
-    """
-    steps, token = {"first": STEPS, "second": 2 * STEPS}, tmp_path / "token"
-    token.write_text("secret-of-the-node\n")
-    with listening_on_loopback() as sink, ExitStack() as jobs:
-        sink.token = "secret-of-the-node"
-        ranks: list[Fork] = []
-        for name in steps:
-            (tmp_path / name).mkdir()
-            known = {"RANKSKEW_EXPORTER": sink.endpoint, "RANKSKEW_TOKEN_FILE": str(token)}
-            job = training(steps[name])
-            ranks += jobs.enter_context(
-                zygote.ranks(tmp_path / name, *job, ranks=1, RANKSKEW_JOB_ID=name, **known)
-            )
-        assert [rank.wait() for rank in ranks] == [0, 0]
-    ended = {each["job_id"]: each["steps"] for each in sink.snapshots if each["finished"]}
-
-    assert ended == steps
-    assert set(sink.authorizations) == {"Bearer secret-of-the-node"}
-    assert not any("secret" in rank.output.read_text() for rank in ranks)
-
-
 def test_rank_is_turned_off_and_on_while_it_trains(zygote: Zygote, tmp_path: Path) -> None:
     """The exporter's answer stops the counters within a push or two, and starts them again."""
     with (
@@ -116,13 +84,10 @@ def wait_for(sink: Sink, condition: Callable[[dict[str, Any]], bool]) -> dict[st
 
 NAMES = sorted({name for group in GROUPS for name in group})
 
-Answers = Mapping[tuple[int, str], dict[str, Any]]
-Job = tuple[Answers, list[dict[str, Any]]]
-
 
 @pytest.fixture(scope="module")
-def job(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Job:
-    """The answers by group and process, and all that was pushed."""
+def verdicts(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> list[list[Any]]:
+    """The verdict that each rank of each group reads."""
     folder = tmp_path_factory.mktemp("reform")
     server = serving()
     with listening(folder / "s") as sink:
@@ -130,12 +95,11 @@ def job(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Job:
         arguments = ("tests.rank_probe.jobs.reform_job", str(server.port), str(folder))
         forks = [zygote.start(folder / name, *arguments, name, **own) for name in NAMES]
         assert [fork.wait(120) for fork in forks] == [0] * len(forks)
-    answers = {
-        (group, name): json.loads((folder / f"{group}-{name}.json").read_text())
+    assert not any(said["probe_errors"] or said["push_failures"] for said in sink.snapshots)
+    return [
+        [json.loads((folder / f"{group}-{name}.json").read_text()) for name in names]
         for group, names in enumerate(GROUPS)
-        for name in names
-    }
-    return answers, sink.snapshots
+    ]
 
 
 def named(verdicts: list[Any], rank: int) -> None:
@@ -148,11 +112,11 @@ def named(verdicts: list[Any], rank: int) -> None:
 
 
 @pytest.mark.parametrize("group", range(len(GROUPS)))
-def test_late_rank_of_each_group_is_named_within_thirty_steps(job: Job, group: int) -> None:
+def test_late_rank_of_each_group_is_named_within_thirty_steps(
+    verdicts: list[list[Any]], group: int
+) -> None:
     """Every rank reads the same verdict on the group that it is in, and nobody else is in it."""
-    answers, _ = job
-
-    named([answers[group, name]["verdict"] for name in GROUPS[group]], late_rank(group))
+    named(verdicts[group], late_rank(group))
 
 
 def test_restart_is_the_same_job_with_the_next_attempt(zygote: Zygote, tmp_path: Path) -> None:
@@ -176,35 +140,4 @@ def test_restart_is_the_same_job_with_the_next_attempt(zygote: Zygote, tmp_path:
     for rank in last.values():
         assert (rank["attempt"], rank["finished"]) == (1, True)
         assert (rank["steps"], rank["probe_errors"]) == (GROUP_STEPS, 0)
-    named(
-        [json.loads((tmp_path / f"{rank}.json").read_text())["verdict"] for rank in (0, 1)], rank=1
-    )
-
-
-def test_exporter_shows_the_ranks_of_the_group_and_no_other(job: Job) -> None:
-    """Whoever left did so without a word, and most of the others have another number each time.
-
-    The series of a rank fall only to what the process has counted under its number.
-    """
-    answers, pushed = job
-    ends = [max(answers[group, name]["at"] for name in names) for group, names in enumerate(GROUPS)]
-    clock = Clock()
-    store = RankStore(clock=clock)
-    steps: dict[int, int] = {}
-    shown: list[tuple[list[int], list[int]]] = []
-    for said in [*pushed, {"heartbeat_timestamp_seconds": math.inf}]:
-        while len(shown) < len(ends) and said["heartbeat_timestamp_seconds"] > ends[len(shown)]:
-            clock.seconds = ends[len(shown)]
-            (here,) = node_jobs(store.ranks(), clock.seconds)
-            kinds = (here.beating, here.silent)
-            shown.append(tuple([rank.snapshot.rank for rank in kind] for kind in kinds))  # type: ignore[arg-type]
-        if len(shown) == len(ends):
-            break
-        clock.seconds = said["heartbeat_timestamp_seconds"]
-        if store.put(snapshot := Snapshot(**said)):
-            before = steps.get(snapshot.rank, 0)
-            assert snapshot.steps >= before or snapshot.steps <= GROUP_STEPS
-            steps[snapshot.rank] = snapshot.steps
-
-    assert shown == [(list(range(len(names))), []) for names in GROUPS]
-    assert not any(said["probe_errors"] or said["push_failures"] for said in pushed)
+    named([json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)], rank=1)

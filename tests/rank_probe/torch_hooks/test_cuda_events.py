@@ -51,13 +51,24 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
 
 
 def test_event_is_recorded_on_the_current_stream(cuda: FakeCuda) -> None:
-    """A boundary follows the stream that is current when it happens; each is looked up once."""
+    """A boundary follows the stream that is current when it happens; each is looked up once.
+
+    A thread that moved to another device is followed at the end of a step, and it is said once.
+    """
     events: Events = CudaEvents()
     for cuda.handle in (0, 7, 0, 7):
         assert events.record(events.new()) == cuda.handle
+    on_first = ["stream 0 of cuda:1", "stream 7 of cuda:1"]
+    assert cuda.recorded == [(1, stream) for stream in on_first * 2]
+    assert cuda.streams == on_first
+    assert not events.follow()
 
-    assert [stream for _, stream in cuda.recorded] == cuda.streams * 2
-    assert cuda.streams == ["stream 0 of cuda:1", "stream 7 of cuda:1"]
+    cuda.device = 2
+    events.record(events.new())
+    assert cuda.asked == 1  # Until then events stay on the device on which they began.
+    assert [events.follow(), events.follow()] == [True, False]
+    events.record(events.new())
+    assert cuda.recorded[4:] == [(2, "stream 7 of cuda:1"), (2, "stream 7 of cuda:2")]
 
 
 def test_device_events_need_no_private_names(
@@ -77,22 +88,6 @@ def test_device_events_need_no_private_names(
     assert cuda.recorded == [(1, stream)]
     assert events.is_capturing()
     assert list(private.limitations) == ["Each device event costs a few microseconds more."]
-
-
-def test_device_is_followed_at_the_end_of_a_step(cuda: FakeCuda) -> None:
-    """A thread that moved is followed, with that device's stream, and it is said once.
-
-    Until then the events stay on the device on which they began.
-    """
-    events = CudaEvents()
-    assert not events.follow()
-    cuda.device = 2
-    events.record(events.new())
-    assert cuda.asked == 1
-    assert [events.follow(), events.follow()] == [True, False]
-    events.record(events.new())
-
-    assert cuda.recorded == [(2, "stream 0 of cuda:1"), (2, "stream 0 of cuda:2")]
 
 
 @pytest.mark.parametrize("has_statistics", [True, False])

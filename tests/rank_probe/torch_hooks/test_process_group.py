@@ -1,6 +1,6 @@
 """Tests of the process group: when it is made, where a rank sits in it, the store for the join."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -173,59 +173,40 @@ def test_store_that_cannot_serve_the_join_says_why(
     assert obstacle() == why
 
 
-RANK, WORLD = 5, 8
+def test_place_of_a_rank_is_what_meshes_and_stages_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 5 of a pp x dp x tp mesh of 2 x 2 x 2 is in place 1, 0, 1; its slices change nothing.
 
-
-@pytest.fixture
-def coordinates() -> Iterator[Coordinates]:
-    """An observer in rank 5 of 8, whose other ranks do not exist."""
-    dist.init_process_group("fake", store=FakeStore(), rank=RANK, world_size=WORLD)
-    coordinates = Coordinates()
-    patches = coordinates.attach()
-    yield coordinates
-    patches.undo()
-    dist.destroy_process_group()
-
-
-def mesh(*sizes: int, names: tuple[str, ...] | None) -> DeviceMesh:
-    return DeviceMesh("cpu", torch.arange(WORLD).view(*sizes), mesh_dim_names=names)
-
-
-def test_named_mesh_tells_every_coordinate(coordinates: Coordinates) -> None:
-    """Rank 5 of a pp x dp x tp mesh of 2 x 2 x 2 is in place 1, 0, 1; its slices change nothing."""
-    whole = mesh(2, 2, 2, names=("pp", "dp", "tp"))
-    _ = whole["dp"]
-
-    assert coordinates.found == {"pp": "1", "dp": "0", "tp": "1"}
-    assert obstacle() == FAKE_BACKEND  # Its ranks do not meet.
-
-
-def test_mesh_that_says_nothing_of_this_rank_is_no_failure(
-    coordinates: Coordinates, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody knows what an unnamed dimension is for, nor where a rank is that is not in it.
-
-    Whatever a mesh answers, making it does not fail because of us.
+    Nobody knows what an unnamed dimension is for, nor where a rank is that is not in it. Whatever
+    a mesh answers, making it does not fail because of us. A pipeline's stage needs no mesh.
     """
-    before = failures.count
-    mesh(8, names=None)
-    DeviceMesh("cpu", [0, 1], mesh_dim_names=("tp",))
-    assert failures.count == before
-    monkeypatch.setattr(DeviceMesh, "get_coordinate", lambda _: 1 / 0)
-    mesh(8, names=("dp",))
-
-    assert failures.count == before + 1
-    assert coordinates.found == {}
-
-
-def test_pipeline_stage_without_a_mesh_tells_the_stage(coordinates: Coordinates) -> None:
-    """The rank's place in the pipeline's group is its pp coordinate."""
     from torch.distributed.pipelining import PipelineStage
 
-    example = torch.ones(1, 2)  # torch 2.4 does not find its shape out by itself.
-    PipelineStage(nn.Linear(2, 2), RANK, WORLD, torch.device("cpu"), input_args=example)
+    dist.init_process_group("fake", store=FakeStore(), rank=5, world_size=8)
+    ranks, found = torch.arange(8), list[dict[str, str]]()
 
-    assert coordinates.found == {"pp": "5"}
+    def observed(make: Callable[[], object]) -> None:
+        coordinates = Coordinates()
+        patches = coordinates.attach()
+        make()
+        patches.undo()
+        found.append(coordinates.found)
+
+    cube = ranks.view(2, 2, 2)
+    observed(lambda: DeviceMesh("cpu", cube, mesh_dim_names=("pp", "dp", "tp"))["dp"])
+    observed(lambda: DeviceMesh("cpu", ranks))
+    observed(lambda: DeviceMesh("cpu", [0, 1], mesh_dim_names=("tp",)))
+    example = torch.ones(1, 2)  # torch 2.4 does not find its shape out by itself.
+    cpu = torch.device("cpu")
+    observed(lambda: PipelineStage(nn.Linear(2, 2), 5, 8, cpu, input_args=example))
+    before = failures.count
+    monkeypatch.setattr(DeviceMesh, "get_coordinate", lambda _: 1 / 0)
+    observed(lambda: DeviceMesh("cpu", ranks, mesh_dim_names=("dp",)))
+    why = obstacle()
+    dist.destroy_process_group()
+
+    assert found == [{"pp": "1", "dp": "0", "tp": "1"}, {}, {}, {"pp": "5"}, {}]
+    assert (before, failures.count) == (0, 1)
+    assert why == FAKE_BACKEND  # Its ranks do not meet.
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,8 @@ import re
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
@@ -44,27 +43,6 @@ STRAGGLER, HUNG = "RankskewStraggler", "RankskewJobHung"
 # Each delay is a sleep of the main thread: its line is seen in seconds, and is unknown until then.
 CAUSES: Final = {"code", "unknown"}
 PATIENCE_SECONDS: Final = 240.0
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What the jobs led to: their pages, the figures of Prometheus, and the built-in page."""
-
-    pages: dict[str, list[ReceivedAlert]]
-    gpus_lost: dict[str, float | None]
-    step_seconds: dict[str, float | None]
-    live: dict[str, dict[str, Any]]
-    judged_ranks: dict[str, float | None]
-    not_judgeable: list[dict[str, str]]
-
-    def planted_gpus(self, job_id: str) -> float:
-        """Return what the fault costs: the wait of all other ranks over the step as measured.
-
-        So many ranks on two cores make it longer than planned.
-        """
-        step = self.step_seconds[job_id]
-        assert step is not None
-        return (RANKS - 1) * DELAY_SECONDS / step
 
 
 class Jobs:
@@ -133,58 +111,58 @@ def hanging(stack: Stack, jobs: Jobs, training: None) -> Iterator[list[int]]:
 
 
 @pytest.fixture(scope="module")
-def outcome(stack: Stack, hanging: list[int]) -> Outcome:
-    """What came of it once every faulty job was paged."""
+def settled(stack: Stack, hanging: list[int]) -> None:
+    """Every faulty job was paged, and what may follow of that has come."""
     for job_id in (*LATE, EVALUATED):
         stack.webhook.wait_for_alert(STRAGGLER, PATIENCE_SECONDS, job_id=job_id)
     for job_id in (HANGING, SHRUNK):
         stack.webhook.wait_for_alert(HUNG, PATIENCE_SECONDS, job_id=job_id)
     # The cost has settled by then, and a late false name, or what follows of a hang, has come.
     stack.wait_for_evaluations(5)
-    return outcome_of(stack)
 
 
-def outcome_of(stack: Stack) -> Outcome:
-    """Return what the jobs have led to by now."""
-    jobs = (*LATE, EVALUATED, HEALTHY, HANGING, SHRUNK)
-
-    def of_each(record: str) -> dict[str, float | None]:
-        return {job: stack.prometheus.value(f'{record}{{job_id="{job}"}}') for job in jobs}
-
-    training = "|".join((*LATE, EVALUATED, HEALTHY))
-    reasons = f'job_reason:rankskew_not_judgeable:bool{{job_id=~"{training}"}}'
-    return Outcome(
-        {job: stack.webhook.pages(status="firing", job_id=job) for job in jobs},
-        of_each("rank:rankskew_gpus_lost:sum"),
-        of_each("job:rankskew_step_seconds:max"),
-        {job: stack.live_verdict(job) for job in jobs},
-        of_each("job:rankskew_ranks:sum"),
-        [series.labels for series in stack.prometheus.query(reasons)],
-    )
+def pages(stack: Stack, job_id: str) -> list[ReceivedAlert]:
+    return stack.webhook.pages(status="firing", job_id=job_id)
 
 
+def named(stack: Stack, job_id: str) -> set[tuple[str, str | None, str | None]]:
+    """Return what the pages of *job_id* name: alert, rank and stage."""
+    return {
+        (page.alert, page.labels.get("rank"), page.labels.get("stage"))
+        for page in pages(stack, job_id)
+    }
+
+
+def value(stack: Stack, record: str, job_id: str) -> float | None:
+    return stack.prometheus.value(f'{record}{{job_id="{job_id}"}}')
+
+
+@pytest.mark.usefixtures("settled")
 @pytest.mark.parametrize("job_id", LATE)
-def test_late_rank_is_named_with_its_stage_and_its_cost(outcome: Outcome, job_id: str) -> None:
+def test_late_rank_is_named_with_its_stage_and_its_cost(stack: Stack, job_id: str) -> None:
     """Nobody else, with a cause; all of it in the first page: nobody has to wait for a second.
 
     The cost is the wait of the three others over the step. The built-in page says the same.
     """
-    pages, stage = outcome.pages[job_id], STAGES[job_id]
-    named = {(page.alert, page.labels.get("rank"), page.labels.get("stage")) for page in pages}
-    assert named == {(STRAGGLER, "2", stage)}
-    assert outcome.gpus_lost[job_id] == pytest.approx(outcome.planted_gpus(job_id), rel=0.1)
+    stage = STAGES[job_id]
+    assert named(stack, job_id) == {(STRAGGLER, "2", stage)}
+    # As measured: so many ranks on two cores make it longer than planned.
+    step = value(stack, "job:rankskew_step_seconds:max", job_id)
+    assert step is not None
+    planted = (RANKS - 1) * DELAY_SECONDS / step
+    lost = value(stack, "rank:rankskew_gpus_lost:sum", job_id)
+    assert lost == pytest.approx(planted, rel=0.1)
 
-    first = pages[0]
-    text = first.annotations["summary"]
+    first = pages(stack, job_id)[0]
+    said, text = first.annotations, first.annotations["summary"]
     cost = re.search(rf"([\d.]+) of {RANKS} GPUs", text)
     assert all(part in text for part in (job_id, "Rank 2", slow_at(stage))), text
     assert cost is not None
-    assert float(cost[1]) == pytest.approx(outcome.planted_gpus(job_id), rel=0.15)
+    assert float(cost[1]) == pytest.approx(planted, rel=0.15)
     assert first.labels["cause"] in CAUSES
-    assert first.annotations["runbook_url"].endswith("RankskewStraggler.md")
+    assert said["runbook_url"].endswith("RankskewStraggler.md")
 
     # The process to look at, and how much slower than its peers it is: what was planted.
-    said = first.annotations
     facts = re.search(r" PID (\d+)\. (\d+) % slower than its peers, mostly in (\w+)", said["facts"])
     assert said["headline"].startswith(f"rank 2 slow {slow_at(stage)}, steps 1.")
     assert " Cause: " in said["facts"]
@@ -193,53 +171,51 @@ def test_late_rank_is_named_with_its_stage_and_its_cost(outcome: Outcome, job_id
     assert facts[3] == stage
     assert int(facts[2]) / 100 == pytest.approx(DELAY_SECONDS / STEP_SECONDS, rel=0.3)
 
-    verdict = outcome.live[job_id]
+    verdict = stack.live_verdict(job_id)
     [late] = verdict["late"]
     assert verdict["state"] == "straggler"
     assert (late["rank"], late["stage"]) == (2, stage)
-    assert late["gpus_lost"] == pytest.approx(outcome.gpus_lost[job_id], rel=0.05)
+    assert late["gpus_lost"] == pytest.approx(lost, rel=0.05)
 
 
-def test_rank_that_never_steps_is_nobodys_peer(outcome: Outcome) -> None:
+@pytest.mark.usefixtures("settled")
+def test_rank_that_never_steps_is_nobodys_peer(stack: Stack) -> None:
     """Beside an evaluator three ranks train, one of them slowly: it is named."""
-    named = {
-        (page.alert, page.labels.get("rank"), page.labels.get("stage"))
-        for page in outcome.pages[EVALUATED]
-    }
-
-    assert named == {(STRAGGLER, "1", "forward")}
-    assert [late["rank"] for late in outcome.live[EVALUATED]["late"]] == [1]
-    assert outcome.judged_ranks[EVALUATED] == RANKS - 1
+    assert named(stack, EVALUATED) == {(STRAGGLER, "1", "forward")}
+    assert [late["rank"] for late in stack.live_verdict(EVALUATED)["late"]] == [1]
+    assert value(stack, "job:rankskew_ranks:sum", EVALUATED) == RANKS - 1
 
 
-def test_healthy_job_pages_nobody(outcome: Outcome) -> None:
+@pytest.mark.usefixtures("settled")
+def test_healthy_job_pages_nobody(stack: Stack) -> None:
     """Judged for as long as the others, the job without a fault is silent."""
-    assert outcome.pages[HEALTHY] == []
-    assert outcome.live[HEALTHY]["state"] == "healthy"
-    assert outcome.judged_ranks[HEALTHY] == RANKS
-    assert outcome.not_judgeable == []
+    training = "|".join((*LATE, EVALUATED, HEALTHY))
+    reasons = f'job_reason:rankskew_not_judgeable:bool{{job_id=~"{training}"}}'
+
+    assert pages(stack, HEALTHY) == []
+    assert stack.live_verdict(HEALTHY)["state"] == "healthy"
+    assert value(stack, "job:rankskew_ranks:sum", HEALTHY) == RANKS
+    assert stack.prometheus.query(reasons) == []
 
 
-def test_stopped_rank_is_named_once(stack: Stack, outcome: Outcome) -> None:
-    """`kill -STOP` pages once, with that rank's name, and nothing else; all GPUs are lost."""
+@pytest.mark.usefixtures("settled")
+def test_stopped_rank_is_named_once(stack: Stack) -> None:
+    """`kill -STOP` pages once, with that rank's name, and nothing else; all GPUs are lost.
+
+    The hang of a job that was killed, and started again with two ranks, names one of those: dead
+    copies of an earlier run are no suspects.
+    """
     lost = f'max_over_time(job_kind:rankskew_gpus_lost:sum{{job_id="{HANGING}",kind="hung"}}[1m])'
-    alerts = [(page.alert, page.labels.get("rank")) for page in outcome.pages[HANGING]]
+    alerts = [(page.alert, page.labels.get("rank")) for page in pages(stack, HANGING)]
 
     assert alerts == [(HUNG, "2")]
-    assert "rank 2" in outcome.pages[HANGING][0].annotations["description"]
+    assert "rank 2" in pages(stack, HANGING)[0].annotations["description"]
     assert stack.prometheus.value(lost) == RANKS
+    assert {(alert, rank) for alert, rank, _ in named(stack, SHRUNK)} == {(HUNG, "1")}
 
 
-def test_dead_copies_of_an_earlier_run_are_no_suspects(outcome: Outcome) -> None:
-    """The hang of a job that was killed, and started again with two ranks, names one of them."""
-    assert {(page.alert, page.labels.get("rank")) for page in outcome.pages[SHRUNK]} == {
-        (HUNG, "1")
-    }
-
-
-def test_page_is_resolved_when_the_rank_goes_on(
-    stack: Stack, outcome: Outcome, hanging: list[int]
-) -> None:
+@pytest.mark.usefixtures("settled")
+def test_page_is_resolved_when_the_rank_goes_on(stack: Stack, hanging: list[int]) -> None:
     """`kill -CONT` resolves it."""
     os.kill(hanging[0], signal.SIGCONT)
     resolved = stack.webhook.wait_for_alert(HUNG, 60, status="resolved", job_id=HANGING)

@@ -27,7 +27,6 @@ from rank_probe.torch_hooks import backward
 from tests.rank_probe.jobs.parallel_arms import (
     ARMS,
     DELAY,
-    HEALTHY,
     MICRO_BATCHES,
     Seconds,
     SlowState,
@@ -397,18 +396,8 @@ def sharded_serving(seconds: Seconds, steps: int) -> Loop:
         rank_probe.step()
 
 
-def serving_replicas(seconds: Seconds, steps: int) -> Loop:
-    """A model on each rank, which the others do not wait for."""
-
-    yield
-    for _ in range(steps):
-        with rank_probe.stage("compute"):
-            sleep(HEALTHY + seconds["other"])
-        rank_probe.step()
-
-
 # Their scripts mark stages and steps themselves.
-MANUAL: Final = (by_hand, sharded_serving, serving_replicas)
+MANUAL: Final = (by_hand, sharded_serving)
 LOOPS: Final[dict[str, Callable[[Seconds, int], Loop]]] = {
     name: ordinary(arm) for name, arm in ARMS.items()
 } | {

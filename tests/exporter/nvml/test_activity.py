@@ -57,9 +57,6 @@ class Reads:
         self.busy_seconds += busy_seconds
         return self.gpm.read(self.ask, self.now)
 
-    def sm(self, seconds: float, busy_seconds: float) -> float | None:
-        return self.after(seconds, busy_seconds).get("sm_active_percent")
-
     def may_tell(self) -> set[int]:
         return {metric for metric in METRICS if self.gpm.may_tell(metric)}
 
@@ -96,19 +93,6 @@ def test_activity_is_the_mean_over_the_window(
     assert gpu.may_tell() == set(METRICS)
 
 
-@pytest.mark.parametrize(
-    ("window_seconds", "taken"),
-    [(15.0, [1, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 4]), (3.0, list(range(1, 13)))],
-)
-def test_samples_are_taken_at_their_own_pace(window_seconds: float, taken: list[int]) -> None:
-    """The first reading comes soon; then there are three samples in a window, however short."""
-    gpu = Reads(window_seconds)
-    told = [(gpu.sm(1.0, 0.5), gpu.driver.asked["gpm_sample"]) for _ in range(12)]
-
-    assert [percent for percent, _ in told] == [None, *[pytest.approx(50.0)] * 11]
-    assert [asked for _, asked in told] == taken
-
-
 def test_gpu_that_was_reset_is_not_compared_with_what_it_was() -> None:
     """Its counters may have restarted at 0. Opened again, it takes no more of NVML's memory."""
     gpu = Reads()
@@ -116,7 +100,7 @@ def test_gpu_that_was_reset_is_not_compared_with_what_it_was() -> None:
         gpu.ask = gpu.driver.opened()
         gpu.busy_seconds = 0.0
         assert gpu.after(1.0) == {}
-        assert gpu.sm(1.0, 0.5) == pytest.approx(50.0)
+        assert gpu.after(1.0, 0.5)["sm_active_percent"] == pytest.approx(50.0)
 
     assert gpu.driver.asked["gpm_memory"] == 2
 
@@ -145,7 +129,8 @@ def test_failure_that_passes_is_no_reading_once(function: str) -> None:
     assert gpu.may_tell() == set(METRICS)
     gpu.driver.answers[function] = answer
 
-    assert gpu.sm(1.0, 0.0) == pytest.approx(100 * 2.4 / (SAMPLE_SECONDS + 1.0))
+    expected = pytest.approx(100 * 2.4 / (SAMPLE_SECONDS + 1.0))
+    assert gpu.after(1.0)["sm_active_percent"] == expected
 
 
 def test_each_metric_has_a_result_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,9 +245,10 @@ def at(seconds: float, percent: int) -> tuple[int, int]:
 def test_without_samples_the_rates_of_the_window_are_averaged() -> None:
     """Each second's rate counts for the last 15 s and is then forgotten.
 
-    A GPU that is split by MIG has neither, and nothing is made up.
+    A driver may call it invalid to have nothing new. A GPU that is split by MIG has neither, and
+    nothing is made up.
     """
-    gpu, told = Samples(Fails()), []
+    gpu, told = Samples(Fails(pynvml.NVML_ERROR_INVALID_ARGUMENT)), []
     for now in range(100, 115):
         gpu.rates(100 if now < 110 else 40)
         told.append(gpu.busy(float(now)))
@@ -309,12 +295,3 @@ def test_silent_driver_keeps_the_window_and_then_leaves_it_to_the_rates() -> Non
         gpu.samples = [at(second, 70)]
         busy = gpu.busy(160.0 + second)
     assert busy == 70.0
-
-
-@pytest.mark.parametrize("code", [pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT])
-def test_no_new_samples_is_no_failure(code: int) -> None:
-    """A GPU with nothing new to tell has answered, and is asked again."""
-    gpu = Samples(Fails(code))
-
-    assert [gpu.busy(float(now)) for now in (100, 105, 110)] == [50.0] * 3
-    assert gpu.asked_since == [0] * 3

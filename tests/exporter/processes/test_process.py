@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from exporter.ingest.values import LABEL_CHARACTERS
 from exporter.processes import cgroup_cost, children
 from exporter.processes.cgroup_cost import CgroupCost, CgroupCosts, Throttling
 from exporter.processes.children import LOOKS_BEFORE_READ_AGAIN, Children, family
-from exporter.processes.process import Proc, as_label, environment
+from exporter.processes.process import Proc, environment
 from exporter.processes.rank_cost import TICKS_PER_SECOND, Cost, RankCost
-from exporter.processes.usage import Usage, Work, stat, usage
+from exporter.processes.usage import Work, usage
 from rank_probe.process.identity import NAMESPACE_FILE
 from tests.exporter.collectors.host import write
 from tests.exporter.fake_proc import TORCHRUN, FakeProc
@@ -70,64 +69,50 @@ def test_all_that_is_needed_is_read(fake: FakeProc) -> None:
 
 
 def test_what_cannot_be_read_is_absent(fake: FakeProc) -> None:
-    """Without the right to see more, a process still has a name."""
-    fake.add(PID)
+    """Without the right to see more, a process still has a name; a right given later is used.
+
+    An environment is read once, and what may change each time. A process id that is used again is
+    another process.
+    """
+    fake.add(PID, cpus="0-3")
     fake.hide_environment(PID)
     for name in ("status", "cgroup", "ns/uts"):
         (fake.path / str(PID) / name).unlink()
-    process = Proc(fake.path).process(PID)
-
-    assert process is not None
-    assert process.name == "python"
-    assert (process.environment, process.cpus, process.uid) == (None, None, None)
-    assert (process.namespace_pid, process.has_own_hostname) == (None, None)
-
-
-@pytest.mark.parametrize(
-    ("hidden", "start", "environment"),
-    [
-        (False, 1000, TORCHRUN),  # It is read once; what may change is read each time.
-        (True, 1000, {"RANK": "0"}),  # A right that is given later is used.
-        (False, 2000, {"RANK": "0"}),  # A process id that is used again is another process.
-    ],
-)
-def test_known_process_is_not_asked_for_its_environment_again(
-    fake: FakeProc, hidden: bool, start: int, environment: dict[str, str]
-) -> None:
-    fake.add(PID, TORCHRUN, cpus="0-3", start=1000)
-    if hidden:
-        fake.hide_environment(PID)
     proc = Proc(fake.path)
-    first = proc.process(PID)
-    if hidden:
-        (fake.path / str(PID) / "environ").rmdir()
-    fake.add(PID, {"RANK": "0"}, cpus="2", start=start)
-    second = proc.process(PID, first)
+    hidden = proc.process(PID)
 
-    assert second is not None
-    assert (second.environment, second.start_ticks) == (environment, start)
-    assert second.cpus == frozenset({2})
+    assert hidden is not None
+    assert hidden.name == "python"
+    assert (hidden.environment, hidden.cpus, hidden.uid) == (None, None, None)
+    assert (hidden.namespace_pid, hidden.has_own_hostname) == (None, None)
+
+    (fake.path / str(PID) / "environ").rmdir()
+    fake.add(PID, TORCHRUN, cpus="0-3")
+    known = proc.process(PID, hidden)
+    fake.add(PID, {"RANK": "0"}, cpus="2")
+    again = proc.process(PID, known)
+    fake.add(PID, {"RANK": "0"}, start=2000)
+    other = proc.process(PID, known)
+    assert known is not None
+    assert again is not None
+    assert other is not None
+    assert (known.environment, other.environment) == (TORCHRUN, {"RANK": "0"})
+    assert (again.environment, again.cpus) == (TORCHRUN, frozenset({2}))
 
 
 def test_process_that_is_replaced_while_it_is_read_is_none(
     fake: FakeProc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half of one process and half of another are neither."""
-    fake.add(PID, start=1000)
-    monkeypatch.setattr("exporter.cgroups.parse", lambda _: fake.add(PID, TORCHRUN, start=2000))
-
-    assert Proc(fake.path).process(PID) is None
-
-
-def test_circle_of_parents_ends(fake: FakeProc) -> None:
-    """Processes that are replaced while they are followed cannot hold us up."""
+    """Half of one process and half of another are neither. A circle of parents ends."""
     fake.add(10, parent=20)
     fake.add(20, parent=10)
     process = Proc(fake.path).process(10)
-
     assert process is not None
     assert len(process.ancestors) == 32
     assert family(10, Children(fake.path).look(), frozenset()) == {10: 0, 20: 10}
+
+    monkeypatch.setattr("exporter.cgroups.parse", lambda _: fake.add(20, TORCHRUN, start=2000))
+    assert Proc(fake.path).process(20) is None
 
 
 @pytest.mark.parametrize(
@@ -141,26 +126,15 @@ def test_value_that_no_label_may_hold_is_left_out(value: bytes) -> None:
     }
 
 
-def test_block_that_is_no_environment_is_empty() -> None:
-    """A process may write over its own environment; a long value costs no more than any label."""
-    for block in (b"", b"\0\0", b"=", b"RANK", b"\xff\xfe\0=\0", b"A=B\0RANKS=1"):
-        assert set(environment(block).values()) <= {""}
-    assert as_label("x" * 128) == "x" * 128
-    assert len(as_label("x" * 129)) == LABEL_CHARACTERS
-    assert as_label("x" * 129).endswith("x…")
-
-
 def test_own_process_is_read() -> None:
     """The real /proc of this machine is understood."""
     process, used = Proc(Path("/proc")).process(os.getpid()), usage(Path("/proc"), os.getpid())
 
     assert process is not None
     assert used is not None
-    assert process.uid == os.getuid()
+    assert (process.uid, used.parent_pid) == (os.getuid(), os.getppid())
     assert process.cpus == frozenset(os.sched_getaffinity(0))
-    assert os.getppid() in (*process.ancestors, 0, 1)
     assert process.environment is not None
-    assert used.parent_pid == os.getppid()
     assert used.own.cpu_ticks > 0
     assert used.read_bytes is not None
 
@@ -189,25 +163,14 @@ def test_processes_are_listed_mostly_without_reading_them(
 
     After some looks each is read again: its id may be another's by then.
     """
-    read: list[int] = []
-
-    def counted(procfs: Path, pid: int) -> Usage | None:
-        read.append(pid)
-        return stat(procfs, pid)
-
-    monkeypatch.setattr(children, "stat", counted)
     monkeypatch.setattr(children, "MOST_READ", 15)
     for pid in range(21, 39):
         fake.use(pid, parent=5)
     looks = Children(fake.path)
     assert len(looks.look()[5]) < len(looks.look()[5]) == 18
-    read.clear()
-    fake.use(40)
-    fake.use(24, parent=7)
-    looks.look()
-    assert read == [40, 23]  # The new one, and one whose turn it is.
 
-    assert looks.look()[7] == [24]
+    fake.use(24, parent=7)
+    assert 7 not in looks.look()
     assert [looks.look() for _ in range(LOOKS_BEFORE_READ_AGAIN)][-1][7] == [24]
 
 
@@ -295,64 +258,51 @@ def test_workers_are_counted_with_what_they_started(rank: Rank) -> None:
     assert rank.look() == Cost(100, 80, 5, 16, 3, 7000, 2, None, running_nanoseconds=77)
 
 
+WORKERS, BYTES = "workers_cpu_ticks", "read_bytes"
 WORKED: Uses = {WORKER: {"cpu": 500}}
 SHELL: Uses = {WORKER: {"cpu": 1}, OTHER_WORKER: {"parent": WORKER, "cpu": 500}}
+ENDS: Uses = {WORKER: None}
+BOTH_END: Uses = {WORKER: None, OTHER_WORKER: None}
 ORPHAN: dict[str, Any] = {"parent": 1, "cpu": 700}
-
-
-@pytest.mark.parametrize(
-    ("steps", "ticks"),
-    [
-        # What its parent says of its ended children has a worker again: only what is new counts.
-        ([WORKED, {WORKER: None, RANK: {"ended_cpu": 530}}, {}], [500, 530, 530]),
-        # Its parent was read just before it ended, and has it only at the next look.
-        ([WORKED, {WORKER: None}, {RANK: {"ended_cpu": 530}}], [500, 500, 530]),
-        # Nobody waits for it: its time does not come again, and later children's does count.
-        ([WORKED, {WORKER: None}, {}, {}, {RANK: {"ended_cpu": 40}}], [500, 500, 500, 500, 540]),
-        # One that starts and ends between two looks is known from its parent.
-        ([{}, {RANK: {"ended_cpu": 40}}], [0, 40]),
-        # Both end at once: the rank has waited for the shell, and that for what it ran.
-        ([SHELL, {WORKER: None, OTHER_WORKER: None, RANK: {"ended_cpu": 510}}], [501, 510]),
-        # A process whose parent has ended now has another one, but the rank started it.
-        ([SHELL, {WORKER: None, OTHER_WORKER: ORPHAN}], [501, 701]),
-        # The next process with the id of an ended worker begins at 0; a stranger is no worker.
-        ([WORKED, {WORKER: {"start": 2000, "cpu": 30}}], [500, 530]),
-        ([WORKED, {WORKER: {"parent": 1, "start": 2000, "cpu": 30}}], [500, 500]),
-    ],
-)
-def test_each_worker_is_counted_once(rank: Rank, steps: list[Uses], ticks: list[int]) -> None:
-    assert [cost.workers_cpu_ticks for cost in rank.looks(steps)] == ticks
 
 
 READ: Uses = {WORKER: {"read": 5000}}
 
 
 @pytest.mark.parametrize(
-    ("steps", "read"),
+    ("of", "steps", "counted"),
     [
+        # What its parent says of its ended children has a worker again: only what is new counts.
+        (WORKERS, [WORKED, ENDS | {RANK: {"ended_cpu": 530}}, {}], [500, 530, 530]),
+        # Its parent was read just before it ended, and has it only at the next look.
+        (WORKERS, [WORKED, ENDS, {RANK: {"ended_cpu": 530}}], [500, 500, 530]),
+        # Nobody waits for it: its time does not come again, and later children's does count.
+        (WORKERS, [WORKED, ENDS, {}, {RANK: {"ended_cpu": 40}}], [500, 500, 500, 540]),
+        # One that starts and ends between two looks is known from its parent.
+        (WORKERS, [{}, {RANK: {"ended_cpu": 40}}], [0, 40]),
+        # Both end at once: the rank has waited for the shell, and that for what it ran.
+        (WORKERS, [SHELL, BOTH_END | {RANK: {"ended_cpu": 510}}], [501, 510]),
+        # A process whose parent has ended now has another one, but the rank started it.
+        (WORKERS, [SHELL, {WORKER: None, OTHER_WORKER: ORPHAN}], [501, 701]),
+        # The next process with the id of an ended worker begins at 0; a stranger is no worker.
+        (WORKERS, [WORKED, {WORKER: {"start": 2000, "cpu": 30}}], [500, 530]),
+        (WORKERS, [WORKED, {WORKER: {"parent": 1, "start": 2000, "cpu": 30}}], [500, 500]),
         # The rank's own bytes are in one number with those of the child that ends.
-        ([READ, {WORKER: None, RANK: {"read": 100}}, {RANK: {"read": 5300}}], [5000, 5000, 5300]),
-        ([READ, {WORKER: None, RANK: {"read": 5300}}], [5000, 5300]),
+        (BYTES, [READ, ENDS | {RANK: {"read": 5300}}], [5000, 5300]),
         # A reading that is refused later is no fall, and when it is back does not count again.
-        ([{RANK: {"read": 5000}}, {RANK: {}}, {RANK: {"read": 5100}}], [5000, 5000, 5100]),
+        (BYTES, [{RANK: {"read": 50}}, {RANK: {}}, {RANK: {"read": 51}}], [50, 50, 51]),
+        # Whatever a kernel or a sandbox says, a counter never goes back.
+        ("cpu_ticks", [{RANK: {"cpu": 90}}, {RANK: {"cpu": 50}}], [100, 100]),
+        (WORKERS, [{RANK: {"ended_cpu": 9}}, {RANK: {"ended_cpu": 3}}], [9, 9]),
+        ("major_faults", [{RANK: {"faults": 9}}, {RANK: {"faults": 3}}], [9, 9]),
+        ("run_queue_nanoseconds", [{RANK: {"run_queue": 9}}, {RANK: {"run_queue": 3}}], [9, 9]),
     ],
 )
-def test_each_byte_is_counted_once(rank: Rank, steps: list[Uses], read: list[int]) -> None:
-    assert [cost.read_bytes for cost in rank.looks(steps)] == read
-
-
-def test_reading_that_falls_is_no_fall_of_the_cost(rank: Rank) -> None:
-    """Whatever a kernel or a sandbox says, a counter never goes back."""
-
-    def used(cpu: int, other: int) -> Uses:
-        names = ("ended_cpu", "faults", "run_queue")
-        return {RANK: {"cpu": cpu, "read": other} | dict.fromkeys(names, other)}
-
-    rank.use(used(100, 9))
-    expected = replace(rank.look(), saturated_workers=0)
-    rank.use(used(50, 3))
-
-    assert rank.look() == expected
+def test_what_is_used_counts_once(
+    rank: Rank, of: str, steps: list[Uses], counted: list[int]
+) -> None:
+    assert not rank.ended()
+    assert [getattr(cost, of) for cost in rank.looks(steps)] == counted
 
 
 def test_no_more_than_the_limit_is_read(rank: Rank) -> None:
@@ -423,17 +373,11 @@ def cost_of(folder: Path, paths: str, files: dict[str, str]) -> CgroupCost:
     [
         # No sysfs, no process, or a file that is nonsense: no reading, and no error.
         (f"0::/{POD}\n", {}, NOTHING),
-        ("", {}, NOTHING),
         ("nonsense\n::\n0:\n1:cpu\n", {}, NOTHING),
         # That one without a quota has never been throttled is no reading: it cannot be.
         (f"0::/{POD}\n", quota(POD, "max 100000"), NOTHING),
-        # The limit may be the container's, the pod's, or that of a Slurm job around its steps.
+        # The limit may be the container's, or that of a pod or Slurm job around it.
         (f"0::/{POD}\n", quota(POD), THROTTLED),
-        (
-            f"0::/{POD}\n",
-            quota(POD, "max 100000") | quota("kubepods.slice/pod1.slice"),
-            THROTTLED,
-        ),
         (f"0::/{POD}\n", quota(POD, "max 100000") | quota("kubepods.slice"), THROTTLED),
         # A kernel that does not tell how often it throttles has no series.
         (f"0::/{POD}\n", quota(POD) | {f"{POD}/cpu.stat": "usage_usec 9\n"}, NOTHING),

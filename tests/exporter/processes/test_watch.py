@@ -11,9 +11,8 @@ from exporter.listeners.peer import Peer
 from exporter.nvml.sample import GpuProcess, GpuSample
 from exporter.processes import host_watch
 from exporter.processes.background import WatchHangs
-from exporter.processes.host_watch import Followed, HostWatch, to_follow
-from exporter.processes.process import Proc, Process
-from exporter.processes.rank_gpus import RankOnGpu
+from exporter.processes.host_watch import Followed, HostWatch
+from exporter.processes.process import Proc
 from exporter.processes.watch import NOT_READABLE, NOT_THERE, ProcessWatch
 from exporter.ranks.store import HeldRank
 from tests.exporter.fake_proc import TORCHRUN, FakeProc, process, torchrun
@@ -31,20 +30,6 @@ def gpus_with(*pids: int) -> FixedNvml:
 @pytest.fixture
 def fake(tmp_path: Path) -> FakeProc:
     return FakeProc(tmp_path / "proc")
-
-
-@pytest.mark.parametrize("nvml", [NO_DRIVER, NO_SAMPLE, gpus_with()])
-def test_node_where_nothing_runs_on_a_gpu_is_not_looked_at(
-    fake: FakeProc, nvml: FixedNvml, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Without a list of NVML's no process is read, whatever runs, and nothing is amiss."""
-    fake.add(7, TORCHRUN)
-    watch = ProcessWatch(nvml, Proc(fake.path))
-    for _ in range(5):
-        watch.look()
-
-    assert watch.processes() == {}
-    assert caplog.messages == []
 
 
 def test_listed_processes_are_found_and_remembered(
@@ -76,19 +61,25 @@ def test_listed_processes_are_found_and_remembered(
 # What each look finds: nothing, a process, or one of which the environment is hidden. A list that
 # is a little old is usual, so three looks are waited for.
 @pytest.mark.parametrize(
-    ("looks", "said"),
+    ("nvml", "looks", "said"),
     [
-        (["", ""], []),
-        (["", "", "", "", "", "seen", "", "", "", ""], [NOT_THERE]),
-        (["hidden"] * 10, [NOT_READABLE]),
-        (["", "", "seen"] * 3, []),
+        (gpus_with(7, 405), ["", ""], []),
+        (gpus_with(7, 405), ["", "", "", "", "", "seen", "", "", "", ""], [NOT_THERE]),
+        (gpus_with(7, 405), ["hidden"] * 10, [NOT_READABLE]),
+        (gpus_with(7, 405), ["", "", "seen"] * 3, []),
+        # Without a list of NVML's no process is read, whatever runs, and nothing is amiss.
+        *((nvml, ["hidden"] * 5, []) for nvml in (NO_DRIVER, NO_SAMPLE, gpus_with())),
     ],
 )
 def test_exporter_that_sees_nothing_is_told_once(
-    fake: FakeProc, caplog: pytest.LogCaptureFixture, looks: list[str], said: list[str]
+    fake: FakeProc,
+    caplog: pytest.LogCaptureFixture,
+    nvml: FixedNvml,
+    looks: list[str],
+    said: list[str],
 ) -> None:
     """In a container without the node's process namespace, or without the right to read others."""
-    watch = ProcessWatch(gpus_with(7, 405), Proc(fake.path))
+    watch = ProcessWatch(nvml, Proc(fake.path))
     for found in looks:
         if found:
             fake.add(7, TORCHRUN)
@@ -101,26 +92,20 @@ def test_exporter_that_sees_nothing_is_told_once(
     assert caplog.messages == said
 
 
-@pytest.mark.parametrize(("of", "seconds"), [("processes", 30), ("hosts", 60)])
 def test_look_that_does_not_return_is_an_error(
-    fake: FakeProc, monkeypatch: pytest.MonkeyPatch, of: str, seconds: float
+    fake: FakeProc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is old is not shown for new while reading /proc hangs."""
     clock = Clock()
-    processes = ProcessWatch(gpus_with(7), Proc(fake.path), clock=clock)
-    hosts = HostWatch(fake.path, fake.path, clock=clock)
-    watch = processes if of == "processes" else hosts
-    latest = processes.processes if of == "processes" else hosts.latest
+    watch = HostWatch(fake.path, fake.path, clock=clock)
     monkeypatch.setattr(watch, "look", lambda: None)
     watch.start()
-    clock.seconds += seconds - 1
-    assert not latest()
-    clock.seconds += 2
-    try:
-        with pytest.raises(WatchHangs):
-            latest()
-    finally:
-        watch.stop()
+    clock.seconds += 59.0
+    assert watch.latest() is None
+    clock.seconds += 2.0
+    with pytest.raises(WatchHangs, match="the cgroup of a rank hangs"):
+        watch.latest()
+    watch.stop()
 
 
 def test_look_that_fails_is_not_the_last_one_and_no_hang(
@@ -245,27 +230,6 @@ def test_rank_without_a_gpu_is_found_by_the_id_that_it_reports(
 
     fake.hide_environment(PID)
     assert cpu(watching(fake, reported)) == {}
-
-
-def test_ranks_are_followed_once_each() -> None:
-    """The process on the GPU is believed before the reported id; a finished rank has no process."""
-    held = [
-        HeldRank(snapshot(rank=0), 0.0),
-        HeldRank(snapshot(rank=1), 0.0),
-        HeldRank(snapshot(rank=2, finished=True), 0.0),
-    ]
-    there = process(7)
-    joined = [on("0", there), on("1", None), on("3", there)]
-
-    assert to_follow(joined, held) == [
-        Followed(WHO, there),
-        Followed(("llama", "all", "1"), held=held[1]),
-        Followed(("llama", "all", "3"), there),
-    ]
-
-
-def on(rank: str, found: Process | None) -> RankOnGpu:
-    return RankOnGpu("llama", "all", int(rank), rank, "probe", "GPU-0", process=found)
 
 
 def test_watch_hurries_while_a_rank_is_late(

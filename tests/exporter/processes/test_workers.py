@@ -45,10 +45,8 @@ PROGRAM = "python\0train.py\0"
         # With an older torch those that run the rank's program, or that multiprocessing started.
         (PROGRAM, "python", [WORKER, OTHER]),
         ("python\0-c\0import spawn\0--multiprocessing-fork\0", "", [WORKER, OTHER]),
-        ("python\0-c\0from multiprocessing.forkserver import x\0", "", [WORKER, OTHER]),
         ("python\0-c\0from multiprocessing.resource_tracker import main\0", "", [OTHER]),
         ("wandb-core\0--port\0", "", [OTHER]),
-        ("", "", [OTHER]),
     ],
 )
 def test_workers_are_known_by_name_or_program(
@@ -126,7 +124,6 @@ def loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Loader:
         ({"syscall": "running"}, []),
         # It waits for work; or for what nobody may see, of which nothing is said.
         ({"wchan": "pipe_read"}, []),
-        ({"wchan": "futex_wait_queue"}, []),
         ({"wchan": "0"}, []),
         ({"state": "Z"}, []),
     ],
@@ -212,8 +209,6 @@ def test_state_of_workers_is_not_shown_while_every_look_fails(
 def test_rank_without_workers_has_no_states() -> None:
     """The real /proc of this machine is understood; nor has one that has ended any."""
     found = WorkerStates(Path("/proc"))
-    found.look()
-    assert found.of("llama", 3) == ()
     found.follow([LateRankProcess("llama", 3, os.getpid()), LateRankProcess("llama", 4, 2**22)])
     for _ in range(LEAST_LOOKS):
         found.look()
@@ -238,7 +233,7 @@ ELSEWHERE_ON_A = Wait(DISK, "/a (nfs)", "y")
         ([*[None] * 50, SLEEPS], 0.0, 0.0, 0.0, {}),
         # The clocks say how long it ran, and the looks divide the rest.
         ([SLEEPS, SLEEPS, None] * 6, 0.3, 0.0, 0.1, {SLEEPS: 0.4, RUNS: 0.3, QUEUES: 0.1}),
-        # A decoder with threads keeps the main thread waiting for a lock.
+        # A decoder's threads keep the main thread waiting for a lock.
         ([LOCKED] * 10, 0.0, 0.7, 0.0, {RUNS: 0.7, LOCKED: 0.3}),
         # A mount is the answer; which of its links a worker waits for is not.
         ([ON_A, ELSEWHERE_ON_A, ON_B] * 4, 0, 0, 0, {ON_A._replace(link=""): 0.667, ON_B: 0.333}),

@@ -216,6 +216,7 @@ def test_no_container_takes_anothers_rank(container: str, is_theirs: bool) -> No
     [
         (RankLimits(ranks=2), 2),
         (RankLimits(jobs=2), 2),
+        (RankLimits(peer_groups=2), 2),
         (RankLimits(), 4),
     ],
 )

@@ -28,113 +28,84 @@ from exporter.ranks.store import RankStore
 from exporter.vocabulary.thresholds import Thresholds
 from tests.exporter.collectors.host import shown
 from tests.exporter.fake_proc import process, torchrun
-from tests.exporter.node import NO_SAMPLE, Clock, FixedNvml, node
+from tests.exporter.node import Clock, FixedNvml, node
 from tests.exporter.snapshots import snapshot
 
-A, B, C = (GpuSample(i, up=True, uuid=f"GPU-{i}", pci_bus_id=f"0000:1{i}") for i in range(3))
+A, B = (GpuSample(i, up=True, uuid=f"GPU-{i}", pci_bus_id=f"0000:1{i}") for i in range(2))
 UNNAMED = GpuSample(1, up=False)
-GONE = NodeSample(1.0, 0, error_reason=NoGpuReason.DRIVER_NOT_LOADED, error="not loaded")
 
 
-def lines(nvml: NvmlSource, *seen: GpuSample, number: int = 0) -> list[str]:
-    """Return the series, without their common prefix, on a node that was seen to have *seen*."""
-    expected = ExpectedGpus(None, number)
-    expected.see(NodeSample(1.0, len(seen), gpus=seen))
-    return [line.removeprefix("rankskew_") for line in shown(GpuDevicesCollector(nvml, expected))]
+EXPECTED: Final = "gpus_expected 1.0"
+HANGS: Final = StuckCall("nvmlInit", None, 7.5, 1)
 
 
-def worker(up: int, restarts: int = 0, released: int = 0) -> list[str]:
-    return [
-        f"nvml_worker_up {up}.0",
-        f"nvml_worker_restarts_total {restarts}.0",
-        f"nvml_released {released}.0",
-    ]
+def up(gpu: str, uuid: str, value: float) -> str:
+    return f'gpu_up{{gpu="{gpu}",gpu_uuid="{uuid}"}} {value}'
 
 
-def stuck(function: str, gpu: int | None) -> FixedNvml:
-    return FixedNvml(None, worker_up=False, stuck_call=StuckCall(function, gpu, 7.5, 1))
-
-
-EXPECTED, READ = "gpus_expected 1.0", "nvml_sample_timestamp_seconds"
-# Without its driver, a node that has GPUs differs from one that never had any.
-DRIVER_IS_GONE = [
-    *("gpus_visible 0.0", EXPECTED, 'gpu_up{gpu="",gpu_uuid="GPU-0"} 0.0'),
-    *('nvml_error_info{reason="driver_not_loaded"} 1.0', f"{READ} 1.0"),
-]
-
-
+# What NVML says of a node that was seen to have some GPUs, and what is told of their number.
 @pytest.mark.parametrize(
-    ("nvml", "shown"),
+    ("nvml", "seen", "told"),
     [
-        (NO_SAMPLE, [EXPECTED, *worker(up=0)]),
         # Until NVML has answered the number of GPUs is absent, not 0.
-        (
-            FixedNvml(NodeSample(2.0, gpus_visible=None), worker_restarts=3),
-            [EXPECTED, f"{READ} 2.0", *worker(up=1, restarts=3)],
-        ),
-        # Nothing is said of released GPUs but how many there should be.
-        (FixedNvml(None, False, released=True), [EXPECTED, *worker(up=0, released=1)]),
-        (FixedNvml(GONE), [*DRIVER_IS_GONE, *worker(up=1)]),
+        (FixedNvml(NodeSample(2.0, gpus_visible=None)), [A], [EXPECTED]),
         # A call that hangs is named for as long as it does, though no sample is fresh.
-        *(
-            (
-                stuck(function, gpu),
-                [
-                    EXPECTED,
-                    f'nvml_call_stuck_seconds{{function="{function}",gpu="{label}"}} 7.5',
-                    *worker(up=0),
-                ],
-            )
-            for function, gpu, label in (("nvmlDeviceGetUUID", 1, "1"), ("nvmlInit", None, ""))
-        ),
-    ],
-    ids=["no fresh sample", "driver is still asked", "released", "driver is gone", "GPU", "node"],
-)
-def test_node_of_whose_gpus_nothing_is_known(nvml: NvmlSource, shown: list[str]) -> None:
-    assert sorted(lines(nvml, A)) == sorted(shown)
-
-
-@pytest.mark.parametrize(
-    ("nvml", "seen", "ups"),
-    [
-        # One that fell off the bus before the reboot is exposed by its UUID, without an index.
-        (node(A, C), [A, B, C], ["0 GPU-0 1.0", "2 GPU-2 1.0", " GPU-1 0.0"]),
-        # One that is lost from the start has the UUID that it had before, if one is missing.
-        (node(A, UNNAMED), [A, B], ["0 GPU-0 1.0", "1 GPU-1 0.0"]),
-        (node(A, UNNAMED), [A], ["0 GPU-0 1.0", "1  0.0"]),
-    ],
-)
-def test_gpu_that_is_no_longer_listed_is_down(
-    nvml: NvmlSource, seen: list[GpuSample], ups: list[str]
-) -> None:
-    found = [line.split('"') for line in lines(nvml, *seen) if line.startswith("gpu_up{")]
-
-    assert [f"{each[1]} {each[3]}{each[4][1:]}" for each in found] == ups
-    assert "gpus_expected 8.0" in lines(nvml, *seen, number=8)
-
-
-@pytest.mark.parametrize(
-    ("name", "gpu", "exposed"),
-    [
-        # Idle (0x1) and a display's clock (0x100) hold up no training.
-        ("gpu_throttle", {"throttle_reasons": 0x101}, []),
-        # increase() sees the first error, because the counter of all was there before it.
-        ("gpu_xid", {"xid_events": 0, "xid_errors": {}}, ["xid_events_total 0.0"]),
-        # XID 79 is the last that is heard of a GPU, and stays on the page while it is down.
         (
-            "gpu_xid",
-            {"up": False, "xid_events": 7, "xid_errors": {"79": 1}},
-            ["xid_events_total 7.0", "xid_errors_total 79 1.0"],
+            FixedNvml(None, worker_up=False, stuck_call=HANGS),
+            [A],
+            [EXPECTED, 'nvml_call_stuck_seconds{function="nvmlInit",gpu=""} 7.5'],
+        ),
+        # Without its driver, a node that has GPUs differs from one that never had any.
+        (
+            FixedNvml(NodeSample(1.0, 0, error_reason=NoGpuReason.DRIVER_NOT_LOADED)),
+            [A],
+            [
+                *("gpus_visible 0.0", EXPECTED, up("", "GPU-0", 0.0)),
+                'nvml_error_info{reason="driver_not_loaded"} 1.0',
+            ],
+        ),
+        # One that fell off the bus before the reboot is exposed by its UUID, without an index.
+        (
+            node(A),
+            [A, B],
+            ["gpus_visible 1.0", "gpus_expected 2.0", up("0", "GPU-0", 1.0), up("", "GPU-1", 0.0)],
+        ),
+        # One that is lost from the start has the UUID that it had before, if one is missing.
+        (
+            node(A, UNNAMED),
+            [A, B],
+            ["gpus_visible 2.0", "gpus_expected 2.0", up("0", "GPU-0", 1.0), up("1", "GPU-1", 0.0)],
+        ),
+        (
+            node(A, UNNAMED),
+            [A],
+            ["gpus_visible 2.0", EXPECTED, up("0", "GPU-0", 1.0), up("1", "", 0.0)],
         ),
     ],
+    ids=["asked", "hangs", "driver is gone", "GPU is gone", "lost", "lost and unknown"],
 )
-def test_edges_of_readings(name: str, gpu: dict[str, Any], exposed: list[str]) -> None:
-    sample = replace(GpuSample(2, up=True, uuid="GPU-a"), **gpu)
-    found = shown(GpuReadingsCollector(name, node(A, sample)))
-    who = 'gpu="2",gpu_uuid="GPU-a"'
-    short = (line.removeprefix("rankskew_gpu_").replace(who, "") for line in found)
+def test_gpus_that_were_once_here_are_missed(
+    nvml: NvmlSource, seen: list[GpuSample], told: list[str]
+) -> None:
+    expected = ExpectedGpus()
+    expected.see(NodeSample(1.0, len(seen), gpus=tuple(seen)))
+    found = [x.removeprefix("rankskew_") for x in shown(GpuDevicesCollector(nvml, expected))]
+    starts = ("gpus_", "gpu_up", "nvml_error", "nvml_call")
 
-    assert [line.replace("{}", "").replace('{,xid="79"}', " 79") for line in short] == exposed
+    assert [line for line in found if line.startswith(starts)] == told
+
+
+def test_last_that_is_heard_of_a_gpu_stays_while_it_is_down() -> None:
+    """XID 79. Idle (0x1) and a display's clock (0x100) hold up no training, and are not told."""
+    lost = GpuSample(2, up=False, uuid="GPU-a", xid_events=7, xid_errors={"79": 1})
+    idle = GpuSample(3, up=True, throttle_reasons=0x101)
+    who = 'gpu="2",gpu_uuid="GPU-a"'
+
+    assert shown(GpuReadingsCollector("gpu_throttle", node(idle))) == []
+    assert shown(GpuReadingsCollector("gpu_xid", node(lost))) == [
+        f"rankskew_gpu_xid_events_total{{{who}}} 7.0",
+        f'rankskew_gpu_xid_errors_total{{{who},xid="79"}} 1.0',
+    ]
 
 
 MINUTE: Final = 60.0
@@ -246,18 +217,15 @@ FAULTS: Final[dict[str, list[Look]]] = {
         (2 * MINUTE, {}, "row_remap_pending"),
         (0.0, {"row_remap_failed": 1}, "memory row_remap_failed"),
     ],
-    # A new worker counts from 0: the fault stays for its ten minutes, and comes again.
+    # A new worker counts from 0: the fault stays for its ten minutes, and comes again, though the
+    # count is the same.
     "an XID and a new worker": [
         (0.0, {"xid_errors": {"79": 1}}, "xid 79"),
         (MINUTE, {"xid_errors": {}, "worker_pid": 2}, "xid 79"),
         (10 * MINUTE, {"xid_errors": None}, ""),
         (MINUTE, {"xid_errors": {"79": 1}}, "xid 79"),
-    ],
-    # Between two scrapes the worker may be replaced and the error come again.
-    "an XID that a new worker counts as often": [
-        (0.0, {"xid_errors": {"79": 1}}, "xid 79"),
         (11 * MINUTE, {}, ""),
-        (15.0, {"worker_pid": 2, "xid_errors": {"79": 1}}, "xid 79"),
+        (15.0, {"worker_pid": 3}, "xid 79"),
     ],
     "errors of PCIe": errors("pcie_errors", "pcie_errors"),
     "replays of PCIe": errors("pcie_replays", "pcie_errors"),
@@ -273,10 +241,9 @@ FAULTS: Final[dict[str, list[Look]]] = {
         (MINUTE, {"nvlink_links_up": 0}, "nvlink 7,10"),
     ],
     # A card without a bridge has none up, and MIG takes links down on purpose.
-    "no bridge": [(0.0, {"nvlink_links_up": 0, "neighbour": {"nvlink_links_up": 4}}, "")],
-    "links of a divided GPU": [
-        (0.0, {"nvlink_links_up": 2, "mig_devices": ()}, ""),
-        (MINUTE, {"nvlink_links_up": 1}, ""),
+    "links that are missed by nobody": [
+        (0.0, {"nvlink_links_up": 0, "neighbour": {"nvlink_links_up": 4}}, ""),
+        (0.0, {"nvlink_links_up": 1, "mig_devices": ()}, ""),
     ],
     # Slower than a neighbour for two minutes at work, or than P2 whatever the neighbours do.
     "slow state": [
@@ -288,12 +255,6 @@ FAULTS: Final[dict[str, list[Look]]] = {
         (300.0, {}, ""),
         (10.0, {"performance_state": 3, "neighbour": {"performance_state": 3}}, ""),
         (120.0, {}, "pstate P3, pstate P3 @1/"),
-    ],
-    # Who scrapes twenty times a second does not fill the memory.
-    "looks in quick succession": [
-        (0.0, {"performance_state": 3}, ""),
-        (1.0, {"performance_state": 0}, ""),  # Not looked at.
-        (119.0, {"performance_state": 3}, "pstate P3"),
     ],
     # At rest only the lanes are known.
     "narrow or slow link": [
@@ -335,7 +296,7 @@ def test_fault_is_told_while_it_lasts(looks: list[Look]) -> None:
 
 
 SEEN = (FINE, NEXT)
-STUCK = StuckCall("nvmlInit", None, 61.0, 1)
+STUCK = replace(HANGS, seconds=61.0)
 
 
 @pytest.mark.parametrize(
@@ -346,10 +307,8 @@ STUCK = StuckCall("nvmlInit", None, 61.0, 1)
         ((FINE,), SEEN, 3, {}, "lost @/"),
         # An upgrade of the driver loses no GPU; what is wrong then is told once.
         ((), SEEN, 0, {"error_reason": NoGpuReason.VERSION_MISMATCH}, "nvml version_mismatch @/"),
-        ((), SEEN, 0, {"error_reason": NoGpuReason.NO_GPU}, "lost @/, lost @/"),
         # Only a node that had GPUs misses the driver.
         ((), (), 0, {"error_reason": NoGpuReason.NO_LIBRARY}, ""),
-        ((), (), 0, {"error_reason": NoGpuReason.DRIVER_NOT_LOADED}, ""),
         ((), (), 8, {"error_reason": NoGpuReason.NO_LIBRARY}, "nvml no_library @/"),
         # A call that hangs on a single GPU makes that GPU lost instead.
         (SEEN, (), 0, {"stuck_call": STUCK}, "nvml call_stuck @/"),

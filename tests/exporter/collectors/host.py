@@ -70,22 +70,6 @@ def disk(name: str, sectors: int, reads: int = 1, read_ms: int = 1, busy_ms: int
     return f" 259 99 {name} {reads} 0 {sectors} {read_ms} 1 0 {sectors} 1 0 {busy_ms} 1\n"
 
 
-def large_host(folder: Path) -> Mounts:
-    """Return a node like a DGX: ten disks, eight InfiniBand ports that are up, a busy CPU."""
-    host = copy_of_host(folder)
-    stat, diskstats = host.procfs / "stat", host.procfs / "diskstats"
-    infiniband = Path("class/infiniband")
-    stat.write_text(stat.read_text().replace("cpu0 3000", "cpu0 90000"))
-    shutil.rmtree(host.sysfs / infiniband)
-    for number in range(8):
-        port = host.sysfs / infiniband / f"mlx5_{number}"
-        shutil.copytree(HOST.sysfs / infiniband / "mlx5_0", port)
-    for number in range(2, 9):
-        write(host.sysfs / "block" / f"nvme{number}n1" / "device/model", "Disk")
-        diskstats.write_text(diskstats.read_text() + disk(f"nvme{number}n1", 1000))
-    return host
-
-
 def expose(*collectors: Collector) -> str:
     """Return the whole page with *collectors* alone on it."""
     registry = CollectorRegistry()

@@ -233,29 +233,16 @@ def test_rank_that_is_gone_or_a_zombie_has_no_cost(rank: Rank) -> None:
         assert rank.ended()
 
 
-def test_readings_that_are_refused_are_none(rank: Rank) -> None:
-    """Without io and schedstat there are no bytes and no run queue, not 0 of them."""
-    rank.use({RANK: {}, WORKER: {"cpu": 50}})
-
-    assert rank.look() == Cost(cpu_ticks=100, workers_cpu_ticks=50, workers=1)
-
-
 def test_workers_are_counted_with_what_they_started(rank: Rank) -> None:
     """CPU time and the run queue are told apart from the rank's, everything else is summed.
 
     That its process waited for no CPU is a reading. It runs for 77 ns, as FakeProc writes for each.
     """
     assert rank.look() == Cost(100, 0, 0, 0, 0, 0, 0, None, running_nanoseconds=77)
-    other = {"parent": WORKER, "cpu": 30, "read": 4000, "run_queue": 9}
-    rank.use(
-        {
-            RANK: {"faults": 1, "read": 1000, "run_queue": 5},
-            WORKER: {"cpu": 50, "faults": 2, "read": 2000, "run_queue": 7},
-            OTHER_WORKER: other,
-        }
-    )
+    other = {"parent": WORKER, "cpu": 30, "faults": 2, "read": 4000, "run_queue": 9}
+    rank.use({WORKER: {"cpu": 50, "read": 2000, "run_queue": 7}, OTHER_WORKER: other})
 
-    assert rank.look() == Cost(100, 80, 5, 16, 3, 7000, 2, None, running_nanoseconds=77)
+    assert rank.look() == Cost(100, 80, 0, 16, 2, 6000, 2, None, running_nanoseconds=77)
 
 
 WORKERS, BYTES = "workers_cpu_ticks", "read_bytes"

@@ -175,15 +175,16 @@ def wait_for_sample(
     supervisor: NvmlSupervisor, condition: Callable[[NodeSample], bool]
 ) -> NodeSample:
     """Return the first sample for which *condition* holds."""
-    found = NodeSample(0.0)
+    found: list[NodeSample] = []
 
     def is_found() -> bool:
-        nonlocal found
-        found = supervisor.latest() or found
-        return found.timestamp_seconds > 0.0 and condition(found)
+        sample = supervisor.latest()
+        if sample is not None and condition(sample):
+            found.append(sample)
+        return bool(found)
 
     wait_until(is_found)
-    return found
+    return found[0]
 
 
 def gpus(supervisor: NvmlSupervisor) -> tuple[GpuSample, ...]:

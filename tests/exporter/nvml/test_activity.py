@@ -1,7 +1,9 @@
-"""How busy a GPU was: by the driver's samples, by profiling counters, and by parts with MIG."""
+"""How busy a GPU was: by the driver's samples, and by profiling counters.
+
+That of its parts, with MIG, is on a golden page.
+"""
 
 import math
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,10 +20,7 @@ from exporter.nvml.readings.gpm import (
     Memory,
     gpm_metrics,
 )
-from exporter.nvml.readings.mig import MODE_SECONDS, MigActivity, MigDevices
-from exporter.nvml.readings.query import Ask
 from exporter.nvml.readings.utilization import Utilization
-from exporter.nvml.sample import MigDevice
 from tests.exporter.nvml.drivers import Driver, Fails
 
 SM, DRAM = pynvml.NVML_GPM_METRIC_SM_UTIL, pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL
@@ -145,53 +144,6 @@ def test_each_metric_has_a_result_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
     told = gpm_metrics(*[Memory(pynvml.c_nvmlGpmSample_t()) for _ in range(2)])
 
     assert told == {metric: metric + 0.5 for metric in METRICS if metric not in (SM, DRAM)}
-
-
-DEVICE = MigDevice("MIG-a", 9, 0, "1g.10gb", sm_active_percent=80.0)
-
-
-def test_mode_is_noticed_when_it_changes_and_kept_when_it_cannot_be_read() -> None:
-    """An operator's change shows within seconds; a driver that times out changes nothing."""
-    driver = Driver(nvmlDeviceGetMigMode=(0, 0), mig_devices=(DEVICE,))
-    part, ask = MigDevices(window_seconds=15.0), driver.opened()
-
-    def read(now: float, mode: object) -> dict[str, Any]:
-        driver.answers["nvmlDeviceGetMigMode"] = mode
-        return part.read(ask, now)
-
-    assert read(100.0, (0, 0)) == {}
-    assert read(101.0, (1, 1)) == {}
-    divided = {"mig_devices": (replace(DEVICE, sm_active_percent=None),)}
-    assert read(100.0 + MODE_SECONDS, (1, 1)) == divided
-    assert read(100.0 + 2 * MODE_SECONDS, Fails(pynvml.NVML_ERROR_TIMEOUT)) == divided
-    assert read(100.0 + 3 * MODE_SECONDS, (0, 0)) == {}
-    assert driver.asked["nvmlDeviceGetMigMode"] == 4
-
-
-def half_active(**changes: Any) -> Ask:
-    answers = {
-        "gpm_support": True,
-        "gpm_memory": lambda: Memory(object()),
-        "mig_sample": "a sample",
-        "gpm_metrics": {SM: 50.0},
-    }
-    return Driver(**answers | changes).opened()
-
-
-def test_activity_of_an_instance() -> None:
-    """The first sample of a new instance, or after the GPU was opened anew, has none before it.
-
-    An older GPU, or a user without the right to it, has no activity, whatever is missing.
-    """
-    activity, ask = MigActivity(15.0), half_active()
-    assert activity.read(ask, 100.0, [9]) == {}
-    assert activity.read(ask, 101.0, [9, 2]) == {9: 50.0}
-    assert activity.read(ask, 102.0, [9, 2]) == {9: 50.0, 2: 50.0}
-    assert activity.read(half_active(), 103.0, [9, 2]) == {}
-
-    for function in ("gpm_support", "gpm_memory", "mig_sample", "gpm_metrics"):
-        activity, ask = MigActivity(15.0), half_active(**{function: Fails()})
-        assert [activity.read(ask, now, [9]) for now in (100.0, 101.0, 102.0)] == [{}] * 3
 
 
 UTILIZATION = "nvmlDeviceGetUtilizationRates"

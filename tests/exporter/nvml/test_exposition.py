@@ -99,7 +99,7 @@ def assert_becomes_fixture(nvml: NvmlSource, name: str) -> None:
     text, deadline = "", time.monotonic() + 40
     while text != path.read_text() and time.monotonic() < deadline:
         text = exposition(nvml)
-        time.sleep(0.02)
+        time.sleep(PATIENT.interval_seconds)
     if os.environ.get("RANKSKEW_WRITE_FIXTURES") == "1":
         path.write_text(text)
     assert text == path.read_text()
@@ -119,7 +119,8 @@ Story = tuple[Timing, list[tuple[Sequence[str], str]]]
 STORIES: dict[str, Story] = {
     "old driver": (PATIENT, [(OLD_DRIVER, "old_driver")]),
     "wrapping": (PATIENT, [(WRAPPING, "wrapping")]),
-    "MIG": (PATIENT, [(["nvmlDeviceGetMigMode 0 =1"], "mig")]),
+    # A GPU may be divided at any time.
+    "MIG": (PATIENT, [((), "two_gpus"), (["nvmlDeviceGetMigMode 0 =1"], "mig")]),
     "restricted": (PATIENT, [(RESTRICTED, "mig_restricted")]),
     "not supported": (PATIENT, [(SILENT, "not_supported")]),
     # A lost GPU needs no new worker.

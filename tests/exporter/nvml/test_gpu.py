@@ -10,9 +10,9 @@ from typing import Any
 import pynvml
 import pytest
 
-from exporter.nvml.calls import PROCESS_OBSOLETE, CallFailed, Calls
+from exporter.nvml.calls import CallFailed, Calls
 from exporter.nvml.readings.one_call import Reading
-from exporter.nvml.readings.query import UNSUPPORTED_FOR_SECONDS, Ask
+from exporter.nvml.readings.query import UNSUPPORTED_FOR_SECONDS
 from exporter.nvml.sample import GpuSample
 from exporter.nvml.worker import gpu as gpu_module
 from exporter.nvml.worker.events import XidEvents
@@ -62,14 +62,6 @@ POWER, TEMPERATURE = "nvmlDeviceGetPowerUsage", "nvmlDeviceGetTemperature"
 UNKNOWN, LOST = Fails(pynvml.NVML_ERROR_UNKNOWN), Fails(pynvml.NVML_ERROR_GPU_IS_LOST)
 
 
-class PowerSlowly:
-    """A part that asks what a row of READINGS asks too."""
-
-    def read(self, ask: Ask, now: float) -> dict[str, Any]:
-        milliwatts = ask(pynvml.nvmlDeviceGetPowerUsage)
-        return {} if milliwatts is None else {"power_milliwatts": milliwatts}
-
-
 def test_reading_is_kept_until_it_is_due_and_asked_again_when_it_failed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -105,13 +97,13 @@ def test_reading_is_kept_until_it_is_due_and_asked_again_when_it_failed(
 def test_lost_gpu_keeps_its_identity_and_is_left_alone_for_a_while(code: int) -> None:
     """A lost GPU is down with no reading, and opened again only after the back-off."""
     driver = Driver(nvmlDeviceGetPowerUsage=5, nvmlDeviceGetUUID="GPU-a")
-    gpu = Gpu(0, driver, 60.0, slow=[PowerSlowly()])
+    gpu = Gpu(0, driver, 60.0)
     assert gpu.read().power_milliwatts == 5
     driver.fail(POWER, code=code)
 
     assert gpu.read() == GpuSample(0, up=False, uuid="GPU-a")
     driver.asked.clear()
-    assert (gpu.read().up, gpu.read_slow()) == (False, {})
+    assert not gpu.read().up
     assert not driver.asked
 
 
@@ -204,20 +196,6 @@ def test_events_are_counted_once_and_go_on_after_the_gpu_was_reset(
     assert count_after(59.0, (XID, 31)) == 1
     assert count_after(1.0) == 2
     assert count_after(0.0, *[(XID, 31)] * 300) == 2 + 256
-
-
-@pytest.mark.parametrize("code", sorted(PROCESS_OBSOLETE))
-def test_replaced_driver_ends_the_process(code: int) -> None:
-    """If only a new process can continue, every kind of reading passes the failure up."""
-    driver = Driver(nvmlDeviceGetPowerUsage=5)
-    gpu = Gpu(0, driver, 60.0, slow=[PowerSlowly()])
-    gpu.read()
-    driver.fail(POWER, code=code)
-    events = XidEvents(0, EventDriver(nvmlEventSetWait_v2=Fails(code)), 60.0)
-
-    for one_kind in (gpu.read, gpu.read_slow, events.read):
-        with pytest.raises(CallFailed):
-            one_kind()
 
 
 def append(path: Path, text: str) -> None:

@@ -14,9 +14,7 @@ import pytest
 from exporter.nvml.calls import CallFailed
 from exporter.nvml.readings.fields import Field, FieldValues
 from exporter.nvml.readings.one_call import decoder_utilization
-from exporter.nvml.readings.pcie_link import ERRORS_SECONDS, AerErrors
-from exporter.nvml.readings.placement import Placement
-from exporter.nvml.readings.processes import NO_INSTANCE, Processes
+from exporter.nvml.readings.processes import NO_INSTANCE
 from exporter.nvml.readings.query import UNSUPPORTED_FOR_SECONDS
 from exporter.nvml.readings.several_calls import quick, slow
 from exporter.nvml.readings.throttle import COUNTER_FIELDS, ThrottleSeconds
@@ -76,19 +74,7 @@ def lists(compute: Any, graphics: Any) -> dict[str, Any]:
     }
 
 
-def memory(code: int) -> dict[str, Any]:
-    """Let version 2 of the memory info fail, and version 1 answer."""
-
-    def answer(handle: object, *version: object) -> SimpleNamespace:
-        if version:
-            raise Fails(code)
-        return SimpleNamespace(total=80, used=3)
-
-    return {"nvmlDeviceGetMemoryInfo": answer}
-
-
 COUNTED = "gpu/aer_dev_correctable"
-OLD_VERSION = pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH
 OF_BOTH_ENDS = errors(40, 5, 1) | errors(500, of="port") | errors(9000, of="neighbour")
 DAMAGED = ("TOTAL_ERR_COR many\n", "Bad TLP 3\n")
 
@@ -98,10 +84,6 @@ DAMAGED = ("TOTAL_ERR_COR many\n", "Bad TLP 3\n")
     ("answers", "files", "expected"),
     [
         ({}, {}, {}),
-        # Before 510 it has only version 1. After a failure that passes the older call is not made:
-        # it means something else.
-        (memory(OLD_VERSION), {}, {"memory_total_bytes": 80, "memory_used_bytes": 3}),
-        (memory(pynvml.NVML_ERROR_TIMEOUT), {}, {}),
         # Videos and images have a decoder each; older GPUs and drivers lack that of images.
         (decoders(95, 30), {}, {"decoder_busy_percent": 95}),
         (decoders(40, Fails()), {}, {"decoder_busy_percent": 40}),
@@ -142,30 +124,6 @@ def test_answers_of_the_driver(
     always = {"index": 0, "up": True, "power_milliwatts": 650_000}
     identity = {"pci_bus_id": "00000000:1B:00.0"} if "nvmlDeviceGetPciInfo" in answers else {}
     assert known == always | identity | expected
-
-
-def test_what_seldom_changes_is_read_seldom(tmp_path: Path) -> None:
-    """Errors each half minute, lists of processes each five seconds, the place once.
-
-    A GPU that was lost, and is opened anew, is asked again.
-    """
-    driver = Driver(**PCI)
-    ask = driver.opened()
-    parts = (AerErrors(tmp_path), Processes(), Placement(Path("/nowhere")))
-
-    def read(now: float, count: int) -> list[Any]:
-        sysfs(tmp_path, errors(count))
-        driver.answers |= lists([process(count, None)], [])
-        driver.answers["nvmlDeviceGetMinorNumber"] = count
-        errors_of, processes, place = (part.read(ask, now) for part in parts)
-        return [errors_of["pcie_errors"], processes["processes"][0].pid, place["minor_number"]]
-
-    assert read(100.0, 1) == [1, 1, 1]
-    assert read(104.9, 2) == [1, 1, 1]
-    assert read(105.0, 3) == [1, 3, 1]
-    assert read(100.0 + ERRORS_SECONDS, 5) == [5, 5, 1]
-    ask = driver.opened()
-    assert read(101.0 + ERRORS_SECONDS, 6) == [6, 5, 6]
 
 
 A, B = (1, 0), (2, 0)

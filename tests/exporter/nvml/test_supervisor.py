@@ -33,13 +33,6 @@ from tests.exporter.nvml.drivers import (
 from tests.exporter.running import wait_until
 
 
-def see_more(supervisor: NvmlSupervisor) -> None:
-    """Wait for the second sample from now: each is read before the next one begins."""
-    for _ in range(2):
-        last = supervisor.latest()
-        wait_until(lambda: supervisor.latest() != last)  # noqa: B023 # it is called at once
-
-
 def test_nvml_that_cannot_be_opened_is_opened_once_it_can(
     supervise: Supervise, scenario: Scenario
 ) -> None:
@@ -196,7 +189,9 @@ def test_worker_that_is_ended_leaves_the_driver_in_good_order(
     worker = supervisor.worker_pid or 0
     os.kill(worker, signal.SIGINT)
     scenario.play(*played)
-    see_more(supervisor)
+    for _ in range(2):  # Each sample is read before the next one begins.
+        last = supervisor.latest()
+        wait_until(lambda: supervisor.latest() != last)  # noqa: B023 # it is called at once
     os.kill(worker, signal.SIGTERM)
     wait_until(lambda: "NVML worker ended" in caplog.text)
 

@@ -1,6 +1,7 @@
 """A node whose ranks step and push, on a clock that the test turns."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -44,7 +45,7 @@ GPU = GpuSample(
     memory_used_bytes=60 * 10**9,
     gpu_temperature_celsius=71,
     power_milliwatts=654_321,
-    sm_clock_megahertz=1_980,
+    sm_clock_megahertz=1_900,
     throttle_reasons=0,
     pcie_link_width=16,
     pcie_link_width_max=16,
@@ -57,18 +58,12 @@ def served(view: LiveView) -> dict[str, Any]:
     return summary
 
 
-def _started(job_id: str, pid: int, ranks: int) -> Process:
-    """Return the process that torchrun starts with a process ID."""
-    known = {"TORCHELASTIC_RUN_ID": job_id, "WORLD_SIZE": str(ranks)}
-    return process(pid, torchrun(pid - FIRST_PID, **known))
-
-
 class Node:
     """A node, gpu-12, whose ranks push once a second; *now* is both of its clocks.
 
     They repeat the verdict *said*, read *said_seconds_ago* before the push; *cause* is why rank 2
     is late, *why_slower* why all are. *behind_seconds* is how wrong the node's wall clock is. On
-    *gpus* GPUs run the processes of the ranks, whether they push or not.
+    the *gpus* run the *processes* of the ranks, whether they push or not.
     """
 
     def __init__(
@@ -88,22 +83,32 @@ class Node:
         self.why_slower: Cause | None = None
         self.job_id = job_id
         self.store = RankStore(clock=lambda: self.now)
-        pids = [FIRST_PID + number for number in range(max(ranks, gpus))]
-        seen = {pid: _started(job_id, pid, ranks or gpus) for pid in pids}
-        samples = [
+        self.jobs = NodeJobs(self.store, thresholds)
+        known = {"TORCHELASTIC_RUN_ID": job_id, "WORLD_SIZE": str(ranks or gpus)}
+        self.processes = {
+            FIRST_PID + rank: process(FIRST_PID + rank, torchrun(rank, **known))
+            for rank in range(max(ranks, gpus))
+        }
+        pids = list(self.processes)
+        self.gpus = [
             replace(GPU, index=n, uuid=f"GPU-{n}", processes=tuple(map(GpuProcess, pids[n::gpus])))
             for n in range(gpus)
         ]
-        join = RankJoin(node(*samples), lambda: seen, self.store)
+        self.nvml = node(*self.gpus)
+        self.join = RankJoin(self.nvml, self.seen, self.store)
         self.view = LiveView(
-            NodeJobs(self.store, thresholds),
+            self.jobs,
             lambda: gpus,
-            PageNode("gpu-12", "http://grafana:3000", join),
+            PageNode("gpu-12", "http://grafana:3000", self.join),
             causes=lambda job_id, rank: self.cause if rank == 2 else None,
             why_slower=lambda job_id, change: self.why_slower,
         )
         self.world_size = world_size or ranks
         self.states = {rank: self.fresh(rank) for rank in range(ranks)}
+
+    def seen(self) -> Mapping[int, Process]:
+        """Return the processes on the GPUs, as /proc has them."""
+        return self.processes
 
     def fresh(self, rank: int) -> Snapshot:
         """Return a process that has just started, waits, and has finished no step."""
@@ -149,6 +154,11 @@ class Node:
     def pass_second(self, silent: tuple[int, ...] = ()) -> None:
         """Let a second pass in which nobody reads the page."""
         self.now += 1
+        self.push(silent)
+        self.view.sample(self.now, self.now)
+
+    def push(self, silent: tuple[int, ...] = ()) -> None:
+        """Let all but the *silent* ranks push."""
         for rank, state in self.states.items():
             if rank not in silent:
                 self.states[rank] = replace(
@@ -160,7 +170,6 @@ class Node:
                     verdict_age_seconds=None if self.said is None else self.said_seconds_ago,
                 )
                 self.store.put(self.states[rank])
-        self.view.sample(self.now, self.now)
 
     def run(self, seconds: int = 30, steps: int = 2) -> dict[str, Any]:
         """Run so many *steps* a second for *seconds* and return the job as served at the end."""

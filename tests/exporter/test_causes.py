@@ -20,6 +20,7 @@ from rank_probe.judge.verdict import LATE_KINDS, NODE, PERSISTENT
 from rank_probe.wire.figures import FIGURES
 from rank_probe.wire.snapshot import THREAD_STATES
 from rank_probe.wire.stages import STAGES
+from tests.exporter.live_node import rows
 
 # Seconds a step of a rank that nothing is wrong with; half a second in all, as in the simulation.
 USUAL: Final = {
@@ -253,12 +254,10 @@ other=.35 | | | other: gpu=.9 | | code gpu
 """
 
 
-@pytest.mark.parametrize(
-    "case", [line for line in CASES.splitlines() if line and not line.startswith("#")]
-)
-def test_surest_cause_of_most_of_the_excess_is_told(case: str) -> None:
+@pytest.mark.parametrize("case", rows(CASES), ids=" | ".join)
+def test_surest_cause_of_most_of_the_excess_is_told(case: list[str]) -> None:
     """By what its thread does, by its figures, and by what its peers have of them."""
-    *said, told = (part.strip() for part in case.split("|"))
+    *said, told = case
     *name, percent = told.split() if told.endswith("%") else (*told.split(), None)
     cause = found(*said)
 
@@ -336,10 +335,9 @@ busy CPUs run at 1.20 GHz, before at 3.10
 """
 
 
-@pytest.mark.parametrize("change", CHANGES.strip().splitlines())
-def test_cause_of_a_change_and_its_sentence(change: str) -> None:
+@pytest.mark.parametrize(("what", "cause", "sentence"), rows(CHANGES))
+def test_cause_of_a_change_and_its_sentence(what: str, cause: str, sentence: str) -> None:
     """Both figures, of now and before, and what they are of."""
-    what, cause, sentence = change.split(" | ")
     stage, figure, before, now = what.split()
     said = explain_change(stage, 1.5, {figure: float(now)}, {figure: float(before)}, FACTS)
 
@@ -405,7 +403,7 @@ def test_rank_alone_without_join_has_no_peers() -> None:
 
     Nobody needs to have measured the stages: the judge says in which of them it is late.
     """
-    late = Lateness("data", PERSISTENT, 0.5, {"data": 1.0}, is_alone=True)
+    late = Lateness("data", PERSISTENT, 0.5, {"data": 2.0}, is_alone=True)
     asleep = [ThreadState("data", "sleep", 0.9)]
     for said, told in (
         (Evidence({}, asleep), "it sleeps for 90 % of its time"),
@@ -426,7 +424,8 @@ def test_sentence_has_both_figures_and_leaves_out_what_is_not_known() -> None:
     for place, where in (("", ""), ("@f[{own}] (a.py:1)", " in `f[{own}] (a.py:1)`")):
         cause = found("data=.35", thread=f"data{place}: sleep=1")
         assert cause.sentence == f"it sleeps{where} for 215 ms a step"
-        assert (cause.figure, cause.value) == ("data_seconds", pytest.approx(0.215))
+        assert cause.figure == "data_seconds"
+        assert cause.value == pytest.approx(0.215)
         assert cause.peers_value == pytest.approx(0.04 * 0.995)
     assert found("eval=.25", thread="eval: sleep=1").sentence == (
         "it spends 125 ms a step evaluating, its peers none"

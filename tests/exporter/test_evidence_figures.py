@@ -24,11 +24,19 @@ from exporter.processes.host_watch import HostCost
 from exporter.processes.rank_cost import NANOSECONDS, Cost
 from exporter.ranks.store import HeldRank
 from exporter.scrape.sampling import CollectorRun
-from tests.exporter.evidence_node import FIRST_PID, FakeNode
+from rank_probe.wire.stages import STAGES
+from tests.exporter.evidence_node import FakeNode
 from tests.exporter.fake_proc import process
+from tests.exporter.live_node import FIRST_PID, rows
 from tests.exporter.snapshots import snapshot
 
-RANK = ("llama", 2)
+RANK = ("demo", 2)
+
+
+def numbers(text: str) -> dict[str, float]:
+    """Return what `NAME=NUMBER ...` says."""
+    pairs = (each.rsplit("=", 1) for each in text.split())
+    return {name: float(value) for name, value in pairs}
 
 
 def filled(seconds: Iterable[float], figure: str = "clock") -> Ring:
@@ -142,51 +150,39 @@ def test_quantiles_are_the_thirds_and_the_middle() -> None:
     assert found["power"] == (9.0, 9.0, 9.0)
 
 
-# The changes of a rank's snapshots, each at its second.
-Reports = list[tuple[float, dict[str, Any]]]
-STUCK = {"steps": 0, "stage_seconds": {"data": 1.0}}
-SILENT = {"steps": 10, "gc_pause_seconds": 1.0, "tokens": 100}
+# What a rank says, each `SECOND FIELD=NUMBER ...` a snapshot of it, and the figures over them.
+RANK_CASES = """
+# It is stuck, or starts; or has fallen silent, and keeps the means of the time before.
+0 steps=0 data=1 ; 5 steps=0 data=1 ; 10 steps=0 data=1 |
+5 steps=10 gc_pause_seconds=1 tokens=100 ; 5 steps=10 gc_pause_seconds=1 tokens=100 |
+# Stages that nobody measured are not known, nor samples that nobody counts.
+0 steps=10 ; 1 steps=20 |
+0 steps=10 tokens=800 ; 5 steps=14 tokens=1200 | tokens_per_step=100
+# Of the time between the snapshots, not between the looks at them.
+100 gc_pause_seconds=3 ; 104 gc_pause_seconds=4 | gc_ratio=.25
+# A stage that a rank lacks takes no time; one that occurs for the first time began at zero.
+# The step has the wait for others, which is no stage of its own.
+5 steps=10 data=1 sync=2 ; 9 steps=20 data=3 sync=6 eval=4 | \
+data_seconds=.2 eval_seconds=.4 step_seconds=1 OTHER STAGES
+"""
+NO_TIME = {stage_figure(stage): 0.0 for stage in OWN_STAGES}
 
 
-@pytest.mark.parametrize(
-    ("reports", "figures"),
-    [
-        # It is stuck, or starts; or has fallen silent, and keeps the means of the time before.
-        ([(5.0 * n, STUCK) for n in range(3)], {}),
-        ([(5.0, SILENT)] * 3, {}),
-        # Stages that nobody measured are not known.
-        ([(0.0, {"steps": 10}), (1.0, {"steps": 20})], {}),
-        # Who does not count samples has no figure of them.
-        (
-            [(0.0, {"steps": 10, "tokens": 800}), (5.0, {"steps": 14, "tokens": 1_200})],
-            {"tokens_per_step": 100.0},
-        ),
-        # Of the time between the snapshots, not between the looks at them.
-        (
-            [(100.0, {"gc_pause_seconds": 3.0}), (104.0, {"gc_pause_seconds": 4.0})],
-            {"gc_ratio": 0.25},
-        ),
-        # A stage that a rank lacks takes no time; one that occurs for the first time began at zero.
-        # The step has the wait for others, which is no stage of its own.
-        (
-            [
-                (5.0, {"steps": 10, "stage_seconds": {"data": 1.0, "sync": 2.0}}),
-                (9.0, {"steps": 20, "stage_seconds": {"data": 3.0, "sync": 6.0, "eval": 4.0}}),
-            ],
-            {
-                **dict.fromkeys(map(stage_figure, OWN_STAGES), 0.0),
-                **{"data_seconds": 0.2, "eval_seconds": 0.4, "step_seconds": 1.0},
-            },
-        ),
-    ],
-)
-def test_figures_are_of_what_the_rank_has_told_since(
-    reports: Reports, figures: dict[str, float]
-) -> None:
+def held(said: str) -> HeldRank:
+    """Return a rank as the store has it that said this."""
+    second, _, fields = said.partition(" ")
+    known = numbers(fields)
+    stages = {name: known.pop(name) for name in STAGES if name in known}
+    return HeldRank(snapshot(stage_seconds=stages, **known), float(second))
+
+
+@pytest.mark.parametrize(("reports", "figures"), rows(RANK_CASES))
+def test_figures_are_of_what_the_rank_has_told_since(reports: str, figures: str) -> None:
     readings = RankReadings()
-    held = [HeldRank(snapshot(**{"stage_seconds": {}, **each}), at) for at, each in reports]
+    found = means(*[list(readings.read_steps(held(each))) for each in reports.split(" ; ")])
 
-    assert means(*[list(readings.read_steps(each)) for each in held]) == pytest.approx(figures)
+    named = numbers(figures.removesuffix("OTHER STAGES"))
+    assert found == pytest.approx((NO_TIME if "OTHER" in figures else {}) | named)
 
 
 def test_process_that_hides_its_readings_has_no_figures() -> None:
@@ -237,16 +233,6 @@ row_remap_failed=1 ; row_remap_failed=1 | gpu_memory_faults=1
 """
 
 
-def cases(text: str) -> list[str]:
-    return [line for line in text.splitlines() if line and not line.startswith("#")]
-
-
-def numbers(text: str) -> dict[str, float]:
-    """Return what `NAME=NUMBER ...` says."""
-    pairs = (each.rsplit("=", 1) for each in text.split())
-    return {name: float(value) for name, value in pairs}
-
-
 def means_of(*samples: GpuSample) -> dict[str, float]:
     """Return the figures; a sample that is read again says nothing new."""
     readings, ring = GpuReadings(), Ring()
@@ -256,9 +242,8 @@ def means_of(*samples: GpuSample) -> dict[str, float]:
     return ring.means("gpu", 0.0)
 
 
-@pytest.mark.parametrize("case", cases(GPU_CASES))
-def test_figures_of_a_gpu(case: str) -> None:
-    samples, _, figures = case.partition("|")
+@pytest.mark.parametrize(("samples", "figures"), rows(GPU_CASES))
+def test_figures_of_a_gpu(samples: str, figures: str) -> None:
     read = [each.strip(" -") for each in samples.split(" ; ")]
 
     found = means_of(*[LOST if each == "lost" else gpu(**numbers(each)) for each in read])
@@ -342,6 +327,7 @@ SHORT = {
     "errors": "node_network_errors_total",
     "speed": "node_network_speed_bytes_per_second",
     "sent_bytes": "node_network_transmit_bytes_total",
+    "port_errors": "infiniband_errors_total",
     "port_bytes": "infiniband_transmit_bytes_total",
     "port_waits": "infiniband_transmit_wait_total",
     "port_rate": "infiniband_rate_bytes_per_second",
@@ -376,6 +362,9 @@ node_mount_operation_seconds=/data (nfs4)
 node_network | drops_in{device=eth0}=1 drops_out{device=eth0}=1 errors{device=eth0}=1 ; \
 drops_in{device=eth0}=2 drops_out{device=eth0}=3 errors{device=eth0}=5 | \
 node_network_errors_per_second=1.4 |
+# Errors of ports count with those of devices, and their time once.
+node_network node_infiniband | errors{device=eth0}=1 port_errors{port=a}=1 ; \
+errors{device=eth0}=6 port_errors{port=a}=6 | node_network_errors_per_second=2 |
 node_network | sent=5 again=5 ; sent=205 again=7 | \
 node_tcp_retransmitted_ratio=0.01 node_network_errors_per_second=0 |
 # The link is that of the device that sends most: one for administrators is not the network, a
@@ -406,13 +395,12 @@ def shows(text: str) -> Values:
     return known
 
 
-@pytest.mark.parametrize("case", cases(NODE_CASES))
-def test_figures_of_a_node(case: str) -> None:
-    collector, looks, figures, fact = (each.strip() for each in case.split("|"))
+@pytest.mark.parametrize(("collectors", "looks", "figures", "fact"), rows(NODE_CASES))
+def test_figures_of_a_node(collectors: str, looks: str, figures: str, fact: str) -> None:
     node, values = Shown(), ""
     for each in looks.split(" ; "):
         values = values if each == "same" else each
-        node.look(**{collector: shows(values)})
+        node.look(**dict.fromkeys(collectors.split(), shows(values)))
 
     assert node.means() == pytest.approx(numbers(figures))
     figure, _, what = fact.partition("=")
@@ -431,18 +419,6 @@ def test_sample_counts_once_and_for_its_whole_time() -> None:
     assert node.means() == {"node_steal_cpus": pytest.approx(2 / 15)}
 
 
-def test_errors_of_ports_count_with_those_of_devices() -> None:
-    """Their time counts once."""
-    node = Shown()
-    for count in (1.0, 6.0):
-        node.look(
-            node_infiniband={"infiniband_errors_total{port=a}": count},
-            node_network={"node_network_errors_total{device=eth0}": count},
-        )
-
-    assert node.means() == {"node_network_errors_per_second": pytest.approx(10 / 5)}
-
-
 def test_what_cannot_be_read_hides_nothing_else() -> None:
     """No GPU, a driver or a /proc that hangs, or a process in another container.
 
@@ -457,7 +433,7 @@ def test_what_cannot_be_read_hides_nothing_else() -> None:
         "cpu_quota_throttled_ratio": 0.02,
     }
     node = FakeNode(ranks=2)
-    node.run(40)
+    node.after(30)
     found = node.figures(1)
     assert {name: found[name] for name in known} == pytest.approx(known)
     assert not [name for name in found if name.startswith(("gpu", "sm_clock"))]
@@ -465,41 +441,50 @@ def test_what_cannot_be_read_hides_nothing_else() -> None:
     node = FakeNode(ranks=2, gpus=2)
     node.host.hidden = {1}
     node.processes.clear()
-    node.run(40)
+    node.after(30)
     assert "main_running_ratio" not in node.figures(1)
     assert {"step_seconds", "sm_clock_hertz"} <= node.figures(1).keys()
     assert "main_running_ratio" in node.figures(0)
     assert [node.sampler.pid(node.held(rank)) for rank in (0, 1)] == [FIRST_PID, None]
 
     node.host.hangs = node.processes_hang = True
-    node.run(40)
+    node.after(40)
     assert {"step_seconds", "sm_clock_hertz"} <= node.figures(0).keys()
     assert "main_running_ratio" not in node.figures(0)
     assert node.sampler.facts(node.held(0), 0.0) == {}
 
 
 def test_rank_has_the_figures_of_its_own_gpu_since_it_is_late() -> None:
-    """And not of another one; what was before the onset does not count."""
-    node = FakeNode(ranks=2, gpus=2)
-    node.run(40)
-    node.gpus[1] = replace(node.gpus[1], sm_clock_megahertz=1_400)
-    node.run(30)
+    """And not of another one; what was before the onset does not count.
 
+    What a collector shows of the node counts for all ranks; CPUs of the other socket for the rank
+    alone.
+    """
+    node = FakeNode(ranks=2, gpus=2)
+    node.gpus[0] = replace(node.gpus[0], numa_node=0, cpu_affinity=(1, 2, 3))
+    node.throttled_ratio = 0.1
+    node.after(40)
+    for rank in (0, 1):
+        assert node.figures(rank)["node_cpu_throttled_ratio"] == pytest.approx(0.1)
+    assert node.figures(0)["cpus_near_gpu_ratio"] == 0.5
+    assert "cpus_near_gpu_ratio" not in node.figures(1)
+
+    node.clock(1_400, 1)
+    node.after(30)
     assert node.figures(0, 20.0)["sm_clock_hertz"] == pytest.approx(1.9e9)
     assert node.figures(1, 20.0)["sm_clock_hertz"] == pytest.approx(1.4e9)
     assert 1.4e9 < node.figures(1, 60.0)["sm_clock_hertz"] < 1.9e9
-    assert node.sampler.covered_seconds(node.held(0), node.clock() - 20.0) == pytest.approx(20, 0.3)
+    assert node.sampler.covered_seconds(node.held(0), node.now - 20.0) == pytest.approx(20, 0.3)
     # The clock of half of the time counts for half, whatever hour the node thinks it is.
-    node.wall_seconds += 3_600.0
-    node.gpus[1] = replace(node.gpus[1], sm_clock_megahertz=1_800)
-    node.run(10)
+    node.behind_seconds -= 3_600.0
+    node.clock(1_800, 1)
+    node.after(10)
     assert node.figures(1, 20.0)["sm_clock_hertz"] == pytest.approx(1.6e9, rel=0.05)
     # A rank that restarts has its own figures only, not those of its former process.
     node.restart(1)
-    node.run(1)
+    node.after(1)
     assert not {"step_seconds", "main_running_ratio"} & node.figures(1, 600.0).keys()
     assert node.figures(0, 600.0)["step_seconds"] == pytest.approx(0.5)
-    assert node.sampler.covered_seconds(node.held(1), 0.0) < 5.0
 
 
 def test_foreign_process_is_counted_and_named() -> None:
@@ -509,32 +494,17 @@ def test_foreign_process_is_counted_and_named() -> None:
     """
     node = FakeNode(ranks=2, gpus=2)
     node.processes[7] = process(7, name="py\x1b[1m", uid=1001)
-    own = node.gpus[1].processes or ()
-    node.gpus[1] = replace(node.gpus[1], processes=(*own, GpuProcess(7, 10**9)))
-    node.run(40)
-    assert [node.figures(rank)["gpu_foreign_processes"] for rank in (0, 1)] == [0.0, 1.0]
-    stranger = {"gpu_foreign_processes": "py?[1m, PID 7 of user 1001"}
-    assert [node.sampler.facts(node.held(rank), 0.0) for rank in (0, 1)] == [{}, stranger]
-    node.gpus[1] = replace(node.gpus[1], processes=own)
-    node.run(5)
-    assert node.sampler.facts(node.held(1), 0.0) == {}
-
-    node.ranks[0] = replace(node.ranks[0], rank_info={"gpu_uuid": "GPU-1"})
-    node.gpus[0] = replace(node.gpus[0], processes=())
-    node.gpus[1] = replace(node.gpus[1], processes=(*own, GpuProcess(FIRST_PID, 10**9)))
-    node.run(40)
-    assert node.figures(1)["gpu_foreign_processes"] == 1.0
-    assert node.sampler.facts(node.held(1), 0.0) == {"gpu_foreign_processes": "rank 0 of job llama"}
-
-
-def test_rank_has_the_figures_of_its_node_and_of_where_its_process_may_run() -> None:
-    """What a collector shows counts for all ranks; CPUs of the other socket for the rank alone."""
-    node = FakeNode(ranks=2, gpus=1)
-    node.gpus[0] = replace(node.gpus[0], numa_node=0, cpu_affinity=(1, 2, 3))
-    node.throttled_ratio = 0.1
-    node.run(30)
-
-    for rank in (0, 1):
-        assert node.figures(rank)["node_cpu_throttled_ratio"] == pytest.approx(0.1)
-    assert node.figures(0)["cpus_near_gpu_ratio"] == 0.5
-    assert "cpus_near_gpu_ratio" not in node.figures(1)
+    for others, count, fact in (
+        ([7], 1.0, {"gpu_foreign_processes": "py?[1m, PID 7 of user 1001"}),
+        ([], 0.0, {}),
+        ([FIRST_PID], 1.0, {"gpu_foreign_processes": "rank 0 of job demo"}),
+    ):
+        if others == [FIRST_PID]:
+            node.gpus[0] = replace(node.gpus[0], processes=())
+            node.change(0, rank_info={"gpu_uuid": "GPU-1"})
+        listed = tuple(map(GpuProcess, [FIRST_PID + 1, *others]))
+        node.gpus[1] = replace(node.gpus[1], processes=listed)
+        node.after(40)
+        assert node.figures(1)["gpu_foreign_processes"] == count
+        assert node.sampler.facts(node.held(1), 0.0) == fact
+        assert node.figures(0)["gpu_foreign_processes"] == (others == [FIRST_PID])

@@ -107,7 +107,7 @@ def test_gpu_is_shown_in_base_units_with_its_ranks() -> None:
             "memory_total_bytes": 80 * 10**9,
             "temperature_celsius": 71,
             "power_watts": 654.321,
-            "sm_clock_hertz": 1.98e9,
+            "sm_clock_hertz": 1.9e9,
             "throttle_reasons": ["sw_thermal_slowdown"],
             "pcie_link_width": 8,
             "pcie_link_width_max": 16,

@@ -3,8 +3,9 @@
 from dataclasses import replace
 from typing import Any, Final
 
-from rank_probe.judge.verdict import PERSISTENT, Change, Late, Verdict
+from rank_probe.judge.verdict import LATE_KINDS, PERSISTENT, Change, Late, Verdict
 from rank_probe.wire.snapshot import Snapshot
+from rank_probe.wire.stages import STAGES
 
 DEFAULT: Final = Snapshot(
     job_id="llama",
@@ -62,3 +63,35 @@ def verdict(**changes: Any) -> dict[str, Any]:
 def late(**changes: Any) -> Late:
     """Return the default late rank with *changes*."""
     return replace(LATE, **changes)
+
+
+def numbered(text: str) -> list[tuple[int, list[str]]]:
+    """Return each rank of `RANK[-LAST] WORD ...; ...` with its words."""
+    found = []
+    for each in filter(None, text.split("; ")):
+        ranks, *words = each.split()
+        first, _, last = ranks.partition("-")
+        found += [(rank, words) for rank in range(int(first), int(last or first) + 1)]
+    return found
+
+
+def lates(text: str) -> tuple[Late, ...]:
+    """Return the late ranks of `RANK[-LAST] [KIND] [STAGE] [gpus=..] [every=..] ...; ...`."""
+    found = []
+    for rank, words in numbered(text):
+        known = {
+            name: float(value) for name, _, value in (w.partition("=") for w in words) if value
+        }
+        stage = next((word for word in words if word in STAGES), "data")
+        changes = {
+            "rank": rank,
+            "kind": next((word for word in words if word in LATE_KINDS), PERSISTENT),
+            "stage": stage,
+            "gpus": {stage: known.get("gpus", 1.0)},
+            "ratio": known.get("ratio", LATE.ratio),
+            "every_steps": int(known.get("every", 0)),
+            "pause_seconds": known.get("pause", 0.0),
+            "has_risen": "risen" in words,
+        }
+        found.append(late(**changes))
+    return tuple(found)

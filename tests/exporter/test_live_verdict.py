@@ -8,10 +8,9 @@ import pytest
 import yaml
 
 from exporter.causes.model import UNKNOWN, Cause
-from rank_probe.judge.verdict import LATE_KINDS, Change, Late, Together
-from rank_probe.wire.stages import STAGES
+from rank_probe.judge.verdict import Change, Together
 from tests.exporter.live_node import CAUSE, EVEN, Node, rows
-from tests.exporter.snapshots import CHANGE, late, verdict
+from tests.exporter.snapshots import CHANGE, lates, verdict
 
 LINES = [
     {"stage": "data", "place": "Corpus.__next__ (corpus.py:41)", "share": 0.71},
@@ -22,30 +21,6 @@ IN_CODE = (
     "Code of rank 2: data: 71% in Corpus.__next__ (corpus.py:41), 12% in parse (corpus.py:70); "
     "forward: 100% in <b>loss</b> (train.py:9)."
 )
-
-
-def lates(text: str) -> tuple[Late, ...]:
-    """Return the late ranks of `RANK[-LAST] [KIND] [STAGE] [gpus=..] [every=..] ...; ...`."""
-    found: list[Late] = []
-    for each in text.split("; "):
-        who, *words = each.split()
-        first, _, last = who.partition("-")
-        known = dict(word.split("=") for word in words if "=" in word)
-        kind = next((word for word in words if word in LATE_KINDS), "persistent")
-        stage = next((word for word in words if word in STAGES), "data")
-        found += [
-            late(
-                rank=rank,
-                kind=kind,
-                stage=stage,
-                gpus={stage: float(known.get("gpus", 1))},
-                every_steps=int(known.get("every", 0)),
-                pause_seconds=float(known.get("pause", 0)),
-                has_risen="risen" in words,
-            )
-            for rank in range(int(first), int(last or first) + 1)
-        ]
-    return tuple(found)
 
 
 def of_64(ranks: str, **changes: Any) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from exporter.nvml.sample import NodeSample
 from exporter.processes.background import WatchHangs
 from exporter.processes.cgroup_cost import CgroupCost, Throttling
 from exporter.processes.host_watch import HostCost, HostWatch, Look, Who
-from exporter.processes.process import Process
 from exporter.processes.rank_cost import NANOSECONDS, TICKS_PER_SECOND, Cost
 from exporter.processes.worker_states import LateRankProcess
 from exporter.ranks.store import HeldRank
@@ -90,7 +89,6 @@ class FakeNode(Node):
         super().__init__(ranks, world_size=64, gpus=gpus)
         self.said = None
         self.host = FakeHost()
-        self.processes_hang = False
         self.stages = {"data": 0.05, "forward": 0.15, "sync": 0.3}  # of a step
         self.throttled_ratio = 0.0
         self._throttled_seconds = 0.0
@@ -108,12 +106,6 @@ class FakeNode(Node):
             self.changes,
         )
         self.told: dict[int, list[Mapping[str, float]]] = {rank: [] for rank in range(ranks)}
-
-    def seen(self) -> Mapping[int, Process]:
-        """Return the processes on the GPUs, as /proc has them. Raises WatchHangs."""
-        if self.processes_hang:
-            raise WatchHangs("hangs")
-        return self.processes
 
     def push(self, silent: tuple[int, ...] = ()) -> None:
         """Let every rank push, and read what it is told."""

@@ -8,6 +8,7 @@ from typing import Any
 from exporter.causes.model import Cause, Guess
 from exporter.live.page import LiveView, PageNode
 from exporter.nvml.sample import GpuProcess, GpuSample
+from exporter.processes.background import WatchHangs
 from exporter.processes.process import Process
 from exporter.processes.rank_gpus import RankJoin
 from exporter.ranks.node_jobs import NodeJobs
@@ -63,7 +64,7 @@ class Node:
 
     They repeat the verdict *said*, read *said_seconds_ago* before the push; *cause* is why rank 2
     is late, *why_slower* why all are. *behind_seconds* is how wrong the node's wall clock is. On
-    the *gpus* run the *processes* of the ranks, whether they push or not.
+    the *gpus* run the *processes* of the ranks, whether they push or not; /proc may hang.
     """
 
     def __init__(
@@ -94,8 +95,9 @@ class Node:
             replace(GPU, index=n, uuid=f"GPU-{n}", processes=tuple(map(GpuProcess, pids[n::gpus])))
             for n in range(gpus)
         ]
+        self.processes_hang = False
         self.nvml = node(*self.gpus)
-        self.join = RankJoin(self.nvml, self.seen, self.store)
+        self.join = RankJoin(self.nvml, self._seen, self.store)
         self.view = LiveView(
             self.jobs,
             lambda: gpus,
@@ -106,8 +108,9 @@ class Node:
         self.world_size = world_size or ranks
         self.states = {rank: self.fresh(rank) for rank in range(ranks)}
 
-    def seen(self) -> Mapping[int, Process]:
-        """Return the processes on the GPUs, as /proc has them."""
+    def _seen(self) -> Mapping[int, Process]:
+        if self.processes_hang:
+            raise WatchHangs("reading a process on a GPU in /proc hangs")
         return self.processes
 
     def fresh(self, rank: int) -> Snapshot:

@@ -1,8 +1,7 @@
 """The figures of a rank: their means over a window, in bounded memory, and where they come from."""
 
-import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -39,28 +38,21 @@ def numbers(text: str) -> dict[str, float]:
     return {name: float(value) for name, value in pairs}
 
 
-def filled(seconds: Iterable[float], figure: str = "clock") -> Ring:
-    """Return a ring whose figure is, in each interval, the time at its end."""
-    ring = Ring()
-    last = 0.0
+def filled(*seconds: float) -> Ring:
+    """Return a ring with a clock that is, in each interval between these, the time at its end."""
+    ring, last = Ring(), 0.0
     for now in seconds:
-        ring.add(RANK, now, [Increment(figure, now * (now - last), now - last)])
+        ring.add(RANK, now, [Increment("clock", now * (now - last), now - last)])
         last = now
     return ring
 
 
-def means(
-    *rounds: Sequence[Increment], least: Mapping[str, float] | None = None
-) -> dict[str, float]:
+def means(*rounds: Sequence[Increment]) -> dict[str, float]:
     """Return the means over samples that are five seconds apart."""
-    ring = Ring(least)
+    ring = Ring({"resent": 100.0})
     for number, each in enumerate(rounds):
         ring.add(RANK, 5.0 * number, each)
     return ring.means(RANK, 0.0)
-
-
-def every(step: float, until: float) -> list[float]:
-    return [step * number for number in range(round(until / step) + 1)]
 
 
 def test_window_without_two_samples_has_no_figures() -> None:
@@ -69,8 +61,8 @@ def test_window_without_two_samples_has_no_figures() -> None:
     A driver that has stopped answering leaves no old figures behind. What came after a window of
     the past does not count, nor a figure that was not there yet.
     """
-    ring = filled(every(5.0, 100.0))
-    for each, since in ((Ring(), 0.0), (filled([100.0]), 0.0), (ring, 100.0), (ring, 101.0)):
+    ring = filled(*range(0, 101, 5))
+    for each, since in ((Ring(), 0.0), (filled(100.0), 0.0), (ring, 100.0), (ring, 101.0)):
         assert each.means(RANK, since) == {}
         assert each.covered_seconds(RANK, since) == 0.0
 
@@ -81,64 +73,48 @@ def test_window_without_two_samples_has_no_figures() -> None:
     assert ring.covered_seconds(RANK, 41.0, until=44.0) == 0.0
 
 
-@pytest.mark.parametrize("window", [290.0, 350.0, 900.0, DEPTH_SECONDS])
-def test_older_windows_are_right_to_a_minute(window: float) -> None:
+@pytest.mark.parametrize("step", [5, 2])
+def test_older_windows_are_right_to_a_minute_in_bounded_memory(step: int) -> None:
     """Thinning loses no amount: only the beginning of the window is a minute late at most."""
-    ring = filled(every(5.0, 7_200.0))
-    covered = ring.covered_seconds(RANK, 7_200.0 - window)
-
-    assert window - 60.0 <= covered <= window
-    mean = ring.means(RANK, 7_200.0 - window)["clock"]
-    assert mean == pytest.approx(7_200.0 - (covered - 5.0) / 2)
-
-
-GOOD = Increment("clock", 5.0, 5.0)
-
-
-@pytest.mark.parametrize(
-    ("samples", "figures"),
-    [
-        # A step counts as much as any other step; samples from before a figure as nothing.
-        (
-            [
-                [Increment("step_seconds", 9.0, 9.0)],
-                [Increment("step_seconds", 3.0, 1.0), Increment("gc_ratio", 0.5, 5.0)],
-            ],
-            {"step_seconds": 1.2, "gc_ratio": 0.1},
-        ),
-        # One NaN does not spoil a figure for as long as it is kept.
-        *(
-            (
-                [[GOOD, Increment("clock", bad, 5.0)], [GOOD, Increment("clock", 5.0, bad)]],
-                {"clock": 1},
-            )
-            for bad in (math.nan, math.inf, -math.inf)
-        ),
-        # The share of ten segments that were sent again says nothing about a network.
-        ([[Increment("resent", 1.0, 499.0), Increment("idle", 0.0, 0.0)]], {}),
-        ([[Increment("resent", 1.0, each)] for each in (499.0, 501.0)], {"resent": 0.002}),
-    ],
-)
-def test_mean_weighs_what_it_is_a_mean_over(
-    samples: list[list[Increment]], figures: dict[str, float]
-) -> None:
-    assert means([], *samples, least={"resent": 100.0}) == figures
-
-
-@pytest.mark.parametrize(("step", "samples"), [(5.0, 55), (2.0, 90), (0.5, 110)])
-def test_memory_is_bounded(step: float, samples: int) -> None:
-    """After 10,000 samples, at whatever distance, a track has as many as it says and no more."""
-    full = filled(every(step, 10_000 * step))
-
-    assert len(full._tracks[RANK]._samples) <= samples
-    assert full.covered_seconds(RANK, 0.0) > min(DEPTH_SECONDS - 60.0, 9_900 * step)
-    assert full.covered_seconds(RANK, 0.0) <= DEPTH_SECONDS
+    ring, now = filled(*range(0, 7_201, step)), 7_200 // step * step
+    for window in (290.0, 900.0, DEPTH_SECONDS, 7_000.0):
+        covered = ring.covered_seconds(RANK, now - window)
+        assert min(window, DEPTH_SECONDS) - 60.0 <= covered <= min(window, DEPTH_SECONDS)
+        mean = ring.means(RANK, now - window)["clock"]
+        assert mean == pytest.approx(now - (covered - step) / 2)
+    # Of what is older than two minutes one sample a minute is kept.
+    assert not ring.means(RANK, now - 1_000.0, until=now - 950.0)
     # Subjects that are gone are forgotten: a rank that has restarted is another one.
-    full.keep({"node"})
-    assert full.means(RANK, 0.0) == {}
-    # Nor do names that grow without end, whatever made them.
+    ring.keep({"node"})
+    assert ring.means(RANK, 0.0) == {}
+    # Names that grow without end are not kept either, whatever made them.
     many = [Increment(f"figure {number}", 1.0, 1.0) for number in range(2 * MOST_FIGURES)]
     assert len(means([], many)) == MOST_FIGURES
+
+
+# What figures have grown by in each sample, an amount and a weight, and their means.
+MEANS = """
+# A step counts as much as any other step; samples from before a figure as nothing.
+step_seconds=9/9 ; step_seconds=3/1 gc_ratio=.5/5 | step_seconds=1.2 gc_ratio=.1
+# One NaN does not spoil a figure for as long as it is kept.
+clock=5/5 clock=nan/5 ; clock=5/5 clock=5/nan | clock=1
+clock=5/5 clock=-inf/5 ; clock=5/5 clock=5/inf | clock=1
+# The share of ten segments that were sent again says nothing about a network.
+resent=1/499 idle=0/0 |
+resent=1/499 ; resent=1/501 | resent=.002
+"""
+
+
+@pytest.mark.parametrize(("samples", "figures"), rows(MEANS))
+def test_mean_weighs_what_it_is_a_mean_over(samples: str, figures: str) -> None:
+    rounds = [
+        [
+            Increment(figure, *map(float, grown.split("/")))
+            for figure, _, grown in (word.partition("=") for word in each.split())
+        ]
+        for each in samples.split(" ; ")
+    ]
+    assert means([], *rounds) == pytest.approx(numbers(figures))
 
 
 def test_quantiles_are_the_thirds_and_the_middle() -> None:

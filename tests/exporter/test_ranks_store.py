@@ -215,23 +215,19 @@ def test_restart_with_fewer_ranks_leaves_no_dead_copies(
 ) -> None:
     """Ranks that a later run has no place for here are gone, neither silent nor finished.
 
-    Those that take long to end may push yet, and are gone as soon as they are silent.
+    One that takes long to end may push yet, and is gone as soon as it is silent.
     """
     node.run(range(4), **before)
-    node.clock.seconds += SILENT_SECONDS + 5.0
-    if not before:
-        node.run([2], **before)
-        node.clock.seconds += 5.0
-    for seconds in (0.0, SILENT_SECONDS):
-        node.clock.seconds += seconds
-        node.run(
-            range(2),
-            started_timestamp_seconds=node.wall,
-            heartbeat_timestamp_seconds=node.wall,
-            **after,
-        )
-        left = [0, 1, 2] if not before and not seconds else [0, 1]
-        assert node.held() == [("llama", rank) for rank in left]
+    node.clock.seconds += SILENT_SECONDS
+    node.run([3], **before)
+    node.clock.seconds += 5.0
+    after |= {"started_timestamp_seconds": node.wall, "heartbeat_timestamp_seconds": node.wall}
+    node.run(range(2), **after)
+    assert (("llama", 3) in node.held()) is ("finished" not in before)
+
+    node.clock.seconds += SILENT_SECONDS
+    node.run(range(2), **after)
+    assert node.held() == [("llama", 0), ("llama", 1)]
 
 
 def test_silent_rank_of_this_run_or_of_another_user_stays(node: Node) -> None:
@@ -245,10 +241,9 @@ def test_silent_rank_of_this_run_or_of_another_user_stays(node: Node) -> None:
     assert node.held() == [("llama", rank) for rank in range(4)]
 
 
-@pytest.mark.parametrize("hour", [3_600.0, -3_600.0])
-@pytest.mark.parametrize(("finished", "retention_seconds"), [(True, 300.0), (False, 3_600.0)])
+@pytest.mark.parametrize("finished", [True, False])
 def test_rank_is_forgotten_after_its_retention(
-    monkeypatch: pytest.MonkeyPatch, hour: float, finished: bool, retention_seconds: float
+    monkeypatch: pytest.MonkeyPatch, finished: bool
 ) -> None:
     """When the wall clock jumps an hour, no rank disappears and none becomes immortal."""
     wall, monotonic = Clock(), Clock()
@@ -257,8 +252,8 @@ def test_rank_is_forgotten_after_its_retention(
     store = RankStore()
     store.put(snapshot(finished=finished))
 
-    wall.seconds += hour
-    monotonic.seconds += retention_seconds
+    wall.seconds += 3_600.0 if finished else -3_600.0
+    monotonic.seconds += 300.0 if finished else 3_600.0
     assert len(store.ranks()) == 1
     monotonic.seconds += 0.1
     assert store.ranks() == []
@@ -340,18 +335,29 @@ def test_limits_refuse_the_newcomer_only(
 
 
 def test_ranks_that_ended_make_room() -> None:
-    """A full node still takes the next job: what finished goes first, then what fell silent."""
+    """A full node still takes the next job: what finished goes first, then what fell silent.
+
+    But jobs that end as soon as they begin cannot fill a Prometheus with series.
+    """
     node = Node(ranks=3)
     node.begin("silent")
     node.clock.seconds += 301
     node.begin("finished", finished=True)
     node.begin("running")
-
     node.begin("next")
     assert node.held() == [("finished", 0), ("next", 0), ("running", 0)]
     node.begin("third")
     assert node.held() == [("next", 0), ("running", 0), ("third", 0)]
     node.refused(NoRoom, job_id="fourth")
+
+    node = Node(ranks=2)
+    for number in range(8):
+        node.begin(f"job-{number}", ALICE, finished=True)
+    said = node.refused(NoRoom, ALICE, job_id="job-8")
+    assert "8 ranks of this user started in the last minute" in said
+    node.begin("bob", BOB)
+    node.clock.seconds += 60.0
+    assert node.begin("job-8", ALICE)
 
 
 def test_user_without_a_place_gets_a_share_of_a_crowds() -> None:
@@ -387,32 +393,15 @@ def test_user_without_a_place_gets_a_share_of_a_crowds() -> None:
     node.refused(NoRoom, BOB, job_id="bob")
 
 
-def test_ranks_that_begin_are_limited_by_user() -> None:
-    """Jobs that end as soon as they begin cannot fill a Prometheus with series."""
-    node = Node(ranks=2)
-    for number in range(8):
-        node.begin(f"job-{number}", ALICE, finished=True)
-    said = node.refused(NoRoom, ALICE, job_id="job-8")
-    assert "8 ranks of this user started in the last minute" in said
-    node.begin("bob", BOB)
-    node.clock.seconds += 60.0
-
-    assert node.begin("job-8", ALICE)
-
-
 def test_any_number_of_users_takes_no_memory() -> None:
-    """Whoever makes thousands of containers in a minute; a dry run does not copy what is known."""
+    """Whoever makes thousands of containers in a minute."""
     node = Node(ranks=2)
     tracemalloc.start()
     for number in range(5_000):
         node.clock.seconds += 0.001
         node.push(Peer(1000, f"container {number}"), job_id=f"job-{number}", finished=True)
     kept, _ = tracemalloc.get_traced_memory()
-    tracemalloc.reset_peak()
-    node.store.would_put(snapshot(job_id="others"), ALICE)
-    _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
     assert kept < 2**21
-    assert peak - kept < 2**16
     assert node.begin("others", ALICE)

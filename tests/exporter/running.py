@@ -106,10 +106,6 @@ class RunningExporter:
         status, _, answer = exchange(connection, "POST", "/v1/snapshots", body, headers)
         return status, json.loads(answer)
 
-    def push_over_loopback(self, body: bytes) -> tuple[int, Any]:
-        """Post *body* to the loopback listener; return status and decoded answer."""
-        return self.push_over_tcp(self.tcp_port(), body)
-
     def tcp_port(self) -> int:
         """Return the port on which the ingest listens over TCP."""
         return int(self._logged(r"ingest listens on \d+\.\d+\.\d+\.\d+:(\d+)"))

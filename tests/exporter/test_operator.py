@@ -25,7 +25,6 @@ from tests.rank_probe.sink import saying
 from tests.rankskew.test_cli import EVERY, without
 
 IN_CONTAINER = Peer(1_000, "a-container")
-JSON, FORM = "application/json", "application/x-www-form-urlencoded"
 
 
 class Socket:
@@ -39,7 +38,7 @@ class Socket:
         self.orders = Orders(store)
         self.why_not_healthy: str | None = None
         gpus = self if has_gpus else None
-        self._app = operator_app(self.orders, gpus, lambda: self.why_not_healthy)
+        self.app = operator_app(self.orders, gpus, lambda: self.why_not_healthy)
 
     def release(self, seconds: float) -> None:
         self.done.append(seconds)
@@ -47,13 +46,10 @@ class Socket:
     def resume(self) -> None:
         self.done.append("resume")
 
-    def ask(self, method: str, path: str, body: bytes = b"", content_type: str = JSON) -> Answer:
-        answer = ask(self._app, method, path, body, content_type=content_type)
+    def post(self, path: str, body: bytes, content_type: str = "application/json") -> Answer:
+        answer = ask(self.app, "POST", path, body, content_type=content_type)
         assert answer is not None
         return answer
-
-    def post(self, path: str, body: bytes) -> Answer:
-        return self.ask("POST", path, body)
 
 
 def test_each_action_does_its_own_to_the_gpus() -> None:
@@ -80,14 +76,13 @@ def test_each_action_does_its_own_to_the_gpus() -> None:
     [
         (CONTROL_PATH, b"{", "The body is not JSON"),
         (CONTROL_PATH, b"[" * 60_000, "There was an error parsing the body"),
-        (CONTROL_PATH, b"[]", "The body must be a JSON object"),
         (CONTROL_PATH, b'{"job_id":"a","level":"off","colour":1}', "Field colour is wrong"),
         (CONTROL_PATH, b'{"job_id":"a","level":["off"]}', "Field level is wrong: input should"),
         (GPUS_PATH, b'{"action":"reset"}', "'status', 'release' or 'resume'"),
         # Whoever forgets to resume loses a day at most.
         *(
             (GPUS_PATH, b'{"action":"release","seconds":%b}' % each, "above 0 and at most 86400")
-            for each in (b"0", b"-1", b"86401", b"NaN", b"Infinity")
+            for each in (b"0", b"86401", b"NaN")
         ),
     ],
 )
@@ -102,7 +97,8 @@ def test_what_is_no_order_is_one_sentence(path: str, body: bytes, sentence: str)
     assert socket.done == []
     assert socket.orders.level_for(snapshot(), IN_CONTAINER) is None
     # curl --data sends a form unless it is told otherwise.
-    answer = socket.ask("POST", path, Order("llama", "off").to_json(), FORM)
+    form = "application/x-www-form-urlencoded"
+    answer = socket.post(path, Order("llama", "off").to_json(), form)
     assert answer.content == {"error": "The body must be a JSON object, sent as application/json."}
 
 
@@ -114,7 +110,8 @@ def test_health_is_told_here_too() -> None:
         ("No GPU has answered for 10 minutes.", 503, "No GPU has answered for 10 minutes.\n"),
     ):
         socket.why_not_healthy = why_not
-        answer = socket.ask("GET", "/-/healthy")
+        answer = ask(socket.app, "GET", "/-/healthy")
+        assert answer is not None
         assert (answer.status, answer.text) == (status, text)
 
 
@@ -241,20 +238,15 @@ def test_order_reaches_the_rank(
     assert one.startswith("1 rank of job 'controlled'")
     answers = [push_rank(exporter, "controlled", rank=rank, sequence=2) for rank in (0, 1)]
     assert answers == [(200, {"level": "off"}), (200, {"level": "detail"})]
-    assert json.loads(said("control", "controlled", "off", "--json")) == {
-        "schema": "control/1",
-        "job_id": "controlled",
-        "level": "off",
-        "rank": None,
-        "ranks": 2,
-    }
+    document = {"schema": "control/1", "job_id": "controlled", "level": "off", "rank": None}
+    assert json.loads(said("control", "controlled", "off", "--json")) == document | {"ranks": 2}
     # The command needs no package of an extra.
     ended = without(EVERY, "control", "controlled", "off")
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_mistake_is_one_line(exporter: RunningExporter, said: Said, tmp_path: Path) -> None:
-    """An unknown job, rank, level, action or time, a wrong endpoint or none: one sentence each."""
+    """An unknown job, rank or time, a wrong endpoint, another service, none: a sentence each."""
     push_rank(exporter, "mistaken")
     ingest = f"--exporter=unix:{exporter.socket_path}"
     operator = f"--exporter=unix:{exporter.operator_path}"
@@ -272,19 +264,13 @@ def test_mistake_is_one_line(exporter: RunningExporter, said: Said, tmp_path: Pa
         ("Not Found: this serves POST to /v1/snapshots", ["--resume-gpus", ingest]),
     ):
         assert sentence in said("control", *arguments, status=2)
-
-
-@pytest.mark.parametrize(
-    ("answer", "sentence"),
-    [
+    for answer, sentence in (
         (b"SSH-2.0-OpenSSH_9.2\r\n", "its answer is not HTTP"),
         (b"HTTP/1.0 200 OK\r\n\r\n[]", "does not answer as an exporter does"),
         (b"HTTP/1.0 200 OK\r\n\r\n{", "does not answer as an exporter does"),
-    ],
-)
-def test_another_service_is_told_from_an_exporter(said: Said, answer: bytes, sentence: str) -> None:
-    with saying(answer) as where:
-        assert sentence in said("control", "llama", "off", f"--exporter={where}", status=2)
+    ):
+        with saying(answer) as where:
+            assert sentence in said("control", "llama", "off", f"--exporter={where}", status=2)
 
 
 def test_token_guards_the_tcp_listener(
@@ -344,13 +330,8 @@ def test_gpus_are_released_and_resumed(exporter: RunningExporter, said: Said) ->
     wait_until(lambda: "\nrankskew_gpus_visible 0.0" in exporter.metrics())
     assert "\nrankskew_nvml_released 0.0" in exporter.metrics()
     assert "GPUs released for 1800 s" in "\n".join(exporter.log)
-
-    for arguments, answer in (
-        (["--release-gpus", "--for", "5m"], {"gpus": "release", "seconds": 300.0}),
-        (["--resume-gpus"], {"gpus": "resume"}),
-    ):
-        document = json.loads(said("control", *arguments, "--json", where))
-        assert document == {"schema": "control/1"} | answer
+    resumed = said("control", "--resume-gpus", "--json", where)
+    assert json.loads(resumed) == {"schema": "control/1", "gpus": "resume"}
 
 
 def test_long_release_says_once_what_it_waits_for(

@@ -334,21 +334,6 @@ async def test_client_that_does_not_read_its_answers_is_dropped(tmp_path: Path) 
             await asyncio.sleep(0.01)
 
 
-@in_event_loop
-async def test_connection_in_use_is_kept(tmp_path: Path) -> None:
-    """Each answer gives a connection its whole time again, so that a rank needs only one.
-
-    A rank that misses a few pushes still finds it open.
-    """
-    assert REQUEST_SECONDS > 10 * INTERVAL_SECONDS
-    async with serving(tmp_path) as running:
-        later, client = Later(), await running.connect_unix()
-        for _ in range(5):
-            client.send(post(b"{}"))
-            assert (await client.answer()).startswith("HTTP/1.1 200")
-            later.skip(REQUEST_SECONDS * 0.8)
-
-
 def is_shut(client: socket.socket) -> bool:
     client.setblocking(False)
     try:
@@ -384,7 +369,7 @@ def test_oldest_handshake_of_the_largest_crowd_is_shut_down(
 
 
 @in_event_loop
-async def test_requests_are_answered_in_order_however_they_are_cut(tmp_path: Path) -> None:
+async def test_requests_are_answered_in_order(tmp_path: Path) -> None:
     """A client need not wait for an answer before it sends the next request.
 
     Over the Unix socket they come with the user who connected, over loopback with none.
@@ -393,19 +378,14 @@ async def test_requests_are_answered_in_order_however_they_are_cut(tmp_path: Pat
     sent = [b"GET /%b HTTP/1.1\r\nHost: x\r\n\r\n" % path for path in paths]
     sent[-1] = sent[-1].replace(b"Host", b"Connection: close\r\nHost")
     async with serving(tmp_path, echo) as running:
-        together = await running.connect_unix(b"".join(sent))
-        cut = await running.connect(post(b"abc")[:-2])
-        await asyncio.sleep(0.01)
-        cut.send(b"bc")
-        assert '{"uid":null,' in await cut.answer()
-        back = await together.rest()
+        back = await (await running.connect_unix(b"".join(sent))).rest()
+        assert '{"uid":null,' in await (await running.connect(GET)).answer()
 
     own = rb'{"uid":%d,"path":"/(\w+)"' % os.geteuid()
     assert re.findall(own, back) == paths
     assert back.count(b"connection: close") == 1
 
 
-UPGRADE = b"GET / HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\nrubbish"
 HEAD = b"HEAD / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 
@@ -413,15 +393,12 @@ HEAD = b"HEAD / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     ("sent", "status"),
     [
         (b"rubbish\r\n\r\n", 400),
-        (b"\x16\x03\x01 is no HTTP\r\n\r\n", 400),
-        (b"GET / HTTP/1.1\r\nContent-Length: 1x\r\n\r\n", 400),
         (b"POST / HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
         (CHUNKED + b"zz\r\n", 400),
-        (CHUNKED + b"1\r\naXX\r\n", 400),
         (b"GET / HTTP/1.1\r\nX: " + b"x" * 2 * HEAD_BYTES, 400),
         # Who asks for a tunnel or a WebSocket gets one answer, and the end.
         (b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\nrubbish", 400),
-        (UPGRADE, 200),
+        (b"GET / HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\nrubbish", 200),
         # The answer to HEAD has no body.
         (HEAD, 200),
     ],
@@ -458,16 +435,22 @@ async def test_garbage_after_the_answer_has_begun_ends_the_connection(tmp_path: 
 
 
 @in_event_loop
-async def test_limit_of_a_head_is_for_each_request_anew(tmp_path: Path) -> None:
-    """A connection may carry more, in requests that come in pieces or in a body of many chunks."""
+async def test_limits_are_for_each_request_anew(tmp_path: Path) -> None:
+    """A connection may carry more, in requests that come in pieces or in a body of many chunks.
+
+    Each answer gives it its whole time again, so that a rank needs only one; a rank that misses a
+    few pushes still finds it open.
+    """
+    assert REQUEST_SECONDS > 10 * INTERVAL_SECONDS
     sent = post(b"x" * 60_000)
     async with serving(tmp_path, echo) as running:
-        client = await running.connect_unix()
-        for _ in range(20):
+        later, client = Later(), await running.connect_unix()
+        for _ in range(5):
             client.send(sent[:50_000])
             await asyncio.sleep(0)
             client.send(sent[50_000:])
             assert (await client.answer()).startswith("HTTP/1.1 200")
+            later.skip(REQUEST_SECONDS * 0.8)
         client.send(CHUNKED)
         for _ in range(200):
             client.send(CHUNK)
@@ -484,7 +467,6 @@ async def test_limit_of_a_head_is_for_each_request_anew(tmp_path: Path) -> None:
         CHUNKED + b"1;" + b"x" * MUCH,
         CHUNKED + b"1\r\na\r\n0\r\n" + b"X: y\r\n" * (MUCH // 6),
         GET * (MOST_PIPELINED + 2),
-        b"\r\n" * (MUCH // 2),
     ],
 )
 @in_event_loop

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 
 from exporter.errors import UsageError
 from exporter.web.auth import BasicAuth
-from exporter.web.config import WebConfig, read_web_config
+from exporter.web.config import WebConfig
 from exporter.web.protection import Protected
 from exporter.web.reload import CurrentContext, WatchedConfig
 from tests.exporter.running import make_certificate
@@ -92,24 +92,6 @@ basic_auth_users:
         assert load(config_directory, empty) == WebConfig()
 
 
-def test_every_problem_is_found_in_one_reading(config_directory: Path) -> None:
-    """Whoever mends a file need not start the exporter once for each mistake."""
-    path = config_directory / "web.yaml"
-    path.write_text(
-        "tls_server_config: {cert_file: absent.crt, key_file: server.key}\n"
-        f"basic_auth_users: {{a: plain, b: {HASH}, c: text}}\n"
-    )
-    reading = read_web_config(path)
-
-    assert [each.removeprefix(f"--web.config.file: {path}: ") for each in reading.problems] == [
-        f"cannot load {config_directory}/absent.crt, {config_directory}/server.key or "
-        "client_ca_file: No such file or directory",
-        "the password of user 'a' is not a bcrypt hash; see htpasswd -nBC 10",
-        "the password of user 'c' is not a bcrypt hash; see htpasswd -nBC 10",
-    ]
-    assert reading.files == (path, config_directory / "absent.crt", config_directory / "server.key")
-
-
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
@@ -121,7 +103,6 @@ def test_every_problem_is_found_in_one_reading(config_directory: Path) -> None:
         ("http: {}", "the file has an unknown key 'http'; known: tls_server_config"),
         ("tls_server_config: 1", "tls_server_config must be a mapping"),
         ("tls_server_config: {cert_file: server.crt}", "needs both cert_file and key_file"),
-        ("tls_server_config: {cert: x}", "cert is not supported; put it into a file, and name"),
         ("tls_server_config: {cert_file: 1, key_file: x}", "cert_file must be a path"),
         (TLS.replace("server.crt", "absent.crt"), "cannot load .*absent.crt, .*: No such file or"),
         (TLS.replace("server.key", "other.key"), r"cannot load .*server\.crt, .*other\.key"),
@@ -129,14 +110,8 @@ def test_every_problem_is_found_in_one_reading(config_directory: Path) -> None:
             (f"{TLS}  {options}\n", complaint)
             for options, complaint in (
                 ("min_version: TLS10", "'TLS10' .* TLS 1.0 and 1.1 are broken; use TLS12"),
-                ("max_version: TLS11", "max_version 'TLS11' is not supp"),
                 ("min_version: TLS13\n  max_version: TLS12", "max_version TLS12 is below min_ver"),
-                (
-                    "cipher_suites: [TLS_RSA_WITH_AES_128_CBC_SHA]",
-                    "'TLS_RSA_WITH_AES_128_CBC_SHA' is not supported; use one of TLS_ECDHE",
-                ),
-                ("curve_preferences: [CurveP521]", "curve_preferences is not supported; remove it"),
-                ("client_allowed_sans: [a]", "client_allowed_sans .*; give the clients a CA of"),
+                ("cipher_suites: [TLS_RSA_WITH_AES_128_CBC_SHA]", "use one of TLS_ECDHE"),
                 ("client_auth_type: RequireAnyClientCert", "not supported; use one of NoClientC"),
                 ("client_ca_file: server.crt", "need each other"),
                 ("client_auth_type: RequireAndVerifyClientCert", "client_ca_file .* need each oth"),
@@ -144,7 +119,6 @@ def test_every_problem_is_found_in_one_reading(config_directory: Path) -> None:
         ),
         ("basic_auth_users: {prometheus: secret}", "'prometheus' is not a bcrypt hash"),
         (f"basic_auth_users: {{a: {HASH.replace('$10$', '$32$')}}}", "'a' is not a bcrypt hash"),
-        (f"basic_auth_users: {{a: {HASH.replace('Q', '!')}}}", "'a' is not a bcrypt hash"),
         ("http_server_config: {headers: {X-Other: y}}", "has an unknown key 'X-Other'"),
         ('http_server_config: {headers: {X-Frame-Options: "a\\nb"}}', "must be one line of ASCII"),
     ],
@@ -201,18 +175,14 @@ def test_broken_file_keeps_the_settings_and_is_logged_once(
     file.write_text("basic_auth_users: {a: secret}")
     assert watched.current() is watched.current() is before
     assert (watched.succeeded, watched.succeeded_at) == (False, 100.0)
-    assert caplog.messages == [
-        f"--web.config.file: {file}: the password of user 'a' is not a bcrypt hash; "
-        "see htpasswd -nBC 10; the previous settings stay in use"
-    ]
+    (message,) = caplog.messages
+    assert "'a' is not a bcrypt hash; " in message
+    assert message.endswith("; the previous settings stay in use")
 
     file.unlink()
     assert watched.current() is before
-    assert "web.yaml: No such file or directory; the previous" in caplog.messages[-1]
-
     file.write_text("")
     assert watched.current().users == {}
-    assert watched.current() is watched.current()
     assert (watched.succeeded, watched.succeeded_at) == (True, 160.0)
 
 
@@ -284,10 +254,15 @@ def get(app: ASGIApp, headers: dict[str, str] | None = None) -> httpx.Response:
     return asyncio.run(send())
 
 
-@pytest.fixture
-def guarded() -> BasicAuth:
+@pytest.fixture(scope="module")
+def users() -> dict[str, bytes]:
     passwords = {"prometheus": "right", "zoë": "pässword", "long": "x" * 72}
-    return BasicAuth(INSIDE, {user: hashed(each) for user, each in passwords.items()})
+    return {user: hashed(each) for user, each in passwords.items()}
+
+
+@pytest.fixture
+def guarded(users: dict[str, bytes]) -> BasicAuth:
+    return BasicAuth(INSIDE, users)
 
 
 @pytest.fixture
@@ -314,7 +289,6 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         (basic("long:" + "x" * 73), True),  # bcrypt reads no more than 72 bytes.
         (basic("prometheus"), False),
         ({"authorization": "Basic %%%"}, False),
-        ({"authorization": "Basic /w=="}, False),
         ({"authorization": "Bearer right"}, False),
     ],
 )

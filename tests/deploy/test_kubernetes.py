@@ -2,7 +2,7 @@
 
 Kubernetes' own come with kubernetes-validate, JobSet's with kubeflow-trainer-api, the Prometheus
 operator's with an npm package. No registry has PyTorchJob's and RayJob's: of these only the pods
-are checked here, and the rest by the server in test_kubernetes_server.py, if it is given the CRDs.
+are checked.
 
 Then: how Prometheus finds the exporters, there and elsewhere, and calls each by the name of its
 node. promtool applies the relabelings to what a discovery says.
@@ -262,31 +262,14 @@ def complaints(documents: list[Manifest]) -> list[str]:
     return done.stdout.splitlines()
 
 
-def fields(part: Any) -> set[str]:
-    """Return every name of a field in *part*; labels and annotations have names of their own."""
-    if isinstance(part, list):
-        return {name for each in part for name in fields(each)}
-    if not isinstance(part, dict):
-        return set()
-    open_ones = {"labels", "annotations", "matchLabels"}
-    below = {name for key, each in part.items() if key not in open_ones for name in fields(each)}
-    return {*part, *below} - {"matchLabels"}  # Of Kubernetes itself.
-
-
 def test_kinds_of_the_prometheus_operator_fit_its_schemas() -> None:
-    """The PodMonitor and each PrometheusRule are valid; a wrong interval is not.
-
-    Every field has a name that the operator knows: its schemas ignore others.
-    """
+    """The PodMonitor and each PrometheusRule are valid; a wrong interval is not."""
     ours = [each for each in chart().values() if GROUP in each["apiVersion"]]
     wrong = json.loads(json.dumps(next(each for each in ours if each["kind"] == "PodMonitor")))
     wrong["spec"]["podMetricsEndpoints"][0]["interval"] = "often"
 
     assert complaints(ours) == []
     assert "interval must match pattern" in complaints([wrong])[0]
-    known = "".join(path.read_text() for path in (MODELS / GROUP / "v1").glob("*.d.ts"))
-    used = {name for document in ours for name in fields(document["spec"])}
-    assert {name for name in used if f'"{name}"' not in known} == set()
 
 
 # ---- How Prometheus finds the exporters ----------------------------------------------------------
@@ -303,7 +286,6 @@ POD: Final = {
     "__meta_kubernetes_pod_container_port_name": "metrics",
     "__meta_kubernetes_pod_label_app_kubernetes_io_name": "rankskew",
 }
-OTHER: Final = POD | {"__meta_kubernetes_pod_name": "other"}
 # What the operator puts before the relabelings of a PodMonitor.
 OPERATOR: Final = [
     {"source_labels": ["__meta_kubernetes_namespace"], "target_label": "namespace"},
@@ -337,91 +319,77 @@ FOUND: Final[dict[str, list[tuple[Labels, str]]]] = {
 }
 
 
-def example(path: Path) -> dict[str, Any]:
-    """Return an example of a Prometheus configuration."""
-    read: dict[str, Any] = yaml.safe_load(path.read_text())
-    return read
-
-
-NAMES: Final = example(ROOT / "deploy" / "prometheus" / "names.yaml")["scrape_configs"]
-PLAIN: Final = example(EXAMPLES / "prometheus.yaml")
-
-
-def annotated() -> Labels:
-    """Return the exporter's pod with the annotations that it has without the operator."""
-    [daemonset] = of_kind(kustomized("no-operator"), "DaemonSet")
-    annotations = daemonset["spec"]["template"]["metadata"]["annotations"]
-    prefix = "__meta_kubernetes_pod_annotation_"
-    return POD | {prefix + re.sub(r"\W", "_", name): said for name, said in annotations.items()}
-
-
 def snake(relabeling: dict[str, Any]) -> dict[str, Any]:
     """Return a relabeling of a PodMonitor as Prometheus spells it."""
     return {re.sub("[A-Z]", lambda m: f"_{m[0].lower()}", k): v for k, v in relabeling.items()}
 
 
-def static(meta: Labels) -> dict[str, Any]:
-    """Return a target with the labels that a discovery gives it."""
-    labels = {name: value for name, value in meta.items() if name != "__address__"}
-    return {"targets": [meta["__address__"]], "labels": labels}
+def job(name: str, relabelings: list[dict[str, Any]], found: list[Labels]) -> dict[str, Any]:
+    """Return a job with *relabelings* whose discovery has *found* these targets."""
+    targets = []
+    for meta in found:
+        labels = {label: value for label, value in meta.items() if label != "__address__"}
+        targets.append({"targets": [meta["__address__"]], "labels": labels})
+    return {"job_name": name, "relabel_configs": relabelings, "static_configs": targets}
 
 
-@pytest.fixture(scope="module")
-def relabelled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Labels]]:
-    """The labels of each target that is found, by the job: its relabelings were applied.
+def relabelled(directory: Path, jobs: list[dict[str, Any]]) -> list[list[Labels]]:
+    """Return the labels of the targets of each job after its relabelings.
 
     promtool waits for a time of its own, so all are asked at once.
     """
-    [monitor] = of_kind(chart(), "PodMonitor")
-    [endpoint] = monitor["spec"]["podMetricsEndpoints"]
-    [plain] = PLAIN["scrape_configs"]
-    relabelings = {job["job_name"]: job.get("relabel_configs", []) for job in NAMES}
-    relabelings["monitor"] = [*OPERATOR, *map(snake, endpoint["relabelings"])]
-    relabelings["plain"] = plain["relabel_configs"]
-    found = {job: [meta for meta, _ in those] for job, those in FOUND.items()}
-    found |= {"monitor": [POD], "plain": [OTHER, annotated()]}
-    assert relabelings.keys() == found.keys()
-    configs = [
-        {"job_name": job, "relabel_configs": those, "static_configs": [*map(static, found[job])]}
-        for job, those in relabelings.items()
-    ]
-    config = tmp_path_factory.mktemp("discovery") / "prometheus.yml"
-    config.write_text(json.dumps({"scrape_configs": configs}))
+    config = directory / "prometheus.yml"
+    config.write_text(json.dumps({"scrape_configs": jobs}))
     ask = ["promtool", "check", "service-discovery", "--timeout=2s", str(config)]
-    asked = {job: subprocess.Popen([*ask, job], stdout=subprocess.PIPE) for job in relabelings}
-    said: dict[str, list[dict[str, Labels]]] = {
-        job: json.loads(process.communicate()[0]) for job, process in asked.items()
-    }
-
-    # promtool tells the targets in any order.
-    def labels_of(job: str, meta: Labels) -> Labels:
-        known = [t for t in said[job] if meta.items() <= t["discoveredLabels"].items()]
-        [labels] = [target["labels"] for target in known]
-        return labels
-
-    return {job: [labels_of(job, meta) for meta in found[job]] for job in relabelings}
+    asked = [subprocess.Popen([*ask, each["job_name"]], stdout=subprocess.PIPE) for each in jobs]
+    said = [json.loads(process.communicate()[0]) for process in asked]
+    return [[target["labels"] for target in targets] for targets in said]
 
 
-def test_instance_is_the_name_of_the_node(relabelled: dict[str, list[Labels]]) -> None:
-    """Each job of the examples, with targets as its discovery labels them."""
-    for job, those in FOUND.items():
-        assert [labels["instance"] for labels in relabelled[job]] == [name for _, name in those]
+def test_prometheus_calls_each_exporter_by_the_name_of_its_node(tmp_path: Path) -> None:
+    """However it is discovered: by the jobs of the examples, or by the operator's PodMonitor.
 
-
-def test_pod_monitor_names_the_node(relabelled: dict[str, list[Labels]]) -> None:
-    """The target has the node's name, and nothing that changes when its pod is replaced."""
+    The target has nothing that changes when its pod is replaced. Without the operator a pod is
+    found by its annotations, and no other is.
+    """
+    names = yaml.safe_load((ROOT / "deploy" / "prometheus" / "names.yaml").read_text())
+    examples = {each["job_name"]: each for each in names["scrape_configs"]}
+    plain = yaml.safe_load((EXAMPLES / "prometheus.yaml").read_text())
+    [annotated] = plain["scrape_configs"]
     [monitor] = of_kind(chart(), "PodMonitor")
     [endpoint] = monitor["spec"]["podMetricsEndpoints"]
-    [container] = pod_spec(chart())["containers"]
-    [labels] = relabelled["monitor"]
+    [daemonset] = of_kind(kustomized("no-operator"), "DaemonSet")
+    annotations = {
+        f"__meta_kubernetes_pod_annotation_{re.sub(r'[^a-z]', '_', name)}": value
+        for name, value in daemonset["spec"]["template"]["metadata"]["annotations"].items()
+    }
+    jobs = [
+        job("rankskew", [*OPERATOR, *map(snake, endpoint["relabelings"])], [POD]),
+        job("plain", annotated["relabel_configs"], [POD | annotations]),
+        job("other", annotated["relabel_configs"], [POD]),
+        *(
+            job(name, examples[name].get("relabel_configs", []), [meta for meta, _ in found])
+            for name, found in FOUND.items()
+        ),
+    ]
+    [[monitored], [pod], [other], *found] = relabelled(tmp_path, jobs)
 
-    assert monitor["spec"]["jobLabel"] == "app.kubernetes.io/name"
-    assert [endpoint["port"]] == [port["name"] for port in container["ports"]]
-    assert endpoint["interval"] == "15s"
-    assert {name: labels[name] for name in labels if not name.startswith("__")} == {
+    assert {name: monitored[name] for name in monitored if not name.startswith("__")} == {
         "instance": "gpu-17",
         "job": "rankskew",
     }
+    assert other == {}
+    assert (pod["__address__"], pod["__metrics_path__"]) == ("10.1.2.3:9917", "/metrics")
+    assert pod["instance"] == "gpu-17"
+    assert FOUND.keys() == examples.keys()
+    instances = [sorted(labels["instance"] for labels in targets) for targets in found]
+    assert instances == [sorted(name for _, name in targets) for targets in FOUND.values()]
+    assert annotated["kubernetes_sd_configs"] == [
+        {"role": "pod", "namespaces": {"names": ["rankskew"]}}
+    ]
+    # With the default of a minute, pages would be late.
+    assert plain["global"] == {"scrape_interval": "15s", "evaluation_interval": "15s"}
+    assert endpoint["interval"] == "15s"
 
 
 def test_monitor_selects_the_pods() -> None:
@@ -429,22 +397,12 @@ def test_monitor_selects_the_pods() -> None:
     [daemonset] = of_kind(chart(), "DaemonSet")
     [monitor] = of_kind(chart(), "PodMonitor")
     [policy] = of_kind(chart(), "NetworkPolicy")
+    [container] = pod_spec(chart())["containers"]
     selector = daemonset["spec"]["selector"]["matchLabels"]
 
     assert selector.items() <= daemonset["spec"]["template"]["metadata"]["labels"].items()
     assert monitor["spec"]["selector"]["matchLabels"] == selector
+    assert monitor["spec"]["jobLabel"] == "app.kubernetes.io/name"
     assert policy["spec"]["podSelector"]["matchLabels"] == selector
-
-
-def test_plain_prometheus_finds_annotated_pods(relabelled: dict[str, list[Labels]]) -> None:
-    """The example's relabelings keep a pod with our annotations, its node's name, and no other."""
-    other, labels = relabelled["plain"]
-    [job] = PLAIN["scrape_configs"]
-
-    assert other == {}
-    assert labels["__address__"] == "10.1.2.3:9917"
-    assert labels["__metrics_path__"] == "/metrics"
-    assert labels["instance"] == "gpu-17"
-    assert job["kubernetes_sd_configs"] == [{"role": "pod", "namespaces": {"names": ["rankskew"]}}]
-    # With the default of a minute, pages would be late.
-    assert PLAIN["global"] == {"scrape_interval": "15s", "evaluation_interval": "15s"}
+    [endpoint] = monitor["spec"]["podMetricsEndpoints"]
+    assert [endpoint["port"]] == [port["name"] for port in container["ports"]]

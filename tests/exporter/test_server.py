@@ -11,6 +11,8 @@ import signal
 import socket
 import ssl
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -24,6 +26,7 @@ from exporter.listeners.sockets import BACKLOG
 from rankskew.__main__ import main
 from tests.exporter.running import (
     PATIENCE_SECONDS,
+    ROOT,
     RunningExporter,
     UnixConnection,
     counted,
@@ -70,6 +73,19 @@ def test_pushed_rank_is_scraped_without_gpu_or_driver(exporter: RunningExporter)
     paths = exporter.socket_path, exporter.operator_path
     assert [stat.S_IMODE(path.stat().st_mode) for path in paths] == [0o660, 0o600]
     wait_until(lambda: json.loads(exporter.get("/api/v1/live")[2])["gpus_visible"] == 0)
+
+
+def test_images_health_check_tells_a_running_exporter(
+    exporter: RunningExporter, tmp_path: Path
+) -> None:
+    """It has no package but Python's own, and says where no exporter listens."""
+    check = [sys.executable, "-I", "-S", str(ROOT / "deploy" / "image" / "health_check.py")]
+    healthy = subprocess.check_output([*check, exporter.operator_path], text=True)
+    assert healthy == "The exporter is healthy.\n"
+    absent = tmp_path / "operator.sock"
+    said = subprocess.run([*check, absent], capture_output=True, text=True, check=False)
+    assert (said.returncode, said.stderr) == (1, "")
+    assert said.stdout.startswith(f"no answer from {absent}: ")
 
 
 MEMORY = (

@@ -1,15 +1,13 @@
 """A listener limits its connections, handshakes and requests, and keeps no silent one forever."""
 
 import asyncio
-import functools
 import logging
 import os
 import re
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, ParamSpec
 
 import pytest
 from starlette.requests import ClientDisconnect, Request
@@ -32,17 +30,13 @@ CHUNKED = b"POST /v1/snapshots HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked
 MUCH = 16 * HEAD_BYTES
 FINE = PlainTextResponse("fine")
 
-P = ParamSpec("P")
+pytestmark = pytest.mark.anyio
 
 
-def in_event_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Make a test that pytest can call."""
-
-    @functools.wraps(test)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        asyncio.run(test(*args, **kwargs))
-
-    return run
+@pytest.fixture
+def anyio_backend() -> str:
+    """The event loop of the exporter."""
+    return "asyncio"
 
 
 def post(body: bytes) -> bytes:
@@ -189,7 +183,6 @@ def no_error_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     assert errors == []
 
 
-@in_event_loop
 async def test_connection_beyond_the_limit_is_told_so(tmp_path: Path) -> None:
     """Whoever comes too many to a listener at work gets a 503; half of it is another address's."""
     held = Held()
@@ -210,7 +203,6 @@ async def test_connection_beyond_the_limit_is_told_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.2"])
-@in_event_loop
 async def test_connection_that_has_been_idle_longest_gives_way(
     tmp_path: Path, address: str
 ) -> None:
@@ -234,7 +226,6 @@ async def test_connection_that_has_been_idle_longest_gives_way(
         assert not stays.reader.at_eof()
 
 
-@in_event_loop
 async def test_client_that_does_not_read_gives_way(tmp_path: Path) -> None:
     """Clients that ask and ask and take no answer keep no scraper out, from several addresses."""
     asked = 0
@@ -256,7 +247,6 @@ async def test_client_that_does_not_read_gives_way(tmp_path: Path) -> None:
         assert (await scraper.answer()).startswith("HTTP/1.1 200 OK\r\n")
 
 
-@in_event_loop
 async def test_one_user_cannot_keep_the_others_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,7 +285,6 @@ async def test_one_user_cannot_keep_the_others_out(
         (post(b"{}") + b"POST /v1/snapsh", b"X"),
     ],
 )
-@in_event_loop
 async def test_connection_that_ends_no_request_is_dropped(
     tmp_path: Path, sent: bytes, trickle: bytes
 ) -> None:
@@ -313,7 +302,6 @@ async def test_connection_that_ends_no_request_is_dropped(
         await client.rest()
 
 
-@in_event_loop
 async def test_client_that_does_not_read_its_answers_is_dropped(tmp_path: Path) -> None:
     """Many answers, or one large page: they go with their connection."""
     async with serving(tmp_path) as running:
@@ -368,7 +356,6 @@ def test_oldest_handshake_of_the_largest_crowd_is_shut_down(
         assert not any(is_shut(client) for client in (done, ends[3][0], *waiting))
 
 
-@in_event_loop
 async def test_requests_are_answered_in_order(tmp_path: Path) -> None:
     """A client need not wait for an answer before it sends the next request.
 
@@ -403,7 +390,6 @@ HEAD = b"HEAD / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
         (HEAD, 200),
     ],
 )
-@in_event_loop
 async def test_what_is_no_request_has_one_answer(tmp_path: Path, sent: bytes, status: int) -> None:
     """One sentence, and the end."""
     async with serving(tmp_path, echo) as running:
@@ -415,7 +401,6 @@ async def test_what_is_no_request_has_one_answer(tmp_path: Path, sent: bytes, st
     assert back.endswith(b"\r\n\r\n") is (sent == HEAD)
 
 
-@in_event_loop
 async def test_garbage_after_the_answer_has_begun_ends_the_connection(tmp_path: Path) -> None:
     """A second answer cannot follow within the first."""
     body = asyncio.Event()
@@ -434,7 +419,6 @@ async def test_garbage_after_the_answer_has_begun_ends_the_connection(tmp_path: 
         body.set()
 
 
-@in_event_loop
 async def test_limits_are_for_each_request_anew(tmp_path: Path) -> None:
     """A connection may carry more, in requests that come in pieces or in a body of many chunks.
 
@@ -469,7 +453,6 @@ async def test_limits_are_for_each_request_anew(tmp_path: Path) -> None:
         GET * (MOST_PIPELINED + 2),
     ],
 )
-@in_event_loop
 async def test_head_without_end_is_cut_off(tmp_path: Path, sent: bytes) -> None:
     """Neither one request nor many of them can fill the memory, with headers or with trailers."""
     async with serving(tmp_path, echo) as running:

@@ -5,114 +5,31 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import pytest
 
 from exporter.listeners.peer import Peer
 from exporter.operator import client
-from exporter.operator.app import operator_app
 from exporter.operator.levels import MayControl, Orders, everybodys, own
-from exporter.operator.orders import CONTROL_PATH, GPUS_PATH, GpuOrder, Order
-from exporter.ranks.store import Forbidden, RankStore
+from exporter.operator.orders import CONTROL_PATH, GPUS_PATH, Order
+from exporter.ranks.store import Forbidden
 from exporter.settings import Settings
 from rankskew.__main__ import main
-from tests.exporter.asgi import Answer, ask
-from tests.exporter.node import USER, Clock, PushingNode
-from tests.exporter.running import RunningExporter, counted, running_exporter, wait_until
+from tests.exporter.node import OTHER, USER, Clock, PushingNode
+from tests.exporter.running import (
+    RunningExporter,
+    UnixConnection,
+    counted,
+    exchange,
+    running_exporter,
+    wait_until,
+)
 from tests.exporter.snapshots import snapshot
 from tests.rank_probe.sink import saying
 from tests.rankskew.test_cli import EVERY, without
 
 IN_CONTAINER = Peer(1_000, "a-container")
-
-
-class Socket:
-    """The operator's application with one rank, and with GPUs to which it notes what is done."""
-
-    def __init__(self, has_gpus: bool = True) -> None:
-        self.done: list[Any] = []
-        self.released = False
-        store = RankStore()
-        store.put(snapshot(), IN_CONTAINER)
-        self.orders = Orders(store)
-        self.why_not_healthy: str | None = None
-        gpus = self if has_gpus else None
-        self.app = operator_app(self.orders, gpus, lambda: self.why_not_healthy)
-
-    def release(self, seconds: float) -> None:
-        self.done.append(seconds)
-
-    def resume(self) -> None:
-        self.done.append("resume")
-
-    def post(self, path: str, body: bytes, content_type: str = "application/json") -> Answer:
-        answer = ask(self.app, "POST", path, body, content_type=content_type)
-        assert answer is not None
-        return answer
-
-
-def test_each_action_does_its_own_to_the_gpus() -> None:
-    """A status does nothing; a release is for ten minutes, or as long as it says.
-
-    The answer shows whether the files are closed, not whether that was requested.
-    """
-    socket = Socket()
-    actions = get_args(get_type_hints(GpuOrder)["action"])
-    orders = [*(GpuOrder(action) for action in actions), GpuOrder("release", 30)]
-    answers = [socket.post(GPUS_PATH, order.to_json()).content for order in orders]
-
-    assert socket.done == [600.0, "resume", 30.0]
-    assert not any(answer["released"] for answer in answers)
-    socket.released = True
-    assert socket.post(GPUS_PATH, GpuOrder("status").to_json()).content["released"]
-    without = Socket(has_gpus=False).post(GPUS_PATH, GpuOrder("release").to_json())
-    assert without.status == 404
-    assert "serves POST to /v1/control" in without.content["error"]
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "sentence"),
-    [
-        (CONTROL_PATH, b"{", "The body is not JSON"),
-        (CONTROL_PATH, b"[" * 60_000, "There was an error parsing the body"),
-        (CONTROL_PATH, b'{"job_id":"a","level":"off","colour":1}', "Field colour is wrong"),
-        (CONTROL_PATH, b'{"job_id":"a","level":["off"]}', "Field level is wrong: input should"),
-        (GPUS_PATH, b'{"action":"reset"}', "'status', 'release' or 'resume'"),
-        # Whoever forgets to resume loses a day at most.
-        *(
-            (GPUS_PATH, b'{"action":"release","seconds":%b}' % each, "above 0 and at most 86400")
-            for each in (b"0", b"86401", b"NaN")
-        ),
-    ],
-)
-def test_what_is_no_order_is_one_sentence(path: str, body: bytes, sentence: str) -> None:
-    """Whatever is posted changes nothing, and the answer names what is wrong."""
-    socket = Socket()
-    answer = socket.post(path, body)
-
-    assert answer.status in (400, 422)
-    assert sentence in answer.content["error"]
-    assert answer.content["error"].endswith(".")
-    assert socket.done == []
-    assert socket.orders.level_for(snapshot(), IN_CONTAINER) is None
-    # curl --data sends a form unless it is told otherwise.
-    form = "application/x-www-form-urlencoded"
-    answer = socket.post(path, Order("llama", "off").to_json(), form)
-    assert answer.content == {"error": "The body must be a JSON object, sent as application/json."}
-
-
-def test_health_is_told_here_too() -> None:
-    """A container's own check needs no certificate and no login, and cannot be kept out by jobs."""
-    socket = Socket()
-    for why_not, status, text in (
-        (None, 200, "The exporter is healthy.\n"),
-        ("No GPU has answered for 10 minutes.", 503, "No GPU has answered for 10 minutes.\n"),
-    ):
-        socket.why_not_healthy = why_not
-        answer = ask(socket.app, "GET", "/-/healthy")
-        assert answer is not None
-        assert (answer.status, answer.text) == (status, text)
 
 
 class Node(PushingNode):
@@ -169,20 +86,20 @@ def test_rank_is_controlled_by_its_user_and_the_operator() -> None:
     node.push(IN_CONTAINER, rank=2)
     node.push(IN_CONTAINER, job_id="pod")
     node.push(None, job_id="tcp")
-
-    assert node.give(Order("llama", "off"), own(IN_CONTAINER)) == 1
-    assert (node.level(IN_CONTAINER, rank=2), node.level(USER, rank=0)) == ("off", None)
-    assert node.give(Order("pod", "off")) == 1
-    assert node.level(IN_CONTAINER, job_id="pod") == "off"
-    with pytest.raises(Forbidden, match="Job 'pod' belongs to another user or container"):
-        node.give(Order("pod", "detail"), own(Peer(1_000, "another")))
-    assert node.give(Order("tcp", "off"), own(None)) == 1
-    assert node.level(None, job_id="tcp") == "off"
-
-    assert node.give(Order("llama", "detail"), everybodys) == 3
-    assert node.give(Order("tcp", "detail"), everybodys) == 1
-    levels = [node.level(USER), node.level(IN_CONTAINER), node.level(None, job_id="tcp")]
-    assert levels == ["detail"] * 3
+    given = [
+        ("llama", own(IN_CONTAINER), 1),
+        ("llama", own(USER), 3),
+        ("pod", own(USER), 1),
+        ("tcp", own(None), 1),
+        ("llama", everybodys, 3),
+        ("tcp", everybodys, 1),
+    ]
+    for job_id, who, ranks in given:
+        assert node.give(Order(job_id, "off"), who) == ranks
+    for who in (own(Peer(1_000, "another")), own(OTHER), own(None)):
+        with pytest.raises(Forbidden, match="Job 'pod' belongs to another user or container"):
+            node.give(Order("pod", "detail"), who)
+    assert node.level(IN_CONTAINER, job_id="pod") == node.level(None, job_id="tcp") == "off"
 
 
 Said = Callable[..., str]
@@ -221,6 +138,43 @@ def said(capsys: pytest.CaptureFixture[str]) -> Said:
 def push_rank(exporter: RunningExporter, job_id: str, **changes: int) -> tuple[int, dict[str, str]]:
     status, answer = exporter.push(snapshot(job_id=job_id, **changes).to_json())
     return status, answer
+
+
+def post(exporter: RunningExporter, path: str, body: bytes, content_type: str) -> tuple[int, Any]:
+    """Return status and answer of the operator's socket."""
+    connection = UnixConnection(exporter.operator_path)
+    status, _, answer = exchange(connection, "POST", path, body, {"Content-Type": content_type})
+    return status, json.loads(answer)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "sentence"),
+    [
+        (CONTROL_PATH, b"{", "The body is not JSON"),
+        (CONTROL_PATH, b"[" * 60_000, "There was an error parsing the body"),
+        (CONTROL_PATH, b'{"job_id":"a","level":"off","colour":1}', "Field colour is wrong"),
+        (CONTROL_PATH, b'{"job_id":"a","level":["off"]}', "Field level is wrong: input should"),
+        (GPUS_PATH, b'{"action":"reset"}', "'status', 'release' or 'resume'"),
+        # Whoever forgets to resume loses a day at most.
+        *(
+            (GPUS_PATH, b'{"action":"release","seconds":%b}' % each, "above 0 and at most 86400")
+            for each in (b"0", b"86401", b"NaN")
+        ),
+    ],
+)
+def test_what_is_no_order_is_one_sentence(
+    exporter: RunningExporter, path: str, body: bytes, sentence: str
+) -> None:
+    """Whatever is posted changes nothing, and the answer names what is wrong."""
+    status, answer = post(exporter, path, body, "application/json")
+    assert status in (400, 422)
+    assert sentence in answer["error"]
+    assert answer["error"].endswith(".")
+    # curl --data sends a form unless it is told otherwise.
+    order, form = Order("llama", "off").to_json(), "application/x-www-form-urlencoded"
+    refusal = {"error": "The body must be a JSON object, sent as application/json."}
+    assert post(exporter, path, order, form) == (422, refusal)
+    assert "\nrankskew_nvml_released 0.0" in exporter.metrics()
 
 
 def test_order_reaches_the_rank(
@@ -330,6 +284,8 @@ def test_gpus_are_released_and_resumed(exporter: RunningExporter, said: Said) ->
     wait_until(lambda: "\nrankskew_gpus_visible 0.0" in exporter.metrics())
     assert "\nrankskew_nvml_released 0.0" in exporter.metrics()
     assert "GPUs released for 1800 s" in "\n".join(exporter.log)
+    assert "for 10m:" in said("control", "--release-gpus", where)
+    assert "GPUs released for 600 s" in "\n".join(exporter.log)
     resumed = said("control", "--resume-gpus", "--json", where)
     assert json.loads(resumed) == {"schema": "control/1", "gpus": "resume"}
 

@@ -77,11 +77,13 @@ def _points(
 def recorded(*samples: Series) -> FakePrometheus:
     """Hold *samples*, and answer with those that the first selector of a query has.
 
-    Operators are ignored: it holds only what they would leave.
+    Other operators than count() are ignored: it holds only what they would leave.
     """
 
     def held(form: dict[str, str]) -> list[Written]:
-        return [(labels, ALWAYS, value) for labels, value in samples if _has(form["query"], labels)]
+        query = form["query"]
+        found = [(labels, ALWAYS, value) for labels, value in samples if _has(query, labels)]
+        return [({}, ALWAYS, len(found))] * bool(found) if query.startswith("count(") else found
 
     return FakePrometheus(held)
 

@@ -6,10 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
 
 from exporter.live.states import STATES
-from exporter.vocabulary import words
 from exporter.vocabulary.words import CAUSES
 from generators import alert_rules
 from rank_probe.judge.verdict import REASONS
@@ -139,19 +137,8 @@ def test_advice_begins_with_what_disturbs_least() -> None:
         assert situation.first
 
 
-def test_causes_and_reasons_are_called_as_everywhere() -> None:
-    """Their words are those of the vocabulary; the advice has none of its own for them."""
-    said = yaml.safe_load((ALERTS / "advice.yaml").read_text())
-
-    assert advice()["slow_device"].short == CAUSES["slow_device"].short
-    assert situations()["no_sync"].text == words.REASONS["no_sync"].text
-    assert set(said["causes"]) == set(CAUSES)
-    assert not any("text" in entry for entry in said["causes"].values())
-    assert not any("text" in said["situations"].get(name, {}) for name in words.REASONS)
-
-
 def test_every_alert_state_and_reason_has_advice() -> None:
-    """What a job can be besides healthy is a cause, a situation or both.
+    """What a job can be besides healthy is a cause, a situation or both, in the usual words.
 
     Each alert belongs to one entry, whose runbook is its own.
     """
@@ -171,6 +158,8 @@ def test_every_alert_state_and_reason_has_advice() -> None:
     assert for_alert("RankskewNoSuchAlert") is None
     assert names - {"ranks_missing", "ranks_silent"} <= set(situations())
     assert set(STATES) - late <= set(situations())
+    assert set(advice()) == set(CAUSES)
+    assert all(entry.text == CAUSES[cause].text for cause, entry in advice().items())
     assert {"hung", "hung_together", "ranks_missing", "ranks_silent"} <= set(situations())
 
 
@@ -221,7 +210,12 @@ def test_status_says_whether_something_is_found(capsys: Captured) -> None:
     assert ("1. Rank 6 is slow loading data" in text.out, text.err) == (True, "")
     assert (said["outcome"], said["exit_status"], said["job_id"]) == ("found", 1, "llama")
     assert said["at_seconds"] == 1_795_420_800.0
-    assert said["findings"][0]["place"]["pid"] == 4006
+    finding = said["findings"][0]
+    cause = finding["cause"]
+    assert (finding["rank"], finding["place"]["pid"]) == (6, 4006)
+    assert (cause["cause"], cause["detail"], cause["share"]) == ("input", "workers", 0.97)
+    figure = ("saturated_workers", 3.0, 0.0)
+    assert (cause["figure"], cause["value"], cause["peers_value"]) == figure
     assert said["cost_per_hour"] == 0.75
 
 

@@ -27,12 +27,12 @@ from exporter.live.sentences import LateView
 from rankskew.__main__ import main
 from rankskew.top.model import STATE_WORDS, FleetStatus, JobStatus, Rank, worth_a_row
 from rankskew.top.screen import frame, kept, show
-from rankskew.top.view import View
 from tests.exporter.running import PATIENCE_SECONDS, ROOT
 from tests.printed import assert_golden
 from tests.rankskew import fake_prometheus as fake
 from tests.rankskew.documents import hung, job, live, straggler
 from tests.rankskew.servers import Answer, exporter_of, json_answer, serving
+from tests.rankskew.views import drawn, trimmed
 
 Captured = pytest.CaptureFixture[str]
 
@@ -71,19 +71,6 @@ HEALTHY = JobStatus("resnet", state="healthy", sentence="All is well.", world_si
 UNPROBED = replace(HEALTHY, state="no_probe", world_size=None)
 
 
-def drawn(fleet: FleetStatus, width: int, colours: bool = False, most: int | None = None) -> str:
-    """Return what *fleet* looks like on a terminal of *width*."""
-    out = io.StringIO()
-    Console(
-        file=out,
-        width=width,
-        highlight=False,
-        force_terminal=colours,
-        color_system="truecolor" if colours else None,
-    ).print(View(fleet, most))
-    return out.getvalue()
-
-
 def focused(job: JobStatus, *ranks: Rank, seen: int = 0) -> FleetStatus:
     return FleetStatus("x", [replace(job, ranks=ranks, ranks_seen=seen)])
 
@@ -100,7 +87,7 @@ def test_views_are_the_golden_ones() -> None:
     bare = focused(UNPROBED, replace(RANK, stage_seconds=None, stage=None))
     views = {
         "jobs, 160 columns": drawn(FleetStatus("x", jobs), 160),
-        "jobs, 80 columns": drawn(FleetStatus("x", jobs), 80, most=1),
+        "jobs, 80 columns": drawn(FleetStatus("x", jobs), 80),
         "a long name": drawn(FleetStatus("x", [replace(JOB, job_id="x" * 200)]), 80),
         "two clusters": drawn(FleetStatus("x", clusters), 160),
         "GPUs lost": drawn(FleetStatus("x", small), 120),
@@ -108,10 +95,7 @@ def test_views_are_the_golden_ones() -> None:
         "ranks, 100 columns": drawn(ranks, 100),
         "a rank without the probe": drawn(bare, 160),
     }
-    trimmed = {
-        name: "\n".join(line.rstrip() for line in view.splitlines()) for name, view in views.items()
-    }
-    assert_golden("top", trimmed)
+    assert_golden("top", {name: trimmed(view) for name, view in views.items()})
 
 
 @pytest.mark.parametrize("width", [30, 40, 60, 80, 100, 120, 160, 240])

@@ -1,0 +1,43 @@
+"""What `rankskew top` shows of jobs, and `rankskew diagnose` tells of one, as golden texts."""
+
+import io
+from dataclasses import replace
+
+from rich.console import Console
+
+from rankskew.diagnose.model import Report
+from rankskew.diagnose.render import in_words
+from rankskew.render import render
+from rankskew.top.model import FleetStatus
+from rankskew.top.view import View
+
+
+def drawn(fleet: FleetStatus, width: int = 160, colours: bool = False) -> str:
+    """Return what *fleet* looks like on a terminal of *width*."""
+    out = io.StringIO()
+    Console(
+        file=out,
+        width=width,
+        highlight=False,
+        force_terminal=colours,
+        color_system="truecolor" if colours else None,
+    ).print(View(fleet))
+    return out.getvalue()
+
+
+def trimmed(view: str) -> str:
+    """Return *view* without the spaces up to the right edge of the terminal."""
+    return "\n".join(line.rstrip() for line in view.splitlines())
+
+
+def both(fleet: FleetStatus, report: Report) -> str:
+    """Return what both print of one job, but its ranks, and the steps and the proof of the advice.
+
+    tests/fixtures/client has all of these of one job: in top.txt, and in diagnose.txt.
+    """
+    findings = tuple(
+        replace(each, steps=(), proof="", links=each.links[:1]) for each in report.findings
+    )
+    view = drawn(replace(fleet, jobs=[replace(each, ranks=()) for each in fleet.jobs]))
+    brief = replace(report, source="http://there", findings=findings)
+    return f"{trimmed(view)}\n\n{render(in_words(brief))}"

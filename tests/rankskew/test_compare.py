@@ -121,6 +121,8 @@ def test_windows_end_with_a_and_begin_with_b_and_periods_stay(
         ("-20m..2026-03-04T15:30", "later than all data"),
         ("-20m..-10m/2026-03-04T15:30", "later than all data"),
         ("yesterday..now", "'yesterday' is not a time; give 14:05"),
+        ("25:00..now", "is not a time"),
+        ("-5..now", "is not a time"),
     ],
 )
 def test_bad_periods_are_refused_in_a_sentence(asked: str, message: str) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rank_probe.judge.verdict import WARMING_UP, Change, Late, Verdict
+from rank_probe.judge.verdict import WARMING_UP, Late, Verdict
 from rankskew.replay.findings import TraceFinding, findings, not_judgeable
 from rankskew.replay.judge import JudgedStretch
 from rankskew.replay.traces import TraceStretch
@@ -113,7 +113,6 @@ def test_kind_is_what_it_was_for_most_of_the_time() -> None:
         ([0.1], ["warning"]),
         ([0.5], ["critical"]),
         # Two ranks that cost a warning each are a page together.
-        ([0.3], ["warning"]),
         ([0.3, 0.3], ["critical", "critical"]),
         # Nobody is told of a tenth before the costliest is mended.
         ([2.0, 0.2], ["critical", "info"]),
@@ -123,30 +122,6 @@ def test_severity_is_that_of_the_rules(gpus: list[float], severities: list[str])
     those = [late(20, rank=3 + n, gpus=each, kind="persistent") for n, each in enumerate(gpus)]
 
     assert [one.severity for one in found(judged({60: verdict(*those)}))] == severities
-
-
-@pytest.mark.parametrize(
-    ("slower", "told"),
-    [
-        ([(), ()], ()),  # All of them are.
-        ([(0, 2), (0, 1, 2)], (0, 1, 2)),
-    ],
-    ids=["all", "most"],
-)
-def test_change_of_a_group_is_a_finding(
-    slower: list[tuple[int, ...]], told: tuple[int, ...]
-) -> None:
-    """What takes longer than it did, how many times as long, since when, and in which ranks."""
-    said = {
-        at: verdict(changes=(Change("pp1", "forward", 2.0, at - 50, 1.1, 0.5, len(each), each),))
-        for at, each in zip((60, 62), slower, strict=True)
-    }
-    (one,) = found(judged(said))
-
-    assert (one.kind, one.peer_group, one.stage, one.rank) == ("change", "pp1", "forward", None)
-    assert one.ratio == pytest.approx(2.0)
-    assert times(one) == (50, 60, None)
-    assert (one.ranks, one.slower_ranks) == ((), told)
 
 
 def shares(*parts: tuple[int, float], kind: str = "rotating") -> JudgedStretch:

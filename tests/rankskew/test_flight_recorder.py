@@ -1,8 +1,9 @@
 """`rankskew flight-recorder`: what the dumps of a job say, which may come from anybody.
 
-No GPU wrote the dumps of NCCL here. The fields and their values are those documented in torch 2.13:
-torch/distributed/flight_recorder/components/builder.py (entries, pg_config) and types.py (states,
-names of operations), and the flight recorder tutorial of the PyTorch documentation.
+torch 2.13 wrote those in tests/fixtures/flight_recorder, with `_dump_fr_trace()` in four gloo ranks
+of which rank 2 did something else. No GPU wrote the dumps of NCCL here: their fields and values are
+those documented in torch/distributed/flight_recorder/components/builder.py (entries, pg_config) and
+types.py (states, names of operations), and in the tutorial of the PyTorch documentation.
 """
 
 import json
@@ -18,9 +19,7 @@ from exporter.errors import UsageError
 from rankskew.commands import flight_recorder
 from rankskew.flight_recorder import dumps
 from rankskew.flight_recorder.dumps import read_directory
-from rankskew.flight_recorder.match import CollectiveFinding, compare_dumps
 from tests.printed import assert_golden
-from tests.rankskew.gloo_dumps import FIXTURES
 
 Captured = pytest.CaptureFixture[str]
 Ranks = Mapping[int, Sequence[Mapping[str, Any]]]
@@ -81,10 +80,7 @@ def write(folder: Path, ranks: Ranks, groups: Groups | None = None) -> Path:
     return folder
 
 
-BEGUN = [entry(1), entry(2, "started")]
-
-
-# ---- The command ---------------------------------------------------------------------------------
+# ---- Who is waited for ---------------------------------------------------------------------------
 
 
 def said(capsys: Captured, folder: Path, *flags: str) -> tuple[int, str]:
@@ -92,27 +88,84 @@ def said(capsys: Captured, folder: Path, *flags: str) -> tuple[int, str]:
     return status, capsys.readouterr().out
 
 
-def test_texts_are_the_golden_ones(capsys: Captured, tmp_path: Path) -> None:
-    """Who waits, in what, for whom, and where the code is; the status is that of what is known.
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "flight_recorder"
+DONE = [entry(1)]
+BEGUN = [entry(1), entry(2, "started")]
+# NCCL's ranks run ahead; and no rank can finish an all-reduce before all have begun it.
+AHEAD = [*BEGUN, entry(3, "scheduled"), entry(4, "scheduled")]
+FINISHED = [entry(1), entry(2)]
+LONG = [entry(number) for number in range(1, 9)]
+OWN = entry(1, profiling_name="nccl:all_to_all", input_sizes=[[7]])
+GATHERED, GATHERS = (
+    entry(number, state, process_group=("6", "tensor"), profiling_name="nccl:all_gather")
+    for number, state in ((8, "completed"), (9, "started"))
+)
+HALVES = [entry(number, process_group=("5", "tensor")) for number in (1, 2)]
+SENDS = [transfer(1, "send 0->1", "completed"), transfer(2, "send 0->1", "started")]
+WORLD = ("default_pg", range(3))
+PIPELINE = ("pipeline", (0, 1))
+# The dumps of ranks, their groups, and the status.
+STORIES: Mapping[str, tuple[Ranks, Groups | None, int]] = {
+    # A rank that left no dump may be the one: nobody can tell, unless the others wait for it.
+    "no dump": ({0: DONE, 2: DONE}, {"0": WORLD}, 2),
+    "no dump of a hang": ({0: BEGUN}, {"0": WORLD}, 1),
+    "all stuck": ({rank: BEGUN for rank in range(12)}, None, 1),
+    "one stuck": ({0: BEGUN, 1: FINISHED}, None, 1),
+    "asynchronous": ({0: AHEAD, 1: AHEAD, 2: DONE}, None, 1),
+    "finished by others": ({0: FINISHED, 1: FINISHED, 2: DONE}, None, 1),
+    # Rank 2 is missing from the world because it waits for rank 3 in their own group.
+    "waits in another group": (
+        {0: BEGUN, 1: BEGUN, 2: [*DONE, GATHERED, GATHERS], 3: [*DONE, GATHERED]},
+        {"0": ("default_pg", range(4)), "5": ("tensor", (0, 1)), "6": ("tensor", (2, 3))},
+        1,
+    ),
+    # In a pipeline the stage that waits is not the one to look at.
+    "send without a receive": (
+        {4: SENDS, 6: [transfer(1, "recv 1<-0", "completed")]},
+        {"7": ("pipeline", (4, 6))},
+        1,
+    ),
+    "both sides of a transfer": (
+        {0: [transfer(1, "send 0->1", "started")], 1: [transfer(1, "recv 1<-0", "started")]},
+        {"7": PIPELINE},
+        0,
+    ),
+    # It may give each rank as much as it likes.
+    "all-to-all": ({0: [entry(1, profiling_name="nccl:all_to_all")], 1: [OWN]}, None, 0),
+    # The root of a broadcast may finish before the others begin.
+    "broadcast": (
+        {0: [entry(0), entry(1, profiling_name="nccl:broadcast")], 1: [entry(0)]},
+        None,
+        0,
+    ),
+    # A ring that has dropped its oldest entries still has the newest.
+    "a full ring": ({0: LONG, 1: LONG[5:]}, None, 0),
+}
 
-    A rank that left no dump may be the one: nobody can tell, unless the others wait for it.
-    """
-    done = [entry(1)]
-    three = {"0": ("default_pg", range(3))}
+
+def test_stories_are_the_golden_ones(
+    capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits, in what, for whom, and where the code is; the status is that of what is known."""
+    monkeypatch.chdir(tmp_path)
     folders = {
-        "missing": (FIXTURES / "missing", 1),
-        "size": (FIXTURES / "size", 1),
-        "type": (FIXTURES / "type", 1),
-        "fine": (FIXTURES / "fine", 0),
-        "no dump": (write(tmp_path / "a", {0: done, 2: done}, three), 2),
-        "no dump of a hang": (write(tmp_path / "b", {0: BEGUN}, three), 1),
-        "all stuck": (write(tmp_path / "c", {rank: BEGUN for rank in range(12)}), 1),
-        "one stuck": (write(tmp_path / "d", {0: BEGUN, 1: [entry(1), entry(2)]}), 1),
+        name: (write(Path(name), ranks, groups), known)
+        for name, (ranks, groups, known) in STORIES.items()
     }
+    folders |= {
+        name: (FIXTURES / name, name != "fine") for name in ("missing", "size", "type", "fine")
+    }
+    # A split of a group gives all its parts one name: their ranks tell them apart.
+    parts = write(Path("parts"), {0: HALVES, 1: HALVES}, {"5": ("tensor", (0, 1))})
+    write(parts, {2: HALVES[:1], 3: HALVES[:1]}, {"5": ("tensor", (2, 3))})
+    # A hang is when dumps are cut off: the others are compared, and its rank may be the one.
+    cut = write(Path("cut off"), {rank: BEGUN for rank in range(4)})
+    (cut / "nccl_trace_rank_3").write_bytes((cut / "nccl_trace_rank_3").read_bytes()[:100])
+    folders |= {"parts of a group": (parts, 0), "cut off": (cut, 1)}
     texts = {}
     for name, (folder, known) in folders.items():
         status, texts[name] = said(capsys, folder)
-        assert status == known
+        assert status == known, name
     assert_golden("flight_recorder", texts)
 
 
@@ -126,22 +179,6 @@ def test_json_has_the_same(capsys: Captured) -> None:
     assert finding["sentence"].endswith("rank 2 has not begun it.")
 
 
-def test_dump_that_was_cut_off_hides_no_other(capsys: Captured, tmp_path: Path) -> None:
-    """A hang is when dumps are cut off: the others are compared, and its rank may be the one."""
-    write(tmp_path, {rank: BEGUN for rank in range(4)})
-    cut = tmp_path / "nccl_trace_rank_3"
-    cut.write_bytes(cut.read_bytes()[:100])
-    status, text = said(capsys, tmp_path)
-    document = json.loads(said(capsys, tmp_path, "--json")[1])
-
-    problem = f"{cut} is no dump of torch's flight recorder, or is cut off"
-    assert status == 1
-    assert problem in " ".join(text.split())
-    assert "; rank 3 left no dump that can be read." in text
-    assert (document["dumps"], document["ranks_without_dump"]) == ([0, 1, 2], [3])
-    assert document["unreadable"] == [problem]
-
-
 def test_too_few_dumps_leave_it_open(tmp_path: Path) -> None:
     """Where the groups are not named, as those of gloo, nothing else says that a rank exists.
 
@@ -149,106 +186,13 @@ def test_too_few_dumps_leave_it_open(tmp_path: Path) -> None:
     """
     with pytest.raises(UsageError, match=r"has no dump, .* if TORCH_FR_BUFFER_SIZE is set"):
         flight_recorder.run([str(tmp_path)])
-    write(tmp_path, {0: [entry(1)], 1: [entry(1)]})
+    write(tmp_path, {0: DONE, 1: DONE})
     (tmp_path / "nccl_trace_rank_2").write_bytes(b"")
 
     assert flight_recorder.run([str(tmp_path)]) == 2
 
 
-# ---- Who is waited for ---------------------------------------------------------------------------
-
-
-def found(folder: Path) -> list[CollectiveFinding]:
-    return list(compare_dumps(*read_directory(folder)).findings)
-
-
-def test_rank_that_waits_in_another_group_is_a_victim(tmp_path: Path) -> None:
-    """Rank 2 is missing from the world because it waits for rank 3 in their own group."""
-    groups = {"0": ("default_pg", range(4)), "5": ("tensor", (0, 1)), "6": ("tensor", (2, 3))}
-    before, own = (
-        entry(number, state, process_group=("6", "tensor"), profiling_name="nccl:all_gather")
-        for number, state in ((8, "completed"), (9, "started"))
-    )
-    ranks = {0: BEGUN, 1: BEGUN, 2: [entry(1), before, own], 3: [entry(1), before]}
-    first, second = found(write(tmp_path, ranks, groups))
-
-    assert (first.group, first.ranks, first.begun) == ("6", (3,), (2,))
-    assert (second.group, second.ranks, second.begun) == ("0", (2, 3), (0, 1))
-
-
-def test_first_that_a_rank_has_not_begun_counts(tmp_path: Path) -> None:
-    """NCCL's ranks run ahead; and no rank can finish an all-reduce before all have begun it."""
-    ahead = [*BEGUN, entry(3, "scheduled"), entry(4, "scheduled")]
-    for name, ranks in (
-        ("asynchronous", {0: ahead, 1: ahead, 2: [entry(1)]}),
-        ("finished", {0: [entry(1), entry(2)], 1: [entry(1), entry(2)], 2: [entry(1)]}),
-    ):
-        (finding,) = found(write(tmp_path / name, ranks))
-        assert (finding.kind, finding.number, finding.ranks) == ("missing", 2, (2,))
-
-
-def test_send_without_a_receive_names_the_receiver(tmp_path: Path) -> None:
-    """In a pipeline the stage that waits is not the one to look at."""
-    ranks = {
-        4: [transfer(1, "send 0->1", "completed"), transfer(2, "send 0->1", "started")],
-        6: [transfer(1, "recv 1<-0", "completed")],
-    }
-    (finding,) = found(write(tmp_path, ranks, {"7": ("pipeline", (4, 6))}))
-
-    assert (finding.operation, finding.begun, finding.ranks) == ("send", (4,), (6,))
-    assert finding.line == "train (/job/train.py:88)"
-
-
-OWN: dict[str, Any] = {"input_sizes": [[7]]}
-LONG = [entry(number) for number in range(1, 9)]
-ROOT = [entry(0), entry(1, profiling_name="nccl:broadcast")]
-
-
-@pytest.mark.parametrize(
-    "ranks",
-    [
-        # An all-to-all and the like may give each rank as much as it likes.
-        *(
-            {0: [entry(1, profiling_name=name)], 1: [entry(1, profiling_name=name, **OWN)]}
-            for name in ("nccl:all_to_all", "nccl:scatter", "nccl:gather")
-        ),
-        # The root of a broadcast may finish before the others begin.
-        {0: ROOT, 1: [entry(0)]},
-        # A ring that has dropped its oldest entries still has the newest.
-        {0: LONG, 1: LONG[5:]},
-        # Both sides of a transfer are there.
-        {0: [transfer(1, "send 0->1", "started")], 1: [transfer(1, "recv 1<-0", "started")]},
-    ],
-)
-def test_nothing_is_wrong(tmp_path: Path, ranks: Ranks) -> None:
-    groups = {"0": ("default_pg", (0, 1)), "7": ("pipeline", (0, 1))}
-
-    assert found(write(tmp_path, ranks, groups)) == []
-
-
-def test_groups_of_one_name_are_told_apart_by_their_ranks(tmp_path: Path) -> None:
-    """A split of a group gives all its parts one name."""
-    halves = [entry(n, process_group=("5", "tensor")) for n in (1, 2)]
-    folder = write(tmp_path, {0: halves, 1: halves}, {"5": ("tensor", (0, 1))})
-    write(folder, {2: halves[:1], 3: halves[:1]}, {"5": ("tensor", (2, 3))})
-
-    assert found(folder) == []
-
-
 # ---- Reading -------------------------------------------------------------------------------------
-
-
-def test_ranks_and_entries_of_torch_are_read() -> None:
-    """The rank is in the file's name, the rest in the pickle that torch 2.13 wrote."""
-    read, unreadable = read_directory(FIXTURES / "missing")
-
-    assert not unreadable
-    assert [dump.rank for dump in read] == [0, 1, 2, 3]
-    assert {dump.version for dump in read} == {"2.10"}
-    assert [entry.operation for entry in read[2].entries] == ["all_reduce"] * 3 + ["barrier"]
-    last = read[0].entries[-1]
-    assert (last.number, last.input_sizes, last.types) == (5, ((8,),), ("Float", "Float"))
-    assert (last.finished, read[0].entries[0].finished) == (False, True)
 
 
 def test_directory_has_one_dump_of_each_rank(tmp_path: Path) -> None:

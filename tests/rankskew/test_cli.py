@@ -230,7 +230,6 @@ def test_missing_package_is_one_line_that_says_what_to_install(
     ("arguments", "problem"),
     [
         ("exporter --web.listen-address=192.0.2.1:9 --ingest.socket= --operator.socket=", "192.0."),
-        ("simulate --listen-address=192.0.2.1:9", "192.0.2.1"),
         ("control --resume-gpus --exporter unix:/nowhere", "/nowhere"),
     ],
 )

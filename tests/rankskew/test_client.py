@@ -4,7 +4,7 @@ import socket
 import ssl
 import threading
 from base64 import b64decode
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from email.message import Message
 from pathlib import Path
@@ -19,6 +19,7 @@ from rankskew.client.fetch import Access, Trouble, base_url, get_json
 from rankskew.client.http_config import read_http_config
 from rankskew.client.prometheus import Prometheus, Sample, Series, with_names
 from tests.exporter.running import make_certificate
+from tests.printed import assert_golden
 from tests.rankskew.fake_prometheus import recorded, series
 from tests.rankskew.servers import Answer, Sent, json_answer, protected, serving
 
@@ -83,10 +84,7 @@ def test_url_may_be_short(text: str, url: str | None) -> None:
     [
         (TOKEN, "Bearer s3cret"),
         ("authorization: {type: Token, credentials: s3cret}", "Token s3cret"),
-        ("authorization: {credentials_file: secret}", "Bearer s3cret"),
-        ("basic_auth: {username: me, password: s3cret}", "me:s3cret"),
         ("basic_auth: {username: me, password_file: secret}", "me:s3cret"),
-        ("{}", None),
         ("", None),
     ],
 )
@@ -217,53 +215,47 @@ def test_command_takes_a_token_and_a_tenant(
 # ---- What is wrong with a file for --http.config.file --------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("config", "problem"),
-    [
-        ("oauth2: {client_secret: s3cret}", "oauth2 is not supported here"),
-        ("tls_config: {ca: s3cret}", "tls_config.ca is not supported here"),
-        ("http_headers: {X-Key: {value: s3cret}}", "http_headers.X-Key.value is not supported"),
-        ("basic_auth: {password: s3cret}", "basic_auth.username is missing"),
-        ("authorization: s3cret", "authorization is wrong: input should be a valid dictionary"),
-        ("authorization: {credentials: [s3cret]}", "authorization.credentials is wrong: input"),
-        ("authorization: {type: Basic, credentials: s3cret}", "authorization.type is Basic, for"),
-        ("authorization: {type: Bearer}", "authorization has no credentials and no credentials_f"),
-        (
-            "authorization: {credentials: s3cret, credentials_file: token}",
-            "credentials and credentials_file exclude each other",
-        ),
-        (
-            "{authorization: {credentials: s3cret}, basic_auth: {username: me, password: s3cret}}",
-            "authorization and basic_auth exclude each other",
-        ),
-        (r'authorization: {credentials: "s3cret\n2"}', "authorization must be one line of ASCII"),
-        ("authorization: {credentials_file: absent}", "cannot read "),
-        ("http_headers: {X: {secrets: [s3cret\u00e9]}}", "the header X must be one line of ASCII"),
-        ("http_headers: {Host: {values: [s3cret]}}", "the header Host cannot be set: "),
-        ("http_headers: {'a b': {values: [s3cret]}}", "'a b' is not the name of a header"),
-        ("tls_config: {cert_file: us.crt}", "tls_config.cert_file and tls_config.key_file need"),
-        ("tls_config: {ca_file: http.yaml}", "cannot load "),
-        ("tls_config: {insecure_skip_verify: s3cret}", "tls_config.insecure_skip_verify is wrong"),
-        ("a:\n- s3cret: [", "it is not YAML in line 2"),
-        ("s3cret", "the file is wrong: input should be"),
-    ],
+WRONG: Final = (
+    "oauth2: {client_secret: s3cret}",
+    "tls_config: {ca: s3cret}",
+    "http_headers: {X-Key: {value: s3cret}}",
+    "basic_auth: {password: s3cret}",
+    "authorization: s3cret",
+    "authorization: {type: Basic, credentials: s3cret}",
+    "authorization: {type: Bearer}",
+    "authorization: {credentials: s3cret, credentials_file: token}",
+    "{authorization: {credentials: s3cret}, basic_auth: {username: me, password: s3cret}}",
+    r'authorization: {credentials: "s3cret\n2"}',
+    "authorization: {credentials_file: absent}",
+    "http_headers: {X: {secrets: [s3cret\u00e9]}}",
+    "http_headers: {Host: {values: [s3cret]}}",
+    "http_headers: {'a b': {values: [s3cret]}}",
+    "tls_config: {cert_file: us.crt}",
+    "tls_config: {ca_file: http.yaml}",
+    "a:\n- s3cret: [",
+    "s3cret",
 )
+
+
 def test_problem_is_one_sentence_without_a_secret(
-    tmp_path: Path, config: str, problem: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It names the flag, the file and the place; no traceback with local variables has one."""
-    file = tmp_path / "http.yaml"
-    file.write_text(config, encoding="utf-8")
-    with pytest.raises(UsageError) as refused:
-        read_http_config(file)
-    said = str(refused.value)
-
-    assert said.startswith(f"--http.config.file: {file}: {problem}")
-    assert "s3cret" not in said
-    assert "\n" not in said
-    assert refused.value.__suppress_context__
+    monkeypatch.chdir(tmp_path)
+    file = Path("http.yaml")
+    texts = {}
+    for config in WRONG:
+        file.write_text(config, encoding="utf-8")
+        with pytest.raises(UsageError) as refused:
+            read_http_config(file)
+        said = texts[config] = str(refused.value)
+        assert "s3cret" not in said
+        assert "\n" not in said
+        assert refused.value.__suppress_context__
     file.write_text(TOKEN)
+
     assert "s3cret" not in repr(read_http_config(file))
+    assert_golden("http_config", texts)
 
 
 # ---- What goes wrong while asking ----------------------------------------------------------------
@@ -325,12 +317,6 @@ def test_silence_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
             get_json(url, "/x")
 
 
-@pytest.mark.parametrize("host", ["no-such-host.invalid", "node..example.org"])
-def test_unknown_host_is_told(host: str) -> None:
-    with pytest.raises(Trouble, match=r"does not answer: its name is not known\."):
-        get_json(f"http://{host}:9917", "/x")
-
-
 def test_proxy_of_the_environment_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the login of its URL, but not for hosts that no_proxy lists, nor for this machine.
 
@@ -341,8 +327,9 @@ def test_proxy_of_the_environment_is_asked(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setenv("http_proxy", url.replace("//", "//me:s3cret@"))
         monkeypatch.setenv("no_proxy", "near.invalid")
         assert get_json("http://far.invalid", "/x") == {"path": "http://far.invalid/x"}
-        with pytest.raises(Trouble, match="its name is not known"):
-            get_json("http://near.invalid", "/x")
+        for unknown in ("near.invalid", "node..near.invalid"):
+            with pytest.raises(Trouble, match=r"does not answer: its name is not known\."):
+                get_json(f"http://{unknown}", "/x")
         monkeypatch.setenv("http_proxy", "http://me:s3cret@127.0.0.1:1")
         assert get_json(url, "/x") == {"path": "/x"}
     with pytest.raises(Trouble, match=r"its proxy: Connection refused\.$") as no:
@@ -403,56 +390,26 @@ def test_server_is_shown_a_certificate(tmp_path: Path, server_tls: ssl.SSLContex
             get_json(url, "/x", access=access(tmp_path, "tls_config: {ca_file: server.crt}"))
 
 
-def on_ports(answer: Callable[[int], Answer]) -> tuple[list[int], Callable[[Sent], Answer]]:
-    """Return the client's port of each request, and what answers to so many of them."""
+def test_connection_is_kept_and_may_be_gone() -> None:
+    """A report asks a hundred times over one connection.
+
+    After a restart of the server, or where a proxy forgot it, it is asked on another one.
+    """
     ports: list[int] = []
 
-    def answered(sent: Sent) -> Answer:
+    def closing_the_third(sent: Sent) -> Answer:
         ports.append(sent.port)
-        return answer(len(ports))
+        if len(ports) == 3:
+            raise ConnectionAbortedError  # Closes it without an answer.
+        return json_answer({"status": "success", "data": {"result": []}})
 
-    return ports, answered
-
-
-def test_queries_of_a_run_share_a_connection(
-    tmp_path: Path, server_tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A report asks a hundred times: it reads its files once, and greets the server once."""
-    made: list[ssl.SSLContext] = []
-    make = ssl.create_default_context
-
-    def counted(**options: Any) -> ssl.SSLContext:
-        made.append(make(**options))
-        return made[-1]
-
-    monkeypatch.setattr(ssl, "create_default_context", counted)
-    empty = json_answer({"status": "success", "data": {"result": []}})
-    ports, answer = on_ports(lambda requests: empty)
-    who = access(tmp_path, "tls_config: {ca_file: server.crt}")
-    with serving(answer, server_tls) as url:
-        prometheus = Prometheus(url, access=who)
+    with serving(closing_the_third) as url:
+        prometheus = Prometheus(url, access=Access())
         prometheus.query("up")
         prometheus.query("up", at=1_700_000_000.0)
         prometheus.query_range("up", 0.0, 60.0, 15.0)
 
-    assert (len(ports), len(set(ports)), len(made)) == (3, 1, 1)
-
-
-def test_connection_that_was_kept_may_be_gone() -> None:
-    """As when a server was restarted, or a proxy forgot it: it is asked on another one."""
-
-    def closing_the_second(requests: int) -> Answer:
-        if requests == 2:
-            raise ConnectionAbortedError  # Closes it without an answer.
-        return json_answer({})
-
-    ports, answer = on_ports(closing_the_second)
-    who = Access()
-    with serving(answer) as url:
-        get_json(url, "/x", access=who)
-        assert get_json(url, "/x", access=who) == {}
-
-    assert ports[0] == ports[1] != ports[2]
+    assert ports[0] == ports[1] == ports[2] != ports[3]
 
 
 # ---- Prometheus ----------------------------------------------------------------------------------

@@ -14,14 +14,13 @@ from rankskew.client.fetch import Trouble
 from rankskew.client.prometheus import Prometheus
 from rankskew.render import Document, Section, render
 from rankskew.report.history import MOST_POINTS, MOST_QUERIES, Grid, grid, read_past, spans_of
-from rankskew.report.incidents import SLOWER, Firing, Group, grouped, identity, incident
+from rankskew.report.incidents import SLOWER
 from rankskew.report.job import restarts
-from rankskew.times import iso, merged, moment, seconds
+from rankskew.times import merged, moment, seconds
 from rankskew.wording import gpu_hours, money
 from tests.alerts.promtool import answers
 from tests.printed import assert_golden
 from tests.rankskew.fake_prometheus import Written, past
-from tests.rankskew.servers import Answer, json_answer, serving
 
 Captured = pytest.CaptureFixture[str]
 DAY = 86_400.0
@@ -31,6 +30,8 @@ RANK = {**JOB, "rank": "3", "instance": "n1:9917"}
 WEEK = [(AT - 7 * DAY, AT)]
 LATE = [(AT - 7200, AT - 3600)]
 FIRES = {"alertname": "RankskewStraggler", "severity": "warning", "cause": "input"}
+HANGS = {"alertname": "RankskewJobHung", "severity": "critical"}
+NODE_FIRES = {"alertname": "RankskewGpuXid", "severity": "warning", **JOB}
 # Those with a longer name come first: an expression may have both.
 ALERTS: Mapping[str, Sequence[Written]] = {
     "job:rankskew_job:group": [({}, WEEK, 1.0)],
@@ -40,6 +41,38 @@ ALERTS: Mapping[str, Sequence[Written]] = {
     ],
     "ALERTS": [({**FIRES, **RANK}, LATE, 1.0)],
 }
+# What fires again and again for one rank, node or job is one incident.
+FIRED: Sequence[Written] = [
+    # Severity, stage and cause may change, and it may pause for less than the gap; the peer group of
+    # a rank is no part of it.
+    ({**FIRES, **RANK, "stage": "data"}, [(AT - 7200, AT - 6900)], 1.0),
+    (
+        {
+            **FIRES,
+            **RANK,
+            "stage": "forward",
+            "cause": "cpu",
+            "severity": "critical",
+            "peer_group": "pp0",
+        },
+        [(AT - 6600, AT - 5400)],
+        1.0,
+    ),
+    # After a long break it is another, as is that of another rank, job, cluster or node.
+    ({**FIRES, **RANK}, [(AT - 1800, AT - 900)], 1.0),
+    *(
+        ({**FIRES, **RANK, name: "other"}, [(AT - 7200, AT - 6900)], 1.0)
+        for name in ("rank", "job_id", "cluster", "instance")
+    ),
+    # The suspect may change while a job hangs.
+    ({**HANGS, **RANK}, [(AT - 3600, AT - 3540)], 1.0),
+    ({**HANGS, **RANK, "rank": "12", "instance": "n2:9917"}, [(AT - 3540, AT - 3480)], 1.0),
+    # Without a rank it is a GPU, a node, a peer group or the whole job.
+    ({**NODE_FIRES, "gpu_uuid": "GPU-1", "instance": "n1:9917"}, LATE, 1.0),
+    ({**NODE_FIRES, "instance": "n1:9917"}, LATE, 1.0),
+    ({**NODE_FIRES, "peer_group": "pp0"}, LATE, 1.0),
+    (NODE_FIRES, LATE, 1.0),
+]
 RUNS: Mapping[str, Sequence[Written]] = {
     "rankskew_job_change_": [],
     "job:rankskew_world_size:max": [(JOB, LATE, 8.0)],
@@ -103,6 +136,7 @@ def test_texts_are_the_golden_ones(capsys: Captured) -> None:
     day = ("--incidents", "--since", "1d")
     texts = {
         "incidents": printed(capsys, ALERTS, *day),
+        "many incidents": printed(capsys, {**ALERTS, "ALERTS": FIRED}, *day),
         "incidents, Markdown, without a price": printed(capsys, no_price, *day, "--markdown"),
         "incidents, long": printed(capsys, ALERTS, "--incidents", "--since", "1000y"),
         "job": printed(capsys, RUNS, "--job", "llama"),
@@ -149,27 +183,6 @@ def test_what_there_is_nothing_of_is_one_sentence(
     assert said.count("\n") == 1
 
 
-@pytest.mark.parametrize("what", ["--incidents", "--job=llama"])
-@pytest.mark.parametrize(
-    ("answer", "words"),
-    [
-        ((200, "text/html", b"<html>"), "answers, but it is not a Prometheus."),
-        ((503, "text/plain", b""), "answers 503 Service Unavailable."),
-        (json_answer({"status": "error", "error": "bad"}, 422), "cannot answer a query: bad."),
-    ],
-    ids=["not a Prometheus", "overloaded", "refused query"],
-)
-def test_server_that_cannot_tell_is_one_sentence(
-    capsys: Captured, what: str, answer: Answer, words: str
-) -> None:
-    with serving(lambda sent: answer) as url:
-        assert report(url, what) == 2
-
-    said = capsys.readouterr().err
-    assert words in said
-    assert said.count("\n") == 1
-
-
 @pytest.mark.parametrize(
     ("ages", "when"),
     [
@@ -188,29 +201,27 @@ def test_restart_is_seen_by_the_age_of_the_oldest_process(
 # ---- Weeks of a series, within the limits of Prometheus ------------------------------------------
 
 
-def test_a_fortnight_is_read_every_quarter_of_a_minute() -> None:
-    """80,640 points are eight queries, none of more than Prometheus allows, without a gap."""
-    times = grid(20_000 * DAY + 7, 20_014 * DAY + 7)
+def test_weeks_are_read_in_few_queries_without_a_gap() -> None:
+    """80,640 points are eight queries, none of more than Prometheus allows.
+
+    A year takes a longer step, a whole multiple of the usual one, so that it takes no more queries.
+    """
+    times, year = grid(20_000 * DAY + 7, 20_014 * DAY + 7), grid(0, 365 * DAY)
     chunks = list(times.chunks())
 
-    assert times.step_seconds == 15.0
-    assert len(chunks) == 8
+    assert (times.step_seconds, len(chunks)) == (15.0, 8)
     assert all((end - begin) / 15 + 1 <= MOST_POINTS for begin, end in chunks)
     assert all(b[0] - a[1] == 15 for a, b in pairwise(chunks))
     assert (chunks[0][0], chunks[-1][1]) == (times.begin, times.end)
-
-
-def test_step_is_a_whole_multiple_of_the_interval() -> None:
-    """A year every 15 s takes a longer step, so that it takes no more queries.
-
-    Two reports, a few seconds apart, read the same times where they overlap; each stands for the
-    step that begins there, so the last is not in the future.
-    """
-    year, one, other = grid(0, 365 * DAY), grid(1000, 5000), grid(1037, 5037)
-
     assert year.step_seconds == 120.0
     assert len(list(year.chunks())) <= MOST_QUERIES
     assert grid(0, DAY, 1_000).step_seconds == 90.0
+
+
+def test_two_reports_read_the_same_times() -> None:
+    """Each time stands for the step that begins there, so the last is not in the future."""
+    one, other = grid(1000, 5000), grid(1037, 5037)
+
     assert (one.begin, other.begin, one.end, other.end) == (1005, 1050, 4995, 5025)
     assert grid(0, DAY) == Grid(0, DAY - 15, 15.0)
 
@@ -232,57 +243,7 @@ def test_series_go_on_from_query_to_query() -> None:
     assert spans_of([line], 1) == [(0, 9_000), (12_000, 15_001)]
 
 
-# ---- What fires again and again for one rank is one incident -------------------------------------
-
-T = 1_794_400_020.0  # 2026-11-11 12:27 UTC
-
-
-def firing(spans: Sequence[tuple[float, float]], alert: str = "Straggler", **labels: str) -> Firing:
-    return Firing({"alertname": f"Rankskew{alert}", "severity": "warning"} | RANK | labels, spans)
-
-
-def test_changes_of_one_rank_are_one_incident() -> None:
-    """Severity, stage and cause may change, and it may pause for less than the gap.
-
-    The suspect may change while a job hangs.
-    """
-    before = firing([(T, T + 300)], stage="data", cause="input")
-    after = firing([(T + 600, T + 1800)], stage="forward", cause="cpu", severity="critical")
-    (one,) = map(incident, grouped([before, after]))
-    third = firing([(T, T + 60)], "JobHung", rank="3")
-    twelfth = firing([(T + 60, T + 120)], "JobHung", rank="12", instance="n2:9917")
-    (hung,) = grouped([third, twelfth])
-
-    assert (one.begin, one.end, one.seconds) == (iso(T), iso(T + 1800), 1800)
-    assert (one.severity, one.stage, one.cause) == ("critical", "forward", "cpu")
-    assert one.place == "rank 3 on n1:9917"
-    assert hung.who == JOB
-    assert incident(hung).place == "ranks 3, 12 on n1:9917"
-
-
-@pytest.mark.parametrize(
-    ("labels", "later"),
-    [*(({name: "other"}, 0) for name in ("rank", "job_id", "cluster", "instance")), ({}, 3600)],
-)
-def test_others_are_other_incidents(labels: dict[str, str], later: int) -> None:
-    """Another rank, job, cluster or node at the same time, or the same after a long break."""
-    fired = [firing([(T, T + 60)]), firing([(T + later, T + later + 60)], **labels)]
-    found = [(each.begin, each.end) for each in grouped(fired)]
-
-    assert found == [(T, T + 60), (T + later, T + later + 60)]
-
-
-def test_place_without_a_rank() -> None:
-    """A GPU, a node, a peer group or the whole job; the peer group of a rank is no part of it."""
-    who = {"gpu_uuid": "GPU-1", "instance": "n1"}
-    places = [
-        incident(Group("x", labels, [Firing(labels, [(0, 1)])], 0, 1)).place
-        for labels in (who, {"instance": "n1"}, {"peer_group": "pp0"}, {})
-    ]
-
-    assert places == ["GPU-1 on n1", "n1", "pp0", "the job"]
-    assert identity({"alertname": "x", "rank": "1", "peer_group": "pp0"}) == {"rank": "1"}
-    assert identity({"alertname": "x", "peer_group": "pp0"}) == {"peer_group": "pp0"}
+# ---- The cost of a job that became slower --------------------------------------------------------
 
 
 def test_what_late_ranks_cost_since_is_no_cost_of_a_slower_job(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -17,8 +18,9 @@ from rankskew.replay.traces import (
     stretches,
     timeline,
 )
+from tests.printed import assert_golden
 
-HEADER = "job_id,rank,peer_group,step,time_s,node,data_s,sync_s"
+HEADER: Final = "job_id,rank,peer_group,step,time_s,node,data_s,sync_s"
 ROWS = [f"j,{rank},pp0,{step},{step}.5,{rank},0.5,0.25" for step in range(4) for rank in range(2)]
 
 BARE = ["j,1,all,1,2,1", "j,0,all,0,1,1", "j,1,all,0,1,1", "j,0,all,1,2,1"]
@@ -94,58 +96,49 @@ def test_attempt_is_in_the_name_that_the_probe_gives(tmp_path: Path) -> None:
         assert (run.attempt, sorted(run.times)) == (0, [0, 1])
 
 
-@pytest.mark.parametrize(
-    ("row", "complaint"),
-    [
-        ("j,0,pp0,4,4.5,0,0.1", "it has more or fewer cells than the header"),
-        ("j,x,pp0,4,4.5,0,0.1,0.2", "rank is 'x', not a whole number"),
-        ("j,0,pp0,-1,4.5,0,0.1,0.2", "step is '-1', not a whole number"),
-        ("j,0,pp0,4,soon,0,0.1,0.2", "time_s is 'soon', not a number of seconds"),
-        ("j,0,pp0,4,,0,0.1,0.2", "time_s is empty; expected seconds from the start"),
-        ("j,0,pp0,4,4.5,0,nan,0.2", "data_s is 'nan', not a number of seconds"),
-        ("j,0,pp0,4,1732233600000,0,0.1,0.2", "time_s is '1732233600000', not a number of seconds"),
-        ("j,0,pp0,4,4.5,0,1e12,0.2", "data_s is '1e12', not a number of seconds from 0 to 1e+11"),
-        ("j,0,pp0,0,0.5,0,9.9,0.2", "rank 0 of job 'j' has two times for step 0; keep"),
-        (
-            "j,0,pp0,4,3.25,0,0.1,0.2",
-            "time_s goes backwards for rank 0 of job 'j': step 3 was at 3.5, step 4 is at 3.25",
-        ),
-        ('j,0,"pp0"x,4,4.5,0,0.1,0.2', "',' expected after '\"'"),
-    ],
-)
-def test_bad_row_is_named_with_file_and_line(tmp_path: Path, row: str, complaint: str) -> None:
-    """A broken row ends the reading with its place, what is wrong and what was expected."""
-    path = write(tmp_path / "a.csv", row)
-
-    with pytest.raises(UsageError) as error:
-        read_traces([path])
-    assert str(error.value).startswith(f"{path}, line 10: {complaint}")
+BAD_ROWS: Final = """\
+j,0,pp0,4,4.5,0,0.1
+j,x,pp0,4,4.5,0,0.1,0.2
+j,0,pp0,-1,4.5,0,0.1,0.2
+j,0,pp0,4,soon,0,0.1,0.2
+j,0,pp0,4,,0,0.1,0.2
+j,0,pp0,4,4.5,0,nan,0.2
+j,0,pp0,4,1732233600000,0,0.1,0.2
+j,0,pp0,4,4.5,0,1e12,0.2
+j,0,pp0,0,0.5,0,9.9,0.2
+j,0,pp0,4,3.25,0,0.1,0.2
+j,0,"pp0"x,4,4.5,0,0.1,0.2
+"""
+BAD_FILES: Final = {
+    "no job": "rank,peer_group,step,time_s,data_s\n",
+    "a column that is no stage": HEADER + ",lunch_s\n",
+    "a column twice": HEADER + ",data_s\n",
+    "no stage": "job_id,rank,peer_group,step,time_s,node\n",
+    "empty": "",
+    "no row": f"{HEADER}\n",
+    "bytes": "\udcff\udcfe\n",
+}
 
 
-@pytest.mark.parametrize(
-    ("content", "complaint"),
-    [
-        (
-            "rank,peer_group,step,time_s,data_s\n",
-            "line 1: the header has no column job_id; expected",
-        ),
-        (HEADER + ",lunch_s\n", "line 1: column 'lunch_s' is not a stage; use optimizer_s"),
-        (HEADER + ",data_s\n", "line 1: the header needs columns of stages, each once"),
-        ("", "these files contain no step"),
-        (f"{HEADER}\n", "these files contain no step"),
-        ("\udcff\udcfe\n", "is not UTF-8 text"),
-        (None, "cannot read .*No such file"),
-    ],
-)
-def test_bad_file_is_named(tmp_path: Path, content: str | None, complaint: str) -> None:
-    """A header that is none, a missing or empty file, bytes, and a trace without a step."""
-    with pytest.raises(UsageError, match=r"has no \.csv file"):
-        read_traces([tmp_path])
-    path = tmp_path / "a.csv"
-    if content is not None:
-        path.write_text(content, errors="surrogateescape")
-    with pytest.raises(UsageError, match=complaint):
-        read_traces([path])
+def test_what_is_no_trace_is_named_with_file_and_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading ends with the place, what is wrong and what was expected."""
+    monkeypatch.chdir(tmp_path)
+    file = Path("a.csv")
+
+    def refused(path: Path) -> str:
+        with pytest.raises(UsageError) as error:
+            read_traces([path])
+        return str(error.value)
+
+    texts = {"no file": refused(file), "no .csv file": refused(Path())}
+    for row in BAD_ROWS.splitlines():
+        texts[row] = refused(write(file, row))
+    for name, content in BAD_FILES.items():
+        file.write_text(content, errors="surrogateescape")
+        texts[name] = refused(file)
+    assert_golden("traces", texts)
 
 
 # ---- The clock -----------------------------------------------------------------------------------

@@ -147,24 +147,17 @@ def test_stories_are_the_golden_ones() -> None:
 # ---- Several nodes -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("telling", "other"),
-    [
-        ("hung", "healthy"),
-        ("ranks_missing", "healthy"),
-        ("straggler", "finished"),
-        ("straggler", "starting"),
-        ("straggler", "no_probe"),
-    ],
-)
-def test_most_telling_word_counts(telling: str, other: str) -> None:
+def test_most_telling_word_counts() -> None:
     """One node may see that its ranks are gone while another repeats an older verdict.
 
     And ranks of one node may have ended or not begun while the job is judged.
     """
-    old, new = live(job("llama", telling), at=1.0), live(job("llama", other), at=2.0)
-
-    assert only(old, new).state == telling
+    for telling, other in (
+        *(("hung", "healthy"), ("ranks_missing", "healthy")),
+        *(("straggler", little) for little in ("finished", "starting", "no_probe")),
+    ):
+        old, new = live(job("llama", telling), at=1.0), live(job("llama", other), at=2.0)
+        assert only(old, new).state == telling
 
 
 def test_newest_of_equal_words_counts() -> None:
@@ -200,45 +193,35 @@ def test_fleet_is_read_over_http() -> None:
     assert silent in report.unjudged
 
 
+def test_job_that_is_named_is_in_focus() -> None:
+    """Its late rank comes first."""
+    with exporter_of(live(hung(), straggler())) as url:
+        fleet = read_exporters([url], "llama")
+        report = diagnose.read_exporters([url], "llama")
+
+    assert [each.rank for each in fleet.jobs[0].ranks] == [2, 0, 1, 3]
+    assert (report.job_id, len(fleet.jobs), fleet.troubles) == ("llama", 1, [])
+
+
 @pytest.mark.parametrize(
-    ("jobs", "job_id", "shown", "trouble", "cannot_tell"),
+    ("jobs", "job_id", "shown", "trouble"),
     [
-        pytest.param([straggler()], None, 1, None, None, id="the only job"),
-        pytest.param([hung(), straggler()], "llama", 1, None, None, id="the one that is named"),
-        pytest.param(
-            *([hung(), straggler()], "lama", 0),
-            *["There is no job 'lama'; there are: llama, vision."] * 2,
-            id="no such job",
-        ),
-        pytest.param(
-            *([hung(), straggler()], None, 2, None),
-            "There are 2 jobs; name one with --job: llama, vision.",
-            id="several jobs",
-        ),
-        pytest.param([], None, 0, NO_RANK, NO_RANK, id="no job yet"),
+        ([hung(), straggler()], "lama", 0, "There is no job 'lama'; there are: llama, vision."),
+        ([hung(), straggler()], None, 2, "There are 2 jobs; name one with --job: llama, vision."),
+        ([], None, 0, NO_RANK),
     ],
 )
-def test_one_job_is_in_focus(
-    jobs: list[dict[str, Any]],
-    job_id: str | None,
-    shown: int,
-    trouble: str | None,
-    cannot_tell: str | None,
+def test_diagnose_tells_of_one_job_only(
+    jobs: list[dict[str, Any]], job_id: str | None, shown: int, trouble: str
 ) -> None:
-    """Its late rank comes first; `diagnose` can tell of no other."""
+    """`top` shows several, and has no trouble with them."""
     with exporter_of(live(*jobs)) as url:
         fleet = read_exporters([url], job_id)
-        if cannot_tell is None:
-            assert diagnose.read_exporters([url], job_id).job_id == "llama"
-        else:
-            with pytest.raises(CannotTell) as said:
-                diagnose.read_exporters([url], job_id)
-            assert str(said.value) == cannot_tell
+        with pytest.raises(CannotTell) as said:
+            diagnose.read_exporters([url], job_id)
 
-    assert fleet.troubles == ([trouble] if trouble else [])
-    assert len(fleet.jobs) == shown
-    if shown == 1:
-        assert [each.rank for each in fleet.jobs[0].ranks] == [2, 0, 1, 3]
+    assert str(said.value) == trouble
+    assert (len(fleet.jobs), fleet.troubles) == (shown, [] if shown else [trouble])
 
 
 def test_huge_job_shows_its_worst_ranks() -> None:

@@ -43,8 +43,8 @@ ALERTS: Mapping[str, Sequence[Written]] = {
 }
 # What fires again and again for one rank, node or job is one incident.
 FIRED: Sequence[Written] = [
-    # Severity, stage and cause may change, and it may pause for less than the gap; the peer group of
-    # a rank is no part of it.
+    # Severity, stage and cause may change, and it may pause for less than the gap. The peer
+    # group of a rank is no part of it.
     ({**FIRES, **RANK, "stage": "data"}, [(AT - 7200, AT - 6900)], 1.0),
     (
         {

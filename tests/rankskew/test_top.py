@@ -98,7 +98,7 @@ def test_views_are_the_golden_ones() -> None:
     assert_golden("top", {name: trimmed(view) for name, view in views.items()})
 
 
-@pytest.mark.parametrize("width", [30, 40, 60, 80, 100, 120, 160, 240])
+@pytest.mark.parametrize("width", [30, 60, 100, 240])
 @pytest.mark.parametrize("name", ["llama", "x" * 200, "ジョブ" * 30])
 def test_no_line_is_wider_than_the_terminal(width: int, name: str) -> None:
     """Long names of jobs and nodes are shortened, never wrapped by the terminal."""
@@ -311,17 +311,3 @@ def test_trouble_is_one_line_and_status_2(capsys: Captured) -> None:
     assert main(["top", "--exporter", url, "--json"]) == 2
     document = json.loads(capsys.readouterr().out)
     assert (document["jobs"], document["troubles"]) == ([], [told])
-
-
-def test_other_commands_do_not_wait_for_rich() -> None:
-    """rich and the HTTP client are imported for a view only; the document needs no rich."""
-    code = (
-        "import sys; from rankskew.__main__ import main;"
-        "main(['top', '--exporter', 'http://127.0.0.1:9', '--json']);"
-        "assert 'rich' not in sys.modules"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-
-    assert done.returncode == 0, done.stderr

@@ -1,14 +1,13 @@
 """Verdicts become findings: one for each incident, with its onset, its end and what it cost."""
 
-from collections.abc import Mapping
-from typing import Any
-
-import pytest
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from rank_probe.judge.verdict import WARMING_UP, Late, Verdict
-from rankskew.replay.findings import TraceFinding, findings, not_judgeable
+from rankskew.replay.findings import findings, not_judgeable
 from rankskew.replay.judge import JudgedStretch
 from rankskew.replay.traces import TraceStretch
+from tests.printed import assert_golden
 
 INSTANCES = {rank: f"node{rank // 2}" for rank in range(8)}
 
@@ -34,96 +33,6 @@ def judged(verdicts: Mapping[int, Verdict], begin: float = 0.0, warm: float = 5.
     return JudgedStretch(stretch, list(verdicts.items()), begin + warm)
 
 
-def found(*stretches: JudgedStretch) -> list[TraceFinding]:
-    return findings(stretches, INSTANCES)
-
-
-def times(one: TraceFinding) -> tuple[float, float, float | None]:
-    return one.onset_s, one.named_s, one.cleared_s
-
-
-def test_incident_is_one_finding_with_its_mean_cost() -> None:
-    """Verdicts in a row with one onset are one: from the onset, and to the first that is silent."""
-    said = {60: (20, 3.0), 62: (22.5, 2.0), 64: (24, 1.0)}
-    late_then = {at: verdict(late(since, gpus=gpus)) for at, (since, gpus) in said.items()}
-    (one,) = found(judged({40: verdict(), **late_then, 66: verdict(), 68: verdict()}))
-
-    assert one.sentence == "Rank 3 is slow loading data; 2.00 of 8 GPUs wait for it."
-    assert (one.kind, one.severity, one.stage) == ("persistent", "critical", "data")
-    assert (one.rank, one.ranks, one.peer_group, one.instance) == (3, (3,), "pp0", "node1")
-    assert times(one) == (40.0, 60.0, 66.0)
-    assert (one.ratio, one.gpus_lost) == (0.5, 2.0)
-
-
-def test_finding_lasts_from_its_onset_to_its_end() -> None:
-    """Another onset is another finding; one that lasts until the end has no end.
-
-    The judge looks at no step before the end of the warm-up, so it cannot know better.
-    """
-    two = {60: verdict(late(20)), 80: verdict(), 90: verdict(late(8)), 92: verdict(late(10))}
-
-    assert [times(one) for one in found(judged(two))] == [(40, 60, 80), (82, 90, None)]
-    assert [times(one) for one in found(judged({30: verdict(late(25))}))] == [(0, 30, None)]
-
-
-def test_incident_goes_on_when_other_ranks_come_or_go() -> None:
-    """Late at the end of a stretch and at the beginning of the next is one; else it has ended."""
-    first = judged({50: verdict(late(20), late(20, rank=5))})
-    unjudged = judged({60: verdict(reason=WARMING_UP)}, begin=55)
-    then = judged({100: verdict(late(35)), 120: verdict(late(55))}, begin=60)
-    three, five = found(first, unjudged, then)
-
-    assert (three.rank, times(three)) == (3, (30, 50, None))
-    assert (five.rank, times(five)) == (5, (30, 50, 50))
-
-
-def test_slow_node_is_one_finding() -> None:
-    ranks = [late(20, rank=2, kind="node", gpus=1.0), late(18, rank=3, kind="node", gpus=0.5)]
-    elsewhere = late(20, rank=6, kind="node", gpus=0.25)
-    one, other = found(judged({60: verdict(*ranks), 62: verdict(*ranks, elsewhere)}))
-
-    assert (one.kind, one.instance, one.rank, one.ranks) == ("node", "node1", None, (2, 3))
-    assert one.gpus_lost == pytest.approx(1.5)
-    assert times(one) == (40, 60, None)
-    assert (other.instance, other.ranks) == ("node3", (6,))
-
-
-def test_kind_is_what_it_was_for_most_of_the_time() -> None:
-    """A rank that is late before its neighbour belongs to a slow node; mild means always mild.
-
-    A mild rank pages nobody, whatever it costs. Without a measured wait that is unknown, not 0.
-    """
-    node = {60: late(20), 62: late(22, kind="node"), 64: late(24, kind="node")}
-    mild = {60: late(20, kind="mild"), 62: late(22, kind="mild"), 64: late(24)}
-    kinds = [
-        [(one.kind, one.severity) for one in found(judged({at: verdict(said[at]) for at in said}))]
-        for said in (node, mild, {60: mild[60]})
-    ]
-
-    assert kinds == [[("node", "critical")], [("persistent", "critical")], [("mild", "info")]]
-    (one,) = found(judged({60: verdict(late(20, kind="unsynced", gpus=0.0), reason="no_sync")}))
-    assert (one.kind, one.severity, one.gpus_lost) == ("unsynced", "info", None)
-
-
-@pytest.mark.parametrize(
-    ("gpus", "severities"),
-    [
-        # Over a hundredth of the job's GPUs it warns, over a twentieth it pages.
-        ([0.05], ["info"]),
-        ([0.1], ["warning"]),
-        ([0.5], ["critical"]),
-        # Two ranks that cost a warning each are a page together.
-        ([0.3, 0.3], ["critical", "critical"]),
-        # Nobody is told of a tenth before the costliest is mended.
-        ([2.0, 0.2], ["critical", "info"]),
-    ],
-)
-def test_severity_is_that_of_the_rules(gpus: list[float], severities: list[str]) -> None:
-    those = [late(20, rank=3 + n, gpus=each, kind="persistent") for n, each in enumerate(gpus)]
-
-    assert [one.severity for one in found(judged({60: verdict(*those)}))] == severities
-
-
 def shares(*parts: tuple[int, float], kind: str = "rotating") -> JudgedStretch:
     """Return verdicts every 10 s: so many of them, and the share of the GPUs that is lost."""
     lost = [share * 8 for count, share in parts for _ in range(count)]
@@ -135,36 +44,92 @@ def shares(*parts: tuple[int, float], kind: str = "rotating") -> JudgedStretch:
     )
 
 
-def test_loss_to_nobody_is_told_of_the_job() -> None:
-    """Where more than the threshold is lost for minutes: since when, in which stage, how much."""
-    (one,) = found(shares((20, 0.02), (40, 0.3), (20, 0.02)))
-
-    assert (one.kind, one.severity, one.stage) == ("rotating", "info", "eval")
-    assert (one.rank, one.ranks, one.instance) == (None, (), None)
-    assert times(one) == (230, 470, 640)
-    assert one.gpus_lost == pytest.approx(2.4)
+def costing(*gpus: float) -> list[JudgedStretch]:
+    """Return a verdict on ranks that cost so much each."""
+    those = [late(20, rank=3 + number, gpus=each) for number, each in enumerate(gpus)]
+    return [judged({60: verdict(*those)})]
 
 
-@pytest.mark.parametrize(
-    ("parts", "kinds"),
-    [
-        pytest.param([(80, 0.09)], [], id="too little"),
-        pytest.param([(20, 0.0), (20, 0.3), (40, 0.0)], [], id="too short"),
-        pytest.param([(1, 0.15), (1, 0.0)] * 40, [], id="now and then"),
-        # Half of the run is enough if it is shorter than the rules wait.
-        pytest.param([(8, 0.3)], ["common"], id="short run"),
+def of_kinds(*kinds: str) -> list[JudgedStretch]:
+    """Return verdicts that call a rank late in these kinds, one after the other."""
+    return [
+        judged({60 + 2 * n: verdict(late(20 + 2 * n, kind=each)) for n, each in enumerate(kinds)})
+    ]
+
+
+WARMING: Final = {at: verdict(reason=WARMING_UP) for at in range(10)}
+BLIND: Final = {40: verdict(reason="no_sync")}
+NODE: Final = [late(20, rank=2, kind="node", gpus=1.0), late(18, rank=3, kind="node", gpus=0.5)]
+ELSEWHERE: Final = late(20, rank=6, kind="node", gpus=0.25)
+UNSYNCED: Final = late(20, kind="unsynced", gpus=0.0)
+STORIES: Final[Mapping[str, Sequence[JudgedStretch]]] = {
+    # Verdicts in a row with one onset are one: from the onset, and to the first that is silent.
+    "an incident, with its mean cost": [
+        judged(
+            {
+                40: verdict(),
+                60: verdict(late(20, gpus=3.0)),
+                62: verdict(late(22.5, gpus=2.0)),
+                64: verdict(late(24, gpus=1.0)),
+                66: verdict(),
+                68: verdict(),
+            }
+        )
     ],
-)
-def test_little_or_short_loss_is_not_told(parts: list[tuple[int, float]], kinds: list[str]) -> None:
+    "another onset": [
+        judged({60: verdict(late(20)), 80: verdict(), 90: verdict(late(8)), 92: verdict(late(10))})
+    ],
+    # The judge looks at no step before the end of the warm-up, so it cannot know better.
+    "from the beginning": [judged({30: verdict(late(25))})],
+    # At the end of a stretch and at the beginning of the next is one; else it has ended.
+    "other ranks come or go": [
+        judged({50: verdict(late(20), late(20, rank=5))}),
+        judged({60: verdict(reason=WARMING_UP)}, begin=55),
+        judged({100: verdict(late(35)), 120: verdict(late(55))}, begin=60),
+    ],
+    "slow node, and another": [judged({60: verdict(*NODE), 62: verdict(*NODE, ELSEWHERE)})],
+    # A rank that is late before its neighbour belongs to a slow node; mild means always mild. A
+    # mild rank pages nobody, whatever it costs.
+    "node most of the time": of_kinds("persistent", "node", "node"),
+    "mild most of the time": of_kinds("mild", "mild", "persistent"),
+    "always mild": of_kinds("mild"),
+    "no wait measured": [judged({60: verdict(UNSYNCED, reason="no_sync")})],
+    # Over a hundredth of the job's GPUs it warns, over a twentieth it pages; so do two ranks
+    # together. Nobody is told of a tenth before the costliest is mended.
+    "little": costing(0.05),
+    "a warning": costing(0.1),
+    "a page": costing(0.5),
+    "a page together": costing(0.3, 0.3),
+    "a page, and a tenth of it": costing(2.0, 0.2),
+    # Where more than the threshold is lost for minutes: since when, in which stage, how much.
+    "late in turn": [shares((20, 0.02), (40, 0.3), (20, 0.02))],
+    "lost too little": [shares((80, 0.09), kind="common")],
+    "lost for too short": [shares((20, 0.0), (20, 0.3), (40, 0.0), kind="common")],
+    "lost now and then": [shares(*[(1, 0.15), (1, 0.0)] * 40, kind="common")],
+    # Half of the run is enough if it is shorter than the rules wait.
+    "lost in a short run": [shares((8, 0.3), kind="common")],
+    # A reason is told if it stood for half of the run. The warm-up does not count, unless nothing
+    # came after it.
+    "half of it without a wait": [judged(WARMING | BLIND | {50: verdict()})],
+    "a third of it without a wait": [judged(WARMING | BLIND | {50: verdict(), 60: verdict()})],
+    "warm-up only": [judged(WARMING)],
+}
+
+
+def told(stretches: Sequence[JudgedStretch]) -> str:
+    """Return the findings, a line each, and why the rest is not judged."""
+    lines = []
+    for one in findings(stretches, INSTANCES):
+        end = "the end" if one.cleared_s is None else f"{one.cleared_s:g} s"
+        where = f"{one.kind} ({one.severity}) on {one.instance}"
+        lines += [
+            f"{one.onset_s:g} s to {end}, named at {one.named_s:g} s: {where}, stage {one.stage}",
+            f"  {one.sentence}",
+        ]
+    lines += [f"Not judgeable: {each}" for each in not_judgeable(stretches)]
+    return "\n".join(lines) or "Nothing found."
+
+
+def test_stories_are_the_golden_ones() -> None:
     """Nobody hears of what the rules would not tell."""
-    assert [one.kind for one in found(shares(*parts, kind="common"))] == kinds
-
-
-def test_reason_is_told_if_it_stood_for_half_of_the_run() -> None:
-    """The warm-up does not count, unless nothing came after it."""
-    warming, blind = verdict(reason=WARMING_UP), verdict(reason="no_sync")
-    begin = {at: warming for at in range(10)}
-
-    assert not_judgeable([judged(begin | {40: blind, 50: verdict()})]) == ["no_sync"]
-    assert not_judgeable([judged(begin | {40: blind, 50: verdict(), 60: verdict()})]) == []
-    assert not_judgeable([judged(begin)]) == ["warming_up"]
+    assert_golden("findings", {name: told(stretches) for name, stretches in STORIES.items()})

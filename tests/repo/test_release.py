@@ -1,17 +1,18 @@
-"""`make release` makes every file of a release, the same each time, and what is in it works."""
+"""`make release` makes every file of a release, the same each time, and what is in it works.
 
-import hashlib
+A release is built at night; what a change may forget to pack shows at once.
+"""
+
 import os
-import runpy
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import venv
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
@@ -23,7 +24,6 @@ from tests.deploy.kubernetes import HELM, made
 
 ROOT: Final = Path(__file__).parents[2]
 SCRIPT: Final = Path("scripts", "release.py")
-NEEDED: Final = (SCRIPT, Path("rank_probe", "version.py"), Path("CHANGELOG.md"))
 ARCHIVE: Final = f"rankskew-{__version__}-files"
 # What is in no archive: the image is made from a checkout.
 NOT_PACKED: Final = {"image"}
@@ -39,19 +39,6 @@ print(rank_probe.__file__, "torch" in sys.modules)
 from rank_probe.measure import ledger, tape
 print(tape.new_tape is tape.PythonTape, ledger.new_ledger is ledger.PythonLedger)
 """
-# Modules that pip brings along for a build.
-OF_A_BUILD: Final = ("hatchling", "hatchling.builders", "hatchling.builders.hooks", "setuptools")
-PLUGIN: Final = "hatchling.builders.hooks.plugin"
-
-
-@pytest.fixture(scope="module")
-def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory that `make release RELEASE=dev` fills."""
-    directory = tmp_path_factory.mktemp("release") / "dist"
-    command = [sys.executable, str(ROOT / SCRIPT), "--dev", str(directory)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return directory
 
 
 def in_git(*arguments: str) -> str:
@@ -78,6 +65,54 @@ def typed(*command: str | Path, cwd: Path, **more: str) -> subprocess.CompletedP
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
 
 
+def test_every_source_and_deployment_is_packed() -> None:
+    """A wheel leaves out what git ignores, and each directory of deploy/ has one way out."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    packed = project["tool"]["hatch"]["build"]["targets"]["wheel"]["include"]
+    sources = [f"{package}/**.py" for package in PACKAGES]
+    in_wheel = {name.removeprefix("deploy/") for name in PLACES if name.startswith("deploy/")}
+    found = {path.name for path in (ROOT / "deploy").iterdir()}
+
+    assert {f"/{name}" for name in (*PACKAGES, *PLACES.values())} == {*packed}
+    assert in_git("ls-files", "--others", "--ignored", "--exclude-standard", *sources) == ""
+    assert found <= in_wheel | IN_ARCHIVE_ONLY | NOT_PACKED
+    assert not in_wheel & IN_ARCHIVE_ONLY
+
+
+def test_release_that_is_not_ready_is_refused(tmp_path: Path) -> None:
+    """No file is made of a version without its section, or of work that is not committed."""
+    for path in (SCRIPT, Path("rank_probe", "version.py")):
+        (tmp_path / path).parent.mkdir()
+        shutil.copy(ROOT / path, tmp_path / path)
+    changelog = tmp_path / "CHANGELOG.md"
+    changelog.write_text(f"## {__version__}0 - 2026-01-01\n")
+    commit(tmp_path)
+    for reason in (
+        f"CHANGELOG.md has no section for version {__version__}",
+        "tracked files have changed since the last commit",
+    ):
+        done = typed(sys.executable, tmp_path / SCRIPT, tmp_path / "dist", cwd=tmp_path)
+        changelog.write_text(f"## {__version__} - 2026-01-01\n")
+
+        assert done.returncode == 1
+        assert done.stderr.startswith(f"release: {reason}")
+        assert done.stderr.endswith("RELEASE=dev\n")
+        assert not (tmp_path / "dist").exists()
+
+
+# ---- A release that is built ---------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory that `make release RELEASE=dev` fills."""
+    directory = tmp_path_factory.mktemp("release") / "dist"
+    command = [sys.executable, str(ROOT / SCRIPT), "--dev", str(directory)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return directory
+
+
 def new_environment(directory: Path) -> Path:
     """Return the Python of a new environment, which has no pip."""
     venv.create(directory / "venv", with_pip=False)
@@ -91,78 +126,28 @@ def pip(python: Path, *arguments: str, command: str = "install --quiet --no-comp
     assert done.returncode == 0, done.stderr
 
 
-def test_release_has_all_files_and_their_sums(released: Path) -> None:
-    """A wheel for anybody and one for this platform, the sdist, the archive and SHA256SUMS."""
-    names = {path.name for path in released.iterdir()}
-    tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
-    platform = sysconfig.get_platform().replace("-", "_")
-    native = {f"rankskew-{__version__}-{tag}-{tag}-{platform}.whl"} if CAN_COMPILE else set()
-    lines = (released / "SHA256SUMS").read_text().splitlines()
+@pytest.mark.nightly
+def test_release_has_all_files_and_their_sums(released: Path, tmp_path: Path) -> None:
+    """Two wheels, the sdist, the archive and SHA256SUMS.
 
-    assert names == native | {
-        f"rankskew-{__version__}-py3-none-any.whl",
-        f"rankskew-{__version__}.tar.gz",
-        f"{ARCHIVE}.tar.gz",
-        "SHA256SUMS",
-    }
-    assert [line.split() for line in lines] == [
-        [hashlib.sha256((released / name).read_bytes()).hexdigest(), name]
-        for name in sorted(names - {"SHA256SUMS"})
-    ]
-
-
-def test_archive_has_what_the_command_writes_and_the_deployments(
-    released: Path, tmp_path: Path
-) -> None:
-    """Nobody needs pip to get the rules, nobody a checkout to deploy, and nobody Helm."""
+    Nobody needs pip to get the rules, nobody a checkout to deploy, and nobody Helm.
+    """
     write_files(tmp_path / "files")
     with tarfile.open(released / f"{ARCHIVE}.tar.gz") as opened:
         opened.extractall(tmp_path, filter="data")
-    packed = tmp_path / ARCHIVE
-    found = {path.name for path in (ROOT / "deploy").iterdir()}
+    archive = tmp_path / ARCHIVE
+    deployments = {path.name for path in (ROOT / "deploy").iterdir()}
+    names = {path.name for path in released.iterdir()}
+    wheels = {name for name in names if name.endswith(".whl")}
 
-    assert contents(tmp_path / "files").items() <= contents(packed).items()
-    assert {path.name for path in (packed / "deploy").iterdir()} == found - NOT_PACKED
-    assert contents(packed / "deploy" / "kubernetes") == contents(made(tmp_path))
-
-
-def test_every_source_and_deployment_is_packed() -> None:
-    """A wheel leaves out what git ignores, and each directory of deploy/ has one way out."""
-    sources = [f"{package}/**.py" for package in PACKAGES]
-    in_wheel = {name.removeprefix("deploy/") for name in PLACES if name.startswith("deploy/")}
-    found = {path.name for path in (ROOT / "deploy").iterdir()}
-
-    assert in_git("ls-files", "--others", "--ignored", "--exclude-standard", *sources) == ""
-    assert found <= in_wheel | IN_ARCHIVE_ONLY | NOT_PACKED
-    assert not in_wheel & IN_ARCHIVE_ONLY
-
-
-@pytest.mark.parametrize(
-    ("heading", "edit", "sentence"),
-    [
-        ("Unreleased", "", "CHANGELOG.md has no section for version {}"),
-        ("{}0 - 2026-01-01", "", "CHANGELOG.md has no section for version {}"),
-        ("{} - 2026-01-01", "more", "tracked files have changed since the last commit"),
-    ],
-)
-def test_release_that_is_not_ready_is_refused(
-    tmp_path: Path, heading: str, edit: str, sentence: str
-) -> None:
-    """No file is made of a version without its section, or of work that is not committed."""
-    for path in NEEDED:
-        (tmp_path / path).parent.mkdir(exist_ok=True)
-        shutil.copy(ROOT / path, tmp_path / path)
-    (tmp_path / "CHANGELOG.md").write_text(f"## {heading.format(__version__)}\n")
-    commit(tmp_path)
-    if edit:
-        (tmp_path / "CHANGELOG.md").write_text(f"## {__version__}\n{edit}")
-    done = typed(sys.executable, tmp_path / SCRIPT, tmp_path / "dist", cwd=tmp_path)
-
-    assert done.returncode == 1
-    assert done.stderr.startswith(f"release: {sentence.format(__version__)}")
-    assert done.stderr.endswith("RELEASE=dev\n")
-    assert done.stderr.count("\n") == 1
-    assert not (tmp_path / "dist").exists()
+    assert f"rankskew-{__version__}-py3-none-any.whl" in wheels
+    assert len(wheels) == 1 + CAN_COMPILE  # The other is for this platform.
+    assert names - wheels == {f"rankskew-{__version__}.tar.gz", f"{ARCHIVE}.tar.gz", "SHA256SUMS"}
+    checked = typed("sha256sum", "--check", "SHA256SUMS", cwd=released).stdout.splitlines()
+    assert {*checked} == {f"{name}: OK" for name in names - {"SHA256SUMS"}}
+    assert contents(tmp_path / "files").items() <= contents(archive).items()
+    assert {path.name for path in (archive / "deploy").iterdir()} == deployments - NOT_PACKED
+    assert contents(archive / "deploy" / "kubernetes") == contents(made(tmp_path))
 
 
 @pytest.mark.nightly
@@ -196,6 +181,7 @@ def test_two_builds_are_equal(released: Path, tmp_path: Path) -> None:
     assert sums == (released / "SHA256SUMS").read_text()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("is_pure", [True, False], ids=["pure", "native"])
 def test_wheel_can_be_installed_and_removed(released: Path, tmp_path: Path, is_pure: bool) -> None:
     """The probe works without torch or any other package, and in C where there is a compiler.
@@ -230,6 +216,7 @@ def test_wheel_can_be_installed_and_removed(released: Path, tmp_path: Path, is_p
     assert {path.name for path in tmp_path.iterdir()} == {"venv", "train.py"}
 
 
+@pytest.mark.nightly
 def test_installed_exporter_serves(released: Path, tmp_path: Path) -> None:
     """From the wheel alone it answers a scrape, has its page and the operator's files with it.
 
@@ -257,32 +244,3 @@ def test_installed_exporter_serves(released: Path, tmp_path: Path) -> None:
     done = typed(rankskew, "top", "--once", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.splitlines()[0].endswith("run pip install 'rankskew[cli]'")
-
-
-def test_compiled_modules_are_put_where_they_do_no_harm(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """A Python without its lock gets none: they would turn it on again.
-
-    One that a process has mapped is not written into, which would crash it.
-    """
-    for name in (*OF_A_BUILD, PLUGIN, f"{PLUGIN}.interface"):
-        faked = SimpleNamespace(Distribution=None, Extension=None, BuildHookInterface=object)
-        monkeypatch.setitem(sys.modules, name, faked)
-    hatch_build = runpy.run_path(str(ROOT / "hatch_build.py"))
-    monkeypatch.setattr(sysconfig, "get_config_var", {"Py_GIL_DISABLED": 1}.get)
-    hook = hatch_build["CustomBuildHook"]()
-    hook.target_name, hook.root = "wheel", str(ROOT)
-    data: dict[str, Any] = {"force_include": {}, "pure_python": True}
-    hook.initialize("standard", data)
-    hook.finalize("standard", data, "")
-    assert data == {"force_include": {}, "pure_python": True}
-
-    built, installed = tmp_path / "built" / "_fold.so", tmp_path / "_fold.so"
-    built.parent.mkdir()
-    built.write_text("new")
-    installed.write_text("old")
-    with installed.open() as mapped:
-        hatch_build["place"](built, installed.parent)
-        assert mapped.read() == "old"
-    assert installed.read_text() == "new"

@@ -1,10 +1,13 @@
-"""Probes and exporters of different releases understand each other, within one snapshot schema.
+"""What a release has promised stays: names that users write, and what snapshots say.
+
+Probes and exporters of different releases understand each other, within one snapshot schema.
 
 tests/fixtures/ingest has for each schema the first snapshot of it, and the rules of an exporter
 that knows the fields of that one and no others, as /openapi.json tells them. Rewrite neither.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +17,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from exporter.ingest.schema import SnapshotBody, parse
+from generators import public_names
 from rank_probe.wire.figures import FIGURES
 from rank_probe.wire.snapshot import LIFECYCLE_EVENTS, SCHEMA
 from rank_probe.wire.stages import STAGES
@@ -96,3 +100,25 @@ def changes(before: Any, after: Any, path: str = "") -> Iterator[str]:
             yield from changes(value, after.get(key), f"{path}.{key}" if path else key)
     elif before != after:
         yield f"{path} was {before}, is {after}"
+
+
+def still_there(promised: str, today: set[str], bridges: set[str]) -> bool:
+    """Whether *promised* exists, has a record as its bridge, or has gained labels of an _info."""
+    kind, _, name = promised.partition(" ")
+    if promised in today or (kind in ("metric", "record") and name.partition("{")[0] in bridges):
+        return True
+    series, _, labels = name.rstrip("}").partition("{")
+    return series.endswith("_info") and any(
+        each.startswith(f"metric {series}{{")
+        and set(labels.split(",")) <= set(re.split(r"[,{}]", each))
+        for each in today
+    )
+
+
+def test_every_promised_name_exists_or_is_bridged() -> None:
+    """Users have them in rules, dashboards, scripts and jobs; see docs/lifecycle.md."""
+    kept = public_names.FILE.read_text().splitlines()
+    today, bridges = set(public_names.names()), public_names.recorded()
+
+    assert {name.partition(" ")[0] for name in kept} == {name.partition(" ")[0] for name in today}
+    assert [name for name in kept if not still_there(name, today, bridges)] == []

@@ -1,30 +1,21 @@
 """What the documentation lists, links to, repeats and tells readers to type is so."""
 
-import ast
 import json
-import os
 import re
 import shlex
-import shutil
-import subprocess
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
-from jsonschema import Draft202012Validator, ValidationError
+from jsonschema import Draft202012Validator
 
 from dashboards.detail import collectors
 from exporter.causes.explain import ROWS
 from rank_probe.collectives.report import as_prometheus
 from rank_probe.version import __version__
-from rankskew.commands.files import write_files
 from rankskew.commands.table import COMMANDS, load
 from rankskew.diagnose.advice import advice
-from tests.exporter.running import running_exporter
-from tests.exporter.snapshots import snapshot
-from tests.printed import SCHEMAS, check
+from tests.printed import SCHEMAS
 from tests.rank_probe.fakes import hosts, pair_times, result
 
 ROOT: Final = Path(__file__).parents[1]
@@ -146,15 +137,6 @@ def test_command_lines_are_accepted() -> None:
     assert seen >= {"exporter", "files", "replay", "top"}
 
 
-def test_python_is_python() -> None:
-    """A reader may copy it."""
-    blocks = [found for page in PAGES for found in FENCE.findall(page.read_text(encoding="utf-8"))]
-    python = [block for language, block in blocks if language == "python"]
-    for block in python:
-        ast.parse(textwrap.dedent(block))
-    assert python
-
-
 def mentions(text: str) -> list[str]:
     return [found for each in VERSIONS for found in re.findall(each, text, re.MULTILINE)]
 
@@ -231,115 +213,19 @@ def test_schema_says_what_each_field_is() -> None:
         assert (path.stem, unexplained) == (path.stem, [])
 
 
-def test_document_that_is_not_as_described_fails() -> None:
-    """So a field that nobody described, and one that is gone, fail in the tests of its command."""
-    said = {"schema": "control/1", "job_id": "a", "level": "off", "rank": 0, "ranks": 1}
-    check(said)
-    for change in ({"more": 1}, {"schema": "control/2"}, {"ranks": None}):
-        with pytest.raises(ValidationError):
-            check(said | change)
-    del said["level"]
-    with pytest.raises(ValidationError):
-        check(said)
+# ---- Removal -------------------------------------------------------------------------------------
 
 
-# ---- Removal leaves nothing behind, and touches nothing else -------------------------------------
-
-OTHERS = (
-    "etc/default/ssh",
-    "etc/prometheus/prometheus.yml",
-    "etc/prometheus/own/rules.yaml",
-    "etc/systemd/system/ssh.service",
-    "opt/other/bin/python",
-    "run/other.sock",
-    "usr/local/share/man",
-    "var/lib/other/state",
-)
-
-
-def removal(heading: str) -> str:
-    """Return what a section of the page says to type."""
+def removal(heading: str) -> list[str]:
+    """Return the words of what a section of the page says to type."""
     section = read("docs/lifecycle.md").partition(f"### {heading}\n")[2].partition("\n###")[0]
-    return "".join(re.findall(r"^```sh\n(.*?)^```$", section, re.MULTILINE | re.DOTALL))
-
-
-def tree(root: Path) -> set[str]:
-    return {str(path.relative_to(root)) for path in root.glob("**/*") if not path.is_dir()}
-
-
-def install(root: Path) -> None:
-    """Put there what an installation does, and let an exporter run until it is killed."""
-    write_files(root / "usr/local/share/rankskew")
-    write_files(root / "etc/prometheus/rankskew")
-    shutil.copy(ROOT / "deploy/prometheus/overrides.yaml", root / "etc/prometheus")
-    (root / "etc/prometheus/overrides.yaml").rename(root / "etc/prometheus/rankskew-overrides.yaml")
-    units = root / "etc/systemd/system"
-    shutil.copy(ROOT / "deploy/systemd/rankskew-exporter.service", units)
-    (units / "rankskew-exporter.service.d").mkdir()
-    shutil.copy(ROOT / "deploy/systemd/see-all.conf", units / "rankskew-exporter.service.d")
-    (root / "etc/default/rankskew-exporter").touch()
-    (root / "opt/rankskew/bin").mkdir(parents=True)
-    (root / "opt/rankskew/bin/rankskew").touch()
-    state = root / "var/lib/rankskew"
-    state.mkdir()
-    (state / "gpus.json").touch()
-    flags = (f"--path.state={state}", f"--operator.socket={root}/run/rankskew-operator/o.sock")
-    with running_exporter(root / "run/rankskew/exporter.sock", *flags) as exporter:
-        assert exporter.push(snapshot().to_json())[0] == 200
-
-
-def run(lines: str, root: Path, directory: Path) -> list[str]:
-    """Type *lines* on the node below *root*; return what was asked of programs that are not ours.
-
-    They are stand-ins in *directory*, which note their arguments.
-    """
-    asked = directory / "asked"
-    for name in ("systemctl", "userdel", "promtool", "pidof", "kill"):
-        program = directory / name
-        program.write_text(f'#!/bin/sh\necho {name} "$@" >> "{asked}"\n')
-        program.chmod(0o755)
-    here = re.sub(r"(?<=[\s\"])/(etc|opt|run|usr|var)/", rf"{root}/\1/", lines)
-    done = subprocess.run(
-        ["bash", "-euc", f"enable -n kill\n{here}"],
-        env=os.environ | {"PATH": f"{directory}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return [line.replace(str(root), "").rstrip() for line in asked.read_text().splitlines()]
-
-
-def test_nothing_is_left_of_an_installation(tmp_path: Path) -> None:
-    """Files, sockets, state, unit, rules and the user are gone; files of others are there."""
-    node = tmp_path / "root"
-    for name in OTHERS:
-        (node / name).parent.mkdir(parents=True, exist_ok=True)
-        (node / name).touch()
-    before = tree(node)
-    install(node)
-    assert len(tree(node) - before) > 100
-    assert "run/rankskew/exporter.sock" in tree(node)
-    lines = removal("From a node with systemd")
-    lines += removal("From Prometheus, Alertmanager and Grafana")
-    asked = run(lines, node, tmp_path)
-
-    assert tree(node) == before
-    assert not [path for path in node.glob("**/*rankskew*")]
-    assert asked == [
-        "systemctl disable --now rankskew-exporter",
-        "systemctl daemon-reload",
-        "userdel rankskew",
-        "promtool check config /etc/prometheus/prometheus.yml",
-        "pidof prometheus",
-        "kill -HUP",
-    ]
+    return "".join(block for _, block in FENCE.findall(section)).split()
 
 
 def test_page_names_every_directory_of_the_unit() -> None:
-    """What the unit makes and reads is removed."""
-    unit = (ROOT / "deploy/systemd/rankskew-exporter.service").read_text()
-    typed = removal("From a node with systemd").split()
+    """What the unit makes and reads is removed, and so is the unit with what overrides it."""
+    unit = read("deploy/systemd/rankskew-exporter.service")
+    typed = removal("From a node with systemd")
     [run_directories] = re.findall(r"^RuntimeDirectory=(.+)$", unit, re.MULTILINE)
     [state] = re.findall(r"^StateDirectory=(.+)$", unit, re.MULTILINE)
     [defaults] = re.findall(r"^EnvironmentFile=-(.+)$", unit, re.MULTILINE)
@@ -348,3 +234,5 @@ def test_page_names_every_directory_of_the_unit() -> None:
 
     assert {f"/run/{name}" for name in run_directories.split()} <= set(typed)
     assert {f"/var/lib/{state}", defaults, program, user} <= set(typed)
+    installed = "/etc/systemd/system/rankskew-exporter.service"
+    assert {installed, f"{installed}.d"} <= set(typed)

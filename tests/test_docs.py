@@ -58,7 +58,7 @@ def in_textfile() -> set[str]:
 
 
 def test_metrics_of_the_pages_are_those_that_there_are() -> None:
-    """Those of the exporter are listed, those of the textfile, and those of GPUs with their source.
+    """Those of the textfile are listed, and those of GPUs with their source.
 
     A metric in backquotes is one that the exporter exposes, or a textfile of rank-probe.
     """
@@ -71,20 +71,9 @@ def test_metrics_of_the_pages_are_those_that_there_are() -> None:
     }
 
     assert len(of_gpus) > 40
-    assert [name for name in collectors() if f"| `{name}` |" not in read("docs/metrics.md")] == []
     assert all(f"| `{name}` |" in read("docs/collectives.md") for name in in_textfile())
     assert of_gpus <= set(re.findall(r"`(rankskew_\w+)`", "".join(rows)))
     assert named - collectors().keys() - in_textfile() == set()
-
-
-def test_every_flag_of_the_help_is_listed() -> None:
-    """docs/configuration.md has each flag that `rankskew exporter --help` has."""
-    shown = load("exporter").parser().format_help()
-    flags = set(re.findall(r"^  (--[^\s,]+)", shown, re.MULTILINE)) - {"--help"}
-    listed = set(re.findall(r"`(--[^`]+)`", read("docs/configuration.md")))
-
-    assert len(flags) > 20
-    assert flags <= listed | {flag.replace("--[no-]", "--") for flag in listed}
 
 
 def anchors(page: Path) -> set[str]:
@@ -166,9 +155,6 @@ def test_playbook_has_a_section_for_each_cause() -> None:
 
 # ---- Documents of --json have a schema -----------------------------------------------------------
 
-PRINTED = re.compile(r'as_document\(\s*"([\w-]+)"(?: if [\w.]+ else "([\w-]+)")?')
-FILES = sorted(SCHEMAS.glob("*.json"))
-
 
 def fields(schema: Any) -> Iterator[tuple[str, Any]]:
     """Yield every field that a schema names, with what it says of it."""
@@ -181,25 +167,13 @@ def fields(schema: Any) -> Iterator[tuple[str, Any]]:
             yield from fields(part)
 
 
-def test_every_document_has_a_schema() -> None:
-    """The kinds that the code prints are the files, and no others; one page lists them."""
-    printed = {
-        kind
-        for package in ("rank_probe", "exporter", "rankskew")
-        for path in (ROOT / package).glob("**/*.py")
-        for match in PRINTED.finditer(path.read_text())
-        for kind in match.groups()
-        if kind
-    }
-    listed = re.findall(r"\(schemas/(.+?)\.json\)", read("docs/commands.md"))
-
-    assert len(printed) > 10
-    assert printed == {path.stem for path in FILES} == set(listed)
-
-
 def test_schema_says_what_each_field_is() -> None:
-    """It is a JSON Schema, names its document and the version, and explains every field."""
-    for path in FILES:
+    """It is a JSON Schema, names its document and the version, and explains every field.
+
+    One page lists all of them. That what commands print has one is held in every test.
+    """
+    files = sorted(SCHEMAS.glob("*.json"))
+    for path in files:
         schema = json.loads(path.read_text())
         Draft202012Validator.check_schema(schema)
         assert re.fullmatch(rf"{path.stem}/\d+", schema["properties"]["schema"]["const"])
@@ -211,6 +185,8 @@ def test_schema_says_what_each_field_is() -> None:
             if name != "schema" and not said.get("description", "").endswith(".")
         ]
         assert (path.stem, unexplained) == (path.stem, [])
+    listed = re.findall(r"\(schemas/(.+?)\.json\)", read("docs/commands.md"))
+    assert {path.stem for path in files} == set(listed)
 
 
 # ---- Removal -------------------------------------------------------------------------------------

@@ -170,15 +170,6 @@ CASES = {
         {"Who": {"all wait in a collective": 150}},
         {"all wait in a collective": ("", ""), "rank 4": ("stuck", "eval")},
     ),
-    "judged by its node": Case(
-        "healthy",
-        [
-            *(each for each in JUDGED if "judge_info" not in each),
-            'rankskew_job_judge_info{job_id="j",judge="node",instance="n"} 1',
-        ],
-        {"Judged": {"by node": 1}},
-        {"Nobody": ("", "")},
-    ),
     "rotating": Case(
         "rotating",
         [
@@ -205,12 +196,6 @@ CASES = {
         },
         {"rank 3": ("silent", "")},
     ),
-    "all silent": Case(
-        "ranks_missing",
-        [OF_NODE % "silent", 'job_state:rankskew_ranks:sum{job_id="j",state="silent"} 8'],
-        {"State": {"Ranks missing": 1}, "Who": {"all 8 ranks are silent": 1}},
-        {"all 8 ranks are silent": ("", "")},
-    ),
     "unseen": Case(
         "ranks_missing",
         [
@@ -221,12 +206,6 @@ CASES = {
         ],
         {"Who": {"4 ranks not seen": 1}, "Judged": {"ranks missing": 0}},
         {"4 ranks not seen": ("", "")},
-    ),
-    "one unseen": Case(
-        "ranks_missing",
-        [*JUDGED, 'job:rankskew_ranks_missing:sum{job_id="j"} 1', REASON % "ranks_missing"],
-        {"Who": {"1 rank not seen": 1}},
-        {"1 rank not seen": ("", "")},
     ),
     "exporter down": Case(
         "exporter_down",
@@ -359,27 +338,6 @@ def test_states_are_those_of_the_rules() -> None:
 
     assert list(states) == list(STATES)
     assert {case.state for case in CASES.values()} == set(STATES)
-
-
-def overrides(title: str) -> dict[str, dict[str, Any]]:
-    """Return what a panel of the first row changes, by what that is of."""
-    [panel] = [panel for panel in first_row() if panel["title"] == title]
-    return {
-        each["matcher"]["options"]: {entry["id"]: entry["value"] for entry in each["properties"]}
-        for each in panel["fieldConfig"]["overrides"]
-    }
-
-
-def test_state_has_its_colour_and_an_alert_its_runbook() -> None:
-    """Each state is shown as its word, in its colour; a click on an alert opens what to do."""
-    states = overrides("State")
-    [runbook] = overrides("Alerts")["A"]["links"]
-
-    assert {
-        state: (states[state]["displayName"], states[state]["color"]["fixedColor"])
-        for state in STATES
-    } == STATES
-    assert runbook["url"].endswith("/${__field.labels.alertname}.md")
 
 
 # ---- The fleet -----------------------------------------------------------------------------------

@@ -8,13 +8,12 @@ DIRECTORY/stop exists. Each step takes about 20 ms, slept as in demo/train.py.
 """
 
 import os
-import struct
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import torch
 import torch.distributed as dist
@@ -30,47 +29,16 @@ JOB_ID: Final = "faults"
 RANKS: Final = 4
 GENERATION: Final = "generation"
 END_SECONDS: Final = 30.0
-# Of a step, when it ended by the monotonic clock.
-RECORD: Final = struct.Struct("<d")
 STEP_SECONDS: Final = 0.02
 POLL_SECONDS: Final = 0.02
 # Longer than any collective here; a peer that died while the group formed is noticed by it only.
 TIMEOUT: Final = timedelta(seconds=3)
 
 
-class Life(NamedTuple):
-    """What one process of *rank* counted: when each step ended, in seconds of the wall clock."""
-
-    rank: int
-    steps: tuple[float, ...]
-
-    def counted(self, at: float) -> int:
-        """Return how many steps it had finished at *at*."""
-        return sum(ended <= at for ended in self.steps)
-
-
-def _life(path: Path) -> Life:
-    data = path.read_bytes()
-    whole = data[: len(data) // RECORD.size * RECORD.size]  # A kill may leave half a record.
-    offset = time.time() - time.monotonic()
-    return Life(
-        int(path.stem.partition("-")[0]),
-        tuple(ended + offset for (ended,) in RECORD.iter_unpack(whole)),
-    )
-
-
 class Job:
-    """RANKS ranks, each a process that reports to *exporter*; a context manager.
+    """RANKS ranks, each a process that reports to *exporter*; a context manager."""
 
-    *environments* has what is added to the environment of a rank.
-    """
-
-    def __init__(
-        self,
-        directory: Path,
-        exporter: str,
-        environments: Mapping[int, Mapping[str, str]] | None = None,
-    ) -> None:
+    def __init__(self, directory: Path, exporter: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
         self._store = TCPStore(
@@ -88,15 +56,15 @@ class Job:
         }
         self.ranks = []
         for rank in range(RANKS):
-            own = {"RANK": str(rank), "LOCAL_RANK": str(rank), **(environments or {}).get(rank, {})}
+            own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
             log = directory / f"rank{rank}.log"
             self.ranks.append(StackProcess(f"rank {rank}", command, log, common | own))
 
-    def lives(self) -> list[Life]:
-        """Return what each process has counted so far, by rank and first step."""
-        lives = [_life(path) for path in self._directory.glob("*.steps")]
-        trained = [life for life in lives if life.steps]
-        return sorted(trained, key=lambda life: (life.rank, life.steps[0]))
+    def counted(self) -> list[tuple[int, int]]:
+        """Return rank and steps of each process that has trained, the last of a rank last."""
+        files = sorted(self._directory.glob("*.steps"), key=lambda path: path.stat().st_mtime)
+        found = [(int(path.stem.partition("-")[0]), path.stat().st_size) for path in files]
+        return [(rank, steps) for rank, steps in found if steps]
 
     def end(self) -> None:
         """Have the ranks end well; raises StackError if one does not."""
@@ -164,13 +132,13 @@ def main() -> None:
     torch.set_num_threads(1)
     host, _, port = address.rpartition(":")
     store = TCPStore(host, int(port), is_master=False, timeout=TIMEOUT)
-    # Each record reaches the system at once.
+    # A byte for each step, which reaches the system at once.
     own_steps = (directory / f"{rank}-{os.getpid()}.steps").open("wb", buffering=0)
     while (generation := meet(store, stop, rank)) is not None:
         own = PrefixStore(f"group{generation}", store)
         try:
             dist.init_process_group("gloo", store=own, rank=rank, world_size=RANKS, timeout=TIMEOUT)
-            train(stop, lambda: own_steps.write(RECORD.pack(time.monotonic())))
+            train(stop, lambda: own_steps.write(b"."))
         except RuntimeError as error:  # How torch says that a peer has closed its connection.
             print(f"rank {rank} leaves generation {generation}: {str(error)[:150]}", flush=True)
         finally:

@@ -1,7 +1,7 @@
 """Exporter, its NVML child, Prometheus, Alertmanager and ranks die, and more is done to them.
 
 All is back in seconds, no count is lost or doubled, and nobody is paged. Three tests share a stack,
-in the order of this file; the last of them looks at what is left. Then an exporter is upgraded.
+in the order of this file; the last of them looks at what is left.
 """
 
 import json
@@ -9,7 +9,6 @@ import os
 import random
 import signal
 import statistics
-import subprocess
 import threading
 import time
 import urllib.parse
@@ -25,13 +24,13 @@ from typing import Final, NamedTuple
 import psutil
 import pytest
 
-from devstack.load import samples_on, scrape
-from devstack.parts import ROOT, AlertmanagerProcess, ExporterProcess, PrometheusProcess
-from devstack.process import StackError, StackProcess, get, wait_for
+from devstack.load import samples_on
+from devstack.parts import AlertmanagerProcess, ExporterProcess, PrometheusProcess
+from devstack.process import StackError, StackProcess, get
 from devstack.webhook import ReceivedAlert, Webhook
 from tests import nvmlstub
 from tests.nightly.figures import full_or_short, hold, row
-from tests.nightly.surviving import JOB_ID, RANKS, Job, Life
+from tests.nightly.surviving import JOB_ID, RANKS, Job
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(3600)]
 
@@ -339,21 +338,6 @@ class Stored(NamedTuple):
             times = [at for at in times if at > after]
         return found
 
-    def too_high(
-        self, lives: Sequence[Life], took: Mapping[float, float]
-    ) -> list[tuple[float, float]]:
-        """Return the samples of a rank's steps above what a process had counted by then.
-
-        A sample has the time at which its scrape began, and may be as late as its end: *took* has
-        their lengths in seconds.
-        """
-        own = [life for life in lives if str(life.rank) == self.labels["rank"]]
-        return [
-            (at, value)
-            for at, value in self.samples
-            if value > max((life.counted(at + took[at]) for life in own), default=0)
-        ]
-
 
 def stored(prometheus: PrometheusProcess, selector: str, seconds: float) -> list[Stored]:
     """Return what *prometheus* has stored of *selector* in the last *seconds*."""
@@ -373,95 +357,24 @@ def test_nothing_was_lost_meanwhile(stack: HurtStack) -> None:
     time.sleep(3 * SCRAPE_SECONDS)  # The last values are scraped.
     seconds = time.time() - stack.began
     counters = stored(stack.prometheus, '{job="rankskew",__name__=~"rankskew_.+_total"}', seconds)
-    (scrapes,) = stored(stack.prometheus, 'scrape_duration_seconds{job="rankskew"}', seconds)
     steps = [
         each
         for each in counters
         if each.labels["__name__"] == "rankskew_steps_total" and each.labels["job_id"] == JOB_ID
     ]
-    lives = stack.job.lives()
-    last = {life.rank: len(life.steps) for life in lives}
+    counted = stack.job.counted()
     shown = {int(each.labels["rank"]): each.samples[-1][1] for each in steps}
     unexplained = {str(each.labels): each.unexplained(killed) for each in counters}
-    too_high = {str(each.labels): each.too_high(lives, dict(scrapes.samples)) for each in steps}
-    print([page.annotations for page in pages], unexplained, too_high)
+    print([page.annotations for page in pages], unexplained)
     rows = [
         row("counters", len(counters)),
         row("their samples in Prometheus", sum(len(each.samples) for each in counters)),
         row("times that one fell", sum(len(each.falls()) for each in counters)),
         row("of these without a restart of what counts it", sum(map(len, unexplained.values())), 0),
-        row("processes of ranks", len(lives)),
-        row("steps that they counted", sum(len(life.steps) for life in lives)),
-        row("samples above what the rank had counted", sum(map(len, too_high.values())), 0),
-        row("ranks whose last counter is another", int(last != shown), 0),
+        row("processes of ranks", len(counted)),
+        row("steps that they counted", sum(steps for _, steps in counted)),
+        row("ranks whose last counter is another", int(dict(counted) != shown), 0),
         row("pages of the shipped alerts", len(pages), 0),
     ]
     assert len(steps) == RANKS
-    hold("faults", rows)
-
-
-# ---- An upgrade ----------------------------------------------------------------------------------
-
-# Written when the schema was, and unchanged since: what understands it understands every release.
-FIRST_SNAPSHOT: Final = "tests/fixtures/ingest/snapshot_schema_1.json"
-# What an exporter reads and imports: its pages of docs too.
-PACKAGES: Final = ("exporter", "rank_probe", "rankskew", "alerts", "dashboards", "docs")
-
-
-def git(*arguments: str) -> bytes:
-    """Return what git says of this tree."""
-    return subprocess.run(
-        ["git", "-C", str(ROOT), *arguments], capture_output=True, check=True
-    ).stdout
-
-
-def old_release(directory: Path) -> dict[str, str]:
-    """Return the environment in which exporter and probe are those that wrote FIRST_SNAPSHOT."""
-    if git("rev-parse", "--is-shallow-repository").strip() == b"true":
-        pytest.skip("the clone lacks older commits: git fetch --unshallow")
-    commit = git("log", "-1", "--format=%H", "--", FIRST_SNAPSHOT).decode().strip()
-    directory.mkdir()
-    archive = git("archive", commit, *PACKAGES)
-    subprocess.run(["tar", "-x", "-C", str(directory)], input=archive, check=True)
-    # Not from the folder in which it is started, which has the new ones.
-    return {"PYTHONPATH": f"{directory}:{ROOT}", "PYTHONSAFEPATH": "1"}
-
-
-def steps(exporter: ExporterProcess) -> dict[int, float]:
-    """Return the steps of each rank on its page."""
-    found = samples_on(scrape(exporter.address), "rankskew_steps_total")
-    return {int(labels["rank"]): value for labels, value in found}
-
-
-def refused(exporter: ExporterProcess) -> float:
-    """Return how many snapshots it did not take."""
-    pushed = samples_on(scrape(exporter.address), "rankskew_ingest_snapshots_total")
-    return sum(count for labels, count in pushed if labels["result"] not in ("accepted", "ignored"))
-
-
-def test_upgrade_costs_no_count(tmp_path: Path) -> None:
-    """Ranks of both releases train on the old exporter, this one, the old and this one again."""
-    old = old_release(tmp_path / "old")
-    before = ExporterProcess(tmp_path, environment=old, flags=["--path.state="])
-    port = int(before.address.rpartition(":")[2])
-    after = ExporterProcess(tmp_path, port, flags=["--path.state="])
-    turned_away = 0.0
-    with Job(tmp_path / "job", before.target, {2: old, 3: old}) as job:
-        for exporter in (before, after, before):
-            with exporter:
-                shown = wait_for(lambda e=exporter: len(steps(e)) == RANKS or None, 60)  # type: ignore[misc]
-                assert shown, f"lacks ranks:\n{exporter.last_lines()}"
-                time.sleep(full_or_short(10, 3))
-                turned_away += refused(exporter)
-        with after:
-            assert wait_for(lambda: len(steps(after)) == RANKS or None, 60)
-            job.end()
-            last = steps(after)
-            turned_away += refused(after)
-        counted = {life.rank: len(life.steps) for life in job.lives()}
-    rows = [
-        row("upgrade: snapshots refused", turned_away, 0),
-        row("upgrade: steps that the ranks counted", sum(counted.values())),
-        row("upgrade: ranks whose last counter is another", int(last != counted), 0),
-    ]
     hold("faults", rows)

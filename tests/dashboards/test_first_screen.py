@@ -82,7 +82,6 @@ CASES = {
         "healthy",
         JUDGED,
         {
-            "State": {"Healthy": 1},
             "GPUs lost": {"1.2 of 8": 0, "3.08 US$/h": 0},
             "Who": {"Nobody": 1},
             "Since": {"started": (NOW - 3600) * 1000},
@@ -103,7 +102,6 @@ CASES = {
             'ALERTS{alertname="RankskewStraggler",alertstate="firing",job_id="j",rank="5"} 1',
         ],
         {
-            "State": {"Straggler": 1},
             "GPUs lost": {"1.2 of 8": 1.23 / 8, "3.08 US$/h": 0},
             "Who": {"rank 5 · data · slow GPU": 1.1},
             "Since": {"late": 120_000},
@@ -130,7 +128,7 @@ CASES = {
     "slow node": Case(
         "slow_node",
         [*JUDGED, TOLD % 'cause="cpu"' + " 1.1", LATE % (4, "node") + " 0.3"],
-        {"State": {"Slow node": 1}, "Who": {"node n · data · CPU": 1.1}},
+        {"Who": {"node n · data · CPU": 1.1}},
         {"rank 4": ("node", "data")},
     ),
     "hung": Case(
@@ -141,7 +139,6 @@ CASES = {
             TOLD % 'rank="2",cause="gc"' + " 1",
         ],
         {
-            "State": {"Hung": 1},
             "GPUs lost": {"8 of 8": 1, "20 US$/h": 0},
             "Who": {"rank 5 · data": 1},
             "Since": {"hung": (NOW - 150) * 1000},
@@ -177,7 +174,7 @@ CASES = {
             'job_kind:rankskew_gpus_lost:sum{job_id="j",kind="rotating"} 1',
             'job:rankskew_threshold:value{job_id="j",name="rotating_lost_ratio"} 0.1',
         ],
-        {"State": {"Rotating": 1}, "Who": {"a different rank in each step": 1}},
+        {"Who": {"a different rank in each step": 1}},
         {"a different rank in each step": ("", "")},
     ),
     "silent": Case(
@@ -188,7 +185,6 @@ CASES = {
             REASON % "ranks_silent",
         ],
         {
-            "State": {"Ranks missing": 1},
             "GPUs lost": {"1.2 of 8": 0, "3.08 US$/h": 0},
             "Who": {"rank 3 is silent": 40},
             "Since": {"silent": (NOW - 40) * 1000},
@@ -215,7 +211,6 @@ CASES = {
             'up{job="r",instance="n"} 0',
         ],
         {
-            "State": {"Exporter down": 1},
             "Who": {"exporter of n": 1},
             "Since": {"started": (NOW - 3600) * 1000},
         },
@@ -225,7 +220,6 @@ CASES = {
         "starting",
         [*RUNS[:3], 'job:rankskew_starting_seconds:max{job_id="j"} 240', REASON % "no_steps"],
         {
-            "State": {"Starting": 1},
             "GPUs lost": {"–": 0},
             "Who": {"not known yet": 1},
             "Since": {"began": 60_000},
@@ -237,7 +231,6 @@ CASES = {
         "not_judgeable",
         [*RUNS, REASON % "no_busy_time"],
         {
-            "State": {"Not judgeable": 1},
             "GPUs lost": {"–": 0},
             "Who": {"cannot be known": 1},
             "Judged": {"no busy time": 0},
@@ -248,7 +241,6 @@ CASES = {
         "finished",
         ['job_state:rankskew_ranks:sum{job_id="j",state="finished"} 8'],
         {
-            "State": {"Finished": 1},
             "GPUs lost": {"–": 0},
             "Who": {"–": 1},
             "Since": {},
@@ -265,7 +257,7 @@ CASES = {
             'rankskew_gpu_rank_info{job_id="j",rank="0",gpu="0",instance="n"} 1',
             REASON % "no_probe",
         ],
-        {"State": {"No probe": 1}, "Who": {"cannot be known": 1}, "Judged": {"no probe": 0}},
+        {"Who": {"cannot be known": 1}, "Judged": {"no probe": 0}},
         {"cannot be known": ("", "")},
     ),
 }

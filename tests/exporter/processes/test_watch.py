@@ -1,6 +1,6 @@
 """Processes, ranks and loaders are looked at now and then; what one hides costs the others nothing.
 
-tests/nightly/test_loader_workers.py looks at the workers of a real loader.
+`make bench-causes` plants faults in the workers of a real loader.
 """
 
 import logging

@@ -5,12 +5,13 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
+from prometheus_client.metrics_core import Metric
 
 RULES = sorted((Path(__file__).parents[2] / "alerts" / "rules").glob("*.yaml"))
 # A group after those that it reads; a real Prometheus evaluates them side by side.
@@ -37,6 +38,41 @@ class Expect:
     expr: str
     at_seconds: float
     samples: dict[str, float]
+
+
+class ScrapedPages:
+    """The pages that exporters have shown, one scrape after the other, as series for promtool."""
+
+    def __init__(self) -> None:
+        self._shown: dict[str, list[str]] = {}
+        self._last: dict[str, set[str]] = {}
+
+    def scrape(self, number: int, instance: str, metrics: Iterable[Metric]) -> None:
+        """Add scrape *number* of *instance*; a series that it showed the last time is stale."""
+        page = {
+            _series(sample.name, {**sample.labels, "instance": instance}): sample.value
+            for metric in metrics
+            for sample in metric.samples
+        }
+        for name in self._last.get(instance, set()) - page.keys():
+            self._shown[name].append("stale")
+        for name, value in page.items():
+            values = self._shown.setdefault(name, [])
+            values += ["_"] * (number - len(values))
+            values.append(f"{value:.9g}")
+        self._last[instance] = set(page)
+
+    def series(self) -> list[dict[str, str]]:
+        """Return them as the input series of a test."""
+        return [
+            {"series": name, "values": " ".join(values)} for name, values in self._shown.items()
+        ]
+
+
+def _series(name: str, labels: Mapping[str, str]) -> str:
+    """Return a series as text; a label is quoted as in JSON."""
+    both = ",".join(f"{key}={json.dumps(value)}" for key, value in labels.items())
+    return f"{name}{{{both}}}"
 
 
 def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -40,10 +40,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Job:
-    """A synchronous job; *group_work* is the work of each peer group relative to the first.
-
-    With *join* the job's judge speaks; else the ranks show blocks of steps.
-    """
+    """A synchronous job; *group_work* is the work of each peer group relative to the first."""
 
     ranks: int = 4
     seed: int = 0
@@ -59,13 +56,6 @@ class Job:
     restart_seconds: float = NEVER
     sync_measured: bool = True
     ranks_per_node: int = 8
-    join: bool = True
-
-    @property
-    def nodes(self) -> list[range]:
-        """The ranks of each node."""
-        ranks, here = range(self.ranks), self.ranks_per_node
-        return [ranks[first : first + here] for first in range(0, self.ranks, here)]
 
     def group(self, rank: int) -> int:
         """Return the peer group of *rank*: equal sizes, ranks in order."""

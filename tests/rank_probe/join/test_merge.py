@@ -1,20 +1,18 @@
 """The join's tensors say what the reference accounting and plain Python say, and so do verdicts."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from random import Random
+from typing import Any
 
 import pytest
 import torch
 
 from rank_probe.join.align import Aligned, Alignment
-from rank_probe.join.charge import charge, members_by_size
 from rank_probe.join.merge import CHUNK, Merger
 from rank_probe.join.result import JoinResult, read_result
 from rank_probe.join.ring import LARGEST, Pace, StepRing, digest
-from rank_probe.join.windows import TensorReduction
 from rank_probe.judge.judge import Judge
-from rank_probe.judge.windows import Leader, Reduction, Window
 from rank_probe.measure.steps import StepVector
 from rank_probe.wire.stages import DATA, STAGES
 from rankskew.accounting.step import StageSeconds
@@ -188,7 +186,7 @@ def drawn_late(random: Random, ranks: int, steps: int) -> Steps:
     """Draw steps of *ranks*, one of them a tenth later in forward."""
     usual = [random.choice([0, 2_000, 10_000, 30_000]) for _ in STAGES]
     run = [
-        [[round(each * random.uniform(0.8, 1.2)) for each in usual] for _ in range(ranks)]
+        [[round(each * random.uniform(0.9, 1.1)) for each in usual] for _ in range(ranks)]
         for _ in range(steps)
     ]
     for step in run:
@@ -199,17 +197,6 @@ def drawn_late(random: Random, ranks: int, steps: int) -> Steps:
     return run
 
 
-def flat(window: Window) -> list[float]:
-    """Return every number of *window*, in order; the begin is compared by its steps."""
-
-    def numbers(each: object) -> list[float]:
-        if isinstance(each, tuple):
-            return [number for part in each for number in numbers(part)]
-        return [float(each)] if isinstance(each, int | float) else []
-
-    return numbers(window[1:])
-
-
 def by_rank(step: list[list[int]]) -> dict[int, dict[str, float]]:
     """Return *step* as plain Python has it: by_rank by rank and stage."""
     return {
@@ -218,70 +205,42 @@ def by_rank(step: list[list[int]]) -> dict[int, dict[str, float]]:
     }
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_both_reductions_say_the_same(seed: int) -> None:
-    """Sums, baselines, spreads, what stands out, what was before, leaders: one arithmetic."""
-    random = Random(seed)
-    ranks = random.choice([1, 2, 3, 4, 7, 16])
-    groups = random.choices("ab"[: random.randint(1, 2)], k=ranks)
-    run = drawn_late(random, ranks, 40)
-    plain = PlainReduction(dict(enumerate(groups)), dict.fromkeys(range(ranks), 0))
-    tensors = TensorReduction(range(ranks), groups, [0] * ranks)
-    members = members_by_size(torch.tensor([ord(group) for group in groups]))
-    leaders: tuple[list[Leader], list[Leader]] = ([], [])
-    marks = []
-    for number, step in enumerate(run, 1):
-        leaders[0].append(plain.add(number, by_rank(step), number / 2))
-        part = torch.tensor([step], dtype=torch.int32)
-        leaders[1].extend(tensors.add([number], part, charge(part, members), [number / 2]))
-        if number in (5, 15, 40):
-            marks.append((plain.mark(number), tensors.mark(number)))
-    early, middle, late = marks
-    both: tuple[Reduction, Reduction] = (plain, tensors)
-    one, other = (
-        each.window(middle[at], late[at], watched=[0], before=(early[at], middle[at]))
-        for at, each in enumerate(both)
-    )
-    for rank in range(ranks):
-        paths = [each.path(rank, [late[at]]) for at, each in enumerate(both)]
-        assert paths[0] == pytest.approx(paths[1], rel=1e-6, abs=1e-9)
-
-    own = [each.own(middle[at], late[at]) for at, each in enumerate(both)]
-    assert own[0] == pytest.approx(own[1], rel=1e-6, abs=1e-9)
-    assert flat(one) == pytest.approx(flat(other), rel=1e-6, abs=1e-9)
-    assert [each.rank for group in one.groups for each in group.standing] == [
-        each.rank for group in other.groups for each in group.standing
-    ]
-    for a, b in zip(*leaders, strict=True):
-        assert a[:4] == b[:4]
-        assert a[4:] == pytest.approx(b[4:], rel=1e-6, abs=1e-9)
-
-
-def test_the_join_judges_as_a_replay_does() -> None:
+@pytest.mark.parametrize("groups", ["aaaaaa", "aa", "abaababbb"])
+def test_the_join_judges_as_a_replay_does(groups: str) -> None:
     """The same steps give the same verdicts, in the join's tensors and in plain Python."""
-    run = drawn_late(Random(3), 6, 50)
-    merger = Merger(6)
-    plain = PlainReduction(dict.fromkeys(range(6), "all"), dict.fromkeys(range(6), 7))
+    ranks = range(len(groups))
+    run = drawn_late(Random(3), len(groups), 50)
+    merger = Merger(len(groups))
+    plain = PlainReduction(dict(enumerate(groups)), dict.fromkeys(ranks, 7))
     judge = Judge(plain)
+    numbers = [ord(group) for group in groups]
     for number, step in enumerate(run, 1):
         now = number / 4
-        said = merger.judge(
-            Aligned(
-                [number],
-                range(6),
-                torch.tensor([step], dtype=torch.int32),
-                torch.ones(6, dtype=torch.int64),
-                torch.full((6,), 7, dtype=torch.int64),
-            ),
-            {1: "all"},
-            now,
+        aligned = Aligned(
+            [number],
+            ranks,
+            torch.tensor([step], dtype=torch.int32),
+            torch.tensor(numbers, dtype=torch.int64),
+            torch.full((len(groups),), 7, dtype=torch.int64),
         )
+        said = merger.judge(aligned, dict(zip(numbers, groups, strict=True)), now)
         leader = plain.add(number, by_rank(step), now)
         expected = judge.judge(plain.mark(now), [leader], step=number)
 
-        assert said.reason == expected.reason
-        assert [(each.rank, each.stage, each.kind) for each in said.late] == [
-            (each.rank, each.stage, each.kind) for each in expected.late
-        ]
-        assert said.gpus_lost == pytest.approx(expected.gpus_lost, abs=1e-6)
-    assert [(each.rank, each.stage) for each in said.late] == [(3, "forward")]
+        if number % 5:
+            continue
+        one, other = dict(leaves(said.to_json())), dict(leaves(expected.to_json()))
+        assert one.keys() == other.keys()
+        for place, each in one.items():
+            is_exact = not isinstance(each, float)
+            assert each == (other[place] if is_exact else pytest.approx(other[place], abs=1e-5))
+    assert [(each.rank, each.stage) for each in said.late] == [(len(groups) // 2, "forward")]
+
+
+def leaves(said: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every number and word of what was *said*, and where it is."""
+    if isinstance(said, dict | list):
+        for key, part in said.items() if isinstance(said, dict) else enumerate(said):
+            yield from leaves(part, f"{path}.{key}")
+    else:
+        yield path, said

@@ -18,7 +18,7 @@ from fleet_simulator.command import url_of
 from fleet_simulator.faults import BY_NAME, KINDS, PlantedFault, parse
 from fleet_simulator.plan import JobPlan, equal_jobs, tour
 from fleet_simulator.ranks import SimulatedRank
-from fleet_simulator.training import Judged, RepeatedVerdict, Training
+from fleet_simulator.training import RepeatedVerdict, Training
 from rank_probe.wire.snapshot import Snapshot
 from rankskew.__main__ import main
 from tests.exporter.running import ROOT
@@ -92,14 +92,6 @@ def reports(
     return [simulated.snapshot(at, said) for at in times]
 
 
-def mean_step(first: Snapshot, last: Snapshot) -> dict[str, float]:
-    steps = last.steps - first.steps
-    return {
-        stage: (last.stage_seconds[stage] - first.stage_seconds.get(stage, 0.0)) / steps
-        for stage in last.stage_seconds
-    }
-
-
 @pytest.mark.parametrize("kind", BY_NAME)
 def test_counters_never_decrease(kind: str) -> None:
     """Whatever is wrong with a job, Prometheus sees no counter reset."""
@@ -113,33 +105,6 @@ def test_counters_never_decrease(kind: str) -> None:
             assert (next_one.tokens or 0) >= (one.tokens or 0)
             for stage, seconds in one.stage_seconds.items():
                 assert next_one.stage_seconds[stage] >= seconds
-
-
-def test_late_rank_works_longest_and_waits_least() -> None:
-    """The one idea: the delay of one rank shows as waiting on all others.
-
-    Own work and wait fill the steps of each. The seven others wait for nearly all of its extra
-    time, in the line that is slow.
-    """
-    run = training("loader:node=1,gpu=2")
-    phase = run.phase(0.0)
-    pairs = {rank: reports(run, rank, (0.0, 300.0)) for rank in range(8)}
-    steps = {rank: mean_step(*pair) for rank, pair in pairs.items()}
-    said = Judged(run).at(0.0)
-    assert said is not None
-    lines = [bool(reports(run, rank, [0.0], said)[0].late_lines) for rank in range(8)]
-
-    assert min(steps, key=lambda rank: steps[rank]["sync"]) == LATE_RANK
-    assert max(steps, key=lambda rank: steps[rank]["data"]) == LATE_RANK
-    for each in steps.values():
-        assert sum(each.values()) == pytest.approx(phase.step_seconds, rel=0.01)
-    lost = 7 * phase.extra(LATE_RANK)["data"] / phase.step_seconds
-    assert said.verdict.late[0].gpus_lost == pytest.approx(lost, rel=0.1)
-    assert said.verdict.slowdown == pytest.approx(1.5, rel=0.2)
-    assert lines == [rank == LATE_RANK for rank in range(8)]
-    # A hot GPU is nobody's line.
-    hot = training("thermal:node=1,gpu=2")
-    assert reports(hot, LATE_RANK, [0.0], Judged(hot).at(0.0))[0].late_lines == []
 
 
 Captured = pytest.CaptureFixture[str]

@@ -9,11 +9,10 @@ from collections.abc import Sequence
 import pytest
 
 from rank_probe.join.figures import HEAD, MAGIC, OwnFigures, known_figures, message, read_peers
-from rank_probe.join.peers import PATIENT_READINGS, PeerFacts, PeerFigures
+from rank_probe.join.peers import PATIENT_READINGS, PeerFigures
 from rank_probe.join.ring import digest
-from rank_probe.join.store import BATCH, facts_key
+from rank_probe.join.store import BATCH
 from rank_probe.judge.verdict import Late, Verdict
-from rank_probe.process import facts as own_facts
 from rank_probe.wire.figures import FIGURES
 from tests.rank_probe.join.memory_world import MemoryStore, World
 
@@ -206,17 +205,3 @@ def test_ranks_that_are_late_together_are_told_with_their_rack() -> None:
         "spans": [[2, 3]],
         "in_common": "rack r1",
     }
-
-
-def test_facts_are_read_once() -> None:
-    store = MemoryStore()
-    for rank in range(5000):
-        store.set(facts_key(rank), own_facts.message({"node": f"n{rank // 8}"}))
-    facts = PeerFacts(store)
-    for _ in range(30):
-        facts.learn(range(5000))
-
-    assert store.read == [facts_key(rank) for rank in range(5000)]
-    assert store.calls == 20 + 20
-    assert facts.known[599] == {"node": "n74"}
-    assert facts.known[592] is facts.known[599]

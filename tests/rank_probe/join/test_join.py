@@ -269,29 +269,21 @@ def test_counters_go_on_in_the_next_group_and_the_verdict_does_not() -> None:
             assert joined_seconds() == 2 * (number + 1)
 
 
-def test_all_of_a_round_is_rehearsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Up to the windows, in a thread that is then gone: its setting of OpenMP must not stay."""
+def test_all_of_a_round_is_rehearsed_and_leaves_no_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to the windows, in a thread that is then gone: its setting of OpenMP must not stay.
+
+    Python would collect garbage at the next allocation, perhaps while training waits.
+    """
     judged: list[tuple[Verdict, str]] = []
     judge = Judge.judge
 
     def watched(self: Judge, *arguments: Any, **named: Any) -> Verdict:
         verdict = judge(self, *arguments, **named)
-        judged.append((verdict, threading.current_thread().name))
+        judged[:] = [(verdict, threading.current_thread().name)]
         return verdict
 
     monkeypatch.setattr(Judge, "judge", watched)
     before = threading.active_count()
-    rehearse.__wrapped__().join()
-
-    verdict, name = judged[-1]
-    assert verdict.reason != WARMING_UP
-    assert verdict.ranks == {"0": 3}
-    assert name == "rank_probe_join"
-    assert (threading.active_count(), failures.count) == (before, 0)
-
-
-def test_a_round_leaves_no_garbage() -> None:
-    """Python would collect it at the next allocation, perhaps while training waits."""
     rehearse.__wrapped__().join()  # Imports leave some.
     gc.collect()
     gc.disable()
@@ -300,3 +292,9 @@ def test_a_round_leaves_no_garbage() -> None:
         assert gc.collect() == 0
     finally:
         gc.enable()
+
+    ((verdict, name),) = judged
+    assert verdict.reason != WARMING_UP
+    assert verdict.ranks == {"0": 3}
+    assert name == "rank_probe_join"
+    assert (threading.active_count(), failures.count) == (before, 0)

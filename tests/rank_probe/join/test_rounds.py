@@ -20,7 +20,7 @@ from rank_probe.join.ring import (
     digest,
     is_sampled,
 )
-from rank_probe.join.rounds import ALWAYS_PENDING, LATE_ROUNDS, WINDOW_SECONDS, JoinCoverage
+from rank_probe.join.rounds import WINDOW_SECONDS, JoinCoverage
 from rank_probe.join.store import LIFE_KEY, PlaceInJob
 from rank_probe.measure.steps import StepVector
 from rank_probe.wire.stages import BACKWARD, DATA, STAGES
@@ -358,23 +358,6 @@ def test_pace_is_the_period_but_for_slow_rounds() -> None:
     for number in range(1, 2 * ROUNDS_REMEMBERED + 1):
         pace.begin_round(600.0 + number * PERIOD)
     assert pace.seconds == PERIOD
-
-
-@pytest.mark.parametrize("slower", [1, 3])
-def test_step_that_comes_too_late_is_lost_and_not_before(slower: int) -> None:
-    """Without a peer's probe the share is 0 after a few rounds; until then nothing is known.
-
-    Where a round takes three periods, a step has as many times longer.
-    """
-    pace = Pace(PERIOD)
-    for number in range(3):
-        pace.begin_round(number * slower * PERIOD)
-    coverage = JoinCoverage(pace)
-    coverage.offer(range(1, 2 + ALWAYS_PENDING), 100.0)
-    coverage.joined(0, 0, 100.0 + slower * LATE_ROUNDS * PERIOD)
-    assert coverage.ratio is None
-    coverage.joined(0, 0, 100.1 + slower * LATE_ROUNDS * PERIOD)
-    assert coverage.ratio == 0
 
 
 def test_step_that_one_rank_has_not_seen_the_end_of_is_not_lost() -> None:

@@ -280,6 +280,10 @@ def lates(*ranks: int, **changes: object) -> list[Late]:
     return [late(rank=rank, **changes) for rank in ranks]
 
 
+def since(*seconds: float) -> list[Late]:
+    return [late(rank=rank, since_seconds=each) for rank, each in enumerate(seconds)]
+
+
 ON_A_NODE = lates(4, 5, 6, 7, kind=NODE)
 OTHERS = [*lates(0, stage="forward"), *lates(1, kind=PAUSES), *lates(2, since_seconds=500.0)]
 FIVE_OF_TWELVE = Together("data", 5, 30.0, ((0, 0), (3, 3), (6, 6), (9, 10)))
@@ -297,22 +301,16 @@ FIVE_OF_TWELVE = Together("data", 5, 30.0, ((0, 0), (3, 3), (6, 6), (9, 10)))
         (lates(0, 3, 6, 9, 10), 12, {}, [FIVE_OF_TWELVE]),
         (lates(0, 3, 6, 9), 12, {}, []),
         (lates(0), 2, {}, []),
+        # An onset is known to ten seconds, and to a tenth of what has passed since.
+        (since(600.0, 631.0), 4, {}, [Together("data", 2, 631.0, ((0, 1),))]),
+        (since(12.0, 21.0), 4, {}, [Together("data", 2, 21.0, ((0, 1),))]),
+        (since(600.0, 730.0), 4, {}, []),
     ],
 )
 def test_late_ranks_are_a_set_with_something_in_common_or_many(
     those: list[Late], ranks: int, known: dict[int, dict[str, str]], expected: list[Together]
 ) -> None:
     assert list(together(those, range(ranks), known)) == expected
-
-
-@pytest.mark.parametrize("seconds", [12.0, 600.0, 3600.0])
-def test_onsets_are_compared_as_precisely_as_they_are_known(seconds: float) -> None:
-    """To ten seconds, and to a tenth of what has passed since."""
-    near = [*lates(0, since_seconds=seconds), *lates(1, since_seconds=1.05 * seconds + 1)]
-    far = [*lates(0, since_seconds=seconds), *lates(1, since_seconds=1.2 * seconds + 10)]
-
-    assert [each.ranks for each in together(near, range(4), {})] == [2]
-    assert list(together(far, range(4), {})) == []
 
 
 @pytest.mark.parametrize(

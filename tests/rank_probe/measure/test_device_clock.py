@@ -53,20 +53,6 @@ def repeat(times: int, *calls: Callable[[], object]) -> None:
             call()
 
 
-def test_finished_steps_are_read_together() -> None:
-    """A short step is not read on its own, unless events are scarce."""
-    read = []
-    marks = Marks(every=10 * MS)
-    for _ in range(7):
-        repeat(1, marks.step, marks.catch_up)  # 4 ms
-        read.append(marks.clock.steps.totals().steps)
-    scarce = Marks(limit=40, every=10_000 * MS)
-    repeat(6, scarce.step, scarce.catch_up)
-
-    assert read == [0, 0, 0, 2, 2, 2, 5]
-    assert scarce.clock.steps.totals().steps == 4
-
-
 def test_step_on_two_streams_waits_for_both() -> None:
     """The last event may be reached before one on a stream that is behind."""
     marks = Marks()

@@ -1,7 +1,5 @@
 """The timeline of a training loop: its accounts are right in random programs, and when it tells."""
 
-import os
-import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -32,7 +30,6 @@ pytestmark = pytest.mark.usefixtures("peers")
 # A program is a list of moves; a move is its name and what happens inside it.
 Move = tuple[str, Any]
 BLOCKS = ("stage", "wait", "backward", "optimizer", "fetch", "try")
-RARE = ("thread", "fork")  # A fork takes longer than a hundred of the others.
 
 
 class TheirError(Exception):
@@ -135,22 +132,6 @@ class Program:
         except TheirError:
             self.done.append("caught")
 
-    def _thread(self, inside: list[Move]) -> None:
-        thread = threading.Thread(target=self._try, args=(inside,))
-        thread.start()
-        thread.join()
-
-    def _fork(self, inside: list[Move]) -> None:
-        child = os.fork()
-        if child == 0:
-            try:
-                if self.timeline is not None:
-                    self.timeline.disable()  # As api.start registers it.
-                self._try(inside)
-            finally:
-                os._exit(0)
-        os.waitpid(child, 0)
-
 
 def programs() -> st.SearchStrategy[list[Move]]:
     leaf = st.one_of(
@@ -159,7 +140,7 @@ def programs() -> st.SearchStrategy[list[Move]]:
     )
     move = st.recursive(
         leaf,
-        lambda inner: st.tuples(st.sampled_from(BLOCKS * 5 + RARE), st.lists(inner, max_size=3)),
+        lambda inner: st.tuples(st.sampled_from(BLOCKS), st.lists(inner, max_size=3)),
         max_leaves=12,
     )
     return st.lists(move, max_size=6)

@@ -1,6 +1,5 @@
 """Tests of the interpreter and the ledger: what hooks and users note becomes stages and steps."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -28,12 +27,11 @@ from rank_probe.measure.loop_state import (
     is_before_model,
 )
 from rank_probe.measure.transitions import TRANSITIONS, after
-from rank_probe.wire.stages import CHECKPOINT, DATA, EVAL, FORWARD, OTHER, STAGES
+from rank_probe.wire.stages import CHECKPOINT, EVAL, FORWARD, OTHER, STAGES
 from tests.rank_probe.measure.noted_loop import (
     BACKWARDS,
     END_OF_LOADER,
     FETCH,
-    MS,
     OPTIMIZE,
     STEP,
     Does,
@@ -415,19 +413,6 @@ def test_last_step_and_the_stage_of_now_are_as_old_as_they_are() -> None:
     assert totals.elapsed_seconds == pytest.approx(0.007)
 
 
-def test_kept_vectors_are_the_differences_between_steps() -> None:
-    """Each whole step is told once, with its number, its end and its stages."""
-    job = Job()
-    kept = job.steps.keep()
-    job.run(*STEP, e.FETCH, 25.0, e.FETCHED, *BACKWARDS, *OPTIMIZE, *FETCH)
-    vectors = kept.take()
-
-    assert [vector.step for vector in vectors] == [1, 2]
-    assert [vector.nanoseconds[DATA] for vector in vectors] == [5 * MS, 25 * MS]
-    assert vectors[1].ended - vectors[0].ended == (1 + 25 + 10 + 2) * MS
-    assert kept.take() == []
-
-
 compiled = pytest.mark.skipif(
     new_ledger is PythonLedger, reason="the extension module is not built: there is no C compiler"
 )
@@ -482,20 +467,3 @@ def test_stage_that_does_not_exist_is_refused() -> None:
     ledger = new_ledger(0)
     with pytest.raises(IndexError, match="no such stage: 15"):
         ledger.add(packed([15, 1]))
-
-
-def test_interrupt_makes_no_time_count_twice() -> None:
-    """It may arrive between two boundaries; in C it cannot."""
-
-    def interrupted(_: bytes) -> Iterator[int]:
-        yield from (DATA | BEGIN, 0, OTHER | COMPLETE, 5)
-        raise KeyboardInterrupt
-
-    ledger = PythonLedger(0)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rank_probe.measure.ledger.unpacked", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            ledger.add(b"")
-    ledger.add(packed([OTHER, 8]))
-
-    assert sum(ledger.nanoseconds) == 8

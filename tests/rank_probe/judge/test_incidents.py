@@ -199,17 +199,6 @@ def test_each_lateness_is_one_incident(job: Job, expected: list[Expected]) -> No
         assert incident.cleared == (None if cleared is None else pytest.approx(cleared, abs=15))
 
 
-def test_rank_at_the_threshold_does_not_flap() -> None:
-    """4 % late for ten minutes is one incident at most, and then to the end."""
-    job = Job(ranks=8, seed=11, seconds=600, faults=(Fault(5, "forward", 0.04),))
-    incidents = judged(job, every_seconds=4.0).incidents
-
-    assert [(each.rank, each.stage, each.cleared) for each in incidents] in (
-        [],
-        [(5, "forward", None)],
-    )
-
-
 def test_what_had_no_name_may_turn_out_to_be_data() -> None:
     """The probe of a rank that reads its own stream finds that out while the rank is late."""
     unnamed = Fault(1, "other", 0.5, end_seconds=60.0)

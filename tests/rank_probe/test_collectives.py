@@ -14,37 +14,12 @@ from typing import Any
 
 import pytest
 import torch
-from prometheus_client.parser import text_string_to_metric_families
 from torch import Tensor
 
-from rank_probe.collectives import measure
-from rank_probe.collectives.command import CannotMeasure, chosen, place
-from rank_probe.collectives.measure import (
-    FEWEST,
-    MOST,
-    CollectiveTime,
-    World,
-    fastest,
-    noise,
-    repetitions_in,
-    rounds,
-    sizes_up_to,
-    to_repeat,
-)
-from rank_probe.collectives.report import (
-    as_json,
-    as_text,
-    sentence,
-    write_textfile,
-)
-from rank_probe.collectives.verdict import (
-    Finding,
-    PairTime,
-    Ranks,
-    doubtful,
-    findings,
-    slow_readings,
-)
+from rank_probe.collectives import command, measure, report, verdict
+from rank_probe.collectives.measure import CollectiveTime
+from rank_probe.collectives.verdict import PairTime, Ranks
+from tests import printed
 from tests.exporter.running import ROOT
 from tests.rank_probe.fakes import Slower, hosts, pair_times, result
 from tests.rank_probe.forks import Zygote
@@ -54,13 +29,13 @@ from tests.rank_probe.forks import Zygote
     ("of", "arguments", "expected"),
     [
         # A rank's share is rounded down to 16 bytes, as nccl-tests does, and is never empty.
-        (sizes_up_to, (2**20, 4), [2**12, 2**14, 2**16, 2**18, 2**20]),
-        (sizes_up_to, (100, 2), [96]),
-        (sizes_up_to, (8, 4), [64]),
+        (measure.sizes_up_to, (2**20, 4), [2**12, 2**14, 2**16, 2**18, 2**20]),
+        (measure.sizes_up_to, (100, 2), [96]),
+        (measure.sizes_up_to, (8, 4), [64]),
         # Few repetitions of what is slow, but enough for a median.
-        (repetitions_in, (1.0, 0.01), 100),
-        (repetitions_in, (1.0, 10.0), FEWEST),
-        (repetitions_in, (1.0, 0.0), MOST),
+        (measure.repetitions_in, (1.0, 0.01), 100),
+        (measure.repetitions_in, (1.0, 10.0), measure.FEWEST),
+        (measure.repetitions_in, (1.0, 0.0), measure.MOST),
         # 1 GB in a second over eight ranks.
         (CollectiveTime("all_reduce", 10**9, 1.0).bus_bandwidth, (8,), 1.75e9),
         (CollectiveTime("all_gather", 10**9, 1.0).bus_bandwidth, (8,), 0.875e9),
@@ -76,7 +51,7 @@ def test_what_is_measured(
 @pytest.mark.parametrize("ranks", [2, 3, 8, 9])
 def test_every_pair_meets(ranks: int) -> None:
     """Every pair is measured once, in as few rounds as can be."""
-    found = rounds(ranks)
+    found = measure.rounds(ranks)
 
     assert sorted(pair for each in found for pair in each) == list(combinations(range(ranks), 2))
     assert len(found) == (ranks - 1 if ranks % 2 == 0 else ranks)
@@ -97,7 +72,7 @@ def test_pair_is_timed_each_way_by_its_first_rank(monkeypatch: pytest.MonkeyPatc
     fake = SimpleNamespace(send=link(1e9), recv=link(5e8))
     monkeypatch.setattr(measure, "distributed", fake)
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    ranks = (World(rank, 2, "gloo", torch.device("cpu"), begun.append) for rank in (0, 1))
+    ranks = (measure.World(rank, 2, "gloo", torch.device("cpu"), begun.append) for rank in (0, 1))
     (one,), none = (measure._time_pair(rank, (0, 1), 2**22, 20.0) for rank in ranks)
 
     assert one.ranks == (0, 1)
@@ -109,10 +84,10 @@ def test_pair_is_timed_each_way_by_its_first_rank(monkeypatch: pytest.MonkeyPatc
 def test_what_seems_slow_is_repeated_beside_others_of_its_ranks() -> None:
     """Or a slow partner would look slow too; a healthy world is measured once, a small in full."""
     small = hosts(1, 8)
-    assert to_repeat(pair_times(small), small) == []
-    assert len(to_repeat(pair_times(small, {(0, 5): 3.0}), small)) == 28
+    assert measure.to_repeat(pair_times(small), small) == []
+    assert len(measure.to_repeat(pair_times(small, {(0, 5): 3.0}), small)) == 28
     where = hosts(1, 64)
-    repeated = to_repeat(pair_times(where, {(9, other): 3.0 for other in range(64)}), where)
+    repeated = measure.to_repeat(pair_times(where, {(9, other): 3.0 for other in range(64)}), where)
     doubts = {pair for pair in repeated if 9 in pair}
     partners = {rank for pair in doubts for rank in pair} - {9}
 
@@ -128,8 +103,8 @@ def test_readings_of_a_pair_are_its_fastest_and_their_noise() -> None:
     double = [PairTime((1, 2), seconds, 10.0, 5.0) for seconds in (1e-5, 2e-5, 2e-5)]
     two = [PairTime((0, 1), 2e-5, 10.0, 30.0), PairTime((0, 1), 1e-5, 20.0, 25.0)]
 
-    assert noise([*steady, *shaky, *double]) == {"latency": 2.0, "bandwidth": 1.0}
-    assert fastest(two) == [PairTime((0, 1), 1e-5, 20.0, 30.0)]
+    assert measure.noise([*steady, *shaky, *double]) == {"latency": 2.0, "bandwidth": 1.0}
+    assert measure.fastest(two) == [PairTime((0, 1), 1e-5, 20.0, 30.0)]
 
 
 def each(ranks: int, *senders: int, by: float = 3.0) -> Slower:
@@ -175,7 +150,7 @@ def test_reading_that_stands_out(
     where: tuple[str, ...], slower: Slower, latency: Slower, found: set[tuple[Ranks, str]]
 ) -> None:
     """Among its like; a rank by its fastest link."""
-    slow = slow_readings(pair_times(where, slower, latency), where)
+    slow = verdict.slow_readings(pair_times(where, slower, latency), where)
 
     assert {one.measure for one in slow} <= {"latency" if latency else "bandwidth"}
     assert {(one.ranks, one.way) for one in slow} == found
@@ -186,7 +161,7 @@ def test_healthy_worlds_are_rarely_accused() -> None:
     accused = 0
     for seed in range(150):
         where = hosts(1, 4 + seed % 5)
-        accused += bool(slow_readings(pair_times(where, noise=0.2, seed=seed), where))
+        accused += bool(verdict.slow_readings(pair_times(where, noise=0.2, seed=seed), where))
 
     assert accused <= 3
 
@@ -200,14 +175,16 @@ def test_noise_raises_the_bar_and_doubt_comes_before_suspicion() -> None:
     times = pair_times(where, latency={(1, 2): 12.0})
     noisy = pair_times(where, {(1, 3): 12.0, (3, 1): 12.0}, noise=0.6, seed=5)
 
-    assert len(slow_readings(times, where)) == 2
-    assert slow_readings(times, where, {"latency": 3.0, "bandwidth": 1.0}) == []
-    assert len(slow_readings(times, where, {"latency": 1.0, "bandwidth": 3.0})) == 2
-    assert (1, 3) in doubtful(noisy, where)
+    assert len(verdict.slow_readings(times, where)) == 2
+    assert verdict.slow_readings(times, where, {"latency": 3.0, "bandwidth": 1.0}) == []
+    assert len(verdict.slow_readings(times, where, {"latency": 1.0, "bandwidth": 3.0})) == 2
+    assert (1, 3) in verdict.doubtful(noisy, where)
 
 
-def names(where: tuple[str, ...], slower: Slower, latency: Slower | None = None) -> list[Finding]:
-    return findings(slow_readings(pair_times(where, slower, latency), where), where)
+def named(where: tuple[str, ...], slower: Slower, latency: Slower | None = None) -> list[str]:
+    """Return the sentence of each that is slow."""
+    slow = verdict.slow_readings(pair_times(where, slower, latency), where)
+    return [report.sentence(one) for one in verdict.findings(slow, where)]
 
 
 def test_what_is_slow_at_several_things_is_named_once() -> None:
@@ -215,22 +192,20 @@ def test_what_is_slow_at_several_things_is_named_once() -> None:
 
     The slowest comes first.
     """
-    (link,) = names(hosts(1, 4), {(1, 3): 4.0, (3, 1): 2.0}, {(1, 3): 10.0})
-    (rank,) = names(hosts(4, 1), each(4, 2, by=5.0))
-    (node,) = names(hosts(3, 2), each(6, 2, 3, by=5.0))
-    two = names(hosts(1, 8), {(0, 1): 3.0, (4, 6): 9.0})
+    (link,) = named(hosts(1, 4), {(1, 3): 4.0, (3, 1): 2.0}, {(1, 3): 10.0})
+    first, second = named(hosts(1, 8), {(0, 1): 3.0, (4, 6): 9.0})
 
-    assert sentence(link) == (
+    assert link == (
         "the link between ranks 1 and 3 (n0) is slow inside nodes: "
         "latency 200 µs against 20 µs (10.0 times); "
         "bandwidth from 1 to 3 2.5 GB/s against 10 GB/s (4.0 times); "
         "bandwidth from 3 to 1 5 GB/s against 10 GB/s (2.0 times)"
     )
-    for one, name in ((rank, "rank 2's link (n2)"), (node, "node n1")):
-        assert sentence(one) == (
-            f"{name} is slow between nodes: sends at 200 MB/s against 1 GB/s (5.0 times)"
-        )
-    assert [one.ranks for one in (node, *two)] == [(2, 3), (4, 6), (0, 1)]
+    slow = "is slow between nodes: sends at 200 MB/s against 1 GB/s (5.0 times)"
+    assert named(hosts(4, 1), each(4, 2, by=5.0)) == [f"rank 2's link (n2) {slow}"]
+    assert named(hosts(3, 2), each(6, 2, 3, by=5.0)) == [f"node n1 {slow}"]
+    assert first.startswith("the link between ranks 4 and 6 (n0) ")
+    assert second.startswith("the link between ranks 0 and 1 (n0) ")
 
 
 HEALTHY = result(pair_times(hosts(2, 2)), hosts(2, 2))
@@ -262,30 +237,34 @@ def test_rank_that_waits_in_vain_ends() -> None:
 
 def test_place_and_backend_come_from_the_launcher_and_torch() -> None:
     """torchrun's variables, or those of SLURM and MPI; without a GPU it is gloo."""
-    ranks = [place(launcher | MASTER) for launcher in (LAUNCHED, SLURM)]
+    ranks = [command.place(launcher | MASTER) for launcher in (LAUNCHED, SLURM)]
 
     assert [one.rank for one in ranks] == [3, 5]
     assert [one.world_size for one in ranks] == [8, 6]
     assert [one.local_rank for one in ranks] == ["1", "2"]
-    assert chosen(None) == "gloo"
-    with pytest.raises(CannotMeasure, match="nccl needs a GPU"):
-        chosen("nccl")
-    with pytest.raises(CannotMeasure, match="no launcher has given this process a rank; start it "):
-        place({})
-    with pytest.raises(CannotMeasure, match="one rank alone has no link; start at least two"):
-        place({"RANK": "0", "WORLD_SIZE": "1"})
-    with pytest.raises(CannotMeasure, match="MASTER_ADDR is not set, so ranks cannot reach each"):
-        place(LAUNCHED)
+    assert command.chosen(None) == "gloo"
+    with pytest.raises(command.CannotMeasure, match="nccl needs a GPU"):
+        command.chosen("nccl")
+    for environment, why in (
+        ({}, "no launcher has given this process a rank; start it with: "),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, "one rank alone has no link; start at least two"),
+        (LAUNCHED, "MASTER_ADDR is not set, so ranks cannot reach each other"),
+    ):
+        with pytest.raises(command.CannotMeasure, match=why):
+            command.place(environment)
 
 
 @pytest.mark.jobs
 def test_ranks_measure_their_links(zygote: Zygote, tmp_path: Path) -> None:
     """Two real ranks take turns; rank 0 alone says what it found, and that one link is no problem.
 
-    A file that cannot be written is said, with the status of a rank that cannot measure.
+    node_exporter, another user, never reads half of a file. One that cannot be written is said,
+    with the status of a rank that cannot measure.
     """
     words = ("bench-collectives", "--duration", "1s", "--max-mib", "1", "--json", "--textfile")
-    for path, status in ((tmp_path / "links.prom", 0), (tmp_path, 2)):
+    series = tmp_path / "series" / "links.prom"
+    series.parent.mkdir()
+    for path, status in ((series, 0), (tmp_path, 2)):
         folder = tmp_path / str(status)
         folder.mkdir()
         with zygote.ranks(folder, "rank_probe", *words, str(path), ranks=2) as forks:
@@ -293,18 +272,21 @@ def test_ranks_measure_their_links(zygote: Zygote, tmp_path: Path) -> None:
             first, other = (fork.output.read_text() for fork in forks)
         document = json.loads(first[first.index("{") : first.rindex("}") + 1])
 
+        printed.check(document)
         assert first.startswith("rank-probe: 2 ranks on 1 node measure with gloo, for 1 s or more")
         assert (document["slow"], document["ranks"], document["backend"]) == (False, 2, "gloo")
-        assert {(pair["scope"], *pair["ranks"]) for pair in document["pairs"]} == {
-            ("intra-node", 0, 1)
-        }
+        assert [(pair["scope"], pair["ranks"]) for pair in document["pairs"]] == [
+            ("intra-node", [0, 1])
+        ]
         assert document["message_bytes"] == 2**18
-        assert {one["size_bytes"] for one in document["collectives"]} == {
-            4**n for n in range(6, 11)
-        }
+        sizes = {one["size_bytes"] for one in document["collectives"]}
+        assert sizes == {4**n for n in range(6, 11)}
         assert ("cannot write" in first) == (status == 2)
         assert "{" not in other
-    assert samples(tmp_path / "links.prom")["measured_timestamp_seconds"].keys() == {("gloo", "2")}
+    measured = 'rankskew_collective_measured_timestamp_seconds{backend="gloo",ranks="2"} '
+    assert measured in series.read_text()
+    assert stat.S_IMODE(series.stat().st_mode) == 0o644
+    assert list(series.parent.iterdir()) == [series]
 
 
 def test_lines_have_every_figure_and_end_with_the_verdict() -> None:
@@ -313,9 +295,9 @@ def test_lines_have_every_figure_and_end_with_the_verdict() -> None:
     Pairs inside and between nodes have medians of their own. One link alone is neither slow nor
     fast; the pairs of 64 ranks are too many to read.
     """
-    lines = as_text(HEALTHY).splitlines()
-    alone = as_text(result(pair_times(hosts(1, 2)), hosts(1, 2)))
-    many = as_text(result(pair_times(hosts(8, 8)), hosts(8, 8)))
+    lines = report.as_text(HEALTHY).splitlines()
+    alone = report.as_text(result(pair_times(hosts(1, 2)), hosts(1, 2)))
+    many = report.as_text(result(pair_times(hosts(8, 8)), hosts(8, 8)))
 
     assert lines[0] == "4 ranks on 2 nodes, gloo, messages of 1 MiB"
     assert "all_reduce  4 KiB  1 ms    6.14 MB/s" in lines
@@ -325,51 +307,9 @@ def test_lines_have_every_figure_and_end_with_the_verdict() -> None:
     ]
     assert "0 and 1      20 µs    10 GB/s  10 GB/s  intra-node" in lines
     assert lines[-1] == "ok: no link stands out"
-    assert as_text(SLOW).splitlines()[-1] == (
+    assert report.as_text(SLOW).splitlines()[-1] == (
         "slow: the link between ranks 1 and 3 (n0) is slow inside nodes: "
         "bandwidth from 1 to 3 2.5 GB/s against 10 GB/s (4.0 times)"
     )
     assert alone.endswith("two ranks have one link, and nothing to compare it with")
     assert "medians of the pairs; all of them: see --json" in many
-
-
-def test_json_has_what_the_tables_say() -> None:
-    """Scripts get base units."""
-    said = json.loads(as_json(SLOW))
-
-    assert (said["slow"], said["ranks"], said["message_bytes"]) == (True, 8, 2**20)
-    assert (said["named"][0]["kind"], said["named"][0]["ranks"]) == ("link", [1, 3])
-    assert said["named"][0]["slow"][0]["value"] == 2.5e9
-    assert said["collectives"][0]["bus_bandwidth"] == 4096 / 1e-3 * 2 * 7 / 8
-    assert {pair["scope"] for pair in said["pairs"]} == {"intra-node", "inter-node"}
-
-
-def samples(path: Path) -> dict[str, dict[tuple[str, ...], float]]:
-    """Return values by name and by the values of labels."""
-    found: dict[str, dict[tuple[str, ...], float]] = {}
-    for family in text_string_to_metric_families(path.read_text()):
-        for sample in family.samples:
-            name = sample.name.removeprefix("rankskew_collective_")
-            found.setdefault(name, {})[tuple(sample.labels.values())] = sample.value
-    return found
-
-
-def test_each_figure_is_a_series(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is healthy has none, no 0; node_exporter, another user, never reads half of a file."""
-    monkeypatch.setattr("time.time", lambda: 1000.0)
-    path = tmp_path / "links.prom"
-    path.write_text("old")
-    write_textfile(path, SLOW)
-
-    assert samples(path) == {
-        "bus_bandwidth_bytes_per_second": {
-            ("all_reduce", "4096"): pytest.approx(4096 / 1e-3 * 2 * 7 / 8),
-            ("all_gather", "4096"): pytest.approx(4096 / 0.5e-3 * 7 / 8),
-        },
-        "measured_timestamp_seconds": {("gloo", "8"): 1000.0},
-        "slow_info": {("link", "1,3", "n0", "intra-node"): 1.0},
-    }
-    assert stat.S_IMODE(path.stat().st_mode) == 0o644
-    assert [each.name for each in tmp_path.iterdir()] == ["links.prom"]
-    write_textfile(path, HEALTHY)
-    assert "slow_info" not in samples(path)

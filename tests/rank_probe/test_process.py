@@ -150,6 +150,7 @@ TASK = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LO
 TASK["SLURM_STEP_ID"] = "0"
 TASK_PER_NODE = TASK | {"SLURM_NNODES": "2"}
 TASKS_ON_NODE = TASK | {"SLURM_NNODES": "1", "SLURM_LOCALID": "1"}
+MPI = {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALNRANKS": "2"}
 
 Set = Callable[..., None]
 
@@ -165,70 +166,56 @@ def group(monkeypatch: pytest.MonkeyPatch) -> Set:
     return set_group
 
 
-def own_rank(environment: dict[str, str], *, has_stepped: bool = False) -> OwnRank:
-    return OwnRank(environment, {}, lambda: has_stepped)
+Place = tuple[int, int]
 
 
 @pytest.mark.parametrize(
-    ("environment", "at_once", "after_a_step"),
-    [
-        ({}, None, (0, 1)),
-        (RANK_2_OF_4, (2, 4), (2, 4)),
-        (TASKS_ON_NODE, (1, 2), (1, 2)),
-        (TASK_PER_NODE, None, (1, 2)),
-        ({"RANK": "1", "WORLD_SIZE": "2"}, None, (1, 2)),
-        ({"LOCAL_RANK": "1", "WORLD_SIZE": "2"}, None, (0, 1)),
-        ({"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALNRANKS": "2"}, (3, 4), (3, 4)),
-    ],
-)
-def test_launcher_is_believed_at_once_if_it_started_this_process(
-    group: Set,
-    environment: dict[str, str],
-    at_once: tuple[int, int] | None,
-    after_a_step: tuple[int, int],
-) -> None:
-    """A node's only task may start the ranks itself, so nobody is named before it trains."""
-    for has_stepped, place in ((False, at_once), (True, after_a_step)):
-        me = own_rank(environment, has_stepped=has_stepped).who()
-        assert (me and (me.rank, me.world_size)) == place
-
-
-@pytest.mark.parametrize(
-    ("environment", "formed", "expected"),
+    ("environment", "at_once", "after_a_step", "formed", "in_the_group"),
     [
         # The leading node names an unnamed job; the script may have set it itself.
-        ({}, (5, 8), (5, 8, "", "local-gpu7")),
-        (RANK_2_OF_4, (5, 8), (5, 8, "2", "j")),
-        # Both ranks of a node's only task would be its local rank 0.
-        (TASK_PER_NODE, (5, 8), (5, 8, "", "7")),
-        (TASKS_ON_NODE, (1, 2), (1, 2, "1", "7")),
+        ({}, None, (0, 1), (5, 8), (5, 8, "", "local-gpu7")),
+        (RANK_2_OF_4, (2, 4), (2, 4), (5, 8), (5, 8, "2", "j")),
         # Where each rank has a group of its own, all would be rank 0.
-        (RANK_2_OF_4, (0, 1), (2, 4, "2", "j")),
+        (RANK_2_OF_4, (2, 4), (2, 4), (0, 1), (2, 4, "2", "j")),
+        (TASKS_ON_NODE, (1, 2), (1, 2), (1, 2), (1, 2, "1", "7")),
+        # Both ranks of a node's only task would be its local rank 0.
+        (TASK_PER_NODE, None, (1, 2), (5, 8), (5, 8, "", "7")),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, None, (1, 2), (1, 2), (1, 2, "", "local-gpu7")),
+        ({"LOCAL_RANK": "1"}, None, (0, 1), (1, 2), (1, 2, "1", "local-gpu7")),
+        (MPI, (3, 4), (3, 4), (3, 4), (3, 4, "", "local-gpu7")),
     ],
 )
-def test_process_group_wins(
+def test_launcher_is_believed_until_there_is_a_process_group(
     group: Set,
     environment: dict[str, str],
-    formed: tuple[int, int],
-    expected: tuple[int, int, str, str],
+    at_once: Place | None,
+    after_a_step: Place,
+    formed: Place,
+    in_the_group: tuple[int, int, str, str],
 ) -> None:
-    """Its rank and size are the job's, whatever the launcher counted; also once it is gone."""
-    environment = dict(environment)
-    mine = own_rank(environment)
+    """At once if it started this process; otherwise that may start the ranks itself.
+
+    The group's rank and size are the job's, whatever the launcher counted; also once it is gone.
+    """
+    for has_stepped, place in ((False, at_once), (True, after_a_step)):
+        me = OwnRank(environment, {}, lambda has=has_stepped: has).who()
+        assert (me and (me.rank, me.world_size)) == place
+    variables = dict(environment)
+    mine = OwnRank(variables, {}, lambda: False)
     mine.who()
-    environment["MASTER_ADDR"] = "gpu7"
+    variables["MASTER_ADDR"] = "gpu7"
     for now in (formed, ()):
         group(*now)
         me = mine.who()
         assert me is not None
-        assert (me.rank, me.world_size, me.local_rank, me.job_id) == expected
+        assert (me.rank, me.world_size, me.local_rank, me.job_id) == in_the_group
 
 
 def test_child_is_not_who_its_parent_is(group: Set, monkeypatch: pytest.MonkeyPatch) -> None:
     """It inherits its parent's variables; a process group of its own makes it a rank."""
     monkeypatch.setattr(children, "is_child", lambda: True)
     monkeypatch.setattr(children, "index", lambda: 3)
-    child = own_rank(RANK_2_OF_4, has_stepped=True)
+    child = OwnRank(RANK_2_OF_4, {}, lambda: True)
     assert child.who() is None
     group(7, 8)
     me = child.who()
@@ -300,57 +287,46 @@ def _short(event: dict[str, Any]) -> Told:
     return event["event"], round(began, 3), None if seconds is None else round(seconds, 3)
 
 
-MEETS = ("rendezvous_begins", 1, "rendezvous_ended", "first_step_done", "end", 50)
-INIT = ("init", 97.0, 3.0)
-# How old the process was when the probe started, what happens, with seconds between, and the
-# events: when each began, and how long it took.
-LIVES: dict[str, tuple[float | None, tuple[str | int, ...], list[Told]]] = {
-    "what lasts is told from its beginning": (3.0, (10,), [("init", 97.0, None)]),
-    "each event has the time between its own two moments": (
-        3.0,
-        ("rendezvous_begins", 10, "rendezvous_ended", 100, "first_step_done", 1_000, "end"),
-        [
-            *(INIT, ("rendezvous", 100.0, 10.0), ("first_step", 110.0, 100.0)),
+def test_each_event_of_a_life_is_told() -> None:
+    """With its beginning, and its duration once it is over; a moment when it has come.
+
+    A second process group, or a step noted again, moves nothing.
+    """
+    process = Process()
+    life = process.life
+    assert process.told() == [("init", 96.0, None)]
+    life.rendezvous_begins()
+    process.goes_on(10)
+    assert process.told() == [("init", 96.0, 4.0), ("rendezvous", 100.0, None)]
+    life.rendezvous_ended()
+    process.goes_on(100)
+    life.first_step_done()
+    process.goes_on(1_000)
+    life.end()
+    for _ in range(2):
+        assert process.told()[1:] == [
+            ("rendezvous", 100.0, 10.0),
+            ("first_step", 110.0, 100.0),
             ("end", 210.0, 1_000.0),
-        ],
-    ),
-    "a rank that is stuck in the rendezvous has no duration for it": (
-        3.0,
-        ("rendezvous_begins", 60),
-        [INIT, ("rendezvous", 100.0, None)],
-    ),
-    "a rendezvous that failed is forgotten": (
-        3.0,
-        ("rendezvous_begins", 60, "rendezvous_begins", 2, "rendezvous_ended"),
-        [("init", 97.0, 63.0), ("rendezvous", 160.0, 2.0)],
-    ),
-    # Where the process's start is unknown, there is no init.
-    "a rank alone has a first step too, from the probe on": (
-        None,
-        (8, "first_step_done"),
-        [("first_step", 100.0, 8.0)],
-    ),
-    "a second process group, or a step noted again, moves nothing": (
-        3.0,
-        MEETS * 2,
-        [INIT, ("rendezvous", 100.0, 1.0), ("first_step", 101.0, 0.0), ("end", 101.0, 0.0)],
-    ),
-}
+        ]
+        process.goes_on(50)
+        for again in (life.rendezvous_begins, life.rendezvous_ended, life.first_step_done):
+            again()
 
 
-@pytest.mark.parametrize("case", LIVES)
-def test_each_event_of_a_life_is_told(case: str) -> None:
-    """With its beginning, and its duration once it is over; a moment when it has come."""
-    age, happens, expected = LIVES[case]
-    process = Process(age)
+def test_rendezvous_that_failed_is_forgotten() -> None:
+    """A rank alone has none; where the process's start is unknown, there is no init either."""
+    process, alone = Process(), Process(age=None)
     process.told()
-    for each in happens:
-        if isinstance(each, str):
-            getattr(process.life, each)()
-        else:
-            process.goes_on(each)
+    for seconds in (60, 2):
+        process.life.rendezvous_begins()
+        process.goes_on(seconds)
+    process.life.rendezvous_ended()
+    alone.goes_on(8)
+    alone.life.first_step_done()
 
-    assert process.told() == expected
+    assert process.told() == [("init", 96.0, 64.0), ("rendezvous", 160.0, 2.0)]
+    assert alone.told() == [("first_step", 100.0, 8.0)]
 
 
 def test_checkpoint_is_told_while_it_lasts() -> None:

@@ -2,13 +2,10 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
-from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,10 +14,9 @@ from rank_probe.audit.facts import HIDDEN, Interface, NodeMounts, Port, pack, un
 from rank_probe.audit.gather import shown
 from rank_probe.audit.network import interfaces, matching, ports
 from rank_probe.process import facts, runtime
-from rank_probe.process.small_files import beginning, content, cpu_list, number_in, text_of
+from rank_probe.process.small_files import beginning, content, number_in, text_of
 from rank_probe.torch_hooks import process_group
 from rank_probe.version import __version__
-from tests import nvmlstub
 
 NODE = os.uname().nodename
 DRIVER = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023"
@@ -116,37 +112,6 @@ def fake_torch(*, is_initialized: bool = True) -> SimpleNamespace:
     )
 
 
-def half_imported() -> ModuleType:
-    """Return torch while the script imports it: it has nothing in it yet."""
-    half = ModuleType("torch")
-    half.__spec__ = ModuleSpec("torch", None)
-    half.__spec__._initializing = True  # type: ignore[attr-defined]  # as importlib does
-    return half
-
-
-@pytest.mark.parametrize(
-    ("torch", "versions"),
-    [
-        (None, set()),
-        (half_imported(), set()),
-        # A rank that has not used CUDA is on no GPU, and stays off it.
-        (fake_torch(is_initialized=False), {"torch", "cuda"}),
-    ],
-    ids=["absent", "half imported", "not in use"],
-)
-def test_torch_that_is_not_in_use_is_not_asked(
-    monkeypatch: pytest.MonkeyPatch, torch: Any, versions: set[str]
-) -> None:
-    """A process that has not imported torch says so by leaving it out."""
-    monkeypatch.delitem(sys.modules, "torch", raising=False)
-    if torch is not None:
-        monkeypatch.setitem(sys.modules, "torch", torch)
-
-    assert set(runtime.runtime_info()) == {"python", "probe", "driver", "env_hash"} | versions
-    assert runtime.gpu_uuid() == runtime.gpu_model() == runtime.pcie_link() == ""
-    assert process_group.rank_and_world_size() is None
-
-
 def test_versions_of_a_gpu_rank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As they print themselves; the GPU's UUID has NVML's prefix, so that it joins its series.
 
@@ -216,21 +181,6 @@ def test_only_the_beginning_of_a_regular_file_is_read(tmp_path: Path) -> None:
     link.symlink_to("/dev/zero")
     with pytest.raises(OSError, match="not a regular file"):
         content(link, 100, follows_links=True)
-
-
-@pytest.mark.parametrize(
-    ("text", "cpus"),
-    [
-        ("0-2,8\n", (0, 1, 2, 8)),
-        ("1-", (1,)),
-        ("\n", ()),
-        ("3-x", ()),
-        ("0-99999999999", tuple(range(8192))),  # It cannot fill the memory.
-    ],
-)
-def test_lists_of_cpus_are_read(text: str, cpus: tuple[int, ...]) -> None:
-    """Every form that the kernel writes; a NUMA node of memory only has an empty one."""
-    assert cpu_list(text) == cpus
 
 
 def machine(folder: Path, files: Mapping[str, str]) -> NodeMounts:
@@ -327,44 +277,3 @@ def test_ports_are_those_of_real_adapters(tmp_path: Path) -> None:
     assert not found["mlx5_2"].is_active
     assert [*interfaces(NodeMounts(tmp_path, tmp_path), {})] == []
     assert [*ports(NodeMounts(tmp_path, tmp_path))] == []
-
-
-READS = (
-    "import json; from dataclasses import asdict; from rank_probe.audit.devices import read_gpus; "
-    "gpus, problem = read_gpus(); print(json.dumps([[asdict(gpu) for gpu in gpus], problem]))"
-)
-WITHOUT_PYNVML = "import sys; sys.modules['pynvml'] = None; "
-
-
-NEAR_5 = list(range(32, 64))
-
-
-@pytest.mark.parametrize(
-    ("said", "before", "near_5", "problem"),
-    [
-        ("", "", NEAR_5, ""),
-        # A GPU without a known place is still a GPU.
-        ("nvmlDeviceGetCpuAffinity * 3\n", "", [], ""),
-        ("nvmlInitWithFlags * 9\n", "", None, "NVML does not start: "),
-        ("nvmlDeviceGetUUID 3 15\n", "", None, "NVML does not answer: GPU is lost"),
-        ("", WITHOUT_PYNVML, None, "pynvml is not installed (pip install nvidia-ml-py)"),
-    ],
-)
-def test_gpus_have_their_place_or_a_sentence_says_why_not(
-    library: Path, tmp_path: Path, said: str, before: str, near_5: list[int] | None, problem: str
-) -> None:
-    """Two sockets of four, as a process finds them while the stub of NVML plays what is *said*."""
-    (tmp_path / "scenario").write_text(said)
-    done = subprocess.run(
-        [sys.executable, "-c", before + READS],
-        env=os.environ | nvmlstub.environment(library, 8, tmp_path / "scenario"),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    gpus, why = json.loads(done.stdout)
-
-    assert [gpu["index"] for gpu in gpus] == ([] if near_5 is None else list(range(8)))
-    assert near_5 is None or gpus[5]["cpus"] == near_5
-    assert (why == "") == (problem == "")
-    assert why.startswith(problem)

@@ -1,10 +1,14 @@
 """What the probe replaces in torch, what it needs of it, and that torch.compile notices nothing."""
 
+import copy
+import functools
 import gc
 import importlib
+import inspect
 import json
-import re
+import pickle
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -12,10 +16,15 @@ from typing import Any, Final
 
 import pytest
 import torch
+from torch._dynamo import trace_rules
+from torch._dynamo.variables import SkipFunctionVariable
 
 from rank_probe.guest.guard import failures
+from rank_probe.guest.patches import Patches
+from rank_probe.measure import timeline
+from rank_probe.measure.tape import PythonTape
 from rank_probe.probe import Probe
-from rank_probe.torch_hooks import dynamo, private
+from rank_probe.torch_hooks import checkpoints, copies, dynamo, private
 from rank_probe.torch_hooks.private import find
 from rank_probe.torch_hooks.store import obstacle
 from tests.rank_probe.forks import Zygote
@@ -91,32 +100,97 @@ def test_probe_adds_no_graph_break_and_no_compilation(
     assert with_probe["parameters"] == never["parameters"]
 
 
-BEHAVIOURS = 11
+def wraps(function: Any) -> list[object]:
+    """Return what a decorator would take over."""
+
+    def theirs() -> None:
+        return None
+
+    wrapper = functools.wraps(function)(theirs)
+    return [wrapper.__name__, wrapper.__doc__, str(inspect.signature(wrapper))]
 
 
-@pytest.mark.jobs
-def test_replacement_behaves_as_the_function_it_stands_for(zygote: Zygote, tmp_path: Path) -> None:
-    """Whatever works with the bare function works, and gives the same; all are put back."""
-    files = {str(path.relative_to(PROBE)) for path in PROBE.rglob("*.py") if replaces(path)}
-    answers = answer_of(zygote, tmp_path, "functions_job")
-
-    assert len(answers) == 2  # With the tape in C and in Python.
-    for answer in answers:
-        worse = [
-            (behaviour, place, found)
-            for behaviour, places in answer["worse"].items()
-            for place, found in places.items()
-        ]
-        assert len(answer["worse"]) == BEHAVIOURS
-        assert worse == []
-        assert set(answer["files"]) == files
-        assert answer["absent"] == []
-        assert answer["changed_for_good"] == []
-        assert answer["failures"] == 0
+def is_left_by_dynamo(function: Any) -> bool:
+    """Whether torch.compile calls it, and does not compile what it does."""
+    if inspect.getattr_static(function, "_torchdynamo_disable", False):
+        return True
+    return trace_rules.lookup(function) is SkipFunctionVariable
 
 
-def replaces(path: Path) -> bool:
-    return re.search(r"patches\.wrap\b", path.read_text()) is not None
+def takes_any_arguments(function: Any) -> bool:
+    """Whether a replacement takes what the function may take in another version, too."""
+    code = getattr(function, "__code__", None)
+    if code is None or not code.co_filename.startswith(dynamo.DIRECTORY):
+        return True
+    is_iterators = function.__name__ in ("__iter__", "__next__")  # Python calls them.
+    any_arguments = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+    return is_iterators or code.co_flags & any_arguments == any_arguments
+
+
+BEHAVIOURS: Final[dict[str, Callable[[Any], object]]] = {
+    "pickle": lambda function: pickle.loads(pickle.dumps(function)) is function,
+    "deepcopy": lambda function: copy.deepcopy([function])[0] is function,
+    "hash": lambda function: {function: 1}[function],
+    "signature": lambda function: str(inspect.signature(function)),
+    "source": inspect.getsource,
+    "documentation": inspect.getdoc,
+    "is a function": inspect.isfunction,
+    "functools.wraps": wraps,
+    "torch.compile leaves it": is_left_by_dynamo,
+    "arguments": takes_any_arguments,
+}
+
+
+def behaviour(owner: Any, name: str) -> dict[str, object]:
+    """Return what each of BEHAVIOURS gives for what is there; nothing where it raises."""
+    found: dict[str, object] = {}
+    for what, of in BEHAVIOURS.items():
+        with suppress(Exception):  # The replacement may raise as well.
+            found[what] = of(getattr(owner, name))
+    return found
+
+
+@pytest.mark.jobs  # It imports three frameworks.
+@pytest.mark.filterwarnings("ignore")  # They warn of each other.
+@pytest.mark.parametrize("tape", [timeline.new_tape, PythonTape])
+def test_replacement_behaves_as_the_function_it_stands_for(
+    monkeypatch: pytest.MonkeyPatch, tape: Any
+) -> None:
+    """Whatever works with the bare function works, and gives the same; all are put back.
+
+    What is replaced once it is imported is there, under the name that the probe knows.
+    """
+    late = [*checkpoints.PLACES, *checkpoints.EVALUATIONS]
+    late += [(module, (f"{of}.{name}" if of else name,)) for module, of, name in copies.MOVERS]
+    for module, paths in late:
+        owner = importlib.import_module(module)
+        assert [path for path in paths if find(owner, path) is None] == []
+    places: dict[tuple[int, str], tuple[Any, str]] = {}
+    wrap = Patches.wrap
+
+    def recorded(patches: Patches, owner: Any, name: str, make: Any) -> None:
+        places[id(owner), name] = owner, name
+        wrap(patches, owner, name, make)
+
+    def replaced(look: Callable[[Any, str], Any]) -> list[Any]:
+        """Return how everything looks while it is replaced."""
+        probe = Probe(automatic=True, environment={})
+        probe.attach()
+        seen = [look(*place) for place in places.values()]
+        probe.detach()
+        return seen
+
+    monkeypatch.setattr(timeline, "new_tape", tape)
+    monkeypatch.setattr(Patches, "wrap", recorded)
+    replaced(behaviour)
+    stored = [vars(owner).get(name) for owner, name in places.values()]
+    for (owner, name), ours in zip(places.values(), replaced(behaviour), strict=True):
+        for what, was in behaviour(owner, name).items():
+            assert was in (None, False, ours.get(what)), f"{what} of {owner!r}.{name}"
+
+    assert len(places) > 60
+    assert [vars(owner).get(name) for owner, name in places.values()] == stored
+    assert failures.count == 0
 
 
 # Py_TPFLAGS_HEAPTYPE

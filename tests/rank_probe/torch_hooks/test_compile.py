@@ -1,4 +1,8 @@
-"""What the probe replaces in torch, what it needs of it, and that torch.compile notices nothing."""
+"""What the probe replaces in torch, what it needs of it, and that torch.compile notices nothing.
+
+As a program, this trains what a backend compiles: without the probe, under it, and before it. It
+prints what came of each as JSON.
+"""
 
 import copy
 import functools
@@ -8,16 +12,20 @@ import inspect
 import json
 import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, Final
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch import Tensor, nn
 from torch._dynamo import trace_rules
+from torch._dynamo.utils import counters
 from torch._dynamo.variables import SkipFunctionVariable
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
 
 from rank_probe.guest.guard import failures
 from rank_probe.guest.patches import Patches
@@ -29,19 +37,6 @@ from rank_probe.torch_hooks.private import find
 from rank_probe.torch_hooks.store import obstacle
 from tests.rank_probe.forks import Zygote
 
-PROBE: Final = Path(dynamo.DIRECTORY)
-
-
-def answer_of(
-    zygote: Zygote, folder: Path, module: str, *arguments: str, **environment: str
-) -> Any:
-    """Return what the last line that a job prints says."""
-    job = f"tests.rank_probe.torch_hooks.{module}"
-    fork = zygote.start(folder / "output", job, *arguments, **environment)
-    status, said = fork.wait(280), fork.output.read_text()
-    assert status == 0, said[-4000:]
-    return json.loads(said.splitlines()[-1])
-
 
 def test_everything_that_a_hook_may_call_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     """Dynamo would compile the rest between two graphs, which makes them three."""
@@ -51,12 +46,115 @@ def test_everything_that_a_hook_may_call_is_hidden(monkeypatch: pytest.MonkeyPat
     probe.attach()
     made = {each.__code__ for each in gc.get_objects() if type(each) is FunctionType}
     probe.detach()
-    folders = tuple(f"{PROBE}/{name}/" for name in ("guest", "measure", "torch_hooks"))
+    folders = tuple(f"{dynamo.DIRECTORY}{name}/" for name in ("guest", "measure", "torch_hooks"))
     ours = {code for code in made if code.co_filename.startswith(folders)}
 
     assert len(ours) > 200
     # What stands for torch where there is none, and what this test has replaced.
     assert {code.co_name for code in ours - hidden} == {"<lambda>", "_skip"}
+
+
+STEPS = 3
+
+Step = Callable[[Tensor], None]
+
+
+class Net(nn.Module):
+    """A network of one's own: torch.nn's containers alone are no frame that Dynamo compiles."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        result: Tensor = self.layers(rows)
+        return result
+
+
+def step_of(model: Callable[[Tensor], Tensor], optimizer: torch.optim.Optimizer) -> Step:
+    """Return a step of the loop, as a script would write it."""
+
+    def step(rows: Tensor) -> None:
+        model(rows).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def with_collective(model: nn.Module) -> Callable[[Tensor], Tensor]:
+    """Return a function with a collective in its graph."""
+
+    def reduced(rows: Tensor) -> Tensor:
+        loss: Tensor = model(rows).sum()
+        total = loss.detach().clone()
+        dist.all_reduce(total)
+        return loss + 0 * total
+
+    return reduced
+
+
+DDP = DistributedDataParallel
+# What is compiled, of a model and its optimizer; torch breaks a whole step at its backward.
+ARMS: dict[str, Callable[..., Step]] = {
+    "ddp": lambda model, optimizer, compile: step_of(compile(DDP(model)), optimizer),
+    "ddp_around": lambda model, optimizer, compile: step_of(DDP(compile(model)), optimizer),
+    "whole_step": lambda model, optimizer, compile: compile(step_of(model, optimizer)),
+    # Here Dynamo compiles backward too, with the hooks in it.
+    "compiled_autograd": lambda model, optimizer, compile: compile(step_of(model, optimizer)),
+    "collective": lambda model, optimizer, compile: step_of(
+        compile(with_collective(model)), optimizer
+    ),
+}
+
+
+def outcome(arm: str, backend: str, attach_before_step: int | None) -> Mapping[str, Any]:
+    """Train with the probe from that step on, or without one; return counts and parameters."""
+    torch._dynamo.reset()
+    counters.clear()
+    torch._dynamo.config.compiled_autograd = arm == "compiled_autograd"
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    probe = Probe(automatic=True, environment={})
+    if attach_before_step == 0:
+        probe.attach()
+    step = ARMS[arm](model, optimizer, lambda what: torch.compile(what, backend=backend))
+    compilations: list[Any] = []
+    torch._dynamo.callback.callback_handler.register_start_callback(compilations.append)
+    torch.manual_seed(1)
+    loader = DataLoader(TensorDataset(torch.randn(2 * STEPS * 4, 4)), batch_size=4)
+    for index, (rows,) in enumerate(loader):
+        if index == STEPS:
+            compilations.clear()
+        if index == attach_before_step:
+            probe.attach()
+        step(rows)
+    late = len(compilations)
+    torch._dynamo.callback.callback_handler.remove_start_callback(compilations.append)
+    probe.detach()
+    return {
+        "graphs": dict(counters["stats"]),
+        "breaks": sum(counters["graph_break"].values()),
+        "late_compilations": late,
+        "parameters": [parameter.detach().tolist() for parameter in model.parameters()],
+    }
+
+
+def main(backend: str) -> None:
+    """Print the outcomes of every arm."""
+    torch.set_num_threads(1)
+    store: Any = dist
+    dist.init_process_group("gloo", store=store.HashStore(), rank=0, world_size=1)
+    answers = {
+        arm: {
+            when: outcome(arm, backend, step)
+            for when, step in (("never", None), ("before", 0), ("after", STEPS))
+        }
+        for arm in ARMS
+    }
+    print(json.dumps(answers))
+    dist.destroy_process_group()
 
 
 # Code is generated for as long as a minute; what the probe could change comes before that.
@@ -69,14 +167,15 @@ def outcomes(
 ) -> dict[str, dict[str, Any]]:
     """What each arm counted without the probe, with it from the start, and from midway on."""
     folder = tmp_path_factory.mktemp("compile")
-    cache = {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/cache"}
-    found: dict[str, dict[str, Any]] = answer_of(
-        zygote, folder, "compile_job", request.param, **cache
+    fork = zygote.start(
+        folder / "output",
+        *("tests.rank_probe.torch_hooks.test_compile", request.param),
+        TORCHINDUCTOR_CACHE_DIR=f"{folder}/cache",
     )
+    status, said = fork.wait(280), fork.output.read_text()
+    assert status == 0, said[-4000:]
+    found: dict[str, dict[str, Any]] = json.loads(said.splitlines()[-1])
     return found
-
-
-ARMS = ["ddp", "ddp_around", "whole_step", "compiled_autograd", "collective"]
 
 
 @pytest.mark.jobs
@@ -263,3 +362,7 @@ def test_nothing_is_missed_here(monkeypatch: pytest.MonkeyPatch) -> None:
     probe.detach()
 
     assert private.limitations == {}
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,4 +1,4 @@
-"""A plain torchrun beside GPUs that list its processes: ranks, job and locality with no probe."""
+"""A plain torchrun beside GPUs that list its processes: ranks and job with no probe."""
 
 import os
 import sys
@@ -20,24 +20,8 @@ RANKS, JOB = 4, "plain"
 TRAIN = (str(ROOT / "demo" / "train.py"), "--steps", "1000000")
 # Not in the order of the ranks, so that only the process ids can tell.
 GPU_OF_RANK = {0: 2, 1: 3, 2: 1, 3: 0}
-# GPUs 0 and 1 are beside the first CPU of this machine, GPUs 2 and 3 beside one that it lacks.
-FIRST_CPU, OTHER_CPU = min(os.sched_getaffinity(0)), 4095
-NODE_OF_GPU = {0: (0, FIRST_CPU), 1: (0, FIRST_CPU), 2: (1, OTHER_CPU), 3: (1, OTHER_CPU)}
-BOUND = {0, 2}
-FREE_SHARE = 1 / len(os.sched_getaffinity(0))
-LOCAL = {0: 0.0, 1: 0.0, 2: 1.0, 3: FREE_SHARE}
 
 Samples = dict[str, list[tuple[dict[str, str], float]]]
-
-
-def sysfs(directory: Path) -> Path:
-    """Write where the stub's GPUs sit, as the kernel would tell it."""
-    for gpu, (node, cpu) in NODE_OF_GPU.items():
-        device = directory / "bus" / "pci" / "devices" / f"0000:{0x10 + gpu:02x}:00.0"
-        device.mkdir(parents=True)
-        (device / "numa_node").write_text(f"{node}\n")
-        (device / "local_cpulist").write_text(f"{cpu}\n")
-    return directory
 
 
 def torchrun(directory: Path) -> StackProcess:
@@ -80,12 +64,9 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Samples]:
             for name, value in nvmlstub.environment(library, RANKS).items():
                 patch.setenv(name, value)
             patch.setenv("STUB_PROCESSES", str(processes))
-            flags = [f"--path.sysfs={sysfs(directory / 'sys')}", "--series.detail=all"]
-            exporter = ExporterProcess(directory, flags=flags)
+            exporter = ExporterProcess(directory, flags=["--series.detail=all"])
         pids = wait_for(lambda: started_by(training), 60)
         assert pids, training.last_lines()
-        for rank in BOUND:  # As numactl would have it.
-            os.sched_setaffinity(pids[rank], {FIRST_CPU})
         lines = [f"{GPU_OF_RANK[rank]} {pid} 9000" for rank, pid in pids.items()]
         # Rank 3 forgot to set its device at first, and left a context on GPU 2.
         lines += [f"2 {pids[3]} 500", f"{GPU_OF_RANK[2]} {stranger.pid} 70000"]
@@ -120,17 +101,6 @@ def test_each_rank_of_the_job_is_on_its_gpu(shown: Samples) -> None:
     for name in ("utilization_ratio", "memory_used_bytes", "power_watts"):
         assert uuids <= {labels["gpu_uuid"] for labels, _ in shown[f"rankskew_gpu_{name}"]}
     assert not any(os.environ["PATH"] in value for value in values)
-
-
-def test_numa_locality_of_each_rank_is_right(shown: Samples) -> None:
-    """Bound beside its GPU is 1, bound away from it 0, not bound the share of CPUs beside it."""
-    local = {
-        int(labels["rank"]): value
-        for labels, value in shown["rankskew_rank_numa_local"]
-        if labels["job_id"] == JOB
-    }
-
-    assert local == pytest.approx(LOCAL)
 
 
 def test_stranger_on_a_gpu_is_counted_and_nobody_else(shown: Samples) -> None:

@@ -1,23 +1,39 @@
-"""Tests of what happens to real jobs: restarts, crashes, groups formed anew, a late exporter."""
+"""Tests of what happens to real jobs: restarts, crashes, groups formed anew, a late exporter.
+
+As a program, with FOLDER it is torchrun's agent of two ranks, which are forks; the last one dies in
+the first attempt, and in the second one each leaves FOLDER/<rank>.json.
+
+With PORT FOLDER NAME it is one of the processes in GROUPS, in each of which its place is its rank.
+All meet at the store at PORT. In each group, one rank is late; after STEPS steps the process leaves
+FOLDER/<group>-<NAME>.json: the verdict. It ends without a word unless it is in the last group.
+"""
 
 import json
+import os
+import sys
+import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, TCPStore
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from demo.train import BATCH
+from devstack.process import wait_for
+from rank_probe import api, step
+from rank_probe.api import stage
+from rank_probe.join import store
+from rank_probe.probe import Probe
 from rankskew.replay.traces import read_traces
-from tests.exporter.running import wait_until
 from tests.rank_probe.forks import Zygote, serving
-from tests.rank_probe.jobs.reform_job import GROUPS, LATE_STAGE, late_rank
-from tests.rank_probe.jobs.reform_job import STEPS as GROUP_STEPS
 from tests.rank_probe.sink import Sink, listening
 
 pytestmark = pytest.mark.jobs
-
-STEPS = 20
 
 
 def training(steps: int) -> tuple[str, ...]:
@@ -30,7 +46,7 @@ def test_exporter_that_comes_late_misses_nothing(zygote: Zygote, tmp_path: Path)
 
     RANK_PROBE_TRACE writes a file a rank that replay reads, with each step, exporter or not.
     """
-    steps, trace = 3 * STEPS, tmp_path / "trace"
+    steps, trace = 60, tmp_path / "trace"
     files = [trace / f"traced-0-{rank}.csv" for rank in (0, 1)]
     known = {
         "RANKSKEW_EXPORTER": f"unix:{tmp_path}/s",
@@ -38,7 +54,9 @@ def test_exporter_that_comes_late_misses_nothing(zygote: Zygote, tmp_path: Path)
         "RANK_PROBE_TRACE": str(trace),
     }
     with zygote.ranks(tmp_path, *training(steps), ranks=2, **known) as ranks:
-        wait_until(lambda: files[0].exists() and len(files[0].read_text().splitlines()) > 2)
+        assert wait_for(
+            lambda: (files[0].exists() and files[0].read_text().count("\n") > 2) or None, 60
+        )
         with listening(tmp_path / "s") as sink:
             assert [rank.wait() for rank in ranks] == [0, 0]
     last = sink.last()
@@ -55,50 +73,158 @@ def test_rank_is_turned_off_and_on_while_it_trains(zygote: Zygote, tmp_path: Pat
     """The exporter's answer stops the counters within a push or two, and starts them again."""
     with (
         listening(tmp_path / "s") as sink,
-        zygote.ranks(tmp_path, *training(50 * STEPS), ranks=1, RANKSKEW_EXPORTER=sink.endpoint),
+        zygote.ranks(tmp_path, *training(1000), ranks=1, RANKSKEW_EXPORTER=sink.endpoint),
     ):
-        wait_for(sink, lambda last: last["steps"] > 0)
+        told(sink, lambda last: last["steps"] > 0)
         sink.answer = b'{"level":"off"}'
-        stopped = wait_for(sink, lambda last: last["level"] == "off")
-        still = wait_for(sink, lambda last: last["sequence"] >= stopped["sequence"] + 2)
+        stopped = told(sink, lambda last: last["level"] == "off")
+        still = told(sink, lambda last: last["sequence"] >= stopped["sequence"] + 2)
         sink.answer = b'{"level":"stages"}'
-        again = wait_for(sink, lambda last: last["steps"] > stopped["steps"])
+        again = told(sink, lambda last: last["steps"] > stopped["steps"])
 
     assert still["steps"] == stopped["steps"]
     # What it trained meanwhile, a push and more, is not made up for.
-    assert again["steps"] < stopped["steps"] + 2 * STEPS
+    assert again["steps"] < stopped["steps"] + 40
     assert again["probe_errors"] == 0
 
 
-def wait_for(sink: Sink, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+def told(sink: Sink, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     """Wait until the *condition* is true of the last snapshot; return it."""
-    found: list[dict[str, Any]] = []
-
-    def is_so() -> bool:
-        found[:] = [last for last in sink.snapshots[-1:] if condition(last)]
-        return bool(found)
-
-    wait_until(is_so)
-    return found[0]
+    found = wait_for(lambda: next(filter(condition, sink.snapshots[-1:]), None), 60)
+    assert found
+    return found
 
 
-NAMES = sorted({name for group in GROUPS for name in group})
+# The same ranks again, more of them, rank 0 gone, another rank 0, a rank 0 that never stepped: on
+# a new store and on the old one.
+GROUPS: Final = ("ABC", "ABC", "ABCD", "BCD", "DBC", "EBC", "FCEB")
+STEPS: Final = 30
+WORK: Final = {"data": 0.005, "forward": 0.005, "backward": 0.005}
+LATE_STAGE: Final = "backward"
+DELAY: Final = 0.03
+PERIOD: Final = 0.1
+PATIENCE: Final = 5.0
+
+
+def late_rank(group: int) -> int:
+    """Return which rank of *group* is late; never the one of the group before."""
+    return (2 * group + 1) % len(GROUPS[group])
+
+
+def form(meeting: TCPStore, group: int, name: str) -> None:
+    """Form *group*: on the old store under the same name, every other time on a new store."""
+    rank, ranks = GROUPS[group].index(name), len(GROUPS[group])
+    if group % 2:
+        if rank == 0:
+            port = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False).port
+            meeting.set(f"port/{group}", str(port))
+        address = f"tcp://127.0.0.1:{meeting.get(f'port/{group}').decode()}"
+        dist.init_process_group("gloo", init_method=address, rank=rank, world_size=ranks)
+        return
+    if rank == 0:
+        # Gloo would read the addresses of the group before.
+        for key in meeting.list_keys():
+            if "job" in key and "rankskew" not in key:
+                meeting.delete_key(key)
+        meeting.set(f"clean/{group}", "")
+    meeting.wait([f"clean/{group}"])
+    store = PrefixStore("job", TCPStore("127.0.0.1", meeting.port, wait_for_workers=False))
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
+
+
+def train(late: int) -> None:
+    """Run the steps, each of which ends with the ranks together; rank *late* is."""
+    gradient = torch.ones(4)
+    is_late = dist.get_rank() == late
+    for _ in range(STEPS):
+        for name, seconds in WORK.items():
+            with stage(name):
+                time.sleep(seconds + DELAY * (is_late and name == LATE_STAGE))
+        dist.all_reduce(gradient)
+        step()
+
+
+def answer(probe: Probe, path: Path) -> None:
+    """Wait until every rank has the last verdict, and leave it."""
+    until = time.monotonic() + PATIENCE
+    join = probe._parts.join
+    while time.monotonic() < until:
+        if (verdict := join.verdict) is not None and verdict["reason"] is None:
+            break
+        time.sleep(PERIOD / 4)
+    dist.barrier()
+    time.sleep(5 * PERIOD)
+    path.write_text(json.dumps(join.verdict))
+
+
+def be_restarted(answers: Path) -> None:
+    """Start two ranks as torchrun does, and once more when one dies."""
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=2,
+        run_id="elastic",
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=1,
+        start_method="fork",
+    )
+    elastic_launch(config, be_replaced)(answers)
+
+
+def be_replaced(answers: Path) -> None:
+    """Train; in the first attempt until the last rank dies."""
+    dist.init_process_group("gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    store.PERIODS = ((ranks, PERIOD),)  # short enough for a test
+    api.start()
+    is_first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+    train(late=0 if is_first else 1)
+    if is_first and rank == ranks - 1:
+        os._exit(17)
+    probe = api._probe
+    assert probe is not None
+    if not is_first:
+        answer(probe, answers / f"{rank}.json")
+    dist.barrier()
+    api.finish()
+
+
+def take_part(port: int, answers: Path, name: str) -> None:
+    """Take part in each group that has this process."""
+    store.PERIODS = ((max(map(len, GROUPS)), PERIOD),)  # short enough for a test
+    meeting = TCPStore("127.0.0.1", port, wait_for_workers=False, timeout=timedelta(seconds=120))
+    api.start()
+    probe = api._probe
+    assert probe is not None
+    mine = [group for group, names in enumerate(GROUPS) if name in names]
+    for group in mine:
+        if group:  # Not before all have left the group before.
+            meeting.wait([f"left/{group - 1}/{other}" for other in GROUPS[group - 1]])
+        form(meeting, group, name)
+        train(late_rank(group))
+        answer(probe, answers / f"{group}-{name}.json")
+        dist.barrier()
+        dist.destroy_process_group()
+        meeting.set(f"left/{group}/{name}", "")
+    if name in GROUPS[-1]:
+        api.finish()
 
 
 @pytest.fixture(scope="module")
 def verdicts(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> list[list[Any]]:
     """The verdict that each rank of each group reads."""
-    folder = tmp_path_factory.mktemp("reform")
+    folder, names = tmp_path_factory.mktemp("reform"), sorted(set("".join(GROUPS)))
     server = serving()
     with listening(folder / "s") as sink:
         own = {"RANKSKEW_EXPORTER": sink.endpoint, "RANKSKEW_JOB_ID": "j"}
-        arguments = ("tests.rank_probe.jobs.reform_job", str(server.port), str(folder))
-        forks = [zygote.start(folder / name, *arguments, name, **own) for name in NAMES]
+        arguments = ("tests.rank_probe.jobs.test_elastic", str(server.port), str(folder))
+        forks = [zygote.start(folder / name, *arguments, name, **own) for name in names]
         assert [fork.wait(120) for fork in forks] == [0] * len(forks)
     assert not any(said["probe_errors"] or said["push_failures"] for said in sink.snapshots)
     return [
-        [json.loads((folder / f"{group}-{name}.json").read_text()) for name in names]
-        for group, names in enumerate(GROUPS)
+        [json.loads((folder / f"{group}-{name}.json").read_text()) for name in members]
+        for group, members in enumerate(GROUPS)
     ]
 
 
@@ -106,7 +232,7 @@ def named(verdicts: list[Any], rank: int) -> None:
     """Assert that the *verdicts* of all ranks of a group are one, which names *rank* in time."""
     assert all(verdict == verdicts[0] for verdict in verdicts)
     assert [(late["rank"], late["stage"]) for late in verdicts[0]["late"]] == [(rank, LATE_STAGE)]
-    assert verdicts[0]["step"] <= GROUP_STEPS
+    assert verdicts[0]["step"] <= STEPS
     assert sum(verdicts[0]["ranks"].values()) == len(verdicts)
     assert verdicts[0]["absent"] == 0
 
@@ -128,7 +254,7 @@ def test_restart_is_the_same_job_with_the_next_attempt(zygote: Zygote, tmp_path:
         known = {"RANKSKEW_EXPORTER": sink.endpoint, "RANKSKEW_JOB_ID": "elastic"}
         # Gloo would reuse the dead peer's address from the agent's store (torch 2.13).
         known["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-        job = ("tests.rank_probe.jobs.reform_job", str(tmp_path))
+        job = ("tests.rank_probe.jobs.test_elastic", str(tmp_path))
         agent = zygote.start(tmp_path / "output", *job, **known)
         assert agent.wait(120) == 0, agent.output.read_text()[-3000:]
     snapshots, last = sink.snapshots, sink.last()
@@ -139,5 +265,14 @@ def test_restart_is_the_same_job_with_the_next_attempt(zygote: Zygote, tmp_path:
     assert sorted(last) == [0, 1]
     for rank in last.values():
         assert (rank["attempt"], rank["finished"]) == (1, True)
-        assert (rank["steps"], rank["probe_errors"]) == (GROUP_STEPS, 0)
+        assert (rank["steps"], rank["probe_errors"]) == (STEPS, 0)
     named([json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)], rank=1)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    if len(sys.argv) == 2:
+        be_restarted(Path(sys.argv[1]))
+    else:
+        take_part(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])
+    os._exit(0)  # gloo's threads may outlive its groups: pytorch/pytorch#179291

@@ -1,4 +1,4 @@
-"""Tests of what happens to real jobs: restarts, crashes, groups formed anew, a late exporter.
+"""Tests of what happens to real jobs: turned off, restarted, in groups formed anew.
 
 As a program, with FOLDER it is torchrun's agent of two ranks, which are forks; the last one dies in
 the first attempt, and in the second one each leaves FOLDER/<rank>.json.
@@ -23,57 +23,23 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from demo.train import BATCH
 from devstack.process import wait_for
 from rank_probe import api, step
 from rank_probe.api import stage
 from rank_probe.join import store
 from rank_probe.probe import Probe
-from rankskew.replay.traces import read_traces
 from tests.rank_probe.forks import Zygote, serving
 from tests.rank_probe.sink import Sink, listening
 
 pytestmark = pytest.mark.jobs
 
 
-def training(steps: int) -> tuple[str, ...]:
-    """Return the unchanged script under the probe, 50 ms a step."""
-    return ("rank_probe", "demo/train.py", "--steps", str(steps), "--step-seconds", "0.05")
-
-
-def test_exporter_that_comes_late_misses_nothing(zygote: Zygote, tmp_path: Path) -> None:
-    """Counters are state: the first snapshot that arrives tells of every step before it.
-
-    RANK_PROBE_TRACE writes a file a rank that replay reads, with each step, exporter or not.
-    """
-    steps, trace = 60, tmp_path / "trace"
-    files = [trace / f"traced-0-{rank}.csv" for rank in (0, 1)]
-    known = {
-        "RANKSKEW_EXPORTER": f"unix:{tmp_path}/s",
-        "RANKSKEW_JOB_ID": "traced",
-        "RANK_PROBE_TRACE": str(trace),
-    }
-    with zygote.ranks(tmp_path, *training(steps), ranks=2, **known) as ranks:
-        assert wait_for(
-            lambda: (files[0].exists() and files[0].read_text().count("\n") > 2) or None, 60
-        )
-        with listening(tmp_path / "s") as sink:
-            assert [rank.wait() for rank in ranks] == [0, 0]
-    last = sink.last()
-
-    assert [last[rank]["steps"] for rank in (0, 1)] == [steps] * 2
-    assert all(last[rank]["finished"] for rank in last)
-    assert [last[rank]["samples"] for rank in (0, 1)] == [steps * BATCH] * 2
-    assert sorted(trace.iterdir()) == files
-    assert [len(file.read_text().splitlines()) for file in files] == [1 + steps] * 2
-    assert read_traces([trace])
-
-
 def test_rank_is_turned_off_and_on_while_it_trains(zygote: Zygote, tmp_path: Path) -> None:
     """The exporter's answer stops the counters within a push or two, and starts them again."""
+    job = ("rank_probe", "demo/train.py", "--steps", "1000", "--step-seconds", "0.05")
     with (
         listening(tmp_path / "s") as sink,
-        zygote.ranks(tmp_path, *training(1000), ranks=1, RANKSKEW_EXPORTER=sink.endpoint),
+        zygote.ranks(tmp_path, *job, ranks=1, RANKSKEW_EXPORTER=sink.endpoint),
     ):
         told(sink, lambda last: last["steps"] > 0)
         sink.answer = b'{"level":"off"}'

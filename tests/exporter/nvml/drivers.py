@@ -57,10 +57,6 @@ class Driver(Calls):
         except pynvml.NVMLError as error:
             raise CallFailed(name, gpu, error.value, "as the test wants") from None
 
-    def otherwise(self, name: str) -> Any:
-        """Return the answer of a function that *answers* lacks: it is not supported."""
-        return Fails()
-
     def fail(self, *names: str, code: int) -> None:
         """Let these functions fail from now on."""
         self.answers |= dict.fromkeys(names, Fails(code))
@@ -71,7 +67,7 @@ class Driver(Calls):
 
     def _answer(self, name: str, *args: Any) -> Any:
         self.asked[name] += 1
-        answer = self.answers[name] if name in self.answers else self.otherwise(name)
+        answer = self.answers.get(name, Fails())
         try:
             if isinstance(answer, Fails):
                 raise answer

@@ -4,8 +4,6 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pynvml
 import pytest
@@ -15,7 +13,6 @@ from exporter.nvml.readings.one_call import Reading
 from exporter.nvml.readings.query import UNSUPPORTED_FOR_SECONDS
 from exporter.nvml.sample import GpuSample
 from exporter.nvml.worker import gpu as gpu_module
-from exporter.nvml.worker.events import XidEvents
 from exporter.nvml.worker.gpu import Gpu
 from exporter.nvml.worker.kmsg import Kmsg, open_kmsg
 from exporter.nvml.worker.xids import XidCounts
@@ -128,76 +125,6 @@ def test_kinds_have_a_bound_and_events_do_not() -> None:
     assert (counts.events, counts.by_kind()) == (10, {"31": 2, "79": 2, "74": 1})
 
 
-XID, CLOCK = pynvml.nvmlEventTypeXidCriticalError, pynvml.nvmlEventTypeClock
-
-
-class EventDriver(Driver):
-    """Gives *events*, then timeouts."""
-
-    def __init__(self, *events: tuple[int, int], **answers: Any) -> None:
-        super().__init__(nvmlDeviceGetSupportedEventTypes=XID, nvmlEventSetWait_v2=self.next_event)
-        self.answers |= answers
-        self.events = list(events)
-
-    def otherwise(self, name: str) -> Any:
-        return object()
-
-    def next_event(self, *arguments: object) -> Any:
-        if not self.events:
-            raise Fails(pynvml.NVML_ERROR_TIMEOUT)
-        event_type, data = self.events.pop(0)
-        return SimpleNamespace(eventType=event_type, eventData=data)
-
-
-@pytest.mark.parametrize(
-    "refusal",
-    [
-        {"nvmlDeviceGetSupportedEventTypes": CLOCK},
-        {"nvmlDeviceRegisterEvents": Fails(pynvml.NVML_ERROR_NO_PERMISSION)},
-    ],
-    ids=["no such event", "not allowed"],
-)
-def test_gpu_without_events_has_no_count_and_is_left_alone(refusal: dict[str, Any]) -> None:
-    """What cannot be seen is not 0, and is not read every second."""
-    driver = EventDriver(**refusal)
-    events = XidEvents(0, driver, 60.0)
-    assert events.read() is None
-    driver.asked.clear()
-
-    assert events.read() is None
-    assert not driver.asked
-
-
-@pytest.mark.parametrize("failure", [LOST, UNKNOWN])
-def test_events_are_counted_once_and_go_on_after_the_gpu_was_reset(
-    monkeypatch: pytest.MonkeyPatch, failure: Fails
-) -> None:
-    """Only errors are; a flood that would keep its thread is taken in parts.
-
-    A failure ends the set, and keeps the count; after a while the GPU is registered anew.
-    """
-    clock = Clock()
-    monkeypatch.setattr(time, "monotonic", clock)
-    driver = EventDriver((XID, 79), (CLOCK, 0))
-    events = XidEvents(0, driver, retry_seconds=60.0)
-
-    def count_after(seconds: float, *new: tuple[int, int]) -> int:
-        clock.seconds += seconds
-        driver.events += new
-        counts = events.read()
-        assert counts is not None
-        return counts.events
-
-    assert (count_after(0.0), count_after(0.0)) == (1, 1)
-    driver.answers["nvmlEventSetWait_v2"] = failure
-    assert count_after(0.0) == 1
-    assert driver.asked["nvmlEventSetFree"] == 1
-    driver.answers["nvmlEventSetWait_v2"] = driver.next_event
-    assert count_after(59.0, (XID, 31)) == 1
-    assert count_after(1.0) == 2
-    assert count_after(0.0, *[(XID, 31)] * 300) == 2 + 256
-
-
 def append(path: Path, text: str) -> None:
     with path.open("a", encoding="latin-1") as file:
         file.write(text)
@@ -209,24 +136,36 @@ def test_lost_gpu_says_why(
 ) -> None:
     """The XID that took a GPU off the bus is counted for it alone, and stays while it is down.
 
-    It is counted once: a readable log of the kernel is the only source.
+    It is counted once: a readable log of the kernel is the only source. A GPU that comes back
+    counts on.
     """
     events, log = tmp_path / "errors", tmp_path / "kmsg"
     events.write_text("0 48\n")  # Before the worker began.
     log.touch()
     path_kmsg = str(log) if source == "kmsg" else PATIENT.path_kmsg
     supervisor = supervise(replace(PATIENT, path_kmsg=path_kmsg), STUB_EVENTS=str(events))
+
+    def fail(xid: int) -> None:
+        append(events, f"1 {xid}\n")
+        append(log, FALLEN.replace("1b:00", "11:00").replace("79", str(xid)))
+
+    def counts_on() -> bool:
+        fail(31)  # What happens before it is registered anew is not counted.
+        return (gpus(supervisor)[1].xid_events or 0) > 1
+
     wait_until(lambda: [gpu.xid_events for gpu in gpus(supervisor)] == [0, 0])
-    append(events, "1 79\n")
-    append(log, FALLEN.replace("1b:00", "11:00"))
+    fail(79)
     wait_until(lambda: gpus(supervisor)[1].xid_events == 1)
     scenario.play("* 1 15")
     wait_until(lambda: ups(supervisor) == [True, False])
     well, lost = gpus(supervisor)
-
     assert (well.xid_events, well.xid_errors) == (0, {})
     assert (lost.xid_events, lost.xid_errors, lost.xid_source) == (1, {"79": 1}, source)
     assert lost.uuid
+
+    scenario.play()
+    wait_until(counts_on)
+    assert gpus(supervisor)[0].xid_events == 0
 
 
 FALLEN = (

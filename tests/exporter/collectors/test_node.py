@@ -16,7 +16,6 @@ from prometheus_client.samples import Sample
 from exporter.collectors.catalog import COLLECTORS, Sources, collectors
 from exporter.collectors.exporter_self import ExporterSelfCollector
 from exporter.collectors.node.busiest import Busiest
-from exporter.collectors.node.cpu import MOST_CPUS
 from exporter.collectors.node.files import Mounts
 from exporter.errors import Failures
 from exporter.ingest.app import IngestCounts
@@ -135,11 +134,6 @@ def busy(*each: int, idle: int = 0) -> Files:
     return stat(*(ticks(cpu, user, 1000 - user + idle) for cpu, user in enumerate(each)))
 
 
-def clocks(*kilohertz: int) -> Files:
-    folder = "sys/devices/system/cpu/cpu"
-    return {f"{folder}{n}/cpufreq/scaling_cur_freq": f"{k}\n" for n, k in enumerate(kilohertz)}
-
-
 def carry(*devices: str, errors: tuple[int, int] = (0, 0), of: str = "net") -> Files:
     """Give the node these network devices only."""
     counts = "{}: 10 1 {} 0 0 0 0 0 20 1 {} 0 0 0 0 0\n"
@@ -217,12 +211,6 @@ def refused(*files: str) -> Files:
 ODDITIES: Final[list[tuple[str, Files, str]]] = [
     # An idle CPU has a low clock, and nobody waits for it.
     ("node_cpu_clock", busy(10, 500, 199, 900), "2.8e+09"),
-    # Of hundreds of CPUs the busiest are read.
-    (
-        "node_cpu_clock",
-        busy(500, *[600] * MOST_CPUS) | clocks(9_000_000, *[10**6] * MOST_CPUS),
-        "1e+09",
-    ),
     # One may go offline between the look at its time and at its clock.
     ("node_cpu_clock", busy(900, 0, 0, 900) | without("sys/devices/system/cpu/cpu3"), "2e+09"),
     # A NUMA node has no memory, and one no file.
@@ -266,12 +254,9 @@ ODDITIES: Final[list[tuple[str, Files, str]]] = [
     (RECEIVED, carry(*VIRTUAL, *REAL), ", ".join(f"{real} 10.0" for real in sorted(REAL))),
     # Under net/ a process sees its own network; the node's is that of its first process.
     (RECEIVED, carry("ens9f0", of="1/net"), "ens9f0 10.0"),
-    ("node_tcp", {"proc/1/net/snmp": "Tcp: OutSegs RetransSegs\nTcp: 70 3\n"}, "70.0, 3.0"),
     # A driver may refuse any of a port's files; the rest of the page is complete.
     (RATE % 1, without(f"{PORT}/state"), "mlx5_1 1 2.5e+10"),
-    (RATE % 0, without(f"{PORT}/rate"), ""),
     (ERRORS % 0, without(COUNTERS), "mlx5_0 1 0.0"),
-    (ERRORS % 1, without(PORT), "mlx5_1 1 6.0"),
     # Counters of 32 bits stop at 16 GiB, so those of 64 bits of an old kernel come first.
     ('infiniband_receive_bytes_total{device="mlx5_0"', PORT_WORDS, "mlx5_0 1 2e+10"),
     # A node that lends its port to virtual machines may have hundreds; they share the port.
@@ -318,11 +303,6 @@ OVER_TIME: Final[dict[str, tuple[str, list[tuple[Files, str]]]]] = {
             (busy(900, 1100, idle=1000), "2.4e+09"),
             (busy(900, 1100, idle=1000), ""),
         ],
-    ),
-    # A slow disk of an array is busier than its neighbours, whatever they did before.
-    "the busiest disk": (
-        "node_disk_busy",
-        [({}, "nvme0n1 0.03"), (disks(disk("sda", 50, 200, 5_000, 4_000)), "sda 4.0")],
     ),
     # A falling sum would look like a reset of all disks, and show bytes that nobody read.
     "a disk goes and comes back": (

@@ -1,8 +1,13 @@
-"""What is known of a node's GPUs: which are expected and bound, why none is read, what travels."""
+"""What the worker knows of a node and its GPUs: which there are, and why one is not read.
 
+Which are expected and bound, what travels, how a GPU is asked, and its XID errors.
+"""
+
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pynvml
@@ -10,13 +15,30 @@ import pytest
 
 from exporter.nvml import sample as sample_module
 from exporter.nvml.backoff import Backoff
-from exporter.nvml.calls import Calls
+from exporter.nvml.calls import CallFailed, Calls
 from exporter.nvml.expected import FILE_NAME, ExpectedGpus
+from exporter.nvml.readings.one_call import Reading
+from exporter.nvml.readings.query import UNSUPPORTED_FOR_SECONDS
 from exporter.nvml.sample import GpuSample, NodeSample
 from exporter.nvml.timing import Timing
+from exporter.nvml.worker import gpu as gpu_module
 from exporter.nvml.worker import node as node_module
+from exporter.nvml.worker.gpu import Gpu
+from exporter.nvml.worker.kmsg import Kmsg, open_kmsg
 from exporter.nvml.worker.node import LOOK_SECONDS, BoundGpus, NeedsNewProcess, NodeSampler
+from exporter.nvml.worker.xids import XidCounts
 from tests.exporter.node import Clock
+from tests.exporter.nvml.drivers import (
+    PATIENT,
+    TIMES_OUT,
+    Driver,
+    Fails,
+    Scenario,
+    Supervise,
+    gpus,
+    ups,
+)
+from tests.exporter.running import wait_until
 
 
 def gpu(uuid: str, place: str | None = None) -> GpuSample:
@@ -26,10 +48,10 @@ def gpu(uuid: str, place: str | None = None) -> GpuSample:
 A, B, C = gpu("a"), gpu("b"), gpu("c")
 
 
-def seen(directory: Path | None, *gpus: GpuSample, number: int = 0) -> ExpectedGpus:
-    """Return what an exporter expects that starts on a node with *gpus*."""
+def seen(directory: Path | None, *listed: GpuSample, number: int = 0) -> ExpectedGpus:
+    """Return what an exporter expects that starts on a node with *listed*."""
     expected = ExpectedGpus(directory, number)
-    expected.see(NodeSample(1.0, len(gpus), gpus=gpus))
+    expected.see(NodeSample(1.0, len(listed), gpus=listed))
     return expected
 
 
@@ -54,8 +76,8 @@ def seen(directory: Path | None, *gpus: GpuSample, number: int = 0) -> ExpectedG
 def test_gpus_that_were_once_there_are_expected(
     tmp_path: Path, runs: list[list[GpuSample]], flag: int, number: int | None, missing: list[str]
 ) -> None:
-    for gpus in runs:
-        expected = seen(tmp_path, *gpus, number=flag)
+    for listed in runs:
+        expected = seen(tmp_path, *listed, number=flag)
 
     assert expected.number == number
     assert sorted(expected.missing([A])) == missing
@@ -217,3 +239,217 @@ def test_other_gpus_need_a_new_process(node: Node, monkeypatch: pytest.MonkeyPat
         assert node.after(1.0).gpus_visible == 1
     with pytest.raises(NeedsNewProcess):
         node.after(1.0)
+
+
+def test_answer_that_pynvml_cannot_read_costs_that_reading_alone() -> None:
+    """What else pynvml raises, as on a name that is no UTF-8, is a failure of that call."""
+
+    def nvmlDeviceGetName() -> str:
+        return b"\xff".decode()
+
+    with pytest.raises(CallFailed, match="nvmlDeviceGetName on GPU 0 returned 999: Unicode") as got:
+        Calls(60.0, 60.0)(0, nvmlDeviceGetName)
+
+    assert got.value.code == pynvml.NVML_ERROR_UNKNOWN
+
+
+def test_waking_a_gpu_may_take_longer() -> None:
+    """Opening NVML takes seconds per GPU without a persistence daemon: that is not stuck."""
+    calls = Calls(limit_seconds=0.0, slow_limit_seconds=60.0)
+    stuck = []
+
+    def nvmlInit() -> None:
+        stuck.append(calls.stuck())
+
+    calls(None, nvmlInit)
+
+    assert stuck == [None]
+
+
+POWER, TEMPERATURE = "nvmlDeviceGetPowerUsage", "nvmlDeviceGetTemperature"
+
+
+def test_reading_is_kept_until_it_is_due_and_asked_again_when_it_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is asked seldom stays on the page meanwhile, and is gone alone when it cannot be read.
+
+    What failed is asked at once; what is not allowed in an hour, as a new permission may come.
+    """
+    clock = Clock()
+    monkeypatch.setattr(time, "monotonic", clock)
+    seldom = Reading(("power_milliwatts",), pynvml.nvmlDeviceGetPowerUsage, every_seconds=10.0)
+    always = Reading(("gpu_temperature_celsius",), pynvml.nvmlDeviceGetTemperature)
+    monkeypatch.setattr(gpu_module, "READINGS", (seldom, always))
+    driver = Driver()
+    gpu = Gpu(0, driver, 60.0)
+
+    def power_after(seconds: float, power: int | Fails = 5) -> int | None:
+        clock.seconds += seconds
+        driver.answers |= {POWER: power, TEMPERATURE: 40}
+        sample = gpu.read()
+        assert sample.gpu_temperature_celsius == 40
+        return sample.power_milliwatts
+
+    assert [power_after(seconds) for seconds in (0.0, 9.0, 1.0)] == [5, 5, 5]
+    assert driver.asked[POWER] == 2
+    assert power_after(10.0, TIMES_OUT) is None
+    assert power_after(1.0) == 5
+    assert power_after(10.0, Fails(pynvml.NVML_ERROR_NO_PERMISSION)) is None
+    assert power_after(UNSUPPORTED_FOR_SECONDS - 1.0) is None
+    assert power_after(1.0) == 5
+
+
+@pytest.mark.parametrize("code", [pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED])
+def test_lost_gpu_keeps_its_identity_and_is_left_alone_for_a_while(code: int) -> None:
+    """A lost GPU is down with no reading, and opened again only after the back-off."""
+    driver = Driver(nvmlDeviceGetPowerUsage=5, nvmlDeviceGetUUID="GPU-a")
+    gpu = Gpu(0, driver, 60.0)
+    assert gpu.read().power_milliwatts == 5
+    driver.fail(POWER, code=code)
+
+    assert gpu.read() == GpuSample(0, up=False, uuid="GPU-a")
+    driver.asked.clear()
+    assert not gpu.read().up
+    assert not driver.asked
+
+
+def test_kinds_have_a_bound_and_events_do_not() -> None:
+    """Each name is a series: a fourth kind counts without one, the known ones continue.
+
+    A program that fails in many ways leaves names for what breaks next.
+    """
+    counts = XidCounts()
+    for kind in (31, 13, 43, 45, 13, 31, 79, 74, 48, 79):
+        counts.add(kind)
+
+    assert (counts.events, counts.by_kind()) == (10, {"31": 2, "79": 2, "74": 1})
+
+
+def append(path: Path, text: str) -> None:
+    with path.open("a", encoding="latin-1") as file:
+        file.write(text)
+
+
+@pytest.mark.parametrize("source", ["nvml", "kmsg"])
+def test_lost_gpu_says_why(
+    supervise: Supervise, scenario: Scenario, tmp_path: Path, source: str
+) -> None:
+    """The XID that took a GPU off the bus is counted for it alone, and stays while it is down.
+
+    It is counted once: a readable log of the kernel is the only source. A GPU that comes back
+    counts on.
+    """
+    events, log = tmp_path / "errors", tmp_path / "kmsg"
+    events.write_text("0 48\n")  # Before the worker began.
+    log.touch()
+    path_kmsg = str(log) if source == "kmsg" else PATIENT.path_kmsg
+    supervisor = supervise(replace(PATIENT, path_kmsg=path_kmsg), STUB_EVENTS=str(events))
+
+    def fail(xid: int) -> None:
+        append(events, f"1 {xid}\n")
+        append(log, FALLEN.replace("1b:00", "11:00").replace("79", str(xid)))
+
+    def counts_on() -> bool:
+        fail(31)  # What happens before it is registered anew is not counted.
+        return (gpus(supervisor)[1].xid_events or 0) > 1
+
+    wait_until(lambda: [gpu.xid_events for gpu in gpus(supervisor)] == [0, 0])
+    fail(79)
+    wait_until(lambda: gpus(supervisor)[1].xid_events == 1)
+    scenario.play("* 1 15")
+    wait_until(lambda: ups(supervisor) == [True, False])
+    well, lost = gpus(supervisor)
+    assert (well.xid_events, well.xid_errors) == (0, {})
+    assert (lost.xid_events, lost.xid_errors, lost.xid_source) == (1, {"79": 1}, source)
+    assert lost.uuid
+
+    scenario.play()
+    wait_until(counts_on)
+    assert gpus(supervisor)[0].xid_events == 0
+
+
+FALLEN = (
+    "3,1234,98765,-;NVRM: Xid (PCI:0000:1b:00): 79, pid=77, GPU has fallen off the bus.\n"
+    " SUBSYSTEM=pci\n DEVICE=+pci:0000:1b:00.0\n"
+)
+BUS_ID = "00000000:1B:00.0"
+
+
+def opened(path: Path) -> Kmsg:
+    kmsg = open_kmsg(str(path))
+    assert kmsg is not None
+    return kmsg
+
+
+@pytest.mark.parametrize("path", ["/nowhere/kmsg", "/dev/null"])
+def test_host_whose_log_cannot_be_read_has_none(path: str) -> None:
+    """No file, or the /dev/null that containers have in its place: not a log without errors."""
+    assert open_kmsg(path) is None
+
+
+# The kernel's bus id has another form than NVML's and means the same GPU. A MIG instance, a
+# function number or an older driver change the form of the message, not its meaning.
+FORMS = (
+    "(PCI:0000:1b:00 GPU-I:05): 94, pid='<unknown>', name=<unknown>, Contained",
+    "(PCI:0000:1B:00.0): 94",
+    "(0000:1b:00): 94, Channel 00000001",
+)
+# Only the kernel reports any; each start would count old ones again.
+NO_ERRORS = (
+    "",
+    FALLEN.replace("3,1234", "11,1234", 1),
+    FALLEN.replace("PCI:0000", "PCI:0001"),
+    "6,1,2,-;NVRM: GPU at PCI:0000:1b:00: GPU-00000000\n",
+    "6,1,2,-;usb 1-1: new device\n \xff\n\n",
+)
+
+
+@pytest.mark.parametrize(
+    ("written", "kinds"),
+    [
+        (FALLEN + FALLEN.replace("1b:00", "3d:00").replace("79", "119"), {"79": 1}),
+        *((f"4,1,2,c;nvidia 0000:1b:00.0: NVRM: Xid {form}\n", {"94": 1}) for form in FORMS),
+        *((line, {}) for line in NO_ERRORS),
+    ],
+)
+def test_new_messages_of_the_kernel_are_counted_for_the_gpu_at_that_place(
+    tmp_path: Path, written: str, kinds: dict[str, int]
+) -> None:
+    log = tmp_path / "kmsg"
+    log.write_text(FALLEN)
+    kmsg = opened(log)
+    append(log, written)
+    kmsg.read()
+
+    assert kmsg.counts(BUS_ID).by_kind() == kinds
+
+
+def test_reading_never_waits_and_nothing_that_can_be_had_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real log has a reader wait for more, as a pipe does: the sample goes out in time.
+
+    Halves of a line are joined. A flood that pushed records out costs those alone.
+    """
+    os.mkfifo(tmp_path / "pipe")
+    kmsg = opened(tmp_path / "pipe")
+    with (tmp_path / "pipe").open("wb", buffering=0) as log:
+        kmsg.read()
+        for half in (FALLEN[:40], FALLEN[40:]):
+            log.write(half.encode())
+            kmsg.read()
+        assert kmsg.counts(BUS_ID).events == 1
+
+        log.write(FALLEN.encode())
+        answers = iter([BrokenPipeError()])
+        read = os.read
+
+        def overwritten(file: int, size: int) -> bytes:
+            for error in answers:
+                raise error
+            return read(file, size)
+
+        monkeypatch.setattr(os, "read", overwritten)
+        kmsg.read()
+    assert kmsg.counts(BUS_ID).events == 2

@@ -164,7 +164,6 @@ def test_id_that_another_process_takes_is_read_again(fake: FakeProc) -> None:
 
 
 RANK, WORKER, OTHER_WORKER = 10, 11, 12
-MANY = 100
 
 
 Uses = dict[int, dict[str, Any] | None]
@@ -189,13 +188,13 @@ class Rank:
                 usual: dict[str, Any] = {"cpu": 100} if pid == RANK else {"parent": RANK}
                 self.fake.use(pid, **usual | used)
 
-    def ended(self, most: int = MANY) -> bool:
+    def ended(self) -> bool:
         self._now += self.seconds
         theirs = family(RANK, Children(self.fake.path).look(), frozenset())
-        return not self._cost.look(theirs, most)
+        return not self._cost.look(theirs, most=100)
 
-    def look(self, most: int = MANY) -> Cost:
-        assert not self.ended(most)
+    def look(self) -> Cost:
+        assert not self.ended()
         return self._cost.cost
 
     def looks(self, steps: list[Uses]) -> Iterator[Cost]:
@@ -203,10 +202,6 @@ class Rank:
         for step in steps:
             self.use(step)
             yield replace(self.look())
-
-    @property
-    def left_out(self) -> int:
-        return self._cost.left_out
 
 
 @pytest.fixture
@@ -279,17 +274,6 @@ def test_what_is_used_counts_once(
 ) -> None:
     assert not rank.ended()
     assert [getattr(cost, of) for cost in rank.looks(steps)] == counted
-
-
-def test_no_more_than_the_limit_is_read(rank: Rank) -> None:
-    """Thousands of workers cost no more than some, and those are not forgotten for others."""
-    rank.use({pid: {"cpu": 10} for pid in range(20, 50)})
-    assert rank.look(most=5).workers_cpu_ticks == 40
-    rank.use({WORKER: {"cpu": 10}})
-    assert (rank.look(most=5).workers_cpu_ticks, rank.left_out) == (40, 27)
-    assert rank.look(most=5).workers == 31
-    rank.use({20: None, RANK: {"ended_cpu": 10}})
-    assert rank.look(most=5).workers_cpu_ticks == 50 - 10 + 10
 
 
 @pytest.mark.parametrize(

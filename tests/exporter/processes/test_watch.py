@@ -4,7 +4,6 @@
 """
 
 import logging
-import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -397,9 +396,6 @@ def test_busiest_worker_is_told(loader: Loader) -> None:
     told = loader.looks(LEAST_LOOKS + LOOKS_BEFORE_LISTED_AGAIN, wchan="hrtimer_nanosleep")
     assert [each.state for each in told] == ["sleep"]
 
-    loader.states.follow([])
-    assert loader.looks(1) == []
-
 
 def test_pipe_of_the_rank_is_where_its_worker_waits_for_work(
     loader: Loader, monkeypatch: pytest.MonkeyPatch
@@ -445,16 +441,6 @@ def test_state_of_workers_is_not_shown_while_every_look_fails(
     loader.states.stop()
 
     assert gone == (None, ())
-
-
-def test_rank_without_workers_has_no_states() -> None:
-    """The real /proc of this machine is understood; nor has one that has ended any."""
-    found = WorkerStates(Path("/proc"))
-    found.follow([LateRankProcess("llama", 3, os.getpid()), LateRankProcess("llama", 4, 2**22)])
-    for _ in range(LEAST_LOOKS):
-        found.look()
-
-    assert found.of("llama", 3) == found.of("llama", 4) == ()
 
 
 SLEEPS, LOCKED, RUNS, QUEUES = Wait(SLEEP), Wait(LOCK), Wait(RUNNING), Wait(CPU_QUEUE)

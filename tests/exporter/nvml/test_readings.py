@@ -100,6 +100,7 @@ DAMAGED = ("TOTAL_ERR_COR many\n", "Bad TLP 3\n")
     ("answers", "files", "expected"),
     [
         ({}, {}, {}),
+        ({"nvmlDeviceGetPerformanceState": 32}, {}, {}),  # An unknown one.
         # Videos and images have a decoder each; older GPUs and drivers lack that of images.
         (decoders(95, 30), {}, {"decoder_busy_percent": 95}),
         (decoders(40, Fails()), {}, {"decoder_busy_percent": 40}),

@@ -337,6 +337,8 @@ def cost_of(folder: Path, paths: str, files: dict[str, str]) -> CgroupCost:
         # The limit may be the container's, or that of a pod or Slurm job around it.
         (f"0::/{POD}\n", quota(POD), THROTTLED),
         (f"0::/{POD}\n", quota(POD, "max 100000") | quota("kubepods.slice"), THROTTLED),
+        # A kernel that does not tell how often it throttles has no series.
+        (f"0::/{POD}\n", quota(POD) | {f"{POD}/cpu.stat": "usage_usec 9\n"}, NOTHING),
         # What cannot be read (psi=0, an old kernel) is missing, the others are there.
         (
             f"0::/{POD}\n",

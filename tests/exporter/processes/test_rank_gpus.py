@@ -264,6 +264,7 @@ def other(environment: dict[str, str] | None, pid: int = 20, **fields: Any) -> P
         ([RANK, other({}, cgroup=CONTAINER)], 1),
         # Whatever one start of the job brings along, and the driver's own, is at home.
         ([RANK, other(torchrun(1))], 0),
+        ([RANK, other({"TORCHELASTIC_RUN_ID": "llama"})], 0),
         ([RANK, other({}, ancestors=(10, 5, 4))], 0),
         ([RANK, other({}, pid=4)], 0),
         *(

@@ -181,10 +181,11 @@ def cpu(watch: HostWatch) -> dict[str, int]:
     return {who[2]: c.used.cpu_ticks + c.used.workers_cpu_ticks for who, c in costs.items()}
 
 
-def test_each_rank_has_its_own_workers(fake: FakeProc) -> None:
+def test_each_rank_has_its_own_workers(fake: FakeProc, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank that another one started is not that one's worker; one that has ended has no cost.
 
-    The counters of a process that restarts are its own, which Prometheus knows as a reset.
+    The counters of a process that restarts are its own, which Prometheus knows as a reset. A rank
+    with thousands of workers takes nothing from its neighbour, and what is left out is counted.
     """
     fake.use(10, cpu=1)
     fake.use(11, parent=10, cpu=2)
@@ -195,26 +196,16 @@ def test_each_rank_has_its_own_workers(fake: FakeProc) -> None:
 
     fake.use(20, start=2000, cpu=3)
     assert cpu(watch) == {"0": 3}
-    watch.follow([on_gpu(1, 20, start=2000)])
-    assert cpu(watch) == {"1": 11}
+    watch.follow([on_gpu(0, 10), on_gpu(1, 20, start=2000)])
+    assert cpu(watch) == {"0": 3, "1": 11}
 
-
-def test_limit_is_shared_and_what_it_leaves_out_is_counted(
-    fake: FakeProc, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A rank with thousands of workers takes nothing from its neighbour."""
-    monkeypatch.setattr(host_watch, "MOST_PROCESSES", 10)
-    fake.use(10, cpu=1)
-    fake.use(20, cpu=1)
+    monkeypatch.setattr(host_watch, "MOST_PROCESSES", 4)
     for pid in range(100, 200):
         fake.use(pid, parent=10, cpu=1)
-    fake.use(21, parent=20, cpu=1)
-    watch = watching(fake, on_gpu(0, 10), on_gpu(1, 20))
-
-    assert cpu(watch) == {"0": 5, "1": 2}
+    assert cpu(watch) == {"0": 3, "1": 11}
     look = watch.latest()
     assert look is not None
-    assert look.left_out == 101 - 5
+    assert look.left_out == 100
 
 
 @pytest.mark.parametrize(

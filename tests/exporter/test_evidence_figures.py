@@ -1,7 +1,7 @@
 """The figures of a rank: their means over a window, in bounded memory, and where they come from."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -256,40 +256,6 @@ def test_facts_say_what_the_figures_of_a_gpu_are_of() -> None:
     }
 
 
-# The values of a collector: by the name of the series, without our prefix, and its labels.
-Values = Mapping[str, float]
-
-
-def family_of(values: Values) -> Metric:
-    family = GaugeMetricFamily("all", "Of any name.")
-    for key, value in values.items():
-        name, _, labels = key.partition("{")
-        pairs = dict(re.findall(r"(\w+)=([^,}]+)", labels))
-        family.samples.append(Line(f"rankskew_{name}", pairs, value))
-    return family
-
-
-class Shown:
-    """Collectors that show what a test wants, and the figures that come of it."""
-
-    def __init__(self) -> None:
-        self.shown: dict[str, CollectorRun] = {}
-        self.ring = Ring()
-        self.readings = NodeReadings(self.shown.get)
-        self.now = 0.0
-        self.ring.add("node", self.now, [])
-
-    def look(self, succeeded: bool = True, /, **collectors: Values) -> None:
-        """Let *collectors* show values, five seconds after the look before, and read them."""
-        self.now += 5.0
-        for name, values in collectors.items():
-            self.shown[name] = CollectorRun((family_of(values),), succeeded, self.now)
-        self.ring.add("node", self.now, self.readings.read())
-
-    def means(self) -> dict[str, float]:
-        return self.ring.means("node", 0.0)
-
-
 SHORT = {
     "busy": "node_disk_busy_seconds_total",
     "reads": "node_disk_reads_total",
@@ -321,6 +287,8 @@ node_cpu | node_cpu_throttled_seconds_total=10 ; node_cpu_throttled_seconds_tota
 node_cpu_throttled_ratio=0.4 |
 node_memory | node_numa_misses_total=10 ; node_numa_misses_total=12 | \
 node_numa_misses_per_second=0.4 |
+# One that reads once in ten seconds, or fails meanwhile, has not stood still.
+node_cpu | cpu{mode=steal}=10 ; fails ; waits ; cpu{mode=steal}=13 ; waits | node_steal_cpus=0.2 |
 # A level is a mean over time.
 node_cpu_clock | node_cpu_clock_hertz=9 ; node_cpu_clock_hertz=2 ; node_cpu_clock_hertz=4 | \
 node_cpu_clock_hertz=3 |
@@ -362,37 +330,30 @@ node_infiniband | port_bytes{port=a}=8e6 port_waits{port=a}=4e5 ; same | |
 """
 
 
-def shows(text: str) -> Values:
+def family_of(text: str) -> Metric:
     """Return what a collector shows by `SERIES=NUMBER ...`, of which some have short names."""
-    known = {}
+    family = GaugeMetricFamily("all", "Of any name.")
     for key, value in numbers(text).items():
-        name, brace, labels = key.partition("{")
-        known[SHORT.get(name, name) + brace + labels] = value
-    return known
+        name, _, labels = key.partition("{")
+        pairs = dict(re.findall(r"(\w+)=([^,}]+)", labels))
+        family.samples.append(Line(f"rankskew_{SHORT.get(name, name)}", pairs, value))
+    return family
 
 
 @pytest.mark.parametrize(("collectors", "looks", "figures", "fact"), rows(NODE_CASES))
 def test_figures_of_a_node(collectors: str, looks: str, figures: str, fact: str) -> None:
-    node, values = Shown(), ""
-    for each in looks.split(" ; "):
-        values = values if each == "same" else each
-        node.look(**dict.fromkeys(collectors.split(), shows(values)))
+    shown: dict[str, CollectorRun] = {}
+    readings, ring, values = NodeReadings(shown.get), Ring(), ""
+    for number, look in enumerate(["waits", *looks.split(" ; ")]):
+        values = values if look in ("same", "fails", "waits") else look
+        if look != "waits":
+            run = CollectorRun((family_of(values),), look != "fails", 5.0 * number)
+            shown.update(dict.fromkeys(collectors.split(), run))
+        ring.add("node", 5.0 * number, readings.read())
 
-    assert node.means() == pytest.approx(numbers(figures))
+    assert ring.means("node", 0.0) == pytest.approx(numbers(figures))
     figure, _, what = fact.partition("=")
-    assert node.readings.facts.get(figure, "") == what
-
-
-def test_sample_counts_once_and_for_its_whole_time() -> None:
-    """A collector that reads once in ten seconds, or fails meanwhile, has not stood still."""
-    node = Shown()
-    node.look(node_cpu={"node_cpu_seconds_total{mode=steal}": 10.0})
-    node.look(False, node_cpu={}, node_disk={})
-    node.look()
-    node.look(node_cpu={"node_cpu_seconds_total{mode=steal}": 12.0})
-    node.look()
-
-    assert node.means() == {"node_steal_cpus": pytest.approx(2 / 15)}
+    assert readings.facts.get(figure, "") == what
 
 
 def test_what_cannot_be_read_hides_nothing_else() -> None:

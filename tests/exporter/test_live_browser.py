@@ -1,6 +1,5 @@
 """The page in a browser: it contacts only its exporter, says first what is wrong, and stays put."""
 
-import copy
 import html
 import json
 import re
@@ -15,7 +14,6 @@ import pytest
 
 from exporter.causes.model import Cause
 from exporter.web.static import TYPES, page_files
-from rank_probe.judge.verdict import Late
 from rank_probe.version import __version__
 from tests.exporter.live_node import CAUSE, EVEN, Node, served
 from tests.exporter.snapshots import late, verdict
@@ -59,18 +57,16 @@ SENTENCE = "Rank 2 is slow loading data; 1.00 of 4 GPUs wait for it."
 LINE = {"stage": "data", "place": "Corpus.__next__ (corpus.py:41)", "share": 0.71}
 
 
-def straggler(
-    ranks: int = 4,
-    job_id: str = "demo",
-    cause: Cause | None = None,
-    others: tuple[Late, ...] = (),
-    **changes: Any,
+def serves(
+    said: dict[str, Any], ranks: int = 4, job_id: str = "demo", cause: Cause | None = None
 ) -> dict[str, Any]:
-    """Return what the exporter serves of a job whose rank 2 is late, and these *others*."""
-    node = Node(ranks, gpus=min(ranks, 16), job_id=job_id)
-    node.cause = cause
+    """Return what the exporter serves of a job of which the judge has *said* this.
+
+    *cause* is why its rank 2 is late.
+    """
+    node = Node(ranks, gpus=ranks, job_id=job_id)
+    node.cause, node.said = cause, said
     node.change(2, late_lines=[LINE], stage="data")
-    node.said = verdict(late=(*others, late(**changes)), ranks={"all": ranks})
     node.run(10)
     return served(node.view)
 
@@ -80,13 +76,6 @@ def quiet(**node: Any) -> dict[str, Any]:
     silent = Node(0, **node)
     silent.pass_second()
     return served(silent.view)
-
-
-def healthy() -> dict[str, Any]:
-    node = Node(8, gpus=8)
-    node.said = EVEN | {"gpus_lost": {}}
-    node.run(10)
-    return served(node.view)
 
 
 def hung() -> dict[str, Any]:
@@ -100,34 +89,26 @@ def hung() -> dict[str, Any]:
 
 def troubled() -> dict[str, Any]:
     """Return what it serves of twelve ranks on as many GPUs, some with something wrong."""
-    answer = straggler(12)
+    answer = serves(verdict(), ranks=12)
     answer["gpus"][2] |= {"throttle_reasons": ["sw_thermal_slowdown", "hw_thermal_slowdown"]}
     answer["gpus"][5] |= {"pcie_link_width": 8, "foreign_processes": 2}
     answer["gpus"][9] |= {"up": False}
     return answer
 
 
-def judged_here() -> dict[str, Any]:
-    answer = straggler(kind="mild")
-    answer["jobs"][0]["verdict"]["judge"] = "node"
+def later(answer: dict[str, Any]) -> dict[str, Any]:
+    """Return *answer* some seconds on, with other figures and the same rows."""
+    answer["jobs"][0]["steps"] = 1_300
+    for rank in answer["jobs"][0]["ranks"]:
+        rank |= {"heartbeat_age_seconds": 4.0, "stage": "forward"}
+    answer["gpus"][3]["temperature_celsius"] = 88
     return answer
 
 
-def later(answer: dict[str, Any]) -> dict[str, Any]:
-    """Return *answer* some seconds on, with other figures and the same rows."""
-    changed = copy.deepcopy(answer)
-    changed["jobs"][0]["steps"] = 1_300
-    for rank in changed["jobs"][0]["ranks"]:
-        rank |= {"heartbeat_age_seconds": 4.0, "stage": "forward"}
-    changed["gpus"][3]["temperature_celsius"] = 88
-    return changed
-
-
-def without_verdict(answer: dict[str, Any]) -> dict[str, Any]:
-    """Return *answer* as another version might give it."""
-    changed = copy.deepcopy(answer)
-    del changed["jobs"][0]["verdict"]
-    return changed
+def judged_by(judge: str | None, answer: dict[str, Any]) -> dict[str, Any]:
+    """Return *answer* with this judge; with None as another version might give it."""
+    answer["jobs"][0]["verdict"] = judge and answer["jobs"][0]["verdict"] | {"judge": judge}
+    return answer
 
 
 class Visit(NamedTuple):
@@ -179,7 +160,7 @@ AUDIT: Final = """
   seen.dark = await violations();
 """
 AUDITED: Final[dict[str, Mapping[str, Any] | None]] = {
-    "cause": straggler(cause=CAUSE),
+    "cause": serves(verdict(), cause=CAUSE),
     "hung": hung(),
     "no probe": quiet(gpus=4, job_id="bert"),
     "empty": quiet(),
@@ -187,11 +168,11 @@ AUDITED: Final[dict[str, Mapping[str, Any] | None]] = {
     "silent": None,
 }
 PAGES: Final = {
-    "straggler": straggler(),
-    "unknown": straggler(cause=UNKNOWN),
-    "workers": straggler(cause=WORKERS, others=(late(rank=170),)),
-    "judged here": judged_here(),
-    "hostile": straggler(job_id="<img src=x onerror=alert(1)>")
+    "straggler": serves(verdict()),
+    "unknown": serves(verdict(), cause=UNKNOWN),
+    "workers": serves(verdict(late=(late(rank=170), late())), cause=WORKERS),
+    "judged here": judged_by("node", serves(verdict(late=(late(kind="mild"),)))),
+    "hostile": serves(verdict(), job_id="<img src=x onerror=alert(1)>")
     | {"grafana_url": "javascript:alert(1)"},
 }
 # What is said when the answer after the first does not come, or is not understood.
@@ -205,7 +186,7 @@ VISITS: Final = {
     **{name: Visit([answer], f"{READ}{AUDIT} return seen;") for name, answer in AUDITED.items()},
     **{name: Visit([answer], f"{READ} return seen;") for name, answer in PAGES.items()},
     "no answer": Visit([AUDITED["hung"], None], TROUBLE),
-    "other version": Visit([AUDITED["hung"], without_verdict(hung())], TROUBLE),
+    "other version": Visit([AUDITED["hung"], judged_by(None, hung())], TROUBLE),
     # What happens to the page between its first answer and the next.
     "selection": Visit(
         [AUDITED["troubled"], later(troubled())],
@@ -232,7 +213,7 @@ VISITS: Final = {
         """,
     ),
     "late since": Visit(
-        [healthy(), straggler(8)],
+        [serves(EVEN), serves(verdict())],
         """
         const before = page.querySelectorAll("tbody tr")[2];
         await until(() => page.querySelector("tr.late"));
@@ -343,17 +324,14 @@ SHOWN: Final = {
             "gpu-12 · PID 102 · GPU 2 · local rank 2",
             f"version {__version__}",
             "Steps take 1.44 times as long as without it.",
-            "GPUs lost: 1.00 to late ranks;",
         ],
         ["Cause", "compared with the ranks of this node only"],
     ),
     # Why, how much of the delay that is, and what else it might be; once.
     "cause": (
         [
-            "Slow GPU (clock): its SM clock is 1.41 GHz, its peers' 1.95: too hot, "
-            "87 °C; 92 % of its delay.",
-            "Or perhaps CPU (waits for a CPU): it waits for a CPU 9 % of the time, its peers "
-            "1 %; 20 % of its delay.",
+            f"Slow GPU (clock): {CAUSE.sentence}; 92 % of its delay.",
+            f"Or perhaps CPU (waits for a CPU): {CAUSE.others[0].sentence}; 20 % of its delay.",
             "cause: slow GPU (clock): 1.41 GHz, its peers 1.95 GHz",
             "nvidia-smi -q -i 2 on gpu-12",
         ],
@@ -372,23 +350,14 @@ SHOWN: Final = {
         ["`"],
     ),
     # A node that compares its own ranks does not see those of the others.
-    "judged here": (
-        ["compared with the ranks of this node only", "rank 2 · a little late"],
-        ["Since"],
-    ),
+    "judged here": (["compared with the ranks of this node only", "· a little late"], ["Since"]),
     "hung": (["8 of 8 GPUs lost", "2 min ago", "data for 2 min"], []),
     "no probe": (["Job bert", "torchrun ... -m rank_probe train.py", "PID 101"], ["Cost"]),
     # Markup in a job id is displayed, not run; what is no web address becomes no link.
     "hostile": (["Job <img src=x onerror=alert(1)>", SENTENCE], ["Dashboard in Grafana"]),
-    "empty": (
-        ["No rank has reported yet", "-m rank_probe train.py", "no GPU visible"],
-        ["Job "],
-    ),
+    "empty": (["No rank has reported yet", "rank_probe train.py", "no GPU visible"], ["Job "]),
     "troubled": (["sw thermal slowdown", "PCIe ×8 of ×16", "2 foreign", "does not answer"], []),
-    "silent": (
-        ["This page is out of date: the exporter does not answer (HTTP status 500)."],
-        ["Job "],
-    ),
+    "silent": (["This page is out of date: the exporter does not answer (HTTP status 500)."], []),
 }
 
 

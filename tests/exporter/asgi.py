@@ -41,39 +41,20 @@ def ask(
 
     Headers are written with _ for -.
     """
-    return asyncio.run(_ask(app, method, path, parts, peer, headers))
-
-
-async def _ask(
-    app: ASGIApp,
-    method: str,
-    path: str,
-    parts: tuple[bytes, ...],
-    peer: Peer | None,
-    headers: dict[str, str],
-) -> Answer | None:
     scope = {
         "type": "http",
-        "asgi": {"version": "3.0", "spec_version": "2.3"},
-        "http_version": "1.1",
         "method": method,
-        "scheme": "http",
         "path": path,
-        "raw_path": path.encode(),
-        "root_path": "",
         "query_string": b"",
         "headers": [
             (name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()
         ],
-        "client": None,
-        "server": None,
         "state": {"peer": peer},
     }
     coming: list[Message] = [
-        {"type": "http.request", "body": part, "more_body": True} for part in parts
+        {"type": "http.request", "body": part, "more_body": number < len(parts)}
+        for number, part in enumerate(parts, 1)
     ]
-    if coming:
-        coming[-1]["more_body"] = False
     sent: list[Message] = []
 
     async def receive() -> Message:
@@ -82,7 +63,10 @@ async def _ask(
     async def send(message: Message) -> None:
         sent.append(message)
 
-    await app(scope, receive, send)
+    async def answer() -> None:
+        await app(scope, receive, send)
+
+    asyncio.run(answer())
     if not sent:
         return None
     start, *bodies = sent

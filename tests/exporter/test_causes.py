@@ -458,32 +458,19 @@ def test_what_was_planted_is_told(case: dict[str, Any]) -> None:
 
 
 STAGE = st.sampled_from([stage for stage in STAGES if stage != "sync"])
-NUMBER = st.one_of(
-    st.floats(0, 1), st.floats(0, 1e10), st.floats(), st.sampled_from([0.0, 1.0, float("nan")])
+NUMBER = st.floats(0, 1) | st.floats(0, 1e10) | st.floats() | st.sampled_from([0.0, 1.0])
+PLACE = st.sampled_from(["", "f (a.py:1)", "/data (nfs)", "{own} [x]"])
+STATES = st.lists(
+    st.builds(ThreadState, STAGE, st.sampled_from(THREAD_STATES), NUMBER, PLACE), max_size=6
 )
-STATE = st.builds(
-    ThreadState,
-    STAGE,
-    st.sampled_from(THREAD_STATES),
-    st.floats(0, 1) | st.floats(),
-    st.sampled_from(["", "f (a.py:1)", "/data (nfs)", "{own} [x]"]),
-)
+FIGURE = st.sampled_from(FIGURES)
 EVIDENCE = st.builds(
-    Evidence,
-    st.dictionaries(st.sampled_from(FIGURES), NUMBER),
-    st.lists(STATE, max_size=6),
-    st.lists(STATE, max_size=3),
-    st.dictionaries(st.sampled_from(FIGURES), st.sampled_from(["", "too hot", "/data (nfs)"])),
+    Evidence, st.dictionaries(FIGURE, NUMBER), STATES, STATES, st.dictionaries(FIGURE, PLACE)
 )
-QUANTILES = st.lists(NUMBER, min_size=3, max_size=3).map(lambda each: Quantiles(*each))
-PEERS = st.dictionaries(st.sampled_from(FIGURES), QUANTILES)
+PEERS = st.dictionaries(FIGURE, st.builds(Quantiles, NUMBER, NUMBER, NUMBER))
+KINDS = st.sampled_from(LATE_KINDS)
 LATE = st.builds(
-    Lateness,
-    STAGE,
-    st.sampled_from(LATE_KINDS),
-    NUMBER,
-    st.dictionaries(STAGE, NUMBER),
-    st.booleans(),
+    Lateness, STAGE, KINDS, NUMBER, st.dictionaries(STAGE, NUMBER), is_alone=st.booleans()
 )
 
 

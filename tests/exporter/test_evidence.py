@@ -116,34 +116,31 @@ def test_peers_of_the_join_come_before_those_of_the_node() -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "also_late", "is_peer", "is_alone"),
+    ("others", "also_late", "cause"),
     [
-        pytest.param({}, (), True, False, id="healthy"),
-        pytest.param(None, (), False, True, id="nobody"),
-        pytest.param({}, (0, 1, 3), False, False, id="late too"),
-        pytest.param({"peer_group": "pp1"}, (), False, False, id="of another part of the model"),
-        pytest.param({"job_id": "other"}, (), False, True, id="of another job"),
-        pytest.param({"finished": True}, (), False, False, id="finished"),
-        pytest.param("silent", (), False, False, id="silent"),
+        pytest.param({}, (), HOT, id="healthy"),
+        pytest.param({}, (0, 1, 3), "", id="late too"),
+        pytest.param({"peer_group": "pp1"}, (), "", id="of another part of the model"),
+        pytest.param({"finished": True}, (), "", id="finished"),
+        pytest.param("silent", (), "", id="silent"),
+        pytest.param("none", (), "cpu thermal", id="none"),
+        pytest.param({"job_id": "other"}, (), "cpu thermal", id="of another job"),
     ],
 )
 def test_only_healthy_ranks_of_its_group_are_peers(
-    other: Any, also_late: tuple[int, ...], is_peer: bool, is_alone: bool
+    others: Any, also_late: tuple[int, ...], cause: str
 ) -> None:
     """Without another rank of its job, whatever the node suffers from may delay only this one."""
-    for is_hot, cause, is_told in ((True, HOT, is_peer), (False, "cpu thermal", is_alone)):
-        found = hot(seconds=0) if is_hot else FakeNode(4, 4)
-        if isinstance(other, dict):
-            found.change(0, 1, 3, **other)
-        if other is None:
-            found.states = {2: found.states[2]}
-        found.throttled_ratio = 0.0 if is_hot else 0.9
-        found.after(30)
-        if other == "silent":
-            found.states = {2: found.states[2]}
-        found.after(11)
+    found = hot(seconds=0)
+    found.throttled_ratio = 0.9
+    if isinstance(others, dict):
+        found.change(0, 1, 3, **others)
+    found.after(0 if others == "none" else 30)
+    if isinstance(others, str):
+        found.states = {2: found.states[2]}
+    found.after(30 if others == "none" else 11)
 
-        assert (told(found, 3, judged(2, *also_late))[-1] == cause) is is_told
+    assert told(found, 3, judged(2, *also_late))[-1] == cause
 
 
 def restarted() -> FakeNode:

@@ -72,23 +72,6 @@ def node() -> Node:
     return Node()
 
 
-def test_newest_snapshot_replaces_the_one_before(node: Node) -> None:
-    """A rank has one state, the latest, with the time it came; one that is not newer is ignored.
-
-    When the wall clock steps back in a run, no rank began any later for that.
-    """
-    assert node.store.ranks() == []
-    assert node.push(sequence=1, steps=10)
-    node.clock.seconds += 7
-    assert node.push(sequence=2, steps=20, heartbeat_timestamp_seconds=1_000.0)
-    for sequence in (1, 2):
-        assert not node.push(sequence=sequence, steps=30)
-
-    (rank,) = node.store.ranks()
-    assert (rank.snapshot.steps, rank.received_seconds) == (20, 5_007.0)
-    assert rank.began_seconds == 5_000.0 - 60.5
-
-
 @pytest.mark.parametrize(
     ("attempt", "started", "is_newer"),
     [(0, 1_000.0, False), (1, 999.0, False), (2, 900.0, True), (1, 1_001.0, True)],

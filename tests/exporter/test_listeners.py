@@ -302,21 +302,12 @@ async def test_connection_that_ends_no_request_is_dropped(
         await client.rest()
 
 
-async def test_client_that_does_not_read_its_answers_is_dropped(tmp_path: Path) -> None:
-    """Many answers, or one large page: they go with their connection."""
-    async with serving(tmp_path) as running:
-        # The reader stops by itself at twice its limit, far below what is sent here.
-        client = await running.connect_unix(GET * 100_000)
-        later, read = Later(), asyncio.create_task(client.writer.drain())
-        while not read.done():
-            later.skip(REQUEST_SECONDS / 10)
-            await asyncio.sleep(0.01)
-        with pytest.raises(ConnectionError):
-            await read
-
+async def test_client_that_does_not_read_its_answer_is_dropped(tmp_path: Path) -> None:
+    """A large page goes with its connection."""
     async with serving(tmp_path, PlainTextResponse(b"x" * 20_000_000)) as running:
         await running.connect(GET, limit=1)
         await running.until_open(1)
+        later = Later()
         while running.open:
             later.skip(REQUEST_SECONDS / 10)
             await asyncio.sleep(0.01)

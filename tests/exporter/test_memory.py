@@ -20,25 +20,6 @@ from tests.exporter.node import Clock
 from tests.exporter.snapshots import snapshot
 
 
-def test_figure_is_held_against_what_it_was_when_the_window_began() -> None:
-    """A change inside the window has not happened then; what is young compares with the first.
-
-    Ranks and links that are gone leave nothing behind.
-    """
-    past = Past(60.0)
-    for at, value in ((0.0, 1.0), (10.0, 1.0), (30.0, 2.0), (80.0, 2.0)):
-        past.see("a", value, at)
-    assert (past.then("a"), past.increase("a", 5.0)) == ((0.0, 1.0), 4.0)
-    past.see("a", 2.0, 90.0)
-    assert (past.then("a"), past.increase("a", 5.0)) == ((30.0, 2.0), 3.0)
-    assert (past.then("b"), past.increase("b", 5.0)) == (None, 0.0)
-
-    past.see("b", 1.0, 90.0)
-    past.drop("a")
-    past.keep({"a"})
-    assert past.increase("a", 7.0) == past.increase("b", 7.0) == 0.0
-
-
 @pytest.mark.parametrize(
     ("totals", "first", "increase"),
     [

@@ -7,6 +7,7 @@ import base64
 import http.client
 import json
 import re
+import shutil
 import signal
 import socket
 import ssl
@@ -275,9 +276,14 @@ class Secured:
         self.exporter = exporter
         self._directory = directory
 
-    def connect(self, client: str | None) -> http.client.HTTPSConnection:
-        """Return a connection with the certificate of *client* that trusts the server's."""
-        context = ssl.create_default_context(cafile=str(self._directory / "server.crt"))
+    def connect(
+        self, client: str | None, trusted: Path | None = None
+    ) -> http.client.HTTPSConnection:
+        """Return a connection with the certificate of *client* that trusts *trusted*.
+
+        By default, that is what the server's is now.
+        """
+        context = ssl.create_default_context(cafile=trusted or self._directory / "server.crt")
         if client is not None:
             files = (self._directory / f"{client}.{suffix}" for suffix in ("crt", "key"))
             context.load_cert_chain(*files)
@@ -286,10 +292,10 @@ class Secured:
         )
 
     def get(
-        self, client: str | None, headers: dict[str, str]
+        self, client: str | None, headers: dict[str, str], trusted: Path | None = None
     ) -> tuple[int, http.client.HTTPMessage, bytes]:
-        """Scrape with the certificate of *client*."""
-        return exchange(self.connect(client), "GET", "/metrics", headers=headers)
+        """Scrape over such a connection."""
+        return exchange(self.connect(client, trusted), "GET", "/metrics", headers=headers)
 
 
 @pytest.fixture(scope="module")
@@ -346,12 +352,17 @@ def test_crowd_that_begins_no_handshake_keeps_no_scraper_out(secured: Secured) -
 def test_renewed_certificate_and_password_need_no_restart(
     secured: Secured, directory: Path
 ) -> None:
-    """The next handshake has the new certificate; a connection that is open has its new login."""
+    """The next handshake has the new certificate; a connection that is open has its new login.
+
+    Between the two files of a renewal the old pair stays in use.
+    """
+    trusted = shutil.copy(directory / "server.crt", directory / "old.crt")
     with closing(secured.connect("scraper")) as kept:
         assert status(kept, LOGIN) == 200
-        for suffix in ("crt", "key"):
-            (directory / f"renewed.{suffix}").replace(directory / f"server.{suffix}")
-        # It trusts only what server.crt is now.
+        (directory / "renewed.crt").replace(directory / "server.crt")
+        assert secured.get("scraper", LOGIN, trusted)[0] == 200
+        assert "last_reload_successful 0.0" in secured.get("scraper", LOGIN, trusted)[2].decode()
+        (directory / "renewed.key").replace(directory / "server.key")
         assert secured.get("scraper", LOGIN)[0] == 200
         configure(directory, "newer")
         assert (status(kept, LOGIN), status(kept, login("newer"))) == (401, 200)

@@ -19,6 +19,7 @@ from exporter.causes.explain import ROWS
 from exporter.causes.model import UNKNOWN
 from exporter.collectors.catalog import COLLECTORS
 from exporter.errors import StartError, UsageError
+from exporter.operator.orders import GPUS_PATH
 from exporter.settings import Settings, file_mode, flags, positive, web_address
 from exporter.vocabulary.thresholds import Thresholds, defaults, read_overrides
 from exporter.vocabulary.words import (
@@ -194,6 +195,10 @@ def test_parts_are_joined_as_the_settings_say(tmp_path: Path) -> None:
     assert exporter.live.summary().host == "gpu-12"
     assert metrics is not None
     assert 'rankskew_exporter_build_info{nodename="gpu-12",' in metrics.text
+    # Without a collector that reads GPUs there are none to release.
+    refused = ask(exporter.operator_listener([]).config.app, "POST", GPUS_PATH)
+    assert refused is not None
+    assert refused.status == 404
 
 
 def test_thresholds_of_the_rules_are_those_of_the_page(tmp_path: Path) -> None:

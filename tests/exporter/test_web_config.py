@@ -2,10 +2,8 @@
 
 import asyncio
 import base64
-import shutil
 import ssl
 from pathlib import Path
-from typing import Any
 
 import bcrypt
 import httpx
@@ -17,7 +15,7 @@ from exporter.errors import UsageError
 from exporter.web.auth import BasicAuth
 from exporter.web.config import WebConfig
 from exporter.web.protection import Protected
-from exporter.web.reload import CurrentContext, WatchedConfig
+from exporter.web.reload import WatchedConfig
 from tests.exporter.running import make_certificate
 
 HASH = "$2y$10$QOauhQNbBCuQDKes6eFzPeMqBSjb7Mr5DUmpZ/VcEd00UAV/LDeSi"
@@ -29,19 +27,12 @@ tls_server_config:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the certificates and keys server and other."""
+def config_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the certificates and keys server and other, where tests write the file."""
     made = tmp_path_factory.mktemp("web")
     for name in ("server", "other"):
         make_certificate(made, name)
     return made
-
-
-@pytest.fixture
-def config_directory(made: Path, tmp_path: Path) -> Path:
-    """A directory with the same files, where a test writes its own."""
-    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
-    return tmp_path
 
 
 def load(config_directory: Path, text: str | None) -> WebConfig:
@@ -138,26 +129,6 @@ def test_what_cannot_be_done_is_refused_in_one_line(
 USERS = f"basic_auth_users: {{a: {HASH}}}"
 
 
-def renew(directory: Path, suffix: str) -> None:
-    """Put the certificate or the key of the other in the place of the server's."""
-    (directory / f"other.{suffix}").replace(directory / f"server.{suffix}")
-
-
-def handshake(server: ssl.SSLContext, authority: Path) -> str:
-    """Return the name in the certificate with which *server* answers a client of *authority*."""
-    client = ssl.create_default_context(cafile=str(authority))
-    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    one = client.wrap_bio(to_client, to_server, server_hostname="localhost")
-    other = server.wrap_bio(to_server, to_client, server_side=True)
-    for side in (one, other, one, other):
-        try:
-            side.do_handshake()
-        except ssl.SSLWantReadError:
-            continue
-    subject: Any = (one.getpeercert() or {})["subject"]
-    return str(subject[0][0][1])
-
-
 def test_broken_file_keeps_the_settings_and_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -184,34 +155,6 @@ def test_broken_file_keeps_the_settings_and_is_logged_once(
     file.write_text("")
     assert watched.current().users == {}
     assert (watched.succeeded, watched.succeeded_at) == (True, 160.0)
-
-
-def test_renewed_certificate_is_used_once_its_key_is_there(
-    made: Path, config_directory: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Between the two files of a renewal, or before they are copied, the old pair stays in use.
-
-    asyncio keeps one context for all connections, which follows the files.
-    """
-    file = config_directory / "web.yaml"
-    file.write_text(TLS)
-    watched = WatchedConfig(file)
-    old, context = watched.current().tls, CurrentContext.of(watched.current)
-    assert handshake(context, made / "server.crt") == "server"
-
-    renew(config_directory, "crt")
-    assert watched.current().tls is old
-    assert "server.crt, " in caplog.messages[-1]
-    renew(config_directory, "key")
-    assert handshake(context, made / "other.crt") == "other"
-    assert watched.succeeded
-
-    renewed = watched.current().tls
-    file.write_text(TLS.replace("server.", "later."))
-    assert watched.current().tls is renewed
-    for suffix in ("crt", "key"):
-        (config_directory / f"later.{suffix}").symlink_to(made / f"server.{suffix}")
-    assert handshake(context, made / "server.crt") == "server"
 
 
 @pytest.mark.parametrize(("before", "after", "what"), [("", TLS, "added"), (TLS, "", "removed")])

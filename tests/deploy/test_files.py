@@ -21,7 +21,7 @@ from exporter.settings import Settings
 from exporter.vocabulary.thresholds import defaults
 from generators.alert_rules import rule_files
 from rankskew.commands.files import write_files
-from tests.deploy import FENCE, ROOT
+from tests.deploy import ROOT
 
 DEPLOY: Final = ROOT / "deploy"
 COMPOSE: Final = DEPLOY / "compose"
@@ -184,49 +184,6 @@ def test_pager_prints_each_alert_with_its_texts(capsys: pytest.CaptureFixture[st
         "  look at its disk",
         "resolved: Hung",
     ]
-
-
-# This is root already. A reader waits a minute or two; a test asks until the page is printed.
-BEGIN: Final = """
-set -ex
-sudo() { "$@"; }
-until_it_says() {
-  local word=$1; shift
-  until "$@" | grep -A 2 -- "$word"; do sleep 1; done
-}
-"""
-LOOKS: Final = "docker compose logs pager\n"
-
-
-def why_no_compose() -> str | None:
-    """Return why the page cannot be typed here; None if it can."""
-    for command in (["docker", "info"], ["docker", "compose", "version"]):
-        try:
-            subprocess.run(command, check=True, capture_output=True)
-        except (OSError, subprocess.CalledProcessError):
-            return f"{' '.join(command)} fails: no Docker engine with Compose"
-    return "/run/rankskew is somebody's" if Path("/run/rankskew").exists() else None
-
-
-@pytest.mark.deploy
-@pytest.mark.timeout(1200)
-def test_compose_page_works_as_it_is_written() -> None:
-    """Ten minutes after the first command at the latest, the right rank's page is printed."""
-    if reason := why_no_compose():
-        pytest.skip(reason)
-    lines = "".join(FENCE.findall((COMPOSE / "README.md").read_text()))
-    assert lines.count(LOOKS) == 1
-    typed = BEGIN + lines.replace(LOOKS, f"until_it_says 'PAGE: RankskewStraggler' {LOOKS}")
-    remove = "docker compose --profile demo down --volumes"
-    try:
-        done = subprocess.run(
-            ["bash", "-c", typed], cwd=ROOT, capture_output=True, text=True, timeout=600
-        )
-    finally:
-        subprocess.run(["bash", "-c", remove], cwd=COMPOSE, check=False)
-
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Rank 2 of job demo is slow loading data" in done.stdout
 
 
 # ---- systemd and Slurm ---------------------------------------------------------------------------

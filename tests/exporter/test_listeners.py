@@ -4,9 +4,8 @@ import asyncio
 import logging
 import os
 import re
-import socket
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from exporter.listeners import connection
 from exporter.listeners.connection import HEAD_BYTES, MOST_PIPELINED, REQUEST_SECONDS, Bounds
-from exporter.listeners.handshakes import Handshakes, TlsListener
 from exporter.listeners.listener import Listener
 from exporter.listeners.peer import Peer
 from exporter.listeners.sockets import UnixListener, open_loopback
@@ -311,40 +309,6 @@ async def test_client_that_does_not_read_its_answer_is_dropped(tmp_path: Path) -
         while running.open:
             later.skip(REQUEST_SECONDS / 10)
             await asyncio.sleep(0.01)
-
-
-def is_shut(client: socket.socket) -> bool:
-    client.setblocking(False)
-    try:
-        return client.recv(1) == b""
-    except BlockingIOError:
-        return False
-
-
-def test_oldest_handshake_of_the_largest_crowd_is_shut_down(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Two of one address wait, one of another: for a fourth the older of the two goes.
-
-    Whoever finishes its handshake, or is closed, makes room without harm to others.
-    """
-    monkeypatch.setattr("exporter.listeners.handshakes.HANDSHAKES_MAX", 3)
-    handshakes = Handshakes()
-    with ExitStack() as stack:
-        opened = TlsListener(socket.create_server(("127.0.0.1", 0)), handshakes)
-        listener = stack.enter_context(opened)
-
-        def connected(address: str) -> tuple[socket.socket, socket.socket]:
-            client = socket.create_connection(listener.getsockname(), 5, (address, 0))
-            return stack.enter_context(client), stack.enter_context(listener.accept()[0])
-
-        ends = [connected(f"127.0.0.{number}") for number in (2, 1, 1, 2)]
-        assert [is_shut(client) for client, _ in ends] == [False, True, False, False]
-        (done, ours), (_, closed) = ends[0], ends[2]
-        handshakes.end(ours.fileno())
-        closed.close()
-        waiting = [connected("127.0.0.1")[0] for _ in range(2)]
-        assert not any(is_shut(client) for client in (done, ends[3][0], *waiting))
 
 
 async def test_requests_are_answered_in_order(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ ROOMS: Final = {
     "exporter/collectors": "exporter/collectors",
     "exporter/evidence": "exporter/test_evidence*.py",
     "exporter/ingest": "exporter/test_ingest*.py",
-    "exporter/listeners": "exporter/test_listeners*.py",
+    "exporter/listeners": "exporter/test_*er[sv]*.py",
     "exporter/live": "exporter/test_live_*.py",
     "exporter/nvml": "exporter/nvml",
     "exporter/processes": "exporter/processes",

@@ -190,22 +190,6 @@ def token_path(tmp_path: Path) -> Path:
     return token_path
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_tcp_needs_the_token(token_path: Path, path: str) -> None:
-    """With it a rank reports, and is controlled; over the Unix socket none is needed."""
-    ingest = Ingest(token=TokenFile(token_path, FLAG))
-    content = OFF if path == CONTROL_PATH else SENT
-    assert ingest.push(SENT, authorization=BEARER).status == 200
-    answer = ingest.send("POST", path, content, authorization="Bearer guess")
-
-    assert answer.status == ingest.send("POST", path, content).status == 401
-    assert answer.headers["www-authenticate"] == "Bearer"
-    assert answer.content["error"].endswith("RANKSKEW_TOKEN_FILE to a file with the same token.")
-    assert ingest.counted() == {"accepted": 1, "unauthorized": 2}
-    assert ingest.send("POST", path, content, authorization=BEARER).status == 200
-    assert ingest.push(snapshot(job_id="unix").to_json(), USER).status == 200
-
-
 WRONG = "", "Bearer", "Bearer s3cre", "Bearer s3crets", "Bearer é", "Basic s3cret", "s3cret"
 
 
@@ -271,17 +255,14 @@ def test_dry_run_says_who_scrapes_and_why_ranks_cannot_be_compared() -> None:
         "no_join": "",
     }
 
-    for rank in (1, 0):
-        no_join = "file_store" if rank else ""
-        ingest.push(snapshot(rank=rank, no_join=no_join).to_json(), USER)
+    ingest.push(snapshot(rank=1, no_join="file_store").to_json(), USER)
     ingest.push(snapshot(job_id="other", no_join="mpi_backend").to_json(), USER)
     asked = snapshot(rank=2).to_json()
     own, others = ingest.try_out(asked), ingest.try_out(asked, OTHER)
-    unlike = ingest.try_out(snapshot(job_id="bench").to_json())
     ingest.clock.seconds += 10.0
     silent = ingest.try_out(asked)
-    found = [answer.content["no_join"] for answer in (own, others, unlike, silent)]
-    assert found == ["file_store", "", "", ""]
+    found = [answer.content["no_join"] for answer in (own, others, silent)]
+    assert found == ["file_store", "", ""]
 
 
 @pytest.mark.parametrize(

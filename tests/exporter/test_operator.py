@@ -1,5 +1,6 @@
 """Orders reach their ranks and the GPUs, from the command to the socket, or are refused."""
 
+import http.client
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from exporter.operator.levels import MayControl, Orders, everybodys, own
 from exporter.operator.orders import CONTROL_PATH, GPUS_PATH, Order
 from exporter.ranks.store import Forbidden
 from exporter.settings import Settings
+from rank_probe.wire.snapshot import DRY_RUN_PATH, SNAPSHOT_PATH
 from rankskew.__main__ import main
 from tests.exporter.node import OTHER, USER, Clock, PushingNode
 from tests.exporter.running import (
@@ -234,14 +236,20 @@ def test_token_guards_the_tcp_listener(
     body = snapshot(job_id="tcp").to_json()
     port = exporter.tcp_port()
     order = ["control", "tcp", "off", f"--exporter=http://127.0.0.1:{port}"]
-    assert exporter.push_over_tcp(port, body)[0] == 401
+    for path in (SNAPSHOT_PATH, DRY_RUN_PATH, CONTROL_PATH):
+        for headers in ({}, {"Authorization": "Bearer guess"}):
+            client = http.client.HTTPConnection("127.0.0.1", port)
+            status, answered, said_why = exchange(client, "POST", path, body, headers)
+            assert (status, answered["WWW-Authenticate"]) == (401, "Bearer")
+            assert b"RANKSKEW_TOKEN_FILE to a file with the same token." in said_why
     assert exporter.push_over_tcp(port, body, Authorization="Bearer s3cret")[0] == 200
     assert "wants the token" in said(*order, status=2)
     monkeypatch.setenv("RANKSKEW_TOKEN_FILE", str(token))
     assert "level off" in said(*order)
     token.write_text("rotated")
     assert exporter.push_over_tcp(port, body, Authorization="Bearer s3cret")[0] == 401
-    assert counted(exporter.metrics(), "unauthorized") == 3
+    # Six are of the loop; then the order, and the token of before.
+    assert counted(exporter.metrics(), "unauthorized") == 8
     assert push_rank(exporter, "unix") == (200, {})
     log = "\n".join(exporter.log)
     assert [word in log for word in ("s3cret", "rotated", "level off")] == [False, False, True]

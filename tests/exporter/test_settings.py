@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from exporter import bundle, durations
+from exporter import durations
 from exporter.causes.explain import ROWS
 from exporter.causes.model import UNKNOWN
 from exporter.collectors.catalog import COLLECTORS
-from exporter.errors import StartError, UsageError
+from exporter.errors import UsageError
 from exporter.operator.orders import GPUS_PATH
 from exporter.settings import Settings, file_mode, flags, positive, web_address
 from exporter.vocabulary.thresholds import Thresholds, defaults, read_overrides
@@ -30,9 +30,6 @@ from exporter.vocabulary.words import (
     REASONS,
     STAGES,
     STATES,
-    cause_in_short,
-    reasons_in_order,
-    slow_at,
 )
 from exporter.web.protection import Protected
 from exporter.web.reload import WatchedConfig
@@ -166,14 +163,6 @@ def test_what_the_exporter_can_live_with_is_a_warning(
     ]
     assert warnings[-1] == "warning: --gpus.expected is 8, and the driver lists 1 GPUs here"
     assert last == "ok: the exporter can start with these settings"
-
-
-def test_damaged_installation_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where its files lie in a wheel, and in a checkout, is tested with `rankskew files`."""
-    monkeypatch.setattr(bundle, "PACKAGE", tmp_path / "exporter")
-
-    with pytest.raises(StartError, match="alerts/rules is not in this installation"):
-        bundle.bundled("alerts/rules")
 
 
 ALL_OFF = frozenset(entry.name for entry in COLLECTORS)
@@ -311,15 +300,3 @@ def test_state_that_raises_an_alert_has_its_runbook() -> None:
     runbooks = {name: state.runbook for name, state in STATES.items()}
     assert {name for name in runbooks if runbooks[name] is None} == {"healthy", "finished"}
     assert set(runbooks.values()) - {None} <= set(alert_rules.alerts())
-
-
-def test_newer_version_may_say_what_this_one_has_no_words_for() -> None:
-    """Of reasons the one that explains the others is first, and what is not known last."""
-    assert cause_in_short("slow_device", "clocks") == "slow GPU (clock)"
-    assert cause_in_short("gc", "") == "garbage collection"
-    assert cause_in_short("cpu", "a_new_one") == "CPU (a new one)"
-    assert cause_in_short("a_new_one", "of_some_kind") == "a new one (of some kind)"
-    assert cause_in_short("a_new_one", "") == "a new one"
-    assert (slow_at("data"), slow_at("new")) == ("loading data", "in new")
-    reasons = reasons_in_order({"warming_up", "a_new_one", "no_join", "off"})
-    assert reasons == ["off", "no_join", "warming_up", "a_new_one"]

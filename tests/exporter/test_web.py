@@ -2,12 +2,9 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Iterable
 
 import httpx
 import pytest
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from exporter.live.jobs import JobView
@@ -27,19 +24,7 @@ from generators import alert_rules
 from rankskew.diagnose.advice import advice
 from tests.exporter.node import Clock, FixedNvml
 from tests.exporter.snapshots import snapshot
-
-
-class Fixed:
-    """Yields one gauge, named after it."""
-
-    interval_seconds = 0.0
-
-    def __init__(self, name: str, value: float) -> None:
-        self.name = name
-        self._value = value
-
-    def collect(self) -> Iterable[Metric]:
-        yield GaugeMetricFamily(f"rankskew_{self.name}", "A reading.", value=self._value)
+from tests.exporter.test_scrape import FakeCollector
 
 
 class Web:
@@ -53,7 +38,8 @@ class Web:
         self.live.sample(1_000.0, 1_000.0)
         self.why_not: dict[str, str | None] = {"ready": None, "healthy": None}
         # A clock that stands still: no page here is too late.
-        scrape = Scrape([Fixed("one", 4.5), Fixed("two", 2.0)], monotonic=lambda: 0.0)
+        collectors = [FakeCollector("one", lambda: 4.5), FakeCollector("two", lambda: 2.0)]
+        scrape = Scrape(collectors, monotonic=lambda: 0.0)
         self._app = web_app(
             Exposition(scrape),
             self.live,
@@ -201,31 +187,24 @@ NO_DRIVER = NodeSample(1.0, 0)
 STILL_ASKED = NodeSample(1.0)
 
 
-@pytest.mark.parametrize(
-    ("sample", "released", "why"),
-    [
-        *((sample, False, None) for sample in (FINE, ONE_LOST, ALL_LOST, NO_DRIVER)),
-        (None, True, None),
-        (None, False, "The NVML worker does not report: "),
-        (STILL_ASKED, False, "The driver has not listed the GPUs yet."),
-    ],
-)
-def test_exporter_is_ready_while_it_knows_of_the_gpus(
-    sample: NodeSample | None, released: bool, why: str | None
-) -> None:
+def test_exporter_is_ready_while_it_knows_of_the_gpus() -> None:
     """Metrics report a lost GPU, a missing driver or a release, which an unready node could not.
 
     A worker that crashed or hangs shows, also long after the start; the first readings are awaited
     once.
     """
-    nvml, answers = FixedNvml(FINE), iter([False, True])
+    nvml, answers = FixedNvml(FINE), iter([False, *[True] * 9])
     ready = Ready(lambda: next(answers), nvml)
     assert [ready(), ready()] == ["The first readings are not available yet.", None]
-    nvml.sample, nvml.released = sample, released
-    said = ready()
-    assert said is why is None or str(said).startswith(str(why))
-    nvml.sample = FINE
-    assert ready() is Ready(lambda: True, None)() is None
+    for nvml.sample in (FINE, ONE_LOST, ALL_LOST, NO_DRIVER):
+        assert ready() is None
+    nvml.sample = None
+    assert str(ready()).startswith("The NVML worker does not report: ")
+    nvml.released = True
+    assert ready() is None
+    nvml.sample, nvml.released = STILL_ASKED, False
+    assert ready() == "The driver has not listed the GPUs yet."
+    assert Ready(lambda: True, None)() is None
 
 
 @pytest.mark.parametrize("lost", [ALL_LOST, NO_DRIVER])

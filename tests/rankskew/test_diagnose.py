@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,15 +16,13 @@ from rank_probe.wire.stages import STAGES
 from rankskew.__main__ import main
 from rankskew.diagnose.advice import DISTURBS, advice, filled, for_alert, situations
 from rankskew.diagnose.findings import loss
-from rankskew.diagnose.from_exporter import read_exporters
-from rankskew.diagnose.model import CANNOT_TELL, Finding, Part, Place, Report, Step
+from rankskew.diagnose.model import CANNOT_TELL, Finding, Place, Report
 from rankskew.diagnose.render import in_words, loss_section
 from rankskew.render import COLUMNS, render
-from tests.alerts.receivers import promised
 from tests.printed import assert_golden
 from tests.rankskew import fake_prometheus as fake
-from tests.rankskew.documents import CAUSE, late, live, rank, straggler
-from tests.rankskew.fake_prometheus import recorded
+from tests.rankskew.documents import live
+from tests.rankskew.fake_prometheus import WHO, Series, recorded, series, straggler
 from tests.rankskew.servers import exporter_of
 
 Captured = pytest.CaptureFixture[str]
@@ -33,33 +32,54 @@ Captured = pytest.CaptureFixture[str]
 AT = 1_795_420_800.0
 
 
-def report(*others: Finding) -> Report:
-    """Return a report with all that one can have, or with *others* as its findings."""
-    line = {"stage": "data", "place": "Corpus.read (corpus.py:41)", "share": 0.87}
-    ranks = [rank(each, late_lines=[line] if each == 2 else []) for each in range(4)]
-    late_ranks = [late(2, cause=CAUSE), late(3, gpus_lost=0.1)]
-    document = live(straggler(late=late_ranks, ranks=ranks, coverage=0.9), at=AT)
-    with exporter_of(document) as url:
-        found = read_exporters([url], None)
-    (finding,) = found.findings
-    told = replace(
-        finding,
-        facts=("Rank 2 on node1: a GPU is throttled.",),
-        steps=(Step("Look at it.", "nothing"), Step("Give it more workers. " * 5, "restart")),
-        proof="The rank's `data` time is that of its peers.",
-        links=("https://example.org/input.md",),
-    )
-    where = {"source": "http://p:9090", "cluster": "eu"}
-    return replace(found, **where, cost_per_hour=5.01, findings=others or (told,))  # type: ignore[arg-type]
+def printed(capsys: Captured, samples: Sequence[Series], *flags: str, status: int) -> str:
+    """Return what the command prints of a Prometheus with *samples*."""
+    with recorded(*samples).serve() as url:
+        assert main(["diagnose", "--prometheus", url, *flags]) == status
+    said = capsys.readouterr()
+    assert said.err == ""
+    return said.out.replace(url, "http://p:9090")
 
 
-def test_texts_are_the_golden_ones() -> None:
-    """The loss, who, where, since when, why, what to do first, the proof; or that all is well."""
-    late = in_words(report())
-    well = in_words(Report("http://n1:9917", "llama", "healthy", "8 ranks keep up.", AT))
-    texts = {"late rank": render(late), "balanced": render(well)}
-    forms = {"Markdown": render(late, markdown=True), "of balance": render(well, markdown=True)}
-    assert_golden("diagnose", texts | forms)
+def test_report_is_the_golden_one(capsys: Captured) -> None:
+    """The loss, who, where, since when, why, what to do first, the proof; or that all is well.
+
+    The status says whether something is found; programs get the whole report as JSON.
+    """
+    throttled = {"alertname": "RankskewGpuThrottled", "alertstate": "firing", "severity": "warning"}
+    late = [
+        *((each, 0.9 if "coverage" in each["__name__"] else gpus) for each, gpus in straggler()),
+        series("ALERTS", **throttled, **WHO),
+    ]
+    well = [*fake.job(), *fake.losses(common=0.3)]
+    texts = {
+        "late rank": printed(capsys, late, status=1),
+        "Markdown": printed(capsys, late, "--markdown", status=1),
+        "balanced": printed(capsys, well, status=0),
+        "of balance": printed(capsys, well, "--markdown", status=0),
+    }
+    at = ("--at", "2026-11-23T09:00+01:00")
+    said = json.loads(printed(capsys, late, "--json", *at, status=1))
+    (finding,) = said["findings"]
+    cause = finding["cause"]
+
+    assert_golden("diagnose", texts)
+    assert (said["outcome"], said["exit_status"], said["job_id"]) == ("found", 1, "llama")
+    assert (said["at_seconds"], said["cost_per_hour"]) == (AT, 0.75)
+    assert (finding["rank"], finding["place"]["pid"]) == (6, 4006)
+    assert (cause["cause"], cause["detail"], cause["share"]) == ("input", "workers", 0.97)
+    figure = ("saturated_workers", 3.0, 0.0)
+    assert (cause["figure"], cause["value"], cause["peers_value"]) == figure
+
+
+def test_what_cannot_be_told_is_status_2(capsys: Captured) -> None:
+    """One sentence on stderr, and a document for programs."""
+    with exporter_of(live()) as url:
+        pass
+    assert main(["diagnose", "--exporter", url, "--json"]) == 2
+    said = capsys.readouterr()
+    assert said.err == f"rankskew: {url} does not answer: Connection refused.\n"
+    assert json.loads(said.out)["trouble"].startswith(url)
 
 
 def test_text_fits_whatever_is_found() -> None:
@@ -68,27 +88,27 @@ def test_text_fits_whatever_is_found() -> None:
     A name is no HTML. The series of a late rank may end before the state of its job does: then
     nothing can be told, which is no balance.
     """
-    long = render(in_words(report(Finding("input", "Rank 6 is slow. " * 20))))
-    said_once = report().sentence
-    twice = render(in_words(report(Finding("input", said_once))))
-    named = Finding("input", "Rank <b>6</b> is slow.", place=Place("<i>n2</i>"))
-    markdown = render(in_words(report(named)), markdown=True)
+    report = Report("p", "llama", "straggler", "A rank is late.", AT)
 
-    assert max(len(line) for line in long.splitlines() if "https://" not in line) <= COLUMNS
-    assert twice.count(said_once) == 1
-    assert "Rank \\<b\\>6\\</b\\> is slow." in markdown
-    assert "&lt;i>n2&lt;/i>" in markdown
-    assert Report("p", "llama", "straggler", "A rank is late.", AT).outcome == CANNOT_TELL
+    def told(*findings: Finding, markdown: bool = False) -> str:
+        return render(in_words(replace(report, findings=findings)), markdown=markdown)
+
+    long = told(Finding("input", "Rank 6 is slow. " * 20))
+    named = Finding("input", "Rank <b>6</b> is slow.", place=Place("<i>n2</i>"))
+
+    assert max(map(len, long.splitlines())) <= COLUMNS
+    assert told(Finding("input", report.sentence)).count(report.sentence) == 1
+    assert "Rank \\<b\\>6\\</b\\> is slow." in told(named, markdown=True)
+    assert "&lt;i>n2&lt;/i>" in told(named, markdown=True)
+    assert report.outcome == CANNOT_TELL
 
 
 # ---- The loss in parts ---------------------------------------------------------------------------
 
 
-def assert_adds_up(part: Part) -> None:
-    if part.parts:
-        assert sum(each.gpus for each in part.parts) == pytest.approx(part.gpus)
-    for each in part.parts:
-        assert_adds_up(each)
+def parts(kinds: dict[str, float], late: dict[int, dict[str, float]]) -> list[Sequence[str]]:
+    """Return the lines of a loss: GPUs, and what they are lost to."""
+    return list(loss_section("", loss(kinds, late)).rows)
 
 
 def test_parts_add_up_to_the_total() -> None:
@@ -97,25 +117,22 @@ def test_parts_add_up_to_the_total() -> None:
     What costs nothing has no line. Ten ranks have a part each; a judge lists 32 at most, and the
     others have cost the rest.
     """
-    late = {6: {"data": 1.6, "forward": 0.05}, 3: {"backward": 0.35}}
-    found = loss({"persistent": 1.0, "rotating": 0.07, "common": 0.344, "group": 0.0}, late)
-    little = loss({"persistent": 1.0, "rotating": 0.001}, {6: {"data": 1.0}})
-    many = loss({"persistent": 10.0}, {rank: {"data": 0.25} for rank in range(32)})
+    late = {6: {"data": 1.5, "forward": 0.1}, 3: {"backward": 0.4}}
+    many = {rank: {"data": 0.25} for rank in range(32)}
 
-    assert_adds_up(found)
-    assert found.gpus == pytest.approx(1.414)
-    ranks = found.parts[0].parts
-    assert [(rank.name, round(rank.gpus, 4)) for rank in ranks] == [
-        ("rank 6", 0.825),
-        ("rank 3", 0.175),
-    ]
-    assert loss_section("", little).rows == [
+    assert parts({"persistent": 1.0, "rotating": 0.07, "group": 0.001}, late) == [
         ("1.00", "to late ranks"),
-        ("1.00", "  rank 6"),
-        ("1.00", "    data"),
+        ("0.80", "  rank 6"),
+        ("0.75", "    data"),
+        ("0.05", "    forward"),
+        ("0.20", "  rank 3"),
+        ("0.20", "    backward"),
+        ("0.07", "to ranks that are late in turn"),
     ]
-    assert_adds_up(many)
-    assert [(part.name, part.gpus) for part in many.parts[0].parts[10:]] == [("other ranks", 7.5)]
+    assert loss({"persistent": 1.0, "rotating": 0.07, "common": 0.344}, late).gpus == pytest.approx(
+        1.414
+    )
+    assert parts({"persistent": 10.0}, many)[21:] == [("7.50", "  other ranks")]
 
 
 # ---- The advice ----------------------------------------------------------------------------------
@@ -163,23 +180,6 @@ def test_every_alert_state_and_reason_has_advice() -> None:
     assert {"hung", "hung_together", "ranks_missing", "ranks_silent"} <= set(situations())
 
 
-@pytest.mark.parametrize(
-    ("situation", "alert", "values"),
-    [
-        ("hung", "RankskewJobHung", {"PID": "31337", "NODE": "gpu-4"}),
-        ("ranks_silent", "RankskewRanksMissing", {"NODE": "m"}),
-    ],
-)
-def test_situation_begins_with_the_words_of_its_alert(
-    situation: str, alert: str, values: dict[str, str]
-) -> None:
-    """What a page says to do first is what the report says."""
-    stem = "notifications" if alert == "RankskewJobHung" else alert
-    said = [one.annotations["first"] for one in promised(stem, alert) if "first" in one.annotations]
-
-    assert filled(situations()[situation].first, values) in said
-
-
 def test_placeholders_are_filled_in() -> None:
     """Whole words only, and nothing that a shell would run."""
     text = "py-spy dump --pid PID; OTHER_PID on NODE"
@@ -190,40 +190,3 @@ def test_placeholders_are_filled_in() -> None:
         "py-spy dump --pid 123; OTHER_PID on gpu-12"
     )
     assert filled(text, {"NODE": "$(reboot)"}) == text
-
-
-# ---- The command ---------------------------------------------------------------------------------
-
-
-def test_status_says_whether_something_is_found(capsys: Captured) -> None:
-    """Text, Markdown, and the whole report as JSON for programs; nothing is on stderr."""
-    with recorded(*fake.straggler()).serve() as url:
-        assert main(["diagnose", "--prometheus", url]) == 1
-        text = capsys.readouterr()
-        at = ("--at", "2026-11-23T09:00+01:00")
-        assert main(["diagnose", "--prometheus", url, "--json", *at]) == 1
-    said = json.loads(capsys.readouterr().out)
-    with recorded(*fake.job(), *fake.losses(common=0.3)).serve() as url:
-        assert main(["diagnose", "--prometheus", url, "--markdown"]) == 0
-
-    assert "Balanced: nothing is wrong that was measured." in capsys.readouterr().out
-    assert ("1. Rank 6 is slow loading data" in text.out, text.err) == (True, "")
-    assert (said["outcome"], said["exit_status"], said["job_id"]) == ("found", 1, "llama")
-    assert said["at_seconds"] == 1_795_420_800.0
-    finding = said["findings"][0]
-    cause = finding["cause"]
-    assert (finding["rank"], finding["place"]["pid"]) == (6, 4006)
-    assert (cause["cause"], cause["detail"], cause["share"]) == ("input", "workers", 0.97)
-    figure = ("saturated_workers", 3.0, 0.0)
-    assert (cause["figure"], cause["value"], cause["peers_value"]) == figure
-    assert said["cost_per_hour"] == 0.75
-
-
-def test_what_cannot_be_told_is_status_2(capsys: Captured) -> None:
-    """One sentence on stderr, and a document for programs."""
-    with exporter_of(live()) as url:
-        pass
-    assert main(["diagnose", "--exporter", url, "--json"]) == 2
-    said = capsys.readouterr()
-    assert said.err == f"rankskew: {url} does not answer: Connection refused.\n"
-    assert json.loads(said.out)["trouble"].startswith(url)

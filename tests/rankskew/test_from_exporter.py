@@ -177,11 +177,15 @@ def test_newest_of_equal_words_counts() -> None:
 
 
 def test_fleet_is_read_over_http() -> None:
-    """Two exporters make one, the most urgent job first; what does not answer is said."""
+    """Two exporters make one, the most urgent job first; what does not answer is said.
+
+    Of a job that is named the late rank comes first.
+    """
     with exporter_of(live()) as dead:
         pass
     with exporter_of(live(job("calm"), straggler())) as one, exporter_of(live(hung())) as two:
         fleet = read_exporters([one, two, dead])
+        (llama,) = read_exporters([one, two], "llama").jobs
         report = diagnose.read_exporters([one, dead], "llama")
         with pytest.raises(Trouble, match="does not answer"):
             diagnose.read_exporters([dead], None)
@@ -189,18 +193,9 @@ def test_fleet_is_read_over_http() -> None:
 
     assert [each.job_id for each in fleet.jobs] == ["vision", "llama", "calm"]
     assert (fleet.troubles, fleet.focus) == ([silent], None)
+    assert [each.rank for each in llama.ranks] == [2, 0, 1, 3]
     assert report.findings[0].rank == 2
     assert silent in report.unjudged
-
-
-def test_job_that_is_named_is_in_focus() -> None:
-    """Its late rank comes first."""
-    with exporter_of(live(hung(), straggler())) as url:
-        fleet = read_exporters([url], "llama")
-        report = diagnose.read_exporters([url], "llama")
-
-    assert [each.rank for each in fleet.jobs[0].ranks] == [2, 0, 1, 3]
-    assert (report.job_id, len(fleet.jobs), fleet.troubles) == ("llama", 1, [])
 
 
 @pytest.mark.parametrize(

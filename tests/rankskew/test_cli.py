@@ -346,22 +346,19 @@ def test_files_are_written_and_no_work_is_lost(
 
 
 def test_next_steps_are_three_lines_that_name_files_that_are_there(
-    tmp_path: Path, capsys: Captured
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     """Rules, inhibition and dashboards; the configuration is one with the rules and their times."""
-    assert main(["files", str(tmp_path)]) == 0
+    monkeypatch.chdir(tmp_path)
+    assert main(["files", "out"]) == 0
     first, *steps = capsys.readouterr().out.splitlines()
     [rules, config], [alertmanager], [dashboards] = (
-        re.findall(rf"{tmp_path}/[\w/.*]*\w", step) for step in steps
+        re.findall(r"out/[\w/.*]*\w", step) for step in steps
     )
+    written = [path for path in Path("out").rglob("*") if path.is_file()]
 
-    assert (
-        first
-        == f"{len([p for p in tmp_path.rglob('*') if p.is_file()])} files written to {tmp_path}"
-    )
-    assert len(list(tmp_path.glob(rules.removeprefix(f"{tmp_path}/")))) == len(
-        alert_rules.rule_files()
-    )
+    assert first == f"{len(written)} files written to out"
+    assert len(list(Path().glob(rules))) == len(alert_rules.rule_files())
     assert "evaluation_interval: 15s" in Path(config).read_text()
     assert "inhibit_rules:" in Path(alertmanager).read_text()
-    assert list(tmp_path.glob(dashboards.removeprefix(f"{tmp_path}/")))
+    assert list(Path().glob(dashboards))

@@ -133,32 +133,29 @@ def test_bad_periods_are_refused_in_a_sentence(asked: str, message: str) -> None
 # ---- The job -------------------------------------------------------------------------------------
 
 
-def knowing(*jobs: dict[str, str]) -> FakePrometheus:
-    """A Prometheus that knows these *jobs* at any time, and nothing of them."""
-    return answering({}, {"group by (cluster, job_id)": [(job, 1.0) for job in jobs]})
-
-
 A, B = {"job_id": "a"}, {"job_id": "b"}
+X, Y = {"cluster": "x"}, {"cluster": "y"}
 
 
 @pytest.mark.parametrize(
-    ("jobs", "asked", "job_id", "error", "message"),
+    ("jobs", "job_id", "message"),
     [
-        ([], "1000..2000", None, Trouble, "No job ran at the end of both periods"),
-        ([], "1000..2000", "x", Trouble, "No job 'x' ran at the end of both periods"),
-        ([A, B], "1000..2000", None, Trouble, "Give --job; these ran in both periods: a, b"),
-        (
-            *([A | {"cluster": "x"}, A | {"cluster": "y"}], "1000..2000", "a", Trouble),
-            "Several clusters have a job 'a'; give --cluster: x, y",
-        ),
-        ([], "job:old..-5m", None, UsageError, "takes two jobs"),
+        ([], None, "No job ran at the end of both periods"),
+        ([], "x", "No job 'x' ran at the end of both periods"),
+        ([A, B], None, "Give --job; these ran in both periods: a, b"),
+        ([A | X, A | Y], "a", "Several clusters have a job 'a'; give --cluster: x, y"),
     ],
 )
 def test_a_job_that_is_none_or_many_is_refused(
-    jobs: list[dict[str, str]], asked: str, job_id: str | None, error: type[Exception], message: str
+    jobs: list[dict[str, str]], job_id: str | None, message: str
 ) -> None:
-    with knowing(*jobs).serve() as url, pytest.raises(error, match=message):
-        compare_recorded(Prometheus(url), asked, 600, now=3000, job_id=job_id)
+    known: Vector = [(job, 1.0) for job in jobs]
+    with answering({}, {"group by (cluster, job_id)": known}).serve() as url:
+        prometheus = Prometheus(url)
+        with pytest.raises(Trouble, match=message):
+            compare_recorded(prometheus, "1000..2000", 600, now=3000, job_id=job_id)
+        with pytest.raises(UsageError, match="takes two jobs"):
+            compare_recorded(prometheus, "job:old..-5m", 600, now=3000, job_id=job_id)
 
 
 def test_the_last_period_of_a_job_ends_with_its_last_step() -> None:
@@ -179,7 +176,11 @@ def test_the_last_period_of_a_job_ends_with_its_last_step() -> None:
 
 
 def test_counters_become_blocks_of_steps() -> None:
-    """What all ranks gained between two borders, for one rank or for all."""
+    """What all ranks gained between two borders, for one rank or for all; known twice counts once.
+
+    Half of the seconds were joined, so each kind is twice what was counted; they add up.
+    """
+    twice = {name: (lambda b, at=at: 2 * at(b)) for name, at in STEADY.items() if name != "ranks"}
     found = side(STEADY)
 
     assert found.trouble is None
@@ -187,8 +188,17 @@ def test_counters_become_blocks_of_steps() -> None:
     for block in found.blocks:
         known = [block[name] for name in ("steps", "seconds", "gpu_seconds", "lost", "tokens")]
         assert known == [60, 30.0, 120.0, 24.0, 1e6]
+        assert [block[kind] for kind in LOST_KINDS] == [0.0, 12.0, 6.0, 6.0]
         assert block["forward"] == pytest.approx(18.0)
         assert block["checkpoint"] == 0
+    assert side(twice | {"ranks": STEADY["ranks"]}) == found
+
+
+def test_without_a_join_the_loss_is_known_and_its_kinds_are_not() -> None:
+    """From the ranks' own waits."""
+    for block in side({name: STEADY[name] for name in STEADY.keys() - {"joined", "caused"}}).blocks:
+        assert block["lost"] == 24.0
+        assert not block.keys() & {*LOST_KINDS}
 
 
 def test_large_jobs_are_asked_for_the_stages_of_some_ranks() -> None:
@@ -204,25 +214,6 @@ def test_large_jobs_are_asked_for_the_stages_of_some_ranks() -> None:
 
     assert len(set(chosen)) == MOST_RANKS
     assert {int(rank) % 8 for rank in chosen} == set(range(8))
-
-
-def test_kinds_are_scaled_from_the_steps_that_were_joined() -> None:
-    """Half of the seconds were joined, so each kind is twice what was counted; they add up.
-
-    Without a join the loss is known from the ranks' own waits, its kinds are not.
-    """
-    unjoined = {name: at for name, at in STEADY.items() if name not in ("joined", "caused")}
-    for block in side(STEADY).blocks:
-        assert [block[kind] for kind in LOST_KINDS] == [0.0, 12.0, 6.0, 6.0]
-    for block in side(unjoined).blocks:
-        assert block["lost"] == 24.0
-        assert not block.keys() & {*LOST_KINDS}
-
-
-def test_ranks_known_twice_count_once() -> None:
-    twice = {name: (lambda b, at=at: 2 * at(b)) for name, at in STEADY.items() if name != "ranks"}
-
-    assert side(twice | {"ranks": STEADY["ranks"]}) == side(STEADY)
 
 
 def test_blocks_without_a_step_are_joined_to_the_next() -> None:
@@ -249,13 +240,9 @@ RESTART = "After has a restart in it, or ranks that come and go; compare"
         (STEADY | {"steps": lambda border: 60 * RANKS * border or 9000}, {}, RESTART),
         # No step for longer than a minute and ten steps.
         (STEADY, {"last_step_age": [({}, 59.0)]}, "None"),
-        (
-            *(STEADY, {"last_step_age": [({}, 95.0)]}),
-            "After has 95 s without a step: the job stood still;",
-        ),
+        (STEADY, {"last_step_age": [({}, 95.0)]}, "After has 95 s without a step: the job stood"),
         ({}, {}, "After is not wholly recorded: this Prometheus lacks"),
     ],
-    ids=["reset", "ranks join", "begun again", "no standstill", "standstill", "no series"],
 )
 def test_what_is_no_undisturbed_run_is_a_trouble(
     counters: Counters, vectors: dict[str, Vector], trouble: str

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import select
 import signal
 import socket
 import struct
@@ -14,9 +15,8 @@ import sys
 import termios
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from threading import Thread
 from typing import Final
 
 import pytest
@@ -159,16 +159,13 @@ class Terminal:
     shown: str = ""
 
     def wait_for(self, words: str) -> None:
+        """Read what is shown until *words* are."""
         until = time.monotonic() + PATIENCE_SECONDS
-        while words not in self.shown and time.monotonic() < until:
-            time.sleep(0.02)
-        assert words in self.shown
-
-    def read(self) -> None:
-        with suppress(OSError):  # EIO: the process has closed its end.
-            while said := os.read(self.keyboard, 65536):
-                text = said.decode(errors="replace")
-                self.shown += re.sub(r"\x1b\[[0-9;]*m", "", text)
+        while words not in self.shown:
+            ready, _, _ = select.select([self.keyboard], [], [], until - time.monotonic())
+            assert ready, self.shown
+            text = os.read(self.keyboard, 65536).decode(errors="replace")
+            self.shown += re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
 def heed_control_c() -> None:
@@ -191,15 +188,11 @@ def terminal(*arguments: str) -> Iterator[Terminal]:
         preexec_fn=heed_control_c,
     )
     os.close(screen)
-    opened = Terminal(process, keyboard)
-    reader = Thread(target=opened.read)
-    reader.start()
     try:
-        yield opened
+        yield Terminal(process, keyboard)
     finally:
         process.kill()
         process.wait()
-        reader.join()
         os.close(keyboard)
 
 
@@ -221,8 +214,8 @@ def test_it_goes_on_while_an_exporter_is_away_until_control_c() -> None:
         opened.wait_for("It is back.")
         os.write(opened.keyboard, CONTROL_C)
 
-        assert opened.process.wait(PATIENCE_SECONDS) == 0
         opened.wait_for(LEAVE_SCREEN)
+        assert opened.process.wait(PATIENCE_SECONDS) == 0
     assert "Traceback" not in opened.shown
 
 
@@ -234,8 +227,8 @@ def test_it_does_not_wait_for_a_server_that_hangs() -> None:
             opened.wait_for("rankskew top")
             opened.process.send_signal(signal.SIGTERM)
 
-            assert opened.process.wait(PATIENCE_SECONDS) == 0
             opened.wait_for(LEAVE_SCREEN)
+            assert opened.process.wait(PATIENCE_SECONDS) == 0
     assert "no answer within" not in opened.shown
 
 

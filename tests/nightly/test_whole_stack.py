@@ -11,13 +11,11 @@ import signal
 import statistics
 import threading
 import time
-import urllib.parse
 import urllib.request
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -84,41 +82,25 @@ class Part(NamedTuple):
     is_back: Callable[[float], bool]
 
 
-class Killed(NamedTuple):
-    """A kill of *part*, at seconds of the wall clock.
-
-    It was back *recovery_seconds* after the last kill of the two that came together.
-    """
-
-    part: str
-    at: float
-    recovery_seconds: float
-
-
 class HurtStack:
     """Exporter with a stub GPU, Prometheus, Alertmanager, webhook and a job, all kept running."""
 
     def __init__(self, directory: Path, undo: ExitStack) -> None:
         self.began = time.time()
-        self.killed: list[Killed] = []
+        # Each part that was, and how many seconds later it was back: of two, after the second kill.
+        self.killed: list[tuple[str, float]] = []
         self.webhook = undo.enter_context(Webhook())
         self.alertmanager = undo.enter_context(AlertmanagerProcess(directory, self.webhook.url))
         gpu = nvmlstub.environment(nvmlstub.build(directory), gpus=1)
         (directory / "state").mkdir()
         self.exporter = undo.enter_context(
             ExporterProcess(
-                directory,
-                flags=[f"--path.state={directory / 'state'}"],
-                environment=gpu,
+                directory, flags=[f"--path.state={directory / 'state'}"], environment=gpu
             )
         )
+        addresses = [self.exporter.address], self.alertmanager.address
         self.prometheus = undo.enter_context(
-            PrometheusProcess(
-                directory,
-                [self.exporter.address],
-                self.alertmanager.address,
-                interval_seconds=SCRAPE_SECONDS,
-            )
+            PrometheusProcess(directory, *addresses, interval_seconds=SCRAPE_SECONDS)
         )
         self.job = undo.enter_context(Job(directory / "job", self.exporter.target))
         for process in (self.exporter, self.prometheus, self.alertmanager):
@@ -162,14 +144,12 @@ class HurtStack:
 
     def kill(self, burst: Sequence[tuple[str, float]]) -> None:
         """Kill one part after the other, each after so many seconds, and wait for them."""
-        at = []
         for name, seconds in burst:
             time.sleep(seconds)
             while not self.parts[name].kill():  # It is dead already, and is started again.
                 time.sleep(POLL_SECONDS)
-            at.append((name, time.time()))
-        back = self.recoveries({name for name, _ in at}, at[-1][1])
-        self.killed += [Killed(name, when, back[name]) for name, when in at]
+        back = self.recoveries({name for name, _ in burst}, time.time())
+        self.killed += [(name, back[name]) for name, _ in burst]
         print(", ".join(f"{name} back in {seconds:.1f} s" for name, seconds in back.items()))
 
     def samples(self, name: str) -> Iterator[tuple[Mapping[str, str], float]]:
@@ -177,20 +157,15 @@ class HurtStack:
         with suppress(OSError):
             yield from samples_on(get(f"{self.exporter.url}/metrics", timeout_seconds=1), name)
 
-    def steps(self) -> dict[str, float]:
-        """Return the steps of each rank on the exporter's page."""
-        return {labels["rank"]: value for labels, value in self.samples("rankskew_steps_total")}
-
     def pages(self) -> list[ReceivedAlert]:
         """Return the firing pages that are not ours."""
         return [page for page in self.webhook.pages(status="firing") if page.alert != TRIAL]
 
     def _heard(self) -> dict[str, float]:
         """Return when each rank that has counted a step was heard."""
-        steps, name = self.steps(), "rankskew_heartbeat_timestamp_seconds"
-        return {
-            labels["rank"]: at for labels, at in self.samples(name) if steps.get(labels["rank"])
-        }
+        steps = {each["rank"] for each, value in self.samples("rankskew_steps_total") if value}
+        beats = self.samples("rankskew_heartbeat_timestamp_seconds")
+        return {labels["rank"]: at for labels, at in beats if labels["rank"] in steps}
 
     def _kill_worker(self) -> bool:
         with suppress(psutil.Error):
@@ -243,27 +218,15 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HurtStack]:
         yield HurtStack(tmp_path_factory.mktemp("hurt"), undo)
 
 
-def bursts(kills: int, seed: int = 1) -> Iterator[list[tuple[str, float]]]:
-    """Yield what to kill after how many seconds: one part, or a second one while it may start.
-
-    The parts of each round come in random order.
-    """
-    draw = random.Random(seed)
-
-    def parts() -> Iterator[str]:
-        while True:
-            ranks = [f"rank {draw.randrange(RANKS)}"]
-            yield from draw.sample(
-                ["exporter", "NVML child", "Prometheus", "Alertmanager", *ranks], 5
-            )
-
-    to_kill = parts()
+def bursts(kills: int) -> Iterator[list[tuple[str, float]]]:
+    """Yield what to kill after how many seconds: one part, or a second one while it may start."""
+    draw = random.Random(1)
     while kills > 0:
-        burst = [(next(to_kill), draw.uniform(0, 3))]
-        if kills > 1 and draw.random() < 0.35:
-            burst.append((next(to_kill), draw.uniform(0, 4)))
-        kills -= len(burst)
-        yield burst
+        rank = f"rank {draw.randrange(RANKS)}"
+        parts = ["exporter", "NVML child", "Prometheus", "Alertmanager", rank]
+        count = 2 if kills > 1 and draw.random() < 0.35 else 1
+        yield [(part, draw.uniform(0, 3)) for part in draw.sample(parts, count)]
+        kills -= count
 
 
 def test_all_that_dies_is_back(stack: HurtStack) -> None:
@@ -272,9 +235,8 @@ def test_all_that_dies_is_back(stack: HurtStack) -> None:
     for burst in bursts(int(full_or_short(200, 8))):
         stack.kill(burst)
     seconds: dict[str, list[float]] = defaultdict(list)
-    for killed in stack.killed:
-        part = "a rank" if killed.part.startswith("rank ") else killed.part
-        seconds[part].append(killed.recovery_seconds)
+    for part, recovery_seconds in stack.killed:
+        seconds["a rank" if part.startswith("rank ") else part].append(recovery_seconds)
     rows = [row("kills", len(stack.killed)), row("minutes", round((time.time() - began) / 60, 1))]
     for part, recoveries in sorted(seconds.items()):
         # How long a new rank imports torch, on a machine that runs other tests, is not ours.
@@ -303,78 +265,50 @@ def test_prometheus_is_down_for_long(stack: HurtStack) -> None:
     hold("faults", rows)
 
 
-class Stored(NamedTuple):
-    """All samples of one series in Prometheus: seconds of the wall clock, and value."""
+def is_counted_by(part: str, name: str, labels: Mapping[str, str]) -> bool:
+    """Return whether *part* counts the series *name* with *labels*.
 
-    labels: Mapping[str, str]
-    samples: Sequence[tuple[float, float]]
-
-    def is_counted_by(self, part: str) -> bool:
-        """Return whether *part* counts it.
-
-        Of a rank's counters the exporter counts some itself: they may begin anew with it too.
-        """
-        by_exporter = self.labels["__name__"].startswith("rankskew_rank_")
-        if "rank" in self.labels and part == f"rank {self.labels['rank']}":
-            return True
-        return part in ("exporter", "NVML child") and ("rank" not in self.labels or by_exporter)
-
-    def falls(self) -> list[tuple[float, float]]:
-        """Return the times of the samples before and after each fall."""
-        return [
-            (before, after) for (before, high), (after, low) in pairwise(self.samples) if low < high
-        ]
-
-    def unexplained(self, killed: Sequence[Killed]) -> list[tuple[float, float]]:
-        """Return the falls that no kill of what counts it explains.
-
-        A kill explains one fall, at any time before the next: it shows once the successor counts.
-        """
-        times = sorted(each.at for each in killed if self.is_counted_by(each.part))
-        found = []
-        for before, after in self.falls():
-            if not any(at <= after for at in times):
-                found.append((before, after))
-            times = [at for at in times if at > after]
-        return found
-
-
-def stored(prometheus: PrometheusProcess, selector: str, seconds: float) -> list[Stored]:
-    """Return what *prometheus* has stored of *selector* in the last *seconds*."""
-    query = urllib.parse.urlencode({"query": f"{selector}[{seconds:.0f}s]"})
-    answer = json.loads(get(f"{prometheus.url}/api/v1/query?{query}", timeout_seconds=120))
-    return [
-        Stored(each["metric"], [(at, float(value)) for at, value in each["values"]])
-        for each in answer["data"]["result"]
-    ]
+    Of a rank's counters the exporter counts some itself: they may begin anew with it too.
+    """
+    if part == f"rank {labels.get('rank')}":
+        return True
+    return part in ("exporter", "NVML child") and (
+        "rank" not in labels or name.startswith("rankskew_rank_")
+    )
 
 
 def test_nothing_was_lost_meanwhile(stack: HurtStack) -> None:
-    """Each counter is what was counted, and nobody was paged."""
+    """Each counter is what was counted, and nobody was paged.
+
+    One falls at most as often as what counts it was killed.
+    """
     stack.settle()
-    pages, killed = stack.pages(), stack.killed
+    pages, kills = stack.pages(), Counter(part for part, _ in stack.killed)
     stack.job.end()
     time.sleep(3 * SCRAPE_SECONDS)  # The last values are scraped.
-    seconds = time.time() - stack.began
-    counters = stored(stack.prometheus, '{job="rankskew",__name__=~"rankskew_.+_total"}', seconds)
-    steps = [
-        each
-        for each in counters
+    ask, whole_time = stack.prometheus.query, f"[{time.time() - stack.began:.0f}s]"
+    last = ask(f'last_over_time({{job="rankskew",__name__=~"rankskew_.+_total"}}{whole_time})')
+    shown = {
+        int(each.labels["rank"]): each.value
+        for each in last
         if each.labels["__name__"] == "rankskew_steps_total" and each.labels["job_id"] == JOB_ID
-    ]
+    }
+    falls = unexplained = 0.0
+    for name in {each.labels["__name__"] for each in last}:
+        for fell in ask(f'resets({name}{{job="rankskew"}}{whole_time})'):
+            restarts = sum(kills[part] for part in kills if is_counted_by(part, name, fell.labels))
+            falls += fell.value
+            unexplained += max(0.0, fell.value - restarts)
     counted = stack.job.counted()
-    shown = {int(each.labels["rank"]): each.samples[-1][1] for each in steps}
-    unexplained = {str(each.labels): each.unexplained(killed) for each in counters}
-    print([page.annotations for page in pages], unexplained)
+    print([page.annotations for page in pages])
     rows = [
-        row("counters", len(counters)),
-        row("their samples in Prometheus", sum(len(each.samples) for each in counters)),
-        row("times that one fell", sum(len(each.falls()) for each in counters)),
-        row("of these without a restart of what counts it", sum(map(len, unexplained.values())), 0),
+        row("counters", len(last)),
+        row("times that one fell", falls),
+        row("of these without a restart of what counts it", unexplained, 0),
         row("processes of ranks", len(counted)),
         row("steps that they counted", sum(steps for _, steps in counted)),
         row("ranks whose last counter is another", int(dict(counted) != shown), 0),
         row("pages of the shipped alerts", len(pages), 0),
     ]
-    assert len(steps) == RANKS
+    assert len(shown) == RANKS
     hold("faults", rows)

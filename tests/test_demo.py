@@ -16,16 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
-from demo.__main__ import (
-    HEALTHY_SECONDS,
-    LATE_SECONDS,
-    STRAGGLER,
-    AlertWatch,
-    PageWatch,
-    Verdict,
-)
+from demo.__main__ import HEALTHY_SECONDS, LATE_SECONDS, PageWatch, Verdict
 from devstack.process import MARK, wait_for
-from devstack.webhook import ReceivedAlert
 from tests.test_devstack import runs
 
 ROOT = Path(__file__).parents[1]
@@ -96,24 +88,16 @@ def test_what_is_missing_is_named(
 STARTED = 990.0
 
 
-class Parts:
-    """The exporter, Prometheus and the webhook: they answer what the test sets."""
+class Exporter:
+    """Says of the job what the test sets."""
 
     url = "http://127.0.0.1"
 
     def __init__(self) -> None:
         self.job: dict[str, Any] | None = None
-        self.received: list[ReceivedAlert] = []
-        self.active: list[dict[str, Any]] = []
 
     def live_job(self, job_id: str) -> dict[str, Any] | None:
         return self.job
-
-    def pages(self, alert: str | None = None, status: str | None = None) -> list[ReceivedAlert]:
-        return [page for page in self.received if page.matches(alert, status, {})]
-
-    def active_alerts(self) -> list[dict[str, Any]]:
-        return self.active
 
 
 @pytest.fixture
@@ -137,11 +121,6 @@ def live(state: str, *ranks: int) -> dict[str, Any]:
     return {"verdict": {"state": state, "late": late}}
 
 
-def page(status: str = "firing", **labels: str) -> ReceivedAlert:
-    named = {"alertname": STRAGGLER, "job_id": "demo", "rank": "2", "stage": "data"}
-    return ReceivedAlert(status, named | labels, {"summary": "Rank 2 is late."}, 1037.4)
-
-
 def assert_open(watch: PageWatch, now: list[float], passes: float) -> None:
     """Have no verdict before and after so many seconds."""
     assert watch.verdict(STARTED) is None
@@ -154,11 +133,11 @@ def test_page_is_believed_once_it_lasts(now: list[float]) -> None:
 
     Health takes longer: a doubt starts it anew, a rank too mild to wake anybody does not.
     """
-    parts: Any = Parts()
-    watch = PageWatch(parts)
+    exporter: Any = Exporter()
+    watch = PageWatch(exporter)
     assert watch.verdict(STARTED) is None  # The job is not known yet.
     for rank in (1, 2):
-        parts.job = live("straggler", rank)
+        exporter.job = live("straggler", rank)
         assert_open(watch, now, LATE_SECONDS - 1)
     now[0] += 1
     assert line(watch) == (
@@ -166,53 +145,22 @@ def test_page_is_believed_once_it_lasts(now: list[float]) -> None:
     )
 
     for state, passes in (("healthy", HEALTHY_SECONDS - 1), ("not_judgeable", 2), ("healthy", 0)):
-        parts.job = live(state, 2)
+        exporter.job = live(state, 2)
         assert_open(watch, now, passes)
     now[0] += HEALTHY_SECONDS
     assert "no straggler gpus_lost=0.96 judged=60s" in line(watch)
 
 
-def test_first_page_of_the_straggler_is_the_verdict(capsys: pytest.CaptureFixture[str]) -> None:
-    """Rank, stage and alert are its labels, the cost is its alert's value; each page is printed.
-
-    A page for another rank or another stage is wrong; a resolved one or another alert is not.
-    """
-    parts: Any = Parts()
-    watch = AlertWatch("data", parts, parts, parts, parts)
-    parts.received = [
-        page(alertname="RankskewNodeDown"),
-        page(),
-        page(rank="3"),
-        page(stage="forward"),
-        page(status="resolved", rank="4"),
-    ]
-    parts.active = [
-        {"labels": page(rank="3").labels, "value": "3e+00"},
-        {"labels": page().labels, "value": "1.134e+01"},
-    ]
-
-    assert line(watch) == (
-        "verdict: job=demo rank=2 stage=data gpus_lost=11.34 alert=RankskewStraggler after=47s"
-    )
-    assert watch.wrong_names() == ["rank 3 in data", "rank 2 in forward"]
-    assert "PAGE after 47 s: RankskewStraggler\n  Rank 2 is late." in capsys.readouterr().out
-
-
-NAMED = Verdict(rank="2", stage="data", gpus_lost=1.0, alert="none(page)", after_seconds=30)
-HEALTH = Verdict(gpus_lost=0.0, alert="none(page)", judged_seconds=90, after_seconds=120)
-
-
-@pytest.mark.parametrize(
-    ("fault", "verdict", "wrong"),
-    [
-        ("data", NAMED, None),
-        ("forward", NAMED, "none(page) names rank 2 in data, but rank 2 in forward was slow"),
-        ("data", HEALTH, "none(page) names nobody, but rank 2 in data was slow"),
-    ],
-)
-def test_wrong_verdicts_are_told(fault: str, verdict: Verdict, wrong: str | None) -> None:
+def test_wrong_verdict_is_told() -> None:
     """A verdict that is not what was planted is said to be wrong."""
-    assert verdict.what_is_wrong(fault) == wrong
+    named = Verdict(rank="2", stage="data", gpus_lost=1.0, alert="page", after_seconds=30)
+    nobody = Verdict(gpus_lost=0.0, alert="page", judged_seconds=90, after_seconds=120)
+
+    assert named.what_is_wrong("data") is None
+    wrong = "page names rank 2 in data, but rank 2 in forward was slow"
+    assert named.what_is_wrong("forward") == wrong
+    assert nobody.what_is_wrong("none") is None
+    assert nobody.what_is_wrong("data") == "page names nobody, but rank 2 in data was slow"
 
 
 # ---- The end -------------------------------------------------------------------------------------

@@ -185,7 +185,6 @@ CASES = {
             REASON % "ranks_silent",
         ],
         {
-            "GPUs lost": {"1.2 of 8": 0, "3.08 US$/h": 0},
             "Who": {"rank 3 is silent": 40},
             "Since": {"silent": (NOW - 40) * 1000},
             "Judged": {"ranks silent": 0},
@@ -349,18 +348,11 @@ FLEET = [
             (BIG_B, "hung"),
             (DARK, "not_judgeable"),
             ('job_id="well"', "healthy"),
-            ('job_id="over"', "finished"),
             ('job_id="lone"', "ranks_missing"),
-            ('job_id="dead"', "ranks_missing"),
         )
     ),
     'rank:rankskew_silent_seconds:max{job_id="lone",rank="3",instance="n4:9917"} 40',
     'rankskew_node_ranks{job_id="lone",state="silent",instance="n4:9917"} 1',
-    *(
-        f'rankskew_node_ranks{{job_id="dead",state="{state}",instance="n{node}:9917"}} {count}'
-        for state, count in (("silent", 4), ("beating", 0))
-        for node in (5, 6)
-    ),
     f"job:rankskew_slowdown:max{{{BIG_A}}} 1.5",
     f"job:rankskew_slowdown:max{{{BIG_B}}} 1",
     f"job:rankskew_gpus_lost:sum{{{BIG_A}}} 3",
@@ -388,10 +380,8 @@ JOBS: dict[str, dict[str, float]] = {
         '{key="b/big", cluster="b", to_cluster="b", job_id="big", state="hung"}': 1e9 + 8,
         '{key="b/dark", cluster="b", to_cluster="b", job_id="dark", state="not_judgeable"}': 1e6,
         '{key="/lone", to_cluster="All", job_id="lone", state="ranks_missing"}': 1e6,
-        '{key="/dead", to_cluster="All", job_id="dead", state="ranks_missing"}': 1e6,
         '{key="a/big", cluster="a", to_cluster="a", job_id="big", state="straggler"}': 3,
         '{key="/well", to_cluster="All", job_id="well", state="healthy"}': 0.5,
-        '{key="/over", to_cluster="All", job_id="over", state="finished"}': -2,
     },
     "E": {
         '{key="b/big", rank="7", who="rank 7 · frozen"}': 1,
@@ -401,7 +391,6 @@ JOBS: dict[str, dict[str, float]] = {
         '{key="b/big", cause="GPU: lost"}': 1,
         '{key="b/dark", cause="no_sync"}': 1,
         '{key="/lone", cause="1 rank gone silent"}': 1,
-        '{key="/dead", cause="8 ranks gone silent"}': 1,
         '{key="a/big", cause="loader: an operation on /data (nfs) takes 90 ms, its peers\' 3"}': 1,
     },
     # The steps of a job that hangs are not as long as ever: it finishes none.

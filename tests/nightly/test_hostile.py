@@ -12,11 +12,10 @@ import os
 import re
 import resource
 import socket
-import statistics
 import struct
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from itertools import count
 from pathlib import Path
@@ -200,6 +199,13 @@ def requests(draw: st.DrawFn, door: str) -> bytes:
 STATUS: Final = re.compile(rb"HTTP/1\.1 (\d{3}) [^\r\n]*\r\n")
 
 
+def post(exporter: ExporterProcess, body: bytes) -> int:
+    """Post *body* as a proper request; return the status."""
+    with closing(open_connection(exporter.target, LONGEST_SECONDS)) as connection:
+        connection.request("POST", SNAPSHOT_PATH, body)
+        return connection.getresponse().status
+
+
 class Victim(ExporterProcess):
     """An exporter that is attacked; *statuses* counts its answers, *pages* the looks at it."""
 
@@ -248,7 +254,7 @@ class Victim(ExporterProcess):
     def check_service(self) -> None:
         """Fail unless a proper push is taken and the pages can be read."""
         number = next(NUMBERS)
-        assert self.post(valid("watched", 0, number)) == [200]
+        assert post(self, valid("watched", 0, number)) == 200
         self.pages += 1
         page = scrape(self.address, "application/openmetrics-text;version=1.0.0").decode()
         families = text_string_to_metric_families(page)  # type: ignore[no-untyped-call]
@@ -262,12 +268,6 @@ class Victim(ExporterProcess):
         assert number in {each.value for each in steps if each.labels["job_id"] == "watched"}
         live = get(f"{self.url}/api/v1/live", LONGEST_SECONDS)
         json.loads(live, parse_constant=pytest.fail)  # NaN is no JSON.
-
-    def post(self, body: bytes) -> list[int]:
-        """Post *body* as a proper request; return the status."""
-        with closing(open_connection(self.target, LONGEST_SECONDS)) as connection:
-            connection.request("POST", SNAPSHOT_PATH, body)
-            return [connection.getresponse().status]
 
     def write(self, door: str, data: bytes, ending: str) -> list[int]:
         """Write *data* to the listener *door*; return the statuses of what comes back."""
@@ -306,7 +306,7 @@ def attack(victim: Victim, pushes: int, writes: int) -> None:
     """Send so many hostile snapshots, and so many hostile requests to its two listeners."""
 
     def push(body: bytes) -> None:
-        victim.suffer("body", lambda: victim.post(newest(body)))
+        victim.suffer("body", lambda: [post(victim, newest(body))])
 
     def write(data: st.DataObject, door: str, ending: str) -> None:
         sent = newest(data.draw(requests(door)))
@@ -362,33 +362,10 @@ CLIENTS: Final = int(full_or_short(500, 100))
 CROWD_ADDRESS, OTHER_ADDRESS = "127.0.0.1", "127.0.0.2"
 NOBODY_UID: Final = 65534
 
-Say = Callable[[socket.socket, bytes], Awaitable[None]]
 
-
-async def say_nothing(connection: socket.socket, _: bytes) -> None:
-    """Wait until the other side closes."""
-    while await asyncio.get_running_loop().sock_recv(connection, 4096):
-        await asyncio.sleep(1)
-
-
-async def send_a_byte_a_second(connection: socket.socket, request: bytes) -> None:
-    """Send *request* so slowly that it never ends."""
-    for byte in request:
-        await asyncio.get_running_loop().sock_sendall(connection, bytes([byte]))
-        await asyncio.sleep(1)
-
-
-async def never_read(connection: socket.socket, request: bytes) -> None:
-    """Ask as often as one may at once, read no answer, and come back later for more."""
-    await asyncio.get_running_loop().sock_sendall(connection, request * MOST_PIPELINED)
-    await asyncio.sleep(10)
-
-
-WAYS: Final[tuple[Say, ...]] = (say_nothing, send_a_byte_a_second, never_read)
-
-
-async def slow_client(address: Any, request: bytes, say: Say) -> None:
-    """Come again and again."""
+async def slow_client(number: int, address: Any, request: bytes) -> None:
+    """Come again and again; a third each say nothing, a byte a second, or read no answer."""
+    loop = asyncio.get_running_loop()
     while True:
         family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
         with suppress(OSError), socket.socket(family) as connection:
@@ -396,32 +373,39 @@ async def slow_client(address: Any, request: bytes, say: Say) -> None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             if family == socket.AF_INET:
                 connection.bind((CROWD_ADDRESS, 0))
-            await asyncio.get_running_loop().sock_connect(connection, address)
-            await say(connection, request)
+            await loop.sock_connect(connection, address)
+            match number % 3:
+                case 0:
+                    await loop.sock_recv(connection, 1)  # Until the other side closes.
+                case 1:
+                    for byte in request:
+                        await loop.sock_sendall(connection, bytes([byte]))
+                        await asyncio.sleep(1)
+                case 2:  # As often as one may ask at once.
+                    await loop.sock_sendall(connection, request * MOST_PIPELINED)
+                    await asyncio.sleep(10)
         await asyncio.sleep(1)
 
 
-async def crowd(web: str, ingest: str) -> None:
-    """Be CLIENTS slow clients of each listener."""
-    host, _, port = web.rpartition(":")
-    body = valid("slow")
-    async with asyncio.TaskGroup() as group:
-        for number in range(CLIENTS):
-            say = WAYS[number % len(WAYS)]
-            post = POST % (SNAPSHOT_PATH.encode(), len(body), body)
-            group.create_task(slow_client((host, int(port)), GET % b"/metrics", say))
-            group.create_task(slow_client(ingest, post, say))
-
-
 def be_slow(web: str, ingest: str, uid: int | None) -> None:
-    """Be the crowd; as user *uid* where that is given."""
+    """Be CLIENTS slow clients of each listener; as user *uid* where that is given."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     if uid is not None:
         os.setgroups([])
         os.setgid(uid)
         os.setuid(uid)
-    asyncio.run(crowd(web, ingest))
+    host, _, port = web.rpartition(":")
+    body = valid("slow")
+    push = POST % (SNAPSHOT_PATH.encode(), len(body), body)
+
+    async def crowd() -> None:
+        async with asyncio.TaskGroup() as group:
+            for number in range(CLIENTS):
+                group.create_task(slow_client(number, (host, int(port)), GET % b"/metrics"))
+                group.create_task(slow_client(number, ingest, push))
+
+    asyncio.run(crowd())
 
 
 def unheard(page: bytes) -> int:
@@ -433,18 +417,15 @@ def unheard(page: bytes) -> int:
 
 def newcomer_is_taken(exporter: ExporterProcess) -> bool:
     """Return whether a rank of this user that connects now can push."""
-    with closing(open_connection(exporter.target)) as connection:
-        try:
-            connection.request("POST", SNAPSHOT_PATH, valid("newcomer", 0, next(NUMBERS)))
-            return connection.getresponse().status == 200
-        except (OSError, http.client.HTTPException):
-            return False
+    with suppress(OSError, http.client.HTTPException):
+        return post(exporter, valid("newcomer", 0, next(NUMBERS))) == 200
+    return False
 
 
-def watched(
-    exporter: ExporterProcess, what: str, source: str, seconds: int, most: int | None
-) -> list[Row]:
+def watched(exporter: ExporterProcess, what: str, source: str, most: int | None) -> list[Row]:
     """Scrape once a second from *source*; return how it went, *most* failures being allowed."""
+    time.sleep(5)  # By then all have come, and been thrown out or not.
+    seconds = int(full_or_short(60, 8))
     times: list[float] = []
     silent = refused = 0
     for _ in range(seconds):
@@ -457,11 +438,9 @@ def watched(
     return [
         row(f"{what}: scrapes", seconds),
         row(f"{what}: of these failed", seconds - len(times), most),
-        row(f"{what}: time of a scrape, median ms", statistics.median(times) if times else 0.0),
         row(f"{what}: time of a scrape, longest ms", max(times, default=0.0)),
         row(f"{what}: ranks unheard", silent, 0),
         row(f"{what}: new ranks refused", refused, most),
-        row(f"{what}: open files", psutil.Process(exporter.pid).num_fds()),
     ]
 
 
@@ -470,18 +449,14 @@ def test_crowd_of_slow_clients_is_not_noticed(tmp_path: Path) -> None:
 
     Who has the address of the crowd, or is a new rank of its user, may be turned away.
     """
-    seconds = int(full_or_short(60, 8))
     uid = NOBODY_UID if os.geteuid() == 0 else None
     tmp_path.chmod(0o755)  # The crowd is another user's, if this is root.
     with ExporterProcess(tmp_path) as exporter, pushing(exporter):
         wait_for(lambda: None if unheard(scrape(exporter.address)) else True, 20)
-        rows = watched(exporter, "undisturbed", OTHER_ADDRESS, seconds, 0)
         slow = (be_slow, exporter.address, str(exporter.socket))
         with beside(*slow, uid):
-            time.sleep(5)  # By then all have come, and been thrown out or not.
             what = "beside slow clients of another address and user"
-            rows += watched(exporter, what, OTHER_ADDRESS, seconds, 0 if uid else None)
+            rows = watched(exporter, what, OTHER_ADDRESS, 0 if uid else None)
         with beside(*slow, None):
-            time.sleep(5)
-            rows += watched(exporter, "with their address and user", CROWD_ADDRESS, seconds, None)
+            rows += watched(exporter, "with their address and user", CROWD_ADDRESS, None)
     hold("slow_clients", rows)

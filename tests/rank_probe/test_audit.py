@@ -23,7 +23,7 @@ from rank_probe.audit.findings import AuditFinding, AuditStatus, Launch, Outcome
 from rank_probe.audit.report import audit
 from rank_probe.version import __version__
 from tests import nvmlstub
-from tests.e2e.audit_launch import FILES, NODES
+from tests.e2e.test_audit import FILES, NODES
 from tests.exporter.running import ROOT
 
 HERE = 4  # ranks and GPUs on each node

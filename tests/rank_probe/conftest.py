@@ -12,6 +12,9 @@ from tests import nvmlstub
 from tests.rank_probe.fakes import FakeDevice, FakeEvents, FakeTime
 from tests.rank_probe.join.memory_world import MemoryStore
 
+# As the probe does for what it computes: a second thread of torch's pool spins until it is used.
+torch.set_num_threads(1)
+
 
 @pytest.fixture(scope="module")
 def peers() -> Iterator[None]:

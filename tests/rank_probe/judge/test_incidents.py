@@ -108,6 +108,8 @@ HEALTHY = {
         8, seed=8, busy_seconds=12, seconds=900, faults=(replace(CHECKPOINT, end_seconds=163),)
     ),
     "apart for good": Job(8, seed=8, faults=APART),
+    # It takes five minutes to be sure of so little.
+    "a rank slower by 4.5 %": Job(8, seed=8, faults=(Fault(5, "forward", 0.045),)),
     # As ranks differ whom nobody waits for.
     "without sync": Job(
         8, sync_measured=False, faults=(Fault(0, "data", 0.09), Fault(7, "forward", 0.05))

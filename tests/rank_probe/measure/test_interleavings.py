@@ -14,14 +14,12 @@ from torch.utils.data import DataLoader
 from rank_probe.api import _Stage
 from rank_probe.guest.guard import failures
 from rank_probe.measure import events
-from rank_probe.measure.boundaries import BEGIN, COMPLETE, RELEASE, STAGE_BITS, UNCUT
-from rank_probe.measure.loop_state import After, LoopState
+from rank_probe.measure.boundaries import BEGIN, COMPLETE
 from rank_probe.measure.tape import new_tape
 from rank_probe.measure.timeline import Timeline
-from rank_probe.measure.transitions import after
 from rank_probe.measure.work_units import WorkUnits
-from rank_probe.wire.stages import BACKWARD, CHECKPOINT, DATA, EVAL, FORWARD, OTHER, SYNC
-from tests.rank_probe.fakes import FakeTime, elsewhere
+from rank_probe.wire.stages import CHECKPOINT, DATA, EVAL, FORWARD, OTHER, SYNC
+from tests.rank_probe.fakes import FakeTime
 from tests.rank_probe.measure.noted_loop import MS, STEP, Job, milliseconds
 from tests.rank_probe.torch_hooks.conftest import attached
 
@@ -215,15 +213,13 @@ def enter_and_leave(timeline: Timeline) -> None:
 def test_timing_goes_on_after_a_pause_as_if_it_had_just_begun() -> None:
     """What was open when it was turned off is forgotten, and whole steps stay whole."""
     job = Job()
-    job.run(*STEP)
-    job.run(events.ENTER | EVAL)
+    job.run(*STEP, events.ENTER | EVAL)
     job.timeline.disable()
     job.time.pass_(500 * MS)
     job.run(events.LEAVE)
     job.timeline.enable()
     assert job.timeline.state.frames == ()
-    job.run(*STEP)
-    job.run(*STEP)
+    job.run(*STEP, *STEP)
     job.timeline.finish()
 
     assert job.steps.totals().steps == 2
@@ -247,36 +243,12 @@ def test_device_hears_each_boundary_when_it_happens() -> None:
     """Its counting begins where the second step does."""
     job, device = Job(), Device()
     job.timeline.after_first_step = lambda: job.timeline.also_tell(device)
-    job.run(*STEP)
-    job.run(events.FETCH)
+    job.run(*STEP, events.FETCH)
     assert device.marks == [DATA | BEGIN]
     job.run(events.FETCHED, events.WAIT, events.WAIT)  # Within a wait: no boundary.
     assert device.marks[1:] == [FORWARD, SYNC]
-    job.run(events.RELEASED, events.WAITED)
-    job.run(*STEP)
+    job.run(events.RELEASED, events.WAITED, *STEP)
     assert not any(mark & COMPLETE for mark in device.marks)
     job.run(events.FETCH)
 
     assert device.marks[-1] == DATA | COMPLETE
-
-
-def test_what_another_thread_finds_out_costs_the_device_no_event(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Peers that are found in the middle of an event count from then on, and so does the event."""
-    job, device = Job(), Device()
-    job.timeline.after_first_step = lambda: job.timeline.also_tell(device)
-    job.run(*STEP, events.FETCH, events.FETCHED)
-
-    def meanwhile(state: LoopState, code: int) -> After:
-        monkeypatch.undo()
-        elsewhere(job.timeline.wait_for_peers)
-        return after(state, code)
-
-    monkeypatch.setattr("rank_probe.measure.interpreter.after", meanwhile)
-    device.marks.clear()
-    job.run(events.WAIT, events.RELEASED, events.BACKWARD_BEGINS, events.BACKWARD_ENDED)
-
-    assert [mark & (STAGE_BITS | RELEASE | UNCUT) for mark in device.marks] == [
-        *(SYNC, FORWARD | RELEASE, BACKWARD, OTHER | UNCUT)
-    ]

@@ -13,6 +13,7 @@ from typing import Any
 
 # For pushes to a sink in a process that may be held up; a real exporter's answer is not worth it.
 PATIENCE_SECONDS = 20.0
+SILENCE = b"nothing"
 
 
 class Sink:
@@ -22,6 +23,7 @@ class Sink:
         self.snapshots: list[dict[str, Any]] = []
         self.status = 200  # what each push is answered with
         self.answer = b"{}"
+        self.says: bytes | None = None  # in place of an answer
         self.token = ""  # what each push must show; none: it need not
         self.authorizations: list[str | None] = []
         self.endpoint = ""
@@ -72,12 +74,20 @@ def _handler(sink: Sink) -> type[http.server.BaseHTTPRequestHandler]:
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
+            if sink.says is not None:
+                self.say(sink.says)
+                return
             sink.authorizations.append(self.headers["Authorization"])
             if sink.token and self.headers["Authorization"] != f"Bearer {sink.token}":
                 self.answer(401, b"{}")
                 return
             sink.snapshots.append(json.loads(body))
             self.answer(sink.status, sink.answer)
+
+        def say(self, said: bytes) -> None:
+            with suppress(OSError):  # The other end may have heard enough.
+                self.rfile.read(1) if said is SILENCE else self.wfile.write(said)
+            self.close_connection = True
 
         def answer(self, status: int, body: bytes) -> None:
             self.send_response(status)
@@ -129,28 +139,8 @@ def _serving(server: _Server, sink: Sink) -> Iterator[None]:
 
 
 @contextmanager
-def saying(said: bytes | None) -> Iterator[str]:
-    """Say *said* to whoever connects, None for never anything; return the endpoint."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        over = threading.Event()
-
-        def say() -> None:
-            connection, _ = server.accept()
-            with connection:
-                connection.recv(65536)
-                if said is None:
-                    over.wait()
-                    return
-                with suppress(OSError):  # The other end may have heard enough.
-                    connection.sendall(said)
-                    connection.shutdown(socket.SHUT_WR)
-                    while connection.recv(65536):  # To close with unread bytes is a reset.
-                        pass
-
-        thread = threading.Thread(target=say)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.getsockname()[1]}"
-        finally:
-            over.set()
-            thread.join()
+def saying(said: bytes) -> Iterator[str]:
+    """Say *said* to whoever posts, SILENCE for never anything; return the endpoint."""
+    with listening_on_loopback() as sink:
+        sink.says = said
+        yield sink.endpoint

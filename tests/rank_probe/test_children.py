@@ -21,13 +21,8 @@ JOB = Path(__file__).with_name("children_job.py")
 UNDER_THE_PROBE = ("rank_probe", str(JOB))
 BARE = ("tests.rank_probe.children_job",)
 TORCHRUN = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
-SLURM = {
-    "SLURM_JOB_ID": "7",
-    "SLURM_PROCID": "0",
-    "SLURM_NTASKS": "1",
-    "SLURM_LOCALID": "0",
-    "SLURM_NNODES": "1",
-}
+SLURM = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_LOCALID": "0"}
+SLURM |= {"SLURM_NNODES": "1"}
 
 
 def run(zygote: Zygote, folder: Path, *job: str, **environment: str) -> tuple[str, Sink]:

@@ -8,11 +8,9 @@ import os
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +22,7 @@ from rank_probe.command_line.grammar import USAGE
 from rank_probe.version import __version__
 from tests.exporter.running import ROOT, RunningExporter, running_exporter
 from tests.exporter.snapshots import snapshot
-from tests.rank_probe.sink import listening, listening_on_loopback, saying
+from tests.rank_probe.sink import SILENCE, listening, listening_on_loopback, saying
 
 
 def python(
@@ -259,29 +257,38 @@ def look(endpoint: str, require_scrape: bool = False, **environment: str) -> dic
     return check({"RANKSKEW_EXPORTER": endpoint} | environment, 0.0, require_scrape)
 
 
-def problem(endpoint: str, require_scrape: bool = False, **environment: str) -> str:
+def problem(endpoint: str, **environment: str) -> str:
     """Return the one sentence of the problem that is found."""
-    sentence = look(endpoint, require_scrape, **environment)["problem"]
+    sentence = look(endpoint, **environment)["problem"]
     assert isinstance(sentence, str)
     assert "\n" not in sentence
     return sentence
 
 
-class Waited(Exception):
-    """A gate would wait: it may be enough."""
+class Clock:
+    """Time that passes only while a gate waits."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.meanwhile: Callable[[], object] = str
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+        self.meanwhile()
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def time(self) -> float:
+        return 1e9
 
 
-def may_pass(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> bool:
-    def wait(_: float) -> None:
-        raise Waited
-
-    clock = SimpleNamespace(sleep=wait, monotonic=time.monotonic, time=time.time)
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The gate's."""
+    clock = Clock()
     monkeypatch.setattr("rank_probe.check.time", clock)
-    try:
-        check({"RANKSKEW_EXPORTER": endpoint}, 60.0)
-    except Waited:
-        return True
-    return False
+    return clock
 
 
 @pytest.fixture(scope="module")
@@ -328,31 +335,19 @@ def test_check_beside_a_running_job_is_no_older_process(exporter: RunningExporte
 
 
 def test_wait_ends_when_the_exporter_is_up_or_its_time_is_over(
-    exporter: RunningExporter,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    exporter: RunningExporter, tmp_path: Path, clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A gate waits for an exporter that starts late, and says once what it waits for."""
     late = tmp_path / "e.sock"
-    now = [0.0]
-
-    def sleep(seconds: float) -> None:
-        now[0] += seconds
-        if now[0] == 10.0:
-            late.symlink_to(exporter.socket_path)
-
-    clock = SimpleNamespace(sleep=sleep, monotonic=lambda: now[0], time=time.time)
-    monkeypatch.setattr("rank_probe.check.time", clock)
     known = {"RANKSKEW_EXPORTER": f"unix:{late}"}
     assert "there is no socket" in check(known, 5.0)["problem"]
-    assert now == [5.0]
-    now[0] = 0.0
+    assert clock.seconds == 5.0
+    clock.meanwhile = lambda: clock.seconds == 15.0 and late.symlink_to(exporter.socket_path)
     assert check(known, 60.0)["ok"]
-    waiting = "rank-probe: waiting for up to {} s: there is no socket "
     first, second = capsys.readouterr().err.splitlines()
 
-    assert now == [10.0]
+    assert clock.seconds == 15.0
+    waiting = "rank-probe: waiting for up to {} s: there is no socket "
     assert first.startswith(waiting.format(5))
     assert second.startswith(waiting.format(60))
 
@@ -417,17 +412,18 @@ NO_EXPORTER = "what listens at {endpoint} is not where ranks report: it answers 
     ],
 )
 def test_what_answers_says_what_is_wrong(
-    status: int, content: Any, sentence: str, monkeypatch: pytest.MonkeyPatch
+    status: int, content: Any, sentence: str, clock: Clock
 ) -> None:
     """Another server, and an exporter that refuses, are told apart; a busy one is waited for."""
     with answering(content, status) as endpoint:
         assert problem(endpoint).startswith(sentence.format(endpoint=endpoint, status=status))
-        assert may_pass(endpoint, monkeypatch) == (status in (429, 503))
+        check({"RANKSKEW_EXPORTER": endpoint}, 1.0)
+    assert (clock.seconds > 0) == (status in (429, 503))
 
 
 def test_server_that_hangs_is_not_awaited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rank_probe.check.TIMEOUT_SECONDS", 0.2)
-    with saying(None) as endpoint:
+    with saying(SILENCE) as endpoint:
         assert problem(endpoint).startswith(f"nothing answers at {endpoint} (timed out): start one")
 
 
@@ -451,14 +447,15 @@ def test_server_that_hangs_is_not_awaited_for_long(monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_endpoint_without_anybody_is_one_sentence(
-    endpoint: str, sentence: str, passes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    endpoint: str, sentence: str, passes: bool, tmp_path: Path, clock: Clock
 ) -> None:
     """A wrong address is told apart from one where nobody listens, which may pass."""
     (tmp_path / "file").touch()
     endpoint = endpoint.format(folder=tmp_path)
 
     assert sentence.format(folder=tmp_path) in problem(endpoint)
-    assert may_pass(endpoint, monkeypatch) == passes
+    check({"RANKSKEW_EXPORTER": endpoint}, 1.0)
+    assert (clock.seconds > 0) == passes
 
 
 def test_socket_that_may_not_be_written_is_shown_with_its_permissions(

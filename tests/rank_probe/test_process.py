@@ -34,25 +34,10 @@ from tests.rank_probe.fakes import RANK_2_OF_4
 
 NODE = os.uname().nodename
 POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "POD_NAMESPACE": "nlp"}
-TORCHRUN = {
-    "RANK": "5",
-    "WORLD_SIZE": "8",
-    "LOCAL_RANK": "1",
-    "GROUP_RANK": "1",
-    "TORCHELASTIC_RUN_ID": "llama",
-    "TORCHELASTIC_RESTART_COUNT": "2",
-}
-
-
-SLURM = {
-    "SLURM_JOB_ID": "4711",
-    "SLURM_PROCID": "9",
-    "SLURM_NTASKS": "16",
-    "SLURM_LOCALID": "1",
-    "SLURM_NODEID": "1",
-    "SLURM_STEP_ID": "0",
-    "SLURM_RESTART_COUNT": "1",
-}
+TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "GROUP_RANK": "1"}
+TORCHRUN |= {"TORCHELASTIC_RUN_ID": "llama", "TORCHELASTIC_RESTART_COUNT": "2"}
+SLURM = {"SLURM_JOB_ID": "4711", "SLURM_PROCID": "9", "SLURM_NTASKS": "16", "SLURM_LOCALID": "1"}
+SLURM |= {"SLURM_NODEID": "1", "SLURM_STEP_ID": "0", "SLURM_RESTART_COUNT": "1"}
 
 
 def kept(environment: dict[str, str]) -> dict[str, str]:

@@ -16,7 +16,13 @@ from rank_probe.report.push import Control, Pusher
 from rank_probe.wire.snapshot import LEVELS
 from tests.exporter.running import wait_until
 from tests.exporter.snapshots import snapshot
-from tests.rank_probe.sink import PATIENCE_SECONDS, listening, listening_on_loopback, saying
+from tests.rank_probe.sink import (
+    PATIENCE_SECONDS,
+    SILENCE,
+    listening,
+    listening_on_loopback,
+    saying,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +102,7 @@ def test_exporter_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch
     """A push to a stuck exporter ends with its timeout, which is short."""
     assert TIMEOUT_SECONDS <= 1
     monkeypatch.setattr(push, "_TIMEOUT", struct.pack("ll", 0, 50_000))
-    with saying(None) as endpoint:
+    with saying(SILENCE) as endpoint:
         assert pushed(endpoint).failed_pushes == 1
 
 

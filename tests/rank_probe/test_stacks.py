@@ -90,24 +90,15 @@ def late_rank(
         made.thread.join()
 
 
-class Corpus:
-    """An iterator that is slow in one line."""
-
-    def __init__(self, is_over: Done) -> None:
-        self._is_over = is_over
-
-    def __iter__(self) -> "Corpus":
-        return self
-
-    def __next__(self) -> int:
-        if self._is_over():
-            raise StopIteration
+def corpus(is_over: Done) -> Iterator[int]:
+    """Be slow in one line."""
+    while not is_over():
         time.sleep(0.002)  # slow
-        return 1
+        yield 1
 
 
 def reads(is_over: Done) -> None:
-    for _ in Corpus(is_over):
+    for _ in corpus(is_over):
         pass
 
 
@@ -121,7 +112,7 @@ def waits_in_the_library(is_over: Done) -> None:
 @pytest.mark.parametrize(
     ("work", "function", "comment", "state", "is_fetching"),
     [
-        (reads, "Corpus.__next__", "# slow", SLEEP, True),
+        (reads, "corpus", "# slow", SLEEP, True),
         # Below the user's line all frames are Python's own.
         (waits_in_the_library, "waits_in_the_library", "# library", LOCK, False),
     ],
@@ -207,35 +198,25 @@ def test_waiting_for_others_is_no_state() -> None:
         assert late.stacks.states() == []
 
 
-class HeldUp:
-    """Looks at a thread whose calls keep the interpreter: they come 6 ms late, and take 5 ms.
+def held_up() -> SimpleNamespace:
+    """Look at a thread whose calls keep the interpreter: looks come 6 ms late, and take 5 ms.
 
     For 2 of these the sampler waits for a CPU.
     """
-
-    def begin(self, _: int) -> ThreadLook:
-        return ThreadLook(0, 0, 0, 0, b"")
-
-    def end(self) -> ThreadLook:
-        return ThreadLook(5 * MS, 0, 0, 2 * MS, b"")
-
-    def delay(self, *_: object) -> int:
-        return 6 * MS
-
-    def held(self, *_: object) -> tuple[StateShare, ...]:
-        return (StateShare(RUNNING, "", None, WHOLE),)
-
-    def parts(self, *_: object) -> tuple[StateShare, ...]:
-        return (StateShare(SLEEP, "", None, WHOLE),)
-
-    def close(self) -> None:
-        """There is nothing to close."""
+    return SimpleNamespace(
+        begin=lambda _: ThreadLook(0, 0, 0, 0, b""),
+        end=lambda: ThreadLook(5 * MS, 0, 0, 2 * MS, b""),
+        delay=lambda *_: 6 * MS,
+        held=lambda *_: (StateShare(RUNNING, "", None, WHOLE),),
+        parts=lambda *_: (StateShare(SLEEP, "", None, WHOLE),),
+        close=lambda: None,
+    )
 
 
 def test_look_that_was_held_up_stands_for_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """There are fewer of them: 6 ms for one of 2 ms count as three more, and 2 ms as one."""
     monkeypatch.setattr(sampling, "JITTER", 0.0)
-    monkeypatch.setattr(sampling, "TrainingThread", HeldUp)
+    monkeypatch.setattr(sampling, "TrainingThread", held_up)
     with late_rank(reads) as late:
         late.stacks.watch("data")
         late.is_looked_at(400)

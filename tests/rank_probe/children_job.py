@@ -47,8 +47,6 @@ def rank(index: int, folder: str, started: str, end: str) -> None:
     if started == "target":
         probe.start(automatic=True, job_id="by-hand")
     init_process_group("gloo", init_method=f"file://{folder}/store", rank=index, world_size=RANKS)
-    if started == "in-the-group":
-        probe.start(automatic=True, job_id="by-hand")
     train(DataLoader(Rows(), batch_size=2))
     torch.distributed.destroy_process_group()
     if index == 1 and end == "raise":
@@ -123,9 +121,7 @@ def main() -> None:
     parser.add_argument("--folder", default="")
     parser.add_argument("--method", default="fork")
     parser.add_argument("--by", default="", choices=["", "process", "torch"])
-    parser.add_argument(
-        "--started", default="", choices=["", "parent", "target", "in-the-group", "top"]
-    )
+    parser.add_argument("--started", default="", choices=["", "parent", "target", "top"])
     parser.add_argument("--end", default="")
     parser.add_argument("--trains", action="store_true")
     parser.add_argument("--lightning", action="store_true")

@@ -61,10 +61,6 @@ WAYS = {
     "fork whose target calls start": Ways(
         "--by process --started target", runs=BARE, job_id="by-hand"
     ),
-    # Under the probe, too, what a rank's own function gives to `start` counts, however late.
-    "fork under the probe whose target calls start in its group": Ways(
-        "--by process --started in-the-group", job_id="by-hand"
-    ),
 }
 
 

@@ -47,21 +47,14 @@ def torchrun(ranks: int, job: str, *arguments: str) -> tuple[str, ...]:
     return (*launcher, f"{PACKAGE}.{job}", *arguments)
 
 
-def loop(
-    title: str,
-    name: str,
-    ranks: int = 2,
-    peers: tuple[int, ...] = (),
-    *,
-    places: tuple[str, ...] = PLACES,
-    **arm: Any,
-) -> Arm:
+def loop(title: str, name: str, ranks: int = 2, peers: tuple[int, ...] = (), **arm: Any) -> Arm:
     """Return an arm of loops_job.py; without *peers* all *ranks* are."""
     peers = peers or tuple(range(ranks))
     command = torchrun(ranks, "loops_job", "STEPS", str(peers[-1]))
-    return Arm(title, command, peers, prefix=f"{name}-", places=places, **arm)
+    return Arm(title, command, peers, prefix=f"{name}-", **arm)
 
 
+MEGATRON = torchrun(2, "megatron_job", "STEPS", "1")
 ARMS = (
     loop("DDP", "ddp", 4),
     loop("DDP + accumulation", "ddp_accumulation", 4),
@@ -83,18 +76,8 @@ ARMS = (
     loop("PPO-shaped", "rollouts", places=PLACES[1:], ends_released=True),
     loop("GRPO-shaped", "prompted_rollouts"),
     loop("torchtitan-shaped", "titan_shaped"),
-    Arm(
-        "Megatron-core",
-        torchrun(2, "megatron_job", "STEPS", "1"),
-        prefix="megatron-",
-        package="megatron.core",
-    ),
-    Arm(
-        "TRL GRPO",
-        torchrun(2, "transformers_job"),
-        prefix="grpo-",
-        package="trl",
-    ),
+    Arm("Megatron-core", MEGATRON, prefix="megatron-", package="megatron.core"),
+    Arm("TRL GRPO", torchrun(2, "transformers_job"), prefix="grpo-", package="trl"),
     Arm("Lightning", torchrun(2, "lightning_job", "lightning.pytorch")),
     Arm("Hugging Face Trainer", torchrun(2, "transformers_job")),
     Arm("Accelerate", torchrun(2, "accelerate_job")),

@@ -273,22 +273,6 @@ def test_usual_ways_to_give_gpus_are_fine(visible: list[str]) -> None:
     assert not troubles(Launch(launched, len(launched)))
 
 
-def test_process_alone_is_compared_with_nobody() -> None:
-    """On a node without a launcher it stands for the ranks to come, one for each GPU."""
-    node = Launch(
-        [facts(0, cpus=tuple(range(32)), shared_memory_free_bytes=60 * 2**20)],
-        cannot_compare="there is no other rank",
-        alone=True,
-        ranks_here=4,
-    )
-    outcomes = {one.check: one for one in audit(node)}
-
-    assert outcomes["environment"].findings[0].reason == "there is no other rank"
-    assert outcomes["device_per_rank"].findings[0].reason == "4 GPUs for 4 ranks"
-    assert list(troubles(node)) == ["shared_memory"]
-    assert "4 ranks may want 128 MiB" in outcomes["shared_memory"].findings[0].reason
-
-
 NODE = NODES[0]
 SLOW_PORT = {"sys/class/infiniband/mlx5_1/ports/1/rate": "100 Gb/sec (1X NDR)"}
 INTERFACE_DOWN = {"sys/class/net/eth0/operstate": "down"}
@@ -401,7 +385,8 @@ def test_everybody_hears_what_rank_0_decides(absent: str) -> None:
         first.post(facts(0))
         first._store.wait([f"facts/{rank}" for rank in ranks])
         if absent == "one of another release":
-            first._store.set("facts/1", zlib.compress(b'{"later": 1}'))
+            later = dataclasses.asdict(facts(1)) | {"later": 1}
+            first._store.set("facts/1", zlib.compress(json.dumps(later).encode()))
         gathered, missing = first.gather(PATIENCE_SECONDS if absent == "nobody" else 0.2)
         first.tell(1, others=len(ranks))
 

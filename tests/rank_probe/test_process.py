@@ -13,17 +13,9 @@ from typing import Any
 import pytest
 
 from rank_probe.measure.tape import PythonTape, new_tape
-from rank_probe.process import children, garbage
+from rank_probe.process import children, garbage, identity
 from rank_probe.process.garbage import GarbagePauses
-from rank_probe.process.identity import (
-    VARIABLES,
-    from_environment,
-    is_certain,
-    job_id,
-    job_id_source,
-    rank_source,
-    with_namespace,
-)
+from rank_probe.process.identity import from_environment, job_id, with_namespace
 from rank_probe.process.lifecycle import Lifecycle, process_age_seconds
 from rank_probe.process.own_rank import OwnRank
 from rank_probe.report.lifecycle_events import QUIET_SECONDS, LifecycleEvents
@@ -42,7 +34,7 @@ SLURM |= {"SLURM_NODEID": "1", "SLURM_STEP_ID": "0", "SLURM_RESTART_COUNT": "1"}
 
 def kept(environment: dict[str, str]) -> dict[str, str]:
     """Return what an exporter keeps of the *environment* of another process."""
-    return {name: value for name, value in environment.items() if name in VARIABLES}
+    return {name: value for name, value in environment.items() if name in identity.VARIABLES}
 
 
 @pytest.mark.parametrize(
@@ -77,11 +69,11 @@ def test_script_of_a_slurm_job_is_none_of_its_tasks() -> None:
     task = script | {"SLURM_STEP_ID": "0"}
 
     assert from_environment(script) is None
-    assert not is_certain(script)
-    assert is_certain(task)
-    assert rank_source({"RANK": "0"} | task) == "SLURM_PROCID and SLURM_NTASKS"
+    assert not identity.is_certain(script)
+    assert identity.is_certain(task)
+    assert identity.rank_source({"RANK": "0"} | task) == "SLURM_PROCID and SLURM_NTASKS"
     for impossible in ("", "x", "-1", "8", "9" * 5000):
-        assert rank_source({"RANK": impossible, "WORLD_SIZE": "8"}) is None
+        assert identity.rank_source({"RANK": impossible, "WORLD_SIZE": "8"}) is None
     assert from_environment(script | {"SLURM_NTASKS": "1", "SLURM_NNODES": "1"}) is not None
 
 
@@ -115,7 +107,7 @@ def test_job_is_named_by_the_first_who_did(
 ) -> None:
     """The user's name wins, then the scheduler's, then the launcher's; `check` says whose it is."""
     assert job_id(environment) == job_id(kept(environment)) == expected
-    assert job_id_source(environment) == source
+    assert identity.job_id_source(environment) == source
 
 
 def test_namespace_is_read_where_the_pod_does_not_pass_it_on(tmp_path: Path) -> None:

@@ -266,20 +266,17 @@ def test_shares_are_of_the_lines_own_stage() -> None:
     assert [each.line for each in few.lines("data", 5)] == [READ]
 
 
-def test_fetches_get_the_name_of_their_stage() -> None:
-    """What was sampled before it was known that batches are read in `other` keeps its line."""
-    seen = window(("other", READ, 60), ("other", LOSS, 20), ("data", READ, 20))
-    seen.rename_fetches("other", "data")
-
-    assert seen.lines("data", 5) == [LineShare("data", READ, 1.0), LineShare("other", LOSS, 1.0)]
-    assert (seen.iterating_share("data"), seen.iterating_share("other")) == (1.0, 0.0)
-
-
 def test_only_the_latest_samples_count_and_the_first_line_does_not_flap() -> None:
     """What a rank did long ago takes no memory. Two lines of about equal cost take no turns."""
     seen = window(("data", READ, 500), ("data", PARSE, 100), most=100)
     assert seen.lines("data", 5) == [LineShare("data", PARSE, 1.0)]
     assert seen.iterating_share("data") == 0.0
+
+    # What was sampled before it was known that batches are read in `other` keeps its line.
+    seen = window(("other", READ, 60), ("other", LOSS, 20), ("data", READ, 20))
+    seen.rename_fetches("other", "data")
+    assert seen.lines("data", 5) == [LineShare("data", READ, 1.0), LineShare("other", LOSS, 1.0)]
+    assert (seen.iterating_share("data"), seen.iterating_share("other")) == (1.0, 0.0)
 
     seen = window(("data", READ, 50), ("data", PARSE, 45))
     for first in (READ, READ, PARSE):  # Each first line is a new series.

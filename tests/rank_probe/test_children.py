@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from rank_probe.guest.guard import failures
 from rank_probe.process import children, relaunch
 from tests.rank_probe.children_job import STEPS
 from tests.rank_probe.forks import Zygote
@@ -172,13 +171,20 @@ def module(monkeypatch: pytest.MonkeyPatch, name: str, text: str, **known: Any) 
 
 @pytest.mark.parametrize("index", [0, 1])
 def test_commands_gain_the_probe(monkeypatch: pytest.MonkeyPatch, index: int) -> None:
-    """Of both packages, with hydra or without; once, though one module imports it from another."""
+    """Of both packages, with hydra or without; once, though one module imports it from another.
+
+    A version without these functions, or with commands of another kind, is left alone.
+    """
     builds = module(monkeypatch, relaunch.MODULES[index], BASIC + HYDRA)
     patches = [relaunch.attach()]
     both = {name: vars(builds)[name] for name in (relaunch.BASIC, relaunch.HYDRA)}
     imports = module(monkeypatch, relaunch.MODULES[index + 2], "", **both)
     patches.append(relaunch.attach())
     commands = imports._basic_subprocess_cmd(), imports._hydra_subprocess_cmd(local_rank=1)
+    other = module(monkeypatch, relaunch.MODULES[3 - index], "")
+    vars(other)[relaunch.BASIC] = lambda: ["srun", "train.py"]
+    patches.append(relaunch.attach())
+    assert other._basic_subprocess_cmd() == ["srun", "train.py"]
     for each in reversed(patches):
         each.undo()
     probe = [sys.executable, "-m", "rank_probe"]
@@ -188,15 +194,3 @@ def test_commands_gain_the_probe(monkeypatch: pytest.MonkeyPatch, index: int) ->
         ([*probe, "-m", "pkg.train", "hydra.job.name=1"], "/job"),
     )
     assert builds._basic_subprocess_cmd() == [sys.executable, *commands[0][3:]]
-
-
-def test_version_that_does_otherwise_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without these functions, or with commands of another kind, nothing changes."""
-    module(monkeypatch, relaunch.MODULES[0], "")
-    other = module(monkeypatch, relaunch.MODULES[1], BASIC.replace("sys.executable", "'srun'"))
-    patches = relaunch.attach()
-    command = other._basic_subprocess_cmd()
-    patches.undo()
-
-    assert command == ["srun", "/job/train.py", "--lr", "1"]
-    assert failures.count == 0

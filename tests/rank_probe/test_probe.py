@@ -54,20 +54,6 @@ def test_rank_is_named_once_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None
     assert (told(alone).rank, told(alone).world_size) == (0, 1)
 
 
-def test_what_torch_lacks_is_told_once_training_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a sentence, and as no error; a torch that has all of it costs no word."""
-    monkeypatch.setattr(private, "limitations", {})
-    probe = probe_of_rank_2(automatic=True)
-    probe._look_around()
-    assert b"limitations" not in told(probe).to_json()
-
-    private.find(torch, "of.no.release", "A wait is not timed.")
-    probe._look_around()
-
-    assert told(probe).limitations == ["A wait is not timed."]
-    assert told(probe).probe_errors == 0
-
-
 def test_rank_is_seen_from_its_start_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before it begins: nothing counted, a heartbeat, the stage that it is in, and hangs in.
 
@@ -100,6 +86,10 @@ def test_rank_is_seen_from_its_start_on(monkeypatch: pytest.MonkeyPatch) -> None
     assert "first_step" in {each["event"] for each in snapshot.lifecycle_events}
     assert (snapshot.cuda_memory_allocated_bytes, snapshot.stage_host_seconds) == (None, {})
 
+    # What this torch lacks is a sentence, and no error.
+    assert b"limitations" not in snapshot.to_json()
+    monkeypatch.setattr(private, "limitations", {})
+    private.find(torch, "of.no.release", "A wait is not timed.")
     step(probe, events.ENTER | DATA)
     probe.timeline.steps.fold()
     later = time.perf_counter_ns() + 7_000_000_000
@@ -107,6 +97,8 @@ def test_rank_is_seen_from_its_start_on(monkeypatch: pytest.MonkeyPatch) -> None
     snapshot = told(probe)
     assert (snapshot.stage, snapshot.stage_seconds) == ("data", seconds)
     assert 7 <= snapshot.stage_elapsed_seconds < 70
+    probe._look_around()
+    assert (told(probe).limitations, told(probe).probe_errors) == (["A wait is not timed."], 0)
 
 
 def test_place_that_the_user_gives_names_the_peers() -> None:

@@ -106,30 +106,27 @@ def test_exporter_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch
         assert pushed(endpoint).failed_pushes == 1
 
 
-def test_nothing_to_say_is_not_pushed(path: Path) -> None:
-    """While the rank is unknown no snapshot leaves: no failure, and the callback still comes."""
-    heard: list[dict[str, object]] = []
-    pusher = Pusher(f"unix:{path}", lambda: None, on_answer=heard.append)
-    pusher.push()
-    assert pusher.failed_pushes == 0
-    assert pushed(f"unix:{path}", on_answer=heard.append).failed_pushes == 1
-    assert heard == [{}, {}]
+def test_what_is_the_probes_own_is_no_failed_push(path: Path) -> None:
+    """A snapshot or a callback that raises is counted, never raised; the callback still comes.
 
-
-def test_broken_callbacks_are_no_failed_push(path: Path) -> None:
-    """A snapshot or a callback that raises is the probe's failure: counted, never raised."""
-    before = failures.count
+    While the rank is unknown no snapshot leaves.
+    """
 
     def broken(*_: object) -> None:
         raise RuntimeError
 
     heard: list[dict[str, object]] = []
     with listening(path) as sink:
-        Pusher(sink.endpoint, broken, on_answer=heard.append).push()
+        for says in (broken, lambda: None):
+            pusher = Pusher(sink.endpoint, says, on_answer=heard.append)
+            pusher.push()
+            assert pusher.failed_pushes == 0
         assert pushed(sink.endpoint, 2, on_answer=broken).failed_pushes == 0
+    assert pushed(f"unix:{path}", on_answer=heard.append).failed_pushes == 1
 
-    assert heard == [{}]
-    assert failures.count == before + 3
+    assert len(sink.snapshots) == 2
+    assert heard == [{}] * 3
+    assert failures.count == 3
 
 
 CLOSING = b"HTTP/1.1 200 OK\r\ncontent-length: 15\r\nConnection: close\r\n\r\n"
@@ -168,22 +165,16 @@ def test_answer_is_read_to_its_length_and_may_end_the_connection() -> None:
     assert pusher._connection.sock is None
 
 
-def test_token_is_shown_over_tcp_and_not_on_the_unix_socket(path: Path, tmp_path: Path) -> None:
-    """Whoever listens on the socket, which needs none, does not get to see it."""
-    (tmp_path / "token").write_text(" s3cret\n")
-    with listening_on_loopback() as tcp, listening(path) as unix:
-        tcp.token = "s3cret"
-        for sink in (tcp, unix):
-            assert pushed(sink.endpoint, token_file=str(tmp_path / "token")).failed_pushes == 0
+def test_changed_token_is_read_when_the_old_one_is_refused(path: Path, tmp_path: Path) -> None:
+    """A rotation costs no push: a 401 sends the pusher back to the file.
 
-    assert tcp.authorizations == ["Bearer s3cret"]
-    assert unix.authorizations == [None]
-
-
-def test_changed_token_is_read_when_the_old_one_is_refused(tmp_path: Path) -> None:
-    """A rotation costs no push: a 401 sends the pusher back to the file."""
+    Whoever listens on the Unix socket, which needs no token, does not get to see it.
+    """
     token = tmp_path / "token"
-    token.write_text("old")
+    token.write_text(" old\n")
+    with listening(path) as unix:
+        assert pushed(unix.endpoint, token_file=str(token)).failed_pushes == 0
+    assert unix.authorizations == [None]
     with listening_on_loopback() as sink:
         sink.token = "old"
         pusher = Pusher(sink.endpoint, snapshot, token_file=str(token))

@@ -274,8 +274,6 @@ def test_usual_ways_to_give_gpus_are_fine(visible: list[str]) -> None:
 
 
 NODE = NODES[0]
-SLOW_PORT = {"sys/class/infiniband/mlx5_1/ports/1/rate": "100 Gb/sec (1X NDR)"}
-INTERFACE_DOWN = {"sys/class/net/eth0/operstate": "down"}
 
 
 @pytest.fixture(autouse=True)
@@ -303,10 +301,10 @@ def test_what_is_found_is_told_with_what_to_do_and_a_status(
     """
     assert command.run(paths(tmp_path)) == 0
     healthy = capsys.readouterr().out.splitlines()
-    options = paths(tmp_path, **SLOW_PORT)
+    options = paths(tmp_path, **{"sys/class/infiniband/mlx5_1/ports/1/rate": "100 Gb/sec (1X NDR)"})
     assert (command.run(options), command.run([*options, "--strict"])) == (0, 1)
     assert "\nWARN         infiniband: slower than most" in capsys.readouterr().out
-    options = paths(tmp_path, **INTERFACE_DOWN)
+    options = paths(tmp_path, **{"sys/class/net/eth0/operstate": "down"})
     assert command.run(options) == 1
     lines = capsys.readouterr().out.splitlines()
     command.run([*options, "--json"])

@@ -86,13 +86,13 @@ def test_nonsense_from_another_rank_is_no_fact(said: bytes) -> None:
     assert facts.read_facts(said) == {}
 
 
-def fake_torch(*, is_initialized: bool = True) -> SimpleNamespace:
+def fake_torch() -> SimpleNamespace:
     """Return as much of torch as the probe asks, on a machine with two GPUs."""
     return SimpleNamespace(
         __version__="2.13.0",
         version=SimpleNamespace(cuda="13.0"),
         cuda=SimpleNamespace(
-            is_initialized=lambda: is_initialized,
+            is_initialized=lambda: True,
             current_device=lambda: 1,
             device_count=lambda: 2,
             get_device_name=lambda _: "NVIDIA H100",
@@ -103,7 +103,7 @@ def fake_torch(*, is_initialized: bool = True) -> SimpleNamespace:
         ),
         distributed=SimpleNamespace(
             is_available=lambda: True,
-            is_initialized=lambda: is_initialized,
+            is_initialized=lambda: True,
             is_nccl_available=lambda: True,
             get_backend=lambda: "nccl",
             get_rank=lambda: 5,

@@ -167,33 +167,26 @@ ANYBODY = replace(ME, peer_group="all", rank=0, node_rank="")
 
 
 def test_rows_are_in_the_file_as_soon_as_they_are_written(tmp_path: Path) -> None:
-    """A process that is killed loses nothing of what it has written, and may go on with it."""
-    trace = TraceFile(str(tmp_path / "made"), "llama", 2)
-    trace.write(ME, [(0, 0.5, STEP), (1, 1.25, STEP)])
-    trace.write(ME, [(2, 2.0, STEP)])
-    again = TraceFile(str(tmp_path / "made"), "llama", 2)
-    again.write(ME, [(3, 2.5, STEP)])
+    """A process that is killed loses nothing of what it has written, and may go on with it.
 
-    path = tmp_path / "made" / "llama-2-3.csv"
+    A job's name cannot leave the directory or break a row, and replay reads it as it was.
+    """
+    job_id, me = '../ä, "x"/1', replace(ME, peer_group="a\nb")
+    trace, again = (TraceFile(str(tmp_path / "made"), job_id, 2) for _ in range(2))
+    trace.write(me, [(0, 0.5, STEP), (1, 1.25, STEP)])
+    trace.write(me, [(2, 2.0, STEP)])
+    again.write(me, [(3, 2.5, STEP)])
+
+    path = tmp_path / "made" / ".._____x__1-2-3.csv"
     stages = "0,0.125,0.25,0.375,0.5,0.625,0.75,0.875,1,1.125"
     steps = [(0, "0.500"), (1, "1.250"), (2, "2.000"), (3, "2.500")]
-    rows = [f"llama,3,pp1,{step},{seconds},7,{stages}\n" for step, seconds in steps]
+    rows = [f'"../ä, ""x""/1",3,a b,{step},{seconds},7,{stages}\n' for step, seconds in steps]
     assert path.read_text() == HEADER + "".join(rows)
+    (run,) = read_traces([tmp_path / "made"])
+    assert (run.job_id, run.attempt, run.peer_groups) == (job_id, 2, {3: "a b"})
+    assert run.steps[2] == {3: dict(zip(STAGES, STEP, strict=True))}
     trace.close()
     again.close()
-
-
-def test_names_of_any_kind_survive(tmp_path: Path) -> None:
-    """A job's name cannot leave the directory or break a row, and replay reads it as it was."""
-    job_id = '../ä, "x"/1'
-    trace = TraceFile(str(tmp_path), job_id, 4)
-    trace.write(replace(ANYBODY, peer_group="a\nb"), [(7, 0.0, STEP)])
-    trace.close()
-
-    assert [path.name for path in tmp_path.iterdir()] == [".._____x__1-4-0.csv"]
-    (run,) = read_traces([tmp_path])
-    assert (run.job_id, run.attempt, run.peer_groups) == (job_id, 4, {0: "a b"})
-    assert run.steps == {7: {0: dict(zip(STAGES, STEP, strict=True))}}
 
 
 @pytest.mark.parametrize("trap", ["pipe", "link"])

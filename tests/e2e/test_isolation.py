@@ -1,13 +1,15 @@
-"""Neither another user of the node nor root in another container gets at somebody's job."""
+"""Neither another user of the node nor root in another container gets at somebody's job.
+
+Nor does what one puts in the exporter's way change anything for the others.
+"""
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,11 @@ from typing import Any
 import pytest
 
 from exporter.operator.orders import CONTROL_PATH
+from rank_probe.process.identity import NAMESPACE_FILE
 from rank_probe.wire.snapshot import SNAPSHOT_PATH
-from tests.exporter.running import RunningExporter
+from tests import nvmlstub
+from tests.exporter.fake_proc import torchrun
+from tests.exporter.running import RunningExporter, wait_until
 from tests.exporter.snapshots import snapshot, verdict
 
 pytestmark = [
@@ -84,9 +89,8 @@ class Node:
         self.socket = directory / "run" / "exporter.sock"
         self.operator = directory / "operator" / "operator.sock"
         self.token = directory / "etc" / "token"
-        directory.chmod(0o755)
         for part in (self.socket.parent, self.operator.parent, self.token.parent):
-            part.mkdir(mode=0o755)
+            part.mkdir(mode=0o755, exist_ok=True)
             os.chown(part, EXPORTERS_UID, EXPORTERS_UID)
         self.token.write_text("a-secret\n")
         self.token.chmod(0o640)
@@ -130,13 +134,21 @@ class Node:
         )
 
 
+@contextmanager
+def shared_folder() -> Iterator[Path]:
+    """A folder of a node; not in pytest's own, which let nobody else in."""
+    with tempfile.TemporaryDirectory(prefix="rankskew-isolation-") as name:
+        found = Path(name)
+        found.chmod(0o755)
+        (found / "run").mkdir(mode=0o755)
+        yield found
+
+
 @pytest.fixture(scope="module", params=PAIRS, ids=" and ".join)
 def node(request: pytest.FixtureRequest) -> Iterator[Node]:
-    """A node on which JOB runs; not in pytest's own directories, which let nobody else in."""
-    with ExitStack() as stack:
-        directory = Path(tempfile.mkdtemp(prefix="rankskew-isolation-"))
-        stack.callback(shutil.rmtree, directory)
-        running = Node(directory, *request.param)
+    """A node on which JOB runs."""
+    with shared_folder() as folder, ExitStack() as stack:
+        running = Node(folder, *request.param)
         stack.callback(running.end)
         assert running.push(running.owner) == (200, {})
         yield running
@@ -215,3 +227,115 @@ def test_nobody_fills_the_node(node: Node) -> None:
     for job_id in (JOB, "next"):
         assert node.push(node.owner, job_id=job_id) == (200, {})
         assert node.has("rankskew_steps_total", job_id=job_id)
+
+
+# ---- What one user puts in the exporter's way ----------------------------------------------------
+
+
+# A file of another one's that only the exporter may read; a valid name of a namespace.
+SECRET = "0a1b2c3d4e5f"
+SPARSE_BYTES = 1 << 28
+# Far more than two ranks take.
+MOST_BYTES = 1 << 26
+TRAPS: dict[str, Callable[[Path, Path], object]] = {
+    "pipe": lambda file, _: os.mkfifo(file),
+    "link": lambda file, secret: file.symlink_to(secret),
+    "sparse file": lambda file, _: file.touch() or os.truncate(file, SPARSE_BYTES),  # type: ignore[func-returns-value]
+}
+
+
+class AsInKubernetes(RunningExporter):
+    """The exporter with the rights that the Helm chart gives it, seeing all processes."""
+
+    COMMAND = (  # type: ignore[assignment, misc] # Final in the base
+        *("setpriv", "--inh-caps=-all", "--bounding-set=-all,+dac_read_search,+sys_ptrace"),
+        *(sys.executable, "-m", "rankskew", "exporter"),
+    )
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """The folder of another node."""
+    with shared_folder() as found:
+        yield found
+
+
+def push(person: Person, socket: str, **changes: object) -> None:
+    body = asdict(snapshot(pid=person.do("pid"), world_size=2, **changes))
+    assert person.do("post", socket, SNAPSHOT_PATH, body) == [200, {}]
+
+
+def most_memory(exporter: RunningExporter) -> int:
+    """Return the most bytes that the exporter has ever had in memory."""
+    status = Path(f"/proc/{exporter.process.pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+
+
+def test_file_below_a_root_of_ones_own_is_not_opened(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither of a process that reports, nor of one on a GPU; both are looked at before others'."""
+    secret = folder / "secret"
+    secret.write_text(SECRET)
+    secret.chmod(0o600)
+    gpus = nvmlstub.environment(nvmlstub.build(folder), len(TRAPS) + 1)
+    for name, value in (gpus | {"STUB_PROCESSES": str(folder / "processes")}).items():
+        monkeypatch.setenv(name, value)
+    socket = folder / "run" / "e.sock"
+    with ExitStack() as stack:
+
+        def job(who: str, job_id: str, root: Path, **variables: str) -> list[Person]:
+            variables |= {"WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": job_id}
+            ranks = [Person(who, root, os.environ | torchrun(r, **variables)) for r in (0, 1)]
+            for rank in ranks:
+                stack.callback(rank.end)
+            return ranks
+
+        jobs = {}
+        for name, trap in TRAPS.items():
+            file = folder / name / NAMESPACE_FILE.relative_to("/")
+            file.parent.mkdir(parents=True)
+            (folder / name / "run").mkdir(exist_ok=True)
+            trap(file, secret)
+            jobs[name] = job("jailed 1001", name, folder / name, KUBERNETES_SERVICE_HOST="10.1")
+        jobs["others"] = job("user 1002", "others", folder)
+        lines = [f"{gpu} {ranks[0].do('pid')} 1\n" for gpu, ranks in enumerate(jobs.values())]
+        (folder / "processes").write_text("".join(lines))
+        exporter = AsInKubernetes(socket, "--series.detail=all")
+        stack.callback(exporter.kill)
+        before = most_memory(exporter)
+        for name in TRAPS:
+            (folder / name / "run" / "e.sock").hardlink_to(socket)
+            push(jobs[name][1], "/run/e.sock", job_id=name, rank=1)
+        push(jobs["others"][1], str(socket), job_id="others", rank=1)
+        wait_until(lambda: is_shown(exporter, "others"))
+
+        assert SECRET not in exporter.metrics()
+        assert all(is_shown(exporter, name) for name in TRAPS)
+        assert most_memory(exporter) - before < MOST_BYTES
+
+
+def is_shown(exporter: RunningExporter, job_id: str) -> bool:
+    """Whether rank 0 is found on its GPU, and what rank 1 costs its host."""
+    lines = [line for line in exporter.metrics().splitlines() if f'job_id="{job_id}"' in line]
+    wanted = {"rankskew_gpu_rank_info": "0", "rankskew_rank_cpu_seconds_total": "1"}
+    return all(
+        any(line.startswith(name) and f'rank="{rank}"' in line for line in lines)
+        for name, rank in wanted.items()
+    )
+
+
+def test_lock_on_the_sockets_directory_holds_nothing_up(folder: Path) -> None:
+    """Neither the start, nor that the socket is made again after somebody removed it."""
+    socket = folder / "run" / "e.sock"
+    with ExitStack() as stack:
+        hostile = Person("user 1001", folder)
+        stack.callback(hostile.end)
+        assert hostile.do("lock", str(socket.parent)) == "locked"
+        exporter = AsInKubernetes(socket)
+        stack.callback(exporter.kill)
+        socket.unlink()
+        wait_until(socket.exists)
+
+        assert exporter.push(snapshot().to_json()) == (200, {})
+        assert 'rankskew_steps_total{job_id="llama"' in exporter.metrics()

@@ -117,12 +117,12 @@ class Node:
         """Push a newer snapshot as *person*; return the status and the answer, or its error."""
         self._sequence += 1
         body = asdict(snapshot(**{"job_id": JOB, "sequence": self._sequence} | changes))
-        status, answer = person.do("post", str(self.socket), SNAPSHOT_PATH, body)
+        status, answer = person.do("post", f"unix:{self.socket}", SNAPSHOT_PATH, body)
         return status, answer.get("error", answer)
 
     def turn_off(self, person: Person, where: Path) -> Any:
         """Turn off the probe of a job of the owner's at the socket *where*."""
-        return person.do("post", str(where), CONTROL_PATH, {"job_id": "quiet", "level": "off"})
+        return person.do("post", f"unix:{where}", CONTROL_PATH, {"job_id": "quiet", "level": "off"})
 
     def has(self, name: str, value: object = "", **labels: object) -> bool:
         """Whether the page has a series of JOB with these *labels*, among others, and *value*."""
@@ -210,7 +210,7 @@ def test_nobody_reads_the_token(node: Node) -> None:
     port, body = node.exporter.tcp_port(), snapshot(job_id="over-tcp", finished=True)
     for person in (node.owner, node.other):
         assert person.do("read", str(node.token)) in (DENIED, NOT_THERE)
-    status, answer = node.other.do("post", port, SNAPSHOT_PATH, asdict(body))
+    status, answer = node.other.do("post", f"http://127.0.0.1:{port}", SNAPSHOT_PATH, asdict(body))
     assert (status, "wants the token" in answer["error"]) == (401, True)
 
     shown = node.exporter.push_over_tcp(port, body.to_json(), Authorization="Bearer a-secret")
@@ -262,7 +262,7 @@ def folder() -> Iterator[Path]:
 
 def push(person: Person, socket: str, **changes: object) -> None:
     body = asdict(snapshot(pid=person.do("pid"), world_size=2, **changes))
-    assert person.do("post", socket, SNAPSHOT_PATH, body) == [200, {}]
+    assert person.do("post", f"unix:{socket}", SNAPSHOT_PATH, body) == [200, {}]
 
 
 def most_memory(exporter: RunningExporter) -> int:

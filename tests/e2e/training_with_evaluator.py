@@ -4,25 +4,13 @@ import time
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+from demo.train import FEATURES, Block
 
 LATE = 1
 STEP_SECONDS, DELAY_SECONDS = 0.1, 0.1
-
-
-class Layer(nn.Module):
-    """A layer that takes the time of a step."""
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__()
-        self.linear = nn.Linear(8, 1)
-        self._seconds = seconds
-
-    def forward(self, x: Tensor) -> Tensor:
-        time.sleep(self._seconds)
-        y: Tensor = self.linear(x)
-        return y
 
 
 def main() -> None:
@@ -33,11 +21,12 @@ def main() -> None:
     trainers = dist.new_group(list(range(evaluator)))
     while rank == evaluator:
         time.sleep(1)
-    layer = Layer(STEP_SECONDS + (DELAY_SECONDS if rank == LATE else 0.0))
-    model = DistributedDataParallel(layer, process_group=trainers)
+    seconds = STEP_SECONDS + (DELAY_SECONDS if rank == LATE else 0.0)
+    layers = nn.Sequential(Block(time.sleep, seconds, 0.0, False), nn.Linear(FEATURES, 1))
+    model = DistributedDataParallel(layers, process_group=trainers)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     while True:
-        model(torch.ones(4, 8)).mean().backward()
+        model(torch.ones(4, FEATURES)).mean().backward()
         optimizer.step()
         optimizer.zero_grad()
 

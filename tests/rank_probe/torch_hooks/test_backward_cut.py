@@ -10,13 +10,11 @@ from torch.torch_version import TorchVersion
 from torch.utils.checkpoint import checkpoint
 
 from rank_probe.guest.guard import failures
-from rank_probe.measure import events
 from rank_probe.measure.timeline import Timeline
 from rank_probe.torch_hooks import backward as torch_backward
 from rank_probe.torch_hooks import process_group
 from rank_probe.torch_hooks.private import find
 from rank_probe.wire.stages import BACKWARD, OTHER, SYNC
-from tests.rank_probe.fakes import elsewhere
 from tests.rank_probe.torch_hooks.conftest import attached
 
 pytestmark = pytest.mark.usefixtures("peers")
@@ -250,15 +248,3 @@ def test_name_that_torch_lacks_costs_at_most_the_cut(
 
     assert set(job.stages_of_wait) == stages
     assert failures.count == failed
-
-
-def test_backward_of_a_second_thread_is_its_own_affair(timeline: Timeline) -> None:
-    """It is run as ever, also while the training thread's are cut at their root."""
-    weight: Any = nn.Parameter(torch.ones(3))
-    owner = timeline.tape.owner
-    weight.sum().backward()
-    timeline.tape.note(events.STEP)
-    elsewhere(lambda: weight.sum().backward())
-
-    assert weight.grad.tolist() == [2.0, 2.0, 2.0]
-    assert timeline.tape.owner == owner

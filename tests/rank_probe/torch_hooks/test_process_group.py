@@ -30,47 +30,38 @@ class Groups:
 
     def __init__(self) -> None:
         self.told: list[tuple[str, bool]] = []
+        self.while_ranks_meet, self.formed, self.gone = map(
+            self._telling, ("meet", "formed", "gone")
+        )
 
-    def while_ranks_meet(self) -> None:
-        self._tell("meet")
+    def _telling(self, what: str) -> Callable[[], object]:
+        def tell() -> None:
+            self.told.append((what, dist.is_initialized()))
+            raise ValueError
 
-    def formed(self) -> None:
-        self._tell("formed")
-
-    def gone(self) -> None:
-        self._tell("gone")
-
-    def _tell(self, what: str) -> None:
-        self.told.append((what, dist.is_initialized()))
-        raise ValueError
+        return tell
 
 
-def test_making_the_group_is_the_rendezvous() -> None:
-    """Under either name the call is timed; what is done meanwhile begins first and never raises."""
+def test_groups_are_seen_whoever_makes_them() -> None:
+    """The call is timed under either name; what is done meanwhile begins first and never raises.
+
+    A script may have imported the function earlier: then its groups are seen all the same, each
+    once, and so is its end.
+    """
     life, groups = Lifecycle(), Groups()
     patches = rendezvous.attach(life, groups)
     with pytest.raises(RuntimeError, match="nonsense"):  # The user's error passes.
         dist.init_process_group(init_method="nonsense://", rank=0, world_size=1)
     assert life.spans["rendezvous"][1] is None
-    distributed_c10d.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    patches.undo()
-    dist.destroy_process_group()
-
-    assert groups.told == [("meet", False), ("meet", False), ("formed", True)]
-    assert None not in (*life.spans["init"], *life.spans["rendezvous"])
-
-
-def test_groups_of_a_script_that_knows_the_function_are_seen() -> None:
-    """It may have imported it by name earlier; each group is told once, and so is its end."""
-    groups = Groups()
-    patches = rendezvous.attach(Lifecycle(), groups)
-    for _ in range(2):
-        ORIGINAL("gloo", store=HashStore(), rank=0, world_size=1)
+    for make in (distributed_c10d.init_process_group, ORIGINAL):
+        make("gloo", store=HashStore(), rank=0, world_size=1)
         dist.new_group([0])
         dist.destroy_process_group()
     patches.undo()
 
-    assert groups.told == 2 * [("formed", True), ("gone", False)]
+    meets, is_seen = ("meet", False), [("formed", True), ("gone", False)]
+    assert groups.told == [meets, meets, *is_seen, *is_seen]
+    assert None not in (*life.spans["init"], *life.spans["rendezvous"])
 
 
 SOON: Final = timedelta(seconds=10)

@@ -5,10 +5,10 @@ Which are expected and bound, what travels, how a GPU is asked, and its XID erro
 
 import os
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pynvml
 import pytest
@@ -20,7 +20,6 @@ from exporter.nvml.expected import FILE_NAME, ExpectedGpus
 from exporter.nvml.readings.one_call import Reading
 from exporter.nvml.readings.query import UNSUPPORTED_FOR_SECONDS
 from exporter.nvml.sample import GpuSample, NodeSample
-from exporter.nvml.timing import Timing
 from exporter.nvml.worker import gpu as gpu_module
 from exporter.nvml.worker import node as node_module
 from exporter.nvml.worker.gpu import Gpu
@@ -154,91 +153,55 @@ def test_wait_doubles_up_to_the_cap_and_starts_anew_after_success() -> None:
     assert backoff.next_seconds() == 1.0
 
 
-class Node:
-    """A node whose library does what a test says, sampled on a clock that the test turns."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        # What a function fails with, and how often it was called.
-        self.codes = {
-            "nvmlSystemGetDriverVersion": pynvml.NVML_ERROR_UNKNOWN,
-            "nvmlDeviceGetHandleByIndex": pynvml.NVML_ERROR_GPU_IS_LOST,
-        }
-        self.asked: Counter[str] = Counter()
-        self.gpus = 0
-        self.changed = False  # The GPUs that the kernel module drives are others.
-        self.clock = Clock()
-        monkeypatch.setattr(time, "monotonic", self.clock)
-        for name in (*self.codes, "nvmlInit", "nvmlShutdown"):
-            monkeypatch.setattr(pynvml, name, self.answering(name, lambda: None))
-        count = self.answering("nvmlDeviceGetCount", lambda: self.gpus)
-        monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", count)
-        monkeypatch.setattr(pynvml, "nvmlSystemGetNVMLVersion", lambda: "13")
-        monkeypatch.setattr(node_module, "BoundGpus", lambda: self)
-        self.sampler = NodeSampler(Timing(retry_seconds=1.0, path_kmsg="/nowhere"))
-
-    def answering(self, name: str, value: Callable[[], object]) -> Callable[..., object]:
-        def answer(*_: object) -> object:
-            self.asked[name] += 1
-            if code := self.codes.get(name):
-                raise pynvml.NVMLError(code)
-            return value()
-
-        answer.__name__ = name
-        return answer
-
-    def have_changed(self) -> bool:
-        return self.changed
-
-    def after(self, seconds: float) -> NodeSample:
-        self.clock.seconds += seconds
-        return self.sampler.sample()
-
-
 @pytest.fixture
-def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
-    node = Node(monkeypatch)
-    yield node
-    node.sampler.close()
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The worker's own."""
+    clock = Clock()
+    monkeypatch.setattr(time, "monotonic", clock)
+    return clock
 
 
-def test_driver_without_gpu_is_closed_and_asked_again(node: Node) -> None:
-    """NVML counts once, when it is opened; a driver that cannot count does not end the worker."""
-    assert (node.after(0.0).error_reason, node.asked["nvmlShutdown"]) == ("no_gpu", 1)
-    node.codes["nvmlDeviceGetCount"] = pynvml.NVML_ERROR_UNKNOWN
-    assert node.after(0.9).error_reason == "no_gpu"
-    failed = node.after(0.1)
-    assert (failed.error_reason, node.asked["nvmlShutdown"]) == ("other", 2)
-    assert "nvmlDeviceGetCount returned 999" in failed.error
-    assert "in a container that lost its devices, restart the container" in failed.error
-    node.codes["nvmlDeviceGetCount"], node.gpus = 0, 1
-    sample = node.after(2.0)
-
-    assert (sample.error_reason, sample.gpus_visible, node.asked["nvmlShutdown"]) == (None, 1, 2)
-    # A GPU is listed though the driver will not say its version.
-    assert (sample.driver_version, sample.nvml_version) == (None, "13")
+def answer(monkeypatch: pytest.MonkeyPatch, **answers: object) -> None:
+    """Let pynvml's functions return this, or fail with it."""
+    for name, value in answers.items():
+        fails = isinstance(value, pynvml.NVMLError)
+        function = mock.Mock(**{"side_effect" if fails else "return_value": value})
+        function.__name__ = name
+        monkeypatch.setattr(pynvml, name, function)
 
 
-def test_library_that_never_fits_makes_way_after_a_minute(node: Node) -> None:
+def test_library_that_never_fits_makes_way_after_a_minute(
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
     """A mismatch is reported for that long, while the log is quiet; then a new process tries."""
-    node.codes["nvmlInit"] = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
-    for seconds in (0.0, 59.0, 0.9):
-        assert node.after(seconds).error_reason == "version_mismatch"
+    mismatch = pynvml.NVMLError(pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
+    answer(monkeypatch, nvmlInit=mismatch)
+    sampler = NodeSampler(PATIENT)
+    for seconds in (0.0, 59.0, 0.9, 0.1):
+        clock.seconds += seconds
+        assert sampler.sample().error_reason == "version_mismatch"
 
-    node.after(0.1)
     with pytest.raises(NeedsNewProcess):
-        node.after(0.0)
+        sampler.sample()
 
 
-def test_other_gpus_need_a_new_process(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NVML counts once. While a call hangs it is left to the supervisor, which knows of that."""
-    node.gpus = 1
-    sample = node.after(0.0)
-    node.changed = True
-    with monkeypatch.context() as patch:
-        patch.setattr(Calls, "stuck", lambda self: sample)
-        assert node.after(1.0).gpus_visible == 1
-    with pytest.raises(NeedsNewProcess):
-        node.after(1.0)
+@pytest.mark.parametrize("hangs", [False, True])
+def test_other_gpus_need_a_new_process(monkeypatch: pytest.MonkeyPatch, hangs: bool) -> None:
+    """NVML counts once. While a call hangs it is left to the supervisor, which knows of that.
+
+    A GPU is listed though the driver will not say its version.
+    """
+    unknown = pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN)
+    answer(monkeypatch, nvmlInit=None, nvmlDeviceGetCount=1, nvmlDeviceGetHandleByIndex=unknown)
+    answer(monkeypatch, nvmlSystemGetDriverVersion=unknown, nvmlSystemGetNVMLVersion="13")
+    monkeypatch.setattr(node_module, "BoundGpus", mock.Mock())
+    sampler = NodeSampler(replace(PATIENT, interval_seconds=20.0))
+    sample = sampler.sample()
+    assert (sample.gpus_visible, sample.driver_version, sample.nvml_version) == (1, None, "13")
+    monkeypatch.setattr(Calls, "stuck", lambda self: sample if hangs else None)
+
+    with nullcontext() if hangs else pytest.raises(NeedsNewProcess):
+        sampler.sample()
 
 
 def test_answer_that_pynvml_cannot_read_costs_that_reading_alone() -> None:
@@ -270,14 +233,12 @@ POWER, TEMPERATURE = "nvmlDeviceGetPowerUsage", "nvmlDeviceGetTemperature"
 
 
 def test_reading_is_kept_until_it_is_due_and_asked_again_when_it_failed(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, clock: Clock
 ) -> None:
     """What is asked seldom stays on the page meanwhile, and is gone alone when it cannot be read.
 
     What failed is asked at once; what is not allowed in an hour, as a new permission may come.
     """
-    clock = Clock()
-    monkeypatch.setattr(time, "monotonic", clock)
     seldom = Reading(("power_milliwatts",), pynvml.nvmlDeviceGetPowerUsage, every_seconds=10.0)
     always = Reading(("gpu_temperature_celsius",), pynvml.nvmlDeviceGetTemperature)
     monkeypatch.setattr(gpu_module, "READINGS", (seldom, always))

@@ -34,27 +34,36 @@ from tests.exporter.running import wait_until
 
 
 def test_nvml_that_cannot_be_opened_is_opened_once_it_can(
-    supervise: Supervise, scenario: Scenario
+    supervise: Supervise, scenario: Scenario, tmp_path: Path
 ) -> None:
     """Nothing is known of the node while nvmlInit hangs.
 
-    A driver that comes after its library was loaded, and does not fit it, costs no minute: it gets
-    a new process, and that is no failure.
+    A driver that lists no GPU is closed, as NVML counts once; one that cannot count does not end
+    the worker. One
+    that comes after its library was loaded, and does not fit it, costs no minute: it gets a new
+    process, and that is no failure.
     """
     scenario.play("nvmlInitWithFlags * hang")
-    supervisor = supervise(QUICK)
+    closed = tmp_path / "closed"
+    supervisor = supervise(QUICK, STUB_SHUTDOWN_MARK=str(closed))
     stuck = wait_for_sample(supervisor, lambda sample: sample.stuck_call is not None)
     assert stuck.gpus_visible is None
 
-    scenario.play("nvmlInitWithFlags * 9")
-    before = wait_for_sample(supervisor, lambda sample: sample.gpus_visible == 0)
-    restarts = supervisor.worker_restarts
-    scenario.play("nvmlInitWithFlags * 18")
-    after = wait_for_sample(supervisor, lambda sample: sample.error_reason != before.error_reason)
+    def why(line: str, reason: NoGpuReason) -> NodeSample:
+        scenario.play(line)
+        return wait_for_sample(supervisor, lambda sample: sample.error_reason == reason)
 
-    assert before.error_reason == NoGpuReason.DRIVER_NOT_LOADED
-    assert after.error_reason == NoGpuReason.VERSION_MISMATCH
-    assert before.worker_pid != after.worker_pid
+    before = why("nvmlInitWithFlags * 9", NoGpuReason.DRIVER_NOT_LOADED)
+    restarts = supervisor.worker_restarts
+    assert not closed.exists()
+    why("nvmlDeviceGetCount_v2 * =0", NoGpuReason.NO_GPU)
+    assert closed.exists()
+    failed = why("nvmlDeviceGetCount_v2 * 999", NoGpuReason.OTHER)
+    after = why("nvmlInitWithFlags * 18", NoGpuReason.VERSION_MISMATCH)
+
+    assert "nvmlDeviceGetCount returned 999" in failed.error
+    assert "in a container that lost its devices, restart the container" in failed.error
+    assert before.worker_pid == failed.worker_pid != after.worker_pid
     assert supervisor.worker_restarts == restarts
 
 

@@ -35,64 +35,47 @@ A, B = (GpuSample(i, up=True, uuid=f"GPU-{i}", pci_bus_id=f"0000:1{i}") for i in
 UNNAMED = GpuSample(1, up=False)
 
 
-EXPECTED: Final = "gpus_expected 1.0"
 HANGS: Final = StuckCall("nvmlInit", None, 7.5, 1)
+GONE: Final = NodeSample(1.0, 0, error_reason=NoGpuReason.DRIVER_NOT_LOADED)
 
 
-def up(gpu: str, uuid: str, value: float) -> str:
-    return f'gpu_up{{gpu="{gpu}",gpu_uuid="{uuid}"}} {value}'
-
-
-# What NVML says of a node that was seen to have some GPUs, and what is told of their number.
-@pytest.mark.parametrize(
-    ("nvml", "seen", "told"),
-    [
-        # Until NVML has answered the number of GPUs is absent, not 0.
-        (FixedNvml(NodeSample(2.0, gpus_visible=None)), [A], [EXPECTED]),
-        # A call that hangs is named for as long as it does, though no sample is fresh.
-        (
-            FixedNvml(None, worker_up=False, stuck_call=HANGS),
-            [A],
-            [EXPECTED, 'nvml_call_stuck_seconds{function="nvmlInit",gpu=""} 7.5'],
-        ),
-        # Without its driver, a node that has GPUs differs from one that never had any.
-        (
-            FixedNvml(NodeSample(1.0, 0, error_reason=NoGpuReason.DRIVER_NOT_LOADED)),
-            [A],
-            [
-                *("gpus_visible 0.0", EXPECTED, up("", "GPU-0", 0.0)),
-                'nvml_error_info{reason="driver_not_loaded"} 1.0',
-            ],
-        ),
-        # One that fell off the bus before the reboot is exposed by its UUID, without an index.
-        (
-            node(A),
-            [A, B],
-            ["gpus_visible 1.0", "gpus_expected 2.0", up("0", "GPU-0", 1.0), up("", "GPU-1", 0.0)],
-        ),
-        # One that is lost from the start has the UUID that it had before, if one is missing.
-        (
-            node(A, UNNAMED),
-            [A, B],
-            ["gpus_visible 2.0", "gpus_expected 2.0", up("0", "GPU-0", 1.0), up("1", "GPU-1", 0.0)],
-        ),
-        (
-            node(A, UNNAMED),
-            [A],
-            ["gpus_visible 2.0", EXPECTED, up("0", "GPU-0", 1.0), up("1", "", 0.0)],
-        ),
-    ],
-    ids=["asked", "hangs", "driver is gone", "GPU is gone", "lost", "lost and unknown"],
-)
-def test_gpus_that_were_once_here_are_missed(
-    nvml: NvmlSource, seen: list[GpuSample], told: list[str]
-) -> None:
+def devices(nvml: NvmlSource, *seen: GpuSample) -> list[str]:
+    """Return what is told of a node that was seen to have *seen*."""
     expected = ExpectedGpus()
-    expected.see(NodeSample(1.0, len(seen), gpus=tuple(seen)))
-    found = [x.removeprefix("rankskew_") for x in shown(GpuDevicesCollector(nvml, expected))]
-    starts = ("gpus_", "gpu_up", "nvml_error", "nvml_call")
+    expected.see(NodeSample(1.0, len(seen), gpus=seen))
+    return shown(GpuDevicesCollector(nvml, expected))
 
-    assert [line for line in found if line.startswith(starts)] == told
+
+@pytest.mark.parametrize(
+    ("nvml", "seen", "ups"),
+    [
+        # Without its driver, a node that has GPUs differs from one that never had any.
+        (FixedNvml(GONE), [A], [" GPU-0 0.0"]),
+        # One that fell off the bus before the reboot is exposed by its UUID, without an index.
+        (node(A), [A, B], ["0 GPU-0 1.0", " GPU-1 0.0"]),
+        # One that is lost from the start has the UUID that it had before, if one is missing.
+        (node(A, UNNAMED), [A, B], ["0 GPU-0 1.0", "1 GPU-1 0.0"]),
+        (node(A, UNNAMED), [A], ["0 GPU-0 1.0", "1  0.0"]),
+    ],
+)
+def test_gpu_that_is_no_longer_listed_is_down(
+    nvml: NvmlSource, seen: list[GpuSample], ups: list[str]
+) -> None:
+    told = devices(nvml, *seen)
+    found = [line.split('"') for line in told if line.startswith("rankskew_gpu_up{")]
+
+    assert [f"{each[1]} {each[3]}{each[4][1:]}" for each in found] == ups
+    assert f"rankskew_gpus_expected {len(seen)}.0" in told
+
+
+def test_node_of_whose_gpus_nothing_is_known() -> None:
+    """A call that hangs is named for as long as it does, though no sample is fresh.
+
+    Until NVML has answered the number of GPUs is absent, not 0.
+    """
+    hangs = devices(FixedNvml(None, worker_up=False, stuck_call=HANGS))
+    assert 'rankskew_nvml_call_stuck_seconds{function="nvmlInit",gpu=""} 7.5' in hangs
+    assert "gpus_visible" not in "".join(devices(FixedNvml(NodeSample(2.0, gpus_visible=None))))
 
 
 def test_last_that_is_heard_of_a_gpu_stays_while_it_is_down() -> None:

@@ -188,15 +188,6 @@ OF_PATHS = "4.6336e+06, 3.07712e+06, nvme5n1 1.0, nvme5n1 100.0, nvme5n1 1.4"
 BEFORE_5_3 = "device " + NFS.rpartition("device ")[2]
 SLOWER = served(NFS, LUSTRE.replace("1600000 ", "3600000 "))
 DATA, SCRATCH = "10.0.0.5:/data nfs 1500.0", "scratch lustre 500.0"
-# Lines of an NFS 4.1 client with Linux 4, as published: 2.6 s of each write were in its queue.
-PUBLISHED = """\
-device xx:/ mounted on /mnt with fstype nfs4 statvers=1.1
-\tper-op statistics
-            NULL: 0 0 0 0 0 0 0 0
-            READ: 1000 1000 0 220000 1048680000 1689 503927 505677
-           WRITE: 2000 2000 0 2097616000 288000 5178088 48850 5230077
-    OPEN_NOATTR: 1 1 0 272 316 0 18 18
-"""
 
 
 def without(*files: str) -> Files:
@@ -229,7 +220,6 @@ ODDITIES: Final[list[tuple[str, Files, str]]] = [
     ("node_disk", paths(5000), OF_PATHS),
     # Before 2.13 Lustre only counted, from which nothing can be concluded.
     ("node_mount", served(None, "read  1 samples [bytes] 1 2 3\n"), ""),
-    ("node_mount", served(PUBLISHED, LUSTRE), "xx:/ nfs 3001.0, xx:/ nfs 552.795"),
     # Before Linux 5.3 operations have no column of errors.
     ("node_mount", served(BEFORE_5_3, None), "home:/home nfs 100.0, home:/home nfs 0.19"),
     ("node_mount_operations", served(None, None) | {f"sys/kernel/debug/{LLITE}": LUSTRE}, SCRATCH),

@@ -1,5 +1,6 @@
 """What Prometheus sees of the stub's GPUs, as golden files: well, and broken in every way."""
 
+import logging
 import os
 import re
 import time
@@ -155,10 +156,14 @@ def test_page_of_a_node(
     assert ("nvmlDeviceGetPowerUsage on GPU 1 has not returned for" in caplog.text) == hangs
 
 
-def test_page_of_a_node_without_a_driver(tmp_path: Path) -> None:
-    """Without a driver the node exposes 0 GPUs and no series of a GPU."""
+def test_page_of_a_node_without_a_driver(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is a normal node, and exposes 0 GPUs and no series of a GPU."""
+    caplog.set_level(logging.INFO)
     with supervised(PATIENT, {"LD_LIBRARY_PATH": str(tmp_path)}) as supervisor:
         assert_becomes_fixture(supervisor, "no_driver")
+
+    (reason,) = caplog.records
+    assert reason.levelname == "INFO"
 
 
 def test_every_metric_of_a_gpu_is_on_a_golden_page() -> None:

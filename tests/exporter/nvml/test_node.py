@@ -261,20 +261,6 @@ def test_reading_is_kept_until_it_is_due_and_asked_again_when_it_failed(
     assert power_after(1.0) == 5
 
 
-@pytest.mark.parametrize("code", [pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED])
-def test_lost_gpu_keeps_its_identity_and_is_left_alone_for_a_while(code: int) -> None:
-    """A lost GPU is down with no reading, and opened again only after the back-off."""
-    driver = Driver(nvmlDeviceGetPowerUsage=5, nvmlDeviceGetUUID="GPU-a")
-    gpu = Gpu(0, driver, 60.0)
-    assert gpu.read().power_milliwatts == 5
-    driver.fail(POWER, code=code)
-
-    assert gpu.read() == GpuSample(0, up=False, uuid="GPU-a")
-    driver.asked.clear()
-    assert not gpu.read().up
-    assert not driver.asked
-
-
 def test_kinds_have_a_bound_and_events_do_not() -> None:
     """Each name is a series: a fourth kind counts without one, the known ones continue.
 

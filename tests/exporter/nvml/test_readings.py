@@ -202,7 +202,7 @@ def test_fields_that_all_fail() -> None:
 
 def test_lost_gpu_is_told_by_any_of_its_answers() -> None:
     """One field of a call that succeeds, or a decoder of images that may be missing, but not so."""
-    lost = Fails(pynvml.NVML_ERROR_GPU_IS_LOST)
+    lost = Fails(pynvml.NVML_ERROR_RESET_REQUIRED)
     ask = Driver(nvmlDeviceGetFieldValues=fields({A: 5, B: lost}), **decoders(40, lost)).opened()
 
     with pytest.raises(CallFailed):

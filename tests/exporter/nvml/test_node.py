@@ -22,6 +22,7 @@ from exporter.nvml.readings.query import UNSUPPORTED_FOR_SECONDS
 from exporter.nvml.sample import GpuSample, NodeSample
 from exporter.nvml.worker import gpu as gpu_module
 from exporter.nvml.worker import node as node_module
+from exporter.nvml.worker.events import XidEvents
 from exporter.nvml.worker.gpu import Gpu
 from exporter.nvml.worker.kmsg import Kmsg, open_kmsg
 from exporter.nvml.worker.node import LOOK_SECONDS, BoundGpus, NeedsNewProcess, NodeSampler
@@ -273,6 +274,19 @@ def test_kinds_have_a_bound_and_events_do_not() -> None:
     assert (counts.events, counts.by_kind()) == (10, {"31": 2, "79": 2, "74": 1})
 
 
+def test_gpu_that_failed_is_registered_anew_after_a_while(clock: Clock) -> None:
+    """Whoever resets a GPU ends its set of events, of which the driver says nothing."""
+    can = {"nvmlDeviceGetSupportedEventTypes": pynvml.nvmlEventTypeXidCriticalError}
+    can |= dict.fromkeys(("nvmlEventSetCreate", "nvmlDeviceRegisterEvents"), 1)
+    driver = Driver(nvmlEventSetWait_v2=Fails(pynvml.NVML_ERROR_UNKNOWN), **can)
+    events = XidEvents(0, driver, retry_seconds=60.0)
+    for seconds, sets in ((0.0, 1), (59.0, 1), (1.0, 2)):
+        clock.seconds += seconds
+        events.read()
+        assert driver.asked["nvmlEventSetCreate"] == sets
+        assert driver.asked["nvmlEventSetFree"] == sets
+
+
 def append(path: Path, text: str) -> None:
     with path.open("a", encoding="latin-1") as file:
         file.write(text)
@@ -313,7 +327,8 @@ def test_lost_gpu_says_why(
 
     scenario.play()
     wait_until(counts_on)
-    assert gpus(supervisor)[0].xid_events == 0
+    well, back = gpus(supervisor)
+    assert (well.xid_events, (back.xid_errors or {})["79"]) == (0, 1)
 
 
 FALLEN = (

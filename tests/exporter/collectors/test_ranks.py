@@ -5,6 +5,7 @@ No reading is no series.
 
 import os
 import re
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from exporter.vocabulary.thresholds import Thresholds
 from rank_probe.judge.verdict import Together
-from rank_probe.wire.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
+from rank_probe.wire.snapshot import Snapshot
 from rank_probe.wire.stages import STAGES
 from tests.exporter.collectors.host import expose, page, series, shown, write
 from tests.exporter.fake_proc import FakeProc, process, torchrun
@@ -72,15 +73,21 @@ HOT = Cause(
     1.95e9,
 )
 FINISHED = snapshot(rank=1, finished=True, stage="other", last_step_timestamp_seconds=1_059.0)
+RESOURCES: dict[str, Any] = {
+    "samples": 6_400,
+    "tokens": 819_200,
+    "padding_tokens": 40_960,
+    "gc_pause_seconds": 0.75,
+    "cuda_memory_allocated_bytes": 2**33,
+    "cuda_alloc_retries": 0,
+}
+# The stages that can occur together, and those in which a rank can be late.
+TOGETHER_STAGES = [stage for stage in STAGES if stage != "compute"]
+OWN = [stage for stage in TOGETHER_STAGES if stage != "sync"]
 BUSY = snapshot(
     rank=2,
     pid=20,
-    samples=6_400,
-    tokens=819_200,
-    padding_tokens=40_960,
-    gc_pause_seconds=0.75,
-    cuda_memory_allocated_bytes=2**33,
-    cuda_alloc_retries=0,
+    **RESOURCES,
     verdict=VERDICT,
     verdict_age_seconds=2.0,
     join_coverage=0.75,
@@ -90,18 +97,21 @@ BUSY = snapshot(
     ],
     lifecycle_events=[INIT],
 )
+# A rank that has all that can occur together.
 COMPLETE = snapshot(
     rank=3,
+    **RESOURCES,
     peer_group="stage-1",
     attempt=2,
     last_step_timestamp_seconds=1_060.25,
     probe_errors=1,
     push_failures=2,
-    stage_host_seconds={"data": 13.0, "h2d": 0.5, "sync": 4.5},
+    stage_seconds=dict.fromkeys(TOGETHER_STAGES, 12.5),
+    stage_host_seconds=dict.fromkeys(TOGETHER_STAGES, 13.0),
     dropped_steps=4,
     level="detail",
     stage_elapsed_seconds=12.5,
-    wait_caused_seconds={"data": 1.25, "forward": 0.0},
+    wait_caused_seconds=dict.fromkeys(OWN, 1.25) | {"forward": 0.0},
     group_wait_seconds=0.5,
     joined_seconds=37.5,
     join_coverage=0.75,
@@ -110,6 +120,9 @@ COMPLETE = snapshot(
     # What ended last wins over what began after it; one that goes on is not over.
     lifecycle_events=[INIT, SAVE],
 )
+
+
+SERIES_OF_A_RANK = 48
 
 
 def test_page_of_a_job_is_the_golden_one() -> None:
@@ -144,6 +157,8 @@ def test_page_of_a_job_is_the_golden_one() -> None:
         GOLDEN.write_text(text)
 
     assert text == GOLDEN.read_text()
+    ranks = Counter(re.findall(r'[{,]rank="(\d)"', "\n".join(series(text))))
+    assert 40 < max(ranks.values()) <= SERIES_OF_A_RANK
     assert promtool_check_metrics(text).returncode == 0
 
 
@@ -208,48 +223,6 @@ def test_silence_is_told_by_the_exporters_clock() -> None:
     assert shown(RanksCollector(store), "rankskew_rank_silent_seconds") == [
         'rankskew_rank_silent_seconds{job_id="llama",peer_group="all",rank="2"} 11.0'
     ]
-
-
-SERIES_OF_A_RANK = 48
-# The stages that can occur together, and those in which a rank can be late.
-TOGETHER_STAGES = [stage for stage in STAGES if stage != "compute"]
-OWN = [stage for stage in TOGETHER_STAGES if stage != "sync"]
-# A rank that has all that can occur together. Few are named late.
-BUSIEST = replace(
-    BUSY,
-    rank=3,
-    stage_seconds=dict.fromkeys(TOGETHER_STAGES, 1.0),
-    stage_host_seconds=dict.fromkeys(TOGETHER_STAGES, 1.0),
-    wait_caused_seconds=dict.fromkeys(OWN, 1.0),
-    group_wait_seconds=1.0,
-    joined_seconds=1.0,
-    join_coverage=1.0,
-    last_step_timestamp_seconds=1_060.0,
-    stage_elapsed_seconds=20.0,
-    rank_info=dict.fromkeys(RANK_INFO_LABELS, "x") | {"gpu_uuid": ""},
-    runtime_info=dict.fromkeys(RUNTIME_INFO_LABELS, "x"),
-    verdict=verdict(late=()),
-    late_lines=[],
-    lifecycle_events=[INIT | {"seconds": None}],
-)
-
-
-def test_rank_stays_within_its_series_budget() -> None:
-    """A task of Slurm's in a pod, on a GPU, costs a Prometheus at most 48 series."""
-    held = store_of(BUSIEST)
-    task = process(20, torchrun(3), cgroup=Cgroup(pod_uid="p", slurm_job_id="7"))
-    listed = (GpuProcess(20),)
-    gpu = GpuSample(0, up=True, processes=listed, numa_node=0, cpu_affinity=(0, 1))
-    text = expose(
-        RanksCollector(held),
-        RankResourcesCollector(held),
-        RankEventsCollector(held),
-        RankGpusCollector(RankJoin(node(gpu), lambda: {20: task}, held)),
-    )
-    # One series a rank is charged to its GPU, one a job to the node.
-    found = [x for x in series(text) if 'rank="3"' in x and "rankskew_gpu_" not in x]
-
-    assert len(found) in range(3 * len(OWN), SERIES_OF_A_RANK + 1)
 
 
 WHO = 'job_id="llama",peer_group="all",rank="0"'

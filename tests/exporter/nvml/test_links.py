@@ -3,8 +3,6 @@
 Healthy and sick ones through the real bindings are in the golden files.
 """
 
-from collections.abc import Sequence
-from itertools import chain, repeat
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -82,20 +80,16 @@ MIB = 2**20
 class Link:
     """A GPU whose PCIe is read each second, and what its sources tell, a pair of rates each.
 
-    *gpm*, in MiB: False where it is refused, True where there is none now. *calls*, in KB, are what
-    the call that blocks tells, the last for ever. Which source is used at first is on golden pages.
+    *gpm*, in MiB: False where it is refused, True where there is none now. *call*, in KB, is what
+    the call that blocks tells. Which source is used at first is on golden pages.
     """
 
-    def __init__(self, gpm: Rates | bool = False, calls: Sequence[Rates] = ()) -> None:
+    def __init__(self, gpm: Rates | bool = False, call: Rates | None = None) -> None:
         self.gpm, self.now, self.driver = gpm, 100.0, Driver()
-        self.call(*calls)
+        if call is not None:
+            self.driver.answers[BLOCKING] = lambda _, direction: call[direction]
         self.ask = self.driver.opened()
         self._pcie = PcieThroughput(TIMING, cast(Gpm, self))
-
-    def call(self, *calls: Rates) -> None:
-        if calls:
-            ways = [chain(rates, repeat(rates[-1])) for rates in zip(*calls, strict=True)]
-            self.driver.answers[BLOCKING] = lambda _, direction: next(ways[direction])
 
     def mean(self, metric: int) -> float | None:
         return None if isinstance(self.gpm, bool) else self.gpm[PCIE.index(metric)]
@@ -126,8 +120,8 @@ BY_CALL = told(5000, 6000, "sampled")  # In KB of 1000 bytes each.
     ("link", "best"),
     [
         # GPM stands still while the call shows traffic: it is not believed.
-        (Link((0, 0), [(5, 6)]), BY_CALL),
-        (Link((0, 0), [(0, 0)]), told(0, 0, "gpm")),
+        (Link((0, 0), (5, 6)), BY_CALL),
+        (Link((0, 0), (0, 0)), told(0, 0, "gpm")),
         (Link(), {}),
     ],
     ids=["stuck at 0", "idle", "virtual GPU"],
@@ -141,7 +135,7 @@ def test_source_is_left_when_it_is_refused() -> None:
 
     When it is refused from now on, as once MIG is switched on, the next source serves.
     """
-    link = Link((0, 0), calls=[(5, 6)])
+    link = Link((0, 0), call=(5, 6))
     assert link.reads(1) == [BY_CALL]
     asked = link.driver.asked[BLOCKING]
     by_gpm = [told(MIB, 2 * MIB, "gpm")], [{}], [told(0, 0, "gpm")]
@@ -151,22 +145,6 @@ def test_source_is_left_when_it_is_refused() -> None:
 
     link.gpm = False
     assert link.reads(1) == [BY_CALL]
-
-
-def test_throughput_is_the_mean_over_the_window() -> None:
-    """Bursts and rests are told by their mean, and what is older than the window is forgotten.
-
-    After the first reading the two directions take turns, each telling its last meanwhile. After a
-    reset no old rate is in the mean.
-    """
-    link = Link(calls=[(90, 9), (30, 3), (60, 6), (0, 0), (7, 7)])
-    readings = link.reads(4)
-
-    assert [r["pcie_transmit_bytes_per_second"] for r in readings] == [90e3, 90e3, 70e3, 50e3]
-    assert readings[3]["pcie_receive_bytes_per_second"] == 4000
-    link.ask = link.driver.opened()
-    link.call((30, 3))
-    assert link.reads(1) == [told(30_000, 3000, "sampled")]
 
 
 # Above 32 bits, so that it is known not to wrap there.

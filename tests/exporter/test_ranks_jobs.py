@@ -16,15 +16,6 @@ from tests.exporter.node import PushingNode
 from tests.exporter.snapshots import lates, numbered, snapshot, verdict
 
 POD, STRANGER = Peer(0, "pod"), Peer(0, "stranger")
-BLOCK: dict[str, Any] = {
-    "block_steps": 64,
-    "block_seconds": {"data": 0.25, "forward": 0.5, "sync": 0.125},
-}
-JUDGED: dict[str, Any] = {
-    "verdict": verdict(step_seconds=0.5),
-    "verdict_age_seconds": 62.0,
-    "join_coverage": 0.9,
-}
 
 
 def test_verdict_and_size_are_those_of_who_came_first() -> None:
@@ -45,41 +36,44 @@ def test_verdict_and_size_are_those_of_who_came_first() -> None:
     assert node.job().world_size == 8
 
 
-SLOW: dict[str, Any] = {"block_seconds": {"forward": 55.0, "sync": 5.0}}
-OLD: dict[str, Any] = {"verdict_age_seconds": 290.0}
-UNMEASURED = verdict(step_seconds=None)
+# How old the join's verdict is, how much of the job and how long a step it says it covers; of how
+# many seconds the node's own block is, and how much the operator wants covered | who judges.
+JUDGES = """
+age=62 coverage=.9 step=.5 | join
+age=62 coverage=.6 step=.5 enough=.5 | join
+age=62 coverage=.89 step=.5 | node
+age=62.1 coverage=.9 step=.5 | node
+# Steps of a minute give few verdicts; while warming up, the block shows how long they are.
+age=290 coverage=.9 step=60 | join
+age=290 coverage=.9 block=60 | join
+age=64 block=.9 | node
+"""
 
 
-@pytest.mark.parametrize(
-    ("judged", "enough", "judge"),
-    [
-        # It compares all ranks of the job, also those that have not read its verdict yet.
-        ({}, 0.9, JOIN),
-        # How much is enough is the operator's threshold.
-        ({"join_coverage": 0.6}, 0.5, JOIN),
-        ({"join_coverage": 0.89}, 0.9, NODE),
-        # Steps of a minute give few verdicts; while warming up, the block shows how long they are.
-        (OLD | {"verdict": verdict(step_seconds=60.0)}, 0.9, JOIN),
-        (OLD | SLOW | {"verdict": UNMEASURED}, 0.9, JOIN),
-        ({"verdict_age_seconds": 62.1}, 0.9, NODE),
-        ({"verdict_age_seconds": 64.0, "verdict": UNMEASURED, "join_coverage": None}, 0.9, NODE),
-    ],
-)
-def test_join_judges_where_it_covers_the_job(
-    judged: dict[str, Any], enough: float, judge: str
-) -> None:
+@pytest.mark.parametrize(("join", "judge"), rows(JUDGES))
+def test_join_judges_where_it_covers_the_job(join: str, judge: str) -> None:
     """An old or partial verdict is used only where the node has none of its own.
 
     One that covers the job again is heard at once: what the node found does not stand against it.
     """
-    node = PushingNode(thresholds=Thresholds({("llama", "join_coverage"): enough}))
-    node.push(rank=0, **(JUDGED | judged))
+    known = {name: float(value) for name, _, value in (w.partition("=") for w in join.split())}
+    seconds = known.get("block", 0.9)
+    block = {"block_steps": 64, "block_seconds": {"data": seconds - 0.1, "sync": 0.1}}
+    judged: dict[str, Any] = {
+        "verdict": verdict(step_seconds=known.get("step")),
+        "verdict_age_seconds": known["age"],
+        "join_coverage": known.get("coverage"),
+    }
+    enough = {("llama", "join_coverage"): known.get("enough", 0.9)}
+    node = PushingNode(thresholds=Thresholds(enough))
+    node.push(rank=0, **judged)
     alone = node.job().verdict()
     node.clock.seconds += 10.0
-    node.push(rank=0, **(BLOCK | JUDGED | judged))
-    node.push(rank=1, **BLOCK)
+    # It compares all ranks of the job, also those that have not read its verdict yet.
+    node.push(rank=0, **judged, **block)
+    node.push(rank=1, **block)
     before = node.job().verdict()
-    node.push(rank=0, **BLOCK, **JUDGED)
+    node.push(rank=0, **block, verdict=verdict(), verdict_age_seconds=0.0)
     after = node.job().verdict()
 
     assert [held and held.judge for held in (alone, before, after)] == [JOIN, judge, JOIN]

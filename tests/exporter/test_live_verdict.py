@@ -66,26 +66,47 @@ def test_late_rank_is_named_as_the_judge_names_it() -> None:
     assert node.judged(verdict())["late"][0]["late_for_seconds"] == 34.0
 
 
+# Of 64 ranks, with 0 to 7 of them here, those that are late | what is said | and in the details.
 LATE_RANKS = """
 2 pauses every=40 pause=9.97 | \
-Rank 2 pauses in data every 40 steps for 10 s; 1.00 of 64 GPUs wait for it.
+Rank 2 pauses in data every 40 steps for 10 s; 1.00 of 64 GPUs wait for it. | Steps take 1.44 times
 0 duty checkpoint gpus=3.2 every=25 pause=1.02; 5-6 duty eval gpus=3.2 | \
 Ranks 5 and 6 evaluate now and then and rank 0 saves every 25 steps for 1.0 s; \
-9.60 of 64 GPUs wait for them.
+9.60 of 64 GPUs wait for them. |
 0-7 node | Ranks 0, 1, 2 and 5 more, like most ranks of their node, are slow loading data; \
-8.00 of 64 GPUs wait for them.
-17; 2 | Ranks 17 (not on this node) and 2 are slow loading data; 2.00 of 64 GPUs wait for them.
+8.00 of 64 GPUs wait for them. |
+17; 2 | Ranks 17 (not on this node) and 2 are slow loading data; 2.00 of 64 GPUs wait for them. |
 # Those that are late alike are named in one breath, the costliest first.
 2 gpus=0.7; 3 forward gpus=2; 4 backward; 4 optimizer; 4 eval | \
 Rank 3 is slow in the forward pass, \
 rank 4 is slow in the backward pass, rank 4 is slow evaluating and 2 more are late; \
-5.70 of 64 GPUs wait for them.
+5.70 of 64 GPUs wait for them. |
+# A mild lateness is shown as such, and is no alarm.
+2 mild | No rank is late enough for an alert: rank 2 needs 45% more time than its peers. | \
+Rank 2 has needed 45% more time than its peers for 30 s, mostly in data; 1.00 GPUs wait for it.
+# Where no wait was measured no GPU is said to wait.
+2 unsynced risen; 3 unsynced | It is not known whether a rank is late: \
+ranks 2 and 3 need up to 45% more time than before or their peers, but no wait was measured. | \
+Rank 3 has needed 45% more time than its peers for 30 s, mostly in data.
+# What ranks do for all is quiet until it costs a twentieth of the GPUs; each is told once.
+0 duty checkpoint gpus=0.05 every=25 pause=0.09; 12 duty eval gpus=3.1 | \
+No rank is late: rank 0 saves every 25 steps for 90 ms, and 0.05 GPUs wait for it. | \
+Rank 12 (not on this node) evaluates now and then, and 3.10 GPUs wait for it.
 """
 
 
-@pytest.mark.parametrize(("ranks", "sentence"), rows(LATE_RANKS))
-def test_late_ranks_are_named_with_their_cost(ranks: str, sentence: str) -> None:
-    assert of_64(ranks)["sentence"] == sentence
+@pytest.mark.parametrize(("ranks", "sentence", "detail"), rows(LATE_RANKS))
+def test_late_ranks_are_named_with_their_cost(ranks: str, sentence: str, detail: str) -> None:
+    """A rank that wakes nobody is listed, and the job is healthy."""
+    said = of_64(ranks)
+
+    assert said["sentence"] == sentence
+    assert detail in "\n".join(said["details"])
+    assert {each["rank"] for each in said["late"]} == {each.rank for each in lates(ranks)}
+    wakes = not sentence.startswith(("No rank is late", "It is not known"))
+    assert (said["state"] == "healthy", said["alert"] is None) == (not wakes, not wakes)
+    duties = [each["costs_enough"] for each in said["late"] if each["kind"] == "duty"]
+    assert all(each is wakes for each in duties)
 
 
 TOGETHER = """
@@ -115,34 +136,6 @@ def test_ranks_that_became_late_together_are_named_as_a_set(
 
     assert said["sentence"] == sentence
     assert said["together"] == [asdict(those) | {"spans": [list(*those.spans)]}]
-
-
-QUIET = """
-# A mild lateness is shown as such, and is no alarm.
-2 mild | No rank is late enough for an alert: rank 2 needs 45% more time than its peers. | \
-Rank 2 has needed 45% more time than its peers for 30 s, mostly in data; 1.00 GPUs wait for it.
-# Where no wait was measured no GPU is said to wait.
-2 unsynced risen; 3 unsynced | It is not known whether a rank is late: \
-ranks 2 and 3 need up to 45% more time than before or their peers, but no wait was measured. | \
-Rank 3 has needed 45% more time than its peers for 30 s, mostly in data.
-# What ranks do for all is quiet until it costs a twentieth of the GPUs; each is told once.
-0 duty checkpoint gpus=0.05 every=25 pause=0.09; 12 duty eval gpus=3.1 | \
-No rank is late: rank 0 saves every 25 steps for 90 ms, and 0.05 GPUs wait for it. | \
-Rank 12 (not on this node) evaluates now and then, and 3.10 GPUs wait for it.
-"""
-
-
-@pytest.mark.parametrize(("ranks", "sentence", "detail"), rows(QUIET))
-def test_rank_that_wakes_nobody_is_listed_and_the_job_healthy(
-    ranks: str, sentence: str, detail: str
-) -> None:
-    said = of_64(ranks)
-
-    assert (said["state"], said["first_action"], said["alert"]) == ("healthy", None, None)
-    assert said["sentence"] == sentence
-    assert detail in said["details"]
-    assert [each["rank"] for each in said["late"]] == [each.rank for each in lates(ranks)]
-    assert not [each for each in said["late"] if each["costs_enough"] and each["kind"] == "duty"]
 
 
 # What the judge says, the state, the alert, the reason, and how the sentence begins.

@@ -40,13 +40,9 @@ class FakeProc:
     def __init__(self, path: Path) -> None:
         self.path = path
         path.mkdir(parents=True, exist_ok=True)
-        self.online(4)
+        cpus = "".join(f"cpu{number} 1 2 3\n" for number in range(4))
+        (path / "stat").write_text(f"cpu  9 9 9\n{cpus}intr 5 6\n")
         self.add(1, parent=0)
-
-    def online(self, cpus: int) -> None:
-        """Let the node have *cpus* CPUs."""
-        lines = [f"cpu{number} 1 2 3\n" for number in range(cpus)]
-        (self.path / "stat").write_text("".join(["cpu  9 9 9\n", *lines, "intr 5 6\n"]))
 
     def add(
         self,
@@ -101,14 +97,11 @@ class FakeProc:
             f"{pid} (pt) main (1) {state} {parent} 0 0 0 0 0 7 7 {faults} {ended_faults} {ticks} "
             f"20 0 1 0 {start} 0 0\n"
         )
-        texts = {
-            "io": None
-            if read is None
-            else f"rchar: 9\nwchar: 9\nread_bytes: {read}\nwrite_bytes: 9\n",
-            "schedstat": None if run_queue is None else f"77 {run_queue} 5\n",
-        }
-        for name, text in texts.items():
-            if text is None:
+        for name, value, text in (
+            ("io", read, f"rchar: 9\nwchar: 9\nread_bytes: {read}\nwrite_bytes: 9\n"),
+            ("schedstat", run_queue, f"77 {run_queue} 5\n"),
+        ):
+            if value is None:
                 (directory / name).unlink(missing_ok=True)
             else:
                 (directory / name).write_text(text)

@@ -29,9 +29,16 @@ def record(
     draw = random.Random(0)
     columns = [f"{name}_s" for name in SHARES] + ["sync_s"] * synced
     lines = [",".join(["job_id,rank,peer_group,step,time_s,node", *columns])]
+    groups = [rank * len(group_work) // ranks for rank in range(ranks)]
     now = 0.0
     for step in range(steps):
-        own = [_own(draw, noise, step_seconds * work) for work in _works(ranks, group_work)]
+        own = [
+            {
+                name: step_seconds * group_work[group] * share * max(0.5, draw.gauss(1, noise))
+                for name, share in SHARES.items()
+            }
+            for group in groups
+        ]
         for rank, stages in enumerate(own):
             stages[stage] += late(rank, step) * step_seconds
         slowest = max(sum(stages.values()) for stages in own)
@@ -39,20 +46,9 @@ def record(
         time = now if every_seconds else now + length
         for rank, stages in enumerate(own):
             wait = [length - sum(stages.values())] * synced
-            group = rank * len(group_work) // ranks
             cells = [f"{value:.6f}" for value in [time, *stages.values(), *wait]]
             cells.insert(1, str(rank // 2))
-            lines.append(f"j,{rank},pp{group},{step},{','.join(cells)}")
+            lines.append(f"j,{rank},pp{groups[rank]},{step},{','.join(cells)}")
         now += every_seconds or length
     path.write_text("\n".join([*lines, ""]))
     return path
-
-
-def _own(draw: random.Random, noise: float, seconds: float) -> dict[str, float]:
-    return {
-        stage: seconds * share * max(0.5, draw.gauss(1, noise)) for stage, share in SHARES.items()
-    }
-
-
-def _works(ranks: int, group_work: Sequence[float]) -> list[float]:
-    return [group_work[rank * len(group_work) // ranks] for rank in range(ranks)]

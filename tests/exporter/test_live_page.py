@@ -8,34 +8,14 @@ from typing import Any
 
 import pytest
 
-from exporter.live.page import LiveView
 from exporter.nvml.sample import GpuProcess, GpuSample
 from exporter.processes.process import Process
-from exporter.ranks.node_jobs import NodeJobs
-from exporter.ranks.store import RankStore
 from exporter.vocabulary.thresholds import Thresholds
-from rank_probe.version import __version__
 from rank_probe.wire.snapshot import Snapshot
 from tests.exporter.fake_proc import process, torchrun
-from tests.exporter.live_node import EVEN, GPU, START, Node, rows, served, stepped
+from tests.exporter.live_node import EVEN, GPU, Node, rows, served, stepped
 from tests.exporter.node import node
 from tests.exporter.snapshots import CHANGE, late, numbered, snapshot, verdict
-
-
-def test_node_without_ranks_has_no_jobs() -> None:
-    """Nor has one whose store no longer holds any; all who ask get the same bytes, made once."""
-    view = LiveView(NodeJobs(RankStore()))
-    assert view.summary().jobs == []
-    view.sample(START, START)
-    shown = served(view)
-    assert (shown["jobs"], shown["gpus"], shown["gpus_visible"]) == ([], [], None)
-    assert (shown["timestamp_seconds"], shown["version"]) == (START, __version__)
-    assert view.json() is view.json()
-
-    node = stepped()
-    node.now += 4000
-    node.view.sample(node.now, node.now)
-    assert served(node.view)["jobs"] == []
 
 
 @pytest.mark.parametrize("number", [0.0, 5e-324, 1e15])

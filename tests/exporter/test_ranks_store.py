@@ -3,7 +3,6 @@
 import os
 import subprocess
 import time
-import tracemalloc
 from collections.abc import Iterable
 from typing import Any
 
@@ -350,17 +349,3 @@ def test_user_without_a_place_gets_a_share_of_a_crowds() -> None:
     node = Node(jobs=1)
     node.begin("alice", ALICE)
     node.refused(NoRoom, BOB, job_id="bob")
-
-
-def test_any_number_of_users_takes_no_memory() -> None:
-    """Whoever makes thousands of containers in a minute."""
-    node = Node(ranks=2)
-    tracemalloc.start()
-    for number in range(5_000):
-        node.clock.seconds += 0.001
-        node.push(Peer(1000, f"container {number}"), job_id=f"job-{number}", finished=True)
-    kept, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-
-    assert kept < 2**21
-    assert node.begin("others", ALICE)

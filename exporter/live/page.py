@@ -212,7 +212,7 @@ class LiveView:
     def __init__(
         self,
         jobs: NodeJobs,
-        gpus_visible: Callable[[], int | None] = lambda: None,
+        gpus_visible: Callable[[], int | None],
         node: PageNode | None = None,
         causes: Causes = lambda job_id, rank: None,
         why_slower: WhySlower = lambda job_id, change: None,

@@ -115,7 +115,7 @@ class Visit(NamedTuple):
     """A page, and the *script* that looks at it after the first of the exporter's *answers*.
 
     The last answer is for ever; at None the exporter fails. The script has `page`, its document,
-    `win`, its window, `frame`, `until` and `pause`.
+    `win`, its window, `frame` and `until`.
     """
 
     answers: Sequence[Mapping[str, Any] | None]
@@ -199,17 +199,6 @@ VISITS: Final = {
         return { selected: String(win.getSelection()), scrolled: win.scrollY,
           same: rows.every((row, place) => row === page.querySelectorAll("tbody tr")[place]),
           updated: page.body.textContent.includes("88 °C") };
-        """,
-    ),
-    "same answer": Visit(
-        [AUDITED["troubled"]],
-        """
-        let changes = 0;
-        const watch = new win.MutationObserver((records) => changes += records.length);
-        const all = { subtree: true, childList: true, attributes: true, characterData: true };
-        watch.observe(page.body, all);
-        await pause(3000);
-        return changes;
         """,
     ),
     "late since": Visit(
@@ -406,7 +395,7 @@ def test_only_what_differs_is_changed(found: dict[str, Any]) -> None:
         "same": True,
         "updated": True,
     }
-    assert (found["same answer"], found["late since"], found["job gone"]) == (0, 0, False)
+    assert (found["late since"], found["job gone"]) == (0, False)
 
 
 def test_answer_that_does_not_come_or_cannot_be_shown_is_admitted(found: dict[str, Any]) -> None:

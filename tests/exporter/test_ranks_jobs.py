@@ -233,10 +233,8 @@ def test_incident_begins_after_two_minutes_and_ends_at_half_of_the_limit() -> No
 ENOUGH = """
 2 ratio=.03 |
 2 ratio=.031 | 2
-2 node ratio=.031 | 2
 2 pauses ratio=.01 | 2
 2 mild |
-2 unsynced |
 2 gpus=.63 |
 2 gpus=.64 | 2
 # Together they are worth a word; one that costs a tenth of the costliest is not.

@@ -89,42 +89,41 @@ def test_newer_process_takes_over_at_its_first_push(node: Node) -> None:
     assert node.push(sequence=1, attempt=1, started_timestamp_seconds=900.0)
 
 
-@pytest.mark.parametrize("other", [OTHER, None, Peer(0), Peer(USER.uid, "a-container")])
-def test_rank_belongs_to_whom_first_reported_it(node: Node, other: Peer | None) -> None:
-    """Not another user, nor root, nor the same user in a container, nor nobody in particular
-    can replace it, however new their process is.
-    """
-    # A process without a uid cannot keep a user from his rank.
-    node.push(None, job_id="local", **NEWER)
-    assert node.push(USER, job_id="local")
-    said = node.refused(Forbidden, other, job_id="local", **NEWER)
-
-    assert said.startswith("Rank 0 of job 'local' belongs to another user or container")
-    assert said.endswith("(uid 1000); set RANKSKEW_JOB_ID to a unique name.")
-    assert node.push(other, job_id="mine")
-    assert node.push(USER, job_id="local", **NEWER)
-    # For one user the order of his processes decides.
-    node.refused(Superseded, USER, job_id="local")
-
-
 @pytest.mark.parametrize(
-    ("next_one", "seconds"),
-    [(OTHER, 300.1), (None, 300.1), (Peer(USER.uid, "pod"), SILENT_SECONDS)],
+    ("other", "seconds"),
+    [
+        (OTHER, 300.1),
+        (None, 300.1),
+        (Peer(0), 300.1),
+        # The same user in a container: a restarted pod gets its rank soon.
+        (Peer(USER.uid, "pod"), SILENT_SECONDS),
+    ],
 )
-def test_silent_rank_goes_to_the_next(node: Node, next_one: Peer | None, seconds: float) -> None:
-    """A restarted pod gets its rank soon; another user only when nobody can wait for it any more.
+def test_rank_belongs_to_whom_first_reported_it(
+    node: Node, other: Peer | None, seconds: float
+) -> None:
+    """Nobody can replace it, however new their process is, until nobody can wait for it any more.
 
     A rank that is stuck in native code does not push, and must not lose its place for that. Who
     comes back after so long learns why nobody sees the rank.
     """
-    node.push(USER, **NEWER)
-    node.clock.seconds += seconds - 0.1
-    node.refused(Forbidden, next_one)
+    # A process without a uid cannot keep a user from his rank.
+    node.push(None, **NEWER)
+    assert node.push(USER)
+    said = node.refused(Forbidden, other, **NEWER)
+    assert said.startswith("Rank 0 of job 'llama' belongs to another user or container")
+    assert said.endswith("(uid 1000); set RANKSKEW_JOB_ID to a unique name.")
+    assert node.push(other, job_id="mine")
+    assert node.push(USER, **NEWER)
+    # For one user the order of his processes decides.
+    node.refused(Superseded, USER)
 
+    node.clock.seconds += seconds - 0.1
+    node.refused(Forbidden, other)
     node.clock.seconds += 0.1
-    assert node.push(next_one)
-    assert [rank.owner for rank in node.store.ranks()] == [next_one]
-    if next_one == OTHER:
+    assert node.push(other)
+    assert node.store.ranks()[0].owner == other
+    if other == OTHER:
         assert "uid 1001" in node.refused(Forbidden, USER, **NEWER)
 
 

@@ -1,23 +1,20 @@
-"""A listener limits its connections, handshakes and requests, and keeps no silent one forever."""
+"""A listener limits its connections and requests, and keeps no silent one forever."""
 
 import asyncio
 import logging
-import os
-import re
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from pathlib import Path
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, PlainTextResponse
+from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from exporter.listeners import connection
 from exporter.listeners.connection import HEAD_BYTES, MOST_PIPELINED, REQUEST_SECONDS, Bounds
 from exporter.listeners.listener import Listener
 from exporter.listeners.peer import Peer
-from exporter.listeners.sockets import UnixListener, open_loopback
+from exporter.listeners.sockets import open_loopback
 from rank_probe.report.push import INTERVAL_SECONDS
 from tests.exporter.running import PATIENCE_SECONDS
 
@@ -56,14 +53,10 @@ class Later:
 
 
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer with the user and the path that were asked, after the whole body."""
-    try:
+    """Answer after the whole body."""
+    with suppress(ClientDisconnect):
         await Request(scope, receive).body()
-    except ClientDisconnect:
-        return
-    peer = scope["state"]["peer"]
-    content = {"uid": None if peer is None else peer.uid, "path": scope["path"]}
-    await JSONResponse(content)(scope, receive, send)
+        await FINE(scope, receive, send)
 
 
 class Held:
@@ -104,11 +97,9 @@ class Client:
 
 
 class Serving:
-    """A listener on a Unix socket and a loopback port, in the test's own event loop."""
+    """A listener on a loopback port, in the test's own event loop."""
 
-    def __init__(self, directory: Path, app: ASGIApp, connections: int, idle: bool) -> None:
-        self.path = directory / "e.sock"
-        self.unix = UnixListener(self.path, 0o666, "--some.socket")
+    def __init__(self, app: ASGIApp, connections: int, idle: bool) -> None:
         self.loopback = open_loopback("127.0.0.1:0", "--some.address")
         self.turned_away: list[bool] = []
         bounds = Bounds(
@@ -118,27 +109,19 @@ class Serving:
             idle_gives_way=idle,
             turned_away=lambda: self.turned_away.append(True),
         )
-        self.listener = Listener([self.unix.socket, self.loopback], app, bounds)
+        self.listener = Listener([self.loopback], app, bounds)
         self.clients: list[Client] = []
 
     async def connect(
         self, sent: bytes = b"", address: str = "127.0.0.1", limit: int = 65_536
     ) -> Client:
-        """Connect over TCP from *address*; the client stops reading at about twice *limit*."""
+        """Connect from *address*; the client stops reading at about twice *limit*."""
         port = self.loopback.getsockname()[1]
         made = await asyncio.open_connection(
             "127.0.0.1", port, local_addr=(address, 0), limit=limit
         )
-        return self._client(*made, sent)
-
-    async def connect_unix(self, sent: bytes = b"") -> Client:
-        return self._client(*await asyncio.open_unix_connection(self.path), sent)
-
-    def _client(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sent: bytes
-    ) -> Client:
-        self.clients.append(Client(reader, writer))
-        writer.write(sent)
+        self.clients.append(Client(*made))
+        self.clients[-1].send(sent)
         return self.clients[-1]
 
     @property
@@ -155,10 +138,10 @@ class Serving:
 
 @asynccontextmanager
 async def serving(
-    directory: Path, app: ASGIApp = FINE, connections: int = 100, idle_gives_way: bool = False
+    app: ASGIApp = FINE, connections: int = 100, idle_gives_way: bool = False
 ) -> AsyncIterator[Serving]:
     """Serve *app*."""
-    running = Serving(directory, app, connections, idle_gives_way)
+    running = Serving(app, connections, idle_gives_way)
     task = asyncio.create_task(running.listener.serve_until_told())
     try:
         while not running.listener.started:
@@ -170,7 +153,6 @@ async def serving(
         running.listener.end()
         await task
         running.loopback.close()
-        running.unix.close()
 
 
 @pytest.fixture(autouse=True)
@@ -181,10 +163,10 @@ def no_error_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     assert errors == []
 
 
-async def test_connection_beyond_the_limit_is_told_so(tmp_path: Path) -> None:
+async def test_connection_beyond_the_limit_is_told_so() -> None:
     """Whoever comes too many to a listener at work gets a 503; half of it is another address's."""
     held = Held()
-    async with serving(tmp_path, held, connections=4, idle_gives_way=True) as running:
+    async with serving(held, connections=4, idle_gives_way=True) as running:
         served = [await running.connect(GET) for _ in range(2)]
         await held.until_waiting(2)
         refused = [await running.connect(GET)]
@@ -201,14 +183,12 @@ async def test_connection_beyond_the_limit_is_told_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.2"])
-async def test_connection_that_has_been_idle_longest_gives_way(
-    tmp_path: Path, address: str
-) -> None:
+async def test_connection_that_has_been_idle_longest_gives_way(address: str) -> None:
     """A silent crowd keeps nobody out, not even a scraper at its own address.
 
     A scraper that keeps its connection keeps it, though another has connected since.
     """
-    async with serving(tmp_path, connections=2, idle_gives_way=True) as running:
+    async with serving(connections=2, idle_gives_way=True) as running:
         idle = [await running.connect(b"", each) for each in ("127.0.0.1", "127.0.0.2")]
         await running.until_open(2)
         scraper = await running.connect(GET, address)
@@ -224,7 +204,7 @@ async def test_connection_that_has_been_idle_longest_gives_way(
         assert not stays.reader.at_eof()
 
 
-async def test_client_that_does_not_read_gives_way(tmp_path: Path) -> None:
+async def test_client_that_does_not_read_gives_way() -> None:
     """Clients that ask and ask and take no answer keep no scraper out, from several addresses."""
     asked = 0
 
@@ -235,7 +215,7 @@ async def test_client_that_does_not_read_gives_way(tmp_path: Path) -> None:
         page = PlainTextResponse(b"fine" if is_scraper else b"x" * 20_000_000)
         await page(scope, receive, send)
 
-    async with serving(tmp_path, large, connections=2, idle_gives_way=True) as running:
+    async with serving(large, connections=2, idle_gives_way=True) as running:
         for address in ("127.0.0.1", "127.0.0.2"):
             await running.connect(GET * 2, address, limit=1)
         while asked < 4:
@@ -245,9 +225,7 @@ async def test_client_that_does_not_read_gives_way(tmp_path: Path) -> None:
         assert (await scraper.answer()).startswith("HTTP/1.1 200 OK\r\n")
 
 
-async def test_one_user_cannot_keep_the_others_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_one_user_cannot_keep_the_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """One user gets at most half of the places of the ingest, where none gives way.
 
     A connection that ends makes room, also one that is gone as soon as it is there.
@@ -256,18 +234,18 @@ async def test_one_user_cannot_keep_the_others_out(
     arriving = iter([*comers, *[Peer(1000)] * 10])
     monkeypatch.setattr(connection, "peer_of", lambda _: next(arriving))
     statuses: list[str] = []
-    async with serving(tmp_path, connections=4) as running:
+    async with serving(connections=4) as running:
         for number in range(7):
             if number == 6:
                 running.clients[0].close()
                 await running.until_open(3)
-            client = await running.connect_unix(GET)
+            client = await running.connect(GET)
             # Of the refused ones, what was not read ends the connection with a reset.
             first = await asyncio.wait_for(client.reader.readuntil(b"\r\n"), PATIENCE_SECONDS)
             statuses.append(first[9:12].decode())
         assert len(running.turned_away) == 2
         for _ in range(10):
-            gone = await running.connect_unix(b"x" * 1_000)
+            gone = await running.connect(b"x" * 1_000)
             gone.writer.transport.abort()
 
     assert statuses == ["200", "200", "503", "200", "200", "503", "200"]
@@ -283,12 +261,10 @@ async def test_one_user_cannot_keep_the_others_out(
         (post(b"{}") + b"POST /v1/snapsh", b"X"),
     ],
 )
-async def test_connection_that_ends_no_request_is_dropped(
-    tmp_path: Path, sent: bytes, trickle: bytes
-) -> None:
+async def test_connection_that_ends_no_request_is_dropped(sent: bytes, trickle: bytes) -> None:
     """Saying nothing, or never coming to an end, holds a connection for a limited time only."""
-    async with serving(tmp_path, echo) as running:
-        later, client = Later(), await running.connect_unix(sent)
+    async with serving(echo) as running:
+        later, client = Later(), await running.connect(sent)
         await running.until_open(1)
         if sent.startswith(post(b"{}")):
             await client.answer()
@@ -300,32 +276,15 @@ async def test_connection_that_ends_no_request_is_dropped(
         await client.rest()
 
 
-async def test_client_that_does_not_read_its_answer_is_dropped(tmp_path: Path) -> None:
+async def test_client_that_does_not_read_its_answer_is_dropped() -> None:
     """A large page goes with its connection."""
-    async with serving(tmp_path, PlainTextResponse(b"x" * 20_000_000)) as running:
+    async with serving(PlainTextResponse(b"x" * 20_000_000)) as running:
         await running.connect(GET, limit=1)
         await running.until_open(1)
         later = Later()
         while running.open:
             later.skip(REQUEST_SECONDS / 10)
             await asyncio.sleep(0.01)
-
-
-async def test_requests_are_answered_in_order(tmp_path: Path) -> None:
-    """A client need not wait for an answer before it sends the next request.
-
-    Over the Unix socket they come with the user who connected, over loopback with none.
-    """
-    paths = [*(b"%d" % number for number in range(MOST_PIPELINED)), b"last"]
-    sent = [b"GET /%b HTTP/1.1\r\nHost: x\r\n\r\n" % path for path in paths]
-    sent[-1] = sent[-1].replace(b"Host", b"Connection: close\r\nHost")
-    async with serving(tmp_path, echo) as running:
-        back = await (await running.connect_unix(b"".join(sent))).rest()
-        assert '{"uid":null,' in await (await running.connect(GET)).answer()
-
-    own = rb'{"uid":%d,"path":"/(\w+)"' % os.geteuid()
-    assert re.findall(own, back) == paths
-    assert back.count(b"connection: close") == 1
 
 
 HEAD = b"HEAD / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -337,7 +296,6 @@ HEAD = b"HEAD / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
         (b"rubbish\r\n\r\n", 400),
         (b"POST / HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
         (CHUNKED + b"zz\r\n", 400),
-        (b"GET / HTTP/1.1\r\nX: " + b"x" * 2 * HEAD_BYTES, 400),
         # Who asks for a tunnel or a WebSocket gets one answer, and the end.
         (b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\nrubbish", 400),
         (b"GET / HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\nrubbish", 200),
@@ -345,10 +303,10 @@ HEAD = b"HEAD / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
         (HEAD, 200),
     ],
 )
-async def test_what_is_no_request_has_one_answer(tmp_path: Path, sent: bytes, status: int) -> None:
+async def test_what_is_no_request_has_one_answer(sent: bytes, status: int) -> None:
     """One sentence, and the end."""
-    async with serving(tmp_path, echo) as running:
-        back = await (await running.connect_unix(sent)).rest()
+    async with serving(echo) as running:
+        back = await (await running.connect(sent)).rest()
 
     assert back.startswith(b"HTTP/1.1 %d " % status)
     assert back.count(b"HTTP/1.1 ") == 1
@@ -356,7 +314,7 @@ async def test_what_is_no_request_has_one_answer(tmp_path: Path, sent: bytes, st
     assert back.endswith(b"\r\n\r\n") is (sent == HEAD)
 
 
-async def test_garbage_after_the_answer_has_begun_ends_the_connection(tmp_path: Path) -> None:
+async def test_garbage_after_the_answer_has_begun_ends_the_connection() -> None:
     """A second answer cannot follow within the first."""
     body = asyncio.Event()
 
@@ -366,7 +324,7 @@ async def test_garbage_after_the_answer_has_begun_ends_the_connection(tmp_path: 
         await body.wait()
         await send({"type": "http.response.body", "body": b"ended"})
 
-    async with serving(tmp_path, slow) as running:
+    async with serving(slow) as running:
         client = await running.connect(CHUNKED)
         begin = await asyncio.wait_for(client.reader.readuntil(b"begun"), PATIENCE_SECONDS)
         client.send(b"zz\r\n")
@@ -374,7 +332,7 @@ async def test_garbage_after_the_answer_has_begun_ends_the_connection(tmp_path: 
         body.set()
 
 
-async def test_limits_are_for_each_request_anew(tmp_path: Path) -> None:
+async def test_limits_are_for_each_request_anew() -> None:
     """A connection may carry more, in requests that come in pieces or in a body of many chunks.
 
     Each answer gives it its whole time again, so that a rank needs only one; a rank that misses a
@@ -382,8 +340,8 @@ async def test_limits_are_for_each_request_anew(tmp_path: Path) -> None:
     """
     assert REQUEST_SECONDS > 10 * INTERVAL_SECONDS
     sent = post(b"x" * 60_000)
-    async with serving(tmp_path, echo) as running:
-        later, client = Later(), await running.connect_unix()
+    async with serving(echo) as running:
+        later, client = Later(), await running.connect()
         for _ in range(5):
             client.send(sent[:50_000])
             await asyncio.sleep(0)
@@ -408,9 +366,9 @@ async def test_limits_are_for_each_request_anew(tmp_path: Path) -> None:
         GET * (MOST_PIPELINED + 2),
     ],
 )
-async def test_head_without_end_is_cut_off(tmp_path: Path, sent: bytes) -> None:
+async def test_head_without_end_is_cut_off(sent: bytes) -> None:
     """Neither one request nor many of them can fill the memory, with headers or with trailers."""
-    async with serving(tmp_path, echo) as running:
+    async with serving(echo) as running:
         client = await running.connect(sent)
         try:
             answers = await client.rest()

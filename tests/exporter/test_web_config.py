@@ -14,7 +14,6 @@ from starlette.types import ASGIApp
 from exporter.errors import UsageError
 from exporter.web.auth import BasicAuth
 from exporter.web.config import WebConfig
-from exporter.web.protection import Protected
 from exporter.web.reload import WatchedConfig
 from tests.exporter.running import make_certificate
 
@@ -275,25 +274,3 @@ def test_guesses_from_one_address_hold_up_no_other(
 
     asyncio.run(flood())
     assert len(checked) == 51
-
-
-def test_each_request_is_judged_by_the_settings_of_its_time(checked: list[bytes]) -> None:
-    """Users come, change their password and go, and headers too, without a restart."""
-    settings = WebConfig()
-    protected = Protected(INSIDE, lambda: settings)
-    assert get(protected).status_code == 200
-
-    settings = WebConfig(users={"a": hashed("first")}, headers={"X-Frame-Options": "deny"})
-    refused = get(protected)
-    assert (refused.status_code, refused.headers["X-Frame-Options"]) == (401, "deny")
-    for _ in range(2):  # Only a change costs bcrypt's time again.
-        assert get(protected, basic("a:first")).headers["X-Frame-Options"] == "deny"
-    assert checked == [b"first"]
-
-    # The right login is remembered, so the change must forget it.
-    settings = WebConfig(users={"a": hashed("second")})
-    assert get(protected, basic("a:first")).status_code == 401
-    assert get(protected, basic("a:second")).status_code == 200
-
-    settings = WebConfig()
-    assert get(protected).status_code == 200

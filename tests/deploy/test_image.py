@@ -16,7 +16,7 @@ import pytest
 from devstack.process import wait_for
 from tests.deploy import ROOT
 from tests.deploy.machine import RELEASE
-from tests.exporter.running import UnixConnection
+from tests.exporter.running import UnixConnection, exchange
 from tests.exporter.snapshots import snapshot
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
@@ -181,7 +181,16 @@ class Container:
 def test_it_works_closed_says_when_it_hangs_and_ends(
     tmp_path: Path, builder: Builder, image: Path
 ) -> None:
-    """Without root, a writable root or a capability it takes pushes and orders, and is healthy."""
+    """Without root, a writable root or a capability it takes pushes and orders, and is healthy.
+
+    What the image adds to its base is the exporter with its packages; nothing that installs any.
+    """
+    used = builder.run("du", "-sm", str(image / "opt"))
+    packages = next((image / "opt" / "rankskew").glob("lib/python*/site-packages"))
+    assert int(used.split()[0]) <= MOST_MEBIBYTES
+    assert not [each for each in packages.iterdir() if each.name in ("pip", "setuptools")]
+    assert not any((image / name).exists() for name in ("src", "build"))
+
     described = json.loads(builder.run("buildah", "inspect", "--type=image", "rankskew:local"))
     settings = described["Docker"]["config"]
     sockets, state = (tmp_path / name for name in ("sockets", "state"))
@@ -200,7 +209,9 @@ def test_it_works_closed_says_when_it_hangs_and_ends(
         assert "NoNewPrivs:\t1" in status
         assert "Read-only" in container.run("touch", "/opt/rankskew/file").stderr
 
-        assert push(sockets) == 200
+        connection = UnixConnection(sockets / "exporter.sock")
+        pushed = exchange(connection, "POST", "/v1/snapshots", snapshot().to_json())
+        assert pushed[0] == 200
         released = container.run("rankskew", "control", "--release-gpus")
         assert released.returncode == 0, released.stderr
         assert container.run("rankskew", "control", "--resume-gpus").returncode == 0
@@ -213,22 +224,3 @@ def test_it_works_closed_says_when_it_hangs_and_ends(
         assert wait_for(lambda: container.state()["status"] == "stopped" or None, 10)
         assert "stopped" in container.log.read_text().splitlines()[-1]
         assert "Traceback" not in container.log.read_text()
-
-
-def push(sockets: Path) -> int:
-    connection = UnixConnection(sockets / "exporter.sock")
-    connection.request("POST", "/v1/snapshots", snapshot().to_json())
-    status = connection.getresponse().status
-    connection.close()
-    return status
-
-
-def test_image_is_small(builder: Builder, image: Path) -> None:
-    """What it adds to its base is the exporter with its packages; nothing that installs any."""
-    used = builder.run("du", "-sm", str(image / "opt"))
-    packages = next((image / "opt" / "rankskew").glob("lib/python*/site-packages"))
-
-    assert int(used.split()[0]) <= MOST_MEBIBYTES
-    assert not [each for each in packages.iterdir() if each.name in ("pip", "setuptools")]
-    assert not (image / "src").exists()
-    assert not (image / "build").exists()

@@ -82,17 +82,7 @@ class RunningExporter:
 
     def get(self, path: str, **headers: str) -> tuple[int, http.client.HTTPMessage, bytes]:
         """Return status, headers and body of a GET on the web listener."""
-        return self.request("GET", path, headers=headers)
-
-    def request(
-        self,
-        method: str,
-        path: str,
-        body: bytes | None = None,
-        headers: dict[str, str] | None = None,
-    ) -> tuple[int, http.client.HTTPMessage, bytes]:
-        """Send a request to the web listener."""
-        return exchange(_tcp(self.port), method, path, body, headers)
+        return exchange(_tcp(self.port), "GET", path, None, headers)
 
     def metrics(self) -> str:
         """Return the page that Prometheus scrapes."""

@@ -266,27 +266,6 @@ def test_names_are_the_same_for_every_scraper(format: str) -> None:
             assert headers["Content-Type"].startswith(f"{format}; version=1.0.0")
 
 
-def test_failure_to_render_reaches_everyone_and_lasts_for_nobody() -> None:
-    """A page that cannot be made is an error for the waiting requests, and is tried again."""
-
-    class Broken(Scrape):
-        def names(self) -> list[str]:
-            return []
-
-        def collect(self, *_: object) -> Iterable[Metric]:  # type: ignore[override] # broken on purpose
-            raise RuntimeError("a bug")
-
-    async def ask() -> list[object]:
-        exposition = Exposition(Broken())
-        answers: list[object] = []
-        for _ in range(2):
-            pages = (exposition.page(ScrapeRequest()) for _ in range(2))
-            answers += await asyncio.gather(*pages, return_exceptions=True)
-        return answers
-
-    assert [str(error) for error in asyncio.run(ask())] == ["a bug"] * 4
-
-
 @pytest.mark.parametrize(
     ("header", "seconds"),
     [("10", 9.5), ("2.5", 2.0), ("0.5", 0.25), *((odd, None) for odd in ("", "ten", "nan", "-1"))],

@@ -59,7 +59,8 @@ def test_pushed_rank_is_scraped_without_gpu_or_driver(exporter: RunningExporter)
     assert exporter.push(snapshot(job_id="pushed").to_json()) == (200, {})
     loopback = snapshot(job_id="loopback").to_json()
     assert exporter.push_over_tcp(exporter.tcp_port(), loopback) == (200, {})
-    assert exporter.request("POST", "/v1/snapshots", snapshot().to_json())[0] == 404
+    web = http.client.HTTPConnection("127.0.0.1", exporter.port)
+    assert exchange(web, "POST", "/v1/snapshots", loopback)[0] == 404
     page = exporter.metrics()
     checked = promtool_check_metrics(page)
 

@@ -204,27 +204,6 @@ async def test_connection_that_has_been_idle_longest_gives_way(address: str) -> 
         assert not stays.reader.at_eof()
 
 
-async def test_client_that_does_not_read_gives_way() -> None:
-    """Clients that ask and ask and take no answer keep no scraper out, from several addresses."""
-    asked = 0
-
-    async def large(scope: Scope, receive: Receive, send: Send) -> None:
-        nonlocal asked
-        asked += 1
-        is_scraper = scope["client"][0] == "127.0.0.3"
-        page = PlainTextResponse(b"fine" if is_scraper else b"x" * 20_000_000)
-        await page(scope, receive, send)
-
-    async with serving(large, connections=2, idle_gives_way=True) as running:
-        for address in ("127.0.0.1", "127.0.0.2"):
-            await running.connect(GET * 2, address, limit=1)
-        while asked < 4:
-            await asyncio.sleep(0)
-        scraper = await running.connect(GET, "127.0.0.3")
-
-        assert (await scraper.answer()).startswith("HTTP/1.1 200 OK\r\n")
-
-
 async def test_one_user_cannot_keep_the_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """One user gets at most half of the places of the ingest, where none gives way.
 

@@ -86,22 +86,19 @@ def test_rank_is_controlled_by_its_user_and_the_operator() -> None:
     """
     node = Node()
     node.push(IN_CONTAINER, rank=2)
-    node.push(IN_CONTAINER, job_id="pod")
     node.push(None, job_id="tcp")
-    given = [
+    for job_id, who, ranks in (
         ("llama", own(IN_CONTAINER), 1),
         ("llama", own(USER), 3),
-        ("pod", own(USER), 1),
         ("tcp", own(None), 1),
         ("llama", everybodys, 3),
         ("tcp", everybodys, 1),
-    ]
-    for job_id, who, ranks in given:
+    ):
         assert node.give(Order(job_id, "off"), who) == ranks
     for who in (own(Peer(1_000, "another")), own(OTHER), own(None)):
-        with pytest.raises(Forbidden, match="Job 'pod' belongs to another user or container"):
-            node.give(Order("pod", "detail"), who)
-    assert node.level(IN_CONTAINER, job_id="pod") == node.level(None, job_id="tcp") == "off"
+        with pytest.raises(Forbidden, match="Job 'llama' belongs to another user or container"):
+            node.give(Order("llama", "detail"), who)
+    assert node.level(IN_CONTAINER, rank=2) == node.level(None, job_id="tcp") == "off"
 
 
 Said = Callable[..., str]

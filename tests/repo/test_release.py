@@ -20,7 +20,7 @@ from devstack.process import StackProcess, free_port, get
 from exporter.bundle import PLACES
 from rank_probe.version import __version__
 from rankskew.commands.files import write_files
-from tests.deploy.kubernetes import HELM, made
+from tests.deploy.test_kubernetes import HELM, made
 
 ROOT: Final = Path(__file__).parents[2]
 SCRIPT: Final = Path("scripts", "release.py")

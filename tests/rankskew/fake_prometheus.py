@@ -82,7 +82,9 @@ def recorded(*samples: Series) -> FakePrometheus:
 
     def held(form: dict[str, str]) -> list[Written]:
         query = form["query"]
-        found = [(labels, ALWAYS, value) for labels, value in samples if _has(query, labels)]
+        found: list[Written] = [
+            (labels, ALWAYS, value) for labels, value in samples if _has(query, labels)
+        ]
         return [({}, ALWAYS, len(found))] * bool(found) if query.startswith("count(") else found
 
     return FakePrometheus(held)

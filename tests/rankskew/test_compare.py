@@ -378,7 +378,7 @@ def drifting(one: Side, by: float) -> Side:
 
 LATE = {(3, "data"): 0.2, (6, "data"): 1.6, (7, "data"): None}
 MOVED = {(3, "data"): 0.3, (6, "forward"): 0.5}
-SAVES = {"stages": {"forward": 0.5, "checkpoint": 0.05}, "tokens_a_step": 1000}
+SAVES: dict[str, Any] = {"stages": {"forward": 0.5, "checkpoint": 0.05}, "tokens_a_step": 1000}
 GAIN = (
     side(0.611, noise=0, stages={"data": 0.3}, late={(6, "data"): 1.65}, lost_gpus=2.3),
     side(0.501, noise=0.02, stages={"data": 0.2}, lost_gpus=0.5),

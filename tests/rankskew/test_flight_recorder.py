@@ -36,12 +36,9 @@ INSIDE = {
 def entry(number: int, state: str = "completed", **changes: Any) -> dict[str, Any]:
     """Return one operation; number 7 is `collective_seq_id` 7, or `p2p_seq_id` 7 of a transfer."""
     usual = {
-        "record_id": number,
-        "pg_id": 0,
         "process_group": ("0", "default_pg"),
         "collective_seq_id": number,
         "p2p_seq_id": 0,
-        "op_id": number,
         "profiling_name": "nccl:all_reduce",
         "time_created_ns": 1_700_000_000_000_000_000 + number,
         "input_sizes": [[1024]],
@@ -49,10 +46,6 @@ def entry(number: int, state: str = "completed", **changes: Any) -> dict[str, An
         "output_sizes": [[1024]],
         "output_dtypes": ["BFloat16"],
         "state": state,
-        "time_discovered_started_ns": None,
-        "time_discovered_completed_ns": None,
-        "retired": state == "completed",
-        "timeout_ms": 600_000,
         "is_p2p": False,
         "frames": [INSIDE, TRAINER],
     }

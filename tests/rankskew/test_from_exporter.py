@@ -14,7 +14,7 @@ from rankskew.top.model import NO_RANK, UNKNOWN, JobStatus
 from tests.printed import assert_golden
 from tests.rankskew.documents import CAUSE, SLOW_DATA, hung, job, late, live, rank, straggler
 from tests.rankskew.servers import Answer, exporter_of, json_answer, serving
-from tests.rankskew.views import both, drawn, trimmed
+from tests.rankskew.views import both, drawn
 
 URL = "http://node1:9917"
 Document = dict[str, Any]
@@ -140,7 +140,7 @@ def test_stories_are_the_golden_ones() -> None:
     texts = {name: told(document) for name, document in STORIES.items()}
     with ExitStack() as servers:
         fleet = read_exporters([servers.enter_context(exporter_of(each)) for each in nodes()])
-    texts |= {"two nodes": told(*nodes()), "ranks of two nodes": trimmed(drawn(fleet))}
+    texts |= {"two nodes": told(*nodes()), "ranks of two nodes": drawn(fleet)}
     assert_golden("from_exporter", texts)
 
 

@@ -23,7 +23,7 @@ from tests.printed import assert_golden
 from tests.rankskew import fake_prometheus as fake
 from tests.rankskew.fake_prometheus import NOW, WHO, Series, recorded, series, straggler
 from tests.rankskew.servers import Answer, Sent, json_answer, serving
-from tests.rankskew.views import both, drawn, trimmed
+from tests.rankskew.views import both, drawn
 
 
 def read(*samples: Series, cluster: str | None = None, job_id: str | None = None) -> FleetStatus:
@@ -208,7 +208,7 @@ def test_stories_are_the_golden_ones() -> None:
     # After a restart elsewhere the series of the dead process remain for a while.
     moved = [*fake.rank(0, age=500.0), *fake.rank(0, "n9:9917")]
     fleet = read(*straggler(), *moved, *fake.rank(1), *fake.rank(2))
-    assert_golden("from_prometheus", texts | {"ranks": trimmed(drawn(fleet))})
+    assert_golden("from_prometheus", texts | {"ranks": drawn(fleet)})
 
 
 # ---- A fleet -------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -167,19 +167,16 @@ def test_texts_are_the_golden_ones(capsys: Captured) -> None:
     assert len(job["restarts"]) == 1
 
 
-@pytest.mark.parametrize(
-    ("ages", "when"),
-    [
-        # The oldest process is younger than the last look: all processes are new.
-        ([(0.0, 100.0), (60.0, 160.0), (120.0, 30.0), (600.0, 20.0), (660.0, 80.0)], [120, 600]),
-        # A node was lost: the oldest of the others may be a little younger, or much.
-        ([(0.0, 1000.0), (60.0, 1060.0), (120.0, 1090.0), (180.0, 500.0)], []),
-    ],
-)
-def test_restart_is_seen_by_the_age_of_the_oldest_process(
-    ages: list[tuple[float, float]], when: list[float]
-) -> None:
-    assert restarts(ages, 15) == when
+def test_restart_is_seen_by_the_age_of_the_oldest_process() -> None:
+    """It is younger than the last look: all processes are new.
+
+    Where a node was lost, the oldest of the others may be a little younger, or much.
+    """
+    twice = [(0.0, 100.0), (60.0, 160.0), (120.0, 30.0), (600.0, 20.0), (660.0, 80.0)]
+    lost = [(0.0, 1000.0), (60.0, 1060.0), (120.0, 1090.0), (180.0, 500.0)]
+
+    assert restarts(twice, 15) == [120, 600]
+    assert restarts(lost, 15) == []
 
 
 # ---- Weeks of a series, within the limits of Prometheus ------------------------------------------
@@ -254,17 +251,6 @@ def test_what_late_ranks_cost_since_is_no_cost_of_a_slower_job(tmp_path: Path) -
 NOW = datetime(2026, 3, 4, 15, 0, tzinfo=UTC).timestamp()
 
 
-@pytest.fixture
-def tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Sit somewhere else: without an offset a time is UTC."""
-    monkeypatch.setenv("TZ", "Asia/Tokyo")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
-
-
-@pytest.mark.usefixtures("tokyo")
 @pytest.mark.parametrize(
     ("text", "seconds_ago"),
     [
@@ -276,8 +262,17 @@ def tokyo(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ("now", 0),
     ],
 )
-def test_times_are_read_in_each_form(text: str, seconds_ago: float) -> None:
-    assert moment(text, NOW) == NOW - seconds_ago
+def test_times_are_read_in_each_form(
+    monkeypatch: pytest.MonkeyPatch, text: str, seconds_ago: float
+) -> None:
+    """Without an offset a time is UTC, wherever one sits."""
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        assert moment(text, NOW) == NOW - seconds_ago
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_spans_and_amounts() -> None:

@@ -32,7 +32,7 @@ from tests.printed import assert_golden
 from tests.rankskew import fake_prometheus as fake
 from tests.rankskew.documents import hung, job, live, straggler
 from tests.rankskew.servers import Answer, exporter_of, json_answer, serving
-from tests.rankskew.views import drawn, trimmed
+from tests.rankskew.views import drawn
 
 Captured = pytest.CaptureFixture[str]
 
@@ -95,7 +95,7 @@ def test_views_are_the_golden_ones() -> None:
         "ranks, 100 columns": drawn(ranks, 100),
         "a rank without the probe": drawn(bare, 160),
     }
-    assert_golden("top", {name: trimmed(view) for name, view in views.items()})
+    assert_golden("top", views)
 
 
 @pytest.mark.parametrize("width", [30, 60, 100, 240])

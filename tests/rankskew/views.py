@@ -22,12 +22,7 @@ def drawn(fleet: FleetStatus, width: int = 160, colours: bool = False) -> str:
         force_terminal=colours,
         color_system="truecolor" if colours else None,
     ).print(View(fleet))
-    return out.getvalue()
-
-
-def trimmed(view: str) -> str:
-    """Return *view* without the spaces up to the right edge of the terminal."""
-    return "\n".join(line.rstrip() for line in view.splitlines())
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
 def both(fleet: FleetStatus, report: Report) -> str:
@@ -40,4 +35,4 @@ def both(fleet: FleetStatus, report: Report) -> str:
     )
     view = drawn(replace(fleet, jobs=[replace(each, ranks=()) for each in fleet.jobs]))
     brief = replace(report, source="http://there", findings=findings)
-    return f"{trimmed(view)}\n\n{render(in_words(brief))}"
+    return f"{view}\n\n{render(in_words(brief))}"

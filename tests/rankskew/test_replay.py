@@ -100,6 +100,7 @@ STORIES: Final[dict[str, dict[str, Any]]] = {
     "a hundred steps, longer on all ranks": SHORT | LONGER | {"steps": 100},
     # It has no peers, but a past.
     "single rank": SHORT | LONGER | {"ranks": 1},
+    "single rank, few quick steps": SHORT | LONGER | {"ranks": 1, "step_seconds": 1.0},
     "too short": SHORT | ALWAYS | {"steps": 7},
 }
 MISSING: Final[dict[str, Place]] = {

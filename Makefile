@@ -31,7 +31,7 @@ check: ## lint, types, and whether generated files are up to date
 unit: ## all tests that need no more than seconds
 	$(TESTED) "not (jobs or e2e or deploy or nightly)"
 
-test-deploy: ## deploy onto a real Slurm, systemd, image and API server, each timed to its first page (needs root)
+test-deploy: ## deploy onto a real Slurm, systemd and an image, each timed to its first page (needs root)
 	@scripts/setup.sh nightly
 	$(PYTHON) -m pytest -q -m deploy
 

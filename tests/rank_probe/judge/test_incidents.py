@@ -175,7 +175,9 @@ def incidents() -> Iterator[tuple[Job, list[Expected]]]:
     job = job_of(8, Fault(3, "data", 0.3, 1, 200, 400))
     unsynced = Expected(3, "data", UNSYNCED, 200, 408)
     yield replace(job, seconds=500, sync_measured=False), [unsynced]
-    yield replace(job_of(16, Fault(3, "data", 0.03)), seconds=500), [Expected(3, "data", MILD)]
+    job = job_of(8, Fault(3, "data", 0.03), Fault(3, "data", 0.2, 1, 380))
+    mild = Expected(3, "data", MILD, cleared=388)
+    yield replace(job, seconds=440), [mild, Expected(3, "data", onset=380)]
     job = job_of(8, Fault(1, "data", 6, every=30), Fault(6, "other", 8, every=47))
     yield replace(job, seconds=300), [Expected(1, "data", PAUSES), Expected(6, "other", PAUSES)]
     job = job_of(8, Fault(1, "checkpoint", 8, every=40), Fault(6, "forward", 0.25))

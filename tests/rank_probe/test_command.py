@@ -352,32 +352,19 @@ def test_wait_ends_when_the_exporter_is_up_or_its_time_is_over(
     assert second.startswith(waiting.format(60))
 
 
+NO_JOIN = "the ranks of job 'j' do not compare their steps: "
+IN_JOB = {"RANKSKEW_JOB_ID": "j"}
 # By how the warning begins: what the exporter answers, and the rank's environment.
 WARNINGS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
     # A newer exporter that accepts the rank does its work.
-    f"the exporter is rankskew 9.9.9 and this probe {__version__}: use the same release": (
-        {"version": "9.9.9"},
-        {},
-    ),
+    f"the exporter is rankskew 9 and this probe {__version__}: use the": ({"version": "9"}, {}),
     "the exporter does not know 2 fields of this probe's snapshots": ({"unknown_fields": 2}, {}),
     "RANK_PROBE=0 turns the probe off here: no rank will report": ({}, {"RANK_PROBE": "0"}),
-    "RANK_PROBE_LABELS has 'switch=', which is left out: write at most 8 different labels as ": (
-        {},
-        {"RANK_PROBE_LABELS": "rack=r12,switch"},
-    ),
-    f"{NOBODY_SCRAPES}: add the node to scrape_configs in": (
-        {"scraped": [SCRAPED | {"seconds_ago": 301.0}]},
-        {},
-    ),
+    "RANK_PROBE_LABELS has 'switch=', which": ({}, {"RANK_PROBE_LABELS": "rack=r12,switch"}),
+    f"{NOBODY_SCRAPES}: add": ({"scraped": [SCRAPED | {"seconds_ago": 301.0}]}, {}),
     # As the job's running ranks say.
-    "the ranks of job 'j' do not compare their steps: the probe says of_a_newer_release; ": (
-        {"no_join": "of_a_newer_release"},
-        {"RANKSKEW_JOB_ID": "j"},
-    ),
-    "the ranks of job 'j' do not compare their steps: RANK_PROBE_JOIN=0 turns that off": (
-        {},
-        {"RANKSKEW_JOB_ID": "j", "RANK_PROBE_JOIN": "0"},
-    ),
+    f"{NO_JOIN}the probe says of_a_newer_release; ": ({"no_join": "of_a_newer_release"}, IN_JOB),
+    f"{NO_JOIN}RANK_PROBE_JOIN=0 turns that off": ({}, IN_JOB | {"RANK_PROBE_JOIN": "0"}),
 }
 
 

@@ -191,9 +191,7 @@ def test_waiting_for_others_is_no_state() -> None:
         late.stacks.watch("data")
         late.is_looked_at(100)
         assert (late.stacks.samples, late.stacks.states()) == (0, [])
-    with late_rank(reads) as late:
         late.stages = itertools.cycle(["forward", "data"])
-        late.stacks.watch("data")
         wait_until(lambda: bool(late.stacks.lines()))
         assert late.stacks.states() == []
 

@@ -96,9 +96,6 @@ def _handler(sink: Sink) -> type[http.server.BaseHTTPRequestHandler]:
                 self.end_headers()
                 self.wfile.write(body)
 
-        def address_string(self) -> str:
-            return "unix"
-
         def log_message(self, *_: Any) -> None:
             """Say nothing."""
 

@@ -208,15 +208,13 @@ def test_process_knows_its_own_limits(tmp_path: Path) -> None:
     assert found.versions["probe"] == __version__
 
 
-@pytest.mark.parametrize(
-    "name", ["FI_OPX_TOKEN", "NCCL_PLUGIN_SECRET", "UCX_AUTH", "FI_KEY", "NCCL_COMM_ID", "CUDA_URL"]
-)
-def test_secrets_are_hidden_and_long_values_cut(name: str) -> None:
+def test_secrets_are_hidden_and_long_values_cut() -> None:
     """Only a digest leaves the rank, which shows whether they differ; the sentence is readable."""
-    value = "http://user:hunter2@proxy:3128" if name == "CUDA_URL" else "hunter2"
-    assert shown(name, value).startswith(HIDDEN)
-    assert "hunter2" not in shown(name, value)
-    assert shown(name, value) != shown(name, f"{value}x")
+    for name in ("FI_OPX_TOKEN", "NCCL_PLUGIN_SECRET", "UCX_AUTH", "FI_KEY", "NCCL_COMM_ID"):
+        assert shown(name, "hunter2").startswith(HIDDEN)
+        assert "hunter2" not in shown(name, "hunter2")
+        assert shown(name, "hunter2") != shown(name, "hunter2x")
+    assert "hunter2" not in shown("CUDA_URL", "http://user:hunter2@proxy:3128")
 
     first, second = shown("UCX_TLS", "a" * 500), shown("UCX_TLS", "a" * 499 + "b")
     assert len(first) < 140

@@ -94,11 +94,10 @@ MINE = {"RANKSKEW_JOB_ID": "mine"}
         ({"MASTER_ADDR": "localhost", "HOSTNAME": "bert-12"}, "local-bert-12", BY_NODE),
         ({"MASTER_ADDR": "gpu7", "HOSTNAME": "gpu8"}, "local-gpu7", f"MASTER_ADDR, {UNNAMED}"),
         (RUN | {"SLURM_JOB_ID": "4711"}, "4711", "SLURM_JOB_ID"),
-        (MINE | {"SLURM_JOB_ID": "4711"}, "mine", "RANKSKEW_JOB_ID"),
         (IN_KUBERNETES | {"HOSTNAME": "bert-worker-3"}, "bert", BY_POD),
         (POD | {"HOSTNAME": "bert-12"}, "nlp/bert", f"{BY_POD}, {IN_POD}"),
         (POD | RUN, "nlp/run", f"TORCHELASTIC_RUN_ID, {IN_POD}"),
-        (POD | RUN | MINE, "mine", "RANKSKEW_JOB_ID"),
+        (POD | MINE | {"SLURM_JOB_ID": "4711"}, "mine", "RANKSKEW_JOB_ID"),
         (RUN | {"POD_NAMESPACE": "nlp"}, "run", "TORCHELASTIC_RUN_ID"),
     ],
 )
@@ -249,19 +248,20 @@ class Process:
 
     def told(self) -> list[Told]:
         """Return the events as a look tells them: name, seconds of our clock, duration."""
-        return [_short(event) for event in self.events.look(self.stage, self._spent, self._elapsed)]
+        return [
+            (
+                event["event"],
+                round(event["began_timestamp_seconds"] - UNIX, 3),
+                event["seconds"] and round(event["seconds"], 3),
+            )
+            for event in self.events.look(self.stage, self._spent, self._elapsed)
+        ]
 
     def looks(self, seconds: int) -> None:
         """Look once in each of the next *seconds*."""
         for _ in range(seconds):
             self.goes_on(1)
             self.told()
-
-
-def _short(event: dict[str, Any]) -> Told:
-    seconds = event["seconds"]
-    began = event["began_timestamp_seconds"] - UNIX
-    return event["event"], round(began, 3), None if seconds is None else round(seconds, 3)
 
 
 def test_each_event_of_a_life_is_told() -> None:

@@ -31,12 +31,6 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(push, "_TIMEOUT", struct.pack("ll", int(PATIENCE_SECONDS), 0))
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Where the exporter's socket is."""
-    return tmp_path / "s"
-
-
 def pushed(endpoint: str, pushes: int = 1, **options: Any) -> Pusher:
     """Return a pusher that has pushed so often, and has ended."""
     pusher = Pusher(endpoint, snapshot, **options)
@@ -46,23 +40,23 @@ def pushed(endpoint: str, pushes: int = 1, **options: Any) -> Pusher:
     return pusher
 
 
-def test_rank_is_heard_again_and_again(path: Path) -> None:
+def test_rank_is_heard_again_and_again(tmp_path: Path) -> None:
     """Also by an exporter that comes back, and once more at its end.
 
     The thread's pauses are not drawn from the user's generator.
     """
     before = random.getstate()
-    pusher = Pusher(f"unix:{path}", snapshot, interval_seconds=0.02)
-    with listening(path) as first:
+    pusher = Pusher(f"unix:{tmp_path}/s", snapshot, interval_seconds=0.02)
+    with listening(tmp_path / "s") as first:
         pusher.start()
         wait_until(lambda: len(first.snapshots) >= 3)
         assert pusher.failed_pushes == 0
     wait_until(lambda: pusher.failed_pushes > 0)
-    with listening(path) as second:
+    with listening(tmp_path / "s") as second:
         wait_until(lambda: bool(second.snapshots))
         pusher.stop()
-    with listening(path) as last:
-        pusher = Pusher(f"unix:{path}", snapshot, interval_seconds=60)
+    with listening(tmp_path / "s") as last:
+        pusher = Pusher(f"unix:{tmp_path}/s", snapshot, interval_seconds=60)
         pusher.start()
         pusher.stop()
 
@@ -80,7 +74,7 @@ def test_rank_is_heard_again_and_again(path: Path) -> None:
     ],
 )
 def test_each_answer_is_heard(
-    path: Path,
+    tmp_path: Path,
     answer: bytes,
     status: int,
     heard: dict[str, object],
@@ -88,7 +82,7 @@ def test_each_answer_is_heard(
 ) -> None:
     """The exporter's JSON object is passed on, {} when there is none; a refusal is logged once."""
     all_heard: list[dict[str, object]] = []
-    with listening(path) as sink:
+    with listening(tmp_path / "s") as sink:
         sink.answer, sink.status = answer, status
         pusher = pushed(sink.endpoint, 2, on_answer=all_heard.append)
 
@@ -97,7 +91,7 @@ def test_each_answer_is_heard(
     assert caplog.text.count("422") == (status == 422)
 
 
-def test_what_is_the_probes_own_is_no_failed_push(path: Path) -> None:
+def test_what_is_the_probes_own_is_no_failed_push(tmp_path: Path) -> None:
     """A snapshot or a callback that raises is counted, never raised; the callback still comes.
 
     While the rank is unknown no snapshot leaves.
@@ -107,13 +101,13 @@ def test_what_is_the_probes_own_is_no_failed_push(path: Path) -> None:
         raise RuntimeError
 
     heard: list[dict[str, object]] = []
-    with listening(path) as sink:
+    with listening(tmp_path / "s") as sink:
         for says in (broken, lambda: None):
             pusher = Pusher(sink.endpoint, says, on_answer=heard.append)
             pusher.push()
             assert pusher.failed_pushes == 0
         assert pushed(sink.endpoint, 2, on_answer=broken).failed_pushes == 0
-    assert pushed(f"unix:{path}", on_answer=heard.append).failed_pushes == 1
+    assert pushed(f"unix:{tmp_path}/s", on_answer=heard.append).failed_pushes == 1
 
     assert len(sink.snapshots) == 2
     assert heard == [{}] * 3
@@ -159,14 +153,14 @@ def test_answer_is_read_to_its_length_and_may_end_the_connection() -> None:
     assert pusher._connection.sock is None
 
 
-def test_changed_token_is_read_when_the_old_one_is_refused(path: Path, tmp_path: Path) -> None:
+def test_changed_token_is_read_when_the_old_one_is_refused(tmp_path: Path) -> None:
     """A rotation costs no push: a 401 sends the pusher back to the file.
 
     Whoever listens on the Unix socket, which needs no token, does not get to see it.
     """
     token = tmp_path / "token"
     token.write_text(" old\n")
-    with listening(path) as unix:
+    with listening(tmp_path / "s") as unix:
         assert pushed(unix.endpoint, token_file=str(token)).failed_pushes == 0
     assert unix.authorizations == [None]
     with listening_on_loopback() as sink:

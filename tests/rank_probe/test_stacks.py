@@ -445,7 +445,6 @@ def test_delay_of_the_sampler_is_divided_by_what_the_clocks_say(
     ("began_in", "then", "shares"),
     [
         (b"running", {"cpu": 300, "queue": 300}, {RUNNING: 1.0}),  # The clocks are read in turn.
-        (b"running", {"cpu": 50, "queue": 50}, {RUNNING: 0.5, CPU_QUEUE: 0.5}),
         (b"running", {"cpu": 50, "call": b"sleep"}, {RUNNING: 0.5, SLEEP: 0.5}),
         (b"lock", {"cpu": 50, "call": b"lock"}, {RUNNING: 0.5, LOCK: 0.5}),
         # Handing over the interpreter takes that long, and so did the sampler's own wait for a CPU.

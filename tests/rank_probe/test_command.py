@@ -253,8 +253,8 @@ def answering(content: Any, status: int = 200) -> Iterator[str]:
         yield sink.endpoint
 
 
-def look(endpoint: str, require_scrape: bool = False, **environment: str) -> dict[str, Any]:
-    return check({"RANKSKEW_EXPORTER": endpoint} | environment, 0.0, require_scrape)
+def look(endpoint: str, **environment: str) -> dict[str, Any]:
+    return check({"RANKSKEW_EXPORTER": endpoint} | environment)
 
 
 def problem(endpoint: str, **environment: str) -> str:
@@ -313,7 +313,7 @@ def test_exporter_that_accepts_is_found(exporter: RunningExporter) -> None:
     assert before["rank"]["source"] == "RANK and WORLD_SIZE"
     assert NOBODY_SCRAPES in " ".join(before["warnings"])
     assert 'job_id="77"' not in exporter.metrics()
-    after = look(endpoint, require_scrape=True)
+    after = check({"RANKSKEW_EXPORTER": endpoint}, require_scrape=True)
 
     assert (after["problem"], after["warnings"]) == (None, [])
     assert after["exporter"]["version"] == __version__
@@ -342,7 +342,12 @@ def test_wait_ends_when_the_exporter_is_up_or_its_time_is_over(
     known = {"RANKSKEW_EXPORTER": f"unix:{late}"}
     assert "there is no socket" in check(known, 5.0)["problem"]
     assert clock.seconds == 5.0
-    clock.meanwhile = lambda: clock.seconds == 15.0 and late.symlink_to(exporter.socket_path)
+
+    def exporter_starts() -> None:
+        if clock.seconds == 15.0:
+            late.symlink_to(exporter.socket_path)
+
+    clock.meanwhile = exporter_starts
     assert check(known, 60.0)["ok"]
     first, second = capsys.readouterr().err.splitlines()
 

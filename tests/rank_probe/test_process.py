@@ -173,8 +173,8 @@ def test_launcher_is_believed_until_there_is_a_process_group(
 
     The group's rank and size are the job's, whatever the launcher counted; also once it is gone.
     """
-    for has_stepped, place in ((False, at_once), (True, after_a_step)):
-        me = OwnRank(environment, {}, lambda has=has_stepped: has).who()
+    for has_stepped, place in ((lambda: False, at_once), (lambda: True, after_a_step)):
+        me = OwnRank(environment, {}, has_stepped).who()
         assert (me and (me.rank, me.world_size)) == place
     variables = dict(environment)
     mine = OwnRank(variables, {}, lambda: False)

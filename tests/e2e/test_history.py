@@ -43,6 +43,7 @@ class Past:
         spans: Iterable[Span],
         value: float | Callable[[float], float] = 1.0,
         every: float = INTERVAL_SECONDS,
+        /,
         **labels: str,
     ) -> None:
         """Add a series that has *value*, which may depend on the time, during *spans*."""
@@ -55,7 +56,7 @@ class Past:
     def fires(self, alert: str, severity: str, spans: Iterable[Span], **labels: str) -> None:
         """Add an alert of `llama` in `eu` that fires during *spans*."""
         named = {"alertname": f"Rankskew{alert}", "alertstate": "firing", "severity": severity}
-        self.add("ALERTS", spans, **named | {"cluster": "eu", "job_id": "llama"} | labels)
+        self.add("ALERTS", spans, 1.0, **named | {"cluster": "eu", "job_id": "llama"} | labels)
 
     def write(self, folder: Path) -> None:
         """Write all of it as blocks into the *folder* of a Prometheus."""
@@ -105,6 +106,10 @@ LATE: Final = (FIRST + HOUR, FIRST + 2 * HOUR)
 HUNG: Final = (FIRST + 3 * HOUR, FIRST + 4 * HOUR)
 
 
+def since(begin: float) -> Callable[[float], float]:
+    return lambda at: at - begin
+
+
 def at(day: float, hours: float = 0.0) -> float:
     return BEGIN + day * DAY + hours * HOUR
 
@@ -148,9 +153,8 @@ def job(past: Past) -> None:
     past.add("job:rankskew_ranks_beating:sum", ALIVE, 8, **JOB)
     past.add("job:rankskew_world_size:max", ALIVE, 8, **JOB)
     past.add("job:rankskew_gpu_hour_price:value", ALIVE, 2.5, **JOB)
-    for span in ALIVE:
-        began = span[0]
-        past.add("job:rankskew_run_seconds:max", [span], lambda at, began=began: at - began, **JOB)
+    for begin, end in ALIVE:
+        past.add("job:rankskew_run_seconds:max", [(begin, end)], since(begin), **JOB)
     late = {**JOB, **RANK}
     past.add("rank_stage:rankskew_gpus_lost:sum", [LATE], 3, stage="data", **late)
     past.add("rank:rankskew_gpus_lost:sum", [LATE], 3, **late)
@@ -192,7 +196,7 @@ def changed(past: Past) -> None:
     """A run of four ranks whose steps became shorter when rank 3 was mended."""
     lengths = (STEP_SECONDS + LATE_SECONDS, STEP_SECONDS)
 
-    def count(name: str, before: float, after: float, **labels: str) -> None:
+    def count(name: str, before: float, after: float, /, **labels: str) -> None:
         """Add a counter that grows by so much with each step before and after that."""
         rates = before / lengths[0], after / lengths[1]
 

@@ -30,7 +30,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from rank_probe.guest.guard import failures
 from rank_probe.guest.patches import Patches
 from rank_probe.measure import timeline
-from rank_probe.measure.tape import PythonTape
+from rank_probe.measure.tape import PythonTape, new_tape
 from rank_probe.probe import Probe
 from rank_probe.torch_hooks import checkpoints, copies, dynamo, private
 from rank_probe.torch_hooks.private import find
@@ -251,7 +251,7 @@ def behaviour(owner: Any, name: str) -> dict[str, object]:
 
 @pytest.mark.jobs  # It imports three frameworks.
 @pytest.mark.filterwarnings("ignore")  # They warn of each other.
-@pytest.mark.parametrize("tape", [timeline.new_tape, PythonTape])
+@pytest.mark.parametrize("tape", [new_tape, PythonTape])
 def test_replacement_behaves_as_the_function_it_stands_for(
     monkeypatch: pytest.MonkeyPatch, tape: Any
 ) -> None:

@@ -332,18 +332,16 @@ def of_causes(found: LateCauses, name: str) -> list[str]:
 
 
 def test_cause_is_told_with_what_is_known_of_it() -> None:
-    """A rank alone has nobody to be held against, and what a thread does has no number at all."""
+    """A rank alone has nobody to be held against, and what a thread does has no number at all.
+
+    At most 32 ranks of a job are shown, and 256 characters of a text.
+    """
     alone, unknown = causes(peers_value=None), causes(value=None, peers_value=None, share=0.0)
+    (info,) = of_causes(causes(sentence="s" * 256, first_action="a" * 257), "info")
 
     assert [line.rsplit(" ", 1)[1] for line in of_causes(alone, "figure")] == ["0.2"]
     assert of_causes(unknown, "figure") == []
     assert [line.rsplit(" ", 1)[1] for line in of_causes(unknown, "share")] == ["0.0"]
-
-
-def test_page_stays_short() -> None:
-    """At most 32 ranks of a job are shown, and 256 characters of a text."""
-    (info,) = of_causes(causes(sentence="s" * 256, first_action="a" * 257), "info")
-
     assert len(of_causes(causes(40), "")) == 4 * 32
     assert f'sentence="{"s" * SENTENCE_CHARACTERS}"' in info
     assert f'first_action="{"a" * 255}…"' in info

@@ -253,11 +253,15 @@ class Fakes:
         return worker
 
 
+def ignore(sample: NodeSample) -> None:
+    """What nobody wants to know."""
+
+
 @contextmanager
 def running(
     launch: Callable[[Sequence[str], Mapping[str, str]], WorkerProcess],
     restart_seconds: float = 0.01,
-    on_sample: Callable[[NodeSample], None] = lambda sample: None,
+    on_sample: Callable[[NodeSample], None] = ignore,
     timing: Timing = PATIENT,
 ) -> Iterator[NvmlSupervisor]:
     supervisor = NvmlSupervisor(timing, None, restart_seconds, launch, on_sample)
@@ -308,25 +312,6 @@ def test_release_begins_at_once_and_ends_by_itself(caplog: pytest.LogCaptureFixt
     assert not supervisor.released
 
 
-def test_error_of_the_exporters_own_costs_one_worker(caplog: pytest.LogCaptureFixture) -> None:
-    """Nobody expected it, and without its thread no GPU would be read again."""
-    workers, seen = Fakes(WELL), []
-
-    def see(sample: NodeSample) -> None:
-        seen.append(sample)
-        if len(seen) == 1:
-            raise ZeroDivisionError("odd sample")
-
-    with running(workers, on_sample=see):
-        wait_until(lambda: len(seen) == 2)
-
-    assert len(workers.started) == 2
-    assert caplog.messages == [
-        "nvml-supervisor failed, and goes on: ZeroDivisionError: odd sample",
-        "NVML worker cannot be followed; it is replaced",
-    ]
-
-
 def test_worker_that_cannot_be_killed_is_waited_for(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -364,32 +349,40 @@ def fails_to_start(arguments: Sequence[str], environment: Mapping[str, str]) -> 
     raise OSError("no more processes")
 
 
+def fails_to_see(sample: NodeSample) -> None:
+    raise ZeroDivisionError("odd sample")
+
+
 FOREIGN = b'{"gpus":[],"stuck_call":null,"a_field_of_next_year":1}'
 
 
 @pytest.mark.parametrize(
-    ("launch", "said"),
+    ("launch", "on_sample", "said", "served"),
     [
         # Of another version.
-        (Fakes(FOREIGN), "for example after an upgrade without a restart of the exporter"),
-        (fails_to_start, "cannot be started: no more processes"),
+        (Fakes(FOREIGN), ignore, "after an upgrade without a restart of the exporter", None),
+        (fails_to_start, ignore, "cannot be started: no more processes", None),
         # A worker that was well long enough is replaced as quickly as the first one.
-        (Fakes(WELL, status=1, ends_itself=True), "ended with status 1"),
+        (Fakes(WELL, status=1, ends_itself=True), ignore, "ended with status 1", WELL),
+        # Nobody expects such an error, and without its thread no GPU would be read again.
+        (Fakes(WELL), fails_to_see, "NVML worker cannot be followed", WELL),
     ],
-    ids=["foreign", "not started", "ends"],
+    ids=["foreign", "not started", "ends", "error of the exporter's own"],
 )
 def test_worker_that_fails_is_replaced_again_and_again(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     launch: Callable[[Sequence[str], Mapping[str, str]], WorkerProcess],
+    on_sample: Callable[[NodeSample], None],
     said: str,
+    served: NodeSample | None,
 ) -> None:
     """The log says what to do."""
     monkeypatch.setattr(supervisor_module, "WELL_SECONDS", 0.0)
-    was_well = "status" in said
-    with running(launch) as supervisor:
-        # Were the wait still doubled, the twentieth restart would come after three hours.
-        wait_until(lambda: supervisor.worker_restarts >= (20 if was_well else 2))
+    # Were the wait still doubled, the twentieth restart would come after three hours.
+    restarts = 20 if "status" in said else 2
+    with running(launch, on_sample=on_sample) as supervisor:
+        wait_until(lambda: supervisor.worker_restarts >= restarts)
 
     assert said in caplog.text
-    assert (supervisor.latest() is not None) == was_well
+    assert supervisor.latest() == served

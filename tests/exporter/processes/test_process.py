@@ -1,6 +1,5 @@
 """Processes are read from /proc as far as they can be; a rank's cost has its workers once each."""
 
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -116,19 +115,6 @@ def test_value_that_no_label_may_hold_is_left_out(value: bytes) -> None:
         "RANK": "1",
         "LOCAL_RANK": "2",
     }
-
-
-def test_own_process_is_read() -> None:
-    """The real /proc of this machine is understood."""
-    process, used = Proc(Path("/proc")).process(os.getpid()), usage(Path("/proc"), os.getpid())
-
-    assert process is not None
-    assert used is not None
-    assert (process.uid, used.parent_pid) == (os.getuid(), os.getppid())
-    assert process.cpus == frozenset(os.sched_getaffinity(0))
-    assert process.environment is not None
-    assert used.own.cpu_ticks > 0
-    assert used.read_bytes is not None
 
 
 def test_file_of_nonsense_is_no_reading(fake: FakeProc) -> None:

@@ -47,12 +47,6 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def unreadable(file: Path) -> None:
-    """Make *file* one that is there and raises OSError when read."""
-    file.unlink(missing_ok=True)
-    file.mkdir(parents=True)
-
-
 def change(host: Mounts, files: Files) -> None:
     """Change *files* of the node."""
     for name, text in files.items():
@@ -60,7 +54,8 @@ def change(host: Mounts, files: Files) -> None:
         if text is None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         elif text == REFUSED:
-            unreadable(path)
+            path.unlink(missing_ok=True)
+            path.mkdir(parents=True)
         else:
             write(path, text)
 

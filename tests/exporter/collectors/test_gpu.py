@@ -234,8 +234,7 @@ FAULTS: Final[dict[str, list[Look]]] = {
         (119.0, {}, ""),
         (1.0, {}, "pstate P2"),
         (1.0, {"gpu_busy_percent": 10.0}, ""),
-        (0.0, {"gpu_busy_percent": 90.0, "neighbour": {"performance_state": 2}}, "pstate P2"),
-        (300.0, {}, ""),
+        (300.0, {"gpu_busy_percent": 90.0, "neighbour": {"performance_state": 2}}, ""),
         (10.0, {"performance_state": 3, "neighbour": {"performance_state": 3}}, ""),
         (120.0, {}, "pstate P3, pstate P3 @1/"),
     ],
@@ -261,7 +260,6 @@ FAULTS: Final[dict[str, list[Look]]] = {
     "full link": [
         (0.0, WIDE | BUSY_LINK | {"sm_active_percent": 30.0}, ""),
         (MINUTE, {}, "pcie_saturated receive 0.75"),
-        (0.0, {"sm_active_percent": 50.0}, ""),
         (0.0, {"sm_active_percent": None}, ""),
         (0.0, {"gpu_busy_percent": 40.0}, "pcie_saturated receive 0.75"),
         (5 * MINUTE, {"pcie_receive_bytes_per_second": 1e9}, ""),

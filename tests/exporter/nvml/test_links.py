@@ -3,6 +3,7 @@
 Healthy and sick ones through the real bindings are in the golden files.
 """
 
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -72,37 +73,20 @@ def test_generation_is_told_of_a_gpu_at_work_only(looks: list[Look]) -> None:
     assert told == [generation for _, _, generation in looks]
 
 
-TIMING = Timing(window_seconds=3.0)
-BLOCKING = "nvmlDeviceGetPcieThroughput"
 MIB = 2**20
 
 
-class Link:
-    """A GPU whose PCIe is read each second, and what its sources tell, a pair of rates each.
+@dataclass
+class FixedGpm:
+    """*rates* in MiB: False where GPM is refused, True where it has none now."""
 
-    *gpm*, in MiB: False where it is refused, True where there is none now. *call*, in KB, is what
-    the call that blocks tells. Which source is used at first is on golden pages.
-    """
-
-    def __init__(self, gpm: Rates | bool = False, call: Rates | None = None) -> None:
-        self.gpm, self.now, self.driver = gpm, 100.0, Driver()
-        if call is not None:
-            self.driver.answers[BLOCKING] = lambda _, direction: call[direction]
-        self.ask = self.driver.opened()
-        self._pcie = PcieThroughput(TIMING, cast(Gpm, self))
+    rates: Rates | bool = False
 
     def mean(self, metric: int) -> float | None:
-        return None if isinstance(self.gpm, bool) else self.gpm[PCIE.index(metric)]
+        return None if isinstance(self.rates, bool) else self.rates[PCIE.index(metric)]
 
     def may_tell(self, metric: int) -> bool:
-        return self.gpm is not False
-
-    def reads(self, number: int) -> list[dict[str, Any]]:
-        readings = []
-        for _ in range(number):
-            self.now += 1.0
-            readings.append(self._pcie.read(self.ask, self.now))
-        return readings
+        return self.rates is not False
 
 
 def told(transmit: float, receive: float, source: str) -> dict[str, Any]:
@@ -116,35 +100,40 @@ def told(transmit: float, receive: float, source: str) -> dict[str, Any]:
 BY_CALL = told(5000, 6000, "sampled")  # In KB of 1000 bytes each.
 
 
+# What the call that blocks tells; for each second the rates of GPM, and what is told. Which source
+# is used where all tell is on golden pages.
 @pytest.mark.parametrize(
-    ("link", "best"),
+    ("call", "looks"),
     [
-        # GPM stands still while the call shows traffic: it is not believed.
-        (Link((0, 0), (5, 6)), BY_CALL),
-        (Link((0, 0), (0, 0)), told(0, 0, "gpm")),
-        (Link(), {}),
+        (
+            (5, 6),
+            [
+                # GPM stands still while the call shows traffic: it is not believed, until it moves.
+                ((0, 0), BY_CALL),
+                ((1, 2), told(MIB, 2 * MIB, "gpm")),
+                ((0, 0), told(0, 0, "gpm")),
+                # A timeout of GPM is no reading once, and no call that blocks. When it is refused
+                # from now on, as once MIG is switched on, the next source serves.
+                (True, {}),
+                (False, BY_CALL),
+            ],
+        ),
+        ((0, 0), [((0, 0), told(0, 0, "gpm"))]),
+        (None, [(False, {}), (False, {})]),
     ],
     ids=["stuck at 0", "idle", "virtual GPU"],
 )
-def test_best_source_is_used(link: Link, best: dict[str, Any]) -> None:
-    assert link.reads(4)[-1] == best
+def test_best_source_is_used(
+    call: Rates | None, looks: list[tuple[Rates | bool, dict[str, Any]]]
+) -> None:
+    driver, gpm, found = Driver(), FixedGpm(), []
+    if call is not None:
+        driver.answers["nvmlDeviceGetPcieThroughput"] = lambda _, direction: call[direction]
+    pcie, ask = PcieThroughput(Timing(window_seconds=3.0), cast(Gpm, gpm)), driver.opened()
+    for now, (gpm.rates, _) in enumerate(looks):
+        found.append(pcie.read(ask, float(now)))
 
-
-def test_source_is_left_when_it_is_refused() -> None:
-    """A timeout of GPM is no reading once, and no call that blocks; nor is a 0 after traffic.
-
-    When it is refused from now on, as once MIG is switched on, the next source serves.
-    """
-    link = Link((0, 0), call=(5, 6))
-    assert link.reads(1) == [BY_CALL]
-    asked = link.driver.asked[BLOCKING]
-    by_gpm = [told(MIB, 2 * MIB, "gpm")], [{}], [told(0, 0, "gpm")]
-    for link.gpm, reading in zip(((1, 2), True, (0, 0)), by_gpm, strict=True):
-        assert link.reads(1) == reading
-    assert link.driver.asked[BLOCKING] == asked
-
-    link.gpm = False
-    assert link.reads(1) == [BY_CALL]
+    assert found == [reading for _, reading in looks]
 
 
 # Above 32 bits, so that it is known not to wrap there.

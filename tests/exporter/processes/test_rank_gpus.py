@@ -155,16 +155,6 @@ def test_probe_and_process_complete_one_another(
     assert pids == ([place[2]] if place else [])
 
 
-def test_peers_are_told_by_the_probe_or_are_on_the_same_model() -> None:
-    """As always: a job with the probe on only some nodes has a single name for them."""
-    mine = process(11, torchrun(1, RANKSKEW_PEER_GROUP="mine"))
-    held = [(pushed("GPU-0", pid=12, rank=2, peer_group="pp0"), USER)]
-    found = ranks({0: {10: 1, 11: 1, 12: 1}}, RANKS[0], mine, RANKS[2], held=held)
-
-    groups = [(rank.job_id, rank.local_rank, rank.peer_group) for rank in found]
-    assert groups == [("llama", "0", MODEL), ("llama", "1", "mine"), ("llama", "0", "pp0")]
-
-
 @pytest.mark.parametrize(
     ("job_id", "owner"), [("team/llama", USER), ("team/llama", None), ("mine", USER)]
 )

@@ -84,7 +84,6 @@ def test_listed_processes_are_found_and_remembered(
 @pytest.mark.parametrize(
     ("nvml", "looks", "said"),
     [
-        (gpus_with(7, 405), ["", ""], []),
         (gpus_with(7, 405), ["", "", "", "", "", "seen", "", "", "", ""], [NOT_THERE]),
         (gpus_with(7, 405), ["hidden"] * 10, [NOT_READABLE]),
         (gpus_with(7, 405), ["", "", "seen"] * 3, []),

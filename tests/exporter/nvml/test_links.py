@@ -36,7 +36,6 @@ def once(generation: int | None, **changes: Any) -> list[Look]:
 
 
 GENERATIONS: dict[str, list[Look]] = {
-    "at work": once(4),
     # An idle GPU's link slows down to save power: not a degraded link, and no series.
     "at rest": once(None, **{UTILIZATION: RESTING}),
     "a screen's few percent at rest": once(None, **{STATE: 3}),
@@ -208,11 +207,8 @@ def test_rate_is_what_was_counted_where_that_is_certain(
     assert counters.may_tell(ask) == waits
 
 
-REPLAY, RECOVERY, CRC = (
-    pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY,
-    pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY,
-    pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_CRC,
-)
+REPLAY = pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY
+CRC = pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_CRC
 SENT = (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, ALL_LINKS)
 RECEIVED = (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, ALL_LINKS)
 SENT_5 = (pynvml.NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES, ALL_LINKS)

@@ -162,7 +162,6 @@ def never(answer: FieldAnswer) -> list[FieldLook]:
     "looks",
     [
         # Each is read as its own type; a scope is part of the field, and one call asks for all.
-        [(0.0, 2**32 - 1, 2, {A: 2**32 - 1, B: 5})],
         [(0.0, LONG, 2, {A: 2**40, B: 5})],
         never(Fails()),
         never(Fails(pynvml.NVML_ERROR_INVALID_ARGUMENT)),  # An unknown number.

@@ -199,6 +199,7 @@ def test_worker_that_ends_says_why_and_leaves_the_driver_in_good_order(
 
 
 WELL = NodeSample(1.0, 2)
+NO_DRIVER = NodeSample(1.0, 0, error="the driver is not loaded")
 STUCK = StuckCall("nvmlDeviceGetPowerUsage", 1, 6.0, 1)
 HANGS = NodeSample(1.0, 2, stuck_call=STUCK)
 Says = NodeSample | bytes
@@ -364,10 +365,11 @@ FOREIGN = b'{"gpus":[],"stuck_call":null,"a_field_of_next_year":1}'
         (fails_to_start, ignore, "cannot be started: no more processes", None),
         # A worker that was well long enough is replaced as quickly as the first one.
         (Fakes(WELL, status=1, ends_itself=True), ignore, "ended with status 1", WELL),
+        (Fakes(NO_DRIVER, WELL, ends_itself=True), ignore, "the driver is back", WELL),
         # Nobody expects such an error, and without its thread no GPU would be read again.
         (Fakes(WELL), fails_to_see, "NVML worker cannot be followed", WELL),
     ],
-    ids=["foreign", "not started", "ends", "error of the exporter's own"],
+    ids=["foreign", "not started", "ends", "finds GPUs", "error of the exporter's own"],
 )
 def test_worker_that_fails_is_replaced_again_and_again(
     monkeypatch: pytest.MonkeyPatch,
@@ -379,6 +381,7 @@ def test_worker_that_fails_is_replaced_again_and_again(
 ) -> None:
     """The log says what to do."""
     monkeypatch.setattr(supervisor_module, "WELL_SECONDS", 0.0)
+    caplog.set_level(logging.INFO)
     # Were the wait still doubled, the twentieth restart would come after three hours.
     restarts = 20 if "status" in said else 2
     with running(launch, on_sample=on_sample) as supervisor:

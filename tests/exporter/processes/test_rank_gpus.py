@@ -15,19 +15,14 @@ from exporter.ranks.limits import RankLimits
 from exporter.ranks.store import HeldRank, RankStore
 from rank_probe.wire.snapshot import Snapshot
 from tests.exporter.fake_proc import process, torchrun
-from tests.exporter.node import NO_DRIVER, NO_SAMPLE, FixedNvml, node
+from tests.exporter.node import NO_DRIVER, NO_SAMPLE, USER, FixedNvml, node
 from tests.exporter.snapshots import snapshot
-
-MODEL = "NVIDIA H100 80GB HBM3"
-
-
-USER = Peer(1000)
 
 
 def gpu(index: int, processes: Mapping[int, int | None], **fields: Any) -> GpuSample:
     """A GPU with *processes*, the bytes of each by its id."""
     listed = tuple(GpuProcess(pid, used) for pid, used in processes.items())
-    known = {"up": True, "uuid": f"GPU-{index}", "name": MODEL, "processes": listed, **fields}
+    known = {"up": True, "uuid": f"GPU-{index}", "name": "H100", "processes": listed, **fields}
     return GpuSample(index, **known)
 
 

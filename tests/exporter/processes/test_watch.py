@@ -37,7 +37,7 @@ from exporter.ranks.store import HeldRank
 from rank_probe.lines.system_calls import CPU_QUEUE, DISK, LOCK, RUNNING, SLEEP, Reader, Wait
 from tests.exporter.collectors.host import write
 from tests.exporter.fake_proc import TORCHRUN, FakeProc, process, torchrun
-from tests.exporter.node import NO_DRIVER, NO_SAMPLE, Clock, FixedNvml, node
+from tests.exporter.node import NO_DRIVER, NO_SAMPLE, USER, Clock, FixedNvml, node
 from tests.exporter.running import wait_until
 from tests.exporter.snapshots import snapshot
 
@@ -159,7 +159,6 @@ def test_look_that_fails_is_not_the_last_one_and_no_hang(
 
 WHO = ("llama", "all", "0")
 PID = 4711
-USER = Peer(1000)
 
 
 def watching(fake: FakeProc, *ranks: Followed) -> HostWatch:

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pytest
 
@@ -111,16 +111,9 @@ def judged_by(judge: str | None, answer: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
-class Visit(NamedTuple):
-    """A page, and the *script* that looks at it after the first of the exporter's *answers*.
-
-    The last answer is for ever; at None the exporter fails. The script has `page`, its document,
-    `win`, its window, `frame` and `until`.
-    """
-
-    answers: Sequence[Mapping[str, Any] | None]
-    script: str
-
+# What the exporter answers to each poll, the last one for ever (None: it fails); and what
+# looks at the page after the first. It has `page`, its document, `win`, its window, `frame`, `until`.
+Visit = tuple[Sequence[Mapping[str, Any] | None], str]
 
 # What a reader, or a screen reader, finds.
 READ: Final = """
@@ -182,13 +175,13 @@ TROUBLE: Final = """
   const job = page.querySelector("#jobs .job");
   return { said: trouble.textContent, job: job !== null, stale: page.body.className };
 """
-VISITS: Final = {
-    **{name: Visit([answer], f"{READ}{AUDIT} return seen;") for name, answer in AUDITED.items()},
-    **{name: Visit([answer], f"{READ} return seen;") for name, answer in PAGES.items()},
-    "no answer": Visit([AUDITED["hung"], None], TROUBLE),
-    "other version": Visit([AUDITED["hung"], judged_by(None, hung())], TROUBLE),
+VISITS: Final[dict[str, Visit]] = {
+    **{name: ([answer], f"{READ}{AUDIT} return seen;") for name, answer in AUDITED.items()},
+    **{name: ([answer], f"{READ} return seen;") for name, answer in PAGES.items()},
+    "no answer": ([AUDITED["hung"], None], TROUBLE),
+    "other version": ([AUDITED["hung"], judged_by(None, hung())], TROUBLE),
     # What happens to the page between its first answer and the next.
-    "selection": Visit(
+    "selection": (
         [AUDITED["troubled"], later(troubled())],
         """
         const code = page.querySelector(".facts code");
@@ -201,7 +194,7 @@ VISITS: Final = {
           updated: page.body.textContent.includes("88 °C") };
         """,
     ),
-    "late since": Visit(
+    "late since": (
         [serves(EVEN), serves(verdict())],
         """
         const before = page.querySelectorAll("tbody tr")[2];
@@ -209,7 +202,7 @@ VISITS: Final = {
         return [...page.querySelectorAll("tbody tr")].indexOf(before);
         """,
     ),
-    "job gone": Visit(
+    "job gone": (
         [AUDITED["hung"], AUDITED["empty"]],
         """
         await until(() => !page.querySelector("#jobs .job"));
@@ -257,9 +250,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What one Chromium finds in all VISITS, each below a prefix as behind a proxy, by name."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     assert chromium, "Chromium is needed to test the live page: apt-get install chromium"
-    scripts = (f"async (page, win, frame) => {{{each.script}}}" for each in VISITS.values())
+    scripts = (f"async (page, win, frame) => {{{script}}}" for _, script in VISITS.values())
     harness = HARNESS.format(scripts=",\n".join(scripts))
-    left = [list(each.answers) for each in VISITS.values()]
+    left = [list(answers) for answers, _ in VISITS.values()]
 
     def answer(sent: Sent) -> Answer:
         path = sent.path.partition("?")[0]

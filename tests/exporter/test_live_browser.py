@@ -111,8 +111,8 @@ def judged_by(judge: str | None, answer: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
-# What the exporter answers to each poll, the last one for ever (None: it fails); and what
-# looks at the page after the first. It has `page`, its document, `win`, its window, `frame`, `until`.
+# What the exporter answers to each poll, the last one for ever (None: it fails), and a script that
+# looks at the page after the first. It has `page`, `win`, its window, `frame` and `until`.
 Visit = tuple[Sequence[Mapping[str, Any] | None], str]
 
 # What a reader, or a screen reader, finds.

@@ -289,19 +289,18 @@ def test_silent_rank_is_missing_and_a_finished_job_is_finished() -> None:
     assert (said["sentence"], said["first_action"]) == ("Finished after 72 steps.", None)
 
 
-@pytest.mark.parametrize(("behind", "jump"), [(90.0, 0.0), (0.0, 3_600.0), (0.0, -3_600.0)])
-def test_wrong_clock_makes_nobody_silent(behind: float, jump: float) -> None:
+def test_wrong_clock_makes_nobody_silent() -> None:
     """On a node whose wall clock is behind, or jumps, every rank is heard from now, and steps."""
-    node = Node(behind_seconds=behind)
+    node = Node(behind_seconds=90.0)
     before = node.run(70)
-    node.view.sample(node.now, node.now + jump)
-    (job,) = served(node.view)["jobs"]
-
-    assert job["verdict"]["state"] == "healthy"
-    assert job["step_seconds"] == before["step_seconds"]
-    for rank in job["ranks"]:
-        assert (rank["silent"], rank["heartbeat_age_seconds"]) == (False, 0.0)
-        assert rank["last_step_age_seconds"] == 1.0
+    for jump in (0.0, 3_600.0, -3_600.0):
+        node.view.sample(node.now, node.now + jump)
+        (job,) = served(node.view)["jobs"]
+        assert job["verdict"]["state"] == "healthy"
+        assert job["step_seconds"] == before["step_seconds"]
+        for rank in job["ranks"]:
+            assert (rank["silent"], rank["heartbeat_age_seconds"]) == (False, 0.0)
+            assert rank["last_step_age_seconds"] == 1.0
 
 
 IS_IN: dict[str, dict[str, Any]] = {

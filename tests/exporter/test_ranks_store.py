@@ -38,25 +38,24 @@ class Node(PushingNode):
             self.push(peer, **changes)
         return str(caught.value)
 
-    def run(self, ranks: Iterable[int], owner: Peer | None = None, /, **changes: Any) -> None:
+    def run(self, ranks: Iterable[int], owner: Peer | None = None, /, **changes: Any) -> list[bool]:
         """Let the processes of *ranks* push, as they do a minute after they began."""
-        for rank in ranks:
-            self.push(owner, **({"rank": rank, "world_size": 4} | changes))
+        return [self.push(owner, **({"rank": rank, "world_size": 4} | changes)) for rank in ranks]
 
     def begin(self, job_id: str, owner: Peer | None = None, **changes: object) -> bool:
         """Let a rank of a job push a second later."""
         self.clock.seconds += 1
         return self.push(owner, job_id=job_id, **changes)
 
-    def beat(self, rank: int, ranks: int, formed: float | None = None, **changes: object) -> bool:
-        """Let a rank of a group that was *formed* then push now."""
-        return self.push(
-            rank=rank,
-            world_size=ranks,
-            heartbeat_timestamp_seconds=self.wall,
-            group_formed_timestamp_seconds=formed,
-            **changes,
-        )
+    def beat(
+        self, ranks: Iterable[int], size: int, formed: float | None = None, **changes: Any
+    ) -> list[bool]:
+        """Let *ranks* of a group that was *formed* then push now."""
+        times = {
+            "heartbeat_timestamp_seconds": self.wall,
+            "group_formed_timestamp_seconds": formed,
+        }
+        return self.run(ranks, world_size=size, **times, **changes)
 
     def state(self) -> tuple[list[int], list[int], list[int], int | None]:
         """Return the ranks that beat, are silent, have finished, and the size of the job."""
@@ -211,22 +210,17 @@ def test_restart_with_fewer_ranks_leaves_no_dead_copies(
     assert node.held() == [("llama", 0), ("llama", 1)]
 
 
-@pytest.mark.parametrize("finished", [True, False])
-def test_rank_is_forgotten_after_its_retention(
-    monkeypatch: pytest.MonkeyPatch, finished: bool
-) -> None:
-    """When the wall clock jumps an hour, no rank disappears and none becomes immortal."""
-    wall, monotonic = Clock(), Clock()
-    monkeypatch.setattr(time, "time", wall)
+def test_rank_is_forgotten_after_its_retention(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the monotonic clock: when the wall clock jumps, none disappears or becomes immortal."""
+    monotonic = Clock()
     monkeypatch.setattr(time, "monotonic", monotonic)
     store = RankStore()
-    store.put(snapshot(finished=finished))
-
-    wall.seconds += 3_600.0 if finished else -3_600.0
-    monotonic.seconds += 300.0 if finished else 3_600.0
-    assert len(store.ranks()) == 1
-    monotonic.seconds += 0.1
-    assert store.ranks() == []
+    for finished, seconds in ((True, 300.0), (False, 3_600.0)):
+        store.put(snapshot(finished=finished))
+        monotonic.seconds += seconds
+        assert len(store.ranks()) == 1
+        monotonic.seconds += 0.1
+        assert store.ranks() == []
 
 
 def test_rank_is_missing_only_in_the_group_in_which_it_died(node: Node) -> None:
@@ -235,22 +229,18 @@ def test_rank_is_missing_only_in_the_group_in_which_it_died(node: Node) -> None:
     The wall clock may be set back, and the group seem to be formed in the future: it is not of any
     time after the death.
     """
-    for rank in range(4):
-        node.beat(rank, 8)
+    node.beat(range(4), 8)
     node.clock.seconds += SILENT_SECONDS + 5
-    for rank in (0, 1, 2):
-        node.beat(rank, 8)
+    node.beat(range(3), 8)
     assert node.state() == ([0, 1, 2], [3], [], 8)
     node.clock.seconds += 1
     formed = node.wall - 0.5
-    for rank in (0, 1, 2):
-        node.beat(rank, 7, formed)
+    node.beat(range(3), 7, formed)
     assert node.state() == ([0, 1, 2], [], [], 7)
 
     node.began += 3_600.0
     node.clock.seconds += SILENT_SECONDS
-    for rank in (0, 1):
-        node.beat(rank, 7, formed)
+    node.beat(range(2), 7, formed)
     assert node.state() == ([0, 1], [2], [], 7)
 
 
@@ -260,19 +250,17 @@ def test_every_process_may_get_the_number_of_another_one(node: Node) -> None:
     Also a spare that waited since before the process began that it replaces.
     """
     old: dict[str, Any] = {"formed": START, "started_timestamp_seconds": START}
-    for rank in range(4):
-        node.beat(rank, 4, **old)
+    node.beat(range(4), 4, **old)
     node.clock.seconds += 1
     new: dict[str, Any] = {"formed": node.wall, "started_timestamp_seconds": START - 500, "pid": 2}
     # What was rank 3 is rank 2 now, and so on; rank 0 has died.
     for rank in (3, 2, 1):
-        node.beat(rank - 1, 3, **new)
-        assert node.beat(rank, 4, finished=True, **old) == (rank == 3)
+        node.beat([rank - 1], 3, **new)
+        assert node.beat([rank], 4, finished=True, **old) == [rank == 3]
     with pytest.raises(Superseded):
-        node.beat(1, 4, **old)
+        node.beat([1], 4, **old)
     node.clock.seconds += SILENT_SECONDS
-    for rank in range(3):
-        node.beat(rank, 3, **new)
+    node.beat(range(3), 3, **new)
 
     assert node.state() == ([0, 1, 2], [], [], 3)
     assert {held.snapshot.pid for held in node.store.ranks()} == {2}

@@ -285,7 +285,10 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_late_rank_is_what_the_page_says_first(found: dict[str, Any]) -> None:
-    """The verdict, what to do first, and the late rank before the others, with its stage."""
+    """The verdict, what to do first, and the late rank before the others, with its stage.
+
+    Code and links are what they look like, and what raises no alert is not drawn as if it did.
+    """
     page = found["straggler"]
 
     assert page["title"] == "Straggler · gpu-12 · rankskew"
@@ -295,6 +298,12 @@ def test_late_rank_is_what_the_page_says_first(found: dict[str, Any]) -> None:
     assert page["codes"] == ["py-spy dump --pid 102"]
     grafana = "http://grafana:3000/d/rankskew-job?var-job_id=demo"
     assert {"runbooks/RankskewStraggler", grafana} <= set(page["links"])
+    assert found["workers"]["codes"] == ["Corpus.__getitem__"]
+    assert found["cause"]["codes"] == ["nvidia-smi -q -i 2"]
+    assert found["cause"]["text"].count("too hot, 87 °C") == 1
+    assert not [each for each in found["hostile"]["links"] if each and "javascript" in each]
+    assert found["hung"]["rows"][0] == found["hung"]["marked"][0] == "rank 5"
+    assert found["judged here"]["marked"] == found["no probe"]["marked"] == []
 
 
 # What each page has, and what it has not.
@@ -350,16 +359,6 @@ def test_page_shows_what_is_known(found: dict[str, Any], name: str) -> None:
 
     assert [each for each in there if each not in text] == []
     assert [each for each in absent if each in text] == []
-
-
-def test_code_and_links_are_what_they_look_like(found: dict[str, Any]) -> None:
-    """What raises no alert is not drawn as if it did."""
-    assert found["workers"]["codes"] == ["Corpus.__getitem__"]
-    assert found["cause"]["codes"] == ["nvidia-smi -q -i 2"]
-    assert found["cause"]["text"].count("too hot, 87 °C") == 1
-    assert not [each for each in found["hostile"]["links"] if each and "javascript" in each]
-    assert found["hung"]["rows"][0] == found["hung"]["marked"][0] == "rank 5"
-    assert found["judged here"]["marked"] == found["no probe"]["marked"] == []
 
 
 def test_page_can_be_read_by_all(found: dict[str, Any]) -> None:

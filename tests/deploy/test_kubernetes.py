@@ -345,7 +345,7 @@ POD: Final = {
     "__meta_kubernetes_pod_label_app_kubernetes_io_name": "rankskew",
 }
 # What the operator puts before the relabelings of a PodMonitor.
-OPERATOR: Final = [
+OPERATOR: Final[list[dict[str, Any]]] = [
     {"source_labels": ["__meta_kubernetes_namespace"], "target_label": "namespace"},
     {"source_labels": ["__meta_kubernetes_pod_container_name"], "target_label": "container"},
     {"source_labels": ["__meta_kubernetes_pod_name"], "target_label": "pod"},

@@ -60,10 +60,6 @@ class Cluster:
         self.nodes, self.shared = nodes, shared
         self.first = nodes[0]
 
-    def on_each(self, script: str) -> list[str]:
-        """Type *script* as root on each node; return what each prints."""
-        return [node.run(script) for node in self.nodes]
-
     def as_user(self, script: str, seconds: float = 120) -> str:
         """Type *script* as the user of the jobs; torch is on the path, as after `activate`."""
         activate = f"export PATH={ROOT}/.venv/bin:$PATH PYTHONPATH={ROOT} OMP_NUM_THREADS=1\n"
@@ -165,7 +161,8 @@ def site(
         found = parts.enter_context(cluster([installed, system], network, directory))
         began = time.monotonic()
         each, once = blocks(PAGE, "2. On each node: prolog and epilog")
-        found.on_each(each)
+        for node in found.nodes:
+            node.run(each)
         found.first.run(once)
         [nodes] = blocks(PAGE, "3. In Prometheus")
         listed = found.first.run(

@@ -315,9 +315,7 @@ def test_guessing_is_no_faster_than_with_pushes() -> None:
     ]
 
     assert [guess.status for guess in guesses] == [200] * BEGINNINGS_A_MINUTE + [429]
-    assert guesses[-1].content == {
-        "error": "This user has asked too often in the last minute; ask again in a minute."
-    }
+    assert "ask again in a minute." in guesses[-1].content["error"]
     assert ingest.try_out(SENT, USER).status == 200
     assert ingest.push(SENT, OTHER).status == 200
     ingest.clock.seconds += 60.0

@@ -184,6 +184,7 @@ def telling(*events: dict[str, Any], **changes: Any) -> Snapshot:
 
 
 INIT = event(1, "init", 1_000.0, 3.0)
+RENUMBERED = {"group_formed_timestamp_seconds": 1_100.5}
 BEGUN, DONE = event(2, "checkpoint", 1_010.0), event(2, "checkpoint", 1_010.0, 5.0)
 
 
@@ -232,6 +233,9 @@ def test_exporter_that_starts_again_repeats_nothing(caplog: pytest.LogCaptureFix
         # A job id such as `local` is used again by the next run.
         (telling(finished=True), {}, []),
         (None, {}, []),
+        # It ran before, as another rank; whoever had the number may not have said that it left.
+        (telling(INIT), RENUMBERED, []),
+        (None, {"attempt": 1} | RENUMBERED, []),
     ],
 )
 def test_process_that_replaces_a_dead_one_is_a_restart(
@@ -256,13 +260,3 @@ def test_rank_with_too_many_events_is_cut_short_alone(book: Book) -> None:
 
     book.see(*[telling(INIT, rank=n, world_size=MOST_RANKS + 1) for n in range(MOST_RANKS + 1)])
     assert len(book.log._known) == MOST_RANKS
-
-
-def test_process_with_another_number_is_no_restart(book: Book) -> None:
-    """It ran before, as another rank; whoever had the number may not have said that it left."""
-    book.see(telling(INIT, rank=4))
-    renumbered = {"started_timestamp_seconds": 2_000.0, "group_formed_timestamp_seconds": 2_000.0}
-
-    assert book.short(telling(rank=4, **renumbered)) == []
-    assert book.short(telling(rank=5, attempt=1, **renumbered)) == []
-    assert book.short(telling(rank=4, attempt=1)) == [("restart", "done", None)]

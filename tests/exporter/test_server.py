@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from http.client import HTTPSConnection
 from pathlib import Path
 
 import bcrypt
@@ -276,18 +277,15 @@ class Secured:
         """
         context = ssl.create_default_context(cafile=trusted or self._directory / "server.crt")
         if client is not None:
-            files = (self._directory / f"{client}.{suffix}" for suffix in ("crt", "key"))
-            context.load_cert_chain(*files)
+            certificate = self._directory / f"{client}.crt"
+            context.load_cert_chain(certificate, certificate.with_suffix(".key"))
         return context
 
-    def connect(
-        self, client: str | None, trusted: Path | None = None
-    ) -> http.client.HTTPSConnection:
+    def connect(self, client: str | None, trusted: Path | None = None) -> HTTPSConnection:
         """Return a connection with that context."""
         context = self.context(client, trusted)
-        return http.client.HTTPSConnection(
-            "localhost", self.exporter.port, timeout=PATIENCE_SECONDS, context=context
-        )
+        port = self.exporter.port
+        return HTTPSConnection("localhost", port, timeout=PATIENCE_SECONDS, context=context)
 
     def get(
         self, client: str | None, headers: dict[str, str], trusted: Path | None = None
@@ -359,7 +357,7 @@ def test_renewed_certificate_and_password_need_no_restart(
 
     Between the two files of a renewal the old pair stays in use.
     """
-    trusted = shutil.copy(directory / "server.crt", directory / "old.crt")
+    trusted = Path(shutil.copy(directory / "server.crt", directory / "old.crt"))
     with closing(secured.connect("scraper")) as kept:
         assert status(kept, LOGIN) == 200
         (directory / "renewed.crt").replace(directory / "server.crt")
@@ -371,7 +369,7 @@ def test_renewed_certificate_and_password_need_no_restart(
         assert (status(kept, LOGIN), status(kept, login("newer"))) == (401, 200)
 
 
-def status(connection: http.client.HTTPSConnection, headers: dict[str, str]) -> int:
+def status(connection: HTTPSConnection, headers: dict[str, str]) -> int:
     """Return the status of a scrape over *connection*, which stays open."""
     connection.request("GET", "/metrics", headers=headers)
     with connection.getresponse() as response:

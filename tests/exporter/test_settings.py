@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -185,7 +186,8 @@ def test_parts_are_joined_as_the_settings_say(tmp_path: Path) -> None:
     assert metrics is not None
     assert 'rankskew_exporter_build_info{nodename="gpu-12",' in metrics.text
     # Without a collector that reads GPUs there are none to release.
-    refused = ask(exporter.operator_listener([]).config.app, "POST", GPUS_PATH)
+    orders: Any = exporter.operator_listener([]).config.app
+    refused = ask(orders, "POST", GPUS_PATH)
     assert refused is not None
     assert refused.status == 404
 
@@ -293,9 +295,7 @@ def test_there_are_words_for_all_that_can_be_said() -> None:
     assert set(CAUSES) == {cause for cause, _ in found} | {UNKNOWN}
     assert len({cause.short for cause in CAUSES.values()}) == len(CAUSES)
 
-
-def test_state_that_raises_an_alert_has_its_runbook() -> None:
-    """Colours are a closed set, and runbooks those of alerts that exist."""
+    # A state that raises an alert has the runbook of one that exists.
     assert {state.colour for state in STATES.values()} == set(COLOURS)
     runbooks = {name: state.runbook for name, state in STATES.items()}
     assert {name for name in runbooks if runbooks[name] is None} == {"healthy", "finished"}

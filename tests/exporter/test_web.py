@@ -46,6 +46,17 @@ def client(app: ASGIApp, address: str = "10.0.0.1") -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=transport, base_url="http://node")
 
 
+def get(
+    app: ASGIApp, headers: dict[str, str] | None = None, method: str = "GET", path: str = "/"
+) -> httpx.Response:
+    async def send() -> httpx.Response:
+        async with client(app) as scraper:
+            scraper.headers.clear()
+            return await scraper.request(method, path, headers=headers)
+
+    return asyncio.run(send())
+
+
 class Web:
     """The web application, called as a server would call it."""
 
@@ -70,12 +81,7 @@ class Web:
     def get(self, path: str, method: str = "GET", **headers: str) -> httpx.Response:
         """Send a request; headers are written with _ for -."""
         names = {name.replace("_", "-"): value for name, value in headers.items()}
-        return asyncio.run(self._send(method, path, names))
-
-    async def _send(self, method: str, path: str, headers: dict[str, str]) -> httpx.Response:
-        async with client(self._app) as asking:
-            asking.headers.clear()
-            return await asking.request(method, path, headers=headers)
+        return get(self._app, names, method, path)
 
 
 @pytest.fixture
@@ -419,14 +425,6 @@ def hashed(password: str) -> bytes:
 
 def basic(login: str) -> dict[str, str]:
     return {"authorization": "Basic " + base64.b64encode(login.encode()).decode()}
-
-
-def get(app: ASGIApp, headers: dict[str, str] | None = None) -> httpx.Response:
-    async def send() -> httpx.Response:
-        async with client(app) as scraper:
-            return await scraper.get("/", headers=headers)
-
-    return asyncio.run(send())
 
 
 @pytest.fixture(scope="module")

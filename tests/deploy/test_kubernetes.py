@@ -32,18 +32,13 @@ EXAMPLES: Final = MANIFESTS / "examples"
 NODE: Final = ROOT / ".node"
 HELM: Final = NODE / "helm" / "helm"
 KUBECTL: Final = NODE / "kubectl" / "kubectl"
-# Each way to install: components to take the # from, and the same in words of the chart.
-VARIANTS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
-    (): (),
-    ("nvidia",): ("runtimeClassName=nvidia",),
-    ("restricted",): ("restricted=true",),
-    ("no-operator",): ("prometheusOperator=false",),
-    ("nvidia", "no-operator", "restricted"): (
-        "runtimeClassName=nvidia",
-        "prometheusOperator=false",
-        "restricted=true",
-    ),
+# What a reader may take the # from, and the same in words of the chart.
+COMPONENTS: Final = {
+    "nvidia": "runtimeClassName=nvidia",
+    "no-operator": "prometheusOperator=false",
+    "restricted": "restricted=true",
 }
+VARIANTS: Final[list[tuple[str, ...]]] = [(), *((name,) for name in COMPONENTS), tuple(COMPONENTS)]
 OF_THE_CLUSTER: Final = ("ClusterRole", "ClusterRoleBinding", "PriorityClass")
 # Bytes. What `kubectl apply` without --server-side adds a copy of.
 ANNOTATION_LIMIT: Final = 256 << 10
@@ -162,7 +157,7 @@ def test_components_are_values_of_the_chart(components: tuple[str, ...]) -> None
     plain = kustomized(*components)
     ours = {key: each for key, each in plain.items() if key != ("Namespace", "rankskew")}
     assert {key: without_namespace(each) for key, each in ours.items()} == chart(
-        *VARIANTS[components]
+        *map(COMPONENTS.__getitem__, components)
     )
 
     spec = pod_spec(plain)

@@ -1,4 +1,4 @@
-"""What the exporter remembers: figures of a window, its scrapers, and what it has logged of ranks.
+"""What the exporter remembers: its scrapers, and what it has logged of ranks.
 
 And whose a cgroup is. A record of the log is one line that a program can read.
 """
@@ -13,37 +13,10 @@ import pytest
 from exporter.cgroups import Cgroup, parse
 from exporter.events import MOST_RANKS, RECORDS_A_MINUTE, EventLog
 from exporter.log import FORMATS
-from exporter.past import Past
 from exporter.scrapers import AGENT_CHARACTERS, MOST_REMEMBERED, Scraper, Scrapers
 from rank_probe.wire.snapshot import Snapshot
 from tests.exporter.node import Clock
 from tests.exporter.snapshots import snapshot
-
-
-@pytest.mark.parametrize(
-    ("totals", "first", "increase"),
-    [
-        # An error is counted from 1 on, and that one counts, for as long as the window.
-        ({0.0: 1.0}, 0.0, 1.0),
-        ({0.0: 1.0, 60.0: 1.0}, 0.0, 0.0),
-        # It had grown by 3; whether the 2 that it begins again with are new depends on its first.
-        ({0.0: 5.0, 10.0: 8.0, 20.0: 2.0}, None, 3.0),
-        ({-99.0: 5.0, 0.0: 5.0, 10.0: 8.0, 20.0: 2.0}, 0.0, 5.0),
-        ({0.0: 5.0, 10.0: 8.0, 20.0: 2.0, 80.0: 2.0}, None, 0.0),
-    ],
-)
-def test_counter_that_begins_again_goes_on(
-    totals: dict[float, float], first: float | None, increase: float
-) -> None:
-    """Only who reads it knows that it has, if it is as high as before."""
-    past = Past(60.0)
-    for at, total in totals.items():
-        past.count("a", total, at, first)
-    assert past.increase("a") == increase
-
-    past.begin_again()
-    past.count("a", total, at + 1.0)
-    assert past.increase("a") == increase + total
 
 
 def test_latest_scraper_comes_first() -> None:

@@ -38,7 +38,7 @@ TMPFS: Final = (
 
 
 class Builder:
-    """buildah, with a storage of its own in *directory*."""
+    """buildah, with a storage of its own in *directory*, and a base in it."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -51,6 +51,7 @@ class Builder:
             "CONTAINERS_STORAGE_CONF": str(storage),
             "BUILDAH_ISOLATION": "chroot",  # No runtime inside of another container.
         }
+        self._make_base()
 
     def run(self, *command: str, **environment: str) -> str:
         """Return what *command* prints; raises AssertionError with all it said if it fails."""
@@ -60,7 +61,7 @@ class Builder:
         assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
         return done.stdout.strip()
 
-    def make_base(self) -> None:
+    def _make_base(self) -> None:
         """Store a Debian with Python, of the release that the Dockerfile's own base is made of."""
         archive = str(self._directory / "base.tar")
         make = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={PACKAGES}"]
@@ -89,10 +90,7 @@ class Builder:
 
 @pytest.fixture(scope="module")
 def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
-    """A builder with a base."""
-    made = Builder(tmp_path_factory.mktemp("image"))
-    made.make_base()
-    return made
+    return Builder(tmp_path_factory.mktemp("image"))
 
 
 @pytest.fixture(scope="module")

@@ -54,7 +54,6 @@ class RunningExporter:
     """An exporter process that serves; *port* is its web port."""
 
     COMMAND: Final = (sys.executable, "-m", "rankskew", "exporter")
-    DIRECTORY: Final = ROOT
 
     def __init__(self, socket_path: Path, *flags: str) -> None:
         self.socket_path = socket_path
@@ -68,7 +67,7 @@ class RunningExporter:
                 f"--operator.socket={self.operator_path}",
                 *flags,
             ],
-            cwd=self.DIRECTORY,
+            cwd=ROOT,
             stderr=subprocess.PIPE,
             text=True,
         )

@@ -43,7 +43,6 @@ def test_latest_scraper_comes_first() -> None:
 
 
 POD = "12345678-9abc-def0-1234-56789abcdef0"
-STATIC_POD = "0123456789abcdef0123456789abcdef"
 CONTAINER = "0123456789abcdef" * 4
 SLICE = f"kubepods-burstable-pod{POD.replace('-', '_')}.slice"
 IN_POD = Cgroup(POD, CONTAINER, container=POD.replace("-", "_"))
@@ -55,7 +54,6 @@ IN_JOB = Cgroup(slurm_job_id="4711", slurm_step_id="0", container="4711")
     [
         # A login session, or an invalid file, is neither pod nor job; a mere name is none.
         *((text, Cgroup()) for text in ("", "0::/\n", "garbage", "0::/user.slice/x.scope")),
-        ("0::/batch/job_4711/step_0", Cgroup(slurm_step_id="0")),
         # Either version of cgroups, either driver and each runtime give the same.
         (f"0::/kubepods.slice/{SLICE}/cri-containerd-{CONTAINER}.scope", IN_POD),
         (f"0::/../../{SLICE}/docker-{CONTAINER}.scope", IN_POD),
@@ -64,11 +62,6 @@ IN_JOB = Cgroup(slurm_job_id="4711", slurm_step_id="0", container="4711")
         (
             f"12:cpu:/kubepods/burstable/pod{POD}/{CONTAINER}\n1:name=systemd:/\n",
             Cgroup(POD, CONTAINER, container=POD),
-        ),
-        # The uid of a pod from a file of the node is a hash.
-        (
-            f"0::/kubepods/pod{STATIC_POD}/{CONTAINER}",
-            Cgroup(STATIC_POD, CONTAINER, container=STATIC_POD),
         ),
         ("0::/system.slice/node1_slurmstepd.scope/job_4711/step_0/user/task_0", IN_JOB),
         ("9:memory:/slurm/uid_1000/job_4711/step_0/task_0", IN_JOB),

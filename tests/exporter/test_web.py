@@ -427,15 +427,10 @@ def basic(login: str) -> dict[str, str]:
     return {"authorization": "Basic " + base64.b64encode(login.encode()).decode()}
 
 
-@pytest.fixture(scope="module")
-def users() -> dict[str, bytes]:
-    passwords = {"prometheus": "right", "zoë": "pässword", "long": "x" * 72}
-    return {user: hashed(each) for user, each in passwords.items()}
-
-
 @pytest.fixture
-def guarded(users: dict[str, bytes]) -> BasicAuth:
-    return BasicAuth(INSIDE, users)
+def guarded() -> BasicAuth:
+    passwords = {"prometheus": "right", "zoë": "pässword", "long": "x" * 72}
+    return BasicAuth(INSIDE, {user: hashed(each) for user, each in passwords.items()})
 
 
 @pytest.fixture

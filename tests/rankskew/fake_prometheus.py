@@ -140,15 +140,14 @@ def job(
     return recorded
 
 
-def late(job_id: str = "llama", rank: int = 6, **more: str) -> list[Series]:
-    """Return what the rules record of a late rank, and what its exporter exposes."""
-    who = {"job_id": job_id, "rank": str(rank), "instance": "n2:9917", "peer_group": "all"} | more
+def late() -> list[Series]:
+    """Return what the rules record of late rank 6, and what its exporter exposes."""
     return [
-        series("rank:rankskew_late:ratio", 0.35, kind="persistent", stage="data", **who),
-        series("rank:rankskew_gpus_lost:sum", 1.65, **who),
-        series("rank:rankskew_told_gpus_lost:sum", 1.65, **who),
-        series("job_severity:rankskew_told:max5m", 0.2, job_id=job_id, severity="critical"),
-        series("rankskew_late_since_timestamp_seconds", NOW - 240, **who),
+        series("rank:rankskew_late:ratio", 0.35, kind="persistent", stage="data", **WHO),
+        series("rank:rankskew_gpus_lost:sum", 1.65, **WHO),
+        series("rank:rankskew_told_gpus_lost:sum", 1.65, **WHO),
+        series("job_severity:rankskew_told:max5m", 0.2, severity="critical"),
+        series("rankskew_late_since_timestamp_seconds", NOW - 240, **WHO),
     ]
 
 
@@ -191,10 +190,9 @@ def rank(number: int, instance: str = "n1:9917", **changes: float) -> list[Serie
     ]
 
 
-def losses(job_id: str = "llama", /, **kinds: float) -> list[Series]:
+def losses(**kinds: float) -> list[Series]:
     return [
-        series("job_kind:rankskew_gpus_lost:sum", gpus, kind=kind, job_id=job_id)
-        for kind, gpus in kinds.items()
+        series("job_kind:rankskew_gpus_lost:sum", gpus, kind=kind) for kind, gpus in kinds.items()
     ]
 
 

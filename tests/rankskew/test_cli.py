@@ -129,6 +129,10 @@ control --release-gpus --resume-gpus
 top --prometheus http://p --exporter http://n
 top --cluster eu
 top --exporter ftp://n
+top --exporter http://
+top --exporter http://a:b
+top --exporter http://[::1
+top --exporter 'a b'
 top --interval 0s
 top --http.config.file=/nowhere.yaml
 top --header=X-Scope-OrgID

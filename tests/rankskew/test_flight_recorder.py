@@ -96,7 +96,6 @@ GATHERED, GATHERS = (
 HALVES = [entry(number, process_group=("5", "tensor")) for number in (1, 2)]
 SENDS = [transfer(1, "send 0->1", "completed"), transfer(2, "send 0->1", "started")]
 WORLD = ("default_pg", range(3))
-PIPELINE = ("pipeline", (0, 1))
 # The dumps of ranks, their groups, and the status.
 STORIES: Mapping[str, tuple[Ranks, Groups | None, int]] = {
     # A rank that left no dump may be the one: nobody can tell, unless the others wait for it.
@@ -120,7 +119,7 @@ STORIES: Mapping[str, tuple[Ranks, Groups | None, int]] = {
     ),
     "both sides of a transfer": (
         {0: [transfer(1, "send 0->1", "started")], 1: [transfer(1, "recv 1<-0", "started")]},
-        {"7": PIPELINE},
+        {"7": ("pipeline", (0, 1))},
         0,
     ),
     # It may give each rank as much as it likes.

@@ -56,7 +56,7 @@ def is_away(rank: int, step: int) -> bool:
 
 QUIET: Final = {"noise": 0.0, "steps": 120}
 LATE: Final = QUIET | {"late": lambda rank, step: 0.5 * (rank == 3)}
-TURNS: Final = {"late": lambda rank, step: 0.5 * (rank == step * 3 % 8), "steps": 400}
+TURNS: Final = {"late": lambda rank, step: 0.5 * (rank == step * 3 % 8), "steps": 260}
 PAUSES: Final = {"late": lambda rank, step: 5.0 * (rank == 3 and step % 50 == 49), "steps": 600}
 STAGE: Final = {"late": lambda rank, step: 0.25 * (rank >= 4 and step >= 300), "stage": "forward"}
 A_WHILE: Final = {
@@ -75,13 +75,13 @@ STORIES: Final[dict[str, dict[str, Any]]] = {
     "slow node": QUIET | {"late": lambda rank, step: 0.3 * (rank in (2, 3))},
     "pauses": QUIET | PAUSES,
     "rotating": QUIET | TURNS,
-    "group": QUIET | {"group_work": (1.0, 1.3), "steps": 400},
-    "common": QUIET | {"communication": 0.8, "steps": 400},
+    "group": QUIET | {"group_work": (1.0, 1.3), "steps": 260},
+    "common": QUIET | {"communication": 0.8, "steps": 260},
     # Where no rank is late against its peers, what changed is told: stage, group, how much, when.
-    "pipeline stage": STAGE | {"group_work": (1.0, 1.0), "steps": 600},
+    "pipeline stage": STAGE | {"group_work": (1.0, 1.0), "steps": 450},
     # Nobody knows who waits, nor what it costs: whose time stands out, from when to when. Nobody is
     # told who always was a little apart.
-    "no wait measured": A_WHILE | BLIND | {"steps": 800},
+    "no wait measured": A_WHILE | BLIND | {"steps": 650},
     # Each period with the same ranks is judged; a rank late throughout is one finding.
     "ranks come and go": ALWAYS | {"steps": 600},
     "one step in ten": ALWAYS | {"steps": 150, "every_seconds": 10.0},

@@ -186,8 +186,11 @@ def test_weeks_are_read_in_few_queries_without_a_gap() -> None:
     """80,640 points are eight queries, none of more than Prometheus allows.
 
     A year takes a longer step, a whole multiple of the usual one, so that it takes no more queries.
+    Two reports, a few seconds apart, read the same times where they overlap; each stands for the
+    step that begins there, so the last is not in the future.
     """
     times, year = grid(20_000 * DAY + 7, 20_014 * DAY + 7), grid(0, 365 * DAY)
+    one, other = grid(1000, 5000), grid(1037, 5037)
     chunks = list(times.chunks())
 
     assert (times.step_seconds, len(chunks)) == (15.0, 8)
@@ -197,12 +200,6 @@ def test_weeks_are_read_in_few_queries_without_a_gap() -> None:
     assert year.step_seconds == 120.0
     assert len(list(year.chunks())) <= MOST_QUERIES
     assert grid(0, DAY, 1_000).step_seconds == 90.0
-
-
-def test_two_reports_read_the_same_times() -> None:
-    """Each time stands for the step that begins there, so the last is not in the future."""
-    one, other = grid(1000, 5000), grid(1037, 5037)
-
     assert (one.begin, other.begin, one.end, other.end) == (1005, 1050, 4995, 5025)
     assert grid(0, DAY) == Grid(0, DAY - 15, 15.0)
 

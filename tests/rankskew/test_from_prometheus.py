@@ -303,7 +303,7 @@ def test_server_that_dies_halfway_is_no_healthy_job() -> None:
 # ---- The queries, answered by Prometheus' own engine on what the rules make of simulated jobs ----
 
 SCRAPE_SECONDS: Final = 15.0
-SCRAPES: Final = 17
+SCRAPES: Final = 13
 END: Final = (SCRAPES - 1) * SCRAPE_SECONDS
 LATE_JOB, STUCK_JOB = "sim-0", "sim-1"
 
@@ -338,7 +338,7 @@ def simulated(folder: Path) -> Mapping[str, JobStatus]:
 
 
 def scrapes(folder: Path, *faults: str) -> list[dict[str, str]]:
-    """Return what two jobs on two simulated nodes each expose in four minutes, for promtool."""
+    """Return what two jobs on two simulated nodes each expose in three minutes, for promtool."""
     clock = Clock(0.0)  # promtool's time begins there too.
     folder.mkdir()
     fleet = Fleet(equal_jobs(4, 4, 2, [parse(fault) for fault in faults]), folder, clock)

@@ -91,20 +91,11 @@ class FakeNode(Node):
         self.host = FakeHost()
         self.stages = {"data": 0.05, "forward": 0.15, "sync": 0.3}  # of a step
         self.throttled_ratio = 0.0
-        self._throttled_seconds = 0.0
         self.shown: dict[str, CollectorRun] = {}
         self.causes, self.changes = LateCauses(), ChangeCauses()
         self.sampler = Sampler(self.store, self.nvml, self.join, self.host, self.shown.get)
-        self.service = EvidenceService(
-            self.store,
-            self.jobs,
-            self.sampler,
-            self.host,
-            self.causes,
-            workers,
-            "gpu-12",
-            self.changes,
-        )
+        parts = self.store, self.jobs, self.sampler, self.host, self.causes
+        self.service = EvidenceService(*parts, workers, "gpu-12", self.changes)
         self.told: dict[int, list[Mapping[str, float]]] = {rank: [] for rank in range(ranks)}
 
     def push(self, silent: tuple[int, ...] = ()) -> None:
@@ -121,9 +112,8 @@ class FakeNode(Node):
         self.change(**changes)
         for _ in range(seconds):
             self.host.seconds = self.now + 1 - START
-            self._throttled_seconds += self.throttled_ratio
             throttled = CounterMetricFamily("rankskew_node_cpu_throttled_seconds", "Of all CPUs.")
-            throttled.add_metric([], self._throttled_seconds)
+            throttled.add_metric([], self.throttled_ratio * self.host.seconds)
             self.shown["node_cpu"] = CollectorRun((throttled,), True, self.now)
             self.nvml.sample = NodeSample(
                 self.now - self.behind_seconds,

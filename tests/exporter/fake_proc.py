@@ -8,12 +8,7 @@ from typing import Any
 
 from exporter.processes.process import Process
 
-TORCHRUN = {
-    "RANK": "2",
-    "LOCAL_RANK": "2",
-    "WORLD_SIZE": "4",
-    "TORCHELASTIC_RUN_ID": "llama",
-}
+TORCHRUN = {"RANK": "2", "LOCAL_RANK": "2", "WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "llama"}
 
 
 def torchrun(rank: int, **variables: str) -> dict[str, str]:

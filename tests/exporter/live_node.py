@@ -71,13 +71,12 @@ class Node:
         self,
         ranks: int = 4,
         world_size: int | None = None,
-        behind_seconds: float = 0.0,
         thresholds: Thresholds | None = None,
         gpus: int = 0,
         job_id: str = "demo",
     ) -> None:
         self.now = START
-        self.behind_seconds = behind_seconds
+        self.behind_seconds = 0.0
         self.said: dict[str, Any] | None = EVEN
         self.said_seconds_ago = 0.0
         self.cause: Cause | None = None

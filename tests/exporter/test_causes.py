@@ -183,9 +183,8 @@ data=.25 | node_disk_busy_ratio=.96 | | | | unknown
 data=.25 | node_disk_busy_ratio=.96 | | data@/scratch (ext4): disk=.9 | | input disk
 node eval=.25 | node_disk_read_seconds=.05 | eval_seconds=.02 | | | storage disk
 
-# One worker that sleeps is not saturated; a mount says more than that it waits for a disk.
+# One worker that sleeps is not saturated.
 data=.35 | saturated_workers=1 | | data: pipe=.95 running=.05 | data: sleep=.9 | input worker_sleep
-data=.35 | | | data: pipe=.95 running=.05 | data@/data (fuse.sshfs): disk=.9 | input mount
 # A worker that waits for a CPU like all is at work, as far as its peers' workers wait too.
 data=.35 | workers_queue=.5 | workers_queue=.5 | data: pipe=1 | data: cpu_queue=.6 sleep=.4 | \
 unknown

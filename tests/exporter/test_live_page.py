@@ -286,7 +286,8 @@ def test_silent_rank_is_missing_and_a_finished_job_is_finished() -> None:
 
 def test_wrong_clock_makes_nobody_silent() -> None:
     """On a node whose wall clock is behind, or jumps, every rank is heard from now, and steps."""
-    node = Node(behind_seconds=90.0)
+    node = Node()
+    node.behind_seconds = 90.0
     before = node.run(70)
     for jump in (0.0, 3_600.0, -3_600.0):
         node.view.sample(node.now, node.now + jump)

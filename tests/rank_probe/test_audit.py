@@ -97,6 +97,7 @@ def troubles(audited: Launch) -> dict[str, Outcome]:
 Changes = dict[int, dict[str, Any]]
 EVERY = range(8)
 NODE_1 = range(4, 8)
+BY_BUS = settings(CUDA_DEVICE_ORDER="PCI_BUS_ID")
 WITHOUT_GPUS: dict[str, Any] = {"gpus": (), "device_files": 0}
 
 
@@ -116,15 +117,13 @@ PLANTS: dict[str, Changes] = {
     "fail device_per_rank: ranks 4-5 use the same GPU 1 (GPU-1-1) on node-1": on(
         [4, 5], **settings(CUDA_VISIBLE_DEVICES="GPU-1-1", CUDA_DEVICE_ORDER="PCI_BUS_ID")
     )
-    | on([6, 7], **settings(CUDA_DEVICE_ORDER="PCI_BUS_ID")),
+    | on([6, 7], **BY_BUS),
     "fail device_per_rank: rank 2 (node-0) sees no GPU: CUDA_VISIBLE_DEVICES=-1": on(
         [2], **settings(CUDA_VISIBLE_DEVICES="-1")
     ),
     "fail device_order: ranks 0-1 on node-0 see the same GPUs in different orders: "
     "0, 1, 2, 3, and 0, 1, 3, 2": on([1], **settings(CUDA_VISIBLE_DEVICES="0,1,3,2")),
-    "fail device_order: differs on node-1: unset on ranks 4-5, 7, PCI_BUS_ID on rank 6": on(
-        [6], **settings(CUDA_DEVICE_ORDER="PCI_BUS_ID")
-    ),
+    "fail device_order: differs on node-1: unset on ranks 4-5, 7, PCI_BUS_ID": on([6], **BY_BUS),
     "warn device_order: by number without CUDA_DEVICE_ORDER=PCI_BUS_ID on ranks 4-7 of node-1": on(
         NODE_1,
         **settings(CUDA_VISIBLE_DEVICES="0,1,2,3"),
@@ -146,9 +145,7 @@ PLANTS: dict[str, Changes] = {
         NODE_1, versions={**facts(0).versions, "driver": ""}
     ),
     "fail affinity: ranks 0-1 on node-0 are all bound to CPU 0": on([0, 1], cpus=(0,)),
-    "warn affinity: rank 6 on node-1 may use 3 CPUs, other ranks there 8": on(
-        [6], cpus=(16, 17, 18)
-    ),
+    "warn affinity: rank 6 on node-1 may use 3 CPUs, other ranks": on([6], cpus=(16, 17, 18)),
     "fail numa: rank 3 (node-0) uses GPU 3 (GPU-0-3), but none of its 8 CPUs are near it": on(
         [3], cpus=tuple(range(8))
     ),

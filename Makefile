@@ -8,7 +8,7 @@ TORCH := 2.4 2.6 2.8 2.10 2.15
 
 export PYTHONDONTWRITEBYTECODE := # Otherwise each process of a test compiles what it imports.
 
-# What takes longest begins first (tests/conftest.py), and a file of tests stays in one worker.
+# What takes longest begins first (tests/conftest.py), and mostly waits: hence three workers. A file stays in one.
 TESTED := $(PYTHON) -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations 20 --durations-min 5 -m
 
 help: ## list the commands
@@ -29,7 +29,7 @@ check: ## lint, types, and whether generated files are up to date
 	@for each in $(BUILT); do $(PYTHON) -m $$each.build --check || exit; done
 
 unit: ## all tests that need no more than seconds
-	$(TESTED) "not (jobs or e2e or deploy or nightly)"
+	$(subst -n 3,-n 2,$(TESTED)) "not (jobs or e2e or deploy or nightly)"
 
 test-deploy: ## deploy onto a real Slurm, systemd and an image, each timed to its first page (needs root)
 	@scripts/setup.sh nightly

@@ -30,6 +30,8 @@ from tests.alerts.receivers import (
     slack,
 )
 
+pytestmark = pytest.mark.e2e
+
 README = Path(__file__).parents[2] / "alerts" / "README.md"
 RUNBOOKS = "https://github.com/rankskew/rankskew/blob/main/alerts/runbooks"
 GRAFANA = "https://grafana.example.com/d"

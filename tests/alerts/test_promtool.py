@@ -11,6 +11,8 @@ import pytest
 from exporter.vocabulary import thresholds
 from tests.alerts.promtool import GROUPS, RULES, Expect, assert_rules, promtool
 
+pytestmark = pytest.mark.e2e
+
 CASES = sorted(Path(__file__).parent.glob("*.yaml"))
 
 

@@ -30,6 +30,8 @@ from tests.rank_probe.judged import (
     vectors,
 )
 
+pytestmark = pytest.mark.e2e
+
 # ---- Pages of the exporters, as series for promtool ----------------------------------------------
 
 # Until a rank reads what rank 0 posted.

@@ -20,6 +20,8 @@ from tests.dashboards.dashboard_files import (
     targets,
 )
 
+pytestmark = pytest.mark.e2e
+
 OF_NODE = 'rankskew_node_ranks{job_id="j",instance="n",job="r",state="%s"} 8'
 RUNS = [
     OF_NODE % "beating",

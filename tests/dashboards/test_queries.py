@@ -18,6 +18,8 @@ from tests.dashboards.dashboard_files import Target, metric_names, targets
 from tests.exporter.asgi import ask
 from tests.exporter.node import Clock
 
+pytestmark = pytest.mark.e2e
+
 SCRAPE_SECONDS: Final = 15
 END_SECONDS: Final = 4 * 60
 SAMPLES: Final = END_SECONDS // SCRAPE_SECONDS + 1

@@ -206,10 +206,12 @@ class Rounds:
             give_way()
             result, verdict = self._keys.multi_get(keys)
             give_way()
-            is_news, self._result_message = result != self._result_message, result
+            # Keys that rank 0 has deleted since are read as empty: its life is over.
+            is_news = result not in (b"", self._result_message)
+            self._result_message = result
             self.result = read_result(result) or self.result
             give_way()
-            if verdict != self._verdict_message:
+            if verdict not in (b"", self._verdict_message):
                 self._verdict_message, self.verdict_at = verdict, now
                 self.verdict = json.loads(verdict)
                 give_way()

@@ -19,12 +19,14 @@ GROUP = f"group/{digest('all'):x}"
 class MemoryStore:
     """A store in a dictionary; every call raises *error* if there is one.
 
-    *calls* counts those that read; *read* and *written* are the keys.
+    *calls* counts those that read; *read* and *written* are the keys. What is *deleted_meanwhile*
+    is empty, as for a TCPStore whose key goes after it was found there.
     """
 
     def __init__(self) -> None:
         self.values: dict[str, bytes] = {}
         self.error: Exception | None = None
+        self.deleted_meanwhile = False
         self.calls = 0
         self.read: list[str] = []
         self.written: list[str] = []
@@ -54,7 +56,8 @@ class MemoryStore:
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         self.calls += 1
         self.read += keys
-        return [self._live()[key] for key in keys]
+        values = [self._live()[key] for key in keys]
+        return [b""] * len(keys) if self.deleted_meanwhile else values
 
     def multi_set(self, keys: Sequence[str], values: Sequence[bytes]) -> None:
         self._live().update(zip(keys, values, strict=True))

@@ -264,6 +264,18 @@ def test_rank_that_comes_before_rank_0_waits_in_the_life_that_is_over() -> None:
     assert result.steps == 30
 
 
+def test_life_that_ends_while_a_rank_reads_it_is_no_news() -> None:
+    """Rank 0 deletes what it has told just then: what was read before stays, and nothing fails."""
+    world = World(["all"] * 2)
+    world.train(WITHIN, late=[1])
+    said, result = world.verdict(1), world.rounds[1].result
+    world.store.deleted_meanwhile = True
+    world.step(len(WITHIN) + 1)
+    world.round(absent=[0])
+
+    assert (world.verdict(1), world.rounds[1].result) == (said, result)
+
+
 def test_rank_that_ends_late_takes_nothing_from_the_next_life() -> None:
     """Also if it was rank 0: its keys are not theirs."""
     old = World(["all"] * 2)

@@ -43,7 +43,11 @@ class Jobs(Mapping[str, Ranks]):
             try:
                 return check(self[case])
             except AssertionError as error:
-                print(f"{case} {RUN_AGAIN}: {error}")
+                ends = {
+                    rank: [last[name] for name in ("steps", "finished", "push_failures")]
+                    for rank, last in self[case].items()
+                }
+                print(f"{case} {RUN_AGAIN}: {error}; steps, end and failed pushes: {ends}")
                 self._ranks[case] = self._launch(*dict.fromkeys((*self._warm_up, case)))[case]
         return check(self[case])
 

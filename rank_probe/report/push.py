@@ -18,6 +18,9 @@ log = logging.getLogger("rank_probe")
 log = logging.getLogger("rank_probe")
 
 INTERVAL_SECONDS = 1.0
+# For the push under way at the end, and the last one. On a busy machine the thread waits for its
+# turn, and a rank whose last push does not come looks dead, not finished.
+LAST_PUSH_SECONDS = 2.0
 LARGEST_ANSWER_BYTES = 65536
 
 _HEAD = (
@@ -63,8 +66,8 @@ class Pusher:
 
     A snapshot that cannot be delivered is dropped: the next one contains everything again. This
     thread calls *snapshot*, which returns None while there is nothing to report. After each push it
-    calls *on_answer* with the JSON object in the exporter's answer, or {} without one. stop() calls
-    both once more, when no other thread does.
+    calls *on_answer* with the JSON object in the exporter's answer, or {} without one. stop() has
+    both called once more.
     """
 
     def __init__(
@@ -99,12 +102,12 @@ class Pusher:
         self._wake.set()
 
     def stop(self) -> None:
-        """End the thread and push one last time, within about a second."""
+        """Push one last time and end the thread, within two seconds whatever the exporter does."""
         self._stop.set()
         self._wake.set()
         if self._thread.is_alive():
-            self._thread.join(TIMEOUT_SECONDS)
-        if not self._thread.is_alive():
+            self._thread.join(LAST_PUSH_SECONDS)
+        else:
             self.push()
         self._connection.close()
 
@@ -139,10 +142,11 @@ class Pusher:
         # Jittered, so that the ranks of a node do not all push in the same millisecond.
         while True:
             self._wake.wait(self._interval * self._random.uniform(0.8, 1.2))
-            if self._stop.is_set():
-                return
             self._wake.clear()
+            is_last = self._stop.is_set()
             self.push()
+            if is_last:
+                return
 
     def _post(self, body: bytes) -> dict[str, object]:
         if not self._bearer_known:  # Not in __init__, which runs in the training thread.

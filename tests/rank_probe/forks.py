@@ -19,7 +19,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from tests.rank_probe.launch import ROOT, RUN_SECONDS, Ranks, last_by_job
+from devstack.process import wait_for
+from tests.rank_probe.launch import END_SECONDS, ROOT, RUN_SECONDS, Ranks, last_by_job
 from tests.rank_probe.sink import listening
 
 
@@ -132,11 +133,22 @@ class Zygote:
             launcher = self.start(folder / "output", module, *arguments, **told)
             try:
                 assert launcher.wait() == 0, launcher.output.read_text()[-4000:]
+                # Lightning's launcher, which is a rank itself, does not wait for the others.
+                wait_for(lambda: _is_empty(launcher.pid) or None, END_SECONDS)
             except BaseException:
                 with suppress(ProcessLookupError):
                     os.kill(launcher.pid, signal.SIGTERM)  # So that it ends its ranks.
                 raise
         return last_by_job(sink)
+
+
+def _is_empty(group: int) -> bool:
+    """Return whether the process *group* has ended."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return True
+    return False
 
 
 def _become(run: Sequence[str], environment: dict[str, str], output: str) -> NoReturn:

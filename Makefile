@@ -29,7 +29,7 @@ check: ## lint, types, and whether generated files are up to date
 	@for each in $(BUILT); do $(PYTHON) -m $$each.build --check || exit; done
 
 unit: ## all tests that need no more than seconds
-	$(subst -n 3,-n 2,$(TESTED)) "not (jobs or e2e or deploy or nightly)"
+	$(TESTED) "not (jobs or e2e or deploy or nightly)"
 
 test-deploy: ## deploy onto a real Slurm, systemd and an image, each timed to its first page (needs root)
 	@scripts/setup.sh nightly

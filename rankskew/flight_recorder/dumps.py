@@ -1,6 +1,6 @@
 """Reads the dumps of torch's flight recorder, without running what a pickle may ask for.
 
-The formats are those of torch 2.4 to 2.13 (versions 2.2 to 2.10 in the file): a pickle, or the JSON
+The formats are those of torch 2.4 to 2.15 (versions 2.2 to 2.10 in the file): a pickle, or the JSON
 of the debug server. torch.distributed.flight_recorder has the schema.
 """
 
@@ -34,7 +34,9 @@ class RecordedOperation:
 
     *group* is the name of its process group and *description* the user's. *number* counts the
     group's collectives, or its sends and receives. *frames* are innermost first: function, file and
-    line. *finished* is whether the rank is done with it, by an error too.
+    line. *finished* is whether the rank is done with it, by an error too, and *completed* whether
+    torch has seen it succeed. *started* is whether its device has reached it; None if that is not
+    recorded.
     """
 
     group: str
@@ -46,6 +48,8 @@ class RecordedOperation:
     output_sizes: tuple[tuple[int, ...], ...]
     types: tuple[str, ...]
     finished: bool
+    completed: bool
+    started: bool | None
     frames: tuple[tuple[str, str, int], ...] = ()
 
 
@@ -125,7 +129,12 @@ class _Plain(pickle.Unpickler):
 
 
 def _dump(rank: int, found: Mapping[str, Any]) -> Dump:
-    entries = tuple(_entry(each) for each in found.get("entries", ()))
+    recorded = found.get("entries", ())
+    # NCCL's starts are recorded only with TORCH_NCCL_ENABLE_TIMING, those of gloo never.
+    tells_starts = any(each["state"] == "started" for each in recorded) or any(
+        each.get("time_discovered_started_ns") for each in recorded
+    )
+    entries = tuple(_entry(each, tells_starts) for each in recorded)
     members = {}
     for name, group in found.get("pg_config", {}).items():
         members[_text(name)] = _ranks(group["ranks"])  # Of gloo, one group without a name.
@@ -141,13 +150,17 @@ def _ranks(told: Any) -> frozenset[int]:
     return ranks
 
 
-def _entry(entry: Mapping[str, Any]) -> RecordedOperation:
+# Of these torch learns only that an operation was begun and that it returned: gloo, and since torch
+# 2.14 all backends without a recorder of their own (c10d's FlightRecorderHook).
+UNTIMED: Final = ("gloo", "c10d")
+
+
+def _entry(entry: Mapping[str, Any], tells_starts: bool) -> RecordedOperation:
     group, description = entry["process_group"]
     is_p2p = bool(entry["is_p2p"])
     library, _, operation = _text(entry["profiling_name"]).rpartition(":")
     types = (*entry.get("input_dtypes", ()), *entry.get("output_dtypes", ()))
-    # Only the NCCL backend notes when an operation starts and ends.
-    finished = entry["state"] == "completed" or (library == "gloo" and bool(entry["retired"]))
+    completed = entry["state"] == "completed"
     return RecordedOperation(
         group=_text(group),
         description=_text(description),
@@ -157,7 +170,9 @@ def _entry(entry: Mapping[str, Any]) -> RecordedOperation:
         input_sizes=_sizes(entry["input_sizes"]),
         output_sizes=_sizes(entry["output_sizes"]),
         types=tuple(_text(each) for each in types),
-        finished=finished,
+        finished=completed or (library in UNTIMED and bool(entry["retired"])),
+        completed=completed,
+        started=entry["state"] != "scheduled" if tells_starts else None,
         frames=tuple(
             (_text(frame["name"]), _text(frame["filename"]), int(frame["line"]))
             for frame in entry.get("frames") or ()

@@ -13,12 +13,17 @@ from exporter.live.wording import sentence
 from rankskew.flight_recorder.dumps import Dump, RecordedOperation
 from rankskew.wording import named_ranks
 
-Kind = Literal["missing", "mismatch", "stuck"]
+Kind = Literal["missing", "skipped", "mismatch", "not_started", "stuck"]
 MISSING: Final = "missing"
+SKIPPED: Final = "skipped"
 MISMATCH: Final = "mismatch"
+NOT_STARTED: Final = "not_started"
 STUCK: Final = "stuck"
 # The group of all ranks, as torch describes it.
 WORLD: Final = "default_pg"
+NO_STARTS: Final = (
+    "nothing records whose device has reached it (of NCCL, TORCH_NCCL_ENABLE_TIMING=1 does)"
+)
 # No rank can finish these before all have begun. Of the others, a rank may be done with its part.
 NEED_ALL: Final = ("all_reduce", "allreduce", "all_gather", "reduce_scatter", "barrier")
 # Each rank may have its own sizes.
@@ -42,7 +47,8 @@ class CollectiveFinding:
     """What is wrong in one process group, at one of its operations."""
 
     kind: Kind
-    """Whether ranks have not begun it, have begun something else, or have not finished it."""
+    """What ranks have done: not begun it, left out one like it, begun something else, queued it on
+    a device that does not reach it, or not finished it."""
     group: str
     """Name that torch gave the process group, such as 0."""
     description: str
@@ -54,9 +60,9 @@ class CollectiveFinding:
     sizes: str
     """Types and sizes of its tensors, such as of Float [8]; empty if not known."""
     begun: tuple[int, ...]
-    """Ranks that have begun it."""
+    """Ranks that have begun it, and whose device has reached it where that is recorded."""
     ranks: tuple[int, ...] = ()
-    """Ranks with a dump that have not begun it, began something else, or have not finished."""
+    """Ranks with a dump of which kind says what they did."""
     without_dump: tuple[int, ...] = ()
     """Ranks of the group without a dump, which may be missing from it."""
     line: str | None = None
@@ -97,11 +103,6 @@ class Group:
         """Return what each rank that recorded it has begun as *number*."""
         return {rank: each[number] for rank, each in self.entries.items() if number in each}
 
-    @property
-    def begun_by_all(self) -> int:
-        """The number of the last collective that every member with entries has begun."""
-        return min(max(entries) for entries in self.entries.values())
-
     def finding(
         self, kind: Kind, entry: RecordedOperation, begun: Sequence[int], **more: Any
     ) -> CollectiveFinding:
@@ -139,7 +140,7 @@ def compare_dumps(dumps: Sequence[Dump], unreadable: Mapping[int, str]) -> HangR
     found = [
         wrong
         for group in _groups(dumps, world)
-        if (wrong := _mismatch(group) or _missing(group, dumps) or _stuck(group)) is not None
+        if (wrong := _first_wrong(group, dumps)) is not None
     ]
     found += _unmatched_transfers(dumps)
     waiting = {rank for each in found for rank in each.begun}
@@ -154,9 +155,9 @@ def compare_dumps(dumps: Sequence[Dump], unreadable: Mapping[int, str]) -> HangR
 
 def _place(found: CollectiveFinding, waiting: set[int]) -> tuple[int, int]:
     """Return the place of what was *found*: what explains others comes first."""
-    if found.kind == MISMATCH:
+    if found.kind in (MISMATCH, SKIPPED):
         return 0, found.number
-    if found.kind == MISSING:
+    if found.kind in (MISSING, NOT_STARTED):
         suspects = set(found.ranks) | set(found.without_dump)
         victims = suspects & waiting
         return (1 if not victims else 2 if suspects - victims else 3), found.number
@@ -211,19 +212,59 @@ def _groups(dumps: Sequence[Dump], world: frozenset[int]) -> list[Group]:
     ]
 
 
-def _mismatch(group: Group) -> CollectiveFinding | None:
+def _first_wrong(group: Group, dumps: Sequence[Dump]) -> CollectiveFinding | None:
+    """Return what is wrong at the first collective that not all members are done with.
+
+    Later ones only queue behind it, on some ranks more of them than on others.
+    """
+    by_rank = {dump.rank: dump for dump in dumps}
+    lost = tuple(sorted(group.members - by_rank.keys()))
+    # They have begun nothing here; or their buffer was too small for it.
+    silent = (group.members & by_rank.keys()) - group.entries.keys()
+    last = {rank: max(entries) for rank, entries in group.entries.items()}
     since = max(min(entries) for entries in group.entries.values())
-    for number in range(since, group.begun_by_all + 1):
+    numbers = {number for entries in group.entries.values() for number in entries}
+    for number in sorted(number for number in numbers if number >= since):
         at = group.at(number)
-        shapes = {rank: _shape(entry) for rank, entry in at.items()}
-        (usual, _), *others = Counter(shapes.values()).most_common()
-        if others:
-            odd = tuple(sorted(rank for rank, shape in shapes.items() if shape != usual))
-            alike = sorted(at.keys() - set(odd))
+        if (wrong := _mismatch(group, at)) is not None:
+            return wrong
+        waiting = tuple(sorted(rank for rank, entry in at.items() if not entry.finished))
+        behind = {rank for rank in last if last[rank] < number} | (silent if waiting else set())
+        first = at[min(waiting or at)]
+        if behind and (waiting or _needs_all(first)):
+            ranks = tuple(sorted(behind))
+            if any(entry.completed for entry in at.values()) and not waiting:
+                most = max(last.values())
+                fewer = tuple(f"rank {r} has begun {most - last[r]:,} fewer" for r in ranks)
+                return group.finding(SKIPPED, first, sorted(at), ranks=ranks, details=fewer)
+            where = tuple(_last(by_rank[rank]) for rank in ranks if by_rank[rank].entries)
             return group.finding(
-                MISMATCH, at[alike[0]], alike, ranks=odd, details=tuple(_begun(at, odd))
+                MISSING, first, sorted(at), ranks=ranks, without_dump=lost, details=where
             )
+        if waiting and lost:
+            return group.finding(MISSING, first, waiting, without_dump=lost)
+        if waiting:
+            reached = sorted(rank for rank in at if at[rank].started)
+            queued = tuple(rank for rank in waiting if at[rank].started is False)
+            if reached and queued:
+                return group.finding(NOT_STARTED, first, reached, ranks=queued)
+            untold = () if first.started else (NO_STARTS,)
+            return group.finding(STUCK, first, sorted(at), ranks=waiting, details=untold)
     return None
+
+
+def _needs_all(entry: RecordedOperation) -> bool:
+    return entry.operation.lower().lstrip("_").startswith(NEED_ALL)
+
+
+def _mismatch(group: Group, at: Mapping[int, RecordedOperation]) -> CollectiveFinding | None:
+    shapes = {rank: _shape(entry) for rank, entry in at.items()}
+    (usual, _), *others = Counter(shapes.values()).most_common()
+    if not others:
+        return None
+    odd = tuple(sorted(rank for rank, shape in shapes.items() if shape != usual))
+    alike = sorted(at.keys() - set(odd))
+    return group.finding(MISMATCH, at[alike[0]], alike, ranks=odd, details=tuple(_begun(at, odd)))
 
 
 def _begun(at: Mapping[int, RecordedOperation], ranks: Iterable[int]) -> Iterator[str]:
@@ -231,44 +272,6 @@ def _begun(at: Mapping[int, RecordedOperation], ranks: Iterable[int]) -> Iterato
         line = line_of(at[rank])
         where = "" if line is None else f", at {line}"
         yield f"rank {rank}: {at[rank].operation} {_sizes(at[rank])}".rstrip() + where
-
-
-def _missing(group: Group, dumps: Sequence[Dump]) -> CollectiveFinding | None:
-    have = {dump.rank for dump in dumps}
-    dumped = group.members & have
-    # A member without entries here has begun nothing; or its buffer was too small for them.
-    silent = {rank for rank in dumped if rank not in group.entries}
-    if all(entry.finished for each in group.entries.values() for entry in each.values()):
-        dumped, silent = dumped - silent, set()
-    last = 0 if silent else group.begun_by_all
-    ahead = {
-        rank: entries[number]
-        for rank, entries in group.entries.items()
-        if (number := next((n for n in sorted(entries) if n > last), None)) is not None
-    }
-    lost = tuple(sorted(group.members - have))
-    if not ahead:
-        waiting = {rank: entry for rank, entry in group.at(last).items() if not entry.finished}
-        if not lost or not waiting:
-            return None
-        return group.finding(MISSING, waiting[min(waiting)], sorted(waiting), without_dump=lost)
-    behind = tuple(sorted(dumped - set(ahead)))
-    first = ahead[min(ahead)]
-    needs_all = first.operation.lower().lstrip("_").startswith(NEED_ALL)
-    if not needs_all and all(entry.finished for entry in ahead.values()):
-        return None
-    where = tuple(_last(dump) for dump in dumps if dump.rank in behind and dump.entries)
-    return group.finding(
-        MISSING, first, sorted(ahead), ranks=behind, without_dump=lost, details=where
-    )
-
-
-def _stuck(group: Group) -> CollectiveFinding | None:
-    at = group.at(group.begun_by_all)
-    unfinished = tuple(sorted(rank for rank, entry in at.items() if not entry.finished))
-    if not unfinished:
-        return None
-    return group.finding(STUCK, at[unfinished[0]], sorted(at), ranks=unfinished)
 
 
 def _shape(entry: RecordedOperation) -> tuple[object, ...]:
@@ -331,6 +334,16 @@ def _sentence(found: CollectiveFinding) -> str:
         wait = "waits" if len(found.begun) == 1 else "wait"
         absent = " and ".join(_absent(found))
         return sentence(f"{named_ranks(found.begun)} {wait} in {what}; {absent}.")
+    if found.kind == SKIPPED:
+        return sentence(
+            f"{_have_not(found.ranks)} begun {what}, which the others have finished: one is "
+            "skipped there, or the dump is older."
+        )
+    if found.kind == NOT_STARTED:
+        return sentence(
+            f"{named_ranks(found.begun)} wait in {what}; the device of {named_ranks(found.ranks)} "
+            "has not reached it: look at what it does before."
+        )
     if set(found.ranks) == set(found.begun):
         return (
             f"All ranks are in {what}, and none has finished it: look at the network between them."
@@ -342,7 +355,10 @@ def _absent(found: CollectiveFinding) -> Iterator[str]:
     if found.ranks:
         yield f"{_have_not(found.ranks)} begun it"
     if found.without_dump:
-        yield f"{named_ranks(found.without_dump)} left no dump that can be read"
+        yield (
+            f"{named_ranks(found.without_dump)} left no dump that can be read, so look there first "
+            "for an error"
+        )
 
 
 def _have_not(ranks: Sequence[int]) -> str:

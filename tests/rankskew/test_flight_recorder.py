@@ -46,6 +46,8 @@ def entry(number: int, state: str = "completed", **changes: Any) -> dict[str, An
         "output_sizes": [[1024]],
         "output_dtypes": ["BFloat16"],
         "state": state,
+        # torch has it for NCCL with TORCH_NCCL_ENABLE_TIMING.
+        "time_discovered_started_ns": None if state == "scheduled" else 1_700_000_000_000_000_000,
         "is_p2p": False,
         "frames": [INSIDE, TRAINER],
     }
@@ -87,6 +89,12 @@ BEGUN = [entry(1), entry(2, "started")]
 # NCCL's ranks run ahead; and no rank can finish an all-reduce before all have begun it.
 AHEAD = [*BEGUN, entry(3, "scheduled"), entry(4, "scheduled")]
 FINISHED = [entry(1), entry(2)]
+QUEUED = [entry(4, "scheduled"), entry(5, "scheduled")]
+UNTIMED = [entry(1, time_discovered_started_ns=None), entry(2, "scheduled")]
+HOOKED = [
+    entry(number, "scheduled", profiling_name="c10d:allreduce", retired=True) for number in (1, 2)
+]
+PAST = [entry(number) for number in (100, 101, 32_100)]
 LONG = [entry(number) for number in range(1, 9)]
 OWN = entry(1, profiling_name="nccl:all_to_all", input_sizes=[[7]])
 GATHERED, GATHERS = (
@@ -104,6 +112,22 @@ STORIES: Mapping[str, tuple[Ranks, Groups | None, int]] = {
     "all stuck": ({rank: BEGUN for rank in range(12)}, None, 1),
     "one stuck": ({0: BEGUN, 1: FINISHED}, None, 1),
     "asynchronous": ({0: AHEAD, 1: AHEAD, 2: DONE}, None, 1),
+    # The ranks queue what follows: none is missing from 5, nor stuck in 4.
+    "queued behind it": (
+        {rank: [*BEGUN, entry(3, "scheduled"), *QUEUED[: 2 - (rank == 3)]] for rank in range(4)},
+        None,
+        1,
+    ),
+    "its device does not reach it": (
+        {rank: [entry(1), entry(2, "scheduled" if rank == 3 else "started")] for rank in range(4)},
+        None,
+        1,
+    ),
+    "starts are not recorded": ({rank: UNTIMED for rank in range(2)}, None, 1),
+    # torch's recorder of backends without their own knows only that each was begun.
+    "a healthy job of another backend": ({0: HOOKED, 1: HOOKED}, None, 0),
+    "another backend hangs": ({0: HOOKED, 1: HOOKED[:1]}, None, 1),
+    "skips collectives": ({0: PAST, 1: PAST, 2: [entry(100)]}, None, 1),
     "finished by others": ({0: FINISHED, 1: FINISHED, 2: DONE}, None, 1),
     # Rank 2 is missing from the world because it waits for rank 3 in their own group.
     "waits in another group": (

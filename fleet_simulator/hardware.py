@@ -221,7 +221,7 @@ def _rank(plan: JobPlan, rank: int, gpu: int) -> Process:
         namespace_pid=pid_of(rank),
         cpus=frozenset(_cpus(plan, gpu)),
         environment=environment,
-        cgroup=Cgroup(slurm_job_id="4242", slurm_step_id="0"),
+        cgroup=Cgroup(slurm_job="4242", slurm_step_id="0"),
     )
 
 

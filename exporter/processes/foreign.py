@@ -81,5 +81,5 @@ def _is_beside(process: Process, owner: Process) -> bool:
         owner.pid in process.ancestors
         or process.pid in owner.ancestors
         or (ours.container_id == its.container_id != "")
-        or (ours.slurm_job_id == its.slurm_job_id != "")
+        or (ours.slurm_job == its.slurm_job != "")
     )

@@ -12,18 +12,39 @@ from rank_probe.process.small_files import content
 # The first one that is set wins. Without a rendezvous id, torchrun sets "none".
 _GIVEN_JOB_ID = "RANKSKEW_JOB_ID"
 _JOB_ID = (
+    "FLUX_JOB_ID",  # Before Slurm's: Flux may run several jobs in one of Slurm.
     *("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "JOBSET_NAME", "RAY_JOB_ID"),
+    *("LSB_JOBID", "PBS_JOBID"),  # of LSF and PBS
     "PMIX_NAMESPACE",  # Open MPI's
 )
 _SLURM_RANK = "SLURM_PROCID"
-_RANK = ("RANK", _SLURM_RANK, "OMPI_COMM_WORLD_RANK", "PMI_RANK")
-_WORLD_SIZE = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-_LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
-_NODE_RANK = ("GROUP_RANK", "SLURM_NODEID", "OMPI_COMM_WORLD_NODE_RANK", "NODE_RANK")
+# By launcher: torchrun, Flux, Slurm, Open MPI, PMI (MPICH, Intel MPI), LSF's jsrun, PALS (HPE).
+_RANK = (
+    *("RANK", "FLUX_TASK_RANK", _SLURM_RANK, "OMPI_COMM_WORLD_RANK", "PMI_RANK"),
+    *("JSM_NAMESPACE_RANK", "PALS_RANKID"),
+)
+_WORLD_SIZE = (
+    *("WORLD_SIZE", "FLUX_JOB_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"),
+    *("JSM_NAMESPACE_SIZE", "PALS_SIZE"),
+)
+_LOCAL_RANK = (
+    *("LOCAL_RANK", "FLUX_TASK_LOCAL_ID", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    *("MPI_LOCALRANKID", "PMI_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_RANK", "PALS_LOCAL_RANKID"),
+)
+_NODE_RANK = (
+    *("GROUP_RANK", "SLURM_NODEID", "OMPI_COMM_WORLD_NODE_RANK", "PALS_NODEID"),
+    "NODE_RANK",
+)
 # Read by the process itself only, so they are not among VARIABLES.
-_NODES = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
+_TASKS_AND_NODES = (
+    (("FLUX_JOB_SIZE",), ("FLUX_JOB_NNODES",)),
+    (("SLURM_NTASKS",), ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")),
+)
 _STEP = "SLURM_STEP_ID"
-_TASKS_HERE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+_TASKS_HERE = (
+    *("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"),
+    *("JSM_NAMESPACE_LOCAL_SIZE", "PALS_LOCAL_SIZE"),
+)
 _ATTEMPT = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 _PEER_GROUP = "RANKSKEW_PEER_GROUP"
 _KUBERNETES = "KUBERNETES_SERVICE_HOST"
@@ -65,7 +86,7 @@ class Identity:
 
 
 def from_environment(environment: Mapping[str, str]) -> Identity | None:
-    """Return the identity from torchrun, SLURM, MPI or Kubernetes; None if none gives a rank.
+    """Return the identity from torchrun, a scheduler, MPI or Kubernetes; None without a rank.
 
     A rank without a world size, or one that is not a number, counts as missing.
     """
@@ -97,9 +118,10 @@ def is_certain(environment: Mapping[str, str]) -> bool:
     """
     if _first(environment, ("LOCAL_RANK",)) is not None:
         return True
-    tasks, nodes = _number(environment, ("SLURM_NTASKS",)), _number(environment, _NODES)
-    if tasks is not None and nodes is not None:
-        return tasks > nodes and not _is_batch_script(environment)
+    for names_of_tasks, names_of_nodes in _TASKS_AND_NODES:
+        tasks, nodes = _number(environment, names_of_tasks), _number(environment, names_of_nodes)
+        if tasks is not None and nodes is not None:
+            return tasks > nodes and not _is_batch_script(environment)
     return (_number(environment, _TASKS_HERE) or 1) > 1
 
 

@@ -46,7 +46,8 @@ POD = "12345678-9abc-def0-1234-56789abcdef0"
 CONTAINER = "0123456789abcdef" * 4
 SLICE = f"kubepods-burstable-pod{POD.replace('-', '_')}.slice"
 IN_POD = Cgroup(POD, CONTAINER, container=POD.replace("-", "_"))
-IN_JOB = Cgroup(slurm_job_id="4711", slurm_step_id="0", container="4711")
+IN_JOB = Cgroup(slurm_job="4711", slurm_step_id="0", container="4711")
+BY_SLUID = Cgroup(slurm_job="s5K1KKYAYG5D00", slurm_step_id="0", container="s5K1KKYAYG5D00")
 
 
 @pytest.mark.parametrize(
@@ -65,6 +66,12 @@ IN_JOB = Cgroup(slurm_job_id="4711", slurm_step_id="0", container="4711")
         ),
         ("0::/system.slice/node1_slurmstepd.scope/job_4711/step_0/user/task_0", IN_JOB),
         ("9:memory:/slurm/uid_1000/job_4711/step_0/task_0", IN_JOB),
+        ("9:memory:/slurm_node1/uid_1000/job_4711/step_0/task_0\n1:name=systemd:/\n0::/", IN_JOB),
+        # Slurm 26.05 names the job by its SLUID (cgroup.conf(5), CgroupJobIdPaths).
+        ("0::/system.slice/slurmstepd.scope/s5K1KKYAYG5D00/step_0/user/task_0", BY_SLUID),
+        ("0::/system.slice/node1_slurmstepd.scope/s5K1KKYAYG5D00/step_0/user", BY_SLUID),
+        # A user names the cgroups below the own service.
+        ("0::/user.slice/user-1000.slice/user@1000.service/slurm/job_4711/step_0", Cgroup()),
     ],
 )
 def test_pod_or_batch_job_is_told_from_the_cgroup(text: str, cgroup: Cgroup) -> None:

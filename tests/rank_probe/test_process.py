@@ -30,6 +30,13 @@ TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "GROUP_RANK": "1"
 TORCHRUN |= {"TORCHELASTIC_RUN_ID": "llama", "TORCHELASTIC_RESTART_COUNT": "2"}
 SLURM = {"SLURM_JOB_ID": "4711", "SLURM_PROCID": "9", "SLURM_NTASKS": "16", "SLURM_LOCALID": "1"}
 SLURM |= {"SLURM_NODEID": "1", "SLURM_STEP_ID": "0", "SLURM_RESTART_COUNT": "1"}
+# flux-environment(7), what IBM's jsrun and HPE's PALS set beside their scheduler's job.
+FLUX = {"FLUX_JOB_ID": "f7Qz", "FLUX_TASK_RANK": "5", "FLUX_JOB_SIZE": "8", "FLUX_JOB_NNODES": "2"}
+FLUX |= {"FLUX_TASK_LOCAL_ID": "1"}
+JSRUN = {"LSB_JOBID": "815", "JSM_NAMESPACE_RANK": "5", "JSM_NAMESPACE_SIZE": "8"}
+JSRUN |= {"JSM_NAMESPACE_LOCAL_RANK": "1", "JSM_NAMESPACE_LOCAL_SIZE": "4"}
+PALS = {"PBS_JOBID": "9.pbs", "PALS_RANKID": "5", "PALS_SIZE": "8", "PALS_NODEID": "1"}
+PALS |= {"PALS_LOCAL_RANKID": "1", "PALS_LOCAL_SIZE": "4"}
 
 
 def kept(environment: dict[str, str]) -> dict[str, str]:
@@ -46,6 +53,10 @@ def kept(environment: dict[str, str]) -> dict[str, str]:
         # attempts from 0 again when SLURM starts it anew, so both counts matter.
         (TORCHRUN | SLURM, ("4711", "all", 5, 8, "1", "1", 3)),
         (TORCHRUN | {"RANKSKEW_PEER_GROUP": "pp1"}, ("llama", "pp1", 5, 8, "1", "1", 2)),
+        # Flux in a job of SLURM: its broker was a task, and its job is one of several there.
+        (SLURM | FLUX, ("f7Qz", "all", 5, 8, "1", "1", 1)),
+        (JSRUN, ("815", "all", 5, 8, "1", "", 0)),
+        (PALS, ("9.pbs", "all", 5, 8, "1", "1", 0)),
         # A script that starts ranks within a task of SLURM sets their number, not who they are.
         (SLURM | {"WORLD_SIZE": "2", "LOCAL_RANK": "0"}, ("4711", "all", 9, 16, "0", "1", 1)),
     ],
@@ -70,7 +81,7 @@ def test_script_of_a_slurm_job_is_none_of_its_tasks() -> None:
 
     assert from_environment(script) is None
     assert not identity.is_certain(script)
-    assert identity.is_certain(task)
+    assert all(map(identity.is_certain, (task, FLUX, JSRUN, PALS)))
     assert identity.rank_source({"RANK": "0"} | task) == "SLURM_PROCID and SLURM_NTASKS"
     for impossible in ("", "x", "-1", "8", "9" * 5000):
         assert identity.rank_source({"RANK": impossible, "WORLD_SIZE": "8"}) is None

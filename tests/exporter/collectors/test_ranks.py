@@ -292,7 +292,7 @@ BY_SLURM = {"slurm_job_id": "7", "slurm_step_id": "2", "partition": "gpu", "user
         (IN_POD, True, {"HOSTNAME": "llama-0"}, POD | {"namespace": "", "pod": "llama-0"}),
         (IN_POD, False, {"HOSTNAME": "node-7"}, POD | {"namespace": "", "pod": ""}),
         # The cgroup, which Slurm made, is believed before the environment.
-        (Cgroup(slurm_job_id="8"), True, SLURM, BY_SLURM | {"slurm_job_id": "8"}),
+        (Cgroup(slurm_job="8"), True, SLURM, BY_SLURM | {"slurm_job_id": "8"}),
         (Cgroup(pod_uid="inside of a pod"), True, SLURM, BY_SLURM),
     ],
 )

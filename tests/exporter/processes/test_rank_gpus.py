@@ -227,7 +227,7 @@ def test_ranks_are_found_again_when_any_source_says_something_else() -> None:
 
 RANK = process(10, torchrun(0), ancestors=(5, 4))
 CONTAINER = Cgroup(container_id="c" * 64)
-SLURM = Cgroup(slurm_job_id="7")
+SLURM = Cgroup(slurm_job="7")
 UNNAMED = process(10, torchrun(0, TORCHELASTIC_RUN_ID="none"))
 
 

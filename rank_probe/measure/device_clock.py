@@ -53,6 +53,9 @@ class Events(Protocol):
     def follow(self) -> bool:
         """Switch to the calling thread's current device; return whether it is another one."""
 
+    def may_query(self) -> bool:
+        """Let the calling thread query, whatever others capture; return whether it may."""
+
 
 class _State(enum.Enum):
     """What the clock does with the next boundary."""
@@ -74,9 +77,9 @@ class DeviceClock:
     counting begins at the first boundary that it gets, and after a gap at the end of a step.
     `boundary` records an event. At the end of a step, which the training thread reports, and not
     more often than *every* nanoseconds, steps move to *tape* that are at least two steps old and
-    that the device has finished. Nothing synchronises, and only that thread queries. While the
-    current stream is captured, nothing is recorded or queried: the boundaries in the capture are
-    left out, so it counts for the stage it began in.
+    that the device has finished. Nothing synchronises, and only that thread queries, but for
+    `stands_in`. While the current stream is captured, nothing is recorded or queried: the
+    boundaries in the capture are left out, so it counts for the stage it began in.
 
     Steps are numbered as on the host, which had counted *steps_before* when this was created;
     discarded steps leave gaps in the numbers.
@@ -111,6 +114,7 @@ class DeviceClock:
         self._waiting: deque[tuple[int, list[Any], dict[int, DeviceEvent]]] = deque()
         self._number = steps_before  # of the last step that ended
         self._reached: DeviceEvent | None = None  # the latest event with a known time
+        self._reached_mark = 0  # what begins there
         self._at = 0
         self._read = (0, now())  # the last device time that was read, and when
         self._next_drain = 0
@@ -151,6 +155,23 @@ class DeviceClock:
         """Return nanoseconds on the tape's clock, extended by the host's since the last read."""
         at, when = self._read
         return at + self._host_now() - when
+
+    @never_raise
+    def stands_in(self) -> int | None:
+        """Return the stage in which the device stands; None if it has reached all of its events.
+
+        For another thread than the training thread, while that one crosses no boundary; it may go
+        on meanwhile, and then this was so a moment ago. None also where nobody can tell.
+        """
+        if self.has_failed or not self._events.may_query():
+            return None
+        stage = self._reached_mark
+        for step in (*(step for _, step, _ in tuple(self._waiting)), list(self._step)):
+            for mark, event in zip(step[::2], step[1::2], strict=True):
+                if not event.query():
+                    return stage & STAGE_BITS
+                stage = mark
+        return None
 
     def _take_tape(self) -> bytes:
         length = len(self.tape)  # The training thread may append meanwhile.
@@ -260,6 +281,7 @@ class DeviceClock:
                     reached = event
                     at += elapsed
                 tape += (mark, at)
+                self._reached_mark = mark
             self._at, self._reached = at, reached
             self._read = (at, self._host_now())
         self._next_drain = self._host_now() + self._every

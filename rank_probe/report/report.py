@@ -39,6 +39,8 @@ log = logging.getLogger("rank_probe")
 PATIENCE_SECONDS: Final = 60.0
 # The same after a fetch alone: the first step may compile a model.
 COMPILING_SECONDS: Final = 120.0
+# Without a boundary for so long, the device is asked where it stands.
+STANDS_SECONDS: Final = 10.0
 SIGNS: Final = frozenset({events.FETCHED, events.BACKWARD_ENDED, events.OPTIMIZER_ENDED})
 
 MEND: Final = """\
@@ -192,6 +194,10 @@ class RankReport:
         stage = parts.timeline.state_at_fold.stage
         elapsed = host.elapsed_seconds
         events = self._lifecycle_events.look(self._timed(stage), host.spent, elapsed)
+        if device is not None and elapsed >= STANDS_SECONDS:
+            # Its thread may wait in any stage for what its device waits for.
+            stands_in = device.stands_in()
+            stage = stage if stands_in is None else stands_in
         give_way()  # Not earlier: what was read so far belongs together.
         more = {
             **({} if device is None else self._memory()),

@@ -1,11 +1,21 @@
 """CUDA events for the device clock, and the memory statistics of torch's allocator."""
 
+import ctypes
+import os
+import re
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import cache
+from typing import Final, NamedTuple
 
 import torch
 
+from rank_probe.process.small_files import beginning
 from rank_probe.torch_hooks.private import find
+
+# cudaStreamCaptureModeRelaxed: the calls of this thread break no capture of another one.
+RELAXED: Final = 2
+# Of a process with torch and CUDA; it takes half a megabyte.
+MAPS_BYTES: Final = 1 << 23
 
 
 class CudaEvents:
@@ -55,6 +65,26 @@ class CudaEvents:
         self.device = device
         self._streams.clear()
         return True
+
+    def may_query(self) -> bool:
+        """Let the calling thread query, whatever others capture; return whether it may.
+
+        It must not be the training thread, whose device and mode are the user's.
+        """
+        library = _runtime()
+        if library is None:
+            return False
+        torch.cuda.set_device(self.device)  # A call would make a context on device 0 otherwise.
+        mode = ctypes.c_int(RELAXED)
+        error: int = library.cudaThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+        return error == 0
+
+
+@cache
+def _runtime() -> ctypes.CDLL | None:
+    """Return the CUDA runtime that torch has loaded; None if there is none of its own."""
+    found = re.search(rb"/\S*/libcudart\S*\.so\S*", beginning("/proc/self/maps", MAPS_BYTES) or b"")
+    return None if found is None else ctypes.CDLL(os.fsdecode(found[0]))
 
 
 def _handle_of_object(device: int) -> int:

@@ -19,12 +19,13 @@ from rank_probe.lines import sampling
 from rank_probe.measure import events
 from rank_probe.measure.tape import PythonTape, fetching, new_tape
 from rank_probe.probe import Probe
+from rank_probe.report import report
 from rank_probe.torch_hooks import collectives, parallel, private, process_group, store
-from rank_probe.wire.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS
+from rank_probe.wire.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
 from rank_probe.wire.stages import DATA
 from tests.exporter.running import wait_until
 from tests.exporter.snapshots import verdict
-from tests.rank_probe.fakes import RANK_2_OF_4, FakeDevice, probe_of_rank_2, told
+from tests.rank_probe.fakes import RANK_2_OF_4, FakeDevice, elsewhere, probe_of_rank_2, told
 
 TRAINED = (events.ENTER | DATA, events.LEAVE, events.STEP)
 
@@ -137,6 +138,28 @@ def test_device_time_is_told_beside_the_hosts(device: FakeDevice) -> None:
     assert snapshot.stage_seconds["data"] == pytest.approx(4 * 7)
     assert snapshot.stage_host_seconds["data"] < 7
     assert snapshot.cuda_alloc_retries == 4
+
+
+@pytest.mark.parametrize(("kernel_seconds", "stage"), [(60, "sync"), (0, "other")])
+def test_rank_that_stands_is_where_its_device_stands(
+    device: FakeDevice, monkeypatch: pytest.MonkeyPatch, kernel_seconds: int, stage: str
+) -> None:
+    """NCCL makes the stream wait: the thread, which asks for the loss, is not in a wait itself.
+
+    If the device has done all, its thread is what others wait for.
+    """
+    probe = probe_of_rank_2()
+    step(probe, *3 * TRAINED)
+    step(probe, events.WAIT)
+    device.launch(kernel_seconds * 1_000_000_000)  # the collective, which its peers do not join
+    step(probe, events.RELEASED)
+    looks: list[Snapshot] = []
+    for stands_seconds in (60.0, 0.0):
+        monkeypatch.setattr(report, "STANDS_SECONDS", stands_seconds)
+        elsewhere(lambda: looks.append(told(probe)))
+
+    assert [look.stage for look in looks] == ["other", stage]
+    assert failures.count == 0
 
 
 def test_part_that_does_not_fit_this_torch_costs_only_itself(

@@ -90,6 +90,41 @@ def test_capture_is_one_piece_of_the_stage_it_is_in() -> None:
     assert not marks.clock.has_failed
 
 
+FOREVER = 10**6
+# What the thread has done since its last whole step when it stands, and where the device is then.
+STANDS: dict[str, tuple[Sequence[tuple[int, float]], int | None]] = {
+    # Of a rank whose peers wait: nothing is left for the device to do.
+    "reads a batch": ([(DATA, 0)], None),
+    "has launched what is next": ([(DATA, 1), (FORWARD, 1)], None),
+    # NCCL makes the stream wait; the thread goes on to where it needs the result.
+    "asks for the loss": ([(BACKWARD, 1), (SYNC, FOREVER), (OTHER | RELEASE, 0)], SYNC),
+    "has a full queue": ([(SYNC, FOREVER), (OPTIMIZER | RELEASE, 1), (FORWARD, 1)], SYNC),
+    "waits itself": ([(BACKWARD, 1), (SYNC, FOREVER)], None),
+    "a kernel never ends": ([(FORWARD, FOREVER), (BACKWARD, 1)], FORWARD),
+    "is steps ahead": ([(SYNC, FOREVER), *2 * [(OTHER | COMPLETE, 1), (SYNC, 1)]], SYNC),
+}
+
+
+@pytest.mark.parametrize("case", STANDS)
+@pytest.mark.parametrize("capturing", [False, True])
+def test_device_of_a_thread_that_stands_says_in_which_stage(case: str, capturing: bool) -> None:
+    """Another thread asks, also while this one captures a graph, which that must not break."""
+    marks, (done, stage) = Marks(), STANDS[case]
+    repeat(3, marks.step, marks.catch_up)
+    for mark, took in done:
+        marks.clock.boundary(mark)
+        marks.device.append(round(took * MS))
+    marks.time.pass_(60_000 * MS)
+    marks.events.capturing = capturing
+    found: list[int | None] = []
+    elsewhere(lambda: found.append(marks.clock.stands_in()))
+    marks.events.has_runtime = False
+    elsewhere(lambda: found.append(marks.clock.stands_in()))
+
+    assert found == [stage, None]
+    assert (failures.count, marks.clock.has_failed) == (0, False)
+
+
 def test_exhaustion_drops_whole_steps_and_counts_them() -> None:
     """With every event in use steps are given up, until half are free; the rest stays exact."""
     marks = Marks(limit=42)  # eight steps and a bit

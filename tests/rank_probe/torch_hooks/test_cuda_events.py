@@ -1,5 +1,8 @@
 """Tests of what is asked of torch.cuda, which is replaced here: there is no GPU."""
 
+import ctypes
+import subprocess
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,7 +10,7 @@ import pytest
 import torch
 
 from rank_probe.measure.device_clock import Events
-from rank_probe.torch_hooks import private
+from rank_probe.torch_hooks import cuda_events, private
 from rank_probe.torch_hooks.cuda_events import CudaEvents, CudaMemory, memory
 
 
@@ -88,6 +91,35 @@ def test_device_events_need_no_private_names(
     assert cuda.recorded == [(1, stream)]
     assert events.is_capturing()
     assert list(private.limitations) == ["Each device event costs a few microseconds more."]
+
+
+# What the CUDA runtime does of a thread's mode; another library of its name is in no test.
+RUNTIME = """
+int mode = 0;
+int cudaThreadExchangeStreamCaptureMode(int *other) {
+    int before = mode; mode = *other; *other = before; return 0;
+}
+"""
+
+
+def test_thread_that_queries_breaks_no_capture(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its mode is relaxed, in the runtime that torch has loaded; without one it does not query."""
+    chosen: list[int] = []
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    events = CudaEvents()
+    cuda_events._runtime.cache_clear()
+    assert not events.may_query()
+    library, source = tmp_path / "libcudart.so.13", tmp_path / "runtime.c"
+    source.write_text(RUNTIME)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+    runtime = ctypes.CDLL(str(library))
+    cuda_events._runtime.cache_clear()
+
+    assert events.may_query()
+    assert ctypes.c_int.in_dll(runtime, "mode").value == cuda_events.RELAXED
+    assert chosen == [1]  # Its own: device 0 would get a context.
 
 
 @pytest.mark.parametrize("has_statistics", [True, False])

@@ -19,13 +19,14 @@ STANDING_STEPS: Final = 4.0
 def holding(ranks: Sequence[RankView]) -> list[RankView]:
     """Return the ranks that have stepped and do not wait for others now.
 
-    The first is the one that left when the others began to wait; those that have ended are last.
+    The first is the one that left when the others began to wait, to ten seconds, and of several the
+    one with the fewest steps; those that have ended are last.
     """
     waited = max((rank.stage_elapsed_seconds for rank in waiting(ranks)), default=0.0)
 
-    def order(rank: RankView) -> tuple[bool, float]:
+    def order(rank: RankView) -> tuple[bool, float, int]:
         since = rank.heartbeat_age_seconds if rank.silent else rank.stage_elapsed_seconds
-        return rank.finished, abs(since - waited)
+        return rank.finished, abs(since - waited) // 10, rank.steps
 
     # A rank that has never stepped may not train at all: an evaluator, a rollout server.
     stepped = [rank for rank in ranks if rank.last_step_age_seconds is not None]
@@ -41,12 +42,16 @@ def hung_sentence(job: NodeJob, ranks: Sequence[RankView], world_size: int) -> s
     """Say which of the *ranks* here hold *job* up if it hangs; None if it does not.
 
     It hangs once a rank has waited for others for longer than the limit, and no rank has finished a
-    step for as long. The rules have the same definition, in hang.yaml.
+    step for as long; where none is seen to wait, nor saves or evaluates, the limit is that of a
+    long stage. The rules have the same definition, in hang.yaml.
     """
     running = [rank for rank in ranks if not rank.finished]
     limit = _limit_seconds(job, running)
     age = standing_seconds(running)
     waited = max((rank.stage_elapsed_seconds for rank in waiting(running)), default=0.0)
+    beating = [rank for rank in running if not rank.silent]
+    if beating and all(rank.stage not in (*LONG_STAGES, "sync") for rank in beating):
+        limit, waited = max(limit, job.threshold("hang_long_stage_seconds")), age or 0.0
     if waited <= limit or (age is not None and age <= limit):
         return None
     gpus = "its GPU waits" if world_size == 1 else f"{world_size} of {world_size} GPUs wait"
@@ -54,7 +59,7 @@ def hung_sentence(job: NodeJob, ranks: Sequence[RankView], world_size: int) -> s
     those = holding(ranks)
     if not those:
         return f"{since}: {_nobody_here_holds(running)}."
-    others = f"; {len(waiting(running))} of {len(running)} ranks wait in sync"
+    others = f"; {len(waiting(running)) or 'none'} of {len(running)} ranks wait in sync"
     return f"{since}: {_all_whereabouts(those)}{others}."
 
 

@@ -135,9 +135,12 @@ def _merge(seen: Sequence[tuple[JobStatus, float]]) -> JobStatus:
     jobs = [job for job, _ in seen]
     told = max(seen, key=lambda each: (_weight(each[0]), _names_here(each[0]), each[1]))[0]
     causes = {each.rank: each.cause for job in jobs for each in job.late if each.cause is not None}
-    late = [replace(each, cause=causes.get(each.rank)) for each in told.late]
-    by_rank = {each.rank: each for each in late}
     ranks = newest(rank for job in jobs for rank in job.ranks)
+    here = {rank.rank for rank in ranks}
+    late = [
+        replace(each, cause=causes.get(each.rank), is_here=each.rank in here) for each in told.late
+    ]
+    by_rank = {each.rank: each for each in late}
     return explained(
         replace(
             told,

@@ -137,6 +137,8 @@ def _sentence(error: ErrorDetails) -> str:
         return f"{where} is not supported here"
     if error["type"] == "missing":
         return f"{where} is missing"
+    if error["type"] == "model_type":  # pydantic's message names a class.
+        return f"{where or 'the file'} has to be a mapping"
     message = error["msg"]
     return f"{where or 'the file'} is wrong: {message[:1].lower()}{message[1:]}"
 

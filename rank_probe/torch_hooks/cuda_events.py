@@ -81,7 +81,7 @@ class CudaEvents:
 
 
 @cache
-def _runtime() -> ctypes.CDLL | None:
+def _runtime() -> "ctypes.CDLL | None":
     """Return the CUDA runtime that torch has loaded; None if there is none of its own."""
     found = re.search(rb"/\S*/libcudart\S*\.so\S*", beginning("/proc/self/maps", MAPS_BYTES) or b"")
     return None if found is None else ctypes.CDLL(os.fsdecode(found[0]))

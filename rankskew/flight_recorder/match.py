@@ -223,19 +223,18 @@ def _first_wrong(group: Group, dumps: Sequence[Dump]) -> CollectiveFinding | Non
     silent = (group.members & by_rank.keys()) - group.entries.keys()
     last = {rank: max(entries) for rank, entries in group.entries.items()}
     since = max(min(entries) for entries in group.entries.values())
-    numbers = {number for entries in group.entries.values() for number in entries}
-    for number in sorted(number for number in numbers if number >= since):
+    for number in sorted({n for each in group.entries.values() for n in each if n >= since}):
         at = group.at(number)
         if (wrong := _mismatch(group, at)) is not None:
             return wrong
         waiting = tuple(sorted(rank for rank, entry in at.items() if not entry.finished))
         behind = {rank for rank in last if last[rank] < number} | (silent if waiting else set())
         first = at[min(waiting or at)]
-        if behind and (waiting or _needs_all(first)):
+        needs_all = first.operation.lower().lstrip("_").startswith(NEED_ALL)
+        if behind and (waiting or needs_all):
             ranks = tuple(sorted(behind))
             if any(entry.completed for entry in at.values()) and not waiting:
-                most = max(last.values())
-                fewer = tuple(f"rank {r} has begun {most - last[r]:,} fewer" for r in ranks)
+                fewer = tuple(f"rank {r}: {max(last.values()) - last[r]:,} fewer" for r in ranks)
                 return group.finding(SKIPPED, first, sorted(at), ranks=ranks, details=fewer)
             where = tuple(_last(by_rank[rank]) for rank in ranks if by_rank[rank].entries)
             return group.finding(
@@ -251,10 +250,6 @@ def _first_wrong(group: Group, dumps: Sequence[Dump]) -> CollectiveFinding | Non
             untold = () if first.started else (NO_STARTS,)
             return group.finding(STUCK, first, sorted(at), ranks=waiting, details=untold)
     return None
-
-
-def _needs_all(entry: RecordedOperation) -> bool:
-    return entry.operation.lower().lstrip("_").startswith(NEED_ALL)
 
 
 def _mismatch(group: Group, at: Mapping[int, RecordedOperation]) -> CollectiveFinding | None:
@@ -335,10 +330,8 @@ def _sentence(found: CollectiveFinding) -> str:
         absent = " and ".join(_absent(found))
         return sentence(f"{named_ranks(found.begun)} {wait} in {what}; {absent}.")
     if found.kind == SKIPPED:
-        return sentence(
-            f"{_have_not(found.ranks)} begun {what}, which the others have finished: one is "
-            "skipped there, or the dump is older."
-        )
+        so = "one is skipped, or the dump is older"
+        return sentence(f"{_have_not(found.ranks)} begun {what}, which others have finished: {so}.")
     if found.kind == NOT_STARTED:
         return sentence(
             f"{named_ranks(found.begun)} wait in {what}; the device of {named_ranks(found.ranks)} "
@@ -355,10 +348,7 @@ def _absent(found: CollectiveFinding) -> Iterator[str]:
     if found.ranks:
         yield f"{_have_not(found.ranks)} begun it"
     if found.without_dump:
-        yield (
-            f"{named_ranks(found.without_dump)} left no dump that can be read, so look there first "
-            "for an error"
-        )
+        yield f"{named_ranks(found.without_dump)} left no dump that can be read: look there first"
 
 
 def _have_not(ranks: Sequence[int]) -> str:

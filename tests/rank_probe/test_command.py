@@ -227,7 +227,7 @@ def test_unchanged_script_is_timed_and_no_driver_is_initialised(tmp_path: Path) 
     last = sink.snapshots[-1]
 
     assert done.stdout == "False 1 INFO\n[]\n", done.stderr
-    assert (last["finished"], last["probe_errors"]) == (True, 0)
+    assert (last["finished"], last["probe_errors"]) == (True, 0), done.stderr
     assert last["steps"] >= 4
     assert {"data", "forward", "backward", "optimizer"} <= set(last["stage_seconds"])
 

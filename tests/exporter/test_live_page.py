@@ -347,6 +347,10 @@ those that have not, rank 3 is in other. | OTHER NODES
 0-3 eval 40 | healthy | No rank is late | -
 0-3 eval 150 | not_judgeable | No rank on this node has finished a step for 3 min: rank 0 is in \
 eval, rank 1 is in eval and rank 2 is in eval and 1 more. | -
+# Nor is any rank seen to wait over NCCL where its device is not known: after half an hour it hangs.
+0-3 forward 1799 | not_judgeable | No rank on this node has finished a step for 30 min: | -
+0-3 forward 1802 | hung | No step for 30 min, 4 of 4 GPUs wait: rank 0 is in forward, rank 1 is in \
+forward and rank 2 is in forward and 1 more; none of 4 ranks wait in sync. | -
 """
 OTHER_NODES = (
     "Look at the live pages of the job's other nodes: "

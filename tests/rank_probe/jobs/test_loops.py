@@ -138,7 +138,7 @@ def test_unchanged_script_is_timed_under_the_launcher(zygote: Zygote, tmp_path: 
         excess = {stage: late[stage] - victim[stage] for stage in late}
 
         assert max(excess, key=lambda stage: excess[stage]) == "forward"
-        assert late["sync"] < 0.5 * victim["sync"]
+        assert late["sync"] < victim["sync"]  # Both wait for a core.
 
     jobs = Jobs(train, "unchanged")
     jobs.check("unchanged", check)

@@ -19,6 +19,8 @@ from tests.exporter.live_node import CAUSE, EVEN, Node, served
 from tests.exporter.snapshots import late, verdict
 from tests.rankskew.servers import Answer, Sent, json_answer, serving
 
+pytestmark = pytest.mark.e2e
+
 FILES: Final = page_files()
 TEXTS: Final = {name: content.decode() for name, content in FILES.items()}
 INDEX: Final = TEXTS["index.html"]

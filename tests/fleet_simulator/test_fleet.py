@@ -17,6 +17,8 @@ from generators.metrics import families_by_collector
 from tests.exporter.asgi import Answer, ask
 from tests.exporter.node import Clock
 
+pytestmark = pytest.mark.e2e
+
 # What one page has: each series with its labels and its value, by its name.
 Page = dict[str, list[tuple[dict[str, str], float]]]
 

@@ -376,6 +376,15 @@ def test_job_that_stands_still_names_the_rank_outside_sync(
     assert action == "-" or said["first_action"] == action.replace("OTHER NODES", OTHER_NODES)
 
 
+def test_of_several_that_may_hold_a_job_up_the_one_behind_is_first() -> None:
+    """Where no rank is seen to wait, all stand alike; one has finished a step fewer."""
+    node = stepped()
+    node.change(stage="forward")
+    node.change(2, steps=node.states[2].steps - 1)
+
+    assert "wait: rank 2 is in forward, rank 0" in node.wait(1_802)["verdict"]["sentence"]
+
+
 def test_hang_tells_where_its_ranks_are_and_what_they_did_last() -> None:
     """What a rank did last is where to look first: here it has been saving all the time.
 

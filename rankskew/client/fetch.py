@@ -8,10 +8,9 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final, NamedTuple
-from urllib.parse import urlencode, urlsplit
+from typing import Any, Final
+from urllib.parse import urlsplit
 
 import urllib3
 from urllib3.exceptions import HTTPError, LocationParseError, ProxyError, ResponseError
@@ -33,7 +32,6 @@ LARGEST_ANSWER_BYTES: Final = 128 * 2**20
 MOST_REDIRECTS: Final = 5
 # A proxy cannot reach what listens on this machine only.
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
-REFUSALS: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 TIMEOUTS: Final = (TimeoutError, urllib3.exceptions.ReadTimeoutError)
 
 
@@ -48,23 +46,16 @@ class _Refused(Trouble):
 # ---- How servers are reached ---------------------------------------------------------------------
 
 
-class _Session(NamedTuple):
-    """Connections to a server, and what was read for them."""
-
-    config: HttpConfig
-    pool: urllib3.PoolManager
-
-
 @dataclass(frozen=True, slots=True)
 class Access:
     """A *config_file* in the format of promtool's --http.config.file, and further *headers*.
 
-    *sessions* are open, by server.
+    *pools* are the open connections to each server, with the headers that were read for them.
     """
 
     config_file: Path | None = None
     headers: Sequence[tuple[str, str]] = ()
-    sessions: dict[str, _Session] = field(default_factory=dict, init=False, compare=False)
+    pools: dict[str, urllib3.PoolManager] = field(default_factory=dict, init=False, compare=False)
 
     def read(self) -> HttpConfig:
         """Return what they say now; raises UsageError."""
@@ -113,14 +104,14 @@ def get_json(
     """
     patience = TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds
 
-    def exchange(session: _Session) -> Any:
-        found = _exchange(session, server, path, query, patience)
+    def exchange(pool: urllib3.PoolManager) -> Any:
+        found = _exchange(pool, server, path, query, patience)
         if access is not ANYONE:  # That is nobody's run.
-            access.sessions[server] = session
+            access.pools[server] = pool
         return found
 
     try:
-        if (kept := access.sessions.pop(server, None)) is not None:
+        if (kept := access.pools.pop(server, None)) is not None:
             try:
                 return exchange(kept)
             except _Refused:
@@ -128,29 +119,27 @@ def get_json(
             except HTTPError as error:
                 if any(isinstance(each, TIMEOUTS) for each in _causes(error)):
                     raise
-        return exchange(_session(server, access))
+        return exchange(_pool(server, access))
     except HTTPError as error:
         raise Trouble(f"{server} does not answer: {_why(error, patience)}.") from error
 
 
-def _session(server: str, access: Access) -> _Session:
+def _pool(server: str, access: Access) -> urllib3.PoolManager:
     try:
         config = access.read()
     except UsageError as error:
         raise Trouble(f"{error}.") from error
-    host = urlsplit(server).hostname or ""
+    headers = urllib3.HTTPHeaderDict([("Accept", "application/json"), *config.headers])
     with suppress(OSError, netrc.NetrcParseError):
-        login = netrc.netrc().hosts.get(host)
-        if login is not None and not config.names_us:
-            ours = AUTHORIZATION, basic(login[0], login[2])
-            config = replace(config, headers=[*config.headers, ours])
+        login = netrc.netrc().hosts.get(urlsplit(server).hostname or "")
+        if login is not None and AUTHORIZATION not in headers:
+            headers[AUTHORIZATION] = basic(login[0], login[2])
     tls: dict[str, Any] = {"ssl_context": config.tls, "server_hostname": config.server_name}
     proxy = _proxy(server)
     if proxy is None:
-        return _Session(config, urllib3.PoolManager(**tls))
-    login_there = urllib3.util.parse_url(proxy).auth
-    headers = urllib3.make_headers(proxy_basic_auth=login_there) if login_there else None
-    return _Session(config, urllib3.ProxyManager(proxy, proxy_headers=headers, **tls))
+        return urllib3.PoolManager(headers=headers, **tls)
+    login_there = urllib3.make_headers(proxy_basic_auth=urllib3.util.parse_url(proxy).auth)
+    return urllib3.ProxyManager(proxy, headers=headers, proxy_headers=login_there, **tls)
 
 
 def _proxy(server: str) -> str | None:
@@ -163,39 +152,35 @@ def _proxy(server: str) -> str | None:
 
 
 def _exchange(
-    session: _Session, server: str, path: str, query: Mapping[str, str] | None, patience: float
+    pool: urllib3.PoolManager,
+    server: str,
+    path: str,
+    query: Mapping[str, str] | None,
+    patience: float,
 ) -> Any:
-    config = session.config
-    headers = urllib3.HTTPHeaderDict({"Accept": "application/json"})
-    if query:
-        headers["Content-Type"] = "application/x-www-form-urlencoded"
-    for name, value in config.headers:
-        headers.add(name, value)
-    answer = session.pool.request(
+    answer = pool.request_encode_body(
         "POST" if query else "GET",
         server + path,
-        body=urlencode(query) if query else None,
-        headers=headers,
+        fields=query,
+        encode_multipart=False,
         timeout=patience,
         retries=urllib3.Retry(
             connect=0,
             read=0,
             other=0,
             redirect=MOST_REDIRECTS,
-            remove_headers_on_redirect=[name for name, _ in config.headers],
+            remove_headers_on_redirect={*pool.headers} - {"Accept"},
         ),
         preload_content=False,
         decode_content=False,
     )
-    try:
-        return _answered(answer, server, config.names_us)
-    finally:
-        answer.close()
+    with answer:
+        return _answered(answer, server, names_us=AUTHORIZATION in pool.headers)
 
 
-def _answered(answer: urllib3.BaseHTTPResponse, server: str, names_us: bool) -> Any:
+def _answered(answer: urllib3.BaseHTTPResponse, server: str, *, names_us: bool) -> Any:
     said = f"{answer.status} {printable(answer.reason or '')}".rstrip()
-    if answer.status in REFUSALS:
+    if answer.status in (401, 403):
         what = "our token or password" if names_us else "us"
         raise _Refused(
             f"{server} refuses {what} ({said}): give a token or password with --http.config.file "

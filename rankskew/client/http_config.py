@@ -35,11 +35,6 @@ class HttpConfig:
     tls: ssl.SSLContext | None = None
     server_name: str | None = None
 
-    @property
-    def names_us(self) -> bool:
-        """Say whether a token or a password is among the headers."""
-        return any(name == AUTHORIZATION for name, _ in self.headers)
-
 
 def basic(user: str, password: str) -> str:
     """Return the header that gives *user* and *password*."""
@@ -112,10 +107,8 @@ def read_http_config(path: Path) -> HttpConfig:
     """
     try:
         return _config(_parsed(path), path.parent)
-    except UsageError as error:
-        raise UsageError(
-            f"--http.config.file: {path}: {error}"
-        ) from None  # A cause may show a secret.
+    except UsageError as error:  # Its cause may show a secret.
+        raise UsageError(f"--http.config.file: {path}: {error}") from None
 
 
 def _parsed(path: Path) -> _File:

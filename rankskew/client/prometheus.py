@@ -4,7 +4,7 @@ import json
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any, Final
 
@@ -39,6 +39,7 @@ class Series:
         return self.labels.get(label, "")
 
 
+@dataclass(slots=True)
 class Prometheus:
     """The server at *url*; *now* is its clock at the last answer.
 
@@ -46,25 +47,21 @@ class Prometheus:
     *timeout_seconds* for each answer, or as many as a person waits. *access* is how it is reached.
     """
 
-    def __init__(
-        self,
-        url: str,
-        at: float | None = None,
-        timeout_seconds: float | None = None,
-        access: Access = ANYONE,
-    ) -> None:
-        self.url = url
-        self._at = at
-        self._timeout_seconds = timeout_seconds
-        self._access = access
-        self.now = time.time() if at is None else at
+    url: str
+    at: float | None = None
+    timeout_seconds: float | None = None
+    access: Access = ANYONE
+    now: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.now = time.time() if self.at is None else self.at
 
     def query(self, expression: str, at: float | None = None) -> list[Sample]:
         """Return the value of *expression* at the Unix time *at*, or now; raises Trouble.
 
         What is no number, such as NaN, is left out.
         """
-        at = self._at if at is None else at
+        at = self.at if at is None else at
         query = {"query": expression} | ({} if at is None else {"time": f"{at:.3f}"})
         found = [each for each in self._series("/api/v1/query", query) if each.points]
         if found:
@@ -83,7 +80,7 @@ class Prometheus:
 
     def _series(self, path: str, query: Mapping[str, str]) -> list[Series]:
         """Return the series in an answer; an instant value is the only point of one."""
-        said = get_json(self.url, path, query, self._timeout_seconds, self._access)
+        said = get_json(self.url, path, query, self.timeout_seconds, self.access)
         if isinstance(said, dict) and said.get("status") == "error":
             raise Trouble(f"{self.url} cannot answer a query: {said.get('error')}.")
         try:

@@ -158,11 +158,10 @@ def _exchange(
     query: Mapping[str, str] | None,
     patience: float,
 ) -> Any:
-    answer = pool.request_encode_body(
+    form: dict[str, Any] = {"fields": query, "encode_multipart": False} if query else {}
+    answer = pool.request(
         "POST" if query else "GET",
         server + path,
-        fields=query,
-        encode_multipart=False,
         timeout=patience,
         retries=urllib3.Retry(
             connect=0,
@@ -173,6 +172,7 @@ def _exchange(
         ),
         preload_content=False,
         decode_content=False,
+        **form,
     )
     with answer:
         return _answered(answer, server, names_us=AUTHORIZATION in pool.headers)

@@ -102,9 +102,6 @@ def comparison_document(found: Comparison) -> Document:
     return Document(_heading(found), list(_sentences(found)), sections)
 
 
-# ---- Sentences ---------------------------------------------------------------------------------
-
-
 def _heading(found: Comparison) -> str:
     names = dict.fromkeys(side.job_id for side in (found.before, found.after) if side)
     return f"job{'s' * (len(names) > 1)} {' and '.join(names)}: {found.verdict.replace('_', ' ')}"

@@ -12,7 +12,6 @@ from rankskew.compare.from_prometheus import last_period, prometheus_side
 from rankskew.times import CLOCK_ERROR_SECONDS, Span, moment
 from rankskew.wording import few
 
-SIDES: Final = ("Before", "After")
 JOB: Final = "job:"
 EXAMPLES: Final = "14:05..14:20, -40m..-10m, 13:50/14:05..14:20/14:40 or job:OLD..job:NEW"
 
@@ -30,23 +29,19 @@ def compare_recorded(
     Raises UsageError if *asked* is no A..B, and Trouble if the Prometheus cannot tell.
     """
     parts = two_parts(asked)
-    if jobs := _two_jobs(parts):
+    jobs = [part.removeprefix(JOB) for part in parts if part.startswith(JOB)]
+    if len(jobs) == 1:
+        raise UsageError("compare takes two jobs, job:OLD..job:NEW, or two times of one job")
+    if jobs:
         those = [last_period(prometheus, job, cluster, window_seconds) for job in jobs]
     else:
         those = list(periods(parts, window_seconds, now))
         jobs = [_job(prometheus, job_id, cluster, those)] * 2
     before, after = (
         prometheus_side(prometheus, job, cluster, f"{word} ({_clock(period)})", period)
-        for word, job, period in zip(SIDES, jobs, those, strict=True)
+        for word, job, period in zip(("Before", "After"), jobs, those, strict=True)
     )
     return compare(before, after)
-
-
-def _two_jobs(parts: tuple[str, str]) -> list[str]:
-    jobs = [part.removeprefix(JOB) for part in parts if part.startswith(JOB)]
-    if len(jobs) == 1:
-        raise UsageError("compare takes two jobs, job:OLD..job:NEW, or two times of one job")
-    return jobs
 
 
 def _job(

@@ -300,14 +300,12 @@ def _late(before: Side, after: Side) -> list[LateChange] | None:
     if before.late is None or after.late is None:
         return None
     found = [
-        LateChange(*place, "before", cost, None)
-        if place not in after.late
-        else LateChange(*place, "both", cost, after.late[place])
-        for place, cost in before.late.items()
-    ]
-    found += [
-        LateChange(*place, "after", None, cost)
-        for place, cost in after.late.items()
-        if place not in before.late
+        LateChange(
+            *place,
+            "after" if place not in before.late else "both" if place in after.late else "before",
+            before.late.get(place),
+            after.late.get(place),
+        )
+        for place in {**before.late, **after.late}
     ]
     return sorted(found, key=lambda each: -max(each.gpus_before or 0.0, each.gpus_after or 0.0))

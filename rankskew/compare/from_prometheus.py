@@ -11,14 +11,7 @@ from rank_probe.judge.verdict import MILD, UNSYNCED
 from rank_probe.wire.stages import STAGES
 from rankskew.client.fetch import Trouble
 from rankskew.client.prometheus import Prometheus, Sample, selector
-from rankskew.compare.comparison import (
-    BLOCKS,
-    RARE_STAGES,
-    Block,
-    ComparedSide,
-    Late,
-    Side,
-)
+from rankskew.compare.comparison import BLOCKS, RARE_STAGES, Block, ComparedSide, Late, Side
 from rankskew.times import Span
 
 # The median of so many ranks is that of all, and Prometheus compares them in a second.
@@ -38,7 +31,7 @@ COUNTERS: Final = {
     "copies": "count(rankskew_steps_total{WHERE})",
     "steps": "sum(rankskew_steps_total{WHERE})",
     "busy": "sum(rankskew_busy_seconds_total{WHERE})",
-    "sync": 'sum(rankskew_stage_seconds_total{WHERE,stage="sync"})',
+    "lost": 'sum(rankskew_stage_seconds_total{WHERE,stage="sync"})',
     "tokens": "sum(rankskew_tokens_total{WHERE})",
     "samples": "sum(rankskew_samples_total{WHERE})",
     "joined": "sum(rankskew_joined_seconds_total{WHERE})",
@@ -227,28 +220,20 @@ def _not_whole(job: _Job, what: str, readings: Readings) -> str | None:
 def _gained(readings: Readings, begin: int, end: int) -> dict[str, float]:
     """Return what was counted between two borders, and the *seconds* of all ranks' steps."""
     gained = {name: values[end] - values[begin] for name, values in readings.items()}
-    return gained | {"seconds": gained["busy"] + gained.get("sync", 0.0)}
+    return gained | {"seconds": gained["busy"] + gained.get("lost", 0.0)}
 
 
 # ---- Blocks ------------------------------------------------------------------------------------
 
 
-def _borders(readings: Readings) -> list[int]:
-    """Return the borders with at least one step of each rank between them.
-
-    Prometheus may scrape so seldom that a block ends before it sees a step.
-    """
+def _blocks(readings: Readings, stages: Sequence[Mapping[str, float]]) -> list[Block]:
+    """Return the blocks between borders; where a rank has several series, each counts a part."""
     steps, ranks = readings["steps"], readings["copies"][0]
     borders = [0]
+    # Prometheus may scrape so seldom that a block ends before it sees a step of each rank.
     for number in range(1, len(steps)):
         if steps[number] - steps[borders[-1]] >= ranks:
             borders.append(number)
-    return borders
-
-
-def _blocks(readings: Readings, stages: Sequence[Mapping[str, float]]) -> list[Block]:
-    """Return the blocks between borders; where a rank has several series, each counts a part."""
-    borders = _borders(readings)
     return [_block(readings, stages, begin, end) for begin, end in pairwise(borders)]
 
 
@@ -265,17 +250,9 @@ def _block(
     seconds = gained["seconds"] / copies
     # A stage that no step of the block had took no time.
     found = dict.fromkeys(STAGES, 0.0) | in_stages if any(stages[begin:end]) else {}
-    found |= {
-        "steps": gained["steps"] / copies,
-        "seconds": seconds,
-        "gpu_seconds": seconds * ranks,
-    }
-    of_all = {"lost": "sync", "tokens": "tokens", "samples": "samples"}
-    found |= {
-        name: gained[counter] * ranks / copies
-        for name, counter in of_all.items()
-        if counter in gained
-    }
+    found |= {"steps": gained["steps"] / copies, "seconds": seconds, "gpu_seconds": seconds * ranks}
+    of_all = [name for name in ("lost", "tokens", "samples") if name in gained]
+    found |= {name: gained[name] * ranks / copies for name in of_all}
     if "lost" in found and gained.get("joined"):
         found |= _kinds(gained, found["lost"], found["gpu_seconds"] / gained["joined"])
     return found

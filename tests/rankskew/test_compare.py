@@ -46,7 +46,7 @@ STEADY: dict[str, Callable[[int], float]] = {
     "copies": lambda border: RANKS,
     "steps": lambda border: 4000 + 60 * RANKS * border,
     "busy": lambda border: 1500 + 24.0 * RANKS * border,
-    "sync": lambda border: 500 + 6.0 * RANKS * border,
+    "lost": lambda border: 500 + 6.0 * RANKS * border,
     "tokens": lambda border: 1e6 * border,
     "joined": lambda border: 15.0 * RANKS * border,
     "group": lambda border: 0.0,

@@ -1,6 +1,6 @@
 """`rankskew files`: write the rules, runbooks and dashboards that come with the code."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -47,7 +47,13 @@ def write_files(directory: Path, overwrite: bool = False) -> list[Path]:
     A file that is there already and differs is somebody's work: UsageError, unless *overwrite*;
     nothing is written then.
     """
-    contents = {directory / target: source.read_bytes() for target, source in _files()}
+    contents = {
+        directory / name / source.relative_to(root): source.read_bytes()
+        for name in PLACES
+        for root in [bundled(name)]
+        for source in (root, *sorted(root.glob("**/*")))
+        if source.is_file()
+    }
     for path, content in contents.items():
         if not overwrite and path.is_file() and path.read_bytes() != content:
             raise UsageError(f"{path} was changed: choose another directory, or add --overwrite")
@@ -60,13 +66,3 @@ def write_files(directory: Path, overwrite: bool = False) -> list[Path]:
     except OSError as error:
         raise StartError(f"cannot write {error.filename}: {reason(error)}") from error
     return list(contents)
-
-
-def _files() -> Iterator[tuple[Path, Path]]:
-    """Yield each bundled file: its place in the bundle, and where it lies now."""
-    for name in PLACES:
-        root = bundled(name)
-        if root.is_file():
-            yield Path(name), root
-        for source in sorted(path for path in root.glob("**/*") if path.is_file()):
-            yield Path(name) / source.relative_to(root), source

@@ -27,15 +27,24 @@ def run(arguments: Sequence[str]) -> int:
     """Show jobs and ranks; 2 if something that was asked does not answer or does not exist."""
     options = parser().parse_args(arguments)
     read = reader(options)
-    if options.json:
-        return _print(read(), lambda fleet: print(as_json(fleet, options.job is not None)))
-    if options.once or not sys.stdout.isatty():
-        return _print(read(), _print_view)
-    from rankskew.top.screen import show
+    if sys.stdout.isatty() and not (options.once or options.json):
+        from rankskew.top.screen import show
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # The terminal is left as it was.
-    show(read, options.interval)
-    return 0
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # The terminal is left as it was.
+        show(read, options.interval)
+        return 0
+    fleet = read()
+    if options.json:
+        print(as_json(fleet, options.job is not None))
+    elif fleet.jobs:
+        from rich.console import Console
+
+        from rankskew.top.view import View
+
+        Console(highlight=False).print(View(fleet))
+    for trouble in fleet.troubles:
+        print(f"rankskew: {trouble}", file=sys.stderr)
+    return FAILED if fleet.troubles else 0
 
 
 def parser() -> Parser:
@@ -74,22 +83,6 @@ def reader(options: argparse.Namespace) -> Callable[[], FleetStatus]:
     from rankskew.top.from_prometheus import read_fleet
 
     return partial(read_fleet, prometheus(options), options.cluster, options.job)
-
-
-def _print(fleet: FleetStatus, show: Callable[[FleetStatus], None]) -> int:
-    show(fleet)
-    for trouble in fleet.troubles:
-        print(f"rankskew: {trouble}", file=sys.stderr)
-    return FAILED if fleet.troubles else 0
-
-
-def _print_view(fleet: FleetStatus) -> None:
-    from rich.console import Console
-
-    from rankskew.top.view import View
-
-    if fleet.jobs:
-        Console(highlight=False).print(View(fleet))
 
 
 def as_json(fleet: FleetStatus, with_ranks: bool) -> str:

@@ -12,13 +12,7 @@ from rankskew.diagnose.render import loss_section
 from rankskew.render import Document
 from rankskew.replay.findings import NAMING, TraceFinding, findings, not_judgeable
 from rankskew.replay.judge import confidence, judge
-from rankskew.replay.traces import (
-    Run,
-    has_sync,
-    instance,
-    stretches,
-    timeline,
-)
+from rankskew.replay.traces import Run, has_sync, instance, stretches, timeline
 from rankskew.wording import clock, counted, named_ranks
 
 # The rules' reason for ranks that share too few steps.
@@ -167,7 +161,8 @@ def _sentences(one: ReplayedJob) -> Iterator[str]:
     if one.stretches > 1:
         yield f"Ranks come and go; {one.stretches} periods with the same ranks are judged each."
     for finding in one.findings:
-        yield f"{_period(finding.onset_s, finding.cleared_s)}: {_finding(finding)}"
+        end = "the end" if finding.cleared_s is None else clock(finding.cleared_s)
+        yield f"{clock(finding.onset_s)} to {end}: {_finding(finding)}"
     if not one.findings:
         yield "Nothing found."
     if one.confidence:
@@ -189,7 +184,3 @@ def _finding(finding: TraceFinding) -> str:
     elif finding.kind == "group":
         notes = [f"peer group {finding.peer_group}", *notes]
     return f"{finding.sentence.removesuffix('.')} ({', '.join(notes)})."
-
-
-def _period(begin: float, end: float | None) -> str:
-    return f"{clock(begin)} to {'the end' if end is None else clock(end)}"

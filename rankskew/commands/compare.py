@@ -21,7 +21,6 @@ from rankskew.compare.comparison import (
     NO_WORSE_RATIO,
     QUANTITIES,
     Comparison,
-    LateChange,
     QuantityChange,
 )
 from rankskew.compare.statistics import Interval
@@ -136,15 +135,11 @@ def _late(found: Comparison) -> Iterator[str]:
         yield "Late ranks cannot be compared: nobody judged the job on both sides."
         return
     for one in found.late:
-        yield f"Rank {one.rank}, slow {slow_at(one.stage)}: {_fate(one)}."
+        before = "not late" if one.late == "after" else _gpus(one.gpus_before)
+        after = "no longer late" if one.late == "before" else f"{_gpus(one.gpus_after)} after"
+        yield f"Rank {one.rank}, slow {slow_at(one.stage)}: {before} before, {after}."
     if not found.late:
         yield "No rank was late on either side."
-
-
-def _fate(one: LateChange) -> str:
-    before = "not late" if one.late == "after" else _gpus(one.gpus_before)
-    after = "no longer late" if one.late == "before" else f"{_gpus(one.gpus_after)} after"
-    return f"{before} before, {after}"
 
 
 def _gpus(lost: float | None) -> str:

@@ -28,7 +28,9 @@ def compare_recorded(
 
     Raises UsageError if *asked* is no A..B, and Trouble if the Prometheus cannot tell.
     """
-    parts = two_parts(asked)
+    parts = [part.strip() for part in asked.split("..")]
+    if len(parts) != 2 or not all(parts):
+        raise UsageError(f"{asked!r} is not A..B, such as {EXAMPLES}")
     jobs = [part.removeprefix(JOB) for part in parts if part.startswith(JOB)]
     if len(jobs) == 1:
         raise UsageError("compare takes two jobs, job:OLD..job:NEW, or two times of one job")
@@ -73,19 +75,11 @@ def _clock(period: Span) -> str:
     return f"{begin:%Y-%m-%d %H:%M:%S} to {end:{until}} UTC"
 
 
-# ---- What A..B says ----------------------------------------------------------------------------
+# ---- The periods that A..B means ---------------------------------------------------------------
 
 
-def two_parts(text: str) -> tuple[str, str]:
-    """Return A and B of *text*, A..B; raises UsageError."""
-    parts = [part.strip() for part in text.split("..")]
-    if len(parts) != 2 or not all(parts):
-        raise UsageError(f"{text!r} is not A..B, such as {EXAMPLES}")
-    return parts[0], parts[1]
-
-
-def periods(parts: tuple[str, str], window_seconds: float, now: float) -> tuple[Span, Span]:
-    """Return the two periods that *parts* mean, up to *now*, the end of all data.
+def periods(parts: Sequence[str], window_seconds: float, now: float) -> tuple[Span, Span]:
+    """Return the two periods that *parts*, A and B, mean, up to *now*, the end of all data.
 
     A moment A stands for the window that ends then, B for the one that begins then and ends *now*
     at the latest; if B is *now*, for the last window, which begins not before A. Raises UsageError.

@@ -254,21 +254,10 @@ def _block(
     of_all = [name for name in ("lost", "tokens", "samples") if name in gained]
     found |= {name: gained[name] * ranks / copies for name in of_all}
     if "lost" in found and gained.get("joined"):
-        found |= _kinds(gained, found["lost"], found["gpu_seconds"] / gained["joined"])
+        # The join counts on most steps: this is what it would have counted on all.
+        whole = found["gpu_seconds"] / gained["joined"]
+        kinds = ("group", "caused", "persistent")
+        group, caused, persistent = (gained.get(name, 0.0) * whole for name in kinds)
+        found |= {"group": group, "persistent": persistent, "rotating": caused - persistent}
+        found["common"] = found["lost"] - group - caused
     return found
-
-
-def _kinds(gained: Mapping[str, float], lost: float, joined: float) -> dict[str, float]:
-    """Return what was *lost* by kind, in GPU-seconds.
-
-    *joined* converts what the join counted, on most steps, to all steps of each rank.
-    """
-    group, caused, persistent = (
-        gained.get(name, 0.0) * joined for name in ("group", "caused", "persistent")
-    )
-    return {
-        "group": group,
-        "persistent": persistent,
-        "rotating": caused - persistent,
-        "common": lost - group - caused,
-    }

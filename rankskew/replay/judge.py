@@ -93,10 +93,8 @@ def _judged_stretch(
 ) -> JudgedStretch:
     found = JudgedStretch(stretch)
     ranks, steps = stretch.ranks, stretch.steps
-    often = EVERY_SECONDS
-    if not has_sync(run):
-        often = min(often, line.seconds / UNSYNCED_VERDICTS)
-    every = max(often, line.seconds * len(ranks) / MOST_VERDICTS_ON_RANKS)
+    often = EVERY_SECONDS if has_sync(run) else line.seconds / UNSYNCED_VERDICTS
+    every = max(min(often, EVERY_SECONDS), line.seconds * len(ranks) / MOST_VERDICTS_ON_RANKS)
     names = sorted({run.nodes[rank] for rank in ranks})
     nodes = {rank: names.index(run.nodes[rank]) for rank in ranks if run.nodes[rank]}
     reduction = PlainReduction({rank: run.peer_groups[rank] for rank in ranks}, nodes)
@@ -302,11 +300,10 @@ def _changes(reduction: Reduction, marks: Sequence[Mark]) -> Iterator[Change]:
 def _longer_stage(steps: Sequence[WindowGroup], least: float) -> tuple[Split | None, int]:
     """Return the stage that has grown most, if the group's own time has grown with it."""
     own = [sum(step.stages[at] for at in WORK) for step in steps]
-    found: tuple[Split | None, int] = (None, 0)
-    for stage in WORK:
-        split = longer([step.stages[stage] for step in steps], least)
-        if split is None or (found[0] is not None and split.more <= found[0].more):
-            continue
-        if median(own[split.at :]) - median(own[: split.at]) > split.more / 2:
-            found = split, stage
-    return found
+    found = ((longer([step.stages[stage] for step in steps], least), stage) for stage in WORK)
+    grown = [
+        (split, stage)
+        for split, stage in found
+        if split and median(own[split.at :]) - median(own[: split.at]) > split.more / 2
+    ]
+    return max(grown, key=lambda each: each[0].more, default=(None, 0))

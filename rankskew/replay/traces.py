@@ -78,9 +78,7 @@ def read_traces(paths: Iterable[Path]) -> list[Run]:
 
 
 def _files(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return [path]
-    files = sorted(path.glob("*.csv"))
+    files = sorted(path.glob("*.csv")) if path.is_dir() else [path]
     if not files:
         raise UsageError(f"{path} has no .csv file")
     return files

@@ -24,6 +24,7 @@ FAINT: Final = "bright_black"
 WAIT: Final = STAGES[SYNC]
 OWN_BLOCK: Final = "█"
 WAIT_BLOCK: Final = "░"
+BLOCKS: Final = dict.fromkeys(STAGES, OWN_BLOCK) | {WAIT: WAIT_BLOCK}
 NOTHING: Final = "–"
 STATE_STYLES: Final = {
     name: words.COLOURS[state.colour].terminal for name, state in words.STATES.items()
@@ -143,22 +144,19 @@ JOB_COLUMNS: Final[Sequence[Column[JobStatus]]] = (
 )
 
 
+@dataclass(frozen=True, slots=True)
 class View:
     """*fleet*, as rich draws it; at most *most_jobs* rows."""
 
-    def __init__(self, fleet: FleetStatus, most_jobs: int | None = None) -> None:
-        self._fleet = fleet
-        self._most = most_jobs
+    fleet: FleetStatus
+    most_jobs: int | None = None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw it for the width of *options*."""
-        fleet = self._fleet
-        jobs = fleet.jobs[: self._most]
+        fleet, jobs = self.fleet, self.fleet.jobs[: self.most_jobs]
         if jobs:
-            is_one_cluster = len({job.cluster for job in jobs}) == 1
-            columns = [
-                each for each in JOB_COLUMNS if each.title != "Cluster" or not is_one_cluster
-            ]
+            several = len({job.cluster for job in jobs}) > 1
+            columns = [each for each in JOB_COLUMNS if several or each.title != "Cluster"]
             yield _table(columns, jobs, lambda job: "", console, options)
         yield from _others(len(fleet.jobs) - len(jobs), "job")
         if fleet.focus is None:
@@ -271,8 +269,7 @@ def _bar(stage_seconds: Mapping[str, float] | None, longest: float, width: int) 
     # Ends are rounded, not lengths, so that the errors do not add up.
     ends = [round(width * end / longest) for end in accumulate(seconds)]
     for stage, begin, end in zip(STAGES, [0, *ends], ends, strict=False):
-        block = WAIT_BLOCK if stage == WAIT else OWN_BLOCK
-        drawn.append(block * (end - begin), STAGE_STYLES[stage])
+        drawn.append(BLOCKS[stage] * (end - begin), STAGE_STYLES[stage])
     return drawn
 
 
@@ -280,11 +277,10 @@ def _legend(stages: Collection[str], coloured: bool) -> Text:
     """Explain the colours of *stages*, in step order; without colours, the two blocks."""
     if not coloured:
         return Text(f"{OWN_BLOCK} own work  {WAIT_BLOCK} waits for others")
-    said = Text(style="bright_black")
+    said = Text(style=FAINT)
     for stage in STAGES:
         if stage in stages:
-            block = WAIT_BLOCK if stage == WAIT else OWN_BLOCK
-            said.append(block * 2, STAGE_STYLES[stage])
+            said.append(BLOCKS[stage] * 2, STAGE_STYLES[stage])
             said.append(" waits for others  " if stage == WAIT else f" {stage}  ")
     said.rstrip()
     return said

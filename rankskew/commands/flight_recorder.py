@@ -16,7 +16,6 @@ from rankskew.wording import counted, few, named_ranks
 EXAMPLES: Final = """\
 rankskew flight-recorder /tmp/dumps
 rankskew flight-recorder /tmp/dumps --json"""
-STATUS: Final = "exit status: 0 nothing is wrong, 1 a collective is named, 2 cannot tell"
 NO_DUMP: Final = (
     "{directory} has no dump, a file named after its rank such as comm_lib_trace_rank_3; torch "
     "writes them when a collective times out if TORCH_FR_BUFFER_SIZE is set: see docs/hang.md"
@@ -25,7 +24,6 @@ NOTHING: Final = "Nothing is wrong: the ranks have begun the same collectives, a
 PARTIAL: Final = (
     "Nothing is wrong in these dumps, but {missing} left none that can be read, so nobody can tell."
 )
-VICTIM: Final = "What follows may be its consequence:"
 
 
 def parser() -> Parser:
@@ -36,7 +34,7 @@ def parser() -> Parser:
         "rank, and name the collective in which the ranks do not agree, the ranks that are "
         "missing from it, and the lines of code. A dump is read as plain data: one that would run "
         "code is refused, and named as one that cannot be read.",
-        epilog=STATUS,
+        epilog="exit status: 0 nothing is wrong, 1 a collective is named, 2 cannot tell",
         examples=EXAMPLES,
     )
     options.add_argument(
@@ -71,7 +69,7 @@ def _in_words(found: HangReport, operations: int) -> Document:
         lines.append(PARTIAL.format(missing=named_ranks(missing)) if missing else NOTHING)
     sections = [Section(each.sentence, list(_details(each))) for each in found.findings]
     if len(sections) > 1:
-        sections.insert(1, Section(VICTIM))
+        sections.insert(1, Section("What follows may be its consequence:"))
     title = f"{counted(len(found.dumps), 'dump')} with {operations} operations."
     return Document(title, lines, sections)
 

@@ -90,8 +90,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         if options.incidents:
             times = grid(*span)
-            matchers = selector(cluster=options.cluster)
-            fired = read_all_incidents(server, times, matchers)
+            fired = read_all_incidents(server, times, selector(cluster=options.cluster))
             document = _incidents_document(fired, times)
             said = as_document("report-incidents", asdict(fired))
         else:

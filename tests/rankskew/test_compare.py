@@ -20,7 +20,7 @@ from rank_probe.wire.stages import STAGES
 from rankskew.client.fetch import Trouble
 from rankskew.client.prometheus import Prometheus
 from rankskew.commands.compare import comparison_document, run
-from rankskew.compare.choose import compare_recorded, periods, two_parts
+from rankskew.compare.choose import compare_recorded, periods
 from rankskew.compare.comparison import BLOCKS, ComparedSide, Side, compare
 from rankskew.compare.from_prometheus import (
     COUNTERS,
@@ -135,7 +135,7 @@ def test_windows_end_with_a_and_begin_with_b_and_periods_stay(
 )
 def test_bad_periods_are_refused_in_a_sentence(asked: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        periods(two_parts(asked), 600, NOW)
+        compare_recorded(Prometheus("http://127.0.0.1:1"), asked, 600, NOW)
 
 
 # ---- The job -------------------------------------------------------------------------------------

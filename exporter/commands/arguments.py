@@ -40,6 +40,12 @@ def add_json(options: argparse._ActionsContainer, fields: str) -> None:
     options.add_argument("--json", action="store_true", help=f"print one JSON document: {fields}")
 
 
+def add_duration(options: argparse.ArgumentParser, name: str, default: str, what: str) -> None:
+    """Add *name*, a duration above 0; *what* says for what."""
+    told = f"{what} (default: %(default)s)"
+    options.add_argument(name, metavar="DURATION", type=interval, default=default, help=told)
+
+
 def duration(text: str) -> float:
     try:
         return durations.parse(text)

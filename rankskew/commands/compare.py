@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Final
 
-from exporter.commands.arguments import Parser, add_json, interval
+from exporter.commands.arguments import Parser, add_duration, add_json
 from exporter.vocabulary.words import slow_at
 from rank_probe.wire.document import as_document
 from rank_probe.wire.stages import STAGES
@@ -54,13 +54,7 @@ def parser() -> Parser:
     )
     add_prometheus(options)
     options.add_argument("--job", metavar="JOB_ID", help="this job; not needed if there is one")
-    options.add_argument(
-        "--window",
-        metavar="DURATION",
-        type=interval,
-        default="10m",
-        help="how long before A and after B is compared (default: %(default)s)",
-    )
+    add_duration(options, "--window", "10m", "how long before A and after B is compared")
     formats = options.add_mutually_exclusive_group()
     add_json(formats, "the verdict and all figures; docs/compare.md describes it")
     formats.add_argument("--markdown", action="store_true", help="print Markdown, for a ticket")

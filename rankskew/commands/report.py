@@ -7,7 +7,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Final
 
-from exporter.commands.arguments import Parser, interval
+from exporter.commands.arguments import Parser, add_duration
 from exporter.errors import StartError
 from exporter.live.states import WORDS as STATE_WORDS
 from exporter.vocabulary.words import KINDS
@@ -66,13 +66,7 @@ def parser() -> Parser:
     subject.add_argument("--incidents", action="store_true", help="what fired in the period")
     subject.add_argument("--job", metavar="JOB_ID", help="this job, running or finished")
     add_prometheus(options)
-    options.add_argument(
-        "--since",
-        metavar="DURATION",
-        type=interval,
-        default="14d",
-        help="how far to look back (default: %(default)s)",
-    )
+    add_duration(options, "--since", "14d", "how far to look back")
     add_moment(options)
     form = options.add_mutually_exclusive_group()
     form.add_argument("--markdown", action="store_true", help="print Markdown")

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any, Final
 
-from exporter.commands.arguments import Parser, add_json, interval
+from exporter.commands.arguments import Parser, add_duration, add_json
 from exporter.errors import FAILED, UsageError
 from rank_probe.wire.document import as_document
 from rankskew.commands.servers import access, add_access, add_sources, exporters, prometheus
@@ -64,13 +64,7 @@ def parser() -> Parser:
         help="print one view and exit, as if stdout is not a terminal; exits 2 if it is incomplete",
     )
     add_json(options, "all jobs, with the ranks of the one that --job names; implies --once")
-    options.add_argument(
-        "--interval",
-        metavar="DURATION",
-        type=interval,
-        default="2s",
-        help="time between updates (default: %(default)s)",
-    )
+    add_duration(options, "--interval", "2s", "time between updates")
     add_access(options)
     return options
 

@@ -150,14 +150,12 @@ def confidence(steps: int) -> str | None:
 
 
 def longer(times: Sequence[float], least: float) -> Split | None:
-    """Return from where on the *times* are longer than before, by *least* or more; None if not.
+    """Return from where on *times*, SHORTEST at least, are longer by *least* or more; None if not.
 
     The split is the one that leaves the smallest differences from the medians of both sides. The
     difference between these must be larger than noise explains, and come at once.
     """
     splits = range(LEAST_SIDE, len(times) - LEAST_SIDE + 1)
-    if not splits:
-        return None
     at = min(splits, key=lambda at: _differences(times[:at]) + _differences(times[at:]))
     before, after = sorted(times[:at]), sorted(times[at:])
     more = median(after) - median(before)

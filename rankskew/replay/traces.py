@@ -203,10 +203,10 @@ def timeline(run: Run, scale: float) -> TraceTimeline:
         rank: {step: sum(run.steps[step][rank].values()) for step in sorted(times)}
         for rank, times in run.times.items()
     }
+    firsts = {rank: min(times) for rank, times in run.times.items()}
     at_begin = any(
-        length > run.times[rank][step] + ROUNDING_SECONDS
-        for rank, steps in lengths.items()
-        for step, length in list(steps.items())[:1]
+        lengths[rank][first] > run.times[rank][first] + ROUNDING_SECONDS
+        for rank, first in firsts.items()
     )
     stands_still = len({time for times in run.times.values() for time in times.values()}) == 1
     ends: dict[int, dict[int, float]] = {}
@@ -219,8 +219,7 @@ def timeline(run: Run, scale: float) -> TraceTimeline:
     # A step begins at once for all of its ranks: clocks of nodes and rounding differ only a little.
     origin = min(
         ends[peer][first] - lengths[peer][first]
-        for steps in lengths.values()
-        for first in list(steps)[:1]
+        for first in firsts.values()
         for peer in run.steps[first]
     )
     placed = {

@@ -1,4 +1,4 @@
-"""Which Kubernetes pod or Slurm job a process belongs to, from its cgroup path."""
+"""Which Kubernetes pod, Slurm or LSF job a process belongs to, from its cgroup path."""
 
 import re
 from dataclasses import dataclass
@@ -11,13 +11,23 @@ _POD: Final = re.compile(
 )
 # cri-containerd-<id>.scope, crio-<id>.scope, docker-<id>.scope or <id> alone.
 _CONTAINER: Final = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")
+# Only root creates cgroups in the root and in slices: systemd delegates services and scopes, such
+# as user@1000.service, below which their owner gives cgroups any name. Flux's jobs are units below
+# the service of its user; nothing tells them from another user's units of that name.
+_OF_ROOT: Final = r"^\d+:[^:\n]*:(?:/\.\.|/[^/\n]+\.slice)*"
 # /slurm/uid_0/job_7/step_0 in version 1, slurmstepd.scope/job_7/step_0 in version 2; since 26.05
 # slurmstepd.scope/s5K1KKYAYG5D00/step_0, a SLUID, unless cgroup.conf has CgroupJobIdPaths. A node
 # may run several slurmd: slurm_NODE/uid_0, NODE_slurmstepd.scope.
-_SLURM_JOB: Final = re.compile(r"slurm.*?/(?:job_)?(\d{1,15}|s[0-9A-Z]{13})(?=/|$)", re.MULTILINE)
-_SLURM_STEP: Final = re.compile(r"/(?:job_\d+|s[0-9A-Z]{13})/step_(\w{1,15})")
-# Whose user may create cgroups of any name: /user.slice/user-1000.slice/user@1000.service/...
-_USERS_OWN: Final = re.compile(r"^.*?:/user\.slice/.*$", re.MULTILINE)
+_SLURM: Final = (
+    _OF_ROOT + r"/(?:slurm(?:_[^/\n]+)?/uid_\d+|(?:[^/\n]+_)?slurmstepd\.scope)"
+    r"/(?:job_)?(\d{1,15}|s[0-9A-Z]{13})(?=/|$)"
+)
+_SLURM_JOB: Final = re.compile(_SLURM, re.MULTILINE)
+_SLURM_STEP: Final = re.compile(_SLURM + r"/step_(\w{1,15})")
+# /lsf/CLUSTER/job.7.N.TIME, and job.7[2].N.TIME of an array.
+_LSF_JOB: Final = re.compile(
+    _OF_ROOT + r"/lsf/[^/\n]+/job\.(\d{1,15}(?:\[\d{1,9}\])?)\.\d+\.\d+(?=/|$)", re.MULTILINE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +44,7 @@ class Cgroup:
     container_id: str = ""
     slurm_job: str = ""
     slurm_step_id: str = ""
+    lsf_job: str = ""
     container: str = ""
 
     @property
@@ -44,20 +55,23 @@ class Cgroup:
 
 def parse(text: str) -> Cgroup:
     """Return what /proc/<pid>/cgroup shows, for either version and either driver."""
-    from_slurm = _USERS_OWN.sub("", text)
     return Cgroup(
         pod_uid=_last(_POD, text).replace("_", "-"),
         container_id=_last(_CONTAINER, text),
-        slurm_job=_last(_SLURM_JOB, from_slurm),
-        slurm_step_id=_last(_SLURM_STEP, from_slurm),
-        container=_all(_POD, text) or _all(_CONTAINER, text) or _all(_SLURM_JOB, from_slurm),
+        slurm_job=_last(_SLURM_JOB, text),
+        slurm_step_id=_last(_SLURM_STEP, text),
+        lsf_job=_last(_LSF_JOB, text),
+        container=_all(_POD, text)
+        or _all(_CONTAINER, text)
+        or _all(_SLURM_JOB, text)
+        or _all(_LSF_JOB, text),
     )
 
 
 def _last(pattern: re.Pattern[str], text: str) -> str:
     """Return the innermost match: a cluster in a container (kind, k3d) has two of each."""
-    found = [match for line in text.splitlines() for match in pattern.findall(line)]
-    return str(found[-1]) if found else ""
+    found = [match for line in text.splitlines() for match in pattern.finditer(line)]
+    return found[-1][pattern.groups] if found else ""
 
 
 def _all(pattern: re.Pattern[str], text: str) -> str:

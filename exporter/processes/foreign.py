@@ -75,11 +75,12 @@ def _job_of(process: Process) -> str | None:
 
 
 def _is_beside(process: Process, owner: Process) -> bool:
-    """Whether one is the other's ancestor, or both share a container or Slurm job."""
+    """Whether one is the other's ancestor, or both share a container or batch job."""
     ours, its = owner.cgroup, process.cgroup
     return (
         owner.pid in process.ancestors
         or process.pid in owner.ancestors
         or (ours.container_id == its.container_id != "")
         or (ours.slurm_job == its.slurm_job != "")
+        or (ours.lsf_job == its.lsf_job != "")
     )

@@ -47,6 +47,8 @@ CONTAINER = "0123456789abcdef" * 4
 SLICE = f"kubepods-burstable-pod{POD.replace('-', '_')}.slice"
 IN_POD = Cgroup(POD, CONTAINER, container=POD.replace("-", "_"))
 IN_JOB = Cgroup(slurm_job="4711", slurm_step_id="0", container="4711")
+IN_LSF = Cgroup(lsf_job="9", container="9")
+OWN = "0::/user.slice/user-1000.slice/user@1000.service"
 BY_SLUID = Cgroup(slurm_job="s5K1KKYAYG5D00", slurm_step_id="0", container="s5K1KKYAYG5D00")
 
 
@@ -70,8 +72,23 @@ BY_SLUID = Cgroup(slurm_job="s5K1KKYAYG5D00", slurm_step_id="0", container="s5K1
         # Slurm 26.05 names the job by its SLUID (cgroup.conf(5), CgroupJobIdPaths).
         ("0::/system.slice/slurmstepd.scope/s5K1KKYAYG5D00/step_0/user/task_0", BY_SLUID),
         ("0::/system.slice/node1_slurmstepd.scope/s5K1KKYAYG5D00/step_0/user", BY_SLUID),
-        # A user names the cgroups below the own service.
-        ("0::/user.slice/user-1000.slice/user@1000.service/slurm/job_4711/step_0", Cgroup()),
+        # Jobs of LSF on Grid'5000, in either version (CEEMS, pkg/collector/cgroup.go).
+        ("0::/lsf/cluster1/job.9.30675.1775295256/leaf", IN_LSF),
+        ("9:cpuset:/\n8:memory:/lsf/cluster1/job.9.34071.1775289779\n1:name=systemd:/", IN_LSF),
+        ("0::/lsf/c/job.9[2].30675.1775295256/leaf", Cgroup(lsf_job="9[2]", container="9[2]")),
+        # Seen from a container, beside which Slurm's scope is.
+        ("0::/../slurmstepd.scope/job_4711/step_0/user/task_0", IN_JOB),
+        # A user names the cgroups below the own service, and root of a container those in it.
+        (f"{OWN}/lsf/cluster1/job.9.30675.1775295256/leaf", Cgroup()),
+        (f"{OWN}/slurm/uid_0/job_4711/step_0", Cgroup()),
+        (f"{OWN}/x.slice/slurmstepd.scope/job_4711", Cgroup()),
+        ("0::/lxc.payload.slurm/job_4711/step_0", Cgroup()),
+        ("9:cpu:/lxc/c1/slurm/uid_0/job_4711/step_0", Cgroup()),
+        ("0::/system.slice/systemd-nspawn@c1.service/payload/slurmstepd.scope/job_4711", Cgroup()),
+        # Flux with sdexec (flux-core, bulk-exec.c) has them below its user's service, where any
+        # other user may have the same; without it all jobs are in that of the broker.
+        (f"{OWN}/app.slice/imp-shell-0-fTE9HHdZvi3.service", Cgroup()),
+        ("0::/system.slice/flux.service", Cgroup()),
     ],
 )
 def test_pod_or_batch_job_is_told_from_the_cgroup(text: str, cgroup: Cgroup) -> None:

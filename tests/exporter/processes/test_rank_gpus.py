@@ -228,6 +228,7 @@ def test_ranks_are_found_again_when_any_source_says_something_else() -> None:
 RANK = process(10, torchrun(0), ancestors=(5, 4))
 CONTAINER = Cgroup(container_id="c" * 64)
 SLURM = Cgroup(slurm_job="7")
+LSF = Cgroup(lsf_job="7[2]")
 UNNAMED = process(10, torchrun(0, TORCHELASTIC_RUN_ID="none"))
 
 
@@ -254,7 +255,7 @@ def other(environment: dict[str, str] | None, pid: int = 20, **fields: Any) -> P
         ([RANK, other({}, pid=4)], 0),
         *(
             ([process(10, torchrun(0), cgroup=cgroup), other(None, cgroup=cgroup)], 0)
-            for cgroup in (CONTAINER, SLURM)
+            for cgroup in (CONTAINER, SLURM, LSF)
         ),
         ([RANK, other(None, uid=0, name="Xorg")], 0),
         # An unnamed run owns its ranks, but not every process without a job name.

@@ -14,7 +14,8 @@ _GIVEN_JOB_ID = "RANKSKEW_JOB_ID"
 _JOB_ID = (
     "FLUX_JOB_ID",  # Before Slurm's: Flux may run several jobs in one of Slurm.
     *("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "JOBSET_NAME", "RAY_JOB_ID"),
-    *("LSB_JOBID", "PBS_JOBID"),  # of LSF and PBS
+    *("LSB_BATCH_JID", "LSB_JOBID"),  # LSF's: the first has the index of an array, as in 7[2].
+    "PBS_JOBID",
     "PMIX_NAMESPACE",  # Open MPI's
 )
 _SLURM_RANK = "SLURM_PROCID"

@@ -105,6 +105,8 @@ MINE = {"RANKSKEW_JOB_ID": "mine"}
         ({"MASTER_ADDR": "localhost", "HOSTNAME": "bert-12"}, "local-bert-12", BY_NODE),
         ({"MASTER_ADDR": "gpu7", "HOSTNAME": "gpu8"}, "local-gpu7", f"MASTER_ADDR, {UNNAMED}"),
         (RUN | {"SLURM_JOB_ID": "4711"}, "4711", "SLURM_JOB_ID"),
+        # All jobs of an array of LSF have one LSB_JOBID.
+        ({"LSB_JOBID": "42", "LSB_BATCH_JID": "42[2]"}, "42[2]", "LSB_BATCH_JID"),
         (IN_KUBERNETES | {"HOSTNAME": "bert-worker-3"}, "bert", BY_POD),
         (POD | {"HOSTNAME": "bert-12"}, "nlp/bert", f"{BY_POD}, {IN_POD}"),
         (POD | RUN, "nlp/run", f"TORCHELASTIC_RUN_ID, {IN_POD}"),
@@ -137,6 +139,7 @@ TASK = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LO
 TASK["SLURM_STEP_ID"] = "0"
 TASK_PER_NODE = TASK | {"SLURM_NNODES": "2"}
 TASKS_ON_NODE = TASK | {"SLURM_NNODES": "1", "SLURM_LOCALID": "1"}
+PMIX = {"PMIX_RANK": "5", "PMIX_NAMESPACE": "prterun-gpu7-88@1"}
 MPI = {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALNRANKS": "2"}
 
 Set = Callable[..., None]
@@ -170,6 +173,8 @@ Place = tuple[int, int]
         ({"RANK": "1", "WORLD_SIZE": "2"}, None, (1, 2), (1, 2), (1, 2, "", "local-gpu7")),
         ({"LOCAL_RANK": "1"}, None, (0, 1), (1, 2), (1, 2, "1", "local-gpu7")),
         (MPI, (3, 4), (3, 4), (3, 4), (3, 4, "", "local-gpu7")),
+        # prterun tells the rank and no size: who the rank is is known once there is a group.
+        (PMIX, None, (0, 1), (5, 8), (5, 8, "", "prterun-gpu7-88@1")),
     ],
 )
 def test_launcher_is_believed_until_there_is_a_process_group(

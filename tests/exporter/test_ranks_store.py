@@ -163,14 +163,33 @@ def test_nobody_adds_a_rank_to_anothers_job(node: Node, other: Peer | None) -> N
     assert node.store.ranks()[0].owner == other
 
 
-def test_batch_job_takes_back_the_number_that_was_claimed_before(node: Node) -> None:
-    """Numbers of batch jobs can be guessed; the job's own cgroup cannot be forged."""
-    node.run([0, 1], OTHER, job_id="77", finished=True)
-    node.push(OTHER, job_id="78")
+SLUID = "s5K1KKYAYG5D00"
 
-    assert node.push(Peer(USER.uid, "77"), job_id="77")
-    assert node.held() == [("77", 0), ("78", 0)]
-    assert "uid 1000" in node.refused(Forbidden, OTHER, job_id="77", rank=1)
+
+@pytest.mark.parametrize("name", ["77", "77[2]", SLUID])
+def test_batch_job_takes_back_the_number_that_was_claimed_before(node: Node, name: str) -> None:
+    """Numbers of batch jobs can be guessed; the job's own cgroup cannot be forged."""
+    node.run([0, 1], OTHER, job_id=name, finished=True)
+    node.push(OTHER, job_id="8")
+
+    assert node.push(Peer(USER.uid, name), job_id=name)
+    assert node.held() == sorted([(name, 0), ("8", 0)])
+    assert "uid 1000" in node.refused(Forbidden, OTHER, job_id=name, rank=1)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(Peer(OTHER.uid, "sEKNKTV3WPV500"), Peer(USER.uid, SLUID)), (OTHER, Peer(USER.uid, SLUID))],
+)
+def test_cgroup_of_another_name_takes_nothing_back(node: Node, first: Peer, second: Peer) -> None:
+    """Where Slurm's cgroups have SLUIDs, a number is whose it was first, as any other name is.
+
+    Whoever claims it after the job is refused, as with cgroups that have the number.
+    """
+    node.push(first, job_id="77")
+    for rank in (0, 1):
+        assert "uid 1001" in node.refused(Forbidden, second, job_id="77", rank=rank)
+    assert node.held() == [("77", 0)]
 
 
 @pytest.mark.parametrize(

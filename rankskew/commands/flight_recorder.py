@@ -21,6 +21,7 @@ NO_DUMP: Final = (
     "writes them when a collective times out if TORCH_FR_BUFFER_SIZE is set: see docs/hang.md"
 )
 NOTHING: Final = "Nothing is wrong: the ranks have begun the same collectives, and finished them."
+NO_ENDS: Final = "The ranks have begun the same collectives; nothing records whether they finished."
 PARTIAL: Final = (
     "Nothing is wrong in these dumps, but {missing} left none that can be read, so nobody can tell."
 )
@@ -56,17 +57,16 @@ def run(arguments: Sequence[str]) -> int:
         raise UsageError(problem or NO_DUMP.format(directory=options.directory))
     found = compare_dumps(dumps, unreadable)
     as_json = as_document("flight-recorder", asdict(found))
-    print(as_json if options.json else render(_in_words(found, operations)))
-    if found.findings:
-        return 1
-    return 2 if found.ranks_without_dump else 0
+    unknown = any(entry.finished is None for dump in dumps for entry in dump.entries)
+    calm = NO_ENDS if unknown else NOTHING
+    if found.ranks_without_dump:
+        calm = PARTIAL.format(missing=named_ranks(found.ranks_without_dump))
+    print(as_json if options.json else render(_in_words(found, operations, calm)))
+    return 1 if found.findings else 0 if calm == NOTHING else 2
 
 
-def _in_words(found: HangReport, operations: int) -> Document:
-    lines = list(found.unreadable)
-    if not found.findings:
-        missing = found.ranks_without_dump
-        lines.append(PARTIAL.format(missing=named_ranks(missing)) if missing else NOTHING)
+def _in_words(found: HangReport, operations: int, calm: str) -> Document:
+    lines = [*found.unreadable, *([] if found.findings else [calm])]
     sections = [Section(each.sentence, list(_details(each))) for each in found.findings]
     if len(sections) > 1:
         sections.insert(1, Section("What follows may be its consequence:"))

@@ -35,7 +35,7 @@ class RecordedOperation:
     *group* is the name of its process group and *description* the user's. *number* counts the
     group's collectives, or its sends and receives. *frames* are innermost first: function, file and
     line. *finished* is whether the rank is done with it, by an error too, and *completed* whether
-    torch has seen it succeed. *started* is whether its device has reached it; None if that is not
+    torch has seen it succeed. *started* is whether its device has reached it. None is what is not
     recorded.
     """
 
@@ -47,7 +47,7 @@ class RecordedOperation:
     input_sizes: tuple[tuple[int, ...], ...]
     output_sizes: tuple[tuple[int, ...], ...]
     types: tuple[str, ...]
-    finished: bool
+    finished: bool | None
     completed: bool
     started: bool | None
     frames: tuple[tuple[str, str, int], ...] = ()
@@ -130,9 +130,12 @@ class _Plain(pickle.Unpickler):
 
 def _dump(rank: int, found: Mapping[str, Any]) -> Dump:
     recorded = found.get("entries", ())
-    # NCCL's starts are recorded only with TORCH_NCCL_ENABLE_TIMING, those of gloo never.
-    tells_starts = any(each["state"] == "started" for each in recorded) or any(
-        each.get("time_discovered_started_ns") for each in recorded
+    # NCCL's starts are recorded only with TORCH_NCCL_ENABLE_TIMING, those of gloo never; the hook
+    # below learns of both at the end.
+    start, end = "time_discovered_started_ns", "time_discovered_completed_ns"
+    tells_starts = any(
+        each["state"] == "started" or (each.get(start) and each[start] != each.get(end))
+        for each in recorded
     )
     entries = tuple(_entry(each, tells_starts) for each in recorded)
     members = {}
@@ -150,9 +153,9 @@ def _ranks(told: Any) -> frozenset[int]:
     return ranks
 
 
-# Of these torch learns only that an operation was begun and that it returned: gloo, and since torch
-# 2.14 all backends without a recorder of their own (c10d's FlightRecorderHook).
-UNTIMED: Final = ("gloo", "c10d")
+# Whether what torch has retired, and not seen succeed, is over: NCCL's has timed out. For other
+# backends, c10d's FlightRecorderHook retires what ends if they tell that, else what was issued.
+RETIRED: Final = {"gloo": True, "nccl": False, "xccl": False}
 
 
 def _entry(entry: Mapping[str, Any], tells_starts: bool) -> RecordedOperation:
@@ -170,7 +173,7 @@ def _entry(entry: Mapping[str, Any], tells_starts: bool) -> RecordedOperation:
         input_sizes=_sizes(entry["input_sizes"]),
         output_sizes=_sizes(entry["output_sizes"]),
         types=tuple(_text(each) for each in types),
-        finished=completed or (library in UNTIMED and bool(entry["retired"])),
+        finished=completed or (RETIRED.get(library) if entry.get("retired") else False),
         completed=completed,
         started=entry["state"] != "scheduled" if tells_starts else None,
         frames=tuple(

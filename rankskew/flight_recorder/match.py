@@ -22,7 +22,7 @@ STUCK: Final = "stuck"
 # The group of all ranks, as torch describes it.
 WORLD: Final = "default_pg"
 NO_STARTS: Final = (
-    "nothing records whose device has reached it (of NCCL, TORCH_NCCL_ENABLE_TIMING=1 does)"
+    "nothing records whose device has reached it (NCCL before 2.15: TORCH_NCCL_ENABLE_TIMING=1)"
 )
 # No rank can finish these before all have begun. Of the others, a rank may be done with its part.
 NEED_ALL: Final = ("all_reduce", "allreduce", "all_gather", "reduce_scatter", "barrier")
@@ -137,11 +137,7 @@ def compare_dumps(dumps: Sequence[Dump], unreadable: Mapping[int, str]) -> HangR
     # The ranks of the job, as far as its dumps name them.
     named = {rank for dump in dumps for ranks in dump.members.values() for rank in ranks}
     world = frozenset(range(max(named.union((dump.rank for dump in dumps), unreadable)) + 1))
-    found = [
-        wrong
-        for group in _groups(dumps, world)
-        if (wrong := _first_wrong(group, dumps)) is not None
-    ]
+    found = [wrong for group in _groups(dumps, world) if (wrong := _first_wrong(group, dumps))]
     found += _unmatched_transfers(dumps)
     waiting = {rank for each in found for rank in each.begun}
     found.sort(key=lambda each: _place(each, waiting))
@@ -180,7 +176,7 @@ def line_of(entry: RecordedOperation) -> str | None:
 def _last(dump: Dump) -> str:
     entry = dump.entries[-1]
     group = entry.description or entry.group
-    state = "finished" if entry.finished else "not finished"
+    state = {True: "finished", False: "not finished", None: "end not recorded"}[entry.finished]
     line = line_of(entry)
     where = f", begun at {line}" if line else ""
     what = f"{entry.operation} {entry.number} of {group}"
@@ -194,7 +190,8 @@ def _groups(dumps: Sequence[Dump], world: frozenset[int]) -> list[Group]:
     """Return the groups in which any rank has begun a collective; *world* are all ranks."""
     by_group: dict[tuple[str, str, frozenset[int]], dict[int, dict[int, RecordedOperation]]] = {}
     for dump in dumps:
-        for entry in dump.entries:
+        # A hook may record what its backend records too: who knows the end comes first.
+        for entry in sorted(dump.entries, key=lambda each: each.finished is None):
             if entry.is_p2p:
                 continue
             # A split may give groups of other ranks the same name.
@@ -227,7 +224,7 @@ def _first_wrong(group: Group, dumps: Sequence[Dump]) -> CollectiveFinding | Non
         at = group.at(number)
         if (wrong := _mismatch(group, at)) is not None:
             return wrong
-        waiting = tuple(sorted(rank for rank, entry in at.items() if not entry.finished))
+        waiting = tuple(sorted(rank for rank, entry in at.items() if entry.finished is False))
         behind = {rank for rank in last if last[rank] < number} | (silent if waiting else set())
         first = at[min(waiting or at)]
         needs_all = first.operation.lower().lstrip("_").startswith(NEED_ALL)
@@ -308,7 +305,7 @@ def _unmatched_transfers(dumps: Sequence[Dump]) -> Iterator[CollectiveFinding]:
 def _unfinished_transfers(dump: Dump) -> Iterator[tuple[Way, RecordedOperation]]:
     for entry in dump.entries:
         name = TRANSFER.fullmatch(entry.operation)
-        if entry.is_p2p and not entry.finished and name is not None:
+        if entry.is_p2p and entry.finished is False and name is not None:
             members = sorted(dump.members.get(entry.group) or ())
             mine, other = int(name[2]), int(name[4])
             if members and max(mine, other) < len(members):

@@ -1,7 +1,10 @@
 """`rankskew flight-recorder`: what the dumps of a job say, which may come from anybody.
 
-torch 2.13 wrote those in tests/fixtures/flight_recorder, with `_dump_fr_trace()` in four gloo ranks
-of which rank 2 did something else. No GPU wrote the dumps of NCCL here: their fields and values are
+torch wrote those in tests/fixtures/flight_recorder, with `_dump_fr_trace()`. 2.13 did in four gloo
+ranks, of which rank 2 did something else; the releases in the names did in two, of which rank 1
+left out the last all-reduce. Where those did the same it was `_dump_fr_trace_json()`. A
+FlightRecorderHook was attached to gloo in 2.14, and to the fake backend in 2.15, where it passes
+over gloo. No GPU wrote the dumps of NCCL here: their fields and values are
 those documented in torch/distributed/flight_recorder/components/builder.py (entries, pg_config) and
 types.py (states, names of operations), and in the tutorial of the PyTorch documentation.
 """
@@ -94,6 +97,16 @@ UNTIMED = [entry(1, time_discovered_started_ns=None), entry(2, "scheduled")]
 HOOKED = [
     entry(number, "scheduled", profiling_name="c10d:allreduce", retired=True) for number in (1, 2)
 ]
+# The hook of 2.15 with a backend that says what ended, and then that it had begun.
+ENDED, HELD = (
+    entry(
+        number,
+        state,
+        profiling_name="nccl2:broadcast",
+        time_discovered_completed_ns=entry(number, state)["time_discovered_started_ns"],
+    )
+    for number, state in ((1, "completed"), (2, "scheduled"))
+)
 PAST = [entry(number) for number in (100, 101, 32_100)]
 LONG = [entry(number) for number in range(1, 9)]
 OWN = entry(1, profiling_name="nccl:all_to_all", input_sizes=[[7]])
@@ -124,8 +137,13 @@ STORIES: Mapping[str, tuple[Ranks, Groups | None, int]] = {
         1,
     ),
     "starts are not recorded": ({rank: UNTIMED for rank in range(2)}, None, 1),
-    # torch's recorder of backends without their own knows only that each was begun.
-    "a healthy job of another backend": ({0: HOOKED, 1: HOOKED}, None, 0),
+    # torch's recorder of backends without their own may know only that each was begun.
+    "a healthy job of another backend": ({0: HOOKED, 1: HOOKED}, None, 2),
+    "another backend that tells the ends": (
+        {0: [ENDED, ENDED | {"collective_seq_id": 2}], 1: [ENDED, HELD]},
+        None,
+        1,
+    ),
     "another backend hangs": ({0: HOOKED, 1: HOOKED[:1]}, None, 1),
     "skips collectives": ({0: PAST, 1: PAST, 2: [entry(100)]}, None, 1),
     "finished by others": ({0: FINISHED, 1: FINISHED, 2: DONE}, None, 1),
@@ -169,7 +187,8 @@ def test_stories_are_the_golden_ones(
         for name, (ranks, groups, known) in STORIES.items()
     }
     folders |= {
-        name: (FIXTURES / name, name != "fine") for name in ("missing", "size", "type", "fine")
+        name: (FIXTURES / name, name != "fine")
+        for name in ("missing", "size", "type", "fine", "hook_2.14", "hook_2.15")
     }
     # A split of a group gives all its parts one name: their ranks tell them apart.
     parts = write(Path("parts"), {0: HALVES, 1: HALVES}, {"5": ("tensor", (0, 1))})
@@ -186,6 +205,16 @@ def test_stories_are_the_golden_ones(
     status, document = said(capsys, FIXTURES / "missing", "--json")
     (finding,) = json.loads(document)["findings"]
     assert (status, finding["ranks"], finding["number"]) == (1, [2], 5)
+
+
+@pytest.mark.parametrize("release", ["2.8", "2.10", "2.13", "2.14", "2.15"])
+def test_gloo_of_every_release_is_read_alike(capsys: Captured, release: str) -> None:
+    """Those before 2.8 record nothing of gloo."""
+    waits = "Rank 0 waits in all_reduce 4 in group 0 (default_pg); rank 1 has not begun it."
+    status, text = said(capsys, FIXTURES / f"hang_{release}")
+    assert (status, text.splitlines()[2]) == (1, waits)
+    status, text = said(capsys, FIXTURES / f"healthy_{release}")
+    assert (status, text.splitlines()[1]) == (0, flight_recorder.NOTHING)
 
 
 def test_too_few_dumps_leave_it_open(tmp_path: Path) -> None:

@@ -48,6 +48,9 @@ BACK_ERRORS: Final = 3.0
 # Deviations that rule out that a node has only strayed. It does as a whole, for half an hour, so
 # its past has few stretches that are independent, and a quiet one says little.
 NODE_DEVIATIONS: Final = 10.0
+# A node that is late by less may have drifted, as nodes do by 1 % for half an hour: five deviations
+# of the difference between two. A mean over more hours since the onset strays less.
+DRIFT_RATIO, DRIFT_SECONDS = 0.07, 3600.0
 # If a mean is this many errors large, it is known to a tenth.
 SURE_ERRORS: Final = 10.0
 # An incident that is younger than a jump is told after so many steps, however short they are.
@@ -187,17 +190,21 @@ class Incidents:
         level = seen.level_score()
         is_short = seen.window.elapsed < SHORT_SECONDS
         least = ENTER_SHORT_RATIO if is_short else ENTER_RATIO
+        drifts = False
         if seen.paces:
             if level > 1 and seen.excess > least:
                 incident = self._incident(seen, PERSISTENT, 0.0, level)
-                if not self._is_static(incident, seen):
+                drifts = self._drifts(incident, seen)
+                if not drifts and not self._is_static(incident, seen):
                     return incident
             rise = seen.rise_score()
             if rise > 1 and seen.excess - seen.before > least and seen.excess > LEAVE_RATIO:
-                return self._incident(seen, PERSISTENT, seen.before, rise)
+                incident = self._incident(seen, PERSISTENT, seen.before, rise)
+                if not self._drifts(incident, seen):
+                    return incident
         # With few peers it is unknown how much healthy ranks differ.
         is_known = seen.group.spread and seen.window.elapsed >= MILD_SECONDS
-        if is_known and level > 1 and seen.excess > MILD_RATIO and seen.is_alone:
+        if is_known and level > 1 and seen.excess > MILD_RATIO and (seen.is_alone or drifts):
             return self._incident(seen, MILD, 0.0, level)
         return None
 
@@ -230,6 +237,15 @@ class Incidents:
             and seen.excess < ENTER_STATIC_RATIO
             and seen.window.elapsed < STATIC_SECONDS
         )
+
+    def _drifts(self, incident: Incident, seen: WindowEvidence) -> bool:
+        """Whether its node is late as a whole, by no more than nodes drift, and not suddenly."""
+        is_sudden = incident.reference and seen.window.elapsed < 2 * STATIC_SECONDS
+        if is_sudden or seen.window.elapsed < STATIC_SECONDS or not self._nodes.share(seen):
+            return False
+        window = self._reduction.window(incident.onset, self._history.marks[-1], [incident.rank])
+        more = self._of(incident.rank, window).excess - incident.reference
+        return more < DRIFT_RATIO / math.sqrt(1 + window.elapsed / DRIFT_SECONDS)
 
     def _incident(
         self, seen: WindowEvidence, kind: str, reference: float, score: float

@@ -1,5 +1,6 @@
 """The alerts and their rules, and the tables of alerts/README.md."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -39,14 +40,19 @@ def alerts() -> dict[str, list[dict[str, Any]]]:
     return dict(sorted(found.items()))
 
 
+def severities(rule: dict[str, Any]) -> list[str]:
+    """Return those of an alert: its label, else those that its series may have."""
+    return re.findall("|".join(SEVERITIES), str(rule.get("labels") or rule["expr"]))
+
+
 def alerts_table() -> str:
     """Return one row per alert, with the first sentence of its runbook."""
     rows = []
     for name, found in alerts().items():
         runbook = (ALERTS / "runbooks" / f"{name}.md").read_text()
         meaning = runbook.split("## Meaning\n\n")[1].split("\n")[0]
-        severities = {rule["labels"]["severity"] for rule in found}
-        severity = ", ".join(sorted(severities, key=SEVERITIES.index))
+        told = {each for rule in found for each in severities(rule)}
+        severity = ", ".join(sorted(told, key=SEVERITIES.index))
         pending = ", ".join(dict.fromkeys(rule.get("for", "0s") for rule in found))
         rows.append((f"[{name}](runbooks/{name}.md)", severity, pending, meaning))
     return table(("alert", "severity", "for", "meaning"), rows)

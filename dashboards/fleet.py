@@ -250,7 +250,7 @@ LATE_RANKS: Final = f"count {NODE} ({LATE})"
 GPU_DOWN: Final = 'fault="lost"'
 # Errors that programs cause, or that the GPU has repaired itself, are no trouble of a node.
 XID: Final = 'fault="xid",detail!~"13|31|43|45|68|109|63|92"'
-WITHOUT_GPU: Final = "memory|nvlink|nvlink_errors|recovery|pcie_link|pcie_errors|pstate"
+WITHOUT_GPU: Final = "memory|nvlink|nvlink_errors|fabric|recovery|pcie_link|pcie_errors|pstate"
 ALERT_KEY: Final = ("alertname", "severity", "cluster", "job_id", "rank", "instance")
 
 

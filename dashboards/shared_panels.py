@@ -11,7 +11,9 @@ from exporter.vocabulary import words
 
 _BUILDS: Final = "rankskew_exporter_build_info"
 # What may stop a rank. The other faults slow it down, or say how its GPU is used.
-STOPPING: Final = "lost|recovery|memory|nvlink|xid|pcie_link|pcie_errors|nvlink_errors|pstate"
+STOPPING: Final = (
+    "lost|recovery|memory|nvlink|fabric|xid|pcie_link|pcie_errors|nvlink_errors|pstate"
+)
 # Joins the cause and the detail of a rank, as the label `why` of explained().
 BETWEEN: Final = ":"
 

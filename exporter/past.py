@@ -56,6 +56,10 @@ class Past:
         changes = self._changes.get(key)
         return changes[0] if changes else None
 
+    def changed(self, key: Hashable) -> list[float]:
+        """Return when it changed in that time, the first value known being no change."""
+        return [when for when, _ in self._changes.get(key, ())][1:]
+
     def increase(self, key: Hashable, value: float | None = None) -> float:
         """Return by how much *value*, else the last one, is above what it was; 0 if unknown."""
         changes = self._changes.get(key)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from exporter.gpu_faults.fault import (
+    FABRIC,
     LOST,
     MEMORY,
     MISSING,
@@ -73,6 +74,8 @@ def standing(gpu: GpuSample) -> Iterator[Fault]:
         yield Fault(ROW_REMAP_PENDING)
     if link := _link(gpu):
         yield Fault(PCIE_LINK, link)
+    if gpu.fabric_trouble and gpu.mig_devices is None:
+        yield Fault(FABRIC, gpu.fabric_trouble)
 
 
 def _link(gpu: GpuSample) -> str:

@@ -7,6 +7,7 @@ from exporter.gpu_faults.fault import (
     MEMORY,
     NVLINK,
     NVLINK_ERRORS,
+    NVLINK_RECOVERIES,
     PCIE_ERRORS,
     PCIE_SATURATED,
     PSTATE,
@@ -30,6 +31,8 @@ BUSY_PERCENT: Final = 10.0
 COMPUTES_PERCENT: Final = 50.0
 # hw_slowdown covers every hw_ reason.
 THROTTLE_REASONS: Final = ("hw_slowdown", "sw_thermal_slowdown")
+# A link that recovers in so many windows of five minutes within an hour may soon die.
+RECOVERING_WINDOWS: Final = 3
 LINK_ERRORS: Final = "link_errors_per_second"
 
 Gpus = Mapping[str, GpuSample]
@@ -67,6 +70,8 @@ class GpuMemory:
             ):
                 if lasting is not None:
                     self._hour.see((key, figure), lasting, now)
+            for link, recoveries in (gpu.nvlink_link_recoveries or {}).items():
+                self._hour.count((key, "recovery", link), recoveries, now)
             # The first error of a kind is an error too. A new worker has counted none yet.
             xids = gpu.xid_errors or {}
             self._xids[key] = {*xids, *self._xids.get(key, ())}
@@ -90,6 +95,7 @@ class GpuMemory:
         for xid in sorted(self._xids.get(key, ())):
             if self._ten_minutes.increase((key, xid)) > 0:
                 yield Fault(XID, xid)
+        yield from self._recovering(key, gpu)
         yield from self._errors_of_links(key, gpu)
         if now - self._slow_since.get(key, now) >= PSTATE_SECONDS and _is_busy(gpu):
             yield Fault(PSTATE, f"P{gpu.performance_state}")
@@ -108,6 +114,15 @@ class GpuMemory:
         most = max(each.nvlink_links_up or 0 for each in gpus.values())
         if self._hour.increase((key, "nvlink"), up) < 0 or 0 < up < most:
             yield Fault(NVLINK, ",".join(sorted(gpu.nvlink_link_states or {}, key=int)))
+
+    def _recovering(self, key: str, gpu: GpuSample) -> Iterator[Fault]:
+        """Links that recover again and again, unless that is most of the GPU's."""
+        links = gpu.nvlink_link_recoveries or {}
+        grew = {link: self._hour.changed((key, "recovery", link)) for link in links}
+        windows = {link: len({at // FIVE_MINUTES for at in grew[link]}) for link in links}
+        again = [link for link in links if windows[link] >= RECOVERING_WINDOWS]
+        if 0 < len(again) <= len(links) / 2:
+            yield Fault(NVLINK_RECOVERIES, ",".join(again))
 
     def _errors_of_links(self, key: str, gpu: GpuSample) -> Iterator[Fault]:
         """Yield links that send damaged packets again, with their errors per second."""

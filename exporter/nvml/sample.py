@@ -108,6 +108,7 @@ class GpuSample:
     row_remap_pending: int | None = None
     row_remap_failed: int | None = None
     recovery_action: int | None = None
+    fabric_trouble: str | None = None
     # What is printed on the card, and where it sits.
     serial: str | None = None
     minor_number: int | None = None
@@ -138,6 +139,7 @@ class GpuSample:
     # By number, two links at most: errors of all types on the worst, and 0 for those that are down.
     nvlink_link_errors: dict[str, int] | None = None
     nvlink_link_states: dict[str, int] | None = None
+    nvlink_link_recoveries: dict[str, int] | None = None  # Of all links.
 
 
 class NoGpuReason(StrEnum):

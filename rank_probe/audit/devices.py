@@ -19,12 +19,14 @@ from rank_probe.audit.findings import (
     ranks,
     warn,
 )
+from rank_probe.process.fabric import fabric_trouble
 from rank_probe.process.small_files import MOST_CPUS, names_in
 
 NO_PYNVML: Final = "pynvml is not installed (pip install nvidia-ml-py)"
 WORD_BITS: Final = 64
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 ORDER = "CUDA_DEVICE_ORDER"
+LOG: Final = "look at the log of the fabric manager: journalctl -u nvidia-fabricmanager"
 BUS_ORDER = "PCI_BUS_ID"
 
 
@@ -58,6 +60,9 @@ def _gpu(pynvml: Any, index: int) -> GpuFacts:
     words: Sequence[int] = ()
     with contextlib.suppress(pynvml.NVMLError):  # Not every GPU has a place that is known.
         words = pynvml.nvmlDeviceGetCpuAffinity(handle, MOST_CPUS // WORD_BITS)
+    why = ""
+    with contextlib.suppress(pynvml.NVMLError, AttributeError):  # Nor is every pynvml new enough.
+        why = fabric_trouble(handle, pynvml)
     return GpuFacts(
         index=index,
         uuid=_string(pynvml.nvmlDeviceGetUUID(handle)),
@@ -67,6 +72,7 @@ def _gpu(pynvml: Any, index: int) -> GpuFacts:
             for cpu in range(len(words) * WORD_BITS)
             if words[cpu // WORD_BITS] >> cpu % WORD_BITS & 1
         ),
+        fabric=why,
     )
 
 
@@ -185,6 +191,20 @@ def device_order(launch: Launch) -> Iterator[AuditFinding]:
                 f"set {ORDER}={BUS_ORDER}, or name the GPUs by UUID",
             )
     yield ok("a number means the same GPU to all ranks of a node")
+
+
+def fabric(launch: Launch) -> Iterator[AuditFinding]:
+    """Name the GPUs that have not joined the NVLink fabric, where there is one."""
+    if not any(facts.gpus for facts in launch.facts):
+        yield without_gpus(launch) or not_checked(launch.facts[0].nvml_problem)
+        return
+    for machine in launch.machines():
+        for gpu in gpus_by_uuid(machine).values():
+            if gpu.fabric:
+                yield fail(
+                    f"{gpu} on {machine[0].node} is not in the NVLink fabric: {gpu.fabric}", LOG
+                )
+    yield ok("no GPU has failed to join its NVLink fabric")
 
 
 def _blind(

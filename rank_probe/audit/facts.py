@@ -31,12 +31,13 @@ def text_of(path: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class GpuFacts:
-    """One GPU, as NVML shows it; *cpus* are those next to it."""
+    """One GPU, as NVML shows it; *cpus* are those next to it, *fabric* is what its NVLinks lack."""
 
     index: int
     uuid: str
     model: str
     cpus: tuple[int, ...] = ()
+    fabric: str = ""
 
     def __str__(self) -> str:
         return f"GPU {self.index} ({self.uuid})"

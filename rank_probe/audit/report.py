@@ -22,6 +22,7 @@ CHECKS: Final[tuple[Callable[[Launch], Iterator[AuditFinding]], ...]] = (
     sameness.reported,
     devices.device_per_rank,
     devices.device_order,
+    devices.fabric,
     sameness.environment,
     sameness.versions,
     limits.affinity,

@@ -14,6 +14,20 @@ API int nvmlDeviceGetNvLinkState(struct gpu *gpu, unsigned link, unsigned *out) 
     return result == SUCCESS && link >= LINKS ? INVALID_ARGUMENT : result;
 }
 
+/* NVML_GPU_FABRIC_STATE_COMPLETED, with success. */
+enum { COMPLETED = 3 };
+
+struct fabric {
+    unsigned version;
+    unsigned char cluster_uuid[16];
+    unsigned status, clique_id, state, health;
+};
+
+API int nvmlDeviceGetGpuFabricInfoV(struct gpu *gpu, struct fabric *out) {
+    out->status = SUCCESS;
+    return give(__func__, gpu, &out->state, COMPLETED);
+}
+
 /* Counts what the fields do, for drivers that do not have those: replay, recovery, CRC of the
  * flow control, CRC of the data. */
 API int nvmlDeviceGetNvLinkErrorCounter(

@@ -129,6 +129,10 @@ PLANTS: dict[str, Changes] = {
         **settings(CUDA_VISIBLE_DEVICES="0,1,2,3"),
         gpus=(*gpus(1)[:3], GpuFacts(3, "GPU-1-3", "A100", tuple(range(16, 32)))),
     ),
+    "fail fabric: GPU 2 (GPU-1-2) on node-1 is not in the NVLink fabric: in progress": on(
+        NODE_1,
+        gpus=(*gpus(1)[:2], dataclasses.replace(gpus(1)[2], fabric="in progress"), gpus(1)[3]),
+    ),
     "fail environment: NCCL_ALGO is Ring on rank 5; on the others it is unset": on(
         [5], compared={"NCCL_DEBUG": "WARN", "NCCL_ALGO": "Ring"}
     ),
@@ -205,7 +209,10 @@ def test_every_check_has_a_plant_and_is_fine_without() -> None:
         ({"ports": ()}, "locked_memory", "no InfiniBand port here: nothing locks memory"),
         ({"shared_memory_bytes": None}, "shared_memory", "there is no /dev/shm here"),
         ({"interfaces": ()}, "mtu", "no interface is known"),
-        *((WITHOUT_GPUS, check, "") for check in ("device_per_rank", "device_order", "numa")),
+        *(
+            (WITHOUT_GPUS, check, "")
+            for check in ("device_per_rank", "device_order", "numa", "fabric")
+        ),
     ],
 )
 def test_what_is_not_there_is_not_checked(absent: dict[str, Any], check: str, says: str) -> None:
@@ -227,7 +234,8 @@ def test_without_pynvml_devices_are_counted_by_their_files() -> None:
     few = launch({rank: {**blind, "device_files": 3} for rank in EVERY})
     outcomes = {one.check: one for one in audit(few)}
 
-    assert outcomes["numa"].findings[0].reason == "pynvml is not installed"
+    for check in ("numa", "fabric"):
+        assert outcomes[check].findings[0].reason == "pynvml is not installed"
     assert [one.reason for one in outcomes["device_per_rank"].findings] == [
         "rank 3 (node-0), with local rank 3, sees 3 GPUs on node-0: too few",
         "rank 7 (node-1), with local rank 3, sees 3 GPUs on node-1: too few",
@@ -295,12 +303,12 @@ def test_what_is_found_is_told_with_what_to_do_and_a_status(
 
     assert healthy[0] == f"audit: node {NODE}, for 1 rank, rankskew {__version__}"
     assert "OK           infiniband: 4 ports are active and equally fast" in healthy
-    assert healthy[-1].startswith("ok: of 12 checks 0 failed, 0 warned, ")
+    assert healthy[-1].startswith("ok: of 13 checks 0 failed, 0 warned, ")
     assert lines[1] == (
         f"FAIL         socket_interface: eth0 of {NODE} is down (chosen by the default route)"
     )
     assert lines[2].startswith("             do: ip link set eth0 up, or choose another with ")
-    assert lines[-1].startswith("problem: of 12 checks 1 failed, 0 warned, ")
+    assert lines[-1].startswith("problem: of 13 checks 1 failed, 0 warned, ")
     check, page = said["checks"][0], (ROOT / "docs" / "audit.md").read_text()
     assert (said["ok"], said["ranks"], said["nodes"]) == (False, 0, [NODE])
     assert (check["check"], check["status"]) == ("socket_interface", "fail")
@@ -316,6 +324,16 @@ def test_what_is_found_is_told_with_what_to_do_and_a_status(
         # What is not answered is no end, nor is a GPU on no known socket no GPU.
         ("nvmlInitWithFlags * 9", 0, "not checked  device_per_rank: this node has no GPU"),
         ("nvmlDeviceGetUUID 3 15", 0, "not checked  device_per_rank: this node has no GPU"),
+        (
+            "nvmlDeviceGetGpuFabricInfoV 2 =2",
+            1,
+            f" on {NODE} is not in the NVLink fabric: in progr",
+        ),
+        (
+            "nvmlDeviceGetGpuFabricInfoV * 13",
+            0,
+            "fabric: no GPU has failed to join its NVLink fabric",
+        ),
         ("nvmlDeviceGetCpuAffinity * 3", 0, "device_per_rank: 8 GPUs for 8 ranks"),
     ],
 )
@@ -324,7 +342,7 @@ def test_driver_that_does_not_answer_is_told(
 ) -> None:
     """As a process finds it while the stub of NVML plays the *scenario*."""
     (tmp_path / "scenario").write_text(f"{scenario}\n")
-    timeout = "1s" if status else "30s"
+    timeout = "1s" if status == 2 else "30s"
     done = subprocess.run(
         [sys.executable, "-m", "rank_probe", "audit", "--timeout", timeout, *paths(tmp_path)],
         env=os.environ | nvmlstub.environment(library, 8, tmp_path / "scenario"),

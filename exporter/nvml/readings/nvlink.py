@@ -97,6 +97,7 @@ class NvLink:
             "nvlink_errors": errors or None,
             "nvlink_link_errors": {str(n): by_link[n] for n in shown if n in up} or None,
             "nvlink_link_states": {str(n): states[n] for n in shown if n not in up} or None,
+            "nvlink_link_recoveries": {str(n): self._sum(f"recovery {n}").total for n in links},
         }
 
     def _told_bytes(self, counts: dict[Field, int | float]) -> dict[str, Any]:
@@ -148,16 +149,16 @@ class Sum:
     """
 
     def __init__(self) -> None:
-        self._total = 0
+        self.total = 0
         self._last: dict[object, int] = {}
 
     def add(self, counts: Mapping[Any, int]) -> int:
         """Take the counters that can be read now, under any names, and return the sum of all."""
         for name, count in counts.items():
             last = self._last.get(name, 0)
-            self._total += count - last if count >= last else count
+            self.total += count - last if count >= last else count
             self._last[name] = count
-        return self._total
+        return self.total
 
 
 def link_state(handle: object, link: int) -> int:

@@ -8,6 +8,7 @@ import pynvml
 
 from exporter.nvml.calls import UNSUPPORTED
 from exporter.nvml.readings.fields import field_value
+from rank_probe.process.fabric import fabric_trouble
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +17,7 @@ class Reading:
 
     fields: tuple[str, ...]
     function: Callable[..., Any]
-    arguments: tuple[int, ...] = ()
+    arguments: tuple[Any, ...] = ()
     unpack: Callable[[Any], tuple[int, ...]] = lambda value: (value,)
     # 0: each time. What changes slowly, or costs milliseconds, is read less often.
     every_seconds: float = 0.0
@@ -120,6 +121,7 @@ READINGS: Final = (
         every_seconds=30.0,
     ),
     Reading(("recovery_action",), recovery_action, every_seconds=30.0),
+    Reading(("fabric_trouble",), fabric_trouble, (pynvml,), every_seconds=30.0),
     # The slow ones last: each reportedly takes 1 to 3 ms, which 8 GPUs would spend every second.
     Reading(("memory_temperature_celsius",), memory_temperature, every_seconds=5.0),
     Reading(("energy_millijoules",), pynvml.nvmlDeviceGetTotalEnergyConsumption, every_seconds=5.0),

@@ -184,6 +184,11 @@ def errors(name: str, told: str, of: Callable[[int], Any] = lambda count: count)
     ]
 
 
+def recovered(*times: int) -> dict[str, Any]:
+    """Return how many *times* each of a GPU's links has recovered."""
+    return {"nvlink_link_recoveries": {str(link): each for link, each in enumerate(times)}}
+
+
 FAULTS: Final[dict[str, list[Look]]] = {
     # A rank dies with its GPU, which lists no process any more: it is told for ten minutes.
     "lost": [
@@ -215,6 +220,23 @@ FAULTS: Final[dict[str, list[Look]]] = {
     "errors of a link": errors(
         "nvlink_link_errors", "nvlink_errors 7", lambda count: {"3": 1, "7": count}
     ),
+    # In three windows of an hour, which one error a second does not reach; all links together, as
+    # after a reset, or two windows only, are nothing. A count that begins anew goes on.
+    "a link that recovers again and again": [
+        (0.0, recovered(0, 4, 0, 0), ""),
+        (5 * MINUTE, recovered(0, 5, 0, 0), ""),
+        (7 * MINUTE, recovered(1, 6, 1, 1), ""),
+        (7 * MINUTE, {}, ""),
+        (7 * MINUTE, recovered(1, 7, 1, 1), "nvlink_recoveries 1"),
+        (MINUTE, recovered(2, 0, 2, 2), "nvlink_recoveries 1"),
+        (30 * MINUTE, recovered(3, 1, 3, 3), ""),
+        (50 * MINUTE, {}, ""),
+    ],
+    "fabric": [
+        (0.0, {"fabric_trouble": "in progress"}, "fabric in progress"),
+        (0.0, {"mig_devices": ()}, ""),
+        (0.0, {"mig_devices": None, "fabric_trouble": ""}, ""),
+    ],
     # Fewer links than an hour ago, or than the neighbours have, for as long as they have more.
     "links": [
         (0.0, {"nvlink_links_up": 18, "neighbour": {"nvlink_links_up": 18}}, ""),

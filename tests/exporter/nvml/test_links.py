@@ -212,6 +212,7 @@ CRC = pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_CRC
 SENT = (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, ALL_LINKS)
 RECEIVED = (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, ALL_LINKS)
 SENT_5 = (pynvml.NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES, ALL_LINKS)
+BYTES = ("nvlink_transmit_bytes", "nvlink_receive_bytes")
 RECEIVED_5 = (pynvml.NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES, ALL_LINKS)
 
 
@@ -284,12 +285,12 @@ def test_what_is_counted_depends_on_the_age_of_gpu_and_driver() -> None:
     new = NvLinks(1, 1, told={SENT_5: 3, RECEIVED_5: 5, **recoveries})
     counters = [1, 10, 100, 1000]
     old = NvLinks(1, 1, nvmlDeviceGetNvLinkErrorCounter=lambda _, link, counter: counters[counter])
-    names = ("nvlink_links", "nvlink_errors", "nvlink_transmit_bytes", "nvlink_receive_bytes")
+    names = ("nvlink_links", "nvlink_errors", "nvlink_link_recoveries", *BYTES)
 
     for gpu, *told in (
-        (new, 2, {"recovery": 2}, 3, 5),
-        (old, 2, {"replay": 2, "recovery": 20, "crc": 2200}, None, None),
-        (NvLinks(1), 1, None, None, None),
+        (new, 2, {"recovery": 2}, {"0": 1, "1": 1}, 3, 5),
+        (old, 2, {"replay": 2, "recovery": 20, "crc": 2200}, {"0": 10, "1": 10}, None, None),
+        (NvLinks(1), 1, None, {"0": 0}, None, None),
     ):
         reading = gpu.read()
         assert [reading[name] for name in names] == told

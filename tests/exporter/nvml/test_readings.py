@@ -79,6 +79,16 @@ def decoders(video: int, images: Any) -> dict[str, Any]:
     }
 
 
+def fabric(state: int, status: int = 0, older: str = "V") -> dict[str, Any]:
+    """Answer as a GPU whose registration with the fabric has this *state* and *status*."""
+
+    def tell(handle: object, info: Any) -> None:
+        info._obj.state, info._obj.status = state, status
+
+    unknown = {"nvmlDeviceGetGpuFabricInfoV": Fails(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)}
+    return unknown | {f"nvmlDeviceGetGpuFabricInfo{older}": tell}
+
+
 def process(pid: int, used: int | None, instance: int = NO_INSTANCE) -> SimpleNamespace:
     return SimpleNamespace(pid=pid, usedGpuMemory=used, gpuInstanceId=instance)
 
@@ -104,6 +114,10 @@ DAMAGED = ("TOTAL_ERR_COR many\n", "Bad TLP 3\n")
         # Videos and images have a decoder each; older GPUs and drivers lack that of images.
         (decoders(95, 30), {}, {"decoder_busy_percent": 95}),
         (decoders(40, Fails()), {}, {"decoder_busy_percent": 40}),
+        # Without NVSwitch there is no fabric (0), or nobody begins (1).
+        *((fabric(*fine), {}, {}) for fine in ((0, 3), (1, 3), (3, 0))),
+        (fabric(2, 3), {}, {"fabric_trouble": "in progress"}),
+        (fabric(3, 999, older=""), {}, {"fabric_trouble": "error 999"}),
         # A container without sysfs: masks of 64 bits a word.
         (MASKS, {}, {"numa_node": 1, "cpu_affinity": (0, 1, 3, 64)}),
         ({"nvmlDeviceGetMemoryAffinity": [0b11]}, {}, {}),  # Near several.

@@ -38,7 +38,8 @@ HUNG: Final = f"job:rankskew_hung:seconds{{{CLUSTER}}}"
 SUSPECT: Final = f"rank_stage:rankskew_hang_suspect:group{{{CLUSTER}}}"
 # GPUs of jobs without the probe. This reads a series per rank, so only instant queries may use it.
 UNPROBED: Final = (
-    f"count {EACH} (rank:rankskew_gpu:group{{{CLUSTER}}} and {JOB} {STATE % 'no_probe'})"
+    f"count {EACH} (rank:rankskew_gpu:group{{{CLUSTER}}} and {JOB} "
+    f'job:rankskew_state:info{{state=~"no_probe|stands_still|unused_gpus",{CLUSTER}}})'
 )
 # Only late ranks have these: a few per job.
 LATE: Final = f"rank:rankskew_late:ratio{{{CLUSTER}}}"

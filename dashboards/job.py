@@ -271,7 +271,7 @@ def _besides_ranks(nobody: str) -> list[Line]:
         _in("healthy", nobody, "Nobody", GREEN),
         _in("rotating", STATE, "a different rank in each step", ORANGE),
         _in("starting", STATE, "not known yet", GREY),
-        _in("not_judgeable|no_probe", STATE, "cannot be known", GREY),
+        _in("not_judgeable|no_probe|stands_still|unused_gpus", STATE, "cannot be known", GREY),
         _in("finished", STATE, "–", GREY),
     ]
 

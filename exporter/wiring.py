@@ -11,6 +11,7 @@ import psutil
 from starlette.types import ASGIApp
 
 from exporter.collectors.catalog import Sources, collectors, enabled
+from exporter.collectors.gpu.faults import GpuFaultsCollector
 from exporter.errors import Failures
 from exporter.events import EventLog
 from exporter.evidence.job_changes import ChangeCauses
@@ -105,8 +106,10 @@ class ExporterParts:
             thresholds=_thresholds(settings),
             failures=self.failures,
         )
-        self._scrape = Scrape(collectors(sources), shown=Shown(settings.series_detail))
-        node = PageNode(name, settings.grafana_url or None, sources.join)
+        made = collectors(sources)
+        self._scrape = Scrape(made, shown=Shown(settings.series_detail))
+        faults = (each.told for each in made if isinstance(each, GpuFaultsCollector))
+        node = PageNode(name, settings.grafana_url or None, sources.join, *faults)
         self.live = LiveView(self._jobs, self._gpus_visible, node, causes.of, changes.of)
         self._workers = WorkerStates(procfs, self.failures)
         sampler = Sampler(self._store, self._nvml, sources.join, self._host, self._scrape.latest)

@@ -22,6 +22,10 @@ THROTTLED: Final = "throttled"
 FOREIGN_PROCESS: Final = "foreign_process"
 SHARED: Final = "shared"
 NUMA: Final = "numa"
+STANDS_STILL: Final = "stands_still"
+UNUSED: Final = "unused"
+
+Who = tuple[str, str, str]  # A rank, by job_id, peer_group and rank.
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +40,7 @@ class Fault:
     share: float = 1.0
     threshold: str = ""
     figure: float = 0.0
+
+
+# The GPU, by index and UUID, with a rank on it, and what is wrong.
+Told = tuple[tuple[str, str], Who, Fault]

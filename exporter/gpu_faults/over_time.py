@@ -11,6 +11,7 @@ from exporter.gpu_faults.fault import (
     PCIE_ERRORS,
     PCIE_SATURATED,
     PSTATE,
+    STANDS_STILL,
     THROTTLED,
     XID,
     Fault,
@@ -29,6 +30,11 @@ SLOWEST_AT_WORK: Final = 2
 BUSY_PERCENT: Final = 10.0
 # It waits for its link if it computes for less than half of the time.
 COMPUTES_PERCENT: Final = 50.0
+# A kernel that hangs, such as a collective of which a rank is missing, spins: fully busy, at a
+# little power that changes by less than a tenth. NCCL's takes a quarter of an H100's SMs.
+FULLY_BUSY_PERCENT: Final = 99.0
+LOW_POWER: Final = 1 / 3
+FLAT_POWER: Final = 0.1
 # hw_slowdown covers every hw_ reason.
 THROTTLE_REASONS: Final = ("hw_slowdown", "sw_thermal_slowdown")
 # A link that recovers in so many windows of five minutes within an hour may soon die.
@@ -51,6 +57,7 @@ class GpuMemory:
         self._xids: dict[str, set[str]] = {}
         self._worker_pid = 0
         self._slow_since: dict[str, float] = {}
+        self._spins: dict[str, tuple[float, int]] = {}  # Since when, and at which power.
         self._carried: dict[tuple[str, str], tuple[float, float, float]] = {}
         self._seen_seconds: float | None = None
 
@@ -80,6 +87,11 @@ class GpuMemory:
             for figure, total in _counters(gpu):
                 self._five_minutes.count((key, figure), total, now)
             self._see_traffic(key, gpu, now)
+            power = gpu.power_milliwatts or 0
+            since, drawn = self._spins.pop(key, (now, power))
+            if _spins(gpu):
+                is_flat = abs(power - drawn) <= FLAT_POWER * drawn
+                self._spins[key] = (since, drawn) if is_flat else (now, power)
             if gpu.performance_state is None or gpu.performance_state <= fastest:
                 self._slow_since.pop(key, None)
             else:
@@ -99,6 +111,8 @@ class GpuMemory:
         yield from self._errors_of_links(key, gpu)
         if now - self._slow_since.get(key, now) >= PSTATE_SECONDS and _is_busy(gpu):
             yield Fault(PSTATE, f"P{gpu.performance_state}")
+        if now - self._spins.get(key, (now, 0))[0] >= FIVE_MINUTES:
+            yield Fault(STANDS_STILL)
         yield from self._throttled(key, gpu)
         yield from self._saturated(key, gpu)
 
@@ -211,3 +225,13 @@ def _is_busy(gpu: GpuSample) -> bool:
     if gpu.gpu_busy_percent is not None:
         return gpu.gpu_busy_percent > BUSY_PERCENT
     return any((part.sm_active_percent or 0) > BUSY_PERCENT for part in gpu.mig_devices or ())
+
+
+def _spins(gpu: GpuSample) -> bool:
+    """Whether it is fully busy at little power, and its cores, where known, do next to nothing."""
+    return (
+        0 < (gpu.power_milliwatts or 0) <= LOW_POWER * (gpu.power_limit_milliwatts or 0)
+        and (gpu.gpu_busy_percent or 0.0) >= FULLY_BUSY_PERCENT
+        and (gpu.sm_active_percent or 0.0) < COMPUTES_PERCENT
+        and (gpu.tensor_active_percent or 0.0) < 1.0
+    )

@@ -38,13 +38,15 @@ def first_action(
     running = [rank for rank in ranks if not rank.finished]
     if state == states.NO_PROBE:
         return RESTART
+    if state == states.UNUSED_GPUS:
+        return "Start a rank on each GPU that the job holds, or let it ask for fewer."
     if state in (states.STRAGGLER, states.SLOW_NODE):
         return _about_late(job_id, state, late, ranks)
     if state == states.HUNG:
         return _about_hung(job_id, ranks)
     if state == states.RANKS_MISSING:
         return _about_missing(job_id, running)
-    if state == states.STARTING and alert is not None and running:
+    if state in (states.STARTING, states.STANDS_STILL) and alert is not None and running:
         return _stack(running[0])
     if state == states.ROTATING:
         return "Compare the work of the ranks in one step: sequence lengths, samples, files."

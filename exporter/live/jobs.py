@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from exporter.gpu_faults.fault import STANDS_STILL, UNUSED, Told
 from exporter.live import states
 from exporter.live.causes import Causes, WhySlower
 from exporter.live.first_actions import first_action
@@ -10,6 +11,7 @@ from exporter.live.ranks import RankView, view_unprobed
 from exporter.live.summary import JobVerdict, job_verdict, why_changed
 from exporter.processes.rank_gpus import RankOnGpu
 from exporter.ranks.jobs import NodeJob
+from exporter.vocabulary import words
 from rank_probe.process import identity
 
 
@@ -51,11 +53,15 @@ def view_job(
     )
 
 
-def view_unprobed_job(job_id: str, found: Sequence[RankOnGpu], host: str) -> JobView:
-    """Describe a job none of whose ranks here reports, but whose processes are on the GPUs."""
+def view_unprobed_job(
+    job_id: str, found: Sequence[RankOnGpu], host: str, faults: Sequence[Told] = ()
+) -> JobView:
+    """Describe a job none of whose ranks here reports; *faults* are those of the node's GPUs."""
     ranks = [view_unprobed(rank, host) for rank in found]
     world_size = max(max(map(_world_size, found)), len(ranks))
     here = f"{len(ranks)} of {world_size} ranks"
+    state = _unprobed_state(job_id, ranks, faults)
+    said = f"No probe reports: {here} run on this node, and how they keep up is not known."
     return JobView(
         job_id=job_id,
         world_size=world_size,
@@ -63,15 +69,22 @@ def view_unprobed_job(job_id: str, found: Sequence[RankOnGpu], host: str) -> Job
         steps=0,
         step_seconds=None,
         verdict=JobVerdict(
-            states.NO_PROBE,
-            f"No probe reports: {here} run on this node, and how they keep up is not known.",
-            first_action=first_action(job_id, states.NO_PROBE, None, [], ranks),
-            runbook=states.RUNBOOKS[states.NO_PROBE],
-            alert=states.alert_of(states.NO_PROBE),
+            state,
+            said if state == states.NO_PROBE else f"{words.STATES[state].sentence} {said}",
+            first_action=first_action(job_id, state, None, [], ranks, states.alert_of(state)),
+            runbook=states.RUNBOOKS[state],
+            alert=states.alert_of(state),
         ),
         ranks=ranks,
         probed=False,
     )
+
+
+def _unprobed_state(job_id: str, ranks: Sequence[RankView], faults: Sequence[Told]) -> str:
+    mine = [(who[2], fault.fault) for _, who, fault in faults if who[0] == job_id]
+    if all((str(rank.rank), STANDS_STILL) in mine for rank in ranks):
+        return states.STANDS_STILL
+    return states.UNUSED_GPUS if ("", UNUSED) in mine else states.NO_PROBE
 
 
 def _world_size(rank: RankOnGpu) -> int:

@@ -5,12 +5,13 @@ push to this exporter. The verdict is that of NodeJobs, which everybody else get
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from pydantic import TypeAdapter
 
+from exporter.gpu_faults.fault import Told
 from exporter.live.causes import Causes, WhySlower
 from exporter.live.jobs import JobView, view_job, view_unprobed_job
 from exporter.live.ranks import RankView, view_rank, view_unprobed
@@ -154,29 +155,30 @@ def _scaled(reading: float | None, factor: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class GpusNow:
-    """The node's GPUs at one moment, and who is on them."""
+    """The node's GPUs at one moment, who is on them, and what is wrong with them."""
 
     gpus: Sequence[GpuSample] = ()
     ranks: Sequence[RankOnGpu] = ()
     processes: Mapping[int, Process] = field(default_factory=dict)
+    faults: Sequence[Told] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PageNode:
-    """This node: its *host* name, its GPUs if *gpu_ranks* knows them, and where its Grafana is."""
+    """This node: its *host* name, its GPUs and their *faults*, and where its Grafana is."""
 
     host: str = ""
     grafana_url: str | None = None
     gpu_ranks: RankJoin | None = None
+    faults: Callable[[], Iterable[Told]] = tuple
 
     def look(self) -> GpusNow:
         """Return what is on the GPUs now; without the ranks while reading processes hangs."""
         if self.gpu_ranks is None:
             return GpusNow()
         try:
-            return GpusNow(
-                self.gpu_ranks.gpus(), self.gpu_ranks.ranks(), self.gpu_ranks.processes()
-            )
+            ranks, processes = self.gpu_ranks.ranks(), self.gpu_ranks.processes()
+            return GpusNow(self.gpu_ranks.gpus(), ranks, processes, tuple(self.faults()))
         except WatchHangs:
             return GpusNow(self.gpu_ranks.gpus())
 
@@ -224,6 +226,7 @@ class LiveView:
         self._node = node or PageNode()
         self._windows: dict[RankKey, RankWindow] = {}
         self._jobs: list[NodeJob] = []
+        self._seen = GpusNow()
         self._timestamp: float | None = None
         self._gpus_there: int | None = None
         self._summary: LiveSummary | None = None
@@ -243,6 +246,7 @@ class LiveView:
             self._windows[key].add(now, rank.snapshot)
         self._jobs, self._timestamp = jobs, timestamp
         self._gpus_there = self._gpus_visible()
+        self._seen = self._node.look()
         self._summary = None
         self._json = None
 
@@ -259,11 +263,11 @@ class LiveView:
         return self._json
 
     def _make(self) -> LiveSummary:
-        seen = self._node.look()
+        seen = self._seen
         found = _by_job(seen.ranks)
         reporting = [self._job(job, found.pop(job.job_id, [])) for job in self._jobs]
         host = self._node.host
-        others = [view_unprobed_job(job_id, found[job_id], host) for job_id in sorted(found)]
+        others = [view_unprobed_job(each, found[each], host, seen.faults) for each in sorted(found)]
         return LiveSummary(
             version=__version__,
             host=host,

@@ -12,6 +12,7 @@ from exporter.processes.process import Process
 from exporter.processes.rank_gpus import RankOnGpu
 from exporter.ranks.jobs import step_age_seconds
 from exporter.ranks.store import HeldRank
+from rank_probe.wire.snapshot import LEVEL_OFF
 
 # How torch names a dump, but for the rank at its end; the second name is older.
 DUMP_FILES: Final = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
@@ -41,17 +42,17 @@ class RankView:
     local_rank: str | None
     gpu_uuid: str | None
     peer_group: str
-    steps: int
-    stage_seconds: dict[str, float] | None
-    step_seconds: float | None
-    wait_seconds: float | None
-    stage: str
-    stage_elapsed_seconds: float
-    heartbeat_age_seconds: float
-    last_step_age_seconds: float | None
-    silent: bool
-    finished: bool
-    level: str
+    steps: int = 0
+    stage_seconds: dict[str, float] | None = None
+    step_seconds: float | None = None
+    wait_seconds: float | None = None
+    stage: str = ""
+    stage_elapsed_seconds: float = 0.0
+    heartbeat_age_seconds: float = 0.0
+    last_step_age_seconds: float | None = None
+    silent: bool = False
+    finished: bool = False
+    level: str = LEVEL_OFF
     late_lines: list[LineView] = field(default_factory=list)
     pid: int | None = None
     host: str = ""
@@ -120,17 +121,6 @@ def view_unprobed(rank: RankOnGpu, host: str) -> RankView:
         local_rank=rank.local_rank or None,
         gpu_uuid=rank.gpu_uuid or None,
         peer_group=rank.peer_group,
-        steps=0,
-        stage_seconds=None,
-        step_seconds=None,
-        wait_seconds=None,
-        stage="",
-        stage_elapsed_seconds=0.0,
-        heartbeat_age_seconds=0.0,
-        last_step_age_seconds=None,
-        silent=False,
-        finished=False,
-        level="off",
         pid=None if rank.process is None else rank.process.pid,
         host=host,
         gpu=None if rank.gpu is None else rank.gpu.index,

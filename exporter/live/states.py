@@ -8,6 +8,7 @@ HUNG, EXPORTER_DOWN, RANKS_MISSING = "hung", "exporter_down", "ranks_missing"
 STARTING, NOT_JUDGEABLE = "starting", "not_judgeable"
 SLOW_NODE, STRAGGLER, ROTATING = "slow_node", "straggler", "rotating"
 HEALTHY, FINISHED, NO_PROBE = "healthy", "finished", "no_probe"
+STANDS_STILL, UNUSED_GPUS = "stands_still", "unused_gpus"
 
 # What people call each state, the most urgent first.
 WORDS: Final = {name: state.word for name, state in words.STATES.items()}

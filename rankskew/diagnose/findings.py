@@ -197,7 +197,7 @@ def _of_state(facts: JobFacts) -> Iterator[Finding]:
         yield from _missing(facts)
     elif state == states.STARTING:
         yield _starting(facts)
-    elif state in (states.FINISHED, states.NO_PROBE):
+    elif state in (states.FINISHED, states.NO_PROBE, states.STANDS_STILL, states.UNUSED_GPUS):
         yield Finding(state, facts.job.sentence)
     elif state == states.NOT_JUDGEABLE:
         told = [reason for reason in facts.reasons if reason in situations()]

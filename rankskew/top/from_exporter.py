@@ -155,7 +155,7 @@ def _merge(seen: Sequence[tuple[JobStatus, float]]) -> JobStatus:
 def _weight(job: JobStatus) -> int:
     if job.state in (states.HUNG, states.RANKS_MISSING):
         return 4 - STATES.index(job.state)
-    return 0 if job.state in SAYS_LITTLE else 1
+    return 0 if job.state in SAYS_LITTLE else -1 if job.state == states.STANDS_STILL else 1
 
 
 def _names_here(job: JobStatus) -> int:

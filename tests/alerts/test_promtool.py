@@ -130,6 +130,7 @@ JUDGED = {
     "rankskew_job_step_seconds": 1.0,
     'rankskew_job_gpus_lost{kind="rotating"}': 0.0,
 }
+UNPROBED = 'rankskew_gpu_rank_info{rank="0",local_rank="0",source="environ"}'
 LATE = 'peer_group="all",rank="1"'
 # What the only exporter of a job shows of it, by its state; some occur twice, for another reason.
 JOBS: dict[tuple[str, str], dict[str, float]] = {
@@ -162,7 +163,14 @@ JOBS: dict[tuple[str, str], dict[str, float]] = {
         f'rankskew_stage_elapsed_seconds{{{LATE},stage="sync"}}': 150.0,
     },
     ("finished", ""): {'rankskew_node_ranks{state="finished"}': 2.0},
-    ("no_probe", ""): {'rankskew_gpu_rank_info{rank="0",local_rank="0",source="environ"}': 1.0},
+    **{
+        (state, ""): {UNPROBED: 1.0, f'rankskew_gpu_fault{{{rank},fault="{fault}"}}': 1.0}
+        for state, fault, rank in (
+            ("stands_still", "stands_still", 'rank="0"'),
+            ("unused_gpus", "unused", 'gpu="7"'),
+        )
+    },
+    ("no_probe", ""): {UNPROBED: 1.0},
 }
 
 

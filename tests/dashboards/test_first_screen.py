@@ -251,6 +251,23 @@ CASES = {
         },
         {"–": ("", "")},
     ),
+    **{
+        state: Case(
+            state,
+            [
+                'job:rankskew_job:group{job_id="j"} 1',
+                'rankskew_gpu_rank_info{job_id="j",rank="0",instance="n",source="environ"} 1',
+                f'rankskew_gpu_fault{{job_id="j",rank="{rank}",instance="n",fault="{fault}"}} 1',
+                REASON % "no_probe",
+            ],
+            {"Who": {"cannot be known": 1}, "Judged": {"no probe": 0}},
+            {"cannot be known": ("", "")},
+        )
+        for state, fault, rank in (
+            ("stands_still", "stands_still", "0"),
+            ("unused_gpus", "unused", ""),
+        )
+    },
     "no probe": Case(
         "no_probe",
         [

@@ -6,7 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from exporter.causes.model import Cause, Guess
+from exporter.collectors.gpu.faults import GpuFaultsCollector
 from exporter.live.page import LiveView, PageNode
+from exporter.nvml.expected import ExpectedGpus
 from exporter.nvml.sample import GpuProcess, GpuSample
 from exporter.processes.background import WatchHangs
 from exporter.processes.process import Process
@@ -97,10 +99,13 @@ class Node:
         self.processes_hang = False
         self.nvml = node(*self.gpus)
         self.join = RankJoin(self.nvml, self._seen, self.store)
+        faults = GpuFaultsCollector(
+            self.join, self.store, self.nvml, ExpectedGpus(), Thresholds(), "gpu-12"
+        )
         self.view = LiveView(
             self.jobs,
             lambda: gpus,
-            PageNode("gpu-12", "http://grafana:3000", self.join),
+            PageNode("gpu-12", "http://grafana:3000", self.join, faults.told),
             causes=lambda job_id, rank: self.cause if rank == 2 else None,
             why_slower=lambda job_id, change: self.why_slower,
         )

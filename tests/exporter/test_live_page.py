@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from exporter.cgroups import Cgroup
 from exporter.nvml.sample import GpuProcess, GpuSample
 from exporter.processes.process import Process
 from exporter.vocabulary.thresholds import Thresholds
@@ -112,6 +113,37 @@ def test_job_without_the_probe_is_listed() -> None:
     assert [rank["rank"] for rank in job["ranks"]] == [0, 1]
     # GPUs alone are no job.
     assert page_with(gpus=())["jobs"] == page_with()["jobs"] == []
+
+
+def test_job_without_the_probe_that_does_nothing_is_told() -> None:
+    """All its GPUs are busy at idle power, or it holds more than it has processes on."""
+    here = Node(ranks=0, gpus=2)
+    busy = {"gpu_busy_percent": 100.0, "power_limit_milliwatts": 700_000}
+    cold, hot = ({**busy, "power_milliwatts": power} for power in (70_000, 600_000))
+    given = torchrun(0, NVIDIA_VISIBLE_DEVICES="GPU-0,GPU-1", TORCHELASTIC_RUN_ID="demo")
+    here.processes[100] = process(100, given, cgroup=Cgroup(pod_uid="p"))
+    said = []
+    for each, seconds in (
+        ((cold, hot), 310),
+        ((cold, cold), 200),
+        ((cold, cold), 110),
+        ((hot, {"processes": ()}), 610),
+    ):
+        here.nvml.sample = node(*map(lambda gpu, new: replace(gpu, **new), here.gpus, each)).sample
+        verdict = here.wait(seconds)["verdict"]
+        said.append((verdict["state"], verdict["alert"], verdict["first_action"]))
+
+    (unseen, *_), (waits, *_), *idle = said
+    assert unseen == waits == "no_probe"
+    assert idle == [
+        ("stands_still", "RankskewGpusIdle", "py-spy dump --pid 100 on gpu-12"),
+        (
+            "unused_gpus",
+            "RankskewGpusIdle",
+            "Start a rank on each GPU that the job holds, or let it ask for fewer.",
+        ),
+    ]
+    assert verdict["sentence"].startswith("It holds GPUs on which no process has run for ten min")
 
 
 def test_rank_has_the_places_to_look_at() -> None:

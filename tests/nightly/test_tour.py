@@ -199,7 +199,8 @@ class Tour:
 
 
 FIRST_ROW: Final = ("State", "GPUs lost", "Who", "Judged")
-each_row = pytest.mark.parametrize("row", documented(), ids=lambda row: row.state)
+TOURED: Final = [row for row in documented() if row.job_id != "–"]
+each_row = pytest.mark.parametrize("row", TOURED, ids=lambda row: row.state)
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,6 @@ FOR_PEOPLE: Final = {
     "job:rankskew_coverage:ratio",
     "job:rankskew_lost_cost_per_hour:sum",
     "job:rankskew_lost_power_watts:sum",
-    "job:rankskew_state:info",
     "node:rankskew_gpus_lost:sum",
     "node:rankskew_incident_gpu_seconds:sum1h",
     "node:rankskew_used_gpu_seconds:sum1h",

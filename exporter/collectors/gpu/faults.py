@@ -13,10 +13,13 @@ from exporter.gpu_faults.fault import (
     NUMA,
     ROW_REMAP_PENDING,
     SHARED,
+    UNUSED,
     Fault,
+    Told,
+    Who,
 )
 from exporter.gpu_faults.now import NvmlHealth, lost, standing
-from exporter.gpu_faults.over_time import GpuMemory
+from exporter.gpu_faults.over_time import TEN_MINUTES, GpuMemory, Gpus
 from exporter.nvml.expected import ExpectedGpus
 from exporter.nvml.sample import GpuSample, NvmlSource
 from exporter.processes.foreign import foreign_processes
@@ -30,35 +33,25 @@ REMEMBERED_SECONDS: Final = 600.0
 # A rank that is not bound has an even share of the near CPUs: at most half.
 UNBOUND: Final = 0.5
 
-# job_id, peer_group, rank.
-Who = tuple[str, str, str]
 # A rank that died or moved away is silent on its old node; its GPU is no longer its own.
 GONE_SECONDS: Final = 60.0
 NOBODY: Final[Who] = ("", "", "")
-
-# The GPU, by index and UUID, with a rank on it, and what is wrong.
-Told = tuple[tuple[str, str], Who, Fault]
 
 
 class Tenants:
     """Which ranks were on which GPU in the last ten minutes."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, dict[Who, float]] = {}
+        self._seen: dict[tuple[str, Who], float] = {}
 
     def see(self, ranks: Iterable[RankOnGpu], now: float) -> None:
         """Remember that *ranks* are on their GPUs."""
-        for rank in ranks:
-            self._seen.setdefault(rank.gpu_uuid, {})[who(rank)] = now
-        self._seen = {
-            uuid: kept
-            for uuid, seen in self._seen.items()
-            if (kept := {who: at for who, at in seen.items() if now - at <= REMEMBERED_SECONDS})
-        }
+        self._seen |= {(rank.gpu_uuid, who(rank)): now for rank in ranks}
+        self._seen = {key: at for key, at in self._seen.items() if now - at <= REMEMBERED_SECONDS}
 
     def of(self, gpu_uuid: str) -> list[Who]:
         """Return the ranks of a GPU, in order."""
-        return sorted(self._seen.get(gpu_uuid, ()))
+        return sorted(rank for uuid, rank in self._seen if uuid == gpu_uuid)
 
 
 def who(rank: RankOnGpu) -> Who:
@@ -88,6 +81,14 @@ def of_one_rank(rank: RankOnGpu, thresholds: Thresholds) -> Iterator[Fault]:
         yield Fault(NUMA)
 
 
+def was_given(process: Process, gpu: GpuSample) -> bool:
+    """Whether a scheduler says so; CUDA_VISIBLE_DEVICES has a cgroup's numbers, or a user's."""
+    environment = process.environment or {}
+    numbers = environment.get("SLURM_STEP_GPUS") or environment.get("SLURM_JOB_GPUS", "")
+    uuids = environment.get("NVIDIA_VISIBLE_DEVICES", "")
+    return str(gpu.minor_number) in numbers.split(",") or gpu.uuid in uuids.split(",")
+
+
 class GpuFaultsCollector:
     """Expose the faults as of now; call from the event loop, as RankJoin requires.
 
@@ -115,6 +116,8 @@ class GpuFaultsCollector:
         self._node_name = node_name
         self._memory = GpuMemory()
         self._tenants = Tenants()
+        self._allocations: dict[str, str] = {}  # By GPU, of the last rank that was on it.
+        self._unused_since: dict[tuple[str, str, str], float] = {}
         self._reading = NvmlHealth(nvml, expected)
 
     def collect(self) -> Iterator[Metric]:
@@ -128,12 +131,13 @@ class GpuFaultsCollector:
             "can be read (NVML, /proc).",
             labels=["gpu", "gpu_uuid", "fault", "detail", "nodename", *IDENTITY],
         )
-        for gpu, rank, fault in self._told():
+        for gpu, rank, fault in self.told():
             labels = [*gpu, fault.fault, fault.detail, self._node_name, *rank]
             family.add_metric(labels, fault.share)
         yield family
 
-    def _told(self) -> Iterator[Told]:
+    def told(self) -> Iterator[Told]:
+        """Yield the faults as of now; raises WatchHangs."""
         now = self._store.now()
         sample = self._nvml.latest()
         ranks = self._living(now)
@@ -151,6 +155,7 @@ class GpuFaultsCollector:
             found = [*standing(reading), *self._memory.faults(key, gpus, now)]
             yield from self._to_ranks(named, _once(found))
             yield from self._of_use(reading, ranks)
+        yield from self._unused(gpus, ranks, now)
 
     def _living(self, now: float) -> list[RankOnGpu]:
         gone = {
@@ -168,6 +173,22 @@ class GpuFaultsCollector:
                     fault.threshold, rank[0]
                 ):
                     yield gpu, rank, fault
+
+    def _unused(self, gpus: Gpus, ranks: list[RankOnGpu], now: float) -> Iterator[Told]:
+        """Yield the GPUs without a process that a job holds whose ranks are on others here."""
+        idle = [gpu for gpu in gpus.values() if gpu.processes == () and gpu.mig_devices is None]
+        held = set()
+        for rank, process in ((each, each.process) for each in ranks if each.process):
+            if allocation := process.cgroup.slurm_job or process.cgroup.pod_uid:
+                self._allocations[rank.gpu_uuid] = allocation
+                for gpu in idle:
+                    was_here = self._allocations.get(gpu.uuid) == allocation
+                    if was_here or was_given(process, gpu):
+                        held.add((str(gpu.index), gpu.uuid, rank.job_id))
+        self._unused_since = {key: self._unused_since.get(key, now) for key in sorted(held)}
+        for (index, uuid, job_id), since in self._unused_since.items():
+            if now - since >= TEN_MINUTES:  # A job loads, or restarts, in less.
+                yield (index, uuid), (job_id, "", ""), Fault(UNUSED)
 
     def _of_use(self, gpu: GpuSample, ranks: list[RankOnGpu]) -> Iterator[Told]:
         """Yield the faults of how the ranks that are on *gpu* now use it."""

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import pytest
 
+from exporter.cgroups import Cgroup
 from exporter.collectors.gpu.devices import GpuDevicesCollector
 from exporter.collectors.gpu.faults import GpuFaultsCollector
 from exporter.collectors.gpu.readings import GpuReadingsCollector
@@ -184,6 +185,13 @@ def errors(name: str, told: str, of: Callable[[int], Any] = lambda count: count)
     ]
 
 
+SPINS: Final = {
+    "gpu_busy_percent": 100.0,
+    "power_milliwatts": 70_000,
+    "power_limit_milliwatts": 700_000,
+}
+
+
 def recovered(*times: int) -> dict[str, Any]:
     """Return how many *times* each of a GPU's links has recovered."""
     return {"nvlink_link_recoveries": {str(link): each for link, each in enumerate(times)}}
@@ -269,6 +277,16 @@ FAULTS: Final[dict[str, list[Look]]] = {
             "pcie_link generation 4 of 5",
         ),
         (MINUTE, {"pcie_link_generation": None}, ""),
+    ],
+    # Fully busy at little, flat power: not while its cores work, nor at a power that changes.
+    "a kernel that hangs": [
+        (0.0, SPINS, ""),
+        (5 * MINUTE, {"power_milliwatts": 74_000}, "stands_still"),
+        (15.0, {"power_milliwatts": 80_000}, ""),
+        (5 * MINUTE, {"tensor_active_percent": 0.1, "sm_active_percent": 24.0}, "stands_still"),
+        (15.0, {"sm_active_percent": 60.0}, ""),
+        (15.0, {"sm_active_percent": None, "power_milliwatts": 250_000}, ""),
+        (6 * MINUTE, {}, ""),
     ],
     # The share of five minutes, over a tenth; an idle GPU holds up nobody.
     "throttled": [
@@ -364,6 +382,46 @@ def test_use_of_a_gpu_is_told() -> None:
     for cpus, told in ((range(2, 50), "numa"), (range(1, 17), "")):
         near.processes = {10: process(10, torchrun(0), cpus=frozenset(cpus))}
         assert near.faults() == told
+
+
+SLURM: Final = Cgroup(slurm_job="7")
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "variables", "neighbour", "told"),
+    [
+        (SLURM, {"SLURM_STEP_GPUS": "0,3"}, {"minor_number": 3}, "unused @1/"),
+        (SLURM, {"SLURM_JOB_GPUS": "0,3"}, {"minor_number": 3}, "unused @1/"),
+        (Cgroup(pod_uid="p"), {"NVIDIA_VISIBLE_DEVICES": "GPU-a,GPU-b"}, {}, "unused @1/"),
+        # It has a process, is not the job's, or nobody knows: a user may set what CUDA sees.
+        (SLURM, {"SLURM_STEP_GPUS": "0,3"}, {"minor_number": 3, "processes": None}, ""),
+        (SLURM, {"SLURM_STEP_GPUS": "0,3"}, {"minor_number": 3, "mig_devices": ()}, ""),
+        (SLURM, {"SLURM_STEP_GPUS": "0"}, {"minor_number": 3}, ""),
+        (Cgroup(), {"NVIDIA_VISIBLE_DEVICES": "GPU-a,GPU-b"}, {}, ""),
+        (SLURM, {"CUDA_VISIBLE_DEVICES": "0,1"}, {"minor_number": 1}, ""),
+    ],
+)
+def test_gpu_that_a_job_holds_and_does_not_use_is_told(
+    cgroup: Cgroup, variables: dict[str, str], neighbour: dict[str, Any], told: str
+) -> None:
+    """After ten minutes, of a job that runs on another GPU of the node."""
+    node = Node()
+    node.processes = {10: process(10, torchrun(0, **variables), cgroup=cgroup)}
+
+    assert node.after(0.0, neighbour=neighbour) == node.after(599.0) == ""
+    assert node.after(1.0) == told
+    assert node.after(0.0, neighbour={"processes": (GpuProcess(20),)}) == ""
+
+
+def test_gpu_that_a_rank_has_left_is_held_while_its_job_runs() -> None:
+    """Without a variable that says so; once the job has ended, nobody holds it."""
+    node = Node()
+    node.processes = {n: process(n, torchrun(n - 10), cgroup=SLURM) for n in (10, 11)}
+    node.after(0.0, neighbour={"processes": (GpuProcess(11),)})
+
+    assert node.after(MINUTE, neighbour={"processes": ()}) == ""
+    assert node.after(10 * MINUTE) == "unused @1/"
+    assert node.after(0.0, processes=()) == ""
 
 
 def test_rank_that_fell_silent_is_no_longer_on_its_gpu() -> None:

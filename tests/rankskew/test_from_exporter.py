@@ -150,11 +150,13 @@ def test_stories_are_the_golden_ones() -> None:
 def test_most_telling_word_counts() -> None:
     """One node may see that its ranks are gone while another repeats an older verdict.
 
-    And ranks of one node may have ended or not begun while the job is judged.
+    And ranks of one node may have ended or not begun while the job is judged. A job stands still
+    only where all of its nodes say so.
     """
     for telling, other in (
         *(("hung", "healthy"), ("ranks_missing", "healthy")),
         *(("straggler", little) for little in ("finished", "starting", "no_probe")),
+        *(("no_probe", "stands_still"), ("unused_gpus", "no_probe")),
     ):
         old, new = live(job("llama", telling), at=1.0), live(job("llama", other), at=2.0)
         assert only(old, new).state == telling

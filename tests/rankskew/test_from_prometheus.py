@@ -175,6 +175,8 @@ STORIES: Final[Mapping[str, Sequence[Series]]] = {
     "slow start": of_state("starting", LONG_AGO),
     "not judgeable": of_state("not_judgeable", *reasons("no_sync")),
     "no probe": of_state("no_probe"),
+    "stands still": of_state("stands_still"),
+    "unused GPUs": of_state("unused_gpus"),
     "finished": of_state("finished"),
     "late in turn": [*fake.job(), *fake.losses(rotating=2.0)],
     "communication": [*fake.job(), *fake.losses(common=2.5)],

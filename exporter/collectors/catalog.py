@@ -113,7 +113,7 @@ COLLECTORS: Final = (
     CatalogEntry(
         "rank_work",
         "Work, input, checkpoints and versions of the ranks, for the node as a whole.",
-        lambda s: RankWorkCollector(s.ranks, s.thresholds),
+        lambda s: RankWorkCollector(s.ranks),
     ),
     CatalogEntry(
         "rank_events",

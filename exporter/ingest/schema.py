@@ -25,6 +25,7 @@ from exporter.ingest.values import (
     Label,
     LateKind,
     Level,
+    LostApart,
     LostKind,
     Only,
     PeersFigure,
@@ -37,14 +38,18 @@ from exporter.ranks.limits import NoRoom
 from exporter.ranks.store import Forbidden, Superseded
 from exporter.validation import NOT_JSON, SAME_RELEASE, sentence
 from rank_probe.judge.verdict import (
+    APART,
     IS_DUTY,
     MOST_CHANGES,
     MOST_GROUPS,
     MOST_LATE,
+    MOST_PAUSES,
     MOST_SPANS,
     MOST_TOGETHER,
     Change,
     Late,
+    Pause,
+    Stall,
     Together,
     Verdict,
 )
@@ -59,6 +64,7 @@ from rank_probe.wire.snapshot import (
     SCHEMA,
     Snapshot,
 )
+from rank_probe.wire.stages import STAGES
 
 # Every result of a push, and its HTTP status.
 RESULTS: Final = {
@@ -176,6 +182,8 @@ _CHANGE: Final = _part(
     in_common="",
 )
 _TOGETHER: Final = _part("TogetherBody", limits(Together, ranks=Count, spans=_SPANS))
+_PAUSE: Final = _part("PauseBody", limits(Pause, rank=Count | None))
+_STALL: Final = _part("StallBody", limits(Stall))
 _VERDICT: Final = _part(
     "VerdictBody",
     limits(
@@ -183,8 +191,14 @@ _VERDICT: Final = _part(
         late=_at_most(MOST_LATE, _LATE),
         changes=_at_most(MOST_CHANGES, _CHANGE),
         together=_at_most(MOST_TOGETHER, _TOGETHER),
-    ),
+        pauses=_at_most(MOST_PAUSES, _PAUSE),
+        stalls=_at_most(len(STAGES) + 1, _STALL),
+    )
+    | {APART: dict[LostApart, Amount]},
     together=[],
+    pauses=[],
+    stalls=[],
+    lost_apart={},
 )
 _LINE: Final = _part("LateLineBody", {"stage": Stage, "place": Label, "share": Share})
 _STATE: Final = _part(

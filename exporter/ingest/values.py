@@ -14,7 +14,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, core_schema
 
 from exporter.validation import OneOf, wrong
-from rank_probe.judge.verdict import LOST_KINDS, REASONS, SENT_KINDS
+from rank_probe.judge.verdict import REASONS, SENT_AS, SENT_KINDS, WAIT_KINDS
 from rank_probe.wire.snapshot import LEVELS, LIFECYCLE_EVENTS, LONGEST_TEXT, THREAD_STATES
 from rank_probe.wire.stages import STAGES
 
@@ -69,7 +69,8 @@ ThreadState = Annotated[str, OneOf("a state of a thread", THREAD_STATES)]
 Level = Annotated[str, OneOf("a level", LEVELS)]
 EventName = Annotated[str, OneOf("an event", LIFECYCLE_EVENTS)]
 LateKind = Annotated[str, OneOf("a way to be late", SENT_KINDS)]
-LostKind = Annotated[str, OneOf("what GPUs are lost to", LOST_KINDS)]
+LostKind = Annotated[str, OneOf("what GPUs are lost to", WAIT_KINDS)]
+LostApart = Annotated[str, OneOf("what GPUs are lost to", tuple(SENT_AS))]
 Reason = Annotated[str, OneOf("a reason why nobody can be judged", REASONS)]
 Count = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
 # A time, a ratio, a number of GPUs.

@@ -31,12 +31,11 @@ from rank_probe.judge.verdict import (
     UNSYNCED,
     Change,
     Late,
+    Pause,
     Together,
     Verdict,
 )
 
-# Above this share of a step, the wait that all ranks have in common is mentioned.
-COMMON_WAIT_RATIO: Final = 0.25
 # Fewer GPUs lost, or a smaller share of steps or of their time, are not mentioned.
 WORTH_A_WORD: Final = 0.005
 
@@ -148,19 +147,54 @@ def even_sentence(aged: AgedVerdict, late: Sequence[LateView]) -> str:
     judged = sum(verdict.ranks.values())
     if judged == 1:
         return "No rank is late: the job has only one."
-    even = f"No rank is late: the {judged} ranks of the job need the same time for their work."
-    common = verdict.gpus_lost.get("common", 0.0) / max(judged, 1)
-    if common < COMMON_WAIT_RATIO:
-        return even
-    return f"{even} All ranks wait for the network for {common:.0%} of each step."
+    return f"No rank is late: the {judged} ranks of the job need the same time for their work."
 
 
-def rotating_sentence(verdict: Verdict) -> str:
-    """Say that another rank is late in each step, and what that costs."""
+def rotating_sentence(verdict: Verdict, collecting: float = 0.0) -> str:
+    """Say that ranks are late in turn, and what that costs.
+
+    *collecting* is the share of that in which they collect garbage.
+    """
     cost = f"{few(verdict.gpus_lost['rotating'])} of {sum(verdict.ranks.values())} GPUs wait"
+    cost += " for whichever it is"
+    if turn := next((each for each in verdict.stalls if each.in_turn), None):
+        often = f" every {turn.every_steps} steps" if turn.every_steps else ""
+        what = f", {collecting:.0%} of it garbage collection" if collecting else ""
+        return (
+            f"Each rank in turn stops {words.slow_at(turn.stage)} for {short(turn.seconds)}{often}"
+            f"{what}; {cost}."
+        )
     stage = max(verdict.rotating, key=lambda stage: verdict.rotating[stage], default=None)
     where = f", mostly {words.slow_at(stage)}" if stage else ""
-    return f"Another rank is slow in each step{where}; {cost} for whichever it is."
+    return f"Another rank is slow in each step{where}; {cost}."
+
+
+def shared_sentence(verdict: Verdict) -> str:
+    """Say what all ranks stop for together, the costliest first."""
+    together = [each for each in verdict.stalls if not each.in_turn]
+    said = [
+        f"{words.slow_at(each.stage).replace(' its ', ' their ')} for {each.share:.0%} of the time"
+        + (f", {short(each.seconds)} every {each.every_steps} steps" if each.every_steps else "")
+        for each in sorted(together, key=lambda each: -each.share)
+    ]
+    ranks = sum(verdict.ranks.values())
+    if not said:
+        common = verdict.gpus_lost["common"]
+        return f"All ranks wait for communication for {common / ranks:.0%} of each step."
+    lost = few(verdict.gpus_lost["shared"])
+    return f"All ranks stop together: {listed(said)}; {lost} of {ranks} GPUs lost."
+
+
+def pause_sentence(pause: Pause, age_seconds: float | None = None) -> str:
+    """Say that a rank, or all, stopped once for long; until when, in a verdict of that age."""
+    who = "All ranks" if pause.rank is None else f"Rank {pause.rank}"
+    until = ""
+    if age_seconds is not None:
+        until = f" until {duration(pause.since_seconds + age_seconds)} ago"
+    return (
+        f"{who} stopped for {duration(pause.seconds)} {words.slow_at(pause.stage)}{until}: "
+        f"{pause.gpu_seconds:,.0f} GPU-seconds lost."
+    )
 
 
 def details(aged: AgedVerdict, late: Sequence[LateView], joined: float | None) -> list[str]:
@@ -172,6 +206,7 @@ def details(aged: AgedVerdict, late: Sequence[LateView], joined: float | None) -
         *(said for each in more[:MOST_NAMES] for said in _lateness(each)),
         *_slowdown(verdict, [each for each in late if each.is_called_late]),
         *_lost(verdict),
+        *(pause_sentence(each, aged.age_seconds) for each in verdict.pauses),
         *map(change_sentence, aged.changes),
         *_covered(verdict, joined),
         *([OWN_VERDICT] if aged.judge == BY_NODE else []),

@@ -7,6 +7,7 @@ from exporter.vocabulary import words
 HUNG, EXPORTER_DOWN, RANKS_MISSING = "hung", "exporter_down", "ranks_missing"
 STARTING, NOT_JUDGEABLE = "starting", "not_judgeable"
 SLOW_NODE, STRAGGLER, ROTATING = "slow_node", "straggler", "rotating"
+PAUSED, SHARED = "pause", "shared"
 HEALTHY, FINISHED, NO_PROBE = "healthy", "finished", "no_probe"
 STANDS_STILL, UNUSED_GPUS = "stands_still", "unused_gpus"
 

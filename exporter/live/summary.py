@@ -5,6 +5,7 @@ A judge decides which ranks are late (see NodeJob.verdict); this module puts tha
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import Final
 
 from exporter.live import states
@@ -16,7 +17,9 @@ from exporter.live.sentences import (
     details,
     even_sentence,
     late_sentence,
+    pause_sentence,
     rotating_sentence,
+    shared_sentence,
     view_late,
 )
 from exporter.live.standstill import (
@@ -31,9 +34,10 @@ from exporter.live.wording import MOST_NAMES, duration
 from exporter.ranks.jobs import JOIN, AgedVerdict, NodeJob
 from exporter.ranks.late_enough import late_enough
 from exporter.vocabulary import words
-from rank_probe.judge.verdict import DUTY, NO_PEERS, NODE, WARMING_UP, Change, Together
+from rank_probe.judge.verdict import DUTY, NO_PEERS, NODE, WARMING_UP, Change, Together, Verdict
 from rank_probe.wire.no_join import why_not_joined
 from rank_probe.wire.snapshot import LEVEL_OFF
+from rank_probe.wire.stages import STAGES, SYNC
 
 # The join begins with the first step: a rank with more steps and no join will not get one.
 BEGUN_STEPS: Final = 5
@@ -42,6 +46,17 @@ BEGUN_STEPS: Final = 5
 UNSEEN_SECONDS: Final = 120.0
 # What is told of a rank that only does something for all.
 CHECKPOINT_STALL: Final = "RankskewCheckpointStall"
+# What all ranks wait for together, by stage.
+SHARED_RUNBOOKS: Final = {
+    "data": "RankskewInputStarvation",
+    "h2d": "RankskewInputStarvation",
+    "checkpoint": CHECKPOINT_STALL,
+    "sync": "RankskewCommunicationBound",
+}
+COLLECT_TOGETHER: Final = (
+    "Collect garbage on all ranks at the same step: gc.disable(), and gc.collect() every so many "
+    "steps; or gc.freeze() once all is built."
+)
 
 OFF, NO_JOIN, JOIN_INCOMPLETE, NO_STEPS = "off", "no_join", "join_incomplete", "no_steps"
 
@@ -89,8 +104,9 @@ def job_verdict(
     return replace(
         said,
         judge=None if aged is None else aged.judge,
-        first_action=first_action(job.job_id, said.state, said.reason, said.late, ranks, alert),
-        runbook=_runbook(said),
+        first_action=said.first_action
+        or first_action(job.job_id, said.state, said.reason, said.late, ranks, alert),
+        runbook=said.runbook or _runbook(said),
         alert=alert,
     )
 
@@ -242,6 +258,10 @@ def _judged(
     judged = max(sum(verdict.ranks.values()), 1)
     late = _late(job, aged, running, size, causes)
     called_late = [each for each in late if each.is_called_late]
+
+    def is_lost(kind: str, threshold: str) -> bool:
+        return verdict.gpus_lost.get(kind, 0.0) > job.threshold(threshold) * judged
+
     if verdict.reason is not None:
         said = _not_judgeable(verdict.reason)
     elif job.is_partly_judged():
@@ -250,20 +270,47 @@ def _judged(
         is_node = any(each.kind == NODE for each in called_late)
         state = states.SLOW_NODE if is_node else states.STRAGGLER
         said = JobVerdict(state, late_sentence(called_late, size, aged.together))
-    elif verdict.gpus_lost.get("rotating", 0.0) > job.threshold("rotating_lost_ratio") * judged:
-        said = JobVerdict(states.ROTATING, rotating_sentence(verdict))
+    elif is_lost("pause", "gpus_lost_ratio") and verdict.pauses:
+        said = JobVerdict(states.PAUSED, pause_sentence(verdict.pauses[0], aged.age_seconds))
+    elif is_lost("rotating", "rotating_lost_ratio"):
+        collecting = _collecting(job, verdict)
+        said = JobVerdict(
+            states.ROTATING,
+            rotating_sentence(verdict, collecting),
+            first_action=COLLECT_TOGETHER if collecting else None,
+        )
+    elif is_lost("shared", "gpus_lost_ratio") or is_lost("common", "wait_share"):
+        stages = {each.stage: each.share for each in verdict.stalls if not each.in_turn}
+        most = max(stages, key=lambda stage: stages[stage], default=STAGES[SYNC])
+        runbook = SHARED_RUNBOOKS.get(most)
+        said = JobVerdict(states.SHARED, shared_sentence(verdict), runbook=runbook)
     else:
         said = JobVerdict(states.HEALTHY, even_sentence(aged, late))
+    more = details(aged, late, job.join_coverage if aged.judge == JOIN else None)
     return replace(
         said,
         late=late,
-        details=details(aged, late, job.join_coverage if aged.judge == JOIN else None),
+        details=[each for each in more if each != said.sentence],
         gpus_lost=dict(verdict.gpus_lost),
         slowdown=verdict.slowdown,
         coverage=job.coverage,
         changes=aged.changes,
         together=aged.together,
     )
+
+
+def _collecting(job: NodeJob, verdict: Verdict) -> float:
+    """Return how much of what ranks stop for in turn is garbage collection; 0 if not most of it."""
+    turn = next((each for each in verdict.stalls if each.in_turn), None)
+    paused = [
+        rank.snapshot.gc_pause_seconds / rank.snapshot.steps
+        for rank in job.beating
+        if rank.snapshot.gc_pause_seconds and rank.snapshot.steps
+    ]
+    if turn is None or not turn.every_steps or not paused:
+        return 0.0
+    share = min(fmean(paused) * turn.every_steps / turn.seconds, 1.0)
+    return share if share > 0.5 else 0.0
 
 
 def _late(

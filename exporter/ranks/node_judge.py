@@ -12,9 +12,10 @@ from statistics import fmean, median, quantiles
 from typing import Final, NamedTuple
 
 from exporter.ranks.jobs import NodeJob
-from rank_probe.judge.verdict import MOST_LATE, NO_SYNC, PERSISTENT, Late, Verdict
+from rank_probe.judge.stalls import DATA_SHARE
+from rank_probe.judge.verdict import MOST_LATE, NO_SYNC, PERSISTENT, Late, Stall, Verdict
 from rank_probe.wire.snapshot import LEVEL_OFF, Snapshot
-from rank_probe.wire.stages import STAGES, SYNC
+from rank_probe.wire.stages import DATA, H2D, STAGES, SYNC
 
 # An incident begins over its own group by so much, and by so many times the spread of the faster
 # ranks. It ends below half of that, so that a delay near the limit is one incident.
@@ -24,6 +25,7 @@ ENOUGH_FOR_A_SPREAD: Final = 5
 STAYS: Final = 0.5
 # It is in the verdict after this long: a single slow block names nobody.
 LATE_SECONDS: Final = 120.0
+INPUT: Final = STAGES[DATA], STAGES[H2D]
 # Of a step; it must not become a whole step through rounding.
 LARGEST_SHARE: Final = 0.999
 
@@ -190,13 +192,21 @@ def _verdict(
     ]
     late.sort(key=lambda each: (-each.gpus_lost, each.rank))
     longest = max((each.seconds for each in lasting), default=0.0) / step_seconds
+    share = median(
+        sum(block.own.get(stage, 0.0) for stage in INPUT) / block.step for block in blocks
+    )
+    stalls = (Stall(INPUT[0], share),) if share > DATA_SHARE else ()
     return Verdict(
         _step(blocks),
         _ranks(blocks),
         step_seconds=step_seconds,
         slowdown=1 / (1 - min(longest, LARGEST_SHARE)),
-        gpus_lost={"persistent": sum(each.gpus_lost for each in late)},
+        gpus_lost={
+            "persistent": sum(each.gpus_lost for each in late),
+            "shared": sum(each.share for each in stalls) * len(blocks),
+        },
         late=tuple(late[:MOST_LATE]),
+        stalls=stalls,
     )
 
 

@@ -41,11 +41,12 @@ _CORE: Final = """
     rankskew_job_not_judgeable rankskew_job_judge_info rankskew_job_absent_ranks
     rankskew_job_change_ratio rankskew_job_change_gpus rankskew_job_change_since_timestamp_seconds
     rankskew_job_change_cause_info rankskew_job_late_together_ranks
+    rankskew_job_stall_ratio rankskew_job_pause_gpu_seconds
     rankskew_rank_starting_seconds rankskew_node_starting_seconds
     rankskew_node_ranks rankskew_node_world_size rankskew_node_stepping_ranks
     rankskew_node_run_seconds rankskew_node_last_step_age_seconds
     rankskew_node_work_per_step_max rankskew_node_work_per_step_mean rankskew_node_working_ranks
-    rankskew_node_padding_ratio rankskew_node_starved_ranks rankskew_node_checkpoint_ratio
+    rankskew_node_padding_ratio rankskew_node_checkpoint_ratio
     rankskew_node_runtime_ranks
 
     rankskew_gpus_visible rankskew_gpus_expected rankskew_gpu_up rankskew_gpu_info

@@ -33,7 +33,7 @@ class JoinCharges(NamedTuple):
     """Like rankskew.accounting.step.Charges, in the unit of the durations.
 
     *busy*, *unequal* and *normal*, the baseline of each rank's group, are [steps, ranks], *caused*
-    is [steps, ranks, stages], *pacer* and *stage* (a position in STAGES) are [steps].
+    is [steps, ranks, stages], *pacer*, *stage* and *longest* (positions in STAGES) are [steps].
     """
 
     busy: Tensor
@@ -42,6 +42,7 @@ class JoinCharges(NamedTuple):
     caused: Tensor
     pacer: Tensor
     stage: Tensor
+    longest: Tensor
 
 
 def members_by_size(groups: Tensor) -> list[Tensor]:
@@ -85,7 +86,8 @@ def charge(durations: Tensor, members: Sequence[Tensor]) -> JoinCharges:
     give_way()
     pacer = busy.argmax(dim=1)
     stage = furthest.gather(1, pacer[:, None])[:, 0]
-    return JoinCharges(busy, normal, equal - busy, caused, pacer, stage)
+    longest = normal_work.sum(dim=1).argmax(dim=1)
+    return JoinCharges(busy, normal, equal - busy, caused, pacer, stage, longest)
 
 
 def _shared_waits(busy: Tensor, equal: Tensor) -> Tensor:

@@ -71,7 +71,7 @@ class TensorReduction:
         self._sums = JoinSums(
             _zeros(len(ranks), FIRST_STAGE + len(WORK_STAGES)),
             _zeros(len(self._names)),
-            _zeros(4 + len(WORK_STAGES)),
+            _zeros(5 + len(WORK_STAGES)),
         )
 
     def add(
@@ -102,6 +102,7 @@ class TensorReduction:
         give_way()
         seconds += [
             charges.unequal.sum() * _SECONDS,
+            quantile(0.5, distance).sum(),
             *charges.caused[:, :, :SYNC].sum(dim=(0, 1)) * _SECONDS,
         ]
         give_way()
@@ -118,8 +119,8 @@ class TensorReduction:
         lead = (slowest - heaviest).tolist()
         cost = (caused.gather(1, charges.pacer[:, None])[:, 0] * _SECONDS).tolist()
         return [
-            Leader(number, at, self._ranks[pacer], stage, ahead, waited, usually)
-            for number, at, pacer, stage, ahead, waited, usually in zip(
+            Leader(number, at, self._ranks[pacer], stage, ahead, waited, usually, longest)
+            for number, at, pacer, stage, ahead, waited, usually, longest in zip(
                 numbers,
                 ends,
                 charges.pacer.tolist(),
@@ -127,6 +128,7 @@ class TensorReduction:
                 lead,
                 cost,
                 heaviest.tolist(),
+                charges.longest.tolist(),
                 strict=True,
             )
         ]
@@ -158,7 +160,7 @@ class TensorReduction:
             ]
         )
         give_way()
-        seconds, sync, waited, unequal, *caused = (means.job * steps).tolist()
+        seconds, sync, waited, unequal, varied, *caused = (means.job * steps).tolist()
         return Window(
             begin=begin,
             steps=steps,
@@ -169,6 +171,7 @@ class TensorReduction:
             sync=sync,
             waited=waited,
             unequal=unequal,
+            varied=varied,
             caused=tuple(caused),
             groups=tuple(
                 self._group(position, means, earlier, watched)

@@ -17,6 +17,7 @@ from rank_probe.judge.common import Facts, together
 from rank_probe.judge.incidents import Incidents
 from rank_probe.judge.own_past import Lasted, OwnPast
 from rank_probe.judge.pauses import Paused, Pauses
+from rank_probe.judge.stalls import Stalls, told
 from rank_probe.judge.verdict import (
     DUTY,
     MOST_LATE,
@@ -40,6 +41,7 @@ from rank_probe.judge.windows import (
     Reduction,
     Window,
 )
+from rank_probe.wire.stages import STAGES
 
 # The first steps compile kernels and fill caches: fewer of them if a step takes long.
 WARMUP_STEPS: Final = 5
@@ -53,6 +55,9 @@ JOB_SECONDS: Final = 60.0
 LARGEST_SHARE: Final = 0.999
 # A rank that was named before gets this much more weight, if only some can be named.
 STAYS_NAMED: Final = 1.5
+# By so many deviations of normal noise the median is over the 1/3 quantile; the slowest of n ranks
+# is over the mean by less than the root of 2 ln n.
+MEDIAN_DEVIATIONS: Final = 0.43
 # A rank's past is examined over so many times the window.
 EARLIER: Final = 2
 
@@ -70,6 +75,7 @@ class Judge:
         self._history = MarkHistory(min((size for size in sizes if size > 1), default=2))
         self._incidents = Incidents(reduction, self._history)
         self._pauses = Pauses()
+        self._stalls = Stalls()
         self._changes = Changes(reduction, self._history, self._facts)
         self._own_past = OwnPast(reduction, self._history)
         self._told: frozenset[int] = frozenset()
@@ -96,9 +102,12 @@ class Judge:
         self._before = mark
         marks = self._history.marks
         if not marks or mark.steps - marks[0].steps < self._history.least_steps:
-            self._pauses.wait(each for each in leaders if marks and each.at > marks[0].at)
+            early = [each for each in leaders if marks and each.at > marks[0].at]
+            self._pauses.wait(early)
+            self._stalls.add(early, len(self._reduction.groups))
             ranks = dict(Counter(self._reduction.groups.values()))
             return Verdict(step, ranks, absent, WARMING_UP)
+        self._stalls.add(leaders, len(self._reduction.groups))
         windows = list(self._windows(mark))
         reason = why_not(windows[0])
         late: list[Late] = []
@@ -199,8 +208,10 @@ class Judge:
                 begin = onset
         window = self._reduction.window(begin, end, [each.rank for each in found.late])
         step_seconds = window.seconds / window.steps
+        stalls = list(self._stalls.shared(window, end.at))
         if found.reason is not None:
-            return replace(found, late=found.late[:MOST_LATE], step_seconds=step_seconds)
+            late = found.late[:MOST_LATE]
+            return replace(found, late=late, step_seconds=step_seconds, stalls=tuple(stalls))
         late = {each.rank: each for each in found.late}
         # Rounding may make it slightly negative, here and below.
         rotating = {
@@ -211,25 +222,46 @@ class Judge:
             for standing in group.standing:
                 if standing.rank in late:
                     _take(rotating, late[standing.rank].gpus, standing.caused * window.steps)
-        # One rank paused, or two: that is no different rank in each step.
-        known = 0.0
-        for each in self._pauses.since(begin.at):
-            if each.rank not in late:
-                stage = WORK_STAGES[each.stage]
-                taken = min(rotating[stage], each.caused)
-                rotating[stage] -= taken
-                known += taken
+        ranks = sum(found.ranks.values())
+        shared = {each.stage for each in stalls}
+        stops = [
+            each
+            for each in self._stalls.long(end.at)
+            if (STAGES[each.stage] not in shared if each.all else each.step.rank not in late)
+        ]
+        # One rank paused, or two: that is no different rank in each step; nor is a long stop.
+        single = {each.step: each for each in self._pauses.since(begin.at)}
+        single |= {each.step.step: each.step for each in stops if not each.all}
+        paused = sum(
+            _take(rotating, {WORK_STAGES[each.stage]: 1.0}, each.caused)
+            for each in single.values()
+            if each.rank not in late and each.at > begin.at
+        )
+        paused += sum(each.gpu_seconds for each in stops if each.all and each.step.at > begin.at)
         # Nor is it where the others wait for one or the other of those that a change names.
+        known = 0.0
         for change in found.changes:
             if change.slower:
                 waits = (change.peers - change.slower) * (1 - 1 / change.step_ratio)
                 known += _take(rotating, {change.stage: 1.0}, waits * window.seconds)
+        # Nor is what healthy ranks vary by.
+        usual = window.varied / MEDIAN_DEVIATIONS * math.sqrt(2 * math.log(max(ranks, 1))) * ranks
+        whole = sum(rotating.values())
+        noise = min(usual, whole)
+        if whole:
+            rotating = {stage: own * (1 - noise / whole) for stage, own in rotating.items()}
         named = sum(each.gpus_lost for each in found.late)
+        turns = sum(rotating.values()) / window.seconds
+        if in_turn := self._pauses.in_turn(begin.at, turns / ranks):
+            stalls.append(in_turn)
         lost = {
             "group": max(window.unequal, 0.0) / window.seconds,
             "persistent": named + known / window.seconds,
-            "rotating": sum(rotating.values()) / window.seconds,
+            "pause": paused / window.seconds,
+            "rotating": turns,
+            "noise": noise / window.seconds,
             "common": max(window.sync - window.waited, 0.0) / window.seconds,
+            "shared": sum(each.share for each in stalls if not each.in_turn) * ranks,
         }
         return replace(
             found,
@@ -240,6 +272,8 @@ class Judge:
             rotating={
                 stage: seconds / window.seconds for stage, seconds in rotating.items() if seconds
             },
+            pauses=told(stops, end.at),
+            stalls=tuple(stalls),
         )
 
 

@@ -1,7 +1,7 @@
 """Pauses: find a rank that delays the others now and then, as opposed to random pauses."""
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
@@ -9,6 +9,7 @@ from operator import attrgetter
 from statistics import median
 from typing import Final
 
+from rank_probe.judge.verdict import Stall
 from rank_probe.judge.windows import Leader, Window
 from rank_probe.wire.stages import CHECKPOINT, EVAL, OTHER, STAGES
 
@@ -108,6 +109,21 @@ class Pauses:
         events = [each for each in self._events if each.at > at]
         return events if len(events) < FEWEST_EVENTS else []
 
+    def in_turn(self, since: float, share: float) -> Stall | None:
+        """Return what ranks pause for in turn *since* then, if they do, and that *share* is lost.
+
+        Those that pause on their own are left out.
+        """
+        own = [each for each in self._events if each.at > since and each.rank not in self.ranks]
+        by_rank: dict[int, list[int]] = {}
+        for each in own:
+            by_rank.setdefault(each.rank, []).append(each.step)
+        if len(by_rank) < FEWEST_EVENTS:
+            return None
+        apart = [b - a for steps in by_rank.values() for a, b in pairwise(steps)]
+        every, seconds = round(median(apart or [0])), median(each.lead for each in own)
+        return Stall(STAGES[_stage(own)], share, every, seconds, in_turn=True)
+
     def _note(self, leaders: Sequence[Leader], heaviest: float, steady: frozenset[int]) -> None:
         self._leads.extend(each.lead for each in leaders)
         # The steps of a rank that was late all the time do not become pauses afterwards.
@@ -158,8 +174,10 @@ class Pauses:
             math.comb(others, mine) * (1 / ranks) ** mine * (1 - 1 / ranks) ** (others - mine)
             for mine in range(len(own) - 1, others + 1)
         )
-        # If the pauses of all ranks together are regular, that does not point to one rank.
+        # If the pauses of all ranks together are regular, that does not point to one rank; nor does
+        # it if most other ranks pause about as often.
         is_everybodys = others >= len(own) and _regularity(everybody) > 0
+        is_everybodys |= _do_as_much(own, everybody) >= (ranks - 1) / 2
         regularity = 0.0 if is_everybodys else _regularity(own)
         return -math.log(chance * len(alike)) + regularity
 
@@ -239,6 +257,13 @@ def _stage(own: Sequence[Leader]) -> int:
     for each in own:
         lost[each.stage] = lost.get(each.stage, 0.0) + each.lead
     return max(lost, key=lambda stage: lost[stage])
+
+
+def _do_as_much(own: Sequence[Leader], everybody: Sequence[Leader]) -> int:
+    """Return how many other ranks pause half as often, for half as long, or more."""
+    least = median(each.lead for each in own) / 2
+    often = Counter(each.rank for each in everybody if each.lead >= least)
+    return sum(times >= len(own) / 2 for times in often.values()) - 1
 
 
 def _steps_apart(own: Sequence[Leader]) -> float:

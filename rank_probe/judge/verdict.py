@@ -24,8 +24,13 @@ IS_DUTY: Final = "is_duty"
 NAMED: Final = (PERSISTENT, PAUSES, NODE)
 WORK_STAGES: Final = STAGES[:SYNC]
 
-# What GPUs are lost to. These add up to all exposed waiting.
-LOST_KINDS: Final = ("group", "persistent", "rotating", "common")
+# What GPUs are lost to. They add up to all exposed waiting, and what all ranks stop for at once: a
+# pause is one long stop, shared are those again and again; noise is what ranks cost that vary.
+LOST_KINDS: Final = ("group", "persistent", "pause", "rotating", "noise", "common", "shared")
+# In schema 1, which has no others, they travel as a part of these, or of none.
+SENT_AS: Final = {"pause": "persistent", "noise": "rotating", "shared": None}
+WAIT_KINDS: Final = tuple(kind for kind in LOST_KINDS if kind not in SENT_AS)
+APART: Final = "lost_apart"
 
 # Reasons why a job cannot be judged.
 WARMING_UP, NO_SYNC, NO_PEERS, NO_BUSY_TIME = "warming_up", "no_sync", "no_peers", "no_busy_time"
@@ -36,6 +41,7 @@ MOST_LATE: Final = 32
 MOST_GROUPS: Final = 64
 MOST_CHANGES: Final = 8
 MOST_TOGETHER: Final = 4
+MOST_PAUSES: Final = 8
 # So many stretches of ranks are told of a set.
 MOST_SPANS: Final = 32
 
@@ -115,6 +121,36 @@ class Together:
 
 
 @dataclass(frozen=True, slots=True)
+class Pause:
+    """One long stop: *rank*, or None for all, took *seconds* longer in *stage* than usual.
+
+    It cost *gpu_seconds*, and ended *since_seconds* ago, with *step*.
+    """
+
+    rank: int | None
+    stage: str
+    step: int
+    since_seconds: float
+    seconds: float
+    gpu_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """What all ranks stop for in *stage*, at once or *in_turn*; it takes that *share* of the time.
+
+    It is for *seconds* after *every_steps*, medians; both are 0 if it is in each step. In turn,
+    *every_steps* are between two stops of one rank, 0 if that is not known.
+    """
+
+    stage: str
+    share: float
+    every_steps: int = 0
+    seconds: float = 0.0
+    in_turn: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """The state of a job after *step*, the last one that was judged.
 
@@ -122,7 +158,7 @@ class Verdict:
     finished no step with all others. *step_seconds*, *slowdown* (how many times longer steps
     take than without the late ranks) and *gpus_lost* by kind are means of the last minute, at least
     twenty steps; *rotating* is the kind of that name by stage. *reason* is set if no rank can
-    be judged.
+    be judged. *pauses* are the costliest of the last half hour, the latest first.
     """
 
     step: int
@@ -136,6 +172,8 @@ class Verdict:
     late: tuple[Late, ...] = ()
     changes: tuple[Change, ...] = ()
     together: tuple[Together, ...] = ()
+    pauses: tuple[Pause, ...] = ()
+    stalls: tuple[Stall, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return a dict that `from_json` reads, with numbers to six digits."""
@@ -143,17 +181,29 @@ class Verdict:
         for late in said["late"]:
             late[IS_DUTY] = late["kind"] == DUTY
             late["kind"] = PAUSES if late[IS_DUTY] else late["kind"]
+        lost = said["gpus_lost"]
+        said[APART] = {kind: lost.pop(kind) for kind in SENT_AS if kind in lost}
+        for kind, gpus in said[APART].items():
+            if whole := SENT_AS[kind]:
+                lost[whole] = lost.get(whole, 0.0) + gpus
         return _short(said)  # type: ignore[no-any-return]
 
 
 def from_json(said: Mapping[str, Any]) -> Verdict:
     """Return the verdict in *said*; raises TypeError if it has other fields."""
+    lost, apart = dict(said["gpus_lost"]), said.get(APART, {})
+    for kind, gpus in apart.items():
+        if whole := SENT_AS[kind]:
+            lost[whole] = max(lost.get(whole, 0.0) - gpus, 0.0)
     return Verdict(
         **{
-            **said,
+            **{name: value for name, value in said.items() if name != APART},
+            "gpus_lost": lost | apart,
             "late": tuple(map(_late, said["late"])),
             "changes": tuple(map(_change, said["changes"])),
             "together": tuple(map(_together, said.get("together", ()))),
+            "pauses": tuple(Pause(**each) for each in said.get("pauses", ())),
+            "stalls": tuple(Stall(**each) for each in said.get("stalls", ())),
         }
     )
 

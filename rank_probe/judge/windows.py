@@ -97,10 +97,11 @@ class Window(NamedTuple):
     """The steps between two marks. *seconds* is the time of all its steps, of a mean rank.
 
     *steps* were joined, over *elapsed* seconds of the clock. *longest* and *median* are the own
-    time of the slowest and the median rank, in seconds per step. In GPU-seconds: *sync* is the
-    measured wait, *waited* the part for the slowest rank of each step, *unequal* the part of that
-    for heavier groups, and *caused* the rest by stage, which single ranks caused. *steps_before*
-    were in the earlier window.
+    time of the slowest and the median rank, in seconds per step. *varied* is by how much ranks
+    differ within a step, all steps together: a usual rank's distance from the baseline, in seconds.
+    In GPU-seconds: *sync* is the measured wait, *waited* the part for the slowest rank of each
+    step, *unequal* the part of that for heavier groups, and *caused* the rest by stage, which
+    single ranks caused. *steps_before* were in the earlier window.
     """
 
     begin: "Mark"
@@ -112,6 +113,7 @@ class Window(NamedTuple):
     sync: float
     waited: float
     unequal: float
+    varied: float
     caused: tuple[float, ...]
     groups: tuple[WindowGroup, ...]
     steps_before: int = 0
@@ -121,6 +123,7 @@ class Leader(NamedTuple):
     """The slowest rank of one step: *lead* seconds over the heaviest *baseline*, most in *stage*.
 
     *caused* is what the others waited because of it, in GPU-seconds; *at* is the end of the step.
+    *longest* is the stage that took the ranks the most of their time.
     """
 
     step: int
@@ -130,6 +133,7 @@ class Leader(NamedTuple):
     lead: float
     caused: float
     baseline: float
+    longest: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -40,6 +40,7 @@ class Charges:
     part of it that its peer group is lighter than the heaviest. *caused* [rank, stage]: what the
     others waited on this rank's account. The sum of *waited* is that of *unequal* and *caused*.
     *pacer* is the rank that the step waited for, *stage* where it was furthest ahead of its peers.
+    *longest* is the stage that took the ranks the most of their time.
     """
 
     waited: Mapping[int, float]
@@ -47,6 +48,7 @@ class Charges:
     caused: Mapping[tuple[int, str], float]
     pacer: int
     stage: str
+    longest: str
 
 
 def charge(step: Step, peer_groups: Mapping[int, str]) -> Charges:
@@ -70,8 +72,10 @@ def charge(step: Step, peer_groups: Mapping[int, str]) -> Charges:
     caused = {}
     shares = _shared_waits(busy, equal)
     over: dict[int, dict[str, float]] = {}
+    usual = Counter[str]()
     for group in groups:
         normal = stage_baselines([step[rank] for rank in group])
+        usual.update({stage: len(group) * seconds for stage, seconds in normal.items()})
         over |= {rank: _over(step[rank], normal) for rank in group}
     for rank, share in shares.items():
         whole = sum(over[rank].values())
@@ -84,6 +88,7 @@ def charge(step: Step, peer_groups: Mapping[int, str]) -> Charges:
         caused=caused,
         pacer=pacer,
         stage=max(over[pacer], key=lambda stage: over[pacer][stage]),
+        longest=max(usual, key=lambda stage: usual[stage]),
     )
 
 

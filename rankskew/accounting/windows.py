@@ -62,7 +62,7 @@ class PlainReduction:
         self._sums = [
             *([0.0] * (FIRST_STAGE + len(WORK_STAGES)) for _ in self._ranks),
             [0.0] * len(self._names),
-            [0.0] * (4 + len(WORK_STAGES)),
+            [0.0] * (5 + len(WORK_STAGES)),
         ]
 
     def add(self, number: int, step: Mapping[int, StageSeconds], at: float) -> Leader:
@@ -77,21 +77,25 @@ class PlainReduction:
             by_stage[STAGES.index(stage)] += seconds
         baselines = [baseline([busy[at] for at in members]) for members in self._members]
         sums[GROUPS] = list(map(add, sums[GROUPS], baselines))
+        distances = []
         for members, usual in zip(self._members, baselines, strict=True):
             for member in members:
                 rank, distance = self._ranks[member], busy[member] - usual
+                distances.append(distance)
                 stages = [step[rank].get(stage, 0.0) for stage in WORK_STAGES]
                 gained = [distance, distance**2, caused[rank], *stages]
                 sums[member] = list(map(add, sums[member], gained))
         length = sum(sum(stages.values()) for stages in step.values()) / len(step)
         sync = sum(stages.get(SYNC, 0.0) for stages in step.values())
         waited, unequal = sum(charges.waited.values()), sum(charges.unequal.values())
-        sums[JOB] = list(map(add, sums[JOB], [length, sync, waited, unequal, *by_stage]))
+        varied = quantile(0.5, distances)
+        sums[JOB] = list(map(add, sums[JOB], [length, sync, waited, unequal, varied, *by_stage]))
         self._steps += 1
         pacer, heaviest = charges.pacer, max(baselines)
         lead = busy[self._ranks.index(pacer)] - heaviest
         at_stage = STAGES.index(charges.stage)
-        return Leader(number, at, pacer, at_stage, lead, caused[pacer], heaviest)
+        longest = STAGES.index(charges.longest)
+        return Leader(number, at, pacer, at_stage, lead, caused[pacer], heaviest, longest)
 
     def mark(self, at: float) -> Mark:
         """Return the sums of now; rows are replaced as steps are added, never changed."""
@@ -117,7 +121,7 @@ class PlainReduction:
             for position, members in enumerate(self._members)
             for member in members
         ]
-        seconds, sync, waited, unequal, *caused = sums[JOB]
+        seconds, sync, waited, unequal, varied, *caused = sums[JOB]
         return Window(
             begin=begin,
             steps=steps,
@@ -128,6 +132,7 @@ class PlainReduction:
             sync=sync,
             waited=waited,
             unequal=unequal,
+            varied=varied,
             caused=tuple(caused),
             groups=tuple(
                 self._group(position, means, earlier, watched)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Final, Literal, NamedTuple
 
-from rank_probe.judge.verdict import LOST_KINDS
+from rank_probe.judge.verdict import WAIT_KINDS
 from rank_probe.wire.stages import STAGES
 from rankskew.compare import statistics
 from rankskew.compare.statistics import Estimate, Interval, estimate
@@ -38,7 +38,7 @@ RARE_STAGES: Final = ("checkpoint", "eval")
 
 # Totals over consecutive steps, by name; what was not measured is not there. *steps* and their
 # *seconds*, the *gpu_seconds* of all ranks, and the seconds of the median rank in each of STAGES.
-# GPU-seconds *lost*, in which ranks waited, and those of each of LOST_KINDS. *tokens* and *samples*
+# GPU-seconds *lost*, in which ranks waited, and those of each of WAIT_KINDS. *tokens* and *samples*
 # of all ranks.
 Block = Mapping[str, float]
 Late = Mapping[tuple[int, str], float | None]
@@ -59,7 +59,7 @@ QUANTITIES: Final = (
     Quantity("step", "step", "seconds", "steps", "seconds"),
     *(Quantity(name, f"{name} a second", name, "seconds", "per_second") for name in RATES),
     Quantity("gpus_lost", "GPUs lost", "lost", "seconds", "gpus"),
-    *(Quantity(kind, f"  {kind}", kind, "seconds", "gpus") for kind in LOST_KINDS),
+    *(Quantity(kind, f"  {kind}", kind, "seconds", "gpus") for kind in WAIT_KINDS),
     *(Quantity(stage, f"{stage}, median rank", stage, "steps", "seconds") for stage in STAGES),
 )
 

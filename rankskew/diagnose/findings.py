@@ -11,7 +11,7 @@ from exporter.live import states
 from exporter.live.causes import CauseView
 from exporter.live.sentences import LateView, change_sentence, duty, in_set, late_sentence
 from exporter.live.wording import duration, sentence, than, which
-from exporter.vocabulary.words import CAUSES, KINDS, slow_at
+from exporter.vocabulary.words import CAUSES, KINDS, STATES, slow_at
 from rank_probe.judge.verdict import DUTY, MOST_LATE, NODE, UNSYNCED, Change
 from rankskew.diagnose.advice import advice, filled, situations
 from rankskew.diagnose.model import (
@@ -273,6 +273,8 @@ def _starting(facts: JobFacts) -> Finding:
 PACELESS: Final = (states.FINISHED, states.NO_PROBE, states.STARTING, states.HUNG)
 # By kind, the threshold above which it is told: a share of the ranks.
 LIMITS: Final = {
+    "pause": "gpus_lost_ratio",
+    "shared": "gpus_lost_ratio",
     "rotating": "rotating_lost_ratio",
     "group": "group_lost_ratio",
     "common": "wait_share",
@@ -286,14 +288,18 @@ def _losses(facts: JobFacts) -> Iterator[Finding]:
             stage = max(facts.rotating, key=lambda each: facts.rotating[each], default=None)
             stage = stage if kind == "rotating" else None
             said = loss_sentence(kind, gpus, facts.ranks, stage)
+            if facts.job.state == kind and facts.job.sentence != STATES[kind].sentence:
+                said = facts.job.sentence  # An exporter says more.
             yield Finding(kind, said, gpus_lost=gpus, stage=stage, kind=kind)
 
 
 def loss_sentence(kind: str, gpus: float, ranks: int, stage: str | None) -> str:
-    """Say a loss of one of LIMITS; a rotating one is mostly in *stage*."""
+    """Say a loss of one of LIMITS, mostly in *stage* if that is known."""
     cost = f"{gpus:.2f} of {ranks} GPUs"
     where = f", mostly {slow_at(stage)}" if stage else ""
     return {
+        "pause": f"A rank, or all, stopped once for long; that costs {cost} of the last minute.",
+        "shared": f"All ranks stop together{where}; that costs {cost}.",
         "rotating": f"Another rank is slow in each step{where}; {cost} wait for whichever it is.",
         "group": f"A peer group has more work than the others; {cost} wait for it.",
         "common": f"All ranks wait for communication; that costs {cost}, whichever rank is late.",

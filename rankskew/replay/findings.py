@@ -11,11 +11,18 @@ from math import inf
 from statistics import fmean
 from typing import Final, Generic, Literal, NamedTuple, TypeVar
 
-from exporter.live.sentences import LateView, change_sentence, late_sentence, view_late
+from exporter.live.sentences import (
+    LateView,
+    change_sentence,
+    late_sentence,
+    pause_sentence,
+    view_late,
+)
 from exporter.ranks.late_enough import late_enough
 from exporter.vocabulary.thresholds import defaults
 from rank_probe.judge.verdict import (
     DUTY,
+    LOST_KINDS,
     MILD,
     NODE,
     PAUSES,
@@ -31,7 +38,7 @@ from rankskew.replay.judge import JudgedStretch
 
 # Findings of these kinds name ranks that others wait for.
 NAMING: Final = (PERSISTENT, PAUSES, NODE, MILD)
-CHANGE: Final = "change"
+CHANGE, PAUSE = "change", "pause"
 # A loss is reported after the time that the rules wait, or after half of a shorter run.
 TOLD_AFTER_SECONDS: Final = 240.0
 # Another kind of the same incident may have begun at the next mark.
@@ -45,7 +52,7 @@ class TraceFinding:
     """A rank, node, peer group or job that was slow; ratio and gpus_lost are means."""
 
     kind: str
-    """persistent, pauses, duty, node, mild, unsynced, change, rotating, group or common."""
+    """persistent, pauses, duty, node, mild, unsynced, change, or one of what GPUs are lost to."""
     sentence: str
     """What was slow, in a sentence."""
     severity: Severity = INFO
@@ -90,7 +97,8 @@ def findings(judged: Sequence[JudgedStretch], instances: Mapping[int, str]) -> l
             for those in _together(late, instances)
         ),
         *(_change(incident) for incident in slower),
-        *(each for kind in LIMITS for each in _of_the_job(kind, judged)),
+        *_pauses(judged, late),
+        *(each for kind in LIMITS if kind != PAUSE for each in _of_the_job(kind, judged)),
     ]
     until = max((one.stretch.end for one in judged), default=0.0)
     return sorted(
@@ -305,7 +313,59 @@ def _change(incident: TraceIncident[Change]) -> TraceFinding:
     )
 
 
+def _pauses(
+    judged: Sequence[JudgedStretch], late: Sequence[TraceIncident[Late]]
+) -> Iterator[TraceFinding]:
+    """Yield each long stop once, but for those of a rank that is found to be *late* then."""
+    for one in judged:
+        told = set[tuple[int | None, int]]()
+        for at, verdict in one.verdicts:
+            for pause in verdict.pauses:
+                end, who = at - pause.since_seconds, (pause.rank, pause.step)
+                is_late = any(
+                    incident.who == pause.rank and incident.onset <= end <= incident.last
+                    for incident in late
+                )
+                if who in told or is_late:
+                    continue
+                told.add(who)
+                yield TraceFinding(
+                    kind=PAUSE,
+                    sentence=pause_sentence(pause),
+                    rank=pause.rank,
+                    stage=pause.stage,
+                    onset_s=end - pause.seconds,
+                    named_s=at,
+                    cleared_s=end,
+                    gpus_lost=pause.gpu_seconds / pause.seconds,
+                )
+
+
 # ---- The job -----------------------------------------------------------------------------------
+
+
+def apart(
+    lost: Mapping[str, float], found: Sequence[TraceFinding], judged: Sequence[JudgedStretch]
+) -> dict[str, float]:
+    """Return what is *lost* by kind, in GPUs, with what the judge tells apart from two of them."""
+    seconds = sum(one.stretch.end - one.stretch.begin for one in judged)
+    paused = {True: 0.0, False: 0.0}  # Those of all ranks, and of one.
+    for each in found:
+        if each.kind == PAUSE:
+            lasted = (each.cleared_s or 0.0) - each.onset_s
+            paused[each.rank is None] += (each.gpus_lost or 0.0) * lasted / seconds
+    pause = min(paused[False], lost["rotating"])
+    noise = min(_mean("noise", judged), lost["rotating"] - pause)
+    rotating = lost["rotating"] - pause - noise
+    known = {**lost, "pause": pause + paused[True], "rotating": rotating, "noise": noise}
+    known["shared"] = _mean("shared", judged)
+    return {kind: known[kind] for kind in LOST_KINDS if kind in known}
+
+
+def _mean(kind: str, judged: Sequence[JudgedStretch]) -> float:
+    those = list(_losses(kind, judged))
+    whole = sum(each.gpus * (each.at - each.begin) for each in those)
+    return whole / sum(each.at - each.begin for each in those) if those else 0.0
 
 
 class _Lost(NamedTuple):
@@ -332,7 +392,7 @@ def _of_the_job(kind: str, judged: Sequence[JudgedStretch]) -> Iterator[TraceFin
     stages = Counter[str]()
     for each in those:
         stages.update(each.stages)
-    stage = stages.most_common(1)[0][0] if stages and kind == "rotating" else None
+    stage = stages.most_common(1)[0][0] if stages else None
     gpus = fmean(each.gpus for each in those)
     yield TraceFinding(
         kind=kind,
@@ -351,10 +411,19 @@ def _losses(kind: str, judged: Sequence[JudgedStretch]) -> Iterator[_Lost]:
         for at, verdict in one.verdicts:
             if verdict.reason is None:
                 ranks = sum(verdict.ranks.values())
-                yield _Lost(begin, at, verdict.gpus_lost[kind], ranks, verdict.rotating)
+                yield _Lost(
+                    begin, at, verdict.gpus_lost.get(kind, 0.0), ranks, _stages(kind, verdict)
+                )
                 begin = at
             elif verdict.step_seconds is not None:  # Not while warming up.
                 begin = at
+
+
+def _stages(kind: str, verdict: Verdict) -> Mapping[str, float]:
+    """Return where a loss of that *kind* arises, as far as it is known."""
+    if kind == "shared":
+        return {each.stage: each.share for each in verdict.stalls if not each.in_turn}
+    return verdict.rotating if kind == "rotating" else {}
 
 
 def _worst(lost: Sequence[_Lost], limit: float) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from rankskew.accounting.step import Account, account, kinds, slowdown
 from rankskew.diagnose.findings import loss
 from rankskew.diagnose.render import loss_section
 from rankskew.render import Document
-from rankskew.replay.findings import NAMING, TraceFinding, findings, not_judgeable
+from rankskew.replay.findings import NAMING, TraceFinding, apart, findings, not_judgeable
 from rankskew.replay.judge import confidence, judge
 from rankskew.replay.traces import Run, has_sync, instance, stretches, timeline
 from rankskew.wording import clock, counted, named_ranks
@@ -93,6 +93,7 @@ def replay(run: Run, scale: float = 1.0) -> ReplayedJob:
         # Of communication nothing is known if no wait was measured.
         if whole and (is_measured or kind != "common")
     }
+    lost = apart(lost, found, judged) if lost else lost
     by_rank: dict[int, dict[str, float]] = {}
     for (rank, stage), seconds in paid.caused.items():
         if rank in named:

@@ -22,6 +22,11 @@ SEARCH_POINTS: Final = 1_000
 NOISE_HOURS: Final = 0.5 / HOUR_SECONDS
 BEATING: Final = "job:rankskew_ranks_beating:sum"
 CAUSE: Final = "rankskew_late_cause_info"
+# By kind of loss, the series with whose shares ranks are to blame for it.
+SHARES: Final = {
+    "hung": "rank_stage:rankskew_hang_suspect:group",
+    "pause": "rankskew_job_pause_gpu_seconds",
+}
 SAME_RANK: Final = "on (cluster, job_id, rank, instance)"
 
 # Hours by the values of some labels.
@@ -33,8 +38,9 @@ class Loss:
     """A part of the loss."""
 
     kind: str
-    """What was waited for: persistent (a late rank), rotating (ranks in turn, or not named yet),
-    group (heavier peer groups), common (communication) or hung.
+    """What was waited for: persistent (a late rank), pause (one long stop), rotating (ranks in
+    turn, or not named yet), noise, group (heavier peer groups), common (communication), shared
+    (what all ranks stop for) or hung.
     """
     gpu_hours: float
     """GPU-hours of this part."""
@@ -235,11 +241,11 @@ class _Reading:
             return self._hours(f"{named} or {lost} unless {SAME_RANK} {cause}", *where)
         if kind == "rotating":
             return self._hours(self._of("job_stage:rankskew_gpus_lost:sum"), *where)
-        if kind != "hung" or not hours:
+        if kind not in SHARES or not hours:
             return {}
-        suspects = self._hours(self._of("rank_stage:rankskew_hang_suspect:group"), *where)
-        total = sum(suspects.values())
-        return {who: hours * part / total for who, part in suspects.items()}
+        shares = self._hours(self._of(SHARES[kind]), *where)
+        total = sum(shares.values())
+        return {who: hours * part / total for who, part in shares.items()}
 
 
 def restarts(ages: Sequence[Point], step: float) -> list[float]:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from exporter.errors import UsageError
-from rank_probe.judge.verdict import LOST_KINDS
+from rank_probe.judge.verdict import WAIT_KINDS
 from rank_probe.wire.stages import STAGES
 from rankskew.client.fetch import Trouble
 from rankskew.client.prometheus import Prometheus
@@ -196,7 +196,7 @@ def test_counters_become_blocks_of_steps() -> None:
     for block in found.blocks:
         known = [block[name] for name in ("steps", "seconds", "gpu_seconds", "lost", "tokens")]
         assert known == [60, 30.0, 120.0, 24.0, 1e6]
-        assert [block[kind] for kind in LOST_KINDS] == [0.0, 12.0, 6.0, 6.0]
+        assert [block[kind] for kind in WAIT_KINDS] == [0.0, 12.0, 6.0, 6.0]
         assert block["forward"] == pytest.approx(18.0)
         assert block["checkpoint"] == 0
     assert recorded_side(twice | {"ranks": STEADY["ranks"]}) == found
@@ -208,7 +208,7 @@ def test_without_a_join_the_loss_is_known_and_its_kinds_are_not() -> None:
         {name: STEADY[name] for name in STEADY.keys() - {"joined", "caused"}}
     ).blocks:
         assert block["lost"] == 24.0
-        assert not block.keys() & {*LOST_KINDS}
+        assert not block.keys() & {*WAIT_KINDS}
 
 
 def test_large_jobs_are_asked_for_the_stages_of_some_ranks() -> None:

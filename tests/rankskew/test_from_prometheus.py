@@ -181,7 +181,7 @@ STORIES: Final[Mapping[str, Sequence[Series]]] = {
     "late in turn": [*fake.job(), *fake.losses(rotating=2.0)],
     "communication": [*fake.job(), *fake.losses(common=2.5)],
     "heavier group": [*fake.job(), *fake.losses(group=1.2)],
-    "balanced": [*fake.job(), *fake.losses(group=0.7, common=1.9, rotating=0.7)],
+    "balanced": [*fake.job(), *fake.losses(group=0.7, common=1.9, rotating=0.2)],
     "alert of a node and a later release": [
         *fake.job(),
         alert("RankskewNewThing", instance="n2:9917"),

@@ -50,6 +50,11 @@ def without(path: Path, dropped: Place) -> Path:
 # ---- In words ------------------------------------------------------------------------------------
 
 
+def stops(rank: int, step: int) -> bool:
+    """Rank 2 in step 120, rank 5 in step 250, and all of them in step 380."""
+    return (step, rank) in ((120, 2), (250, 5)) or step == 380
+
+
 def is_away(rank: int, step: int) -> bool:
     return (rank >= 6 and step >= 200) or (rank == 5 and step < 400) or (rank + 7 * step) % 97 == 0
 
@@ -62,6 +67,7 @@ STAGE: Final = {"late": lambda rank, step: 0.25 * (rank >= 4 and step >= 300), "
 A_WHILE: Final = {
     "late": lambda rank, step: 0.5 * (rank == 3 and 200 <= step < 500) + 0.08 * (rank == 6)
 }
+LONG: Final = {"noise": 0.01, "steps": 450}
 TINY: Final = {"noise": 0.0, "ranks": 2, "steps": 3}
 # Too short for the judge: it is judged as far as it reaches, and that is said.
 SHORT: Final = {"steps": 22, "step_seconds": 20.0}
@@ -75,6 +81,9 @@ STORIES: Final[dict[str, dict[str, Any]]] = {
     "slow node": QUIET | {"late": lambda rank, step: 0.3 * (rank in (2, 3))},
     "pauses": QUIET | PAUSES,
     "rotating": QUIET | TURNS,
+    # What no rank does step after step is told as well, and what it costs.
+    "two long stops, and one of all": LONG | {"late": lambda rank, step: 60.0 * stops(rank, step)},
+    "stops of all ranks": LONG | {"late": lambda rank, step: 4.0 * (step % 32 == 31)},
     "group": QUIET | {"group_work": (1.0, 1.3), "steps": 260},
     "common": QUIET | {"communication": 0.8, "steps": 260},
     # Where no rank is late against its peers, what changed is told: stage, group, how much, when.

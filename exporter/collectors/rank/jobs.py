@@ -24,6 +24,12 @@ class JudgedJob(NamedTuple):
     judge: str
 
 
+def _lost(verdict: Verdict) -> Mapping[str, float]:
+    """Leave out those that a healthy job does not have."""
+    seldom = ("pause", "shared")
+    return {kind: gpus for kind, gpus in verdict.gpus_lost.items() if gpus or kind not in seldom}
+
+
 def _sets(verdict: Verdict) -> Mapping[tuple[str, ...], float]:
     largest_last = reversed(verdict.together)
     return {(those.stage, those.in_common): those.ranks for those in largest_last}
@@ -33,9 +39,10 @@ VERDICTS: Final[tuple[Row[JudgedJob], ...]] = (
     Row(
         "rankskew_job_gpus_lost",
         "GPUs of the whole job that do nothing but wait, by reason: unequal peer groups, "
-        "persistently late ranks, ranks that are late in turn, or a wait that all ranks have in "
-        "common; mean of the last minute (probe, judge of the job).",
-        lambda judged: in_order(judged.verdict.gpus_lost, LOST_KINDS),
+        "persistently late ranks, a single long stop, ranks that are late in turn, ordinary noise, "
+        "a wait that all ranks have in common, or stops of all ranks together; mean of the last "
+        "minute (probe, judge of the job).",
+        lambda judged: in_order(_lost(judged.verdict), LOST_KINDS),
         ("kind",),
     ),
     Row(
@@ -44,6 +51,25 @@ VERDICTS: Final[tuple[Row[JudgedJob], ...]] = (
         "those are late; mean of the last minute (probe, judge of the job).",
         lambda judged: in_order(judged.verdict.rotating, STAGES),
         ("stage",),
+    ),
+    Row(
+        "rankskew_job_stall_ratio",
+        "Share of the job's time in which all its ranks stop together in this stage, 0 to 1: for "
+        "longer than usual now and then, or for data in each step (probe, judge of the job).",
+        lambda judged: {
+            each.stage: each.share for each in judged.verdict.stalls if not each.in_turn
+        },
+        ("stage",),
+    ),
+    Row(
+        "rankskew_job_pause_gpu_seconds",
+        "GPU time that a single long stop of this rank has cost, or of all ranks where it is "
+        "empty; the latest of each rank and stage in the last half hour (probe, judge of the job).",
+        lambda judged: {
+            ("" if each.rank is None else str(each.rank), each.stage): each.gpu_seconds
+            for each in reversed(judged.verdict.pauses)
+        },
+        ("rank", "stage"),
     ),
     Row(
         "rankskew_job_late_together_ranks",

@@ -13,15 +13,12 @@ from prometheus_client.metrics_core import Metric
 
 from exporter.past import LOOK_SECONDS, Past
 from exporter.ranks.store import RankStore
-from exporter.vocabulary.thresholds import Thresholds
 from rank_probe.wire.snapshot import Snapshot
-from rank_probe.wire.stages import PHASE_OF
 
 GROUP: Final = ["job_id", "peer_group"]
 # A rank that has not used its GPU yet does not know all of these.
 RUNTIME: Final = ("torch", "cuda", "nccl", "python", "driver", "env_hash", "device_count")
 WORK_SECONDS: Final = 600.0
-INPUT_SECONDS: Final = 300.0
 CHECKPOINT_SECONDS: Final = 3600.0
 # Tokens if a rank counts them, else samples, else steps: a long sample is more work than a short.
 WORK: Final = ("tokens", "samples", "steps")
@@ -44,11 +41,9 @@ class RankWorkCollector:
     name = "rank_work"
     interval_seconds = 0.0
 
-    def __init__(self, store: RankStore, thresholds: Thresholds) -> None:
+    def __init__(self, store: RankStore) -> None:
         self._store = store
-        self._thresholds = thresholds
         self._work = Past(WORK_SECONDS)
-        self._input = Past(INPUT_SECONDS)
         self._checkpoints = Past(CHECKPOINT_SECONDS)
         self._seen_seconds = float("-inf")
 
@@ -60,7 +55,6 @@ class RankWorkCollector:
             self._see(ranks, now)
         yield from self._work_per_step(ranks)
         yield self._padding(ranks)
-        yield self._starved(ranks)
         yield self._checkpointing(ranks)
         yield _runtimes(ranks)
 
@@ -69,12 +63,10 @@ class RankWorkCollector:
             for name, count in COUNTS.items():
                 if (value := count(rank)) is not None:
                     self._work.count((*_key(rank), name), value, now)
-            self._input.count(_key(rank), _input_seconds(rank), now)
             written = rank.stage_seconds.get("checkpoint", 0.0)
             self._checkpoints.count(_key(rank), written, now)
         here = {_key(rank) for rank in ranks}
         self._work.keep({(*key, name) for key in here for name in COUNTS})
-        self._input.keep(set(here))
         self._checkpoints.keep(set(here))
 
     def _increase(self, rank: Snapshot, name: str) -> float:
@@ -132,22 +124,6 @@ class RankWorkCollector:
                 family.add_metric([job_id], padding[job_id] / count)
         return family
 
-    def _starved(self, ranks: Iterable[Snapshot]) -> Metric:
-        family = GaugeMetricFamily(
-            "rankskew_node_starved_ranks",
-            "Ranks on this node that have spent more of the last five minutes in data and h2d "
-            "than the threshold input_share allows; absent if there are none (probe).",
-            labels=GROUP,
-        )
-        starved: Counter[Group] = Counter()
-        for rank in ranks:
-            share = self._input.increase(_key(rank), _input_seconds(rank)) / INPUT_SECONDS
-            if share > self._thresholds.value("input_share", rank.job_id):
-                starved[rank.job_id, rank.peer_group] += 1
-        for group, number in sorted(starved.items()):
-            family.add_metric(group, number)
-        return family
-
     def _checkpointing(self, ranks: Iterable[Snapshot]) -> Metric:
         family = GaugeMetricFamily(
             "rankskew_node_checkpoint_ratio",
@@ -185,9 +161,3 @@ def _runtimes(ranks: Iterable[Snapshot]) -> Metric:
 def _key(rank: Snapshot) -> tuple[str, int, int]:
     """Return what names one process of a rank: a new one counts from 0 again."""
     return rank.job_id, rank.rank, rank.pid
-
-
-def _input_seconds(rank: Snapshot) -> float:
-    return sum(
-        seconds for stage, seconds in rank.stage_seconds.items() if PHASE_OF.get(stage) == "data"
-    )

@@ -13,7 +13,6 @@ from exporter.collectors.rank.late_causes import SENTENCE_CHARACTERS, LateCauses
 from exporter.collectors.rank.late_ranks import LateLinesCollector, LateRanksCollector
 from exporter.collectors.rank.work import RankWorkCollector
 from exporter.evidence.late_causes import LateCauses, RankPlace
-from exporter.vocabulary.thresholds import Thresholds
 from rank_probe.wire.snapshot import RUNTIME_INFO_LABELS
 from tests.exporter.collectors.host import shown
 from tests.exporter.node import PushingNode
@@ -169,7 +168,7 @@ def after(minutes: int, *ranks: Report) -> dict[str, float]:
     By name and the labels' values, except what is usual.
     """
     node = PushingNode()
-    collector = RankWorkCollector(node.store, Thresholds())
+    collector = RankWorkCollector(node.store)
     for minute in range(minutes + 1):
         node.clock.seconds = 60.0 * minute
         for rank, report in enumerate(ranks):
@@ -221,8 +220,6 @@ WORK: dict[str, tuple[int, list[Report], dict[str, float]]] = {
         [lambda m: {"tokens": 1000 * m, "padding_tokens": 400 * m}, lambda m: {"tokens": 9000 * m}],
         {"padding_ratio": 0.4},
     ),
-    # One that waits for a fifth of five minutes.
-    "starved": (6, [waits(12.1), waits(11.9)], {"starved_ranks all": 1.0}),
     # Of the last hour of the slowest rank; the first counts, those before it was seen do not.
     **{
         f"checkpoints after {minutes} minutes": (

@@ -57,7 +57,7 @@ def waiting(steps: list[Step], seconds: float = 60.0) -> float:
 
 @pytest.mark.parametrize(("ranks", "busy_seconds"), [(8, 0.5), (4, 40.0)])
 def test_rotating_loss_is_counted_by_stage_without_a_name(ranks: int, busy_seconds: float) -> None:
-    """A loss with no stable leader is seen in full, as the kind `rotating`, in its stage."""
+    """A loss with no stable leader is seen in full, in its stage, and what is noise of it."""
     job = Job(ranks=ranks, seed=5, busy_seconds=busy_seconds, seconds=300 * busy_seconds)
     steps = simulate(replace(job, faults=(ROTATING,)))
     found = judged_steps(job, steps)
@@ -65,8 +65,9 @@ def test_rotating_loss_is_counted_by_stage_without_a_name(ranks: int, busy_secon
     truth = gpus_lost(steps, steps[-1].end_seconds, window)
 
     assert found.named == set()
-    assert found.last.gpus_lost["rotating"] == pytest.approx(truth, rel=0.1)
-    assert found.last.rotating["data"] > 0.8 * truth
+    lost = found.last.gpus_lost
+    assert lost["rotating"] + lost["noise"] == pytest.approx(truth, rel=0.1)
+    assert found.last.rotating["data"] > 0.8 * lost["rotating"] > 0.6 * truth
     assert found.last.slowdown == 1
 
 

@@ -1,0 +1,115 @@
+"""Stalls: one long stop, of a rank or of all, and what all ranks stop for again and again."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from statistics import median
+from typing import Final, NamedTuple
+
+from rank_probe.judge.verdict import MOST_PAUSES, Pause, Stall
+from rank_probe.judge.windows import Leader, Window
+from rank_probe.wire.stages import DATA, H2D, STAGES
+
+# Number of steps that say how long a usual one takes.
+USUAL_STEPS, FEWEST_STEPS = 200, 6
+# A stop is long if it takes ten usual steps, but no less than five seconds; or ten seconds, but two
+# usual steps.
+LONG_STEPS, LEAST_LONG, LONG_SECONDS, LEAST_STEPS = 10.0, 5.0, 10.0, 2.0
+# It is told for so long.
+TOLD_SECONDS: Final = 1800.0
+# All ranks stall in a step that takes them twice as long as usual. So many stalls are no chance;
+# more often than every second step they are usual, and without the next for so long they are over.
+STALL_RATIO, FEWEST_STALLS, MOST_STALLS, FEWEST_APART, OVERDUE_INTERVALS = 2.0, 3, 64, 2, 3.0
+# A loader that keeps up takes a hundredth of a step; beyond this share, all ranks wait for data.
+DATA_SHARE: Final = 0.2
+
+
+class Stop(NamedTuple):
+    """One long stop: of a step's leader, or of *all* ranks in the stage that took them longest."""
+
+    step: Leader
+    all: bool
+    seconds: float
+    gpu_seconds: float
+
+    @property
+    def stage(self) -> int:
+        """Return the stage of the stop."""
+        return self.step.longest if self.all else self.step.stage
+
+
+class Stalls:
+    """Examines how long each step took, beside a usual one."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Leader] = []
+        self._usual: deque[float] = deque(maxlen=USUAL_STEPS)
+        self._long: list[Stop] = []
+        self._shared: deque[Leader] = deque(maxlen=MOST_STALLS)
+
+    def add(self, leaders: Iterable[Leader], ranks: int) -> None:
+        """Note the *leaders* of new steps, of so many *ranks*."""
+        self._waiting.extend(leaders)
+        if len(self._usual) + len(self._waiting) < FEWEST_STEPS:
+            return
+        new, self._waiting = self._waiting, []
+        self._usual.extend(each.baseline for each in new)
+        usual = median(self._usual)
+        long = max(LEAST_STEPS * usual, min(max(LONG_STEPS * usual, LEAST_LONG), LONG_SECONDS))
+        for each in new:
+            if each.lead >= long:
+                self._long.append(Stop(each, False, each.lead, each.caused))
+            if (lost := each.baseline - usual) >= long:
+                self._long.append(Stop(each, True, lost, lost * ranks))
+        self._shared.extend(each for each in new if each.baseline > STALL_RATIO * usual)
+
+    def long(self, at: float) -> list[Stop]:
+        """Return the long stops that are told, as of *at*."""
+        self._long = [each for each in self._long if each.step.at > at - TOLD_SECONDS]
+        return self._long
+
+    def shared(self, window: Window, at: float) -> Iterator[Stall]:
+        """Yield what all ranks stop for now, as of *at*; *window* has the last minute's steps."""
+        data = max(each.stages[DATA] + each.stages[H2D] for each in window.groups)
+        once = sum(
+            each.seconds
+            for each in self._long
+            if each.all and each.stage == DATA and each.step.at > window.begin.at
+        )
+        share = (data * window.steps - once) / window.seconds
+        found = set[int]()
+        for stage in sorted({each.longest for each in self._shared}):
+            own = [each for each in self._shared if each.longest == stage]
+            apart = [b.step - a.step for a, b in pairwise(own)]
+            if len(own) < FEWEST_STALLS or median(apart) < FEWEST_APART:
+                continue
+            longest = max(b.at - a.at for a, b in pairwise(own))
+            if at - own[-1].at > OVERDUE_INTERVALS * longest:
+                continue
+            found.add(stage)
+            yield self._stall(own, round(median(apart)), window)
+        if DATA not in found and share > DATA_SHARE:
+            yield Stall(STAGES[DATA], share)
+
+    def _stall(self, own: Sequence[Leader], every_steps: int, window: Window) -> Stall:
+        usual = median(self._usual)
+        # If steps are sampled, so are stalls.
+        seconds = (own[-1].at - own[0].at) * window.seconds / window.elapsed
+        lost = [each.baseline - usual for each in own]
+        return Stall(STAGES[own[0].longest], sum(lost[1:]) / seconds, every_steps, median(lost))
+
+
+def told(stops: Iterable[Stop], at: float) -> tuple[Pause, ...]:
+    """Return the costliest of *stops* as of *at*, the latest first."""
+    costliest = sorted(stops, key=lambda each: -each.gpu_seconds)[:MOST_PAUSES]
+    return tuple(
+        Pause(
+            None if each.all else each.step.rank,
+            STAGES[each.stage],
+            each.step.step,
+            at - each.step.at,
+            each.seconds,
+            each.gpu_seconds,
+        )
+        for each in sorted(costliest, key=lambda each: -each.step.at)
+    )

@@ -1,0 +1,123 @@
+"""The judge tells what all ranks stop for, one long stop, and ranks that stop in turn."""
+
+from dataclasses import replace
+
+import pytest
+
+from rank_probe.judge.verdict import Pause, Stall
+from tests.rank_probe.judged import Alter, Fault, Job, Step, altered, judged, judged_steps
+
+QUICK = Job(seed=1, busy_seconds=0.03, seconds=60)
+
+
+def stop(every: int, stage: str, seconds: float, phases: tuple[int, ...]) -> Alter:
+    """Rank r stops each *every* steps from number 100 on, *phases[r]* steps later than they say."""
+
+    def alter(step: Step, _: float) -> None:
+        for own, phase in zip(step.stages, phases, strict=True):
+            if step.number >= 100 and (step.number - phase) % every == 0:
+                own[stage] = own.get(stage, 0.0) + seconds
+
+    return alter
+
+
+@pytest.mark.parametrize("stage", ["data", "checkpoint", "forward"])
+def test_what_all_ranks_stop_for_is_told_within_three_periods(stage: str) -> None:
+    """All loaders run dry for 2 s after each 32 steps: two thirds of the time."""
+    steps = altered(replace(QUICK, seconds=20), stop(32, stage, 2.0, (0, 0, 0, 0)))
+    found = judged_steps(replace(QUICK, seconds=20), steps)
+    third = next(step.end_seconds for step in steps if step.number == 128 + 3 * 32)
+    first = next(at for at, said in found.verdicts if said.stalls)
+    (stall,) = found.last.stalls
+
+    assert found.named == set()
+    assert first < third + 2.5
+    assert stall == Stall(stage, pytest.approx(2 / 3.06, rel=0.05), 32, pytest.approx(2, rel=0.02))
+    assert found.last.gpus_lost["shared"] == pytest.approx(4 * stall.share)
+    assert not found.last.pauses
+
+
+def test_steady_wait_for_data_is_shared_from_a_fifth_on() -> None:
+    """It is in each step: no stall has a length. Once they end, so do the words."""
+    waits = Fault(None, "data", 0.5)
+    for ratio, stalls in ((0.05, ()), (0.3, (Stall("data", pytest.approx(0.28, abs=0.03)),))):
+        faults = tuple(replace(waits, rank=rank, ratio=ratio) for rank in range(4))
+        assert judged(replace(QUICK, faults=faults)).last.stalls == stalls
+    ended = tuple(
+        replace(waits, rank=rank, ratio=20, every=30, end_seconds=60) for rank in range(4)
+    )
+    found = judged(replace(QUICK, seconds=200, faults=ended))
+    assert any(said.stalls for _, said in found.verdicts)
+    assert not found.last.stalls
+
+
+@pytest.mark.parametrize("rank", [2, None])
+def test_one_long_stop_is_told_once_with_what_it_cost(rank: int | None) -> None:
+    """For half an hour: which rank, or all, where, for how long, and how long ago."""
+    job = replace(QUICK, seconds=400)
+    phases = tuple(0 if rank in (each, None) else 1 for each in range(4))
+
+    def alter(step: Step, at: float) -> None:
+        if step.number == 400:
+            stop(400, "data", 60.0, phases)(step, at)
+
+    steps = altered(job, alter)
+    found = judged_steps(job, steps)
+    (pause,) = found.last.pauses
+    ended = next(step.end_seconds for step in steps if step.number == 400)
+    told = next(said for at, said in found.verdicts if at >= ended)
+    since = pytest.approx(steps[-1].end_seconds - ended)
+
+    assert found.named == set()
+    cost = pytest.approx(180 if rank == 2 else 240, rel=0.02)
+    assert pause == Pause(rank, "data", 400, since, pytest.approx(60, rel=0.01), cost)
+    assert told.gpus_lost["pause"] > 0.5 * (3 if rank == 2 else 4)
+    assert told.gpus_lost["rotating"] + told.gpus_lost["persistent"] < 0.05
+    assert found.last.gpus_lost["pause"] == 0
+    assert not found.last.stalls
+
+
+def test_stop_that_two_usual_steps_take_is_not_long() -> None:
+    """A batch of 210 s is among steps of 60 s; one of 100 s is not, nor 2 s among 30 ms."""
+    slow = Job(seed=1, busy_seconds=60, seconds=6000)
+    for job, seconds, told in ((slow, 210, 1), (slow, 100, 0), (QUICK, 2, 0), (QUICK, 6, 1)):
+
+        def alter(step: Step, _: float, seconds: float = seconds) -> None:
+            if step.number == 80:
+                step.stages[1]["data"] += seconds
+
+        assert len(judged_steps(job, altered(job, alter)).last.pauses) == told
+
+
+def test_ranks_that_stop_in_turn_are_nobodys_fault() -> None:
+    """Each collects garbage for 0.4 s every 25 steps: none is named, and all are told together."""
+    steps = altered(QUICK, stop(25, "other", 0.4, (0, 6, 11, 19)))
+    found = judged_steps(QUICK, steps)
+    (turn,) = found.last.stalls
+    lost = found.last.gpus_lost["rotating"]
+
+    assert found.named == set()
+    assert turn == Stall("other", pytest.approx(lost / 4), 25, pytest.approx(0.4, rel=0.02), True)
+    assert lost > 1
+
+
+@pytest.mark.parametrize(
+    ("ranks", "noise", "spread"), [(4, 0.1, 0.0), (64, 0.03, 0.0), (64, 0.03, 0.01), (2, 0.05, 0.0)]
+)
+def test_ordinary_noise_is_no_rotating_loss(ranks: int, noise: float, spread: float) -> None:
+    """What so many ranks cost that vary is told apart, to less than a hundredth of the job."""
+    job = Job(ranks, 3, busy_seconds=0.2, seconds=60, stage_noise=noise, static_spread=spread)
+    lost = judged(job).last.gpus_lost
+
+    assert lost["rotating"] < 0.01 * ranks
+    assert lost["noise"] > 0.005 * ranks
+
+
+def test_many_ranks_that_stop_in_turn_are_seen_above_their_noise() -> None:
+    """Of 96 ranks some stop in nearly every step: that costs 7 %, more than they would vary."""
+    job = Job(96, 3, busy_seconds=1.0, seconds=60, stage_noise=0.01)
+    fault = Fault(None, "other", 0.08)
+    lost = judged(replace(job, faults=(fault,))).last.gpus_lost
+
+    assert lost["rotating"] > 0.03 * 96
+    assert judged(job).last.gpus_lost["rotating"] < 0.01 * 96

@@ -191,20 +191,20 @@ def _verdict(
         _late(each, onsets[each.snapshot.rank], job.now, step_seconds, others) for each in lasting
     ]
     late.sort(key=lambda each: (-each.gpus_lost, each.rank))
-    longest = max((each.seconds for each in lasting), default=0.0) / step_seconds
     share = median(
         sum(block.own.get(stage, 0.0) for stage in INPUT) / block.step for block in blocks
     )
     stalls = (Stall(INPUT[0], share),) if share > DATA_SHARE else ()
+    lost = {"persistent": sum(each.gpus_lost for each in late)}
+    if stalls:
+        lost["shared"] = share * len(blocks)
+    longest = max((each.seconds for each in lasting), default=0.0) / step_seconds
     return Verdict(
         _step(blocks),
         _ranks(blocks),
         step_seconds=step_seconds,
         slowdown=1 / (1 - min(longest, LARGEST_SHARE)),
-        gpus_lost={
-            "persistent": sum(each.gpus_lost for each in late),
-            "shared": sum(each.share for each in stalls) * len(blocks),
-        },
+        gpus_lost=lost,
         late=tuple(late[:MOST_LATE]),
         stalls=stalls,
     )

@@ -210,8 +210,8 @@ class Judge:
         step_seconds = window.seconds / window.steps
         stalls = list(self._stalls.shared(window, end.at))
         if found.reason is not None:
-            late = found.late[:MOST_LATE]
-            return replace(found, late=late, step_seconds=step_seconds, stalls=tuple(stalls))
+            found = replace(found, late=found.late[:MOST_LATE], stalls=tuple(stalls))
+            return replace(found, step_seconds=step_seconds)
         late = {each.rank: each for each in found.late}
         # Rounding may make it slightly negative, here and below.
         rotating = {

@@ -30,6 +30,12 @@ def _lost(verdict: Verdict) -> Mapping[str, float]:
     return {kind: gpus for kind, gpus in verdict.gpus_lost.items() if gpus or kind not in seldom}
 
 
+def _pauses(verdict: Verdict) -> Mapping[tuple[str, ...], float]:
+    latest_last = reversed(verdict.pauses)
+    ranks = ((each, "" if each.rank is None else str(each.rank)) for each in latest_last)
+    return {(rank, each.stage): each.gpu_seconds for each, rank in ranks}
+
+
 def _sets(verdict: Verdict) -> Mapping[tuple[str, ...], float]:
     largest_last = reversed(verdict.together)
     return {(those.stage, those.in_common): those.ranks for those in largest_last}
@@ -65,10 +71,7 @@ VERDICTS: Final[tuple[Row[JudgedJob], ...]] = (
         "rankskew_job_pause_gpu_seconds",
         "GPU time that a single long stop of this rank has cost, or of all ranks where it is "
         "empty; the latest of each rank and stage in the last half hour (probe, judge of the job).",
-        lambda judged: {
-            ("" if each.rank is None else str(each.rank), each.stage): each.gpu_seconds
-            for each in reversed(judged.verdict.pauses)
-        },
+        lambda judged: _pauses(judged.verdict),
         ("rank", "stage"),
     ),
     Row(

@@ -1,11 +1,18 @@
 """The judge tells what all ranks stop for, one long stop, and ranks that stop in turn."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from rank_probe.judge.verdict import Pause, Stall
 from tests.rank_probe.judged import Alter, Fault, Job, Step, altered, judged, judged_steps
+
+
+def near(value: float, rel: float | None = None, abs: float | None = None) -> Any:
+    """Return what equals a number that is about *value*."""
+    return pytest.approx(value, rel, abs)
+
 
 QUICK = Job(seed=1, busy_seconds=0.03, seconds=60)
 
@@ -32,15 +39,15 @@ def test_what_all_ranks_stop_for_is_told_within_three_periods(stage: str) -> Non
 
     assert found.named == set()
     assert first < third + 2.5
-    assert stall == Stall(stage, pytest.approx(2 / 3.06, rel=0.05), 32, pytest.approx(2, rel=0.02))
-    assert found.last.gpus_lost["shared"] == pytest.approx(4 * stall.share)
+    assert stall == Stall(stage, near(2 / 3.06, rel=0.05), 32, near(2, rel=0.02))
+    assert found.last.gpus_lost["shared"] == near(4 * stall.share)
     assert not found.last.pauses
 
 
 def test_steady_wait_for_data_is_shared_from_a_fifth_on() -> None:
     """It is in each step: no stall has a length. Once they end, so do the words."""
     waits = Fault(None, "data", 0.5)
-    for ratio, stalls in ((0.05, ()), (0.3, (Stall("data", pytest.approx(0.28, abs=0.03)),))):
+    for ratio, stalls in ((0.05, ()), (0.3, (Stall("data", near(0.28, abs=0.03)),))):
         faults = tuple(replace(waits, rank=rank, ratio=ratio) for rank in range(4))
         assert judged(replace(QUICK, faults=faults)).last.stalls == stalls
     ended = tuple(
@@ -66,11 +73,11 @@ def test_one_long_stop_is_told_once_with_what_it_cost(rank: int | None) -> None:
     (pause,) = found.last.pauses
     ended = next(step.end_seconds for step in steps if step.number == 400)
     told = next(said for at, said in found.verdicts if at >= ended)
-    since = pytest.approx(steps[-1].end_seconds - ended)
+    since = near(steps[-1].end_seconds - ended)
 
     assert found.named == set()
-    cost = pytest.approx(180 if rank == 2 else 240, rel=0.02)
-    assert pause == Pause(rank, "data", 400, since, pytest.approx(60, rel=0.01), cost)
+    cost = near(180 if rank == 2 else 240, rel=0.02)
+    assert pause == Pause(rank, "data", 400, since, near(60, rel=0.01), cost)
     assert told.gpus_lost["pause"] > 0.5 * (3 if rank == 2 else 4)
     assert told.gpus_lost["rotating"] + told.gpus_lost["persistent"] < 0.05
     assert found.last.gpus_lost["pause"] == 0
@@ -97,7 +104,7 @@ def test_ranks_that_stop_in_turn_are_nobodys_fault() -> None:
     lost = found.last.gpus_lost["rotating"]
 
     assert found.named == set()
-    assert turn == Stall("other", pytest.approx(lost / 4), 25, pytest.approx(0.4, rel=0.02), True)
+    assert turn == Stall("other", near(lost / 4), 25, near(0.4, rel=0.02), True)
     assert lost > 1
 
 

@@ -49,8 +49,9 @@ BACK_ERRORS: Final = 3.0
 # its past has few stretches that are independent, and a quiet one says little.
 NODE_DEVIATIONS: Final = 10.0
 # A node that is late by less may have drifted, as nodes do by 1 % for half an hour: five deviations
-# of the difference between two. A mean over more hours since the onset strays less.
-DRIFT_RATIO, DRIFT_SECONDS = 0.07, 3600.0
+# of the difference between two. A mean over more hours since the onset strays less, and what began
+# within minutes, after as long without it, is no drift.
+DRIFT_RATIO, DRIFT_SECONDS, SUDDEN_SECONDS = 0.07, 3600.0, 600.0
 # If a mean is this many errors large, it is known to a tenth.
 SURE_ERRORS: Final = 10.0
 # An incident that is younger than a jump is told after so many steps, however short they are.
@@ -181,7 +182,8 @@ class Incidents:
         for seen in self._nodes.sharing(now, late) if late else ():
             rank = seen.standing.rank
             first = late[nodes[rank]]
-            if rank not in self._incidents and now.begin.at >= first.onset.at:
+            is_told = rank in self._incidents and self._incidents[rank].kind != MILD
+            if not is_told and now.begin.at >= first.onset.at:
                 self._incidents[rank] = replace(
                     first, rank=rank, group=seen.group.name, stage="", ratio=0.0
                 )
@@ -240,12 +242,14 @@ class Incidents:
 
     def _drifts(self, incident: Incident, seen: WindowEvidence) -> bool:
         """Whether its node is late as a whole, by no more than nodes drift, and not suddenly."""
-        is_sudden = incident.reference and seen.window.elapsed < 2 * STATIC_SECONDS
-        if is_sudden or seen.window.elapsed < STATIC_SECONDS or not self._nodes.share(seen):
+        first, end = self._history.marks[0], self._history.marks[-1]
+        seconds = end.at - incident.onset.at
+        is_sudden = seconds < min(SUDDEN_SECONDS, incident.onset.at - first.at)
+        if is_sudden or not self._nodes.share(seen):
             return False
-        window = self._reduction.window(incident.onset, self._history.marks[-1], [incident.rank])
-        more = self._of(incident.rank, window).excess - incident.reference
-        return more < DRIFT_RATIO / math.sqrt(1 + window.elapsed / DRIFT_SECONDS)
+        shared = self._nodes.shared(self._reduction.window(incident.onset, end))
+        excess = shared.get(self._reduction.nodes[incident.rank], 0.0) - incident.reference
+        return excess < DRIFT_RATIO / math.sqrt(1 + seconds / DRIFT_SECONDS)
 
     def _incident(
         self, seen: WindowEvidence, kind: str, reference: float, score: float

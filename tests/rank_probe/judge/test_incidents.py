@@ -256,6 +256,17 @@ def test_node_that_drifts_is_named_once_with_its_ranks() -> None:
     assert not settled
 
 
+def test_node_that_is_always_late_is_named_when_no_drift_explains_it() -> None:
+    """In the first minutes it may have drifted by as much as 6 %, but not for an hour."""
+    slow = tuple(Fault(rank, "forward", 0.06) for rank in NODE_RANKS)
+    found = judged(Job(ranks=16, seed=2, busy_seconds=20, seconds=4800, faults=slow))
+    mild = {each.rank: each for each in found.incidents if each.kind == MILD}
+
+    assert {*mild} == set(NODE_RANKS)
+    assert max(each.named for each in mild.values()) < 1200
+    assert {(each.rank, each.kind) for each in found.last.late} == {(r, NODE) for r in NODE_RANKS}
+
+
 def test_rank_is_late_beyond_its_node() -> None:
     """It is named by itself, and the others stay those of their node."""
     slow = [Fault(rank, "forward", 0.06, 1, 100) for rank in NODE_RANKS]

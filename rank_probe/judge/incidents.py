@@ -247,7 +247,7 @@ class Incidents:
         is_sudden = seconds < min(SUDDEN_SECONDS, incident.onset.at - first.at)
         if is_sudden or not self._nodes.share(seen):
             return False
-        shared = self._nodes.shared(self._reduction.window(incident.onset, end))
+        shared = self._nodes.shared(self._reduction.window(incident.onset, end, ()))
         excess = shared.get(self._reduction.nodes[incident.rank], 0.0) - incident.reference
         return excess < DRIFT_RATIO / math.sqrt(1 + seconds / DRIFT_SECONDS)
 

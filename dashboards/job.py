@@ -170,8 +170,8 @@ def _figures() -> list[Panel]:
     return [
         sentence(
             "State",
-            "What the job is doing: of all that is true the most urgent, as the strip below has it "
-            "over time. Rotating: a different rank is late in each step.",
+            "Of all that is true the most urgent, below over time. Paused: one long stop. "
+            "Rotating: a different rank in each step. All wait: all ranks stop or wait together.",
             (STATE, "{{state}}"),
             (f"absent({STATE})", UNKNOWN_JOB, GREY),
             span=3,
@@ -384,9 +384,9 @@ def _lost_over_time() -> Panel:
     return timeseries(
         "GPUs lost over time",
         "GPUs that wait for each late rank, in the colour of the stage in which it falls behind; "
-        "in a hang, all. Known only if ranks compare their steps: no stable leader (pale), another "
-        "rank in each step, as with uneven sequences; unequal peer groups, a heavier pipeline "
-        "stage; communication, the wait that even the rank with the least wait has.",
+        "in a hang, all. Known only if ranks compare their steps: no stable leader (pale) and "
+        "noise, another rank in each step; stops of one rank or of all; unequal peer groups, a "
+        "heavier stage; communication, the wait that even the rank with the least wait has.",
         "none",
         (
             f"sum by (cluster, rank, stage) ({LOST_BY_STAGE} and {stage_of_rank} {costliest})",

@@ -23,8 +23,9 @@ from rank_probe.process.identity import Identity
 
 # Of the length of a round.
 JITTER: Final = 0.9, 1.1
-# Share of the steps that must be joined for a valid verdict; the rules use the same threshold.
-ENOUGH_COVERAGE: Final = 0.9
+# From this share of the steps on, those that were joined are a good sample of all; the rules use
+# the same threshold.
+ENOUGH_COVERAGE: Final = 0.5
 # Much longer than any round takes: the store has stopped answering.
 STUCK_SECONDS: Final = 60.0
 # If the store answers while the interpreter ends, a thread inside the store aborts the process (a
@@ -276,7 +277,7 @@ class Join:
 
     @property
     def speaks(self) -> bool:
-        """Whether its verdict rests on nearly all steps."""
+        """Whether its verdict rests on enough of the steps."""
         current = self._state.current
         if self.verdict is None or current is None or current.rounds is None:
             return False

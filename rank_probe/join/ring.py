@@ -13,8 +13,9 @@ from rank_probe.wire.stages import STAGES
 STEPS_A_ROUND: Final = 32
 # With fewer steps the sample doubles: not at exactly half of the above, or it would flap.
 FEW_STEPS_A_ROUND: Final = 12
-# In rounds: a step is offered until every rank has posted it and rank 0 has looked once more.
-ROUNDS: Final = 2.5
+# In rounds: a step is offered until every rank has posted it and rank 0 has looked once more; while
+# rank 0 has not looked, as its thread waits for the interpreter, for so many.
+ROUNDS, MOST_ROUNDS = 2.5, 30.0
 # Also with slow steps: ranks may notice the end of a step up to one step apart.
 LAST_STEPS: Final = 8
 RING: Final = 96
@@ -107,7 +108,8 @@ class StepRing:
         self._taken_at: float | None = None
         self._is_told = False
         self.stride = 1
-        self.offers: deque[Offer] = deque(maxlen=RING)
+        self.merged = 0
+        self.offers: list[Offer] = []
 
     def take(self, vectors: Sequence[StepVector], now: float) -> list[int]:
         """Take the steps since the last round; return the numbers of those that are offered.
@@ -120,13 +122,24 @@ class StepRing:
             for vector in vectors
             if vector.step <= LARGEST and is_sampled(vector.step, self.stride)
         ]
-        self.offers.extend(offered)
-        while (
-            len(self.offers) > LAST_STEPS
-            and now - self.offers[0].offered_at > ROUNDS * self._pace.seconds
-        ):
-            self.offers.popleft()
+        self.offers += offered
+        waiting = [each for each in self._of_rounds(MOST_ROUNDS, now) if each.step > self.merged]
+        self.offers = max(self._of_rounds(ROUNDS, now), waiting, key=len)
+        stride = self.stride
+        while len(self.offers) > RING:  # Those that remain are of the whole time, as a sample is.
+            stride *= 2
+            self.offers = [each for each in self.offers if is_sampled(each.step, stride)]
         return [offer.step for offer in offered]
+
+    def oldest(self, now: float) -> int:
+        """Return from which step on a rank that steps now offers its own; 0 if there is none."""
+        return next((each.step for each in self._of_rounds(ROUNDS, now)), 0)
+
+    def _of_rounds(self, rounds: float, now: float) -> list[Offer]:
+        """Return the offers of so many rounds, and the last ones however old they are."""
+        since = now - rounds * self._pace.seconds
+        old = [each for each in self.offers[:-LAST_STEPS] if each.offered_at >= since]
+        return [*old, *self.offers[-LAST_STEPS:]]
 
     def message(self, world_size: int, group: int, node: int) -> bytes:
         """Return the message: a head, empty rows, the steps in ascending order.

@@ -4,7 +4,7 @@ import json
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from rank_probe.guest.yielding import give_way
@@ -64,6 +64,10 @@ class JoinCoverage:
     def offer(self, steps: Iterable[int], now: float) -> None:
         """Record that *steps* are offered from *now* on, in seconds of one clock."""
         self._pending.extend((step, now) for step in steps)
+
+    def withdraw(self, offered: Collection[int]) -> None:
+        """Expect no step any more that is not *offered*: its neighbours stand for it."""
+        self._pending = deque(each for each in self._pending if each[0] in offered)
 
     def sample(self, stride: int) -> None:
         """Expect no steps any more that are not in the sample of one in *stride*."""
@@ -155,8 +159,9 @@ class Rounds:
         self._pace.begin_round(now)
         vectors = self._numbered(self._kept.take())
         give_way()
-        offered = self._ring.take(vectors, now)
-        self.coverage.offer(offered, now)
+        self.coverage.offer(self._ring.take(vectors, now), now)
+        offered = [offer.step for offer in self._ring.offers]
+        self.coverage.withdraw(frozenset(offered))
         give_way()
         self._takes_part = self._takes_part or bool(offered)
         if self._lives.life is None:
@@ -168,8 +173,8 @@ class Rounds:
         self._post(me.peer_group)
         give_way()
         if self._rank_zero is not None:
-            offers = [offer.step for offer in self._ring.offers]
-            self._rank_zero.run(offers, self._ring.stride, now, self._work())
+            oldest = self._ring.oldest(now)
+            self._rank_zero.run(offered, self._ring.stride, now, self._work(), oldest)
             give_way()
         if not self._read(now):
             self.enter()  # Nobody merges here any more if it is a life that is over.
@@ -222,6 +227,7 @@ class Rounds:
             if result_now.stride > self._ring.stride:
                 self.coverage.sample(result_now.stride)
             self._ring.follow(result_now.stride)
+        self._ring.merged = 0 if result_now is None else result_now.last_step
         self.coverage.joined(
             result_now.steps if result_now else 0, result_now.last_step if result_now else 0, now
         )
@@ -244,15 +250,17 @@ class RankZero:
         self._peer_figures: PeerFigures | None = None
         self._peer_facts: PeerFacts | None = None
 
-    def run(self, offered: Sequence[int], stride: int, now: float, work: float) -> None:
+    def run(
+        self, offered: Sequence[int], stride: int, now: float, work: float, oldest: int = 0
+    ) -> None:
         """Merge and judge those of the *offered* steps that all ranks have posted.
 
-        *work* counts what this rank was given so far.
+        *work* counts what this rank was given so far. Who steps offers steps from *oldest* on.
         """
         merger = self._merger or self._begin()
         self._rounds += 1
         if self._rounds % PATIENT_ROUNDS == 0:
-            self._ranks = self._stepping(min(offered, default=0)) or self._ranks
+            self._ranks = self._stepping(oldest) or self._ranks
             self._has_merged = False
         if not (candidates := merger.totals.unmerged(offered)):
             return

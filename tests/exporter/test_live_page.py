@@ -208,11 +208,11 @@ ALL = (0, 1, 2, 3)
 
 @pytest.mark.parametrize("reason", ["warming_up", "join_incomplete", "no_join"])
 def test_young_job_starts_and_an_older_one_has_the_reason(reason: str) -> None:
-    """A quarter of an hour: a judge may warm up, and a join on half of the steps may catch up."""
+    """A quarter of an hour: a judge may warm up, and a join on fewer steps may catch up."""
     node = Node()
     node.said = {"warming_up": WARMING_UP, "join_incomplete": EVEN, "no_join": None}[reason]
     if reason == "join_incomplete":
-        node.change(join_coverage=0.5)
+        node.change(join_coverage=0.4)
     said, later = node.run(30)["verdict"], node.run(871, steps=1)["verdict"]
 
     assert (said["state"], said["reason"], said["late"]) == ("starting", reason, [])

@@ -39,9 +39,9 @@ def test_verdict_and_size_are_those_of_who_came_first() -> None:
 # How old the join's verdict is, how much of the job and how long a step it says it covers; of how
 # many seconds the node's own block is, and how much the operator wants covered | who judges.
 JUDGES = """
-age=62 coverage=.9 step=.5 | join
-age=62 coverage=.6 step=.5 enough=.5 | join
-age=62 coverage=.89 step=.5 | node
+age=62 coverage=.5 step=.5 | join
+age=62 coverage=.3 step=.5 enough=.3 | join
+age=62 coverage=.49 step=.5 | node
 age=62.1 coverage=.9 step=.5 | node
 # Steps of a minute give few verdicts; while warming up, the block shows how long they are.
 age=290 coverage=.9 step=60 | join
@@ -64,7 +64,7 @@ def test_join_judges_where_it_covers_the_job(join: str, judge: str) -> None:
         "verdict_age_seconds": known["age"],
         "join_coverage": known.get("coverage"),
     }
-    enough = {("llama", "join_coverage"): known.get("enough", 0.9)}
+    enough = {("llama", "join_coverage"): known.get("enough", 0.5)}
     node = PushingNode(thresholds=Thresholds(enough))
     node.push(rank=0, **judged)
     alone = node.job().verdict()

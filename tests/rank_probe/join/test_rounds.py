@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from rank_probe.join.join import ENOUGH_COVERAGE
 from rank_probe.join.ring import (
     FEW_STEPS_A_ROUND,
+    HEAD,
     LONGEST_ROUND,
     RING,
     ROUNDS_REMEMBERED,
+    ROW,
     STEPS_A_ROUND,
     Pace,
     StepRing,
@@ -88,7 +89,24 @@ def test_rank_0_whose_rounds_take_seconds_joins_all_steps_of_a_sample() -> None:
     assert world.rounds[0]._ring.stride > 1
     # Before a peer knows that rank 0 is slow, it withdraws some steps too early.
     assert min(map(min, ratios[3:])) > 0.9
-    assert ratios[-1] == [1.0] * 3
+    assert min(ratios[-1]) > 0.94
+
+
+def test_steps_stay_on_offer_until_rank_0_has_compared_them() -> None:
+    """Now and then another thread of rank 0 has the interpreter for seven of its peers' rounds.
+
+    The steps of that time are compared afterwards, or a sample of them that spans all of it.
+    """
+    world = World(["all"] * 3)
+    ratios = []
+    for number in range(120):
+        for each in range(1, 22):
+            world.step(21 * number + each)
+        world.round(absent=[0] if number > 10 and number % 20 < 7 else [])
+        ratios.append([each.coverage.ratio or 0.0 for each in world.rounds])
+
+    assert min(map(min, ratios[90:])) > 0.8
+    assert len(world.store.values[f"{life_on(world.store)}/steps/1"]) <= HEAD.size + RING * ROW.size
 
 
 def test_store_does_not_grow_and_is_empty_at_a_clean_end() -> None:
@@ -140,7 +158,7 @@ def test_rank_that_does_not_step_is_left_out_until_it_does(
     if trained:
         assert world.rounds[0].result is not None
         assert world.rounds[0].result.steps == 10
-        assert (world.rounds[0].coverage.ratio or 0.0) < ENOUGH_COVERAGE
+        assert (world.rounds[0].coverage.ratio or 0.0) < 0.9
     alone(range(20, 75))
     assert who_is_in(world, 2) == (1, {"all": 2}, None)
     assert late_of(world)[2] == [0]

@@ -109,7 +109,8 @@ def test_ranks_that_stop_in_turn_are_nobodys_fault() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "noise", "spread"), [(4, 0.1, 0.0), (64, 0.03, 0.0), (64, 0.03, 0.01), (2, 0.05, 0.0)]
+    ("ranks", "noise", "spread"),
+    [(4, 0.04, 0.0), (64, 0.03, 0.0), (64, 0.03, 0.01), (2, 0.05, 0.0)],
 )
 def test_ordinary_noise_is_no_rotating_loss(ranks: int, noise: float, spread: float) -> None:
     """What so many ranks cost that vary is told apart, to less than a hundredth of the job."""
@@ -118,6 +119,15 @@ def test_ordinary_noise_is_no_rotating_loss(ranks: int, noise: float, spread: fl
 
     assert lost["rotating"] < 0.01 * ranks
     assert lost["noise"] > 0.005 * ranks
+
+
+def test_work_that_differs_is_no_noise() -> None:
+    """Ranks whose own times vary by a fifth are given uneven batches."""
+    job = Job(8, 3, busy_seconds=0.2, seconds=60, stage_noise=0.35)
+    lost = judged(job).last.gpus_lost
+
+    assert lost["rotating"] > 0.1 * 8
+    assert lost["noise"] < 0.07 * 8
 
 
 def test_many_ranks_that_stop_in_turn_are_seen_above_their_noise() -> None:

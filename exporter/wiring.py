@@ -23,6 +23,7 @@ from exporter.ingest.token_file import TokenFile
 from exporter.listeners.connection import Bounds
 from exporter.listeners.handshakes import Handshakes
 from exporter.listeners.listener import Listener
+from exporter.listeners.sockets import host_and_port, is_loopback
 from exporter.live.page import LiveView, PageNode
 from exporter.nvml.expected import ExpectedGpus
 from exporter.nvml.supervisor import NvmlSupervisor
@@ -122,6 +123,7 @@ class ExporterParts:
             self._workers,
             name,
             changes=changes,
+            page=page_address(settings.web_listen_address, name, config),
         )
         # What is to be done once a second, in the event loop; the page shows what was found before.
         self.looks = {
@@ -199,6 +201,16 @@ class ExporterParts:
     def _gpus_visible(self) -> int | None:
         sample = self._nvml.latest()
         return None if sample is None else sample.gpus_visible
+
+
+def page_address(listens: str, name: str, config: WatchedConfig | None) -> str:
+    """Return the address of this exporter's page for browsers elsewhere; empty if it has none."""
+    host, port = host_and_port(listens, "--web.listen-address")
+    if is_loopback(host) or not port:
+        return ""
+    host = name if host in ("", "0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+    is_tls = config is not None and config.current().tls is not None
+    return f"{'https' if is_tls else 'http'}://{host}:{port}/"
 
 
 def _token(settings: Settings) -> TokenFile | None:

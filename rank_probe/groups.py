@@ -107,6 +107,6 @@ class ProcessGroups:
         work = self._parts.work.amount
         gpu = self._own_rank.gpu_model, pcie_link()
         facts = partial(own_facts, self._environment, *gpu)
-        who = self._own_rank.who
+        who, parts = self._own_rank.who, self._parts
         group = GroupToJoin(connect, PlaceInJob(*place), steps, who, before, work, facts)
-        join.begin(group)
+        join.begin(group._replace(whereabouts=lambda: parts.whereabouts))

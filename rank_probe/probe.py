@@ -4,7 +4,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rank_probe.groups import ProcessGroups
 from rank_probe.guest.guard import never_raise
@@ -12,6 +12,7 @@ from rank_probe.guest.imports import when_imported
 from rank_probe.guest.patches import Patches
 from rank_probe.guest.yielding import give_way
 from rank_probe.join.join import Join
+from rank_probe.judge.standing import STANDS_SECONDS, standing
 from rank_probe.judge.verdict import late_stage
 from rank_probe.lines.stacks import Stacks
 from rank_probe.measure.device_clock import DeviceClock
@@ -28,7 +29,7 @@ from rank_probe.report.trace import Trace
 from rank_probe.torch_hooks import private, process_group
 from rank_probe.torch_hooks.dynamo import hide_probe
 from rank_probe.wire.snapshot import LEVEL_DETAIL, LEVEL_OFF, MOST_LIMITATIONS, Snapshot
-from rank_probe.wire.stages import DATA, OTHER, STAGES
+from rank_probe.wire.stages import DATA, OTHER, STAGES, SYNC
 
 if TYPE_CHECKING:
     from rank_probe.torch_hooks.mesh import Coordinates  # Its module imports torch.
@@ -81,6 +82,8 @@ class Probe:
         self._renumbered = Renumbered(self.own_rank)
         self._parts.stacks = self.stacks.snapshot_fields
         self._answer: Mapping[str, object] = {}
+        self._told: dict[str, Any] = {}  # by the exporter, of where this rank is
+        self._stuck_in: str | None = None
         self._report = RankReport(self._parts, source="automatic" if automatic else "manual")
         self._report.runtime_info = runtime.runtime_info()
         self._patches: list[Patches] = []
@@ -212,21 +215,34 @@ class Probe:
         give_way()
         before = self.own_rank.given_up()
         snapshot = self._report.snapshot(before or me, push_failures=self._pusher.failed_pushes)
+        self._watch_standing(snapshot)
         if before is not None:
             self._push_soon()  # as the other rank that it is now
         return self._renumbered.told(snapshot, is_last=before is not None)
 
     def _watch_lateness(self, rank: int) -> None:
-        """Sample this rank's stack while it is named late, and only then."""
+        """Sample this rank's stack only while it is named late, or is stuck in a stage."""
         is_off = self._report.level == LEVEL_OFF
         verdict = self._parts.join.verdict
-        stage = None if is_off else late_stage(verdict, rank, self._answer)
+        stage = None if is_off else self._stuck_in or late_stage(verdict, rank, self._answer)
         self.stacks.watch(stage)
         if stage is None:
             return
         # A loop without a loader that mostly fetches there reads its batches there.
         if self.stacks.mostly_fetches(STAGES[OTHER]) and self.timeline.name_what_it_reads():
             self.stacks.rename_fetches(STAGES[OTHER], STAGES[DATA])
+
+    def _watch_standing(self, snapshot: Snapshot) -> None:
+        """Let the others know where this rank stands; one that waits for them is not stuck."""
+        parts = self._parts
+        step_seconds = (parts.join.verdict or {}).get("step_seconds") or 0.0
+        stands = standing(snapshot, step_seconds, parts.steps_before)
+        parts.whereabouts = {**self._told, **stands}
+        is_long = snapshot.stage_elapsed_seconds >= STANDS_SECONDS and not snapshot.finished
+        is_stuck = is_long and snapshot.steps and snapshot.stage != STAGES[SYNC]
+        if (stuck_in := snapshot.stage if is_stuck else None) != self._stuck_in:
+            self._stuck_in = stuck_in
+            self.stacks.watch(None)  # What it did before does not say where it is stuck.
 
     def _take_place(self) -> None:
         """Report this rank's coordinates, and name its peer group unless the user did."""
@@ -265,6 +281,8 @@ class Probe:
         """Apply the operator's orders, on the pusher's thread."""
         self._answer = answer
         self._parts.join.tell(answer.get("figures"))
+        if isinstance(told := answer.get("whereabouts"), dict):
+            self._told = told
         level = self._control.level(answer)
         if level != self._report.level:
             self._report.level = level

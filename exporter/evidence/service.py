@@ -1,7 +1,8 @@
 """Keeps the evidence of this node's ranks, tells them their figures, and decides their causes."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Final, Protocol
+from dataclasses import asdict, replace
+from typing import Any, Final, Protocol
 
 from exporter.causes.explain import explain
 from exporter.causes.model import Cause, Evidence, Lateness, ThreadState
@@ -66,7 +67,8 @@ class Workers(Protocol):
 class EvidenceService:
     """Call look() once a second, and all else too, from the event loop, where the *store* is.
 
-    What it decides is in *causes*, and *changes* of whole jobs, for all who show them.
+    What it decides is in *causes*, and *changes* of whole jobs, for all who show them. *page* is
+    the address of this exporter's page, as others reach it.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class EvidenceService:
         workers: Workers | None = None,
         node_name: str = "",
         changes: ChangeCauses | None = None,
+        page: str = "",
     ) -> None:
         self._store = store
         self._sampler = sampler
@@ -87,7 +90,7 @@ class EvidenceService:
         self._causes = causes
         self._changes = ChangeCauses() if changes is None else changes
         self._workers = workers
-        self._node_name = node_name
+        self._node_name, self._page = node_name, page
         self._sampled = float("-inf")
         self._told_at = float("-inf")
         self._to_tell: dict[Incarnation, dict[str, float]] = {}
@@ -116,18 +119,23 @@ class EvidenceService:
             self._told_at = now
             self._to_tell = dict(self._figures(now))
 
-    def pushed(self, snapshot: Snapshot) -> dict[str, float] | None:
-        """Take in the push of *snapshot*; return the figures to tell its rank in the answer.
+    def pushed(self, snapshot: Snapshot) -> dict[str, Any]:
+        """Take in the push of *snapshot*; return what to tell its rank in the answer, for others.
 
-        None most of the time: they are new every ten seconds, and made beforehand, so that no push
-        waits for them. What a late rank without a cause does is explained at once, as its page
-        waits for it: at most once between two looks.
+        Nothing most of the time: figures are new every ten seconds, and made beforehand, so that no
+        push waits for them; with them goes where the rank is. What a late rank without a cause does
+        is explained at once, as its page waits for it: at most once between two looks.
         """
         key = snapshot.job_id, snapshot.rank
         if snapshot.thread_states and key in self._unexplained:
             self._unexplained.discard(key)
             self._decide(_explained(self._jobs.now()), self._store.now(), only=key)
-        return self._to_tell.pop(_incarnation(snapshot), None)
+        figures, cause = self._to_tell.pop(_incarnation(snapshot), None), self._causes.of(*key)
+        if figures is None and cause is None:
+            return {}
+        why = {} if cause is None else asdict(replace(cause, others=()))
+        at = {"node": self._node_name, "page": self._page, **why}
+        return {"figures": figures, "whereabouts": at}
 
     def _figures(self, now: float) -> Iterator[tuple[Incarnation, dict[str, float]]]:
         for rank in self._store.ranks():

@@ -25,8 +25,8 @@ from exporter.scrapers import Scrapers
 from rank_probe.version import __version__
 from rank_probe.wire.snapshot import DRY_RUN_PATH, SNAPSHOT_PATH, Snapshot
 
-# Returns what to tell a rank of its own figures now; None most of the time.
-Figures = Callable[[Snapshot], Mapping[str, float] | None]
+# Returns what else to tell a rank in the answer to its push, by name; nothing most of the time.
+Told = Callable[[Snapshot], Mapping[str, Any]]
 ONLY_POST: Final = JSONResponse(
     {"error": f"Method Not Allowed: {SNAPSHOT_PATH} takes POST only."}, 405, {"Allow": "POST"}
 )
@@ -53,8 +53,8 @@ class IngestApp:
 
     With a *token*, clients must send it over TCP; over the Unix socket the kernel identifies them.
     *scrapers* are named to those who ask for a dry run; *events* sees what
-    is news; *jobs* say which ranks are late where no join does; *figures* are told to a
-    rank, for its peers.
+    is news; *jobs* say which ranks are late where no join does; what is *told* to a rank is
+    for its peers.
 
     FastAPI serves everything but the push: docs/decisions.md shows what a push
     through FastAPI would cost.
@@ -70,7 +70,7 @@ class IngestApp:
         scrapers: Scrapers | None = None,
         events: EventLog | None = None,
         jobs: NodeJobs | None = None,
-        figures: Figures = lambda snapshot: None,
+        told: Told = lambda snapshot: {},
     ) -> None:
         self._store = store
         self._counts = counts
@@ -80,7 +80,7 @@ class IngestApp:
         self._token = token
         self._api = _api(orders, DryRun(store, scrapers or Scrapers()))
         self._events = events
-        self._figures = figures
+        self._told = told
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -122,7 +122,7 @@ class IngestApp:
         said = {
             "level": self._orders.level_for(snapshot, peer),
             "late": self._jobs.late_stage(snapshot),
-            "figures": self._figures(snapshot) if is_news else None,
+            **(self._told(snapshot) if is_news else {}),
         }
         answer = {name: value for name, value in said.items() if value is not None}
         return "accepted" if is_news else "ignored", answer

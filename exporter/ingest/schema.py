@@ -19,6 +19,7 @@ from pydantic_core import ErrorDetails
 
 from exporter.ingest.values import (
     Amount,
+    At,
     Count,
     EventName,
     InfoValue,
@@ -116,6 +117,8 @@ BY_NAME: Final[Mapping[str, Any]] = {
     "loader": InfoValue,
     "no_join": InfoValue,
     "in_common": InfoValue,
+    "at": At,
+    "suspect": At,
     "schema": Literal[1],
     "join_coverage": Share | None,
     "rank_info": Annotated[dict[str, InfoValue], Only(RANK_INFO_LABELS)],
@@ -168,6 +171,7 @@ _LATE: Final = _part(
     pause_seconds=0.0,
     has_risen=False,
     is_duty=False,
+    at={},
 )
 _SPANS: Final = _at_most(MOST_SPANS, Annotated[list[Count], Field(min_length=2, max_length=2)])
 _CHANGE: Final = _part(
@@ -199,6 +203,7 @@ _VERDICT: Final = _part(
     pauses=[],
     stalls=[],
     lost_apart={},
+    suspect={},
 )
 _LINE: Final = _part("LateLineBody", {"stage": Stage, "place": Label, "share": Share})
 _STATE: Final = _part(

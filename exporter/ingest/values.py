@@ -1,6 +1,7 @@
 """What a field of a pushed snapshot may be: each kind of value with its limits."""
 
 import dataclasses
+import re
 from typing import Annotated, Any, Final, cast
 
 from pydantic import (
@@ -30,6 +31,12 @@ def _printable(text: str) -> str:
     if not text.isprintable():
         raise wrong("has characters that cannot be printed; use plain text")
     return text
+
+
+def _without_scripts(at: dict[str, str]) -> dict[str, str]:
+    """Leave out a page that is no address on the web: it is a link on the pages of other nodes."""
+    is_link = re.fullmatch(r"https?://[^\s\"'<>`]+", at.get("page", ""))
+    return {name: each for name, each in at.items() if is_link or name != "page"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,6 +71,8 @@ Label = Annotated[
 ]
 # A path, or a sentence.
 Text = Annotated[str, StringConstraints(max_length=LONGEST_TEXT), AfterValidator(_printable)]
+# Where a rank is: see rank_probe.process.facts.
+At = Annotated[dict[Label, Text], Field(max_length=32), AfterValidator(_without_scripts)]
 Stage = Annotated[str, OneOf("a stage", STAGES)]
 ThreadState = Annotated[str, OneOf("a state of a thread", THREAD_STATES)]
 Level = Annotated[str, OneOf("a level", LEVELS)]

@@ -59,16 +59,17 @@ def open_loopback(address: str, flag: str) -> socket.socket:
 def require_loopback(address: str, flag: str) -> None:
     """Raise UsageError if *address* is not a loopback address."""
     host, _ = host_and_port(address, flag)
-    if host != "localhost" and not _is_loopback(host):
+    if not is_loopback(host):
         raise UsageError(
             f"{flag}: {address!r} is not a loopback address, and without a token anyone could "
             "push there; use 127.0.0.1:PORT or [::1]:PORT, or set --ingest.token-file"
         )
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether *host* is reached from this node only."""
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
 

@@ -1,12 +1,13 @@
 """Why a rank of this node is late, as the page shows it; exporter.causes finds it out."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from exporter.causes.model import UNKNOWN, Cause, Guess
 from exporter.causes.units import unit_of
 from rank_probe.judge.verdict import Change
+from rank_probe.process.facts import number
 
 # Returns the cause of a rank of a job, None if it is not known yet.
 Causes = Callable[[str, int], Cause | None]
@@ -61,6 +62,14 @@ def view_cause(cause: Cause) -> CauseView:
         unit=unit_of(cause.figure),
         others=[] if cause.share >= EXPLAINS_ALL else list(cause.others),
     )
+
+
+def told_cause(at: Mapping[str, str]) -> Cause | None:
+    """Return the cause that the exporter of another node tells in *at*; None if it tells none."""
+    names = ("cause", "detail", "sentence", "first_action")
+    cause, detail, sentence, action = (at.get(name, "") for name in names)
+    share = min(number(at.get("share", "")), 1.0)
+    return Cause(cause, detail, share, sentence, action) if cause else None
 
 
 def cause_sentence(cause: CauseView) -> str:

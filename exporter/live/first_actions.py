@@ -1,6 +1,6 @@
 """What to do first about a job: one command, or one place to look, for each state."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from exporter.causes.model import UNKNOWN
@@ -30,10 +30,12 @@ def first_action(
     late: Sequence[LateView],
     ranks: Sequence[RankView],
     alert: str | None = None,
+    suspect: Mapping[str, str] | None = None,
 ) -> str | None:
     """Return what to do first about the job in *state*; *ranks* are those on this node.
 
-    *alert* is the one that the state raises. None if there is nothing to do.
+    *alert* is the one that the state raises; a job that stands still waits for *suspect*, if that
+    is on another node. None if there is nothing to do.
     """
     running = [rank for rank in ranks if not rank.finished]
     if state == states.NO_PROBE:
@@ -43,7 +45,7 @@ def first_action(
     if state in (states.STRAGGLER, states.SLOW_NODE):
         return _about_late(job_id, state, late, ranks)
     if state == states.HUNG:
-        return _about_hung(job_id, ranks)
+        return _elsewhere(job_id, suspect) if suspect else _about_hung(job_id, ranks)
     if state == states.RANKS_MISSING:
         return _about_missing(job_id, running)
     if state in (states.STARTING, states.STANDS_STILL) and alert is not None and running:
@@ -60,12 +62,15 @@ def _about_late(
 ) -> str | None:
     called_late = [each for each in late if each.is_called_late]
     here = {rank.rank: rank for rank in ranks}
-    mine = next((each for each in called_late if each.rank in here), None)
+    mine = next((each for each in called_late if each.rank in here), next(iter(called_late), None))
     if mine is None:
-        return _elsewhere(job_id, called_late[0].rank) if called_late else None
-    rank, cause = here[mine.rank], mine.cause
+        return None
+    cause = mine.cause
     if cause is not None and cause.cause != UNKNOWN:
         return cause.first_action
+    if mine.rank not in here:
+        return _elsewhere(job_id, {"rank": str(mine.rank), **mine.at})
+    rank = here[mine.rank]
     if state == states.SLOW_NODE:
         return f"top -H{_on(rank)}: what runs there that does not belong to the job?"
     if mine.kind in (PAUSES, DUTY):
@@ -96,10 +101,12 @@ def _about_missing(job_id: str, running: Sequence[RankView]) -> str:
     )
 
 
-def _elsewhere(job_id: str, rank: int) -> str:
+def _elsewhere(job_id: str, at: Mapping[str, str]) -> str:
+    if "page" in at:
+        return f"Open {at['page']}, the live page of the node of rank {at['rank']}."
     return (
-        f"Open the live page of the node of rank {rank}, the instance of "
-        f'rankskew_rank_info{{job_id="{job_id}",rank="{rank}"}}.'
+        f"Open the live page of the node of rank {at['rank']}, the instance of "
+        f'rankskew_rank_info{{job_id="{job_id}",rank="{at["rank"]}"}}.'
     )
 
 

@@ -35,7 +35,8 @@ class RankView:
 
     *pid* is the node's id for its process if it was found on a GPU, else the probe's own, which in
     a container may differ. *gpu* is NVML's index.
-    *dumps* is where torch's flight recorder writes, if the process was started with it named.
+    *dumps* is where torch's flight recorder writes, if the process was started with it named. Its
+    thread is mostly in *state*, one of THREAD_STATES; known of a late or a stuck rank.
     """
 
     rank: int
@@ -59,6 +60,7 @@ class RankView:
     gpu: int | None = None
     last_event: EventView | None = None
     dumps: str | None = None
+    state: str = ""
 
 
 def view_rank(
@@ -93,6 +95,7 @@ def view_rank(
         gpu=place.gpu.index if place is not None and place.gpu is not None else None,
         last_event=_view_event(rank, now),
         dumps=None if process is None else _dumps(process),
+        state=next((each["state"] for each in snapshot.thread_states), ""),
     )
 
 

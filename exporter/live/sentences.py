@@ -1,6 +1,6 @@
 """A job's verdict in words: which ranks are late and how, at what cost, and what changed."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final
@@ -41,7 +41,6 @@ WORTH_A_WORD: Final = 0.005
 
 # What GPUs are lost to, to be put after "0.84 "; of a hang more is said than that.
 LOST_TO: Final = {name: kind.to for name, kind in words.KINDS.items() if name != "hung"}
-ELSEWHERE: Final = " (not on this node)"
 # What a rank does for all, by stage.
 DUTIES: Final = {"checkpoint": "saves", "eval": "evaluates", "other": "logs or the like"}
 OWN_VERDICT: Final = (
@@ -56,8 +55,8 @@ class LateView:
 
     *ratio* is its own time over its peers', or if it *has_risen* over that of before, less 1;
     *gpus_lost* wait for it, *gpus_by_stage* in each. It *costs_enough* to be named, see
-    exporter.ranks.late_enough. Its *cause* is known on its own node only. A pause takes
-    *pause_seconds*, after *every_steps*, or 0.
+    exporter.ranks.late_enough. Its *cause* is found by the exporter of its own node, which is
+    *at* `node`, with its live `page`. A pause takes *pause_seconds*, after *every_steps*, or 0.
     """
 
     rank: int
@@ -74,6 +73,7 @@ class LateView:
     pause_seconds: float = 0.0
     has_risen: bool = False
     gpus_by_stage: dict[str, float] = field(default_factory=dict)
+    at: dict[str, str] = field(default_factory=dict)
 
     @property
     def is_called_late(self) -> bool:
@@ -105,6 +105,7 @@ def view_late(
         pause_seconds=late.pause_seconds,
         has_risen=late.has_risen,
         gpus_by_stage=dict(late.gpus),
+        at=dict(late.at),
     )
 
 
@@ -271,15 +272,20 @@ def _doing(late: Sequence[LateView]) -> str:
 
 
 def _ranks(late: Sequence[LateView]) -> str:
-    is_any_here = any(each.is_here for each in late)
+    places = ["" if each.is_here else elsewhere(each.at) for each in late]
+    once = places[0] if len({*places}) == 1 else None  # Not after each.
     names = [
-        f"{each.rank}{ELSEWHERE if is_any_here and not each.is_here else ''}"
-        for each in late[:MOST_NAMES]
+        f"{each.rank}{place if once is None else ''}"
+        for each, place in zip(late[:MOST_NAMES], places, strict=False)
     ]
     if len(late) > MOST_NAMES:
         names.append(f"{len(late) - MOST_NAMES} more")
-    all_elsewhere = "" if is_any_here else ELSEWHERE  # Said once, not after each.
-    return f"{'rank' if len(late) == 1 else 'ranks'} {listed(names)}{all_elsewhere}"
+    return f"{'rank' if len(late) == 1 else 'ranks'} {listed(names)}{once or ''}"
+
+
+def elsewhere(at: Mapping[str, str]) -> str:
+    """Say that a rank is on another node, whose name may not be known."""
+    return f" (on {at['node']})" if "node" in at else " (not on this node)"
 
 
 def _longer(late: Sequence[LateView]) -> str:
@@ -315,6 +321,10 @@ def _lateness(late: LateView) -> Iterator[str]:
     )
     if late.cause is not None:
         yield cause_sentence(late.cause)
+    elif not late.is_here and "page" in late.at:
+        yield f"The exporter of the node of rank {late.rank} does not know the cause."
+    if not late.is_here and "page" in late.at:
+        yield f"The page of the node of rank {late.rank}: {late.at['page']}"
 
 
 def is_slower(slowdown: float | None) -> bool:

@@ -4,38 +4,41 @@ from collections.abc import Sequence
 from typing import Final
 
 from exporter.live.ranks import EventView, RankView
+from exporter.live.sentences import elsewhere
 from exporter.live.wording import MOST_NAMES, duration, listed, sentence
 from exporter.ranks.jobs import NodeJob
+from rank_probe.judge.standing import Stand, stands_after, suspects
 
 # A job does not hang before this many of its steps would have passed.
 HUNG_STEPS: Final = 10.0
 # Stages that may take long while all other ranks wait.
 LONG_STAGES: Final = ("checkpoint", "eval")
-# Without a step for so long, and for so many steps, a job is not judged any more.
-STANDING_SECONDS: Final = 60.0
-STANDING_STEPS: Final = 4.0
 
 
 def holding(ranks: Sequence[RankView]) -> list[RankView]:
-    """Return the ranks that have stepped and do not wait for others now.
-
-    The first is the one that left when the others began to wait, to ten seconds, and of several the
-    one with the fewest steps; those that have ended are last.
-    """
-    waited = max((rank.stage_elapsed_seconds for rank in waiting(ranks)), default=0.0)
-
-    def order(rank: RankView) -> tuple[bool, float, int]:
-        since = rank.heartbeat_age_seconds if rank.silent else rank.stage_elapsed_seconds
-        return rank.finished, abs(since - waited) // 10, rank.steps
-
+    """Return the ranks that have stepped and do not wait for others now, as `suspects` has them."""
+    here = {rank.rank: rank for rank in ranks}
+    order = suspects({rank.rank: _stand(rank) for rank in ranks})
     # A rank that has never stepped may not train at all: an evaluator, a rollout server.
-    stepped = [rank for rank in ranks if rank.last_step_age_seconds is not None]
-    return sorted((rank for rank in stepped if not _waits(rank)), key=order)
+    return [here[rank] for rank in order if here[rank].last_step_age_seconds is not None]
 
 
 def waiting(ranks: Sequence[RankView]) -> list[RankView]:
     """Return the ranks that wait for others now."""
-    return [rank for rank in ranks if _waits(rank)]
+    return [rank for rank in ranks if _stand(rank).waits]
+
+
+def far_suspect(job: NodeJob, ranks: Sequence[RankView]) -> dict[str, str]:
+    """Return for which rank of another node *job* waits; empty if it is one of the *ranks* here."""
+    suspect = {} if job.join is None else dict(job.join.verdict.suspect)
+    is_here = suspect.get("rank") in {str(rank.rank) for rank in ranks}
+    return {} if is_here or "rank" not in suspect else suspect
+
+
+def _stand(rank: RankView) -> Stand:
+    if rank.silent:
+        return Stand("", rank.heartbeat_age_seconds, rank.steps, rank.finished)
+    return Stand(rank.stage, rank.stage_elapsed_seconds, rank.steps, rank.finished)
 
 
 def hung_sentence(job: NodeJob, ranks: Sequence[RankView], world_size: int) -> str | None:
@@ -56,11 +59,12 @@ def hung_sentence(job: NodeJob, ranks: Sequence[RankView], world_size: int) -> s
         return None
     gpus = "its GPU waits" if world_size == 1 else f"{world_size} of {world_size} GPUs wait"
     since = f"No step for {duration(waited if age is None else age)}, {gpus}"
-    those = holding(ranks)
-    if not those:
+    said = _whereabouts_of_suspects(job, ranks)
+    if not said:
         return f"{since}: {_nobody_here_holds(running)}."
-    others = f"; {len(waiting(running)) or 'none'} of {len(running)} ranks wait in sync"
-    return f"{since}: {_all_whereabouts(those)}{others}."
+    here = " on this node" if far_suspect(job, ranks) else ""
+    others = f"; {len(waiting(running)) or 'none'} of {len(running)} ranks{here} wait in sync"
+    return f"{since}: {said}{others}."
 
 
 def standing_sentence(job: NodeJob, running: Sequence[RankView]) -> str | None:
@@ -70,12 +74,10 @@ def standing_sentence(job: NodeJob, running: Sequence[RankView]) -> str | None:
     """
     age = standing_seconds(running)
     step_seconds = _step_seconds(job, running)
-    if age is None or age <= max(STANDING_SECONDS, STANDING_STEPS * step_seconds):
+    if age is None or age <= stands_after(step_seconds):
         return None
-    those = holding(running) or waiting(running)
-    return f"No rank on this node has finished a step for {duration(age)}: " + (
-        f"{_all_whereabouts(those)}."
-    )
+    said = _whereabouts_of_suspects(job, running) or _all_whereabouts(waiting(running))
+    return f"No rank on this node has finished a step for {duration(age)}: {said}."
 
 
 def standing_seconds(running: Sequence[RankView]) -> float | None:
@@ -100,10 +102,6 @@ def _step_seconds(job: NodeJob, running: Sequence[RankView]) -> float:
     if aged is not None and aged.verdict.step_seconds is not None:
         return aged.verdict.step_seconds
     return max((rank.step_seconds for rank in running if rank.step_seconds), default=0.0)
-
-
-def _waits(rank: RankView) -> bool:
-    return rank.stage == "sync" and not rank.silent and not rank.finished
 
 
 def dumps_sentences(running: Sequence[RankView]) -> list[str]:
@@ -165,13 +163,26 @@ def _ago(last: EventView) -> str:
 
 
 def _nobody_here_holds(running: Sequence[RankView]) -> str:
-    never = [rank for rank in running if rank.last_step_age_seconds is None and not _waits(rank)]
+    never = [rank for rank in running if rank.last_step_age_seconds is None]
+    never = [rank for rank in never if not _stand(rank).waits]
     if not never:
         return "every rank on this node waits in sync, so the cause is not on this node"
     return (
         "every rank on this node that has finished a step waits in sync; of those that have not, "
         f"{listed([_whereabouts(rank) for rank in never[:MOST_NAMES]])}"
     )
+
+
+def _whereabouts_of_suspects(job: NodeJob, ranks: Sequence[RankView]) -> str:
+    """Say where the ranks are that may hold *job* up, that of another node first; empty if none."""
+    those, far = holding(ranks), far_suspect(job, ranks)
+    if not far:
+        return _all_whereabouts(those) if those else ""
+    doing = "has been silent"
+    if "stage" in far:
+        doing = f"is in {far['stage']}{_at(far.get('line', ''), far.get('state', ''))}"
+    name = f"rank {far['rank']}{elsewhere(far)} {doing}"
+    return f"{name}; here {_all_whereabouts(those)}" if those else name
 
 
 def _all_whereabouts(those: Sequence[RankView]) -> str:
@@ -185,4 +196,11 @@ def _whereabouts(rank: RankView) -> str:
         return f"rank {rank.rank} has finished"
     if rank.silent:
         return f"rank {rank.rank} has been silent for {duration(rank.heartbeat_age_seconds)}{last}"
-    return f"rank {rank.rank} is in {rank.stage}{last}"
+    line = next((each.place for each in rank.late_lines), "")
+    return f"rank {rank.rank} is in {rank.stage}{_at(line, rank.state)}{last}"
+
+
+def _at(line: str, state: str) -> str:
+    """Say at which *line* of the user's code, and what its thread waits for, as far as known."""
+    at = f" at {line}" if line else ""
+    return f"{at}, waiting for a {state}" if state in ("disk", "lock", "pipe", "socket") else at

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Final
 
 from exporter.live import states
-from exporter.live.causes import Causes, CauseView, WhySlower, view_cause
+from exporter.live.causes import Causes, CauseView, WhySlower, told_cause, view_cause
 from exporter.live.first_actions import first_action
 from exporter.live.ranks import RankView, lines_sentence
 from exporter.live.sentences import (
@@ -24,6 +24,7 @@ from exporter.live.sentences import (
 )
 from exporter.live.standstill import (
     dumps_sentences,
+    far_suspect,
     hung_sentence,
     last_events,
     silent_sentence,
@@ -34,7 +35,16 @@ from exporter.live.wording import MOST_NAMES, duration
 from exporter.ranks.jobs import JOIN, AgedVerdict, NodeJob
 from exporter.ranks.late_enough import late_enough
 from exporter.vocabulary import words
-from rank_probe.judge.verdict import DUTY, NO_PEERS, NODE, WARMING_UP, Change, Together, Verdict
+from rank_probe.judge.verdict import (
+    DUTY,
+    NO_PEERS,
+    NODE,
+    WARMING_UP,
+    Change,
+    Late,
+    Together,
+    Verdict,
+)
 from rank_probe.wire.no_join import why_not_joined
 from rank_probe.wire.snapshot import LEVEL_OFF
 from rank_probe.wire.stages import STAGES, SYNC
@@ -71,7 +81,7 @@ class JobVerdict:
     cause of each change by the past of this node, None where that tells none. While the job hangs,
     all its GPUs are lost. *first_action* is what to do first, None if nothing. *runbook* is the one
     for the state, *alert* the alert that Prometheus raises if the state lasts, None if there is
-    none.
+    none. A job that stands still waits for *suspect*, if that is on another node.
     """
 
     state: str
@@ -89,6 +99,7 @@ class JobVerdict:
     first_action: str | None = None
     runbook: str | None = None
     alert: str | None = None
+    suspect: dict[str, str] = field(default_factory=dict)
 
 
 def job_verdict(
@@ -101,13 +112,16 @@ def job_verdict(
     said = _said(job, ranks, unprobed, causes)
     alert = _alert(said, job)
     aged = job.verdict()
+    stands = said.state == states.HUNG or said.reason == NO_STEPS
+    far = far_suspect(job, ranks) if stands else {}
     return replace(
         said,
         judge=None if aged is None else aged.judge,
         first_action=said.first_action
-        or first_action(job.job_id, said.state, said.reason, said.late, ranks, alert),
+        or first_action(job.job_id, said.state, said.reason, said.late, ranks, alert, far),
         runbook=said.runbook or _runbook(said),
         alert=alert,
+        suspect=far,
     )
 
 
@@ -320,8 +334,8 @@ def _late(
     here = {rank.rank for rank in running}
     are_told = late_enough(aged.verdict.late, size, job.threshold)
 
-    def cause_of(rank: int) -> CauseView | None:
-        cause = causes(job.job_id, rank) if rank in here else None
+    def cause_of(each: Late) -> CauseView | None:
+        cause = causes(job.job_id, each.rank) if each.rank in here else told_cause(each.at)
         return None if cause is None else view_cause(cause)
 
     late = [
@@ -330,7 +344,7 @@ def _late(
             aged.age_seconds,
             here,
             costs_enough=each.rank in are_told,
-            cause=cause_of(each.rank),
+            cause=cause_of(each),
         )
         for each in aged.verdict.late
     ]

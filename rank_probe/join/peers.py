@@ -5,6 +5,7 @@ The figures only while the verdict names late ranks: nobody else needs to be com
 
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 import torch
@@ -29,8 +30,9 @@ from rank_probe.join.store import (
     own_arithmetic,
     peers_key,
 )
+from rank_probe.judge.standing import STANDS_SECONDS, Stand, suspects
 from rank_probe.judge.verdict import NAMED, Verdict
-from rank_probe.process.facts import read_facts
+from rank_probe.process.facts import number, read_facts, read_whereabouts
 from rank_probe.wire.figures import FIGURES
 
 # A little less than the ranks' own POST_SECONDS, or a round that comes early would leave one out.
@@ -116,7 +118,8 @@ class PeerFigures:
 class PeerFacts:
     """Reads, once each, what the ranks know of themselves; for the join's thread of rank 0.
 
-    *known* are the facts by rank; ranks of a node share one dictionary.
+    *known* are the facts by rank; ranks of a node share one dictionary. Whereabouts travel with
+    them, and are read again for each verdict.
     """
 
     def __init__(self, store: Store) -> None:
@@ -124,6 +127,7 @@ class PeerFacts:
         self._looks = 0
         self._read: dict[bytes, dict[str, str]] = {}
         self.known: dict[int, dict[str, str]] = {}
+        self._heard: dict[int, tuple[dict[str, str], float]] = {}
 
     def learn(self, ranks: Sequence[int]) -> None:
         """Read those of *ranks*, at most BATCH of them, whose facts are not known yet."""
@@ -143,6 +147,40 @@ class PeerFacts:
                 self.known[rank] = self._read[said]
             self._looks = 0
         give_way()
+
+    def placed(self, verdict: Verdict) -> Verdict:
+        """Return *verdict*, after steps that have ended, with the whereabouts of the late ranks."""
+        self._heard.clear()
+        found = self._whereabouts([each.rank for each in verdict.late])
+        late = [replace(each, at=found.get(each.rank, {})) for each in verdict.late]
+        return replace(verdict, late=tuple(late))
+
+    def suspect(self, ranks: Sequence[int], now: float) -> dict[str, str]:
+        """Return for whom the *ranks* of a job wait that ends no step; empty if for none of them.
+
+        A rank that posts nothing new for long is silent; until then nothing is known of it.
+        """
+        found, stands = self._whereabouts(ranks), dict[int, Stand]()
+        for rank, at in found.items():
+            if self._heard.setdefault(rank, (at, now))[0] != at:
+                self._heard[rank] = at, now
+            quiet, steps = now - self._heard[rank][1], number(at.get("steps", ""))
+            if quiet > STANDS_SECONDS:
+                stands[rank] = Stand("", quiet, steps)
+                found[rank] = {name: each for name, each in at.items() if name != "stage"}
+            elif "stage" in at:
+                stands[rank] = Stand(at["stage"], number(at.get("seconds", "")), steps)
+        return next(({"rank": str(rank), **found[rank]} for rank in suspects(stands)), {})
+
+    def _whereabouts(self, ranks: Sequence[int]) -> dict[int, dict[str, str]]:
+        found: dict[int, dict[str, str]] = {}
+        for some in batches(ranks):
+            if not self._store.check([facts_key(rank) for rank in some]):
+                some = [rank for rank in some if self._store.check([facts_key(rank)])]
+            said = self._store.multi_get([facts_key(rank) for rank in some])
+            found |= zip(some, map(read_whereabouts, said), strict=True)
+            give_way()
+        return found
 
 
 class PostedFigures:

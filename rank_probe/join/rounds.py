@@ -5,6 +5,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from rank_probe.guest.yielding import give_way
@@ -26,6 +27,7 @@ from rank_probe.join.store import (
     result_key,
     steps_key,
 )
+from rank_probe.judge.verdict import Verdict
 from rank_probe.measure.steps import StepVector, Vectors
 from rank_probe.process.facts import message
 from rank_probe.process.identity import Identity
@@ -106,7 +108,8 @@ class Rounds:
 
     *kept* are the steps of a rank that had counted *steps_before* when the group was formed. They
     are numbered from 1 in each group, or a rank that is new in it would have other numbers. *work*
-    counts what this rank was given: tokens or samples. *facts* is called once, by the thread.
+    counts what this rank was given: tokens or samples. *facts* is called once, by the thread, and
+    *whereabouts* in each round: see process.facts.
     """
 
     def __init__(
@@ -119,6 +122,7 @@ class Rounds:
         steps_before: int = 0,
         work: Callable[[], float] = float,
         facts: Callable[[], Mapping[str, str]] = dict,
+        whereabouts: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         self._place = place
         self._work = work
@@ -133,7 +137,8 @@ class Rounds:
         self._pace = Pace(place.period_seconds)
         self._ring = StepRing(self._pace)
         self._node = digest(os.uname().nodename)
-        self._facts = message(facts())
+        self._facts = facts()
+        self._whereabouts, self._facts_message = whereabouts, b""
         self._group = ""
         self._rank_zero: RankZero | None = None
         self._result_message = self._verdict_message = b""
@@ -146,7 +151,7 @@ class Rounds:
     def enter(self) -> None:
         """Take part in the life of the group that rank 0 began last, if any; rank 0 begins it."""
         if self._lives.enter():
-            self._keys, self._group = self._lives.keys, ""
+            self._keys, self._group, self._facts_message = self._lives.keys, "", b""
             self.figures.move(self._keys)
             if self._place.rank == 0:
                 self._rank_zero = RankZero(self._keys, self._place, self._stop)
@@ -175,6 +180,8 @@ class Rounds:
         if self._rank_zero is not None:
             oldest = self._ring.oldest(now)
             self._rank_zero.run(offered, self._ring.stride, now, self._work(), oldest)
+            if "stage" in self._whereabouts():  # It stands, so all do that step with it.
+                self._rank_zero.look(now)
             give_way()
         if not self._read(now):
             self.enter()  # Nobody merges here any more if it is a life that is over.
@@ -196,12 +203,15 @@ class Rounds:
     def _post(self, group: str) -> None:
         if group != self._group:
             self._keys.set(group_key(digest(group)), group.encode())
-            self._keys.set(facts_key(self._place.rank), self._facts)
             self._group = group
             give_way()
-        message = self._ring.message(self._place.world_size, digest(group), self._node)
+        if (facts := message({**self._facts, "at": self._whereabouts()})) != self._facts_message:
+            self._keys.set(facts_key(self._place.rank), facts)
+            self._facts_message = facts
+            give_way()
+        steps = self._ring.message(self._place.world_size, digest(group), self._node)
         give_way()
-        self._keys.set(steps_key(self._place.rank), message)
+        self._keys.set(steps_key(self._place.rank), steps)
 
     def _read(self, now: float) -> bool:
         """Read what rank 0 tells; return whether that is news."""
@@ -217,8 +227,11 @@ class Rounds:
             self.result = read_result(result) or self.result
             give_way()
             if verdict not in (b"", self._verdict_message):
-                self._verdict_message, self.verdict_at = verdict, now
-                self.verdict = json.loads(verdict)
+                self._verdict_message, before = verdict, self.verdict
+                self.verdict = said = json.loads(verdict)
+                # Rank 0 repeats that on a job that stands still: it gets no newer.
+                if (before or {}).get("step") != said.get("step"):
+                    self.verdict_at = now
                 give_way()
         if is_news:
             self._pace.hear_rank_zero(now)
@@ -249,6 +262,7 @@ class RankZero:
         self._merger: Merger | None = None
         self._peer_figures: PeerFigures | None = None
         self._peer_facts: PeerFacts | None = None
+        self._told: tuple[Verdict, Sequence[int]] | None = None  # and the ranks that it is on
 
     def run(
         self, offered: Sequence[int], stride: int, now: float, work: float, oldest: int = 0
@@ -275,13 +289,22 @@ class RankZero:
             verdict = merger.judge(aligned, self._names, now, work)
             give_way()
             messages = merger.totals.messages(stride)
-        self._has_merged = True
+        if self._peer_facts is not None:
+            verdict = self._peer_facts.placed(verdict)
+        self._has_merged, self._told = True, (verdict, aligned.ranks)
         give_way()
-        said = json.dumps(verdict.to_json(), separators=(",", ":")).encode()
+        said = _encoded(verdict)
         give_way()
         if self._peer_figures is not None:  # Before the verdict: whom it names reads both.
             self._peer_figures.share(verdict, self._ranks, now)
         self._tell(messages, said)
+
+    def look(self, now: float) -> None:
+        """Tell all for whom the job waits, which ends no step."""
+        if self._told is not None and self._peer_facts is not None:
+            verdict, ranks = self._told
+            said = replace(verdict, suspect=self._peer_facts.suspect(ranks, now))
+            self._store.set(VERDICT_KEY, _encoded(said))
 
     def take_back(self) -> None:
         """Delete the common keys, and those written for ranks that left."""
@@ -379,3 +402,7 @@ class RankZero:
     @property
     def _pause_seconds(self) -> float:
         return PAUSE_SECONDS if self._place.world_size > BATCH else 0.0
+
+
+def _encoded(verdict: Verdict) -> bytes:
+    return json.dumps(verdict.to_json(), separators=(",", ":")).encode()

@@ -58,7 +58,8 @@ class Late:
     is how long ago the onset was, *steps* how many steps ago. *confidence* is the evidence divided
     by the evidence required. Of a rank that pauses, *every_steps* is the median distance between
     two pauses and *pause_seconds* the median length of one; both are 0 of any other. *has_risen*
-    says that *ratio* is over what the rank itself needed before, not over its peers' time.
+    says that *ratio* is over what the rank itself needed before, not over its peers' time. *at* is
+    what is known of its WHEREABOUTS, see process.facts.
     """
 
     rank: int
@@ -73,6 +74,7 @@ class Late:
     every_steps: int = 0
     pause_seconds: float = 0.0
     has_risen: bool = False
+    at: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def gpus_lost(self) -> float:
@@ -158,7 +160,9 @@ class Verdict:
     finished no step with all others. *step_seconds*, *slowdown* (how many times longer steps
     take than without the late ranks) and *gpus_lost* by kind are means of the last minute, at least
     twenty steps; *rotating* is the kind of that name by stage. *reason* is set if no rank can
-    be judged. *pauses* are the costliest of the last half hour, the latest first.
+    be judged. *pauses* are the costliest of the last half hour, the latest first. While the job
+    ends no step, *suspect* is the *rank* that it waits for, see judge.standing, and its
+    WHEREABOUTS; without a stage it is silent.
     """
 
     step: int
@@ -174,6 +178,7 @@ class Verdict:
     together: tuple[Together, ...] = ()
     pauses: tuple[Pause, ...] = ()
     stalls: tuple[Stall, ...] = ()
+    suspect: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return a dict that `from_json` reads, with numbers to six digits."""

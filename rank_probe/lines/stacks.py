@@ -1,7 +1,7 @@
-"""The line of code, and what the thread does there: samples of a rank that is named late.
+"""The line of code, and what the thread does there: samples of a rank that is late or stuck.
 
 It reads functions, files and line numbers of the training thread's stack; no variable, argument or
-source. The training thread runs nothing for it. A rank that is not late has no sampling thread and
+source. The training thread runs nothing for it. A rank that is neither has no sampling thread and
 no sample.
 """
 

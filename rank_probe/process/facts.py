@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from rank_probe.guest.imports import imported_torch
 from rank_probe.process.runtime import DRIVER_VERSION, driver_version
+from rank_probe.wire.text import printable
 
 LABELS: Final = "RANK_PROBE_LABELS"
 MOST_LABELS, MOST_NAME, MOST_VALUE = 8, 32, 96
@@ -20,6 +21,13 @@ _IMAGE: Final = (
     "NVIDIA_PYTORCH_VERSION",
 )
 _NAME: Final = re.compile(rf"[A-Za-z_][\w.-]{{0,{MOST_NAME - 1}}}", re.ASCII)
+# What its exporter says of a rank, also why it is late, and where it stands if it ends no step.
+WHEREABOUTS: Final = (
+    *("node", "page", "cause", "detail", "share", "sentence", "first_action"),
+    *("stage", "seconds", "steps", "line", "state"),
+)
+LONGEST_TEXT: Final = 256
+_NUMBER: Final = re.compile(r"\d{1,9}(\.\d{1,20})?", re.ASCII)
 # Of the facts of a rank: all that it can say, as JSON, with room for names in any script.
 _MOST_BYTES: Final = 16_384
 
@@ -59,24 +67,40 @@ def wrong_labels(environment: Mapping[str, str]) -> list[str]:
     return [f"{name}={value}" for name, value in _pairs(environment) if (name, value) not in known]
 
 
-def message(facts: Mapping[str, str]) -> bytes:
-    """Return *facts* as they travel."""
+def message(facts: Mapping[str, Any]) -> bytes:
+    """Return *facts* as they travel, `at` with the WHEREABOUTS of the rank."""
     return json.dumps(facts, separators=(",", ":")).encode()
 
 
 def read_facts(said: bytes) -> dict[str, str]:
     """Return the facts in a message that another rank *said*; empty if it is none."""
-    try:
-        facts: Any = json.loads(said) if len(said) <= _MOST_BYTES else None
-    except (ValueError, RecursionError):  # Not of this version, or of no rank at all.
-        return {}
-    if not isinstance(facts, dict):
-        return {}
     return {
         name: each
-        for name, each in facts.items()
+        for name, each in _read(said).items()
         if len(name) <= MOST_NAME and name.isprintable() and _is_value(each)
     }
+
+
+def read_whereabouts(said: bytes) -> dict[str, str]:
+    """Return where another rank *said* that it is; an older release knows the node's own name."""
+    facts = _read(said)
+    at = facts.get("at")
+    known = {"node": facts.get("node", ""), **(at if isinstance(at, dict) else {})}
+    texts = {name: printable(str(known.get(name, "")), LONGEST_TEXT) for name in WHEREABOUTS}
+    return {name: each for name, each in texts.items() if each}
+
+
+def number(text: str) -> float:
+    """Return the number in a *text* that another rank said, 0 if there is none."""
+    return float(text) if _NUMBER.fullmatch(text) else 0.0
+
+
+def _read(said: bytes) -> dict[str, Any]:
+    try:
+        found: Any = json.loads(said) if len(said) <= _MOST_BYTES else None
+    except (ValueError, RecursionError):  # Not of this version, or of no rank at all.
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _pairs(environment: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -5,12 +5,13 @@ import logging
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from rank_probe.guest.guard import failures
 from rank_probe.guest.yielding import give_way
 from rank_probe.join.join import Join
+from rank_probe.judge.standing import STANDS_SECONDS
 from rank_probe.measure import events
 from rank_probe.measure.device_clock import DeviceClock
 from rank_probe.measure.steps import Steps
@@ -39,8 +40,6 @@ log = logging.getLogger("rank_probe")
 PATIENCE_SECONDS: Final = 60.0
 # The same after a fetch alone: the first step may compile a model.
 COMPILING_SECONDS: Final = 120.0
-# Without a boundary for so long, the device is asked where it stands.
-STANDS_SECONDS: Final = 10.0
 SIGNS: Final = frozenset({events.FETCHED, events.BACKWARD_ENDED, events.OPTIMIZER_ENDED})
 
 MEND: Final = """\
@@ -161,6 +160,8 @@ class Parts:
     memory: Callable[[], "CudaMemory | None"] = lambda: None
     # What a Snapshot has of a late rank only.
     stacks: Callable[[], dict[str, Any]] = dict
+    # Where this rank is, and stands: replaced as a whole, for the join's thread reads it.
+    whereabouts: Mapping[str, Any] = field(default_factory=dict)
 
 
 class RankReport:

@@ -100,8 +100,8 @@ class Snapshot:
     For jobs without a join: *block_seconds* has the mean step by stage, over the rank's last whole
     block of *block_steps* steps. Blocks end at multiples of a power of two, the same on all ranks.
 
-    *late_lines*, only while the rank is named late: the user's lines in which samples of its stack
-    found it most often, at most MOST_LATE_LINES, those of the late stage first. Each has a *stage*,
+    *late_lines*, only while the rank is late or stuck: the user's lines in which its stack was
+    found most often, at most MOST_LATE_LINES, those of the late stage first. Each has a *stage*,
     a *place* such as `Corpus.__next__ (corpus.py:41)` and its *share* (0 to 1) of the samples of
     that stage.
 

@@ -48,8 +48,11 @@ def _one(jobs: Sequence[JobStatus], job_id: str | None) -> JobStatus:
 
 def _job_facts(job: JobStatus, nodes: Sequence[LiveSummary]) -> JobFacts:
     views = [each for node in nodes for each in node.jobs if each.job_id == job.job_id]
+    far = [view.verdict.suspect for view in views]
+    far += [{"rank": str(late.rank), **late.at} for late in job.late]
     return JobFacts(
         job,
+        nodes={int(at["rank"]): at["node"] for at in far if "node" in at},
         lines={rank.rank: rank.late_lines for view in views for rank in view.ranks},
         silent={rank.rank: rank.report_age_seconds or 0.0 for rank in job.ranks if rank.silent},
         reasons=() if job.reason is None or job.state == states.STARTING else (job.reason,),
@@ -77,10 +80,5 @@ def _lost_gpus(facts: JobFacts, nodes: Sequence[LiveSummary]) -> Iterator[Findin
         ranks = [each.rank for each in gpu.ranks if each.job_id == facts.job.job_id]
         if ranks:
             place = facts.place(ranks[0])
-            yield Finding(
-                "gpu_lost",
-                f"The GPU of rank {ranks[0]} on {place.node or 'its node'} does not answer.",
-                rank=ranks[0],
-                ranks=tuple(ranks),
-                place=place,
-            )
+            said = f"The GPU of rank {ranks[0]} on {place.node or 'its node'} does not answer."
+            yield Finding("gpu_lost", said, rank=ranks[0], ranks=tuple(ranks), place=place)

@@ -129,12 +129,12 @@ def merged(summaries: Iterable[LiveSummary]) -> list[JobStatus]:
 def _merge(seen: Sequence[tuple[JobStatus, float]]) -> JobStatus:
     """All nodes repeat one verdict, so the newest counts, unless a node sees that ranks are gone.
 
-    The node with the late or stuck rank can say more about it than the others, and only that knows
-    the cause.
+    The node with the late or stuck rank can say more about it, and of its cause, than the others.
     """
     jobs = [job for job, _ in seen]
     told = max(seen, key=lambda each: (_weight(each[0]), _names_here(each[0]), each[1]))[0]
-    causes = {each.rank: each.cause for job in jobs for each in job.late if each.cause is not None}
+    by_node = sorted((each for job in jobs for each in job.late), key=lambda each: each.is_here)
+    causes = {each.rank: each.cause for each in by_node if each.cause is not None}
     ranks = newest(rank for job in jobs for rank in job.ranks)
     here = {rank.rank for rank in ranks}
     late = [
@@ -159,7 +159,7 @@ def _weight(job: JobStatus) -> int:
 
 
 def _names_here(job: JobStatus) -> int:
-    stuck = job.state == states.HUNG and job.culprit is not None
+    stuck = any(holds_up(rank, job.state) for rank in job.ranks)
     return stuck + sum(late.is_here for late in job.late)
 
 
@@ -191,7 +191,9 @@ def _job(job: JobView, node: str) -> JobStatus:
         return found
     holding = next((rank for rank in ranks if holds_up(rank, state)), None)
     ages = [each.last_step_age_seconds for each in ranks if each.last_step_age_seconds is not None]
-    if holding is not None:
+    if (far := verdict.suspect) and far["rank"].isdecimal():
+        found = replace(found, culprit=(int(far["rank"]), far.get("stage", FROZEN)))
+    elif holding is not None:
         stage = FROZEN if holding.silent else holding.stage or UNKNOWN
         found = replace(found, culprit=(holding.rank, stage))
     return replace(found, since_seconds=min(ages, default=None))

@@ -95,16 +95,18 @@ class FakeNode(Node):
         self.causes, self.changes = LateCauses(), ChangeCauses()
         self.sampler = Sampler(self.store, self.nvml, self.join, self.host, self.shown.get)
         parts = self.store, self.jobs, self.sampler, self.host, self.causes
-        self.service = EvidenceService(*parts, workers, "gpu-12", self.changes)
+        self.service = EvidenceService(*parts, workers, "gpu-12", self.changes, "http://g:1/")
         self.told: dict[int, list[Mapping[str, float]]] = {rank: [] for rank in range(ranks)}
+        self.at: dict[int, dict[str, Any]] = {rank: {} for rank in range(ranks)}
 
     def push(self, silent: tuple[int, ...] = ()) -> None:
         """Let every rank push, and read what it is told."""
         super().push(silent)
         for rank, state in self.states.items():
-            figures = self.service.pushed(state)
-            if figures is not None:
-                self.told[rank].append(figures)
+            said = self.service.pushed(state)
+            self.at[rank] = said.get("whereabouts", self.at[rank])
+            if said.get("figures") is not None:
+                self.told[rank].append(said["figures"])
 
     def after(self, seconds: int, said: dict[str, Any] | None = None, /, **changes: Any) -> None:
         """Let so much time pass in which the judge has *said* this, and the exporter looks."""

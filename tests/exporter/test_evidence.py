@@ -73,6 +73,12 @@ def test_late_rank_is_explained_where_it_is() -> None:
     assert causes[RANK].place == RankPlace("all", "gpu-12", "2", "GPU-2", str(FIRST_PID + 2))
     assert re.match("`nvidia-smi -q -i GPU-2 .* on gpu-12", action(found))
     assert found.host.hurried
+    # With the figures every rank is told where it is; the late one at once why, for the others.
+    found.after(1, judged(2, 9))
+    here = {"node": "gpu-12", "page": "http://g:1/"}
+    assert found.at[0] == here
+    why = {"cause": "slow_device", "detail": "clocks", "first_action": action(found)}
+    assert found.at[2].items() >= (here | why).items()
     found.after(1, judged())
     assert (found.causes.all(), found.host.hurried) == ({}, False)
 
@@ -233,7 +239,7 @@ def test_rank_is_told_its_figures() -> None:
     assert len(found.told[0]) == before
     found.after(10)
     assert len(found.told[0]) == before + 1
-    assert found.service.pushed(replace(found.states[0], job_id="other")) is None
+    assert found.service.pushed(replace(found.states[0], job_id="other")) == {}
 
 
 # At three quarters of the clock all takes four thirds of the time.

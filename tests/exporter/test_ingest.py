@@ -78,7 +78,7 @@ def test_snapshot_is_taken_and_a_repeated_one_is_no_error() -> None:
     """
     seen: list[Snapshot] = []
     events = SimpleNamespace(see=seen.append)
-    ingest = Ingest(events=events, figures=lambda each: {"data_seconds": each.steps / 8})
+    ingest = Ingest(events=events, told=lambda each: {"figures": {"data_seconds": each.steps / 8}})
     figures = {"figures": {"data_seconds": 12.5}}
     for content, said, results in (
         (SENT, figures, {"accepted": 1}),
@@ -414,6 +414,11 @@ def test_new_field_of_the_probe_has_a_limit() -> None:
     assert limits(newer, mood=bool) == {"mood": bool}
 
 
+OLDER_LATE = {name: each for name, each in dataclasses.asdict(LATE).items() if name != "at"}
+OLDER = {name: each for name, each in verdict().items() if name != "suspect"}
+OLDER["late"] = [OLDER_LATE]
+GPU_7 = {"node": "gpu-7", "mood": "good"}
+SCRIPT = GPU_7 | {"page": "javascript:alert(1)"}
 NEWER_LATE = [dataclasses.asdict(LATE) | {"excuse": "rain"}]
 
 
@@ -425,12 +430,19 @@ NEWER_LATE = [dataclasses.asdict(LATE) | {"excuse": "rain"}]
         ({"late_lines": [LINE | {"source": "x = 1"}]}, {"late_lines": [LINE]}, 0),
         ({"thread_states": [STATE | {"excuse": "rain"}]}, {"thread_states": [STATE]}, 0),
         ({"peer_figures": PEERS | {"mood": "good"}}, {"peer_figures": PEERS}, 1),
+        # Of an older one, and with a page that is no address on the web.
+        ({"verdict": OLDER}, {"verdict": travelled()}, 0),
+        (
+            {"verdict": verdict(late=[late(at=SCRIPT)], suspect=SCRIPT | {"rank": "6"})},
+            {"verdict": travelled(late=[late(at=GPU_7)], suspect=GPU_7 | {"rank": "6"})},
+            0,
+        ),
     ],
 )
-def test_newer_probe_is_not_refused(
+def test_probe_of_another_release_is_not_refused(
     newer: dict[str, Any], taken: dict[str, Any], unknown: int
 ) -> None:
-    """Unknown fields and names of a newer release are left out, and counted at the top."""
+    """What is unknown or no link is left out, and counted at the top; what is missing is empty."""
     assert parse(body(**newer)) == (snapshot(**taken), unknown)
 
 
@@ -463,6 +475,8 @@ NEGATIVE = "is wrong: input should be greater than or equal to"
         ({"late_lines": [LINE] * 6}, "Field late_lines is wrong: list should have at most 5"),
         ({"late_lines": [{}]}, "Field late_lines.0.stage is missing; install the same release"),
         (said(late=[late(kind="lazy")]), "Field verdict.late.0.kind is not a way to be late"),
+        (said(suspect={"line": "x" * 1025}), "Field verdict.suspect.line is wrong: string should"),
+        (said(suspect={f"{n}": "" for n in range(33)}), "Field verdict.suspect is wrong: dict"),
         (said(ranks={f"pp{n}": 1 for n in range(65)}), "Field verdict.ranks is wrong: dict"),
         ({"verdict": {"step": 1}}, "Field verdict.ranks is missing; install the same release"),
     ],

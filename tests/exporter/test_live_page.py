@@ -355,6 +355,9 @@ IS_IN: dict[str, dict[str, Any]] = {
 # Of four ranks who does not wait, and where it is; for how long | the state, what is said, and
 # whatever helps to find out why.
 STANDING = """
+2 data 9 | healthy | No rank is late | -
+2 data 11 | not_judgeable | No rank on this node has finished a step for 12 s: rank 2 is in data. \
+| -
 2 data 119 | not_judgeable | No rank on this node has finished a step for 2 min: | -
 2 data 122 | hung | HUNG: rank 2 is in data; 3 of 4 ranks wait in sync. | \
 py-spy dump --pid 102 on gpu-12
@@ -370,8 +373,7 @@ Read the log of rank 1 on gpu-12: it has finished.
 those that have not, rank 3 is in other. | OTHER NODES
 0 sync 122 | hung | HUNG: every rank on this node waits in sync, so the cause is not on this node. \
 | OTHER NODES
-# No rank waits for another, so nothing is lost: after a minute nobody can be judged.
-0-3 eval 40 | healthy | No rank is late | -
+# No rank waits for another, so nothing is lost: nobody can be judged.
 0-3 eval 150 | not_judgeable | No rank on this node has finished a step for 3 min: rank 0 is in \
 eval, rank 1 is in eval and rank 2 is in eval and 1 more. | -
 # Nor is any rank seen to wait over NCCL where its device is not known: after half an hour it hangs.
@@ -401,6 +403,63 @@ def test_job_that_stands_still_names_the_rank_outside_sync(
         sentence.replace("HUNG", "No step for 2 min, 4 of 4 GPUs wait")
     )
     assert action == "-" or said["first_action"] == action.replace("OTHER NODES", OTHER_NODES)
+
+
+FAR = {"rank": "6", "node": "gpu-7", "page": "http://gpu-7:9917/"}
+IS_IN_DATA = FAR | {"stage": "data", "line": "load (train.py:41)", "state": "socket"}
+
+
+@pytest.mark.parametrize(
+    ("suspect", "waited", "said"),
+    [
+        (
+            IS_IN_DATA,
+            14,
+            "rank 6 (on gpu-7) is in data at load (train.py:41), waiting for a socket.",
+        ),
+        (
+            IS_IN_DATA,
+            130,
+            "rank 6 (on gpu-7) is in data at load (train.py:41), waiting for a socket; "
+            "4 of 4 ranks on this node wait in sync.",
+        ),
+        (FAR, 14, "rank 6 (on gpu-7) has been silent."),
+        ({"rank": "6"}, 14, "rank 6 (not on this node) has been silent."),
+        (IS_IN_DATA | {"rank": "1"}, 14, "rank 0 is in sync, rank 1 is in sync and rank 2 is in"),
+        # Of a release that tells no suspect, or while all ranks wait.
+        ({}, 130, "every rank on this node waits in sync, so the cause is not on this node."),
+    ],
+)
+def test_job_that_waits_for_a_rank_of_another_node_names_it(
+    suspect: dict[str, str], waited: int, said: str
+) -> None:
+    """Its node, stage, line of code and page, on every node."""
+    node = stepped(world_size=8)
+    node.said = EVEN | {"suspect": suspect}
+    verdict = node.wait(waited)["verdict"]
+
+    assert f": {said}" in verdict["sentence"]
+    is_far = suspect.get("rank") == "6"
+    assert verdict["suspect"] == (suspect if is_far else {})
+    if waited > 120 and is_far:
+        assert verdict["first_action"] == (
+            "Open http://gpu-7:9917/, the live page of the node of rank 6."
+        )
+    # It is told no more when the job goes on.
+    assert node.run(3)["verdict"]["suspect"] == {}
+
+
+def test_rank_that_is_stuck_is_told_with_its_line() -> None:
+    """Its stack has been sampled since it is; what its thread waits for is said if it is known."""
+    node = stepped()
+    line = {"stage": "data", "place": "load (train.py:41)", "share": 1.0}
+    waits = {"stage": "data", "state": "lock", "share": 1.0, "place": ""}
+    node.change(2, stage="data", late_lines=[line])
+    assert node.wait(15)["verdict"]["sentence"].endswith(
+        ": rank 2 is in data at load (train.py:41)."
+    )
+    node.change(2, thread_states=[waits])
+    assert "at load (train.py:41), waiting for a lock;" in node.wait(110)["verdict"]["sentence"]
 
 
 def test_of_several_that_may_hold_a_job_up_the_one_behind_is_first() -> None:

@@ -49,6 +49,7 @@ def test_late_rank_is_named_as_the_judge_names_it() -> None:
             "every_steps": 0,
             "pause_seconds": 0.0,
             "has_risen": False,
+            "at": {},
         }
     ]
     assert said["details"] == [
@@ -265,6 +266,56 @@ def test_late_ranks_lines_are_shown(said: dict[str, Any] | None) -> None:
     assert node.judged(said)["details"][-1] == IN_CODE
     assert [rank["late_lines"] for rank in node.run(1)["ranks"]] == [[], [], LINES, []]
     assert IN_CODE not in node.wait(20, silent=(2,))["verdict"]["details"]
+
+
+AT = {"node": "gpu-7", "page": "http://gpu-7:9917/"}
+GARBAGE = {
+    "cause": "gc",
+    "share": "0.9",
+    "sentence": "it collects garbage",
+    "first_action": "freeze",
+}
+PAGE = "The page of the node of rank 17: http://gpu-7:9917/"
+OPEN = "Open http://gpu-7:9917/, the live page of the node of rank 17."
+
+
+@pytest.mark.parametrize(
+    ("at", "who", "details", "action"),
+    [
+        (AT | GARBAGE, "on gpu-7", ["Cause: it collects garbage.", PAGE], "freeze"),
+        (AT | {"cause": UNKNOWN}, "on gpu-7", ["Cause unknown.", PAGE], OPEN),
+        (
+            AT,
+            "on gpu-7",
+            ["The exporter of the node of rank 17 does not know the cause.", PAGE],
+            OPEN,
+        ),
+        # Of a release that tells no page.
+        ({"node": "gpu-7"}, "on gpu-7", [], None),
+        ({}, "not on this node", [], None),
+        # Anything may be said by a rank; a text that is no number is none.
+        (
+            AT | GARBAGE | {"share": "all"},
+            "on gpu-7",
+            ["Cause: it collects garbage.", PAGE],
+            "freeze",
+        ),
+    ],
+)
+def test_late_rank_of_another_node_is_told_with_its_node_page_and_cause(
+    at: dict[str, str], who: str, details: list[str], action: str | None
+) -> None:
+    """As its own exporter says; what that does not know is said to be so."""
+    said = Node().judged(verdict(late=tuple(replace(each, at=at) for each in lates("17"))))
+
+    assert said["sentence"] == f"Rank 17 ({who}) is slow loading data; 1.00 of 4 GPUs wait for it."
+    assert said["details"][1:-2] == details
+    assert said["late"][0]["at"] == at
+    assert action in (None, said["first_action"])
+    shown = said["late"][0]["cause"]
+    assert (shown and shown["share"]) == (
+        at.get("cause") and {"0.9": 0.9}.get(at.get("share", ""), 0)
+    )
 
 
 CAUSES = {

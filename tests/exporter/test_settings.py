@@ -34,7 +34,7 @@ from exporter.vocabulary.words import (
 )
 from exporter.web.protection import Protected
 from exporter.web.reload import WatchedConfig
-from exporter.wiring import ExporterParts, affordable
+from exporter.wiring import ExporterParts, affordable, page_address
 from generators import alert_rules
 from rank_probe.judge import verdict
 from rank_probe.wire import stages
@@ -301,3 +301,19 @@ def test_there_are_words_for_all_that_can_be_said() -> None:
     without = {name for name in runbooks if runbooks[name] is None}
     assert without == {"healthy", "finished", "pause", "shared"}
     assert set(runbooks.values()) - {None} <= set(alert_rules.alerts())
+
+
+@pytest.mark.parametrize(
+    ("listens", "page"),
+    [
+        (":9917", "http://gpu-12:9917/"),
+        ("0.0.0.0:80", "http://gpu-12:80/"),
+        ("10.0.0.5:9917", "http://10.0.0.5:9917/"),
+        ("[fd00::5]:9917", "http://[fd00::5]:9917/"),
+        # What nobody else reaches, or has a port that only the system knows.
+        *((each, "") for each in ("127.0.0.1:9917", "localhost:9917", "[::1]:9917", ":0")),
+    ],
+)
+def test_page_is_linked_where_others_reach_it(listens: str, page: str) -> None:
+    """By the name of the node, unless it listens on one address."""
+    assert page_address(listens, "gpu-12", None) == page

@@ -365,6 +365,40 @@ def test_rank_says_why_it_cannot_be_compared(
     assert told(off).no_join == "off"
 
 
+def test_rank_that_is_stuck_reports_its_line_and_tells_the_others_where_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once it has crossed no boundary for ten seconds, until it does; not while it waits.
+
+    Nor before its first step, which may compile a model. The others hear what its exporter says.
+    """
+    monkeypatch.setattr(sampling, "INTERVAL_SECONDS", 0.001)
+    monkeypatch.setattr(sampling, "LOOK_SECONDS", 0.001)
+    for module in ("probe", "judge.standing"):
+        monkeypatch.setattr(f"rank_probe.{module}.STANDS_SECONDS", 0.0)
+    probe = probe_of_rank_2()
+    probe._after_push({"whereabouts": {"node": "gpu-7"}})
+    for codes, stage, is_stuck in (
+        ((), None, False),
+        ((*TRAINED, events.ENTER | DATA), "data", True),
+        ((events.LEAVE, events.WAIT), "sync", False),
+        ((events.RELEASED, events.ENTER | DATA), "data", True),
+    ):
+        step(probe, *codes)
+        assert told(probe).stage == (stage or "other")
+        told(probe)
+        assert (probe.stacks._sampling is not None) is is_stuck
+        at = probe._parts.whereabouts
+        assert (at["node"], at.get("stage"), at.get("steps")) == ("gpu-7", stage, stage and 1)
+    wait_until(lambda: bool(told(probe).late_lines and told(probe).thread_states))
+    told(probe)
+    at = probe._parts.whereabouts
+    assert at["line"].startswith("wait_until (")
+    assert at["state"] == told(probe).thread_states[0]["state"]
+    probe.finish()
+    assert probe._parts.whereabouts == {"node": "gpu-7"}
+
+
 def test_late_rank_reports_lines_while_it_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """The verdict of the judge, or of the exporter where there is none, starts the sampling.
 

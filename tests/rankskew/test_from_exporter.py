@@ -100,6 +100,8 @@ def nodes() -> tuple[Document, Document]:
 SAID: Final = "Cause: it reads 240 MB/s, its peers 2."
 STAGES: Final = {"backward": 1.2, "forward": 0.6, "optimizer": 0.1}
 STUCK: Final[dict[str, Any]] = {"last_step_age_seconds": 190.0, "stage": "sync"}
+GPU_7: Final = {"node": "gpu-7", "page": "http://gpu-7:9917/"}
+WAITING: Final = [rank(each, **STUCK) for each in range(4)]
 FROZEN: Final = [rank(each, silent=each == 3, **STUCK) for each in range(4)]
 SILENT: Final = [rank(each, silent=each == 3) for each in range(4)]
 SOME: Final = {"slower": 5, "peers": 8, "slower_spans": [[0, 4], [7], "8"], "in_common": "rack r12"}
@@ -119,6 +121,12 @@ STORIES: Final[dict[str, Document]] = {
     # The stack of the rank that a hung job waits for comes first, and all GPUs wait.
     "hung": live(hung()),
     "hung on a frozen rank": live(hung(ranks=FROZEN)),
+    # As every node says it.
+    "rank of another node": live(straggler(late=[late(6, is_here=False, cause=CAUSE, at=GPU_7)])),
+    "hung on another node": live(
+        hung(ranks=WAITING, suspect=GPU_7 | {"rank": "6", "stage": "data"})
+    ),
+    "hung on a frozen one": live(hung(ranks=WAITING, suspect=GPU_7 | {"rank": "6"})),
     "silent rank": of_state("ranks_missing", ranks=SILENT),
     # Even if its rank still waits.
     "lost GPU": of_state("healthy") | {"gpus": [gpu(1, up=True), gpu(2, up=False)]},

@@ -104,8 +104,8 @@ class LateLinesCollector:
     def collect(self) -> Iterator[Metric]:
         share = GaugeMetricFamily(
             "rankskew_late_line_ratio",
-            "Share of the samples of this late rank's stack in the stage that found it in this "
-            "line of the user's code; only the most frequent line (probe).",
+            "Share of the samples of a late or stuck rank's stack in the stage that found it in "
+            "this line of the user's code; only the most frequent line (probe).",
             labels=[*IDENTITY, "stage", "place"],
         )
         now = self._store.now()

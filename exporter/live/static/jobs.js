@@ -50,8 +50,8 @@ function factRows(list) {
   const reasons = make("ul", "causes");
   cause(false).append(reasons);
   cost(false).className = "cost";
-  const [runbook, grafana] = [make("a"), make("a", "", "Dashboard in Grafana")];
-  read(false).append(runbook, grafana);
+  const [runbook, grafana, other] = [make("a"), make("a", "", "Dashboard in Grafana"), make("a")];
+  read(false).append(other, runbook, grafana);
   return (job, live) => {
     const said = job.verdict;
     const gpus = gpusLost(said);
@@ -62,7 +62,7 @@ function factRows(list) {
     cause(why != null);
     texts(reasons, "li", why == null ? [] : causeTexts(why, ofWhich(said)));
     prose(first(said.first_action != null), firstOf(said));
-    links(job, live, runbook, grafana, read);
+    links(job, live, runbook, grafana, other, read);
   };
 }
 
@@ -98,18 +98,27 @@ function firstOf(said) {
   return isProse ? action : action.replace(/^(.+?)( on \S+)?$/, "`$1`$2");
 }
 
-function links(job, live, runbook, grafana, read) {
+function links(job, live, runbook, grafana, other, read) {
   const said = job.verdict;
   if (said.runbook) {
     attribute(runbook, "href", "runbooks/" + said.runbook);
     text(runbook, "Runbook " + said.runbook);
   }
   // Only an address that a browser opens, never a script.
-  const url = /^https?:/.test(live.grafana_url ?? "") ? live.grafana_url : null;
+  const address = (url) => /^https?:/.test(url ?? "") ? url : null;
+  const url = address(live.grafana_url);
   if (url) attribute(grafana, "href", url + "/d/rankskew-job?var-job_id=" + encodeURIComponent(job.job_id));
+  const late = said.late.filter(isLate).find((each) => !each.is_here);
+  const far = said.suspect.rank ? said.suspect : { rank: late?.rank, ...late?.at };
+  const page = address(far.page);
+  if (page) {
+    attribute(other, "href", page);
+    text(other, "Page of the node of rank " + far.rank);
+  }
+  show(other, Boolean(page));
   show(runbook, Boolean(said.runbook));
   show(grafana, Boolean(url));
-  read(Boolean(said.runbook || url));
+  read(Boolean(page || said.runbook || url));
 }
 
 // The sum over all kinds; while the job hangs that is all of them.

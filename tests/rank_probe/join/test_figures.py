@@ -5,6 +5,7 @@ import math
 import struct
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,8 @@ from rank_probe.join.figures import HEAD, MAGIC, OwnFigures, known_figures, mess
 from rank_probe.join.peers import PATIENT_READINGS, PeerFigures
 from rank_probe.join.ring import digest
 from rank_probe.join.store import BATCH
-from rank_probe.judge.verdict import Late, Verdict
+from rank_probe.judge.verdict import Late, Verdict, from_json
+from rank_probe.process.facts import LONGEST_TEXT, number, read_facts, read_whereabouts
 from rank_probe.wire.figures import FIGURES
 from tests.rank_probe.join.memory_world import MemoryStore, World
 
@@ -45,8 +47,8 @@ def test_late_rank_reads_its_peers_in_the_round_in_which_it_reads_that_it_is_lat
     world = World(["pp0"] * 3 + ["pp1"] * 5)
     for rank, each in enumerate(world.rounds):
         each.figures.tell({CLOCK: 5.0} if rank == 6 else {CLOCK: 1e9 + rank, POWER: 100.0})
-    for number in range(1, 31):
-        world.train([number], late=[6])
+    for step in range(1, 31):
+        world.train([step], late=[6])
         said = json.dumps(world.rounds[6].verdict and world.rounds[6].verdict["late"])
         assert bool(world.rounds[6].figures.peers) == ('"kind": "persistent"' in said)
     peers = [each.figures.peers for each in world.rounds]
@@ -205,3 +207,82 @@ def test_ranks_that_are_late_together_are_told_with_their_rack() -> None:
         "spans": [[2, 3]],
         "in_common": "rack r1",
     }
+
+
+# ---- Where ranks are -----------------------------------------------------------------------------
+
+
+def test_every_rank_reads_where_a_late_one_is_and_why() -> None:
+    """As its exporter tells it, from the next verdict on; before, what its node calls itself."""
+    at: list[dict[str, Any]] = [{} for _ in range(4)]
+    world = World(["all"] * 4, facts=[{"node": f"n{rank}"} for rank in range(4)], whereabouts=at)
+    world.train(range(1, 30), late=[3])
+    assert [each["at"] for each in world.verdict(1)["late"]] == [{"node": "n3"}]
+    told = {"node": "gpu-7", "page": "http://gpu-7:9917/", "cause": "gc", "sentence": "it collects"}
+    at[3] |= told | {"share": 0.9, "detail": "", "figure": "gc_ratio", "value": None}
+    world.train(range(30, 32), late=[3])
+
+    for rank in range(4):
+        assert [each["at"] for each in world.verdict(rank)["late"]] == [told | {"share": "0.9"}]
+        assert from_json(world.verdict(rank)).late[0].at["cause"] == "gc"
+
+
+def test_every_rank_reads_for_whom_a_job_waits_that_stands_still() -> None:
+    """Of all nodes' ranks, while it stands; the verdict before is told with it, and gets no newer.
+
+    A rank that is frozen says nothing new: it is silent after ten seconds.
+    """
+    at: list[dict[str, Any]] = [{"node": f"n{rank // 2}"} for rank in range(4)]
+    world = World(["all"] * 4, whereabouts=at)
+    world.train(range(1, 30))
+    world.round()
+    judged_at = world.now
+
+    def stand(seconds: int, frozen: Sequence[int] = (), **of_last: Any) -> Any:
+        for second in range(10, 10 + seconds):
+            for rank in {0, 1, 2, 3} - {*frozen}:
+                at[rank] |= {"stage": "sync", "seconds": float(second), "steps": 29}
+                at[rank] |= of_last if rank == 3 else {}
+            world.round(frozen)
+        suspects = [world.verdict(rank)["suspect"] for rank in range(3)]
+        assert suspects[1:] == suspects[:1] * 2
+        return suspects[0]
+
+    assert stand(3) == {}
+    told = stand(3, stage="data", steps=28, line="load (train.py:41)", state="socket")
+    assert told == {
+        **{"rank": "3", "node": "n1", "stage": "data", "seconds": "11.0", "steps": "28"},
+        **{"line": "load (train.py:41)", "state": "socket"},
+    }
+    assert world.rounds[1].verdict_at == judged_at
+
+    told = stand(13, frozen=[3])
+    assert (told["rank"], "stage" in told) == ("3", False)
+    for each in at:
+        del each["stage"]
+    world.train([30])
+    world.round()
+    assert world.verdict(1)["suspect"] == {}
+    assert world.rounds[1].verdict_at == world.now
+
+
+@pytest.mark.parametrize(
+    ("said", "known"),
+    [
+        (b'{"node":"n1"}', {"node": "n1"}),
+        (
+            b'{"node":"n1","at":{"node":"gpu-7","seconds":1e999}}',
+            {"node": "gpu-7", "seconds": "inf"},
+        ),
+        (b'{"at":["x"]}', {}),
+        (b'{"at":{"mood":"bad","page":"a\\u0000b"}}', {"page": "a?b"}),
+        (json.dumps({"at": {"sentence": "x" * 999}}).encode(), {"sentence": "x" * LONGEST_TEXT}),
+        (b"[" * 9_999, {}),
+        (b'{"at":{"node":"' + b"x" * 20_000 + b'"}}', {}),
+    ],
+)
+def test_whereabouts_of_another_rank_are_cut_to_size(said: bytes, known: dict[str, str]) -> None:
+    """Text that can be printed, under known names; what is no number counts as 0."""
+    assert read_whereabouts(said) == known
+    assert "at" not in read_facts(said)
+    assert [number(each) for each in ("inf", "nan", "-1", "", "9" * 99, "1.5")] == [0.0] * 5 + [1.5]

@@ -1,0 +1,60 @@
+"""Which rank a job that stands still waits for; hang.yaml asks the same of series."""
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from rank_probe.wire.snapshot import Snapshot
+from rank_probe.wire.stages import STAGES, SYNC
+
+# A rank stands without a boundary for so long; a job without a step, or for so many of its steps.
+STANDS_SECONDS: Final = 10.0
+STANDS_STEPS: Final = 10.0
+
+
+class Stand(NamedTuple):
+    """Where a rank is: in *stage* for so many *seconds*; silent for as many if that is empty."""
+
+    stage: str
+    seconds: float
+    steps: float
+    finished: bool = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for others."""
+        return self.stage == STAGES[SYNC] and not self.finished
+
+
+def stands_after(step_seconds: float) -> float:
+    """Return after how long without a step a job with steps of *step_seconds* stands still."""
+    return max(STANDS_SECONDS, STANDS_STEPS * step_seconds)
+
+
+def standing(snapshot: Snapshot, step_seconds: float, steps_before: int) -> dict[str, Any]:
+    """Return where a rank stands that has ended no step for long, as it travels; else nothing."""
+    ended = snapshot.last_step_timestamp_seconds
+    ago = 0.0 if ended is None else snapshot.heartbeat_timestamp_seconds - ended
+    if snapshot.finished or ago <= stands_after(step_seconds):
+        return {}
+    return {
+        "stage": snapshot.stage,
+        "seconds": snapshot.stage_elapsed_seconds,
+        "steps": snapshot.steps - steps_before,
+        "line": next((each["place"] for each in snapshot.late_lines), ""),
+        "state": next((each["state"] for each in snapshot.thread_states), ""),
+    }
+
+
+def suspects(stands: Mapping[int, Stand]) -> list[int]:
+    """Return the ranks that do not wait for others, by rank where each of them is.
+
+    The first is the one that left when the others began to wait, to ten seconds, and of several the
+    one with the fewest steps; those that have ended are last.
+    """
+    waited = max((each.seconds for each in stands.values() if each.waits), default=0.0)
+
+    def order(rank: int) -> tuple[bool, float, float]:
+        each = stands[rank]
+        return each.finished, abs(each.seconds - waited) // 10, each.steps
+
+    return sorted((rank for rank, each in stands.items() if not each.waits), key=order)

@@ -210,7 +210,7 @@ def page_address(listens: str, name: str, config: WatchedConfig | None) -> str:
         return ""
     host = name if host in ("", "0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     is_tls = config is not None and config.current().tls is not None
-    return f"{'https' if is_tls else 'http'}://{host}:{port}/"
+    return f"http{'s' * is_tls}://{host}:{port}/"
 
 
 def _token(settings: Settings) -> TokenFile | None:

@@ -238,7 +238,7 @@ class Probe:
         step_seconds = (parts.join.verdict or {}).get("step_seconds") or 0.0
         stands = standing(snapshot, step_seconds, parts.steps_before)
         parts.whereabouts = {**self._told, **stands}
-        is_long = snapshot.stage_elapsed_seconds >= STANDS_SECONDS and not snapshot.finished
+        is_long = snapshot.stage_elapsed_seconds >= STANDS_SECONDS
         is_stuck = is_long and snapshot.steps and snapshot.stage != STAGES[SYNC]
         if (stuck_in := snapshot.stage if is_stuck else None) != self._stuck_in:
             self._stuck_in = stuck_in

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from exporter.causes.model import UNKNOWN, Cause, Guess
 from exporter.causes.units import unit_of
@@ -67,9 +67,8 @@ def view_cause(cause: Cause) -> CauseView:
 def told_cause(at: Mapping[str, str]) -> Cause | None:
     """Return the cause that the exporter of another node tells in *at*; None if it tells none."""
     names = ("cause", "detail", "sentence", "first_action")
-    cause, detail, sentence, action = (at.get(name, "") for name in names)
-    share = min(number(at.get("share", "")), 1.0)
-    return Cause(cause, detail, share, sentence, action) if cause else None
+    said: dict[str, Any] = {name: at.get(name, "") for name in names}
+    return Cause(**said, share=min(number(at.get("share", "")), 1.0)) if "cause" in at else None
 
 
 def cause_sentence(cause: CauseView) -> str:

@@ -62,9 +62,9 @@ def _about_late(
 ) -> str | None:
     called_late = [each for each in late if each.is_called_late]
     here = {rank.rank: rank for rank in ranks}
-    mine = next((each for each in called_late if each.rank in here), next(iter(called_late), None))
-    if mine is None:
+    if not called_late:
         return None
+    mine = min(called_late, key=lambda each: each.rank not in here)
     cause = mine.cause
     if cause is not None and cause.cause != UNKNOWN:
         return cause.first_action

@@ -273,14 +273,11 @@ def _doing(late: Sequence[LateView]) -> str:
 
 def _ranks(late: Sequence[LateView]) -> str:
     places = ["" if each.is_here else elsewhere(each.at) for each in late]
-    once = places[0] if len({*places}) == 1 else None  # Not after each.
-    names = [
-        f"{each.rank}{place if once is None else ''}"
-        for each, place in zip(late[:MOST_NAMES], places, strict=False)
-    ]
+    once = places[0] if len({*places}) == 1 else ""  # Not after each.
+    names = [f"{each.rank}{place * (not once)}" for each, place in zip(late, places, strict=True)]
     if len(late) > MOST_NAMES:
-        names.append(f"{len(late) - MOST_NAMES} more")
-    return f"{'rank' if len(late) == 1 else 'ranks'} {listed(names)}{once or ''}"
+        names[MOST_NAMES:] = [f"{len(late) - MOST_NAMES} more"]
+    return f"{'rank' if len(late) == 1 else 'ranks'} {listed(names)}{once}"
 
 
 def elsewhere(at: Mapping[str, str]) -> str:
@@ -321,10 +318,9 @@ def _lateness(late: LateView) -> Iterator[str]:
     )
     if late.cause is not None:
         yield cause_sentence(late.cause)
-    elif not late.is_here and "page" in late.at:
-        yield f"The exporter of the node of rank {late.rank} does not know the cause."
     if not late.is_here and "page" in late.at:
-        yield f"The page of the node of rank {late.rank}: {late.at['page']}"
+        unknown = "" if late.cause else ", where the cause is not known"
+        yield f"The page of the node of rank {late.rank}{unknown}: {late.at['page']}"
 
 
 def is_slower(slowdown: float | None) -> bool:

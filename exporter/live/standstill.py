@@ -178,9 +178,7 @@ def _whereabouts_of_suspects(job: NodeJob, ranks: Sequence[RankView]) -> str:
     those, far = holding(ranks), far_suspect(job, ranks)
     if not far:
         return _all_whereabouts(those) if those else ""
-    doing = "has been silent"
-    if "stage" in far:
-        doing = f"is in {far['stage']}{_at(far.get('line', ''), far.get('state', ''))}"
+    doing = _is_in(*(far.get(name, "") for name in ("stage", "line", "state")))
     name = f"rank {far['rank']}{elsewhere(far)} {doing}"
     return f"{name}; here {_all_whereabouts(those)}" if those else name
 
@@ -197,10 +195,10 @@ def _whereabouts(rank: RankView) -> str:
     if rank.silent:
         return f"rank {rank.rank} has been silent for {duration(rank.heartbeat_age_seconds)}{last}"
     line = next((each.place for each in rank.late_lines), "")
-    return f"rank {rank.rank} is in {rank.stage}{_at(line, rank.state)}{last}"
+    return f"rank {rank.rank} {_is_in(rank.stage, line, rank.state)}{last}"
 
 
-def _at(line: str, state: str) -> str:
-    """Say at which *line* of the user's code, and what its thread waits for, as far as known."""
-    at = f" at {line}" if line else ""
-    return f"{at}, waiting for a {state}" if state in ("disk", "lock", "pipe", "socket") else at
+def _is_in(stage: str, line: str, state: str) -> str:
+    """Say where a rank is, as far as is known; without a *stage* it is silent."""
+    waits = f", waiting for a {state}" if state in ("disk", "lock", "pipe", "socket") else ""
+    return f"is in {stage}{f' at {line}' if line else ''}{waits}" if stage else "has been silent"

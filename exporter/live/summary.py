@@ -112,13 +112,12 @@ def job_verdict(
     said = _said(job, ranks, unprobed, causes)
     alert = _alert(said, job)
     aged = job.verdict()
-    stands = said.state == states.HUNG or said.reason == NO_STEPS
-    far = far_suspect(job, ranks) if stands else {}
+    far = far_suspect(job, ranks) if said.state == states.HUNG or said.reason == NO_STEPS else {}
+    do = first_action(job.job_id, said.state, said.reason, said.late, ranks, alert, far)
     return replace(
         said,
         judge=None if aged is None else aged.judge,
-        first_action=said.first_action
-        or first_action(job.job_id, said.state, said.reason, said.late, ranks, alert, far),
+        first_action=said.first_action or do,
         runbook=said.runbook or _runbook(said),
         alert=alert,
         suspect=far,

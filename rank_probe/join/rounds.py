@@ -293,7 +293,7 @@ class RankZero:
             verdict = self._peer_facts.placed(verdict)
         self._has_merged, self._told = True, (verdict, aligned.ranks)
         give_way()
-        said = _encoded(verdict)
+        said = json.dumps(verdict.to_json(), separators=(",", ":")).encode()
         give_way()
         if self._peer_figures is not None:  # Before the verdict: whom it names reads both.
             self._peer_figures.share(verdict, self._ranks, now)
@@ -304,7 +304,7 @@ class RankZero:
         if self._told is not None and self._peer_facts is not None:
             verdict, ranks = self._told
             said = replace(verdict, suspect=self._peer_facts.suspect(ranks, now))
-            self._store.set(VERDICT_KEY, _encoded(said))
+            self._store.set(VERDICT_KEY, json.dumps(said.to_json()).encode())
 
     def take_back(self) -> None:
         """Delete the common keys, and those written for ranks that left."""
@@ -402,7 +402,3 @@ class RankZero:
     @property
     def _pause_seconds(self) -> float:
         return PAUSE_SECONDS if self._place.world_size > BATCH else 0.0
-
-
-def _encoded(verdict: Verdict) -> bytes:
-    return json.dumps(verdict.to_json(), separators=(",", ":")).encode()

@@ -287,7 +287,7 @@ OPEN = "Open http://gpu-7:9917/, the live page of the node of rank 17."
         (
             AT,
             "on gpu-7",
-            ["The exporter of the node of rank 17 does not know the cause.", PAGE],
+            [PAGE.replace(":", ", where the cause is not known:", 1)],
             OPEN,
         ),
         # Of a release that tells no page.

@@ -3,7 +3,7 @@
 import importlib
 import sys
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Final
 
 from rank_probe.guest.guard import never_raise
@@ -106,7 +106,7 @@ class ProcessGroups:
         before = self._parts.steps_before
         work = self._parts.work.amount
         gpu = self._own_rank.gpu_model, pcie_link()
-        facts = partial(own_facts, self._environment, *gpu)
-        who, parts = self._own_rank.who, self._parts
+        own, parts = cache(partial(own_facts, self._environment, *gpu)), self._parts
+        who, facts = self._own_rank.who, lambda: {**own(), "at": parts.whereabouts}
         group = GroupToJoin(connect, PlaceInJob(*place), steps, who, before, work, facts)
-        join.begin(group._replace(whereabouts=lambda: parts.whereabouts))
+        join.begin(group)

@@ -40,7 +40,7 @@ class GroupToJoin(NamedTuple):
 
     *who* returns the current peer group, *steps_before* is how many of the *steps* this process had
     counted when the group was formed. *work* counts the tokens, or else the samples, of this
-    rank's batches; *facts* is what this rank knows of itself, *whereabouts* where it is.
+    rank's batches; *facts* is what this rank knows of itself.
     """
 
     connect: Callable[[], Store]
@@ -49,8 +49,7 @@ class GroupToJoin(NamedTuple):
     who: Callable[[], Identity | None]
     steps_before: int = 0
     work: Callable[[], float] = float
-    facts: Callable[[], Mapping[str, str]] = dict
-    whereabouts: Callable[[], Mapping[str, Any]] = dict
+    facts: Callable[[], Mapping[str, Any]] = dict
 
 
 class Membership:
@@ -119,7 +118,6 @@ class Membership:
                 steps_before=group.steps_before,
                 work=group.work,
                 facts=group.facts,
-                whereabouts=group.whereabouts,
             )
             self._take_rounds(rounds, group.place)
         except RuntimeError as error:

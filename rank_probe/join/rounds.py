@@ -108,8 +108,8 @@ class Rounds:
 
     *kept* are the steps of a rank that had counted *steps_before* when the group was formed. They
     are numbered from 1 in each group, or a rank that is new in it would have other numbers. *work*
-    counts what this rank was given: tokens or samples. *facts* is called once, by the thread, and
-    *whereabouts* in each round: see process.facts.
+    counts what this rank was given: tokens or samples. *facts* is called by the thread, and has the
+    WHEREABOUTS of process.facts `at`.
     """
 
     def __init__(
@@ -121,8 +121,7 @@ class Rounds:
         stop: threading.Event,
         steps_before: int = 0,
         work: Callable[[], float] = float,
-        facts: Callable[[], Mapping[str, str]] = dict,
-        whereabouts: Callable[[], Mapping[str, Any]] = dict,
+        facts: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         self._place = place
         self._work = work
@@ -137,8 +136,7 @@ class Rounds:
         self._pace = Pace(place.period_seconds)
         self._ring = StepRing(self._pace)
         self._node = digest(os.uname().nodename)
-        self._facts = facts()
-        self._whereabouts, self._facts_message = whereabouts, b""
+        self._facts, self._facts_message = facts, b""
         self._group = ""
         self._rank_zero: RankZero | None = None
         self._result_message = self._verdict_message = b""
@@ -180,7 +178,7 @@ class Rounds:
         if self._rank_zero is not None:
             oldest = self._ring.oldest(now)
             self._rank_zero.run(offered, self._ring.stride, now, self._work(), oldest)
-            if "stage" in self._whereabouts():  # It stands, so all do that step with it.
+            if "stage" in self._facts().get("at", {}):  # It stands, so all do that step with it.
                 self._rank_zero.look(now)
             give_way()
         if not self._read(now):
@@ -205,7 +203,7 @@ class Rounds:
             self._keys.set(group_key(digest(group)), group.encode())
             self._group = group
             give_way()
-        if (facts := message({**self._facts, "at": self._whereabouts()})) != self._facts_message:
+        if (facts := message(self._facts())) != self._facts_message:
             self._keys.set(facts_key(self._place.rank), facts)
             self._facts_message = facts
             give_way()

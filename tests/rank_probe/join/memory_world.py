@@ -91,7 +91,7 @@ class World:
     """Ranks that take their rounds in turn, in one thread; each rank may have its own vector.
 
     Each had counted *steps_before* when they formed their group; where that is not said, none had.
-    *facts* are what each knows of itself, *whereabouts* what it says of where it is.
+    *facts* are what each knows of itself.
     """
 
     def __init__(
@@ -99,8 +99,7 @@ class World:
         groups: Sequence[str],
         store: MemoryStore | None = None,
         steps_before: Sequence[int] = (),
-        facts: Sequence[Mapping[str, str]] = (),
-        whereabouts: Sequence[Mapping[str, Any]] = (),
+        facts: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         self.store = store or MemoryStore()
         self._steps_before = steps_before or [0] * len(groups)
@@ -114,7 +113,6 @@ class World:
                 threading.Event(),
                 self._steps_before[rank],
                 facts=lambda rank=rank: facts[rank] if facts else {},  # type: ignore[misc]
-                whereabouts=lambda rank=rank: whereabouts[rank] if whereabouts else {},  # type: ignore[misc]
             )
             for rank, group in enumerate(groups)
         ]

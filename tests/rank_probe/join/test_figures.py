@@ -215,7 +215,8 @@ def test_ranks_that_are_late_together_are_told_with_their_rack() -> None:
 def test_every_rank_reads_where_a_late_one_is_and_why() -> None:
     """As its exporter tells it, from the next verdict on; before, what its node calls itself."""
     at: list[dict[str, Any]] = [{} for _ in range(4)]
-    world = World(["all"] * 4, facts=[{"node": f"n{rank}"} for rank in range(4)], whereabouts=at)
+    facts = [{"node": f"n{rank}", "at": each} for rank, each in enumerate(at)]
+    world = World(["all"] * 4, facts=facts)
     world.train(range(1, 30), late=[3])
     assert [each["at"] for each in world.verdict(1)["late"]] == [{"node": "n3"}]
     told = {"node": "gpu-7", "page": "http://gpu-7:9917/", "cause": "gc", "sentence": "it collects"}
@@ -233,7 +234,7 @@ def test_every_rank_reads_for_whom_a_job_waits_that_stands_still() -> None:
     A rank that is frozen says nothing new: it is silent after ten seconds.
     """
     at: list[dict[str, Any]] = [{"node": f"n{rank // 2}"} for rank in range(4)]
-    world = World(["all"] * 4, whereabouts=at)
+    world = World(["all"] * 4, facts=[{"at": each} for each in at])
     world.train(range(1, 30))
     world.round()
     judged_at = world.now

@@ -168,9 +168,9 @@ class SimulatedNode:
                 snapshot = rank.snapshot(at, said, lambda: self._joined.of_peers(late))
                 self._store.put(snapshot)
                 self._counts.results["accepted"] += 1
-                told = None if self._evidence is None else self._evidence.pushed(snapshot)
-                if told is not None:
-                    self._joined.post(snapshot.rank, told)
+                told = {} if self._evidence is None else self._evidence.pushed(snapshot)
+                if told.get("figures") is not None:
+                    self._joined.post(snapshot.rank, told["figures"])
 
     def app(self) -> ASGIApp:
         """Return the web application of its exporter."""

@@ -32,7 +32,7 @@ def far_suspect(job: NodeJob, ranks: Sequence[RankView]) -> dict[str, str]:
     """Return for which rank of another node *job* waits; empty if it is one of the *ranks* here."""
     suspect = {} if job.join is None else dict(job.join.verdict.suspect)
     is_here = suspect.get("rank") in {str(rank.rank) for rank in ranks}
-    return {} if is_here or "rank" not in suspect else suspect
+    return suspect if not is_here and suspect.get("rank", "").isdecimal() else {}
 
 
 def _stand(rank: RankView) -> Stand:
@@ -194,6 +194,8 @@ def _whereabouts(rank: RankView) -> str:
         return f"rank {rank.rank} has finished"
     if rank.silent:
         return f"rank {rank.rank} has been silent for {duration(rank.heartbeat_age_seconds)}{last}"
+    if _stand(rank).waits:  # The line in which it is late, if it is, is not where it is now.
+        return f"rank {rank.rank} is in {rank.stage}{last}"
     line = next((each.place for each in rank.late_lines), "")
     return f"rank {rank.rank} {_is_in(rank.stage, line, rank.state)}{last}"
 

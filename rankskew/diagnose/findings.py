@@ -202,7 +202,8 @@ def _of_state(facts: JobFacts) -> Iterator[Finding]:
     elif state == states.NOT_JUDGEABLE:
         told = [reason for reason in facts.reasons if reason in situations()]
         for reason in told:
-            yield Finding(reason, f"The job cannot be judged: {situations()[reason].text}.")
+            said = f"The job cannot be judged: {situations()[reason].text}."
+            yield Finding(reason, facts.job.sentence if reason == "no_steps" else said)
         if not told:
             yield Finding(NO_JOIN, facts.job.sentence)
 

@@ -82,10 +82,8 @@ def ask_all(
     for thread in threads:
         thread.join()
     found = [answers.get(url) or Trouble(f"{url} has not been asked.") for url in urls]
-    return (
-        [each for each in found if not isinstance(each, Trouble)],
-        [each for each in found if isinstance(each, Trouble)],
-    )
+    silent = [each for each in found if isinstance(each, Trouble)]
+    return [each for each in found if not isinstance(each, Trouble)], silent
 
 
 def read_document(document: Any, url: str) -> LiveSummary:
@@ -191,7 +189,7 @@ def _job(job: JobView, node: str) -> JobStatus:
         return found
     holding = next((rank for rank in ranks if holds_up(rank, state)), None)
     ages = [each.last_step_age_seconds for each in ranks if each.last_step_age_seconds is not None]
-    if (far := verdict.suspect) and far["rank"].isdecimal():
+    if far := verdict.suspect:
         found = replace(found, culprit=(int(far["rank"]), far.get("stage", FROZEN)))
     elif holding is not None:
         stage = FROZEN if holding.silent else holding.stage or UNKNOWN

@@ -426,6 +426,7 @@ IS_IN_DATA = FAR | {"stage": "data", "line": "load (train.py:41)", "state": "soc
         (FAR, 14, "rank 6 (on gpu-7) has been silent."),
         ({"rank": "6"}, 14, "rank 6 (not on this node) has been silent."),
         (IS_IN_DATA | {"rank": "1"}, 14, "rank 0 is in sync, rank 1 is in sync and rank 2 is in"),
+        (IS_IN_DATA | {"rank": "<b>"}, 14, "rank 0 is in sync, rank 1 is in sync and rank 2 is in"),
         # Of a release that tells no suspect, or while all ranks wait.
         ({}, 130, "every rank on this node waits in sync, so the cause is not on this node."),
     ],
@@ -454,7 +455,8 @@ def test_rank_that_is_stuck_is_told_with_its_line() -> None:
     node = stepped()
     line = {"stage": "data", "place": "load (train.py:41)", "share": 1.0}
     waits = {"stage": "data", "state": "lock", "share": 1.0, "place": ""}
-    node.change(2, stage="data", late_lines=[line])
+    node.change(late_lines=[line])  # Those that wait are late elsewhere.
+    node.change(2, stage="data")
     assert node.wait(15)["verdict"]["sentence"].endswith(
         ": rank 2 is in data at load (train.py:41)."
     )

@@ -127,6 +127,7 @@ STORIES: Final[dict[str, Document]] = {
         hung(ranks=WAITING, suspect=GPU_7 | {"rank": "6", "stage": "data"})
     ),
     "hung on a frozen one": live(hung(ranks=WAITING, suspect=GPU_7 | {"rank": "6"})),
+    "stands still": of_state("not_judgeable", reason="no_steps", suspect=GPU_7 | {"rank": "6"}),
     "silent rank": of_state("ranks_missing", ranks=SILENT),
     # Even if its rank still waits.
     "lost GPU": of_state("healthy") | {"gpus": [gpu(1, up=True), gpu(2, up=False)]},

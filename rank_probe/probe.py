@@ -236,8 +236,7 @@ class Probe:
         """Let the others know where this rank stands; one that waits for them is not stuck."""
         parts = self._parts
         step_seconds = (parts.join.verdict or {}).get("step_seconds") or 0.0
-        stands = standing(snapshot, step_seconds, parts.steps_before)
-        parts.whereabouts = {**self._told, **stands}
+        parts.whereabouts = self._told | standing(snapshot, step_seconds, parts.steps_before)
         is_long = snapshot.stage_elapsed_seconds >= STANDS_SECONDS
         is_stuck = is_long and snapshot.steps and snapshot.stage != STAGES[SYNC]
         if (stuck_in := snapshot.stage if is_stuck else None) != self._stuck_in:

@@ -113,11 +113,11 @@ def job_verdict(
     alert = _alert(said, job)
     aged = job.verdict()
     far = far_suspect(job, ranks) if said.state == states.HUNG or said.reason == NO_STEPS else {}
-    do = first_action(job.job_id, said.state, said.reason, said.late, ranks, alert, far)
+    first = first_action(job.job_id, said.state, said.reason, said.late, ranks, alert, far)
     return replace(
         said,
         judge=None if aged is None else aged.judge,
-        first_action=said.first_action or do,
+        first_action=first,
         runbook=said.runbook or _runbook(said),
         alert=alert,
         suspect=far,

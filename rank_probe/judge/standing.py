@@ -52,9 +52,9 @@ def suspects(stands: Mapping[int, Stand]) -> list[int]:
     one with the fewest steps; those that have ended are last.
     """
     waited = max((each.seconds for each in stands.values() if each.waits), default=0.0)
-
-    def order(rank: int) -> tuple[bool, float, float]:
-        each = stands[rank]
-        return each.finished, abs(each.seconds - waited) // 10, each.steps
-
-    return sorted((rank for rank, each in stands.items() if not each.waits), key=order)
+    order = {
+        rank: (each.finished, abs(each.seconds - waited) // 10, each.steps)
+        for rank, each in stands.items()
+        if not each.waits
+    }
+    return sorted(order, key=lambda rank: order[rank])

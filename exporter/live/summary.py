@@ -117,7 +117,7 @@ def job_verdict(
     return replace(
         said,
         judge=None if aged is None else aged.judge,
-        first_action=first,
+        first_action=said.first_action or first,
         runbook=said.runbook or _runbook(said),
         alert=alert,
         suspect=far,

@@ -1,4 +1,4 @@
-"""Tests of the interpreter and the ledger: what hooks and users note becomes stages and steps."""
+"""Tests of the interpreter, the ledger and the timeline: what is noted becomes stages and steps."""
 
 from typing import Any
 
@@ -27,11 +27,12 @@ from rank_probe.measure.loop_state import (
     is_before_model,
 )
 from rank_probe.measure.transitions import TRANSITIONS, after
-from rank_probe.wire.stages import CHECKPOINT, EVAL, FORWARD, OTHER, STAGES
+from rank_probe.wire.stages import CHECKPOINT, DATA, EVAL, FORWARD, OTHER, STAGES, SYNC
 from tests.rank_probe.measure.noted_loop import (
     BACKWARDS,
     END_OF_LOADER,
     FETCH,
+    MS,
     OPTIMIZE,
     STEP,
     Does,
@@ -352,13 +353,6 @@ def test_loop_that_never_ends_a_stage_costs_no_more_with_time() -> None:
     assert (len(interpreter.seen()), interpreter.state) == known
 
 
-def test_every_event_has_a_meaning() -> None:
-    """No code that a hook can note is unknown."""
-    codes = {value for name, value in vars(e).items() if name.isupper()}
-
-    assert codes == set(TRANSITIONS)
-
-
 BATCHES: dict[str, tuple[Does, list[int]]] = {
     "every batch of a loop that reads ahead is used once": (
         (*FETCH, *FETCH, *BACKWARDS, *FETCH, *BACKWARDS),
@@ -411,6 +405,50 @@ def test_last_step_and_the_stage_of_now_are_as_old_as_they_are() -> None:
 
     assert totals.last_step_timestamp_seconds == pytest.approx(9_000 - 0.012, abs=1e-6)
     assert totals.elapsed_seconds == pytest.approx(0.007)
+
+
+def test_timing_goes_on_after_a_pause_as_if_it_had_just_begun() -> None:
+    """What was open when it was turned off is forgotten, and whole steps stay whole."""
+    job = Job()
+    job.run(*STEP, e.ENTER | EVAL)
+    job.timeline.disable()
+    job.time.pass_(500 * MS)
+    job.run(e.LEAVE)
+    job.timeline.enable()
+    assert job.timeline.state.frames == ()
+    job.run(*STEP, *STEP)
+    job.timeline.finish()
+
+    assert job.steps.totals().steps == 2
+    assert milliseconds(job.steps.totals().nanoseconds) == {
+        "optimizer": 1,
+        "data": 10,
+        "backward": 20,
+        "sync": 4,
+    }
+
+
+class Device:
+    def __init__(self) -> None:
+        self.marks: list[int] = []
+
+    def boundary(self, mark: int) -> None:
+        self.marks.append(mark)
+
+
+def test_device_hears_each_boundary_when_it_happens() -> None:
+    """Its counting begins where the second step does."""
+    job, device = Job(), Device()
+    job.timeline.after_first_step = lambda: job.timeline.also_tell(device)
+    job.run(*STEP, e.FETCH)
+    assert device.marks == [DATA | BEGIN]
+    job.run(e.FETCHED, e.WAIT, e.WAIT)  # Within a wait: no boundary.
+    assert device.marks[1:] == [FORWARD, SYNC]
+    job.run(e.RELEASED, e.WAITED, *STEP)
+    assert not any(mark & COMPLETE for mark in device.marks)
+    job.run(e.FETCH)
+
+    assert device.marks[-1] == DATA | COMPLETE
 
 
 compiled = pytest.mark.skipif(

@@ -13,6 +13,7 @@ from rank_probe.collectives.report import as_prometheus
 from rank_probe.version import __version__
 from rankskew.commands.table import COMMANDS, load
 from rankskew.diagnose.advice import advice
+from tests.deploy import blocks
 from tests.printed import SCHEMAS
 from tests.rank_probe.fakes import hosts, pair_times, result
 
@@ -181,23 +182,8 @@ def test_schema_says_what_each_field_is() -> None:
 # ---- Removal -------------------------------------------------------------------------------------
 
 
-def removal(heading: str) -> list[str]:
-    """Return the words of what a section of the page says to type."""
-    section = read("docs/lifecycle.md").partition(f"### {heading}\n")[2].partition("\n###")[0]
-    return "".join(block for _, block in FENCE.findall(section)).split()
+def test_pages_remove_what_the_unit_made_alike() -> None:
+    """test_systemd.py types the commands of its page, and looks for what is left."""
+    [remove] = blocks("deploy/systemd/README.md", "Remove it")
 
-
-def test_page_names_every_directory_of_the_unit() -> None:
-    """What the unit makes and reads is removed, and so is the unit with what overrides it."""
-    unit = read("deploy/systemd/rankskew-exporter.service")
-    typed = removal("From a node with systemd")
-    [run_directories] = re.findall(r"^RuntimeDirectory=(.+)$", unit, re.MULTILINE)
-    [state] = re.findall(r"^StateDirectory=(.+)$", unit, re.MULTILINE)
-    [defaults] = re.findall(r"^EnvironmentFile=-(.+)$", unit, re.MULTILINE)
-    [user] = re.findall(r"^User=(.+)$", unit, re.MULTILINE)
-    [program] = re.findall(r"^ExecStart=(.+)/bin/rankskew ", unit, re.MULTILINE)
-
-    assert {f"/run/{name}" for name in run_directories.split()} <= set(typed)
-    assert {f"/var/lib/{state}", defaults, program, user} <= set(typed)
-    installed = "/etc/systemd/system/rankskew-exporter.service"
-    assert {installed, f"{installed}.d"} <= set(typed)
+    assert remove in read("docs/lifecycle.md")

@@ -199,25 +199,11 @@ def late_ranks(toured: Tour, job_id: str) -> set[str]:
     return {labels["rank"] for labels, _ in page["rankskew_late_cause_info"]}
 
 
-@pytest.mark.parametrize(
-    ("fault", "series", "place", "more"),
-    [
-        ("memory", "gpu_ecc_errors_total", {"type": "uncorrected", "gpu": "2"}, 20),
-        ("nvlink", "gpu_nvlink_errors_total", {"type": "crc", "gpu": "2"}, 100),
-        # Whichever of its GPUs the rank is on.
-        ("oom", "node_oom_kills_total", {}, 1),
-    ],
-)
-def test_trace_of_a_fault_that_makes_nobody_late_is_in_its_place(
-    toured: Tour, fault: str, series: str, place: dict[str, str], more: float
-) -> None:
-    """Held against the other node. That all other traces lead to their cause is shown above."""
-    usual, odd = (
-        only(samples(toured.fleet, node)[f"rankskew_{series}"], **place)
-        for node in toured.nodes(fault)
-    )
+def test_kill_for_lack_of_memory_is_counted_on_its_node(toured: Tour) -> None:
+    """Alerts name it in words only; nightly, test_tour.py finds the other faults in their place."""
+    nodes = (samples(toured.fleet, node) for node in toured.nodes("oom"))
 
-    assert odd >= usual + more
+    assert [only(page["rankskew_node_oom_kills_total"]) for page in nodes] == [0, 1]
 
 
 def test_slow_file_server_is_so_on_every_node(toured: Tour) -> None:

@@ -255,9 +255,6 @@ def function(body: str) -> FunctionType:
     return made
 
 
-OVER_A_CLASS = "for _ in Items(looks):\n    looks.backward()"
-
-
 FOR_ITEMS = "for _ in Items(looks):\n    looks.backward()"
 
 

@@ -350,7 +350,6 @@ class Batch(UserDict[str, Any]):
     [
         (ROWS, (4, None, None)),
         ((ROWS, torch.ones(4)), (4, None, None)),
-        ([ROWS], (4, None, None)),
         (np.ones((4, 2)), (4, None, None)),
         ({"pixels": ROWS}, (4, None, None)),
         ({"note": "x", "pixels": ROWS}, (4, None, None)),
@@ -361,7 +360,6 @@ class Batch(UserDict[str, Any]):
         ({"input_ids": WORDS, "attention_mask": torch.ones(4, 1, 5, 5)}, (4, 20, None)),
         (torch.tensor(1.0), (None, None, None)),
         ((), (None, None, None)),
-        ({}, (None, None, None)),
         (None, (None, None, None)),
         (["a", "b"], (None, None, None)),
         (((ROWS, ROWS), ("cat", "dog")), (None, None, None)),

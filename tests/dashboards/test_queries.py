@@ -1,8 +1,6 @@
 """Every query is valid, reads series that exist, and shows something when there is something."""
 
 import re
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -11,16 +9,13 @@ import yaml
 
 from dashboards.detail import collectors
 from exporter.scrape.levels import ALL, LEVELS, PARTS, Level
-from fleet_simulator.fleet import Fleet, fleet_app
 from fleet_simulator.plan import tour
 from tests.alerts.promtool import RULES, Answers, answers, promtool
 from tests.dashboards.dashboard_files import Target, metric_names, targets
-from tests.exporter.asgi import ask
-from tests.exporter.node import Clock
+from tests.fleet_simulator.scraped import SCRAPE_SECONDS, input_series
 
 pytestmark = pytest.mark.e2e
 
-SCRAPE_SECONDS: Final = 15
 END_SECONDS: Final = 4 * 60
 SAMPLES: Final = END_SECONDS // SCRAPE_SECONDS + 1
 # The rank that the faults of the simulated jobs are about.
@@ -148,32 +143,6 @@ def shows_nothing(target: Target, job_id: str) -> bool:
     return query in EMPTY[job_id]
 
 
-def input_series(job_id: str, cluster: str) -> list[dict[str, str]]:
-    """Return all that the nodes of a job of the tour expose until END_SECONDS."""
-    clock = Clock(0.0)  # As that of promtool.
-    plans = [plan for plan in tour() if plan.job_id == job_id]
-    values: dict[str, list[str]] = {}
-    with tempfile.TemporaryDirectory() as directory:
-        fleet = Fleet(plans, Path(directory), clock, frozenset({ALL}))
-        app = fleet_app(fleet, "")
-        for index in range(SAMPLES):
-            for node in fleet.nodes.values():
-                answer = ask(app, "GET", f"/node/{node.name}/metrics")
-                assert answer is not None
-                target = f'instance="{node.instance}",job="rankskew",cluster="{cluster}"'
-                for series, value in scraped(answer.text, target):
-                    values.setdefault(series, ["_"] * SAMPLES)[index] = value
-            clock.seconds += SCRAPE_SECONDS
-    return [{"series": series, "values": " ".join(each)} for series, each in values.items()]
-
-
-def scraped(page: str, target: str) -> Iterator[tuple[str, str]]:
-    """Yield the series of a *page*, with the labels of its *target*, and their values."""
-    yield f"up{{{target}}}", "1"
-    for name, labels, value in re.findall(r"^(\w+)(?:\{(.*)\})? (\S+)$", page, re.MULTILINE):
-        yield f"{name}{{{','.join(filter(None, (labels, target)))}}}", value
-
-
 def sent(target: Target, job_id: str, cluster: str = ".*") -> tuple[str, float]:
     """Return the query of *target* for a job of one *cluster*, or of all, and when it is asked."""
     return target.substituted(job_id, rank=RANK, cluster=cluster), END_SECONDS
@@ -182,12 +151,18 @@ def sent(target: Target, job_id: str, cluster: str = ".*") -> tuple[str, float]:
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> Answers:
     """What all queries here yield. The late job runs in two clusters under one name."""
-    late = input_series("loader", "a")
+    folder = tmp_path_factory.mktemp("queries")
+
+    def exposed(job_id: str) -> list[dict[str, str]]:
+        plans = [plan for plan in tour() if plan.job_id == job_id]
+        return input_series(plans, folder / job_id, SAMPLES, "a", ALL)
+
+    late = exposed("loader")
     twin = [each | {"series": each["series"].replace('r="a"', 'r="b"')} for each in late]
-    others = [each for job_id in ("healthy", "hang") for each in input_series(job_id, "a")]
+    others = [each for job_id in ("healthy", "hang") for each in exposed(job_id)]
     asked = [sent(target, job_id) for job_id, asked in ASKED.items() for target in asked]
     asked += [sent(target, "loader", "a") for target in TARGETS]
-    return answers(tmp_path_factory.mktemp("queries"), [*late, *twin, *others], asked)
+    return answers(folder, [*late, *twin, *others], asked)
 
 
 @pytest.mark.parametrize("job_id", EMPTY)

@@ -5,20 +5,17 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from fleet_simulator.faults import parse
-from fleet_simulator.fleet import Fleet, fleet_app
 from fleet_simulator.plan import equal_jobs
 from rankskew.client.fetch import Trouble
-from rankskew.client.prometheus import Prometheus, selector
+from rankskew.client.prometheus import Prometheus
 from rankskew.diagnose.from_prometheus import read_prometheus
 from rankskew.diagnose.model import CannotTell
 from rankskew.top.from_prometheus import NO_EXPORTER, NO_RULES, read_fleet
 from rankskew.top.model import NO_RANK, UNKNOWN, FleetStatus, JobStatus
 from tests.alerts.promtool import answers
-from tests.exporter.asgi import ask
-from tests.exporter.node import Clock
+from tests.fleet_simulator.scraped import SCRAPE_SECONDS, input_series
 from tests.printed import assert_golden
 from tests.rankskew import fake_prometheus as fake
 from tests.rankskew.fake_prometheus import NOW, WHO, Series, recorded, series, straggler
@@ -304,9 +301,8 @@ def test_server_that_dies_halfway_is_no_healthy_job() -> None:
 
 # ---- The queries, answered by Prometheus' own engine on what the rules make of simulated jobs ----
 
-SCRAPE_SECONDS: Final = 15.0
 SCRAPES: Final = 13
-END: Final = (SCRAPES - 1) * SCRAPE_SECONDS
+END: Final = float((SCRAPES - 1) * SCRAPE_SECONDS)
 LATE_JOB, STUCK_JOB = "sim-0", "sim-1"
 
 
@@ -315,7 +311,8 @@ def simulated(folder: Path) -> Mapping[str, JobStatus]:
 
     promtool answers all that is asked at a time; what is asked next depends on it.
     """
-    scraped = scrapes(folder / "fleet", "loader:node=1,gpu=2", "hang:node=3,gpu=1")
+    faults = [parse("loader:node=1,gpu=2"), parse("hang:node=3,gpu=1")]
+    scraped = input_series(equal_jobs(4, 4, 2, faults), folder / "fleet", SCRAPES, "simulated")
     known: dict[str, list[tuple[dict[str, str], float]]] = {}
     unknown: set[str] = set()
 
@@ -337,25 +334,6 @@ def simulated(folder: Path) -> Mapping[str, JobStatus]:
             found = answers(folder, scraped, [(query, END) for query in unknown])
             known |= {query: samples for (query, _), samples in found.items()}
             unknown.clear()
-
-
-def scrapes(folder: Path, *faults: str) -> list[dict[str, str]]:
-    """Return what two jobs on two simulated nodes each expose in three minutes, for promtool."""
-    clock = Clock(0.0)  # promtool's time begins there too.
-    folder.mkdir()
-    fleet = Fleet(equal_jobs(4, 4, 2, [parse(fault) for fault in faults]), folder, clock)
-    values: dict[str, list[str]] = {}
-    for scrape in range(SCRAPES):
-        for node in fleet.nodes:
-            page = ask(fleet_app(fleet, "a fleet"), "GET", f"/node/{node}/metrics", host="sim")
-            assert page is not None
-            where = {"instance": f"{node}:9917", "job": "rankskew", "cluster": "simulated"}
-            for family in text_string_to_metric_families(page.text):
-                for sample in family.samples:
-                    name = f"{sample.name}{{{selector(**sample.labels, **where)}}}"
-                    values.setdefault(name, ["_"] * SCRAPES)[scrape] = str(sample.value)
-        clock.seconds += SCRAPE_SECONDS
-    return [{"series": name, "values": " ".join(each)} for name, each in values.items()]
 
 
 def test_late_and_stuck_ranks_are_found_by_the_queries(tmp_path: Path) -> None:

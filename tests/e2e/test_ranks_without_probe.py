@@ -8,8 +8,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
+from devstack.load import samples_on
 from devstack.parts import ROOT, ExporterProcess
 from devstack.process import StackProcess, get, wait_for
 from tests import nvmlstub
@@ -20,8 +20,6 @@ RANKS, JOB = 4, "plain"
 TRAIN = (str(ROOT / "demo" / "train.py"), "--steps", "1000000")
 # Not in the order of the ranks, so that only the process ids can tell.
 GPU_OF_RANK = {0: 2, 1: 3, 2: 1, 3: 0}
-
-Samples = dict[str, list[tuple[dict[str, str], float]]]
 
 
 def torchrun(directory: Path) -> StackProcess:
@@ -40,17 +38,8 @@ def started_by(agent: StackProcess) -> dict[int, int] | None:
     return found if found.keys() == set(range(RANKS)) else None
 
 
-def samples(exporter: ExporterProcess) -> Samples:
-    """Return what the exporter shows now, by name."""
-    found: Samples = {}
-    for family in text_string_to_metric_families(get(f"{exporter.url}/metrics").decode()):
-        for sample in family.samples:
-            found.setdefault(sample.name, []).append((sample.labels, sample.value))
-    return found
-
-
 @pytest.fixture(scope="module")
-def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Samples]:
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[bytes]:
     """What is shown once the ranks, and on rank 2's GPU a stranger, are found."""
     directory = tmp_path_factory.mktemp("plain")
     processes = directory / "processes"
@@ -73,24 +62,23 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Samples]:
         processes.write_text("".join(f"{line}\n" for line in lines))
         parts.enter_context(exporter)
 
-        def found() -> Samples | None:
-            now = samples(exporter)
-            return now if len(now.get("rankskew_gpu_rank_info", [])) == RANKS else None
+        def found() -> bytes | None:
+            page = get(f"{exporter.url}/metrics")
+            return page if len(list(samples_on(page, "rankskew_gpu_rank_info"))) == RANKS else None
 
         all_found = wait_for(found, 20, every=0.5)
         assert all_found, exporter.last_lines()
         yield all_found
 
 
-def test_each_rank_of_the_job_is_on_its_gpu(shown: Samples) -> None:
+def test_each_rank_of_the_job_is_on_its_gpu(shown: bytes) -> None:
     """Job, rank, local rank and GPU of every process are right, and each rank is there once.
 
     The readings of its GPU can be joined to each by the UUID. Of the processes' variables only
     those that are meant to be seen reach the page.
     """
-    found = [labels for labels, _ in shown["rankskew_gpu_rank_info"]]
+    found = [labels for labels, _ in samples_on(shown, "rankskew_gpu_rank_info")]
     uuids = {labels["gpu_uuid"] for labels in found}
-    values = {v for samples in shown.values() for labels, _ in samples for v in labels.values()}
 
     assert {(labels["job_id"], labels["source"]) for labels in found} == {(JOB, "environ")}
     assert {int(labels["rank"]): int(labels["gpu"]) for labels in found} == GPU_OF_RANK
@@ -99,12 +87,14 @@ def test_each_rank_of_the_job_is_on_its_gpu(shown: Samples) -> None:
     assert {labels["peer_group"] for labels in found} == {"NVIDIA Stub 80GB"}
     assert len(uuids) == RANKS
     for name in ("utilization_ratio", "memory_used_bytes", "power_watts"):
-        assert uuids <= {labels["gpu_uuid"] for labels, _ in shown[f"rankskew_gpu_{name}"]}
-    assert not any(os.environ["PATH"] in value for value in values)
+        readings = samples_on(shown, f"rankskew_gpu_{name}")
+        assert uuids <= {labels["gpu_uuid"] for labels, _ in readings}
+    assert os.environ["PATH"].encode() not in shown
 
 
-def test_stranger_on_a_gpu_is_counted_and_nobody_else(shown: Samples) -> None:
+def test_stranger_on_a_gpu_is_counted_and_nobody_else(shown: bytes) -> None:
     """A process that is not of the job is foreign, a second context of the job is not."""
-    foreign = {int(labels["gpu"]): n for labels, n in shown["rankskew_gpu_foreign_processes"]}
+    found = samples_on(shown, "rankskew_gpu_foreign_processes")
+    foreign = {int(labels["gpu"]): number for labels, number in found}
 
     assert foreign == {0: 0, GPU_OF_RANK[2]: 1, 2: 0, 3: 0}

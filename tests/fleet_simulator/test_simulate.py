@@ -95,17 +95,6 @@ def test_counters_never_decrease(kind: str) -> None:
 Captured = pytest.CaptureFixture[str]
 
 
-def test_help_lists_every_fault(capsys: Captured) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["simulate", "--help"])
-
-    said = capsys.readouterr().out
-    assert ended.value.code == 0
-    assert {kind.name for kind in KINDS} <= set(said.split())
-    assert len(said.splitlines()) <= 45
-    assert "rankskew simulate --nodes 64 --gpus 8 --fault thermal:node=7,gpu=3" in said
-
-
 def test_address_can_be_scraped_from_elsewhere(capsys: Captured) -> None:
     """A fleet on every address is named after its host; a port in use is one sentence."""
     with socket.create_server(("", 0)) as everywhere, socket.create_server(("127.0.0.1", 0)) as one:

@@ -15,6 +15,7 @@ from exporter.bundle import PLACES, bundled
 from exporter.commands.exporter import parse_settings
 from exporter.errors import UsageError
 from exporter.settings import Settings, flags
+from fleet_simulator.faults import KINDS
 from generators import alert_rules
 from rank_probe.version import __version__
 from rankskew.__main__ import main
@@ -91,6 +92,8 @@ def test_help_of_each_command_ends_with_an_example(command: str, capsys: Capture
     if command == "exporter":
         for words in ("--ranks.finished-retention", "(default: 5m)", "--no-collector.node_cpu"):
             assert words in " ".join(said.split())
+    if command == "simulate":
+        assert {kind.name for kind in KINDS} <= {*said.split()}
 
 
 def test_page_has_the_statuses_of_every_command() -> None:

@@ -44,7 +44,9 @@ LATE: Final = f"rank:rankskew_late:ratio{{{ONE_RANK}}}"
 SILENT: Final = f"rank:rankskew_silent_seconds:max{{{ONE_RANK}}}"
 FINISHED: Final = f"rankskew_rank_finished{{{ONE_RANK}}}"
 SUSPECT: Final = f"rank_stage:rankskew_hang_suspect:group{{{ONE_RANK}}}"
-JUDGED: Final = f'job:rankskew_state:info{{state=~"healthy|rotating|straggler|slow_node",{JOB}}}'
+JUDGED: Final = (
+    f'job:rankskew_state:info{{state=~"healthy|rotating|pause|shared|straggler|slow_node",{JOB}}}'
+)
 ON_RANK: Final = "on (cluster, job_id, rank)"
 _GPU: Final = "cluster, instance, gpu_uuid"
 RANK_COLOUR: Final = "#E68A00"

@@ -143,11 +143,14 @@ JOBS: dict[tuple[str, str], dict[str, float]] = {
         f'rankskew_late_gpus{{{LATE},stage="data"}}': 0.8,
         f'rankskew_late_cause_info{{{LATE},cause="code"}}': 1.0,
     },
-    ("rotating", ""): JUDGED | {'rankskew_job_gpus_lost{kind="rotating"}': 0.5},
+    **{
+        (kind, ""): JUDGED | {f'rankskew_job_gpus_lost{{kind="{kind}"}}': 0.5}
+        for kind in ("rotating", "pause", "shared")
+    },
     ("not_judgeable", "no_sync"): JUDGED | {'rankskew_job_not_judgeable{reason="no_sync"}': 1.0},
     ("not_judgeable", "no_join"): TRAINS | {"rankskew_node_run_seconds": 1_000.0},
     ("not_judgeable", "join_incomplete"): JUDGED
-    | {"rankskew_job_coverage_ratio": 0.5, "rankskew_node_run_seconds": 1_000.0},
+    | {"rankskew_job_coverage_ratio": 0.4, "rankskew_node_run_seconds": 1_000.0},
     ("not_judgeable", "no_steps"): JUDGED | {"rankskew_node_last_step_age_seconds": 90.0},
     ("starting", ""): {
         'rankskew_node_ranks{state="beating"}': 2.0,

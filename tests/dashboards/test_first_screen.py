@@ -179,6 +179,19 @@ CASES = {
         {"Who": {"a different rank in each step": 1}},
         {"a different rank in each step": ("", "")},
     ),
+    **{
+        state: Case(
+            state,
+            [
+                *JUDGED,
+                f'job_kind:rankskew_gpus_lost:sum{{job_id="j",kind="{state}"}} 1',
+                'job:rankskew_threshold:value{job_id="j",name="gpus_lost_ratio"} 0.01',
+            ],
+            {"Who": {who: 1}, "Since": {"started": (NOW - 3600) * 1000}},
+            {who: ("", "")},
+        )
+        for state, who in (("pause", "a single long stop"), ("shared", "all wait together"))
+    },
     "silent": Case(
         "ranks_missing",
         [

@@ -34,10 +34,11 @@ NOT_SIMULATED = {
     "rankskew_gpu_mig_sm_active_ratio",
     "rankskew_group_wait_seconds_total",
     "rankskew_infiniband_congestion_events_total",
+    "rankskew_job_pause_gpu_seconds",
+    "rankskew_job_stall_ratio",
     "rankskew_late_pause_seconds",
     "rankskew_late_pause_steps",
     "rankskew_nvml_call_stuck_seconds",
-    "rankskew_node_starved_ranks",
     "rankskew_nvml_error_info",
     "rankskew_rank_pod_info",
 }

@@ -183,7 +183,7 @@ def shared_sentence(verdict: Verdict) -> str:
         common = verdict.gpus_lost["common"]
         return f"All ranks wait for communication for {common / ranks:.0%} of each step."
     lost = few(verdict.gpus_lost["shared"])
-    return f"All ranks stop together: {listed(said)}; {lost} of {ranks} GPUs lost."
+    return f"All ranks wait together: {listed(said)}; {lost} of {ranks} GPUs lost."
 
 
 def pause_sentence(pause: Pause, age_seconds: float | None = None) -> str:

@@ -59,7 +59,6 @@ CHECKPOINT_STALL: Final = "RankskewCheckpointStall"
 # What all ranks wait for together, by stage.
 SHARED_RUNBOOKS: Final = {
     "data": "RankskewInputStarvation",
-    "h2d": "RankskewInputStarvation",
     "checkpoint": CHECKPOINT_STALL,
     "sync": "RankskewCommunicationBound",
 }

@@ -195,16 +195,14 @@ def _verdict(
         sum(block.own.get(stage, 0.0) for stage in INPUT) / block.step for block in blocks
     )
     stalls = (Stall(INPUT[0], share),) if share > DATA_SHARE else ()
-    lost = {"persistent": sum(each.gpus_lost for each in late)}
-    if stalls:
-        lost["shared"] = share * len(blocks)
+    named, shared = sum(each.gpus_lost for each in late), share * len(blocks) if stalls else 0.0
     longest = max((each.seconds for each in lasting), default=0.0) / step_seconds
     return Verdict(
         _step(blocks),
         _ranks(blocks),
         step_seconds=step_seconds,
         slowdown=1 / (1 - min(longest, LARGEST_SHARE)),
-        gpus_lost=lost,
+        gpus_lost={"persistent": named, "shared": shared},
         late=tuple(late[:MOST_LATE]),
         stalls=stalls,
     )

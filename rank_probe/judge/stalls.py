@@ -92,11 +92,13 @@ class Stalls:
             yield Stall(STAGES[DATA], share)
 
     def _stall(self, own: Sequence[Leader], every_steps: int, window: Window) -> Stall:
-        usual = median(self._usual)
-        # If steps are sampled, so are stalls.
-        seconds = (own[-1].at - own[0].at) * window.seconds / window.elapsed
+        usual, elapsed = median(self._usual), own[-1].at - own[0].at
         lost = [each.baseline - usual for each in own]
-        return Stall(STAGES[own[0].longest], sum(lost[1:]) / seconds, every_steps, median(lost))
+        # If steps are sampled, so are stalls; but the steps in between take their time.
+        share = sum(lost[1:]) / (elapsed * window.seconds / window.elapsed)
+        most = 1 - usual * (own[-1].step - own[0].step) / elapsed
+        stage = STAGES[own[0].longest]
+        return Stall(stage, max(min(share, most), 0.0), every_steps, median(lost))
 
 
 def told(stops: Iterable[Stop], at: float) -> tuple[Pause, ...]:

@@ -300,7 +300,7 @@ def loss_sentence(kind: str, gpus: float, ranks: int, stage: str | None) -> str:
     where = f", mostly {slow_at(stage)}" if stage else ""
     return {
         "pause": f"A rank, or all, stopped once for long; that costs {cost} of the last minute.",
-        "shared": f"All ranks stop together{where}; that costs {cost}.",
+        "shared": f"All ranks wait together{where}; that costs {cost}.",
         "rotating": f"Another rank is slow in each step{where}; {cost} wait for whichever it is.",
         "group": f"A peer group has more work than the others; {cost} wait for it.",
         "common": f"All ranks wait for communication; that costs {cost}, whichever rank is late.",

@@ -162,10 +162,10 @@ gpus_lost: {pause: 0.04}, pauses: [{rank: null, stage: data, step: 9, since_seco
 seconds: 60, gpu_seconds: 240}] | healthy | | No rank is late: the 4 ranks of the job need the same
 # What all stop for is no rank's fault, but no health either.
 gpus_lost: {shared: 0.05}, stalls: [{stage: data, share: 0.66, every_steps: 32, seconds: 2.0}, \
-{stage: checkpoint, share: 0.02, every_steps: 90, seconds: 1.0}] | shared | | All ranks stop \
+{stage: checkpoint, share: 0.02, every_steps: 90, seconds: 1.0}] | shared | | All ranks wait \
 together: loading data for 66% of the time, 2.0 s every 32 steps and writing checkpoints for 2% of \
 the time, 1.0 s every 90 steps; 0.05 of 4 GPUs lost.
-gpus_lost: {shared: 1.2}, stalls: [{stage: data, share: 0.3}] | shared | | All ranks stop \
+gpus_lost: {shared: 1.2}, stalls: [{stage: data, share: 0.3}] | shared | | All ranks wait \
 together: loading data for 30% of the time; 1.20 of 4 GPUs lost.
 ranks: {all: 1}, gpus_lost: {} | healthy | | No rank is late: the job has only one.
 # Even ranks that all wait are waiting for the network.

@@ -201,13 +201,13 @@ def test_whole_job_waits_for_the_late_rank() -> None:
 
     assert (found.step, found.ranks, found.absent) == (100, {"all": 4, "pp1": 1}, 0)
     assert (found.step_seconds, found.slowdown) == pytest.approx((1.0, 1 / 0.9))
-    assert found.gpus_lost == {"persistent": pytest.approx(1.5)}
+    assert found.gpus_lost == {"persistent": pytest.approx(1.5), "shared": 0.0}
     assert late.gpus == {"data": pytest.approx(0.75), "forward": pytest.approx(0.75)}
     assert (late.kind, late.stage, late.peer_group) == ("persistent", "data", "all")
     assert (late.ratio, late.since_seconds, late.steps) == pytest.approx((0.2, 170.0, 170))
     assert late.confidence == pytest.approx(0.1 / 0.04)
     node.rounds("0-1 data=.2; 2-6", 30)
-    assert node.verdict().gpus_lost == {"persistent": pytest.approx(0.1 * 14)}
+    assert node.verdict().gpus_lost == {"persistent": pytest.approx(0.1 * 14), "shared": 0.0}
 
 
 def test_incident_begins_after_two_minutes_and_ends_at_half_of_the_limit() -> None:

@@ -12,7 +12,7 @@ from exporter.collectors.rank.late_ranks import SAME_ONSET_SECONDS
 from exporter.collectors.table import Row, families, in_order
 from exporter.ranks.jobs import JOIN, AgedVerdict, NodeJob
 from exporter.ranks.node_jobs import NodeJobs
-from rank_probe.judge.verdict import LOST_KINDS, Change, Verdict
+from rank_probe.judge.verdict import LOST_KINDS, WAIT_KINDS, Change, Verdict
 from rank_probe.wire.stages import STAGES
 
 
@@ -22,12 +22,6 @@ class JudgedJob(NamedTuple):
     job: NodeJob
     verdict: Verdict
     judge: str
-
-
-def _lost(verdict: Verdict) -> Mapping[str, float]:
-    """Leave out those that a healthy job does not have."""
-    seldom = ("pause", "shared")
-    return {kind: gpus for kind, gpus in verdict.gpus_lost.items() if gpus or kind not in seldom}
 
 
 def _pauses(verdict: Verdict) -> Mapping[tuple[str, ...], float]:
@@ -48,7 +42,11 @@ VERDICTS: Final[tuple[Row[JudgedJob], ...]] = (
         "persistently late ranks, a single long stop, ranks that are late in turn, ordinary noise, "
         "a wait that all ranks have in common, or stops of all ranks together; mean of the last "
         "minute (probe, judge of the job).",
-        lambda judged: in_order(_lost(judged.verdict), LOST_KINDS),
+        lambda judged: {
+            kind: gpus
+            for kind, gpus in in_order(judged.verdict.gpus_lost, LOST_KINDS).items()
+            if gpus or kind in WAIT_KINDS
+        },
         ("kind",),
     ),
     Row(

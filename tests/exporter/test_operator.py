@@ -284,7 +284,7 @@ def test_gpus_are_released_and_resumed(exporter: RunningExporter, said: Said) ->
     assert "\nrankskew_nvml_released 0.0" in exporter.metrics()
     assert "GPUs released for 1800 s" in "\n".join(exporter.log)
     assert "for 10m:" in said("control", "--release-gpus", where)
-    assert "GPUs released for 600 s" in "\n".join(exporter.log)
+    wait_until(lambda: "GPUs released for 600 s" in "\n".join(exporter.log))
     resumed = said("control", "--resume-gpus", "--json", where)
     assert json.loads(resumed) == {"schema": "control/1", "gpus": "resume"}
 

@@ -58,8 +58,8 @@ STAYS_NAMED: Final = 1.5
 # By so many deviations of normal noise the median is over the 1/3 quantile; the slowest of n ranks
 # is over the mean by less than the root of 2 ln n.
 MEDIAN_DEVIATIONS: Final = 0.43
-# Healthy ranks do not vary by more, of a step: beyond that, their work differs.
-MOST_NOISE: Final = 0.03
+# Healthy ranks do not cost more, of all GPU time: beyond that, their work differs.
+MOST_NOISE: Final = 0.07
 # A rank's past is examined over so many times the window.
 EARLIER: Final = 2
 
@@ -247,8 +247,8 @@ class Judge:
                 waits = (change.peers - change.slower) * (1 - 1 / change.step_ratio)
                 known += _take(rotating, {change.stage: 1.0}, waits * window.seconds)
         # Nor is what healthy ranks vary by.
-        deviation = min(window.varied / MEDIAN_DEVIATIONS, MOST_NOISE * window.seconds)
-        usual = deviation * math.sqrt(2 * math.log(ranks)) * ranks
+        deviation = window.varied / MEDIAN_DEVIATIONS
+        usual = min(deviation * math.sqrt(2 * math.log(ranks)), MOST_NOISE * window.seconds) * ranks
         whole = sum(rotating.values())
         noise = min(usual, whole)
         if whole:

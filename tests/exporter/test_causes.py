@@ -122,6 +122,9 @@ def found(
 CASES: Final = """
 forward=.3 | queue=.34 | | forward: running=.5 cpu_queue=.5 | | cpu run_queue 93%
 
+# Of each step it collects garbage for the share that it has over its peers.
+other=.3 | gc_ratio=.15 | | | | gc 64%
+
 # However long its run queue is, a rank that sleeps is not short of CPU.
 data=.3 | queue=.6 quota=.9 | queue=.3 | data: sleep=.95 cpu_queue=.05 | | code sleep 92%
 # Nobody knows how long its peers sleep; how long they wait for a CPU is known.

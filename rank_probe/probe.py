@@ -29,7 +29,7 @@ from rank_probe.report.trace import Trace
 from rank_probe.torch_hooks import private, process_group
 from rank_probe.torch_hooks.dynamo import hide_probe
 from rank_probe.wire.snapshot import LEVEL_DETAIL, LEVEL_OFF, MOST_LIMITATIONS, Snapshot
-from rank_probe.wire.stages import DATA, OTHER, STAGES, SYNC
+from rank_probe.wire.stages import DATA, OTHER, STAGES
 
 if TYPE_CHECKING:
     from rank_probe.torch_hooks.mesh import Coordinates  # Its module imports torch.
@@ -233,13 +233,13 @@ class Probe:
             self.stacks.rename_fetches(STAGES[OTHER], STAGES[DATA])
 
     def _watch_standing(self, snapshot: Snapshot) -> None:
-        """Let the others know where this rank stands; one that waits for them is not stuck."""
+        """Let the others know where this rank stands, and find its line if it is stuck."""
         parts = self._parts
         step_seconds = (parts.join.verdict or {}).get("step_seconds") or 0.0
         parts.whereabouts = self._told | standing(snapshot, step_seconds, parts.steps_before)
         is_long = snapshot.stage_elapsed_seconds >= STANDS_SECONDS
-        is_stuck = is_long and snapshot.steps and snapshot.stage != STAGES[SYNC]
-        if (stuck_in := snapshot.stage if is_stuck else None) != self._stuck_in:
+        stuck_in = snapshot.stage if is_long and snapshot.steps else None
+        if stuck_in != self._stuck_in:
             self._stuck_in = stuck_in
             self.stacks.watch(None)  # What it did before does not say where it is stuck.
 

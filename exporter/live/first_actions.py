@@ -31,6 +31,7 @@ def first_action(
     ranks: Sequence[RankView],
     alert: str | None = None,
     suspect: Mapping[str, str] | None = None,
+    world_size: int | None = None,
 ) -> str | None:
     """Return what to do first about the job in *state*; *ranks* are those on this node.
 
@@ -45,7 +46,7 @@ def first_action(
     if state in (states.STRAGGLER, states.SLOW_NODE):
         return _about_late(job_id, state, late, ranks)
     if state == states.HUNG:
-        return _elsewhere(job_id, suspect) if suspect else _about_hung(job_id, ranks)
+        return _elsewhere(job_id, suspect) if suspect else _about_hung(job_id, ranks, world_size)
     if state == states.RANKS_MISSING:
         return _about_missing(job_id, running)
     if state in (states.STARTING, states.STANDS_STILL) and alert is not None and running:
@@ -78,8 +79,10 @@ def _about_late(
     return _stack(rank) if cause is None else cause.first_action
 
 
-def _about_hung(job_id: str, ranks: Sequence[RankView]) -> str:
+def _about_hung(job_id: str, ranks: Sequence[RankView], world_size: int | None) -> str:
     those = holding(ranks)
+    if not those and len(ranks) == world_size:
+        return f"{_stack(ranks[0])}, and so of each rank: do all wait in the same collective?"
     if not those:
         return (
             "Look at the live pages of the job's other nodes: "

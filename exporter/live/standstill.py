@@ -7,7 +7,7 @@ from exporter.live.ranks import EventView, RankView
 from exporter.live.sentences import elsewhere
 from exporter.live.wording import MOST_NAMES, duration, listed, sentence
 from exporter.ranks.jobs import NodeJob
-from rank_probe.judge.standing import Stand, stands_after, suspects
+from rank_probe.judge.standing import Stand, most_wait_at, stands_after, suspects
 
 # A job does not hang before this many of its steps would have passed.
 HUNG_STEPS: Final = 10.0
@@ -38,7 +38,12 @@ def far_suspect(job: NodeJob, ranks: Sequence[RankView]) -> dict[str, str]:
 def _stand(rank: RankView) -> Stand:
     if rank.silent:
         return Stand("", rank.heartbeat_age_seconds, rank.steps, rank.finished)
-    return Stand(rank.stage, rank.stage_elapsed_seconds, rank.steps, rank.finished)
+    return Stand(rank.stage, rank.stage_elapsed_seconds, rank.steps, rank.finished, _line(rank))
+
+
+def _line(rank: RankView) -> str:
+    """Return the line in which *rank* is: where it is late, if it is, is not where it waits."""
+    return next((each.place for each in rank.late_lines if each.stage == rank.stage), "")
 
 
 def hung_sentence(job: NodeJob, ranks: Sequence[RankView], world_size: int) -> str | None:
@@ -61,7 +66,7 @@ def hung_sentence(job: NodeJob, ranks: Sequence[RankView], world_size: int) -> s
     since = f"No step for {duration(waited if age is None else age)}, {gpus}"
     said = _whereabouts_of_suspects(job, ranks)
     if not said:
-        return f"{since}: {_nobody_here_holds(running)}."
+        return f"{since}: {_nobody_here_holds(running, world_size)}."
     here = " on this node" if far_suspect(job, ranks) else ""
     others = f"; {len(waiting(running)) or 'none'} of {len(running)} ranks{here} wait in sync"
     return f"{since}: {said}{others}."
@@ -162,9 +167,11 @@ def _ago(last: EventView) -> str:
     return f"{last.event} {last.state} {duration(last.age_seconds)} ago"
 
 
-def _nobody_here_holds(running: Sequence[RankView]) -> str:
+def _nobody_here_holds(running: Sequence[RankView], world_size: int) -> str:
     never = [rank for rank in running if rank.last_step_age_seconds is None]
     never = [rank for rank in never if not _stand(rank).waits]
+    if not never and len(running) == world_size:
+        return "all of them wait in sync, so the collective itself is stuck"
     if not never:
         return "every rank on this node waits in sync, so the cause is not on this node"
     return (
@@ -177,7 +184,9 @@ def _whereabouts_of_suspects(job: NodeJob, ranks: Sequence[RankView]) -> str:
     """Say where the ranks are that may hold *job* up, that of another node first; empty if none."""
     those, far = holding(ranks), far_suspect(job, ranks)
     if not far:
-        return _all_whereabouts(those) if those else ""
+        usual = most_wait_at([_stand(rank) for rank in ranks])
+        others = f", and most others at {usual}" if usual else ""
+        return f"{_all_whereabouts(those)}{others}" if those else ""
     doing = _is_in(*(far.get(name, "") for name in ("stage", "line", "state")))
     name = f"rank {far['rank']}{elsewhere(far)} {doing}"
     return f"{name}; here {_all_whereabouts(those)}" if those else name
@@ -194,10 +203,8 @@ def _whereabouts(rank: RankView) -> str:
         return f"rank {rank.rank} has finished"
     if rank.silent:
         return f"rank {rank.rank} has been silent for {duration(rank.heartbeat_age_seconds)}{last}"
-    if _stand(rank).waits:  # The line in which it is late, if it is, is not where it is now.
-        return f"rank {rank.rank} is in {rank.stage}{last}"
-    line = next((each.place for each in rank.late_lines), "")
-    return f"rank {rank.rank} {_is_in(rank.stage, line, rank.state)}{last}"
+    state = "" if _stand(rank).waits else rank.state
+    return f"rank {rank.rank} {_is_in(rank.stage, _line(rank), state)}{last}"
 
 
 def _is_in(stage: str, line: str, state: str) -> str:

@@ -112,7 +112,9 @@ def job_verdict(
     alert = _alert(said, job)
     aged = job.verdict()
     far = far_suspect(job, ranks) if said.state == states.HUNG or said.reason == NO_STEPS else {}
-    first = first_action(job.job_id, said.state, said.reason, said.late, ranks, alert, far)
+    first = first_action(
+        job.job_id, said.state, said.reason, said.late, ranks, alert, far, job.world_size
+    )
     return replace(
         said,
         judge=None if aged is None else aged.judge,
@@ -226,6 +228,7 @@ def _unseen(job: NodeJob, running: Sequence[RankView]) -> int:
 def _lines(running: Sequence[RankView]) -> list[str]:
     """Say where the late ranks of this node spend their time, in their code."""
     late = [rank for rank in running if rank.late_lines and not rank.silent]
+    late = [rank for rank in late if rank.late_lines[0].stage != "sync"]  # It is not late.
     return [lines_sentence(rank.rank, rank.late_lines) for rank in late[:MOST_NAMES]]
 
 

@@ -169,7 +169,8 @@ class PeerFacts:
                 stands[rank] = Stand("", quiet, steps)
                 found[rank] = {name: each for name, each in at.items() if name != "stage"}
             elif "stage" in at:
-                stands[rank] = Stand(at["stage"], number(at.get("seconds", "")), steps)
+                seconds, line = number(at.get("seconds", "")), at.get("line", "")
+                stands[rank] = Stand(at["stage"], seconds, steps, line=line)
         return next(({"rank": str(rank), **found[rank]} for rank in suspects(stands)), {})
 
     def _whereabouts(self, ranks: Sequence[int]) -> dict[int, dict[str, str]]:

@@ -1,6 +1,7 @@
 """Which rank a job that stands still waits for; hang.yaml asks the same of series."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from typing import Any, Final, NamedTuple
 
 from rank_probe.wire.snapshot import Snapshot
@@ -12,12 +13,16 @@ STANDS_STEPS: Final = 10.0
 
 
 class Stand(NamedTuple):
-    """Where a rank is: in *stage* for so many *seconds*; silent for as many if that is empty."""
+    """Where a rank is: in *stage* for so many *seconds*; silent for as many if that is empty.
+
+    *line* is the user's, if it is known.
+    """
 
     stage: str
     seconds: float
     steps: float
     finished: bool = False
+    line: str = ""
 
     @property
     def waits(self) -> bool:
@@ -49,12 +54,20 @@ def suspects(stands: Mapping[int, Stand]) -> list[int]:
     """Return the ranks that do not wait for others, by rank where each of them is.
 
     The first is the one that left when the others began to wait, to ten seconds, and of several the
-    one with the fewest steps; those that have ended are last.
+    one with the fewest steps; those that have ended are last. Where all wait it is those that wait
+    at another line than most: they have called another collective.
     """
     waited = max((each.seconds for each in stands.values() if each.waits), default=0.0)
+    usual = most_wait_at(stands.values())
     order = {
         rank: (each.finished, abs(each.seconds - waited) // 10, each.steps)
         for rank, each in stands.items()
-        if not each.waits
+        if not each.waits or (usual and each.line not in (usual, ""))
     }
     return sorted(order, key=lambda rank: order[rank])
+
+
+def most_wait_at(stands: Collection[Stand]) -> str:
+    """Return the line at which most of *stands* wait; empty if not all wait, or it is not known."""
+    lines = Counter(each.line for each in stands)
+    return max(lines, key=lambda line: lines[line]) if all(each.waits for each in stands) else ""

@@ -126,7 +126,7 @@ class Sampling:
         time.sleep(seconds)
         last = looks.end()
         stage = self._stage()
-        if stage == STAGES[SYNC]:
+        if self._waits(stage):
             return
         stack = stack_of(sys._current_frames().get(ident))
         line = self._line(stack)
@@ -147,13 +147,17 @@ class Sampling:
         The thread still is where it was: it hands over the interpreter as soon as the call returns.
         """
         delay = looks.delay(first, due)
-        if delay < LEAST_DELAY * NANOSECONDS or stage == STAGES[SYNC]:
+        if delay < LEAST_DELAY * NANOSECONDS or self._waits(stage):
             return
         stack = stack_of(sys._current_frames().get(self._watched()))
         line = self._line(stack)
         parts = looks.held(first, delay, stack, line)
         sample = StackSample(stage, line, self._loop.is_fetching(stack), parts=parts)
         self._add(sample, delay / planned)
+
+    def _waits(self, stage: str) -> bool:
+        """Whether *stage* is of no interest: a late rank does not wait, only one that is stuck."""
+        return stage == STAGES[SYNC] != self._late_stage()
 
     def _line(self, stack: Sequence[Spot]) -> CodeLine | None:
         line = line_of(stack, self._code.has)

@@ -191,7 +191,7 @@ def test_late_rank_is_paged_within_ten_minutes(site: Site, late: str) -> None:
     assert page.received - site.began < TEN_MINUTES
     assert (page.labels["rank"], page.labels["stage"]) == ("2", "data")
     assert f"job {late}" in page.annotations["summary"]
-    assert "Rank 2 (not on this node) is slow loading data" in said
+    assert "Rank 2 (on node2) is slow loading data" in said
     site.wait_for_ranks(late)
 
 

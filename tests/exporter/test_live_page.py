@@ -347,7 +347,13 @@ def test_wrong_clock_makes_nobody_silent() -> None:
             assert rank["last_step_age_seconds"] == 1.0
 
 
+def waits_at(place: str) -> list[dict[str, Any]]:
+    """Return the line of a rank that waits."""
+    return [{"stage": "sync", "place": place, "share": 1.0}]
+
+
 IS_IN: dict[str, dict[str, Any]] = {
+    "barrier": {"stage": "sync", "late_lines": waits_at("done (train.py:64)")},
     "end": {"finished": True},
     # An evaluator, which has never stepped, hides no hang.
     "evaluator": {"stage": "other", "last_step_timestamp_seconds": None},
@@ -370,9 +376,13 @@ ranks wait in sync. | ps -o pid,stat,etime,wchan:32,args -p 102 on gpu-12
 1 end 122 | hung | HUNG: rank 1 has finished; 3 of 3 ranks wait in sync. | \
 Read the log of rank 1 on gpu-12: it has finished.
 3 evaluator 122 | hung | HUNG: every rank on this node that has finished a step waits in sync; of \
-those that have not, rank 3 is in other. | OTHER NODES
-0 sync 122 | hung | HUNG: every rank on this node waits in sync, so the cause is not on this node. \
-| OTHER NODES
+those that have not, rank 3 is in other. | \
+py-spy dump --pid 100 on gpu-12, and so of each rank: do all wait in the same collective?
+0 sync 122 | hung | HUNG: all of them wait in sync, so the collective itself is stuck. | \
+py-spy dump --pid 100 on gpu-12, and so of each rank: do all wait in the same collective?
+# One of them has called another collective.
+3 barrier 122 | hung | HUNG: rank 3 is in sync at done (train.py:64), and most others at step \
+(train.py:41); 4 of 4 ranks wait in sync. | py-spy dump --pid 103 on gpu-12
 # No rank waits for another, so nothing is lost: nobody can be judged.
 0-3 eval 150 | not_judgeable | No rank on this node has finished a step for 3 min: rank 0 is in \
 eval, rank 1 is in eval and rank 2 is in eval and 1 more. | -
@@ -394,6 +404,8 @@ def test_job_that_stands_still_names_the_rank_outside_sync(
     """If it hangs all GPUs of the job are lost, and what holds it up is looked at."""
     node = stepped()
     ((rank, (where, seconds)), *others) = numbered(held)
+    if where == "barrier":
+        node.change(0, 1, 2, late_lines=waits_at("step (train.py:41)"))
     node.change(rank, *(each for each, _ in others), **IS_IN.get(where, {"stage": where}))
     said = node.wait(int(seconds), (rank,) if where == "silent" else ())["verdict"]
 

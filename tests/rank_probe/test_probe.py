@@ -368,7 +368,7 @@ def test_rank_says_why_it_cannot_be_compared(
 def test_rank_that_is_stuck_reports_its_line_and_tells_the_others_where_it_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Once it has crossed no boundary for ten seconds, until it does; not while it waits.
+    """Once it has crossed no boundary for ten seconds, until it does; also while it waits.
 
     Nor before its first step, which may compile a model. The others hear what its exporter says.
     """
@@ -381,7 +381,7 @@ def test_rank_that_is_stuck_reports_its_line_and_tells_the_others_where_it_is(
     for codes, stage, is_stuck in (
         ((), None, False),
         ((*TRAINED, events.ENTER | DATA), "data", True),
-        ((events.LEAVE, events.WAIT), "sync", False),
+        ((events.LEAVE, events.WAIT), "sync", True),
         ((events.RELEASED, events.ENTER | DATA), "data", True),
     ):
         step(probe, *codes)

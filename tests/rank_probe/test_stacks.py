@@ -185,12 +185,15 @@ def test_first_answer_is_told_once_without_waiting_for_rare_samples(
 
 
 def test_waiting_for_others_is_no_state() -> None:
-    """And what began in another stage is not split."""
+    """But of a rank that is stuck; and what began in another stage is not split."""
     with late_rank(reads) as late:
         late.stages = itertools.cycle(["data", "sync"])
         late.stacks.watch("data")
         late.is_looked_at(100)
         assert (late.stacks.samples, late.stacks.states()) == (0, [])
+        late.stacks.watch("sync")  # It is stuck there.
+        wait_until(lambda: late.stacks.samples > 0)
+        late.stacks.watch("data")
         late.stages = itertools.cycle(["forward", "data"])
         wait_until(lambda: bool(late.stacks.lines()))
         assert late.stacks.states() == []

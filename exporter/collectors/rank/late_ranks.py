@@ -110,8 +110,8 @@ class LateLinesCollector:
         )
         now = self._store.now()
         for rank in self._store.ranks():
-            if rank.snapshot.late_lines and rank.is_beating(now):
-                first = rank.snapshot.late_lines[0]
+            first = next(iter(rank.snapshot.late_lines), None)
+            if first and first["stage"] != "sync" and rank.is_beating(now):  # That one waits.
                 labels = [*identity(rank.snapshot), first["stage"], first["place"]]
                 share.add_metric(labels, first["share"])
         yield share

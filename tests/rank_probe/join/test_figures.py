@@ -257,6 +257,13 @@ def test_every_rank_reads_for_whom_a_job_waits_that_stands_still() -> None:
     }
     assert world.rounds[1].verdict_at == judged_at
 
+    of_others = dict.fromkeys(("stage", "line"), "sync")
+    assert stand(3, **of_others) == {}
+    for each in at[:3]:
+        each["line"] = "step (train.py:41)"
+    told = stand(3, **of_others)
+    assert (told["rank"], told["line"]) == ("3", "sync")
+
     told = stand(13, frozen=[3])
     assert (told["rank"], "stage" in told) == ("3", False)
     for each in at:

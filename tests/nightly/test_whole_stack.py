@@ -26,6 +26,7 @@ from devstack.load import samples_on
 from devstack.parts import AlertmanagerProcess, ExporterProcess, PrometheusProcess
 from devstack.process import StackError, StackProcess, get
 from devstack.webhook import ReceivedAlert, Webhook
+from exporter.nvml.supervisor import WELL_SECONDS
 from tests import nvmlstub
 from tests.nightly.figures import full_or_short, hold, row
 from tests.nightly.surviving import JOB_ID, RANKS, Job
@@ -88,7 +89,9 @@ class HurtStack:
     def __init__(self, directory: Path, undo: ExitStack) -> None:
         self.began = time.time()
         # Each part that was, and how many seconds later it was back: of two, after the second kill.
+        self.worker_well_at = 0.0
         self.killed: list[tuple[str, float]] = []
+        self.worker_well_at = 0.0
         self.webhook = undo.enter_context(Webhook())
         self.alertmanager = undo.enter_context(AlertmanagerProcess(directory, self.webhook.url))
         gpu = nvmlstub.environment(nvmlstub.build(directory), gpus=1)
@@ -145,10 +148,14 @@ class HurtStack:
     def kill(self, burst: Sequence[tuple[str, float]]) -> None:
         """Kill one part after the other, each after so many seconds, and wait for them."""
         for name, seconds in burst:
+            if name == "NVML child":  # One that dies before it was well waits longer each time.
+                seconds = max(seconds, self.worker_well_at - time.time())
             time.sleep(seconds)
             while not self.parts[name].kill():  # It is dead already, and is started again.
                 time.sleep(POLL_SECONDS)
         back = self.recoveries({name for name, _ in burst}, time.time())
+        if "NVML child" in back:
+            self.worker_well_at = time.time() + WELL_SECONDS + 1
         self.killed += [(name, back[name]) for name, _ in burst]
         print(", ".join(f"{name} back in {seconds:.1f} s" for name, seconds in back.items()))
 

@@ -4,6 +4,7 @@ import contextlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Final
 
 from rank_probe.audit.facts import Facts, GpuFacts, NodeMounts
@@ -22,7 +23,7 @@ from rank_probe.audit.findings import (
 from rank_probe.process.fabric import fabric_trouble
 from rank_probe.process.small_files import MOST_CPUS, names_in
 
-NO_PYNVML: Final = "pynvml is not installed (pip install nvidia-ml-py)"
+NVML_FAILS: Final = "NVML fails"
 WORD_BITS: Final = 64
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 ORDER = "CUDA_DEVICE_ORDER"
@@ -40,16 +41,15 @@ def read_gpus() -> tuple[tuple[GpuFacts, ...], str]:
     try:
         import pynvml
     except ImportError:
-        return (), NO_PYNVML
+        return (), "pynvml is not installed (pip install nvidia-ml-py)"
     try:
         pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        return (), f"NVML does not start: {error}"
-    try:
         gpus = tuple(_gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount()))
         return gpus, "" if gpus else "NVML shows no GPU"
+    except pynvml.NVMLError_LibraryNotFound:
+        return (), "NVML is not installed"
     except pynvml.NVMLError as error:
-        return (), f"NVML does not answer: {error}"
+        return (), f"{NVML_FAILS}: {error}"
     finally:
         with contextlib.suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
@@ -136,22 +136,23 @@ def _visible(facts: Facts) -> tuple[str, ...]:
 
 def _entries(facts: Facts) -> list[str]:
     """Return the valid beginning of CUDA_VISIBLE_DEVICES."""
-    entries = []
-    for entry in facts.settings.get(VISIBLE, "").split(","):
-        entry = entry.strip()
-        if not (entry.isdecimal() or entry.startswith(("GPU-", "MIG-"))):
-            break
-        entries.append(entry)
-    return entries
+    every = (entry.strip() for entry in facts.settings.get(VISIBLE, "").split(","))
+    return list(takewhile(lambda one: one.isdecimal() or one.startswith(("GPU-", "MIG-")), every))
 
 
 def without_gpus(launch: Launch) -> AuditFinding | None:
     """Return why nothing about GPUs can be checked; None if some rank may use one."""
     if not any(facts.gpus or facts.device_files for facts in launch.facts):
-        return not_checked("no rank sees a GPU" if not launch.alone else "this node has no GPU")
+        none = "this node has no GPU" if launch.alone else "no rank sees a GPU"
+        return not_checked(next(filter(None, map(_unseen, launch.facts)), none))
     if all(VISIBLE in facts.settings and not _entries(facts) for facts in launch.facts):
         return not_checked(f"{VISIBLE} hides all GPUs from every rank, as for a job on CPUs")
     return None
+
+
+def _unseen(facts: Facts) -> str:
+    """Return why NVML shows a rank no GPU; empty if it does, or if the node has none."""
+    return facts.nvml_problem if facts.device_files or NVML_FAILS in facts.nvml_problem else ""
 
 
 def device_per_rank(launch: Launch) -> Iterator[AuditFinding]:
@@ -195,9 +196,10 @@ def device_order(launch: Launch) -> Iterator[AuditFinding]:
 
 def fabric(launch: Launch) -> Iterator[AuditFinding]:
     """Name the GPUs that have not joined the NVLink fabric, where there is one."""
-    if not any(facts.gpus for facts in launch.facts):
-        yield without_gpus(launch) or not_checked(launch.facts[0].nvml_problem)
+    if nothing := without_gpus(launch):
+        yield nothing
         return
+    yield from (not_checked(f"{one.node}: {why}") for one in launch.facts if (why := _unseen(one)))
     for machine in launch.machines():
         for gpu in gpus_by_uuid(machine).values():
             if gpu.fabric:
@@ -213,24 +215,21 @@ def _blind(
     for facts in machine:
         mine = seen[facts.rank]
         who = facts.node if launch.alone else f"rank {facts.rank} ({facts.node})"
+        set_to = f"{VISIBLE}={facts.settings[VISIBLE]}" if VISIBLE in facts.settings else ""
         if not mine.visible:
             yield fail(
-                f"{who} sees no GPU: {_shown(facts) or 'the node shows none'}",
+                f"{who} sees no GPU: {set_to or _unseen(facts) or 'the node shows none'}",
                 "give each rank one GPU, with --gpus-per-task, the GPUs of the pod's resources, or "
-                f"{VISIBLE}",
+                f"{VISIBLE}; where NVML fails, nvidia-smi does too: reload the driver, or reboot",
             )
         elif not mine.used:
-            shown = f" ({_shown(facts)})" if VISIBLE in facts.settings else ""
+            shown = f" ({set_to})" if set_to else ""
             yield fail(
                 f"{who}, with local rank {facts.local_rank}, sees "
                 f"{count(len(mine.visible), 'GPU')}{shown} on {facts.node}: too few",
                 "start as many ranks per node as a rank sees GPUs, such as with "
                 "--nproc-per-node gpu",
             )
-
-
-def _shown(facts: Facts) -> str:
-    return f"{VISIBLE}={facts.settings[VISIBLE]}" if VISIBLE in facts.settings else ""
 
 
 def _shared(machine: Sequence[Facts], seen: dict[int, VisibleGpus]) -> Iterator[AuditFinding]:

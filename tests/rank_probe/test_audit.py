@@ -121,6 +121,9 @@ PLANTS: dict[str, Changes] = {
     "fail device_per_rank: rank 2 (node-0) sees no GPU: CUDA_VISIBLE_DEVICES=-1": on(
         [2], **settings(CUDA_VISIBLE_DEVICES="-1")
     ),
+    "fail device_per_rank: rank 5 (node-1) sees no GPU: NVML fails: GPU is lost": on(
+        [5], **WITHOUT_GPUS, nvml_problem="NVML fails: GPU is lost"
+    ),
     "fail device_order: ranks 0-1 on node-0 see the same GPUs in different orders: "
     "0, 1, 2, 3, and 0, 1, 3, 2": on([1], **settings(CUDA_VISIBLE_DEVICES="0,1,3,2")),
     "fail device_order: differs on node-1: unset on ranks 4-5, 7, PCI_BUS_ID": on([6], **BY_BUS),
@@ -234,8 +237,10 @@ def test_without_pynvml_devices_are_counted_by_their_files() -> None:
     few = launch({rank: {**blind, "device_files": 3} for rank in EVERY})
     outcomes = {one.check: one for one in audit(few)}
 
-    for check in ("numa", "fabric"):
-        assert outcomes[check].findings[0].reason == "pynvml is not installed"
+    assert outcomes["numa"].findings[0].reason == "pynvml is not installed"
+    on_one_node = audit(launch(on(NODE_1, **blind)))[0]
+    assert on_one_node.check == "fabric"
+    assert on_one_node.findings[0].reason == "node-1: pynvml is not installed"
     assert [one.reason for one in outcomes["device_per_rank"].findings] == [
         "rank 3 (node-0), with local rank 3, sees 3 GPUs on node-0: too few",
         "rank 7 (node-1), with local rank 3, sees 3 GPUs on node-1: too few",
@@ -322,8 +327,8 @@ def test_what_is_found_is_told_with_what_to_do_and_a_status(
         # A call into NVML that never returns costs the timeout and no more.
         ("nvmlInitWithFlags * hang", 2, "the audit did not end within 1 s: it was reading this "),
         # What is not answered is no end, nor is a GPU on no known socket no GPU.
-        ("nvmlInitWithFlags * 9", 0, "not checked  device_per_rank: this node has no GPU"),
-        ("nvmlDeviceGetUUID 3 15", 0, "not checked  device_per_rank: this node has no GPU"),
+        ("nvmlInitWithFlags * 18", 0, "device_per_rank: NVML fails: RM has detected an NVML/RM "),
+        ("nvmlDeviceGetUUID 3 15", 0, "not checked  device_per_rank: NVML fails: GPU is lost"),
         ("nvmlDeviceGetGpuFabricInfoV 2 =2", 1, " is not in the NVLink fabric: in progress"),
         ("nvmlDeviceGetGpuFabricInfoV * 13", 0, "fabric: no GPU has failed to join its "),
         ("nvmlDeviceGetCpuAffinity * 3", 0, "device_per_rank: 8 GPUs for 8 ranks"),

@@ -118,7 +118,6 @@ HOT: Final = MappingProxyType({
     "throttle_reasons": 0x20, "power_milliwatts": 430_000,
 })
 IDLE: Final = MappingProxyType({"gpu_busy_percent": 61.0, "sm_active_percent": 47.0})
-FELL_OFF: Final = MappingProxyType({"up": False, "xid_events": 1, "xid_errors": {"79": 1}})
 # A new kind is a row here; the tour has a job for each.
 KINDS: Final = (
     # Those that make ranks late: each takes further time in their steps.
@@ -206,7 +205,7 @@ KINDS: Final = (
     Kind("oom", "the kernel kills a rank's process because memory has run out; the others wait",
          silence=Silence.FROZEN, oom_kills=1, begins_seconds=SEEN_SECONDS),
     Kind("lost", "a GPU falls off the bus (XID 79); the others wait", silence=Silence.STUCK,
-         stuck_in="backward", gpu=FELL_OFF),
+         stuck_in="backward", gpu={"up": False, "xid_events": 1, "xid_errors": {"79": 1}}),
     Kind("deadlock", "all ranks wait in a collective", Scope.JOB, silence=Silence.STUCK,
          stuck_in="sync"),
     Kind("killed", "all processes of the job have died", Scope.JOB, silence=Silence.FROZEN),

@@ -89,28 +89,22 @@ class Fleet:
         detail: frozenset[str] = frozenset(),
     ) -> None:
         self._clock = clock
-        self._detail = detail
         self._began = clock()
         number = sum(plan.nodes for plan in plans)
         self.nodes: dict[str, SimulatedNode] = {}
         # What makes the pages of nodes that do not make their own, by their names.
         self.copies: dict[str, Copies] = {}
         for plan in plans:
-            nodes = self._of(plan, directory, _past(number))
+            training = Training(plan)
+            said, past = (Judged(training), JoinedFigures()), _past(number)
+            nodes = [
+                SimulatedNode(training, *said, n, directory / str(n), self._began, past, detail)
+                for n in range(plan.first_node, plan.first_node + plan.nodes)
+            ]
             self.nodes |= {node.name: node for node in nodes}
             if number > NODES_WITH_READINGS:
                 self.copies |= copied(nodes, self.now)
         self._apps: dict[str, ASGIApp] = {}
-
-    def _of(self, plan: JobPlan, directory: Path, past: list[float]) -> list[SimulatedNode]:
-        training = Training(plan)
-        said = Judged(training), JoinedFigures()
-        return [
-            SimulatedNode(
-                training, *said, number, directory / str(number), self._began, past, self._detail
-            )
-            for number in range(plan.first_node, plan.first_node + plan.nodes)
-        ]
 
     def now(self) -> float:
         """Return the seconds since the start of the simulation."""

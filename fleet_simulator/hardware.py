@@ -16,7 +16,6 @@ from exporter.processes.host_watch import Followed, HostCost, HostWatch, Look
 from exporter.processes.process import Process
 from exporter.processes.rank_cost import NANOSECONDS, TICKS_PER_SECOND, Cost
 from exporter.processes.worker_states import LateRankProcess
-from fleet_simulator.faults import PlantedFault
 from fleet_simulator.plan import JobPlan
 from fleet_simulator.ranks import pid_of
 from fleet_simulator.training import RUN_SECONDS, Training
@@ -98,7 +97,7 @@ class SimulatedNvml:
         return self._latest
 
     def _gpu(self, index: int, at: float) -> GpuSample:
-        faults = _faults_at(self._training, self._node, index, at)
+        faults = (f for f in self._training.phase(at).faults if f.has(self._node, index))
         usual = _usual_gpu(self._training.plan, self._node, index, at + RUN_SECONDS)
         changed: dict[str, Any] = {}
         for fault in faults:
@@ -125,10 +124,6 @@ def _grown(usual: Any, rate: Any, seconds: float) -> Any:
 def gpu_uuid(node: int, index: int) -> str:
     """Return the UUID of GPU *index* of *node*."""
     return f"GPU-sim{node:05}-{index:04}-3f6d-11ef-9454-0242ac12{index:04}"
-
-
-def _faults_at(training: Training, node: int, gpu: int, at: float) -> list[PlantedFault]:
-    return [fault for fault in training.phase(at).faults if fault.has(node, gpu)]
 
 
 def _usual_gpu(plan: JobPlan, node: int, index: int, running_seconds: float) -> GpuSample:
@@ -226,12 +221,11 @@ def _rank(plan: JobPlan, rank: int, gpu: int) -> Process:
 
 
 class SimulatedHost(HostWatch):
-    """What the ranks of *training* on *node* cost their host; each has eight workers."""
+    """What ranks of *training* cost their host; each has eight workers."""
 
-    def __init__(self, training: Training, node: int) -> None:
+    def __init__(self, training: Training) -> None:
         super().__init__(Path("/proc"), Path("/sys"))
         self._training = training
-        self._node = node
         self._to_show: Sequence[Followed] = ()
         self.at = 0.0
 
@@ -246,7 +240,7 @@ class SimulatedHost(HostWatch):
 
     def _cost(self, rank: int) -> HostCost:
         seconds = self.at + RUN_SECONDS
-        faults = _faults_at(self._training, *self._training.plan.place(rank), self.at)
+        faults = self._training.phase(self.at).faults_of(rank)
 
         def grown(name: str, per_second: float) -> int:
             more = (f.kind.costs.get(name, 0.0) * (self.at - f.begins_seconds) for f in faults)
@@ -271,11 +265,10 @@ class SimulatedHost(HostWatch):
 
 
 class SimulatedWorkers:
-    """What the loader's workers of late ranks on *node* do."""
+    """What the loader's workers of late ranks of *training* do."""
 
-    def __init__(self, training: Training, node: int) -> None:
+    def __init__(self, training: Training) -> None:
         self._training = training
-        self._node = node
         self.at = 0.0
 
     def follow(self, ranks: Sequence[LateRankProcess]) -> None:
@@ -283,10 +276,9 @@ class SimulatedWorkers:
 
     def of(self, job_id: str, rank: int) -> Sequence[ThreadState]:
         """Return what the busiest of them does at the time *at* of the simulation."""
-        faults = _faults_at(self._training, *self._training.plan.place(rank), self.at)
         return [
             ThreadState("data", fault.kind.worker_state, 0.96, fault.kind.line)
-            for fault in faults
+            for fault in self._training.phase(self.at).faults_of(rank)
             if fault.kind.worker_state
         ]
 

@@ -36,7 +36,7 @@ from fleet_simulator.hardware import (
 )
 from fleet_simulator.plan import node_name
 from fleet_simulator.ranks import SimulatedRank
-from fleet_simulator.training import RUN_SECONDS, JoinedFigures, Judged, Training
+from fleet_simulator.training import RUN_SECONDS, JoinedFigures, Judged, Training, of_peers
 
 PORT: Final = 9917
 # The page shows the past; evidence of it would take the time that there is before the start.
@@ -81,8 +81,8 @@ class SimulatedNode:
         }
         self._nvml = SimulatedNvml(training, node, unix_start)
         found = processes(plan, node)
-        host = self._host = SimulatedHost(training, node)
-        self._workers = SimulatedWorkers(training, node)
+        host = self._host = SimulatedHost(training)
+        self._workers = SimulatedWorkers(training)
         causes, changes = LateCauses(), ChangeCauses()
         procfs, sysfs = self._files.mounts
         sources = Sources(
@@ -162,15 +162,15 @@ class SimulatedNode:
 
     def _push(self, at: float) -> None:
         said = self._judged.at(at)
-        late = frozenset(() if said is None else (each.rank for each in said.verdict.late))
+        late = () if said is None else [each.rank for each in said.verdict.late]
         for gpu, rank in self._ranks.items():
             if not self.has(Silence.FROZEN, gpu):
-                snapshot = rank.snapshot(at, said, lambda: self._joined.of_peers(late))
+                snapshot = rank.snapshot(at, said, lambda: of_peers(self._joined, late))
                 self._store.put(snapshot)
                 self._counts.results["accepted"] += 1
                 told = {} if self._evidence is None else self._evidence.pushed(snapshot)
                 if told.get("figures") is not None:
-                    self._joined.post(snapshot.rank, told["figures"])
+                    self._joined[snapshot.rank] = told["figures"]
 
     def app(self) -> ASGIApp:
         """Return the web application of its exporter."""
@@ -219,8 +219,8 @@ class _Scrape(Scrape):
 
     def latest(self, name: str) -> CollectorRun | None:
         """Return a sample of the collector *name* as of now, None without it."""
-        found = [source for source in self._sources if source.collector.name == name]
-        return self._to_show(found[0]) if found else None
+        found = (source for source in self._sources if source.collector.name == name)
+        return next(map(self._to_show, found), None)
 
     def _to_show(self, source: Source) -> CollectorRun | None:
         # As often as in the background: some collectors say what has changed since.

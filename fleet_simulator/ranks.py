@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from exporter.causes.model import DISK, GPU, RUNNING
-from fleet_simulator.faults import Kind, PlantedFault, Silence
+from fleet_simulator.faults import Kind, Silence
 from fleet_simulator.training import (
     BUSY_SECONDS,
     NOISE,
@@ -167,7 +167,7 @@ class SimulatedRank:
         if self._rank not in named:
             return {}
         stage = named[self._rank].stage
-        kinds = [fault.kind for fault in self._faults(at)]
+        kinds = [fault.kind for fault in self._training.phase(at).faults_of(self._rank)]
         states = [state for kind in kinds for state in thread_states(kind)]
         # A sort keeps the order of equal ones.
         states.sort(key=lambda state: state["stage"] != stage)
@@ -185,20 +185,17 @@ class SimulatedRank:
         if self._training.has(Silence.STARTING, at):
             return "other", at + STARTING_SECONDS
         if phase.halts:
-            stuck = [f.kind.stuck_in for f in self._faults(at) if f.kind.silence is Silence.STUCK]
-            return (stuck or [SYNC])[0], at - phase.begins_seconds
+            mine = (fault.kind for fault in phase.faults_of(self._rank))
+            stuck = (kind.stuck_in for kind in mine if kind.silence is Silence.STUCK)
+            return next(stuck, SYNC), at - phase.begins_seconds
         stages = list(STAGE_SHARES)
         stage = self._draw.choices(stages, [STAGE_SHARES[stage] for stage in stages])[0]
         return stage, 0.05
 
-    def _faults(self, at: float) -> list[PlantedFault]:
-        return self._training.phase(at).faults_of(self._rank)
-
     def _advance(self, at: float) -> None:
-        if not self._training.has(Silence.STARTING, at):
-            for phase, steps in self._training.stretches(self._until, at):
-                if steps > 0:
-                    self._take(phase, steps)
+        for phase, steps in self._training.stretches(self._until, at):
+            if steps > 0:
+                self._take(phase, steps)
         self._until = at
 
     def _take(self, phase: Phase, steps: int) -> None:

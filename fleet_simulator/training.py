@@ -7,11 +7,11 @@ since the start of the simulation, and negative before it.
 
 import math
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from exporter.evidence.peers import quantiles_of
 from fleet_simulator.faults import PlantedFault, Scope, Silence
@@ -49,10 +49,11 @@ FIGURE_NOISE: Final = 0.02
 UNJUDGED: Final = (Silence.UNJOINED, Silence.STARTING, Silence.OFF)
 
 Stages = Mapping[str, float]
+# The figures that the ranks have posted for their peers, on whichever node they are.
+JoinedFigures = dict[int, Mapping[str, float]]
 
 
-@dataclass(frozen=True, slots=True)
-class MeanCharges:
+class MeanCharges(NamedTuple):
     """GPUs lost in a mean step: to each late rank, and to all others together, by stage."""
 
     late: Mapping[int, Stages]
@@ -76,11 +77,6 @@ class Phase:
         """Return the faults that affect *rank*."""
         return [fault for fault in self.faults if fault.has(*self.plan.place(rank))]
 
-    def extra(self, rank: int) -> dict[str, float]:
-        """Return the seconds per step by stage that *rank* needs more than its peers, always."""
-        late = (each for each in self.faults_of(rank) if not each.kind.rotates)
-        return _extra(each for each in late if not each.kind.slows_all)
-
     @cached_property
     def turns(self) -> dict[str, float]:
         """Return the seconds by stage that one rank needs in addition, another in each step."""
@@ -93,9 +89,11 @@ class Phase:
 
     @cached_property
     def late(self) -> dict[int, dict[str, float]]:
-        """Return the extra() of each rank that has any."""
-        ranks = range(self.plan.ranks) if self.faults else ()
-        return {rank: extra for rank in ranks if (extra := self.extra(rank))}
+        """Return the seconds by stage that each late rank needs in addition, in each step."""
+        late = [each for each in self.faults if not (each.kind.rotates or each.kind.slows_all)]
+        places = ((rank, self.plan.place(rank)) for rank in range(self.plan.ranks) if late)
+        found = {rank: _extra(f for f in late if f.has(*place)) for rank, place in places}
+        return {rank: extra for rank, extra in found.items() if extra}
 
     @cached_property
     def step_seconds(self) -> float:
@@ -185,8 +183,7 @@ class Training:
             yield phase, int((min(until, end) - begin) / seconds) - first
 
 
-@dataclass(frozen=True, slots=True)
-class RepeatedVerdict:
+class RepeatedVerdict(NamedTuple):
     """A verdict, also as each rank repeats it in JSON, and when it was made."""
 
     verdict: Verdict
@@ -213,9 +210,7 @@ class Judged:
             # Without steps there is nothing to judge.
             judged = phase.begins_seconds - 1e-3 if phase.halts else number * ROUND_SECONDS
             verdict = self._verdict(judged)
-            self._said = (
-                None if verdict is None else RepeatedVerdict(verdict, verdict.to_json(), judged)
-            )
+            self._said = RepeatedVerdict(verdict, verdict.to_json(), judged) if verdict else None
         return self._said
 
     def _verdict(self, at: float) -> Verdict | None:
@@ -274,25 +269,10 @@ class Judged:
         )
 
 
-class JoinedFigures:
-    """The figures that the ranks have posted for their peers, on whichever node they are."""
-
-    def __init__(self) -> None:
-        self._posted: dict[int, Mapping[str, float]] = {}
-        self._of_peers: dict[frozenset[int], dict[str, list[float]]] = {}
-
-    def post(self, rank: int, figures: Mapping[str, float]) -> None:
-        """Take the *figures* of *rank*."""
-        self._posted[rank] = figures
-        self._of_peers.clear()
-
-    def of_peers(self, late: frozenset[int]) -> dict[str, list[float]]:
-        """Return what a late rank reads: thirds and median of those that are not *late*."""
-        if late not in self._of_peers:
-            others = [each for rank, each in self._posted.items() if rank not in late]
-            found = {name: list(each) for name, each in quantiles_of(others).items()}
-            self._of_peers[late] = found
-        return self._of_peers[late]
+def of_peers(posted: JoinedFigures, late: Collection[int]) -> dict[str, list[float]]:
+    """Return what a late rank reads: thirds and median of the ranks that are not *late*."""
+    others = [each for rank, each in posted.items() if rank not in late]
+    return {name: list(each) for name, each in quantiles_of(others).items()}
 
 
 def _late(phase: Phase, rank: int, at: float) -> Late:

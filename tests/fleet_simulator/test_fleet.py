@@ -10,7 +10,7 @@ import pytest
 
 from exporter.scrape.levels import ALL, exposed_name
 from fleet_simulator import fleet as fleets
-from fleet_simulator.faults import KINDS, Scope, parse
+from fleet_simulator.faults import BY_NAME, Scope, parse
 from fleet_simulator.fleet import FRESH_SECONDS, Fleet, fleet_app
 from fleet_simulator.plan import equal_jobs, tour
 from generators.metrics import families_by_collector
@@ -170,10 +170,9 @@ def test_cause_of_each_fault_is_told_of_the_ranks_that_it_makes_late(toured: Tou
         for labels, _ in page.get("rankskew_late_cause_info", ()):
             of_job = told.setdefault(labels["job_id"], {})
             of_job[labels["rank"]] = labels["cause"], labels["detail"]
-    scopes = {kind.name: kind.scope for kind in KINDS}
 
     assert told == {
-        name: dict.fromkeys("4567" if scopes[name] is Scope.NODE else "6", cause)
+        name: dict.fromkeys("4567" if BY_NAME[name].scope is Scope.NODE else "6", cause)
         for name, cause in CAUSES.items()
     }
 
@@ -190,14 +189,10 @@ def test_live_page_of_the_tour_shows_each_state(toured: Tour) -> None:
         if plan.job_id in ("nosync", "off"):  # Told apart by what is missing.
             assert shown["verdict"]["reason"] == plan.job_id.replace("nos", "no_s")
 
-    late = dict.fromkeys(CAUSES, "straggler")
-    late |= {name: "slow_node" for name in CAUSES if "4" in late_ranks(toured, name)}
+    late = {
+        name: "slow_node" if BY_NAME[name].scope is Scope.NODE else "straggler" for name in CAUSES
+    }
     assert states == late | STATES
-
-
-def late_ranks(toured: Tour, job_id: str) -> set[str]:
-    page = toured.early[toured.nodes(job_id)[1]]
-    return {labels["rank"] for labels, _ in page["rankskew_late_cause_info"]}
 
 
 def test_kill_for_lack_of_memory_is_counted_on_its_node(toured: Tour) -> None:

@@ -92,10 +92,7 @@ def test_counters_never_decrease(kind: str) -> None:
                 assert next_one.stage_seconds[stage] >= seconds
 
 
-Captured = pytest.CaptureFixture[str]
-
-
-def test_address_can_be_scraped_from_elsewhere(capsys: Captured) -> None:
+def test_address_can_be_scraped_from_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
     """A fleet on every address is named after its host; a port in use is one sentence."""
     with socket.create_server(("", 0)) as everywhere, socket.create_server(("127.0.0.1", 0)) as one:
         assert url_of(everywhere) == f"http://{socket.gethostname()}:{everywhere.getsockname()[1]}"

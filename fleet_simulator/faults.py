@@ -49,12 +49,13 @@ class Kind:
     """A kind of fault. Rates are per second, on the rank, GPU or node that has it.
 
     *extra* is further time per step, by stage, as a share of a rank's usual own time: of one rank
-    in turn if it *rotates*, of all ranks of a JOB, else of the ranks in its place. *gpu* replaces
-    fields of GpuSample; *gpu_counts*, *costs* and *host_counts* add to fields of GpuSample and Cost
-    and to what HOST_COUNTS in hardware.py names; *cpu_clock* is the share that CPUs keep of their
-    clock, *oom_kills* is a number. *state* is in what the main thread of a late rank spends that
-    further time, *worker_state* the same of its loader's workers: one of THREAD_STATES, at *line*,
-    or on the *mount* if it waits for a disk.
+    in turn if it *rotates*, of all ranks of a JOB, else of the ranks in its place. It is the mean,
+    of one stage, where it comes at once after *every_steps*. *gpu* replaces fields of GpuSample;
+    *gpu_counts*, *costs* and *host_counts* add to fields of GpuSample and Cost and to what
+    HOST_COUNTS in hardware.py names; *cpu_clock* is the share that CPUs keep of their clock,
+    *oom_kills* is a number. *state* is in what the main thread of a late rank spends that further
+    time, *worker_state* the same of its loader's workers: one of THREAD_STATES, at *line*, or on
+    the *mount* if it waits for a disk.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Kind:
     scope: Scope = Scope.GPU
     extra: Mapping[str, float] = field(default_factory=dict)
     rotates: bool = False
+    every_steps: int = 0
     silence: Silence | None = None
     stuck_in: str = "data"
     gpu: Mapping[str, Any] = field(default_factory=dict)
@@ -199,6 +201,8 @@ KINDS: Final = (
          Scope.NODE, extra={"data": 0.05, "forward": 0.15}, port_gigabits=100, state="gpu"),
     Kind("rotating", "a different rank is late in each step, as with uneven sequence lengths",
          Scope.JOB, extra={"forward": 0.15, "backward": 0.3}, rotates=True),
+    Kind("pause", "about once a minute a rank stops for ten seconds, each time another one",
+         Scope.JOB, extra={"data": 0.25}, rotates=True, every_steps=80),
     # Those that make none late.
     Kind("hang", "a rank is stuck loading data; the others wait", silence=Silence.STUCK),
     Kind("frozen", "a rank's process is stopped; the others wait", silence=Silence.FROZEN),
@@ -218,6 +222,8 @@ KINDS: Final = (
     Kind("filer",
          "the file server becomes slow for all nodes: the whole job does, and no rank is late",
          Scope.JOB, extra={"data": 0.12}, host_counts={"nfs_milliseconds": 3_000.0}),
+    Kind("dry", "the loaders of all ranks run dry after every 16 steps; no rank is late",
+         Scope.JOB, extra={"data": 0.5}, every_steps=16, gpu=IDLE),
     _always("missing", "the ranks of a node never report", Scope.NODE, Silence.UNSEEN),
     _always("nosync", "no wait in collectives is measured", Scope.JOB, Silence.UNTIMED),
     _always("nojoin", "the ranks do not compare their steps", Scope.JOB, Silence.UNJOINED),

@@ -17,7 +17,18 @@ from exporter.evidence.peers import quantiles_of
 from fleet_simulator.faults import PlantedFault, Scope, Silence
 from fleet_simulator.plan import JobPlan, node_name
 from rank_probe.judge.common import together
-from rank_probe.judge.verdict import MOST_LATE, NO_SYNC, NODE, PERSISTENT, Change, Late, Verdict
+from rank_probe.judge.verdict import (
+    MOST_LATE,
+    MOST_PAUSES,
+    NO_SYNC,
+    NODE,
+    PERSISTENT,
+    Change,
+    Late,
+    Pause,
+    Stall,
+    Verdict,
+)
 from rankskew.accounting.step import charge
 
 PEER_GROUP: Final = "all"
@@ -57,7 +68,7 @@ class MeanCharges(NamedTuple):
     """GPUs lost in a mean step: to each late rank, and to all others together, by stage."""
 
     late: Mapping[int, Stages]
-    rotating: Stages
+    others: Stages
 
 
 @dataclass(frozen=True)
@@ -229,7 +240,9 @@ class Judged:
         noise = draw.gauss(1, FIGURE_NOISE)
         lost = sum(each.gpus_lost for each in late)
         longest = max((sum(extra.values()) for extra in phase.late.values()), default=0.0)
-        rotating = {stage: gpus * noise for stage, gpus in phase.charges.rotating.items()}
+        others = {stage: gpus * noise for stage, gpus in phase.charges.others.items()}
+        stalls, pauses = _stops(phase, at, steps)
+        kind = "pause" if pauses else "rotating" if phase.turns else "noise"
         return Verdict(
             step=steps,
             ranks=ranks,
@@ -239,18 +252,22 @@ class Judged:
             gpus_lost={
                 "group": 0.0,
                 "persistent": lost * noise,
-                "rotating": sum(rotating.values()),
+                "rotating": 0.0,
                 "common": sum(ranks.values()) * COMMUNICATION_SECONDS / phase.step_seconds,
+                "shared": sum(ranks.values()) * sum(each.share for each in stalls),
+                kind: sum(others.values()),
             },
-            rotating=rotating,
+            rotating=others if kind == "rotating" else {},
             late=tuple(late[:MOST_LATE]),
             together=tuple(together(late, self._facts, self._facts)),
             changes=self._changes(phase, sum(ranks.values()), at),
+            pauses=tuple(pauses),
+            stalls=tuple(stalls),
         )
 
     def _changes(self, phase: Phase, ranks: int, at: float) -> tuple[Change, ...]:
         """Return that the job became slower; the real judge needs a minute or two to be sure."""
-        slower = [fault for fault in phase.faults if fault.kind.slows_all]
+        slower = [f for f in phase.faults if f.kind.slows_all and not f.kind.every_steps]
         if not slower:
             return ()
         stage = max(phase.of_all, key=lambda stage: phase.of_all[stage])
@@ -273,6 +290,24 @@ def of_peers(posted: JoinedFigures, late: Collection[int]) -> dict[str, list[flo
     """Return what a late rank reads: thirds and median of the ranks that are not *late*."""
     others = [each for rank, each in posted.items() if rank not in late]
     return {name: list(each) for name, each in quantiles_of(others).items()}
+
+
+def _stops(phase: Phase, at: float, steps: int) -> tuple[list[Stall], list[Pause]]:
+    """Return what all ranks stop for by *at*, and the last long stops, another rank's each time."""
+    stalls, pauses, ranks = [], [], phase.plan.ranks
+    for fault in (each for each in phase.faults if each.kind.every_steps):
+        ((stage, mean),) = _extra([fault]).items()
+        every = fault.kind.every_steps
+        apart, stop = every * phase.step_seconds, every * mean
+        if not fault.kind.rotates:
+            stalls.append(Stall(stage, mean / phase.step_seconds, every, stop))
+            continue
+        number, age = divmod(at - fault.begins_seconds, apart)
+        for before in range(min(int(number) + 1, MOST_PAUSES)):
+            rank, since = int(number - before) % ranks, age + before * apart
+            step = steps - int(since / phase.step_seconds)
+            pauses.append(Pause(rank, stage, step, since, stop, stop * (ranks - 1)))
+    return stalls, pauses
 
 
 def _late(phase: Phase, rank: int, at: float) -> Late:

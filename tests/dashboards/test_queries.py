@@ -115,7 +115,7 @@ RARE = {
     *queries("A", "GPU clocks throttled"),
     *queries("C", "Step time and slowdown", "Where it runs"),
     *queries("CDF", "Now"),
-    *queries("BEFIJ", "GPUs lost over time"),
+    *queries("BCEIJ", "GPUs lost over time"),
     *queries("DEFG", "Ranks over time"),
 }
 # Which queries show nothing of a job; of a job that hangs this is only asked of a few.

@@ -158,7 +158,7 @@ def rotating_sentence(verdict: Verdict, collecting: float = 0.0) -> str:
     """
     cost = f"{few(verdict.gpus_lost['rotating'])} of {sum(verdict.ranks.values())} GPUs wait"
     cost += " for whichever it is"
-    if turn := next((each for each in verdict.stalls if each.in_turn), None):
+    if turn := verdict.in_turn:
         often = f" every {turn.every_steps} steps" if turn.every_steps else ""
         what = f", {collecting:.0%} of it garbage collection" if collecting else ""
         return (

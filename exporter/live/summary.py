@@ -295,7 +295,7 @@ def _judged(
             first_action=COLLECT_TOGETHER if collecting else None,
         )
     elif is_lost("shared", "gpus_lost_ratio") or is_lost("common", "wait_share"):
-        stages = {each.stage: each.share for each in verdict.stalls if not each.in_turn}
+        stages = verdict.stall_ratios
         most = max(stages, key=lambda stage: stages[stage], default=STAGES[SYNC])
         runbook = SHARED_RUNBOOKS.get(most)
         said = JobVerdict(states.SHARED, shared_sentence(verdict), runbook=runbook)
@@ -316,7 +316,7 @@ def _judged(
 
 def _collecting(job: NodeJob, verdict: Verdict) -> float:
     """Return how much of what ranks stop for in turn is garbage collection; 0 if not most of it."""
-    turn = next((each for each in verdict.stalls if each.in_turn), None)
+    turn = verdict.in_turn
     paused = [
         rank.snapshot.gc_pause_seconds / rank.snapshot.steps
         for rank in job.beating

@@ -180,6 +180,16 @@ class Verdict:
     stalls: tuple[Stall, ...] = ()
     suspect: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def in_turn(self) -> Stall | None:
+        """What ranks stop for in turn, None if for nothing."""
+        return next((each for each in self.stalls if each.in_turn), None)
+
+    @property
+    def stall_ratios(self) -> dict[str, float]:
+        """The share of the time for which all ranks stop at once, by stage."""
+        return {each.stage: each.share for each in self.stalls if not each.in_turn}
+
     def to_json(self) -> dict[str, Any]:
         """Return a dict that `from_json` reads, with numbers to six digits."""
         said = asdict(self)

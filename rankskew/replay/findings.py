@@ -422,7 +422,7 @@ def _losses(kind: str, judged: Sequence[JudgedStretch]) -> Iterator[_Lost]:
 def _stages(kind: str, verdict: Verdict) -> Mapping[str, float]:
     """Return where a loss of that *kind* arises, as far as it is known."""
     if kind == "shared":
-        return {each.stage: each.share for each in verdict.stalls if not each.in_turn}
+        return verdict.stall_ratios
     return verdict.rotating if kind == "rotating" else {}
 
 

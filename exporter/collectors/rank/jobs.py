@@ -60,9 +60,7 @@ VERDICTS: Final[tuple[Row[JudgedJob], ...]] = (
         "rankskew_job_stall_ratio",
         "Share of the job's time in which all its ranks stop together in this stage, 0 to 1: for "
         "longer than usual now and then, or for data in each step (probe, judge of the job).",
-        lambda judged: {
-            each.stage: each.share for each in judged.verdict.stalls if not each.in_turn
-        },
+        lambda judged: judged.verdict.stall_ratios,
         ("stage",),
     ),
     Row(

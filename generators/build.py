@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.report import RESULTS
+from exporter.vocabulary.advice import advice
 from generators import alert_rules, metrics, schemas, tables
 from generators.files import ROOT, text_of, write_or_check
 from generators.markdown import fill
-from rankskew.diagnose.advice import advice
 
 Part = Callable[[], str]
 

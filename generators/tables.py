@@ -6,11 +6,11 @@ from benchmarks.accuracy.plan import HEALTHY, JOIN, SINGLE
 from benchmarks.report import last as rows
 from exporter.collectors.catalog import COLLECTORS
 from exporter.settings import flags
+from exporter.vocabulary.advice import DISTURBS, Action, advice
 from fleet_simulator.faults import KINDS
 from generators.files import ROOT
 from generators.markdown import table
 from rankskew.commands.table import COMMANDS
-from rankskew.diagnose.advice import DISTURBS, Action, advice
 
 SHIPPED: Final = ROOT / "alerts" / "alertmanager.yaml"
 COMMENT: Final = (

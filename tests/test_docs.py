@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from dashboards.detail import collectors
 from exporter.causes.explain import ROWS
+from exporter.vocabulary.advice import advice
 from rank_probe.collectives.report import as_prometheus
 from rank_probe.version import __version__
 from rankskew.commands.table import COMMANDS, load
-from rankskew.diagnose.advice import advice
 from tests.deploy import blocks
 from tests.printed import SCHEMAS
 from tests.rank_probe.fakes import hosts, pair_times, result

@@ -8,18 +8,14 @@ from exporter.live import states
 from exporter.live.ranks import RankView
 from exporter.live.sentences import LateView
 from exporter.live.standstill import holding
-from rank_probe.judge.verdict import DUTY, PAUSES
+from exporter.live.wording import sentence
+from exporter.vocabulary.advice import filled, situations
+from rank_probe.judge.verdict import DUTY, NO_BUSY_TIME, NO_PEERS, NO_SYNC, PAUSES
 
-# By the reason why a job cannot be judged, or not yet.
-NOT_JUDGEABLE: Final = {
-    "off": "rankskew control {job_id} stages",
-    "no_join": "Look into the log of rank 0: it says why the ranks do not compare their steps.",
-    "no_sync": "Mark the collective in the training loop as the stage sync.",
-    "no_peers": "Leave RANKSKEW_PEER_GROUP unset if the ranks do equal work.",
-    "no_busy_time": "Mark the stages of the training loop: nothing but its waiting is seen.",
-}
-RESTART: Final = (
-    "Restart the job with the probe, before its script: torchrun ... -m rank_probe train.py."
+# States, and reasons why a job cannot be judged, in which one action is the first on any rank.
+ADVISED: Final = (
+    *(states.NO_PROBE, states.UNUSED_GPUS, states.PAUSED, states.ROTATING),
+    *("off", "no_join", "join_incomplete", NO_SYNC, NO_PEERS, NO_BUSY_TIME),
 )
 
 
@@ -39,10 +35,6 @@ def first_action(
     is on another node. None if there is nothing to do.
     """
     running = [rank for rank in ranks if not rank.finished]
-    if state == states.NO_PROBE:
-        return RESTART
-    if state == states.UNUSED_GPUS:
-        return "Start a rank on each GPU that the job holds, or let it ask for fewer."
     if state in (states.STRAGGLER, states.SLOW_NODE):
         return _about_late(job_id, state, late, ranks)
     if state == states.HUNG:
@@ -51,11 +43,14 @@ def first_action(
         return _about_missing(job_id, running)
     if state in (states.STARTING, states.STANDS_STILL) and alert is not None and running:
         return _stack(running[0])
-    if state == states.ROTATING:
-        return "Compare the work of the ranks in one step: sequence lengths, samples, files."
-    if reason in NOT_JUDGEABLE:
-        return NOT_JUDGEABLE[reason].format(job_id=job_id)
-    return None
+    if state == states.SHARED:
+        return _record(running[0])
+    return next((advised(each, job_id) for each in (state, reason) if each in ADVISED), None)
+
+
+def advised(situation: str, job_id: str) -> str:
+    """Return what the advice on a *situation* of a job says to do first, as a sentence."""
+    return f"{sentence(filled(situations()[situation].first, {'JOB': job_id}))}."
 
 
 def _about_late(
@@ -75,7 +70,7 @@ def _about_late(
     if state == states.SLOW_NODE:
         return f"top -H{_on(rank)}: what runs there that does not belong to the job?"
     if mine.kind in (PAUSES, DUTY):
-        return f"py-spy record --duration 60 --pid {rank.pid} -o pauses.svg{_on(rank)}"
+        return _record(rank)
     return _stack(rank) if cause is None else cause.first_action
 
 
@@ -95,13 +90,8 @@ def _about_hung(job_id: str, ranks: Sequence[RankView], world_size: int | None) 
 
 
 def _about_missing(job_id: str, running: Sequence[RankView]) -> str:
-    silent = [rank for rank in running if rank.silent]
-    if silent:
-        return _status(silent[0])
-    return (
-        "Compare the job's nodes with those that report: "
-        f'rankskew_node_ranks{{job_id="{job_id}",state="beating"}}.'
-    )
+    silent = next((rank for rank in running if rank.silent), None)
+    return advised(states.RANKS_MISSING, job_id) if silent is None else _status(silent)
 
 
 def _elsewhere(job_id: str, at: Mapping[str, str]) -> str:
@@ -115,6 +105,10 @@ def _elsewhere(job_id: str, at: Mapping[str, str]) -> str:
 
 def _stack(rank: RankView) -> str:
     return f"py-spy dump --pid {rank.pid}{_on(rank)}"
+
+
+def _record(rank: RankView) -> str:
+    return f"py-spy record --duration 60 --pid {rank.pid} -o pauses.svg{_on(rank)}"
 
 
 def _status(rank: RankView) -> str:

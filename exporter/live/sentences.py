@@ -170,8 +170,8 @@ def rotating_sentence(verdict: Verdict, collecting: float = 0.0) -> str:
     return f"Another rank is slow in each step{where}; {cost}."
 
 
-def shared_sentence(verdict: Verdict) -> str:
-    """Say what all ranks stop for together, the costliest first."""
+def shared_sentence(verdict: Verdict, stage: str) -> str:
+    """Say what all ranks wait for together, the costliest first; most of it is in *stage*."""
     together = [each for each in verdict.stalls if not each.in_turn]
     said = [
         f"{words.slow_at(each.stage).replace(' its ', ' their ')} for {each.share:.0%} of the time"
@@ -179,7 +179,7 @@ def shared_sentence(verdict: Verdict) -> str:
         for each in sorted(together, key=lambda each: -each.share)
     ]
     ranks = sum(verdict.ranks.values())
-    if not said:
+    if stage == "sync":
         common = verdict.gpus_lost["common"]
         return f"All ranks wait for communication for {common / ranks:.0%} of each step."
     lost = few(verdict.gpus_lost["shared"])

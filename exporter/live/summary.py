@@ -5,12 +5,13 @@ A judge decides which ranks are late (see NodeJob.verdict); this module puts tha
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from statistics import fmean
 from typing import Final
 
 from exporter.live import states
 from exporter.live.causes import Causes, CauseView, WhySlower, told_cause, view_cause
-from exporter.live.first_actions import first_action
+from exporter.live.first_actions import advised, first_action
 from exporter.live.ranks import RankView, lines_sentence
 from exporter.live.sentences import (
     LateView,
@@ -35,6 +36,7 @@ from exporter.live.wording import MOST_NAMES, duration
 from exporter.ranks.jobs import JOIN, AgedVerdict, NodeJob
 from exporter.ranks.late_enough import late_enough
 from exporter.vocabulary import words
+from exporter.vocabulary.advice import situations
 from rank_probe.judge.verdict import (
     DUTY,
     NO_PEERS,
@@ -56,16 +58,14 @@ BEGUN_STEPS: Final = 5
 UNSEEN_SECONDS: Final = 120.0
 # What is told of a rank that only does something for all.
 CHECKPOINT_STALL: Final = "RankskewCheckpointStall"
-# What all ranks wait for together, by stage.
-SHARED_RUNBOOKS: Final = {
-    "data": "RankskewInputStarvation",
-    "checkpoint": CHECKPOINT_STALL,
-    "sync": "RankskewCommunicationBound",
+# What all ranks wait for together, by stage: the advice on it, and the share of the time beyond
+# which its alert is raised. For checkpoints that is a share of an hour, which is not known here.
+SHARED: Final = {
+    "data": ("input_starvation", "input_share"),
+    "h2d": ("input_starvation", "input_share"),
+    "checkpoint": ("checkpoint_stall", ""),
+    "sync": ("common", "wait_share"),
 }
-COLLECT_TOGETHER: Final = (
-    "Collect garbage on all ranks at the same step: gc.disable(), and gc.collect() every so many "
-    "steps; or gc.freeze() once all is built."
-)
 
 OFF, NO_JOIN, JOIN_INCOMPLETE, NO_STEPS = "off", "no_join", "join_incomplete", "no_steps"
 
@@ -109,7 +109,7 @@ def job_verdict(
     *unprobed* of its ranks on this node run without the probe. *causes* knows why ranks are late.
     """
     said = _said(job, ranks, unprobed, causes)
-    alert = _alert(said, job)
+    alert = said.alert or _alert(said, job)
     aged = job.verdict()
     far = far_suspect(job, ranks) if said.state == states.HUNG or said.reason == NO_STEPS else {}
     first = first_action(
@@ -211,6 +211,7 @@ def _with_missing(
         return said
     gone = last_events([rank for rank in running if rank.silent])
     more = [*missing[1:], *gone, said.sentence, *said.details]
+    said = replace(said, first_action=None, runbook=None, alert=None)  # Those of another state.
     return replace(said, state=states.RANKS_MISSING, sentence=missing[0], details=more)
 
 
@@ -277,6 +278,9 @@ def _judged(
     def is_lost(kind: str, threshold: str) -> bool:
         return verdict.gpus_lost.get(kind, 0.0) > job.threshold(threshold) * judged
 
+    together = verdict.stall_ratios if is_lost("shared", "gpus_lost_ratio") else {}
+    if is_lost("common", "wait_share"):
+        together[STAGES[SYNC]] = verdict.gpus_lost["common"] / judged
     if verdict.reason is not None:
         said = _not_judgeable(verdict.reason)
     elif job.is_partly_judged():
@@ -289,16 +293,11 @@ def _judged(
         said = JobVerdict(states.PAUSED, pause_sentence(verdict.pauses[0], aged.age_seconds))
     elif is_lost("rotating", "rotating_lost_ratio"):
         collecting = _collecting(job, verdict)
-        said = JobVerdict(
-            states.ROTATING,
-            rotating_sentence(verdict, collecting),
-            first_action=COLLECT_TOGETHER if collecting else None,
-        )
-    elif is_lost("shared", "gpus_lost_ratio") or is_lost("common", "wait_share"):
-        stages = verdict.stall_ratios
-        most = max(stages, key=lambda stage: stages[stage], default=STAGES[SYNC])
-        runbook = SHARED_RUNBOOKS.get(most)
-        said = JobVerdict(states.SHARED, shared_sentence(verdict), runbook=runbook)
+        first = advised("rotating_gc", job.job_id) if collecting else None
+        sentence = rotating_sentence(verdict, collecting)
+        said = JobVerdict(states.ROTATING, sentence, first_action=first)
+    elif together:
+        said = _shared(job, verdict, *max(together.items(), key=itemgetter(1)))
     else:
         said = JobVerdict(states.HEALTHY, even_sentence(aged, late))
     more = details(aged, late, job.join_coverage if aged.judge == JOIN else None)
@@ -312,6 +311,18 @@ def _judged(
         changes=aged.changes,
         together=aged.together,
     )
+
+
+def _shared(job: NodeJob, verdict: Verdict, stage: str, share: float) -> JobVerdict:
+    """Say what all ranks wait for together, for most of the time in *stage*."""
+    said = JobVerdict(states.SHARED, shared_sentence(verdict, stage))
+    if stage not in SHARED:
+        return said
+    advice, threshold = SHARED[stage]
+    runbook = situations()[advice].runbook
+    is_raised = threshold and share > job.threshold(threshold)
+    first = advised(advice, job.job_id)
+    return replace(said, first_action=first, runbook=runbook, alert=runbook if is_raised else None)
 
 
 def _collecting(job: NodeJob, verdict: Verdict) -> float:

@@ -16,6 +16,7 @@ from mcp.types import CallToolResult, TextContent, ToolAnnotations
 from exporter.bundle import bundled
 from exporter.commands.arguments import Parser, interval
 from exporter.errors import UsageError
+from exporter.vocabulary.advice import advice
 from rank_probe.version import __version__
 from rank_probe.wire.document import as_document
 from rankskew.client.fetch import Trouble
@@ -23,7 +24,6 @@ from rankskew.commands import diagnose as of_diagnose
 from rankskew.commands import top
 from rankskew.commands.servers import add_access, add_sources, prometheus
 from rankskew.compare.choose import compare_recorded
-from rankskew.diagnose.advice import advice
 from rankskew.diagnose.model import CannotTell
 from rankskew.diagnose.render import as_json as diagnosis
 

@@ -11,9 +11,9 @@ from exporter.live import states
 from exporter.live.causes import CauseView
 from exporter.live.sentences import LateView, change_sentence, duty, in_set, late_sentence
 from exporter.live.wording import duration, sentence, than, which
+from exporter.vocabulary.advice import advice, filled, for_alert, situations
 from exporter.vocabulary.words import CAUSES, KINDS, STATES, slow_at
 from rank_probe.judge.verdict import DUTY, MOST_LATE, NODE, UNSYNCED, Change
-from rankskew.diagnose.advice import advice, filled, situations
 from rankskew.diagnose.model import (
     Event,
     Finding,
@@ -283,15 +283,19 @@ LIMITS: Final = {
 
 
 def _losses(facts: JobFacts) -> Iterator[Finding]:
-    for kind, name in LIMITS.items() if facts.job.state not in PACELESS else ():
-        gpus = facts.job.lost_by_kind.get(kind, 0.0)
+    job = facts.job
+    # An exporter says more, and with an alert of which kind, or what it is.
+    told = for_alert(job.alert) if job.alert else None
+    known = told.cause if told and told.cause in LIMITS else job.state
+    for kind, name in LIMITS.items() if job.state not in PACELESS else ():
+        gpus = job.lost_by_kind.get(kind, 0.0)
         if gpus > facts.threshold(name) * facts.ranks:
             stage = max(facts.rotating, key=lambda each: facts.rotating[each], default=None)
             stage = stage if kind == "rotating" else None
-            said = loss_sentence(kind, gpus, facts.ranks, stage)
-            if facts.job.state == kind and facts.job.sentence != STATES[kind].sentence:
-                said = facts.job.sentence  # An exporter says more.
-            yield Finding(kind, said, gpus_lost=gpus, stage=stage, kind=kind)
+            is_told = kind == known and job.sentence != STATES[job.state].sentence
+            said = job.sentence if is_told else loss_sentence(kind, gpus, facts.ranks, stage)
+            what = told.cause if is_told and told else kind
+            yield Finding(what, said, gpus_lost=gpus, stage=stage, kind=kind)
 
 
 def loss_sentence(kind: str, gpus: float, ranks: int, stage: str | None) -> str:

@@ -9,11 +9,11 @@ from typing import Final
 from exporter.live.causes import LineView
 from exporter.live.states import RANKS_MISSING
 from exporter.live.wording import duration
+from exporter.vocabulary.advice import for_alert
 from exporter.vocabulary.words import reasons_in_order
 from rank_probe.judge.verdict import Change
 from rankskew.client.fetch import ANYONE, Access
 from rankskew.client.prometheus import Prometheus, Sample, selector, with_names
-from rankskew.diagnose.advice import for_alert
 from rankskew.diagnose.findings import all_findings, late_events, report, slower
 from rankskew.diagnose.model import CannotTell, Event, Finding, JobFacts, Place, Report, host
 from rankskew.diagnose.render import clock

@@ -134,9 +134,9 @@ def test_job_without_the_probe_that_does_nothing_is_told() -> None:
         said.append((verdict["state"], verdict["alert"], verdict["first_action"][:15]))
 
     assert said == [
-        *[("no_probe", None, "Restart the job")] * 2,
+        *[("no_probe", None, "Start the job w")] * 2,
         ("stands_still", "RankskewGpusIdle", "py-spy dump --p"),
-        ("unused_gpus", "RankskewGpusIdle", "Start a rank on"),
+        ("unused_gpus", "RankskewGpusIdle", "Compare its ran"),
     ]
     assert verdict["sentence"].startswith("It holds GPUs on which no process has run for ten min")
 
@@ -220,7 +220,7 @@ def test_young_job_starts_and_an_older_one_has_the_reason(reason: str) -> None:
     assert said["sentence"].startswith("Cannot judge this job")
     if reason == "no_join":
         assert "the ranks do not compare their steps, and no two peers on one" in said["sentence"]
-        assert said["first_action"].startswith("Look into the log of rank 0")
+        assert said["first_action"].startswith("Read the log of rank 0")
 
 
 def test_job_without_a_step_is_starting() -> None:
@@ -266,7 +266,7 @@ def test_reason_without_a_verdict_is_told_apart() -> None:
     job = node.wait(40)
     assert (job["verdict"]["state"], job["verdict"]["reason"]) == ("not_judgeable", "off")
     assert "rankskew control JOB_ID stages turns it on" in job["verdict"]["sentence"]
-    assert job["verdict"]["first_action"] == "rankskew control demo stages"
+    assert job["verdict"]["first_action"] == "`rankskew control demo stages` on each node."
     assert [rank["level"] for rank in job["ranks"]] == ["stages", "stages", "off", "stages"]
 
 
@@ -294,13 +294,13 @@ def test_ranks_that_were_never_seen_are_missing() -> None:
     A rank of this node that reports and never steps, an evaluator, is not missing.
     """
     node = Node(ranks=4, world_size=8)
-    node.said = EVEN | {"absent": 4}
-    assert node.run(30)["verdict"]["state"] == "healthy"
+    node.said = EVEN | {"absent": 4, "gpus_lost": {"common": 1.2}}
+    assert node.run(30)["verdict"]["alert"] == "RankskewCommunicationBound"
     said = node.run(120)["verdict"]
     assert (said["state"], said["alert"]) == ("ranks_missing", "RankskewRanksMissing")
     assert said["sentence"].startswith("4 of 8 ranks have never been in a step that the judge saw")
-    assert said["details"][0].startswith("No rank is late")
-    assert said["first_action"].startswith("Compare the job's nodes with those that report: ")
+    assert said["details"][0].startswith("All ranks wait for communication")
+    assert said["first_action"].startswith("Compare the job's nodes with `")
 
     node = Node()
     node.said = EVEN | {"absent": 1}

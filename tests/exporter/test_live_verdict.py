@@ -150,26 +150,38 @@ Rank 0 saves every 25 steps for 1.0 s
 Rank 2 is slow loading data and rank 0 saves every 25 steps
 # The loss to ranks that are late in turn, beyond noise, is worth an alert from 3 % of the GPUs on.
 gpus_lost: {rotating: 0.12} | healthy | | No rank is late: the 4 ranks of the job need the same time
-gpus_lost: {rotating: 0.13} | rotating | RankskewRotatingImbalance | \
-Another rank is slow in each step, mostly loading data; 0.13 of 4 GPUs wait for whichever it is.
+gpus_lost: {rotating: 0.13} | rotating | RankskewRotatingImbalance | Another rank is slow in each \
+step, mostly loading data; 0.13 of 4 GPUs wait for whichever it is. Compare the work of the ranks
 gpus_lost: {rotating: 0.41}, stalls: [{stage: other, share: 0.1, every_steps: 25, seconds: 0.4, \
 in_turn: true}] | rotating | RankskewRotatingImbalance | Each rank in turn stops outside the timed \
-stages for 0.4 s every 25 steps; 0.41 of 4 GPUs wait for whichever it is.
+stages for 0.4 s every 25 steps; 0.41 of 4 GPUs wait for whichever it is. Compare the work of the
+gpus_lost: {rotating: 0.41}, stalls: [{stage: other, share: 0.1, every_steps: 25, seconds: 0.4, \
+in_turn: true}] | rotating | RankskewRotatingImbalance | Each rank in turn stops outside the timed \
+stages for 0.4 s every 25 steps, 100% of it garbage collection; 0.41 of 4 GPUs wait for whichever \
+it is. `gc.freeze()` once model and data are loaded; or collect on all ranks at the same step:
 # One long stop, of a rank or of all, is told for as long as it is in the means of the last minute.
 gpus_lost: {pause: 0.05}, pauses: [{rank: 2, stage: data, step: 9, since_seconds: 20, seconds: 60, \
-gpu_seconds: 180}] | pause | | Rank 2 stopped for 60 s loading data until 20 s ago: 180 GPU-seconds
+gpu_seconds: 180}] | pause | | Rank 2 stopped for 60 s loading data until 20 s ago: 180 \
+GPU-seconds lost. Look at what its log and `dmesg -T` say of that minute, and
 gpus_lost: {pause: 0.04}, pauses: [{rank: null, stage: data, step: 9, since_seconds: 900, \
 seconds: 60, gpu_seconds: 240}] | healthy | | No rank is late: the 4 ranks of the job need the same
-# What all stop for is no rank's fault, but no health either.
+# What all stop for is no rank's fault, but no health either; the alert is on what costs the most.
 gpus_lost: {shared: 0.05}, stalls: [{stage: data, share: 0.66, every_steps: 32, seconds: 2.0}, \
-{stage: checkpoint, share: 0.02, every_steps: 90, seconds: 1.0}] | shared | | All ranks wait \
-together: loading data for 66% of the time, 2.0 s every 32 steps and writing checkpoints for 2% of \
-the time, 1.0 s every 90 steps; 0.05 of 4 GPUs lost.
-gpus_lost: {shared: 1.2}, stalls: [{stage: data, share: 0.3}] | shared | | All ranks wait \
-together: loading data for 30% of the time; 1.20 of 4 GPUs lost.
-ranks: {all: 1}, gpus_lost: {} | healthy | | No rank is late: the job has only one.
+{stage: checkpoint, share: 0.02, every_steps: 90, seconds: 1.0}] | shared | \
+RankskewInputStarvation | All ranks wait together: loading data for 66% of the time, 2.0 s every \
+32 steps and writing checkpoints for 2% of the time, 1.0 s every 90 steps; 0.05 of 4 GPUs lost. \
+INPUT
+gpus_lost: {shared: 0.8, common: 1.0}, stalls: [{stage: h2d, share: 0.2}] | shared | | All ranks \
+wait together: copying their batches to the GPU for 20% of the time; 0.80 of 4 GPUs lost. INPUT
+gpus_lost: {shared: 1.2}, stalls: [{stage: checkpoint, share: 0.3}] | shared | | All ranks wait \
+together: writing checkpoints for 30% of the time; 1.20 of 4 GPUs lost. `df -h` and `iostat -x 1` on
+gpus_lost: {shared: 1.2}, stalls: [{stage: eval, share: 0.3}] | shared | | All ranks wait \
+together: evaluating for 30% of the time; 1.20 of 4 GPUs lost. py-spy record --duration 60 --pid 100
+ranks: {all: 1}, gpus_lost: {} | healthy | | No rank is late: the job has only one. -
 # Even ranks that all wait are waiting for the network.
-gpus_lost: {common: 1.2} | shared | | All ranks wait for communication for 30% of each step.
+gpus_lost: {shared: 0.8, common: 1.2}, stalls: [{stage: data, share: 0.2}] | shared | \
+RankskewCommunicationBound | All ranks wait for communication for 30% of each step. Look for a \
+slow link: `ibstat`
 gpus_lost: {common: 1.0} | healthy | | No rank is late: the 4 ranks of the job need the same time
 # If the judge can name no rank, the page shows the reason.
 reason: no_sync | not_judgeable | RankskewNotJudgeable | Cannot judge this job:
@@ -177,15 +189,18 @@ reason: no_peers | not_judgeable | | Cannot judge this job:
 """
 
 
-@pytest.mark.parametrize(("judged", "state", "alert", "sentence"), rows(STATES))
-def test_state_is_what_the_judge_says(judged: str, state: str, alert: str, sentence: str) -> None:
-    """With its reason, its sentence and its alert."""
+@pytest.mark.parametrize(("judged", "state", "alert", "words"), rows(STATES))
+def test_state_is_what_the_judge_says(judged: str, state: str, alert: str, words: str) -> None:
+    """With its reason, its sentence, its alert and what to do first."""
     told = changes_of(judged) if ": " in judged else {}
-    said = Node().judged(verdict(late=() if told else lates(judged), **told))
+    node = Node()
+    node.change(gc_pause_seconds=1e3 * ("garbage" in words))
+    said = node.judged(verdict(late=() if told else lates(judged), **told))
 
     assert (said["state"], said["alert"] or "") == (state, alert)
     assert said["reason"] == told.get("reason")
-    assert said["sentence"].startswith(sentence)
+    shown = f"{said['sentence']} {said['first_action'] or '-'}"
+    assert shown.startswith(words.replace("INPUT", "See with `top` and `iostat -x 1` on a node"))
     assert not alert or said["runbook"] == alert
 
 

@@ -28,13 +28,13 @@ from exporter.ranks.store import RankStore
 from exporter.scrape.exposition import Exposition
 from exporter.scrape.sampling import Scrape
 from exporter.scrapers import Scrapers
+from exporter.vocabulary.advice import advice
 from exporter.web.app import web_app
 from exporter.web.auth import BasicAuth
 from exporter.web.config import WebConfig
 from exporter.web.health import GONE_SECONDS, GpusGone, Ready
 from exporter.web.reload import WatchedConfig
 from generators import alert_rules
-from rankskew.diagnose.advice import advice
 from tests.exporter.node import Clock, FixedNvml
 from tests.exporter.running import make_certificate
 from tests.exporter.snapshots import snapshot

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from exporter.live.states import STATES
+from exporter.vocabulary.advice import DISTURBS, advice, filled, for_alert, situations
 from exporter.vocabulary.words import CAUSES
 from generators import alert_rules
 from rank_probe.judge.verdict import REASONS
 from rank_probe.wire.stages import STAGES
 from rankskew.__main__ import main
-from rankskew.diagnose.advice import DISTURBS, advice, filled, for_alert, situations
 from rankskew.diagnose.findings import loss
 from rankskew.diagnose.model import CANNOT_TELL, Finding, Place, Report
 from rankskew.diagnose.render import in_words, loss_section

@@ -105,6 +105,7 @@ WAITING: Final = [rank(each, **STUCK) for each in range(4)]
 FROZEN: Final = [rank(each, silent=each == 3, **STUCK) for each in range(4)]
 SILENT: Final = [rank(each, silent=each == 3) for each in range(4)]
 SOME: Final = {"slower": 5, "peers": 8, "slower_spans": [[0, 4], [7], "8"], "in_common": "rack r12"}
+BOUND, STARVED = "RankskewCommunicationBound", "RankskewInputStarvation"
 SLOW_READS: Final = CAUSE | {"sentence": "reads take 9 ms"}
 STORIES: Final[dict[str, Document]] = {
     # What the page says already is not said twice.
@@ -132,6 +133,8 @@ STORIES: Final[dict[str, Document]] = {
     # Even if its rank still waits.
     "lost GPU": of_state("healthy") | {"gpus": [gpu(1, up=True), gpu(2, up=False)]},
     "balanced": of_state("healthy"),
+    "all wait": of_state("shared", alert=BOUND, gpus_lost={"shared": 0.2, "common": 2.4}),
+    "all wait for input": of_state("shared", alert=STARVED, gpus_lost={"shared": 2.4}),
     "slow start": of_state("starting", alert="RankskewSlowStart"),
     "not judgeable": of_state("not_judgeable", reason="no_sync"),
     "reason of another release": of_state("not_judgeable", reason="of_a_newer_release"),

@@ -34,6 +34,7 @@ from rank_probe.judge.verdict import (
     Pause,
     Together,
     Verdict,
+    settled,
 )
 
 # Fewer GPUs lost, or a smaller share of steps or of their time, are not mentioned.
@@ -112,7 +113,7 @@ def view_late(
 def late_sentence(
     late: Sequence[LateView], world_size: int, together: Sequence[Together] = ()
 ) -> str:
-    """Name the *late* ranks, grouped by kind and stage, the costliest first.
+    """Name the *late* ranks, grouped by kind and stage, the costliest first once it is settled.
 
     Those that became late *together* are named as a set.
     """
@@ -123,7 +124,8 @@ def late_sentence(
     alone = sorted((each for each in late if each.rank not in in_sets), key=_likeness)
     alike = [list(those) for _, those in groupby(alone, key=_likeness)]
     told += [(those, _alike(those)) for those in alike]
-    told.sort(key=lambda each: -sum(late.gpus_lost for late in each[0]))
+    told.sort(key=lambda each: late.index(each[0][0]))
+    told = settled(told, lambda each: (sum(late.gpus_lost for late in each[0]),))
     phrases = [said for _, said in told[:MOST_NAMES]]
     if rest := sum(len(those) for those, _ in told[MOST_NAMES:]):
         phrases.append(f"{rest} more {be(rest)} late")

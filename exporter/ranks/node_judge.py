@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from exporter.ranks.jobs import NodeJob
 from rank_probe.judge.stalls import DATA_SHARE
-from rank_probe.judge.verdict import MOST_LATE, NO_SYNC, PERSISTENT, Late, Stall, Verdict
+from rank_probe.judge.verdict import MOST_LATE, NO_SYNC, PERSISTENT, Late, Stall, Verdict, settled
 from rank_probe.wire.snapshot import LEVEL_OFF, Snapshot
 from rank_probe.wire.stages import DATA, H2D, STAGES, SYNC
 
@@ -190,7 +190,7 @@ def _verdict(
     late = [
         _late(each, onsets[each.snapshot.rank], job.now, step_seconds, others) for each in lasting
     ]
-    late.sort(key=lambda each: (-each.gpus_lost, each.rank))
+    late = settled(late, lambda each: (each.gpus_lost,))
     share = median(
         sum(block.own.get(stage, 0.0) for stage in INPUT) / block.step for block in blocks
     )

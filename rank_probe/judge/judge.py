@@ -30,6 +30,7 @@ from rank_probe.judge.verdict import (
     WARMING_UP,
     Late,
     Verdict,
+    settled,
 )
 from rank_probe.judge.windows import (
     LEAST_OWN_SECONDS,
@@ -53,8 +54,6 @@ LOOKS: Final = 10
 JOB_SECONDS: Final = 60.0
 # Of a step; it must not become a whole step through rounding.
 LARGEST_SHARE: Final = 0.999
-# A rank that was named before gets this much more weight, if only some can be named.
-STAYS_NAMED: Final = 1.5
 # By so many deviations of normal noise the median is over the 1/3 quantile; the slowest of n ranks
 # is over the mean by less than the root of 2 ln n.
 MEDIAN_DEVIATIONS: Final = 0.43
@@ -80,7 +79,7 @@ class Judge:
         self._stalls = Stalls()
         self._changes = Changes(reduction, self._history, self._facts)
         self._own_past = OwnPast(reduction, self._history)
-        self._told: frozenset[int] = frozenset()
+        self._told: dict[int, int] = {}  # The place of each rank in the last verdict.
         self._before: Mark | None = None
         self._next_looks = dict.fromkeys(HORIZONS, -math.inf)
 
@@ -122,8 +121,8 @@ class Judge:
             late += [self._late(each, mark, step) for each in paused]
         elif reason == NO_SYNC:
             late += self._own_past.named(mark)
-        late.sort(key=self._urgency)
-        self._told = frozenset(each.rank for each in late[:MOST_LATE])
+        late = settled(sorted(late, key=self._place), _cost)
+        self._told = {each.rank: place for place, each in enumerate(late[:MOST_LATE])}
         sets = together(late, self._reduction.groups, self._facts)
         return self._verdict(
             Verdict(
@@ -181,11 +180,9 @@ class Judge:
         first = self._history.before(begin, seconds, steps)
         return (first, begin) if first else None
 
-    def _urgency(self, late: Late) -> tuple[float, float, int]:
-        """Put the costliest first; ranks in the last verdict get extra weight."""
-        named = STAYS_NAMED if late.rank in self._told else 1.0
-        lasting = late.ratio * (late.since_seconds if late.kind == UNSYNCED else 1.0)
-        return -late.gpus_lost * named, -lasting, late.rank
+    def _place(self, late: Late) -> tuple[float, ...]:
+        """Put the ranks of the last verdict first, as they were in it; then the costliest."""
+        return self._told.get(late.rank, MOST_LATE), *(-part for part in _cost(late)), late.rank
 
     def _late(self, found: Paused, end: Mark, step: int) -> Late:
         return Late(
@@ -278,6 +275,11 @@ class Judge:
             pauses=told(stops, end.at),
             stalls=tuple(stalls),
         )
+
+
+def _cost(late: Late) -> tuple[float, float]:
+    """Return what it costs, and its excess; so far, if it is not known to cost anything."""
+    return late.gpus_lost, late.ratio * (late.since_seconds if late.kind == UNSYNCED else 1.0)
 
 
 def _slowdown(window: Window, lost: float, late: Collection[int]) -> float:

@@ -4,9 +4,9 @@ Each Verdict is made in one place (rank 0, or `rankskew replay`) and repeated ev
 as JSON: through the job's store to every rank, in each rank's snapshot to its exporter.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from rank_probe.wire.stages import STAGES, SYNC
 
@@ -38,6 +38,8 @@ REASONS: Final = (WARMING_UP, NO_SYNC, NO_PEERS, NO_BUSY_TIME)
 
 # The costliest late ranks that a verdict names.
 MOST_LATE: Final = 32
+# What is named stays where it is, unless another one costs so many times as much.
+OVERTAKES: Final = 4 / 3
 MOST_GROUPS: Final = 64
 MOST_CHANGES: Final = 8
 MOST_TOGETHER: Final = 4
@@ -47,6 +49,7 @@ MOST_SPANS: Final = 32
 
 # Ranks without a gap: the first and the last.
 Span = tuple[int, int]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +205,17 @@ class Verdict:
             if whole := SENT_AS[kind]:
                 lost[whole] = lost.get(whole, 0.0) + gpus
         return _short(said)  # type: ignore[no-any-return]
+
+
+def settled(those: Iterable[T], cost: Callable[[T], tuple[float, ...]]) -> list[T]:
+    """Return *those* in their order, but each before its neighbours that it OVERTAKES in *cost*."""
+    order: list[T] = []
+    for each in those:
+        place = len(order)
+        while place and cost(each) > tuple(OVERTAKES * part for part in cost(order[place - 1])):
+            place -= 1
+        order.insert(place, each)
+    return order
 
 
 def from_json(said: Mapping[str, Any]) -> Verdict:

@@ -52,7 +52,7 @@ def read_exporters(
         chosen = [job for job in jobs if job.job_id == job_id]
         troubles += [] if chosen else [no_such_job(job_id, jobs)]
         jobs = chosen
-    shown = [replace(job, ranks=worth_a_row(job.ranks, job.state)) for job in jobs]
+    shown = [replace(job, ranks=worth_a_row(job)) for job in jobs]
     return FleetStatus(", ".join(urls), shown, troubles, time.time())
 
 

@@ -185,7 +185,7 @@ def _late(found: Recorded, now: float) -> list[LateView]:
         for each in found["rank:rankskew_late:ratio"]
         if (rank := each["rank"]).isdecimal()
     ]
-    return costliest_first(late)
+    return costliest_first(sorted(late, key=lambda each: each.rank))
 
 
 def _causes(found: Recorded) -> dict[str, CauseView]:
@@ -276,12 +276,8 @@ def _with_ranks(prometheus: Prometheus, job: JobStatus) -> JobStatus:
     counted = prometheus.query(f"count(group by (rank) (rankskew_steps_total{{{where}}}))")
     seen = round(counted[0].value) if counted else len(ranks)
     steps = [each.value for each in facts if each.name == "rankskew_steps_total"]
-    return replace(
-        job,
-        ranks=worth_a_row(ranks, job.state),
-        ranks_seen=seen,
-        steps=round(max(steps)) if steps else None,
-    )
+    ranks = worth_a_row(replace(job, ranks=ranks))
+    return replace(job, ranks=ranks, ranks_seen=seen, steps=round(max(steps)) if steps else None)
 
 
 def _chosen(prometheus: Prometheus, where: str) -> set[str]:

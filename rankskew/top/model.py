@@ -10,7 +10,7 @@ from exporter.live import states
 from exporter.live.causes import CauseView, cause_sentence
 from exporter.live.sentences import LateView
 from exporter.vocabulary import words
-from rank_probe.judge.verdict import NODE, Change, Together
+from rank_probe.judge.verdict import NODE, Change, Together, settled
 from rankskew.wording import few
 
 # Not known: rules or an exporter of another version.
@@ -139,8 +139,9 @@ def several_jobs(names: Sequence[str]) -> str:
 
 
 def costliest_first(late: Iterable[LateView]) -> list[LateView]:
-    """Return *late* ranks, those that are called late before the others."""
-    return sorted(late, key=lambda each: (not each.is_called_late, -each.gpus_lost))
+    """Return *late* ranks as they are settled, those that are called late before the others."""
+    order = settled(late, lambda each: (each.gpus_lost,))
+    return sorted(order, key=lambda each: not each.is_called_late)
 
 
 def explained(job: JobStatus) -> JobStatus:
@@ -201,20 +202,20 @@ def newest(ranks: Iterable[Rank]) -> list[Rank]:
     return [found[number] for number in sorted(found)]
 
 
-def worth_a_row(ranks: Sequence[Rank], state: str) -> list[Rank]:
-    """Return the ranks to show.
+def worth_a_row(job: JobStatus) -> list[Rank]:
+    """Return the ranks of *job* to show.
 
-    Late ranks come first, then those that hold the job up. The others follow by number, or by their
-    own time per step, the slowest first, if there are too many for all.
+    Late ranks come first, in the job's order, then those that hold it up. The others follow by
+    number, or by their own time per step, the slowest first, if there are too many for all.
     """
-    is_huge = len(ranks) > MOST_RANKS
+    is_huge = len(job.ranks) > MOST_RANKS
+    places = {each.rank: place for place, each in enumerate(job.late)}
 
-    def place(rank: Rank) -> tuple[int, float, float, int]:
-        lost = rank.late.gpus_lost if rank.late else 0.0
+    def place(rank: Rank) -> tuple[int, int, float, int]:
         slow = (rank.own_seconds or 0.0) if is_huge else 0.0
-        return _group(rank, state), -lost, -slow, rank.rank
+        return _group(rank, job.state), places.get(rank.rank, len(places)), -slow, rank.rank
 
-    return sorted(ranks, key=place)[:MOST_RANKS]
+    return sorted(job.ranks, key=place)[:MOST_RANKS]
 
 
 def holds_up(rank: Rank, state: str) -> bool:

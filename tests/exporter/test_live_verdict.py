@@ -80,7 +80,7 @@ Ranks 5 and 6 evaluate now and then and rank 0 saves every 25 steps for 1.0 s; \
 # Those that are late alike are named in one breath, the costliest first.
 2 gpus=0.7; 3 forward gpus=2; 4 backward; 4 optimizer; 4 eval | \
 Rank 3 is slow in the forward pass, \
-rank 4 is slow in the backward pass, rank 4 is slow evaluating and 2 more are late; \
+rank 4 is slow in the backward pass, rank 4 is slow in the optimizer step and 2 more are late; \
 5.70 of 64 GPUs wait for them. |
 # A mild lateness is shown as such, and is no alarm.
 2 mild | No rank is late enough for an alert: rank 2 needs 45% more time than its peers. | \
@@ -114,7 +114,7 @@ TOGETHER = """
 8-15 node | in_common: node n1 | 8 of 64 ranks (8 to 15: all of node n1, and no others) have been \
 slow loading data for 5 min; 8.00 of 64 GPUs wait for them.
 # Nothing is known of them; another rank is late in its own way.
-8-15 node; 40 forward gpus=9 | | Rank 40 (not on this node) is slow in the forward pass and \
+40 forward gpus=9; 8-15 node | | Rank 40 (not on this node) is slow in the forward pass and \
 8 of 64 ranks (8 to 15), like most ranks of their node, have been slow loading data for 5 min; \
 17.00 of 64 GPUs wait for them.
 # More are late than a verdict names.
@@ -142,7 +142,7 @@ def test_ranks_that_became_late_together_are_named_as_a_set(
 # What the judge says, the state, the alert, the reason, and how the sentence begins.
 STATES = """
 # Where one of the late ranks is late with its node, the node is what is slow.
-2; 3 node | slow_node | RankskewSlowNode | Rank 3, like most ranks of its node, is slow
+2; 3 node | slow_node | RankskewSlowNode | Rank 2 is slow loading data and rank 3, like most
 0 duty checkpoint gpus=0.2 every=25 pause=1.02 | straggler | RankskewCheckpointStall | \
 Rank 0 saves every 25 steps for 1.0 s
 # Ranks that wake come first, though a mild one may cost more.

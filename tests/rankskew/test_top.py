@@ -25,7 +25,7 @@ from rich.console import Console
 
 from exporter.live.sentences import LateView
 from rankskew.__main__ import main
-from rankskew.top.model import FleetStatus, JobStatus, Rank, worth_a_row
+from rankskew.top.model import FleetStatus, JobStatus, Rank, costliest_first, worth_a_row
 from rankskew.top.screen import frame, kept, show
 from tests.exporter.running import PATIENCE_SECONDS, ROOT
 from tests.printed import assert_golden
@@ -127,10 +127,14 @@ def test_ranks_that_need_a_look_have_the_first_rows() -> None:
     """
 
     def late(rank: int, gpus_lost: float, kind: str = "persistent") -> Rank:
-        return Rank(rank, late=replace(LATE, gpus_lost=gpus_lost, kind=kind), stage="sync")
+        late = replace(LATE, rank=rank, gpus_lost=gpus_lost, kind=kind)
+        return Rank(rank, late=late, stage="sync")
 
     def order(state: str, *ranks: Rank) -> list[int]:
-        return [rank.rank for rank in worth_a_row(ranks, state)]
+        those = costliest_first(rank.late for rank in ranks if rank.late)
+        return [
+            rank.rank for rank in worth_a_row(JobStatus("x", state=state, late=those, ranks=ranks))
+        ]
 
     silent = Rank(3, silent=True)
     ranks = [Rank(0), late(1, 0.0), late(2, 0.1, "mild"), silent, late(4, 0.5), late(5, 1.5)]

@@ -22,18 +22,20 @@ export function rankTable() {
   };
 }
 
-// What each row says, the most urgent first; ranks that are alike keep their order.
+// What each row says, the most urgent first; late ranks in the order of the judge, the others by number.
 function inOrder(job) {
   const late = new Map(job.verdict.late.map((each) => [each.rank, each]));
+  const places = [...late.keys()];
   const longest = Math.max(...job.ranks.map((rank) => rank.step_seconds ?? 0)) || 1;
   const rows = job.ranks.map((rank) => {
     const named = rank.finished ? null : late.get(rank.rank);
     const holdsUp = job.verdict.state === "hung" && !rank.finished && (rank.silent || rank.stage !== "sync");
     const isLate = named && !mark(named);
-    const urgency = holdsUp || isLate ? 3 + (named?.gpus_lost ?? 0) : rank.silent ? 2 : named ? 1 : 0;
-    return { rank, named, holdsUp, isLate, urgency, longest, probed: job.probed };
+    const urgency = holdsUp || isLate ? 3 : rank.silent ? 2 : named ? 1 : 0;
+    const place = named ? places.indexOf(rank.rank) : places.length;
+    return { rank, named, holdsUp, isLate, urgency, place, longest, probed: job.probed };
   });
-  return rows.sort((one, other) => other.urgency - one.urgency || one.rank.rank - other.rank.rank);
+  return rows.sort((one, other) => other.urgency - one.urgency || one.place - other.place || one.rank.rank - other.rank.rank);
 }
 
 function cell(name, classes, ...content) {

@@ -1,10 +1,10 @@
 """Why a rank of this node is late, as the page shows it; exporter.causes finds it out."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from exporter.causes.model import UNKNOWN, Cause, Guess
+from exporter.causes.model import UNKNOWN, Cause
 from exporter.causes.units import unit_of
 from rank_probe.judge.verdict import Change
 from rank_probe.process.facts import number
@@ -20,23 +20,10 @@ EXPLAINS_ALL: Final = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class CauseView:
-    """A cause with the *figure* that shows it, *value* of the rank and *peers_value*, in *unit*.
+class CauseView(Cause):
+    """A cause with the *unit* of its figure, empty without one; no *others* if it explains all."""
 
-    *share* (0 to 1) is how much of the rank's excess it accounts for; *others* are the next best
-    guesses, none if it accounts for nearly all. Without a figure, *figure* and *unit* are empty.
-    """
-
-    cause: str
-    detail: str
-    share: float
-    sentence: str
-    first_action: str
-    figure: str
-    value: float | None
-    peers_value: float | None
-    unit: str
-    others: list[Guess]
+    unit: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +37,9 @@ class LineView:
 
 def view_cause(cause: Cause) -> CauseView:
     """Describe *cause*."""
-    return CauseView(
-        cause=cause.cause,
-        detail=cause.detail,
-        share=cause.share,
-        sentence=cause.sentence,
-        first_action=cause.first_action,
-        figure=cause.figure,
-        value=cause.value,
-        peers_value=cause.peers_value,
-        unit=unit_of(cause.figure),
-        others=[] if cause.share >= EXPLAINS_ALL else list(cause.others),
-    )
+    found = {each.name: getattr(cause, each.name) for each in fields(Cause)}
+    others = () if cause.share >= EXPLAINS_ALL else cause.others
+    return CauseView(**found | {"unit": unit_of(cause.figure), "others": others})
 
 
 def told_cause(at: Mapping[str, str]) -> Cause | None:

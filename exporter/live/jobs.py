@@ -61,6 +61,7 @@ def view_unprobed_job(
     world_size = max(max(map(_world_size, found)), len(ranks))
     here = f"{len(ranks)} of {world_size} ranks"
     state = _unprobed_state(job_id, ranks, faults)
+    known = words.STATES[state]
     said = f"No probe reports: {here} run on this node, and how they keep up is not known."
     return JobView(
         job_id=job_id,
@@ -70,10 +71,10 @@ def view_unprobed_job(
         step_seconds=None,
         verdict=JobVerdict(
             state,
-            said if state == states.NO_PROBE else f"{words.STATES[state].sentence} {said}",
-            first_action=first_action(job_id, state, None, [], ranks, states.alert_of(state)),
-            runbook=states.RUNBOOKS[state],
-            alert=states.alert_of(state),
+            said if state == states.NO_PROBE else f"{known.sentence} {said}",
+            first_action=first_action(job_id, state, None, [], ranks, known.alert),
+            runbook=known.runbook,
+            alert=known.alert,
         ),
         ranks=ranks,
         probed=False,

@@ -14,13 +14,3 @@ STANDS_STILL, UNUSED_GPUS = "stands_still", "unused_gpus"
 # What people call each state, the most urgent first.
 WORDS: Final = {name: state.word for name, state in words.STATES.items()}
 STATES: Final = tuple(WORDS)
-
-# The runbook to read in each state, named after its alert.
-RUNBOOKS: Final = {
-    name: state.runbook for name, state in words.STATES.items() if state.runbook is not None
-}
-
-
-def alert_of(state: str) -> str | None:
-    """Return the alert that Prometheus raises if a job stays in *state*; None if it raises none."""
-    return RUNBOOKS[state] if words.STATES[state].alerts else None

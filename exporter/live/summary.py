@@ -140,14 +140,14 @@ def why_changed(said: JobVerdict, job_id: str, why_slower: WhySlower) -> JobVerd
 def _alert(said: JobVerdict, job: NodeJob) -> str | None:
     is_slow = (job.starting_seconds or 0.0) > job.threshold("start_seconds")
     if said.state == states.STARTING and is_slow:
-        return states.RUNBOOKS[states.STARTING]
-    return _runbook(said) if said.reason != NO_PEERS and states.alert_of(said.state) else None
+        return words.STATES[states.STARTING].runbook
+    return _runbook(said) if said.reason != NO_PEERS and words.STATES[said.state].alerts else None
 
 
 def _runbook(said: JobVerdict) -> str | None:
     kinds = {each.kind for each in said.late if each.is_called_late}
     is_duty = said.state == states.STRAGGLER and kinds == {DUTY}
-    return CHECKPOINT_STALL if is_duty else states.RUNBOOKS.get(said.state)
+    return CHECKPOINT_STALL if is_duty else words.STATES[said.state].runbook
 
 
 def _said(job: NodeJob, ranks: Sequence[RankView], unprobed: int, causes: Causes) -> JobVerdict:

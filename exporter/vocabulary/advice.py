@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Final
+from typing import Final
 
 import yaml
 
@@ -87,19 +87,14 @@ def filled(text: str, values: Mapping[str, str]) -> str:
 @cache
 def advice() -> Mapping[str, Advice]:
     """Return the advice for each cause."""
-    return {
-        cause: _advice(cause, {"playbook": cause, **entry}, CAUSES.get(cause))
-        for cause, entry in _said("causes").items()
-    }
+    said = _entries("causes", CAUSES)
+    return {cause: replace(entry, playbook=cause) for cause, entry in said.items()}
 
 
 @cache
 def situations() -> Mapping[str, Advice]:
     """Return the advice for what is not a late rank."""
-    return {
-        name: _advice(name, {"runbook": entry.get("alerts", [""])[0], **entry}, REASONS.get(name))
-        for name, entry in _said("situations").items()
-    }
+    return _entries("situations", REASONS)
 
 
 def for_alert(alert: str) -> Advice | None:
@@ -108,13 +103,13 @@ def for_alert(alert: str) -> Advice | None:
     return next((each for each in every if alert in each.alerts), None)
 
 
-def _said(part: str) -> Mapping[str, Mapping[str, Any]]:
+def _entries(part: str, words: Mapping[str, CauseWords | Reason]) -> Mapping[str, Advice]:
+    """Return the entries of *part*; what has *words* elsewhere has its own from there only."""
     said = yaml.safe_load(bundled("alerts/advice.yaml").read_text(encoding="utf-8"))
-    return said[part]  # type: ignore[no-any-return]  # The build has checked it.
-
-
-def _advice(cause: str, entry: Mapping[str, Any], words: CauseWords | Reason | None) -> Advice:
-    """Return the advice in *entry*; what has *words* elsewhere has its own from there only."""
-    called = {} if words is None else {"short": words.short, "text": words.text}
-    actions = tuple(Action(**each) for each in entry["actions"])
-    return Advice(cause, **{**called, **entry, "actions": actions})
+    found = {}
+    for name, entry in said[part].items():
+        known = {"short": words[name].short, "text": words[name].text} if name in words else {}
+        known |= {"runbook": alerts[0]} if (alerts := entry.get("alerts")) else {}
+        actions = tuple(Action(**each) for each in entry["actions"])
+        found[name] = Advice(name, **known | entry | {"actions": actions})
+    return found

@@ -106,7 +106,7 @@ MOST_EVENTS: Final = 5
 MOST_MILD: Final = 3
 # What costs less than this share of the costliest waits until that one is mended.
 WORTH_MENDING: Final = 0.1
-NO_CAUSE: Final = CauseView(UNKNOWN, "", 0.0, CAUSES[UNKNOWN].text, "", "", None, None, "", [])
+NO_CAUSE: Final = CauseView(UNKNOWN, "", 0.0, CAUSES[UNKNOWN].text, "")
 
 
 def _late_findings(facts: JobFacts) -> tuple[list[Finding], list[str]]:

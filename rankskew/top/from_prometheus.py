@@ -205,7 +205,6 @@ def _causes(found: Recorded) -> dict[str, CauseView]:
             value=figures.get((each["rank"], "rank")),
             peers_value=figures.get((each["rank"], "peers")),
             unit=unit_of(each["figure"]),
-            others=[],
         )
         for each in found["rankskew_late_cause_info"]
     }

@@ -46,7 +46,7 @@ class ReplayedJob:
     gpus_lost: float | None
     """GPUs that did nothing but wait, a mean of the run; null if no step has every rank."""
     gpus_lost_by_kind: Mapping[str, float]
-    """The same GPUs by kind, which add up: group, persistent, rotating and common."""
+    """The same by kind, which add up: group, persistent, pause, rotating, noise, common, shared."""
     gpus_lost_by_rank: Mapping[int, Mapping[str, float]]
     """Those that waited for each rank that is late, by stage."""
     slowdown: float | None

@@ -164,7 +164,7 @@ def test_late_rank_is_named_with_time_stage_and_cost(tmp_path: Path, capsys: Cap
 
 
 def test_real_job_with_a_slow_worker(tmp_path: Path, capsys: Capture) -> None:
-    """In ByteDance's trace the worker that was slowed down is named, and no other."""
+    """In ByteDance's trace the worker that was slowed down is named, and no other; docs have it."""
     path = tmp_path / "a.csv"
     path.write_bytes(gzip.decompress((TRACES / "bytedance_AR.csv.gz").read_bytes()))
     found = job(capsys, path)
@@ -172,6 +172,8 @@ def test_real_job_with_a_slow_worker(tmp_path: Path, capsys: Capture) -> None:
 
     assert (finding["rank"], finding["kind"], finding["onset_s"]) == (0, "persistent", 0)
     assert found["slowdown"] == pytest.approx(2.168, abs=0.01)
+    page = (TRACES.parents[2] / "docs" / "replay.md").read_text()
+    assert f"```\n{render(in_words(replayed(path))).strip()}\n```\n" in page
 
 
 @pytest.mark.parametrize(

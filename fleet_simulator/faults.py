@@ -109,9 +109,9 @@ class PlantedFault:
         return node == self.node and (self.kind.scope is Scope.NODE or gpu == self.gpu)
 
 
-def _always(name: str, about: str, scope: Scope, silence: Silence) -> Kind:
+def _always(name: str, about: str, scope: Scope, silence: Silence, **more: Any) -> Kind:
     """Return a kind that the job has had from its beginning on."""
-    return Kind(name, about, scope, silence=silence, begins_seconds=-ALWAYS_SECONDS)
+    return Kind(name, about, scope, silence=silence, begins_seconds=-ALWAYS_SECONDS, **more)
 
 
 # fmt: off
@@ -231,6 +231,12 @@ KINDS: Final = (
     _always("starting", "no rank has finished a step", Scope.JOB, Silence.STARTING),
     Kind("finished", "all ranks have ended", Scope.JOB, silence=Silence.FINISHED),
     _always("noprobe", "the ranks run without the probe", Scope.JOB, Silence.UNPROBED),
+    _always("stuck", "a kernel hangs on each GPU of a job without the probe", Scope.JOB,
+            Silence.UNPROBED, gpu={"gpu_busy_percent": 100.0, "sm_active_percent": 25.0,
+                                   "tensor_active_percent": 0.0, "power_milliwatts": 150_000}),
+    _always("unused", "no process runs on a GPU that a job without the probe holds", Scope.GPU,
+            Silence.UNPROBED, gpu={"processes": (), "memory_used_bytes": 0, "gpu_busy_percent": 0.0,
+                                   "sm_active_percent": 0.0, "power_milliwatts": 75_000}),
     Kind("down", "the exporter of a node stops answering", Scope.NODE, silence=Silence.DOWN,
          begins_seconds=SEEN_SECONDS),
 )

@@ -205,6 +205,7 @@ def _rank(plan: JobPlan, rank: int, gpu: int) -> Process:
         "RANK": str(rank),
         "LOCAL_RANK": str(gpu),
         "WORLD_SIZE": str(plan.ranks),
+        "SLURM_STEP_GPUS": ",".join(map(str, range(plan.gpus))),
         "SLURM_JOB_PARTITION": "train",
         "SLURM_JOB_USER": "someone",
     }

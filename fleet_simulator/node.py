@@ -11,6 +11,7 @@ from starlette.types import ASGIApp
 
 from exporter.collectors.base import Collector
 from exporter.collectors.catalog import Sources, collectors
+from exporter.collectors.gpu.faults import GpuFaultsCollector
 from exporter.evidence.job_changes import ChangeCauses
 from exporter.evidence.late_causes import LateCauses
 from exporter.evidence.sampler import Sampler
@@ -98,11 +99,11 @@ class SimulatedNode:
             host=host,
             node_name=self.name,
         )
-        scrape = _Scrape(
-            collectors(sources), self._reading_here, lambda: unix_start + self._at, Shown(detail)
-        )
+        made = collectors(sources)
+        scrape = _Scrape(made, self._reading_here, lambda: unix_start + self._at, Shown(detail))
         self.exposition = Exposition(scrape)
-        page = PageNode(self.name, gpu_ranks=sources.join)
+        faults = (each.told for each in made if isinstance(each, GpuFaultsCollector))
+        page = PageNode(self.name, None, sources.join, *faults)
         self._live = LiveView(jobs, lambda: plan.gpus, page, causes.of, changes.of)
         sampler = Sampler(self._store, self._nvml, sources.join, host, scrape.latest)
         evidence = EvidenceService(
@@ -148,7 +149,7 @@ class SimulatedNode:
             return
         self._at = self._host.at = self._workers.at = at
         self._nvml.advance(at)
-        if not (self.has(Silence.UNSEEN) or self.has(Silence.UNPROBED)):
+        if not (self.has(Silence.UNSEEN) or self._training.has(Silence.UNPROBED, at)):
             self._push(at)
         # A job that becomes slower is held against its past.
         changes_soon = any(

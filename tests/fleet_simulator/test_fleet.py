@@ -93,6 +93,8 @@ STATES = {
     "starting": "starting",
     "finished": "finished",
     "noprobe": "no_probe",
+    "stuck": "stands_still",
+    "unused": "unused_gpus",
 }
 
 

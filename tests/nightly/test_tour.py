@@ -137,6 +137,8 @@ TOUR: Final = {
     "starting": Expected(FOUND, "slow_start", first="py-spy dump"),
     "finished": Expected(CANNOT_TELL, "finished", first="--at"),
     "noprobe": Expected(CANNOT_TELL, "no_probe", first="rank_probe"),
+    "stuck": Expected(FOUND, "stands_still", first="py-spy dump"),
+    "unused": Expected(FOUND, "unused_gpus", first="compare its ranks"),
     "down": Expected(FOUND, "exporter_down", first="systemctl status rankskew-exporter"),
 }
 
@@ -201,8 +203,7 @@ class Tour:
 
 
 FIRST_ROW: Final = ("State", "GPUs lost", "Who", "Judged")
-TOURED: Final = [row for row in documented() if row.job_id != "–"]
-each_row = pytest.mark.parametrize("row", TOURED, ids=lambda row: row.state)
+each_row = pytest.mark.parametrize("row", documented(), ids=lambda row: row.state)
 
 
 @pytest.fixture(scope="module")
@@ -341,8 +342,6 @@ EMPTY: Final = {
     ("job", "Since", "C"),
     ("job", "Judged", "C"),
     ("rank", "Now", "C"),
-    # Throttling is told after five minutes of it.
-    ("fleet", "Nodes with trouble", "F"),
     # No port is RoCE.
     ("node", "Retransmits and congestion", "C"),
     # Recorded once an hour.

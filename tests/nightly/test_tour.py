@@ -346,10 +346,6 @@ EMPTY: Final = {
     ("node", "Retransmits and congestion", "C"),
     # Recorded once an hour.
     *(("fleet", "Nodes that jobs waited for, four weeks", ref) for ref in "ABCD"),
-    # A single long stop, what all wait for, and idle GPUs; nor is noise told apart there.
-    *(("fleet", "Jobs by state", ref) for ref in "HJMN"),
-    *(("job", "Who", ref) for ref in "MN"),
-    *(("job", "GPUs lost over time", ref) for ref in "EFI"),
     # The chosen job exists, no job restarts, and Rankskew itself has no trouble.
     ("job", "State", "B"),
     # More late ranks than are drawn one by one.

@@ -1,12 +1,12 @@
 """Which process started which: the node's processes by their parents."""
 
-import os
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from exporter.processes.usage import stat
+from rank_probe.process.small_files import names_in
 
 # A parent is read once, then again in every so many looks: an id may be taken by another process.
 LOOKS_BEFORE_READ_AGAIN: Final = 20
@@ -27,7 +27,7 @@ class Children:
 
     def look(self) -> Mapping[int, Sequence[int]]:
         """Return the children of each process that has any."""
-        pids = self._pids()
+        pids = [int(name) for name in names_in(self._procfs) if name.isdecimal()]
         self._looks += 1
         turn = self._looks % LOOKS_BEFORE_READ_AGAIN
         due = [pid for pid in pids if pid not in self._parents]
@@ -40,12 +40,6 @@ class Children:
         for pid, parent in parents.items():
             children.setdefault(parent, []).append(pid)
         return children
-
-    def _pids(self) -> list[int]:
-        try:
-            return [int(name) for name in os.listdir(self._procfs) if name.isdecimal()]
-        except OSError:
-            return []
 
 
 def family(

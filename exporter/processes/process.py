@@ -9,6 +9,7 @@ from typing import Final
 from exporter import cgroups
 from exporter.cgroups import Cgroup
 from exporter.ingest.values import LABEL_CHARACTERS
+from exporter.processes.usage import stat
 from rank_probe.process import identity
 from rank_probe.process.small_files import beginning, cpu_list
 
@@ -74,24 +75,24 @@ class Proc:
         For a *known* process, only what can change is read again. Its CPUs are those of
         *online_cpus* that it may run on, or all that it may run on if *online_cpus* is empty.
         """
-        stat = self._stat(pid)
-        if stat is None:
+        found = stat(self._path, pid)
+        if found is None:
             return None
-        process = Process(pid, stat.start_ticks, stat.name)
-        if known is not None and known.start_ticks == stat.start_ticks:
+        process = Process(pid, found.start_ticks, found.name)
+        if known is not None and known.start_ticks == found.start_ticks:
             process = known
         process = self._with_status(process, online_cpus)
         if process.environment is None:
             process = replace(
                 process,
-                ancestors=self._ancestors(stat.parent_pid),
+                ancestors=self._ancestors(found.parent_pid),
                 environment=self._environment(pid),
                 cgroup=cgroups.parse(self._text(pid, "cgroup")),
                 has_own_hostname=self._has_own_hostname(pid),
             )
-        after = self._stat(pid)
+        after = stat(self._path, pid)
         # Another process may have taken the id meanwhile.
-        return process if after is not None and after.start_ticks == stat.start_ticks else None
+        return process if after is not None and after.start_ticks == found.start_ticks else None
 
     def online_cpus(self) -> frozenset[int]:
         """Return the online CPUs; an affinity also includes those that could be plugged in."""
@@ -115,8 +116,8 @@ class Proc:
         found: list[int] = []
         while parent_pid > 1 and len(found) < ANCESTORS:
             found.append(parent_pid)
-            stat = self._stat(parent_pid)
-            parent_pid = 0 if stat is None else stat.parent_pid
+            parent = stat(self._path, parent_pid)
+            parent_pid = 0 if parent is None else parent.parent_pid
         return tuple(found)
 
     def _environment(self, pid: int) -> dict[str, str] | None:
@@ -130,28 +131,11 @@ class Proc:
             return None
         return own != of_node
 
-    def _stat(self, pid: int) -> "_Stat | None":
-        # Not psutil: its name() may read a command line of any length, and its create_time() moves
-        # with the clock. The name is in parentheses and may contain anything, even parentheses.
-        before, _, after = self._text(pid, "stat").rpartition(")")
-        fields = after.split()
-        try:
-            return _Stat(before.partition("(")[2], int(fields[1]), int(fields[19]))
-        except (IndexError, ValueError):
-            return None
-
     def _text(self, pid: int | str, name: str) -> str:
         return (self._bytes(pid, name) or b"").decode(errors="replace")
 
     def _bytes(self, pid: int | str, name: str) -> bytes | None:
         return beginning(self._path / str(pid) / name, FILE_BYTES)
-
-
-@dataclass(frozen=True, slots=True)
-class _Stat:
-    name: str
-    parent_pid: int
-    start_ticks: int
 
 
 def environment(block: bytes) -> dict[str, str]:

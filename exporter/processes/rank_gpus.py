@@ -13,7 +13,6 @@ from exporter.processes.process import Process
 from exporter.ranks.store import HeldRank, RankStore
 from rank_probe.process import identity
 from rank_probe.process.identity import Identity
-from rank_probe.wire.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
 
@@ -210,17 +209,13 @@ def _reported(
             snapshot.job_id,
             snapshot.peer_group,
             snapshot.rank,
-            _local_rank(snapshot, same),
+            snapshot.rank_info.get("local_rank") or (same[0].who.local_rank if same else ""),
             PROBE if uuid else ENVIRON,
             uuid or ("" if gpu is None else gpu.uuid),
             gpu,
             process,
         )
     ]
-
-
-def _local_rank(snapshot: Snapshot, same: list[_Claim]) -> str:
-    return snapshot.rank_info.get("local_rank", "") or (same[0].who.local_rank if same else "")
 
 
 def _process_on(
@@ -271,12 +266,10 @@ def _best(claims: list[_Claim]) -> _Claim:
     """Return the claim to believe: of the user who came first, the one with the most memory."""
     first = min(claims, key=lambda claim: claim.process.start_ticks)
     mine = [claim for claim in claims if claim.process.uid == first.process.uid]
-    return min(mine, key=lambda claim: (-claim.used_bytes, _distance(claim), claim.gpu.index))
-
-
-def _distance(claim: _Claim) -> int:
-    """Return 0 for the local rank's GPU, if NVML does not report memory (MIG, WSL)."""
-    return 0 if str(claim.gpu.index) == claim.who.local_rank else 1
+    # If NVML does not report memory (MIG, WSL), that on the local rank's GPU.
+    return min(
+        mine, key=lambda c: (-c.used_bytes, str(c.gpu.index) != c.who.local_rank, c.gpu.index)
+    )
 
 
 def _started(claim: _Claim) -> RankOnGpu:

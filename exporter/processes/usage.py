@@ -30,6 +30,7 @@ class Usage(NamedTuple):
     run_queue_nanoseconds: int | None = None
     state: bytes = b""
     running_nanoseconds: int | None = None
+    name: str = ""
 
 
 class Work(NamedTuple):
@@ -56,7 +57,8 @@ def usage(procfs: Path, pid: int) -> Usage | None:
 def stat(procfs: Path, pid: int) -> Usage | None:
     """Return what /proc/<pid>/stat has of a process; None if there is none."""
     # The name is in parentheses and may contain anything, even parentheses.
-    fields = (beginning(f"{procfs}/{pid}/stat") or b"").rpartition(b")")[2].split()
+    before, _, after = (beginning(f"{procfs}/{pid}/stat") or b"").rpartition(b")")
+    fields = after.split()
     try:
         return Usage(
             start_ticks=int(fields[19]),
@@ -65,6 +67,7 @@ def stat(procfs: Path, pid: int) -> Usage | None:
             own=Work(int(fields[11]) + int(fields[12]), int(fields[9])),
             ended=Work(int(fields[13]) + int(fields[14]), int(fields[10])),
             state=fields[0],
+            name=before.partition(b"(")[2].decode(errors="replace"),
         )
     except (IndexError, ValueError):
         return None

@@ -320,9 +320,8 @@ def test_silent_rank_is_missing_and_a_finished_job_is_finished() -> None:
         node.step()
         said = node.wait(silent=(2,))["verdict"]
     assert (said["state"], said["alert"]) == ("ranks_missing", "RankskewRanksMissing")
-    assert said["sentence"] == (
-        "Rank 2 has not reported for 12 s: dead, stopped, or unable to reach this exporter."
-    )
+    quiet = "Rank 2 has not reported for 12 s: dead, stopped, or unable to reach this exporter."
+    assert said["sentence"] == quiet
     assert said["details"][0].startswith("No rank is late")
 
     assert node.wait(20, silent=ALL)["verdict"]["sentence"].startswith("No report for 20 s: ")
@@ -411,30 +410,21 @@ def test_job_that_stands_still_names_the_rank_outside_sync(
 
     assert said["state"] == state
     assert said["gpus_lost"].get("hung") == (4.0 if state == "hung" else None)
-    assert said["sentence"].startswith(
-        sentence.replace("HUNG", "No step for 2 min, 4 of 4 GPUs wait")
-    )
+    begins = sentence.replace("HUNG", "No step for 2 min, 4 of 4 GPUs wait")
+    assert said["sentence"].startswith(begins)
     assert action == "-" or said["first_action"] == action.replace("OTHER NODES", OTHER_NODES)
 
 
 FAR = {"rank": "6", "node": "gpu-7", "page": "http://gpu-7:9917/"}
+IT_IS_IN_DATA = "rank 6 (on gpu-7) is in data at load (train.py:41), waiting for a socket"
 IS_IN_DATA = FAR | {"stage": "data", "line": "load (train.py:41)", "state": "socket"}
 
 
 @pytest.mark.parametrize(
     ("suspect", "waited", "said"),
     [
-        (
-            IS_IN_DATA,
-            14,
-            "rank 6 (on gpu-7) is in data at load (train.py:41), waiting for a socket.",
-        ),
-        (
-            IS_IN_DATA,
-            130,
-            "rank 6 (on gpu-7) is in data at load (train.py:41), waiting for a socket; "
-            "4 of 4 ranks on this node wait in sync.",
-        ),
+        (IS_IN_DATA, 14, f"{IT_IS_IN_DATA}."),
+        (IS_IN_DATA, 130, f"{IT_IS_IN_DATA}; 4 of 4 ranks on this node wait in sync."),
         (FAR, 14, "rank 6 (on gpu-7) has been silent."),
         ({"rank": "6"}, 14, "rank 6 (not on this node) has been silent."),
         (IS_IN_DATA | {"rank": "1"}, 14, "rank 0 is in sync, rank 1 is in sync and rank 2 is in"),
@@ -455,9 +445,8 @@ def test_job_that_waits_for_a_rank_of_another_node_names_it(
     is_far = suspect.get("rank") == "6"
     assert verdict["suspect"] == (suspect if is_far else {})
     if waited > 120 and is_far:
-        assert verdict["first_action"] == (
-            "Open http://gpu-7:9917/, the live page of the node of rank 6."
-        )
+        first = f"Open {FAR['page']}, the live page of the node of rank 6."
+        assert verdict["first_action"] == first
     # It is told no more when the job goes on.
     assert node.run(3)["verdict"]["suspect"] == {}
 
@@ -469,9 +458,8 @@ def test_rank_that_is_stuck_is_told_with_its_line() -> None:
     waits = {"stage": "data", "state": "lock", "share": 1.0, "place": ""}
     node.change(late_lines=[line])  # Those that wait are late elsewhere.
     node.change(2, stage="data")
-    assert node.wait(15)["verdict"]["sentence"].endswith(
-        ": rank 2 is in data at load (train.py:41)."
-    )
+    said = node.wait(15)["verdict"]["sentence"]
+    assert said.endswith(": rank 2 is in data at load (train.py:41).")
     node.change(2, thread_states=[waits])
     assert "at load (train.py:41), waiting for a lock;" in node.wait(110)["verdict"]["sentence"]
 
@@ -499,18 +487,14 @@ def test_hang_tells_where_its_ranks_are_and_what_they_did_last() -> None:
     job = node.wait(101)
 
     assert (early["state"], early["reason"]) == ("not_judgeable", "no_steps")
-    assert (
-        "rank 2 is in checkpoint (its last event: checkpoint began 32 min ago); 3 of 4"
-        in job["verdict"]["sentence"]
-    )
-    assert [rank["last_event"] for rank in job["ranks"][1:3]] == [
-        None,
-        {"event": "checkpoint", "state": "began", "age_seconds": 1_892.0, "seconds": None},
-    ]
+    said = job["verdict"]["sentence"]
+    assert "rank 2 is in checkpoint (its last event: checkpoint began 32 min ago); 3 of 4" in said
+    saves = {"event": "checkpoint", "state": "began", "age_seconds": 1_892.0, "seconds": None}
+    assert [rank["last_event"] for rank in job["ranks"][1:3]] == [None, saves]
     node.change(1, stage="forward", stage_elapsed_seconds=1.0)
     assert "32 min ago) and rank 1 is in forward" in node.wait()["verdict"]["sentence"]
-    said = stepped(ranks=1).wait(122)["verdict"]
-    assert said["sentence"].startswith("No step for 2 min, its GPU waits: ")
+    said = stepped(ranks=1).wait(122)["verdict"]["sentence"]
+    assert said.startswith("No step for 2 min, its GPU waits: ")
 
 
 def test_wait_is_a_hang_after_ten_steps_or_what_the_operator_says() -> None:

@@ -238,13 +238,11 @@ def test_without_pynvml_devices_are_counted_by_their_files() -> None:
     outcomes = {one.check: one for one in audit(few)}
 
     assert outcomes["numa"].findings[0].reason == "pynvml is not installed"
-    on_one_node = audit(launch(on(NODE_1, **blind)))[0]
-    assert on_one_node.check == "fabric"
-    assert on_one_node.findings[0].reason == "node-1: pynvml is not installed"
-    assert [one.reason for one in outcomes["device_per_rank"].findings] == [
-        "rank 3 (node-0), with local rank 3, sees 3 GPUs on node-0: too few",
-        "rank 7 (node-1), with local rank 3, sees 3 GPUs on node-1: too few",
-    ]
+    one = audit(launch(on(NODE_1, **blind)))[0]
+    assert f"{one.check}: {one.findings[0].reason}" == "fabric: node-1: pynvml is not installed"
+    said = "rank {} (node-{node}), with local rank 3, sees 3 GPUs on node-{node}: too few"
+    found = [one.reason for one in outcomes["device_per_rank"].findings]
+    assert found == [said.format(3, node=0), said.format(7, node=1)]
     numbered = settings(CUDA_VISIBLE_DEVICES="0,1,2,3")
     assert not troubles(launch(dict.fromkeys(EVERY, blind | numbered)))
 

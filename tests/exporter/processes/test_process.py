@@ -109,10 +109,8 @@ def test_circle_of_parents_ends(fake: FakeProc) -> None:
 @pytest.mark.parametrize("value", [b"\xff", b"two\nlines", b"x" * 2000, b"\xe2\x80\xae"])
 def test_value_that_no_label_may_hold_is_left_out(value: bytes) -> None:
     """Another user's environment reaches neither the page nor a terminal unless it is text."""
-    assert environment(b"RANK=1\0RANKSKEW_JOB_ID=" + value + b"\0LOCAL_RANK=2\0") == {
-        "RANK": "1",
-        "LOCAL_RANK": "2",
-    }
+    block = b"RANK=1\0RANKSKEW_JOB_ID=" + value + b"\0LOCAL_RANK=2\0"
+    assert environment(block) == {"RANK": "1", "LOCAL_RANK": "2"}
 
 
 def test_file_of_nonsense_is_no_reading(fake: FakeProc) -> None:

@@ -62,6 +62,7 @@ STRANGER = process(20, torchrun(0), uid=1001)
 IN_POD = process(10, torchrun(0), namespace_pid=7)
 SPAWNED = [process(9, {}), process(10, {})]
 ENDED = pushed("GPU-0", pid=10, finished=True)
+BEYOND, TOO_LONG = torchrun(0, RANK="9" * 5000), torchrun(0, RANKSKEW_PEER_GROUP="x" * 129)
 
 
 @pytest.mark.parametrize("nvml", [NO_DRIVER, NO_SAMPLE, {0: {}}, node(GpuSample(0, up=False))])
@@ -70,16 +71,7 @@ def test_node_where_nothing_runs_on_a_gpu_has_none(nvml: Gpus | FixedNvml) -> No
     assert ranks(nvml, process(7, torchrun(0))) == []
 
 
-@pytest.mark.parametrize(
-    "environment",
-    [
-        None,
-        {"RANK": "0"},
-        torchrun(4),
-        torchrun(0, RANK="9" * 5000),
-        torchrun(0, RANKSKEW_PEER_GROUP="x" * 129),
-    ],
-)
+@pytest.mark.parametrize("environment", [None, {"RANK": "0"}, torchrun(4), BEYOND, TOO_LONG])
 def test_process_that_says_no_valid_rank_is_none(environment: dict[str, str] | None) -> None:
     """Unreadable, no rank, outside of the world, or names no label may hold: not a rank."""
     assert ranks({0: {7: 1}}, process(7, environment)) == []
@@ -160,10 +152,8 @@ def test_rank_whose_probe_knows_a_better_name_is_there_once(
     rank = pushed("", pid=10, job_id=job_id)
     found = ranks({0: {10: 1}, 1: {11: 1}}, *RANKS[:2], held=[(rank, owner)])
 
-    assert {(each.job_id, each.rank, each.gpu_uuid) for each in found} == {
-        ("llama", 1, "GPU-1"),
-        (job_id, 0, "GPU-0"),
-    }
+    named = {(each.job_id, each.rank, each.gpu_uuid) for each in found}
+    assert named == {("llama", 1, "GPU-1"), (job_id, 0, "GPU-0")}
 
 
 @pytest.mark.parametrize(
@@ -182,26 +172,18 @@ def test_no_container_takes_anothers_rank(container: str, is_theirs: bool) -> No
     assert where(found) == ({0: ("GPU-0", "environ")} if is_theirs else {})
 
 
-@pytest.mark.parametrize(
-    ("limits", "shown"),
-    [
-        (RankLimits(ranks=2), 2),
-        (RankLimits(jobs=2), 2),
-        (RankLimits(peer_groups=2), 2),
-        (RankLimits(), 4),
-    ],
-)
+@pytest.mark.parametrize("limits", [{"ranks": 2}, {"jobs": 2}, {"peer_groups": 2}, {}])
 def test_ranks_are_bounded_and_those_that_report_come_first(
-    limits: RankLimits, shown: int, caplog: pytest.LogCaptureFixture
+    limits: dict[str, int], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Forged environments cannot flood Prometheus or displace a rank; the log warns once."""
     jobs = [process(pid, torchrun(0, TORCHELASTIC_RUN_ID=f"a{pid}")) for pid in (11, 12, 13)]
     gpus: Gpus = {0: dict.fromkeys((10, 11, 12, 13), 1)}
-    found = ranks(gpus, *jobs, held=[(pushed("GPU-0"), None)], limits=limits)
+    found = ranks(gpus, *jobs, held=[(pushed("GPU-0"), None)], limits=RankLimits(**limits))
 
-    assert len(found) == shown
+    assert len(found) == (2 if limits else 4)
     assert "llama" in {rank.job_id for rank in found}
-    assert len(caplog.messages) == (1 if shown < 4 else 0)
+    assert len(caplog.messages) == (1 if limits else 0)
 
 
 def test_ranks_are_found_again_when_any_source_says_something_else() -> None:
@@ -232,11 +214,6 @@ LSF = Cgroup(lsf_job="7[2]")
 UNNAMED = process(10, torchrun(0, TORCHELASTIC_RUN_ID="none"))
 
 
-def other(environment: dict[str, str] | None, pid: int = 20, **fields: Any) -> Process:
-    """Return another process on the GPU of a rank."""
-    return process(pid, environment, **fields)
-
-
 @pytest.mark.parametrize(
     ("processes", "count"),
     [
@@ -244,25 +221,28 @@ def other(environment: dict[str, str] | None, pid: int = 20, **fields: Any) -> P
         ([], None),
         ([RANK], 0),
         # Neither by its environment nor by its place does it belong to the rank's job.
-        ([RANK, other({})], 1),
-        ([RANK, other(torchrun(0, TORCHELASTIC_RUN_ID="other"))], 1),
-        ([RANK, other(torchrun(1), uid=1001)], 1),
-        ([RANK, other({}, cgroup=CONTAINER)], 1),
+        ([RANK, process(20, {})], 1),
+        ([RANK, process(20, torchrun(0, TORCHELASTIC_RUN_ID="other"))], 1),
+        ([RANK, process(20, torchrun(1), uid=1001)], 1),
+        ([RANK, process(20, {}, cgroup=CONTAINER)], 1),
         # Whatever one start of the job brings along, and the driver's own, is at home.
-        ([RANK, other(torchrun(1))], 0),
-        ([RANK, other({"TORCHELASTIC_RUN_ID": "llama"})], 0),
-        ([RANK, other({}, ancestors=(10, 5, 4))], 0),
-        ([RANK, other({}, pid=4)], 0),
+        ([RANK, process(20, torchrun(1))], 0),
+        ([RANK, process(20, {"TORCHELASTIC_RUN_ID": "llama"})], 0),
+        ([RANK, process(20, {}, ancestors=(10, 5, 4))], 0),
+        ([RANK, process(4, {})], 0),
         *(
-            ([process(10, torchrun(0), cgroup=cgroup), other(None, cgroup=cgroup)], 0)
+            ([process(10, torchrun(0), cgroup=cgroup), process(20, None, cgroup=cgroup)], 0)
             for cgroup in (CONTAINER, SLURM, LSF)
         ),
-        ([RANK, other(None, uid=0, name="Xorg")], 0),
+        ([RANK, process(20, None, uid=0, name="Xorg")], 0),
         # An unnamed run owns its ranks, but not every process without a job name.
-        ([UNNAMED, other({})], 1),
-        ([UNNAMED, other(torchrun(1, TORCHELASTIC_RUN_ID="none"))], 0),
+        ([UNNAMED, process(20, {})], 1),
+        ([UNNAMED, process(20, torchrun(1, TORCHELASTIC_RUN_ID="none"))], 0),
         # A GPU given out twice shows it: the job that came later is foreign.
-        ([other(torchrun(0, TORCHELASTIC_RUN_ID="later")), RANK, process(11, torchrun(1))], 1),
+        (
+            [process(20, torchrun(0, TORCHELASTIC_RUN_ID="b")), RANK, process(11, torchrun(1))],
+            1,
+        ),
     ],
 )
 def test_process_of_somebody_else_is_foreign(processes: list[Process], count: int | None) -> None:

@@ -230,9 +230,7 @@ def test_rank_without_a_gpu_is_found_by_the_id_that_it_reports(
     an id means something else in another namespace, and anyone can report anyone's.
     """
     fake.add(PID, environment, **changes)
-    stat = (fake.path / str(PID) / "stat").read_text().split()
-    stat[13] = "7"
-    (fake.path / str(PID) / "stat").write_text(" ".join(stat))
+    fake.use(PID, cpu=7)
     reported = Followed(WHO, held=HeldRank(snapshot(pid=PID), 0.0, owner))
     assert cpu(watching(fake, reported)) == ({"0": 7} if is_believed else {})
 

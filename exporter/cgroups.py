@@ -52,6 +52,11 @@ class Cgroup:
         """The number of the Slurm job; '' where the path has its SLUID in place of it."""
         return self.slurm_job if self.slurm_job.isdecimal() else ""
 
+    @property
+    def allocation(self) -> str:
+        """The batch job or pod, which was given GPUs of its own; '' for any other process."""
+        return self.slurm_job or self.lsf_job or self.pod_uid
+
 
 def parse(text: str) -> Cgroup:
     """Return what /proc/<pid>/cgroup shows, for either version and either driver."""

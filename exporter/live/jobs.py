@@ -58,8 +58,8 @@ def view_unprobed_job(
 ) -> JobView:
     """Describe a job none of whose ranks here reports; *faults* are those of the node's GPUs."""
     ranks = [view_unprobed(rank, host) for rank in found]
-    world_size = max(max(map(_world_size, found)), len(ranks))
-    here = f"{len(ranks)} of {world_size} ranks"
+    world_size = max(len(ranks), *map(_world_size, found), 0)
+    here = f"{len(ranks)} of {world_size} ranks" if ranks else "none of its ranks"
     state = _unprobed_state(job_id, ranks, faults)
     known = words.STATES[state]
     said = f"No probe reports: {here} run on this node, and how they keep up is not known."
@@ -83,7 +83,7 @@ def view_unprobed_job(
 
 def _unprobed_state(job_id: str, ranks: Sequence[RankView], faults: Sequence[Told]) -> str:
     mine = [(who[2], fault.fault) for _, who, fault in faults if who[0] == job_id]
-    if all((str(rank.rank), STANDS_STILL) in mine for rank in ranks):
+    if ranks and all((str(rank.rank), STANDS_STILL) in mine for rank in ranks):
         return states.STANDS_STILL
     return states.UNUSED_GPUS if ("", UNUSED) in mine else states.NO_PROBE
 

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from pydantic import TypeAdapter
 
-from exporter.gpu_faults.fault import Told
+from exporter.gpu_faults.fault import UNUSED, Told
 from exporter.live.causes import Causes, WhySlower
 from exporter.live.jobs import JobView, view_job, view_unprobed_job
 from exporter.live.ranks import RankView, view_rank, view_unprobed
@@ -264,7 +264,7 @@ class LiveView:
 
     def _make(self) -> LiveSummary:
         seen = self._seen
-        found = _by_job(seen.ranks)
+        found = _by_job(seen)
         reporting = [self._job(job, found.pop(job.job_id, [])) for job in self._jobs]
         host = self._node.host
         others = [view_unprobed_job(each, found[each], host, seen.faults) for each in sorted(found)]
@@ -292,9 +292,10 @@ class LiveView:
         return view_rank(rank, means, now, self._node.host, place)
 
 
-def _by_job(ranks: Sequence[RankOnGpu]) -> dict[str, list[RankOnGpu]]:
-    found: dict[str, list[RankOnGpu]] = {}
-    for rank in ranks:
+def _by_job(seen: GpusNow) -> dict[str, list[RankOnGpu]]:
+    """Return the ranks of each job; none of one that only holds GPUs still."""
+    found = {who[0]: list[RankOnGpu]() for _, who, each in seen.faults if each.fault == UNUSED}
+    for rank in seen.ranks:
         found.setdefault(rank.job_id, []).append(rank)
     return found
 

@@ -40,6 +40,11 @@ class RankOnGpu:
     gpu: GpuSample | None = None
     process: Process | None = None
 
+    @property
+    def allocation(self) -> str:
+        """What its process's cgroup has; '' if that is not known."""
+        return "" if self.process is None else self.process.cgroup.allocation
+
 
 @dataclass(frozen=True, slots=True)
 class _Claim:

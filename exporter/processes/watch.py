@@ -30,7 +30,8 @@ NOT_READABLE: Final = (
 class ProcessWatch(BackgroundWatch):
     """Looks up the listed processes, in a thread of its own between start() and stop().
 
-    Only processes that NVML lists are read, so an idle node costs nothing.
+    Only processes that NVML lists are read, so an idle node costs nothing. When all of a batch
+    job or pod have ended, the last one is kept for as long as any process is left in that.
     """
 
     def __init__(
@@ -57,17 +58,20 @@ class ProcessWatch(BackgroundWatch):
 
     def look(self) -> None:
         """Look now, and warn once if the node hides its processes from the exporter."""
-        listed = self._listed()
+        listed, known = self._listed(), self._processes
         online = self._proc.online_cpus() if listed else frozenset()
         seen = {
             pid: process
             for pid in listed
-            if (process := self._proc.process(pid, self._processes.get(pid), online)) is not None
+            if (process := self._proc.process(pid, known.get(pid), online)) is not None
         }
-        self._warn(NOT_THERE, bool(listed) and not seen)
-        unreadable = all(process.environment is None for process in seen.values())
-        self._warn(NOT_READABLE, bool(seen) and unreadable)
-        self._processes = seen
+        here = {each.cgroup.allocation for each in seen.values()}
+        gone = {known[pid].cgroup.allocation: known[pid] for pid in known.keys() - seen.keys()}
+        going = self._proc.allocations() - here if any(gone) else ()
+        kept = {each.pid: each for allocation, each in gone.items() if allocation in going}
+        self._warn(NOT_THERE, bool(listed) and not seen and not kept)
+        self._warn(NOT_READABLE, bool(seen) and all(p.environment is None for p in seen.values()))
+        self._processes = kept | seen
         self._looked_seconds = self._clock()
 
     def _listed(self) -> list[int]:

@@ -171,7 +171,7 @@ def _job(job: JobView, node: str) -> JobStatus:
         sentence=verdict.sentence,
         details=verdict.details,
         first_action=verdict.first_action,
-        world_size=job.world_size,
+        world_size=job.world_size or None,
         gpus_lost=sum(verdict.gpus_lost.values()) if verdict.gpus_lost else None,
         lost_by_kind=verdict.gpus_lost,
         late=costliest_first(verdict.late),

@@ -81,9 +81,9 @@ def of_one_rank(rank: RankOnGpu, thresholds: Thresholds) -> Iterator[Fault]:
         yield Fault(NUMA)
 
 
-def was_given(process: Process, gpu: GpuSample) -> bool:
+def was_given(rank: RankOnGpu, gpu: GpuSample) -> bool:
     """Whether a scheduler says so; CUDA_VISIBLE_DEVICES has a cgroup's numbers, or a user's."""
-    environment = process.environment or {}
+    environment = (rank.process and rank.process.environment) or {}
     numbers = environment.get("SLURM_STEP_GPUS") or environment.get("SLURM_JOB_GPUS", "")
     uuids = environment.get("NVIDIA_VISIBLE_DEVICES", "")
     return str(gpu.minor_number) in numbers.split(",") or gpu.uuid in uuids.split(",")
@@ -116,7 +116,7 @@ class GpuFaultsCollector:
         self._node_name = node_name
         self._memory = GpuMemory()
         self._tenants = Tenants()
-        self._allocations: dict[str, str] = {}  # By GPU, of the last rank that was on it.
+        self._last: dict[str, RankOnGpu] = {}  # By GPU, while its allocation goes on.
         self._unused_since: dict[tuple[str, str, str], float] = {}
         self._reading = NvmlHealth(nvml, expected)
 
@@ -175,16 +175,23 @@ class GpuFaultsCollector:
                     yield gpu, rank, fault
 
     def _unused(self, gpus: Gpus, ranks: list[RankOnGpu], now: float) -> Iterator[Told]:
-        """Yield the GPUs without a process that a job holds whose ranks are on others here."""
+        """Yield the GPUs without a process that a job holds.
+
+        Its ranks are on others here, or have ended in an allocation that goes on.
+        """
+        going = {process.cgroup.allocation for process in self._join.processes().values()} - {""}
+        on_gpus = {rank.gpu_uuid: rank for rank in ranks}
+        last = on_gpus | self._last | on_gpus  # The newest first.
+        self._last = {uuid: rank for uuid, rank in last.items() if rank.allocation in going}
+        was_on = {uuid: rank.allocation for uuid, rank in self._last.items()}
+        newest = {rank.allocation: rank for rank in (*reversed(self._last.values()), *ranks)}
         idle = [gpu for gpu in gpus.values() if gpu.processes == () and gpu.mig_devices is None]
-        held = set()
-        for rank, process in ((each, each.process) for each in ranks if each.process):
-            if allocation := process.cgroup.slurm_job or process.cgroup.pod_uid:
-                self._allocations[rank.gpu_uuid] = allocation
-                for gpu in idle:
-                    was_here = self._allocations.get(gpu.uuid) == allocation
-                    if was_here or was_given(process, gpu):
-                        held.add((str(gpu.index), gpu.uuid, rank.job_id))
+        held = {
+            (str(gpu.index), gpu.uuid, rank.job_id)
+            for rank in (*ranks, *newest.values())
+            for gpu in idle
+            if rank.allocation and (was_on.get(gpu.uuid) == rank.allocation or was_given(rank, gpu))
+        }
         self._unused_since = {key: self._unused_since.get(key, now) for key in sorted(held)}
         for (index, uuid, job_id), since in self._unused_since.items():
             if now - since >= TEN_MINUTES:  # A job loads, or restarts, in less.

@@ -6,6 +6,7 @@ Pages of whole nodes are golden files.
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -24,11 +25,13 @@ from exporter.nvml.sample import (
     NvmlSource,
     StuckCall,
 )
+from exporter.processes.process import Proc
 from exporter.processes.rank_gpus import RankJoin
+from exporter.processes.watch import ProcessWatch
 from exporter.ranks.store import RankStore
 from exporter.vocabulary.thresholds import Thresholds
 from tests.exporter.collectors.host import shown
-from tests.exporter.fake_proc import process, torchrun
+from tests.exporter.fake_proc import FakeProc, process, torchrun
 from tests.exporter.node import Clock, FixedNvml, node
 from tests.exporter.snapshots import snapshot
 
@@ -317,6 +320,7 @@ def test_fault_is_told_while_it_lasts(looks: list[Look]) -> None:
 
 
 SEEN = (FINE, NEXT)
+Samples = Sequence[GpuSample]
 STUCK = replace(HANGS, seconds=61.0)
 
 
@@ -338,11 +342,7 @@ STUCK = replace(HANGS, seconds=61.0)
     ],
 )
 def test_fault_of_the_node_is_told(
-    gpus: Sequence[GpuSample],
-    seen: Sequence[GpuSample],
-    number: int,
-    how: dict[str, Any],
-    told: str,
+    gpus: Samples, seen: Samples, number: int, how: dict[str, Any], told: str
 ) -> None:
     expected = ExpectedGpus(number=number)
     if seen:
@@ -385,6 +385,7 @@ def test_use_of_a_gpu_is_told() -> None:
 
 
 SLURM: Final = Cgroup(slurm_job="7")
+SLURM_2: Final = "0::/system.slice/slurmstepd.scope/job_7"
 
 
 @pytest.mark.parametrize(
@@ -421,7 +422,43 @@ def test_gpu_that_a_rank_has_left_is_held_while_its_job_runs() -> None:
 
     assert node.after(MINUTE, neighbour={"processes": ()}) == ""
     assert node.after(10 * MINUTE) == "unused @1/"
+    node.processes = {}
     assert node.after(0.0, processes=()) == ""
+
+
+@pytest.mark.parametrize(
+    ("job", "variables", "left", "told"),
+    [
+        # The step extern, a batch script, that of LSF, the pause of a pod: whatever is left.
+        (SLURM_2, {"SLURM_STEP_GPUS": "0,3"}, "/step_extern", "unused @0/, unused @1/"),
+        ("5:cpu:/slurm/uid_0/job_7", {}, "/step_batch", "unused @0/"),
+        ("3:memory:/lsf/c/job.7.9.17", {}, "", "unused @0/"),
+        (f"0::/kubepods/pod{'a' * 32}", {}, "/pause", "unused @0/"),
+        # Another job is left; or nothing says whose the GPUs are.
+        (SLURM_2, {"SLURM_STEP_GPUS": "0,3"}, "8/step_extern", ""),
+        (f"0::/docker/{'a' * 64}", {"SLURM_STEP_GPUS": "0,3"}, "", ""),
+    ],
+)
+def test_gpus_of_an_allocation_whose_ranks_have_ended_are_told(
+    tmp_path: Path, job: str, variables: dict[str, str], left: str, told: str
+) -> None:
+    """While any process is left in it, here a sleep."""
+    proc, node = FakeProc(tmp_path), Node((FINE, replace(NEXT, minor_number=3)))
+    proc.add(10, torchrun(0, **variables), cgroup=f"{job}/step_0")
+    proc.add(11, cgroup=job + left, name="sleep")
+    watch = ProcessWatch(node, Proc(tmp_path))
+
+    def after(seconds: float, **readings: Any) -> str:
+        watch.look()
+        node.processes = dict(watch.processes())
+        return node.after(seconds, **readings)
+
+    assert after(0.0) == ""
+    proc.end(10)
+    assert after(0.0) == after(0.0, processes=()) == after(599.0) == ""
+    assert after(1.0) == told
+    proc.end(11)
+    assert after(0.0) == ""
 
 
 def test_rank_that_fell_silent_is_no_longer_on_its_gpu() -> None:

@@ -440,14 +440,13 @@ def test_job_that_waits_for_a_rank_of_another_node_names_it(
     """Its node, stage, line of code and page, on every node."""
     node = stepped(world_size=8)
     node.said = EVEN | {"suspect": suspect}
-    verdict = node.wait(waited)["verdict"]
+    told = node.wait(waited)["verdict"]
 
-    assert f": {said}" in verdict["sentence"]
+    assert f": {said}" in told["sentence"]
     is_far = suspect.get("rank") == "6"
-    assert verdict["suspect"] == (suspect if is_far else {})
+    assert told["suspect"] == (suspect if is_far else {})
     if waited > 120 and is_far:
-        first = f"Open {FAR['page']}, the live page of the node of rank 6."
-        assert verdict["first_action"] == first
+        assert told["first_action"] == f"Open {FAR['page']}, the live page of the node of rank 6."
     # It is told no more when the job goes on.
     assert node.run(3)["verdict"]["suspect"] == {}
 

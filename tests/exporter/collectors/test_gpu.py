@@ -415,7 +415,7 @@ def test_gpu_that_a_job_holds_and_does_not_use_is_told(
 
 
 def test_gpu_that_a_rank_has_left_is_held_while_its_job_runs() -> None:
-    """Without a variable that says so; once the job has ended, nobody holds it."""
+    """Without a variable that says so; once the job has ended, or is requeued, nobody holds it."""
     node = Node()
     node.processes = {n: process(n, torchrun(n - 10), cgroup=SLURM) for n in (10, 11)}
     node.after(0.0, neighbour={"processes": (GpuProcess(11),)})
@@ -424,6 +424,8 @@ def test_gpu_that_a_rank_has_left_is_held_while_its_job_runs() -> None:
     assert node.after(10 * MINUTE) == "unused @1/"
     node.processes = {}
     assert node.after(0.0, processes=()) == ""
+    node.processes = {10: process(10, torchrun(0), cgroup=SLURM)}
+    assert node.after(0.0, processes=(GpuProcess(10),)) == node.after(10 * MINUTE) == ""
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Causes: a loader or a storage that is slow; `input` for data, `storage` in other stages."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 from exporter.causes.case import Case
@@ -69,59 +70,46 @@ def _worked(row: CauseRow, case: Case) -> float:
     return part * is_in_state(row, case)
 
 
+_of_loader = partial(CauseRow, cause=INPUT, certainty=Certainty.FACT, stages=LOADING)
 LOADER: Final = (
-    CauseRow(
-        cause=INPUT,
+    _of_loader(
         detail="decoder",
-        certainty=Certainty.FACT,
         figure="gpu_decoder_ratio",
-        stages=LOADING,
         states=frozenset({RUNNING, GPU, BLOCKED, LOCK}),
         share=has_more(DECODER_BUSIER, at_least=DECODER_BUSY),
         says="its GPU's decoder is busy {own} of the time[, its peers' {peers}]",
         first_action="`nvidia-smi dmon -i UUID -s u -c 5` on NODE: are `dec` and `jpg` near 100?",
     ),
-    CauseRow(
-        cause=INPUT,
+    _of_loader(
         detail="reads",
-        certainty=Certainty.FACT,
         figure="read_bytes_per_second",
-        stages=LOADING,
         states=ON_STORAGE,
         proof=_READS,
         share=has_more(READ_BYTES),
         says="it reads {own} from storage[, its peers {peers}]",
         first_action="`iostat -x 1` on NODE; are its files in the page cache of its peers only?",
     ),
-    CauseRow(
-        cause=INPUT,
+    _of_loader(
         detail="reads",
-        certainty=Certainty.FACT,
         figure="major_faults_per_second",
-        stages=LOADING,
         states=ON_STORAGE,
         proof=_READS,
         share=has_more(MAJOR_FAULTS),
         says="its major page fault rate is {own}[, its peers' {peers}]",
         first_action="`iostat -x 1` on NODE; has its cgroup too little memory for its files?",
     ),
-    CauseRow(
-        cause=INPUT,
+    _of_loader(
         detail="reads",
         certainty=Certainty.AMOUNT,
         figure="io_waiting_ratio",
-        stages=LOADING,
         states=ON_STORAGE,
         share=waits(PRESSURE),
         says="its processes wait for storage {own} of the time[, its peers' {peers}]",
         first_action="`iostat -x 1` on NODE shows a slow disk, `iotop` what uses it",
     ),
-    CauseRow(
-        cause=INPUT,
+    _of_loader(
         detail="workers",
-        certainty=Certainty.FACT,
         figure="saturated_workers",
-        stages=LOADING,
         states=frozenset({PIPE, BLOCKED, *_WORKS}),
         share=has_more(SATURATED),
         says="{own} of its loader's workers cannot keep up[ (running `{fact}`)]"
@@ -138,11 +126,9 @@ def _worker(
     certainty: Certainty = Certainty.AMOUNT,
     share: Share = is_in_state,
 ) -> CauseRow:
-    return CauseRow(
-        cause=INPUT,
+    return _of_loader(
         detail=detail,
         certainty=certainty,
-        stages=LOADING,
         states=states,
         share=share,
         says=f"it waits {{time}} for its loader's workers, which {does}",
@@ -159,11 +145,9 @@ WORKERS: Final = (
     _worker("worker_blocked", frozenset({worker(BLOCKED)}), "are blocked[ in `{place}`]"),
     _worker("workers", _WORKS, "are busy[ in `{place}`]", Certainty.GUESS, _worked),
     # What they do is not known.
-    CauseRow(
-        cause=INPUT,
+    _of_loader(
         detail="workers",
         certainty=Certainty.GUESS,
-        stages=LOADING,
         states=frozenset({PIPE}),
         share=is_in_state,
         says="it waits {time} for its loader's workers",
@@ -183,13 +167,11 @@ def _storages(
         LOCAL: "`iostat -x 1` on NODE: is a disk at 100 %util, its r_await above the others'?",
         NOT_KNOWN: "`iostat -x 1` on NODE shows a slow disk, `iotop` what uses it",
     }
+    of_node = partial(CauseRow, cause=cause, certainty=Certainty.NODE, stages=suspected)
     for storage in (NFS, LUSTRE, OTHER_MOUNT):
-        yield CauseRow(
-            cause=cause,
+        yield of_node(
             detail=storage,
-            certainty=Certainty.NODE,
             figure="node_mount_operation_seconds",
-            stages=suspected,
             states=_seen(storage) | _NOT_SEEN,
             proof=_seen(storage),
             share=_for_storage(storage, has_more(OPERATION_SECONDS)),
@@ -198,39 +180,24 @@ def _storages(
             before="an operation on a file system[, `{fact}`,] takes {own}, before {peers}",
             first_action=look[storage],
         )
-    for figure, share, says, before in (
-        (
-            "node_disk_busy_ratio",
-            has_more(DISK_BUSIER, at_least=DISK_BUSY),
-            "a disk of its node[, {fact},] is busy {own} of the time[, its peers' {peers}]",
-            "a disk[, {fact},] is busy {own} of the time, before {peers}",
-        ),
-        (
-            "node_disk_read_seconds",
-            has_more(OPERATION_SECONDS),
-            "a read from a disk of its node[, {fact},] takes {own}[, on its peers' nodes {peers}]",
-            "a read from a disk[, {fact},] takes {own}, before {peers}",
-        ),
-    ):
-        yield CauseRow(
-            cause=cause,
-            detail=LOCAL,
-            certainty=Certainty.NODE,
-            figure=figure,
-            stages=suspected,
-            states=_seen(LOCAL) | _NOT_SEEN,
-            proof=_seen(LOCAL),
-            share=share,
-            says=says,
-            before=before,
-            first_action=look[LOCAL],
-        )
-    yield CauseRow(
-        cause=cause,
+    of_disk = partial(of_node, detail=LOCAL, first_action=look[LOCAL], proof=_seen(LOCAL))
+    yield of_disk(
+        figure="node_disk_busy_ratio",
+        states=_seen(LOCAL) | _NOT_SEEN,
+        share=has_more(DISK_BUSIER, at_least=DISK_BUSY),
+        says="a disk of its node[, {fact},] is busy {own} of the time[, its peers' {peers}]",
+        before="a disk[, {fact},] is busy {own} of the time, before {peers}",
+    )
+    yield of_disk(
+        figure="node_disk_read_seconds",
+        states=_seen(LOCAL) | _NOT_SEEN,
+        share=has_more(OPERATION_SECONDS),
+        says="a read from a disk of its node[, {fact},] takes {own}[, on its peers' nodes {peers}]",
+        before="a read from a disk[, {fact},] takes {own}, before {peers}",
+    )
+    yield of_node(
         detail=NOT_KNOWN,
-        certainty=Certainty.NODE,
         figure="node_io_waiting_ratio",
-        stages=suspected,
         states=ON_STORAGE,
         share=has_more(PRESSURE),
         says="tasks on its node wait for storage {own} of the time[, its peers' {peers}]",

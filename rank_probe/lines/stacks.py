@@ -90,42 +90,19 @@ class Stacks:
 
     def snapshot_fields(self) -> dict[str, Any]:
         """Return its fields of a Snapshot; empty while the rank is not late."""
-        if self._sampling is None:
+        if (sampling := self._sampling) is None or self._code is None:
             return {}
+        line = workers_line(self._loader(), self._code.has)
         return {
-            "late_lines": self.lines(),
-            "thread_states": self.states(),
-            "loader": self.loader(),
+            "late_lines": sampling.lines(self._late_stage),
+            "thread_states": sampling.states(self._late_stage),
+            "loader": "" if line is None else self._code.place(line),
         }
 
-    def lines(self) -> list[dict[str, Any]]:
-        """Return a Snapshot's *late_lines*: those of the late stage first."""
-        sampling = self._sampling
-        return [] if sampling is None else sampling.lines(self._late_stage)
-
-    def states(self) -> list[dict[str, Any]]:
-        """Return a Snapshot's *thread_states*: those of the late stage first."""
-        sampling = self._sampling
-        return [] if sampling is None else sampling.states(self._late_stage)
-
-    def loader(self) -> str:
-        """Return a Snapshot's *loader*: what the workers of the loop's DataLoader run."""
-        if self._sampling is None or self._code is None:
-            return ""
-        line = workers_line(self._loader(), self._code.has)
-        return "" if line is None else self._code.place(line)
-
-    def iterating_share(self, stage: str) -> float | None:
-        """Return the share of *stage*'s samples in which the loop was fetching its next item.
-
-        None if there are too few, so also while this rank is not late.
-        """
-        sampling = self._sampling
-        return None if sampling is None else sampling.iterating_share(stage)
-
     def mostly_fetches(self, stage: str) -> bool:
-        """Whether the loop was fetching its next item in most samples of *stage*."""
-        return (self.iterating_share(stage) or 0.0) > MOST_OF_IT
+        """Whether the loop was fetching its next item in most of the samples of *stage*."""
+        sampling = self._sampling
+        return ((sampling and sampling.iterating_share(stage)) or 0.0) > MOST_OF_IT
 
     def rename_fetches(self, stage: str, to: str) -> None:
         """Tell what was fetching in *stage* as *to*: its batches turned out to be read there."""

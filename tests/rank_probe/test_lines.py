@@ -175,14 +175,15 @@ def test_probe_knows_the_loader_of_the_loop_while_it_is_late() -> None:
             for _ in loader(rows(), workers=0):
                 pass
         assert probe.timeline.loader() is training
-        assert probe.stacks.loader() == ""
+        assert probe.stacks.snapshot_fields() == {}
         probe.stacks.watch("data")
         wait_until(lambda: probe.stacks.samples >= 0)
         line = number_of_line(HERE, "# ones")
-        assert probe.stacks.loader().startswith("Ones.__getitem__ (")
-        assert probe.stacks.loader().endswith(f"test_lines.py:{line})")
+        read = probe.stacks.snapshot_fields()["loader"]
+        assert read.startswith("Ones.__getitem__ (")
+        assert read.endswith(f"test_lines.py:{line})")
         probe.stacks.watch(None)
-        assert probe.stacks.loader() == ""
+        assert probe.stacks.snapshot_fields() == {}
         del training, _
         assert probe.timeline.loader() is None
     finally:
@@ -255,54 +256,32 @@ def function(body: str) -> FunctionType:
     return made
 
 
-FOR_ITEMS = "for _ in Items(looks):\n    looks.backward()"
+FETCHES = [
+    "for _ in Items(looks):\n    looks.backward()",
+    "for _ in generator(looks):\n    looks.backward()",
+    "for _, _ in zip(range(2 * ITEMS), Items(looks)):\n    looks.backward()",
+    "it = Items(looks)\nfor _ in range(ITEMS):\n    str(abs(next(it)) + abs(1))\n"
+    "    looks.backward()",
+    "it = [Items(looks)]\nwhile it[0]._left:\n    _ = it[0].__next__()\n    looks.backward()",
+]
+WORKS = [
+    "for _ in range(ITEMS):\n    work(looks)\n    looks.backward()",
+    "for _ in range(ITEMS):\n    _ = [work(looks) for _ in range(2)]\n    looks.backward()",
+    "it = iter([looks] * ITEMS)\nfor _ in range(ITEMS):\n    next(it)()\n    looks.backward()",
+]
 
 
 @pytest.mark.parametrize("knows_backward", [False, True])
-@pytest.mark.parametrize(
-    "body",
-    [
-        FOR_ITEMS,
-        "for _ in generator(looks):\n    looks.backward()",
-        "for _, _ in zip(range(2 * ITEMS), Items(looks)):\n    looks.backward()",
-        "it = Items(looks)\nfor _ in range(ITEMS):\n    str(abs(next(it)) + abs(1))\n"
-        "    looks.backward()",
-        "it = [Items(looks)]\nwhile it[0]._left:\n    _ = it[0].__next__()\n    looks.backward()",
-    ],
-)
+@pytest.mark.parametrize("body", FETCHES + WORKS)
 def test_fetching_the_next_item_is_seen(body: str, knows_backward: bool) -> None:
-    """However a loop reads its own iterator, a look from within that iterator says so."""
+    """However a loop reads its own iterator, a look from within that iterator says so.
+
+    Loops and comprehensions of the work, and what `next` is given or returns, are not.
+    """
     looks = Looks(knows_backward)
     function(body)(looks)
 
-    assert looks.fetching == [True] * ITEMS
-
-
-@pytest.mark.parametrize("knows_backward", [False, True])
-@pytest.mark.parametrize(
-    "body",
-    [
-        "for _ in range(ITEMS):\n    work(looks)\n    looks.backward()",
-        "for _ in range(ITEMS):\n    _ = [work(looks) for _ in range(2)]\n    looks.backward()",
-        "it = iter([looks] * ITEMS)\nfor _ in range(ITEMS):\n    next(it)()\n    looks.backward()",
-    ],
-)
-def test_other_work_is_no_fetching(body: str, knows_backward: bool) -> None:
-    """Loops and comprehensions of the work, and what `next` is given or returns, are not."""
-    looks = Looks(knows_backward)
-    function(body)(looks)
-
-    assert looks.fetching
-    assert not any(looks.fetching)
-
-
-def test_iterator_that_the_work_reads_is_no_fetching() -> None:
-    """While backward's caller is unknown, only the outermost loop can be the training's."""
-    looks, inner = Looks(), function(FOR_ITEMS)
-    for _ in range(3):
-        inner(looks)
-
-    assert not any(looks.fetching)
+    assert set(looks.fetching) == {body in FETCHES}
 
 
 def step_of_its_own(looks: Looks) -> None:

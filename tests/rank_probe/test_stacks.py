@@ -69,6 +69,12 @@ class LateRank:
         self.looks += 1
         return next(self.stages)
 
+    def lines(self) -> list[dict[str, Any]]:
+        return self.stacks.snapshot_fields().get("late_lines", [])
+
+    def states(self) -> list[dict[str, Any]]:
+        return self.stacks.snapshot_fields().get("thread_states", [])
+
     def is_looked_at(self, looks: int) -> None:
         """Wait for so many more looks, of which two are a sample."""
         until = self.looks + looks
@@ -123,8 +129,8 @@ def test_slow_line_is_named_first(
     with late_rank(work) as late:
         late.stacks.watch("data")
         late.is_looked_at(200)
-        first, waits = late.stacks.lines()[0], late.stacks.states()
-        assert late.stacks.iterating_share("forward") is None
+        first, waits = late.lines()[0], late.states()
+        assert not late.stacks.mostly_fetches("forward")
         assert late.stacks.mostly_fetches("data") is is_fetching
 
     assert first["stage"] == waits[0]["stage"] == "data"
@@ -141,19 +147,19 @@ def test_sampling_lasts_as_long_as_the_lateness() -> None:
     with late_rank(reads, RANK_PROBE_STACKS="0") as off:
         off.stacks.watch("data")
         assert sampling_threads() == []
-        assert off.stacks.lines() == off.stacks.states() == []
-        assert off.stacks.iterating_share("data") is None
+        assert off.stacks.snapshot_fields() == {}
+        assert not off.stacks.mostly_fetches("data")
     with late_rank(reads) as late:
         for _ in range(5):
             late.stacks.watch("data")
         assert len(sampling_threads()) == 1
         late.is_looked_at(100)
         late.stacks.watch(None)
-        assert late.stacks.lines() == []
+        assert late.lines() == []
         wait_until(lambda: not sampling_threads())
         taken = late.stacks.samples
         late.stacks.watch("data")
-        assert late.stacks.lines() == []
+        assert late.lines() == []
         wait_until(lambda: late.stacks.samples > taken)
 
 
@@ -176,7 +182,7 @@ def test_first_answer_is_told_once_without_waiting_for_rare_samples(
     with late_rank(reads, on_first=lambda: told.append(1)) as late:
         late.stacks.watch("data")
         wait_until(lambda: pauses[-1:] > [1])
-        assert (bool(late.stacks.lines()), bool(late.stacks.states())) == (True, True)
+        assert (bool(late.lines()), bool(late.states())) == (True, True)
         late.stacks.stop()
         over.set()
 
@@ -190,13 +196,13 @@ def test_waiting_for_others_is_no_state() -> None:
         late.stages = itertools.cycle(["data", "sync"])
         late.stacks.watch("data")
         late.is_looked_at(100)
-        assert (late.stacks.samples, late.stacks.states()) == (0, [])
+        assert (late.stacks.samples, late.states()) == (0, [])
         late.stacks.watch("sync")  # It is stuck there.
         wait_until(lambda: late.stacks.samples > 0)
         late.stacks.watch("data")
         late.stages = itertools.cycle(["forward", "data"])
-        wait_until(lambda: bool(late.stacks.lines()))
-        assert late.stacks.states() == []
+        wait_until(lambda: bool(late.lines()))
+        assert late.states() == []
 
 
 def held_up() -> SimpleNamespace:
@@ -221,7 +227,7 @@ def test_look_that_was_held_up_stands_for_more_time(monkeypatch: pytest.MonkeyPa
     with late_rank(reads) as late:
         late.stacks.watch("data")
         late.is_looked_at(400)
-        shares = {each["state"]: each["share"] for each in late.stacks.states()}
+        shares = {each["state"]: each["share"] for each in late.states()}
 
     assert shares == pytest.approx({RUNNING: 0.6, SLEEP: 0.4}, abs=0.01)
 
@@ -290,15 +296,9 @@ MOUNTS = (
     "23 22 0:40 / /data rw,noatime shared:2 - nfs4 server:/data rw\n"
     "24 23 0:41 / /data/two\\040words rw - fuse.s3 bucket rw\n"
 )
-DESCRIPTORS = {
-    3: "pipe:[4711]",
-    4: "socket:[4712]",
-    5: "/data/users/ann/corpus.bin",
-    6: "/dev/nvidia0",
-    7: "anon_inode:[eventpoll]",
-    8: "anon_inode:[eventpoll]",
-    9: "/dev/null",
-}
+EPOLL = "anon_inode:[eventpoll]"
+LINKS = ("pipe:[4711]", "socket:[4712]", "/data/users/ann/corpus.bin", "/dev/nvidia0", EPOLL, EPOLL)
+DESCRIPTORS = dict(enumerate((*LINKS, "/dev/null"), 3))
 WATCHED = {7: (4,), 8: (4, 3)}  # by the epolls
 # What lies in the memory, and from where on.
 MEMORY = {

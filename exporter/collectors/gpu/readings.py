@@ -227,7 +227,7 @@ READINGS: Final[Mapping[str, tuple[Row[GpuSample], ...]]] = {
         ),
         Row(
             "rankskew_gpu_energy_joules_total",
-            "Energy that the GPU has drawn since its driver was loaded, in joules; read every 5 s.",
+            "Energy that the GPU drew since its driver was loaded, in joules; read every 10 s.",
             lambda gpu: gpu.energy_millijoules,
             over=MILLI,
         ),
@@ -235,7 +235,7 @@ READINGS: Final[Mapping[str, tuple[Row[GpuSample], ...]]] = {
     "gpu_temperature": (
         Row(
             "rankskew_gpu_temperature_celsius",
-            "Temperature of the GPU's die (read about once a second) or memory (every 5 s), in "
+            "Temperature of the GPU's die (read about once a second) or memory (every 10 s), in "
             "degrees Celsius.",
             {
                 "gpu": lambda gpu: gpu.gpu_temperature_celsius,

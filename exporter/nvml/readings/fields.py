@@ -1,6 +1,6 @@
 """NVML's field values: readings by number, many per call, each with its own result."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import pynvml
@@ -36,12 +36,15 @@ class FieldValues:
         self._fields = tuple(fields)
         self._ask_again_at: dict[Field, float] = {}
 
-    def read(self, ask: Ask, now: float) -> dict[Field, int | float]:
-        """Return the readable fields at monotonic time *now*, with their values.
+    def read(
+        self, ask: Ask, now: float, only: Collection[Field] | None = None
+    ) -> dict[Field, int | float]:
+        """Return the readable fields, or *only* these, at monotonic time *now* with their values.
 
         Raises CallFailed when the GPU is lost or the process cannot continue.
         """
-        fields = tuple(f for f in self._fields if now >= self._ask_again_at.get(f, 0.0))
+        wanted = self._fields if only is None else only
+        fields = tuple(f for f in wanted if now >= self._ask_again_at.get(f, 0.0))
         answers = (ask(field_values, fields) if fields else None) or {}
         for field, value in answers.items():
             if value is None:

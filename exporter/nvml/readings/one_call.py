@@ -78,7 +78,7 @@ READINGS: Final = (
     ),
     Reading(("pcie_link_width",), pynvml.nvmlDeviceGetCurrPcieLinkWidth, every_seconds=5.0),
     Reading(("pcie_link_width_max",), pynvml.nvmlDeviceGetMaxPcieLinkWidth, every_seconds=60.0),
-    Reading(("pcie_replays",), pynvml.nvmlDeviceGetPcieReplayCounter, every_seconds=5.0),
+    Reading(("pcie_replays",), pynvml.nvmlDeviceGetPcieReplayCounter, every_seconds=10.0),
     Reading(("sm_clock_megahertz",), pynvml.nvmlDeviceGetClockInfo, (pynvml.NVML_CLOCK_SM,)),
     Reading(
         ("memory_clock_megahertz",),
@@ -123,6 +123,6 @@ READINGS: Final = (
     Reading(("recovery_action",), recovery_action, every_seconds=30.0),
     Reading(("fabric_trouble",), fabric_trouble, (pynvml,), every_seconds=30.0),
     # The slow ones last: each reportedly takes 1 to 3 ms, which 8 GPUs would spend every second.
-    Reading(("memory_temperature_celsius",), memory_temperature, every_seconds=5.0),
-    Reading(("energy_millijoules",), pynvml.nvmlDeviceGetTotalEnergyConsumption, every_seconds=5.0),
+    Reading(("memory_temperature_celsius",), memory_temperature, every_seconds=10),
+    Reading(("energy_millijoules",), pynvml.nvmlDeviceGetTotalEnergyConsumption, every_seconds=10),
 )

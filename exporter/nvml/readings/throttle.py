@@ -25,6 +25,9 @@ COUNTER_FIELDS: Final[Mapping[str, tuple[Field, ...]]] = {
 # A time cannot grow faster than the clock, but the drivers' counters move in steps (reportedly of
 # 0.1 s), and the calls themselves take time.
 STEP_SECONDS: Final = 0.5
+# A counter takes the driver a third of a millisecond. Those of reasons that the mask does not show
+# are read this often: what they count in between is not lost.
+EVERY_SECONDS: Final = 10.0
 
 
 class ThrottleSeconds:
@@ -41,34 +44,44 @@ class ThrottleSeconds:
         self._longest_gap_seconds = longest_gap_seconds
         self._last: float | None = None
         self._reasons = 0
-        self._counters: Mapping[Field, float] = {}
+        # What each counted, and when that was.
+        self._counters: dict[Field, tuple[float, float]] = {}
         self._seconds = dict.fromkeys(REASON_BITS, 0.0)
+
+    def wanted(self, reasons: int) -> list[Field]:
+        """Return the counters of those that the mask *reasons* shows, or that it showed before."""
+        bits = reasons | self._reasons
+        shown = (COUNTER_FIELDS[each] for each in COUNTER_FIELDS if bits & REASON_BITS[each])
+        return [field for fields in shown for field in fields]
 
     def add(self, reasons: int, counters: Mapping[Field, float], now: float) -> None:
         """Add the mask *reasons* and the *counters*, read at monotonic time *now*."""
         gap = 0.0 if self._last is None else now - self._last
         for reason, bit in REASON_BITS.items():
-            grown = self._grown_seconds(reason, counters, gap)
+            grown = self._grown_seconds(reason, counters, now)
             if grown:
                 self._seconds[reason] += grown
             elif reasons & bit and (grown is None or self._reasons & bit):
                 self._seconds[reason] += min(gap, self._longest_gap_seconds)
-        self._last, self._reasons, self._counters = now, reasons, counters
+        for field in self.wanted(reasons):
+            self._counters.pop(field, None)  # One without an answer: the mask has decided.
+        self._counters |= {field: (count, now) for field, count in counters.items()}
+        self._last, self._reasons = now, reasons
 
     def seconds(self) -> dict[str, float]:
         """Return the seconds so far, one entry per reason."""
         return dict(self._seconds)
 
     def _grown_seconds(
-        self, reason: str, counters: Mapping[Field, float], gap: float
+        self, reason: str, counters: Mapping[Field, float], now: float
     ) -> float | None:
-        """Return by how much the counter grew in *gap* seconds, None if there is none."""
+        """Return by how much the counter grew since it was read last, None if there is none."""
         growths = [
-            (counters[field] - self._counters[field]) / 1e9
+            ((counters[field] - self._counters[field][0]) / 1e9, now - self._counters[field][1])
             for field in COUNTER_FIELDS.get(reason, ())
             if field in counters and field in self._counters
         ]
-        possible = [growth for growth in growths if 0.0 <= growth <= gap + STEP_SECONDS]
+        possible = [growth for growth, gap in growths if 0.0 <= growth <= gap + STEP_SECONDS]
         return max(possible, default=None)
 
 
@@ -78,6 +91,7 @@ class Throttle:
     def __init__(self, longest_gap_seconds: float) -> None:
         self._seconds = ThrottleSeconds(longest_gap_seconds)
         self._counters = FieldValues([f for fields in COUNTER_FIELDS.values() for f in fields])
+        self._due = 0.0
 
     def read(self, ask: Ask, now: float) -> dict[str, Any]:
         """Return the mask, read under its former name on older drivers, and the seconds."""
@@ -86,5 +100,8 @@ class Throttle:
             reasons = ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons)
         if reasons is None:
             return {}
-        self._seconds.add(reasons, self._counters.read(ask, now), now)
+        only = None if now >= self._due else self._seconds.wanted(reasons)
+        if only is None:
+            self._due = now + EVERY_SECONDS
+        self._seconds.add(reasons, self._counters.read(ask, now, only), now)
         return {"throttle_reasons": reasons, "throttle_seconds": self._seconds.seconds()}

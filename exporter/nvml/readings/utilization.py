@@ -71,12 +71,12 @@ class Utilization:
 
     def read(self, ask: Ask, now: float) -> dict[str, Any]:
         """Return the percentage. A GPU that is split by MIG has none."""
-        rates = ask(pynvml.nvmlDeviceGetUtilizationRates)
-        if rates is not None:
-            self._read.add(now, rates.gpu)
-        sampled = self._sampled.read(ask, now)
-        if rates is None or sampled:
+        if sampled := self._sampled.read(ask, now):
             return sampled
+        rates = ask(pynvml.nvmlDeviceGetUtilizationRates)
+        if rates is None:
+            return {}
+        self._read.add(now, rates.gpu)
         return _mean(self._read)
 
 

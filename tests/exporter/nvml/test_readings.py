@@ -5,6 +5,7 @@ golden page.
 """
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import fields as fields_of
 from dataclasses import replace
@@ -28,6 +29,7 @@ from exporter.nvml.readings.gpm import (
     Memory,
     gpm_metrics,
 )
+from exporter.nvml.readings.nvlink import ALL_LINKS
 from exporter.nvml.readings.one_call import decoder_utilization
 from exporter.nvml.readings.processes import NO_INSTANCE
 from exporter.nvml.readings.query import UNSUPPORTED_FOR_SECONDS
@@ -38,6 +40,7 @@ from exporter.nvml.sample import REASON_BITS, GpuProcess, GpuSample
 from exporter.nvml.timing import Timing
 from exporter.nvml.worker.gpu import Gpu
 from tests.exporter.collectors.host import write
+from tests.exporter.node import Clock
 from tests.exporter.nvml.drivers import TIMES_OUT, Driver, Fails, FieldAnswer, fields
 
 BUS_ID = "0000:1b:00.0"
@@ -498,3 +501,84 @@ def test_silent_driver_keeps_the_window_and_then_leaves_it_to_the_rates() -> Non
         gpu.samples = [at(second, 70)]
         busy = gpu.busy(160.0 + second)
     assert busy == 70.0
+
+
+# What an H100 that trains is asked in a minute, by function and by field: the budget.
+ASKED_A_MINUTE = {
+    72: "ClockInfo",
+    60: "CurrentClocksEventReasons MemoryInfo PowerUsage Temperature",
+    36: "NvLinkState 161 162 163",
+    28: "FieldValues",
+    24: "PerformanceState",
+    12: "UtilizationRates Samples DecoderUtilization JpgUtilization ComputeRunningProcesses "
+    "GraphicsRunningProcesses MigMode CurrPcieLinkGeneration CurrPcieLinkWidth 138 139",
+    6: "74 76 251 252 253 82 TotalEnergyConsumption PcieReplayCounter",
+    4: "TotalEccErrors",
+    2: "EnforcedPowerLimit RemappedRows GpuFabricInfoV 230 202 204",
+    1: "MaxPcieLinkGeneration MaxPcieLinkWidth",
+}
+BUDGET = {name: times for times, names in ASKED_A_MINUTE.items() for name in names.split()}
+
+
+def link_state(_: object, link: int) -> int:
+    """Each of its links is up."""
+    if link >= 18:
+        raise Fails
+    return 1
+
+
+H100: dict[str, Any] = dict.fromkeys((f"nvmlDeviceGet{name}" for name in BUDGET), 1) | {
+    "nvmlDeviceGetNvLinkState": link_state,
+    **(decoders(0, 0) | fabric(3) | lists([], [])),
+    "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=80, used=40),
+    "nvmlDeviceGetRemappedRows": (0, 0, 0, 0),
+    "nvmlDeviceGetMigMode": (0, 0),
+    "gpm_support": True,
+    "gpm_memory": lambda: Memory({}),
+    "gpm_sample": lambda _, sample: sample,
+    "gpm_metrics": lambda *_: dict.fromkeys(METRICS, 50.0),
+}
+H100_FIELDS: dict[Field, FieldAnswer] = dict.fromkeys(
+    [
+        *((field, 0) for field in (74, 76, 82, 230, 251, 252, 253)),
+        *((field, ALL_LINKS) for field in (138, 139)),
+        *((field, link) for field in (161, 162, 163) for link in range(18)),
+    ],
+    0,
+)
+
+
+@pytest.mark.parametrize(
+    ("reasons", "more"), [(0, {}), (POWER, {"FieldValues": 82, "74": 60})], ids=["well", "capped"]
+)
+def test_calls_stay_in_the_budget(
+    monkeypatch: pytest.MonkeyPatch, reasons: int, more: dict[str, int]
+) -> None:
+    """One takes the driver up to milliseconds, so what changes slowly is asked seldom.
+
+    No time is lost in between: this GPU is throttled for a tenth of it, whatever the mask shows.
+    """
+    clock = Clock()
+    monkeypatch.setattr(time, "monotonic", clock)
+    samples: list[tuple[int, int]] = []
+    driver = Samples(samples)
+
+    def tell(handle: object, of: Sequence[Field]) -> Any:
+        driver.asked.update(str(field) for field, _ in of)
+        return fields(H100_FIELDS | {POWER_FIELD: (*LONG[:2], int(clock() * 1e8))})(handle, of)
+
+    mask = {"nvmlDeviceGetCurrentClocksEventReasons": reasons, FIELDS: tell}
+    driver.answers = H100 | driver.answers | mask
+    gpu = Gpu(0, driver, 60.0, quick(timing := Timing(path_sysfs="/nowhere")), slow(timing))
+    throttled = []
+    for _ in range(2):
+        driver.asked.clear()
+        for _ in range(60):
+            clock.seconds += 1.0
+            samples.append(at(clock.seconds, 90))
+            sample = replace(gpu.read(), **gpu.read_slow())
+        throttled.append((sample.throttle_seconds or {})["sw_power_cap"])
+
+    asked = {name.removeprefix("nvmlDeviceGet"): times for name, times in driver.asked.items()}
+    assert {name: asked[name] for name in asked if not name[0].islower()} == BUDGET | more
+    assert throttled[1] - throttled[0] == pytest.approx(6.0)

@@ -3,16 +3,11 @@
 import re
 from typing import Final
 
-from exporter.causes.model import (
-    BLOCKED,
-    CPU_QUEUE,
-    DISK,
-    PIPE,
-    RUNNING,
-    ThreadState,
-)
-from rank_probe.wire.snapshot import THREAD_STATES
+from exporter.causes.model import BLOCKED, CPU_QUEUE, DISK, LOCK, PIPE, RUNNING, ThreadState
+from rank_probe.wire.snapshot import OF_THREAD, THREAD_STATES
 
+# Another thread has Python's own lock: its place names that thread.
+INTERPRETER: Final = "interpreter"
 # Kinds of storage, from the file system in `/data (nfs)`.
 LOCAL, NFS, LUSTRE, OTHER_MOUNT, NOT_KNOWN = "disk", "nfs", "lustre", "mount", "storage"
 STORAGES: Final = (NFS, LUSTRE, OTHER_MOUNT, LOCAL, NOT_KNOWN)
@@ -48,6 +43,8 @@ def worker(token: str) -> str:
 
 def token_of(state: ThreadState) -> str:
     """Return the token of a *state* of the main thread."""
+    if state.state == LOCK and state.place.startswith(OF_THREAD):
+        return INTERPRETER
     return on(storage_of(state.place)) if state.state == DISK else state.state
 
 
@@ -57,6 +54,6 @@ def both(*tokens: str) -> frozenset[str]:
 
 
 _MAIN: Final = (*(state for state in THREAD_STATES if state != DISK), *map(on, STORAGES))
-ANY: Final = both(*_MAIN)
+ANY: Final = both(*_MAIN, INTERPRETER)
 ON_CPU: Final = both(RUNNING, CPU_QUEUE)
 ON_STORAGE: Final = both(*map(on, STORAGES), BLOCKED)

@@ -1,5 +1,6 @@
 """Causes: the rank's own work: more than its peers have, or code that waits or runs longer."""
 
+from dataclasses import replace
 from typing import Final
 
 from exporter.causes.cpu_time import is_blocked, runs_longer
@@ -13,6 +14,7 @@ from exporter.causes.shares import (
     unless,
     waits,
 )
+from exporter.causes.tokens import INTERPRETER
 
 CODE: Final = "code"
 EXTRA_DUTIES: Final = "extra_duties"
@@ -91,6 +93,10 @@ _DUMP: Final = "`py-spy dump --pid PID` on NODE, a few times"
 CODE_ROWS: Final = (
     _waits(SLEEP, "sleeps", _DUMP),
     _waits(LOCK, "waits for a lock", "`py-spy dump --pid PID` on NODE: which thread holds it?"),
+    replace(
+        _waits(INTERPRETER, "", "do its work in another process, or after the step on all ranks"),
+        says="another thread of its process holds the interpreter for {time}: {place}",
+    ),
     _waits(SOCKET, "waits for a socket", "`ss -tinp | grep -A1 pid=PID` on NODE: for whom?"),
     # While it waits for its loader's workers, see input.py.
     _waits(

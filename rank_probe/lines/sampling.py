@@ -11,10 +11,11 @@ from typing import Any, Final
 from rank_probe.guest.guard import never_raise
 from rank_probe.lines.loop_frames import Spot, TrainingLoop, stack_of
 from rank_probe.lines.sample_window import WHOLE, SampleWindow, Spent, StackSample
+from rank_probe.lines.system_calls import end_of
 from rank_probe.lines.thread_clocks import ThreadLook
 from rank_probe.lines.training_thread import TrainingThread
 from rank_probe.lines.user_code import CodeLine, UserCode
-from rank_probe.wire.snapshot import MOST_LATE_LINES, MOST_THREAD_STATES
+from rank_probe.wire.snapshot import MOST_LATE_LINES, MOST_THREAD_STATES, OF_THREAD
 from rank_probe.wire.stages import STAGES, SYNC
 
 INTERVAL_SECONDS: Final = 0.05
@@ -29,6 +30,8 @@ LOOK_SECONDS: Final = 0.004
 LEAST_DELAY: Final = 0.001
 # A process that was stopped for a while did nothing meanwhile.
 MOST_WEIGHT: Final = 20.0
+# With OF_THREAD within 128, as a line is.
+THREAD_CHARACTERS: Final = 120
 NANOSECONDS: Final = 1_000_000_000
 
 
@@ -101,7 +104,7 @@ class Sampling:
 
     def _run(self) -> None:
         own_random = random.Random()  # The global one is the user's.
-        looks = TrainingThread()
+        looks = TrainingThread(self._place)
         try:
             while not self._stop.is_set():
                 pause = self._interval() * _jittered(own_random)
@@ -162,6 +165,13 @@ class Sampling:
     def _line(self, stack: Sequence[Spot]) -> CodeLine | None:
         line = line_of(stack, self._code.has)
         return line and line._replace(before_model=self._before_model())
+
+    def _place(self, thread: threading.Thread) -> str:
+        """Return which *thread* it is, and its line: any, if it is in none of the user's."""
+        stack = stack_of(sys._current_frames().get(thread.ident or 0))
+        line = line_of(stack, self._code.has) or line_of(stack, bool)
+        at = "" if line is None else f" at {self._code.place(line)}"
+        return OF_THREAD + end_of(f"{thread.name}`{at}", THREAD_CHARACTERS)
 
     def _add(self, sample: StackSample, weight: float) -> None:
         weight = min(weight, MOST_WEIGHT)

@@ -7,7 +7,7 @@ import os
 import platform
 import re
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Final, NamedTuple
 
 from rank_probe.process.small_files import beginning
@@ -28,13 +28,14 @@ DEVICES: Final = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
 # What glibc and Python give a futex that is only one process's.
 FUTEX_PRIVATE: Final = 128
 SHARED: Final = "shared"
+PYTHON: Final = "interpreter"
 
 
 class Wait(NamedTuple):
-    """What a thread is blocked in: one of THREAD_STATES, and for *disk* the mount if known.
+    """What a thread is blocked in: one of THREAD_STATES; *mount*: of what disk or thread, if known.
 
-    *link* says which pipe or socket (`pipe:[4711]`), or SHARED for a lock that processes share, and
-    for what cannot be read: it may be where a worker waits for work.
+    *link* says which pipe or socket (`pipe:[4711]`), PYTHON for the interpreter's lock, or SHARED
+    for a lock that processes share, and for what cannot be read: a worker may wait there for work.
     """
 
     state: str
@@ -119,11 +120,13 @@ _CHANNELS: Final = (
 class Reader:
     """Names waits of the threads of the process *task*; for use by one thread.
 
-    *is_in_disk_sleep* asks whether the thread is in state D.
+    *interpreter*: the addresses of its interpreter's lock. *is_in_disk_sleep* asks whether the
+    thread is in state D.
     """
 
-    def __init__(self, task: str = "/proc/self") -> None:
+    def __init__(self, task: str = "/proc/self", interpreter: Container[int] = ()) -> None:
         self._task = task
+        self._interpreter = interpreter
         self._mounts: list[tuple[str, str]] | None = None
 
     def wait(self, call: bytes, is_in_disk_sleep: Callable[[], bool]) -> Wait | None:
@@ -141,6 +144,8 @@ class Reader:
     def _found(self, number: int, arguments: Sequence[int]) -> Wait:
         if _CALLS is None or number < 0:
             return Wait(BLOCKED)
+        if number == _CALLS.futex and arguments[0] in self._interpreter:
+            return Wait(LOCK, link=PYTHON)
         if number == _CALLS.futex:
             return Wait(LOCK, link="" if arguments[1] & FUTEX_PRIVATE else SHARED)
         if number in _CALLS.lock:

@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from rank_probe.lines.system_calls import Reader, Wait, wait_of_channel
@@ -17,6 +18,8 @@ from rank_probe.lines.system_calls import Reader, Wait, wait_of_channel
 BYTES: Final = 512
 # A clock's number has the thread in it; this is the kernel's, for what one thread spent on CPUs.
 PER_THREAD_CPU: Final = 4 | 2
+# To look at so many takes 0.15 ms a sample.
+MOST_THREADS: Final = 64
 
 
 class ThreadLook(NamedTuple):
@@ -73,9 +76,9 @@ class Files:
 class WatchedThread:
     """The thread with number *tid*, looked at by the calling thread."""
 
-    def __init__(self, tid: int, reader: Reader) -> None:
-        self._clock = ~tid << 3 | PER_THREAD_CPU
-        self._reader = reader
+    def __init__(self, tid: int) -> None:
+        self.tid = tid
+        self._reader = Reader(interpreter=addresses())
         self._files = Files()
         task = f"/proc/self/task/{tid}"
         self._schedstat = self._files.open(f"{task}/schedstat")
@@ -88,13 +91,13 @@ class WatchedThread:
     def begin(self) -> ThreadLook:
         """Look, with the clocks last: what follows belongs to what is measured."""
         call, own_queue, queue = self._syscall(), queued(self._own_schedstat()), self._queued()
-        return ThreadLook(time.perf_counter_ns(), self._cpu(), queue, own_queue, call)
+        return ThreadLook(time.perf_counter_ns(), cpu_of(self.tid), queue, own_queue, call)
 
     def end(self) -> ThreadLook:
         """Look, with the clocks early; before them the call, which waits for us from now on."""
-        call, at, cpu = self._syscall(), time.perf_counter_ns(), self._cpu()
+        call, at, cpu = self._syscall(), time.perf_counter_ns(), cpu_of(self.tid)
         queue, own_queue = self._queued(), queued(self._own_schedstat())
-        return ThreadLook(at, cpu, queue, own_queue, call, is_on_cpu=self._cpu() > cpu)
+        return ThreadLook(at, cpu, queue, own_queue, call, is_on_cpu=cpu_of(self.tid) > cpu)
 
     def wait(self, call: bytes) -> Wait | None:
         """Return what it waits for if it is in *call*; None if it runs or is ready to."""
@@ -110,14 +113,75 @@ class WatchedThread:
     def _queued(self) -> int:
         return queued(self._schedstat())
 
-    def _cpu(self) -> int:
-        try:
-            return time.clock_gettime_ns(self._clock)
-        except OSError as error:
-            raise ThreadEnded from error
-
     def _is_in_disk_sleep(self) -> bool:
         return self._stat().rpartition(b")")[2].split()[:1] == [b"D"]
+
+
+class Other(NamedTuple):
+    """Another thread: for how many nanoseconds it *ran*, and its *place* for people."""
+
+    ran: int
+    place: str
+
+
+class OtherThreads:
+    """What the other Python threads of this process run; for one that looks at a thread.
+
+    *place* returns for people which thread one is, and where.
+    """
+
+    def __init__(self, place: Callable[[threading.Thread], str]) -> None:
+        self._place = place
+        self._at = 0
+        self._last: dict[threading.Thread, int] = {}
+        self._ran: dict[threading.Thread, int] = {}
+
+    def look(self, tid: int) -> None:
+        """Read the clocks of all but the thread *tid*."""
+        before, self._at, self._last = self._last, time.perf_counter_ns(), _clocks(tid)
+        self._ran = {each: cpu - before.get(each, 0) for each, cpu in self._last.items()}
+
+    def busiest(self) -> Other:
+        """Return the one that ran longest between the last two looks.
+
+        The caller has had the interpreter since the last one. Who ran meanwhile needs none, such as
+        a thread in NumPy, and is left out; so is the caller.
+        """
+        half, now = (time.perf_counter_ns() - self._at) / 2, _clocks(0)
+        waiting = [each for each, cpu in self._last.items() if now.get(each, 0) - cpu < half]
+        most = max(waiting, key=lambda each: self._ran[each], default=None)
+        return Other(0, "") if most is None else Other(self._ran[most], self._place(most))
+
+
+def _clocks(but: int) -> dict[threading.Thread, int]:
+    """Return for how long each Python thread has run, without that with number *but*."""
+    found = {}
+    for each in threading.enumerate()[:MOST_THREADS]:
+        if each.native_id and each.native_id != but:
+            with suppress(ThreadEnded):
+                found[each] = cpu_of(each.native_id)
+    return found
+
+
+def cpu_of(tid: int) -> int:
+    """Return for how many nanoseconds the thread *tid* has run. Raises ThreadEnded."""
+    try:
+        return time.clock_gettime_ns(~tid << 3 | PER_THREAD_CPU)
+    except OSError as error:
+        raise ThreadEnded from error
+
+
+def addresses() -> range:
+    """Return where this interpreter keeps its own state, its lock among it; empty if unknown."""
+    process, symbol = ctypes.PyDLL(None), ctypes.POINTER(ctypes.c_uint64)()
+    found = (ctypes.c_void_p * 4)(), ctypes.byref(symbol), 1  # RTLD_DL_SYMENT
+    try:
+        runtime = ctypes.c_char.in_dll(process, "_PyRuntime")
+        process.dladdr1(ctypes.byref(runtime), *found)
+        at = ctypes.addressof(runtime)
+        return range(at, at + symbol[2])  # Of an ELF symbol, the size is the third number.
+    except (AttributeError, ValueError):  # Not glibc, or without names.
+        return range(0)
 
 
 def queued(schedstat: bytes) -> int:

@@ -3,7 +3,6 @@
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Final
@@ -11,8 +10,14 @@ from typing import Final
 from rank_probe.guest.yielding import give_way
 from rank_probe.lines.loop_frames import LAYOUTS_KEPT, Spot, called_at
 from rank_probe.lines.sample_window import WHOLE, StateShare
-from rank_probe.lines.system_calls import BLOCKED, CPU_QUEUE, GPU, LOCK, PIPE, RUNNING, Reader, Wait
-from rank_probe.lines.thread_clocks import ThreadEnded, ThreadLook, WatchedThread
+from rank_probe.lines.system_calls import BLOCKED, CPU_QUEUE, GPU, LOCK, PIPE, PYTHON, RUNNING, Wait
+from rank_probe.lines.thread_clocks import (
+    Other,
+    OtherThreads,
+    ThreadEnded,
+    ThreadLook,
+    WatchedThread,
+)
 from rank_probe.lines.user_code import CodeLine
 
 _LOADER: Final = os.path.join("torch", "utils", "data", "dataloader.py")
@@ -29,6 +34,8 @@ LEAST_BLOCKED: Final = 0.1
 
 # A thread that ran for this share of a time in which nobody else could have the interpreter had it.
 HAD_IT: Final = 0.9
+# So did another that ran for this share of a wait for it: where CPUs are short, it waits as well.
+HAS_IT: Final = 0.25
 
 Shares = list[tuple[Wait, float]]
 
@@ -53,6 +60,8 @@ class TorchCalls:
 
     def what(self, wait: Wait, stack: Sequence[Spot]) -> Wait:
         """Return what *wait* is on this *stack*, innermost first."""
+        if wait.mount:
+            return wait
         if wait.state == LOCK and _fetches(stack):
             return Wait(PIPE)  # In between is torch's thread that pins memory.
         if self.has_gpu and wait.state in (RUNNING, LOCK, BLOCKED) and self._asks_gpu(stack):
@@ -93,13 +102,16 @@ def _fetches(stack: Sequence[Spot]) -> bool:
     )
 
 
-def split(first: ThreadLook, last: ThreadLook, wait: Callable[[bytes], Wait | None]) -> Shares:
+def split(
+    first: ThreadLook, last: ThreadLook, other: Other, wait: Callable[[bytes], Wait | None]
+) -> Shares:
     """Return in what the thread spent the time between two looks; the shares add up to 1.
 
-    *wait* names what a call waits for. At both looks the sampler holds the interpreter, so a thread
-    that runs Python waits for a lock then; but its clocks tell that it ran before. The clocks leave
-    what it was blocked for, and the call at the end says in what. A wait for the sampler itself,
-    which had the interpreter but no CPU, is not counted.
+    The *other* thread ran most of all then; *wait* names what a call waits for. At both looks the
+    sampler holds the interpreter, so a thread that runs Python waits for a lock then; but its
+    clocks tell that it ran before. The clocks leave what it was blocked for, and the call at the
+    end says in what. A wait for the sampler itself, which had the interpreter but no CPU, is not
+    counted.
     """
     elapsed = last.at - first.at
     running = min(max(last.cpu - first.cpu, 0), elapsed)
@@ -110,6 +122,8 @@ def split(first: ThreadLook, last: ThreadLook, wait: Callable[[bytes], Wait | No
         what = _blocked_in(first, last, wait)
         if what.state == LOCK:
             rest = max(rest - max(last.own_queue - first.own_queue, 0), 0)
+        if what.link == PYTHON:
+            what = Wait(LOCK, other.place if other.ran >= HAS_IT * rest else "")
         shares.append((what, rest))
     total = sum(each for _, each in shares)
     return [(what, each / total) for what, each in shares if each > 0]
@@ -119,14 +133,14 @@ def held(
     before: ThreadLook,
     first: ThreadLook,
     delay: int,
-    process_cpu: int,
+    other: Other,
     wait: Callable[[bytes], Wait | None],
 ) -> Shares:
     """Return in what the thread spent the *delay*, until *first*; the shares add up to 1.
 
     The sampler should have looked that much earlier, but waited for the interpreter: somebody kept
-    it in a call of C, perhaps the thread. *before* was the last look until then, *process_cpu* what
-    all threads used since.
+    it in a call of C, perhaps the thread. *before* was the last look until then; the *other* thread
+    ran most since.
     """
     elapsed = max(first.at - before.at, delay, 1)
     ran = min(max(first.cpu - before.cpu, 0), elapsed)
@@ -137,10 +151,10 @@ def held(
     shares: Shares = [(Wait(RUNNING), ran / of), (Wait(CPU_QUEUE), queued / of)]
     if of == elapsed and had < elapsed:
         what = wait(first.call)
-        if what is None or what.state == LOCK:
-            rest = delay * (1 - had / elapsed)
+        if what is None or what.link == PYTHON:
+            has_it = other.ran > HAS_IT * delay * (1 - had / elapsed)
             # Who keeps the interpreter and uses no CPU is blocked in something.
-            what = Wait(LOCK) if process_cpu - ran > rest / 2 else Wait(BLOCKED)
+            what = Wait(LOCK, other.place) if has_it else Wait(BLOCKED)
         shares.append((what, 1 - had / elapsed))
     return [each for each in shares if each[1] > 0]
 
@@ -165,17 +179,19 @@ def _ready(last: ThreadLook) -> Wait:
 
 
 class TrainingThread:
-    """Looks at the thread that does the work; for the sampling thread."""
+    """Looks at the thread that does the work; for the sampling thread.
 
-    def __init__(self) -> None:
+    *place* is for OtherThreads.
+    """
+
+    def __init__(self, place: Callable[[threading.Thread], str]) -> None:
         self._torch = TorchCalls()
-        self._reader = Reader()
+        self._others = OtherThreads(place)
         self._by_tid: dict[int, WatchedThread] = {}
-        self._tids: dict[int, int | None] = {}
         self._engine: int | None = None
         self._now: WatchedThread | None = None
-        # The end of the look before: of which thread, and what the process had used.
-        self._before: tuple[WatchedThread, ThreadLook, int] | None = None
+        # The end of the look before, and of which thread.
+        self._before: tuple[WatchedThread, ThreadLook] | None = None
 
     def begin(self, ident: int) -> ThreadLook | None:
         """Look at the thread *ident*, or at the one that works for it; None if it has ended."""
@@ -189,10 +205,7 @@ class TrainingThread:
     def end(self) -> ThreadLook | None:
         """Look at it again; None if it has ended."""
         look, now = self._look(WatchedThread.end), self._now
-        if look is None or now is None:
-            self._before = None
-        else:
-            self._before = now, look, time.process_time_ns()
+        self._before = None if look is None or now is None else (now, look)
         return look
 
     def delay(self, first: ThreadLook | None, due: int) -> int:
@@ -211,9 +224,8 @@ class TrainingThread:
         """Return in what it spent the *delay* before *first*; call before end()."""
         if first is None or self._before is None or self._now is None:
             return ()
-        _, before, process_cpu = self._before
-        used = time.process_time_ns() - process_cpu
-        return self._parts(held(before, first, delay, used, self._now.wait), stack, line)
+        shares = held(self._before[1], first, delay, self._others.busiest(), self._now.wait)
+        return self._parts(shares, stack, line)
 
     def parts(
         self,
@@ -226,7 +238,7 @@ class TrainingThread:
         now = self._now
         if first is None or last is None or now is None:
             return ()
-        return self._parts(split(first, last, now.wait), stack, line)
+        return self._parts(split(first, last, self._others.busiest(), now.wait), stack, line)
 
     def _parts(
         self, shares: Shares, stack: Sequence[Spot], line: CodeLine | None
@@ -242,25 +254,23 @@ class TrainingThread:
             each.close()
 
     def _look(self, at: Callable[[WatchedThread], ThreadLook]) -> ThreadLook | None:
-        if self._now is None:
-            return None
+        now = self._now
         try:
-            return at(self._now)
+            return None if now is None else at(now)
         except ThreadEnded:
-            self._tids.clear()
             return None
+        finally:
+            self._others.look(0 if now is None else now.tid)
 
     def _watched(self, tid: int) -> WatchedThread:
         known = self._by_tid.get(tid)
         if known is None:
-            known = self._by_tid[tid] = WatchedThread(tid, self._reader)
+            known = self._by_tid[tid] = WatchedThread(tid)
         return known
 
     def _tid(self, ident: int) -> int | None:
-        if ident not in self._tids:
-            own = (each.native_id for each in threading.enumerate() if each.ident == ident)
-            self._tids[ident] = next(own, None)
-        return self._tids[ident]
+        own = (each.native_id for each in threading.enumerate() if each.ident == ident)
+        return next(own, None)
 
     def _engine_tid(self) -> int | None:
         if self._engine is None:

@@ -75,6 +75,8 @@ THREAD_STATES: Final = (
     "gpu",
     "blocked",
 )
+# How the place of a `lock` begins that is Python's own, and which other thread of its process has.
+OF_THREAD: Final = "thread `"
 # How many shares of its time a late rank reports.
 MOST_THREAD_STATES: Final = 8
 
@@ -108,7 +110,8 @@ class Snapshot:
     *thread_states*, also only then: in what its thread spends its time, by stage, at most
     MOST_THREAD_STATES, those of the late stage first. Each has a *stage*, a *state* of
     THREAD_STATES, its *share* (0 to 1) of the time in that stage, and a *place*: the user's line in
-    which it most often is in that state, or what it waits for (`/data (nfs)`); empty if unknown.
+    which it most often is in that state, or what it waits for (`/data (nfs)`, or OF_THREAD and the
+    rest of its name and line); empty if unknown.
     *peer_figures*, also only then: by name in FIGURES the lower third, the median and the upper
     third of its peers that are not late. *loader*, also only then: the method of the dataset that
     the loader's workers run, such as `Corpus.__getitem__ (corpus.py:30)`; empty without workers.

@@ -153,8 +153,9 @@ forward=.2 | runs=.95 step=.6 | runs=.75 step=.6 | forward: running=1 | | code r
 forward=.1 | | | forward: sleep=.66 running=.17 cpu_queue=.17 | | unknown
 # Rounded shares, or those of two moments, cannot explain more than there is.
 data=.2 | | | data: sleep=1 running=1 | | unknown
-# Another thread has the interpreter's lock, and runs: that is not too little CPU.
+# Another thread has the lock, and runs: that is not too little CPU. It may be the interpreter's.
 other=.35 | runs=.3 | | other: lock=.9 running=.1 | | code lock 87%
+other=.35 | runs=.3 | | other@thread `saver` at f (a.py:1): lock=.9 | | code interpreter 87%
 
 # It runs because the GPU, or the CPU, is slow.
 forward=.3 | clock=1.41e9 | | forward: running=1 | | slow_device clocks 53%
@@ -387,6 +388,10 @@ def test_sentence_has_both_figures_and_leaves_out_what_is_not_known() -> None:
         assert cause.peers_value == pytest.approx(0.04 * 0.995)
     assert found("eval=.25", thread="eval: sleep=1").sentence == (
         "it spends 125 ms a step evaluating, its peers none"
+    )
+    assert found("data=.35", thread="data@thread `saver` at f (a.py:1): lock=1").sentence == (
+        "another thread of its process holds the interpreter for 215 ms a step: "
+        "thread `saver` at f (a.py:1)"
     )
     # The driver's reason for a low clock may stand with the throttling.
     capped = {"gpu_throttled_ratio": "power cap"}

@@ -1,6 +1,8 @@
 """A late rank's thread is sampled while it is late: its lines, what it waits for, their shares."""
 
 import itertools
+import pickle
+import re
 import sys
 import threading
 import time
@@ -13,7 +15,7 @@ from typing import Any
 import pytest
 
 from rank_probe.guest.guard import failures
-from rank_probe.lines import sampling, system_calls
+from rank_probe.lines import sampling, system_calls, thread_clocks, training_thread
 from rank_probe.lines.loop_frames import Spot, stack_of
 from rank_probe.lines.sample_window import (
     LEAST_SAMPLES,
@@ -24,8 +26,8 @@ from rank_probe.lines.sample_window import (
     StateShare,
 )
 from rank_probe.lines.stacks import Stacks
-from rank_probe.lines.system_calls import POLLED, SHARED, Reader, Wait
-from rank_probe.lines.thread_clocks import ThreadLook
+from rank_probe.lines.system_calls import POLLED, PYTHON, SHARED, Reader, Wait
+from rank_probe.lines.thread_clocks import Other, OtherThreads, ThreadLook, WatchedThread
 from rank_probe.lines.training_thread import Shares, TorchCalls, engine_thread, held, split
 from rank_probe.lines.user_code import CodeLine
 from rank_probe.wire.snapshot import THREAD_STATES
@@ -64,16 +66,13 @@ class LateRank:
         self.stacks = Stacks(
             environment, lambda: self.thread.ident or 0, self._stage, on_first=on_first
         )
+        said = self.stacks.snapshot_fields
+        self.lines: Callable[[], Any] = lambda: said().get("late_lines", [])
+        self.states: Callable[[], Any] = lambda: said().get("thread_states", [])
 
     def _stage(self) -> str:
         self.looks += 1
         return next(self.stages)
-
-    def lines(self) -> list[dict[str, Any]]:
-        return self.stacks.snapshot_fields().get("late_lines", [])
-
-    def states(self) -> list[dict[str, Any]]:
-        return self.stacks.snapshot_fields().get("thread_states", [])
 
     def is_looked_at(self, looks: int) -> None:
         """Wait for so many more looks, of which two are a sample."""
@@ -137,6 +136,48 @@ def test_slow_line_is_named_first(
     assert first["place"].startswith(f"{function} (")
     assert first["place"].endswith(f"test_stacks.py:{number_of_line(__file__, comment)})")
     assert state in {each["state"] for each in waits if each["place"] == first["place"]}
+
+
+def counts(is_over: Done) -> None:
+    while not is_over():
+        sum(range(100))
+
+
+def test_thread_that_has_the_interpreter_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its line, within what a place may have."""
+    monkeypatch.setattr(training_thread, "HAS_IT", 0.0)  # However little of a CPU this test gets.
+    rows = [{str(each): float(each)} for each in range(50_000)]
+
+    def saves() -> None:
+        while not late.done.is_set():
+            pickle.dumps(rows)  # saved
+
+    with late_rank(counts) as late:
+        saver, watched = threading.Thread(target=saves), WatchedThread(late.thread.native_id or 0)
+        wait_until(lambda: watched.wait(watched.begin().call) == Wait(LOCK, link=PYTHON))
+        watched.close()
+        saver.name = "x" * 99
+        saver.start()
+        late.stacks.watch("data")
+        held = rf"thread `…x+` at \S+\.saves \(\S+:{number_of_line(__file__, '# saved')}\)"
+        wait_until(
+            lambda: any(
+                re.fullmatch(held, at := each["place"]) and len(at) == 128 for each in late.states()
+            )
+        )
+    saver.join()
+
+
+def test_who_runs_without_the_interpreter_does_not_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the others, the one that ran longest is meant, also if it has just begun."""
+    a, b, c = (threading.Thread(name=each) for each in "abc")
+    looks = iter([{a: 5, b: 5}, {a: 99, b: 50, c: 46}, {a: 10**18, b: 51, c: 46}])
+    monkeypatch.setattr(thread_clocks, "_clocks", lambda _: next(looks))
+    others = OtherThreads(lambda thread: thread.name)
+    others.look(0)
+    others.look(0)
+
+    assert others.busiest() == Other(46, "c")
 
 
 def test_sampling_lasts_as_long_as_the_lateness() -> None:
@@ -223,7 +264,7 @@ def held_up() -> SimpleNamespace:
 def test_look_that_was_held_up_stands_for_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """There are fewer of them: 6 ms for one of 2 ms count as three more, and 2 ms as one."""
     monkeypatch.setattr(sampling, "JITTER", 0.0)
-    monkeypatch.setattr(sampling, "TrainingThread", held_up)
+    monkeypatch.setattr(sampling, "TrainingThread", lambda _: held_up())
     with late_rank(reads) as late:
         late.stacks.watch("data")
         late.is_looked_at(400)
@@ -326,7 +367,7 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reader:
         for pointer, content in MEMORY.items():
             memory.seek(pointer)
             memory.write(content)
-    return Reader(str(tmp_path))
+    return Reader(str(tmp_path), range(0xE0, 0xE8))
 
 
 @pytest.mark.parametrize(
@@ -336,6 +377,7 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reader:
         ("-1 0x7ffc 0x7f01", Wait(BLOCKED)),  # in no call
         ("230 0x1 0x1 0x7f01 0x0", Wait(SLEEP)),  # clock_nanosleep
         ("202 0x7f 0x189 0x0 0x0", Wait(LOCK)),  # futex
+        ("202 0xe0 0x189 0x0 0x0", Wait(LOCK, link=PYTHON)),
         # A worker that waits for a lock that processes share waits for work.
         ("202 0x7f 0x109 0x0 0x0", Wait(LOCK, link=SHARED)),
         ("73 0x9 0x2", Wait(LOCK)),  # flock
@@ -394,6 +436,7 @@ def test_torch_waits_for_the_gpu_or_for_workers(tmp_path: Path) -> None:
     assert [calls.what(Wait(state), stack).state for state in (LOCK, SLEEP)] == [GPU, SLEEP]
     fetch = frame("_try_get_data", "utils/data/dataloader.py")
     assert calls.what(Wait(LOCK), [fetch]) == Wait(PIPE)
+    assert calls.what(Wait(LOCK, HOLDER), [fetch]) == Wait(LOCK, HOLDER)
 
     # Of the engine's threads, one for each GPU, the busiest is this rank's.
     for tid, comm, worked in ((7, "pt_autograd_0", 5), (8, "pt_autograd_1", 90), (9, "python", 99)):
@@ -414,34 +457,39 @@ def later(at: int, cpu: int = 0, queue: int = 0, own_queue: int = 0, **found: An
     return ThreadLook(*clocks, **found)
 
 
-CALLS = {b"lock": Wait(LOCK), b"sleep": Wait(SLEEP), b"running": None}
+CALLS = {b"lock": Wait(LOCK), b"python": Wait(LOCK, link=PYTHON), b"sleep": Wait(SLEEP)}
+HOLDER = "thread `saver` at dump (a.py:88)"
 
 
 def rounded(shares: Shares) -> dict[str, float]:
-    return {wait.state: round(share, 3) for wait, share in shares}
+    return {wait.mount or wait.state: round(share, 3) for wait, share in shares}
 
 
 @pytest.mark.parametrize(
-    ("ran", "queued", "used", "call", "shares"),
+    ("ran", "queued", "other", "call", "shares"),
     [
         # It used nearly all of the delay, wherever it was before and after.
-        (75, 0, 75, b"sleep", {RUNNING: 1.0}),
-        (40, 40, 40, b"lock", {RUNNING: 0.5, CPU_QUEUE: 0.5}),
-        # It ran for some of the time, and others for the rest.
-        (20, 0, 100, b"lock", {RUNNING: 0.2, LOCK: 0.8}),
-        # That the sampler waits does not make it wait.
+        (75, 0, 0, b"sleep", {RUNNING: 1.0}),
+        (40, 40, 0, b"python", {RUNNING: 0.5, CPU_QUEUE: 0.5}),
+        # It ran for some of the time, and another for the rest; perhaps it has just got it back.
+        (20, 0, 80, b"python", {RUNNING: 0.2, HOLDER: 0.8}),
+        (20, 0, 80, b"running", {RUNNING: 0.2, HOLDER: 0.8}),
+        # That the sampler waits does not make it wait for the same.
         (0, 0, 100, b"sleep", {SLEEP: 1.0}),
+        (20, 0, 80, b"lock", {RUNNING: 0.2, LOCK: 0.8}),
+        # Where CPUs are short, who has the interpreter waits as well.
+        (0, 0, 21, b"python", {HOLDER: 1.0}),
         # A call of C waits for something and keeps the interpreter: nothing says for what.
-        (0, 0, 1, b"lock", {BLOCKED: 1.0}),
+        (0, 0, 20, b"python", {BLOCKED: 1.0}),
     ],
 )
 def test_delay_of_the_sampler_is_divided_by_what_the_clocks_say(
-    ran: int, queued: int, used: int, call: bytes, shares: dict[str, float]
+    ran: int, queued: int, other: int, call: bytes, shares: dict[str, float]
 ) -> None:
-    """It came 80 ms late, 100 ms after the last look; all threads *used* so much CPU."""
+    """It came 80 ms late, 100 ms after the last look; the *other* thread ran for so long."""
     first = later(100 * MS, ran * MS, queued * MS, call=call)
 
-    assert rounded(held(BEFORE, first, 80 * MS, used * MS, CALLS.__getitem__)) == shares
+    assert rounded(held(BEFORE, first, 80 * MS, Other(other * MS, HOLDER), CALLS.get)) == shares
 
 
 @pytest.mark.parametrize(
@@ -453,8 +501,12 @@ def test_delay_of_the_sampler_is_divided_by_what_the_clocks_say(
         # Handing over the interpreter takes that long, and so did the sampler's own wait for a CPU.
         (b"lock", {"cpu": 91, "call": b"lock"}, {RUNNING: 1.0}),
         (b"lock", {"cpu": 40, "own_queue": 20, "call": b"lock"}, {RUNNING: 0.5, LOCK: 0.5}),
-        # A lock at the end is the interpreter, after what it waited for before.
-        (b"sleep", {"call": b"lock"}, {SLEEP: 1.0}),
+        # At the end it waits for the interpreter, after what it waited for before.
+        (b"sleep", {"call": b"python"}, {SLEEP: 1.0}),
+        (b"lock", {"call": b"python", "other": 100}, {LOCK: 1.0}),
+        # Who ran for a quarter of that time has it; otherwise that is not known.
+        (b"python", {"cpu": 60, "call": b"python", "other": 10}, {RUNNING: 0.6, HOLDER: 0.4}),
+        (b"running", {"call": b"python", "other": 24}, {LOCK: 1.0}),
         # Ready at both looks: the kernel counts a wait for a CPU when it ends.
         (b"running", {"call": b"running"}, {CPU_QUEUE: 1.0}),
         (b"running", {"call": b"running", "is_on_cpu": True}, {BLOCKED: 1.0}),
@@ -465,6 +517,6 @@ def test_time_between_two_looks_is_divided(
 ) -> None:
     """The clocks tell what it ran and queued, and the calls what it was blocked in otherwise."""
     known: dict[str, Any] = {"at": 100, "call": b"running"} | then
-    first = BEFORE._replace(call=began_in)
+    first, other = BEFORE._replace(call=began_in), Other(known.pop("other", 0), HOLDER)
 
-    assert rounded(split(first, later(**known), CALLS.__getitem__)) == shares
+    assert rounded(split(first, later(**known), other, CALLS.get)) == shares

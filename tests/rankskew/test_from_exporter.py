@@ -106,11 +106,16 @@ FROZEN: Final = [rank(each, silent=each == 3, **STUCK) for each in range(4)]
 SILENT: Final = [rank(each, silent=each == 3) for each in range(4)]
 SOME: Final = {"slower": 5, "peers": 8, "slower_spans": [[0, 4], [7], "8"], "in_common": "rack r12"}
 BOUND, STARVED = "RankskewCommunicationBound", "RankskewInputStarvation"
+HELD: Final = "another thread of its process holds the interpreter for 180 ms a step: "
+SAVES: Final = {"sentence": f"{HELD}thread `saver` at Saver.dump (train.py:88)"}
+SAVES["first_action"] = "do its work in another process, or after the step on all ranks"
+INTERPRETER: Final = {"cause": "code", "detail": "interpreter"} | SAVES
 SLOW_READS: Final = CAUSE | {"sentence": "reads take 9 ms"}
 STORIES: Final[dict[str, Document]] = {
     # What the page says already is not said twice.
     "late rank": live(straggler(late=[late(2, cause=CAUSE)])),
     "cause on the page": live(straggler(late=[late(2, cause=CAUSE)], details=[SAID])),
+    "interpreter": live(straggler(late=[late(2, cause=CAUSE | INTERPRETER)])),
     "no cause": live(straggler(late=[late(2, cause={"cause": None})])),
     "cheap rank": live(job("llama", late=[late(2, costs_enough=False)])),
     # All is lost in the stage where it began if the exporter does not say.

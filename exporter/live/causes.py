@@ -14,7 +14,6 @@ Causes = Callable[[str, int], Cause | None]
 # Returns why a job is slower than before, by this node's own past; None if it cannot tell.
 WhySlower = Callable[[str, Change], Cause | None]
 
-
 # A cause that explains so much of the delay leaves nothing to guess at.
 EXPLAINS_ALL: Final = 0.95
 

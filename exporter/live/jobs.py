@@ -62,6 +62,7 @@ def view_unprobed_job(
     here = f"{len(ranks)} of {world_size} ranks" if ranks else "none of its ranks"
     state = _unprobed_state(job_id, ranks, faults)
     known = words.STATES[state]
+    alert = known.runbook if known.alerts else None
     said = f"No probe reports: {here} run on this node, and how they keep up is not known."
     return JobView(
         job_id=job_id,
@@ -72,9 +73,9 @@ def view_unprobed_job(
         verdict=JobVerdict(
             state,
             said if state == states.NO_PROBE else f"{known.sentence} {said}",
-            first_action=first_action(job_id, state, None, [], ranks, known.alert),
+            first_action=first_action(job_id, state, None, [], ranks, alert),
             runbook=known.runbook,
-            alert=known.alert,
+            alert=alert,
         ),
         ranks=ranks,
         probed=False,

@@ -33,11 +33,6 @@ class State:
     alerts: bool = False
     sentence: str = ""
 
-    @property
-    def alert(self) -> str | None:
-        """The alert that Prometheus raises if a job stays in it; None if it raises none."""
-        return self.runbook if self.alerts else None
-
 
 @dataclass(frozen=True, slots=True)
 class Stage:

@@ -54,6 +54,8 @@ LOOKS: Final = 10
 JOB_SECONDS: Final = 60.0
 # Of a step; it must not become a whole step through rounding.
 LARGEST_SHARE: Final = 0.999
+# A rank that was named before gets this much more weight, if only some can be named.
+STAYS_NAMED: Final = 1.5
 # By so many deviations of normal noise the median is over the 1/3 quantile; the slowest of n ranks
 # is over the mean by less than the root of 2 ln n.
 MEDIAN_DEVIATIONS: Final = 0.43
@@ -121,7 +123,9 @@ class Judge:
             late += [self._late(each, mark, step) for each in paused]
         elif reason == NO_SYNC:
             late += self._own_past.named(mark)
-        late = settled(sorted(late, key=self._place), _cost)
+        late.sort(key=self._urgency)
+        told = sorted(late[:MOST_LATE], key=lambda each: self._told.get(each.rank, MOST_LATE))
+        late[:MOST_LATE] = settled(told, _cost)
         self._told = {each.rank: place for place, each in enumerate(late[:MOST_LATE])}
         sets = together(late, self._reduction.groups, self._facts)
         return self._verdict(
@@ -180,9 +184,10 @@ class Judge:
         first = self._history.before(begin, seconds, steps)
         return (first, begin) if first else None
 
-    def _place(self, late: Late) -> tuple[float, ...]:
-        """Put the ranks of the last verdict first, as they were in it; then the costliest."""
-        return self._told.get(late.rank, MOST_LATE), *(-part for part in _cost(late)), late.rank
+    def _urgency(self, late: Late) -> tuple[float, float, int]:
+        """Put the costliest first; ranks in the last verdict get extra weight."""
+        gpus, excess = _cost(late)
+        return -gpus * (STAYS_NAMED if late.rank in self._told else 1.0), -excess, late.rank
 
     def _late(self, found: Paused, end: Mark, step: int) -> Late:
         return Late(

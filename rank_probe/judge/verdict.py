@@ -208,12 +208,12 @@ class Verdict:
 
 
 def settled(those: Iterable[T], cost: Callable[[T], tuple[float, ...]]) -> list[T]:
-    """Return *those* in their order, but each before its neighbours that it OVERTAKES in *cost*."""
+    """Return *those* in their order, but each before the first one that it OVERTAKES in *cost*."""
     order: list[T] = []
     for each in those:
-        place = len(order)
-        while place and cost(each) > tuple(OVERTAKES * part for part in cost(order[place - 1])):
-            place -= 1
+        own, place = cost(each), 0
+        while place < len(order) and own <= tuple(OVERTAKES * part for part in cost(order[place])):
+            place += 1
         order.insert(place, each)
     return order
 

@@ -68,20 +68,11 @@ def test_gpu_is_shown_in_base_units_with_its_ranks() -> None:
 
     assert live["gpus"] == [
         {
-            "gpu": 3,
-            "gpu_uuid": "GPU-3",
-            "name": "NVIDIA H100",
-            "up": True,
-            "utilization_ratio": 0.975,
-            "memory_used_bytes": 60 * 10**9,
-            "memory_total_bytes": 80 * 10**9,
-            "temperature_celsius": 71,
-            "power_watts": 654.321,
-            "sm_clock_hertz": 1.9e9,
-            "throttle_reasons": ["sw_thermal_slowdown"],
-            "pcie_link_width": 8,
-            "pcie_link_width_max": 16,
-            "foreign_processes": 1,
+            **{"gpu": 3, "gpu_uuid": "GPU-3", "name": "NVIDIA H100", "up": True},
+            **{"utilization_ratio": 0.975, "temperature_celsius": 71, "power_watts": 654.321},
+            **{"memory_used_bytes": 60 * 10**9, "memory_total_bytes": 80 * 10**9},
+            **{"sm_clock_hertz": 1.9e9, "throttle_reasons": ["sw_thermal_slowdown"]},
+            **{"pcie_link_width": 8, "pcie_link_width_max": 16, "foreign_processes": 1},
             "ranks": [{"job_id": "llama", "rank": 0}],
         }
     ]

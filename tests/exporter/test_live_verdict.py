@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from exporter.causes.model import UNKNOWN, Cause
+from exporter.live.sentences import LateView
 from rank_probe.judge.verdict import Change, Together
 from tests.exporter.live_node import CAUSE, EVEN, Node, rows
 from tests.exporter.snapshots import CHANGE, lates, verdict
@@ -33,25 +34,8 @@ def test_late_rank_is_named_as_the_judge_names_it() -> None:
     assert said["sentence"] == "Rank 2 is slow loading data; 1.00 of 4 GPUs wait for it."
     assert (said["state"], said["reason"], said["judge"]) == ("straggler", None, "join")
     assert (said["alert"], said["runbook"]) == ("RankskewStraggler", "RankskewStraggler")
-    assert said["late"] == [
-        {
-            "rank": 2,
-            "peer_group": "all",
-            "stage": "data",
-            "kind": "persistent",
-            "ratio": 0.45,
-            "gpus_lost": 1.0,
-            "gpus_by_stage": {"data": 0.75, "forward": 0.25},
-            "late_for_seconds": 30.0,
-            "is_here": True,
-            "costs_enough": True,
-            "cause": None,
-            "every_steps": 0,
-            "pause_seconds": 0.0,
-            "has_risen": False,
-            "at": {},
-        }
-    ]
+    late = LateView(2, "all", "data", "persistent", 0.45, 1.0, 30.0, is_here=True)
+    assert said["late"] == [asdict(late) | {"gpus_by_stage": {"data": 0.75, "forward": 0.25}}]
     assert said["details"] == [
         "Rank 2 has needed 45% more time than its peers for 30 s, mostly in data; "
         "1.00 GPUs wait for it.",
@@ -182,7 +166,6 @@ ranks: {all: 1}, gpus_lost: {} | healthy | | No rank is late: the job has only o
 gpus_lost: {shared: 0.8, common: 1.2}, stalls: [{stage: data, share: 0.2}] | shared | \
 RankskewCommunicationBound | All ranks wait for communication for 30% of each step. Look for a \
 slow link: `ibstat`
-gpus_lost: {common: 1.0} | healthy | | No rank is late: the 4 ranks of the job need the same time
 # If the judge can name no rank, the page shows the reason.
 reason: no_sync | not_judgeable | RankskewNotJudgeable | Cannot judge this job:
 reason: no_peers | not_judgeable | | Cannot judge this job:
@@ -284,12 +267,8 @@ def test_late_ranks_lines_are_shown(said: dict[str, Any] | None) -> None:
 
 
 AT = {"node": "gpu-7", "page": "http://gpu-7:9917/"}
-GARBAGE = {
-    "cause": "gc",
-    "share": "0.9",
-    "sentence": "it collects garbage",
-    "first_action": "freeze",
-}
+GARBAGE = dict(cause="gc", share="0.9", sentence="it collects garbage", first_action="freeze")
+COLLECTS = "Cause: it collects garbage."
 PAGE = "The page of the node of rank 17: http://gpu-7:9917/"
 OPEN = "Open http://gpu-7:9917/, the live page of the node of rank 17."
 
@@ -297,24 +276,14 @@ OPEN = "Open http://gpu-7:9917/, the live page of the node of rank 17."
 @pytest.mark.parametrize(
     ("at", "who", "details", "action"),
     [
-        (AT | GARBAGE, "on gpu-7", ["Cause: it collects garbage.", PAGE], "freeze"),
+        (AT | GARBAGE, "on gpu-7", [COLLECTS, PAGE], "freeze"),
         (AT | {"cause": UNKNOWN}, "on gpu-7", ["Cause unknown.", PAGE], OPEN),
-        (
-            AT,
-            "on gpu-7",
-            [PAGE.replace(":", ", where the cause is not known:", 1)],
-            OPEN,
-        ),
+        (AT, "on gpu-7", [PAGE.replace(":", ", where the cause is not known:", 1)], OPEN),
         # Of a release that tells no page.
         ({"node": "gpu-7"}, "on gpu-7", [], None),
         ({}, "not on this node", [], None),
         # Anything may be said by a rank; a text that is no number is none.
-        (
-            AT | GARBAGE | {"share": "all"},
-            "on gpu-7",
-            ["Cause: it collects garbage.", PAGE],
-            "freeze",
-        ),
+        (AT | GARBAGE | {"share": "all"}, "on gpu-7", [COLLECTS, PAGE], "freeze"),
     ],
 )
 def test_late_rank_of_another_node_is_told_with_its_node_page_and_cause(
@@ -327,10 +296,8 @@ def test_late_rank_of_another_node_is_told_with_its_node_page_and_cause(
     assert said["details"][1:-2] == details
     assert said["late"][0]["at"] == at
     assert action in (None, said["first_action"])
-    shown = said["late"][0]["cause"]
-    assert (shown and shown["share"]) == (
-        at.get("cause") and {"0.9": 0.9}.get(at.get("share", ""), 0)
-    )
+    shown, share = said["late"][0]["cause"], {"0.9": 0.9}.get(at.get("share", ""), 0)
+    assert (shown and shown["share"]) == (at.get("cause") and share)
 
 
 CAUSES = {

@@ -127,14 +127,13 @@ def test_ranks_that_need_a_look_have_the_first_rows() -> None:
     """
 
     def late(rank: int, gpus_lost: float, kind: str = "persistent") -> Rank:
-        late = replace(LATE, rank=rank, gpus_lost=gpus_lost, kind=kind)
-        return Rank(rank, late=late, stage="sync")
+        said = replace(LATE, rank=rank, gpus_lost=gpus_lost, kind=kind)
+        return Rank(rank, late=said, stage="sync")
 
     def order(state: str, *ranks: Rank) -> list[int]:
         those = costliest_first(rank.late for rank in ranks if rank.late)
-        return [
-            rank.rank for rank in worth_a_row(JobStatus("x", state=state, late=those, ranks=ranks))
-        ]
+        job = JobStatus("x", state=state, late=those, ranks=ranks)
+        return [rank.rank for rank in worth_a_row(job)]
 
     silent = Rank(3, silent=True)
     ranks = [Rank(0), late(1, 0.0), late(2, 0.1, "mild"), silent, late(4, 0.5), late(5, 1.5)]

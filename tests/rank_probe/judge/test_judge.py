@@ -3,6 +3,7 @@
 import json
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from random import Random
@@ -145,10 +146,7 @@ def test_every_gpu_that_waits_is_charged_and_the_slowdown_is_the_late_ranks(name
 
 
 def test_only_the_costliest_are_told() -> None:
-    """Of 40 late ranks the same 32 are named, the costliest first; what others cost rotates.
-
-    While each costs about as much as the next one, none changes its place.
-    """
+    """Of 40 late ranks the same 32 are named, and keep their places; what others cost rotates."""
     late = range(12, 52)
     faults = tuple(Fault(rank, "data", 0.25) for rank in late)
     job = Job(ranks=64, seed=2, seconds=90, faults=faults)
@@ -160,32 +158,26 @@ def test_only_the_costliest_are_told() -> None:
     assert len(costs) == len(run.incidents) == MOST_LATE  # The same ones all the time.
     orders = {tuple(each.rank for each in said.late) for _, said in run.verdicts if said.late}
     assert all(later <= OVERTAKES * earlier for earlier, later in pairwise(costs))
-    assert len(orders) <= 3  # Of thirty verdicts; the first costs are of a few steps.
+    assert len(orders) < 8  # Of thirty verdicts: the first costs are of a few steps.
     assert {each.rank for each in found.late} <= set(late)
     assert sum(found.gpus_lost.values()) == pytest.approx(waiting(steps), rel=0.05)
 
 
 @pytest.mark.parametrize(
-    ("before", "costs", "after"),
+    ("costs", "after"),
     [
-        ("", {}, ""),
+        *(((), []), ((0, 0), [0, 0]), ((0, 1), [1, 0])),
         # Exactly a third more is not more than that.
-        ("AB", {"A": 3.0, "B": 4.0}, "AB"),
-        ("AB", {"A": 3.0, "B": 4.01}, "BA"),
-        ("BA", {"A": 3.0, "B": 2.5}, "BA"),
-        ("BA", {"A": 3.0, "B": 2.2}, "AB"),
-        ("AB", {"A": 0.0, "B": 0.0}, "AB"),
-        # It overtakes each that costs so much less, and stops at the first one that does not.
-        ("ABC", {"A": 1.0, "B": 0.8, "C": 1.2}, "ACB"),
-        ("ABC", {"A": 0.9, "B": 1.0, "C": 1.3}, "ABC"),
-        ("ABCD", {"A": 1.0, "B": 1.0, "C": 1.0, "D": 2.0}, "DABC"),
+        *(((3, 4), [3, 4]), ((3, 4.01), [4.01, 3]), ((2.5, 3), [2.5, 3]), ((2.2, 3), [3, 2.2])),
+        # It comes before the first one that costs so much less, whoever is in between.
+        *(((10, 8, 12), [10, 12, 8]), ((9, 10, 13), [13, 9, 10]), ((5, 5, 6, 8), [8, 5, 5, 6])),
     ],
 )
 def test_place_is_kept_unless_another_costs_a_third_more(
-    before: str, costs: dict[str, float], after: str
+    costs: Sequence[float], after: list[float]
 ) -> None:
     """So that two ranks that cost about as much do not change places at each look."""
-    assert "".join(settled(before, lambda each: (costs[each],))) == after
+    assert settled(costs, lambda cost: (cost,)) == after
 
 
 def test_nothing_is_said_until_twenty_steps_after_the_first_five() -> None:

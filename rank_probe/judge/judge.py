@@ -283,7 +283,7 @@ class Judge:
 
 
 def _cost(late: Late) -> tuple[float, float]:
-    """Return what it costs, and its excess; so far, if it is not known to cost anything."""
+    """Return the GPUs that it costs, and its excess: the whole so far, if no wait is measured."""
     return late.gpus_lost, late.ratio * (late.since_seconds if late.kind == UNSYNCED else 1.0)
 
 

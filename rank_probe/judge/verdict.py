@@ -38,7 +38,7 @@ REASONS: Final = (WARMING_UP, NO_SYNC, NO_PEERS, NO_BUSY_TIME)
 
 # The costliest late ranks that a verdict names.
 MOST_LATE: Final = 32
-# What is named stays where it is, unless another one costs so many times as much.
+# One that is named keeps its place, unless another costs more than so many times as much.
 OVERTAKES: Final = 4 / 3
 MOST_GROUPS: Final = 64
 MOST_CHANGES: Final = 8

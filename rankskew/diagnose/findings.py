@@ -284,7 +284,7 @@ LIMITS: Final = {
 
 def _losses(facts: JobFacts) -> Iterator[Finding]:
     job = facts.job
-    # An exporter says more, and with an alert of which kind, or what it is.
+    # An exporter says more of one kind: that of its alert, which may be what that is, or its state.
     told = for_alert(job.alert) if job.alert else None
     known = told.cause if told and told.cause in LIMITS else job.state
     for kind, name in LIMITS.items() if job.state not in PACELESS else ():

@@ -113,12 +113,13 @@ def test_versions_of_a_gpu_rank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     a torch that does not say where the GPU is.
     """
     torch = fake_torch()
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    before = runtime.runtime_info()
     monkeypatch.setitem(sys.modules, "torch", torch)
-    info = runtime.runtime_info()
+    of_torch = {"torch": "2.13.0", "cuda": "13.0", "device_count": "2", "backend": "nccl"}
 
-    assert (info["torch"], info["cuda"]) == ("2.13.0", "13.0")
-    assert (info["nccl"], info["backend"]) == ("2.28.3", "nccl")
-    assert info["device_count"] == "2"
+    assert before["probe"] == __version__
+    assert runtime.runtime_info() == before | of_torch | {"nccl": "2.28.3"}
     assert (runtime.gpu_uuid(), runtime.gpu_model()) == ("GPU-0000-1", "NVIDIA H100")
     assert process_group.rank_and_world_size() == (5, 8)
     link = tmp_path / "0000:c1:00.0"

@@ -402,7 +402,7 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Reader:
         # A worker that polls what cannot be read may wait for work.
         ("7 0xfffff000 0x1 0x1388", Wait(BLOCKED, link=SHARED)),
         ("270 0x4 0x60 0x0 0x0", Wait(PIPE, link="pipe:[4711]")),  # select
-        ("270 0x4 0xfffff000 0x0 0x0", Wait(SLEEP)),
+        ("270 0x8 0x5f 0xfffff000 0x0", Wait(SLEEP)),  # Of the first set one byte counts.
         ("270 0x2000 0x60 0x0 0x0", Wait(BLOCKED, link=SHARED)),
         # An event loop that only sleeps watches the socket that wakes it up.
         ("232 0x7 0x7f 0x1", Wait(SLEEP)),

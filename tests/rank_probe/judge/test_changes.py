@@ -52,6 +52,7 @@ def told(found: Judged) -> list[tuple[float, Change]]:
 
 # Interference on one pipeline stage: its forward takes three times what it took.
 INTERFERED = Job(ranks=4, group_work=(1.0, 1.0), faults=slower(range(2, 4), "forward", 0.5))
+NO_WAIT = Job(sync_measured=False, faults=slower(range(4), "data", 0.5))
 
 
 @pytest.mark.parametrize(
@@ -61,12 +62,7 @@ INTERFERED = Job(ranks=4, group_work=(1.0, 1.0), faults=slower(range(2, 4), "for
         # All ranks take half as long again in every stage: the largest says it.
         (Job(ranks=8, slow_together_seconds=SINCE), "g0", "backward", 1.5),
         # What a stage took is known without the wait too.
-        (
-            Job(sync_measured=False, faults=slower(range(4), "data", 0.5)),
-            "g0",
-            "data",
-            takes("data", 0.5),
-        ),
+        (NO_WAIT, "g0", "data", takes("data", 0.5)),
     ],
 )
 def test_stage_of_a_group_that_became_slower_is_told(
@@ -183,6 +179,7 @@ NO_CHANGES: dict[str, tuple[Job, Alter]] = {
     "rises slowly": (Job(seconds=1350), stretched(lambda at: 1 + at / 1800)),
     # What has risen for long is expected to rise on: to twenty times in an hour.
     "rises ever faster": (Job(seconds=1140), stretched(lambda at: math.exp(at / 1200))),
+    "a small one of 70 s": (Job(seconds=900), stretched(lambda at: 1 + 0.06 * (800 < at < 870))),
     "drifts for ten minutes": (Job(seconds=1800), stretched(drift(0.03, 600, 2))),
     "evaluates for a minute": (Job(seconds=900), evaluates(300, 60)),
     "evaluates often": (Job(seconds=900), evaluates(10, 1.5)),

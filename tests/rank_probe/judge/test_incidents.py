@@ -90,7 +90,7 @@ def test_late_rank_is_named_within_a_few_tens_of_steps(job: Job, within: int) ->
     assert incident.last.gpus_lost == pytest.approx(at_last, rel=0.02)
 
 
-ROTATING = Fault(None, "data", 0.5)
+ROTATING, IN_TURN = Fault(None, "data", 0.5), Fault(None, "forward", 0.5)
 # Up to 2 % off the mean for good.
 APART = tuple(Fault(rank, "backward", 0.04 * rank / 7) for rank in range(8))
 CHECKPOINT = Fault(0, "checkpoint", 16, start_seconds=150, end_seconds=151)
@@ -119,12 +119,7 @@ HEALTHY = {
     "two ranks": Job(2, seed=2),
     # Eight late steps in a row come by chance where each step strikes one of two ranks.
     "one of two in turn": Job(
-        2,
-        seed=2,
-        seconds=1000,
-        busy_seconds=1,
-        stage_noise=0.01,
-        faults=(Fault(None, "forward", 0.5),),
+        2, seed=2, seconds=1000, busy_seconds=1, stage_noise=0.01, faults=(IN_TURN,)
     ),
 }
 
@@ -156,9 +151,10 @@ def incidents() -> Iterator[tuple[Job, list[Expected]]]:
     yield job, [Expected(rank, "backward") for rank in half]
     # Of two late ranks only the one that the job waits for is worth a word.
     yield job_of(4, Fault(0, "data", 0.5), Fault(3, "forward", 0.1)), [Expected(0, "data")]
-    node = range(8, 16)
-    job = job_of(16, *(Fault(rank, "forward", 0.25, 1, 100) for rank in node))
-    yield replace(job, seconds=180), [Expected(rank, "forward", NODE) for rank in node]
+    for node in (range(8, 16), range(6, 8)):
+        job = job_of(node.stop, *(Fault(rank, "forward", 0.25, 1, 100) for rank in node))
+        job = replace(job, seconds=180, ranks_per_node=len(node))
+        yield job, [Expected(rank, "forward", NODE) for rank in node]
     # A node of which two ranks are late is no slow node.
     job = job_of(24, Fault(18, "data", 0.2), Fault(21, "forward", 0.1))
     yield job, [Expected(18, "data"), Expected(21, "forward")]
@@ -167,6 +163,9 @@ def incidents() -> Iterator[tuple[Job, list[Expected]]]:
     # Where peers differ too much to say, a rank's own past does.
     job = job_of(8, Fault(1, "backward", 0.15, 1, 560))
     yield replace(job, seed=1, seconds=800, static_spread=0.1), [Expected(1, "backward", onset=560)]
+    # That ranks were late in turn before is no noise of one that is late all the time.
+    job = job_of(8, replace(ROTATING, end_seconds=160), Fault(3, "data", 0.08, 1, 160))
+    yield replace(job, seconds=195), [Expected(3, "data")]
     # One window of noisy steps below the limit does not show that the rank is back.
     job = job_of(8, Fault(5, "forward", 0.1))
     job = replace(job, seed=2, seconds=800, busy_seconds=1, stage_noise=0.2, common_noise=0.05)

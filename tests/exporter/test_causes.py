@@ -140,6 +140,9 @@ forward=.5 | runs=.4 queue=.15 step=.75 | runs=.05 queue=0 step=.75 | \
 forward: running=.6 cpu_queue=.4 | | code running 60%
 forward=.5 | runs=.4 queue=.25 step=.75 | runs=.05 queue=0 step=.75 | \
 forward: running=.6 cpu_queue=.4 | | cpu run_queue 61%
+# It runs for a third more, as ranks do: its wait for a CPU is no work of its own yet.
+data=.5 | runs=.52 queue=.4 step=.75 | runs=.4 queue=.3 step=.75 | \
+data: running=.7 cpu_queue=.3 | | unknown
 
 # Where the time on a CPU is not known, queues are compared. Peers of zero are peers.
 forward=.3 | queue=.4 clock=0 | queue=0 runs=? clock=0 tokens=0 | | | cpu run_queue
@@ -165,7 +168,7 @@ uneven_batches
 # Kind of evidence decides only between causes that explain as much.
 forward=.4 | tokens=13107 | | forward: sleep=.9 | | code sleep 83%
 # Samples count where tokens are not counted.
-forward=.3 | samples=24 | tokens=? | | | uneven_batches 63%
+forward=.3 | samples=1.5 | samples=1 tokens=? | | | uneven_batches 63%
 
 # A foreign process is told before a clock that is a little low, and not before one that is.
 forward=.1 backward=.2 | clock=1.85e9 foreign=1 | | | | foreign_process
@@ -393,6 +396,9 @@ def test_sentence_has_both_figures_and_leaves_out_what_is_not_known() -> None:
         "another thread of its process holds the interpreter for 215 ms a step: "
         "thread `saver` at f (a.py:1)"
     )
+    for number, end in (1, ""), (2, "es"):
+        said = found("forward=.3", f"foreign={number}").sentence
+        assert said == f"it shares its GPU with {number} foreign process{end}, its peers with 0"
     # The driver's reason for a low clock may stand with the throttling.
     capped = {"gpu_throttled_ratio": "power cap"}
     assert found("forward=.3", "clock=1e9", facts=capped).sentence == (

@@ -246,7 +246,7 @@ def test_half_made_rotation_locks_nobody_out(
 def test_dry_run_says_who_scrapes_and_why_ranks_cannot_be_compared() -> None:
     """With the exporter's version; the rank is neither kept nor counted.
 
-    Only ranks that push now count, and only their user learns of them.
+    Only ranks that push now count, and only their user learns of them, also from outside a pod.
     """
     scrapers = Scrapers(lambda: 0.0)
     scrapers.see("10.0.0.7", "Prometheus/2.53.0")
@@ -263,7 +263,7 @@ def test_dry_run_says_who_scrapes_and_why_ranks_cannot_be_compared() -> None:
         "no_join": "",
     }
 
-    ingest.push(snapshot(rank=1, no_join="file_store").to_json(), USER)
+    ingest.push(snapshot(rank=1, no_join="file_store").to_json(), Peer(1000, "its pod"))
     ingest.push(snapshot(job_id="other", no_join="mpi_backend").to_json(), USER)
     asked = snapshot(rank=2).to_json()
     own, others = ingest.try_out(asked), ingest.try_out(asked, OTHER)

@@ -77,10 +77,11 @@ def test_join_judges_where_it_covers_the_job(join: str, judge: str) -> None:
     after = node.job().verdict()
 
     assert [held and held.judge for held in (alone, before, after)] == [JOIN, judge, JOIN]
+    assert (after and after.age_seconds) == 0.0
 
 
 class Node(PushingNode):
-    """A node on which somebody looks at its jobs after each round of pushes."""
+    """A node that is asked after each round of pushes whether a rank is late; nobody scrapes it."""
 
     def ran(self, seconds: float, after: float = 0.0, **changes: Any) -> NodeJob:
         """Let time pass, and a rank push that has run for *seconds*."""
@@ -99,7 +100,7 @@ class Node(PushingNode):
             self._sequence += 1
             for each in with_blocks(ranks):
                 self.store.put(replace(each, sequence=self._sequence))
-            self.jobs.now()
+            self.jobs.late_stage(each)
 
     def verdict(self) -> Verdict:
         """Return who is late, as this node judges it."""

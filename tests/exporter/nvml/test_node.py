@@ -317,7 +317,7 @@ def test_lost_gpu_says_why(
 
     wait_until(lambda: [gpu.xid_events for gpu in gpus(supervisor)] == [0, 0])
     append(events, "1 79\n")
-    append(log, FALLEN.replace("1b:00", "11:00"))
+    append(log, FALLEN.replace("0010:1b:1f", "0000:11:00"))
     wait_until(lambda: gpus(supervisor)[1].xid_events == 1)
     scenario.play("* 1 15")
     wait_until(lambda: ups(supervisor) == [True, False])
@@ -328,10 +328,10 @@ def test_lost_gpu_says_why(
 
 
 FALLEN = (
-    "3,1234,98765,-;NVRM: Xid (PCI:0000:1b:00): 79, pid=77, GPU has fallen off the bus.\n"
-    " SUBSYSTEM=pci\n DEVICE=+pci:0000:1b:00.0\n"
+    "3,1234,98765,-;NVRM: Xid (PCI:0010:1b:1f): 79, pid=77, GPU has fallen off the bus.\n"
+    " SUBSYSTEM=pci\n DEVICE=+pci:0010:1b:1f.0\n"
 )
-BUS_ID = "00000000:1B:00.0"
+BUS_ID = "00000010:1B:1F.0"
 
 
 def opened(path: Path) -> Kmsg:
@@ -349,16 +349,16 @@ def test_host_whose_log_cannot_be_read_has_none(path: str) -> None:
 # The kernel's bus id has another form than NVML's and means the same GPU. A MIG instance, a
 # function number or an older driver change the form of the message, not its meaning.
 FORMS = (
-    "(PCI:0000:1b:00 GPU-I:05): 94, pid='<unknown>', name=<unknown>, Contained",
-    "(PCI:0000:1B:00.0): 94",
-    "(0000:1b:00): 94, Channel 00000001",
+    "(PCI:0010:1b:1f GPU-I:05): 94, pid='<unknown>', name=<unknown>, Contained",
+    "(PCI:0010:1B:1F.0): 94",
+    "(0010:1b:1f): 94, Channel 00000001",
 )
 # Only the kernel reports any; each start would count old ones again.
 NO_ERRORS = (
     "",
     FALLEN.replace("3,1234", "11,1234", 1),
-    FALLEN.replace("PCI:0000", "PCI:0001"),
-    "6,1,2,-;NVRM: GPU at PCI:0000:1b:00: GPU-00000000\n",
+    FALLEN.replace("PCI:0010", "PCI:0011"),
+    "6,1,2,-;NVRM: GPU at PCI:0010:1b:1f: GPU-00000000\n",
     "6,1,2,-;usb 1-1: new device\n \xff\n\n",
 )
 
@@ -366,8 +366,8 @@ NO_ERRORS = (
 @pytest.mark.parametrize(
     ("written", "kinds"),
     [
-        (FALLEN + FALLEN.replace("1b:00", "3d:00").replace("79", "119"), {"79": 1}),
-        *((f"4,1,2,c;nvidia 0000:1b:00.0: NVRM: Xid {form}\n", {"94": 1}) for form in FORMS),
+        (FALLEN + FALLEN.replace("1b:1f", "3d:1f").replace("79", "119"), {"79": 1}),
+        *((f"4,1,2,c;nvidia 0010:1b:1f.0: NVRM: Xid {form}\n", {"94": 1}) for form in FORMS),
         *((line, {}) for line in NO_ERRORS),
     ],
 )

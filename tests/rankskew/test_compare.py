@@ -204,9 +204,8 @@ def test_counters_become_blocks_of_steps() -> None:
 
 def test_without_a_join_the_loss_is_known_and_its_kinds_are_not() -> None:
     """From the ranks' own waits."""
-    for block in recorded_side(
-        {name: STEADY[name] for name in STEADY.keys() - {"joined", "caused"}}
-    ).blocks:
+    known = {name: STEADY[name] for name in STEADY.keys() - {"joined", "caused"}}
+    for block in recorded_side(known).blocks:
         assert block["lost"] == 24.0
         assert not block.keys() & {*WAIT_KINDS}
 
@@ -239,6 +238,7 @@ def test_blocks_without_a_step_are_joined_to_the_next() -> None:
     assert sum(block["forward"] for block in found.blocks) == pytest.approx(0.3 * 1200)
 
 
+OF_TEN_SECONDS = STEADY | {"steps": lambda border: 4000 + 3 * RANKS * border}
 RESTART = "After has a restart in it, or ranks that come and go; compare"
 
 
@@ -251,6 +251,8 @@ RESTART = "After has a restart in it, or ranks that come and go; compare"
         # No step for longer than a minute and ten steps.
         (STEADY, {"last_step_age": [({}, 59.0)]}, "None"),
         (STEADY, {"last_step_age": [({}, 95.0)]}, "After has 95 s without a step: the job stood"),
+        (OF_TEN_SECONDS, {"last_step_age": [({}, 98.0)]}, "None"),
+        (OF_TEN_SECONDS, {"last_step_age": [({}, 102.0)]}, "After has 102 s without a step"),
         ({}, {}, "After is not wholly recorded: this Prometheus lacks"),
     ],
 )

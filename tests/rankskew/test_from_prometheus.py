@@ -142,6 +142,7 @@ NAME: Final = series(
 NOT_KNOWN: Final = fake.cause(cause="unknown", share=0.0, detail="")
 LATER_RELEASE: Final = fake.cause(cause="gravity", detail="")
 GPU: Final = WHO | {"gpu": "2", "gpu_uuid": "GPU-6", "nodename": "gpu-2"}
+OF_A_PEER: Final = alert("RankskewNvlinkDown", **WHO | {"rank": "7"})
 PENDING: Final = {"state": "pending", "rank": "6", "instance": "n2:9917"}
 STORIES: Final[Mapping[str, Sequence[Series]]] = {
     # Where it is, since when, its line of code, its cause, and the commands with its process.
@@ -192,7 +193,7 @@ STORIES: Final[Mapping[str, Sequence[Series]]] = {
     ],
     # A job may be healthy on a GPU that is about to fail; of a late rank it is a fact.
     "alert of a GPU": [*fake.job(), alert("RankskewGpuEccErrors", **GPU)],
-    "alert of a late rank": [*straggler(), alert("RankskewGpuThrottled", **WHO)],
+    "alert of a late rank": [*straggler(), alert("RankskewGpuThrottled", **WHO), OF_A_PEER],
     "slower": changed("all"),
     "some ranks slower": changed("set"),
 }

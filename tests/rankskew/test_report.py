@@ -31,6 +31,7 @@ RANK = {**JOB, "rank": "3", "instance": "n1:9917"}
 WEEK = [(AT - 7 * DAY, AT)]
 LATE = [(AT - 7200, AT - 3600)]
 FIRES = {"alertname": "RankskewStraggler", "severity": "warning", "cause": "input"}
+WORSE = {"stage": "forward", "cause": "cpu", "severity": "critical", "peer_group": "pp0"}
 HANGS = {"alertname": "RankskewJobHung", "severity": "critical"}
 NODE_FIRES = {"alertname": "RankskewGpuXid", "severity": "warning", **JOB}
 # Those with a longer name come first: an expression may have both.
@@ -47,18 +48,7 @@ FIRED: Sequence[Written] = [
     # Severity, stage and cause may change, and it may pause for less than the gap. The peer
     # group of a rank is no part of it.
     ({**FIRES, **RANK, "stage": "data"}, [(AT - 7200, AT - 6900)], 1.0),
-    (
-        {
-            **FIRES,
-            **RANK,
-            "stage": "forward",
-            "cause": "cpu",
-            "severity": "critical",
-            "peer_group": "pp0",
-        },
-        [(AT - 6600, AT - 5400)],
-        1.0,
-    ),
+    ({**FIRES, **RANK, **WORSE}, [(AT - 6600, AT - 5400)], 1.0),
     # After a long break it is another, as is that of another rank, job, cluster or node. A name is
     # no markup, and no column.
     ({**FIRES, **RANK}, [(AT - 1800, AT - 900)], 1.0),
@@ -89,6 +79,7 @@ RUNS: Mapping[str, Sequence[Written]] = {
     "ALERTS": [],
     "job:rankskew_ranks_beating:sum": [(JOB, LATE, 8.0)],
 }
+UNSIZED: Mapping[str, Sequence[Written]] = {**RUNS, "job:rankskew_world_size:max": []}
 # Fourteen ranks were late; then it hung for ten minutes, and all processes are new.
 HUNG: Mapping[str, Sequence[Written]] = {
     **RUNS,
@@ -104,7 +95,7 @@ HUNG: Mapping[str, Sequence[Written]] = {
     ],
     "job_stage:rankskew": [({**JOB, "stage": "forward"}, LATE, 0.125)],
     "job:rankskew_run_seconds:max": [
-        (JOB, [(AT - 7200, AT - 4200)], 9000.0),
+        (JOB, [(AT - 7200, AT - 4200)], lambda at: at - AT + 16_200),
         (JOB, [(AT - 4200, AT - 3600)], 5.0),
     ],
     "job:rankskew_state:info": [],
@@ -143,7 +134,7 @@ def test_texts_are_the_golden_ones(capsys: Captured) -> None:
         "many incidents, Markdown": printed(capsys, many, *day, "--markdown"),
         "incidents, Markdown, without a price": printed(capsys, no_price, *day, "--markdown"),
         "incidents, long": printed(capsys, ALERTS, "--incidents", "--since", "1000y"),
-        "job": printed(capsys, RUNS, "--job", "llama"),
+        "job": printed(capsys, RUNS, "--job", "llama", "--since", "1y"),
         "job that hung": printed(capsys, HUNG, "--job", "llama"),
     }
     # With the period that was looked at: nothing to report is not a report of nothing.
@@ -164,7 +155,8 @@ def test_texts_are_the_golden_ones(capsys: Captured) -> None:
     assert (said["gpu_hours_lost"], said["dollars_lost"]) == (2.0, 6.0)
     assert job["gpu_hours_lost"] == pytest.approx(lost)
     assert lost == pytest.approx(4 / 3 + 0.5 + 2.0 + 0.25)
-    assert len(job["restarts"]) == 1
+    assert (job["gpu_hours"], job["unseen_seconds"], len(job["restarts"])) == (8.0, 8880.0, 1)
+    assert json.loads(printed(capsys, UNSIZED, "--job", "llama", "--json"))["ranks"] == 0
 
 
 def test_restart_is_seen_by_the_age_of_the_oldest_process() -> None:

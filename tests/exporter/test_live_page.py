@@ -467,8 +467,8 @@ def test_of_several_that_may_hold_a_job_up_the_one_behind_is_first() -> None:
 def test_hang_tells_where_its_ranks_are_and_what_they_did_last() -> None:
     """What a rank did last is where to look first: here it has been saving all the time.
 
-    One that has just moved on is not the one that the others wait for; a rank alone waits for
-    nobody: a collective of one, or something that calls itself one.
+    One that moved on ten seconds later is not the one that the others wait for; a rank alone waits
+    for nobody: a collective of one, or something that calls itself one.
     """
     node = stepped()
     began = {"began_timestamp_seconds": node.now - 90.0, "seconds": None}
@@ -482,7 +482,7 @@ def test_hang_tells_where_its_ranks_are_and_what_they_did_last() -> None:
     assert "rank 2 is in checkpoint (its last event: checkpoint began 32 min ago); 3 of 4" in said
     saves = {"event": "checkpoint", "state": "began", "age_seconds": 1_892.0, "seconds": None}
     assert [rank["last_event"] for rank in job["ranks"][1:3]] == [None, saves]
-    node.change(1, stage="forward", stage_elapsed_seconds=1.0)
+    node.change(1, stage="forward", stage_elapsed_seconds=1_792.6, steps=0)
     assert "32 min ago) and rank 1 is in forward" in node.wait()["verdict"]["sentence"]
     said = stepped(ranks=1).wait(122)["verdict"]["sentence"]
     assert said.startswith("No step for 2 min, its GPU waits: ")

@@ -252,8 +252,8 @@ def held_up() -> SimpleNamespace:
     For 2 of these the sampler waits for a CPU.
     """
     return SimpleNamespace(
-        begin=lambda _: ThreadLook(0, 0, 0, 0, b""),
-        end=lambda: ThreadLook(5 * MS, 0, 0, 2 * MS, b""),
+        begin=lambda _: ThreadLook(50 * MS, 0, 0, 0, b""),
+        end=lambda: ThreadLook(55 * MS, 0, 0, 2 * MS, b""),
         delay=lambda *_: 6 * MS,
         held=lambda *_: (StateShare(RUNNING, "", None, WHOLE),),
         parts=lambda *_: (StateShare(SLEEP, "", None, WHOLE),),

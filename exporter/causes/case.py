@@ -91,7 +91,10 @@ class Case:
 
         Its peers may have spent all of their time there in these *states*.
         """
-        return sum(self._spent_for_certain(stage, states) for stage in stages)
+        own, more = self.excess.own, self.excess.more
+        return sum(
+            max(self._seconds(s, states) - (own[s] - more[s]), 0.0) for s in stages if s in more
+        )
 
     def where(self, stages: Iterable[str], states: frozenset[str]) -> tuple[str, str, float]:
         """Return the stage in which *states* cost most, their place there, and their seconds."""
@@ -115,12 +118,6 @@ class Case:
     def _seconds(self, stage: str, states: frozenset[str]) -> float:
         share = sum(each.share for each in self.doing.get(stage, ()) if each.token in states)
         return share * self.excess.own.get(stage, 0.0)
-
-    def _spent_for_certain(self, stage: str, states: frozenset[str]) -> float:
-        if stage not in self.excess.more:
-            return 0.0
-        usual = self.excess.own[stage] - self.excess.more[stage]
-        return max(self._seconds(stage, states) - usual, 0.0)
 
     def _otherwise(self, stage: str, states: frozenset[str]) -> float:
         found = self.doing.get(stage, ())

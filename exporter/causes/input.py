@@ -1,6 +1,7 @@
 """Causes: a loader or a storage that is slow; `input` for data, `storage` in other stages."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -131,27 +132,23 @@ def _worker(
         certainty=certainty,
         states=states,
         share=share,
-        says=f"it waits {{time}} for its loader's workers, which {does}",
+        says=f"it waits {{time}} for its loader's workers, which {does}[ in `{{place}}`]",
         first_action="`py-spy dump --pid WORKER_PID` of a worker; `pgrep -P PID` lists them",
     )
 
 
 WORKERS: Final = (
-    _worker("worker_sleep", frozenset({worker(SLEEP)}), "sleep[ in `{place}`]"),
-    _worker("worker_lock", frozenset({worker(LOCK)}), "wait for a lock[ in `{place}`]"),
-    _worker("worker_socket", frozenset({worker(SOCKET)}), "wait for a socket[ in `{place}`]"),
-    _worker("worker_pipe", frozenset({worker(PIPE)}), "wait for a pipe[ in `{place}`]"),
-    _worker("worker_disk", frozenset({worker(on(NOT_KNOWN))}), "wait for storage[ in `{place}`]"),
-    _worker("worker_blocked", frozenset({worker(BLOCKED)}), "are blocked[ in `{place}`]"),
-    _worker("workers", _WORKS, "are busy[ in `{place}`]", Certainty.GUESS, _worked),
+    _worker("worker_sleep", frozenset({worker(SLEEP)}), "sleep"),
+    _worker("worker_lock", frozenset({worker(LOCK)}), "wait for a lock"),
+    _worker("worker_socket", frozenset({worker(SOCKET)}), "wait for a socket"),
+    _worker("worker_pipe", frozenset({worker(PIPE)}), "wait for a pipe"),
+    _worker("worker_disk", frozenset({worker(on(NOT_KNOWN))}), "wait for storage"),
+    _worker("worker_blocked", frozenset({worker(BLOCKED)}), "are blocked"),
+    _worker("workers", _WORKS, "are busy", Certainty.GUESS, _worked),
     # What they do is not known.
-    _of_loader(
-        detail="workers",
-        certainty=Certainty.GUESS,
-        states=frozenset({PIPE}),
-        share=is_in_state,
+    replace(
+        _worker("workers", frozenset({PIPE}), "", Certainty.GUESS),
         says="it waits {time} for its loader's workers",
-        first_action="`py-spy dump --pid WORKER_PID` of a worker; `pgrep -P PID` lists them",
     ),
 )
 
@@ -229,8 +226,9 @@ def _seen(storage: str) -> frozenset[str]:
     return frozenset({*tokens, *map(worker, tokens)})
 
 
-STORAGE_ROWS: Final = (
+ROWS: Final = (
+    *LOADER,
+    *WORKERS,
     *_storages(INPUT, LOADING, LOADING),
     *_storages(STORAGE, NOT_LOADING, ON_FILES),
 )
-ROWS: Final = (*LOADER, *WORKERS, *STORAGE_ROWS)

@@ -2,16 +2,6 @@
 
 from typing import Final, NamedTuple
 
-# The longest first: bytes per second are not "per second".
-UNITS: Final = (
-    "bytes_per_second",
-    "per_second",
-    "hertz",
-    "celsius",
-    "watts",
-    "seconds",
-    "ratio",
-)
 COUNT: Final = ""
 
 
@@ -23,6 +13,7 @@ class _Scale(NamedTuple):
     suffix: str
 
 
+# The longest unit first: bytes per second are not "per second".
 _SCALES: Final = {
     "bytes_per_second": (_Scale(1e9, 1e-9, " GB/s"), _Scale(0, 1e-6, " MB/s")),
     "per_second": (_Scale(0, 1, " a second"),),
@@ -36,8 +27,8 @@ _SCALES: Final = {
 
 
 def unit_of(figure: str) -> str:
-    """Return the unit of a figure, one of UNITS; COUNT if its name has none."""
-    return next((unit for unit in UNITS if f"_{figure}".endswith(f"_{unit}")), COUNT)
+    """Return the unit of a figure; COUNT if its name has none."""
+    return next((unit for unit in _SCALES if f"_{figure}".endswith(f"_{unit}")), COUNT)
 
 
 def text(figure: str, value: float) -> str:

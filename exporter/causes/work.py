@@ -1,6 +1,7 @@
 """Causes: the rank's own work: more than its peers have, or code that waits or runs longer."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from exporter.causes.cpu_time import is_blocked, runs_longer
@@ -25,50 +26,38 @@ MORE_WORK: Final = 0.02
 # Python collects garbage for less than a hundredth of the time unless something grows.
 LEAST_GC: Final = 0.01
 
+_of_work = partial(CauseRow, certainty=Certainty.WORK)
+_of_duties = partial(_of_work, cause=EXTRA_DUTIES, share=has_stage_alone, healthy=0.0)
+_of_batches = partial(_of_work, cause="uneven_batches", stages=PER_SAMPLE)
 MORE: Final = (
-    CauseRow(
-        cause=EXTRA_DUTIES,
+    _of_duties(
         detail="checkpoint",
-        certainty=Certainty.WORK,
         stages=("checkpoint",),
-        share=has_stage_alone,
-        healthy=0.0,
         says="it spends {own} a step writing checkpoints, its peers none",
         first_action="`py-spy dump --pid PID` on NODE; then `df -h` and `iostat -x 1`",
     ),
-    CauseRow(
-        cause=EXTRA_DUTIES,
+    _of_duties(
         detail="eval",
-        certainty=Certainty.WORK,
         stages=("eval",),
-        share=has_stage_alone,
-        healthy=0.0,
         says="it spends {own} a step evaluating, its peers none",
         first_action="`py-spy dump --pid PID` on NODE",
     ),
-    CauseRow(
+    _of_work(
         cause="gc",
-        certainty=Certainty.WORK,
         figure="gc_ratio",
         share=waits(LEAST_GC),
         healthy=0.0,
         says="it spends {own} of the time collecting garbage[, its peers {peers}]",
         first_action="look for a growing cache with `py-spy dump --pid PID` on NODE",
     ),
-    CauseRow(
-        cause="uneven_batches",
-        certainty=Certainty.WORK,
+    _of_batches(
         figure="tokens_per_step",
-        stages=PER_SAMPLE,
         share=more_work(MORE_WORK),
         says="it processes {own} tokens a step, its peers {peers}",
         first_action="print how long its samples are, and those of a peer",
     ),
-    CauseRow(
-        cause="uneven_batches",
-        certainty=Certainty.WORK,
+    _of_batches(
         figure="samples_per_step",
-        stages=PER_SAMPLE,
         share=unless("tokens_per_step", more_work(MORE_WORK)),
         says="it processes {own} samples a step, its peers {peers}",
         first_action="print how large its batches are, and those of a peer",
@@ -89,6 +78,7 @@ def _waits(detail: str, does: str, first: str, stages: tuple[str, ...] = OWN_STA
     )
 
 
+_of_code = partial(CauseRow, cause=CODE, certainty=Certainty.GUESS)
 _DUMP: Final = "`py-spy dump --pid PID` on NODE, a few times"
 CODE_ROWS: Final = (
     _waits(SLEEP, "sleeps", _DUMP),
@@ -105,28 +95,22 @@ CODE_ROWS: Final = (
         "`pstree -p PID` on NODE, then `py-spy dump` of its children",
         tuple(stage for stage in OWN_STAGES if stage not in LOADING),
     ),
-    CauseRow(
-        cause=CODE,
+    _of_code(
         detail=BLOCKED,
-        certainty=Certainty.GUESS,
         states=frozenset({BLOCKED}),
         share=is_in_state,
         says="it is blocked[ in `{place}`] for {time}",
         first_action="`cat /proc/PID/stack` and `py-spy dump --native --pid PID` on NODE",
     ),
-    CauseRow(
-        cause=CODE,
+    _of_code(
         detail=RUNNING,
-        certainty=Certainty.GUESS,
         states=frozenset({RUNNING, CPU_QUEUE}),
         share=runs_longer,
         says="it runs[ `{place}`] for {time}",
         first_action=_DUMP,
     ),
-    CauseRow(
-        cause=CODE,
+    _of_code(
         detail=GPU,
-        certainty=Certainty.GUESS,
         states=frozenset({GPU}),
         share=is_in_state_like_peers,
         says="it waits for its GPU[ in `{place}`] for {time}",

@@ -79,7 +79,7 @@ class Sampler:
         place = self.place(rank)
         if place is not None and place.gpu is not None:
             facts |= gpu_facts.facts_of(place.gpu, self._of_gpu_of(rank, since))
-        others = self._foreign.get(_key(rank))
+        others = self._foreign.get(rank.key)
         return facts | {FOREIGN: others} if others else facts
 
     def covered_seconds(self, rank: HeldRank, since: float, until: float = math.inf) -> float:
@@ -88,11 +88,11 @@ class Sampler:
 
     def place(self, rank: HeldRank) -> RankOnGpu | None:
         """Return the GPU and the process of *rank*, None if neither is known."""
-        return self._places.get(_key(rank))
+        return self._places.get(rank.key)
 
     def pid(self, rank: HeldRank) -> int | None:
         """Return the id of its process as this exporter sees it; None if it does not see it."""
-        place, cost = self.place(rank), self._costs.get(_key(rank))
+        place, cost = self.place(rank), self._costs.get(rank.key)
         if place is not None and place.process is not None:
             return place.process.pid
         return cost.pid if cost is not None and cost.pid else None
@@ -123,7 +123,7 @@ class Sampler:
         self._foreign = {}
         for rank in held:
             subject = _of_rank(rank)
-            readings, cost, place = self._ranks[subject], costs.get(_key(rank)), self.place(rank)
+            readings, cost, place = self._ranks[subject], costs.get(rank.key), self.place(rank)
             found = list(readings.read_steps(rank))
             if cost is not None:
                 near = None if place is None else numa_local(place.gpu, place.process)
@@ -157,11 +157,11 @@ class Sampler:
                 f"rank {each.rank} of job {each.job_id}"
                 for each in places
                 if each.gpu_uuid == gpu.uuid
-                and (each.job_id, each.rank) != _key(rank)
+                and (each.job_id, each.rank) != rank.key
                 and each.process not in others
             ]
         if names:
-            self._foreign[_key(rank)] = ", ".join(names[:2])
+            self._foreign[rank.key] = ", ".join(names[:2])
         yield Increment(FOREIGN, len(names), 1.0)
 
     def _of_gpu_of(self, rank: HeldRank, since: float, until: float = math.inf) -> dict[str, float]:
@@ -176,13 +176,9 @@ def _described(process: Process) -> str:
     return f"{printable(process.name)}, PID {process.pid}{user}"
 
 
-def _key(rank: HeldRank) -> RankKey:
-    return rank.snapshot.job_id, rank.snapshot.rank
-
-
 def _of_rank(rank: HeldRank) -> Hashable:
     """Return the subject of a rank: after a restart it is another one, which counts from zero."""
-    return (*_key(rank), rank.snapshot.started_timestamp_seconds)
+    return (*rank.key, rank.snapshot.started_timestamp_seconds)
 
 
 def _of_gpu(uuid: str) -> Hashable:

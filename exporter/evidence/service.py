@@ -102,7 +102,7 @@ class EvidenceService:
         """Sample, if it is time, and say why the ranks are late that are; *now* as in the store."""
         jobs = self._jobs.now()
         late = _explained(jobs)
-        keys = {_key(rank) for rank, _ in late}
+        keys = {rank.key for rank, _ in late}
         self._host.hurry(bool(late))
         self._causes.keep(keys)
         self._unexplained = {key for key in keys if self._causes.of(*key) is None}
@@ -150,14 +150,14 @@ class EvidenceService:
         now: float,
         only: RankKey | None = None,
     ) -> None:
-        keys = {_key(rank) for rank, _ in late}
-        new = [rank for rank, _ in late if _key(rank) not in self._followed]
-        unnamed = {_key(each) for each in new if DATA not in each.snapshot.stage_seconds}
+        keys = {rank.key for rank, _ in late}
+        new = [rank for rank, _ in late if rank.key not in self._followed]
+        unnamed = {each.key for each in new if DATA not in each.snapshot.stage_seconds}
         self._unnamed = self._unnamed & keys | unnamed
         self._followed = {key: self._followed.get(key, now) for key in keys}
         held = self._store.ranks()
         for rank, each in late:
-            if only not in (None, _key(rank)) or self._may_be_data(rank, each, now):
+            if only not in (None, rank.key) or self._may_be_data(rank, each, now):
                 continue
             since = now - min(each.since_seconds, DEPTH_SECONDS)
             covered_seconds = self._sampler.covered_seconds(rank, since)
@@ -170,19 +170,19 @@ class EvidenceService:
                 self._evidence(rank, since),
                 peers_of(rank.snapshot, self._peers_here(rank, held, keys, since, now)),
             )
-            if cause is not None and self._is_too_early(_key(rank), cause, now):
+            if cause is not None and self._is_too_early(rank.key, cause, now):
                 continue
             # What its threads do is looked at only since it is known to be late.
-            seen_seconds = now - self._followed[_key(rank)]
+            seen_seconds = now - self._followed[rank.key]
             known_seconds = min(covered_seconds, seen_seconds)
-            self._causes.take(_key(rank), cause, self._place(rank), now, known_seconds)
+            self._causes.take(rank.key, cause, self._place(rank), now, known_seconds)
 
     def _may_be_data(self, rank: HeldRank, late: Late, now: float) -> bool:
         """Say whether it is late in `other`, and may turn out to read its batches there.
 
         That takes samples of its stack; then the judge calls it `data` a few steps later.
         """
-        key = _key(rank)
+        key = rank.key
         if late.stage != OTHER or key not in self._unnamed:
             return False
         sampled = {each["stage"] for each in rank.snapshot.late_lines}
@@ -222,7 +222,7 @@ class EvidenceService:
             self._sampler.figures(each, since)
             for each in held
             if (each.snapshot.job_id, each.snapshot.peer_group) == (mine.job_id, mine.peer_group)
-            and _key(each) not in late
+            and each.key not in late
             and each.is_beating(now)
         ]
 
@@ -235,7 +235,7 @@ class EvidenceService:
             gpu="" if gpu is None else str(gpu.index),
             gpu_uuid="" if place is None else place.gpu_uuid,
             pid=str(self._sampler.pid(rank) or rank.snapshot.pid),
-            worker_pid=str((self._workers and self._workers.pid(*_key(rank))) or ""),
+            worker_pid=str((self._workers and self._workers.pid(*rank.key)) or ""),
         )
 
     def _process(self, rank: HeldRank) -> Iterable[LateRankProcess]:
@@ -257,11 +257,7 @@ def _explained(jobs: Iterable[NodeJob]) -> list[tuple[HeldRank, Late]]:
 def _is_alone(rank: HeldRank, held: Iterable[HeldRank]) -> bool:
     """Say whether no other rank of its job runs, or ran, among those *held* here."""
     job_id = rank.snapshot.job_id
-    return not any(each.snapshot.job_id == job_id and _key(each) != _key(rank) for each in held)
-
-
-def _key(rank: HeldRank) -> RankKey:
-    return rank.snapshot.job_id, rank.snapshot.rank
+    return not any(each.snapshot.job_id == job_id and each.key != rank.key for each in held)
 
 
 def _incarnation(snapshot: Snapshot) -> Incarnation:

@@ -51,9 +51,10 @@ class RankWindow:
 
     def add(self, now: float, snapshot: Snapshot) -> None:
         """Record the rank's state at *now*; a new process of the rank starts a new window."""
-        if self._process != process_of(snapshot):
+        process = snapshot.started_timestamp_seconds, snapshot.pid
+        if self._process != process:
             self._samples.clear()
-            self._process = process_of(snapshot)
+            self._process = process
         if snapshot.steps < WARMUP_STEPS:
             return
         if not self._samples or self._samples[-1].steps < snapshot.steps:
@@ -83,10 +84,6 @@ class RankWindow:
         second = self._samples[1]
         steps_left = self._samples[-1].steps - second.steps
         return second.sampled <= now - WINDOW_SECONDS and steps_left >= MINIMUM_STEPS
-
-
-def process_of(snapshot: Snapshot) -> tuple[float, int]:
-    return snapshot.started_timestamp_seconds, snapshot.pid
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +118,18 @@ class GpuView:
     ranks: list[RankOf]
 
 
-def view_gpus(
-    gpus: Sequence[GpuSample], ranks: Sequence[RankOnGpu], processes: Mapping[int, Process]
-) -> list[GpuView]:
-    """Describe *gpus*, on which these *ranks* and *processes* run."""
-    return [_view(gpu, ranks, processes) for gpu in gpus]
+@dataclass(frozen=True, slots=True)
+class GpusNow:
+    """The node's GPUs at one moment, who is on them, and what is wrong with them."""
+
+    gpus: Sequence[GpuSample] = ()
+    ranks: Sequence[RankOnGpu] = ()
+    processes: Mapping[int, Process] = field(default_factory=dict)
+    faults: Sequence[Told] = ()
 
 
-def _view(gpu: GpuSample, ranks: Sequence[RankOnGpu], processes: Mapping[int, Process]) -> GpuView:
+def view_gpu(gpu: GpuSample, seen: GpusNow) -> GpuView:
+    """Describe *gpu*, with the ranks and the processes that were *seen* on it."""
     reasons = gpu.throttle_reasons or 0
     return GpuView(
         gpu=gpu.index,
@@ -144,23 +145,13 @@ def _view(gpu: GpuSample, ranks: Sequence[RankOnGpu], processes: Mapping[int, Pr
         throttle_reasons=[reason for reason, bit in REASON_BITS.items() if reasons & bit],
         pcie_link_width=gpu.pcie_link_width,
         pcie_link_width_max=gpu.pcie_link_width_max,
-        foreign_processes=foreign_processes(gpu, ranks, processes),
-        ranks=[RankOf(rank.job_id, rank.rank) for rank in ranks if rank.gpu_uuid == gpu.uuid],
+        foreign_processes=foreign_processes(gpu, seen.ranks, seen.processes),
+        ranks=[RankOf(rank.job_id, rank.rank) for rank in seen.ranks if rank.gpu_uuid == gpu.uuid],
     )
 
 
 def _scaled(reading: float | None, factor: float) -> float | None:
     return None if reading is None else round(reading * factor, 4)
-
-
-@dataclass(frozen=True, slots=True)
-class GpusNow:
-    """The node's GPUs at one moment, who is on them, and what is wrong with them."""
-
-    gpus: Sequence[GpuSample] = ()
-    ranks: Sequence[RankOnGpu] = ()
-    processes: Mapping[int, Process] = field(default_factory=dict)
-    faults: Sequence[Told] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,10 +231,9 @@ class LiveView:
         """
         jobs = self._jobs_here.at(now)
         held = [rank for job in jobs for rank in job.ranks]
-        keys = [_key(rank) for rank in held]
-        self._windows = {key: self._windows.get(key) or RankWindow() for key in keys}
-        for key, rank in zip(keys, held, strict=True):
-            self._windows[key].add(now, rank.snapshot)
+        self._windows = {rank.key: self._windows.get(rank.key) or RankWindow() for rank in held}
+        for rank in held:
+            self._windows[rank.key].add(now, rank.snapshot)
         self._jobs, self._timestamp = jobs, timestamp
         self._gpus_there = self._gpus_visible()
         self._seen = self._node.look()
@@ -276,19 +266,19 @@ class LiveView:
             window_seconds=WINDOW_SECONDS,
             gpus_visible=self._gpus_there,
             jobs=[*reporting, *others],
-            gpus=view_gpus(seen.gpus, seen.ranks, seen.processes),
+            gpus=[view_gpu(gpu, seen) for gpu in seen.gpus],
         )
 
     def _job(self, job: NodeJob, found: Sequence[RankOnGpu]) -> JobView:
         """Describe *job*, of which these ranks were *found* on GPUs."""
         places = {each.rank: each for each in found}
-        held = sorted(job.ranks, key=_key)
+        held = sorted(job.ranks, key=lambda rank: rank.key)
         ranks = [self._rank(rank, job.now, places.pop(rank.snapshot.rank, None)) for rank in held]
         unprobed = [view_unprobed(rank, self._node.host) for rank in places.values()]
         return view_job(job, ranks, unprobed, self._causes, self._why_slower)
 
     def _rank(self, rank: HeldRank, now: float, place: RankOnGpu | None) -> RankView:
-        means = self._windows[_key(rank)].stage_seconds()
+        means = self._windows[rank.key].stage_seconds()
         return view_rank(rank, means, now, self._node.host, place)
 
 
@@ -298,7 +288,3 @@ def _by_job(seen: GpusNow) -> dict[str, list[RankOnGpu]]:
     for rank in seen.ranks:
         found.setdefault(rank.job_id, []).append(rank)
     return found
-
-
-def _key(rank: HeldRank) -> RankKey:
-    return rank.snapshot.job_id, rank.snapshot.rank

@@ -41,6 +41,11 @@ class HeldRank:
     owned_seconds: float = 0.0
     formed_seconds: float = -math.inf
 
+    @property
+    def key(self) -> RankKey:
+        """Return what names the rank on this node: its job and its number there."""
+        return self.snapshot.job_id, self.snapshot.rank
+
     def is_silent(self, now: float) -> bool:
         """Whether it has stopped pushing without a clean end."""
         return not self.snapshot.finished and now - self.received_seconds >= SILENT_SECONDS

@@ -6,7 +6,7 @@ from typing import Final
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from exporter.collectors.rank.ranks import IDENTITY
+from exporter.collectors.rank.ranks import IDENTITY, identity
 from exporter.gpu_faults.fault import (
     FOREIGN_PROCESS,
     MEMORY,
@@ -46,17 +46,12 @@ class Tenants:
 
     def see(self, ranks: Iterable[RankOnGpu], now: float) -> None:
         """Remember that *ranks* are on their GPUs."""
-        self._seen |= {(rank.gpu_uuid, who(rank)): now for rank in ranks}
+        self._seen |= {(rank.gpu_uuid, identity(rank)): now for rank in ranks}
         self._seen = {key: at for key, at in self._seen.items() if now - at <= REMEMBERED_SECONDS}
 
     def of(self, gpu_uuid: str) -> list[Who]:
         """Return the ranks of a GPU, in order."""
         return sorted(rank for uuid, rank in self._seen if uuid == gpu_uuid)
-
-
-def who(rank: RankOnGpu) -> Who:
-    """Return the labels that name *rank*."""
-    return rank.job_id, rank.peer_group, str(rank.rank)
 
 
 def of_all_ranks(
@@ -159,7 +154,7 @@ class GpuFaultsCollector:
 
     def _living(self, now: float) -> list[RankOnGpu]:
         gone = {
-            (held.snapshot.job_id, held.snapshot.rank)
+            held.key
             for held in self._store.ranks()
             if held.is_silent(now) and now - held.received_seconds > GONE_SECONDS
         }
@@ -204,7 +199,7 @@ class GpuFaultsCollector:
         shared = list(of_all_ranks(gpu, here, self._join.processes())) if here else []
         for rank in here:
             for fault in (*shared, *of_one_rank(rank, self._thresholds)):
-                yield named, who(rank), fault
+                yield named, identity(rank), fault
 
 
 def _once(faults: list[Fault]) -> Iterator[Fault]:

@@ -7,7 +7,7 @@ from typing import Final
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from exporter.collectors.rank.ranks import IDENTITY
+from exporter.collectors.rank.ranks import IDENTITY, identity
 from exporter.collectors.table import Row, families
 from exporter.processes.process import as_label
 from exporter.processes.rank_gpus import RankJoin, RankOnGpu, numa_local
@@ -28,11 +28,7 @@ class RankGpusCollector:
     def collect(self) -> Iterator[Metric]:
         ranks = self._join.ranks()
         yield _gpu_rank_info(ranks)
-        yield from families(ROWS, IDENTITY, [(_identity(rank), rank) for rank in ranks])
-
-
-def _identity(rank: RankOnGpu) -> list[str]:
-    return [rank.job_id, rank.peer_group, str(rank.rank)]
+        yield from families(ROWS, IDENTITY, [(identity(rank), rank) for rank in ranks])
 
 
 def _gpu_rank_info(ranks: Sequence[RankOnGpu]) -> Metric:
@@ -56,8 +52,9 @@ def _gpu_rank_info(ranks: Sequence[RankOnGpu]) -> Metric:
     )
     for rank in ranks:
         index = "" if rank.gpu is None else str(rank.gpu.index)
-        where = [rank.local_rank, rank.source, *_device_order(_environment(rank))]
-        family.add_metric([index, rank.gpu_uuid, *_identity(rank), *where], 1)
+        environment = (rank.process and rank.process.environment) or {}
+        where = [rank.local_rank, rank.source, *_device_order(environment)]
+        family.add_metric([index, rank.gpu_uuid, *identity(rank), *where], 1)
     return family
 
 
@@ -120,7 +117,3 @@ ROWS: Final[tuple[Row[RankOnGpu], ...]] = (
         ("namespace", "pod", "pod_uid", "container_id"),
     ),
 )
-
-
-def _environment(rank: RankOnGpu) -> Mapping[str, str]:
-    return {} if rank.process is None else rank.process.environment or {}

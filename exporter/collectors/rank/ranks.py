@@ -8,6 +8,7 @@ from prometheus_client.metrics_core import Metric
 
 from exporter.collectors.table import Row, families, in_order
 from exporter.events import last_event
+from exporter.processes.rank_gpus import RankOnGpu
 from exporter.ranks.jobs import node_jobs
 from exporter.ranks.store import HeldRank, RankStore
 from rank_probe.wire.snapshot import LEVEL_OFF, RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
@@ -77,9 +78,9 @@ class RanksCollector:
         yield from families(ROWS, IDENTITY, [(identity(each.snapshot), each) for each in seen])
 
 
-def identity(snapshot: Snapshot) -> list[str]:
+def identity(rank: Snapshot | RankOnGpu) -> tuple[str, str, str]:
     """Return the values of IDENTITY, the labels of every series of a rank."""
-    return [snapshot.job_id, snapshot.peer_group, str(snapshot.rank)]
+    return rank.job_id, rank.peer_group, str(rank.rank)
 
 
 def _standing(held: Sequence[HeldRank], now: float) -> frozenset[str]:

@@ -25,16 +25,14 @@ COLLECTORS: Final = (
 )
 # What counts up: a figure is its growth in a second.
 RATES: Final = {
-    "rankskew_node_pressure_waiting_seconds_total": {
-        "cpu": "node_cpu_waiting_ratio",
-        "io": "node_io_waiting_ratio",
-    },
-    "rankskew_node_cpu_seconds_total": {"steal": "node_steal_cpus"},
-    "rankskew_node_cpu_throttled_seconds_total": {"": "node_cpu_throttled_ratio"},
-    "rankskew_node_numa_misses_total": {"": "node_numa_misses_per_second"},
-    "rankskew_node_disk_busy_seconds_total": {"": "node_disk_busy_ratio"},
+    "node_cpu_waiting_ratio": ("rankskew_node_pressure_waiting_seconds_total", "cpu"),
+    "node_io_waiting_ratio": ("rankskew_node_pressure_waiting_seconds_total", "io"),
+    "node_steal_cpus": ("rankskew_node_cpu_seconds_total", "steal"),
+    "node_cpu_throttled_ratio": ("rankskew_node_cpu_throttled_seconds_total", ""),
+    "node_numa_misses_per_second": ("rankskew_node_numa_misses_total", ""),
+    "node_disk_busy_ratio": ("rankskew_node_disk_busy_seconds_total", ""),
 }
-# The label by which these are told apart, where there is one.
+# The label by which their series are told apart, where there is one.
 TOLD_BY: Final = ("resource", "mode")
 # The growth of the first for the growth of the second.
 QUOTIENTS: Final = {
@@ -113,7 +111,9 @@ class NodeReadings:
                 yield from found
 
     def _read(self, name: str, shown: _Shown, since: float) -> Iterator[Increment]:
-        yield from _rates(shown, since)
+        for figure, (metric, told) in RATES.items():
+            if (grown := shown.growth(metric, told)) is not None:
+                yield Increment(figure, grown, since)
         for figure, (amount, weight) in QUOTIENTS.items():
             grown, per = shown.growth(amount), shown.growth(weight)
             if grown is not None and per:
@@ -159,14 +159,6 @@ class NodeReadings:
         self._active |= {port for port, rate in rates.items() if rate > 0}
         used = {port: rate for port, rate in rates.items() if port in self._active}
         yield from self._link(used, since)
-
-
-def _rates(shown: _Shown, since: float) -> Iterator[Increment]:
-    for metric, figures in RATES.items():
-        for value, figure in figures.items():
-            grown = shown.growth(metric, value)
-            if grown is not None:
-                yield Increment(figure, grown, since)
 
 
 def _most_used(series: Series) -> dict[str, float]:

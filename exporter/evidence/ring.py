@@ -43,10 +43,7 @@ class Ring:
 
     def add(self, subject: Hashable, now: float, increments: Iterable[Increment]) -> None:
         """Add what was read of *subject* since the last time."""
-        track = self._tracks.get(subject)
-        if track is None:
-            track = self._tracks[subject] = Track()
-        track.add(now, increments)
+        self._tracks.setdefault(subject, Track()).add(now, increments)
 
     def keep(self, subjects: Collection[Hashable]) -> None:
         """Forget all others."""

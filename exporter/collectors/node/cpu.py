@@ -44,20 +44,13 @@ class NodeCpuCollector:
             "every 5 s). nice counts as user, softirq as irq; a machine without NUMA is node 0.",
             labels=["mode", "numa_node"],
         )
-        self._read_stat()
+        for name, columns in _cpus(self._mounts.procfs / "stat"):
+            self._take(int(name.removeprefix("cpu")), _by_mode(columns))
         self._read_numa_nodes()
         for numa_node, sums in sorted(self._sums().items()):
             for mode, ticks in zip(MODES, sums, strict=True):
                 cpu.add_metric([mode, numa_node], ticks / TICKS_PER_SECOND)
         yield cpu
-
-    def _read_stat(self) -> None:
-        # Not psutil: it does not say which CPU is which, so the NUMA node would be unknown.
-        with (self._mounts.procfs / "stat").open() as file:
-            for line in takewhile(lambda line: line.startswith("cpu"), file):
-                name, *columns = line.split()
-                if name != "cpu":  # That line is the sum of the others.
-                    self._take(int(name.removeprefix("cpu")), _by_mode(columns))
 
     def _take(self, cpu: int, ticks: list[int]) -> None:
         last = self._ticks.get(cpu, ticks)
@@ -80,9 +73,9 @@ class NodeCpuCollector:
         }
 
 
-def _by_mode(columns: list[str]) -> list[int]:
-    """Return the ticks of MODES. The columns after steal are guest time, which user includes."""
-    user, nice, system, idle, iowait, irq, softirq, steal = map(int, columns[:8])
+def _by_mode(columns: list[int]) -> list[int]:
+    """Return the ticks of MODES."""
+    user, nice, system, idle, iowait, irq, softirq, steal = columns
     return [user + nice, system, idle, iowait, irq + softirq, steal]
 
 
@@ -127,7 +120,8 @@ class NodeCpuClockCollector:
 
     def _busy(self) -> list[str]:
         """Return the CPUs that have been busiest since the last look, or since the start."""
-        now = dict(_times(self._stat))
+        # A CPU is busy while it is neither idle nor in iowait.
+        now = {cpu: (sum(each) - each[3] - each[4], sum(each)) for cpu, each in _cpus(self._stat)}
         shares = {}
         for cpu, (busy, total) in now.items():
             busy_before, total_before = self._last.get(cpu, (0, 0))
@@ -147,11 +141,14 @@ class NodeCpuClockCollector:
         return None if most is None else most / MILLISECONDS
 
 
-def _times(stat: Path) -> Iterator[tuple[str, tuple[int, int]]]:
+def _cpus(stat: Path) -> Iterator[tuple[str, list[int]]]:
+    """Yield the name of each CPU, and its ticks in the columns from user to steal.
+
+    The columns after these are guest time, which user includes. Not from psutil: it does not say
+    which CPU is which, so the NUMA node would be unknown.
+    """
     with stat.open() as file:
         for line in takewhile(lambda line: line.startswith("cpu"), file):
             name, *columns = line.split()
-            if name != "cpu":
-                ticks = [int(column) for column in columns[:8]]
-                idle = ticks[3] + ticks[4]  # And iowait.
-                yield name, (sum(ticks) - idle, sum(ticks))
+            if name != "cpu":  # That line is the sum of the others.
+                yield name, [int(column) for column in columns[:8]]

@@ -64,16 +64,14 @@ class NodeMountsCollector:
             "to answer, of Lustre altogether; of the same file system.",
             labels=["export", "fstype"],
         )
-        uses = {f"{export.fstype} {export.name}": (export, use) for export, use in self._uses()}
+        found = (*self._nfs(), *self._lustre())
+        uses = {f"{export.fstype} {export.name}": (export, use) for export, use in found}
         busiest = self._busiest.of({key: use.seconds for key, (_, use) in uses.items()})
         if busiest is not None:
             export, use = uses[busiest]
             operations.add_metric(export, use.operations)
             seconds.add_metric(export, use.seconds)
         yield from (operations, seconds)
-
-    def _uses(self) -> list[tuple[Export, MountUse]]:
-        return [*self._nfs(), *self._lustre()]
 
     def _nfs(self) -> Iterator[tuple[Export, MountUse]]:
         # Each process sees its own mounts, so read those of process 1; only root may.
@@ -85,21 +83,17 @@ class NodeMountsCollector:
             if export is not None and export[1] not in seen:
                 seen.add(export[1])
                 found = NFS_OPERATION.findall(mount.partition("per-op statistics")[2])
-                milliseconds = sum(int(each) for _, each in found)
-                yield (
-                    Export(export[1], "nfs"),
-                    MountUse(sum(int(count) for count, _ in found), milliseconds / MILLISECONDS),
-                )
+                yield Export(export[1], "nfs"), _use(found, MILLISECONDS)
 
     def _lustre(self) -> Iterator[tuple[Export, MountUse]]:
         for root, folder in zip(self._mounts, LUSTRE, strict=True):
             for mount in names_in(root / folder):
                 found = LUSTRE_OPERATION.findall(text_of(root / folder / mount / "stats") or "")
-                microseconds = sum(int(each) for _, each in found)
                 if found:  # "scratch-ffff8f0c1e2d3000": the file system and where it is in memory.
-                    yield (
-                        Export(mount.rpartition("-")[0], "lustre"),
-                        MountUse(
-                            sum(int(count) for count, _ in found), microseconds / MICROSECONDS
-                        ),
-                    )
+                    yield Export(mount.rpartition("-")[0], "lustre"), _use(found, MICROSECONDS)
+
+
+def _use(found: list[tuple[str, str]], units_a_second: int) -> MountUse:
+    """Return the sums of what was *found*: the number of operations of a kind, and their time."""
+    time = sum(int(each) for _, each in found)
+    return MountUse(sum(int(count) for count, _ in found), time / units_a_second)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from exporter.collectors.base import Collector
-from exporter.collectors.exporter_self import ExporterSelfCollector, Reloads
+from exporter.collectors.exporter_self import ExporterSelfCollector
 from exporter.collectors.gpu.devices import GpuDevicesCollector, GpuProcessesCollector
 from exporter.collectors.gpu.faults import GpuFaultsCollector
 from exporter.collectors.gpu.mig import GpuMigCollector
@@ -43,6 +43,7 @@ from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from exporter.settings import Settings
 from exporter.vocabulary.thresholds import Thresholds
+from exporter.web.reload import WatchedConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class Sources:
     # By default one that never looks.
     host: HostWatch = field(default_factory=lambda: HostWatch(Path("/proc"), Path("/sys")))
     node_name: str = ""
-    web_config: Reloads | None = None
+    web_config: WatchedConfig | None = None
     thresholds: Thresholds = field(default_factory=Thresholds)
     failures: Failures = field(default_factory=Failures)
     join: RankJoin = field(init=False)
@@ -83,6 +84,10 @@ class CatalogEntry:
     needs_nvml: bool = False
 
 
+def _ranks(name: str, help: str, make: Callable[[RankStore], Collector]) -> CatalogEntry:
+    return CatalogEntry(name, help, lambda sources: make(sources.ranks))
+
+
 def _gpu(name: str, help: str) -> CatalogEntry:
     return CatalogEntry(name, help, lambda s: GpuReadingsCollector(name, s.nvml), needs_nvml=True)
 
@@ -100,26 +105,16 @@ def _joined(name: str, help: str, make: Callable[[RankJoin], Collector]) -> Cata
 
 
 COLLECTORS: Final = (
-    CatalogEntry(
-        "ranks",
-        "Steps and stages that the training ranks report.",
-        lambda s: RanksCollector(s.ranks),
+    _ranks("ranks", "Steps and stages that the training ranks report.", RanksCollector),
+    _ranks(
+        "rank_resources", "Samples, tokens, memory and pauses of the ranks.", RankResourcesCollector
     ),
-    CatalogEntry(
-        "rank_resources",
-        "Samples, tokens, memory and pauses of the ranks.",
-        lambda s: RankResourcesCollector(s.ranks),
-    ),
-    CatalogEntry(
+    _ranks(
         "rank_work",
         "Work, input, checkpoints and versions of the ranks, for the node as a whole.",
-        lambda s: RankWorkCollector(s.ranks),
+        RankWorkCollector,
     ),
-    CatalogEntry(
-        "rank_events",
-        "The last event in the life of each rank.",
-        lambda s: RankEventsCollector(s.ranks),
-    ),
+    _ranks("rank_events", "The last event in the life of each rank.", RankEventsCollector),
     CatalogEntry(
         "jobs",
         "The verdict on each job, and its ranks on this node.",
@@ -133,10 +128,10 @@ COLLECTORS: Final = (
     CatalogEntry(
         "late_causes", "Why the late ranks are late.", lambda s: LateCausesCollector(s.causes)
     ),
-    CatalogEntry(
+    _ranks(
         "late_lines",
         "The line of code in which the late ranks spend their time.",
-        lambda s: LateLinesCollector(s.ranks),
+        LateLinesCollector,
     ),
     _joined("rank_gpus", "The GPU, CPUs, pod and Slurm job of the ranks.", RankGpusCollector),
     CatalogEntry(

@@ -2,7 +2,6 @@
 
 import platform
 from collections.abc import Iterator
-from typing import Protocol
 
 from prometheus_client import ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -10,14 +9,8 @@ from prometheus_client.metrics_core import Metric
 
 from exporter.errors import Failures
 from exporter.ingest.app import IngestCounts
+from exporter.web.reload import WatchedConfig
 from rank_probe.version import __version__
-
-
-class Reloads(Protocol):
-    """The part of WatchedConfig that is exposed."""
-
-    succeeded: bool
-    succeeded_at: float
 
 
 class ExporterSelfCollector:
@@ -35,7 +28,7 @@ class ExporterSelfCollector:
         ingest: IngestCounts,
         failures: Failures,
         node_name: str = "",
-        web_config: Reloads | None = None,
+        web_config: WatchedConfig | None = None,
     ) -> None:
         self._ingest = ingest
         self._failures = failures

@@ -8,7 +8,16 @@ from prometheus_client.metrics_core import Metric
 from exporter.collectors.table import MEGA, MILLI, PERCENT, Row, families
 from exporter.nvml.sample import REASON_BITS, GpuSample, NodeSample, NvmlSource
 
-LINKS: Final[Mapping[str, tuple[Row[GpuSample], ...]]] = {
+GPU_LABELS: Final = ("gpu", "gpu_uuid")
+
+
+def _active(gpu: GpuSample) -> dict[str, float]:
+    # Only active ones: seven zeros for each GPU would be a ninth of all its series.
+    reasons = gpu.throttle_reasons or 0
+    return {reason: 1.0 for reason, bit in REASON_BITS.items() if reasons & bit}
+
+
+READINGS: Final[Mapping[str, tuple[Row[GpuSample], ...]]] = {
     "gpu_pcie": (
         Row(
             "rankskew_gpu_pcie_transmit_bytes_per_second",
@@ -103,18 +112,6 @@ LINKS: Final[Mapping[str, tuple[Row[GpuSample], ...]]] = {
             lambda gpu: gpu.nvlink_links_up,
         ),
     ),
-}
-GPU_LABELS: Final = ("gpu", "gpu_uuid")
-
-
-def _active(gpu: GpuSample) -> dict[str, float]:
-    # Only active ones: seven zeros for each GPU would be a ninth of all its series.
-    reasons = gpu.throttle_reasons or 0
-    return {reason: 1.0 for reason, bit in REASON_BITS.items() if reasons & bit}
-
-
-READINGS: Final[Mapping[str, tuple[Row[GpuSample], ...]]] = {
-    **LINKS,
     # A GPU split by MIG has none.
     "gpu_utilization": (
         Row(

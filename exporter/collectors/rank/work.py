@@ -11,6 +11,7 @@ from typing import Final
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from exporter.collectors.table import Row, families
 from exporter.past import LOOK_SECONDS, Past
 from exporter.ranks.store import RankStore
 from rank_probe.wire.snapshot import Snapshot
@@ -30,6 +31,26 @@ COUNTS: Final[dict[str, Callable[[Snapshot], float | None]]] = {
 }
 
 Group = tuple[str, str]
+# Of the work per step of each rank of a group.
+WORKING: Final[tuple[Row[list[float]], ...]] = (
+    Row(
+        "rankskew_node_work_per_step_max",
+        "Work per step of the rank on this node that has most of it, in tokens if the ranks "
+        "count them, else in samples, else in steps; over the last ten minutes (probe).",
+        max,
+    ),
+    Row(
+        "rankskew_node_work_per_step_mean",
+        "Work per step of the ranks on this node, as rankskew_node_work_per_step_max, but the "
+        "mean of rankskew_node_working_ranks ranks (probe).",
+        lambda work: sum(work) / len(work),
+    ),
+    Row(
+        "rankskew_node_working_ranks",
+        "Ranks on this node that have made a step in the last ten minutes (probe).",
+        len,
+    ),
+)
 
 
 class RankWorkCollector:
@@ -83,28 +104,7 @@ class RankWorkCollector:
         for rank in ranks:
             if (value := self._per_step(rank)) is not None:
                 work[rank.job_id, rank.peer_group].append(value)
-        most = GaugeMetricFamily(
-            "rankskew_node_work_per_step_max",
-            "Work per step of the rank on this node that has most of it, in tokens if the ranks "
-            "count them, else in samples, else in steps; over the last ten minutes (probe).",
-            labels=GROUP,
-        )
-        mean = GaugeMetricFamily(
-            "rankskew_node_work_per_step_mean",
-            "Work per step of the ranks on this node, as rankskew_node_work_per_step_max, but the "
-            "mean of rankskew_node_working_ranks ranks (probe).",
-            labels=GROUP,
-        )
-        working = GaugeMetricFamily(
-            "rankskew_node_working_ranks",
-            "Ranks on this node that have made a step in the last ten minutes (probe).",
-            labels=GROUP,
-        )
-        for group, values in sorted(work.items()):
-            most.add_metric(group, max(values))
-            mean.add_metric(group, sum(values) / len(values))
-            working.add_metric(group, len(values))
-        yield from (most, mean, working)
+        yield from families(WORKING, GROUP, sorted(work.items()))
 
     def _padding(self, ranks: Iterable[Snapshot]) -> Metric:
         family = GaugeMetricFamily(

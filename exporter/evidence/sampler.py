@@ -33,8 +33,8 @@ KNOWN: Final = frozenset(FIGURES)
 class Sampler:
     """Reads its sources when told to; for the event loop, where the *store* is.
 
-    *latest* gives the newest samples of the node's
-    collectors. *host* follows the ranks from the first sample on.
+    *latest* gives the newest samples of the node's collectors. *host* follows the ranks from the
+    first sample on.
     """
 
     def __init__(

@@ -24,7 +24,30 @@ class LateCausesCollector:
         self._causes = causes
 
     def collect(self) -> Iterator[Metric]:
-        info, share, figure = families = _families()
+        info = GaugeMetricFamily(
+            "rankskew_late_cause_info",
+            "Why this late rank is late, and what to do first; always 1. The cause is unknown if "
+            "nothing that was measured accounts for half of it. gpu is its index, pid that of its "
+            "process on the node (exporter, from all that it reads).",
+            labels=[
+                *IDENTITY,
+                *("cause", "detail", "figure", "nodename", "gpu", "pid"),
+                *("sentence", "first_action"),
+            ],
+        )
+        share = GaugeMetricFamily(
+            "rankskew_late_cause_share_ratio",
+            "Share of the time that this late rank needs more than its peers for which the cause "
+            "accounts, 0 to 1 (exporter, from all that it reads).",
+            labels=IDENTITY,
+        )
+        figure = GaugeMetricFamily(
+            "rankskew_late_cause_figure",
+            "The figure that shows the cause, of the late rank and of its peers, in the unit at "
+            "the end of its name; absent for a cause without one (exporter, from all that it "
+            "reads).",
+            labels=[*IDENTITY, "figure", "of"],
+        )
         count: dict[str, int] = {}
         for (job_id, rank), told in sorted(self._causes.all().items()):
             count[job_id] = count.get(job_id, 0) + 1
@@ -38,36 +61,7 @@ class LateCausesCollector:
             for of, value in (("rank", cause.value), ("peers", cause.peers_value)):
                 if cause.figure and value is not None:
                     figure.add_metric([*who, cause.figure, of], value)
-        yield from families
-
-
-def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:
-    return (
-        GaugeMetricFamily(
-            "rankskew_late_cause_info",
-            "Why this late rank is late, and what to do first; always 1. The cause is unknown if "
-            "nothing that was measured accounts for half of it. gpu is its index, pid that of its "
-            "process on the node (exporter, from all that it reads).",
-            labels=[
-                *IDENTITY,
-                *("cause", "detail", "figure", "nodename", "gpu", "pid"),
-                *("sentence", "first_action"),
-            ],
-        ),
-        GaugeMetricFamily(
-            "rankskew_late_cause_share_ratio",
-            "Share of the time that this late rank needs more than its peers for which the cause "
-            "accounts, 0 to 1 (exporter, from all that it reads).",
-            labels=IDENTITY,
-        ),
-        GaugeMetricFamily(
-            "rankskew_late_cause_figure",
-            "The figure that shows the cause, of the late rank and of its peers, in the unit at "
-            "the end of its name; absent for a cause without one (exporter, from all that it "
-            "reads).",
-            labels=[*IDENTITY, "figure", "of"],
-        ),
-    )
+        yield from (info, share, figure)
 
 
 def shortened(text: str) -> str:

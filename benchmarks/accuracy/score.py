@@ -28,9 +28,11 @@ SHOWN_TOGETHER: Final = ("cells", "to find", *NAMED, "false alarms", "onset s")
 # A duty is information, whatever it costs, and a change begins where it was planted.
 INFO: Final = "info"
 ONSET_SECONDS: Final = 60.0
-# From here on the shipped rules must report a loss without a culprit; below it they may.
+# From here on the shipped rules must report a loss without a culprit; below it they may,
+# a loss to ranks in turn from ROTATING_TOLD on.
 COMMON_SHARE: Final = 0.25
 ROTATING_SHARE: Final = 0.1
+ROTATING_TOLD: Final = 0.03
 # A process beside a rank may cost it nothing, whatever its niceness: then no rank is late.
 EFFECT: Final = 0.02
 
@@ -92,7 +94,7 @@ def is_false(segment: Segment, truth: Truth, finding: Finding, begin: float) -> 
     """Return whether *finding* is a false alarm: it names another rank, or is not true.
 
     It is no false alarm that all ranks wait for the network, or for another rank in each step, if
-    the trace confirms it: COMMON_SHARE of the step, or ROTATING_SHARE of the GPUs. A rank that is
+    the trace confirms it: COMMON_SHARE of the step, or ROTATING_TOLD of the GPUs. A rank that is
     always late may be reported before it pages, and a rank may be reported without a page if ranks
     differ permanently. If all ranks are slower, nobody is to be named; if most are, none of the
     others.
@@ -103,7 +105,7 @@ def is_false(segment: Segment, truth: Truth, finding: Finding, begin: float) -> 
     if kind == "common":
         return truth.common < COMMON_SHARE
     if kind == "rotating" and segment.kind in (None, "rotating"):
-        return truth.gpus_lost_run < ROTATING_SHARE * segment.ranks
+        return truth.gpus_lost_run < ROTATING_TOLD * segment.ranks
     if kind == "mild" and segment.fault == "spread":
         return False
     if kind == "mild" and segment.kind == "persistent":

@@ -257,12 +257,11 @@ def test_every_rank_reads_for_whom_a_job_waits_that_stands_still() -> None:
     }
     assert world.rounds[1].verdict_at == judged_at
 
-    of_others = dict.fromkeys(("stage", "line"), "sync")
-    assert stand(3, **of_others) == {}
+    assert stand(3, stage="sync", line="eval (train.py:90)") == {}
     for each in at[:3]:
         each["line"] = "step (train.py:41)"
-    told = stand(3, **of_others)
-    assert (told["rank"], told["line"]) == ("3", "sync")
+    told = stand(3)
+    assert (told["rank"], told["line"]) == ("3", "eval (train.py:90)")
 
     told = stand(13, frozen=[3])
     assert (told["rank"], "stage" in told) == ("3", False)

@@ -5,17 +5,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import CodeType
-from typing import Any, Final
+from typing import Final
 
 from rank_probe.guest.guard import never_raise
 from rank_probe.lines.loop_frames import Spot, TrainingLoop, stack_of
-from rank_probe.lines.sample_window import WHOLE, SampleWindow, Spent, StackSample
+from rank_probe.lines.sample_window import WHOLE, SampleWindow, StackSample, StateShare
 from rank_probe.lines.system_calls import end_of
-from rank_probe.lines.thread_clocks import ThreadLook
 from rank_probe.lines.training_thread import TrainingThread
 from rank_probe.lines.user_code import CodeLine, UserCode
-from rank_probe.wire.snapshot import MOST_LATE_LINES, MOST_THREAD_STATES, OF_THREAD
+from rank_probe.wire.snapshot import OF_THREAD
 from rank_probe.wire.stages import STAGES, SYNC
 
 INTERVAL_SECONDS: Final = 0.05
@@ -34,34 +34,37 @@ MOST_WEIGHT: Final = 20.0
 THREAD_CHARACTERS: Final = 120
 NANOSECONDS: Final = 1_000_000_000
 
+Parts = Callable[[Sequence[Spot], CodeLine | None], tuple[StateShare, ...]]
+
 
 class Sampling:
     """The samples of one *thread* during one lateness, taken by a daemon thread of their own.
 
     A sample is two looks at the thread, a few milliseconds apart: their difference says how long it
     ran, the second one where it was. What begins in one stage and ends in another is not split.
+    *window* is for whoever holds *lock*.
     """
 
     def __init__(
         self,
+        late_stage: str,
+        code: UserCode,
         thread: Callable[[], int],
         stage: Callable[[], str],
         backward: Callable[[], Sequence[CodeType]],
-        code: UserCode,
         *,
         before_model: Callable[[], bool],
-        late_stage: Callable[[], str],
         on_first: Callable[[], None],
     ) -> None:
+        self.late_stage = late_stage
+        self.code = code
         self._watched = thread
         self._stage = stage
-        self._code = code
         self._before_model = before_model
-        self._late_stage = late_stage
         self._on_first: Callable[[], None] | None = on_first
         self._loop = TrainingLoop(backward, code.has)
-        self._window = SampleWindow()
-        self._lock = threading.Lock()  # On the window.
+        self.window = SampleWindow()
+        self.lock = threading.Lock()
         self._stop = threading.Event()
         self.samples = 0
         run = never_raise(self._run)
@@ -70,37 +73,6 @@ class Sampling:
     def stop(self) -> None:
         """Take no more samples; does not wait for the thread."""
         self._stop.set()
-
-    def lines(self, late_stage: str) -> list[dict[str, Any]]:
-        """Return the most frequent lines, those in *late_stage* first."""
-        with self._lock:
-            found = self._window.lines(late_stage, MOST_LATE_LINES)
-        return [
-            {"stage": stage, "place": self._code.place(line), "share": round(share, 3)}
-            for stage, line, share in found
-        ]
-
-    def states(self, late_stage: str) -> list[dict[str, Any]]:
-        """Return in what the thread spent its time, in *late_stage* first."""
-        with self._lock:
-            found = self._window.states(late_stage, MOST_THREAD_STATES)
-        return [self._said(each) for each in found]
-
-    def iterating_share(self, stage: str) -> float | None:
-        """Return the share of *stage*'s samples in which the loop was fetching its next item."""
-        with self._lock:
-            return self._window.iterating_share(stage)
-
-    def rename_fetches(self, stage: str, to: str) -> None:
-        """Tell what was fetching in *stage* as *to*, from the samples so far."""
-        with self._lock:
-            self._window.rename_fetches(stage, to)
-
-    def _said(self, spent: Spent) -> dict[str, Any]:
-        where = spent.where
-        place = self._code.place(where) if isinstance(where, CodeLine) else where or ""
-        share = round(min(spent.share, 1.0), 3)
-        return {"stage": spent.stage, "state": spent.state, "share": share, "place": place}
 
     def _run(self) -> None:
         own_random = random.Random()  # The global one is the user's.
@@ -112,7 +84,10 @@ class Sampling:
                 # Not a wait for the event: what it does afterwards would come before a look.
                 time.sleep(pause)
                 self._take(looks, due, pause, LOOK_SECONDS * _jittered(own_random))
-                self._tell_first()
+                # Once, when lines of the late stage are there, and its states if they can be told.
+                if self._on_first is not None and self.window.has_answer(self.late_stage):
+                    told, self._on_first = self._on_first, None
+                    told()
         finally:
             looks.close()
 
@@ -125,65 +100,47 @@ class Sampling:
         first = looks.begin(ident)
         before = self._stage()
         planned = (pause + seconds) * NANOSECONDS
-        self._take_delay(looks, first, before, due, planned)
+        delay = looks.delay(first, due)
+        if delay >= LEAST_DELAY * NANOSECONDS and not self._waits(before):
+            # A call kept the interpreter. The thread still is where it was: it handed it over as
+            # soon as the call returned.
+            self._add(ident, before, delay / planned, partial(looks.held, first, delay))
         time.sleep(seconds)
         last = looks.end()
         stage = self._stage()
         if self._waits(stage):
             return
-        stack = stack_of(sys._current_frames().get(ident))
-        line = self._line(stack)
         weight = 1.0
         if first is not None and last is not None:
             # While a call keeps the interpreter, there are fewer looks.
             took = last.at - first.at - max(last.own_queue - first.own_queue, 0)
             weight += max(took - seconds * NANOSECONDS, 0) / planned
-        parts = looks.parts(first, last, stack, line) if stage == before else ()
-        self._add(StackSample(stage, line, self._loop.is_fetching(stack), parts=parts), weight)
+        parts: Parts = partial(looks.parts, first, last) if stage == before else lambda *_: ()
+        self._add(ident, stage, weight, parts)
         self.samples += 1
-
-    def _take_delay(
-        self, looks: TrainingThread, first: ThreadLook | None, stage: str, due: int, planned: float
-    ) -> None:
-        """Count the time by which a look came late, because a call kept the interpreter.
-
-        The thread still is where it was: it hands over the interpreter as soon as the call returns.
-        """
-        delay = looks.delay(first, due)
-        if delay < LEAST_DELAY * NANOSECONDS or self._waits(stage):
-            return
-        stack = stack_of(sys._current_frames().get(self._watched()))
-        line = self._line(stack)
-        parts = looks.held(first, delay, stack, line)
-        sample = StackSample(stage, line, self._loop.is_fetching(stack), parts=parts)
-        self._add(sample, delay / planned)
 
     def _waits(self, stage: str) -> bool:
         """Whether *stage* is of no interest: a late rank does not wait, only one that is stuck."""
-        return stage == STAGES[SYNC] != self._late_stage()
+        return stage == STAGES[SYNC] != self.late_stage
 
-    def _line(self, stack: Sequence[Spot]) -> CodeLine | None:
-        line = line_of(stack, self._code.has)
-        return line and line._replace(before_model=self._before_model())
+    def _add(self, ident: int, stage: str, weight: float, parts: Parts) -> None:
+        """Count where the thread is now, with what *parts* returns of a stack and its line."""
+        stack = stack_of(sys._current_frames().get(ident))
+        if (line := line_of(stack, self.code.has)) is not None:
+            line = line._replace(before_model=self._before_model())
+        weight = min(weight, MOST_WEIGHT)
+        shares = (each._replace(share=round(each.share * weight)) for each in parts(stack, line))
+        is_fetching = self._loop.is_fetching(stack)
+        sample = StackSample(stage, line, is_fetching, round(WHOLE * weight), tuple(shares))
+        with self.lock:
+            self.window.add(sample)
 
     def _place(self, thread: threading.Thread) -> str:
         """Return which *thread* it is, and its line: any, if it is in none of the user's."""
         stack = stack_of(sys._current_frames().get(thread.ident or 0))
-        line = line_of(stack, self._code.has) or line_of(stack, bool)
-        at = "" if line is None else f" at {self._code.place(line)}"
+        line = line_of(stack, self.code.has) or line_of(stack, bool)
+        at = "" if line is None else f" at {self.code.place(line)}"
         return OF_THREAD + end_of(f"{thread.name}`{at}", THREAD_CHARACTERS)
-
-    def _add(self, sample: StackSample, weight: float) -> None:
-        weight = min(weight, MOST_WEIGHT)
-        parts = tuple(each._replace(share=round(each.share * weight)) for each in sample.parts)
-        with self._lock:
-            self._window.add(sample._replace(weight=round(WHOLE * weight), parts=parts))
-
-    def _tell_first(self) -> None:
-        """Say once that lines of the late stage are there, and its states if they can be told."""
-        if self._on_first is not None and self._window.has_answer(self._late_stage()):
-            told, self._on_first = self._on_first, None
-            told()
 
 
 def _jittered(own_random: random.Random) -> float:

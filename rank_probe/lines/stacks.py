@@ -6,12 +6,14 @@ no sample.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import CodeType
 from typing import Any, Final
 
 from rank_probe.lines.loader_code import workers_line
 from rank_probe.lines.sampling import Sampling
-from rank_probe.lines.user_code import UserCode, of_this_process
+from rank_probe.lines.user_code import CodeLine, of_this_process
+from rank_probe.wire.snapshot import MOST_LATE_LINES, MOST_THREAD_STATES
 
 MOST_OF_IT: Final = 0.5
 
@@ -42,14 +44,15 @@ class Stacks:
     ) -> None:
         self._is_off = environment.get("RANK_PROBE_STACKS") == "0"
         self._environment = environment
-        self._stage = stage
-        self._backward = backward
-        self._thread = thread
-        self._late_stage = ""
-        self._on_first = on_first
         self._loader = loader
-        self._before_model = before_model
-        self._code: UserCode | None = None
+        self._watched = partial(
+            Sampling,
+            thread=thread,
+            stage=stage,
+            backward=backward,
+            before_model=before_model,
+            on_first=on_first,
+        )
         self._sampling: Sampling | None = None
         self._samples_before = 0
 
@@ -67,20 +70,10 @@ class Stacks:
                 sampling.stop()
                 self._samples_before += sampling.samples
                 self._sampling = None
-            return
-        self._late_stage = late_stage
-        if sampling is None and not self._is_off:
-            # Not the sampler's: each is for one thread.
-            self._code = of_this_process(self._environment)
-            self._sampling = Sampling(
-                self._thread,
-                self._stage,
-                self._backward,
-                of_this_process(self._environment),
-                before_model=self._before_model,
-                late_stage=lambda: self._late_stage,
-                on_first=self._on_first,
-            )
+        elif sampling is not None:
+            sampling.late_stage = late_stage
+        elif not self._is_off:
+            self._sampling = self._watched(late_stage, of_this_process(self._environment))
 
     def stop(self) -> None:
         """End for good: a later `watch` begins nothing."""
@@ -89,22 +82,36 @@ class Stacks:
             sampling.stop()
 
     def snapshot_fields(self) -> dict[str, Any]:
-        """Return its fields of a Snapshot; empty while the rank is not late."""
-        if (sampling := self._sampling) is None or self._code is None:
+        """Return its fields of a Snapshot, those in the late stage first; empty if not late."""
+        if (sampling := self._sampling) is None:
             return {}
-        line = workers_line(self._loader(), self._code.has)
+        late_stage, place = sampling.late_stage, sampling.code.place
+        with sampling.lock:
+            lines = sampling.window.lines(late_stage, MOST_LATE_LINES)
+            states = sampling.window.states(late_stage, MOST_THREAD_STATES)
+        loader = workers_line(self._loader(), sampling.code.has)
         return {
-            "late_lines": sampling.lines(self._late_stage),
-            "thread_states": sampling.states(self._late_stage),
-            "loader": "" if line is None else self._code.place(line),
+            "late_lines": [
+                {"stage": stage, "place": place(line), "share": round(share, 3)}
+                for stage, line, share in lines
+            ],
+            "thread_states": [
+                {"stage": stage, "state": state, "share": round(min(share, 1.0), 3)}
+                | {"place": place(where) if isinstance(where, CodeLine) else where or ""}
+                for stage, state, share, where in states
+            ],
+            "loader": "" if loader is None else place(loader),
         }
 
     def mostly_fetches(self, stage: str) -> bool:
         """Whether the loop was fetching its next item in most of the samples of *stage*."""
-        sampling = self._sampling
-        return ((sampling and sampling.iterating_share(stage)) or 0.0) > MOST_OF_IT
+        if (sampling := self._sampling) is None:
+            return False
+        with sampling.lock:
+            return (sampling.window.iterating_share(stage) or 0.0) > MOST_OF_IT
 
     def rename_fetches(self, stage: str, to: str) -> None:
         """Tell what was fetching in *stage* as *to*: its batches turned out to be read there."""
         if (sampling := self._sampling) is not None:
-            sampling.rename_fetches(stage, to)
+            with sampling.lock:
+                sampling.window.rename_fetches(stage, to)

@@ -64,12 +64,8 @@ class TorchCalls:
             return wait
         if wait.state == LOCK and _fetches(stack):
             return Wait(PIPE)  # In between is torch's thread that pins memory.
-        if self.has_gpu and wait.state in (RUNNING, LOCK, BLOCKED) and self._asks_gpu(stack):
-            return Wait(GPU)
-        return wait
-
-    def _asks_gpu(self, stack: Sequence[Spot]) -> bool:
-        return bool(stack) and self._name(stack[0]) in _OF_GPU
+        may_ask = self.has_gpu and stack and wait.state in (RUNNING, LOCK, BLOCKED)
+        return Wait(GPU) if may_ask and self._name(stack[0]) in _OF_GPU else wait
 
     def _name(self, spot: Spot) -> str:
         key = id(spot.code), spot.offset
@@ -167,15 +163,10 @@ def _blocked_in(first: ThreadLook, last: ThreadLook, wait: Callable[[bytes], Wai
     at_end = wait(last.call)
     if at_end is not None and at_end.state != LOCK:
         return at_end
-    return wait(first.call) or at_end or _ready(last)
-
-
-def _ready(last: ThreadLook) -> Wait:
-    """Return what a thread waited for that was ready at both looks.
-
-    The kernel counts a wait for a CPU when it ends. A thread that runs now was blocked in between.
-    """
-    return Wait(BLOCKED) if last.is_on_cpu else Wait(CPU_QUEUE)
+    # It was ready at both looks: one that runs now was blocked in between. A wait for a CPU is not
+    # counted by the kernel before it ends.
+    ready = Wait(BLOCKED) if last.is_on_cpu else Wait(CPU_QUEUE)
+    return wait(first.call) or at_end or ready
 
 
 class TrainingThread:
@@ -190,32 +181,36 @@ class TrainingThread:
         self._by_tid: dict[int, WatchedThread] = {}
         self._engine: int | None = None
         self._now: WatchedThread | None = None
-        # The end of the look before, and of which thread.
-        self._before: tuple[WatchedThread, ThreadLook] | None = None
+        self._before: ThreadLook | None = None  # The end of the look before at the same thread.
 
     def begin(self, ident: int) -> ThreadLook | None:
         """Look at the thread *ident*, or at the one that works for it; None if it has ended."""
         frame = sys._current_frames().get(ident)
-        code = None if frame is None else frame.f_code
-        elsewhere = self._torch.runs_elsewhere(code)
-        tid = self._engine_tid() if elsewhere else self._tid(ident)
-        self._now = None if tid is None else self._watched(tid)
+        if self._torch.runs_elsewhere(None if frame is None else frame.f_code):
+            tid = self._engine = self._engine or engine_thread()
+        else:
+            own = (each.native_id for each in threading.enumerate() if each.ident == ident)
+            tid = next(own, None)
+        if tid is not None and tid not in self._by_tid:
+            self._by_tid[tid] = WatchedThread(tid)
+        now = None if tid is None else self._by_tid[tid]
+        if now is not self._now:
+            self._now, self._before = now, None
         return self._look(WatchedThread.begin)
 
     def end(self) -> ThreadLook | None:
         """Look at it again; None if it has ended."""
-        look, now = self._look(WatchedThread.end), self._now
-        self._before = None if look is None or now is None else (now, look)
-        return look
+        self._before = self._look(WatchedThread.end)
+        return self._before
 
     def delay(self, first: ThreadLook | None, due: int) -> int:
         """Return for how many nanoseconds after *due* the interpreter was kept from this thread.
 
         *first* is what begin() returned. Waiting for a CPU does not count.
         """
-        if first is None or self._before is None or self._before[0] is not self._now:
+        if first is None or self._before is None:
             return 0
-        queued = max(first.own_queue - self._before[1].own_queue, 0)
+        queued = max(first.own_queue - self._before.own_queue, 0)
         return max(first.at - due - queued, 0)
 
     def held(
@@ -224,7 +219,7 @@ class TrainingThread:
         """Return in what it spent the *delay* before *first*; call before end()."""
         if first is None or self._before is None or self._now is None:
             return ()
-        shares = held(self._before[1], first, delay, self._others.busiest(), self._now.wait)
+        shares = held(self._before, first, delay, self._others.busiest(), self._now.wait)
         return self._parts(shares, stack, line)
 
     def parts(
@@ -235,10 +230,9 @@ class TrainingThread:
         line: CodeLine | None,
     ) -> tuple[StateShare, ...]:
         """Return in what it spent the time between *first* and *last*, when it was on *stack*."""
-        now = self._now
-        if first is None or last is None or now is None:
+        if first is None or last is None or self._now is None:
             return ()
-        return self._parts(split(first, last, self._others.busiest(), now.wait), stack, line)
+        return self._parts(split(first, last, self._others.busiest(), self._now.wait), stack, line)
 
     def _parts(
         self, shares: Shares, stack: Sequence[Spot], line: CodeLine | None
@@ -261,18 +255,3 @@ class TrainingThread:
             return None
         finally:
             self._others.look(0 if now is None else now.tid)
-
-    def _watched(self, tid: int) -> WatchedThread:
-        known = self._by_tid.get(tid)
-        if known is None:
-            known = self._by_tid[tid] = WatchedThread(tid)
-        return known
-
-    def _tid(self, ident: int) -> int | None:
-        own = (each.native_id for each in threading.enumerate() if each.ident == ident)
-        return next(own, None)
-
-    def _engine_tid(self) -> int | None:
-        if self._engine is None:
-            self._engine = engine_thread()
-        return self._engine

@@ -36,7 +36,7 @@ class UserCode:
     """What is the user's among the files of this process.
 
     *libraries* are the directories of code that is not; *import_roots* those that modules are
-    imported from, among them the script's own. `has` is for one thread, `place` for any.
+    imported from, among them the script's own. It is for any thread.
     """
 
     def __init__(self, libraries: Iterable[str], import_roots: Iterable[str]) -> None:

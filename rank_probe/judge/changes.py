@@ -77,13 +77,11 @@ def jumped(
 ) -> Jump | None:
     """Return the jump in the group *name* up to the last of *marks*, given its *past*."""
     step = usual_of(past).step
-    onset = _onset(reduction, [each for each in marks if each.at >= past[0].begin], name, past)
+    since = [each for each in marks if each.at >= past[0].begin]
+    onset = _onset(reduction, since, name, past)
     if onset is None:
         return None
-    first = next(each for each in marks if each.at >= past[0].begin)
-    own = [rank for rank, group in reduction.groups.items() if group == name]
-    window = reduction.window(onset, marks[-1], own, (first, onset))
-    group = next(each for each in window.groups if each.name == name)
+    window, group = _compared(reduction, name, since[0], onset, since[-1])
     now = bin_of(window, group, marks[-1].at)
     if now.own - expected_of(past, [now], GROWS[0]) < GROUP_SHARE * TOGETHER_RATIO * step:
         return None
@@ -119,8 +117,7 @@ def _apart(group: WindowGroup, least: float, steps: int) -> tuple[int, ...]:
 
     Empty unless the others have stayed where they were, and each is clearly one or the other.
     """
-    grown = group.baseline - group.baseline_before
-    more = {each.rank: each.excess - each.before + grown for each in group.standing}
+    more = _grown_by(group)
     usual = median(more.values())
     error = max(math.sqrt(max(each.variance, 0.0) / steps) for each in group.standing)
     if usual < max(least, errors(steps) * error):
@@ -128,6 +125,24 @@ def _apart(group: WindowGroup, least: float, steps: int) -> tuple[int, ...]:
     slower = {rank for rank, each in more.items() if each > usual / 2}
     is_clear = all(min(abs(each), abs(each - usual)) < CLOSE * usual for each in more.values())
     return tuple(sorted(slower)) if is_clear and len(slower) < len(more) else ()
+
+
+def _compared(
+    reduction: Reduction, name: str, first: Mark, onset: Mark, end: Mark
+) -> tuple[Window, WindowGroup]:
+    """Return the window since *onset* and the group *name* in it, of which all ranks are watched.
+
+    The earlier window is from *first* to *onset*.
+    """
+    own = [rank for rank, group in reduction.groups.items() if group == name]
+    window = reduction.window(onset, end, own, (first, onset))
+    return window, next(each for each in window.groups if each.name == name)
+
+
+def _grown_by(group: WindowGroup) -> dict[int, float]:
+    """Return by how much the own time of each watched rank has grown since the earlier window."""
+    grown = group.baseline - group.baseline_before
+    return {each.rank: each.excess - each.before + grown for each in group.standing}
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,9 +231,7 @@ class Changes:
         since = [each for each in bins if found is not None and each.begin >= found.onset.at]
         if found is None or (since and _has_more_work(found.usual, usual_of(since))):
             return None
-        more = [a - b for a, b in zip(found.now.stages, found.usual.stages, strict=True)]
-        stage = max(WORK, key=lambda at: more[at])
-        grown = found.now.own - found.usual.own
+        stage, grown = _stage(found.usual, found.now), found.now.own - found.usual.own
         return Slower(found.onset.at, stage, found.usual, grown, found.now, found.ranks)
 
     def _onset(self, name: str, found: Slower) -> float:
@@ -239,14 +252,10 @@ class Changes:
         onset = next((each for each in marks if each.at >= found.onset), end)
         if found.stage == SYNC or not first.steps < onset.steps < end.steps:
             return ()
-        own = [rank for rank, group in self._reduction.groups.items() if group == name]
-        window = self._reduction.window(onset, end, own, (first, onset))
-        group = next(group for group in window.groups if group.name == name)
-        grown = group.baseline - group.baseline_before
-        more = {each.rank: each.excess - each.before + grown for each in group.standing}
+        more = _grown_by(_compared(self._reduction, name, first, onset, end)[1])
         most = max(more.values(), default=0.0)
         ranks = tuple(sorted(rank for rank, each in more.items() if each > most / 2))
-        return ranks if len(ranks) < len(own) else ()
+        return ranks if len(ranks) < len(more) else ()
 
     def _change(self, name: str, past: GroupPast, window: Window, end: Mark) -> Change:
         slower = past.slower
@@ -319,9 +328,13 @@ def _since(
     usual, now = usual_of(before), usual_of(after)
     if _has_more_work(usual, now):
         return None
-    more = [a - b for a, b in zip(now.stages, usual.stages, strict=True)]
-    stage = SYNC if grows is GROWS[-1] else max(WORK, key=lambda at: more[at])
+    stage = SYNC if grows is GROWS[-1] else _stage(usual, now)
     return Slower(after[0].begin, stage, usual, grows(now) - grows(usual), now)
+
+
+def _stage(usual: Bin, now: Bin) -> int:
+    """Return the stage of work that has grown most from *usual* to *now*."""
+    return max(WORK, key=lambda at: now.stages[at] - usual.stages[at])
 
 
 def _is_enough(past: Sequence[Bin]) -> bool:

@@ -35,16 +35,12 @@ def in_common(those: Collection[int], others: Collection[int], facts: Facts) -> 
     for name in _names(facts[min(those)]):
         values = {facts[rank].get(name, "") for rank in those}
         said = f"{name} {' or '.join(sorted(values))}"
-        if "" in values or len(values) > _most_values(those) or len(said) > MOST_CHARACTERS:
+        most = min(MOST_VALUES, len(those) // 2)
+        if "" in values or len(values) > most or len(said) > MOST_CHARACTERS:
             continue
         if values.isdisjoint(facts[rank].get(name, "") for rank in others):
             found.append((len(values), said))
     return min(found, key=lambda each: each[0])[1] if found else ""
-
-
-def _most_values(those: Collection[int]) -> int:
-    """Return of how many values *those* ranks may have one each."""
-    return min(MOST_VALUES, len(those) // 2)
 
 
 def together(late: Sequence[Late], ranks: Collection[int], facts: Facts) -> Iterator[Together]:

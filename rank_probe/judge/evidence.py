@@ -50,17 +50,16 @@ class WindowEvidence:
     @property
     def error(self) -> float:
         """Return the standard error of the mean; of few steps, by how it varied before as well."""
-        if self.window.steps < LEAST_STEPS:
-            return self._error(max(self.standing.variance, self.standing.variance_before))
-        return self._error(self.standing.variance)
+        return self._error(with_before=self.window.steps < LEAST_STEPS)
 
-    def _error(self, variance: float) -> float:
-        least = max(variance, self.group.variance)
-        return math.sqrt(least / self.window.steps) / self.baseline
+    def _error(self, *, with_before: bool) -> float:
+        before = self.standing.variance_before if with_before else 0.0
+        variance = max(self.standing.variance, before, self.group.variance)
+        return math.sqrt(variance / self.window.steps) / self.baseline
 
     def level_score(self) -> float:
         """Return how many times its excess is what noise and peers could explain."""
-        return self._level(self.error)
+        return self._times(self.excess, self.error, self.group.spread)
 
     def jump_score(self) -> float:
         """Return the same for a window in which it is late all the time.
@@ -68,27 +67,20 @@ class WindowEvidence:
         The noise includes the rank's earlier steps: if a different rank is late each time, a run of
         late steps can happen by chance.
         """
-        return self._level(self._error(max(self.standing.variance, self.standing.variance_before)))
-
-    def _level(self, error: float) -> float:
-        explained = max(
-            errors(self.window.steps) * error, SPREADS * self.group.spread / self.baseline
-        )
-        return _times(self.excess, explained)
+        return self._times(self.excess, self._error(with_before=True), self.group.spread)
 
     def rise_score(self) -> float:
         """Return the same for its rise since the earlier window."""
         if not self.window.steps_before:
             return 0.0
-        error = math.hypot(
-            self.error,
-            math.sqrt(self.standing.variance_before / self.window.steps_before) / self.baseline,
-        )
-        explained = max(
-            errors(self.window.steps) * error,
-            SPREADS * self.group.rise_spread / self.baseline,
-        )
-        return _times(self.excess - self.before, explained)
+        before = math.sqrt(self.standing.variance_before / self.window.steps_before)
+        error = math.hypot(self.error, before / self.baseline)
+        return self._times(self.excess - self.before, error, self.group.rise_spread)
+
+    def _times(self, excess: float, error: float, spread: float) -> float:
+        """Return *excess* over what explains it, capped; without any noise, nothing does."""
+        explained = max(errors(self.window.steps) * error, SPREADS * spread / self.baseline)
+        return min(excess / explained, MOST_TIMES) if explained else MOST_TIMES * (excess > 0)
 
     @property
     def is_alone(self) -> bool:
@@ -115,6 +107,11 @@ def seen_in(windows: Sequence[Window]) -> Iterator[WindowEvidence]:
                     yield WindowEvidence(window, group, standing)
 
 
+def evidence_on(rank: int, window: Window) -> WindowEvidence:
+    """Return the evidence on *rank*, which stands out among its peers in *window* or is watched."""
+    return next(each for each in seen_in([window]) if each.standing.rank == rank)
+
+
 def errors(steps: int) -> float:
     """Return how many standard errors rule out chance for a mean of so many *steps*."""
     return ENTER_ERRORS * (1 + ERRORS_OF_FEW / steps)
@@ -126,11 +123,6 @@ def least_jump(steps: int, seconds: float) -> float:
         (ratio for of, during, ratio in JUMPS if steps >= of and seconds >= during),
         default=math.inf,
     )
-
-
-def _times(excess: float, explained: float) -> float:
-    """Return *excess* over *explained*, capped; without any noise, chance explains nothing."""
-    return min(excess / explained, MOST_TIMES) if explained else MOST_TIMES * (excess > 0)
 
 
 # ---- A rank's excess, by stage -----------------------------------------------------------------

@@ -12,6 +12,7 @@ from rank_probe.judge.evidence import (
     STAGE_SHARE,
     WindowEvidence,
     by_stage,
+    evidence_on,
     furthest,
     least_jump,
     renamed,
@@ -141,25 +142,24 @@ class Incidents:
 
         Ranks that are known to be *pausing* are also late in the mean.
         """
-        self._enter(windows, pausing, synced=synced)
+        if synced:
+            self._enter(windows, pausing)
         self._enter_with_their_node(windows)
         self._leave(windows)
         return self._late(end)
 
-    def _enter(self, windows: Sequence[Window], pausing: Collection[int], *, synced: bool) -> None:
+    def _enter(self, windows: Sequence[Window], pausing: Collection[int]) -> None:
         # A longer window may still contain an incident that has ended.
         now = _lasting(windows)
         late_now = {each.standing.rank for each in seen_in([now]) if each.excess > LEAVE_RATIO}
         for seen in seen_in(windows):
             known = self._incidents.get(seen.standing.rank)
-            if known is not None and known.kind != MILD:
+            is_named = known is not None and known.kind != MILD
+            is_over = seen.window.elapsed > now.elapsed and seen.standing.rank not in late_now
+            if is_named or is_over or seen.standing.rank in pausing:
                 continue
-            if seen.standing.rank in pausing:
-                continue
-            if seen.window.elapsed > now.elapsed and seen.standing.rank not in late_now:
-                continue
-            incident = self._synced(seen) if synced else None
-            if incident is None and synced and seen.window is windows[0]:
+            incident = self._in_the_mean(seen)
+            if incident is None and seen.window is windows[0]:
                 incident = self._jumped(seen)
             is_new = incident is not None and (known is None or incident.kind != MILD)
             if incident is not None and is_new and not self._strays(incident, seen):
@@ -188,7 +188,7 @@ class Incidents:
                     first, rank=rank, group=seen.group.name, stage="", ratio=0.0
                 )
 
-    def _synced(self, seen: WindowEvidence) -> Incident | None:
+    def _in_the_mean(self, seen: WindowEvidence) -> Incident | None:
         level = seen.level_score()
         is_short = seen.window.elapsed < SHORT_SECONDS
         least = ENTER_SHORT_RATIO if is_short else ENTER_RATIO
@@ -223,14 +223,10 @@ class Incidents:
         if begin.steps - first.steps < self._history.least_steps:
             return None
         window = self._reduction.window(begin, end, [found.rank], (first, begin))
-        since = self._of(found.rank, window)
+        since = evidence_on(found.rank, window)
         found.confidence = since.jump_score()
         is_late = since.paces and since.excess > least and found.confidence > 1
         return found if is_late else None
-
-    @staticmethod
-    def _of(rank: int, window: Window) -> WindowEvidence:
-        return next(each for each in seen_in([window]) if each.standing.rank == rank)
 
     def _is_static(self, incident: Incident, seen: WindowEvidence) -> bool:
         """Whether the rank may always have been slower, by too little to be sure so soon."""
@@ -309,7 +305,7 @@ class Incidents:
                 begin = recent
             if begin not in windows:
                 windows[begin] = self._reduction.window(begin, end, self._incidents)
-            seen = self._of(incident.rank, windows[begin])
+            seen = evidence_on(incident.rank, windows[begin])
             # Its cost must rest on enough steps.
             if seen.window.steps >= least or seen.excess > SURE_ERRORS * seen.error:
                 late.append(self._describe(incident, seen, end))
@@ -351,7 +347,7 @@ class Incidents:
         if begin is None:
             return False
         window = self._reduction.window(begin, end, self._incidents)
-        excess = self._of(incident.rank, window).standing.stages
+        excess = evidence_on(incident.rank, window).standing.stages
         is_data = furthest(excess) == STAGES[DATA]
         return is_data and excess[OTHER] < STAGE_SHARE * excess[DATA]
 

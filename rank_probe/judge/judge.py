@@ -17,7 +17,7 @@ from rank_probe.judge.common import Facts, together
 from rank_probe.judge.incidents import Incidents
 from rank_probe.judge.own_past import Lasted, OwnPast
 from rank_probe.judge.pauses import Paused, Pauses
-from rank_probe.judge.stalls import Stalls, told
+from rank_probe.judge.stalls import Stalls, Stop, told
 from rank_probe.judge.verdict import (
     DUTY,
     MOST_LATE,
@@ -210,76 +210,84 @@ class Judge:
         for onset in self._incidents.onsets:
             if begin.at < onset.at and end.steps - onset.steps >= self._history.least_steps:
                 begin = onset
-        window = self._reduction.window(begin, end, [each.rank for each in found.late])
-        step_seconds = window.seconds / window.steps
-        stalls = list(self._stalls.shared(window, end.at))
-        if found.reason is not None:
-            found = replace(found, late=found.late[:MOST_LATE], stalls=tuple(stalls))
-            return replace(found, step_seconds=step_seconds)
         late = {each.rank: each for each in found.late}
-        # Rounding may make it slightly negative, here and below.
-        rotating = {
-            stage: max(seconds, 0.0)
-            for stage, seconds in zip(WORK_STAGES, window.caused, strict=True)
-        }
-        for group in window.groups:
-            for standing in group.standing:
-                if standing.rank in late:
-                    _take(rotating, late[standing.rank].gpus, standing.caused * window.steps)
-        ranks = sum(found.ranks.values())
+        window = self._reduction.window(begin, end, late)
+        stalls = list(self._stalls.shared(window, end.at))
+        verdict = replace(
+            found, late=found.late[:MOST_LATE], step_seconds=window.seconds / window.steps
+        )
+        if found.reason is not None:
+            return replace(verdict, stalls=tuple(stalls))
         shared = {each.stage for each in stalls}
         stops = [
             each
             for each in self._stalls.long(end.at)
             if (STAGES[each.stage] not in shared if each.all else each.step.rank not in late)
         ]
-        # One rank paused, or two: that is no different rank in each step; nor is a long stop.
-        single = {each.step: each for each in self._pauses.since(begin.at)}
-        single |= {each.step.step: each.step for each in stops if not each.all}
-        paused = sum(
-            _take(rotating, {WORK_STAGES[each.stage]: 1.0}, each.caused)
-            for each in single.values()
-            if each.rank not in late and each.at > begin.at
+        ranks = sum(found.ranks.values())
+        lost, rotating = self._losses(found, window, stops)
+        lost["shared"] = sum(each.share for each in stalls) * ranks
+        if in_turn := self._pauses.in_turn(begin.at, lost["rotating"] / ranks):
+            stalls.append(in_turn)
+        return replace(
+            verdict,
+            slowdown=_slowdown(window, sum(each.gpus_lost for each in found.late), late),
+            gpus_lost=lost,
+            rotating=rotating,
+            pauses=told(stops, end.at),
+            stalls=tuple(stalls),
         )
-        paused += sum(each.gpu_seconds for each in stops if each.all and each.step.at > begin.at)
+
+    def _losses(
+        self, found: Verdict, window: Window, stops: Sequence[Stop]
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """Return the GPUs lost in *window* by kind, without `shared`; and `rotating` by stage.
+
+        That is what is left of the caused waits when the other kinds have taken theirs.
+        """
+        seconds, ranks = window.seconds, sum(found.ranks.values())
+        late = {each.rank: each for each in found.late}
+        # Rounding may make it slightly negative, here and below.
+        left = {
+            stage: max(caused, 0.0)
+            for stage, caused in zip(WORK_STAGES, window.caused, strict=True)
+        }
+        for group in window.groups:
+            for standing in group.standing:
+                if standing.rank in late:
+                    _take(left, late[standing.rank].gpus, standing.caused * window.steps)
+        # One rank paused, or two: that is no different rank in each step; nor is a long stop.
+        recent = [each for each in stops if each.step.at > window.begin.at]
+        single = {each.step: each for each in self._pauses.since(window.begin.at)}
+        single |= {each.step.step: each.step for each in recent if not each.all}
+        paused = sum(
+            _take(left, {WORK_STAGES[each.stage]: 1.0}, each.caused)
+            for each in single.values()
+            if each.rank not in late
+        )
+        paused += sum(each.gpu_seconds for each in recent if each.all)
         # Nor is it where the others wait for one or the other of those that a change names.
         known = 0.0
         for change in found.changes:
             if change.slower:
                 waits = (change.peers - change.slower) * (1 - 1 / change.step_ratio)
-                known += _take(rotating, {change.stage: 1.0}, waits * window.seconds)
+                known += _take(left, {change.stage: 1.0}, waits * seconds)
         # Nor is what healthy ranks vary by.
         deviation = window.varied / MEDIAN_DEVIATIONS
-        usual = min(deviation * math.sqrt(2 * math.log(ranks)), MOST_NOISE * window.seconds) * ranks
-        whole = sum(rotating.values())
+        usual = min(deviation * math.sqrt(2 * math.log(ranks)), MOST_NOISE * seconds) * ranks
+        whole = sum(left.values())
         noise = min(usual, whole)
         if whole:
-            rotating = {stage: own * (1 - noise / whole) for stage, own in rotating.items()}
-        named = sum(each.gpus_lost for each in found.late)
-        turns = sum(rotating.values()) / window.seconds
-        if in_turn := self._pauses.in_turn(begin.at, turns / ranks):
-            stalls.append(in_turn)
+            left = {stage: own * (1 - noise / whole) for stage, own in left.items()}
         lost = {
-            "group": max(window.unequal, 0.0) / window.seconds,
-            "persistent": named + known / window.seconds,
-            "pause": paused / window.seconds,
-            "rotating": turns,
-            "noise": noise / window.seconds,
-            "common": max(window.sync - window.waited, 0.0) / window.seconds,
-            "shared": sum(each.share for each in stalls if not each.in_turn) * ranks,
+            "group": max(window.unequal, 0.0) / seconds,
+            "persistent": sum(each.gpus_lost for each in found.late) + known / seconds,
+            "pause": paused / seconds,
+            "rotating": sum(left.values()) / seconds,
+            "noise": noise / seconds,
+            "common": max(window.sync - window.waited, 0.0) / seconds,
         }
-        return replace(
-            found,
-            late=found.late[:MOST_LATE],
-            step_seconds=step_seconds,
-            slowdown=_slowdown(window, named, late),
-            gpus_lost=lost,
-            rotating={
-                stage: seconds / window.seconds for stage, seconds in rotating.items() if seconds
-            },
-            pauses=told(stops, end.at),
-            stalls=tuple(stalls),
-        )
+        return lost, {stage: own / seconds for stage, own in left.items() if own}
 
 
 def _cost(late: Late) -> tuple[float, float]:

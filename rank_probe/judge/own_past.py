@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from rank_probe.judge.bins import spread
 from rank_probe.judge.changes import DEVIATIONS, LEFT
+from rank_probe.judge.evidence import evidence_on, furthest
 from rank_probe.judge.rises import (
     GUESSED,
     LEAST_PAST,
@@ -27,7 +28,7 @@ from rank_probe.judge.rises import (
     values_of,
 )
 from rank_probe.judge.verdict import UNSYNCED, Late
-from rank_probe.judge.windows import LEAST_OWN_SECONDS, WORK_STAGES, Mark, MarkHistory, Reduction
+from rank_probe.judge.windows import LEAST_OWN_SECONDS, Mark, MarkHistory, Reduction
 
 # The least rise in so many samples, each the steps between two verdicts.
 LEAST_RISES: Final = {8: 0.11, 16: 0.09, 32: 0.07}
@@ -131,13 +132,12 @@ class OwnPast:
         if marks[0].steps < onset.steps:
             before = self._excess(slowed.rank, marks[0], onset)
             more = [a - b for a, b in zip(more, before, strict=True)]
-        return WORK_STAGES[max(range(len(more)), key=lambda at: more[at])]
+        return furthest(more)
 
     def _excess(self, rank: int, begin: Mark, end: Mark) -> list[float]:
         """Return by how much it exceeds its peers in each stage, in seconds per step."""
         window = self._reduction.window(begin, end, [rank])
-        standing = (each for group in window.groups for each in group.standing)
-        return list(next(each.stages for each in standing if each.rank == rank))
+        return list(evidence_on(rank, window).standing.stages)
 
 
 class PeerPasts:

@@ -13,7 +13,15 @@ from typing import Final, NamedTuple
 
 from rank_probe.judge.bins import WORK, spread
 from rank_probe.judge.changes import STAGE_SHARE
-from rank_probe.judge.evidence import SPREADS, WindowEvidence, by_stage, errors, furthest, seen_in
+from rank_probe.judge.evidence import (
+    SPREADS,
+    WindowEvidence,
+    by_stage,
+    errors,
+    evidence_on,
+    furthest,
+    seen_in,
+)
 from rank_probe.judge.judge import WARMUP_STEPS, Judge, why_not
 from rank_probe.judge.own_past import FAR_APART, Lasted
 from rank_probe.judge.verdict import (
@@ -233,7 +241,7 @@ def _late(
         if split is not None:
             begin, ratio, score = marks[split.at], split.more, split.more / split.needed
             after = reduction.window(begin, end, reduction.groups)
-            seen = next(each for each in seen_in([after]) if each.standing.rank == rank)
+            seen = evidence_on(rank, after)
         else:
             begin, ratio = marks[0], median(beside)
             score = ratio / _explained(beside, seen, is_synced=is_synced)

@@ -12,14 +12,11 @@ from torch import Tensor
 from rank_probe.guest.yielding import give_way
 from rank_probe.join.charge import JoinCharges, baseline, quantile
 from rank_probe.judge.windows import (
-    BASELINE_QUANTILE,
     CAUSED,
     DISTANCE,
     DISTANCE_SQUARED,
     FIRST_STAGE,
-    LOWER_QUANTILE,
     MOST_STANDING,
-    SPREAD_PEERS,
     STANDS_OUT_RATIO,
     WORK_STAGES,
     Leader,
@@ -27,7 +24,7 @@ from rank_probe.judge.windows import (
     Standing,
     Window,
     WindowGroup,
-    spread_scale,
+    spread_of,
 )
 from rank_probe.wire.stages import SYNC
 
@@ -275,10 +272,7 @@ def _variances(rows: Tensor) -> Tensor:
 
 
 def _spread(values: Tensor) -> float:
-    if len(values) < SPREAD_PEERS:
-        return 0.0
-    between = quantile(BASELINE_QUANTILE, values) - quantile(LOWER_QUANTILE, values)
-    return spread_scale(len(values)) * between.item()
+    return spread_of(len(values), lambda share: quantile(share, values).item())
 
 
 def _zeros(*shape: int) -> Tensor:

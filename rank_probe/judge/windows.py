@@ -5,7 +5,7 @@ the join) and in plain Python (rankskew/accounting/windows.py); a test checks th
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -44,13 +44,16 @@ WORK_STAGES: Final = STAGES[:SYNC]
 DISTANCE, DISTANCE_SQUARED, CAUSED, FIRST_STAGE = range(4)
 
 
-def spread_scale(ranks: int) -> float:
-    """Return the factor from the distance between the two quantiles to a standard deviation.
+def spread_of(ranks: int, quantile: Callable[[float], float]) -> float:
+    """Return the standard deviation of the faster of so many *ranks*; 0 if it is unknown.
 
-    In a normal distribution they are 0.95 standard deviations apart, with few ranks less by chance.
-    With thousands of ranks some lie far out.
+    In a normal distribution the two quantiles are 0.95 standard deviations apart, with few ranks
+    less by chance. With thousands of ranks some lie far out.
     """
-    return 1.05 * (1 + 3 / ranks) * max(1.0, 1 + 0.1 * math.log(ranks / 64))
+    if ranks < SPREAD_PEERS:
+        return 0.0
+    scale = 1.05 * (1 + 3 / ranks) * max(1.0, 1 + 0.1 * math.log(ranks / 64))
+    return scale * (quantile(BASELINE_QUANTILE) - quantile(LOWER_QUANTILE))
 
 
 class Standing(NamedTuple):

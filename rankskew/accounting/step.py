@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from rank_probe.judge.windows import BASELINE_QUANTILE
 from rank_probe.wire.stages import STAGES
 
 # Seconds by stage of one rank, `sync` included: of one step, or the mean of several.
@@ -22,9 +23,6 @@ StageSeconds = Mapping[str, float]
 Step = Mapping[int, StageSeconds]
 
 SYNC: Final = "sync"
-
-# A third, not a half: it stays with the healthy ranks while up to two thirds of them are late.
-BASELINE_QUANTILE: Final = 1 / 3
 
 
 def busy_seconds(stages: StageSeconds) -> float:

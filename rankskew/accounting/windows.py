@@ -8,14 +8,11 @@ from operator import add, sub
 from statistics import median
 
 from rank_probe.judge.windows import (
-    BASELINE_QUANTILE,
     CAUSED,
     DISTANCE,
     DISTANCE_SQUARED,
     FIRST_STAGE,
-    LOWER_QUANTILE,
     MOST_STANDING,
-    SPREAD_PEERS,
     STANDS_OUT_RATIO,
     WORK_STAGES,
     Leader,
@@ -23,7 +20,7 @@ from rank_probe.judge.windows import (
     Standing,
     Window,
     WindowGroup,
-    spread_scale,
+    spread_of,
 )
 from rank_probe.wire.stages import STAGES
 from rankskew.accounting.step import SYNC, StageSeconds, baseline, busy_seconds, charge, quantile
@@ -230,7 +227,4 @@ def _variances(rows: Sequence[Row]) -> list[float]:
 
 
 def _spread(values: Sequence[float]) -> float:
-    if len(values) < SPREAD_PEERS:
-        return 0.0
-    low, usual = (quantile(share, values) for share in (LOWER_QUANTILE, BASELINE_QUANTILE))
-    return spread_scale(len(values)) * (usual - low)
+    return spread_of(len(values), lambda share: quantile(share, values))

@@ -120,7 +120,3 @@ class OwnFigures:
         key = peers_key(digest(group))
         if self._store.check([key]):
             self.peers = read_peers(self._store.multi_get([key])[0])
-
-    def take_back(self) -> None:
-        """Delete what this rank has posted."""
-        self._store.delete_key(figures_key(self._rank))

@@ -61,7 +61,11 @@ class Membership:
     """
 
     def __init__(
-        self, on_news: Callable[[], None], now: Callable[[], float], told: dict[str, float]
+        self,
+        group: GroupToJoin,
+        on_news: Callable[[], None],
+        now: Callable[[], float],
+        told: dict[str, float],
     ) -> None:
         self._on_news = on_news
         self._now = now
@@ -69,12 +73,8 @@ class Membership:
         self._beat = now()
         self._random = random.Random()  # The global one is the user's.
         self._has_failed = False
-        self.thread: threading.Thread | None = None
         self.rounds: Rounds | None = None
         self.told = told
-
-    def begin(self, group: GroupToJoin) -> None:
-        """See Join.begin."""
         self.thread = threading.Thread(
             target=never_raise(self._run), args=(group,), name="rank_probe_join", daemon=True
         )
@@ -83,15 +83,6 @@ class Membership:
     def end(self) -> None:
         """Stop soon, and delete this rank's keys from the store."""
         self._stop.set()
-
-    def wait(self, seconds: float) -> None:
-        """Wait for the end, at most so many *seconds*."""
-        if self.thread is not None:
-            self.thread.join(seconds)
-
-    def is_running(self) -> bool:
-        """Whether it has not ended."""
-        return self.thread is not None and self.thread.is_alive()
 
     def tell(self, figures: dict[str, float]) -> None:
         """Post *figures* for the peers."""
@@ -166,14 +157,19 @@ class _State(NamedTuple):
     current: Membership | None = None
 
     @property
+    def rounds(self) -> Rounds | None:
+        """Return those of the current group once its store is reached."""
+        return None if self.current is None else self.current.rounds
+
+    @property
     def has_joined(self) -> bool:
         """Whether this process has ever reached a store."""
-        return self.joined_earlier or bool(self.current and self.current.rounds)
+        return self.joined_earlier or self.rounds is not None
 
     @property
     def result(self) -> JoinResult | None:
         """Return the counters since this process joined first."""
-        rounds = None if self.current is None else self.current.rounds
+        rounds = self.rounds
         return added(self.earlier, None if rounds is None else rounds.result)
 
 
@@ -203,9 +199,8 @@ class Join:
         """Start to join the steps of *group*, unless it is joined; for the training thread."""
         if self.is_off or self._has_given_up or self._state.current is not None:
             return
-        current = Membership(self._on_news, self._now, self._told)
+        current = Membership(group, self._on_news, self._now, self._told)
         self._state = self._state._replace(current=current)
-        current.begin(group)
 
     def group_is_gone(self) -> None:
         """Take part no more; never waits. What was found is told until there is another group."""
@@ -217,7 +212,7 @@ class Join:
         self.group_is_gone()
         state, self._has_given_up, self.obstacle = self._state, False, ""
         self._state = _State(state.result, state.has_joined)
-        self._ended = [each for each in self._ended if each.is_running()]
+        self._ended = [each for each in self._ended if each.thread.is_alive()]
         if state.current is not None:
             self._ended.append(state.current)
 
@@ -232,7 +227,7 @@ class Join:
         current = self._state.current
         until = time.monotonic() + STOP_SECONDS
         for each in [*self._ended, *([current] if current else [])]:
-            each.wait(max(until - time.monotonic(), 0.0))
+            each.thread.join(max(until - time.monotonic(), 0.0))
 
     def tell(self, figures: object) -> None:
         """Tell the peers this rank's *figures*, as its exporter said them; None: nothing new."""
@@ -249,8 +244,7 @@ class Join:
         otherwise their first increase would be lost.
         """
         state = self._state
-        current = state.current
-        rounds = None if current is None else current.rounds
+        current, rounds = state.current, state.rounds
         obstacle = {"no_join": self.obstacle} if self.obstacle else {}
         if current is None or rounds is None:
             return obstacle | (counters(state.earlier, stages) if state.has_joined else {})
@@ -278,10 +272,10 @@ class Join:
     @property
     def speaks(self) -> bool:
         """Whether its verdict rests on enough of the steps."""
-        current = self._state.current
-        if self.verdict is None or current is None or current.rounds is None:
+        rounds = self._state.rounds
+        if self.verdict is None or rounds is None:
             return False
-        return (current.rounds.coverage.ratio or 0.0) >= ENOUGH_COVERAGE
+        return (rounds.coverage.ratio or 0.0) >= ENOUGH_COVERAGE
 
 
 def _named(verdict: Mapping[str, Any] | None) -> list[tuple[int, str]]:

@@ -233,15 +233,14 @@ class Rounds:
                 give_way()
         if is_news:
             self._pace.hear_rank_zero(now)
-        result_now = self.result
-        if result_now is not None and self._place.rank != 0:
-            if result_now.stride > self._ring.stride:
-                self.coverage.sample(result_now.stride)
-            self._ring.follow(result_now.stride)
-        self._ring.merged = 0 if result_now is None else result_now.last_step
-        self.coverage.joined(
-            result_now.steps if result_now else 0, result_now.last_step if result_now else 0, now
-        )
+        merged = self.result
+        if merged is not None and self._place.rank != 0:
+            if merged.stride > self._ring.stride:
+                self.coverage.sample(merged.stride)
+            self._ring.follow(merged.stride)
+        steps, last_step = (0, 0) if merged is None else (merged.steps, merged.last_step)
+        self._ring.merged = last_step
+        self.coverage.joined(steps, last_step, now)
         return is_news
 
 
@@ -257,9 +256,9 @@ class RankZero:
         self._has_merged = False
         self._newest: dict[int, int] = {}
         self._names: dict[int, str] = {}
-        self._merger: Merger | None = None
-        self._peer_figures: PeerFigures | None = None
-        self._peer_facts: PeerFacts | None = None
+        self._merger: Merger | None = None  # With it come the other two.
+        self._peer_facts: PeerFacts
+        self._peer_figures: PeerFigures
         self._told: tuple[Verdict, Sequence[int]] | None = None  # and the ranks that it is on
 
     def run(
@@ -281,25 +280,23 @@ class RankZero:
             return
         give_way()
         self._learn_names(aligned)
-        if self._peer_facts is not None:
-            self._peer_facts.learn(aligned.ranks)
+        self._peer_facts.learn(aligned.ranks)
         with own_arithmetic():
             verdict = merger.judge(aligned, self._names, now, work)
             give_way()
             messages = merger.totals.messages(stride)
-        if self._peer_facts is not None:
-            verdict = self._peer_facts.placed(verdict)
+        verdict = self._peer_facts.placed(verdict)
         self._has_merged, self._told = True, (verdict, aligned.ranks)
         give_way()
         said = json.dumps(verdict.to_json(), separators=(",", ":")).encode()
         give_way()
-        if self._peer_figures is not None:  # Before the verdict: whom it names reads both.
-            self._peer_figures.share(verdict, self._ranks, now)
+        # Before the verdict: whom it names reads both.
+        self._peer_figures.share(verdict, self._ranks, now)
         self._tell(messages, said)
 
     def look(self, now: float) -> None:
         """Tell all for whom the job waits, which ends no step."""
-        if self._told is not None and self._peer_facts is not None:
+        if self._told is not None:
             verdict, ranks = self._told
             said = replace(verdict, suspect=self._peer_facts.suspect(ranks, now))
             self._store.set(VERDICT_KEY, json.dumps(said.to_json()).encode())
@@ -308,10 +305,9 @@ class RankZero:
         """Delete the common keys, and those written for ranks that left."""
         for key in (VERDICT_KEY, *map(group_key, self._names)):
             self._store.delete_key(key)
-        if self._peer_figures is not None:
-            self._peer_figures.take_back()
         if self._merger is None:
             return
+        self._peer_figures.take_back()
         for ranks in batches(range(self._place.world_size)):
             if not self._store.check([steps_key(rank) for rank in ranks]):
                 for rank in ranks:
@@ -328,9 +324,10 @@ class RankZero:
         use_one_cpu()  # A pool of threads would take CPUs from training.
         with own_arithmetic():
             self._peer_facts = PeerFacts(self._store)
-            self._merger = Merger(self._place.world_size, self._peer_facts.known)
+            merger = Merger(self._place.world_size, self._peer_facts.known)
         self._peer_figures = PeerFigures(self._store, self._stop, self._pause_seconds)
-        return self._merger
+        self._merger = merger
+        return merger
 
     def _stepping(self, oldest: int) -> list[int]:
         """Return the ranks that step with this one, which offers its steps from *oldest* on.

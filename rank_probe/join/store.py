@@ -22,36 +22,15 @@ PERIODS: tuple[tuple[int, float], ...] = (
 
 LIFE_KEY: Final = "life"
 VERDICT_KEY: Final = "verdict"
-
-
-def steps_key(rank: int) -> str:
-    """Return the key of the steps that *rank* has posted."""
-    return f"steps/{rank}"
-
-
-def result_key(rank: int) -> str:
-    """Return the key of rank 0's result for *rank*."""
-    return f"result/{rank}"
-
-
-def figures_key(rank: int) -> str:
-    """Return the key of *rank*'s own figures."""
-    return f"figures/{rank}"
-
-
-def facts_key(rank: int) -> str:
-    """Return the key of what *rank* knows of itself."""
-    return f"facts/{rank}"
-
-
-def group_key(group: int) -> str:
-    """Return the key of the name of the peer group with the digest *group*."""
-    return f"group/{group:x}"
-
-
-def peers_key(group: int) -> str:
-    """Return the key of the figures of the peer group with the digest *group*."""
-    return f"peers/{group:x}"
+# By rank: the steps that it has posted, rank 0's result for it, its own figures, and what it knows
+# of itself.
+steps_key: Final = "steps/{}".format
+result_key: Final = "result/{}".format
+figures_key: Final = "figures/{}".format
+facts_key: Final = "facts/{}".format
+# By the digest of a peer group: its name, and the figures of its ranks.
+group_key: Final = "group/{:x}".format
+peers_key: Final = "peers/{:x}".format
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ class Sampling:
 
     A sample is two looks at the thread, a few milliseconds apart: their difference says how long it
     ran, the second one where it was. What begins in one stage and ends in another is not split.
-    *window* is for whoever holds *lock*.
+    *window* is for whoever holds *lock*; *late_stage* may be set anew.
     """
 
     def __init__(

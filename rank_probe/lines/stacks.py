@@ -45,7 +45,7 @@ class Stacks:
         self._is_off = environment.get("RANK_PROBE_STACKS") == "0"
         self._environment = environment
         self._loader = loader
-        self._watched = partial(
+        self._begin = partial(
             Sampling,
             thread=thread,
             stage=stage,
@@ -73,7 +73,7 @@ class Stacks:
         elif sampling is not None:
             sampling.late_stage = late_stage
         elif not self._is_off:
-            self._sampling = self._watched(late_stage, of_this_process(self._environment))
+            self._sampling = self._begin(late_stage, of_this_process(self._environment))
 
     def stop(self) -> None:
         """End for good: a later `watch` begins nothing."""

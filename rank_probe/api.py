@@ -60,7 +60,7 @@ def start(
     elif _probe is None:
         _start(options)
     elif _of_parent is not None and _of_parent != options:
-        _stop(clean=False)  # What the rank's own function says counts.
+        stop(clean=False)  # What the rank's own function says counts.
         _start(options)
     else:
         known = _probe.options.items()
@@ -103,7 +103,7 @@ def _start(options: children.StartOptions) -> None:
     os.register_at_fork(after_in_child=_forget)
     atexit.register(_finish_at_exit)
     children.follow(options, start_as_child, probe.own_rank.is_rank)
-    children.at_end(lambda clean: _stop(clean=clean))
+    children.at_end(lambda clean: stop(clean=clean))
     _stages.update((name, _Stage(probe.timeline, number)) for number, name in enumerate(STAGES))
     _next = fetching(probe.timeline.tape, next, probe.work.measure, count=probe.work.count)
     _probe, _of_parent = probe, None
@@ -191,12 +191,21 @@ def wrap(loader: Iterable[T]) -> "TimedLoader[T]":
 
 def finish() -> None:
     """Mark this rank finished and stop; happens automatically when the process ends cleanly."""
-    _stop(clean=True)
+    stop(clean=True)
 
 
 def abandon() -> None:
     """Stop without marking the rank finished: the run failed, and somebody should hear of it."""
-    _stop(clean=False)
+    stop(clean=False)
+
+
+def stop(*, clean: bool) -> None:
+    """Stop; only a *clean* end marks the rank finished. For integrations."""
+    global _probe, _next
+    if _probe is not None:
+        _probe.finish(clean=clean)
+        _probe, _next = None, next
+        children.leave_alone()
 
 
 class TimedLoader(Generic[T]):
@@ -266,14 +275,6 @@ def _forget() -> None:
         _probe, _inherited, _next = None, _probe, next
 
 
-def _stop(*, clean: bool) -> None:
-    global _probe, _next
-    if _probe is not None:
-        _probe.finish(clean=clean)
-        _probe, _next = None, next
-        children.leave_alone()
-
-
 def _finish_at_exit() -> None:
     # The interpreter stores an uncaught exception in sys.last_value before it runs exit handlers.
-    _stop(clean=getattr(sys, "last_value", None) is None)
+    stop(clean=getattr(sys, "last_value", None) is None)

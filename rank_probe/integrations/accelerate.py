@@ -22,10 +22,7 @@ class Attachment:
         self.patches.undo()
         if self.started:
             self.started = False
-            if clean:
-                api.finish()
-            else:
-                api.abandon()
+            api.stop(clean=clean)
 
     def __enter__(self) -> "Attachment":
         return self

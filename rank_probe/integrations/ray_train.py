@@ -72,10 +72,7 @@ def detach() -> None:
 @never_raise
 def _stop(*, clean: bool) -> None:
     _patches.undo()
-    if clean:
-        api.finish()
-    else:
-        api.abandon()
+    api.stop(clean=clean)
 
 
 def _checkpoint(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -20,6 +20,7 @@ from rank_probe.measure.timeline import Timeline
 from rank_probe.measure.work_units import Measure, WorkUnits
 from rank_probe.process import identity, runtime
 from rank_probe.process.garbage import GarbagePauses
+from rank_probe.process.identity import Identity
 from rank_probe.process.lifecycle import Lifecycle
 from rank_probe.process.own_rank import OwnRank
 from rank_probe.report.endpoint import DEFAULT_ENDPOINT
@@ -82,6 +83,7 @@ class Probe:
         self._renumbered = Renumbered(self.own_rank)
         self._parts.stacks = self.stacks.snapshot_fields
         self._answer: Mapping[str, object] = {}
+        self._me: Identity | None = None  # as of the last snapshot
         self._told: dict[str, Any] = {}  # by the exporter, of where this rank is
         self._stuck_in: str | None = None
         self._report = RankReport(self._parts, source="automatic" if automatic else "manual")
@@ -200,10 +202,9 @@ class Probe:
 
     def snapshot(self) -> Snapshot | None:
         """Return the rank's state; None while its rank is unknown."""
-        self.timeline.steps.fold()
-        give_way()
-        me = self.own_rank.who()
+        self._me = me = self.own_rank.who()
         if me is None:
+            self.timeline.steps.fold()  # The training thread must not have to.
             return None
         self._watch_lateness(me.rank)
         if (
@@ -279,6 +280,14 @@ class Probe:
     def _after_push(self, answer: Mapping[str, object]) -> None:
         """Apply the operator's orders, on the pusher's thread."""
         self._answer = answer
+        if answer:  # Nearly every one is empty.
+            self._obey(answer)
+        if not self._missing_steps.is_done:
+            self._missing_steps.look(self.timeline.steps.totals().steps, self.timeline.seen)
+        if self._me is not None:
+            self._trace.write(self._me, on_demand=self._report.level == LEVEL_DETAIL)
+
+    def _obey(self, answer: Mapping[str, object]) -> None:
         self._parts.join.tell(answer.get("figures"))
         if isinstance(told := answer.get("whereabouts"), dict):
             self._told = told
@@ -290,6 +299,3 @@ class Probe:
                 self._parts.join.give_up()
             else:
                 self.timeline.enable()
-        self._missing_steps.look(self.timeline.steps.totals().steps, self.timeline.seen)
-        if (me := self.own_rank.who()) is not None:
-            self._trace.write(me, on_demand=level == LEVEL_DETAIL)

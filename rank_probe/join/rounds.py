@@ -31,6 +31,7 @@ from rank_probe.judge.verdict import Verdict
 from rank_probe.measure.steps import StepVector, Vectors
 from rank_probe.process.facts import message
 from rank_probe.process.identity import Identity
+from rank_probe.wire.snapshot import AsJson
 
 WINDOW_SECONDS: Final = 60.0
 # Posting, merging and reading back a step takes up to a round each; after this it is late.
@@ -226,7 +227,7 @@ class Rounds:
             give_way()
             if verdict not in (b"", self._verdict_message):
                 self._verdict_message, before = verdict, self.verdict
-                self.verdict = said = json.loads(verdict)
+                self.verdict = said = AsJson(verdict)
                 # Rank 0 repeats that on a job that stands still: it gets no newer.
                 if (before or {}).get("step") != said.get("step"):
                     self.verdict_at = now

@@ -34,10 +34,7 @@ class Vectors:
     def take(self) -> list[StepVector]:
         """Return the steps since the last call, and forget them; for one thread."""
         self._fold()
-        taken: list[StepVector] = []
-        while self.waiting:
-            taken.append(self.waiting.popleft())
-        return taken
+        return [self.waiting.popleft() for _ in range(len(self.waiting))]
 
 
 def _ignore(_: list[int]) -> None:

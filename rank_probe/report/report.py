@@ -115,19 +115,19 @@ class MissingSteps:
         self._automatic = automatic
         self._now = now
         self._since: float | None = None
-        self._is_done = False
+        self.is_done = False
 
     def look(self, steps: int, seen: Callable[[], Collection[int]]) -> None:
         """Look at what was *seen* so far; cheap once a step was."""
-        if self._is_done or steps:
-            self._is_done = True
+        if self.is_done or steps:
+            self.is_done = True
             return
         signs = SIGNS.intersection(seen())
         if signs and self._since is None:
             self._since = self._now()
         patience = COMPILING_SECONDS if signs == {events.FETCHED} else PATIENCE_SECONDS
         if self._since is not None and self._now() - self._since > patience:
-            self._is_done = True
+            self.is_done = True
             log.warning(
                 "rank_probe has seen no whole step in %.0f s of training, so this rank reports "
                 "none: %s. These three lines in the script mend it:\n%s",

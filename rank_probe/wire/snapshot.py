@@ -179,6 +179,14 @@ class Snapshot:
         return SnapshotEncoder().encode(self)
 
 
+class AsJson(dict[str, Any]):
+    """A JSON object with the *text* that it was read from: it need not be encoded again."""
+
+    def __init__(self, text: bytes) -> None:
+        super().__init__(json.loads(text))
+        self.text = text.decode()
+
+
 class SnapshotEncoder:
     """Encodes one snapshot of a rank after the other, as in `Snapshot.to_json`; for one thread.
 
@@ -195,7 +203,9 @@ class SnapshotEncoder:
         if seldom != self._seldom:
             self._seldom, self._encoded = seldom, _encode(_said(seldom))[:-1]
         often = dict(zip(_OFTEN, _values_that_often_change(snapshot), strict=True))
-        return f"{self._encoded},{_encode(often)[1:]}".encode()
+        said = snapshot.verdict
+        verdict = said.text if isinstance(said, AsJson) else _encode(said)
+        return f'{self._encoded},"verdict":{verdict},{_encode(often)[1:]}'.encode()
 
 
 _OFTEN: Final = (
@@ -216,10 +226,11 @@ _OFTEN: Final = (
     "wait_caused_seconds",
     "group_wait_seconds",
     "joined_seconds",
-    "verdict",
     "verdict_age_seconds",
 )
-_SELDOM: Final = tuple(each.name for each in fields(Snapshot) if each.name not in _OFTEN)
+_SELDOM: Final = tuple(
+    each.name for each in fields(Snapshot) if each.name not in (*_OFTEN, "verdict")
+)
 _LEFT_OUT: Final = (
     *("thread_states", "peer_figures", "loader"),
     *("no_join", "group_formed_timestamp_seconds", "limitations"),

@@ -100,8 +100,7 @@ def fake_torch() -> SimpleNamespace:
             is_initialized=lambda: True,
             is_nccl_available=lambda: True,
             get_backend=lambda: "nccl",
-            get_rank=lambda: 5,
-            get_world_size=lambda: 8,
+            group=SimpleNamespace(WORLD=SimpleNamespace(rank=lambda: 5, size=lambda: 8)),
         ),
     )
 

@@ -1,5 +1,6 @@
 """What a push says, and a trace: counters by rank number, blocks, text, warnings, rows in files."""
 
+import json
 import os
 import stat
 import tempfile
@@ -23,7 +24,7 @@ from rank_probe.report.report import (
     Renumbered,
 )
 from rank_probe.report.trace import Trace, TraceFile
-from rank_probe.wire.snapshot import SnapshotEncoder
+from rank_probe.wire.snapshot import AsJson, SnapshotEncoder
 from rank_probe.wire.stages import DATA, STAGES
 from rankskew.replay.traces import read_traces
 from tests.exporter.snapshots import snapshot, verdict
@@ -38,6 +39,7 @@ LATE: Mapping[str, Any] = {
 CHANGES: tuple[Mapping[str, Any], ...] = (
     {"sequence": 2, "steps": 110, "stage": "data"},
     {"stage_seconds": {"data": 13.0}, "verdict": verdict()},
+    {"verdict": AsJson(json.dumps(verdict(step=1_300)).encode())},
     {"peer_group": "pp1"},
     {"rank_info": {"level": "detail"}, "push_failures": 1},
     {"runtime_info": {"torch": "2.13.0"}},

@@ -75,7 +75,7 @@ class Pusher:
         endpoint: str,
         snapshot: Callable[[], Snapshot | None],
         interval_seconds: float = INTERVAL_SECONDS,
-        on_answer: Callable[[dict[str, object]], None] | None = None,
+        on_answer: Callable[[dict[str, object]], object] = lambda _: None,
         token_file: str = "",
     ) -> None:
         self._connection = open_connection(endpoint, TIMEOUT_SECONDS)
@@ -85,7 +85,6 @@ class Pusher:
         self._interval = interval_seconds
         self._on_answer = on_answer
         self._bearer = Bearer(token_file, endpoint)
-        self._bearer_known = False
         self._is_ending = False
         # Released to push soon. An Event would cost a tenth of a push.
         self._wake = threading.Lock()
@@ -120,8 +119,7 @@ class Pusher:
         has_waited()  # For its turn.
         answer = self._deliver() or {}
         give_way()
-        if self._on_answer is not None:
-            self._on_answer(answer)
+        self._on_answer(answer)
 
     @never_raise
     def _deliver(self) -> dict[str, object]:
@@ -151,9 +149,6 @@ class Pusher:
                 return
 
     def _post(self, body: bytes) -> dict[str, object]:
-        if not self._bearer_known:  # Not in __init__, which runs in the training thread.
-            self._bearer_known = True
-            self._bearer.read()
         status, answer = self._exchange(body)
         if status == http.client.UNAUTHORIZED and self._bearer.read():
             status, answer = self._exchange(body)  # The token was changed on both sides.
@@ -173,6 +168,7 @@ class Pusher:
         return status, answer
 
     def _connect(self) -> None:
+        self._bearer.read()  # Not in __init__, which runs in the training thread.
         self._connection.connect()
         self._connection.sock.settimeout(None)
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):

@@ -64,10 +64,9 @@ class Renumbered:
 
     def told(self, snapshot: Snapshot, *, is_last: bool) -> Snapshot:
         """Return what to tell of the process's *snapshot*; *is_last* of the number in it."""
+        whole = snapshot
         if self._base is not None:
-            snapshot, whole = since(snapshot, self._base), snapshot
-        else:
-            whole = snapshot
+            snapshot = since(whole, self._base)
         if (started := self._started) is not None:
             snapshot = replace(
                 snapshot,
@@ -194,7 +193,8 @@ class RankReport:
         stage_seconds = _seconds_by_stage(totals.nanoseconds)
         stage = parts.timeline.state_at_fold.stage
         elapsed = host.elapsed_seconds
-        events = self._lifecycle_events.look(self._timed(stage), host.spent, elapsed)
+        timed = None if self.finished or self.level == LEVEL_OFF else stage
+        events = self._lifecycle_events.look(timed, host.spent, elapsed)
         if device is not None and elapsed >= STANDS_SECONDS:
             # Its thread may wait in any stage for what its device waits for.
             stands_in = device.stands_in()
@@ -239,10 +239,6 @@ class RankReport:
             lifecycle_events=events,
             **more,
         )
-
-    def _timed(self, stage: int) -> int | None:
-        """Return *stage*, None if it is the one in which timing stopped."""
-        return None if self.finished or self.level == LEVEL_OFF else stage
 
     def _rank_info(self, me: Identity) -> dict[str, str]:
         """Return the same dict as long as it is the same: then it is not encoded again."""

@@ -1,6 +1,6 @@
 """NVML's field values: readings by number, many per call, each with its own result."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import pynvml
@@ -27,24 +27,20 @@ _MEMBERS: Final = {
 
 
 class FieldValues:
-    """Fields of one GPU that are read in one call. Use separate ones for cheap and slow fields.
+    """Reads fields of one GPU in one call.
 
     The call costs the sum of its fields, so an unsupported field is skipped for an hour.
     """
 
-    def __init__(self, fields: Sequence[Field]) -> None:
-        self._fields = tuple(fields)
+    def __init__(self) -> None:
         self._ask_again_at: dict[Field, float] = {}
 
-    def read(
-        self, ask: Ask, now: float, only: Collection[Field] | None = None
-    ) -> dict[Field, int | float]:
-        """Return the readable fields, or *only* these, at monotonic time *now* with their values.
+    def read(self, ask: Ask, now: float, of: Sequence[Field]) -> dict[Field, int | float]:
+        """Return the values, at monotonic time *now*, *of* those fields that have one.
 
         Raises CallFailed when the GPU is lost or the process cannot continue.
         """
-        wanted = self._fields if only is None else only
-        fields = tuple(f for f in wanted if now >= self._ask_again_at.get(f, 0.0))
+        fields = tuple(field for field in of if now >= self._ask_again_at.get(field, 0.0))
         answers = (ask(field_values, fields) if fields else None) or {}
         for field, value in answers.items():
             if value is None:
@@ -77,8 +73,8 @@ def field_values(handle: object, fields: Sequence[Field]) -> dict[Field, int | f
     return values
 
 
-def field_value(handle: object, field: int, scope: int = 0) -> int | float:
-    """Read one field from the GPU; raise pynvml.NVMLError if it has no value."""
-    (value,) = field_values(handle, [(field, scope)]).values()
+def field_value(handle: object, field: int) -> int:
+    """Read one whole number from the GPU; raise pynvml.NVMLError if it has no value."""
+    (value,) = field_values(handle, [(field, 0)]).values()
     assert value is not None  # field_values() would have raised.
-    return value
+    return int(value)

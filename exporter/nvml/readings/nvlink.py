@@ -61,7 +61,7 @@ class NvLink:
         self._of_bytes: dict[str, Any] = {}
         self._links: tuple[int, ...] = ()
         self._up: tuple[int, ...] = ()
-        self._link_fields = FieldValues(())
+        self._link_fields = FieldValues()
         self._byte_fields = BYTE_FIELDS
         self._sums: dict[str, Sum] = {}
 
@@ -86,9 +86,9 @@ class NvLink:
         up = tuple(link for link in links if states[link] == pynvml.NVML_FEATURE_ENABLED)
         if (links, up) != (self._links, self._up):  # A new link may have values the others lacked.
             self._links, self._up = links, up
-            self._link_fields = FieldValues(_fields(links))
+            self._link_fields = FieldValues()
         self._byte_fields = BYTE_FIELDS
-        values = self._link_fields.read(ask, now)
+        values = self._link_fields.read(ask, now, _fields(links))
         errors, by_link = self._errors(ask, values)
         shown = _worst(links, up, by_link)
         return {

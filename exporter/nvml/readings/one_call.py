@@ -10,6 +10,10 @@ from exporter.nvml.calls import UNSUPPORTED
 from exporter.nvml.readings.fields import field_value
 from rank_probe.process.fabric import fabric_trouble
 
+# In degrees Celsius; and an NVML_GPU_RECOVERY_ACTION_... number.
+MEMORY_TEMPERATURE: Final = pynvml.NVML_FI_DEV_MEMORY_TEMP
+RECOVERY_ACTION: Final = pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:
@@ -23,16 +27,6 @@ class Reading:
     every_seconds: float = 0.0
     # Called instead if this one is not supported; it fills the same fields.
     older: "Reading | None" = None
-
-
-def memory_temperature(handle: object) -> int:
-    """Read the memory's temperature, in degrees Celsius."""
-    return int(field_value(handle, pynvml.NVML_FI_DEV_MEMORY_TEMP))
-
-
-def recovery_action(handle: object) -> int:
-    """Read the recovery action that NVML advises, an NVML_GPU_RECOVERY_ACTION_... number."""
-    return int(field_value(handle, pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION))
 
 
 def performance_state(handle: object) -> int:
@@ -120,9 +114,9 @@ READINGS: Final = (
         unpack=tuple,
         every_seconds=30.0,
     ),
-    Reading(("recovery_action",), recovery_action, every_seconds=30.0),
+    Reading(("recovery_action",), field_value, (RECOVERY_ACTION,), every_seconds=30.0),
     Reading(("fabric_trouble",), fabric_trouble, (pynvml,), every_seconds=30.0),
     # The slow ones last: each reportedly takes 1 to 3 ms, which 8 GPUs would spend every second.
-    Reading(("memory_temperature_celsius",), memory_temperature, every_seconds=10),
+    Reading(("memory_temperature_celsius",), field_value, (MEMORY_TEMPERATURE,), every_seconds=10),
     Reading(("energy_millijoules",), pynvml.nvmlDeviceGetTotalEnergyConsumption, every_seconds=10),
 )

@@ -186,14 +186,14 @@ class PcieByteCounters:
     def __init__(self, interval_seconds: float, longest_gap_seconds: float) -> None:
         self._interval_seconds = interval_seconds
         self._longest_gap_seconds = longest_gap_seconds
-        self._fields = FieldValues(FIELDS)
+        self._fields = FieldValues()
         self._last: tuple[float, list[int]] | None = None
         self._is_wide = False
         self._link_bytes_per_second: float | None = None
 
     def read(self, ask: Ask, now: float) -> tuple[float, float] | None:
         """Return the transmit and receive rates since the last reading, if they are certain."""
-        values = self._fields.read(ask, now)
+        values = self._fields.read(ask, now, FIELDS)
         last = self._last
         self._last = None
         if len(values) < len(FIELDS):

@@ -28,6 +28,7 @@ STEP_SECONDS: Final = 0.5
 # A counter takes the driver a third of a millisecond. Those of reasons that the mask does not show
 # are read this often: what they count in between is not lost.
 EVERY_SECONDS: Final = 10.0
+EVERY_REASON: Final = sum(REASON_BITS.values())
 
 
 class ThrottleSeconds:
@@ -90,7 +91,7 @@ class Throttle:
 
     def __init__(self, longest_gap_seconds: float) -> None:
         self._seconds = ThrottleSeconds(longest_gap_seconds)
-        self._counters = FieldValues([f for fields in COUNTER_FIELDS.values() for f in fields])
+        self._counters = FieldValues()
         self._due = 0.0
 
     def read(self, ask: Ask, now: float) -> dict[str, Any]:
@@ -100,8 +101,8 @@ class Throttle:
             reasons = ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons)
         if reasons is None:
             return {}
-        only = None if now >= self._due else self._seconds.wanted(reasons)
-        if only is None:
-            self._due = now + EVERY_SECONDS
-        self._seconds.add(reasons, self._counters.read(ask, now, only), now)
+        wanted = self._seconds.wanted(reasons)
+        if now >= self._due:
+            self._due, wanted = now + EVERY_SECONDS, self._seconds.wanted(EVERY_REASON)
+        self._seconds.add(reasons, self._counters.read(ask, now, wanted), now)
         return {"throttle_reasons": reasons, "throttle_seconds": self._seconds.seconds()}

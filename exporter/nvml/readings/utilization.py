@@ -27,25 +27,35 @@ def gpu_samples(handle: object, since: int) -> list[Sample]:
     return [(sample.timeStamp, sample.sampleValue.uiVal) for sample in samples]
 
 
-class SampledUtilization:
-    """The driver's own samples, one each 1/6 to 1 s: no time between two readings is missed."""
+class Utilization:
+    """The mean over the window, from the driver's own samples, one each 1/6 to 1 s, if it has them.
+
+    Otherwise from one reading per second, which is the driver's own mean over up to a second.
+    """
 
     def __init__(self, window_seconds: float) -> None:
-        self._window = ReadingWindow(window_seconds)
+        self._sampled = ReadingWindow(window_seconds)
+        self._read = ReadingWindow(window_seconds)
         self._window_seconds = window_seconds
         self._every_seconds = min(SAMPLES_EVERY_SECONDS, window_seconds / 3)
         self._due = 0.0
         self._newest = 0
         self._newest_at = float("-inf")
         # Computed when samples arrive, not once a second.
-        self._values: dict[str, Any] = {}
+        self._percent: float | None = None
 
     def read(self, ask: Ask, now: float) -> dict[str, Any]:
-        """Return the mean, {} if the window holds no sample."""
+        """Return the percentage. A GPU that is split by MIG has none."""
         if now >= self._due:
             self._due = now + self._every_seconds
             self._take(ask, now)
-        return self._values if now - self._newest_at <= self._window_seconds else {}
+        if now - self._newest_at <= self._window_seconds:
+            return {"gpu_busy_percent": self._percent}
+        rates = ask(pynvml.nvmlDeviceGetUtilizationRates)
+        if rates is None:
+            return {}
+        self._read.add(now, rates.gpu)
+        return {"gpu_busy_percent": self._read.mean()}
 
     def _take(self, ask: Ask, now: float) -> None:
         # After a long silence, start from the beginning: the driver's clock may have been set back.
@@ -55,30 +65,5 @@ class SampledUtilization:
             return
         self._newest, self._newest_at = samples[-1][0], now
         for taken_at, percent in samples:
-            self._window.add(now - (self._newest - taken_at) / 1e6, percent)
-        self._values = _mean(self._window)
-
-
-class Utilization:
-    """The mean over the window, from the driver's samples if it has them.
-
-    Otherwise from one reading per second, which is the driver's own mean over up to a second.
-    """
-
-    def __init__(self, window_seconds: float) -> None:
-        self._sampled = SampledUtilization(window_seconds)
-        self._read = ReadingWindow(window_seconds)
-
-    def read(self, ask: Ask, now: float) -> dict[str, Any]:
-        """Return the percentage. A GPU that is split by MIG has none."""
-        if sampled := self._sampled.read(ask, now):
-            return sampled
-        rates = ask(pynvml.nvmlDeviceGetUtilizationRates)
-        if rates is None:
-            return {}
-        self._read.add(now, rates.gpu)
-        return _mean(self._read)
-
-
-def _mean(window: ReadingWindow) -> dict[str, Any]:
-    return {"gpu_busy_percent": window.mean()}
+            self._sampled.add(now - (self._newest - taken_at) / 1e6, percent)
+        self._percent = self._sampled.mean()

@@ -195,9 +195,9 @@ def test_fields_are_read_in_one_call(looks: list[FieldLook]) -> None:
         asked.append(len(of))
         return fields(answers)(handle, of)
 
-    ask, values = Driver(nvmlDeviceGetFieldValues=tell).opened(), FieldValues([A, B])
+    ask, values = Driver(nvmlDeviceGetFieldValues=tell).opened(), FieldValues()
     for now, answers[A], _, told in looks:
-        assert values.read(ask, now) == told
+        assert values.read(ask, now, [A, B]) == told
 
     assert asked == [number for _, _, number, _ in looks]
 
@@ -209,9 +209,9 @@ def test_fields_that_all_fail() -> None:
     """
     for b, failure, calls in ((Fails(), None, 1), (UNKNOWN, pynvml.NVML_ERROR_UNKNOWN, 2)):
         driver = Driver(nvmlDeviceGetFieldValues=fields({B: b}))
-        ask, values = driver.opened(), FieldValues([A, B])
+        ask, values = driver.opened(), FieldValues()
 
-        assert values.read(ask, 0.0) == {} == values.read(ask, 1.0)
+        assert values.read(ask, 0.0, [A, B]) == {} == values.read(ask, 1.0, [A, B])
         assert (ask.failure and ask.failure.code, ask.has_answered) == (failure, False)
         assert driver.asked[FIELDS] == calls
 
@@ -222,7 +222,7 @@ def test_lost_gpu_is_told_by_any_of_its_answers() -> None:
     ask = Driver(nvmlDeviceGetFieldValues=fields({A: 5, B: lost}), **decoders(40, lost)).opened()
 
     with pytest.raises(CallFailed):
-        FieldValues([A, B]).read(ask, 0.0)
+        FieldValues().read(ask, 0.0, [A, B])
     with pytest.raises(CallFailed):
         ask(decoder_utilization)
 

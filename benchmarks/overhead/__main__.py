@@ -190,7 +190,7 @@ def push_microseconds(directory: Path, pushes: int) -> list[float]:
     path = directory / "exporter.sock"
     costs = []
     with listening(path):
-        pusher = Pusher(f"unix:{path}", probe.snapshot)
+        pusher = Pusher(f"unix:{path}", probe.snapshot, on_answer=probe._after_push)
         for _ in range(pushes + 1):
             probe.attach()
             training.run(timed)

@@ -71,6 +71,7 @@ class _UnixServer(_Server):
 def _handler(sink: Sink) -> type[http.server.BaseHTTPRequestHandler]:
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        wbufsize = -1  # Head and body are read at once, as an exporter's are.
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))

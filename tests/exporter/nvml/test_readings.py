@@ -538,14 +538,11 @@ H100: dict[str, Any] = dict.fromkeys((f"nvmlDeviceGet{name}" for name in BUDGET)
     "gpm_sample": lambda _, sample: sample,
     "gpm_metrics": lambda *_: dict.fromkeys(METRICS, 50.0),
 }
-H100_FIELDS: dict[Field, FieldAnswer] = dict.fromkeys(
-    [
-        *((field, 0) for field in (74, 76, 82, 230, 251, 252, 253)),
-        *((field, ALL_LINKS) for field in (138, 139)),
-        *((field, link) for field in (161, 162, 163) for link in range(18)),
-    ],
-    0,
-)
+H100_FIELDS: dict[Field, FieldAnswer] = {
+    **{(field, 0): 0 for field in (74, 76, 82, 230, 251, 252, 253)},
+    **{(field, ALL_LINKS): 0 for field in (138, 139)},
+    **{(field, link): 0 for field in (161, 162, 163) for link in range(18)},
+}
 
 
 @pytest.mark.parametrize(

@@ -98,10 +98,9 @@ def assert_rules(
     folder: Path,
     series: Series,
     expected: Iterable[Expect],
-    interval_seconds: float = 15.0,
     groups: Sequence[str] = GROUPS,
 ) -> None:
-    """Assert what *groups* make of *series*, sampled and evaluated every *interval_seconds*."""
+    """Assert what *groups* make of *series*, sampled and evaluated every 15 seconds."""
     asked = [
         _asked(
             one.expr,
@@ -111,7 +110,7 @@ def assert_rules(
         for one in expected
     ]
     rules = [path for path in RULES if path.stem in groups]
-    done = _run(folder, series, asked, rules, groups, interval_seconds)
+    done = _run(folder, series, asked, rules, groups)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -136,13 +135,6 @@ def answers(
     }
     assert found.keys() == wanted, (done.stdout + done.stderr)[:4000]
     return found
-
-
-def answer(
-    folder: Path, series: Series, expr: str, at_seconds: float
-) -> list[tuple[dict[str, str], float]]:
-    """Return the labels and values of what *expr* yields *at_seconds*, after all rules."""
-    return answers(folder, series, [(expr, at_seconds)])[expr, at_seconds]
 
 
 def _asked(expr: str, at_seconds: float, samples: list[dict[str, Any]]) -> dict[str, Any]:

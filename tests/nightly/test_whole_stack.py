@@ -89,7 +89,6 @@ class HurtStack:
     def __init__(self, directory: Path, undo: ExitStack) -> None:
         self.began = time.time()
         # Each part that was, and how many seconds later it was back: of two, after the second kill.
-        self.worker_well_at = 0.0
         self.killed: list[tuple[str, float]] = []
         self.worker_well_at = 0.0
         self.webhook = undo.enter_context(Webhook())

@@ -37,8 +37,10 @@ class Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def serving(answer: Callable[[Sent], Answer], tls: ssl.SSLContext | None = None) -> Iterator[str]:
-    """Serve what *answer* returns to each request; yields the URL."""
+def serving(
+    answer: Callable[[Sent], Answer | bytes], tls: ssl.SSLContext | None = None
+) -> Iterator[str]:
+    """Serve what *answer* returns to each request, bytes as they are; yields the URL."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"  # Keeps connections, as all servers do.
@@ -48,7 +50,12 @@ def serving(answer: Callable[[Sent], Answer], tls: ssl.SSLContext | None = None)
             body = self.rfile.read(int(self.headers.get("Content-Length", "0"))).decode()
             form = {name: values[0] for name, values in parse_qs(body).items()}
             port = self.client_address[1]
-            status, content_type, said = answer(Sent(self.path, form, self.headers, port))
+            given = answer(Sent(self.path, form, self.headers, port))
+            if isinstance(given, bytes):
+                self.wfile.write(given)
+                self.close_connection = True
+                return
+            status, content_type, said = given
             self.send_response(status)
             self.send_header("Content-Type", content_type)
             if 300 <= status < 400:

@@ -2,10 +2,8 @@
 
 import socket
 import ssl
-import threading
 from base64 import b64decode
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from email.message import Message
 from pathlib import Path
 from typing import Any, Final
@@ -256,35 +254,17 @@ def test_problem_is_one_sentence_without_a_secret(
 # ---- What goes wrong while asking ----------------------------------------------------------------
 
 
-@contextmanager
-def saying(words: bytes) -> Iterator[str]:
-    """Accept one connection and say *words* to it, whatever it asks."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-
-        def answer() -> None:
-            connection, _ = server.accept()
-            with connection:
-                connection.recv(4096)
-                connection.sendall(words)
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        yield f"http://127.0.0.1:{port}"
-        thread.join()
-
-
 @pytest.mark.parametrize(
-    ("words", "scheme", "problem"),
+    ("said", "scheme", "problem"),
     [
         (b"SSH-2.0-OpenSSH_9.2\r\n", "http", "its answer is not HTTP"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "https", "it does not speak TLS; try http://"),
-        (b"HTTP/1.1 503 Service Unavailable\r\n\r\n", "http", r"answers 503 Service Unavail"),
+        ((200, "text/plain", b""), "https", "it does not speak TLS; try http://"),
+        ((503, "text/plain", b""), "http", r"answers 503 Service Unavail"),
     ],
 )
-def test_other_answers_are_told(words: bytes, scheme: str, problem: str) -> None:
+def test_other_answers_are_told(said: Answer | bytes, scheme: str, problem: str) -> None:
     """Of another protocol, without TLS for https://, and of a server that fails."""
-    with saying(words) as url, pytest.raises(Trouble, match=problem):
+    with serving(lambda sent: said) as url, pytest.raises(Trouble, match=problem):
         get_json(url.replace("http:", f"{scheme}:"), "/x")
 
 

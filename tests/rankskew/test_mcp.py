@@ -14,13 +14,13 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp.types import CallToolResult, TextContent
 
-from rankskew.__main__ import main
 from rankskew.commands import top
 from rankskew.commands.mcp import LARGEST_CHARACTERS, server
 from tests.exporter.running import PATIENCE_SECONDS, ROOT
 from tests.rankskew.documents import CAUSE, hung, late, live, straggler
 from tests.rankskew.servers import exporter_of
 from tests.rankskew.test_compare import STEADY, answering
+from tests.rankskew.views import printed
 
 MCP: Final = ("-m", "rankskew", "mcp")
 NOWHERE: Final = ("--exporter=http://127.0.0.1:1",)
@@ -65,12 +65,6 @@ def text(result: CallToolResult) -> str:
     (content,) = result.content
     assert isinstance(content, TextContent)
     return content.text
-
-
-def printed(capsys: Captured, *arguments: str) -> Any:
-    """Return the document that a command prints."""
-    main([*arguments, "--json"])
-    return json.loads(capsys.readouterr().out)
 
 
 def timeless(found: dict[str, Any]) -> dict[str, Any]:

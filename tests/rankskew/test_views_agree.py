@@ -1,6 +1,5 @@
 """The page, `top`, `diagnose`, the rules and the alert say the same of every job at one moment."""
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -14,11 +13,11 @@ from exporter.collectors.rank.late_ranks import LateRanksCollector
 from exporter.collectors.rank.ranks import RanksCollector
 from exporter.evidence.late_causes import LateCauses, RankPlace
 from exporter.ranks.node_jobs import NodeJobs
-from rankskew.__main__ import main
 from tests.alerts.promtool import Answers, ScrapedPages, answers
 from tests.exporter.live_node import EVEN, STAGES, Node, served
 from tests.exporter.snapshots import late, verdict
 from tests.rankskew.servers import exporter_of
+from tests.rankskew.views import printed
 
 CAUSE: Final = Cause("input", "reads", 0.83, "it reads 240 MB/s, its peers 2", "`iotop -p PID`")
 BACKWARD: Final = late(rank=1, stage="backward", gpus={"backward": 0.75})
@@ -119,12 +118,6 @@ def of_page(document: dict[str, Any], job_id: str) -> Said:
         rank, stage = stuck["rank"], stuck["stage"]
     lost = sum(said["gpus_lost"].values()) if said["gpus_lost"] else None
     return Said(said["state"], said["sentence"], rank, stage, cause, lost, said["coverage"])
-
-
-def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    main([*arguments, "--json"])
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
 
 
 def of_top(found: dict[str, Any]) -> Said:

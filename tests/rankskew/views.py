@@ -1,10 +1,14 @@
 """What `rankskew top` shows of jobs, and `rankskew diagnose` tells of one, as golden texts."""
 
 import io
+import json
 from dataclasses import replace
+from typing import Any
 
+import pytest
 from rich.console import Console
 
+from rankskew.__main__ import main
 from rankskew.diagnose.model import Report
 from rankskew.diagnose.render import in_words
 from rankskew.render import render
@@ -36,3 +40,9 @@ def both(fleet: FleetStatus, report: Report) -> str:
     view = drawn(replace(fleet, jobs=[replace(each, ranks=()) for each in fleet.jobs]))
     brief = replace(report, source="http://there", findings=findings)
     return f"{view}\n\n{render(in_words(brief))}"
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    """Return the document that a command prints."""
+    main([*arguments, "--json"])
+    return json.loads(capsys.readouterr().out)

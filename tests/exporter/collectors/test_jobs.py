@@ -182,11 +182,6 @@ def after(minutes: int, *ranks: Report) -> dict[str, float]:
     return found
 
 
-def waits(seconds: float) -> Report:
-    """Report so many seconds a minute of data and copies; what was before does not count."""
-    return lambda m: {"stage_seconds": {"data": 900 + (seconds - 2) * m, "h2d": 2 * m, "sync": m}}
-
-
 def work(group: str, most: float, mean: float, ranks: float) -> dict[str, float]:
     """Return what is shown of a group whose ranks do so much work in a step."""
     names = ("work_per_step_max", "work_per_step_mean", "working_ranks")

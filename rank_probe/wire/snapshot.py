@@ -203,9 +203,9 @@ class SnapshotEncoder:
         if seldom != self._seldom:
             self._seldom, self._encoded = seldom, _encode(_said(seldom))[:-1]
         often = dict(zip(_OFTEN, _values_that_often_change(snapshot), strict=True))
-        said = snapshot.verdict
-        verdict = said.text if isinstance(said, AsJson) else _encode(said)
-        return f'{self._encoded},"verdict":{verdict},{_encode(often)[1:]}'.encode()
+        if isinstance(said := snapshot.verdict, AsJson):
+            return f'{self._encoded},"verdict":{said.text},{_encode(often)[1:]}'.encode()
+        return f"{self._encoded},{_encode(often | {'verdict': said})[1:]}".encode()
 
 
 _OFTEN: Final = (

@@ -14,7 +14,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from setuptools import Distribution, Extension
 
-MODULES = ("_fold", "_tape")
+MODULES = {"_fold": ["_fold.c"], "_tape": ["_tape.c", "_device.c"]}
 
 
 class CustomBuildHook(BuildHookInterface):
@@ -57,12 +57,12 @@ def compile_modules(root: Path, directory: Path) -> list[Path]:
     extensions = [
         Extension(
             f"rank_probe.{name}",
-            [str(root / "rank_probe" / f"{name}.c")],
+            [str(root / "rank_probe" / each) for each in sources],
             # The same bytes wherever the sources lie; debug information is two thirds of them.
             extra_compile_args=["-g0", f"-ffile-prefix-map={root}=."],
             optional=True,  # A failure to compile is a warning.
         )
-        for name in MODULES
+        for name, sources in MODULES.items()
     ]
     command = Distribution({"name": "rankskew", "ext_modules": extensions}).get_command_obj(
         "build_ext"

@@ -62,6 +62,23 @@ failed:
     return NULL;
 }
 
+/* follow([node, tell], code): move the node on, and tell of the mark of a boundary there. */
+static PyObject *
+follow(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+{
+    if (count != 2 || !PyList_Check(args[0]))
+        return PyErr_Format(PyExc_TypeError, "a list and a code are expected");
+    PyObject *found = PyObject_GetItem(PyList_GET_ITEM(args[0], 0), args[1]);
+    if (found == NULL)
+        return NULL;
+    PyObject *mark = PyTuple_GET_ITEM(found, 1), *told = Py_NewRef(Py_None);
+    PyList_SetItem(args[0], 0, Py_NewRef(PyTuple_GET_ITEM(found, 0)));
+    if (mark != Py_None)
+        Py_SETREF(told, PyObject_CallOneArg(PyList_GET_ITEM(args[0], 1), mark));
+    Py_DECREF(found);
+    return told;
+}
+
 typedef struct {
     PyObject_HEAD
     long stage;
@@ -216,6 +233,7 @@ static PyTypeObject Ledger_Type = {
 
 static PyMethodDef functions[] = {
     {"read", read_events, METH_VARARGS, NULL},
+    {"follow", (PyCFunction)(void *)follow, METH_FASTCALL, NULL},
     {NULL},
 };
 

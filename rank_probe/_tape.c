@@ -2,7 +2,7 @@
  *
  * Tape: for loops in which a microsecond counts. See PythonTape in measure/tape.py, which says what
  * it and its hooks do, and serves where this is not built.
- * GarbageListener: see process/garbage.py. */
+ * GarbageListener: see process/garbage.py. Recorder: see _device.c. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -484,6 +484,8 @@ static PyTypeObject Listener_Type = {
     .tp_members = listener_members,
 };
 
+extern PyTypeObject Recorder_Type;
+
 static struct PyModuleDef module = {
     PyModuleDef_HEAD_INIT,
     .m_name = "rank_probe._tape",
@@ -494,13 +496,14 @@ PyMODINIT_FUNC
 PyInit__tape(void)
 {
     if (PyType_Ready(&Tape_Type) < 0 || PyType_Ready(&Hook_Type) < 0 ||
-        PyType_Ready(&Listener_Type) < 0)
+        PyType_Ready(&Listener_Type) < 0 || PyType_Ready(&Recorder_Type) < 0)
         return NULL;
     shape_name = PyUnicode_InternFromString("shape");
     PyObject *self = shape_name ? PyModule_Create(&module) : NULL;
     if (self != NULL &&
         (PyModule_AddObjectRef(self, "Tape", (PyObject *)&Tape_Type) < 0 ||
-         PyModule_AddObjectRef(self, "GarbageListener", (PyObject *)&Listener_Type) < 0))
+         PyModule_AddObjectRef(self, "GarbageListener", (PyObject *)&Listener_Type) < 0 ||
+         PyModule_AddObjectRef(self, "Recorder", (PyObject *)&Recorder_Type) < 0))
         Py_CLEAR(self);
     return self;
 }

@@ -270,11 +270,10 @@ class Probe:
     def _go_on_in_device_time(self) -> None:
         from rank_probe.torch_hooks.cuda_events import CudaEvents, memory
 
-        events = CudaEvents()
-        device = DeviceClock(events, steps_before=self.timeline.steps.totals().steps)
+        device = DeviceClock(CudaEvents(), steps_before=self.timeline.steps.totals().steps)
         self._trace.go_on_with(device.steps)
         self._parts.device = device
-        self._parts.memory = lambda: memory(events.device)
+        self._parts.memory = lambda: memory(device.recorder.device)
         self.timeline.also_tell(device)
 
     def _after_push(self, answer: Mapping[str, object]) -> None:

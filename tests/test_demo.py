@@ -27,6 +27,7 @@ ROOT = Path(__file__).parents[1]
 HASHED = (
     "pyproject.toml",
     "hatch_build.py",
+    "rank_probe/_device.c",
     "rank_probe/_fold.c",
     "rank_probe/_tape.c",
     "demo/requirements.txt",

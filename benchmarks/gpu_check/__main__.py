@@ -76,7 +76,7 @@ def stages(name: str, faults: Faults) -> Iterator[Row]:
     else:
         limit = WITHIN * sum(device.values())
         yield at_most(f"{name}: data, hidden behind the device", "ms", device["data"], limit)
-    yield equal(f"{name}: steps dropped", clocks.device.dropped_steps, 0)
+    yield equal(f"{name}: steps dropped", clocks.device.recorder.dropped_steps, 0)
     yield equal(f"{name}: failures of the probe", failures.count - before, 0)
 
 
@@ -111,7 +111,7 @@ def whole_graph(replays: int = 20) -> Iterator[Row]:
     yield at_most("graph: weights, against the eager ones", "", off, 1e-4)
     yield equal("graph: failures of the probe", failures.count - before, 0)
     # The device's clock begins after the first step.
-    known = device.steps + clocks.device.dropped_steps
+    known = device.steps + clocks.device.recorder.dropped_steps
     yield equal("graph: steps counted or dropped", known, host.steps - 1)
 
 
@@ -194,7 +194,7 @@ def wrapped(name: str, wrap: Wrap) -> Iterator[Row]:
     yield near(f"{name}: forward, backward and sync", found, expected)
     yield near(f"{name}: optimizer", device["optimizer"], seen.get("optimizer", 0.0))
     yield near(f"{name}: all stages, against the host's", sum(device.values()), sum(host.values()))
-    yield equal(f"{name}: steps dropped", clocks.device.dropped_steps, 0)
+    yield equal(f"{name}: steps dropped", clocks.device.recorder.dropped_steps, 0)
     yield equal(f"{name}: failures of the probe", failures.count - before, 0)
 
 

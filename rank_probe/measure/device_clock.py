@@ -1,4 +1,8 @@
-"""The device clock: one event per stage boundary, read some steps later, never waited for."""
+"""The device clock: one event per stage boundary, read some steps later, never waited for.
+
+What records the events is written twice, here and in _device.c, which costs a fraction; tests hold
+the two together.
+"""
 
 import enum
 import time
@@ -11,6 +15,11 @@ from rank_probe.guest.guard import failures, never_raise
 from rank_probe.measure.boundaries import BEGIN, COMPLETE, STAGE_BITS, packed
 from rank_probe.measure.steps import Steps
 
+try:
+    from rank_probe import _tape  # type: ignore[attr-defined]  # built where there is a compiler
+except ImportError:
+    _tape = None
+
 # Whole steps not to query, because the device is probably still working on them.
 YOUNG_STEPS: Final = 2
 # How long to leave finished steps unread: calls of the driver are cheap one after the other, not
@@ -19,8 +28,8 @@ READ_EVERY_NS: Final = 100_000_000
 # Limit on the number of events. A driver queues about a thousand launches before it blocks the
 # host, so a loop reaches this only if one of its steps has thousands of boundaries.
 EVENTS: Final = 16_384
-# With more entries on the tape, the training thread sums them up: there is no pusher.
-LONG_TAPE: Final = 4096
+# After more reads that nobody took, the training thread sums them up: there is no pusher.
+MOST_READS: Final = 100
 _STEP_ENDS: Final = BEGIN | COMPLETE
 
 
@@ -53,58 +62,40 @@ class Events(Protocol):
     def follow(self) -> bool:
         """Switch to the calling thread's current device; return whether it is another one."""
 
-    def may_query(self) -> bool:
-        """Let the calling thread query, whatever others capture; return whether it may."""
+    def may_query(self, device: int) -> bool:
+        """Let the calling thread query *device*, whatever is captured; return whether it may."""
+
+    def runtime(self) -> tuple[bytes, Callable[[int], int]] | None:
+        """Return what the recorder in C calls; None if only that in Python can serve."""
 
 
 class _State(enum.Enum):
-    """What the clock does with the next boundary."""
+    """What a recorder does with the next boundary."""
 
     BEGINS = enum.auto()  # counting begins there
     COUNTS = enum.auto()
     IS_LOST = enum.auto()  # nothing is recorded until the end of a step
-    HAS_FAILED = enum.auto()  # for good: an event has failed
 
 
-# An attribute of an enumeration costs a call at each boundary.
-_COUNTS: Final = _State.COUNTS
+class PythonRecorder:
+    """Records an event at each boundary of a loop, and reads the times of whole steps.
 
-
-class DeviceClock:
-    """A stage clock's boundaries in device time, for *steps* to sum up.
-
-    Create it on the training thread and pass it to `Timeline.also_tell` at the end of a step:
-    counting begins at the first boundary that it gets, and after a gap at the end of a step.
-    `boundary` records an event. At the end of a step, which the training thread reports, and not
-    more often than *every* nanoseconds, steps move to *tape* that are at least two steps old and
-    that the device has finished. Nothing synchronises, and only that thread queries, but for
-    `stands_in`. While the current stream is captured, nothing is recorded or queried: the
-    boundaries in the capture are left out, so it counts for the stage it began in.
-
-    Steps are numbered as on the host, which had counted *steps_before* when this was created;
-    discarded steps leave gaps in the numbers.
-
-    A step with a gap is discarded as a whole and counted in *dropped_steps*: if all *limit* events
-    are in use, if it ends inside a capture, if the thread moves to another device, and, for good,
-    every step once an event has failed (the device is lost).
-
-    Every step is timed, none is sampled. docs/costs.md has what that costs.
+    *number* is that of the last step that ended. At the end of a step, and not more often than
+    *every* nanoseconds unless events are scarce, it calls *due*: all but the last YOUNG_STEPS
+    should be read.
     """
 
     def __init__(
         self,
         events: Events,
-        *,
-        steps_before: int = 0,
-        limit: int = EVENTS,
-        every: int = READ_EVERY_NS,
-        now: Callable[[], int] = time.perf_counter_ns,
-        wall: Callable[[], float] = time.time,
+        number: int,
+        limit: int,
+        every: int,
+        due: Callable[[int], object],
+        now: Callable[[], int],
     ) -> None:
-        self._events = events
-        self._limit, self._every = limit, every
-        self._host_now = now
-        self._thread = get_ident()
+        self._events, self._number, self._limit = events, number, limit
+        self._every, self._due, self._now = every, due, now
         self._state = _State.BEGINS
         self._free: list[DeviceEvent] = []
         self._free_on = {events.device: self._free}
@@ -112,59 +103,54 @@ class DeviceClock:
         self._step: list[Any] = []  # the unfinished step: mark, event, mark, event...
         self._last_on: dict[int, DeviceEvent] = {}  # its last event on each stream
         self._waiting: deque[tuple[int, list[Any], dict[int, DeviceEvent]]] = deque()
-        self._number = steps_before  # of the last step that ended
         self._reached: DeviceEvent | None = None  # the latest event with a known time
         self._reached_mark = 0  # what begins there
-        self._at = 0
-        self._read = (0, now())  # the last device time that was read, and when
-        self._next_drain = 0
-        self._is_capturing = events.is_capturing
-        self._record_on = events.record
-        self.tape: list[int] = []
-        self.steps = Steps(self._take_tape, self.now, wall)
-        self._numbers = self.steps.numbers = deque()
+        self._next_read = 0
+        self.device = events.device
+        self.at = 0  # the device's time of the last boundary that was read, in nanoseconds
         self.dropped_steps = 0
+        self.error: str | None = None  # why no step is timed any more
 
-    def boundary(self, mark: int) -> None:
-        """Record the boundary *mark*; never raises.
-
-        Called on the training thread, or on an autograd engine's while the training thread is
-        blocked.
-        """
+    def boundary(self, mark: int, /) -> None:
+        """Record the boundary *mark*; never raises."""
         try:
-            if self._state is _COUNTS and not mark & _STEP_ENDS and not self._is_capturing():
-                self._record(mark)
-            else:
-                self._take(mark)
-        except Exception:  # noqa: BLE001 - as guard.never_raise, without its call at each boundary
-            self._state = _State.HAS_FAILED
+            self._take(mark)
+        except Exception as error:  # noqa: BLE001 - as guard.never_raise, which costs a call more
+            self.error = str(error)
             failures.note("DeviceClock.boundary")
 
-    @property
-    def has_failed(self) -> bool:
-        """Whether an event has failed, so that no step is timed any more."""
-        return self._state is _State.HAS_FAILED
+    def read(self, young: int, /) -> tuple[bytes, list[int]]:
+        """Return the boundaries of the steps that the device has finished, and their numbers.
 
-    @never_raise
-    def finish(self) -> None:
-        """Read everything that the device has finished, however recent; training thread only."""
-        if get_ident() == self._thread and not (self.has_failed or self._events.is_capturing()):
-            self._drain(0)
+        Boundaries are packed. The last *young* steps are left.
 
-    def now(self) -> int:
-        """Return nanoseconds on the tape's clock, extended by the host's since the last read."""
-        at, when = self._read
-        return at + self._host_now() - when
-
-    @never_raise
-    def stands_in(self) -> int | None:
-        """Return the stage in which the device stands; None if it has reached all of its events.
-
-        For another thread than the training thread, while that one crosses no boundary; it may go
-        on meanwhile, and then this was so a moment ago. None also where nobody can tell.
+        Distances are measured from the latest event that was reached, because small ones are exact
+        to a few nanoseconds. An event on another stream may precede the one before it; then it gets
+        the same time.
         """
-        if self.has_failed or not self._events.may_query():
-            return None
+        boundaries: list[int] = []
+        numbers: list[int] = []
+        waiting = self._waiting
+        while len(waiting) > young and all(event.query() for event in waiting[0][2].values()):
+            number, step, _ = waiting.popleft()
+            for mark, event in zip(step[::2], step[1::2], strict=True):
+                before = self._reached
+                elapsed = 0 if before is None else round(before.elapsed_time(event) * 1e6)
+                if elapsed < 0:
+                    self._free.append(event)
+                else:
+                    if before is not None:
+                        self._free.append(before)
+                    self._reached = event
+                    self.at += elapsed
+                boundaries += (mark, self.at)
+                self._reached_mark = mark
+            numbers.append(number)
+        self._next_read = self._now() + self._every
+        return packed(boundaries), numbers
+
+    def stands_in(self) -> int | None:
+        """Return the stage in which the device stands; None if it has reached all events."""
         stage = self._reached_mark
         for step in (*(step for _, step, _ in tuple(self._waiting)), list(self._step)):
             for mark, event in zip(step[::2], step[1::2], strict=True):
@@ -173,36 +159,25 @@ class DeviceClock:
                 stage = mark
         return None
 
-    def _take_tape(self) -> bytes:
-        length = len(self.tape)  # The training thread may append meanwhile.
-        taken = self.tape[:length]
-        del self.tape[:length]
-        return packed(taken)
-
     def _take(self, mark: int) -> None:
-        """Take a boundary that is not one more of a step that counts."""
-        if self.has_failed:
+        is_end = mark & _STEP_ENDS
+        if self.error is not None:
             self.dropped_steps += bool(mark & COMPLETE)
-        elif self._is_capturing():
-            if mark & _STEP_ENDS:
-                self._count(mark)
+            return
+        self._number += bool(mark & COMPLETE)
+        if is_end and self._events.follow():
+            self._forget()
+        if self._events.is_capturing():
+            if is_end:
                 self._lose(mark)
-        elif mark & _STEP_ENDS:
+        elif is_end:
             self._end_step(mark)
         elif self._state is not _State.IS_LOST:
             self._record(mark)
 
-    def _count(self, mark: int) -> None:
-        if mark & COMPLETE:
-            self._number += 1
-
     def _end_step(self, mark: int) -> None:
-        self._count(mark)
-        if self._events.follow():
-            self._forget()
         if self._state is _State.IS_LOST:
-            if mark & COMPLETE:
-                self.dropped_steps += 1
+            self.dropped_steps += bool(mark & COMPLETE)
             # Half of the events must be free, or the next gap would follow at once.
             if not self._are_scarce():
                 self._state = _State.BEGINS
@@ -213,8 +188,8 @@ class DeviceClock:
                 whole = self._number, self._step, self._last_on
                 self._step, self._last_on = [], {}
                 self._waiting.append(whole)
-        if self._host_now() >= self._next_drain or self._are_scarce():
-            self._drain(YOUNG_STEPS)
+        if self._now() >= self._next_read or self._are_scarce():
+            self._due(YOUNG_STEPS)
 
     def _are_scarce(self) -> bool:
         """Whether more than half of the events are in use."""
@@ -232,7 +207,7 @@ class DeviceClock:
         if self._state is _State.BEGINS:
             self._state = _State.COUNTS
             mark = mark & STAGE_BITS | BEGIN
-        self._last_on[self._record_on(event)] = event
+        self._last_on[self._events.record(event)] = event
         self._step += (mark, event)
 
     def _lose(self, mark: int) -> None:
@@ -240,8 +215,7 @@ class DeviceClock:
         self._state = _State.IS_LOST
         self._free += self._step[1::2]
         self._step, self._last_on = [], {}
-        if mark & COMPLETE:
-            self.dropped_steps += 1
+        self.dropped_steps += bool(mark & COMPLETE)
 
     def _forget(self) -> None:
         """Discard everything unread: an event belongs to one device forever.
@@ -256,34 +230,91 @@ class DeviceClock:
         if self._reached is not None:
             self._free.append(self._reached)
             self._reached = None
-        self._free = self._free_on.setdefault(self._events.device, [])
+        self.device = self._events.device
+        self._free = self._free_on.setdefault(self.device, [])
         self._made = len(self._free)
 
-    def _drain(self, young: int) -> None:
-        """Move the steps that the device has finished to the tape, except the last *young* ones.
 
-        Distances are measured from the latest event that was reached, because small ones are exact
-        to a few nanoseconds. An event on another stream may precede the one before it; then it gets
-        the same time.
+class DeviceClock:
+    """A stage clock's boundaries in device time, for *steps* to sum up.
+
+    Create it on the training thread and pass it to `Timeline.also_tell` at the end of a step:
+    counting begins at the first boundary that it gets, and after a gap at the end of a step.
+    `boundary` records an event. It is called on the training thread, or on an autograd engine's
+    while the training thread is blocked. At the end of a step, which the training thread reports,
+    and not more often than *every* nanoseconds, steps are read that are at least two steps old and
+    that the device has finished. Nothing synchronises, and only that thread queries, but for
+    `stands_in`. While the current stream is captured, nothing is recorded or queried: the
+    boundaries in the capture are left out, so it counts for the stage it began in.
+
+    Steps are numbered as on the host, which had counted *steps_before* when this was created;
+    discarded steps leave gaps in the numbers.
+
+    A step with a gap is discarded as a whole and counted in *recorder.dropped_steps*: if all
+    *limit* events are in use, if it ends inside a capture, if the thread moves to another device,
+    and, for good, every step once an event has failed (the device is lost).
+
+    Every step is timed, none is sampled. docs/costs.md has what that costs.
+    """
+
+    def __init__(
+        self,
+        events: Events,
+        *,
+        steps_before: int = 0,
+        limit: int = EVENTS,
+        every: int = READ_EVERY_NS,
+        now: Callable[[], int] = time.perf_counter_ns,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._events = events
+        self._host_now = now
+        self._thread = get_ident()
+        self._read_at = (0, now())  # the last device time that was read, and when
+        self._tape: deque[bytes] = deque()
+        self.steps = Steps(self._take_tape, self.now, wall)
+        self._numbers = self.steps.numbers = deque()
+        given = steps_before, limit, every
+        runtime = events.runtime()
+        self.recorder: PythonRecorder = (
+            PythonRecorder(events, *given, self._read, now)
+            if _tape is None or runtime is None
+            else _tape.Recorder(runtime, events.device, *given, never_raise(self._read))
+        )
+        self.boundary = self.recorder.boundary
+
+    @never_raise
+    def finish(self) -> None:
+        """Read everything that the device has finished, however recent; training thread only."""
+        if get_ident() == self._thread and not (self.recorder.error or self._events.is_capturing()):
+            self._read(0)
+
+    def now(self) -> int:
+        """Return nanoseconds on the device's clock, extended by the host's since the last read."""
+        at, when = self._read_at
+        return at + self._host_now() - when
+
+    @never_raise
+    def stands_in(self) -> int | None:
+        """Return the stage in which the device stands; None if it has reached all of its events.
+
+        For another thread than the training thread, while that one crosses no boundary; it may go
+        on meanwhile, and then this was so a moment ago. None also where nobody can tell.
         """
-        waiting, tape, free = self._waiting, self.tape, self._free
-        at, reached = self._at, self._reached
-        while len(waiting) > young and all(event.query() for event in waiting[0][2].values()):
-            number, step, _ = waiting.popleft()
-            self._numbers.append(number)  # First: another thread may be summing up the tape.
-            for mark, event in zip(step[::2], step[1::2], strict=True):
-                elapsed = 0 if reached is None else round(reached.elapsed_time(event) * 1e6)
-                if elapsed < 0:
-                    free.append(event)
-                else:
-                    if reached is not None:
-                        free.append(reached)
-                    reached = event
-                    at += elapsed
-                tape += (mark, at)
-                self._reached_mark = mark
-            self._at, self._reached = at, reached
-            self._read = (at, self._host_now())
-        self._next_drain = self._host_now() + self._every
-        if len(tape) > LONG_TAPE:
+        if self.recorder.error or not self._events.may_query(self.recorder.device):
+            return None
+        return self.recorder.stands_in()
+
+    def _read(self, young: int) -> None:
+        boundaries, numbers = self.recorder.read(young)
+        if boundaries:
+            self._numbers.extend(numbers)  # First: another thread may be summing up the tape.
+            self._tape.append(boundaries)
+            self._read_at = (self.recorder.at, self._host_now())
+        if len(self._tape) > MOST_READS:
             self.steps.fold(wait=False)
+        if self.recorder.error:
+            raise RuntimeError(f"No step is timed on the device any more: {self.recorder.error}.")
+
+    def _take_tape(self) -> bytes:
+        return b"".join(self._tape.popleft() for _ in range(len(self._tape)))

@@ -3,6 +3,7 @@
 The walk is written twice, here and in _fold.c, which costs a third; tests hold the two together.
 """
 
+import functools
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -54,7 +55,9 @@ class Interpreter:
             node.clear()  # So that the next event is looked up anew.
 
     def telling(self, tell: Callable[[int], object]) -> Callable[[int], None]:
-        """Return what takes an event, and calls *tell* with the mark of a boundary there."""
+        """Return what takes events from now on, and calls *tell* with the mark of a boundary."""
+        if _fold is not None:
+            return functools.partial(_fold.follow, [self._node, tell])
 
         def take(code: int) -> None:
             self._node, mark = self._node[code]

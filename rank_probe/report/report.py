@@ -229,7 +229,7 @@ class RankReport:
             rank_info=self._rank_info(me),
             runtime_info=self.runtime_info,
             stage_host_seconds={} if device is None else _seconds_by_stage(host.nanoseconds),
-            dropped_steps=0 if device is None else device.dropped_steps,
+            dropped_steps=0 if device is None else device.recorder.dropped_steps,
             samples=samples,
             tokens=tokens,
             padding_tokens=padding_tokens,

@@ -9,11 +9,18 @@ from typing import Final, NamedTuple
 
 import torch
 
+from rank_probe.measure.boundaries import packed
 from rank_probe.process.small_files import beginning
 from rank_probe.torch_hooks.private import find
 
 # cudaStreamCaptureModeRelaxed: the calls of this thread break no capture of another one.
 RELAXED: Final = 2
+# Of the CUDA runtime, in the order of the recorder in C.
+FUNCTIONS: Final = (
+    *("cudaEventCreateWithFlags", "cudaEventRecord", "cudaEventQuery", "cudaEventElapsedTime"),
+    *("cudaStreamIsCapturing", "cudaGetDevice", "cudaSetDevice"),
+    *("cudaGetLastError", "cudaGetErrorString"),
+)
 # Of a process with torch and CUDA; it takes half a megabyte.
 MAPS_BYTES: Final = 1 << 23
 
@@ -66,15 +73,25 @@ class CudaEvents:
         self._streams.clear()
         return True
 
-    def may_query(self) -> bool:
-        """Let the calling thread query, whatever others capture; return whether it may.
+    def runtime(self) -> tuple[bytes, Callable[[int], int]] | None:
+        """Return the addresses of FUNCTIONS, and what returns the current stream of a device.
+
+        None where torch has no CUDA runtime of its own, as built for ROCm.
+        """
+        library = _runtime()
+        if library is None or not all(hasattr(library, name) for name in FUNCTIONS):
+            return None
+        return addresses(library), self._handle
+
+    def may_query(self, device: int) -> bool:
+        """Let the calling thread query *device*, whatever others capture; return whether it may.
 
         It must not be the training thread, whose device and mode are the user's.
         """
         library = _runtime()
         if library is None:
             return False
-        torch.cuda.set_device(self.device)  # A call would make a context on device 0 otherwise.
+        torch.cuda.set_device(device)  # A call would make a context on device 0 otherwise.
         mode = ctypes.c_int(RELAXED)
         error: int = library.cudaThreadExchangeStreamCaptureMode(ctypes.byref(mode))
         return error == 0
@@ -85,6 +102,12 @@ def _runtime() -> "ctypes.CDLL | None":
     """Return the CUDA runtime that torch has loaded; None if there is none of its own."""
     found = re.search(rb"/\S*/libcudart\S*\.so\S*", beginning("/proc/self/maps", MAPS_BYTES) or b"")
     return None if found is None else ctypes.CDLL(os.fsdecode(found[0]))
+
+
+def addresses(library: ctypes.CDLL, clock: int = 0) -> bytes:
+    """Return where *library* has FUNCTIONS, and a test its *clock*, packed."""
+    functions = (ctypes.cast(getattr(library, name), ctypes.c_void_p) for name in FUNCTIONS)
+    return packed([*(function.value or 0 for function in functions), clock])
 
 
 def _handle_of_object(device: int) -> int:

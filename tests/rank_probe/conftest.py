@@ -1,5 +1,6 @@
 """What several tests of the probe stand on."""
 
+import ctypes
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import torch
 from rank_probe.process import runtime
 from rank_probe.torch_hooks import cuda_events, process_group, store
 from tests import nvmlstub
-from tests.rank_probe.fakes import FakeDevice, FakeEvents, FakeTime
+from tests.rank_probe.fakes import FakeDevice, StubEvents
 from tests.rank_probe.join.memory_world import MemoryStore
 
 # As the probe does for what it computes: a second thread of torch's pool spins until it is used.
@@ -30,6 +31,13 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return nvmlstub.build(tmp_path_factory.mktemp("nvmlstub"))
 
 
+@pytest.fixture(scope="session")
+def cudart() -> ctypes.CDLL:
+    """The stub of the CUDA runtime, compiled once."""
+    source = Path(__file__).with_name("cudart_stub.c")
+    return ctypes.CDLL(str(nvmlstub.compile_library("cudart_stub", [source])))
+
+
 @pytest.fixture
 def joinable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 2 of a process group of 4, on a store of its own."""
@@ -39,13 +47,13 @@ def joinable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> FakeDevice:
+def device(monkeypatch: pytest.MonkeyPatch, cudart: ctypes.CDLL) -> FakeDevice:
     """CUDA in use, on a simulated device."""
-    device = FakeDevice(FakeTime())
+    events = StubEvents(cudart, in_python=False)
     memory = cuda_events.CudaMemory(1, alloc_retries=4)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(runtime, "gpu_uuid", lambda: "GPU-1")
     monkeypatch.setattr(runtime, "gpu_model", lambda: "H100")
-    monkeypatch.setattr(cuda_events, "CudaEvents", lambda: FakeEvents(device))
+    monkeypatch.setattr(cuda_events, "CudaEvents", lambda: events)
     monkeypatch.setattr(cuda_events, "memory", lambda _: memory)
-    return device
+    return events.streams

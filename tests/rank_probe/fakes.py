@@ -1,10 +1,11 @@
 """A clock, a CUDA device (streams, events, capture), a probe of a rank, and measured links."""
 
+import ctypes
 import random
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from threading import get_ident
+from typing import Any
 
 from rank_probe.collectives.measure import CollectiveTime, MeasuredLinks, rounds
 from rank_probe.collectives.verdict import PairTime, Ranks, findings, scope_of, slow_readings
@@ -36,10 +37,6 @@ LAUNCH = 6_000  # nanoseconds of the host's time
 DEPTH = 1024  # launches that a driver takes before it blocks the host
 
 
-class DeviceError(RuntimeError):
-    """What CUDA would answer to a forbidden or failed call."""
-
-
 class FakeDevice:
     """A discrete simulation: each launch is done when all before it on its stream are.
 
@@ -49,7 +46,7 @@ class FakeDevice:
     def __init__(self, time: FakeTime) -> None:
         self.time = time
         self.stream = 0  # the current one
-        self._idle_at: dict[int, int] = {}  # by stream
+        self.idle_at: list[int] = 8 * [0]  # by stream
         self._launched: list[int] = []  # when each launch is done
 
     def launch(self, nanoseconds: int) -> None:
@@ -61,93 +58,123 @@ class FakeDevice:
 
     def append(self, nanoseconds: int) -> int:
         """Keep the current stream from going on for so long; return when that is over."""
-        began = max(self.time.nanoseconds, self._idle_at.get(self.stream, 0))
-        self._idle_at[self.stream] = began + nanoseconds
+        began = max(self.time.nanoseconds, self.idle_at[self.stream])
+        self.idle_at[self.stream] = began + nanoseconds
         return began + nanoseconds
 
     def item(self) -> None:
         """Block the host until the current stream has done everything."""
-        self._wait_until(self._idle_at.get(self.stream, 0))
+        self._wait_until(self.idle_at[self.stream])
 
     def _wait_until(self, nanoseconds: int) -> None:
         self.time.nanoseconds = max(self.time.nanoseconds, nanoseconds)
 
 
-class FakeEvent:
-    """An event of one device, with CUDA's rules."""
+class Variable:
+    """A variable of cudart_stub.c, or an element of an array there."""
 
-    def __init__(self, events: "FakeEvents") -> None:
-        self._events = events
-        self.device: int | None = None
-        self.at: int | None = None
+    def __init__(self, name: str, index: int = 0) -> None:
+        self._name, self._index = f"stub_{name}", index
+
+    def _array(self, stub: Any) -> Any:
+        return (ctypes.c_longlong * (self._index + 1)).in_dll(stub.library, self._name)
+
+    def __get__(self, stub: Any, _: object) -> int:
+        return int(self._array(stub)[self._index])
+
+    def __set__(self, stub: Any, value: int) -> None:
+        self._array(stub)[self._index] = value
+
+
+class StubTime(FakeTime):
+    """The clock of cudart_stub.c, which begins anew."""
+
+    nanoseconds = Variable("now")
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self.library = library
+        library.stub_reset()
+        super().__init__()
+
+
+class StubEvent(ctypes.c_void_p):
+    """An event of cudart_stub.c, used as torch does."""
+
+    events: "StubEvents"
 
     def query(self) -> bool:
-        self._events.check("query")
-        if get_ident() not in {self._events.thread, *self._events.relaxed}:
-            raise DeviceError("queried on another thread: breaks a capture")
-        if self.at is None:
-            raise DeviceError("queried but never recorded")
-        return self.at <= self._events.time.nanoseconds
+        return self.events.call("cudaEventQuery", self) == 0
 
-    def elapsed_time(self, end_event: "FakeEvent") -> float:
-        self._events.check("elapsed_time")
-        if self.at is None or end_event.at is None or self.device != end_event.device:
-            raise DeviceError("not recorded, or on two devices")
-        if max(self.at, end_event.at) > self._events.time.nanoseconds:
-            raise DeviceError("not ready")
-        return (end_event.at - self.at) / 1e6
+    def elapsed_time(self, end_event: "StubEvent") -> float:
+        milliseconds = ctypes.c_float()
+        self.events.call("cudaEventElapsedTime", ctypes.byref(milliseconds), self, end_event)
+        return milliseconds.value
 
 
-class FakeEvents:
-    """Events on the current stream of a FakeDevice; what a test sets happens next."""
+NOT_READY = 600
 
-    def __init__(self, device: FakeDevice) -> None:
-        self.time = device.time
-        self._streams = device
-        self.made: list[FakeEvent] = []
-        self.recorded = 0
-        self.queries = 0
-        self.capturing = False
+
+class StubEvents:
+    """Events on the current stream of a FakeDevice; what a test sets happens next.
+
+    *in_python* makes a clock use them; otherwise they are for a recorder in C, if there is one.
+    """
+
+    CALLS = ("", "new", "record", "query", "elapsed_time")
+    made, recorded = Variable("calls", 0), Variable("calls", 1)
+    capturing, current_device = Variable("capturing"), Variable("current_device")
+    last_error, _failing = Variable("last_error"), Variable("failing")
+
+    def __init__(self, library: ctypes.CDLL, *, in_python: bool) -> None:
+        self.library, self._in_python = library, in_python
+        self.time = StubTime(library)
+        self.streams = FakeDevice(self.time)
+        self.streams.idle_at = (ctypes.c_longlong * 8).in_dll(library, "stub_idle_at")  # type: ignore[assignment]
+        self.device = 0
         self.has_runtime = True
-        self.current_device = self.device = 0
-        self.failing = ""  # the call that raises from now on
-        self.thread = get_ident()
-        self.relaxed: set[int] = set()  # Other threads, whose queries break no capture.
 
-    def new(self) -> FakeEvent:
-        self.check("new")
-        self.made.append(FakeEvent(self))
-        return self.made[-1]
+    def fail(self, call: str) -> None:
+        """Have this *call* report from now on that the device is lost; "" is none."""
+        self._failing = self.CALLS.index(call)
 
-    def record(self, event: FakeEvent) -> int:
-        self.check("record")
-        if event.device not in (None, self.device):
-            raise DeviceError("recorded on another device than its own")
-        event.device = self.device
-        event.at = self._streams.append(0)
-        self.recorded += 1
-        return self._streams.stream
+    def call(self, function: str, *arguments: object) -> int:
+        """Call a *function* as torch does: on the device of the events; return 0 or NOT_READY."""
+        current, self.current_device = self.current_device, self.device
+        error: int = getattr(self.library, function)(*arguments)
+        self.current_device = current
+        if error not in (0, NOT_READY):
+            raise RuntimeError(f"CUDA error {error}")
+        return error and self.library.cudaGetLastError()
+
+    def new(self) -> StubEvent:
+        event = StubEvent()
+        event.events = self
+        self.call("cudaEventCreateWithFlags", ctypes.byref(event), 0)
+        return event
+
+    def record(self, event: StubEvent) -> int:
+        self.call("cudaEventRecord", event, ctypes.c_void_p(self.streams.stream))
+        return self.streams.stream
 
     def is_capturing(self) -> bool:
-        return self.capturing
+        return bool(self.capturing)
 
     def follow(self) -> bool:
         moved = self.device != self.current_device
         self.device = self.current_device
         return moved
 
-    def may_query(self) -> bool:
-        if self.has_runtime:
-            self.relaxed.add(get_ident())
-        return self.has_runtime
+    def runtime(self) -> tuple[bytes, Callable[[int], int]] | None:
+        from rank_probe.torch_hooks.cuda_events import addresses
 
-    def check(self, call: str) -> None:
-        """Raise if *call* is to fail, or is forbidden in a capture."""
-        self.queries += call == "query"
-        if self.failing == call:
-            raise DeviceError("the device is lost")
-        if self.capturing and get_ident() not in self.relaxed:
-            raise DeviceError(f"{call}: operation not permitted when stream is capturing")
+        clock = ctypes.cast(self.library.stub_clock, ctypes.c_void_p).value or 0
+        ours = addresses(self.library, clock), lambda _: self.streams.stream
+        return None if self._in_python else ours
+
+    def may_query(self, _: int) -> bool:
+        mode = ctypes.c_int(2)
+        self.library.cudaThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+        return self.has_runtime
 
 
 RANK_2_OF_4 = {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "2", "RANKSKEW_JOB_ID": "j"}

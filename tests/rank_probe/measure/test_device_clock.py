@@ -1,5 +1,7 @@
 """Tests of the device's clock, on a simulated device: by hand, and under the timeline of a loop."""
 
+import ctypes
+import functools
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -11,20 +13,37 @@ from rank_probe.measure import events
 from rank_probe.measure.boundaries import BEGIN, COMPLETE, RELEASE
 from rank_probe.measure.device_clock import EVENTS, DeviceClock
 from rank_probe.measure.steps import Steps
+from rank_probe.measure.tape import PythonTape, new_tape
 from rank_probe.measure.timeline import Timeline
 from rank_probe.wire.stages import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, STAGES, SYNC
-from tests.rank_probe.fakes import FakeDevice, FakeEvents, FakeTime, elsewhere
+from tests.rank_probe.fakes import StubEvents, elsewhere
 from tests.rank_probe.measure.noted_loop import MS, milliseconds
+
+
+@pytest.fixture(params=["python", "c"], autouse=True)
+def stub(
+    request: pytest.FixtureRequest, cudart: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The CUDA runtime of the clocks, with one of the two recorders."""
+    if request.param == "c" and new_tape is PythonTape:
+        pytest.skip("the extension module is not built: there is no C compiler")
+    monkeypatch.setattr(Marks, "library", cudart, raising=False)
+    monkeypatch.setattr(Marks, "in_python", request.param == "python")
 
 
 class Marks:
     """A device clock that is given boundaries by hand; each stage keeps the device for 1 ms."""
 
-    def __init__(self, limit: int = EVENTS, every: int = 0) -> None:
-        self.time = FakeTime()
-        self.device = FakeDevice(self.time)
-        self.events = FakeEvents(self.device)
-        self.clock = DeviceClock(self.events, now=self.time, limit=limit, every=every)
+    library: ctypes.CDLL
+    in_python = False
+
+    def __init__(self, limit: int = EVENTS, in_python: bool = False) -> None:
+        self.limit = limit
+        self.events = StubEvents(self.library, in_python=in_python or self.in_python)
+        self.time, self.device = self.events.time, self.events.streams
+        self.clock = DeviceClock(
+            self.events, limit=limit, every=0, now=self.time, wall=lambda: self.time() / 1e9
+        )
         self.clock.boundary(OTHER | COMPLETE)  # the end of the first step: counting begins
 
     def step(self, forward: float = 1) -> None:
@@ -86,8 +105,8 @@ def test_capture_is_one_piece_of_the_stage_it_is_in() -> None:
     repeat(2, marks.catch_up, marks.step)
 
     assert marks.milliseconds() == {"forward": 5}
-    assert marks.clock.dropped_steps == 0
-    assert not marks.clock.has_failed
+    assert marks.clock.recorder.dropped_steps == 0
+    assert marks.clock.recorder.error is None
 
 
 FOREVER = 10**6
@@ -122,7 +141,7 @@ def test_device_of_a_thread_that_stands_says_in_which_stage(case: str, capturing
     elsewhere(lambda: found.append(marks.clock.stands_in()))
 
     assert found == [stage, None]
-    assert (failures.count, marks.clock.has_failed) == (0, False)
+    assert (failures.count, marks.clock.recorder.error) == (0, None)
 
 
 def test_exhaustion_drops_whole_steps_and_counts_them() -> None:
@@ -130,13 +149,13 @@ def test_exhaustion_drops_whole_steps_and_counts_them() -> None:
     marks = Marks(limit=42)  # eight steps and a bit
     marks.step(forward=1_000)
     repeat(20, marks.step)
-    assert len(marks.events.made) == 42
-    assert marks.clock.dropped_steps == 13
+    assert marks.events.made == 42
+    assert marks.clock.recorder.dropped_steps == 13
     marks.catch_up()
     repeat(6, marks.step, marks.catch_up)
 
     steps = marks.clock.steps.totals().steps
-    assert marks.clock.dropped_steps == 15  # one that made room, one with the gap's end
+    assert marks.clock.recorder.dropped_steps == 15  # one that made room, one with the gap's end
     assert steps == 21 + 6 - 15 - 2
     assert marks.milliseconds()["data"] == steps
     assert marks.milliseconds()["forward"] == 999 + steps
@@ -150,11 +169,12 @@ def test_steps_keep_the_numbers_that_the_host_gives_them() -> None:
         marks.step(forward=number)
         if number % 8 == 0:
             marks.catch_up()
+    marks.catch_up()
     marks.clock.finish()
     vectors = kept.take()
 
-    assert 0 < marks.clock.dropped_steps < 30
-    assert len(vectors) + marks.clock.dropped_steps + len(marks.clock._waiting) == 38
+    assert 0 < marks.clock.recorder.dropped_steps < 30
+    assert len(vectors) + marks.clock.recorder.dropped_steps == 38
     assert [vector.step for vector in vectors] == [
         vector.nanoseconds[FORWARD] // MS for vector in vectors
     ]
@@ -181,8 +201,16 @@ def test_steps_keep_the_numbers_that_the_host_gives_them() -> None:
 def test_whatever_happens_steps_are_whole(
     moves: list[tuple[int, int, int, int, str]], limit: int
 ) -> None:
-    """No call fails, every step is counted or dropped, and no time is counted twice."""
-    marks = Marks(limit=limit)
+    """No call fails, every step is counted or dropped, and no time is counted twice.
+
+    The recorder in C finds the same as that in Python.
+    """
+    assert run(Marks(limit), moves) == run(Marks(limit, in_python=True), moves)
+
+
+def run(marks: Marks, moves: list[tuple[int, int, int, int, str]]) -> tuple[object, ...]:
+    """Make the *moves* and return what was counted."""
+    kept = marks.clock.steps.keep()
     started, completed = marks.time.nanoseconds, 0
     for bits, stage, on_device, on_host, event in moves:
         marks.events.capturing ^= event == "capture"
@@ -201,20 +229,24 @@ def test_whatever_happens_steps_are_whole(
     marks.clock.finish()
     totals = marks.clock.steps.totals()
 
-    assert not marks.clock.has_failed
-    assert len(marks.events.made) <= 2 * limit  # there are two devices
-    assert totals.steps + marks.clock.dropped_steps == completed
+    assert (marks.clock.recorder.error, marks.events.last_error) == (None, 0)
+    assert marks.events.made <= 2 * marks.limit  # there are two devices
+    assert totals.steps + marks.clock.recorder.dropped_steps == completed
     assert min(totals.nanoseconds) >= 0
-    assert sum(totals.nanoseconds) <= marks.time.nanoseconds - started
+    rounded = 4 * len(moves)
+    assert sum(totals.nanoseconds) <= marks.time.nanoseconds - started + rounded
+    return totals, kept.take(), marks.clock.recorder.dropped_steps, marks.clock.now()
+
+
+WAITS = (events.WAIT, events.RELEASED)
 
 
 class Loop:
     """A training loop on a fake device: 1,000 kernels forward, 2,000 backward, 100 to step."""
 
     def __init__(self) -> None:
-        self.time = FakeTime()
-        self.device = FakeDevice(self.time)
-        self.events = FakeEvents(self.device)
+        self.events = StubEvents(Marks.library, in_python=Marks.in_python)
+        self.time, self.device = self.events.time, self.events.streams
         self.timeline = Timeline(automatic=True, now=self.time)
         self.clock = DeviceClock(self.events, now=self.time)
         self.timeline.after_first_step = lambda: self.timeline.also_tell(self.clock)
@@ -272,7 +304,7 @@ def test_device_time_is_where_the_device_spent_it(
     loop = Loop()
     assert a_step(loop.timeline.steps, loop, **step) == pytest.approx(host, abs=0.25)
     assert a_step(loop.clock.steps, loop, **step) == pytest.approx(device, abs=0.25)
-    assert loop.clock.dropped_steps == 0
+    assert loop.clock.recorder.dropped_steps == 0
 
 
 @pytest.mark.parametrize("call", ["new", "record", "query", "elapsed_time"])
@@ -282,20 +314,19 @@ def test_failing_device_leaves_the_host_clock_alone(call: str) -> None:
     for _ in range(5):
         loop.step(item=True)
     before = failures.count
-    loop.events.failing = call
-    loop.events.made[0].at = None
-    if call == "new":
-        loop.clock._free.clear()
+    loop.events.fail(call)
+    waits = 200 if call == "new" else 0  # more boundaries than there were events so far
+    repeat(waits, *(functools.partial(loop.timeline.tape.note, each) for each in WAITS))
     for _ in range(4):
         loop.step(item=True)
     counted = loop.clock.steps.totals().steps
-    loop.events.failing = ""
+    loop.events.fail("")
     for _ in range(4):
         loop.step(item=True)
 
     assert failures.count == before + 1
     assert loop.clock.steps.totals().steps == counted
-    assert loop.clock.dropped_steps >= 7
+    assert loop.clock.recorder.dropped_steps >= 7
     assert loop.timeline.steps.totals().steps == 12
     assert sum(loop.timeline.steps.totals().nanoseconds) > 12 * 100 * MS
 

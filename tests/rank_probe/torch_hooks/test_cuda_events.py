@@ -1,7 +1,7 @@
 """Tests of what is asked of torch.cuda, which is replaced here: there is no GPU."""
 
 import ctypes
-import subprocess
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from rank_probe.measure.device_clock import Events
+from rank_probe.measure.boundaries import COMPLETE
+from rank_probe.measure.device_clock import DeviceClock, Events
 from rank_probe.torch_hooks import cuda_events, private
 from rank_probe.torch_hooks.cuda_events import CudaEvents, CudaMemory, memory
+from rank_probe.wire.stages import DATA, OTHER
 
 
 class FakeCuda:
@@ -93,33 +95,34 @@ def test_device_events_need_no_private_names(
     assert list(private.limitations) == ["Each device event costs a few microseconds more."]
 
 
-# What the CUDA runtime does of a thread's mode; another library of its name is in no test.
-RUNTIME = """
-int mode = 0;
-int cudaThreadExchangeStreamCaptureMode(int *other) {
-    int before = mode; mode = *other; *other = before; return 0;
-}
-"""
-
-
-def test_thread_that_queries_breaks_no_capture(
-    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_runtime_is_the_one_that_torch_has_loaded(
+    cuda: FakeCuda, cudart: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Its mode is relaxed, in the runtime that torch has loaded; without one it does not query."""
+    """Its events are not torch's, and a thread that queries breaks no capture: its mode is relaxed.
+
+    Without a runtime no other thread queries, and events are torch's.
+    """
     chosen: list[int] = []
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     events = CudaEvents()
     cuda_events._runtime.cache_clear()
-    assert not events.may_query()
-    library, source = tmp_path / "libcudart.so.13", tmp_path / "runtime.c"
-    source.write_text(RUNTIME)
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
-    runtime = ctypes.CDLL(str(library))
+    assert (events.may_query(1), events.runtime()) == (False, None)
+    library = ctypes.CDLL(str(shutil.copy(cudart._name, tmp_path / "libcudart.so.13")))
     cuda_events._runtime.cache_clear()
 
-    assert events.may_query()
-    assert ctypes.c_int.in_dll(runtime, "mode").value == cuda_events.RELAXED
+    assert events.may_query(1)
+    mode = ctypes.c_int()
+    library.cudaThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+    assert mode.value == cuda_events.RELAXED
     assert chosen == [1]  # Its own: device 0 would get a context.
+    library.stub_reset()
+    ctypes.c_longlong.in_dll(library, "stub_current_device").value = cuda.device
+    clock = DeviceClock(events)
+    for mark in 5 * [DATA, OTHER | COMPLETE]:
+        clock.boundary(mark)
+    clock.finish()
+    assert clock.steps.totals().steps == 5
+    assert (cuda.asked, cuda.streams) == (1, [])
 
 
 @pytest.mark.parametrize("has_statistics", [True, False])

@@ -12,10 +12,12 @@
 /* See measure/boundaries.py. */
 #define STAGE_BITS 15
 #define BEGIN (1 << 4)
+#define RELEASE (1 << 5)
 #define COMPLETE (1 << 6)
 #define STEP_ENDS (BEGIN | COMPLETE)
 
 #define YOUNG_STEPS 2 /* see device_clock.py */
+#define SYNC 9        /* see wire/stages.py */
 
 /* See cudaError_t. */
 #define NOT_READY 600
@@ -43,7 +45,7 @@ typedef struct { /* the events of a device */
 
 typedef struct {
     int64_t mark, number; /* of the step that ends here, else 0 */
-    void *event, *stream;
+    void *event, *stream; /* event: NULL where it is that of the entry before */
     int64_t nanoseconds; /* since the event that was reached before */
 } Entry;
 
@@ -56,7 +58,7 @@ typedef struct {
     const char *error; /* NULL: nothing has failed */
     int device;
     long limit, whole; /* whole: steps that wait */
-    long long every, next_read, number, dropped_steps, at, reached_mark;
+    long long every, at_once, next_read, recorded, number, dropped_steps, at, reached_mark, stage;
     enum state state;
     Pool pools[DEVICES], *pool; /* pool: of the device */
     void *reached;
@@ -162,6 +164,7 @@ put(Recorder *self, Entry entry)
         self->room = room;
     }
     self->entries[self->end++] = entry;
+    self->stage = entry.mark & STAGE_BITS;
     return 0;
 }
 
@@ -169,6 +172,9 @@ static int
 record(Recorder *self, int64_t mark, void *stream)
 {
     Pool *pool = self->pool;
+    if (self->state == COUNTS && self->stage != SYNC &&
+        host_now(self) - self->recorded < self->at_once)
+        return put(self, (Entry){.mark = mark, .stream = self}); /* which is no stream */
     if (pool->count == 0 && pool->made == self->limit) {
         lose(self, mark);
         return 0;
@@ -191,6 +197,7 @@ record(Recorder *self, int64_t mark, void *stream)
         self->state = COUNTS;
         mark = (mark & STAGE_BITS) | BEGIN;
     }
+    self->recorded = host_now(self);
     return put(self, (Entry){.mark = mark, .event = event, .stream = stream});
 }
 
@@ -218,6 +225,8 @@ end_step(Recorder *self, int64_t mark, void *stream)
 static int
 take(Recorder *self, int64_t mark)
 {
+    if (self->state == COUNTS && (mark & (STAGE_BITS | STEP_ENDS | RELEASE)) == self->stage)
+        return 0;
     self->number += (mark & COMPLETE) != 0;
     if (mark & STEP_ENDS && follow(self) < 0)
         return -1;
@@ -261,7 +270,7 @@ recorder_boundary(Recorder *self, PyObject *argument)
 static int
 is_reached(Recorder *self, void *event)
 {
-    int error = self->runtime.query(event);
+    int error = event == NULL ? 0 : self->runtime.query(event);
     if (error != NOT_READY)
         return check(self, error) < 0 ? -1 : 1;
     self->runtime.last_error(); /* As torch does, which would find it after its next launch. */
@@ -283,6 +292,8 @@ find_times(Recorder *self, Entry *first, Entry *last)
     void *reached = self->reached;
     for (Entry *each = first; each <= last; each++) {
         float milliseconds = 0;
+        if (each->event == NULL)
+            continue;
         if (reached != NULL &&
             check(self, self->runtime.elapsed(&milliseconds, reached, each->event)) < 0)
             return -1;
@@ -311,8 +322,10 @@ recorder_read(Recorder *self, PyObject *argument)
         if (found <= 0)
             break;
         for (Entry *each = first; each <= last; each++) {
-            give_back(self, each->nanoseconds < 0 ? each->event : self->reached);
-            if (each->nanoseconds >= 0) {
+            if (each->nanoseconds < 0)
+                give_back(self, each->event);
+            else if (each->event != NULL) {
+                give_back(self, self->reached);
                 self->reached = each->event;
                 self->at += each->nanoseconds;
             }
@@ -358,8 +371,8 @@ recorder_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
     Py_ssize_t size = 0;
     int device;
     if (self == NULL ||
-        !PyArg_ParseTuple(args, "(y#O)iLlLO", &runtime, &size, &stream, &device, &self->number,
-                          &self->limit, &self->every, &due) ||
+        !PyArg_ParseTuple(args, "(y#O)iLlLLO", &runtime, &size, &stream, &device, &self->number,
+                          &self->limit, &self->every, &self->at_once, &due) ||
         size != sizeof(Runtime)) {
         Py_XDECREF(self);
         return NULL;

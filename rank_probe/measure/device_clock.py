@@ -12,8 +12,9 @@ from threading import get_ident
 from typing import Any, Final, Protocol
 
 from rank_probe.guest.guard import failures, never_raise
-from rank_probe.measure.boundaries import BEGIN, COMPLETE, STAGE_BITS, packed
+from rank_probe.measure.boundaries import BEGIN, COMPLETE, RELEASE, STAGE_BITS, packed
 from rank_probe.measure.steps import Steps
+from rank_probe.wire.stages import SYNC
 
 try:
     from rank_probe import _tape  # type: ignore[attr-defined]  # built where there is a compiler
@@ -25,22 +26,14 @@ YOUNG_STEPS: Final = 2
 # How long to leave finished steps unread: calls of the driver are cheap one after the other, not
 # between a step and the next.
 READ_EVERY_NS: Final = 100_000_000
+# Nothing is queued in less time: torch and Python take longer, and a kernel's launch as long.
+AT_ONCE_NS: Final = 2_000
 # Limit on the number of events. A driver queues about a thousand launches before it blocks the
 # host, so a loop reaches this only if one of its steps has thousands of boundaries.
 EVENTS: Final = 16_384
 # After more reads that nobody took, the training thread sums them up: there is no pusher.
 MOST_READS: Final = 100
 _STEP_ENDS: Final = BEGIN | COMPLETE
-
-
-class DeviceEvent(Protocol):
-    """A point in a stream's work that records the device's time when the device reaches it."""
-
-    def query(self) -> bool:
-        """Return whether the device has reached it; never waits."""
-
-    def elapsed_time(self, end_event: Any) -> float:
-        """Return the milliseconds from this event to *end_event*; both must be reached."""
 
 
 class Events(Protocol):
@@ -50,8 +43,8 @@ class Events(Protocol):
     def device(self) -> int:
         """Return the device on whose streams the events are recorded."""
 
-    def new(self) -> DeviceEvent:
-        """Return an event that was never recorded."""
+    def new(self) -> Any:
+        """Return an event that was never recorded; it is used as torch.cuda.Event."""
 
     def record(self, event: Any) -> int:
         """Record *event* on the calling thread's current stream; return which stream that is."""
@@ -91,19 +84,22 @@ class PythonRecorder:
         number: int,
         limit: int,
         every: int,
+        at_once: int,
         due: Callable[[int], object],
         now: Callable[[], int],
     ) -> None:
         self._events, self._number, self._limit = events, number, limit
-        self._every, self._due, self._now = every, due, now
+        self._every, self._at_once, self._due, self._now = every, at_once, due, now
         self._state = _State.BEGINS
-        self._free: list[DeviceEvent] = []
+        self._free: list[Any] = []
         self._free_on = {events.device: self._free}
         self._made = 0
-        self._step: list[Any] = []  # the unfinished step: mark, event, mark, event...
-        self._last_on: dict[int, DeviceEvent] = {}  # its last event on each stream
-        self._waiting: deque[tuple[int, list[Any], dict[int, DeviceEvent]]] = deque()
-        self._reached: DeviceEvent | None = None  # the latest event with a known time
+        self._stage = self._recorded = 0  # of the last boundary, and when the last event was
+        # The unfinished step: mark, event, mark, event... None is the event before.
+        self._step: list[Any] = []
+        self._last_on: dict[int, Any] = {}  # its last event on each stream
+        self._waiting: deque[tuple[int, list[Any], dict[int, Any]]] = deque()
+        self._reached: Any = None  # the latest event with a known time
         self._reached_mark = 0  # what begins there
         self._next_read = 0
         self.device = events.device
@@ -135,12 +131,11 @@ class PythonRecorder:
             number, step, _ = waiting.popleft()
             for mark, event in zip(step[::2], step[1::2], strict=True):
                 before = self._reached
-                elapsed = 0 if before is None else round(before.elapsed_time(event) * 1e6)
+                elapsed = round(before.elapsed_time(event) * 1e6) if before and event else 0
                 if elapsed < 0:
                     self._free.append(event)
-                else:
-                    if before is not None:
-                        self._free.append(before)
+                elif event is not None:
+                    self._free += filter(None, [before])
                     self._reached = event
                     self.at += elapsed
                 boundaries += (mark, self.at)
@@ -154,7 +149,7 @@ class PythonRecorder:
         stage = self._reached_mark
         for step in (*(step for _, step, _ in tuple(self._waiting)), list(self._step)):
             for mark, event in zip(step[::2], step[1::2], strict=True):
-                if not event.query():
+                if event is not None and not event.query():
                     return stage & STAGE_BITS
                 stage = mark
         return None
@@ -163,6 +158,9 @@ class PythonRecorder:
         is_end = mark & _STEP_ENDS
         if self.error is not None:
             self.dropped_steps += bool(mark & COMPLETE)
+            return
+        what_counts = mark & (STAGE_BITS | _STEP_ENDS | RELEASE)
+        if self._state is _State.COUNTS and what_counts == self._stage:
             return
         self._number += bool(mark & COMPLETE)
         if is_end and self._events.follow():
@@ -185,9 +183,8 @@ class PythonRecorder:
             is_whole = bool(mark & COMPLETE) and self._state is _State.COUNTS
             self._record(mark)
             if is_whole and self._state is _State.COUNTS:
-                whole = self._number, self._step, self._last_on
+                self._waiting.append((self._number, self._step, self._last_on))
                 self._step, self._last_on = [], {}
-                self._waiting.append(whole)
         if self._now() >= self._next_read or self._are_scarce():
             self._due(YOUNG_STEPS)
 
@@ -196,24 +193,29 @@ class PythonRecorder:
         return 2 * (self._made - len(self._free)) > self._limit
 
     def _record(self, mark: int) -> None:
-        if self._free:
-            event = self._free.pop()
-        elif self._made < self._limit:
-            event = self._events.new()
-            self._made += 1
-        else:
-            self._lose(mark)
-            return
-        if self._state is _State.BEGINS:
-            self._state = _State.COUNTS
-            mark = mark & STAGE_BITS | BEGIN
-        self._last_on[self._events.record(event)] = event
+        event = None
+        is_at_once = self._now() - self._recorded < self._at_once and self._stage != SYNC
+        if self._state is not _State.COUNTS or not is_at_once:
+            if self._free:
+                event = self._free.pop()
+            elif self._made < self._limit:
+                event = self._events.new()
+                self._made += 1
+            else:
+                self._lose(mark)
+                return
+            if self._state is _State.BEGINS:
+                self._state = _State.COUNTS
+                mark = mark & STAGE_BITS | BEGIN
+            self._last_on[self._events.record(event)] = event
+            self._recorded = self._now()
         self._step += (mark, event)
+        self._stage = mark & STAGE_BITS
 
     def _lose(self, mark: int) -> None:
         """Discard the unfinished step up to the end of a step; it is counted where it ends."""
         self._state = _State.IS_LOST
-        self._free += self._step[1::2]
+        self._free += filter(None, self._step[1::2])
         self._step, self._last_on = [], {}
         self.dropped_steps += bool(mark & COMPLETE)
 
@@ -224,12 +226,11 @@ class PythonRecorder:
         """
         self._lose(0)
         for _, step, _ in self._waiting:
-            self._free += step[1::2]
+            self._free += filter(None, step[1::2])
         self.dropped_steps += len(self._waiting)
         self._waiting.clear()
-        if self._reached is not None:
-            self._free.append(self._reached)
-            self._reached = None
+        self._free += filter(None, [self._reached])
+        self._reached = None
         self.device = self._events.device
         self._free = self._free_on.setdefault(self.device, [])
         self._made = len(self._free)
@@ -240,12 +241,13 @@ class DeviceClock:
 
     Create it on the training thread and pass it to `Timeline.also_tell` at the end of a step:
     counting begins at the first boundary that it gets, and after a gap at the end of a step.
-    `boundary` records an event. It is called on the training thread, or on an autograd engine's
-    while the training thread is blocked. At the end of a step, which the training thread reports,
-    and not more often than *every* nanoseconds, steps are read that are at least two steps old and
-    that the device has finished. Nothing synchronises, and only that thread queries, but for
-    `stands_in`. While the current stream is captured, nothing is recorded or queried: the
-    boundaries in the capture are left out, so it counts for the stage it began in.
+    `boundary` records an event, on the training thread or on an autograd engine's while that one is
+    blocked. At the end of a step, and not more often than *every* nanoseconds, the training thread
+    reads steps that are at least two steps old and that the device has finished. Nothing
+    synchronises, and only that thread queries, but for `stands_in`. While the current stream is
+    captured, nothing is recorded or queried, so a capture counts for the stage it began in.
+
+    Boundaries within *at_once* nanoseconds share an event, except for the end of a wait.
 
     Steps are numbered as on the host, which had counted *steps_before* when this was created;
     discarded steps leave gaps in the numbers.
@@ -253,8 +255,6 @@ class DeviceClock:
     A step with a gap is discarded as a whole and counted in *recorder.dropped_steps*: if all
     *limit* events are in use, if it ends inside a capture, if the thread moves to another device,
     and, for good, every step once an event has failed (the device is lost).
-
-    Every step is timed, none is sampled. docs/costs.md has what that costs.
     """
 
     def __init__(
@@ -264,17 +264,16 @@ class DeviceClock:
         steps_before: int = 0,
         limit: int = EVENTS,
         every: int = READ_EVERY_NS,
+        at_once: int = AT_ONCE_NS,
         now: Callable[[], int] = time.perf_counter_ns,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._events = events
-        self._host_now = now
-        self._thread = get_ident()
+        self._events, self._host_now, self._thread = events, now, get_ident()
         self._read_at = (0, now())  # the last device time that was read, and when
         self._tape: deque[bytes] = deque()
         self.steps = Steps(self._take_tape, self.now, wall)
         self._numbers = self.steps.numbers = deque()
-        given = steps_before, limit, every
+        given = steps_before, limit, every, at_once
         runtime = events.runtime()
         self.recorder: PythonRecorder = (
             PythonRecorder(events, *given, self._read, now)

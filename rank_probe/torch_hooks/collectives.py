@@ -119,14 +119,11 @@ def _in_cpp(timeline: Timeline, patches: Patches) -> None:
     parameters, when DDP wraps it.
     """
     wait = functools.partial(_owners_wait, timeline.tape)
-    for name, without in (
-        ("_broadcast_coalesced", "With BatchNorm, waits for rank 0 are part of `forward`."),
-        (
-            "Reducer._rebuild_buckets",
-            "DDP exchanges the order of its buckets in the second step's `forward`.",
-        ),
-    ):
-        wrap(patches, torch.distributed, name, wait, without)
+    without = "With BatchNorm, waits for rank 0 are part of `forward`."
+    wrap(patches, torch.distributed, "_broadcast_coalesced", wait, without)
+    rebuild = functools.partial(_rebuild, timeline.tape)
+    without = "DDP exchanges the order of its buckets in the second step's `forward`."
+    wrap(patches, torch.distributed, "Reducer._rebuild_buckets", rebuild, without)
     new_model = functools.partial(_new_model, timeline)
     without = "In a second model, up to a second of backward has its wait in it."
     wrap(patches, torch.distributed, "_verify_params_across_processes", new_model, without)
@@ -166,6 +163,20 @@ def noter(tape: Tape) -> Callable[[int], None]:
 def _owners_wait(tape: Tape, original: Callable[..., Any]) -> Any:
     """Time what only the owner calls: at most twice in every forward."""
     return opaque(around(tape.note, original, events.WAIT, events.WAITED))
+
+
+def _rebuild(tape: Tape, original: Callable[..., Any]) -> Any:
+    """Time it until it was done, which it says: DDP asks in each forward, and does it once."""
+    timed = _owners_wait(tape, original)
+    done: set[int] = set()  # the reducers that need not wait any more
+
+    def rebuild(self: Any) -> Any:
+        rebuilt = (original if id(self) in done else timed)(self)
+        if rebuilt:
+            done.add(id(self))
+        return rebuilt
+
+    return opaque(rebuild)
 
 
 def _new_model(timeline: Timeline, original: Callable[..., Any]) -> Any:

@@ -36,20 +36,14 @@ class CudaEvents:
     def __init__(self) -> None:
         self.device = torch.cuda.current_device()
         self._streams: dict[int, torch.cuda.Stream] = {}
-        # The handle costs a fraction of torch.cuda.current_stream(), which creates an object. The
-        # others do without the functions in Python that torch.cuda wraps around them.
+        # The handle costs a fraction of torch.cuda.current_stream(), which creates an object.
         without = "Each device event costs a few microseconds more."
         self._handle = find(torch._C, "_cuda_getCurrentRawStream", without) or _handle_of_object
-        self._event = find(torch._C, "_CudaEventBase", without) or torch.cuda.Event
-        self.is_capturing: Callable[[], bool] = (
-            find(torch._C, "_cuda_isCurrentStreamCapturing", without)
-            or torch.cuda.is_current_stream_capturing
-        )
+        self.is_capturing: Callable[[], bool] = torch.cuda.is_current_stream_capturing
 
     def new(self) -> torch.cuda.Event:
         """Return an event; CUDA creates it when it is first recorded."""
-        event: torch.cuda.Event = self._event(enable_timing=True)
-        return event
+        return torch.cuda.Event(enable_timing=True)
 
     def record(self, event: torch.cuda.Event) -> int:
         """Record *event* on the calling thread's stream on the device; return the stream.

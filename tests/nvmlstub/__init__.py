@@ -4,37 +4,29 @@ import hashlib
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
 HERE = Path(__file__).parent
 SOURCES = sorted(HERE.glob("*.c"))
 GCC = ["gcc", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+GCC += ["-fvisibility=hidden", "-Wl,-soname,libnvidia-ml.so.1"]
 
 
 def build(directory: Path) -> Path:
-    """Put the stub into *directory* and return the library; needs gcc."""
-    hidden = ["-fvisibility=hidden", "-Wl,-soname,libnvidia-ml.so.1"]
-    compiled = compile_library("libnvidia-ml", SOURCES, hidden)
-    return Path(shutil.copy(compiled, directory / "libnvidia-ml.so.1"))
-
-
-def compile_library(name: str, sources: Sequence[Path], flags: Sequence[str] = ()) -> Path:
-    """Return the library of *sources* and the headers beside them.
+    """Put the stub into *directory* and return the library; needs gcc.
 
     It is compiled once for all that test this checkout, until its source changes.
     """
-    read = sorted({*sources, *HERE.glob("*.h")})
-    source = "".join(path.read_text() for path in read)
-    digest = hashlib.sha256(" ".join([*GCC, *flags, source]).encode()).hexdigest()
+    source = "".join(path.read_text() for path in sorted(HERE.glob("*.[ch]")))
+    digest = hashlib.sha256(" ".join([*GCC, source]).encode()).hexdigest()
     # Beside what Python compiled, which git ignores as well.
-    compiled = HERE / "__pycache__" / f"{name}.{digest[:16]}.so"
+    compiled = HERE / "__pycache__" / f"libnvidia-ml.{digest[:16]}.so"
     if not compiled.exists():
         compiled.parent.mkdir(exist_ok=True)
         mine = compiled.with_suffix(f".{os.getpid()}")
-        subprocess.run([*GCC, *flags, "-o", mine, *sources], check=True)
+        subprocess.run([*GCC, "-o", mine, *SOURCES], check=True)
         mine.rename(compiled)  # Whole, whoever else compiles it now.
-    return compiled
+    return Path(shutil.copy(compiled, directory / "libnvidia-ml.so.1"))
 
 
 def environment(

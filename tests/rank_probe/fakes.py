@@ -120,10 +120,9 @@ class StubEvents:
     *in_python* makes a clock use them; otherwise they are for a recorder in C, if there is one.
     """
 
-    CALLS = ("", "new", "record", "query", "elapsed_time")
     made, recorded = Variable("calls", 0), Variable("calls", 1)
     capturing, current_device = Variable("capturing"), Variable("current_device")
-    last_error, _failing = Variable("last_error"), Variable("failing")
+    last_error, failing = Variable("last_error"), Variable("failing")
 
     def __init__(self, library: ctypes.CDLL, *, in_python: bool) -> None:
         self.library, self._in_python = library, in_python
@@ -132,10 +131,6 @@ class StubEvents:
         self.streams.idle_at = (ctypes.c_longlong * 8).in_dll(library, "stub_idle_at")  # type: ignore[assignment]
         self.device = 0
         self.has_runtime = True
-
-    def fail(self, call: str) -> None:
-        """Have this *call* report from now on that the device is lost; "" is none."""
-        self._failing = self.CALLS.index(call)
 
     def call(self, function: str, *arguments: object) -> int:
         """Call a *function* as torch does: on the device of the events; return 0 or NOT_READY."""

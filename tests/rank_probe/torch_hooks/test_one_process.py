@@ -1,5 +1,6 @@
 """Tests of the patches on torch in one process: what they time, and that they leave no trace."""
 
+import ctypes
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -13,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 from rank_probe.measure import events
+from rank_probe.measure.device_clock import DeviceClock
 from rank_probe.measure.timeline import Timeline
 from rank_probe.probe import Probe
 from rank_probe.wire.stages import (
@@ -25,7 +27,7 @@ from rank_probe.wire.stages import (
     STAGES,
     SYNC,
 )
-from tests.rank_probe.fakes import elsewhere
+from tests.rank_probe.fakes import StubEvents, elsewhere
 from tests.rank_probe.torch_hooks.conftest import attached
 
 pytestmark = pytest.mark.usefixtures("peers")
@@ -159,6 +161,25 @@ def test_first_thread_that_trains_is_timed(timeline: Timeline) -> None:
     train(timeline)
 
     assert timeline.steps.totals().steps == 3
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("wrapped", [nn.Module.train, DistributedDataParallel])
+def test_step_records_seven_events(
+    cudart: ctypes.CDLL, wrapped: Callable[[nn.Module], nn.Module]
+) -> None:
+    """One where each stage begins: what DDP asks in each forward, and does once, is no wait."""
+    events, counts = StubEvents(cudart, in_python=False), list[int]()
+    with attached(Timeline(automatic=True)) as timeline:
+        clock = DeviceClock(events, at_once=0)
+        timeline.after_first_step = lambda: timeline.also_tell(clock)
+        model = wrapped(nn.Linear(2, 1))
+        for batches in (9, 9, 19):
+            before = events.recorded
+            train(timeline, model, batches=batches)
+            counts.append(events.recorded - before)
+
+    assert counts[2] - counts[1] == 10 * 7
 
 
 def fsdp1(model: nn.Module) -> Any:

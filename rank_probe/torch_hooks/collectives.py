@@ -170,8 +170,8 @@ def _rebuild(tape: Tape, original: Callable[..., Any]) -> Any:
     timed = _owners_wait(tape, original)
     done: set[int] = set()  # the reducers that need not wait any more
 
-    def rebuild(self: Any) -> Any:
-        rebuilt = (original if id(self) in done else timed)(self)
+    def rebuild(self: Any, *args: Any, **kwargs: Any) -> Any:
+        rebuilt = (original if id(self) in done else timed)(self, *args, **kwargs)
         if rebuilt:
             done.add(id(self))
         return rebuilt

@@ -46,7 +46,7 @@ typedef struct { /* the events of a device */
 typedef struct {
     int64_t mark, number; /* of the step that ends here, else 0 */
     void *event, *stream; /* event: NULL where it is that of the entry before */
-    int64_t nanoseconds; /* since the event that was reached before */
+    int64_t nanoseconds;  /* since the event that was reached before */
 } Entry;
 
 enum state { BEGINS, COUNTS, IS_LOST };
@@ -56,7 +56,7 @@ typedef struct {
     Runtime runtime;
     PyObject *stream, *due;
     const char *error; /* NULL: nothing has failed */
-    int device;
+    int device, is_reading;
     long limit, whole; /* whole: steps that wait */
     long long every, at_once, next_read, recorded, number, dropped_steps, at, reached_mark, stage;
     enum state state;
@@ -180,12 +180,13 @@ record(Recorder *self, int64_t mark, void *stream)
         return 0;
     }
     void *event = pool->count ? pool->free[--pool->count] : NULL;
+    pool->made += event == NULL;
     int current = self->device, error = self->runtime.get_device(&current);
     Py_BEGIN_ALLOW_THREADS /* A full launch queue blocks. */
     if (current != self->device)
         self->runtime.set_device(self->device);
-    if (error == 0 && event == NULL && (error = self->runtime.create(&event, 0)) == 0)
-        pool->made++;
+    if (error == 0 && event == NULL)
+        error = self->runtime.create(&event, 0);
     if (error == 0)
         error = self->runtime.record(event, stream);
     if (current != self->device)
@@ -239,16 +240,14 @@ take(Recorder *self, int64_t mark)
         return -1;
     int is_capturing = 0, error = self->runtime.is_capturing(stream, &is_capturing);
     if (error == CAPTURE_IMPLICIT)
-        is_capturing = self->runtime.last_error();
+        is_capturing = (self->runtime.last_error(), 1);
     else if (check(self, error) < 0)
         return -1;
-    if (is_capturing && mark & STEP_ENDS)
-        lose(self, mark);
-    if (is_capturing)
-        return 0;
-    if (mark & STEP_ENDS)
+    if (mark & STEP_ENDS && !is_capturing)
         return end_step(self, mark, stream);
-    return self->state == IS_LOST ? 0 : record(self, mark, stream);
+    if (mark & STEP_ENDS)
+        lose(self, mark);
+    return is_capturing || self->state == IS_LOST ? 0 : record(self, mark, stream);
 }
 
 static PyObject *
@@ -257,7 +256,7 @@ recorder_boundary(Recorder *self, PyObject *argument)
     long mark = PyLong_AsLong(argument);
     if (self->error != NULL)
         self->dropped_steps += (mark & COMPLETE) != 0;
-    else if (!PyErr_Occurred() && take(self, mark) < 0) {
+    else if (!PyErr_Occurred() && !self->is_reading && take(self, mark) < 0) {
         if (!PyErr_Occurred()) /* It tells of the error. */
             call_due(self);
         else if (self->error == NULL)
@@ -266,15 +265,14 @@ recorder_boundary(Recorder *self, PyObject *argument)
     return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }
 
-/* Return 1 if the device has reached an event, -1 for an error. Needs no GIL. */
+/* Return NOT_READY if the device has not reached an event, or another error. Needs no GIL. */
 static int
-is_reached(Recorder *self, void *event)
+query(Recorder *self, void *event)
 {
     int error = event == NULL ? 0 : self->runtime.query(event);
-    if (error != NOT_READY)
-        return check(self, error) < 0 ? -1 : 1;
-    self->runtime.last_error(); /* As torch does, which would find it after its next launch. */
-    return 0;
+    if (error != 0)
+        self->runtime.last_error(); /* As torch does, which would find it after its next launch. */
+    return error;
 }
 
 /* Find the times of a step; return 1 if the device has finished it, -1 for an error. Needs no GIL. */
@@ -285,9 +283,9 @@ find_times(Recorder *self, Entry *first, Entry *last)
         /* The last event on each stream comes after all others there. */
         if (each < last && each->stream == each[1].stream)
             continue;
-        int reached = is_reached(self, each->event);
-        if (reached <= 0)
-            return reached;
+        int error = query(self, each->event);
+        if (error != 0)
+            return error == NOT_READY ? 0 : check(self, error);
     }
     void *reached = self->reached;
     for (Entry *each = first; each <= last; each++) {
@@ -316,9 +314,11 @@ recorder_read(Recorder *self, PyObject *argument)
         Entry *first = self->entries + self->begin, *last = first;
         while (last->number == 0)
             last++;
+        self->is_reading = 1; /* A hook of another thread finds nothing to do. */
         Py_BEGIN_ALLOW_THREADS
         found = find_times(self, first, last);
         Py_END_ALLOW_THREADS
+        self->is_reading = 0;
         if (found <= 0)
             break;
         for (Entry *each = first; each <= last; each++) {
@@ -354,9 +354,9 @@ recorder_stands_in(Recorder *self, PyObject *Py_UNUSED(ignored))
 {
     long long stage = self->reached_mark;
     for (Py_ssize_t i = self->begin; i < self->end; i++) {
-        int reached = is_reached(self, self->entries[i].event);
-        if (reached <= 0)
-            return reached == 0 ? PyLong_FromLongLong(stage & STAGE_BITS) : Py_NewRef(Py_None);
+        int error = query(self, self->entries[i].event);
+        if (error != 0) /* The training thread tells of any other. */
+            return error == NOT_READY ? PyLong_FromLong(stage & STAGE_BITS) : Py_NewRef(Py_None);
         stage = self->entries[i].mark;
     }
     Py_RETURN_NONE;

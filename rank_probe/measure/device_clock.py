@@ -4,7 +4,6 @@ What records the events is written twice, here and in _device.c, which costs a f
 the two together.
 """
 
-import enum
 import time
 from collections import deque
 from collections.abc import Callable
@@ -34,6 +33,9 @@ EVENTS: Final = 16_384
 # After more reads that nobody took, the training thread sums them up: there is no pusher.
 MOST_READS: Final = 100
 _STEP_ENDS: Final = BEGIN | COMPLETE
+# What becomes of the next boundary: counting begins there, it counts, or nothing does before the
+# end of a step.
+_BEGINS, _COUNTS, _IS_LOST = range(3)
 
 
 class Events(Protocol):
@@ -62,14 +64,6 @@ class Events(Protocol):
         """Return what the recorder in C calls; None if only that in Python can serve."""
 
 
-class _State(enum.Enum):
-    """What a recorder does with the next boundary."""
-
-    BEGINS = enum.auto()  # counting begins there
-    COUNTS = enum.auto()
-    IS_LOST = enum.auto()  # nothing is recorded until the end of a step
-
-
 class PythonRecorder:
     """Records an event at each boundary of a loop, and reads the times of whole steps.
 
@@ -90,7 +84,7 @@ class PythonRecorder:
     ) -> None:
         self._events, self._number, self._limit = events, number, limit
         self._every, self._at_once, self._due, self._now = every, at_once, due, now
-        self._state = _State.BEGINS
+        self._state = _BEGINS
         self._free: list[Any] = []
         self._free_on = {events.device: self._free}
         self._made = 0
@@ -160,7 +154,7 @@ class PythonRecorder:
             self.dropped_steps += bool(mark & COMPLETE)
             return
         what_counts = mark & (STAGE_BITS | _STEP_ENDS | RELEASE)
-        if self._state is _State.COUNTS and what_counts == self._stage:
+        if self._state == _COUNTS and what_counts == self._stage:
             return
         self._number += bool(mark & COMPLETE)
         if is_end and self._events.follow():
@@ -170,19 +164,19 @@ class PythonRecorder:
                 self._lose(mark)
         elif is_end:
             self._end_step(mark)
-        elif self._state is not _State.IS_LOST:
+        elif self._state != _IS_LOST:
             self._record(mark)
 
     def _end_step(self, mark: int) -> None:
-        if self._state is _State.IS_LOST:
+        if self._state == _IS_LOST:
             self.dropped_steps += bool(mark & COMPLETE)
             # Half of the events must be free, or the next gap would follow at once.
             if not self._are_scarce():
-                self._state = _State.BEGINS
-        if self._state is not _State.IS_LOST:
-            is_whole = bool(mark & COMPLETE) and self._state is _State.COUNTS
+                self._state = _BEGINS
+        if self._state != _IS_LOST:
+            is_whole = bool(mark & COMPLETE) and self._state == _COUNTS
             self._record(mark)
-            if is_whole and self._state is _State.COUNTS:
+            if is_whole and self._state == _COUNTS:
                 self._waiting.append((self._number, self._step, self._last_on))
                 self._step, self._last_on = [], {}
         if self._now() >= self._next_read or self._are_scarce():
@@ -195,7 +189,7 @@ class PythonRecorder:
     def _record(self, mark: int) -> None:
         event = None
         is_at_once = self._now() - self._recorded < self._at_once and self._stage != SYNC
-        if self._state is not _State.COUNTS or not is_at_once:
+        if self._state != _COUNTS or not is_at_once:
             if self._free:
                 event = self._free.pop()
             elif self._made < self._limit:
@@ -204,8 +198,8 @@ class PythonRecorder:
             else:
                 self._lose(mark)
                 return
-            if self._state is _State.BEGINS:
-                self._state = _State.COUNTS
+            if self._state == _BEGINS:
+                self._state = _COUNTS
                 mark = mark & STAGE_BITS | BEGIN
             self._last_on[self._events.record(event)] = event
             self._recorded = self._now()
@@ -214,7 +208,7 @@ class PythonRecorder:
 
     def _lose(self, mark: int) -> None:
         """Discard the unfinished step up to the end of a step; it is counted where it ends."""
-        self._state = _State.IS_LOST
+        self._state = _IS_LOST
         self._free += filter(None, self._step[1::2])
         self._step, self._last_on = [], {}
         self.dropped_steps += bool(mark & COMPLETE)

@@ -6,7 +6,8 @@
 #include <string.h>
 
 enum { CREATE, RECORD, QUERY, ELAPSED, IS_CAPTURING, GET_DEVICE, SET_DEVICE, FUNCTIONS };
-enum { INVALID_VALUE = 1, INVALID_HANDLE = 400, NOT_READY = 600, LOST = 700, CAPTURES = 900 };
+enum { INVALID_VALUE = 1, INVALID_HANDLE = 400, NOT_READY = 600, LOST = 700 };
+enum { CAPTURES = 900, CAPTURE_IMPLICIT = 906 };
 enum { STREAMS = 8, RELAXED = 2 };
 
 typedef struct {
@@ -17,7 +18,7 @@ typedef struct {
 typedef long long Variable;
 Variable stub_now, stub_idle_at[STREAMS]; /* nanoseconds */
 Variable stub_calls[FUNCTIONS];
-Variable stub_capturing; /* whichever stream is asked for */
+Variable stub_capturing; /* whichever stream is asked for; 2: the legacy one, beside a capture */
 Variable stub_current_device;
 Variable stub_failing; /* the function that reports a lost device, plus one */
 Variable stub_last_error;
@@ -106,8 +107,9 @@ cudaEventElapsedTime(float *milliseconds, Event *start, Event *end)
 int
 cudaStreamIsCapturing(void *stream, int *status)
 {
-    *status = stub_capturing;
-    return (long)stream < STREAMS ? called(IS_CAPTURING) : INVALID_HANDLE;
+    *status = stub_capturing == 1;
+    int error = (long)stream < STREAMS ? called(IS_CAPTURING) : INVALID_HANDLE;
+    return error || stub_capturing < 2 ? error : (stub_last_error = CAPTURE_IMPLICIT);
 }
 
 int

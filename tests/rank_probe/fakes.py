@@ -111,9 +111,6 @@ class StubEvent(ctypes.c_void_p):
         return milliseconds.value
 
 
-NOT_READY = 600
-
-
 class StubEvents:
     """Events on the current stream of a FakeDevice; what a test sets happens next.
 
@@ -133,11 +130,11 @@ class StubEvents:
         self.has_runtime = True
 
     def call(self, function: str, *arguments: object) -> int:
-        """Call a *function* as torch does: on the device of the events; return 0 or NOT_READY."""
+        """Call a *function* as torch does: on the device of the events; return 0 if it is ready."""
         current, self.current_device = self.current_device, self.device
         error: int = getattr(self.library, function)(*arguments)
         self.current_device = current
-        if error not in (0, NOT_READY):
+        if error not in (0, 600):  # cudaErrorNotReady
             raise RuntimeError(f"CUDA error {error}")
         return error and self.library.cudaGetLastError()
 

@@ -86,11 +86,12 @@ def test_step_on_two_streams_waits_for_both() -> None:
     assert marks.clock.steps.totals().steps == 4
 
 
-def test_capture_is_one_piece_of_the_stage_it_is_in() -> None:
+@pytest.mark.parametrize("capturing", [1, 2])
+def test_capture_is_one_piece_of_the_stage_it_is_in(capturing: int) -> None:
     """Nothing is recorded or queried in a capture; the stage around it has its time."""
     marks = Marks()
     marks.clock.boundary(FORWARD)
-    marks.events.capturing = True
+    marks.events.capturing = capturing
     recorded = marks.events.recorded
     for mark in (SYNC, FORWARD, BACKWARD, SYNC, OTHER | RELEASE):
         marks.clock.boundary(mark)

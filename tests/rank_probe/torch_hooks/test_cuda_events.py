@@ -46,7 +46,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
     fake = FakeCuda()
     monkeypatch.setattr(torch.cuda, "current_device", lambda: fake.device)
     monkeypatch.setattr(torch.cuda, "current_stream", fake.stream)
-    monkeypatch.setattr(torch.cuda, "Event", fake.event)
+    monkeypatch.setattr(torch._C, "_CudaEventBase", fake.event, raising=False)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", bool)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", fake.raw_stream, raising=False)
     return fake
@@ -78,6 +78,8 @@ def test_device_events_need_no_private_names(
 ) -> None:
     """The public ones do the same, for more time."""
     monkeypatch.delattr(torch._C, "_cuda_getCurrentRawStream")
+    monkeypatch.delattr(torch._C, "_CudaEventBase")
+    monkeypatch.setattr(torch.cuda, "Event", cuda.event)
     stream = SimpleNamespace(cuda_stream=7)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
     monkeypatch.setattr(private, "limitations", {})

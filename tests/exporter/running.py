@@ -1,5 +1,6 @@
 """A real exporter process for tests, HTTP over its Unix socket, and certificates for its web."""
 
+import base64
 import http.client
 import json
 import os
@@ -44,6 +45,11 @@ def exchange(
         connection.request(method, path, body, headers or {})
         response = connection.getresponse()
         return response.status, response.headers, response.read()
+
+
+def basic(login: str) -> dict[str, str]:
+    """Return the header with a *login*, a user and a password."""
+    return {"Authorization": "Basic " + base64.b64encode(login.encode()).decode()}
 
 
 def _tcp(port: int) -> http.client.HTTPConnection:

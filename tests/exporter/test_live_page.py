@@ -345,9 +345,11 @@ def waits_at(place: str) -> list[dict[str, Any]]:
 
 IS_IN: dict[str, dict[str, Any]] = {
     "barrier": {"stage": "sync", "late_lines": waits_at("done (train.py:64)")},
+    "step": {"stage": "sync", "late_lines": waits_at("step (train.py:41)")},
     "end": {"finished": True},
     # An evaluator, which has never stepped, hides no hang.
     "evaluator": {"stage": "other", "last_step_timestamp_seconds": None},
+    "behind": {"stage": "forward", "steps": 59},
 }
 # Of four ranks who does not wait, and where it is; for how long | the state, what is said, and
 # whatever helps to find out why.
@@ -372,8 +374,8 @@ py-spy dump --pid 100 on gpu-12, and so of each rank: do all wait in the same co
 0 sync 122 | hung | HUNG: all of them wait in sync, so the collective itself is stuck. | \
 py-spy dump --pid 100 on gpu-12, and so of each rank: do all wait in the same collective?
 # One of them has called another collective.
-3 barrier 122 | hung | HUNG: rank 3 is in sync at done (train.py:64), and most others at step \
-(train.py:41); 4 of 4 ranks wait in sync. | py-spy dump --pid 103 on gpu-12
+3 barrier 122; 0-2 step | hung | HUNG: rank 3 is in sync at done (train.py:64), and most others \
+at step (train.py:41); 4 of 4 ranks wait in sync. | py-spy dump --pid 103 on gpu-12
 # No rank waits for another, so nothing is lost: nobody can be judged.
 0-3 eval 150 | not_judgeable | No rank on this node has finished a step for 3 min: rank 0 is in \
 eval, rank 1 is in eval and rank 2 is in eval and 1 more. | -
@@ -381,6 +383,9 @@ eval, rank 1 is in eval and rank 2 is in eval and 1 more. | -
 0-3 forward 1799 | not_judgeable | No rank on this node has finished a step for 30 min: | -
 0-3 forward 1802 | hung | No step for 30 min, 4 of 4 GPUs wait: rank 0 is in forward, rank 1 is in \
 forward and rank 2 is in forward and 1 more; none of 4 ranks wait in sync. | -
+# All stand alike; one has finished a step fewer.
+2 behind 1802; 0-1 forward; 3 forward | hung | No step for 30 min, 4 of 4 GPUs wait: rank 2 is in \
+forward, rank 0 | -
 """
 OTHER_NODES = (
     "Look at the live pages of the job's other nodes: "
@@ -394,10 +399,9 @@ def test_job_that_stands_still_names_the_rank_outside_sync(
 ) -> None:
     """If it hangs all GPUs of the job are lost, and what holds it up is looked at."""
     node = stepped()
-    ((rank, (where, seconds)), *others) = numbered(held)
-    if where == "barrier":
-        node.change(0, 1, 2, late_lines=waits_at("step (train.py:41)"))
-    node.change(rank, *(each for each, _ in others), **IS_IN.get(where, {"stage": where}))
+    for rank, (where, *_) in numbered(held):
+        node.change(rank, **IS_IN.get(where, {"stage": where}))
+    (rank, (where, seconds)), *_ = numbered(held)
     said = node.wait(int(seconds), (rank,) if where == "silent" else ())["verdict"]
 
     assert said["state"] == state
@@ -453,15 +457,6 @@ def test_rank_that_is_stuck_is_told_with_its_line() -> None:
     assert said.endswith(": rank 2 is in data at load (train.py:41).")
     node.change(2, thread_states=[waits])
     assert "at load (train.py:41), waiting for a lock;" in node.wait(110)["verdict"]["sentence"]
-
-
-def test_of_several_that_may_hold_a_job_up_the_one_behind_is_first() -> None:
-    """Where no rank is seen to wait, all stand alike; one has finished a step fewer."""
-    node = stepped()
-    node.change(stage="forward")
-    node.change(2, steps=node.states[2].steps - 1)
-
-    assert "wait: rank 2 is in forward, rank 0" in node.wait(1_802)["verdict"]["sentence"]
 
 
 def test_hang_tells_where_its_ranks_are_and_what_they_did_last() -> None:

@@ -294,11 +294,7 @@ def test_long_release_says_once_what_it_waits_for(
 ) -> None:
     """A worker that does not end is no release: nobody is asked to reset a GPU that is open."""
     clock = Clock()
-
-    def sleep(seconds: float) -> None:
-        clock.seconds += seconds
-
-    monkeypatch.setattr(client, "time", SimpleNamespace(monotonic=clock, sleep=sleep))
+    monkeypatch.setattr(client, "time", SimpleNamespace(monotonic=clock, sleep=clock.sleep))
     began = clock.seconds
     monkeypatch.setattr(client, "post", lambda *_: (200, {"released": clock.seconds > began + 2}))
     assert main(["control", "--release-gpus", "--exporter=unix:/x"]) == 0

@@ -3,7 +3,6 @@
 So does one behind the TLS, the client certificates and the passwords of its web config file.
 """
 
-import base64
 import http.client
 import json
 import re
@@ -31,6 +30,7 @@ from tests.exporter.running import (
     ROOT,
     RunningExporter,
     UnixConnection,
+    basic,
     counted,
     exchange,
     make_certificate,
@@ -152,9 +152,13 @@ def test_exporter_does_what_it_can_where_it_is_run_and_leaves_nothing(tmp_path: 
             "--web.listen-address=127.0.0.1:{port}",
             ".*Address already in use; stop what holds it or choose another --web.listen-address",
         ),
-        (
-            "--ingest.listen-address=0.0.0.0:9918",
-            ".* is not a loopback address, and without a token .*",
+        # Without a token anyone could push, so that listener stays on the node.
+        *(
+            (
+                f"--ingest.listen-address={each}",
+                ".* is not a loopback address, .* set --ingest.token-file.*",
+            )
+            for each in ("0.0.0.0:0", "192.0.2.1:0", ":0", "[::]:0", "example.org:0")
         ),
     ],
 )
@@ -202,13 +206,7 @@ def test_flood_of_connections_costs_a_few_files(tmp_path: Path) -> None:
             idle.setblocking(False)
             return idle.connect_ex(str(running.socket_path)) == 0
 
-        def push() -> int:
-            rank.request("POST", "/v1/snapshots", snapshot().to_json())
-            with rank.getresponse() as response:
-                response.read()
-                return response.status
-
-        assert push() == 200
+        assert status(rank, {}, snapshot().to_json()) == 200
         process.suspend()
         stack.callback(process.resume)
         wait_until(lambda: process.status() == psutil.STATUS_STOPPED)
@@ -217,7 +215,7 @@ def test_flood_of_connections_costs_a_few_files(tmp_path: Path) -> None:
         process.resume()
         # A user has half of the 64 places, and one of them is the rank's.
         wait_until(lambda: counted(running.metrics(), "turned_away") == waiting - 31)
-        assert push() == 200
+        assert status(rank, {}, snapshot().to_json()) == 200
         assert process.num_fds() < BACKLOG + 128
         assert not [line for line in running.log if "out of system resource" in line]
 
@@ -250,13 +248,7 @@ def configure(directory: Path, password: str) -> None:
     )
 
 
-def login(password: str) -> dict[str, str]:
-    """Return the header of a scraper with *password*."""
-    user = base64.b64encode(f"prometheus:{password}".encode()).decode()
-    return {"Authorization": f"Basic {user}"}
-
-
-LOGIN = login("right")
+LOGIN = basic("prometheus:right")
 
 
 class Secured:
@@ -362,12 +354,15 @@ def test_renewed_certificate_and_password_need_no_restart(
         (directory / "renewed.key").replace(directory / "server.key")
         assert secured.get("scraper", LOGIN)[0] == 200
         configure(directory, "newer")
-        assert (status(kept, LOGIN), status(kept, login("newer"))) == (401, 200)
+        assert (status(kept, LOGIN), status(kept, basic("prometheus:newer"))) == (401, 200)
 
 
-def status(connection: HTTPSConnection, headers: dict[str, str]) -> int:
-    """Return the status of a scrape over *connection*, which stays open."""
-    connection.request("GET", "/metrics", headers=headers)
+def status(
+    connection: http.client.HTTPConnection, headers: dict[str, str], body: bytes | None = None
+) -> int:
+    """Return the status of a scrape, or a push of *body*, over *connection*, which stays open."""
+    asked = ("GET", "/metrics") if body is None else ("POST", "/v1/snapshots")
+    connection.request(*asked, body, headers)
     with connection.getresponse() as response:
         response.read()
         return response.status

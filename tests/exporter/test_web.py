@@ -4,7 +4,6 @@ Its configuration file is read as the exporter toolkit does, in force at once, a
 """
 
 import asyncio
-import base64
 import dataclasses
 import ssl
 from pathlib import Path
@@ -36,7 +35,7 @@ from exporter.web.health import GONE_SECONDS, GpusGone, Ready
 from exporter.web.reload import WatchedConfig
 from generators import alert_rules
 from tests.exporter.node import Clock, FixedNvml
-from tests.exporter.running import make_certificate
+from tests.exporter.running import basic, make_certificate
 from tests.exporter.snapshots import snapshot
 from tests.exporter.test_scrape import FakeCollector
 
@@ -421,10 +420,6 @@ INSIDE = PlainTextResponse("inside")
 def hashed(password: str) -> bytes:
     # 4 is bcrypt's least cost: the tests need a true hash, not a slow one.
     return bcrypt.hashpw(password.encode(), bcrypt.gensalt(4))
-
-
-def basic(login: str) -> dict[str, str]:
-    return {"authorization": "Basic " + base64.b64encode(login.encode()).decode()}
 
 
 @pytest.fixture

@@ -8,9 +8,10 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from rank_probe.audit import command
 from rank_probe.check import check
 from rank_probe.command_line.grammar import USAGE
 from rank_probe.version import __version__
+from tests.exporter.node import Clock
 from tests.exporter.running import ROOT, RunningExporter, running_exporter
 from tests.exporter.snapshots import snapshot
 from tests.rank_probe.sink import SILENCE, listening, listening_on_loopback, saying
@@ -265,29 +267,12 @@ def problem(endpoint: str, **environment: str) -> str:
     return sentence
 
 
-class Clock:
-    """Time that passes only while a gate waits."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self.meanwhile: Callable[[], object] = str
-
-    def sleep(self, seconds: float) -> None:
-        self.seconds += seconds
-        self.meanwhile()
-
-    def monotonic(self) -> float:
-        return self.seconds
-
-    def time(self) -> float:
-        return 1e9
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The gate's."""
-    clock = Clock()
-    monkeypatch.setattr("rank_probe.check.time", clock)
+    """The gate's, for which time passes only while it waits."""
+    clock = Clock(0.0)
+    time = SimpleNamespace(monotonic=clock, sleep=clock.sleep, time=lambda: 1e9)
+    monkeypatch.setattr("rank_probe.check.time", time)
     return clock
 
 
@@ -335,7 +320,11 @@ def test_check_beside_a_running_job_is_no_older_process(exporter: RunningExporte
 
 
 def test_wait_ends_when_the_exporter_is_up_or_its_time_is_over(
-    exporter: RunningExporter, tmp_path: Path, clock: Clock, capsys: pytest.CaptureFixture[str]
+    exporter: RunningExporter,
+    tmp_path: Path,
+    clock: Clock,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A gate waits for an exporter that starts late, and says once what it waits for."""
     late = tmp_path / "e.sock"
@@ -343,11 +332,12 @@ def test_wait_ends_when_the_exporter_is_up_or_its_time_is_over(
     assert "there is no socket" in check(known, 5.0)["problem"]
     assert clock.seconds == 5.0
 
-    def exporter_starts() -> None:
+    def sleep(seconds: float) -> None:
+        clock.sleep(seconds)
         if clock.seconds == 15.0:
             late.symlink_to(exporter.socket_path)
 
-    clock.meanwhile = exporter_starts
+    monkeypatch.setattr("rank_probe.check.time.sleep", sleep)
     assert check(known, 60.0)["ok"]
     first, second = capsys.readouterr().err.splitlines()
 

@@ -11,6 +11,7 @@ from exporter.causes.model import Cause
 from exporter.collectors.rank.jobs import JobsCollector
 from exporter.collectors.rank.late_causes import SENTENCE_CHARACTERS, LateCausesCollector
 from exporter.collectors.rank.late_ranks import LateLinesCollector, LateRanksCollector
+from exporter.collectors.rank.ranks import RanksCollector
 from exporter.collectors.rank.work import RankWorkCollector
 from exporter.evidence.late_causes import LateCauses, RankPlace
 from rank_probe.wire.snapshot import RUNTIME_INFO_LABELS
@@ -118,20 +119,26 @@ def test_job_that_cannot_be_judged_says_why() -> None:
 
 @pytest.mark.parametrize("behind_seconds", [90.0, -90.0])
 def test_wrong_clock_changes_no_age(behind_seconds: float) -> None:
-    """On a node whose clock is 90 s off, no rank is silent, and every age is right."""
+    """On a node whose clock is 90 s off, who reports is not silent, and every age is right."""
     node = Node(behind_seconds)
+    node.beat(1)
+    node.beat(2, finished=True)
+    node.clock.seconds += 6.0
     node.beat(last_step_timestamp_seconds=node.time(ago_seconds=2.5))
     node.clock.seconds += 5.0
-    assert node.shown("node_") == states(1, 0, 0) | {
+    assert node.shown("node_") == states(1, 1, 1) | {
         "node_world_size": 4.0,
-        "node_run_seconds": 65.0,
+        "node_run_seconds": 71.0,
         "node_last_step_age_seconds": 7.5,
         "node_stepping_ranks": 1.0,
     }
+    assert shown(RanksCollector(node.store), "rankskew_rank_silent_seconds") == [
+        'rankskew_rank_silent_seconds{job_id="llama",peer_group="all",rank="1"} 11.0'
+    ]
 
     # When the wall clock is set back, the job has still run for as long as it has.
     node.beat(heartbeat_timestamp_seconds=node.time(ago_seconds=300.0))
-    assert node.shown("node_run_seconds") == {"node_run_seconds": 65.0}
+    assert node.shown("node_run_seconds") == {"node_run_seconds": 71.0}
 
 
 def test_ranks_of_a_job_are_told_together() -> None:

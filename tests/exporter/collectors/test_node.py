@@ -194,10 +194,6 @@ def without(*files: str) -> Files:
     return dict.fromkeys(files)
 
 
-def refused(*files: str) -> Files:
-    return dict.fromkeys(files, REFUSED)
-
-
 # Names of series, what changes at the node before the first look, and what the series say then.
 ODDITIES: Final[list[tuple[str, Files, str]]] = [
     # An idle CPU has a low clock, and nobody waits for it.
@@ -214,7 +210,7 @@ ODDITIES: Final[list[tuple[str, Files, str]]] = [
         "0 2.048e+08, 1 1.024e+08",
     ),
     # Turned off (psi=0), the files are there.
-    ("node_pressure_stalled", refused(f"{PSI}/io"), "memory 0.25"),
+    ("node_pressure_stalled", {f"{PSI}/io": REFUSED}, "memory 0.25"),
     # Older kernels count at the paths of an NVMe disk only, newer ones at the disk as well.
     ("node_disk", paths(0), OF_PATHS),
     ("node_disk", paths(5000), OF_PATHS),

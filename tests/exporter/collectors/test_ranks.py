@@ -208,23 +208,6 @@ def test_what_would_mislead_is_absent(held: Snapshot, there: str, absent: str) -
     assert [name for name in absent.split() if name in found] == []
 
 
-def test_silence_is_told_by_the_exporters_clock() -> None:
-    """A rank that reports is not silent, however wrong its node's clock; one that stops is."""
-    clock = Clock()
-    store = RankStore(clock=clock)
-    for rank, behind in ((0, 0.0), (1, 90.0), (2, 0.0)):
-        store.put(snapshot(rank=rank, heartbeat_timestamp_seconds=1_060.5 - behind))
-    store.put(snapshot(rank=3, finished=True))
-    clock.seconds += 11.0
-    for rank, behind in ((0, 0.0), (1, 90.0)):
-        then = 1_071.5 - behind
-        store.put(snapshot(rank=rank, sequence=2, heartbeat_timestamp_seconds=then))
-
-    assert shown(RanksCollector(store), "rankskew_rank_silent_seconds") == [
-        'rankskew_rank_silent_seconds{job_id="llama",peer_group="all",rank="2"} 11.0'
-    ]
-
-
 WHO = 'job_id="llama",peer_group="all",rank="0"'
 
 

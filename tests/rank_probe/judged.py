@@ -219,12 +219,14 @@ def judged_steps(
     *work* is what a rank is given in a step.
     """
     found = Judged()
+    groups = {rank: f"g{job.group(rank)}" for rank in range(job.ranks)}
+    nodes = {rank: rank // job.ranks_per_node for rank in groups}
     given = 0.0
     leaders: list[Leader] = []
     due = 0.0
     for step in steps:
         if step.number == 1:
-            reduction = reduction_of(job)
+            reduction = PlainReduction(groups, nodes)
             judge, leaders = Judge(reduction, facts), []
         given += work(step)
         leaders.append(reduction.add(step.number, vectors(job, step), step.end_seconds))
@@ -234,15 +236,6 @@ def judged_steps(
             leaders, due = [], step.end_seconds + every_seconds
     found.end()
     return found
-
-
-def reduction_of(job: Job) -> PlainReduction:
-    """Return the reduction for the ranks of *job*, of no steps yet."""
-    ranks = range(job.ranks)
-    return PlainReduction(
-        {rank: f"g{job.group(rank)}" for rank in ranks},
-        {rank: rank // job.ranks_per_node for rank in ranks},
-    )
 
 
 def vectors(job: Job, step: Step) -> Mapping[int, Mapping[str, float]]:

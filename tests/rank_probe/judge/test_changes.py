@@ -265,14 +265,6 @@ def test_what_all_of_them_have_and_no_other_is_told(
     assert in_common(those, rest, known) == shared
 
 
-def test_ranks_are_told_in_stretches() -> None:
-    assert spans_of([]) == ()
-    assert spans_of([3]) == ((3, 3),)
-    assert spans_of([0, 1, 2, 5, 7, 8]) == ((0, 2), (5, 5), (7, 8))
-    assert len(spans_of(range(0, 2 * MOST_SPANS, 2))) == MOST_SPANS
-    assert spans_of(range(0, 2 * MOST_SPANS + 2, 2)) == ()
-
-
 def lates(*ranks: int, **changes: object) -> list[Late]:
     return [late(rank=rank, **changes) for rank in ranks]
 
@@ -284,6 +276,9 @@ def since(*seconds: float) -> list[Late]:
 ON_A_NODE = lates(4, 5, 6, 7, kind=NODE)
 OTHERS = [*lates(0, stage="forward"), *lates(1, kind=PAUSES), *lates(2, since_seconds=500.0)]
 FIVE_OF_TWELVE = Together("data", 5, 30.0, ((0, 0), (3, 3), (6, 6), (9, 10)))
+# As many stretches as are told, and one more.
+SPANS, ANOTHER = range(0, 2 * MOST_SPANS, 2), range(0, 2 * MOST_SPANS + 2, 2)
+EACH_ALONE = Together("data", MOST_SPANS, 30.0, tuple((rank, rank) for rank in SPANS))
 
 
 @pytest.mark.parametrize(
@@ -297,6 +292,8 @@ FIVE_OF_TWELVE = Together("data", 5, 30.0, ((0, 0), (3, 3), (6, 6), (9, 10)))
         # More than a third are a set with nothing in common.
         (lates(0, 3, 6, 9, 10), 12, {}, [FIVE_OF_TWELVE]),
         (lates(0, 3, 6, 9), 12, {}, []),
+        (lates(*SPANS), 80, {}, [EACH_ALONE]),
+        (lates(*ANOTHER), 80, {}, [Together("data", MOST_SPANS + 1, 30.0)]),
         (lates(0), 2, {}, []),
         # An onset is known to ten seconds, and to a tenth of what has passed since.
         (since(600.0, 631.0), 4, {}, [Together("data", 2, 631.0, ((0, 1),))]),

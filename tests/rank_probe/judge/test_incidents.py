@@ -179,6 +179,9 @@ def incidents() -> Iterator[tuple[Job, list[Expected]]]:
     yield replace(job, seconds=440), [mild, Expected(3, "data", onset=380)]
     job = job_of(8, Fault(1, "data", 6, every=30), Fault(6, "other", 8, every=47))
     yield replace(job, seconds=300), [Expected(1, "data", PAUSES), Expected(6, "other", PAUSES)]
+    # Three intervals after the last pause the rank is no longer late.
+    job = Job(seed=2, seconds=400, faults=(Fault(2, "data", 8, 40, 0, 250),))
+    yield job, [Expected(2, "data", PAUSES, cleared=318)]
     job = job_of(8, Fault(1, "checkpoint", 8, every=40), Fault(6, "forward", 0.25))
     yield job, [Expected(1, "checkpoint", DUTY), Expected(6, "forward")]
     # A late rank is not named a second time for its pauses.
@@ -333,16 +336,12 @@ def both(one: More, other: More) -> More:
     return lambda rank, step: one(rank, step) + other(rank, step)
 
 
-def always_apart(rank: int, _: int) -> float:
-    """Workers on shares of GPUs: the slowest is far from the fastest, but not from the next."""
-    return 0.02 * rank
-
-
 OWN_PAST = {
     "always one apart": Past(between(2, 0, 300, 0.1), steps=300),
     "always all apart": Past(lambda rank, _: 0.1 * rank, steps=60),
+    # Workers on shares of GPUs: the slowest is far from the fastest, but not from the next.
     "a bump of ten steps": Past(
-        both(always_apart, between(3, 100, 110, 0.15)), was=[(3, 100, 110)]
+        both(lambda rank, _: 0.02 * rank, between(3, 100, 110, 0.15)), was=[(3, 100, 110)]
     ),
     # Half as slow again as all others, from the first step on, is no matter of habit.
     "far apart from the first step on": Past(between(4, 0, 60, 0.5), steps=60, since=[(4, 0, 0.5)]),

@@ -371,13 +371,12 @@ def test_history_forgets_what_is_older_than_six_hours() -> None:
     assert history(360.0, 80_000).marks[0].steps < 222 - 120
 
 
-def test_noise_that_lasts_names_nobody() -> None:
-    """Two per cent for ten steps at a time are named four times, by the noise of steps alone."""
+def test_noise_or_drift_that_lasts_names_nobody() -> None:
+    """Two per cent for ten steps are named four times, by the noise of steps alone.
+
+    Each node is 1 % off for half an hour at a time; then its ranks stray together.
+    """
     assert told(correlated, 12.0, hours=4.0, seed=2).total() == 0
-
-
-def test_node_that_has_drifted_before_is_not_named_for_it() -> None:
-    """Each node is 1 % off for half an hour at a time; then its ranks stray together."""
     assert told(nodes_drift, 60.0, hours=6, seed=3).total() == 0
 
 

@@ -155,17 +155,6 @@ def test_rank_that_paused_once_is_not_a_different_one_in_each_step() -> None:
         assert said.slowdown == 1
 
 
-def test_pauses_that_stop_are_over() -> None:
-    """Three intervals after the last pause the rank is no longer late."""
-    fault = Fault(2, "data", 8, every=40, end_seconds=250)
-    job = Job(seed=2, seconds=400, faults=(fault,))
-    steps = simulate(job)
-    (incident,) = judged_steps(job, steps).incidents
-    ends = ends_of(job, steps)
-
-    assert incident.cleared == pytest.approx(ends[-1] + 3 * (ends[-1] - ends[-2]), abs=10)
-
-
 @pytest.mark.parametrize(
     ("ranks", "every", "stage", "seconds", "spread"),
     [(16, 20, "checkpoint", 1, 0.2), (2, 20, "data", 1, 0.2), (2, 200, "checkpoint", 5, 0.1)],

@@ -108,33 +108,33 @@ def test_ranks_that_stop_in_turn_are_nobodys_fault() -> None:
     assert lost > 1
 
 
+QUIET = Job(seed=3, busy_seconds=0.2, seconds=60)
+# Of so many ranks some stop in nearly every step: that costs 7 %, more than they would vary.
+MANY = Job(96, 3, busy_seconds=1.0, seconds=60, stage_noise=0.01)
+
+
 @pytest.mark.parametrize(
-    ("ranks", "noise", "spread"),
-    [(4, 0.04, 0.0), (64, 0.03, 0.0), (64, 0.03, 0.01), (2, 0.05, 0.0)],
+    ("job", "rotating", "noise"),
+    [
+        *(
+            (
+                replace(QUIET, ranks=n, stage_noise=noise, static_spread=spread),
+                (0, 0.01),
+                (0.005, 1),
+            )
+            for n, noise, spread in ((4, 0.04, 0), (64, 0.03, 0), (64, 0.03, 0.01), (2, 0.05, 0))
+        ),
+        # Ranks whose own times vary by a fifth are given uneven batches.
+        (replace(QUIET, ranks=8, stage_noise=0.35), (0.1, 1), (0, 0.071)),
+        (MANY, (0, 0.01), (0, 1)),
+        (replace(MANY, faults=(Fault(None, "other", 0.08),)), (0.03, 1), (0, 1)),
+    ],
 )
-def test_ordinary_noise_is_no_rotating_loss(ranks: int, noise: float, spread: float) -> None:
+def test_noise_is_told_from_a_rotating_loss(
+    job: Job, rotating: tuple[float, float], noise: tuple[float, float]
+) -> None:
     """What so many ranks cost that vary is told apart, to less than a hundredth of the job."""
-    job = Job(ranks, 3, busy_seconds=0.2, seconds=60, stage_noise=noise, static_spread=spread)
     lost = judged(job).last.gpus_lost
 
-    assert lost["rotating"] < 0.01 * ranks
-    assert lost["noise"] > 0.005 * ranks
-
-
-def test_work_that_differs_is_no_noise() -> None:
-    """Ranks whose own times vary by a fifth are given uneven batches."""
-    job = Job(8, 3, busy_seconds=0.2, seconds=60, stage_noise=0.35)
-    lost = judged(job).last.gpus_lost
-
-    assert lost["rotating"] > 0.1 * 8
-    assert lost["noise"] < 0.071 * 8
-
-
-def test_many_ranks_that_stop_in_turn_are_seen_above_their_noise() -> None:
-    """Of 96 ranks some stop in nearly every step: that costs 7 %, more than they would vary."""
-    job = Job(96, 3, busy_seconds=1.0, seconds=60, stage_noise=0.01)
-    fault = Fault(None, "other", 0.08)
-    lost = judged(replace(job, faults=(fault,))).last.gpus_lost
-
-    assert lost["rotating"] > 0.03 * 96
-    assert judged(job).last.gpus_lost["rotating"] < 0.01 * 96
+    for (least, most), kind in ((rotating, "rotating"), (noise, "noise")):
+        assert least * job.ranks <= lost[kind] < most * job.ranks

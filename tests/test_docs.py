@@ -125,17 +125,16 @@ def test_command_lines_are_accepted() -> None:
     assert seen >= {"exporter", "files", "replay", "top"}
 
 
-def mentions(text: str) -> list[str]:
-    return [found for each in VERSIONS for found in re.findall(each, text, re.MULTILINE)]
-
-
 def test_version_is_repeated_right() -> None:
     """A page, a chart or an image of this release names that of rank_probe/version.py."""
     places = [ROOT / "Dockerfile", *PAGES, *(ROOT / "deploy").rglob("*")]
     texts = [path for path in places if path.is_file() and path.suffix not in (".png", ".svg")]
-    found = {path: mentions(path.read_text(encoding="utf-8")) for path in texts}
+    found = {
+        path: {v for each in VERSIONS for v in re.findall(each, path.read_text(), re.MULTILINE)}
+        for path in texts
+    }
 
-    assert {path: said for path, said in found.items() if {*said} - {__version__}} == {}
+    assert {path: said for path, said in found.items() if said - {__version__}} == {}
     assert found[ROOT / "docs" / "operating.md"]
     assert found[ROOT / "deploy" / "helm" / "rankskew" / "Chart.yaml"]
 

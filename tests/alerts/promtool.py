@@ -84,16 +84,6 @@ def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def eval_order(groups: Sequence[str] = GROUPS) -> list[str]:
-    """Return the names of the groups in the files of *groups*, in order."""
-    files = {path.stem: path for path in RULES}
-    return [
-        group["name"]
-        for name in groups
-        for group in yaml.safe_load(files[name].read_text())["groups"]
-    ]
-
-
 def assert_rules(
     folder: Path,
     series: Series,
@@ -149,10 +139,11 @@ def _run(
     groups: Sequence[str],
     interval_seconds: float = 15.0,
 ) -> subprocess.CompletedProcess[str]:
-    interval = f"{interval_seconds:g}s"
+    interval, files = f"{interval_seconds:g}s", {path.stem: path for path in RULES}
+    loaded = [yaml.safe_load(files[name].read_text()) for name in groups]
     tests = {
         "rule_files": [str(path) for path in rules],
-        "group_eval_order": eval_order(groups),
+        "group_eval_order": [group["name"] for file in loaded for group in file["groups"]],
         "evaluation_interval": interval,
         "tests": [{"interval": interval, "input_series": list(series), "promql_expr_test": asked}],
     }

@@ -99,14 +99,11 @@ class Receivers(PostServer):
 
     def _take(self, path: str, body: bytes) -> None:
         message = json.loads(body)
-        self.sent.append((path.strip("/"), taken_from(message), message))
-
-
-def taken_from(message: dict[str, Any]) -> str:
-    """Take out of *message* what it is of, and return that."""
-    if "attachments" in message:
-        return str(message["attachments"][0].pop("footer"))
-    return str(message["payload"]["custom_details"].pop("of"))
+        if "attachments" in message:
+            of = message["attachments"][0].pop("footer")
+        else:
+            of = message["payload"]["custom_details"].pop("of")
+        self.sent.append((path.strip("/"), str(of), message))
 
 
 def redirected(config: dict[str, Any], url: str) -> dict[str, Any]:

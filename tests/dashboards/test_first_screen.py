@@ -270,37 +270,23 @@ CASES = {
             [
                 'job:rankskew_job:group{job_id="j"} 1',
                 'rankskew_gpu_rank_info{job_id="j",rank="0",instance="n",source="environ"} 1',
-                f'rankskew_gpu_fault{{job_id="j",rank="{rank}",instance="n",fault="{fault}"}} 1',
+                *(f'rankskew_gpu_fault{{job_id="j",instance="n",{each}}} 1' for each in faults),
                 REASON % "no_probe",
             ],
             {"Who": {"cannot be known": 1}, "Judged": {"no probe": 0}},
             {"cannot be known": ("", "")},
         )
-        for state, fault, rank in (
-            ("stands_still", "stands_still", "0"),
-            ("unused_gpus", "unused", ""),
+        for state, *faults in (
+            ("stands_still", 'rank="0",fault="stands_still"'),
+            ("unused_gpus", 'rank="",fault="unused"'),
+            ("no_probe",),
         )
     },
-    "no probe": Case(
-        "no_probe",
-        [
-            'job:rankskew_job:group{job_id="j"} 1',
-            'rankskew_gpu_rank_info{job_id="j",rank="0",gpu="0",instance="n"} 1',
-            REASON % "no_probe",
-        ],
-        {"Who": {"cannot be known": 1}, "Judged": {"no probe": 0}},
-        {"cannot be known": ("", "")},
-    ),
 }
 
 
 # Of these a job may have no figure, such as a step if it has finished; they show a dash.
 FIGURES = {"Since", "Step", "Judged"}
-
-
-def first_row() -> list[dict[str, Any]]:
-    """Return the panels at the top of the job dashboard."""
-    return [panel for panel in dashboard_panels("job") if panel["gridPos"]["y"] == 0]
 
 
 def first_screen() -> list[dict[str, Any]]:
@@ -337,7 +323,8 @@ def test_first_row_says_what_is_the_matter(case: Case, tmp_path: Path) -> None:
     asked = [(substituted(expr, "j"), NOW) for expr in exprs]
     rules = [path for path in RULES if path.stem == "state"]
     found = answers(tmp_path, recorded(case.series), asked, rules, ["state"])
-    row = {panel["title"]: shown(panel, found) for panel in first_row()}
+    top = [panel for panel in dashboard_panels("job") if panel["gridPos"]["y"] == 0]
+    row = {panel["title"]: shown(panel, found) for panel in top}
 
     assert row["State"] == {STATES[case.state][0]: 1}
     for title, names in case.shown.items():

@@ -10,6 +10,7 @@ import yaml
 from dashboards.detail import collectors
 from exporter.scrape.levels import ALL, LEVELS, PARTS, Level
 from fleet_simulator.plan import tour
+from generators import alert_rules
 from tests.alerts.promtool import RULES, Answers, answers, promtool
 from tests.dashboards.dashboard_files import Target, metric_names, targets
 from tests.fleet_simulator.scraped import SCRAPE_SECONDS, input_series
@@ -44,8 +45,7 @@ def test_every_query_is_promql(tmp_path: Path) -> None:
 
 def test_every_series_exists() -> None:
     """A query reads only what a collector exposes or a shipped rule records."""
-    rules = yaml.safe_load_all("---\n".join(path.read_text() for path in RULES))
-    recorded = {rule.get("record") for file in rules for g in file["groups"] for rule in g["rules"]}
+    recorded = {rule.get("record") for rule in alert_rules.all_rules()}
     read = {name for target in targets() for name in metric_names(target.expr)}
 
     assert read
@@ -60,10 +60,9 @@ def test_first_error_of_a_kind_is_drawn(tmp_path: Path) -> None:
         "rankskew_gpu_xid_errors_total"
     }
     rules = [
-        Target(path.stem, rule.get("record", rule.get("alert")), "", rule["expr"])
+        Target(path.stem, rule.get("record") or rule["alert"], "", rule["expr"])
         for path in RULES
-        for group in yaml.safe_load(path.read_text())["groups"]
-        for rule in group["rules"]
+        for rule in alert_rules.rules(path)
     ]
     read = [t for t in [*targets(), *rules] if metric_names(t.expr) & counters]
     exprs = {target.substituted("j") for target in read}

@@ -46,10 +46,6 @@ def step(late: dict[int, dict[str, float]], ranks: int = 4, communication: float
     return {rank: stages | {"sync": end - sum(stages.values())} for rank, stages in busy.items()}
 
 
-def without_sync(stages: dict[str, float]) -> dict[str, float]:
-    return {stage: seconds for stage, seconds in stages.items() if stage != "sync"}
-
-
 LATE = step({2: {"data": 0.2}}, communication=0.05)
 TURNS = [step({number % 4: {"data": 0.2}}) for number in range(40)]
 HEAVY = step({2: {"forward": 0.1}, 3: {"forward": 0.1}})
@@ -60,7 +56,7 @@ OF_AHEAD = {(1, "forward"): 0.3, (1, "backward"): 0.9}
 OF_TWO = {(1, "data"): 0.1 * 2 / 2, (3, "forward"): 0.1 * 2 / 2 + 0.2 * 3}
 # Nobody, or not everybody, measures the wait; or it is measured, as none.
 BLIND = {rank: {"data": 0.1 + 0.2 * (rank == 1)} for rank in range(3)}
-MIXED = {rank: each if rank in (1, 3) else without_sync(each) for rank, each in LATE.items()}
+MIXED = LATE | {rank: {s: LATE[rank][s] for s in HEALTHY} for rank in (0, 2)}
 ZERO = {rank: each | {"sync": 0.0} for rank, each in BLIND.items()}
 
 

@@ -201,27 +201,17 @@ def split(one: Run) -> list[TraceStretch]:
     return stretches(one, timeline(one, 2.0))
 
 
-def shape(one: Run) -> list[tuple[tuple[int, ...], int, int]]:
-    """Return the ranks, the first step and the number of steps of each stretch."""
-    return [(part.ranks, part.steps[0], len(part.steps)) for part in split(one)]
-
-
 def test_ranks_that_come_or_go_begin_a_stretch() -> None:
     """Whoever lacks twenty steps in a row is away; one that comes back is there again."""
-    elastic = rows(lambda rank, step: [True, step < 50 or step >= 70, step >= 30][rank])
+    elastic = split(rows(lambda rank, step: [True, step < 50 or step >= 70, step >= 30][rank]))
 
-    assert shape(elastic) == [
-        ((0, 1), 0, 30),
-        ((0, 1, 2), 30, 20),
-        ((0, 2), 50, 20),
-        ((0, 1, 2), 70, 30),
+    assert [(each.ranks, each.steps[0], each.begin, each.end) for each in elastic] == [
+        ((0, 1), 0, 0, 60),
+        ((0, 1, 2), 30, 60, 100),
+        ((0, 2), 50, 100, 140),
+        ((0, 1, 2), 70, 140, 200),
     ]
-    assert [(part.begin, part.end) for part in split(elastic)] == [
-        (0, 60),
-        (60, 100),
-        (100, 140),
-        (140, 200),
-    ]
+    assert [len(each.steps) for each in elastic] == [30, 20, 20, 30]
 
 
 @pytest.mark.parametrize(

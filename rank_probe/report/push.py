@@ -127,8 +127,7 @@ class Pusher:
         if snapshot is None:
             return {}
         give_way()
-        body = self._encoder.encode(snapshot)
-        give_way()
+        body = self._encoder.encode(snapshot)  # Sending it lets others have the interpreter.
         try:
             answer = self._post(body)
             has_waited()  # For the answer.

@@ -69,9 +69,10 @@ class Driver(Calls):
         self.asked[name] += 1
         answer = self.answers.get(name, Fails())
         try:
-            if isinstance(answer, Fails):
-                raise answer
-            return answer(*args) if callable(answer) else answer
+            told = answer(*args) if callable(answer) else answer
+            if isinstance(told, Fails):
+                raise told
+            return told
         except Fails as failure:
             raise pynvml.NVMLError(failure.code) from None
 

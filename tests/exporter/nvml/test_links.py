@@ -230,11 +230,10 @@ class NvLinks(Driver):
         self._part = NvLink()
         self._now = 0.0
 
-    def state(self, handle: object, link: int) -> int:
-        if link in self.states:
-            return self.states[link]
+    def state(self, handle: object, link: int) -> int | Fails:
         # An older driver calls the number of a link that it does not know invalid.
-        raise Fails(pynvml.NVML_ERROR_INVALID_ARGUMENT if link > 3 else Fails().code)
+        unknown = Fails(pynvml.NVML_ERROR_INVALID_ARGUMENT if link > 3 else Fails().code)
+        return self.states.get(link, unknown)
 
     def set_each(self, field: int, *values: int) -> None:
         """Let the links tell *values*, from link 0 on."""

@@ -518,17 +518,8 @@ ASKED_A_MINUTE = {
     1: "MaxPcieLinkGeneration MaxPcieLinkWidth",
 }
 BUDGET = {name: times for times, names in ASKED_A_MINUTE.items() for name in names.split()}
-
-
-def link_state(_: object, link: int) -> int:
-    """Each of its links is up."""
-    if link >= 18:
-        raise Fails
-    return 1
-
-
 H100: dict[str, Any] = dict.fromkeys((f"nvmlDeviceGet{name}" for name in BUDGET), 1) | {
-    "nvmlDeviceGetNvLinkState": link_state,
+    "nvmlDeviceGetNvLinkState": lambda _, link: 1 if link < 18 else Fails(),
     **(decoders(0, 0) | fabric(3) | lists([], [])),
     "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=80, used=40),
     "nvmlDeviceGetRemappedRows": (0, 0, 0, 0),

@@ -4,7 +4,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, pairwise
+from itertools import accumulate, groupby, pairwise
 from operator import attrgetter
 from statistics import median
 from typing import Final
@@ -114,7 +114,10 @@ class Pauses:
 
         Those that pause on their own are left out.
         """
-        own = [each for each in self._events if each.at > since and each.rank not in self.ranks]
+        recent = [each for each in self._events if each.at > since and each.rank not in self.ranks]
+        if len(recent) < FEWEST_EVENTS:
+            return None
+        own = _longest(recent)
         by_rank: dict[int, list[int]] = {}
         for each in own:
             by_rank.setdefault(each.rank, []).append(each.step)
@@ -196,12 +199,13 @@ class Pauses:
         seconds = (own[-1].at - own[0].at) * window.seconds / window.elapsed
         steps = seconds / (window.seconds / window.steps)
         heaviest = _heaviest(window)
+        longest = _longest(own)
         return Paused(
             rank=who[0],
             stage=stage,
             is_duty=_is_duty(own, heaviest),
-            every_steps=round(median(b.step - a.step for a, b in pairwise(own))),
-            pause_seconds=median(each.lead for each in own),
+            every_steps=round(median(b.step - a.step for a, b in pairwise(longest))),
+            pause_seconds=median(each.lead for each in longest),
             ratio=sum(each.lead for each in own[1:]) / steps / heaviest,
             gpus={stage: sum(each.caused for each in own[1:]) / seconds},
             first=first,
@@ -257,6 +261,16 @@ def _stage(own: Sequence[Leader]) -> int:
     for each in own:
         lost[each.stage] = lost.get(each.stage, 0.0) + each.lead
     return max(lost, key=lambda stage: lost[stage])
+
+
+def _longest(own: Sequence[Leader]) -> Sequence[Leader]:
+    """Return those that make up half of the loss, and all that are half as long; at least two.
+
+    Short ones beside them say neither how often nor for how long a rank pauses.
+    """
+    leads = sorted((each.lead for each in own), reverse=True)
+    half = sum(lost < sum(leads) / 2 for lost in accumulate(leads))
+    return [each for each in own if each.lead >= min(leads[half] / 2, leads[1])]
 
 
 def _do_as_much(own: Sequence[Leader], everybody: Sequence[Leader]) -> int:

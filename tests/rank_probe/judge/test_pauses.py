@@ -108,6 +108,16 @@ def test_saves_at_no_regular_steps_are_told_as_soon() -> None:
     assert incident.first.pause_seconds == pytest.approx(1, abs=0.02)
 
 
+def test_short_pauses_beside_long_ones_are_not_told() -> None:
+    """How often a rank pauses, and for how long, is said of what costs."""
+    job = Job(seed=1, busy_seconds=0.1, seconds=80)
+    often = dict.fromkeys(range(110, 800, 20), ("data", 0.05))
+    seldom = dict.fromkeys(range(200, 800, 100), ("data", 0.8))
+    (late,) = judged_steps(job, altered(job, pause(often | seldom))).last.late
+    assert (late.kind, late.every_steps) == (PAUSES, 100)
+    assert late.pause_seconds == pytest.approx(0.8, rel=0.05)
+
+
 def test_rank_that_saves_and_evaluates_is_told_once_with_the_cost_of_both() -> None:
     """As what costs more, once that is known."""
     job = Job(seed=1, busy_seconds=0.1, seconds=60)

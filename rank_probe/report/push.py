@@ -86,7 +86,7 @@ class Pusher:
         self._on_answer = on_answer
         self._bearer = Bearer(token_file, endpoint)
         self._is_ending = False
-        # Released to push soon. An Event would cost a tenth of a push.
+        # Released to push soon. Waiting for an Event costs twice as much.
         self._wake = threading.Lock()
         self._wake.acquire()
         self._random = random.Random()  # The global one is the user's.

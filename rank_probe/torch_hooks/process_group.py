@@ -16,7 +16,7 @@ def rank_and_world_size() -> tuple[int, int] | None:
     torch = imported_torch()
     if torch is None or not torch.distributed.is_available():
         return None
-    group = torch.distributed.group.WORLD  # get_rank() costs ten calls, in each push.
+    group = torch.distributed.group.WORLD  # get_rank() takes more calls, in each push.
     return None if group is None else (group.rank(), group.size())
 
 

@@ -120,7 +120,7 @@ TOUR: Final = {
     **{job_id: _late(job_id, stage, first) for job_id, stage, first in LATE},
     "healthy": Expected(BALANCED),
     "rotating": Expected(FOUND, "rotating", stage="backward", first="work of the ranks"),
-    "pause": Expected(FOUND, "pause", first="its log says of that minute"),
+    "pause": Expected(FOUND, "pause", first="look at what its log"),
     "hang": _hung("data"),
     "frozen": _hung("frozen"),
     "oom": _hung("frozen"),

@@ -61,6 +61,8 @@ STAYS_NAMED: Final = 1.5
 MEDIAN_DEVIATIONS: Final = 0.43
 # Healthy ranks do not cost more, of all GPU time: beyond that, their work differs.
 MOST_NOISE: Final = 0.07
+# What is lost in turn stays as told until it falls by this share, not to swing about a threshold.
+STEADY: Final = 0.1
 # A rank's past is examined over so many times the window.
 EARLIER: Final = 2
 
@@ -82,6 +84,7 @@ class Judge:
         self._changes = Changes(reduction, self._history, self._facts)
         self._own_past = OwnPast(reduction, self._history)
         self._told: dict[int, int] = {}  # The place of each rank in the last verdict.
+        self._turns = 0.0  # What ranks lost in turn in the last verdict, in GPUs.
         self._before: Mark | None = None
         self._next_looks = dict.fromkeys(HORIZONS, -math.inf)
 
@@ -276,15 +279,17 @@ class Judge:
         deviation = window.varied / MEDIAN_DEVIATIONS
         usual = min(deviation * math.sqrt(2 * math.log(ranks)), MOST_NOISE * seconds) * ranks
         whole = sum(left.values())
-        noise = min(usual, whole)
-        if whole:
-            left = {stage: own * (1 - noise / whole) for stage, own in left.items()}
+        turns = max(whole - usual, 0.0) / seconds
+        if not (1 - STEADY) * self._turns <= turns <= self._turns:
+            self._turns = turns
+        share = min(self._turns * seconds / whole, 1.0) if whole else 0.0
+        left = {stage: own * share for stage, own in left.items()}
         lost = {
             "group": max(window.unequal, 0.0) / seconds,
             "persistent": sum(each.gpus_lost for each in found.late) + known / seconds,
             "pause": paused / seconds,
             "rotating": sum(left.values()) / seconds,
-            "noise": noise / seconds,
+            "noise": (1 - share) * whole / seconds,
             "common": max(window.sync - window.waited, 0.0) / seconds,
         }
         return lost, {stage: own / seconds for stage, own in left.items() if own}

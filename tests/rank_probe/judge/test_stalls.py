@@ -1,6 +1,7 @@
 """The judge tells what all ranks stop for, one long stop, and ranks that stop in turn."""
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -138,3 +139,10 @@ def test_noise_is_told_from_a_rotating_loss(
 
     for (least, most), kind in ((rotating, "rotating"), (noise, "noise")):
         assert least * job.ranks <= lost[kind] < most * job.ranks
+
+
+def test_loss_in_turn_does_not_swing_about_a_threshold() -> None:
+    """It is told as falling once it has fallen by a tenth, not from look to look."""
+    job = replace(QUIET, ranks=8, stage_noise=0.35, seconds=600)
+    lost = [each.gpus_lost["rotating"] for _, each in judged(job).verdicts if each.gpus_lost]
+    assert [(a, b) for a, b in pairwise(lost[30:]) if 0.9 * a < b < a - 1e-9] == []

@@ -5,6 +5,7 @@ the others wait inside theirs for the difference.
 """
 
 import functools
+import weakref
 from collections.abc import Callable
 from threading import get_ident
 from typing import Any, Final
@@ -174,6 +175,7 @@ def _rebuild(tape: Tape, original: Callable[..., Any]) -> Any:
         rebuilt = (original if id(self) in done else timed)(self, *args, **kwargs)
         if rebuilt:
             done.add(id(self))
+            weakref.finalize(self, done.discard, id(self))  # A later model's may have its address.
         return rebuilt
 
     return opaque(rebuild)

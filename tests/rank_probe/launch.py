@@ -44,7 +44,7 @@ class Jobs(Mapping[str, Ranks]):
                 return check(self[case])
             except AssertionError as error:
                 ends = {
-                    rank: [last[name] for name in ("steps", "finished", "push_failures")]
+                    rank: [last.get(name) for name in ("steps", "finished", "push_failures")]
                     for rank, last in self[case].items()
                 }
                 print(f"{case} {RUN_AGAIN}: {error}; steps, end and failed pushes: {ends}")

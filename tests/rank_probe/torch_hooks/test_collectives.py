@@ -128,6 +128,22 @@ def test_work_without_a_type_is_waited_for_all_the_same(waits: Timeline) -> None
     assert waits.state.stage == OTHER
 
 
+def test_reducer_where_another_one_was_is_timed(waits: Timeline) -> None:
+    """DDP of a second model may have the address of the first one's, which had its order."""
+    rebuild = collectives._rebuild(waits.tape, lambda _: True)
+    first = OddWork()
+    rebuild(first)
+    rebuild(first)
+    assert marks(waits) == [SYNC, OTHER]
+
+    address = id(first)
+    del first
+    second = OddWork()
+    assert id(second) == address
+    rebuild(second)
+    assert marks(waits) == [SYNC, OTHER] * 2
+
+
 DELAY = 0.1
 # More than what a call itself may compute, on a machine that does other things too.
 LOCAL = DELAY / 2

@@ -74,6 +74,7 @@ class Probe:
             self._environment,
             thread=lambda: self.timeline.tape.owner,
             stage=lambda: STAGES[self.timeline.state.stage],
+            spent=self.timeline.spent,
             backward=lambda: self.timeline.loop,
             on_first=self._push_soon,
             loader=lambda: self.timeline.loader(),

@@ -11,6 +11,8 @@ WINDOW_SAMPLES: Final = 6_000
 # Fewer samples of a stage say nothing about its lines, or its states.
 LEAST_SAMPLES: Final = 20
 LEAST_LOOKS: Final = 10
+# One counts for so many at most, however long it stands for.
+MOST_COUNTED: Final = 7
 # A line or state with a smaller share of its stage explains nothing.
 LEAST_SHARE: Final = 0.01
 # Another line takes the first place with so many times its samples: each first line is a series.
@@ -34,13 +36,13 @@ class StackSample(NamedTuple):
     """One look at the training thread; *line* is None if none of the user's is on its stack.
 
     *weight* is how much time it stands for. *parts* say in what it was spent, if that is known:
-    their shares add up to WHOLE, or to more if it stands for more time than others.
+    their shares add up to *weight*: WHOLE, or more if it stands for more time than others.
     """
 
     stage: str
     line: CodeLine | None
     is_fetching: bool
-    weight: int = 1
+    weight: int = WHOLE
     parts: tuple[StateShare, ...] = ()
 
 
@@ -113,19 +115,16 @@ class SampleWindow:
 
     def states(self, first_stage: str, most: int) -> list[Spent]:
         """Return the *most* important shares: those of *first_stage*, then those of the others."""
-        totals = Counter[str]()
-        for (stage, _), weight in self._states.items():
-            totals[stage] += weight
         counted = [
             (stage, state)
             for (stage, state), weight in self._states.items()
-            if self._looks[stage] >= LEAST_LOOKS and weight >= LEAST_SHARE * totals[stage]
+            if self._looks[stage] >= LEAST_LOOKS and weight >= LEAST_SHARE * self._stages[stage]
         ]
         counted.sort(key=lambda each: (each[0] != first_stage, -self._states[each], each))
         places = self._most_frequent_places()
         return [
-            Spent(stage, state, self._states[stage, state] / totals[stage], places[stage, state])
-            for stage, state in counted[:most]
+            Spent(each[0], each[1], self._states[each] / self._stages[each[0]], places[each])
+            for each in counted[:most]
         ]
 
     def iterating_share(self, stage: str) -> float | None:
@@ -156,13 +155,14 @@ class SampleWindow:
 
     def _count(self, sample: StackSample, by: int) -> None:
         stage, weight = sample.stage, by * sample.weight
-        self._taken[stage] += by
+        counted = by * min(sample.weight // WHOLE, MOST_COUNTED)
+        self._taken[stage] += counted
         self._stages[stage] += weight
         self._fetching[stage] += weight * sample.is_fetching
         if sample.line is not None:
             _add(self._lines, (stage, sample.line), weight)
         if sample.parts:
-            self._looks[stage] += by
+            self._looks[stage] += counted
         for part in sample.parts:
             _add(self._states, (stage, part.state), by * part.share)
             where = part.mount or part.line

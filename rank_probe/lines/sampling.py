@@ -41,7 +41,9 @@ class Sampling:
     """The samples of one *thread* during one lateness, taken by a daemon thread of their own.
 
     A sample is two looks at the thread, a few milliseconds apart: their difference says how long it
-    ran, the second one where it was. What begins in one stage and ends in another is not split.
+    ran, the second one where it was. What begins in one stage and ends in another is not split:
+    then the second one alone says what it did.
+
     *window* is for whoever holds *lock*; *late_stage* may be set anew.
     """
 
@@ -51,6 +53,7 @@ class Sampling:
         code: UserCode,
         thread: Callable[[], int],
         stage: Callable[[], str],
+        spent: Callable[[], Sequence[int]],
         backward: Callable[[], Sequence[CodeType]],
         *,
         before_model: Callable[[], bool],
@@ -60,6 +63,8 @@ class Sampling:
         self.code = code
         self._watched = thread
         self._stage = stage
+        self._spent = spent
+        self._spent_before = spent()
         self._before_model = before_model
         self._on_first: Callable[[], None] | None = on_first
         self._loop = TrainingLoop(backward, code.has)
@@ -101,23 +106,34 @@ class Sampling:
         before = self._stage()
         planned = (pause + seconds) * NANOSECONDS
         delay = looks.delay(first, due)
-        if delay >= LEAST_DELAY * NANOSECONDS and not self._waits(before):
-            # A call kept the interpreter. The thread still is where it was: it handed it over as
-            # soon as the call returned.
-            self._add(ident, before, delay / planned, partial(looks.held, first, delay))
+        if delay >= LEAST_DELAY * NANOSECONDS:
+            # A call kept the interpreter. If the thread's own, it still is where it was: it handed
+            # it over as soon as the call returned. If another's, it may have gone on before us.
+            stage = self._held_in(before, delay)
+            held: Parts = partial(looks.held, first, delay, stage == before)
+            if not self._waits(stage):
+                self._add(ident if stage == before else 0, stage, delay / planned, held)
         time.sleep(seconds)
         last = looks.end()
+        self._spent_before = self._spent()
         stage = self._stage()
         if self._waits(stage):
             return
         weight = 1.0
-        if first is not None and last is not None:
+        if first is not None and last is not None and stage == before:
             # While a call keeps the interpreter, there are fewer looks.
             took = last.at - first.at - max(last.own_queue - first.own_queue, 0)
             weight += max(took - seconds * NANOSECONDS, 0) / planned
-        parts: Parts = partial(looks.parts, first, last) if stage == before else lambda *_: ()
-        self._add(ident, stage, weight, parts)
+        self._add(ident, stage, weight, partial(looks.parts, first, last, stage == before))
         self.samples += 1
+
+    def _held_in(self, before: str, delay: int) -> str:
+        """Return the stage of the *delay*: *before*, unless it has lasted for less."""
+        pairs = zip(self._spent(), self._spent_before, strict=True)
+        grown = {stage: b - a for stage, (b, a) in zip(STAGES, pairs, strict=False)}
+        if grown.get(before, delay) >= delay:
+            return before
+        return max(grown, key=lambda stage: grown[stage])
 
     def _waits(self, stage: str) -> bool:
         """Whether *stage* is of no interest: a late rank does not wait, only one that is stuck."""

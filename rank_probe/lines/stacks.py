@@ -21,12 +21,13 @@ MOST_OF_IT: Final = 0.5
 class Stacks:
     """Samples a thread, from `watch(stage)` until `watch(None)`.
 
-    *thread* returns which one, *stage* its current stage, *backward* the codes on its stack when it
-    called backward, innermost first (empty while unknown). *on_first* is called by the sampling
-    thread once there is an answer about the late stage; *loader* returns the DataLoader that the
-    loop iterates, *before_model* whether it has a batch and has not called the model with it.
-    Samples in stage `sync` are not kept: a rank that waits for others is not late there. When the
-    rank is no longer late, its samples are forgotten: they would outlive what they explain.
+    *thread* returns which one, *stage* its current stage, *spent* its nanoseconds in each of STAGES
+    so far (empty if unknown), *backward* the codes on its stack when it called backward, innermost
+    first (empty while unknown). *on_first* is called by the sampling thread once there is an answer
+    about the late stage; *loader* returns the DataLoader that the loop iterates, *before_model*
+    whether it has a batch and has not called the model with it. Samples in stage `sync` are not
+    kept: a rank that waits for others is not late there. When the rank is no longer late, its
+    samples are forgotten: they would outlive what they explain.
 
     `samples` and `stop` are for any thread, the rest for one. RANK_PROBE_STACKS=0 turns it off. A
     rank that ends calls `stop`.
@@ -37,6 +38,7 @@ class Stacks:
         environment: Mapping[str, str],
         thread: Callable[[], int],
         stage: Callable[[], str],
+        spent: Callable[[], Sequence[int]] = tuple,
         backward: Callable[[], Sequence[CodeType]] = tuple,
         on_first: Callable[[], None] = lambda: None,
         loader: Callable[[], object] = lambda: None,
@@ -49,6 +51,7 @@ class Stacks:
             Sampling,
             thread=thread,
             stage=stage,
+            spent=spent,
             backward=backward,
             before_model=before_model,
             on_first=on_first,

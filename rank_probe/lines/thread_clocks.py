@@ -27,7 +27,7 @@ class ThreadLook(NamedTuple):
 
     *cpu* is its time on CPUs, *queue* its time ready without one, as far as that has ended; *own
     queue* that of the thread that looks. *call* is its /proc/…/syscall; empty if that cannot be
-    read. *is_on_cpu*: its clock ran while it was looked at.
+    read. *turns*: how often it was given a CPU. *is_on_cpu*: its clock ran while it was looked at.
     """
 
     at: int
@@ -35,6 +35,7 @@ class ThreadLook(NamedTuple):
     queue: int
     own_queue: int
     call: bytes
+    turns: int = 0
     is_on_cpu: bool = False
 
 
@@ -90,14 +91,15 @@ class WatchedThread:
 
     def begin(self) -> ThreadLook:
         """Look, with the clocks last: what follows belongs to what is measured."""
-        call, own_queue, queue = self._syscall(), queued(self._own_schedstat()), self._queued()
-        return ThreadLook(time.perf_counter_ns(), cpu_of(self.tid), queue, own_queue, call)
+        call, own_queue, (queue, turns) = self._syscall(), self._own_queue(), self._scheduled()
+        return ThreadLook(time.perf_counter_ns(), cpu_of(self.tid), queue, own_queue, call, turns)
 
     def end(self) -> ThreadLook:
         """Look, with the clocks early; before them the call, which waits for us from now on."""
         call, at, cpu = self._syscall(), time.perf_counter_ns(), cpu_of(self.tid)
-        queue, own_queue = self._queued(), queued(self._own_schedstat())
-        return ThreadLook(at, cpu, queue, own_queue, call, is_on_cpu=cpu_of(self.tid) > cpu)
+        (queue, turns), own_queue = self._scheduled(), self._own_queue()
+        is_on_cpu = cpu_of(self.tid) > cpu
+        return ThreadLook(at, cpu, queue, own_queue, call, turns, is_on_cpu)
 
     def wait(self, call: bytes) -> Wait | None:
         """Return what it waits for if it is in *call*; None if it runs or is ready to."""
@@ -110,8 +112,11 @@ class WatchedThread:
         """Look no more."""
         self._files.close()
 
-    def _queued(self) -> int:
-        return queued(self._schedstat())
+    def _scheduled(self) -> tuple[int, int]:
+        return scheduled(self._schedstat())
+
+    def _own_queue(self) -> int:
+        return scheduled(self._own_schedstat())[0]
 
     def _is_in_disk_sleep(self) -> bool:
         return self._stat().rpartition(b")")[2].split()[:1] == [b"D"]
@@ -184,7 +189,10 @@ def addresses() -> range:
         return range(0)
 
 
-def queued(schedstat: bytes) -> int:
-    """Return how long a thread with this *schedstat* has waited for a CPU; 0 if unknown."""
+def scheduled(schedstat: bytes) -> tuple[int, int]:
+    """Return how long a thread with this *schedstat* waited for CPUs, and how often it got one.
+
+    Zeros if unknown.
+    """
     fields = schedstat.split()
-    return int(fields[1]) if len(fields) == 3 else 0
+    return (int(fields[1]), int(fields[2])) if len(fields) == 3 else (0, 0)

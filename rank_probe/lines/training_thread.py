@@ -36,6 +36,10 @@ LEAST_BLOCKED: Final = 0.1
 HAD_IT: Final = 0.9
 # So did another that ran for this share of a wait for it: where CPUs are short, it waits as well.
 HAS_IT: Final = 0.25
+# Who asked for it during this share of a delay, and for so many nanoseconds, waited for it.
+ASKED: Final = 0.7
+LEAST_ASKED: Final = 50_000_000
+NANOSECONDS: Final = 1_000_000_000
 
 Shares = list[tuple[Wait, float]]
 
@@ -125,12 +129,26 @@ def split(
     return [(what, each / total) for what, each in shares if each > 0]
 
 
+def at_last(
+    first: ThreadLook, last: ThreadLook, other: Other, wait: Callable[[bytes], Wait | None]
+) -> Shares:
+    """Return what the thread did at *last*, as `split`: whole."""
+    what = wait(last.call)
+    if what is None:
+        what = Wait(RUNNING if last.is_on_cpu else CPU_QUEUE)
+    elif what.link == PYTHON:  # For the sampler, which has it now, or for the other thread.
+        is_held = other.ran >= HAS_IT * (last.at - first.at)
+        what = Wait(LOCK, other.place) if is_held else Wait(RUNNING)
+    return [(what, 1.0)]
+
+
 def held(
     before: ThreadLook,
     first: ThreadLook,
     delay: int,
     other: Other,
     wait: Callable[[bytes], Wait | None],
+    is_there: bool,
 ) -> Shares:
     """Return in what the thread spent the *delay*, until *first*; the shares add up to 1.
 
@@ -146,8 +164,10 @@ def held(
     of = had if had >= HAD_IT * delay else elapsed
     shares: Shares = [(Wait(RUNNING), ran / of), (Wait(CPU_QUEUE), queued / of)]
     if of == elapsed and had < elapsed:
-        what = wait(first.call)
-        if what is None or what.link == PYTHON:
+        what = wait(first.call) if is_there else None
+        # At each interval it wakes up to ask, and it may have got it before the sampler.
+        asked = (first.turns - before.turns) * sys.getswitchinterval() * NANOSECONDS
+        if what is None or what.link == PYTHON or asked >= ASKED * delay >= LEAST_ASKED:
             has_it = other.ran > HAS_IT * delay * (1 - had / elapsed)
             # Who keeps the interpreter and uses no CPU is blocked in something.
             what = Wait(LOCK, other.place) if has_it else Wait(BLOCKED)
@@ -214,25 +234,36 @@ class TrainingThread:
         return max(first.at - due - queued, 0)
 
     def held(
-        self, first: ThreadLook | None, delay: int, stack: Sequence[Spot], line: CodeLine | None
+        self,
+        first: ThreadLook | None,
+        delay: int,
+        is_there: bool,
+        stack: Sequence[Spot],
+        line: CodeLine | None,
     ) -> tuple[StateShare, ...]:
         """Return in what it spent the *delay* before *first*; call before end()."""
         if first is None or self._before is None or self._now is None:
             return ()
-        shares = held(self._before, first, delay, self._others.busiest(), self._now.wait)
+        other = self._others.busiest()
+        shares = held(self._before, first, delay, other, self._now.wait, is_there)
         return self._parts(shares, stack, line)
 
     def parts(
         self,
         first: ThreadLook | None,
         last: ThreadLook | None,
+        is_one_stage: bool,
         stack: Sequence[Spot],
         line: CodeLine | None,
     ) -> tuple[StateShare, ...]:
-        """Return in what it spent the time between *first* and *last*, when it was on *stack*."""
+        """Return in what it spent the time between *first* and *last*, when it was on *stack*.
+
+        If that was not in one stage, return what it did at *last*.
+        """
         if first is None or last is None or self._now is None:
             return ()
-        return self._parts(split(first, last, self._others.busiest(), self._now.wait), stack, line)
+        told = split if is_one_stage else at_last
+        return self._parts(told(first, last, self._others.busiest(), self._now.wait), stack, line)
 
     def _parts(
         self, shares: Shares, stack: Sequence[Spot], line: CodeLine | None

@@ -69,6 +69,13 @@ class Timeline:
         self.steps.fold()
         return self._interpreter.state
 
+    def spent(self) -> list[int]:
+        """Return the nanoseconds in each stage so far, of the unfinished step too."""
+        totals = self.steps.totals()
+        spent = list(totals.spent)
+        spent[self.state_at_fold.stage] += round(totals.elapsed_seconds * 1e9)
+        return spent
+
     def also_tell(self, device: Boundaries) -> None:
         """Also send each boundary to *device* from now on; call it from `after_first_step`."""
         self._device = device

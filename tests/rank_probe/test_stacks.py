@@ -22,15 +22,17 @@ from rank_probe.lines.sample_window import (
     WHOLE,
     LineShare,
     SampleWindow,
+    Spent,
     StackSample,
     StateShare,
 )
 from rank_probe.lines.stacks import Stacks
 from rank_probe.lines.system_calls import POLLED, PYTHON, SHARED, Reader, Wait
 from rank_probe.lines.thread_clocks import Other, OtherThreads, ThreadLook, WatchedThread
-from rank_probe.lines.training_thread import Shares, TorchCalls, engine_thread, held, split
+from rank_probe.lines.training_thread import Shares, TorchCalls, at_last, engine_thread, held, split
 from rank_probe.lines.user_code import CodeLine
 from rank_probe.wire.snapshot import THREAD_STATES
+from rank_probe.wire.stages import FORWARD, STAGES
 from tests.exporter.running import wait_until
 from tests.rank_probe.fakes import number_of_line
 
@@ -59,12 +61,17 @@ class LateRank:
 
     def __init__(self, work: Work, on_first: Callable[[], None], **environment: str) -> None:
         self.stages: Iterator[str] = itertools.repeat("data")
+        self.spent: Iterator[list[int]] = itertools.repeat([])
         self.looks = 0
         self.done = threading.Event()
         self.thread = threading.Thread(target=work, args=(self.done.is_set,))
         self.thread.start()
         self.stacks = Stacks(
-            environment, lambda: self.thread.ident or 0, self._stage, on_first=on_first
+            environment,
+            lambda: self.thread.ident or 0,
+            self._stage,
+            lambda: next(self.spent),
+            on_first=on_first,
         )
         said = self.stacks.snapshot_fields
         self.lines: Callable[[], Any] = lambda: said().get("late_lines", [])
@@ -243,7 +250,7 @@ def test_waiting_for_others_is_no_state() -> None:
         late.stacks.watch("data")
         late.stages = itertools.cycle(["forward", "data"])
         wait_until(lambda: bool(late.lines()))
-        assert late.states() == []
+        assert {each["stage"] for each in late.states()} == {"data"}
 
 
 def held_up() -> SimpleNamespace:
@@ -271,6 +278,15 @@ def test_look_that_was_held_up_stands_for_more_time(monkeypatch: pytest.MonkeyPa
         shares = {each["state"]: each["share"] for each in late.states()}
 
     assert shares == pytest.approx({RUNNING: 0.6, SLEEP: 0.4}, abs=0.01)
+
+    with late_rank(reads) as late:  # It has gone on to `data` since: it was held up before that.
+        grown = itertools.count(0, 6 * MS)
+        late.spent = ([0] * FORWARD + [each] + [1] * (len(STAGES) - FORWARD - 1) for each in grown)
+        late.stacks.watch("forward")
+        late.is_looked_at(400)
+        told = {(each["stage"], each["state"]): each["share"] for each in late.states()}
+
+    assert told == {("forward", RUNNING): 1.0, ("data", SLEEP): 1.0}
 
 
 READ, PARSE, LOSS = (CodeLine(name, "/a.py", n) for n, name in enumerate(("read", "parse", "loss")))
@@ -305,6 +321,16 @@ def test_shares_are_of_the_lines_own_stage() -> None:
     assert seen.iterating_share("data") == 0.75
     add(seen, "data", None, 20)
     assert seen.lines("data", 1) == [LineShare("data", READ, 0.5)]
+
+    # One sample says little, however long it stands for. Of what it did there may be no word.
+    sleeps = StackSample("data", READ, False, 9 * WHOLE, (StateShare(SLEEP, "", READ, 9 * WHOLE),))
+    rare = window(("data", PARSE, 1))
+    rare.add(sleeps)
+    rare.add(sleeps)
+    assert not rare.has_answer("data")
+    add(rare, "data", PARSE, 5)
+    assert rare.has_answer("data")
+    assert rare.states("data", 5) == [Spent("data", SLEEP, 0.75, READ)]
 
     few = window(("data", READ, LEAST_SAMPLES - 1))
     assert few.lines("data", 5) == []
@@ -487,9 +513,19 @@ def test_delay_of_the_sampler_is_divided_by_what_the_clocks_say(
     ran: int, queued: int, other: int, call: bytes, shares: dict[str, float]
 ) -> None:
     """It came 80 ms late, 100 ms after the last look; the *other* thread ran for so long."""
-    first = later(100 * MS, ran * MS, queued * MS, call=call)
+    first, by = later(100 * MS, ran * MS, queued * MS, call=call), Other(other * MS, HOLDER)
 
-    assert rounded(held(BEFORE, first, 80 * MS, Other(other * MS, HOLDER), CALLS.get)) == shares
+    assert rounded(held(BEFORE, first, 80 * MS, by, CALLS.get, is_there=True)) == shares
+
+
+@pytest.mark.parametrize(
+    ("turns", "is_there", "what"), [(12, True, HOLDER), (11, True, SLEEP), (1, False, HOLDER)]
+)
+def test_who_asked_for_the_interpreter_waited_for_it(turns: int, is_there: bool, what: str) -> None:
+    """It asks each 5 ms, and may have had it before the sampler; then it is elsewhere by now."""
+    first, by = later(100 * MS, turns=turns, call=b"sleep"), Other(100 * MS, HOLDER)
+
+    assert rounded(held(BEFORE, first, 80 * MS, by, CALLS.get, is_there)) == {what: 1.0}
 
 
 @pytest.mark.parametrize(
@@ -510,6 +546,12 @@ def test_delay_of_the_sampler_is_divided_by_what_the_clocks_say(
         # Ready at both looks: the kernel counts a wait for a CPU when it ends.
         (b"running", {"call": b"running"}, {CPU_QUEUE: 1.0}),
         (b"running", {"call": b"running", "is_on_cpu": True}, {BLOCKED: 1.0}),
+        # Since the first look it has gone on to another stage.
+        (b"lock", {"is_elsewhere": True, "cpu": 50, "call": b"sleep"}, {SLEEP: 1.0}),
+        (b"lock", {"is_elsewhere": True, "is_on_cpu": True}, {RUNNING: 1.0}),
+        (b"lock", {"is_elsewhere": True}, {CPU_QUEUE: 1.0}),
+        (b"lock", {"is_elsewhere": True, "call": b"python", "other": 24}, {RUNNING: 1.0}),
+        (b"lock", {"is_elsewhere": True, "call": b"python", "other": 25}, {HOLDER: 1.0}),
     ],
 )
 def test_time_between_two_looks_is_divided(
@@ -518,5 +560,6 @@ def test_time_between_two_looks_is_divided(
     """The clocks tell what it ran and queued, and the calls what it was blocked in otherwise."""
     known: dict[str, Any] = {"at": 100, "call": b"running"} | then
     first, other = BEFORE._replace(call=began_in), Other(known.pop("other", 0), HOLDER)
+    told = at_last if known.pop("is_elsewhere", False) else split
 
-    assert rounded(split(first, later(**known), other, CALLS.get)) == shares
+    assert rounded(told(first, later(**known), other, CALLS.get)) == shares

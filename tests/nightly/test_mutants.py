@@ -23,6 +23,7 @@ OF_EACH: Final = int(full_or_short(17, 2))
 SHARE: Final = 0.8
 QUICK: Final = "not (jobs or e2e or nightly or deploy)"
 PYTEST: Final = (sys.executable, "-m", "pytest", "-xq", "-n0", "--timeout=120", "-m", QUICK)
+LONGEST: Final = 600  # seconds
 # By folder of code: where below tests/ its own tests are.
 ROOMS: Final = {
     "rank_probe/judge": "rank_probe/judge",
@@ -118,7 +119,11 @@ def fails(room: str, checkout: Path, **environment: str) -> bool:
     """Return whether any test of *room* fails in *checkout*, or hangs."""
     env = os.environ | {"PYTHONPATH": str(checkout)} | environment
     tests = map(str, checkout.glob(f"tests/{ROOMS[room]}"))
-    done = subprocess.run([*PYTEST, *tests], cwd=checkout, env=env, capture_output=True)
+    unheard: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    try:
+        done = subprocess.run([*PYTEST, *tests], cwd=checkout, env=env, timeout=LONGEST, **unheard)
+    except subprocess.TimeoutExpired:  # A thread that never ends keeps pytest from ending.
+        return True
     return done.returncode != 0
 
 

@@ -19,17 +19,6 @@ subprocess.Popen([sys.executable, "-c", {SLEEPER!r}], start_new_session=True)
 print("child started", flush=True)
 time.sleep(600)
 """
-# Takes a while to end.
-ORDERLY = """
-import signal, sys, time
-def end(*_):
-    time.sleep(0.5)
-    print("all is written", flush=True)
-    sys.exit()
-signal.signal(signal.SIGTERM, end)
-print("ready", flush=True)
-time.sleep(600)
-"""
 
 
 def runs(process: psutil.Process) -> bool:
@@ -62,16 +51,6 @@ def test_everything_is_stopped(tmp_path: Path, is_killed: bool) -> None:
             assert len(process.family()) == 1
 
     assert not any(runs(each) for each in family)
-
-
-def test_program_has_its_time_to_end(tmp_path: Path) -> None:
-    """What it does after SIGTERM is waited for; then it has ended by itself."""
-    process = python(ORDERLY, tmp_path)
-    with process:
-        assert wait_for(lambda: "ready" in process.last_lines() or None, 20)
-
-    assert process.exit_code == 0
-    assert "all is written" in process.last_lines()
 
 
 def test_nothing_survives_a_killed_demo(tmp_path: Path) -> None:

@@ -119,6 +119,13 @@ def test_long_tape_asks_to_be_taken(tape: Tape) -> None:
     assert len(timeline.tape.take()) < 2 * LONG
 
 
+def test_stage_of_now_has_its_time_so_far() -> None:
+    """The unfinished step counts in what was spent: here the clock goes on by 1 at each look."""
+    timeline = Timeline(automatic=True, now=iter(range(9)).__next__)
+    assert all(map(timeline.tape.note, (events.FETCH, events.FETCHED)))
+    assert sum(timeline.spent()) == 2
+
+
 def broken_time() -> int:
     raise RuntimeError("ours")
 

@@ -29,12 +29,13 @@ class Vectors:
 
     def __init__(self, fold: Callable[[], None]) -> None:
         self._fold = fold
-        self.waiting: deque[StepVector] = deque(maxlen=MOST)
+        # Made vectors when they are taken: in a push it would be done with cold caches.
+        self.waiting: deque[tuple[int, int, tuple[int, ...]]] = deque(maxlen=MOST)
 
     def take(self) -> list[StepVector]:
         """Return the steps since the last call, and forget them; for one thread."""
         self._fold()
-        return [self.waiting.popleft() for _ in range(len(self.waiting))]
+        return [StepVector._make(self.waiting.popleft()) for _ in range(len(self.waiting))]
 
 
 def _ignore(_: list[int]) -> None:
@@ -112,7 +113,5 @@ class Steps:
         numbers: Sequence[int] = range(self._ledger.steps - len(whole) + 1, self._ledger.steps + 1)
         if self.numbers is not None:
             numbers = [self.numbers.popleft() for _ in whole]
-        if self._takers:
-            vectors = [StepVector(each, *step) for each, step in zip(numbers, whole, strict=True)]
-            for taker in self._takers:
-                taker.waiting.extend(vectors)
+        for taker in self._takers:
+            taker.waiting.extend(zip(numbers, *zip(*whole, strict=True), strict=True))

@@ -172,6 +172,7 @@ class Timeline:
 
     @never_raise
     def _settle(self, marks: list[int]) -> None:
-        if any(mark & UNCUT for mark in set(marks)):  # Nearly all are the same.
-            self.uncut()
+        for mark in set(marks):  # Nearly all are the same.
+            if mark & UNCUT:
+                self.uncut()
         self.work.settle(marks)

@@ -11,6 +11,8 @@ from rank_probe.wire.stages import STAGES
 
 LEAST_SECONDS: Final = 30.0
 LEAST_STEPS: Final = 16
+# Steps of a block are added up so many at a time: in each push anew, each would cost twice as much.
+AT_ONCE: Final = 64
 
 
 class Blocks:
@@ -33,13 +35,18 @@ class Blocks:
         return self._steps is steps and self._before == before
 
     def snapshot_fields(self) -> dict[str, Any]:
-        """Return the block's fields of a Snapshot; empty before the first whole block."""
+        """Return the block's fields of a Snapshot; empty before the first whole block.
+
+        It has the steps that were summed up by now.
+        """
         if self._kept is None:
             self._kept = self._steps.keep()
+        waiting = self._kept.waiting
+        if not waiting or (len(waiting) < AT_ONCE and waiting[-1][0] < self._end(waiting[0][0])):
+            return self._last
         vectors = self._kept.take()
         while vectors:
-            first = vectors[0].step
-            last = first - (first - self._before) % -self._size
+            last = self._end(vectors[0].step)
             within = [each for each in vectors if each.step <= last]
             self._add(within)
             vectors = vectors[len(within) :]
@@ -51,6 +58,10 @@ class Blocks:
             self._steps.forget(self._kept)
             self._kept, self._last = None, {}
             self._begin()
+
+    def _end(self, step: int) -> int:
+        """Return the last step of the block that *step* is in."""
+        return step - (step - self._before) % -self._size
 
     def _begin(self) -> None:
         self._sums = [0] * len(STAGES)

@@ -113,8 +113,10 @@ def test_a_block_has_the_same_steps_however_many_are_read_at_once(
         longer = 0.0 if size < step <= 2 * size else 10.0
         job.run(events.FETCH, data + longer, events.FETCHED, *BACKWARDS, *OPTIMIZE)
         if step % at_once == 0:
+            job.steps.fold()
             blocks.snapshot_fields()
 
+    job.steps.fold()
     said = blocks.snapshot_fields()
     assert said["block_steps"] == size
     assert said["block_seconds"]["data"] == pytest.approx(data / 1_000)

@@ -29,7 +29,7 @@ class Vectors:
 
     def __init__(self, fold: Callable[[], None]) -> None:
         self._fold = fold
-        # Made vectors when they are taken: in a push it would be done with cold caches.
+        # Vectors are made of them when they are taken: a push has other work to do.
         self.waiting: deque[tuple[int, int, tuple[int, ...]]] = deque(maxlen=MOST)
 
     def take(self) -> list[StepVector]:

@@ -11,7 +11,7 @@ from rank_probe.wire.stages import STAGES
 
 LEAST_SECONDS: Final = 30.0
 LEAST_STEPS: Final = 16
-# Steps of a block are added up so many at a time: in each push anew, each would cost twice as much.
+# Steps are added up so many at a time: a push finds its caches cold, for a few steps as for many.
 AT_ONCE: Final = 64
 
 

@@ -22,8 +22,8 @@ OF_EACH: Final = int(full_or_short(17, 2))
 # What must be caught: of a sample of 38 it was 92 %. Some mutants change nothing that anybody sees.
 SHARE: Final = 0.8
 QUICK: Final = "not (jobs or e2e or nightly or deploy)"
-PYTEST: Final = (sys.executable, "-m", "pytest", "-xq", "-n0", "--timeout=120", "-m", QUICK)
-LONGEST: Final = 600  # seconds
+PYTEST: Final = (sys.executable, "-m", "pytest", "-xq", "-n0", "--timeout=60", "-m", QUICK)
+LONGEST: Final = 240  # seconds
 # By folder of code: where below tests/ its own tests are.
 ROOMS: Final = {
     "rank_probe/judge": "rank_probe/judge",

@@ -23,8 +23,6 @@
 #define NOT_READY 600
 #define CAPTURE_IMPLICIT 906 /* the legacy stream, while another one of the device is captured */
 
-#define DEVICES 128 /* torch is built for at most 120 */
-
 typedef struct { /* in the order of cuda_events.FUNCTIONS, and the clock of a test */
     int (*create)(void **event, unsigned int flags);
     int (*record)(void *event, void *stream);
@@ -38,11 +36,6 @@ typedef struct { /* in the order of cuda_events.FUNCTIONS, and the clock of a te
     long long (*now)(void);
 } Runtime;
 
-typedef struct { /* the events of a device */
-    void **free;
-    long made, count; /* count: of the free ones */
-} Pool;
-
 typedef struct {
     int64_t mark, number; /* of the step that ends here, else 0 */
     void *event, *stream; /* event: NULL where it is that of the entry before */
@@ -54,14 +47,14 @@ enum state { BEGINS, COUNTS, IS_LOST };
 typedef struct {
     PyObject_HEAD
     Runtime runtime;
-    PyObject *stream, *due;
+    PyObject *stream, *number_of_device, *due;
     const char *error; /* NULL: nothing has failed */
     int device, is_reading;
     long limit, whole; /* whole: steps that wait */
     long long every, at_once, next_read, recorded, number, dropped_steps, at, reached_mark, stage;
     enum state state;
-    Pool pools[DEVICES], *pool; /* pool: of the device */
-    void *reached;
+    void **free, *reached, *home; /* free: events; home: the stream of the last one of no wait */
+    long made, count; /* count: of the free ones */
     Entry *entries;
     Py_ssize_t begin, step, end, room; /* begin: of what waits; step: of the unfinished one */
 } Recorder;
@@ -99,13 +92,13 @@ static void
 give_back(Recorder *self, void *event)
 {
     if (event != NULL)
-        self->pool->free[self->pool->count++] = event;
+        self->free[self->count++] = event;
 }
 
 static int
 are_scarce(Recorder *self)
 {
-    return 2 * (self->pool->made - self->pool->count) > self->limit;
+    return 2 * (self->made - self->count) > self->limit;
 }
 
 static void
@@ -115,35 +108,6 @@ lose(Recorder *self, int64_t mark)
     while (self->end > self->step)
         give_back(self, self->entries[--self->end].event);
     self->dropped_steps += (mark & COMPLETE) != 0;
-}
-
-/* Use the events of this device from now on. */
-static int
-use_device(Recorder *self, int device)
-{
-    self->device = device;
-    self->pool = &self->pools[device];
-    if (self->pool->free == NULL)
-        self->pool->free = PyMem_Calloc(self->limit, sizeof(void *));
-    return self->pool->free == NULL ? PyErr_NoMemory(), -1 : 0;
-}
-
-/* Discard everything unread if the thread uses another device now. */
-static int
-follow(Recorder *self)
-{
-    int device;
-    if (check(self, self->runtime.get_device(&device)) < 0)
-        return -1;
-    if (device == self->device)
-        return 0;
-    self->step = self->begin;
-    lose(self, 0);
-    self->dropped_steps += self->whole;
-    self->whole = 0;
-    give_back(self, self->reached);
-    self->reached = NULL;
-    return use_device(self, device);
 }
 
 static int
@@ -171,27 +135,20 @@ put(Recorder *self, Entry entry)
 static int
 record(Recorder *self, int64_t mark, void *stream)
 {
-    Pool *pool = self->pool;
     if (self->state == COUNTS && self->stage != SYNC &&
         host_now(self) - self->recorded < self->at_once)
         return put(self, (Entry){.mark = mark, .stream = self}); /* which is no stream */
-    if (pool->count == 0 && pool->made == self->limit) {
+    if (self->count == 0 && self->made == self->limit) {
         lose(self, mark);
         return 0;
     }
-    void *event = pool->count ? pool->free[--pool->count] : NULL;
-    pool->made += event == NULL;
-    int current = self->device, error = self->runtime.get_device(&current);
-    Py_BEGIN_ALLOW_THREADS /* A full launch queue blocks. */
-    if (current != self->device)
-        self->runtime.set_device(self->device);
-    if (error == 0 && event == NULL)
-        error = self->runtime.create(&event, 0);
+    void *event = self->count ? self->free[--self->count] : NULL;
+    self->made += event == NULL;
+    PyThreadState *state = PyEval_SaveThread(); /* A full launch queue blocks. */
+    int error = event == NULL ? self->runtime.create(&event, 0) : 0;
     if (error == 0)
         error = self->runtime.record(event, stream);
-    if (current != self->device)
-        self->runtime.set_device(current);
-    Py_END_ALLOW_THREADS
+    PyEval_RestoreThread(state);
     if (check(self, error) < 0)
         return -1;
     if (self->state == BEGINS) {
@@ -226,28 +183,44 @@ end_step(Recorder *self, int64_t mark, void *stream)
 static int
 take(Recorder *self, int64_t mark)
 {
+    int is_wait = (mark & STAGE_BITS) == SYNC, is_end = (mark & STEP_ENDS) != 0;
     if (self->state == COUNTS && (mark & (STAGE_BITS | STEP_ENDS | RELEASE)) == self->stage)
         return 0;
     self->number += (mark & COMPLETE) != 0;
-    if (mark & STEP_ENDS && follow(self) < 0)
-        return -1;
-    PyObject *device = PyLong_FromLong(self->device);
-    PyObject *handle = device ? PyObject_CallOneArg(self->stream, device) : NULL;
+    PyObject *handle = PyObject_CallOneArg(self->stream, self->number_of_device);
     void *stream = handle ? PyLong_AsVoidPtr(handle) : NULL;
-    Py_XDECREF(device);
     Py_XDECREF(handle);
     if (PyErr_Occurred())
         return -1;
+    if (!is_end && stream != self->home && (is_wait || mark & RELEASE))
+        return 0;
+    if (is_end || !(is_wait || self->stage == SYNC))
+        self->home = stream;
     int is_capturing = 0, error = self->runtime.is_capturing(stream, &is_capturing);
     if (error == CAPTURE_IMPLICIT)
         is_capturing = (self->runtime.last_error(), 1);
     else if (check(self, error) < 0)
         return -1;
-    if (mark & STEP_ENDS && !is_capturing)
+    if (is_end && !is_capturing)
         return end_step(self, mark, stream);
-    if (mark & STEP_ENDS)
+    if (is_end)
         lose(self, mark);
     return is_capturing || self->state == IS_LOST ? 0 : record(self, mark, stream);
+}
+
+/* Make the device the current one, as CUDA's default stream is that of the current device. */
+static int
+take_there(Recorder *self, int64_t mark)
+{
+    int current;
+    if (check(self, self->runtime.get_device(&current)) < 0)
+        return -1;
+    if (current != self->device && check(self, self->runtime.set_device(self->device)) < 0)
+        return -1;
+    int failed = take(self, mark);
+    if (current != self->device)
+        self->runtime.set_device(current);
+    return failed;
 }
 
 static PyObject *
@@ -256,7 +229,7 @@ recorder_boundary(Recorder *self, PyObject *argument)
     long mark = PyLong_AsLong(argument);
     if (self->error != NULL)
         self->dropped_steps += (mark & COMPLETE) != 0;
-    else if (!PyErr_Occurred() && !self->is_reading && take(self, mark) < 0) {
+    else if (!PyErr_Occurred() && !self->is_reading && take_there(self, mark) < 0) {
         if (!PyErr_Occurred()) /* It tells of the error. */
             call_due(self);
         else if (self->error == NULL)
@@ -309,15 +282,14 @@ recorder_read(Recorder *self, PyObject *argument)
     PyObject *pairs = PyBytes_FromStringAndSize(NULL, (self->step - self->begin) * 16);
     PyObject *numbers = PyList_New(0);
     int64_t *pair = pairs ? (int64_t *)PyBytes_AS_STRING(pairs) : NULL;
-    int found;
     while (!PyErr_Occurred() && self->error == NULL && self->whole > young) {
         Entry *first = self->entries + self->begin, *last = first;
         while (last->number == 0)
             last++;
         self->is_reading = 1; /* A hook of another thread finds nothing to do. */
-        Py_BEGIN_ALLOW_THREADS
-        found = find_times(self, first, last);
-        Py_END_ALLOW_THREADS
+        PyThreadState *state = PyEval_SaveThread();
+        int found = find_times(self, first, last);
+        PyEval_RestoreThread(state);
         self->is_reading = 0;
         if (found <= 0)
             break;
@@ -354,10 +326,13 @@ recorder_stands_in(Recorder *self, PyObject *Py_UNUSED(ignored))
 {
     long long stage = self->reached_mark;
     for (Py_ssize_t i = self->begin; i < self->end; i++) {
-        int error = query(self, self->entries[i].event);
+        Entry each = self->entries[i];
+        PyThreadState *state = PyEval_SaveThread();
+        int error = query(self, each.event);
+        PyEval_RestoreThread(state);
         if (error != 0) /* The training thread tells of any other. */
             return error == NOT_READY ? PyLong_FromLong(stage & STAGE_BITS) : Py_NewRef(Py_None);
-        stage = self->entries[i].mark;
+        stage = each.mark;
     }
     Py_RETURN_NONE;
 }
@@ -369,9 +344,8 @@ recorder_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
     PyObject *stream, *due;
     const char *runtime;
     Py_ssize_t size = 0;
-    int device;
     if (self == NULL ||
-        !PyArg_ParseTuple(args, "(y#O)iLlLLO", &runtime, &size, &stream, &device, &self->number,
+        !PyArg_ParseTuple(args, "(y#O)iLlLLO", &runtime, &size, &stream, &self->device, &self->number,
                           &self->limit, &self->every, &self->at_once, &due) ||
         size != sizeof(Runtime)) {
         Py_XDECREF(self);
@@ -380,7 +354,9 @@ recorder_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
     memcpy(&self->runtime, runtime, size);
     self->stream = Py_NewRef(stream);
     self->due = Py_NewRef(due);
-    if (use_device(self, device) < 0)
+    self->number_of_device = PyLong_FromLong(self->device);
+    self->free = PyMem_Calloc(self->limit, sizeof(void *));
+    if (self->number_of_device == NULL || self->free == NULL)
         Py_CLEAR(self);
     return (PyObject *)self;
 }
@@ -398,9 +374,9 @@ recorder_dealloc(Recorder *self)
 {
     PyObject_GC_UnTrack(self);
     Py_XDECREF(self->stream);
+    Py_XDECREF(self->number_of_device);
     Py_XDECREF(self->due);
-    for (int i = 0; i < DEVICES; i++)
-        PyMem_Free(self->pools[i].free);
+    PyMem_Free(self->free);
     PyMem_Free(self->entries);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
@@ -413,7 +389,6 @@ static PyMethodDef recorder_methods[] = {
 };
 
 static PyMemberDef recorder_members[] = {
-    {"device", T_INT, offsetof(Recorder, device), READONLY, NULL},
     {"at", T_LONGLONG, offsetof(Recorder, at), READONLY, NULL},
     {"dropped_steps", T_LONGLONG, offsetof(Recorder, dropped_steps), READONLY, NULL},
     {"error", T_STRING, offsetof(Recorder, error), READONLY, NULL},

@@ -439,8 +439,7 @@ static PyTypeObject Tape_Type = {
 typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
-    int64_t began; /* 0: no collection that it saw begin */
-    int64_t nanoseconds;
+    int64_t began, nanoseconds; /* began: 0 for no collection that it saw begin */
 } Listener;
 
 /* Called with "start" or "stop", and what else the collector tells. */

@@ -13,7 +13,7 @@ from rank_probe.measure.tape import NOBODY
 from rank_probe.process import identity
 from rank_probe.process.facts import own_facts
 from rank_probe.process.own_rank import OwnRank
-from rank_probe.process.runtime import pcie_link
+from rank_probe.process.runtime import cuda_device, pcie_link
 from rank_probe.report.report import Parts
 from rank_probe.torch_hooks import process_group
 from rank_probe.wire.no_join import OFF
@@ -105,7 +105,7 @@ class ProcessGroups:
         steps = self._parts.timeline.steps if device is None else device.steps
         before = self._parts.steps_before
         work = self._parts.work.amount
-        gpu = self._own_rank.gpu_model, pcie_link()
+        gpu = self._own_rank.gpu_model, pcie_link(cuda_device(self._parts.timeline.trains_on))
         own, parts = cache(partial(own_facts, self._environment, *gpu)), self._parts
         who, facts = self._own_rank.who, lambda: {**own(), "at": parts.whereabouts}
         group = GroupToJoin(connect, PlaceInJob(*place), steps, who, before, work, facts)

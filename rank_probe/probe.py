@@ -2,7 +2,6 @@
 
 import logging
 import os
-import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -251,31 +250,33 @@ class Probe:
         coordinates = found | self._given
         self._report.coordinates = coordinates
         named = self._environment.get("RANKSKEW_PEER_GROUP")
-        model = self.own_rank.gpu_model = runtime.gpu_model()
+        device = runtime.cuda_device(self.timeline.trains_on)
+        model = self.own_rank.gpu_model = runtime.gpu_model(device)
         self.own_rank.peer_group = named or identity.peer_group(coordinates, model)
 
     def _look_around(self) -> None:
         """Read what is only known once training runs, on the training thread."""
         self._parts.lifecycle.first_step_done()
-        self._report.gpu_uuid = runtime.gpu_uuid()
+        device = runtime.cuda_device(self.timeline.trains_on)
+        self._report.gpu_uuid = runtime.gpu_uuid(device)
         self._report.runtime_info = runtime.runtime_info()
         # Not earlier: a mesh may be created late, and every series carries the group's name.
         self._take_place()
         self.own_rank.who()  # The group may be gone when the first snapshot is taken.
-        torch = sys.modules.get("torch")
-        if torch is not None and torch.cuda.is_initialized():
-            self._go_on_in_device_time()
+        if device is not None:
+            self._go_on_in_device_time(device)
         self._report.limitations = list(private.limitations)[:MOST_LIMITATIONS]
         self._groups.first_step_done()
 
-    def _go_on_in_device_time(self) -> None:
-        from rank_probe.torch_hooks.cuda_events import CudaEvents, memory
+    def _go_on_in_device_time(self, device: int) -> None:
+        from rank_probe.torch_hooks.cuda_events import CudaEvents, Memory
 
-        device = DeviceClock(CudaEvents(), steps_before=self.timeline.steps.totals().steps)
-        self._trace.go_on_with(device.steps)
-        self._parts.device = device
-        self._parts.memory = lambda: memory(device.recorder.device)
-        self.timeline.also_tell(device)
+        memory, steps = Memory(device), self.timeline.steps.totals().steps
+        clock = DeviceClock(CudaEvents(device), steps_before=steps, after_read=memory.look)
+        self._trace.go_on_with(clock.steps)
+        self._parts.device = clock
+        self._parts.memory = memory.latest
+        self.timeline.also_tell(clock)
 
     def _after_push(self, answer: Mapping[str, object]) -> None:
         """Apply the operator's orders, on the pusher's thread."""

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -68,8 +68,8 @@ class Loader(Dataset[torch.Tensor]):
 class Clocks:
     """The probe without its pusher."""
 
-    timeline: Timeline = field(default_factory=lambda: Timeline(automatic=True))
-    device: DeviceClock = field(default_factory=lambda: DeviceClock(CudaEvents()))
+    timeline: Timeline
+    device: DeviceClock
 
     def read(self) -> tuple[StepTotals, StepTotals]:
         """Return the host's and the device's totals, with the device idle."""
@@ -82,7 +82,8 @@ class Clocks:
 @contextmanager
 def probed() -> Iterator[Clocks]:
     """Attach the probe as `python -m rank_probe` would."""
-    clocks = Clocks()
+    events = CudaEvents(torch.cuda.current_device())
+    clocks = Clocks(Timeline(automatic=True), DeviceClock(events))
 
     def begin() -> None:
         clocks.timeline.also_tell(clocks.device)

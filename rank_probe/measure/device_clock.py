@@ -7,7 +7,7 @@ the two together.
 import time
 from collections import deque
 from collections.abc import Callable
-from threading import get_ident
+from threading import Thread, get_ident
 from typing import Any, Final, Protocol
 
 from rank_probe.guest.guard import failures, never_raise
@@ -30,6 +30,9 @@ AT_ONCE_NS: Final = 2_000
 # Limit on the number of events. A driver queues about a thousand launches before it blocks the
 # host, so a loop reaches this only if one of its steps has thousands of boundaries.
 EVENTS: Final = 16_384
+# How long to wait for a look at a device that stands. It takes microseconds, or as long as a driver
+# that hangs with it keeps a lock.
+LOOK_SECONDS: Final = 0.1
 # After more reads that nobody took, the training thread sums them up: there is no pusher.
 MOST_READS: Final = 100
 _STEP_ENDS: Final = BEGIN | COMPLETE
@@ -48,17 +51,20 @@ class Events(Protocol):
     def new(self) -> Any:
         """Return an event that was never recorded; it is used as torch.cuda.Event."""
 
-    def record(self, event: Any) -> int:
-        """Record *event* on the calling thread's current stream; return which stream that is."""
+    def stream(self) -> int:
+        """Return the calling thread's current stream."""
+
+    def record(self, event: Any, stream: int) -> object:
+        """Record *event* on that *stream*."""
 
     def is_capturing(self) -> bool:
         """Return whether the current stream's work is captured into a graph instead of run."""
 
-    def follow(self) -> bool:
-        """Switch to the calling thread's current device; return whether it is another one."""
+    def may_query(self) -> bool:
+        """Let the calling thread query, whatever others capture; return whether it may."""
 
-    def may_query(self, device: int) -> bool:
-        """Let the calling thread query *device*, whatever is captured; return whether it may."""
+    def is_reached(self, event: Any) -> bool:
+        """Return whether the device has reached *event*; for a thread that may query."""
 
     def runtime(self) -> tuple[bytes, Callable[[int], int]] | None:
         """Return what the recorder in C calls; None if only that in Python can serve."""
@@ -86,9 +92,9 @@ class PythonRecorder:
         self._every, self._at_once, self._due, self._now = every, at_once, due, now
         self._state = _BEGINS
         self._free: list[Any] = []
-        self._free_on = {events.device: self._free}
         self._made = 0
         self._stage = self._recorded = 0  # of the last boundary, and when the last event was
+        self._home = 0  # the stream of the last boundary that is no wait
         # The unfinished step: mark, event, mark, event... None is the event before.
         self._step: list[Any] = []
         self._last_on: dict[int, Any] = {}  # its last event on each stream
@@ -96,7 +102,6 @@ class PythonRecorder:
         self._reached: Any = None  # the latest event with a known time
         self._reached_mark = 0  # what begins there
         self._next_read = 0
-        self.device = events.device
         self.at = 0  # the device's time of the last boundary that was read, in nanoseconds
         self.dropped_steps = 0
         self.error: str | None = None  # why no step is timed any more
@@ -143,7 +148,7 @@ class PythonRecorder:
         stage = self._reached_mark
         for step in (*(step for _, step, _ in tuple(self._waiting)), list(self._step)):
             for mark, event in zip(step[::2], step[1::2], strict=True):
-                if event is not None and not event.query():
+                if event is not None and not self._events.is_reached(event):
                     return stage & STAGE_BITS
                 stage = mark
         return None
@@ -157,17 +162,20 @@ class PythonRecorder:
         if self._state == _COUNTS and what_counts == self._stage:
             return
         self._number += bool(mark & COMPLETE)
-        if is_end and self._events.follow():
-            self._forget()
+        stream, is_wait = self._events.stream(), mark & STAGE_BITS == SYNC
+        if not is_end and stream != self._home and (is_wait or mark & RELEASE):
+            return  # It is hidden behind the work here, which waits for that stream later.
+        if is_end or not (is_wait or self._stage == SYNC):
+            self._home = stream
         if self._events.is_capturing():
             if is_end:
                 self._lose(mark)
         elif is_end:
-            self._end_step(mark)
+            self._end_step(mark, stream)
         elif self._state != _IS_LOST:
-            self._record(mark)
+            self._record(mark, stream)
 
-    def _end_step(self, mark: int) -> None:
+    def _end_step(self, mark: int, stream: int) -> None:
         if self._state == _IS_LOST:
             self.dropped_steps += bool(mark & COMPLETE)
             # Half of the events must be free, or the next gap would follow at once.
@@ -175,7 +183,7 @@ class PythonRecorder:
                 self._state = _BEGINS
         if self._state != _IS_LOST:
             is_whole = bool(mark & COMPLETE) and self._state == _COUNTS
-            self._record(mark)
+            self._record(mark, stream)
             if is_whole and self._state == _COUNTS:
                 self._waiting.append((self._number, self._step, self._last_on))
                 self._step, self._last_on = [], {}
@@ -186,7 +194,7 @@ class PythonRecorder:
         """Whether more than half of the events are in use."""
         return 2 * (self._made - len(self._free)) > self._limit
 
-    def _record(self, mark: int) -> None:
+    def _record(self, mark: int, stream: int) -> None:
         event = None
         is_at_once = self._now() - self._recorded < self._at_once and self._stage != SYNC
         if self._state != _COUNTS or not is_at_once:
@@ -201,7 +209,8 @@ class PythonRecorder:
             if self._state == _BEGINS:
                 self._state = _COUNTS
                 mark = mark & STAGE_BITS | BEGIN
-            self._last_on[self._events.record(event)] = event
+            self._events.record(event, stream)
+            self._last_on[stream] = event
             self._recorded = self._now()
         self._step += (mark, event)
         self._stage = mark & STAGE_BITS
@@ -213,22 +222,6 @@ class PythonRecorder:
         self._step, self._last_on = [], {}
         self.dropped_steps += bool(mark & COMPLETE)
 
-    def _forget(self) -> None:
-        """Discard everything unread: an event belongs to one device forever.
-
-        No event is destroyed, because that may block; they wait for their device to come back.
-        """
-        self._lose(0)
-        for _, step, _ in self._waiting:
-            self._free += filter(None, step[1::2])
-        self.dropped_steps += len(self._waiting)
-        self._waiting.clear()
-        self._free += filter(None, [self._reached])
-        self._reached = None
-        self.device = self._events.device
-        self._free = self._free_on.setdefault(self.device, [])
-        self._made = len(self._free)
-
 
 class DeviceClock:
     """A stage clock's boundaries in device time, for *steps* to sum up.
@@ -237,9 +230,10 @@ class DeviceClock:
     counting begins at the first boundary that it gets, and after a gap at the end of a step.
     `boundary` records an event, on the training thread or on an autograd engine's while that one is
     blocked. At the end of a step, and not more often than *every* nanoseconds, the training thread
-    reads steps that are at least two steps old and that the device has finished. Nothing
-    synchronises, and only that thread queries, but for `stands_in`. While the current stream is
-    captured, nothing is recorded or queried, so a capture counts for the stage it began in.
+    reads steps that are at least two steps old and that the device has finished, and then calls
+    *after_read*. Nothing synchronises, and only that thread queries, but for `stands_in`. While the
+    current stream is captured, nothing is recorded or queried, so a capture counts for the stage it
+    began in.
 
     Boundaries within *at_once* nanoseconds share an event, except for the end of a wait.
 
@@ -247,8 +241,11 @@ class DeviceClock:
     discarded steps leave gaps in the numbers.
 
     A step with a gap is discarded as a whole and counted in *recorder.dropped_steps*: if all
-    *limit* events are in use, if it ends inside a capture, if the thread moves to another device,
-    and, for good, every step once an event has failed (the device is lost).
+    *limit* events are in use, if it ends inside a capture, and, for good, every step once an event
+    has failed (the device is lost).
+
+    A wait on another stream than the work is hidden behind that work, and not timed: FSDP calls its
+    collectives on streams of their own, for which it has that of the work wait where it needs them.
     """
 
     def __init__(
@@ -261,9 +258,12 @@ class DeviceClock:
         at_once: int = AT_ONCE_NS,
         now: Callable[[], int] = time.perf_counter_ns,
         wall: Callable[[], float] = time.time,
+        after_read: Callable[[], object] = lambda: None,
     ) -> None:
         self._events, self._host_now, self._thread = events, now, get_ident()
+        self._after_read = after_read
         self._read_at = (0, now())  # the last device time that was read, and when
+        self._look: Thread | None = None  # at a device that stands
         self._tape: deque[bytes] = deque()
         self.steps = Steps(self._take_tape, self.now, wall)
         self._numbers = self.steps.numbers = deque()
@@ -291,12 +291,24 @@ class DeviceClock:
     def stands_in(self) -> int | None:
         """Return the stage in which the device stands; None if it has reached all of its events.
 
-        For another thread than the training thread, while that one crosses no boundary; it may go
-        on meanwhile, and then this was so a moment ago. None also where nobody can tell.
+        Ask while the training thread crosses no boundary; it may go on meanwhile, and then this was
+        so a moment ago. None also where nobody can tell, as while the driver does not answer.
         """
-        if self.recorder.error or not self._events.may_query(self.recorder.device):
+        if self.recorder.error or (self._look is not None and self._look.is_alive()):
             return None
-        return self.recorder.stands_in()
+        found: list[int | None] = []
+
+        def look() -> None:
+            if self._events.may_query():
+                found.append(self.recorder.stands_in())
+
+        self._look = Thread(target=never_raise(look), name="rank_probe_device", daemon=True)
+        try:
+            self._look.start()
+        except RuntimeError:  # The interpreter ends.
+            return None
+        self._look.join(LOOK_SECONDS)
+        return found[0] if found else None
 
     def _read(self, young: int) -> None:
         boundaries, numbers = self.recorder.read(young)
@@ -304,6 +316,7 @@ class DeviceClock:
             self._numbers.extend(numbers)  # First: another thread may be summing up the tape.
             self._tape.append(boundaries)
             self._read_at = (self.recorder.at, self._host_now())
+        self._after_read()
         if len(self._tape) > MOST_READS:
             self.steps.fold(wait=False)
         if self.recorder.error:

@@ -54,6 +54,8 @@ class Timeline:
         self.after_forward: Callable[[], object] | None = None
         # The codes on the stack when backward was called, innermost first: the training loop.
         self.loop: tuple[CodeType, ...] = ()
+        # The CUDA device of the first loss; the thread's current one may be another.
+        self.trains_on: int | None = None
         # The DataLoader that the loop iterates, while it lives.
         self.loader: Callable[[], object] = lambda: None
         self.after_first_step: Callable[[], None] | None = None

@@ -6,7 +6,7 @@ import platform
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rank_probe.guest.imports import imported_torch
 from rank_probe.version import __version__
@@ -108,38 +108,44 @@ def environment_hash(environment: Mapping[str, str]) -> str:
     return hashlib.sha256("\0".join(compared).encode(errors="surrogateescape")).hexdigest()[:8]
 
 
-def gpu_uuid() -> str:
-    """Return NVML's name for the calling thread's CUDA device; empty without one.
+def cuda_device(chosen: int | None = None) -> int | None:
+    """Return the *chosen* CUDA device, else the calling thread's; None where CUDA is not in use.
 
     Never initialises CUDA: a rank that has not used it yet has no GPU.
     """
     torch = imported_torch()
     if torch is None or not torch.cuda.is_initialized():
-        return ""
-    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-    return f"GPU-{properties.uuid}"
+        return None
+    return int(torch.cuda.current_device()) if chosen is None else chosen
 
 
-def gpu_model() -> str:
-    """Return the vendor's name for the calling thread's CUDA device; empty without one."""
+def _properties(device: int | None) -> Any:
     torch = imported_torch()
-    if torch is None or not torch.cuda.is_initialized():
-        return ""
-    return str(torch.cuda.get_device_name(torch.cuda.current_device()))
+    if device is None or torch is None:
+        return None
+    return torch.cuda.get_device_properties(device)
 
 
-def pcie_link(devices: Path = PCI_DEVICES) -> str:
-    """Return how the calling thread's CUDA device is connected now, such as `generation 4 x16`.
+def gpu_uuid(device: int | None) -> str:
+    """Return NVML's name for a CUDA device; empty without one, and before torch 2.5."""
+    uuid = getattr(_properties(device), "uuid", None)
+    return f"GPU-{uuid}" if uuid else ""
+
+
+def gpu_model(device: int | None) -> str:
+    """Return the vendor's name for a CUDA device; empty without one."""
+    return str(getattr(_properties(device), "name", ""))
+
+
+def pcie_link(device: int | None, devices: Path = PCI_DEVICES) -> str:
+    """Return how a CUDA device is connected now, such as `generation 4 x16`.
 
     Empty if it is not known. An idle link may show a lower generation.
     """
-    torch = imported_torch()
-    if torch is None or not torch.cuda.is_initialized():
-        return ""
     try:
-        gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
-        domain, bus, device = gpu.pci_domain_id, gpu.pci_bus_id, gpu.pci_device_id
-        link = devices / f"{domain:04x}:{bus:02x}:{device:02x}.0"
+        gpu = _properties(device)
+        domain, bus, slot = gpu.pci_domain_id, gpu.pci_bus_id, gpu.pci_device_id
+        link = devices / f"{domain:04x}:{bus:02x}:{slot:02x}.0"
         speed, width = ((link / f"current_link_{each}").read_text() for each in ("speed", "width"))
         return f"generation {PCIE_GENERATIONS[float(speed.split()[0])]} x{int(width)}"
     except (AttributeError, OSError, LookupError, RuntimeError, ValueError):

@@ -171,6 +171,7 @@ class Cut:
             self.look_for_peers()
             if not self._timeline.loop:
                 self._timeline.loop = _codes(sys._getframe(2))
+                self._timeline.trains_on = _cuda_device(roots)
         if self._graph_after_model is not None:
             self.look_for_loss(roots, self._graph_after_model)
         self._is_running = True
@@ -263,6 +264,12 @@ def _roots(tensors: Any) -> Sequence[Any]:
     if tensors is None:
         return ()
     return tensors if isinstance(tensors, (tuple, list)) else tuple(tensors)
+
+
+def _cuda_device(roots: Sequence[Any]) -> int | None:
+    """Return the CUDA device of the first of *roots* that is on one."""
+    devices = (getattr(root, "device", None) for root in roots)
+    return next((each.index for each in devices if each is not None and each.type == "cuda"), None)
 
 
 def _node(root: Any) -> Any:

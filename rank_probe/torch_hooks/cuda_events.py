@@ -9,12 +9,14 @@ from typing import Final, NamedTuple
 
 import torch
 
+from rank_probe.guest.guard import never_raise
 from rank_probe.measure.boundaries import packed
 from rank_probe.process.small_files import beginning
 from rank_probe.torch_hooks.private import find
 
 # cudaStreamCaptureModeRelaxed: the calls of this thread break no capture of another one.
 RELAXED: Final = 2
+NOT_READY: Final = 600  # cudaErrorNotReady
 # Of the CUDA runtime, in the order of the recorder in C.
 FUNCTIONS: Final = (
     *("cudaEventCreateWithFlags", "cudaEventRecord", "cudaEventQuery", "cudaEventElapsedTime"),
@@ -26,15 +28,15 @@ MAPS_BYTES: Final = 1 << 23
 
 
 class CudaEvents:
-    """Timed events on the current stream of the device that the creating thread uses.
+    """Timed events on the current stream of *device*.
 
     Create it on the training thread once CUDA is initialised. The methods only enqueue, query and
     create; none of them waits for the device. But a full launch queue blocks a record, as it blocks
     any launch; recent torch releases drop the interpreter's lock there, so the heartbeat continues.
     """
 
-    def __init__(self) -> None:
-        self.device = torch.cuda.current_device()
+    def __init__(self, device: int) -> None:
+        self.device = device
         self._streams: dict[int, torch.cuda.Stream] = {}
         # The handle costs a fraction of torch.cuda.current_stream(), which creates an object; the
         # event is that of torch.cuda without functions in Python around it.
@@ -48,27 +50,20 @@ class CudaEvents:
         event: torch.cuda.Event = self._event(enable_timing=True)
         return event
 
-    def record(self, event: torch.cuda.Event) -> int:
-        """Record *event* on the calling thread's stream on the device; return the stream.
+    def stream(self) -> int:
+        """Return the calling thread's stream on the device.
 
         A thread of the autograd engine uses its caller's streams in its final callbacks. A device
         that is current only for a moment (`with torch.cuda.device`) makes no difference.
         """
         handle: int = self._handle(self.device)
-        stream = self._streams.get(handle)
-        if stream is None:
-            stream = self._streams[handle] = torch.cuda.current_stream(self.device)
-        event.record(stream)
         return handle
 
-    def follow(self) -> bool:
-        """Switch to the calling thread's current device; return whether it is another one."""
-        device = torch.cuda.current_device()
-        if device == self.device:
-            return False
-        self.device = device
-        self._streams.clear()
-        return True
+    def record(self, event: torch.cuda.Event, stream: int) -> None:
+        """Record *event* on *stream*, the calling thread's."""
+        if stream not in self._streams:
+            self._streams[stream] = torch.cuda.current_stream(self.device)
+        event.record(self._streams[stream])
 
     def runtime(self) -> tuple[bytes, Callable[[int], int]] | None:
         """Return the addresses of FUNCTIONS, and what returns the current stream of a device.
@@ -80,18 +75,28 @@ class CudaEvents:
             return None
         return addresses(library), self._handle
 
-    def may_query(self, device: int) -> bool:
-        """Let the calling thread query *device*, whatever others capture; return whether it may.
+    def may_query(self) -> bool:
+        """Let the calling thread query, whatever others capture; return whether it may.
 
-        It must not be the training thread, whose device and mode are the user's.
+        It must not be the training thread, whose device and mode are the user's. Both calls give
+        up the interpreter's lock, as they may block.
         """
         library = _runtime()
-        if library is None:
-            return False
-        torch.cuda.set_device(device)  # A call would make a context on device 0 otherwise.
         mode = ctypes.c_int(RELAXED)
-        error: int = library.cudaThreadExchangeStreamCaptureMode(ctypes.byref(mode))
-        return error == 0
+        return (
+            library is not None
+            # A query would make a context on device 0 otherwise.
+            and library.cudaSetDevice(self.device) == 0
+            and library.cudaThreadExchangeStreamCaptureMode(ctypes.byref(mode)) == 0
+        )
+
+    def is_reached(self, event: torch.cuda.Event) -> bool:
+        """Return whether the device has reached *event*, for who may query.
+
+        Event.query keeps the interpreter's lock.
+        """
+        library, handle = _runtime(), ctypes.c_void_p(event.cuda_event)
+        return library is None or library.cudaEventQuery(handle) != NOT_READY
 
 
 @cache
@@ -119,21 +124,38 @@ class CudaMemory(NamedTuple):
     alloc_retries: int
 
 
-def memory(device: int) -> CudaMemory | None:
-    """Return this process's allocator statistics for *device*; None if CUDA is not in use.
+class Memory:
+    """What torch's allocator counts for *device*, told to another thread than the training one.
 
-    Does not initialise CUDA, and reads the allocator, not the device; any thread may call it. It
-    takes the allocator's lock, so it waits while another thread is inside cudaMalloc. *device* is a
-    parameter because each thread has its own current device.
+    torch holds the interpreter's lock while it waits for the allocator's, and that one is taken for
+    as long as the device keeps an allocation waiting. So only the thread that allocates asks.
     """
-    if not torch.cuda.is_initialized():
-        return None
-    try:
-        # Like torch.cuda.memory_stats, without flattening and sorting some two hundred keys.
-        stats = torch.cuda.memory_stats_as_nested_dict(device)
-    except RuntimeError:  # A pluggable allocator keeps no statistics.
-        return None
-    return CudaMemory(
-        allocated_bytes=stats["allocated_bytes"]["all"]["current"],
-        alloc_retries=stats["num_alloc_retries"],
-    )
+
+    def __init__(self, device: int) -> None:
+        self._device = device
+        self._is_wanted = True
+        self._latest: CudaMemory | None = None
+
+    def latest(self) -> CudaMemory | None:
+        """Return what `look` found last, and let it look again; for another thread."""
+        self._is_wanted = True
+        return self._latest
+
+    @never_raise
+    def look(self) -> None:
+        """Read the statistics if somebody wants them; training thread only.
+
+        Reads the allocator, not the device.
+        """
+        if not self._is_wanted:
+            return
+        self._is_wanted = False
+        try:
+            # Like torch.cuda.memory_stats, without flattening and sorting some two hundred keys.
+            stats = torch.cuda.memory_stats_as_nested_dict(self._device)
+        except RuntimeError:  # A pluggable allocator keeps no statistics.
+            return
+        self._latest = CudaMemory(
+            allocated_bytes=stats["allocated_bytes"]["all"]["current"],
+            alloc_retries=stats["num_alloc_retries"],
+        )

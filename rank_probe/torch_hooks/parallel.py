@@ -6,7 +6,7 @@ The manual mode needs this too: no `with` block fits into a schedule.
 import functools
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -19,6 +19,9 @@ from rank_probe.torch_hooks.collectives import noter
 from rank_probe.torch_hooks.dynamo import opaque
 from rank_probe.torch_hooks.private import wrap
 from rank_probe.wire.stages import BACKWARD, FORWARD
+
+# Where it is, and where it was before torch 2.6.
+FSDP: Final = ("torch.distributed.fsdp", "torch.distributed._composable.fsdp")
 
 
 @attaching
@@ -113,7 +116,7 @@ def _stream_wait(timeline: Timeline, original: Callable[..., Any]) -> Any:
 
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         asked_by = sys._getframe(1).f_globals.get("__name__", "")
-        if not asked_by.startswith("torch.distributed.fsdp") or self != torch.cuda.current_stream():
+        if not asked_by.startswith(FSDP) or self != torch.cuda.current_stream():
             return original(self, *args, **kwargs)
         try:
             note(events.WAIT)

@@ -4,6 +4,7 @@ import ctypes
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -53,10 +54,9 @@ def joinable(monkeypatch: pytest.MonkeyPatch) -> None:
 def device(monkeypatch: pytest.MonkeyPatch, cudart: ctypes.CDLL) -> FakeDevice:
     """CUDA in use, on a simulated device."""
     events = StubEvents(cudart, in_python=False)
-    memory = cuda_events.CudaMemory(1, alloc_retries=4)
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(runtime, "gpu_uuid", lambda: "GPU-1")
-    monkeypatch.setattr(runtime, "gpu_model", lambda: "H100")
-    monkeypatch.setattr(cuda_events, "CudaEvents", lambda: events)
-    monkeypatch.setattr(cuda_events, "memory", lambda _: memory)
+    memory = {"allocated_bytes": {"all": {"current": 1}}, "num_alloc_retries": 4}
+    monkeypatch.setattr(runtime, "cuda_device", lambda _: 1)
+    monkeypatch.setattr(runtime, "_properties", lambda _: SimpleNamespace(uuid="1", name="H100"))
+    monkeypatch.setattr(cuda_events, "CudaEvents", lambda _: events)
+    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", lambda _: memory)
     return events.streams

@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { CREATE, RECORD, QUERY, ELAPSED, IS_CAPTURING, GET_DEVICE, SET_DEVICE, FUNCTIONS };
 enum { INVALID_VALUE = 1, INVALID_HANDLE = 400, NOT_READY = 600, LOST = 700 };
@@ -22,6 +23,7 @@ Variable stub_capturing; /* whichever stream is asked for; 2: the legacy one, be
 Variable stub_current_device;
 Variable stub_failing; /* the function that reports a lost device, plus one */
 Variable stub_last_error;
+Variable stub_blocked; /* queries answer late, or once it is no longer so */
 static __thread int mode, is_owner;
 
 void
@@ -30,6 +32,7 @@ stub_reset(void)
     memset(stub_calls, 0, sizeof(stub_calls));
     memset(stub_idle_at, 0, sizeof(stub_idle_at));
     stub_now = stub_capturing = stub_current_device = stub_failing = stub_last_error = 0;
+    stub_blocked = 0;
     is_owner = 1;
 }
 
@@ -87,6 +90,8 @@ int
 cudaEventQuery(Event *event)
 {
     int error = called_with_care(QUERY);
+    for (int i = 0; i < 3000 && stub_blocked; i++)
+        usleep(1000);
     if (error || !event->is_recorded)
         return error ? error : (stub_last_error = INVALID_HANDLE);
     return event->at <= stub_now ? 0 : (stub_last_error = NOT_READY);

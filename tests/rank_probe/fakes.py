@@ -117,9 +117,9 @@ class StubEvents:
     *in_python* makes a clock use them; otherwise they are for a recorder in C, if there is one.
     """
 
-    made, recorded = Variable("calls", 0), Variable("calls", 1)
+    made, recorded, queried = (Variable("calls", function) for function in range(3))
     capturing, current_device = Variable("capturing"), Variable("current_device")
-    last_error, failing = Variable("last_error"), Variable("failing")
+    last_error, failing, blocked = map(Variable, ("last_error", "failing", "blocked"))
 
     def __init__(self, library: ctypes.CDLL, *, in_python: bool) -> None:
         self.library, self._in_python = library, in_python
@@ -144,17 +144,14 @@ class StubEvents:
         self.call("cudaEventCreateWithFlags", ctypes.byref(event), 0)
         return event
 
-    def record(self, event: StubEvent) -> int:
-        self.call("cudaEventRecord", event, ctypes.c_void_p(self.streams.stream))
+    def stream(self) -> int:
         return self.streams.stream
+
+    def record(self, event: StubEvent, stream: int) -> None:
+        self.call("cudaEventRecord", event, ctypes.c_void_p(stream))
 
     def is_capturing(self) -> bool:
         return bool(self.capturing)
-
-    def follow(self) -> bool:
-        moved = self.device != self.current_device
-        self.device = self.current_device
-        return moved
 
     def runtime(self) -> tuple[bytes, Callable[[int], int]] | None:
         from rank_probe.torch_hooks.cuda_events import addresses
@@ -163,7 +160,10 @@ class StubEvents:
         ours = addresses(self.library, clock), lambda _: self.streams.stream
         return None if self._in_python else ours
 
-    def may_query(self, _: int) -> bool:
+    def is_reached(self, event: StubEvent) -> bool:
+        return event.query()
+
+    def may_query(self) -> bool:
         mode = ctypes.c_int(2)
         self.library.cudaThreadExchangeStreamCaptureMode(ctypes.byref(mode))
         return self.has_runtime

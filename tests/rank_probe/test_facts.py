@@ -89,9 +89,9 @@ def fake_torch() -> SimpleNamespace:
             is_initialized=lambda: True,
             current_device=lambda: 1,
             device_count=lambda: 2,
-            get_device_name=lambda _: "NVIDIA H100",
             get_device_properties=lambda index: SimpleNamespace(
-                uuid=f"0000-{index}", pci_domain_id=0, pci_bus_id=0xC0 + index, pci_device_id=0
+                **{"uuid": f"0000-{index}", "name": "NVIDIA H100"},
+                **{"pci_domain_id": 0, "pci_bus_id": 0xC0 + index, "pci_device_id": 0},
             ),
             nccl=SimpleNamespace(version=lambda: (2, 28, 3)),
         ),
@@ -119,17 +119,19 @@ def test_versions_of_a_gpu_rank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
     assert before["probe"] == __version__
     assert runtime.runtime_info() == before | of_torch | {"nccl": "2.28.3"}
-    assert (runtime.gpu_uuid(), runtime.gpu_model()) == ("GPU-0000-1", "NVIDIA H100")
+    assert (runtime.cuda_device(), runtime.cuda_device(0)) == (1, 0)
+    assert (runtime.gpu_uuid(1), runtime.gpu_model(1)) == ("GPU-0000-1", "NVIDIA H100")
     assert process_group.rank_and_world_size() == (5, 8)
     link = tmp_path / "0000:c1:00.0"
-    assert runtime.pcie_link(tmp_path) == ""
+    assert runtime.pcie_link(1, tmp_path) == ""
     link.mkdir()
     (link / "current_link_width").write_text("16\n")
     for speed, said in (("16.0 GT/s PCIe", "generation 4 x16"), ("Unknown", "")):
         (link / "current_link_speed").write_text(f"{speed}\n")
-        assert runtime.pcie_link(tmp_path) == said
-    torch.cuda.get_device_properties = lambda _: SimpleNamespace(uuid="0000-1")
-    assert runtime.pcie_link(tmp_path) == ""
+        assert runtime.pcie_link(1, tmp_path) == said
+    torch.cuda.get_device_properties = lambda _: SimpleNamespace(name="NVIDIA H100")
+    assert (runtime.pcie_link(1, tmp_path), runtime.gpu_uuid(1)) == ("", "")
+    assert (runtime.gpu_uuid(None), runtime.gpu_model(None), runtime.pcie_link(None)) == ("",) * 3
 
 
 def test_environments_that_differ_have_other_hashes() -> None:

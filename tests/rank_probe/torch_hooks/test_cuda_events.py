@@ -11,8 +11,8 @@ import torch
 
 from rank_probe.measure.boundaries import COMPLETE
 from rank_probe.measure.device_clock import DeviceClock, Events
-from rank_probe.torch_hooks import cuda_events, private
-from rank_probe.torch_hooks.cuda_events import CudaEvents, CudaMemory, memory
+from rank_probe.torch_hooks import backward, cuda_events, private
+from rank_probe.torch_hooks.cuda_events import CudaEvents, CudaMemory, Memory
 from rank_probe.wire.stages import DATA, OTHER
 
 
@@ -55,22 +55,15 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
 def test_event_is_recorded_on_the_current_stream(cuda: FakeCuda) -> None:
     """A boundary follows the stream that is current when it happens; each is looked up once.
 
-    A thread that moved to another device is followed at the end of a step, and it is said once.
+    It is one of the device that trains, whichever is current.
     """
-    events: Events = CudaEvents()
+    events: Events = CudaEvents(2)
     for cuda.handle in (0, 7, 0, 7):
-        assert events.record(events.new()) == cuda.handle
-    on_first = ["stream 0 of cuda:1", "stream 7 of cuda:1"]
-    assert cuda.recorded == [(1, stream) for stream in on_first * 2]
-    assert cuda.streams == on_first
-    assert not events.follow()
-
-    cuda.device = 2
-    events.record(events.new())
-    assert cuda.asked == 1  # Until then events stay on the device on which they began.
-    assert [events.follow(), events.follow()] == [True, False]
-    events.record(events.new())
-    assert cuda.recorded[4:] == [(2, "stream 7 of cuda:1"), (2, "stream 7 of cuda:2")]
+        assert events.stream() == cuda.handle
+        events.record(events.new(), cuda.handle)
+    streams = ["stream 0 of cuda:2", "stream 7 of cuda:2"]
+    assert [stream for _, stream in cuda.recorded] == streams * 2
+    assert (cuda.streams, cuda.asked) == (streams, 2)
 
 
 def test_device_events_need_no_private_names(
@@ -83,9 +76,9 @@ def test_device_events_need_no_private_names(
     stream = SimpleNamespace(cuda_stream=7)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
     monkeypatch.setattr(private, "limitations", {})
-    events = CudaEvents()
+    events = CudaEvents(1)
 
-    assert events.record(events.new()) == 7
+    assert events.stream() == 7
     assert list(private.limitations) == ["Each device event costs a few microseconds more."]
 
 
@@ -96,21 +89,27 @@ def test_runtime_is_the_one_that_torch_has_loaded(
 
     Without a runtime no other thread queries, and events are torch's.
     """
-    chosen: list[int] = []
-    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
-    events = CudaEvents()
+    events = CudaEvents(1)
     cuda_events._runtime.cache_clear()
-    assert (events.may_query(1), events.runtime()) == (False, None)
+    assert (events.may_query(), events.runtime()) == (False, None)
     library = ctypes.CDLL(str(shutil.copy(cudart._name, tmp_path / "libcudart.so.13")))
     cuda_events._runtime.cache_clear()
 
-    assert events.may_query(1)
+    assert events.may_query()
     mode = ctypes.c_int()
     library.cudaThreadExchangeStreamCaptureMode(ctypes.byref(mode))
     assert mode.value == cuda_events.RELAXED
-    assert chosen == [1]  # Its own: device 0 would get a context.
+    device = ctypes.c_longlong.in_dll(library, "stub_current_device")
+    assert device.value == 1  # Its own: device 0 would get a context.
     library.stub_reset()
-    ctypes.c_longlong.in_dll(library, "stub_current_device").value = cuda.device
+    event: Any
+    event, busy = ctypes.c_void_p(), ctypes.c_longlong.in_dll(library, "stub_idle_at")
+    library.cudaEventCreateWithFlags(ctypes.byref(event), 0)
+    for busy.value, is_reached in (1, False), (0, True):
+        library.cudaEventRecord(event, None)
+        event.cuda_event = event.value
+        assert events.is_reached(event) == is_reached
+    device.value = cuda.device
     clock = DeviceClock(events)
     for mark in 5 * [DATA, OTHER | COMPLETE]:
         clock.boundary(mark)
@@ -119,24 +118,33 @@ def test_runtime_is_the_one_that_torch_has_loaded(
     assert (cuda.asked, cuda.streams) == (1, [])
 
 
+def test_device_is_that_of_the_loss() -> None:
+    """A script need not call torch.cuda.set_device: model and loss are on its GPU all the same."""
+    on_gpu = SimpleNamespace(device=torch.device("cuda", 3))
+    assert backward._cuda_device([SimpleNamespace(), torch.ones(()), on_gpu]) == 3
+
+
 @pytest.mark.parametrize("has_statistics", [True, False])
 def test_memory_is_what_the_allocator_counts(
     monkeypatch: pytest.MonkeyPatch, has_statistics: bool
 ) -> None:
-    """The readings are of the asked device; an allocator without statistics has none.
-
-    Nor has a process that uses no GPU, and asking does not initialise CUDA.
-    """
-    assert memory(3) is None
-    assert not torch.cuda.is_initialized()
+    """It is asked only once its answer was taken; an allocator without statistics has none."""
+    asked: list[int] = []
 
     def stats(device: int) -> dict[str, Any]:
+        asked.append(device)
         if not has_statistics:
             raise RuntimeError("does not yet support getDeviceStats")
-        of = {"all": {"current": 10 * device, "peak": 30}, "small_pool": {"current": 0, "peak": 0}}
+        of = {"all": {"current": 10, "peak": 30}, "small_pool": {"current": 0, "peak": 0}}
         return {"allocated_bytes": of, "num_alloc_retries": 2}
 
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", stats)
+    memory = Memory(3)
+    for _ in range(3):
+        memory.look()
+    found = memory.latest()
+    assert asked == [3]
+    for _ in range(3):
+        memory.look()
 
-    assert memory(3) == (CudaMemory(30, 2) if has_statistics else None)
+    assert (found, len(asked)) == (CudaMemory(10, 2) if has_statistics else None, 2)

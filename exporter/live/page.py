@@ -167,11 +167,11 @@ class PageNode:
         """Return what is on the GPUs now; without the ranks while reading processes hangs."""
         if self.gpu_ranks is None:
             return GpusNow()
+        gpus, faults = self.gpu_ranks.gpus(), tuple(self.faults())
         try:
-            ranks, processes = self.gpu_ranks.ranks(), self.gpu_ranks.processes()
-            return GpusNow(self.gpu_ranks.gpus(), ranks, processes, tuple(self.faults()))
+            return GpusNow(gpus, self.gpu_ranks.ranks(), self.gpu_ranks.processes(), faults)
         except WatchHangs:
-            return GpusNow(self.gpu_ranks.gpus())
+            return GpusNow(gpus, faults=faults)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,8 @@ from rank_probe.judge.verdict import (
 
 # Fewer GPUs lost, or a smaller share of steps or of their time, are not mentioned.
 WORTH_A_WORD: Final = 0.005
+# What the judge says to be lost is of the last minute, or of as many steps as it needs.
+LOST_SECONDS, LOST_STEPS = 60.0, 20
 
 # What GPUs are lost to, to be put after "0.84 "; of a hang more is said than that.
 LOST_TO: Final = {name: kind.to for name, kind in words.KINDS.items() if name != "hung"}
@@ -186,6 +188,15 @@ def shared_sentence(verdict: Verdict, stage: str) -> str:
         return f"All ranks wait for communication for {common / ranks:.0%} of each step."
     lost = few(verdict.gpus_lost["shared"])
     return f"All ranks wait together: {listed(said)}; {lost} of {ranks} GPUs lost."
+
+
+def paused_sentence(verdict: Verdict, age_seconds: float) -> str:
+    """Say what is lost to one stop or two: the last one, if it was long, and is in that loss."""
+    seconds = max(LOST_SECONDS, LOST_STEPS * (verdict.step_seconds or 0.0))
+    if verdict.pauses and verdict.pauses[0].since_seconds <= seconds:
+        return pause_sentence(verdict.pauses[0], age_seconds)
+    cost = f"{few(verdict.gpus_lost['pause'])} of {sum(verdict.ranks.values())} GPUs"
+    return f"A rank stopped for a moment, once or twice; it cost {cost}."
 
 
 def pause_sentence(pause: Pause, age_seconds: float | None = None) -> str:

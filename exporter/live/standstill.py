@@ -95,6 +95,7 @@ def _limit_seconds(job: NodeJob, running: Sequence[RankView]) -> float:
     """Return how long a wait is no hang."""
     limits = [job.threshold("hang_seconds"), HUNG_STEPS * _step_seconds(job, running)]
     is_long = any(rank.stage in LONG_STAGES and not rank.silent for rank in running)
+    is_long |= far_suspect(job, running).get("stage") in LONG_STAGES
     if is_long or not any(rank.steps for rank in running):
         limits.append(job.threshold("hang_long_stage_seconds"))
     silent = max((rank.heartbeat_age_seconds for rank in running if rank.silent), default=0.0)

@@ -18,7 +18,7 @@ from exporter.live.sentences import (
     details,
     even_sentence,
     late_sentence,
-    pause_sentence,
+    paused_sentence,
     rotating_sentence,
     shared_sentence,
     view_late,
@@ -289,8 +289,8 @@ def _judged(
         is_node = any(each.kind == NODE for each in called_late)
         state = states.SLOW_NODE if is_node else states.STRAGGLER
         said = JobVerdict(state, late_sentence(called_late, size, aged.together))
-    elif is_lost("pause", "gpus_lost_ratio") and verdict.pauses:
-        said = JobVerdict(states.PAUSED, pause_sentence(verdict.pauses[0], aged.age_seconds))
+    elif is_lost("pause", "gpus_lost_ratio"):
+        said = JobVerdict(states.PAUSED, paused_sentence(verdict, aged.age_seconds))
     elif is_lost("rotating", "rotating_lost_ratio"):
         collecting = _collecting(job, verdict)
         first = advised("rotating_gc", job.job_id) if collecting else None

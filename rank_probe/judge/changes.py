@@ -184,16 +184,17 @@ class Changes:
         self._steps = 0
         self._work = 0.0
 
-    def named(self, window: Window, end: Mark, work: float = 0.0) -> tuple[Change, ...]:
+    def named(self, window: Window, end: Mark, step: int, work: float) -> tuple[Change, ...]:
         """Return the groups that are slower than they were, given the shortest *window*.
 
-        *work* counts the tokens, or else the samples, of a rank since the job began.
+        *work* counts the tokens, or else the samples, of a rank since the job began, and *step* its
+        steps, also those that are not compared.
         """
         if self._began is None:
             self._began = window.begin.at
         if window.begin.at >= self._until:
             self._until = end.at
-            steps, self._steps = end.steps - self._steps, end.steps
+            steps, self._steps = step - self._steps, step
             done, self._work = work - self._work, work
             if window.begin.at >= self._began + FIRST_SECONDS:
                 for group in window.groups:

@@ -136,19 +136,19 @@ class Incidents:
         return (each.onset for each in self._incidents.values())
 
     def named(
-        self, windows: Sequence[Window], end: Mark, pausing: Collection[int], *, synced: bool
+        self, windows: Sequence[Window], end: Mark, paused_at: Mapping[int, float], *, synced: bool
     ) -> list[Late]:
         """Return the late ranks, given the *windows* that end now, shortest first.
 
-        Ranks that are known to be *pausing* are also late in the mean.
+        A rank that pauses, the last time *paused_at* then, is late in the mean of that, too.
         """
         if synced:
-            self._enter(windows, pausing)
+            self._enter(windows, paused_at)
         self._enter_with_their_node(windows)
         self._leave(windows)
         return self._late(end)
 
-    def _enter(self, windows: Sequence[Window], pausing: Collection[int]) -> None:
+    def _enter(self, windows: Sequence[Window], paused_at: Mapping[int, float]) -> None:
         # A longer window may still contain an incident that has ended.
         now = _lasting(windows)
         late_now = {each.standing.rank for each in seen_in([now]) if each.excess > LEAVE_RATIO}
@@ -156,7 +156,8 @@ class Incidents:
             known = self._incidents.get(seen.standing.rank)
             is_named = known is not None and known.kind != MILD
             is_over = seen.window.elapsed > now.elapsed and seen.standing.rank not in late_now
-            if is_named or is_over or seen.standing.rank in pausing:
+            paused = seen.window.begin.at < paused_at.get(seen.standing.rank, -math.inf)
+            if is_named or is_over or paused:
                 continue
             incident = self._in_the_mean(seen)
             if incident is None and seen.window is windows[0]:

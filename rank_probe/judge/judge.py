@@ -117,12 +117,14 @@ class Judge:
         windows = list(self._windows(mark))
         reason = why_not(windows[0])
         late: list[Late] = []
-        if reason in (None, NO_SYNC):
-            pausing = self._pauses.ranks
-            late = self._incidents.named(windows, mark, pausing, synced=reason is None)
+        steady = self._incidents.ranks
         if reason is None:
-            steady = self._incidents.ranks
-            paused = self._pauses.named(leaders, windows[0], mark.at, steady)
+            self._pauses.note(leaders, windows[0], steady)
+        if reason in (None, NO_SYNC):
+            paused_at = self._pauses.latest
+            late = self._incidents.named(windows, mark, paused_at, synced=reason is None)
+        if reason is None:
+            paused = self._pauses.named(windows[0], mark.at, steady)
             late += [self._late(each, mark, step) for each in paused]
         elif reason == NO_SYNC:
             late += self._own_past.named(mark)
@@ -140,7 +142,7 @@ class Judge:
                 late=tuple(late),
                 changes=()
                 if reason == NO_BUSY_TIME
-                else self._changes.named(windows[0], mark, work),
+                else self._changes.named(windows[0], mark, step, work),
                 together=tuple(islice(sets, MOST_TOGETHER)),
             ),
             mark,

@@ -74,18 +74,16 @@ class Pauses:
         self._told: dict[int, str] = {}
 
     @property
-    def ranks(self) -> Collection[int]:
-        """Return the ranks that pause."""
-        return {rank for rank, _ in self._first}
+    def latest(self) -> Mapping[int, float]:
+        """Return when each of the ranks that pause last did."""
+        return {e.rank: e.at for e in self._events if (e.rank, _sort(e)) in self._first}
 
     def wait(self, leaders: Iterable[Leader]) -> None:
         """Keep *leaders* of steps that are too early for a verdict until there is one."""
         self._waiting.extend(leaders)
 
-    def named(
-        self, leaders: Sequence[Leader], window: Window, at: float, steady: Iterable[int]
-    ) -> list[Paused]:
-        """Return the ranks that pause, given the *leaders* of the new steps.
+    def note(self, leaders: Sequence[Leader], window: Window, steady: Collection[int]) -> None:
+        """Find the pauses among the *leaders* of the new steps, and who has them.
 
         *window* gives the current baselines; *steady* ranks are late all the time.
         """
@@ -93,9 +91,13 @@ class Pauses:
         ranks, heaviest = sum(group.ranks for group in window.groups), _heaviest(window)
         if len(self._leads) + len(self._waiting) >= FEWEST_LEADS:
             leaders, self._waiting = self._waiting, []
-            self._note(leaders, heaviest, frozenset(steady))
+            self._note(leaders, heaviest, steady)
             for who in {(each.rank, _sort(each)) for each in leaders} - self._first.keys():
                 self._name(who, ranks, heaviest)
+
+    def named(self, window: Window, at: float, steady: Collection[int]) -> list[Paused]:
+        """Return the ranks that pause; *steady* ones are late all the time instead."""
+        ranks = sum(group.ranks for group in window.groups)
         for who in list(self._first):
             if who[0] in steady or self._is_over(who, at):
                 del self._first[who], self._stage[who]
@@ -114,7 +116,8 @@ class Pauses:
 
         Those that pause on their own are left out.
         """
-        recent = [each for each in self._events if each.at > since and each.rank not in self.ranks]
+        alone = self.latest
+        recent = [each for each in self._events if each.at > since and each.rank not in alone]
         if len(recent) < FEWEST_EVENTS:
             return None
         own = _longest(recent)
@@ -127,7 +130,7 @@ class Pauses:
         every, seconds = round(median(apart or [0])), median(each.lead for each in own)
         return Stall(STAGES[_stage(own)], share, every, seconds, in_turn=True)
 
-    def _note(self, leaders: Sequence[Leader], heaviest: float, steady: frozenset[int]) -> None:
+    def _note(self, leaders: Sequence[Leader], heaviest: float, steady: Collection[int]) -> None:
         self._leads.extend(each.lead for each in leaders)
         # The steps of a rank that was late all the time do not become pauses afterwards.
         self._events = deque((e for e in self._events if e.rank not in steady), maxlen=EVENTS)

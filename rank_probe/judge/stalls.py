@@ -77,7 +77,7 @@ class Stalls:
             if each.all and each.stage == DATA and each.step.at > window.begin.at
         )
         share = (data * window.steps - once) / window.seconds
-        found = set[int]()
+        found: dict[int, Stall] = {}
         for stage in sorted({each.longest for each in self._shared}):
             own = [each for each in self._shared if each.longest == stage]
             apart = [b.step - a.step for a, b in pairwise(own)]
@@ -86,10 +86,11 @@ class Stalls:
             longest = max(b.at - a.at for a, b in pairwise(own))
             if at - own[-1].at > OVERDUE_INTERVALS * longest:
                 continue
-            found.add(stage)
-            yield self._stall(own, round(median(apart)), window)
-        if DATA not in found and share > DATA_SHARE:
-            yield Stall(STAGES[DATA], share)
+            found[stage] = self._stall(own, round(median(apart)), window)
+        known = found[DATA].share if DATA in found else 0.0
+        if share - known > DATA_SHARE:  # In each step, whatever a few of them have beside it.
+            found[DATA] = Stall(STAGES[DATA], share)
+        yield from found.values()
 
     def _stall(self, own: Sequence[Leader], every_steps: int, window: Window) -> Stall:
         usual, elapsed = median(self._usual), own[-1].at - own[0].at

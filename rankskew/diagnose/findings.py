@@ -48,7 +48,7 @@ def report(
     late_gpus = {
         late.rank: late.gpus_by_stage or {late.stage: late.gpus_lost}
         for late in job.late
-        if late.is_called_late and late.gpus_lost > 0
+        if late.gpus_lost > 0
     }
     return Report(
         source=source,

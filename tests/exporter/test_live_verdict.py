@@ -149,6 +149,8 @@ gpu_seconds: 180}] | pause | | Rank 2 stopped for 60 s loading data until 20 s a
 GPU-seconds lost. Look at what its log and `dmesg -T` say of that minute, and
 gpus_lost: {pause: 0.04}, pauses: [{rank: null, stage: data, step: 9, since_seconds: 900, \
 seconds: 60, gpu_seconds: 240}] | healthy | | No rank is late: the 4 ranks of the job need the same
+gpus_lost: {pause: 0.05}, pauses: [{rank: null, stage: data, step: 9, since_seconds: 900, \
+seconds: 60, gpu_seconds: 240}] | pause | | A rank stopped for a moment, once or twice; it cost 0.05
 # What all stop for is no rank's fault, but no health either; the alert is on what costs the most.
 gpus_lost: {shared: 0.05}, stalls: [{stage: data, share: 0.66, every_steps: 32, seconds: 2.0}, \
 {stage: checkpoint, share: 0.02, every_steps: 90, seconds: 1.0}] | shared | \

@@ -213,10 +213,11 @@ def judged_steps(
     every_seconds: float = EVERY_SECONDS,
     work: Callable[[Step], float] = lambda _: 0.0,
     facts: Facts | None = None,
+    every: Callable[[Step], int] = lambda _: 1,
 ) -> Judged:
     """Return what the judge says of the *steps* of *job*; a start begins anew.
 
-    *work* is what a rank is given in a step.
+    *work* is what a rank is given in a step; of *every* so many steps one is compared.
     """
     found = Judged()
     groups = {rank: f"g{job.group(rank)}" for rank in range(job.ranks)}
@@ -229,7 +230,8 @@ def judged_steps(
             reduction = PlainReduction(groups, nodes)
             judge, leaders = Judge(reduction, facts), []
         given += work(step)
-        leaders.append(reduction.add(step.number, vectors(job, step), step.end_seconds))
+        if step.number % every(step) == 0:
+            leaders.append(reduction.add(step.number, vectors(job, step), step.end_seconds))
         if step.end_seconds >= due or step is steps[-1]:
             mark = reduction.mark(step.end_seconds)
             found.add(step.end_seconds, judge.judge(mark, leaders, step=step.number, work=given))

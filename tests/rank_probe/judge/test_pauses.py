@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from rank_probe.judge.verdict import DUTY, PAUSES
-from tests.rank_probe.judged import Alter, Fault, Job, Step, altered, judged_steps, simulate
+from rank_probe.judge.verdict import DUTY, PAUSES, PERSISTENT
+from tests.rank_probe.judged import Alter, Fault, Job, Step, altered, judged, judged_steps, simulate
 
 
 def ends_of(job: Job, steps: list[Step]) -> list[float]:
@@ -134,6 +134,16 @@ def test_rank_that_saves_and_evaluates_is_told_once_with_the_cost_of_both() -> N
         {"checkpoint": 3 * 1.0 / 25 / step_seconds, "eval": 3 * 0.5 / 40 / step_seconds}, rel=0.1
     )
     assert max(len(verdict.late) for _, verdict in found.verdicts) == 1
+
+
+def test_rank_on_duty_is_late_when_it_is_so_between_its_saves() -> None:
+    """It saves every hundredth step, and from then on all of its steps take a quarter longer."""
+    faults = Fault(0, "checkpoint", 2, every=100), Fault(0, "backward", 0.25, start_seconds=200)
+    found = judged(Job(ranks=8, seed=1, seconds=280, faults=faults))
+
+    assert found.named == {(0, "checkpoint", DUTY), (0, "backward", PERSISTENT)}
+    assert found.incidents[-1].onset == pytest.approx(200, abs=2)
+    assert found.last.gpus_lost["persistent"] == pytest.approx(7 * 0.125 / 0.65, rel=0.15)
 
 
 def test_slowest_of_many_that_save_is_not_on_duty() -> None:

@@ -46,11 +46,14 @@ def test_what_all_ranks_stop_for_is_told_within_three_periods(stage: str) -> Non
 
 
 def test_steady_wait_for_data_is_shared_from_a_fifth_on() -> None:
-    """It is in each step: no stall has a length. Once they end, so do the words."""
+    """It is in each step: no stall has a length, though a few are longer. Then it ends."""
     waits = Fault(None, "data", 0.5)
     for ratio, stalls in ((0.05, ()), (0.3, (Stall("data", near(0.28, abs=0.03)),))):
         faults = tuple(replace(waits, rank=rank, ratio=ratio) for rank in range(4))
         assert judged(replace(QUICK, faults=faults)).last.stalls == stalls
+    seldom = tuple(replace(waits, rank=rank, ratio=40, every=300) for rank in range(4))
+    (stall,) = judged(replace(QUICK, faults=faults + seldom)).last.stalls
+    assert stall == Stall("data", near(0.33, abs=0.05))
     ended = tuple(
         replace(waits, rank=rank, ratio=20, every=30, end_seconds=60) for rank in range(4)
     )

@@ -200,7 +200,8 @@ class Settings:
     node_network_device_exclude: str = _flag(
         "--collector.node_network.device-exclude",
         r"lo|ifb.*|dummy.*|veth.*|cali.*|cni.*|docker.*|br-.*|flannel.*|virbr.*|tap.*|"
-        r"lxc.*|cilium.*|eni[0-9a-f]{11}|azv.*|gke[0-9a-f]{11}|vxlan.*|tunl.*|kube-.*",
+        r"lxc.*|cilium.*|eni[0-9a-f]{11}|azv.*|gke[0-9a-f]{11}|vxlan.*|tunl.*|kube-.*|"
+        r"[0-9a-f]{15}|ovn-k8s-mp\d*",
         "Regular expression of network devices to exclude; it must match the whole name.",
         regular_expression,
     )

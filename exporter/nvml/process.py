@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import exporter
+from exporter.nvml.sample import StuckCall
 
 # The directory of this package, so that the worker runs the same version whatever the cwd is.
 PACKAGE_ROOT: Final = Path(exporter.__file__).parents[1]
@@ -16,6 +17,8 @@ PACKAGE_ROOT: Final = Path(exporter.__file__).parents[1]
 SUPERSEDED_STATUS: Final = 3
 # The worker's time to shut NVML down, and the kernel's to end it after a kill.
 END_SECONDS: Final = 1.5
+# The driver waits for up to 45 s for a GPU's firmware, perhaps more than once in a call.
+LONGEST_POLL_SECONDS: Final = 120.0
 
 
 class WorkerProcess:
@@ -77,10 +80,15 @@ class WorkerProcess:
         """Whether the process still exists."""
         return self._process.poll() is None
 
-    def sleeps_in_kernel(self, thread_id: int) -> bool:
-        """Whether a thread is in a sleep that no signal interrupts, not even SIGKILL (state D)."""
+    def is_in_kernel(self, call: StuckCall) -> bool:
+        """Whether a call is where no signal ends it, not even SIGKILL.
+
+        It sleeps there (state D), or polls there (R) a firmware that does not answer; who polls for
+        longer than that takes does so elsewhere.
+        """
         try:
-            stat = Path(f"/proc/{self.pid}/task/{thread_id}/stat").read_text()
+            stat = Path(f"/proc/{self.pid}/task/{call.thread_id}/stat").read_text()
         except OSError:
             return False  # It has ended.
-        return stat.rpartition(")")[2].split()[0] == "D"
+        state = stat.rpartition(")")[2].split()[0]
+        return state == "D" or (state == "R" and call.seconds < LONGEST_POLL_SECONDS)

@@ -261,10 +261,10 @@ class NvmlSupervisor:
             logger.info("the driver is back and lists %d GPUs", sample.gpus_visible)
 
     def _may_replace(self, worker: WorkerProcess, stuck: StuckCall) -> bool:
-        in_kernel = worker.sleeps_in_kernel(stuck.thread_id)
+        in_kernel = worker.is_in_kernel(stuck)
         if self._logged_stuck != (stuck.function, stuck.gpu):
             self._logged_stuck = (stuck.function, stuck.gpu)
-            advice = "; it sleeps in the kernel, so only the driver can end it" * in_kernel
+            advice = "; it is in the kernel, so only the driver can end it" * in_kernel
             logger.warning("%s%s", stuck, advice)
         return not in_kernel and time.monotonic() >= self._replace_not_before
 

@@ -22,6 +22,7 @@ from exporter.gpu_faults.now import NvmlHealth, lost, standing
 from exporter.gpu_faults.over_time import TEN_MINUTES, GpuMemory, Gpus
 from exporter.nvml.expected import ExpectedGpus
 from exporter.nvml.sample import GpuSample, NvmlSource
+from exporter.processes.background import WatchHangs
 from exporter.processes.foreign import foreign_processes
 from exporter.processes.process import Process
 from exporter.processes.rank_gpus import RankJoin, RankOnGpu, numa_local
@@ -132,11 +133,14 @@ class GpuFaultsCollector:
         yield family
 
     def told(self) -> Iterator[Told]:
-        """Yield the faults as of now; raises WatchHangs."""
+        """Yield the faults as of now; those of use are left out while reading processes hangs."""
         now = self._store.now()
         sample = self._nvml.latest()
-        ranks = self._living(now)
-        self._tenants.see(ranks, now)
+        try:
+            ranks = self._living(now)
+        except WatchHangs:
+            ranks = None
+        self._tenants.see(ranks or [], now)
         gpus = {} if sample is None else {gpu.uuid or str(gpu.index): gpu for gpu in sample.gpus}
         if sample is not None:
             self._memory.see(gpus, now, sample.worker_pid)
@@ -149,8 +153,10 @@ class GpuFaultsCollector:
             named = str(reading.index), reading.uuid
             found = [*standing(reading), *self._memory.faults(key, gpus, now)]
             yield from self._to_ranks(named, _once(found))
-            yield from self._of_use(reading, ranks)
-        yield from self._unused(gpus, ranks, now)
+            if ranks is not None:
+                yield from self._of_use(reading, ranks)
+        if ranks is not None:
+            yield from self._unused(gpus, ranks, now)
 
     def _living(self, now: float) -> list[RankOnGpu]:
         gone = {

@@ -56,25 +56,21 @@ class NodeInfinibandCollector:
 
     def __init__(self, mounts: Mounts) -> None:
         self._folder = mounts.sysfs / "class" / "infiniband"
-        # Each port's counters as last read: if one cannot be read once, the sum must not decrease,
-        # which would look like a reset.
+        # Each port's counters as last read: if one cannot be read once, or is gone, a sum must not
+        # decrease, which would look like a reset.
         self._known: dict[tuple[Path, tuple[str, ...]], dict[str, int]] = {}
 
     def collect(self) -> Iterator[Metric]:
         families = received, sent, errors, rate = _families()
-        waits: list[int | None] = []
-        events: list[int | None] = []
         for labels, port in self._ports():
             _add(received, labels, _data_bytes(port, RECEIVED))
             _add(sent, labels, _data_bytes(port, SENT))
             _add(errors, labels, self._sum_of(port, ERRORS))
-            if text_of(port / "link_layer") == "Ethernet":
-                events.append(self._sum_of(port, CONGESTION))
-            else:
-                waits.append(self._sum_of(port, WAITS))
+            is_ethernet = text_of(port / "link_layer") == "Ethernet"
+            self._sum_of(port, CONGESTION if is_ethernet else WAITS)
             _add(rate, labels, _rate_bytes_per_second(port))
         yield from families
-        yield from _congestion(waits, events)
+        yield from _congestion(self._known_sums(WAITS), self._known_sums(CONGESTION))
 
     def _ports(self) -> list[tuple[list[str], Path]]:
         """Return the labels and the folder of each port."""
@@ -92,6 +88,11 @@ class NodeInfinibandCollector:
             if count is not None:
                 known[file] = count
         return sum(known.values()) if known else None
+
+    def _known_sums(self, files: tuple[str, ...]) -> list[int]:
+        """Return the last sum of each port, of those that are gone too."""
+        known = [counts for (_, of), counts in self._known.items() if of == files]
+        return [sum(counts.values()) for counts in known if counts]
 
 
 def _data_bytes(port: Path, files: tuple[str, ...]) -> int | None:
@@ -116,9 +117,7 @@ def _add(
         family.add_metric(labels, value)
 
 
-def _congestion(
-    waits: Sequence[int | None], events: Sequence[int | None]
-) -> Iterator[CounterMetricFamily]:
+def _congestion(waits: Sequence[int], events: Sequence[int]) -> Iterator[CounterMetricFamily]:
     # Not by port: eight more series would take a node without room over its budget.
     waited = CounterMetricFamily(
         "rankskew_infiniband_transmit_wait_total",
@@ -133,9 +132,8 @@ def _congestion(
         "5 s).",
     )
     for family, counts in ((waited, waits), (congested, events)):
-        known = [count for count in counts if count is not None]
-        if known:
-            family.add_metric([], sum(known))
+        if counts:
+            family.add_metric([], sum(counts))
         yield family
 
 

@@ -91,6 +91,8 @@ class NodeNetworkCollector:
         self._procfs = mounts.procfs
         self._devices = mounts.sysfs / "class" / "net"
         self._excluded = re.compile(device_exclude)
+        # The errors of each device as last read: their sum must not fall when one is gone.
+        self._errors: dict[str, int] = {}
 
     def collect(self) -> Iterator[Metric]:
         devices = [
@@ -98,10 +100,12 @@ class NodeNetworkCollector:
             for device, counts in sorted(self._counts().items())
             if any(counts[:2]) and not self._excluded.fullmatch(device)
         ]
-        errors = sum(counts.received_errors + counts.sent_errors for _, counts in devices)
+        for (device,), counts in devices:
+            self._errors[device] = counts.received_errors + counts.sent_errors
         speeds = [(who, number_in(self._devices / who[0] / "speed")) for who, _ in devices]
         yield from families(DEVICES, ["device"], devices)
-        yield from families([ERRORS], [], [([], errors)] if devices else [])
+        errors = sum(self._errors.values())
+        yield from families([ERRORS], [], [([], errors)] if self._errors else [])
         yield from families([SPEED], ["device"], speeds)
         yield from families(TCP, [], [([], self._tcp())])
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
+from unittest.mock import Mock
 
 import pytest
 
@@ -25,6 +26,7 @@ from exporter.nvml.sample import (
     NvmlSource,
     StuckCall,
 )
+from exporter.processes.background import WatchHangs
 from exporter.processes.process import Proc
 from exporter.processes.rank_gpus import RankJoin
 from exporter.processes.watch import ProcessWatch
@@ -317,6 +319,15 @@ def test_fault_is_told_while_it_lasts(looks: list[Look]) -> None:
     told = [node.after(seconds, **readings) for seconds, readings, _ in looks]
 
     assert told == [fault for _, _, fault in looks]
+
+
+def test_fault_is_told_also_while_processes_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where one hangs in the driver of its GPU."""
+    node = Node()
+    assert node.faults() == ""
+    monkeypatch.setattr(RankJoin, "ranks", Mock(side_effect=WatchHangs("hangs")))
+
+    assert node.after(MINUTE, xid_errors={"79": 1}) == "xid 79"
 
 
 SEEN = (FINE, NEXT)

@@ -181,7 +181,15 @@ RDMA = ("mlx5_0", "mlx5_1", "mlx5_2", "irdma0")
 RATE = 'infiniband_rate_bytes_per_second{device="mlx5_%d"'
 ERRORS = 'infiniband_errors_total{device="mlx5_%d"'
 VIRTUAL = ["lo", "veth12ab", "docker0", "br-90ab", "cali1234", "flannel.1", "tap0", "ifb0"]
-VIRTUAL += ["lxc1f2e3d", "cilium_host", "eni0123456789a", "vxlan.calico", "tunl0", "azv12"]
+VIRTUAL += [
+    "lxc1f2e3d",
+    "cilium_host",
+    "eni0123456789a",
+    "vxlan.calico",
+    "tunl0",
+    "azv12",
+    "0123456789abcde",
+]
 REAL = ["bond0", "ens1f0", "enp3s0", "eth0", "eth0:1", "ib0", "rocep1"]
 RECEIVED = "node_network_receive_bytes_total"
 OF_PATHS = "4.6336e+06, 3.07712e+06, nvme5n1 1.0, nvme5n1 100.0, nvme5n1 1.4"
@@ -292,6 +300,14 @@ OVER_TIME: Final[dict[str, tuple[str, list[tuple[Files, str]]]]] = {
             (disks(), "2.1248e+06"),
             (disks(disk("sdb", 1)), "2.125312e+06"),
         ],
+    ),
+    "a port goes": (
+        "infiniband_transmit_wait",
+        [({}, "70000.0"), (without(f"{PORTS}/mlx5_0"), "70000.0")],
+    ),
+    "a network device goes": (
+        "node_network_errors",
+        [(carry("eth0", "eth1", errors=(20, 5)), "50.0"), (carry("eth0", errors=(21, 5)), "51.0")],
     ),
     # All operations count, the queue does not; two mounts of an export count once.
     "the export that is slow now": (

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -234,7 +235,7 @@ class Fake(WorkerProcess):
         self.asked += 1
         return self.status is None
 
-    def sleeps_in_kernel(self, thread_id: int) -> bool:
+    def is_in_kernel(self, call: StuckCall) -> bool:
         return self.in_kernel
 
 
@@ -311,6 +312,13 @@ def test_release_begins_at_once_and_ends_by_itself(caplog: pytest.LogCaptureFixt
         supervisor.release(3600)
         wait_until(lambda: supervisor.released)
     assert not supervisor.released
+
+
+def test_call_that_polls_the_driver_is_left_alone_for_a_while() -> None:
+    """No signal would end it there; in the library it would never end."""
+    here: Any = SimpleNamespace(pid=os.getpid())
+    calls = [StuckCall("nvmlInit", None, at, threading.get_native_id()) for at in (6.0, 121.0)]
+    assert [WorkerProcess.is_in_kernel(here, each) for each in calls] == [True, False]
 
 
 def test_worker_that_cannot_be_killed_is_waited_for(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
-STEPS = int(os.environ.get("STEPS", "1000"))
+STEPS = int(os.environ.get("STEPS", "100000"))
 TOKENS = 64  # of a text, as many as the model takes
 WORDS = [f"word{number}" for number in range(1000)]
 NUMBERS = {word: number for number, word in enumerate(WORDS)}

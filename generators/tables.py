@@ -31,7 +31,7 @@ EVIDENCE: Final = """\
 | healthy runs with a false alarm | {false} of {healthy} | `make bench-accuracy` |
 | time from a fault in a running job to its alert, scraped every 15 s | median {low:.0f} to \
 {high:.0f} s, at most {most:.0f} s | `make bench-latency` |
-| time that the probe adds to a training step | {step:.0f} µs | `make bench-overhead` |"""
+| time that the probe adds to a training step on a CPU | {step:.0f} µs | `make bench-overhead` |"""
 
 
 def evidence() -> str:

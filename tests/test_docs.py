@@ -12,7 +12,6 @@ from exporter.vocabulary.advice import advice
 from rank_probe.collectives.report import as_prometheus
 from rank_probe.version import __version__
 from rankskew.commands.table import COMMANDS, load
-from tests.deploy import blocks
 from tests.printed import SCHEMAS
 from tests.rank_probe.fakes import hosts, pair_times, result
 
@@ -150,21 +149,8 @@ def test_playbook_has_a_section_for_each_cause() -> None:
     assert [cause for cause, section in sections.items() if "Over when:" not in section] == []
 
 
-# ---- Documents of --json have a schema -----------------------------------------------------------
-
-
 def test_one_page_lists_all_schemas() -> None:
     """That what commands print has one is held in every test."""
     listed = re.findall(r"\(schemas/(.+?)\.json\)", read("docs/commands.md"))
 
     assert {path.stem for path in SCHEMAS.glob("*.json")} == set(listed)
-
-
-# ---- Removal -------------------------------------------------------------------------------------
-
-
-def test_pages_remove_what_the_unit_made_alike() -> None:
-    """test_systemd.py types the commands of its page, and looks for what is left."""
-    [remove] = blocks("deploy/systemd/README.md", "Remove it")
-
-    assert remove in read("docs/lifecycle.md")

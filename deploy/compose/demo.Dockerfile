@@ -1,4 +1,4 @@
-# A training image with the probe: demo/train.py on CPUs. Your own needs one line: pip install rankskew.
+# A training image with the probe: demo/train.py on CPUs. Your own needs one line: pip install, of a release or a checkout.
 # Packages are pinned by version, not by hash: which torch wheel is taken depends on TORCH_INDEX.
 ARG BASE=python:3.12.14-slim-bookworm@sha256:782412e85d0f0984994c290652577d4018aff08145c85b262bb63dc0c7522254
 

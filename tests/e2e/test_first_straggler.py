@@ -65,7 +65,7 @@ def test_tutorial_works_as_it_is_written(tmp_path: Path) -> None:
     shell = subprocess.Popen(
         ["bash", "-c", script(PAGE.read_text(), tmp_path)],
         cwd=tmp_path,
-        env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "STEPS": "100000"},
+        env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -197,27 +197,6 @@ def test_live_page_of_the_tour_shows_each_state(toured: Tour) -> None:
     assert states == late | STATES
 
 
-def test_kill_for_lack_of_memory_is_counted_on_its_node(toured: Tour) -> None:
-    """Alerts name it in words only; nightly, test_tour.py finds the other faults in their place."""
-    nodes = (samples(toured.fleet, node) for node in toured.nodes("oom"))
-
-    assert [only(page["rankskew_node_oom_kills_total"]) for page in nodes] == [0, 1]
-
-
-def test_slow_file_server_is_so_on_every_node(toured: Tour) -> None:
-    """What slows the whole job down shows on all of its nodes."""
-    for node in toured.nodes("filer"):
-        page = samples(toured.fleet, node)
-        ((labels, seconds),) = page["rankskew_node_mount_operation_seconds_total"]
-        assert labels["fstype"] == "nfs"
-        assert seconds > 750
-        verdict = job(toured.fleet, node)["verdict"]
-        ((change,), (cause,)) = verdict["changes"], verdict["change_causes"]
-        assert (change["stage"], change["slower"]) == ("data", 0)
-        assert (cause["cause"], cause["detail"]) == ("input", "nfs")
-        assert cause["value"] > 20 * cause["peers_value"]
-
-
 @pytest.mark.parametrize(
     ("path", "status", "words"),
     [

@@ -14,34 +14,12 @@ import pytest
 from devstack.process import wait_for
 from exporter.errors import UsageError
 from fleet_simulator.command import url_of
-from fleet_simulator.faults import BY_NAME, KINDS, PlantedFault, parse
-from fleet_simulator.plan import JobPlan, equal_jobs, tour
+from fleet_simulator.faults import BY_NAME, parse
+from fleet_simulator.plan import JobPlan, equal_jobs
 from fleet_simulator.ranks import SimulatedRank
 from fleet_simulator.training import Training
 from rankskew.__main__ import main
 from tests.exporter.running import ROOT
-
-
-def test_tour_is_what_its_faults_are_when_asked_for_and_fits_fewer_gpus() -> None:
-    """A kind begins at the same time, however it was asked for; test_fleet.py sees the jobs."""
-    assert len(BY_NAME) == len(KINDS)
-    for plan in tour()[1:]:
-        assert plan.faults[0].begins_seconds == parse(plan.job_id).begins_seconds
-    assert {fault.gpu for plan in tour(1) for fault in plan.faults} == {0}
-
-
-def test_equal_jobs_share_the_nodes_and_get_the_faults_of_theirs() -> None:
-    """A fault on node 5 of eight is the second job's, where two jobs have four nodes each."""
-    first, second = equal_jobs(8, 4, 2, [parse("thermal:gpu=3,node=5,after=2m")])
-
-    assert (first.job_id, second.job_id) == ("sim-0", "sim-1")
-    assert (first.ranks, second.first_node) == (16, 4)
-    assert not first.faults
-    assert [second.place(rank) for rank in (7, 0)] == [(5, 3), (4, 0)]
-    assert second.faults == (PlantedFault(BY_NAME["thermal"], 5, 3, 120.0),)
-    assert [second.faults[0].has(*second.place(rank)) for rank in (7, 6)] == [True, False]
-    # Without a place and an onset it is there from the start, on the first GPU.
-    assert parse("thermal") == PlantedFault(BY_NAME["thermal"], 0, 0, -300.0)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from exporter.commands.exporter import parse_settings
 from exporter.errors import UsageError
 from exporter.settings import Settings, flags
 from fleet_simulator.faults import KINDS
-from generators import alert_rules
 from rank_probe.version import __version__
 from rankskew.__main__ import main
 from rankskew.cli import SHELLS
@@ -68,15 +67,6 @@ def shown(arguments: list[str], capsys: Captured) -> str:
     said = capsys.readouterr()
     assert (status, said.err) == (0, "")
     return said.out
-
-
-def test_commands_and_version_are_shown(capsys: Captured) -> None:
-    """`rankskew` alone, as with --help, shows each command on a line, and is no mistake."""
-    for arguments in ([], ["--help"], ["-h"]):
-        said = shown(arguments, capsys)
-        for name, command in COMMANDS.items():
-            assert f"\n  {name:<16}{command.sentence}\n" in said
-    assert shown(["--version"], capsys) == f"rankskew {__version__}\n"
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -350,22 +340,3 @@ def test_files_are_written_and_no_work_is_lost(
     assert edited.read_text() == "mine"
     write_files(out, overwrite=True)
     assert edited.read_text() == "alerts/alertmanager.yaml"
-
-
-def test_next_steps_are_three_lines_that_name_files_that_are_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
-) -> None:
-    """Rules, inhibition and dashboards; the configuration is one with the rules and their times."""
-    monkeypatch.chdir(tmp_path)
-    assert main(["files", "out"]) == 0
-    first, *steps = capsys.readouterr().out.splitlines()
-    [rules, config], [alertmanager], [dashboards] = (
-        re.findall(r"out/[\w/.*]*\w", step) for step in steps
-    )
-    written = [path for path in Path("out").rglob("*") if path.is_file()]
-
-    assert first == f"{len(written)} files written to out"
-    assert len(list(Path().glob(rules))) == len(alert_rules.rule_files())
-    assert "evaluation_interval: 15s" in Path(config).read_text()
-    assert "inhibit_rules:" in Path(alertmanager).read_text()
-    assert list(Path().glob(dashboards))

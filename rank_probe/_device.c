@@ -49,7 +49,7 @@ typedef struct {
     Runtime runtime;
     PyObject *stream, *number_of_device, *due;
     const char *error; /* NULL: nothing has failed */
-    int device, is_reading;
+    int device, hides, is_reading; /* hides: waits on other streams than home */
     long limit, whole; /* whole: steps that wait */
     long long every, at_once, next_read, recorded, number, dropped_steps, at, reached_mark, stage;
     enum state state;
@@ -192,7 +192,7 @@ take(Recorder *self, int64_t mark)
     Py_XDECREF(handle);
     if (PyErr_Occurred())
         return -1;
-    if (!is_end && stream != self->home && (is_wait || mark & RELEASE))
+    if (self->hides && !is_end && stream != self->home && (is_wait || mark & RELEASE))
         return 0;
     if (is_end || !(is_wait || self->stage == SYNC))
         self->home = stream;
@@ -345,8 +345,8 @@ recorder_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
     const char *runtime;
     Py_ssize_t size = 0;
     if (self == NULL ||
-        !PyArg_ParseTuple(args, "(y#O)iLlLLO", &runtime, &size, &stream, &self->device, &self->number,
-                          &self->limit, &self->every, &self->at_once, &due) ||
+        !PyArg_ParseTuple(args, "(y#O)iLlLLpO", &runtime, &size, &stream, &self->device, &self->number,
+                          &self->limit, &self->every, &self->at_once, &self->hides, &due) ||
         size != sizeof(Runtime)) {
         Py_XDECREF(self);
         return NULL;

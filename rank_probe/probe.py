@@ -272,7 +272,12 @@ class Probe:
         from rank_probe.torch_hooks.cuda_events import CudaEvents, Memory
 
         memory, steps = Memory(device), self.timeline.steps.totals().steps
-        clock = DeviceClock(CudaEvents(device), steps_before=steps, after_read=memory.look)
+        clock = DeviceClock(
+            CudaEvents(device),
+            steps_before=steps,
+            hides_exchange=self.timeline.exchanges_apart,
+            after_read=memory.look,
+        )
         self._trace.go_on_with(clock.steps)
         self._parts.device = clock
         self._parts.memory = memory.latest

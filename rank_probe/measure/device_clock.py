@@ -85,11 +85,13 @@ class PythonRecorder:
         limit: int,
         every: int,
         at_once: int,
+        hides: bool,
         due: Callable[[int], object],
         now: Callable[[], int],
     ) -> None:
         self._events, self._number, self._limit = events, number, limit
         self._every, self._at_once, self._due, self._now = every, at_once, due, now
+        self._hides = hides
         self._state = _BEGINS
         self._free: list[Any] = []
         self._made = 0
@@ -163,8 +165,9 @@ class PythonRecorder:
             return
         self._number += bool(mark & COMPLETE)
         stream, is_wait = self._events.stream(), mark & STAGE_BITS == SYNC
-        if not is_end and stream != self._home and (is_wait or mark & RELEASE):
-            return  # It is hidden behind the work here, which waits for that stream later.
+        is_elsewhere = self._hides and stream != self._home and not is_end
+        if is_elsewhere and (is_wait or mark & RELEASE):
+            return
         if is_end or not (is_wait or self._stage == SYNC):
             self._home = stream
         if self._events.is_capturing():
@@ -244,8 +247,8 @@ class DeviceClock:
     *limit* events are in use, if it ends inside a capture, and, for good, every step once an event
     has failed (the device is lost).
 
-    A wait on another stream than the work is hidden behind that work, and not timed: FSDP calls its
-    collectives on streams of their own, for which it has that of the work wait where it needs them.
+    With *hides_exchange* a wait on another stream than the work is not timed: it is hidden behind
+    that, for FSDP calls its collectives on streams of their own, and has the work wait for these.
     """
 
     def __init__(
@@ -256,6 +259,7 @@ class DeviceClock:
         limit: int = EVENTS,
         every: int = READ_EVERY_NS,
         at_once: int = AT_ONCE_NS,
+        hides_exchange: bool = False,
         now: Callable[[], int] = time.perf_counter_ns,
         wall: Callable[[], float] = time.time,
         after_read: Callable[[], object] = lambda: None,
@@ -267,7 +271,7 @@ class DeviceClock:
         self._tape: deque[bytes] = deque()
         self.steps = Steps(self._take_tape, self.now, wall)
         self._numbers = self.steps.numbers = deque()
-        given = steps_before, limit, every, at_once
+        given = steps_before, limit, every, at_once, hides_exchange
         runtime = events.runtime()
         self.recorder: PythonRecorder = (
             PythonRecorder(events, *given, self._read, now)

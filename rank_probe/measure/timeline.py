@@ -56,6 +56,8 @@ class Timeline:
         self.loop: tuple[CodeType, ...] = ()
         # The CUDA device of the first loss; the thread's current one may be another.
         self.trains_on: int | None = None
+        # Whether collectives are called on streams of their own: see torch_hooks.parallel.
+        self.exchanges_apart = False
         # The DataLoader that the loop iterates, while it lives.
         self.loader: Callable[[], object] = lambda: None
         self.after_first_step: Callable[[], None] | None = None

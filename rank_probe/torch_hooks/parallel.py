@@ -104,6 +104,7 @@ def _root_forward(timeline: Timeline, original: Callable[..., Any]) -> Any:
         if getattr(self, "_is_root", None) is not False:
             timeline.tape.note(forward_event())
         timeline.uncut()  # FSDP waits in a callback that it queues at the root.
+        timeline.exchanges_apart = True
         return original(self, *args, **kwargs)
 
     return forward

@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,10 +13,8 @@ import pytest
 from devstack.process import wait_for
 from exporter.errors import UsageError
 from fleet_simulator.command import url_of
-from fleet_simulator.faults import BY_NAME, parse
-from fleet_simulator.plan import JobPlan, equal_jobs
-from fleet_simulator.ranks import SimulatedRank
-from fleet_simulator.training import Training
+from fleet_simulator.faults import parse
+from fleet_simulator.plan import equal_jobs
 from rankskew.__main__ import main
 from tests.exporter.running import ROOT
 
@@ -41,21 +38,6 @@ def test_impossible_fleet_is_refused_in_one_sentence(jobs: int, fault: str, comp
 
     assert complaint in str(refused.value)
     assert "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize("kind", BY_NAME)
-def test_counters_never_decrease(kind: str) -> None:
-    """Whatever is wrong with a job, Prometheus sees no counter reset, of any rank."""
-    run = Training(JobPlan("job", 0, 2, 4, (parse(f"{kind}:node=1,gpu=2"),)))
-    for rank in (0, 6):
-        simulated = SimulatedRank(run, rank, f"GPU-{rank}", unix_start=1e9)
-        for one, next_one in pairwise(simulated.snapshot(at, None) for at in range(0, 60, 3)):
-            assert next_one.steps >= one.steps
-            assert next_one.busy_seconds >= one.busy_seconds
-            assert (next_one.gc_pause_seconds or 0) >= (one.gc_pause_seconds or 0)
-            assert (next_one.tokens or 0) >= (one.tokens or 0)
-            for stage, seconds in one.stage_seconds.items():
-                assert next_one.stage_seconds[stage] >= seconds
 
 
 def test_address_can_be_scraped_from_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:

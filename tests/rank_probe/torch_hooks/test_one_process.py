@@ -238,6 +238,7 @@ def test_model_called_without_gradients_is_an_evaluation(
         assert timeline.steps.totals().steps == steps
 
     assert seen == [FORWARD, EVAL, EVAL] * 2
+    assert timeline.exchanges_apart == (wrapped is not DistributedDataParallel)
 
 
 @pytest.mark.usefixtures("alone")

@@ -14,6 +14,7 @@ _CONTAINER: Final = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")
 # Only root creates cgroups in the root and in slices: systemd delegates services and scopes, such
 # as user@1000.service, below which their owner gives cgroups any name. Flux's jobs are units below
 # the service of its user; nothing tells them from another user's units of that name.
+_OF_USERS: Final = re.compile(r"/user@\d+\.service/.*")
 _OF_ROOT: Final = r"^\d+:[^:\n]*:(?:/\.\.|/[^/\n]+\.slice)*"
 # /slurm/uid_0/job_7/step_0 in version 1, slurmstepd.scope/job_7/step_0 in version 2; since 26.05
 # slurmstepd.scope/s5K1KKYAYG5D00/step_0, a SLUID, unless cgroup.conf has CgroupJobIdPaths. A node
@@ -60,14 +61,15 @@ class Cgroup:
 
 def parse(text: str) -> Cgroup:
     """Return what /proc/<pid>/cgroup shows, for either version and either driver."""
+    trusted = _OF_USERS.sub("", text)
     return Cgroup(
         pod_uid=_last(_POD, text).replace("_", "-"),
         container_id=_last(_CONTAINER, text),
         slurm_job=_last(_SLURM_JOB, text),
         slurm_step_id=_last(_SLURM_STEP, text),
         lsf_job=_last(_LSF_JOB, text),
-        container=_all(_POD, text)
-        or _all(_CONTAINER, text)
+        container=_all(_POD, trusted)
+        or _all(_CONTAINER, trusted)
         or _all(_SLURM_JOB, text)
         or _all(_LSF_JOB, text),
     )

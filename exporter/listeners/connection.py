@@ -153,7 +153,7 @@ class Connection(HttpToolsProtocol):
 
 def _owner(transport: asyncio.Transport, peer: Peer | None) -> Hashable:
     """Return whose share the connection counts towards: a user's, or an address's over TCP."""
-    return peer if peer is not None else transport.get_extra_info("peername")[0]
+    return peer.sharer if peer is not None else transport.get_extra_info("peername")[0]
 
 
 def _give_way(crowd: Collection[Connection]) -> bool:

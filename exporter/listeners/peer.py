@@ -20,6 +20,8 @@ NAMESPACE_OF: Final = "namespace of process "
 # The container of a process that has ended, or that /proc hides. Not '': a process in a container
 # could hand its connection to another and exit, and would then be taken for one outside.
 UNKNOWN: Final = "?"
+# The ids of a pod or a container, which root makes; those of batch jobs are shorter.
+OF_ROOT: Final = re.compile(r"[0-9a-f_-]{32}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,15 @@ class Peer:
     uid: int
     container: str = ""
     pid: int = field(default=0, compare=False)
+
+    @property
+    def sharer(self) -> "Peer":
+        """Return who has a share of the node: the user, in whatever batch jobs and namespaces.
+
+        Pods and containers are apart, as all of them may have one user; so is what root runs.
+        """
+        is_apart = self.uid == 0 or OF_ROOT.match(self.container)
+        return self if is_apart else Peer(self.uid)
 
     def is_running(self) -> bool:
         """Return whether the process may still run: its id may have been given to another."""

@@ -17,6 +17,11 @@ MOST_OWNERS: Final = 1024
 Owner = Peer | None
 
 
+def sharer(owner: Owner) -> Owner:
+    """Return who has a share of the node: *owner*'s user, or pod or container."""
+    return None if owner is None else owner.sharer
+
+
 class NoRoom(Exception):
     """The node already holds as many ranks, jobs or peer groups as it may."""
 
@@ -33,7 +38,7 @@ class RankLimits:
 
 
 class RankSlot(NamedTuple):
-    """What one rank takes up."""
+    """What one rank takes up; *owner* is a `sharer`."""
 
     owner: Owner
     job_id: str

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from exporter.listeners.peer import Peer
-from exporter.ranks.limits import Beginnings, RankLimits, RankSlot, reached
+from exporter.ranks.limits import Beginnings, RankLimits, RankSlot, reached, sharer
 from rank_probe.wire.snapshot import Snapshot
 
 # Ten missed pushes: such a process is silent, and a newer process may replace it.
@@ -105,11 +105,11 @@ class RankStore:
             return False
         now = self._clock()
         if held is None:
-            self._beginnings.check(owner, now)
+            self._beginnings.check(sharer(owner), now)
         if held is None or held.snapshot.peer_group != snapshot.peer_group or held.owner != owner:
             self._make_room(snapshot, owner)
         if held is None:
-            self._beginnings.add(owner, now)
+            self._beginnings.add(sharer(owner), now)
         if held is not None and _incarnation(held.snapshot) == _incarnation(snapshot):
             # Set once: a later jump of the wall clock changes nothing.
             began, formed = held.began_seconds, held.formed_seconds
@@ -125,7 +125,7 @@ class RankStore:
         """Return, or raise, what put() would; nothing changes."""
         trial = copy(self)
         trial._held = self._held.copy()
-        trial._beginnings = self._beginnings.only_of(owner)
+        trial._beginnings = self._beginnings.only_of(sharer(owner))
         return trial.put(snapshot, owner)
 
     def now(self) -> float:
@@ -192,14 +192,14 @@ class RankStore:
 
         The owner with the most loses what started last: a rank, or a whole job.
         """
-        mine = RankSlot(owner, snapshot.job_id, snapshot.peer_group, snapshot.rank)
+        mine = RankSlot(sharer(owner), snapshot.job_id, snapshot.peer_group, snapshot.rank)
         while (limit := reached(self._limits, {mine, *self._places(snapshot)})) is not None:
             ended = [key for key, held in self._held.items() if self._has_ended(held)]
             if ended:
                 del self._held[min(ended, key=lambda key: self._held[key].received_seconds)]
                 continue
-            crowd = limit.crowd(owner)
-            theirs = [key for key, held in self._held.items() if held.owner == crowd]
+            crowd = limit.crowd(mine.owner)
+            theirs = [key for key, held in self._held.items() if sharer(held.owner) == crowd]
             last = max(theirs, key=lambda key: (self._held[key].began_seconds, key))
             for key in theirs:
                 if key == last or (limit.is_of_jobs and key[0] == last[0]):
@@ -209,7 +209,7 @@ class RankStore:
         """Yield what all ranks but that of *snapshot* take up."""
         for (job_id, rank), held in self._held.items():
             if (job_id, rank) != (snapshot.job_id, snapshot.rank):
-                yield RankSlot(held.owner, job_id, held.snapshot.peer_group, rank)
+                yield RankSlot(sharer(held.owner), job_id, held.snapshot.peer_group, rank)
 
     def _has_ended(self, held: HeldRank) -> bool:
         silent_seconds = self._silent_seconds(held)

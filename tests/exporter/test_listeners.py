@@ -205,11 +205,11 @@ async def test_connection_that_has_been_idle_longest_gives_way(address: str) -> 
 
 
 async def test_one_user_cannot_keep_the_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One user gets at most half of the places of the ingest, where none gives way.
+    """One user, in any batch jobs, gets at most half of the places, where none gives way.
 
     A connection that ends makes room, also one that is gone as soon as it is there.
     """
-    comers = [*[Peer(1000)] * 3, Peer(1001), Peer(1002, "pod"), Peer(1003), Peer(1003)]
+    comers = [Peer(1000), Peer(1000, "7"), Peer(1000, "8"), *map(Peer, (1001, 1002, 1003, 1003))]
     arriving = iter([*comers, *[Peer(1000)] * 10])
     monkeypatch.setattr(connection, "peer_of", lambda _: next(arriving))
     statuses: list[str] = []

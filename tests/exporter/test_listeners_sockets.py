@@ -210,6 +210,8 @@ ANOTHER_UID = "ffffffff_ffff_ffff_ffff_ffffffffffff"
         ("0::/user.slice/user-1000.slice/session-3.scope", "", ""),
         (f"{POD}\n", "", POD_UID),
         (f"0::/system.slice/docker-{'a1' * 32}.scope", "", "a1" * 32),
+        # A user may give any name to what is below the own service.
+        (f"0::/user.slice/user@7.service/app.slice/{'a1' * 32}.scope", "", ""),
         # Root in a privileged container can name a cgroup after another pod, and is not that pod.
         (f"{POD}/kubepods-pod{ANOTHER_UID}.slice", "", f"{POD_UID} {ANOTHER_UID}"),
         # LXC, systemd-nspawn or bubblewrap: no cgroup names it, so it is its PID namespace. One

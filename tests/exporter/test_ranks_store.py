@@ -335,11 +335,11 @@ def test_ranks_that_ended_make_room() -> None:
 
 
 def test_user_without_a_place_gets_a_share_of_a_crowds() -> None:
-    """Alice has all four jobs; Bob gets two of them, the last that began, and no more."""
+    """Alice has all four, of Slurm; Bob gets two of them, the last that began, and no more."""
     node = Node(ranks=16, jobs=4)
     for number in range(4):
         for rank in (0, 1):
-            node.begin(f"alice-{number}", ALICE, rank=rank)
+            node.begin(f"alice-{number}", Peer(ALICE.uid, str(number)), rank=rank)
     for number in range(2):
         node.begin(f"bob-{number}", BOB)
     for job_id, owner in [("bob-2", BOB), *[("alice-3", ALICE)] * 50]:

@@ -160,7 +160,7 @@ def _gpus() -> Panel:
     memory = f"{_gauge('memory_used_bytes')} / {_gauge('memory_total_bytes')}"
     uncorrected = f'rankskew_gpu_ecc_errors_total{{type="uncorrected",{GPU}}}'
     energy = _gauge("energy_joules_total")
-    drawn = f"(max_over_time({energy}[$__range]) - min_over_time({energy}[$__range])) / 3.6e6"
+    drawn = f"increase({energy}[$__range]) / 3.6e6"
     readings = {
         _gauge("utilization_ratio"): column("Busy", "percentunit", 0, width=60),
         memory: column("Memory", "percentunit", 0, width=75),

@@ -1,5 +1,6 @@
 """`rankskew` and `python -m rankskew`: run a command; what stops it is one line on stderr."""
 
+import io
 import os
 import sys
 import traceback
@@ -8,18 +9,24 @@ from collections.abc import Sequence
 from exporter.errors import FAILED, StartError, UsageError
 from rankskew.cli import run
 
+INTERRUPTED = 130  # as a shell says it
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return 0 when nothing was found, 1 when something was, 2 when a command cannot tell.
 
     2 is also for wrong usage, for what the machine refuses, and for a fault of ours.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # A terminal need not have every character.
     try:
         status = run(sys.argv[1:] if arguments is None else arguments)
         sys.stdout.flush()
         return status
     except (UsageError, StartError) as error:
         return _end(str(error))
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except BrokenPipeError:
         # The reader has seen enough, as head does. Python flushes stdout once more at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

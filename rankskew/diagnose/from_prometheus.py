@@ -67,8 +67,9 @@ SERIES: Final = (
 
 def _facts(prometheus: Prometheus, where: str, job: JobStatus, found: Recorded) -> JobFacts:
     """Return what the findings are made from; raises Trouble."""
-    # The rules leave out the silent ranks of a job that is dead.
-    silent = found["rank:rankskew_silent_seconds:max"] or found["rankskew_rank_silent_seconds"]
+    silent = found["rank:rankskew_silent_seconds:max"]
+    if not found["job:rankskew_run_seconds:max"]:  # The job is dead, for which there is no rule.
+        silent = silent or found["rankskew_rank_silent_seconds"]
     unprobed = []
     if job.state == RANKS_MISSING:
         without = f'rankskew_gpu_rank_info{{source="environ",{where}}}'

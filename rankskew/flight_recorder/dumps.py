@@ -11,7 +11,7 @@ import os
 import pickle
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -129,12 +129,11 @@ class _Plain(pickle.Unpickler):
 
 
 def _dump(rank: int, found: Mapping[str, Any]) -> Dump:
-    recorded = found.get("entries", ())
+    recorded = _apart(found.get("entries", ()))
     # NCCL's starts are recorded only with TORCH_NCCL_ENABLE_TIMING, those of gloo never; the hook
     # below learns of both at the end.
-    start, end = "time_discovered_started_ns", "time_discovered_completed_ns"
     tells_starts = any(
-        each["state"] == "started" or (each.get(start) and each[start] != each.get(end))
+        each["state"] == "started" or (each.get(START) and each[START] != each.get(END))
         for each in recorded
     )
     entries = tuple(_entry(each, tells_starts) for each in recorded)
@@ -142,6 +141,32 @@ def _dump(rank: int, found: Mapping[str, Any]) -> Dump:
     for name, group in found.get("pg_config", {}).items():
         members[_text(name)] = _ranks(group["ranks"])  # Of gloo, one group without a name.
     return Dump(rank, _text(found["version"]), entries, members)
+
+
+START, END = "time_discovered_started_ns", "time_discovered_completed_ns"
+
+
+def _apart(recorded: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return what was *recorded*, where each of several operations that torch coalesced has an end.
+
+    torch records the end in an entry after them, without tensors, and never in theirs.
+    """
+    entries: list[Mapping[str, Any]] = []
+    for each in recorded:
+        at = len(entries)
+        if str(each["profiling_name"]).endswith("coalesced") and not each["input_sizes"]:
+            while at and _is_part(entries[at - 1], each):
+                at -= 1
+        ends = {name: each.get(name) for name in ("state", "retired", START, END)}
+        parts: list[Mapping[str, Any]] = [{**part, **ends} for part in entries[at:]]
+        entries[at:] = parts or [each]
+    return entries
+
+
+def _is_part(entry: Mapping[str, Any], whole: Mapping[str, Any]) -> bool:
+    number = "p2p_seq_id" if entry["is_p2p"] else "collective_seq_id"
+    is_alike = (entry["process_group"], entry[number]) == (whole["process_group"], whole[number])
+    return is_alike and entry["state"] == "scheduled"
 
 
 def _ranks(told: Any) -> frozenset[int]:

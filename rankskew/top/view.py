@@ -253,7 +253,10 @@ def _table(
                 min_width=4 if each.is_name else None,
             )
         for row in rows:
-            drawn.add_row(*(each.cell(row) for each in used), style=style(row))
+            cells = (each.cell(row) for each in used)
+            # As text: a job's name may look like rich's markup.
+            plain = (Text(cell) if isinstance(cell, str) else cell for cell in cells)
+            drawn.add_row(*plain, style=style(row))
         widest = Measurement.get(console, options.update_width(10_000), drawn).maximum
         if widest <= options.max_width or not any(each.gives_way for each in used):
             return drawn

@@ -35,11 +35,12 @@ class Promised:
 
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
+    began: str = BEGAN
 
     def posted(self, ended: str | None) -> dict[str, Any]:
         """Return it as Prometheus posts it; *ended* None is firing."""
         ends = ended or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 3600))
-        times = {"startsAt": BEGAN, "endsAt": ends}
+        times = {"startsAt": self.began, "endsAt": ends}
         of = {"labels": self.labels, "annotations": self.annotations}
         return {**of, "generatorURL": GENERATOR, **times}
 

@@ -82,8 +82,7 @@ def test_raw_rates_use_the_rate_interval() -> None:
         for window in re.findall(r"\b(?:rate|increase|irate)\([^\[]*\[([^\]]+)\]", target.expr)
     ]
 
-    assert windows
-    assert set(windows) == {"$__rate_interval"}
+    assert set(windows) == {"$__rate_interval", "$__range"}
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,13 @@ def transfer(number: int, name: str, state: str) -> dict[str, Any]:
     return entry(number, state, profiling_name=f"nccl:{name}", process_group=group, **numbers)
 
 
+def coalesced(state: str, *parts: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return *parts* as they are recorded if they are begun together, with their end after them."""
+    begun = {"state": "scheduled", "time_discovered_started_ns": None}
+    end = {"is_p2p": False, "profiling_name": "nccl:coalesced", "input_sizes": []}
+    return [*[part | begun for part in parts], entry(0, state) | parts[0] | end]
+
+
 def write(folder: Path, ranks: Ranks, groups: Groups | None = None) -> Path:
     """Write a dump for each of *ranks*."""
     folder.mkdir(exist_ok=True)
@@ -116,6 +123,8 @@ GATHERED, GATHERS = (
 )
 HALVES = [entry(number, process_group=("5", "tensor")) for number in (1, 2)]
 SENDS = [transfer(1, "send 0->1", "completed"), transfer(2, "send 0->1", "started")]
+RECEIVED = coalesced("completed", transfer(1, "recv 1<-0", "completed"))
+UNEVEN = coalesced("completed", entry(1, profiling_name="nccl:_broadcast_oop"))
 WORLD = ("default_pg", range(3))
 # The dumps of ranks, their groups, and the status.
 STORIES: Mapping[str, tuple[Ranks, Groups | None, int]] = {
@@ -163,6 +172,17 @@ STORIES: Mapping[str, tuple[Ranks, Groups | None, int]] = {
         {0: [transfer(1, "send 0->1", "started")], 1: [transfer(1, "recv 1<-0", "started")]},
         {"7": ("pipeline", (0, 1))},
         0,
+    ),
+    # Of those that were begun together the last entry has the end: the first are over.
+    "transfers at once, and one missing": (
+        {0: [*coalesced("completed", SENDS[0]), *coalesced("started", SENDS[1])], 1: RECEIVED},
+        {"7": ("pipeline", (0, 1))},
+        1,
+    ),
+    "a hang after a gather of uneven sizes": (
+        {rank: [*UNEVEN, *[entry(2, "started")][: 2 - rank]] for rank in range(3)},
+        None,
+        1,
     ),
     # It may give each rank as much as it likes.
     "all-to-all": ({0: [entry(1, profiling_name="nccl:all_to_all")], 1: [OWN]}, None, 0),

@@ -169,6 +169,10 @@ STORIES: Final[Mapping[str, Sequence[Series]]] = {
     "ranks silent": of_state("ranks_missing", SILENT, MISSING),
     "ranks without the probe": of_state("ranks_missing", UNPROBED),
     "ranks missing": of_state("ranks_missing"),
+    # Its own ranks are silent for longer than it runs: they are of the run before.
+    "ranks missing after a restart": of_state(
+        "ranks_missing", STARTED, series("rankskew_rank_silent_seconds", 2400.0, **WHO)
+    ),
     "starting": of_state("starting", STARTED),
     "slow start": of_state("starting", LONG_AGO),
     "not judgeable": of_state("not_judgeable", *reasons("no_sync")),

@@ -88,7 +88,7 @@ def test_views_are_the_golden_ones() -> None:
     views = {
         "jobs, 160 columns": drawn(FleetStatus("x", jobs), 160),
         "jobs, 80 columns": drawn(FleetStatus("x", jobs), 80),
-        "a long name": drawn(FleetStatus("x", [replace(JOB, job_id="x" * 200)]), 80),
+        "a long name": drawn(FleetStatus("x", [replace(JOB, job_id="[/data]" + "x" * 193)]), 80),
         "two clusters": drawn(FleetStatus("x", clusters), 160),
         "GPUs lost": drawn(FleetStatus("x", small), 120),
         "ranks, 160 columns": drawn(ranks, 160),

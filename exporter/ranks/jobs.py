@@ -103,8 +103,13 @@ class NodeJob:
 
     @property
     def join_coverage(self) -> float | None:
-        """Return the least share of its offered steps that a rank here saw joined."""
-        ratios = [rank.snapshot.join_coverage for rank in self.beating]
+        """Return the least share of its offered steps that a rank here saw joined.
+
+        One that left the join, and has no verdict any more, is absent from it; it says no more.
+        """
+        said = [rank.snapshot for rank in self.beating]
+        said = [each for each in said if each.verdict is not None] or said
+        ratios = [each.join_coverage for each in said]
         return min((ratio for ratio in ratios if ratio is not None), default=None)
 
     @property

@@ -199,6 +199,10 @@ class Verdict:
         for late in said["late"]:
             late[IS_DUTY] = late["kind"] == DUTY
             late["kind"] = PAUSES if late[IS_DUTY] else late["kind"]
+        if len(groups := said["ranks"]) > MOST_GROUPS:
+            largest = sorted(groups, key=lambda name: -groups[name])[: MOST_GROUPS - 1]
+            told = {name: groups[name] for name in largest}
+            said["ranks"] = told | {"others": sum(groups.values()) - sum(told.values())}
         lost = said["gpus_lost"]
         said[APART] = {kind: lost.pop(kind) for kind in SENT_AS if kind in lost}
         for kind, gpus in said[APART].items():

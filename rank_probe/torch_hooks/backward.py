@@ -16,7 +16,7 @@ from rank_probe.measure import events
 from rank_probe.measure.timeline import Timeline
 from rank_probe.torch_hooks import process_group
 from rank_probe.torch_hooks.dynamo import opaque
-from rank_probe.torch_hooks.private import find
+from rank_probe.torch_hooks.private import find, running_graph
 
 # Backwards to cut at their root before a parameter's hook may take over.
 ROOT_CUTS: Final = 3
@@ -74,6 +74,7 @@ class Cut:
         # outside of a backward, where no hook runs.
         self._queue = lambda _: queue_callback(ready)
         self._can_cut = queue_callback is not None
+        self._in_graph = running_graph()
         costs = "A backward that is cut at its root costs a few microseconds more."
         known = (
             find(torch, "Tensor._backward_hooks", costs),
@@ -152,10 +153,12 @@ class Cut:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        if get_ident() != self._tape.owner and not self._follow_training():
-            return original(*args, **kwargs)
-        if self._is_running:
+        is_others = get_ident() != self._tape.owner
+        # Within one; on CUDA on a thread of the engine's, which must not be taken for the loop's.
+        if self._is_running or (is_others and self._in_graph() != -1):
             self.at_the_root()
+            return original(*args, **kwargs)
+        if is_others and not self._follow_training():
             return original(*args, **kwargs)
         given = args[0] if args else kwargs.get("tensors")
         roots = _roots(given)

@@ -19,7 +19,7 @@ from rank_probe.measure import events
 from rank_probe.measure.tape import NOBODY, Tape, around
 from rank_probe.measure.timeline import Timeline
 from rank_probe.torch_hooks.dynamo import opaque
-from rank_probe.torch_hooks.private import find, wrap
+from rank_probe.torch_hooks.private import find, running_graph, wrap
 
 # Here some rank continues without the others: a broadcast's root, a gather's leaves, either end of
 # a message. COALESCED is NCCL's name for a batch of messages.
@@ -50,6 +50,7 @@ ON_THE_CALLERS_STREAM: Final = {
     "reduce_scatter_tensor_coalesced": True,
     "reduce_scatter_single": True,
     "reduce_scatter_single_coalesced": True,
+    "barrier": True,
     "alltoall": True,
     "alltoall_base": True,
     "all_to_all_single": True,
@@ -149,13 +150,12 @@ def noter(tape: Tape) -> Callable[[int], None]:
     In the owner's backward, its nodes may run on a thread of the autograd engine, which has one for
     each CUDA device.
     """
-    without = "Waits in a backward on CUDA are part of `backward`."
-    is_in_graph = find(torch._C, "_current_graph_task_id", without) or (lambda: -1)
+    graph = running_graph()
 
     def note(event: int) -> None:
         if get_ident() == tape.owner:
             tape.append(event)
-        elif tape.owner != NOBODY and is_in_graph() != -1:
+        elif tape.owner != NOBODY and graph() != -1:
             tape.append(event + events.ENGINE_WAIT - events.WAIT)
 
     return note

@@ -19,6 +19,12 @@ DIMENSIONS: Final = {
     "tp": ("tp", "model", "tensor"),
     "pp": ("pp", "pipe", "pipeline"),
 }
+# Megatron-core makes groups, and no mesh.
+MEGATRON: Final = {
+    "pp": "pipeline_model_parallel",
+    "tp": "tensor_model_parallel",
+    "dp": "data_parallel",
+}
 
 
 def coordinates_in(dimensions: Iterable[tuple[str, int, int]]) -> dict[str, str]:
@@ -35,7 +41,7 @@ def coordinates_in(dimensions: Iterable[tuple[str, int, int]]) -> dict[str, str]
 
 
 class Coordinates:
-    """Watches the creation of device meshes and pipeline stages; *found* holds the coordinates.
+    """Watches the creation of meshes, pipeline stages, Megatron's groups; *found* has the places.
 
     The first source of a coordinate wins: a mesh is created before its slices. What was created
     before `attach` is not seen, nor a mesh with unnamed dimensions.
@@ -58,7 +64,12 @@ class Coordinates:
             without = "The pipeline stage of a rank is not known."
             wrap(patches, module, "_PipelineStageBase.__init__", make, without)
 
+        def watch_megatron(module: Any) -> None:
+            make = functools.partial(_then, lambda *_: self._see_megatron(module))
+            wrap(patches, module, "initialize_model_parallel", make)
+
         patches.on_undo(when_imported("torch.distributed.pipelining.stage", watch_stages))
+        patches.on_undo(when_imported("megatron.core.parallel_state", watch_megatron))
         return patches
 
     @never_raise
@@ -70,14 +81,21 @@ class Coordinates:
             self.found = found | self.found
 
     @never_raise
+    def _see_megatron(self, state: Any) -> None:
+        for name, group in MEGATRON.items():
+            rank, size = (getattr(state, f"get_{group}_{of}")() for of in ("rank", "world_size"))
+            if size > 1:
+                self.found = {name: str(rank)} | self.found
+
+    @never_raise
     def _see_stage(self, stage: Any) -> None:
         # Not the stage's index: an interleaved schedule gives a rank several.
         self.found = {"pp": str(stage.group_rank)} | self.found
 
 
-def _then(tell: Callable[[Any], object], original: Callable[..., None]) -> Any:
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        tell(self)
+def _then(tell: Callable[..., object], original: Callable[..., None]) -> Any:
+    def initialize(*args: Any, **kwargs: Any) -> None:
+        original(*args, **kwargs)
+        tell(*args[:1])
 
-    return opaque(__init__)
+    return opaque(initialize)

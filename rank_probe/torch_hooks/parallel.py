@@ -20,8 +20,12 @@ from rank_probe.torch_hooks.dynamo import opaque
 from rank_probe.torch_hooks.private import wrap
 from rank_probe.wire.stages import BACKWARD, FORWARD
 
-# Where it is, and where it was before torch 2.6.
-FSDP: Final = ("torch.distributed.fsdp", "torch.distributed._composable.fsdp")
+# Who has the compute stream wait for exchanges on other streams: FSDP, with its place before torch
+# 2.6, and ZeRO.
+APART: Final = (
+    *("torch.distributed.fsdp", "torch.distributed._composable.fsdp"),
+    "deepspeed.runtime.zero",
+)
 
 
 @attaching
@@ -37,10 +41,12 @@ def attach(patches: Patches, timeline: Timeline) -> None:
         ("torch.distributed.pipelining.stage", _stages),
         ("torch.distributed.pipelining.schedules", _schedules),
         ("megatron.core.pipeline_parallel.schedules", _megatron),
+        ("deepspeed.runtime.zero.stage3", _zero),
+        ("deepspeed.runtime.zero.stage_1_and_2", _zero),
     ):
         patches.on_undo(when_imported(name, functools.partial(patch, timeline, patches)))
-    # On CUDA, FSDP makes the compute stream wait for an event of its communication streams; it
-    # calls the collective's Work.wait on those.
+    # On CUDA, these make the compute stream wait for an event of their communication streams; they
+    # call the collective's Work.wait on those.
     for name in ("wait_event", "wait_stream"):
         patches.wrap(torch.cuda.Stream, name, functools.partial(_stream_wait, timeline))
 
@@ -81,6 +87,27 @@ def _megatron(timeline: Timeline, patches: Patches, module: Any) -> None:
         patches.wrap(module, "custom_backward", backward)
 
 
+def _zero(timeline: Timeline, patches: Patches, module: Any) -> None:
+    """ZeRO that overlaps: after backward it waits for the streams on which it reduces gradients."""
+    for name in ("DeepSpeedZeroOptimizer_Stage3", "DeepSpeedZeroOptimizer"):
+        if hasattr(owner := getattr(module, name, None), "independent_gradient_partition_epilogue"):
+            make = functools.partial(_epilogue, timeline)
+            patches.wrap(owner, "independent_gradient_partition_epilogue", make)
+
+
+def _epilogue(timeline: Timeline, original: Callable[..., Any]) -> Any:
+    timed = around(noter(timeline.tape), original, events.WAIT, events.RELEASED)
+
+    def epilogue(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # Stage 3 has no such attribute; without overlap its streams are that of the work.
+        if not (getattr(self, "overlap_comm", True) and torch.cuda.is_initialized()):
+            return original(self, *args, **kwargs)
+        timeline.exchanges_apart = True
+        return timed(self, *args, **kwargs)
+
+    return epilogue
+
+
 def _whole_backward(note: Callable[[int], object], original: Callable[..., Any]) -> Any:
     def custom_backward(*args: Any, **kwargs: Any) -> Any:
         ended = events.BACKWARD_RAISED
@@ -111,13 +138,13 @@ def _root_forward(timeline: Timeline, original: Callable[..., Any]) -> Any:
 
 
 def _stream_wait(timeline: Timeline, original: Callable[..., Any]) -> Any:
-    """Time a wait of the compute stream, if FSDP asks for it: waiting for a copy does not count."""
+    """Time a wait of the compute stream if one of APART asks: to wait for a copy does not count."""
 
     note = noter(timeline.tape)
 
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         asked_by = sys._getframe(1).f_globals.get("__name__", "")
-        if not asked_by.startswith(FSDP) or self != torch.cuda.current_stream():
+        if not asked_by.startswith(APART) or self != torch.cuda.current_stream():
             return original(self, *args, **kwargs)
         try:
             note(events.WAIT)

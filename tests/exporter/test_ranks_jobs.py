@@ -69,9 +69,9 @@ def test_join_judges_where_it_covers_the_job(join: str, judge: str) -> None:
     node.push(rank=0, **judged)
     alone = node.job().verdict()
     node.clock.seconds += 10.0
-    # It compares all ranks of the job, also those that have not read its verdict yet.
+    # It compares all ranks of the job; one that has left it has no verdict, and says no more.
     node.push(rank=0, **judged, **block)
-    node.push(rank=1, **block)
+    node.push(rank=1, **block, join_coverage=0.0)
     before = node.job().verdict()
     node.push(rank=0, **block, verdict=verdict(), verdict_age_seconds=0.0)
     after = node.job().verdict()

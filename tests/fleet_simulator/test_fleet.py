@@ -1,6 +1,5 @@
 """The nodes of a simulated fleet answer as exporters do, and each fault shows where it is."""
 
-import gzip
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +9,8 @@ import pytest
 
 from exporter.scrape.levels import ALL, exposed_name
 from fleet_simulator import fleet as fleets
-from fleet_simulator.faults import BY_NAME, Scope, parse
-from fleet_simulator.fleet import FRESH_SECONDS, Fleet, fleet_app
+from fleet_simulator.faults import BY_NAME, Scope
+from fleet_simulator.fleet import Fleet, fleet_app
 from fleet_simulator.plan import equal_jobs, tour
 from generators.metrics import families_by_collector
 from tests.exporter.asgi import Answer, ask
@@ -235,43 +234,3 @@ def test_discovery_lists_each_node_with_its_own_page(tmp_path: Path) -> None:
         }
         for name in ("sim-00", "sim-01")
     ]
-
-
-def test_most_pages_of_a_very_large_fleet_are_copies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody can tell by the series: names are a copy's own, readings those of its original.
-
-    The first node of a job, and one with a fault, speak for themselves. Rates over a minute would
-    be wrong by as much as a page is old.
-    """
-    monkeypatch.setattr(fleets, "NODES_WITH_READINGS", 4)
-    monkeypatch.setattr(fleets, "ORIGINALS", 2)
-    clock = Clock()
-    large = Fleet(equal_jobs(6, 2, 1, [parse("thermal:node=4,gpu=1")]), tmp_path, clock)
-    assert [node for node in large.nodes if node in large.copies] == ["sim-03", "sim-05"]
-
-    def busy(page: Page, rank: int) -> float:
-        return only(page["rankskew_busy_seconds_total"], rank=str(rank))
-
-    def heartbeat(page: Page) -> float:
-        return only(page["rankskew_heartbeat_timestamp_seconds"], rank="6")
-
-    def names(page: Page) -> list[tuple[str, dict[str, str]]]:
-        return [(name, labels) for name, found in page.items() for labels, _ in found]
-
-    first = samples(large, "sim-03")
-    clock.seconds += FRESH_SECONDS / 2
-    assert heartbeat(samples(large, "sim-03")) == heartbeat(first)
-    clock.seconds += FRESH_SECONDS / 2
-    copied, original = (samples(large, node) for node in ("sim-03", "sim-01"))
-    zipped = get(large, "/node/sim-03/metrics", accept_encoding="gzip")
-
-    assert heartbeat(copied) == heartbeat(first) + FRESH_SECONDS
-    assert [busy(copied, rank) for rank in (6, 7)] == [busy(original, rank) for rank in (2, 3)]
-    assert zipped.headers["content-encoding"] == "gzip"
-    assert parsed(gzip.decompress(zipped.body).decode()) == copied
-    del large.copies["sim-03"]
-    samples(large, "sim-03")
-    clock.seconds += 1
-    assert names(samples(large, "sim-03")) == names(copied)

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -12,10 +11,8 @@ import pytest
 
 from devstack.process import wait_for
 from exporter.errors import UsageError
-from fleet_simulator.command import url_of
 from fleet_simulator.faults import parse
 from fleet_simulator.plan import equal_jobs
-from rankskew.__main__ import main
 from tests.exporter.running import ROOT
 
 
@@ -38,19 +35,6 @@ def test_impossible_fleet_is_refused_in_one_sentence(jobs: int, fault: str, comp
 
     assert complaint in str(refused.value)
     assert "\n" not in str(refused.value)
-
-
-def test_address_can_be_scraped_from_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
-    """A fleet on every address is named after its host; a port in use is one sentence."""
-    with socket.create_server(("", 0)) as everywhere, socket.create_server(("127.0.0.1", 0)) as one:
-        assert url_of(everywhere) == f"http://{socket.gethostname()}:{everywhere.getsockname()[1]}"
-        address = f"127.0.0.1:{one.getsockname()[1]}"
-        assert url_of(one) == f"http://{address}"
-        assert main(["simulate", "--listen-address", address]) == 2
-
-    said = capsys.readouterr().err
-    assert said.startswith(f"rankskew: cannot listen on {address}: ")
-    assert ("choose another --listen-address" in said, said.count("\n")) == (True, 1)
 
 
 @pytest.mark.parametrize(

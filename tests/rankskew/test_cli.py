@@ -1,6 +1,5 @@
 """The command line: a command does what its flags say, or ends with one line that says why not."""
 
-import re
 import shlex
 import subprocess
 import sys
@@ -14,11 +13,10 @@ from exporter import bundle
 from exporter.bundle import PLACES, bundled
 from exporter.commands.exporter import parse_settings
 from exporter.errors import UsageError
-from exporter.settings import Settings, flags
+from exporter.settings import Settings
 from fleet_simulator.faults import KINDS
 from rank_probe.version import __version__
 from rankskew.__main__ import main
-from rankskew.cli import SHELLS
 from rankskew.commands import top
 from rankskew.commands.files import write_files
 from rankskew.commands.table import COMMANDS
@@ -84,16 +82,6 @@ def test_help_of_each_command_ends_with_an_example(command: str, capsys: Capture
             assert words in " ".join(said.split())
     if command == "simulate":
         assert {kind.name for kind in KINDS} <= {*said.split()}
-
-
-def test_page_has_the_statuses_of_every_command() -> None:
-    """One table says what 0, 1 and 2 are of each."""
-    page = (ROOT / "docs" / "commands.md").read_text()
-    [statuses] = re.findall(r"^\| command \| schema .*?\n\n", page, re.MULTILINE | re.DOTALL)
-    first = " ".join(re.findall(r"^\| (`.*?) \|", statuses, re.MULTILINE))
-    commands = re.findall(r"`(?:rankskew |rank-probe )?([a-z-]+)[^`]*`", first)
-
-    assert {*commands} == {*COMMANDS, "check", "audit", "bench-collectives"}
 
 
 # ---- Wrong usage ---------------------------------------------------------------------------------
@@ -286,15 +274,6 @@ def test_bash_completes(typed: str, offered: set[str], capsys: Captured) -> None
 
     assert done.stderr == ""
     assert set(done.stdout.split()) == offered
-
-
-@pytest.mark.parametrize("shell", SHELLS)
-def test_each_shell_is_told_every_command_and_flag(shell: str, capsys: Captured) -> None:
-    """The script is made from the parsers, so it misses nothing."""
-    printed = shown(["--print-completion", shell], capsys)
-    names = [*COMMANDS, *(flag.name.lstrip("-") for _, flag in flags())]
-
-    assert [name for name in ("rankskew", *names) if name not in printed] == []
 
 
 # ---- Files ---------------------------------------------------------------------------------------

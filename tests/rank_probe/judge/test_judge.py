@@ -294,6 +294,9 @@ def test_every_verdict_survives_its_way_as_json(name: str) -> None:
             assert each.kind in LATE_KINDS
             assert each.stage in STAGES
             assert set(each.gpus) <= set(STAGES) - {"sync"}
+    # An exporter takes so many groups: the smallest are told as one.
+    many = replace(made, ranks={f"g{n}": n for n in range(99)}).to_json()["ranks"]
+    assert (len(many), many["g98"], sum(many.values())) == (64, 98, sum(range(99)))
 
 
 @pytest.mark.parametrize(

@@ -92,18 +92,19 @@ def test_store_is_no_release_and_its_error_passes(waits: Timeline) -> None:
     not hasattr(AllreduceOptions(), "asyncOp"),
     reason="before torch 2.8 a synchronous all_reduce has a Work too",
 )
+@pytest.mark.parametrize("name", ["allreduce", "barrier"])
 def test_collective_on_the_callers_stream_is_timed_as_called(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """NCCL gives a synchronous call no Work: the call is the wait, an asynchronous one is not."""
     timeline, seen = recorded(automatic=False), list[int]()
     group: Any = ProcessGroup
-    monkeypatch.setattr(group, "allreduce", lambda *_: seen.append(timeline.state.stage))
+    monkeypatch.setattr(group, name, lambda *_, **__: seen.append(timeline.state.stage))
     patches = collectives.attach(timeline)
     for asynchronous in (False, True):
         options: Any = AllreduceOptions()
         options.asyncOp = asynchronous
-        group.allreduce(object(), [], options)
+        getattr(group, name)(object(), opts=options)
     patches.undo()
 
     assert seen == [SYNC, OTHER]

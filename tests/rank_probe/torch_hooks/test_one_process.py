@@ -3,7 +3,7 @@
 import ctypes
 import sys
 from collections.abc import Callable
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,10 +13,12 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
+from rank_probe.guest.patches import Patches
 from rank_probe.measure import events
 from rank_probe.measure.device_clock import DeviceClock
 from rank_probe.measure.timeline import Timeline
 from rank_probe.probe import Probe
+from rank_probe.torch_hooks import backward, parallel
 from rank_probe.wire.stages import (
     BACKWARD,
     DATA,
@@ -163,6 +165,15 @@ def test_first_thread_that_trains_is_timed(timeline: Timeline) -> None:
     assert timeline.steps.totals().steps == 3
 
 
+def test_thread_of_the_engine_is_not_the_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reentrant checkpointing calls backward within one, on CUDA on the engine's thread."""
+    monkeypatch.setattr(backward, "running_graph", lambda: lambda: 7)
+    with attached(Timeline(automatic=True)) as timeline:
+        owner = timeline.tape.owner
+        elsewhere(torch.ones(1, requires_grad=True).sum().backward)
+        assert timeline.tape.owner == owner
+
+
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("wrapped", [nn.Module.train, DistributedDataParallel])
 def test_step_records_seven_events(
@@ -278,6 +289,22 @@ def test_what_a_loop_reads_before_its_backward_is_not_forward(
         loss.backward()
 
     assert seen == [FORWARD, expected, expected]
+
+
+def test_zero_waits_for_the_streams_on_which_it_reduces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it overlaps, on CUDA; what it calls on them is hidden from then on."""
+    timeline, patches, seen = Timeline(automatic=True), Patches(), list[int]()
+
+    class Optimizer:
+        def independent_gradient_partition_epilogue(self) -> None:
+            seen.append(timeline.state.stage)
+
+    parallel._zero(timeline, patches, SimpleNamespace(DeepSpeedZeroOptimizer=Optimizer))
+    Optimizer().independent_gradient_partition_epilogue()
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    Optimizer().independent_gradient_partition_epilogue()
+
+    assert (seen, timeline.exchanges_apart) == ([OTHER, SYNC], True)
 
 
 def test_fsdp_makes_the_compute_stream_wait_in_sync(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Final
 
 import pytest
@@ -214,3 +215,17 @@ def test_dimensions_go_by_many_names(
 ) -> None:
     """Each library's name is known, in any case; two data parallel dimensions are one."""
     assert coordinates_in(dimensions) == expected
+
+
+def test_groups_of_megatron_are_coordinates() -> None:
+    """It makes no mesh; of a kind of parallelism that is not used nothing is told."""
+    places = {"pipeline_model_parallel": (1, 2), "tensor_model_parallel": (0, 1)}
+    asked = {
+        f"get_{group}_{what}": lambda at=at: at
+        for group, place in (places | {"data_parallel": (3, 4)}).items()
+        for what, at in zip(("rank", "world_size"), place, strict=True)
+    }
+    coordinates = Coordinates()
+    coordinates._see_megatron(SimpleNamespace(**asked))
+
+    assert coordinates.found == {"pp": "1", "dp": "3"}

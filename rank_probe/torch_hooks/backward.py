@@ -15,8 +15,9 @@ from rank_probe.guest.patches import Patches, attaching
 from rank_probe.measure import events
 from rank_probe.measure.timeline import Timeline
 from rank_probe.torch_hooks import process_group
+from rank_probe.torch_hooks.collectives import running_graph
 from rank_probe.torch_hooks.dynamo import opaque
-from rank_probe.torch_hooks.private import find, running_graph
+from rank_probe.torch_hooks.private import find
 
 # Backwards to cut at their root before a parameter's hook may take over.
 ROOT_CUTS: Final = 3

@@ -19,7 +19,7 @@ from rank_probe.measure import events
 from rank_probe.measure.tape import NOBODY, Tape, around
 from rank_probe.measure.timeline import Timeline
 from rank_probe.torch_hooks.dynamo import opaque
-from rank_probe.torch_hooks.private import find, running_graph, wrap
+from rank_probe.torch_hooks.private import find, wrap
 
 # Here some rank continues without the others: a broadcast's root, a gather's leaves, either end of
 # a message. COALESCED is NCCL's name for a batch of messages.
@@ -142,6 +142,15 @@ class Operation(functools.partial[Any]):
 
     def __deepcopy__(self, _: object) -> "Operation":
         return self
+
+
+def running_graph() -> Callable[[], int]:
+    """Return what tells which backward runs the calling thread's node; it tells -1 outside of one.
+
+    On CUDA nodes run on a thread of the engine's.
+    """
+    without = "Waits in a backward on CUDA are part of `backward`."
+    return find(torch._C, "_current_graph_task_id", without) or (lambda: -1)
 
 
 def noter(tape: Tape) -> Callable[[int], None]:

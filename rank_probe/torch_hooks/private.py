@@ -6,8 +6,6 @@ Each hook says so where it uses a name: a release of torch may lack any of them.
 from collections.abc import Callable
 from typing import Any, Final
 
-import torch
-
 from rank_probe.guest.patches import Patches
 
 # What the probe does without the names that this torch was found to lack: sentences, each once.
@@ -34,12 +32,3 @@ def wrap(
     if find(owner, path, without) is not None:
         parent, _, name = path.rpartition(".")
         patches.wrap(find(owner, parent) if parent else owner, name, make)
-
-
-def running_graph() -> Callable[[], int]:
-    """Return what tells which backward runs the calling thread's node; it tells -1 outside of one.
-
-    On CUDA nodes run on a thread of the engine's.
-    """
-    without = "Waits in a backward on CUDA are part of `backward`."
-    return find(torch._C, "_current_graph_task_id", without) or (lambda: -1)

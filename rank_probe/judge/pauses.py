@@ -67,6 +67,7 @@ class Pauses:
     def __init__(self) -> None:
         self._waiting: list[Leader] = []
         self._leads: deque[float] = deque(maxlen=LEADS)
+        # The baseline of each is in usual steps of its time.
         self._events: deque[Leader] = deque(maxlen=EVENTS)
         # Since when, and in which stage, by the rank and the sort of its pauses.
         self._first: dict[tuple[int, int], Leader] = {}
@@ -136,7 +137,7 @@ class Pauses:
         self._events = deque((e for e in self._events if e.rank not in steady), maxlen=EVENTS)
         least = max(PAUSE_RATIO * heaviest, PAUSE_LEADS * median(self._leads))
         self._events.extend(
-            each
+            each._replace(baseline=each.baseline / heaviest)
             for each in leaders
             # If all ranks pause, the one that takes longest does the same as the others.
             if each.lead > max(least, each.baseline - heaviest) and each.rank not in steady
@@ -251,7 +252,7 @@ def _is_duty(own: Sequence[Leader], heaviest: float) -> bool:
     To log is to do something in `other` at regular steps, shorter than the *heaviest* usual step.
     It is no duty if the others do it as well, beyond that step: then it is slower at that.
     """
-    if median(each.baseline for each in own) > (1 + PAUSE_RATIO) * heaviest:
+    if median(each.baseline for each in own) > 1 + PAUSE_RATIO:
         return False
     stage = _stage(own)
     is_short = median(each.lead for each in own) < heaviest

@@ -446,9 +446,9 @@ def test_probe_of_another_release_is_not_refused(
     assert parse(body(**newer)) == (snapshot(**taken), unknown)
 
 
-def said(**changes: Any) -> dict[str, Any]:
-    """Return the field with a verdict that has *changes*."""
-    return {"verdict": verdict(**changes)}
+def said(raw: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+    """Return the field with a verdict that has *changes*, and what no judge of ours says."""
+    return {"verdict": verdict(**changes) | (raw or {})}
 
 
 NEGATIVE = "is wrong: input should be greater than or equal to"
@@ -477,7 +477,7 @@ NEGATIVE = "is wrong: input should be greater than or equal to"
         (said(late=[late(kind="lazy")]), "Field verdict.late.0.kind is not a way to be late"),
         (said(suspect={"line": "x" * 1025}), "Field verdict.suspect.line is wrong: string should"),
         (said(suspect={f"{n}": "" for n in range(33)}), "Field verdict.suspect is wrong: dict"),
-        (said(ranks={f"pp{n}": 1 for n in range(65)}), "Field verdict.ranks is wrong: dict"),
+        (said({"ranks": {f"pp{n}": 1 for n in range(65)}}), "Field verdict.ranks is wrong: dict"),
         ({"verdict": {"step": 1}}, "Field verdict.ranks is missing; install the same release"),
     ],
 )

@@ -390,7 +390,7 @@ def test_rank_that_is_stuck_reports_its_line_and_tells_the_others_where_it_is(
     wait_until(lambda: bool(told(probe).late_lines and told(probe).thread_states))
     told(probe)
     at = probe._parts.whereabouts
-    assert at["line"].startswith("wait_until (")
+    assert at["line"].startswith(("wait_until (", "told ("))  # Whichever takes longer.
     assert at["state"] == told(probe).thread_states[0]["state"]
     probe.finish()
     assert probe._parts.whereabouts == {"node": "gpu-7"}

@@ -106,7 +106,7 @@ def test_slow_shard_is_told_and_no_idle_queue(train: Train) -> None:
     assert slow[1]["compute"] - slow[0]["compute"] > 0.75 * STEPS * DELAY
     assert slow[0]["sync"] - slow[1]["sync"] > 0.75 * STEPS * DELAY
     for stage in ("sync", "compute"):
-        assert idle[1][stage] == pytest.approx(idle[0][stage], abs=0.5 * STEPS * DELAY)
+        assert idle[1][stage] == pytest.approx(idle[0][stage], abs=0.7 * STEPS * DELAY)
     assert idle[0]["sync"] > STEPS * DELAY
 
 

@@ -91,10 +91,7 @@ def test_rank_that_pauses_is_one_incident_with_one_stage_and_its_cost(
 
 
 def test_saves_at_no_regular_steps_are_told_as_soon() -> None:
-    """A rank that saves every few seconds: no other does, so it needs no pattern.
-
-    Its own hiccups are no saves.
-    """
+    """A rank that saves needs no pattern: no other does. Its own hiccups are no saves."""
     job = Job(ranks=2, seed=1, busy_seconds=0.1, seconds=60)
     saves = dict.fromkeys((130, 161, 187, 220, 245), ("checkpoint", 1.0))
     hiccups = dict.fromkeys((112, 123, 140, 152, 171, 180), ("forward", 0.04))
@@ -144,6 +141,17 @@ def test_rank_on_duty_is_late_when_it_is_so_between_its_saves() -> None:
     assert found.named == {(0, "checkpoint", DUTY), (0, "backward", PERSISTENT)}
     assert found.incidents[-1].onset == pytest.approx(200, abs=2)
     assert found.last.gpus_lost["persistent"] == pytest.approx(7 * 0.125 / 0.65, rel=0.15)
+
+
+def test_duty_is_one_also_when_steps_become_shorter() -> None:
+    """The saves before that are compared with the steps of then."""
+
+    def alter(step: Step, at: float) -> None:
+        for own in step.stages if at > 150 else ():
+            own.update({stage: own[stage] / 2 for stage in own.keys() - {"checkpoint"}})
+
+    job = Job(ranks=8, seed=1, seconds=240, faults=(Fault(0, "checkpoint", 4, every=20),))
+    assert judged_steps(job, altered(job, alter)).named == {(0, "checkpoint", DUTY)}
 
 
 def test_slowest_of_many_that_save_is_not_on_duty() -> None:

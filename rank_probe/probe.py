@@ -269,9 +269,9 @@ class Probe:
         self._groups.first_step_done()
 
     def _go_on_in_device_time(self, device: int) -> None:
-        from rank_probe.torch_hooks.cuda_events import CudaEvents, Memory
+        from rank_probe.torch_hooks.cuda_events import AllocatorMemory, CudaEvents
 
-        memory, steps = Memory(device), self.timeline.steps.totals().steps
+        memory, steps = AllocatorMemory(device), self.timeline.steps.totals().steps
         clock = DeviceClock(
             CudaEvents(device),
             steps_before=steps,

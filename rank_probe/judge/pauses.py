@@ -67,7 +67,7 @@ class Pauses:
     def __init__(self) -> None:
         self._waiting: list[Leader] = []
         self._leads: deque[float] = deque(maxlen=LEADS)
-        # The baseline of each is in usual steps of its time.
+        # Baselines are relative to the usual step when the pause was noted.
         self._events: deque[Leader] = deque(maxlen=EVENTS)
         # Since when, and in which stage, by the rank and the sort of its pauses.
         self._first: dict[tuple[int, int], Leader] = {}
@@ -76,7 +76,7 @@ class Pauses:
 
     @property
     def latest(self) -> Mapping[int, float]:
-        """Return when each of the ranks that pause last did."""
+        """Return when each of the ranks that pause did so last."""
         return {e.rank: e.at for e in self._events if (e.rank, _sort(e)) in self._first}
 
     def wait(self, leaders: Iterable[Leader]) -> None:

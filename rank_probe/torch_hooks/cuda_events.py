@@ -124,7 +124,7 @@ class CudaMemory(NamedTuple):
     alloc_retries: int
 
 
-class Memory:
+class AllocatorMemory:
     """What torch's allocator counts for *device*, told to another thread than the training one.
 
     torch holds the interpreter's lock while it waits for the allocator's, and that one is taken for

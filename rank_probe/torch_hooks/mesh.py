@@ -19,7 +19,7 @@ DIMENSIONS: Final = {
     "tp": ("tp", "model", "tensor"),
     "pp": ("pp", "pipe", "pipeline"),
 }
-# Megatron-core makes groups, and no mesh.
+# Megatron-core creates process groups and no mesh: the names in its functions, by coordinate.
 MEGATRON: Final = {
     "pp": "pipeline_model_parallel",
     "tp": "tensor_model_parallel",

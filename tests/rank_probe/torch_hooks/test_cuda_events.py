@@ -12,7 +12,7 @@ import torch
 from rank_probe.measure.boundaries import COMPLETE
 from rank_probe.measure.device_clock import DeviceClock, Events
 from rank_probe.torch_hooks import backward, cuda_events, private
-from rank_probe.torch_hooks.cuda_events import CudaEvents, CudaMemory, Memory
+from rank_probe.torch_hooks.cuda_events import AllocatorMemory, CudaEvents, CudaMemory
 from rank_probe.wire.stages import DATA, OTHER
 
 
@@ -139,7 +139,7 @@ def test_memory_is_what_the_allocator_counts(
         return {"allocated_bytes": of, "num_alloc_retries": 2}
 
     monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", stats)
-    memory = Memory(3)
+    memory = AllocatorMemory(3)
     for _ in range(3):
         memory.look()
     found = memory.latest()

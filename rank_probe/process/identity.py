@@ -49,14 +49,15 @@ _TASKS_HERE = (
 _ATTEMPT = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 _PEER_GROUP = "RANKSKEW_PEER_GROUP"
 _KUBERNETES = "KUBERNETES_SERVICE_HOST"
-_HOSTNAME = "HOSTNAME"
+# With the network of its node, a pod has the node's host name.
+_POD_NAMES = ("POD_NAME", "HOSTNAME")
 _NAMESPACE = "POD_NAMESPACE"
 _MASTER = "MASTER_ADDR"
 
 # Nothing else is read, so nothing else of another process's environment has to be kept.
 VARIABLES: Final = frozenset(
     {_GIVEN_JOB_ID, *_JOB_ID, *_RANK, *_WORLD_SIZE, *_LOCAL_RANK, *_NODE_RANK, *_ATTEMPT}
-    | {_STEP, _PEER_GROUP, _KUBERNETES, _HOSTNAME, _NAMESPACE, _MASTER}
+    | {_STEP, _PEER_GROUP, _KUBERNETES, *_POD_NAMES, _NAMESPACE, _MASTER}
 )
 # Where Kubernetes mounts the namespace of a pod, unless this is turned off.
 NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -175,24 +176,24 @@ def named_job_id(environment: Mapping[str, str]) -> str | None:
     named = _first(environment, _JOB_ID)
     if _KUBERNETES not in environment:
         return named
-    if named is None and environment.get(_HOSTNAME):
-        named = _POD_SUFFIX.sub("", environment[_HOSTNAME])
+    if named is None and (pod := _first(environment, _POD_NAMES)):
+        named = _POD_SUFFIX.sub("", pod)
     namespace = environment.get(_NAMESPACE, "").strip()
     return f"{namespace}/{named}" if named and namespace else named
 
 
 def job_id_source(environment: Mapping[str, str]) -> str:
     """Return where job_id() takes the name from: a variable, with what it is prefixed with."""
-    for name in (_GIVEN_JOB_ID, *_JOB_ID):
+    pods = _POD_NAMES if _KUBERNETES in environment else ()
+    for name in (_GIVEN_JOB_ID, *_JOB_ID, *pods):
         if _first(environment, (name,)) is not None:
             break
     else:
-        if _KUBERNETES in environment and environment.get(_HOSTNAME):
-            name = f"{_HOSTNAME}, the pod's name"
-        elif not _THIS_NODE.fullmatch(environment.get(_MASTER, "").strip()):
+        if not _THIS_NODE.fullmatch(environment.get(_MASTER, "").strip()):
             return f"{_MASTER}, as nothing names the job"
         else:
             return "the node's name, as nothing names the job"
+    name += ", the pod's name" if name in _POD_NAMES else ""
     has_namespace = _KUBERNETES in environment and environment.get(_NAMESPACE, "").strip()
     return f"{name}, after the pod's namespace" if has_namespace and name != _GIVEN_JOB_ID else name
 
@@ -224,7 +225,7 @@ def _leading_node(environment: Mapping[str, str]) -> str:
     address = environment.get(_MASTER, "").strip()
     if not _THIS_NODE.fullmatch(address):
         return address
-    return environment.get(_HOSTNAME) or os.uname().nodename
+    return environment.get("HOSTNAME") or os.uname().nodename
 
 
 def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> str | None:

@@ -104,12 +104,3 @@ def samples_on(page: bytes, name: str) -> Iterator[tuple[dict[str, str], float]]
         for sample in family.samples:
             if sample.name == name:
                 yield sample.labels, sample.value
-
-
-def steps_on(page: bytes) -> dict[int, float]:
-    """Return the steps of each of those ranks on *page*."""
-    return {
-        int(labels["rank"]): value
-        for labels, value in samples_on(page, "rankskew_steps_total")
-        if labels["job_id"] == RANK.job_id
-    }

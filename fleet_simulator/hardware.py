@@ -15,7 +15,7 @@ from exporter.processes.cgroup_cost import CgroupCost, Throttling
 from exporter.processes.host_watch import Followed, HostCost, HostWatch, Look
 from exporter.processes.process import Process
 from exporter.processes.rank_cost import NANOSECONDS, TICKS_PER_SECOND, Cost
-from exporter.processes.worker_states import LateRankProcess
+from exporter.processes.worker_states import WorkerStates
 from fleet_simulator.plan import JobPlan
 from fleet_simulator.ranks import pid_of
 from fleet_simulator.training import RUN_SECONDS, Training
@@ -265,15 +265,13 @@ class SimulatedHost(HostWatch):
         return HostCost(used, CgroupCost(quota, pressure))
 
 
-class SimulatedWorkers:
+class SimulatedWorkers(WorkerStates):
     """What the loader's workers of late ranks of *training* do."""
 
     def __init__(self, training: Training) -> None:
+        super().__init__(Path("/proc"))
         self._training = training
         self.at = 0.0
-
-    def follow(self, ranks: Sequence[LateRankProcess]) -> None:
-        """Look at nothing."""
 
     def of(self, job_id: str, rank: int) -> Sequence[ThreadState]:
         """Return what the busiest of them does at the time *at* of the simulation."""
@@ -282,10 +280,6 @@ class SimulatedWorkers:
             for fault in self._training.phase(self.at).faults_of(rank)
             if fault.kind.worker_state
         ]
-
-    def pid(self, job_id: str, rank: int) -> int | None:
-        """Return none: nothing of the simulation can be looked into."""
-        return None
 
 
 class HostFiles:

@@ -281,7 +281,7 @@ class Probe:
         self._trace.go_on_with(clock.steps)
         self._parts.device = clock
         self._parts.memory = memory.latest
-        self.timeline.also_tell(clock)
+        self.timeline.also_tell(clock.boundary)
 
     def _after_push(self, answer: Mapping[str, object]) -> None:
         """Apply the operator's orders, on the pusher's thread."""

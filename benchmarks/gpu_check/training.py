@@ -86,7 +86,7 @@ def probed() -> Iterator[Clocks]:
     clocks = Clocks(Timeline(automatic=True), DeviceClock(events))
 
     def begin() -> None:
-        clocks.timeline.also_tell(clocks.device)
+        clocks.timeline.also_tell(clocks.device.boundary)
 
     clocks.timeline.after_first_step = begin
     modules = (backward, collectives, training_loop)

@@ -1,12 +1,10 @@
 """The figures of a late rank's peers: those that the join brought, else those of this node."""
 
+import statistics
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from exporter.causes.model import Figures, Peers, Quantiles
 from rank_probe.wire.snapshot import Snapshot
-
-THIRDS: Final = (1 / 3, 1 / 2, 2 / 3)
 
 
 def peers_of(snapshot: Snapshot, here: Sequence[Figures]) -> Peers:
@@ -26,12 +24,5 @@ def quantiles_of(figures: Sequence[Figures]) -> Mapping[str, Quantiles]:
 
 
 def _quantiles(values: list[float]) -> Quantiles:
-    values.sort()
-    return Quantiles(*(_quantile(values, share) for share in THIRDS))
-
-
-def _quantile(ordered: Sequence[float], share: float) -> float:
-    at = share * (len(ordered) - 1)
-    low = int(at)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (at - low) * (ordered[high] - ordered[low])
+    two_at_least = values if len(values) > 1 else values * 2
+    return Quantiles(*statistics.quantiles(two_at_least, n=6, method="inclusive")[1:4])

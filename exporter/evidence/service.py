@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from exporter.causes.explain import explain
 from exporter.causes.model import Cause, Evidence, Lateness, ThreadState
@@ -12,7 +12,7 @@ from exporter.evidence.peers import peers_of
 from exporter.evidence.ring import DEPTH_SECONDS
 from exporter.evidence.sampler import Sampler
 from exporter.processes.host_watch import HostWatch
-from exporter.processes.worker_states import LateRankProcess
+from exporter.processes.worker_states import LateRankProcess, WorkerStates
 from exporter.ranks.jobs import NodeJob
 from exporter.ranks.late_enough import late_enough
 from exporter.ranks.node_jobs import NodeJobs
@@ -48,22 +48,6 @@ SATURATED: Final = "saturated_workers"
 Incarnation = tuple[str, int, float]
 
 
-class Workers(Protocol):
-    """What the loaders' workers of late ranks do."""
-
-    def follow(self, ranks: Sequence[LateRankProcess]) -> None:
-        """Look at the workers of these ranks from now on."""
-        ...
-
-    def of(self, job_id: str, rank: int) -> Sequence[ThreadState]:
-        """Return what the busiest worker of a followed rank does."""
-        ...
-
-    def pid(self, job_id: str, rank: int) -> int | None:
-        """Return the process id of that worker, as this exporter sees it."""
-        ...
-
-
 class EvidenceService:
     """Call look() once a second, and all else too, from the event loop, where the *store* is.
 
@@ -78,7 +62,7 @@ class EvidenceService:
         sampler: Sampler,
         host: HostWatch,
         causes: LateCauses,
-        workers: Workers | None = None,
+        workers: WorkerStates | None = None,
         node_name: str = "",
         changes: ChangeCauses | None = None,
         page: str = "",

@@ -1,11 +1,11 @@
 """The operator's socket: orders for every rank on the node, and for its GPUs."""
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from fastapi import FastAPI, Response
 from fastapi.responses import PlainTextResponse
 
+from exporter.nvml.supervisor import NvmlSupervisor
 from exporter.operator.levels import Orders, everybodys
 from exporter.operator.orders import (
     CONTROL_PATH,
@@ -18,23 +18,6 @@ from exporter.web.health import FAILED, WhyNot, health_answer
 from rank_probe.version import __version__
 
 
-class GpuDriver(Protocol):
-    """The part of the supervisor that orders use; nothing in it waits."""
-
-    @property
-    def released(self) -> bool:
-        """Whether no process of the exporter has the driver open, after release()."""
-        ...
-
-    def release(self, seconds: float) -> None:
-        """Close the driver soon, for *seconds*."""
-        ...
-
-    def resume(self) -> None:
-        """Read the GPUs again soon."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class GpuAnswer:
     """Whether the GPUs are *released* by now."""
@@ -42,7 +25,7 @@ class GpuAnswer:
     released: bool
 
 
-def operator_app(orders: Orders, gpus: GpuDriver | None, why_not_healthy: WhyNot) -> FastAPI:
+def operator_app(orders: Orders, gpus: NvmlSupervisor | None, why_not_healthy: WhyNot) -> FastAPI:
     """Return the application. *gpus* is None if no collector needs the GPUs.
 
     Anyone who can open the socket may give every order.

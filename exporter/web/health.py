@@ -2,12 +2,12 @@
 
 import time
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from fastapi import Response
 from fastapi.responses import PlainTextResponse
 
-from exporter.nvml.sample import NodeSample
+from exporter.nvml.sample import NvmlSource
 
 # Longer than a driver upgrade or a GPU reset takes.
 GONE_SECONDS: Final = 600.0
@@ -19,19 +19,6 @@ FAILED: Final[dict[int | str, dict[str, Any]]] = {
 }
 
 
-class Nvml(Protocol):
-    """The part of the supervisor that health checks use."""
-
-    @property
-    def released(self) -> bool:
-        """Whether the operator has released the GPUs."""
-        ...
-
-    def latest(self) -> NodeSample | None:
-        """Return the newest sample, None if there is no fresh one."""
-        ...
-
-
 class Ready:
     """Returns why the exporter is not ready, None if it is.
 
@@ -41,7 +28,7 @@ class Ready:
     series are exposed. *nvml* is None if no collector needs it.
     """
 
-    def __init__(self, has_first_readings: Callable[[], bool], nvml: Nvml | None) -> None:
+    def __init__(self, has_first_readings: Callable[[], bool], nvml: NvmlSource | None) -> None:
         self._has_first_readings = has_first_readings
         self._nvml = nvml
         self._had_first_readings = False
@@ -69,7 +56,9 @@ class GpusGone:
     collector needs it. The time counts from the first call.
     """
 
-    def __init__(self, nvml: Nvml | None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, nvml: NvmlSource | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._nvml = nvml
         self._clock = clock
         self._had_gpus = False

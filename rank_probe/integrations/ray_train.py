@@ -13,7 +13,7 @@ from rank_probe import api
 from rank_probe.guest.guard import never_raise
 from rank_probe.guest.patches import Patches
 from rank_probe.measure import events
-from rank_probe.measure.tape import Tape
+from rank_probe.measure.tape import around
 
 T = TypeVar("T")
 
@@ -52,13 +52,14 @@ def attach(*, job_id: str | None = None) -> None:
     if timeline is None:  # RANK_PROBE=0 turns everything off.
         return
     _patches.wrap(TrainContext, "report", _checkpoint)
+    timed_wait = partial(around, timeline.tape.note, begins=events.WAIT, ended=events.RELEASED)
     # Every report is a barrier, in an actor: torch.distributed does not see it.
     for owner, names in (
         (TrainContext, ("_sync_checkpoint_dir_name_across_ranks",)),
         (collective_impl, ("barrier", "broadcast_from_rank_zero")),
     ):
         for name in names:
-            _patches.wrap(owner, name, partial(_wait, timeline.tape))
+            _patches.wrap(owner, name, timed_wait)
 
 
 def detach() -> None:
@@ -84,16 +85,3 @@ def _checkpoint(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(*args, **kwargs)
 
     return report
-
-
-def _wait(tape: Tape, original: Callable[..., Any]) -> Callable[..., Any]:
-    note = tape.note
-
-    def wait(*args: Any, **kwargs: Any) -> Any:
-        try:
-            note(events.WAIT)
-            return original(*args, **kwargs)
-        finally:
-            note(events.RELEASED)
-
-    return wait

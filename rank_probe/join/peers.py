@@ -29,6 +29,7 @@ from rank_probe.join.store import (
     figures_key,
     own_arithmetic,
     peers_key,
+    present,
 )
 from rank_probe.judge.standing import STANDS_SECONDS, Stand, suspects
 from rank_probe.judge.verdict import NAMED, Verdict
@@ -83,28 +84,17 @@ class PeerFigures:
         self._readings += 1
         table = PostedFigures()
         for some in batches([rank for rank in ranks if rank not in self._silent]):
-            present = self._present(some)
-            self._silent.update(set(some) - set(present))
-            if present:
-                messages = self._store.multi_get([figures_key(rank) for rank in present])
+            told = present(self._store, figures_key, some)
+            self._silent.update(set(some) - set(told))
+            if told:
+                messages = self._store.multi_get([figures_key(rank) for rank in told])
                 give_way()
                 with own_arithmetic():
-                    table.add(present, messages)
+                    table.add(told, messages)
             if self._stop.wait(self._pause_seconds):
                 return None
         give_way()
         return table
-
-    def _present(self, ranks: Sequence[int]) -> Sequence[int]:
-        """Return those of *ranks* that have posted, with few calls if nearly all have."""
-        has_all = self._store.check([figures_key(rank) for rank in ranks])
-        give_way()
-        if has_all:
-            return ranks
-        if len(ranks) == 1:
-            return []
-        middle = len(ranks) // 2
-        return [*self._present(ranks[:middle]), *self._present(ranks[middle:])]
 
     def _write(self, table: "PostedFigures") -> None:
         with own_arithmetic():
@@ -176,10 +166,9 @@ class PeerFacts:
     def _whereabouts(self, ranks: Sequence[int]) -> dict[int, dict[str, str]]:
         found: dict[int, dict[str, str]] = {}
         for some in batches(ranks):
-            if not self._store.check([facts_key(rank) for rank in some]):
-                some = [rank for rank in some if self._store.check([facts_key(rank)])]
-            said = self._store.multi_get([facts_key(rank) for rank in some])
-            found |= zip(some, map(read_whereabouts, said), strict=True)
+            told = present(self._store, facts_key, some)
+            said = self._store.multi_get([facts_key(rank) for rank in told])
+            found |= zip(told, map(read_whereabouts, said), strict=True)
             give_way()
         return found
 

@@ -24,6 +24,7 @@ from rank_probe.join.store import (
     figures_key,
     group_key,
     own_arithmetic,
+    present,
     result_key,
     steps_key,
 )
@@ -310,12 +311,9 @@ class RankZero:
             return
         self._peer_figures.take_back()
         for ranks in batches(range(self._place.world_size)):
-            if not self._store.check([steps_key(rank) for rank in ranks]):
-                for rank in ranks:
-                    if not self._store.check([steps_key(rank)]):
-                        self._store.delete_key(result_key(rank))
-                        self._store.delete_key(figures_key(rank))
-                        self._store.delete_key(facts_key(rank))
+            for rank in set(ranks) - set(present(self._store, steps_key, ranks)):
+                for name in (result_key, figures_key, facts_key):
+                    self._store.delete_key(name(rank))
 
     def _begin(self) -> "Merger":
         from rank_probe.join.charge import use_one_cpu
@@ -336,9 +334,11 @@ class RankZero:
         In a synchronous job the steps that two ranks offer overlap. If they do not and stay where
         they were, nobody waits for that rank. While steps are merged, all ranks step that did.
         """
-        present, known = self._present(), set(self._ranks)
+        everybody = batches(range(self._place.world_size))
+        posted = [rank for some in everybody for rank in present(self._store, steps_key, some)]
+        known = set(self._ranks)
         before, self._newest = self._newest, {}
-        for ranks in batches([r for r in present if not (self._has_merged and r in known)]):
+        for ranks in batches([r for r in posted if not (self._has_merged and r in known)]):
             messages = self._store.multi_get([steps_key(rank) for rank in ranks])
             give_way()
             self._newest |= zip(ranks, map(newest_step, messages), strict=True)
@@ -348,17 +348,7 @@ class RankZero:
             for rank, newest in self._newest.items()
             if newest < oldest and (rank not in known or before.get(rank) == newest)
         }
-        return [rank for rank in present if rank not in gone]
-
-    def _present(self) -> list[int]:
-        """Return the ranks that have posted."""
-        present: list[int] = []
-        for ranks in batches(range(self._place.world_size)):
-            if self._store.check([steps_key(rank) for rank in ranks]):
-                present += ranks
-            else:
-                present += [rank for rank in ranks if self._store.check([steps_key(rank)])]
-        return present
+        return [rank for rank in posted if rank not in gone]
 
     def _aligned(self, candidates: Sequence[int]) -> "Aligned | None":
         """Read what the ranks have posted; None if that leaves nothing to merge."""

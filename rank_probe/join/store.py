@@ -2,10 +2,12 @@
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
+
+from rank_probe.guest.yielding import give_way
 
 # Keys per call to the store, and the pause between calls: rank 0's other threads wait for the
 # interpreter during a call, and must not make any single step late.
@@ -171,6 +173,18 @@ def batches(ranks: Sequence[int]) -> Iterator[Sequence[int]]:
     """Yield *ranks* in batches."""
     for first in range(0, len(ranks), BATCH):
         yield ranks[first : first + BATCH]
+
+
+def present(store: Store, key: Callable[[int], str], ranks: Sequence[int]) -> Sequence[int]:
+    """Return those of *ranks* that have written their *key*, with few calls if nearly all have."""
+    has_all = store.check([key(rank) for rank in ranks])
+    give_way()
+    if has_all:
+        return ranks
+    if len(ranks) == 1:
+        return []
+    middle = len(ranks) // 2
+    return [*present(store, key, ranks[:middle]), *present(store, key, ranks[middle:])]
 
 
 @contextmanager

@@ -229,8 +229,8 @@ class PythonRecorder:
 class DeviceClock:
     """A stage clock's boundaries in device time, for *steps* to sum up.
 
-    Create it on the training thread and pass it to `Timeline.also_tell` at the end of a step:
-    counting begins at the first boundary that it gets, and after a gap at the end of a step.
+    Create it on the training thread and pass `boundary` to `Timeline.also_tell` at the end of a
+    step: counting begins at the first boundary that it gets, and after a gap at the end of a step.
     `boundary` records an event, on the training thread or on an autograd engine's while that one is
     blocked. At the end of a step, and not more often than *every* nanoseconds, the training thread
     reads steps that are at least two steps old and that the device has finished, and then calls

@@ -5,7 +5,6 @@ from collections import deque
 from collections.abc import Callable
 from threading import get_ident
 from types import CodeType
-from typing import Protocol
 
 from rank_probe.guest.guard import never_raise
 from rank_probe.measure import events
@@ -15,13 +14,6 @@ from rank_probe.measure.loop_state import LoopState, is_before_model
 from rank_probe.measure.steps import Steps
 from rank_probe.measure.tape import NOBODY, new_tape
 from rank_probe.measure.work_units import WorkUnits
-
-
-class Boundaries(Protocol):
-    """Receives each boundary when it happens: a device's timeline."""
-
-    def boundary(self, mark: int) -> None:
-        """Record the boundary *mark*, a stage's number with its marks."""
 
 
 class Timeline:
@@ -63,7 +55,7 @@ class Timeline:
         self.after_first_step: Callable[[], None] | None = None
         # As soon as events happen, for the few that cannot wait for the next fold.
         self._following = Interpreter(start)
-        self._device: Boundaries | None = None
+        self._device_boundary: Callable[[int], object] | None = None
         self.tape.follower = never_raise(self._until_first_step)
         self.tape.on_long = never_raise(lambda: self.steps.fold(wait=False))
 
@@ -80,10 +72,10 @@ class Timeline:
         spent[self.state_at_fold.stage] += round(totals.elapsed_seconds * 1e9)
         return spent
 
-    def also_tell(self, device: Boundaries) -> None:
-        """Also send each boundary to *device* from now on; call it from `after_first_step`."""
-        self._device = device
-        self.tape.follower = self._following.telling(device.boundary)
+    def also_tell(self, boundary: Callable[[int], object]) -> None:
+        """Also call *boundary* with each mark from now on; call it from `after_first_step`."""
+        self._device_boundary = boundary
+        self.tape.follower = self._following.telling(boundary)
 
     def seen(self) -> set[int]:
         """Return the events that were seen so far."""
@@ -171,8 +163,8 @@ class Timeline:
         self.tape.follower = None
         if self.after_first_step is not None:
             self.after_first_step()
-        if self._device is not None:
-            self._device.boundary(mark & STAGE_BITS | BEGIN)
+        if self._device_boundary is not None:
+            self._device_boundary(mark & STAGE_BITS | BEGIN)
 
     @never_raise
     def _settle(self, marks: list[int]) -> None:

@@ -232,16 +232,11 @@ def _collective(tape: Tape, releases: bool, original: Callable[..., Any]) -> Any
 
     Gloo returns a Work even then; its wait follows, and the release of that wait counts.
     """
-    note, ended = noter(tape), events.RELEASED if releases else events.WAITED
+    ended = events.RELEASED if releases else events.WAITED
+    timed = around(noter(tape), original, events.WAIT, ended)
 
     def collective(*args: Any, **kwargs: Any) -> Any:
         options = kwargs.get("opts") or args[-1]
-        if getattr(options, "asyncOp", True):
-            return original(*args, **kwargs)
-        try:
-            note(events.WAIT)
-            return original(*args, **kwargs)
-        finally:
-            note(ended)
+        return (original if getattr(options, "asyncOp", True) else timed)(*args, **kwargs)
 
     return opaque(collective)

@@ -12,25 +12,26 @@ from rank_probe.guest.patches import Patches, attaching
 from rank_probe.measure import events
 from rank_probe.measure.tape import Tape, around
 from rank_probe.measure.timeline import Timeline
+from rank_probe.torch_hooks.private import wrap
 from rank_probe.wire.stages import H2D
 
 # Device types.
 ACCELERATORS: Final = frozenset({"cuda", "hpu", "mps", "mtia", "npu", "privateuseone", "xpu"})
 
-# Where frameworks move a whole batch: module, class or none, function. Each takes the batch, then
+# Where frameworks move a whole batch: module and function. Each takes the batch, then
 # the device. Lightning has two package names.
 MOVERS: Final = (
-    ("accelerate.data_loader", None, "send_to_device"),
-    ("lightning.fabric.fabric", None, "move_data_to_device"),
-    ("lightning.fabric.wrappers", None, "move_data_to_device"),
-    ("lightning.pytorch.core.hooks", None, "move_data_to_device"),
-    ("lightning.pytorch.strategies.strategy", None, "move_data_to_device"),
-    ("lightning_fabric.fabric", None, "move_data_to_device"),
-    ("lightning_fabric.wrappers", None, "move_data_to_device"),
-    ("pytorch_lightning.core.hooks", None, "move_data_to_device"),
-    ("pytorch_lightning.strategies.strategy", None, "move_data_to_device"),
-    ("transformers.feature_extraction_utils", "BatchFeature", "to"),
-    ("transformers.tokenization_utils_base", "BatchEncoding", "to"),
+    ("accelerate.data_loader", "send_to_device"),
+    ("lightning.fabric.fabric", "move_data_to_device"),
+    ("lightning.fabric.wrappers", "move_data_to_device"),
+    ("lightning.pytorch.core.hooks", "move_data_to_device"),
+    ("lightning.pytorch.strategies.strategy", "move_data_to_device"),
+    ("lightning_fabric.fabric", "move_data_to_device"),
+    ("lightning_fabric.wrappers", "move_data_to_device"),
+    ("pytorch_lightning.core.hooks", "move_data_to_device"),
+    ("pytorch_lightning.strategies.strategy", "move_data_to_device"),
+    ("transformers.feature_extraction_utils", "BatchFeature.to"),
+    ("transformers.tokenization_utils_base", "BatchEncoding.to"),
 )
 
 
@@ -43,17 +44,9 @@ def attach(patches: Patches, timeline: Timeline) -> None:
     torch.compile breaks its graphs at a replaced method.
     """
     make = functools.partial(_move, timeline.tape)
-    for module, owner, name in MOVERS:
-        patch = functools.partial(_patch, patches, owner, name, make)
+    for module, path in MOVERS:
+        patch = functools.partial(wrap, patches, path=path, make=make)
         patches.on_undo(when_imported(module, patch))
-
-
-def _patch(
-    patches: Patches, owner: str | None, name: str, make: Callable[[Any], Any], module: Any
-) -> None:
-    where = getattr(module, owner, None) if owner else module
-    if hasattr(where, name):
-        patches.wrap(where, name, make)
 
 
 def _move(tape: Tape, original: Callable[..., Any]) -> Any:

@@ -139,18 +139,13 @@ def _root_forward(timeline: Timeline, original: Callable[..., Any]) -> Any:
 
 def _stream_wait(timeline: Timeline, original: Callable[..., Any]) -> Any:
     """Time a wait of the compute stream if one of APART asks: to wait for a copy does not count."""
-
-    note = noter(timeline.tape)
+    timed = around(noter(timeline.tape), original, events.WAIT, events.RELEASED)
 
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         asked_by = sys._getframe(1).f_globals.get("__name__", "")
         if not asked_by.startswith(APART) or self != torch.cuda.current_stream():
             return original(self, *args, **kwargs)
-        try:
-            note(events.WAIT)
-            return original(self, *args, **kwargs)
-        finally:
-            note(events.RELEASED)
+        return timed(self, *args, **kwargs)
 
     return opaque(wait)
 

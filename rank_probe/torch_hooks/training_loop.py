@@ -13,7 +13,7 @@ from torch.utils.data import dataloader
 from rank_probe.guest.guard import never_raise
 from rank_probe.guest.patches import Patches, attaching
 from rank_probe.measure import events
-from rank_probe.measure.tape import Arguments, Named, Tape, fetching
+from rank_probe.measure.tape import Arguments, Named, Tape, around, fetching
 from rank_probe.measure.timeline import Timeline
 from rank_probe.torch_hooks.dynamo import opaque
 from rank_probe.torch_hooks.private import wrap
@@ -95,19 +95,11 @@ def _with_timed_closure(
 
     Lightning and LBFGS run forward and backward in that closure.
     """
+    timed = functools.partial(
+        around, tape.note, begins=events.CLOSURE_BEGINS, ended=events.CLOSURE_ENDED
+    )
     if callable(kwargs.get("closure")):
-        return args, kwargs | {"closure": _closure(tape, kwargs["closure"])}
+        return args, kwargs | {"closure": timed(kwargs["closure"])}
     if len(args) > 1 and callable(args[1]):
-        return (args[0], _closure(tape, args[1]), *args[2:]), kwargs
+        return (args[0], timed(args[1]), *args[2:]), kwargs
     return None
-
-
-def _closure(tape: Tape, original: Callable[..., Any]) -> Callable[..., Any]:
-    def closure(*args: Any, **kwargs: Any) -> Any:
-        try:
-            tape.note(events.CLOSURE_BEGINS)
-            return original(*args, **kwargs)
-        finally:
-            tape.note(events.CLOSURE_ENDED)
-
-    return closure

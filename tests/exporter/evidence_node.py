@@ -17,7 +17,7 @@ from exporter.processes.background import WatchHangs
 from exporter.processes.cgroup_cost import CgroupCost, Throttling
 from exporter.processes.host_watch import HostCost, HostWatch, Look, Who
 from exporter.processes.rank_cost import NANOSECONDS, TICKS_PER_SECOND, Cost
-from exporter.processes.worker_states import LateRankProcess
+from exporter.processes.worker_states import WorkerStates
 from exporter.ranks.store import HeldRank
 from exporter.scrape.sampling import CollectorRun
 from tests.exporter.live_node import FIRST_PID, START, Node
@@ -61,22 +61,15 @@ class FakeHost(HostWatch):
         return HostCost(used, CgroupCost(quota, waited), FIRST_PID + int(who[2]))
 
 
-class FakeWorkers:
+class FakeWorkers(WorkerStates):
     """Those of a late rank's loader: seen once *states* are set."""
 
     def __init__(self) -> None:
+        super().__init__(Path("/proc"))
         self.states: Sequence[ThreadState] = ()
 
-    def follow(self, ranks: Sequence[LateRankProcess]) -> None:
-        """Look at nothing."""
-
-    def of(self, job_id: str, rank: int) -> Sequence[ThreadState]:
-        """Return what the busiest does."""
-        return self.states
-
-    def pid(self, job_id: str, rank: int) -> int | None:
-        """Return its process ID."""
-        return 88 if self.states else None
+    def _of(self, job_id: str, rank: int) -> tuple[int | None, Sequence[ThreadState]]:
+        return 88 if self.states else None, self.states
 
 
 class FakeNode(Node):

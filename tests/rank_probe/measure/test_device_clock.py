@@ -283,7 +283,7 @@ class Loop:
         self.time, self.device = self.events.time, self.events.streams
         self.timeline = Timeline(automatic=True, now=self.time)
         self.clock = DeviceClock(self.events, now=self.time)
-        self.timeline.after_first_step = lambda: self.timeline.also_tell(self.clock)
+        self.timeline.after_first_step = lambda: self.timeline.also_tell(self.clock.boundary)
 
     def step(self, *, data: float = 5, late: float = 0, item: bool = False) -> None:
         """Train a step with *data* ms on the host, a peer *late* by ms, a loss printed at last."""

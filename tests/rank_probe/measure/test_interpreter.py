@@ -439,7 +439,7 @@ class Device:
 def test_device_hears_each_boundary_when_it_happens() -> None:
     """Its counting begins where the second step does."""
     job, device = Job(), Device()
-    job.timeline.after_first_step = lambda: job.timeline.also_tell(device)
+    job.timeline.after_first_step = lambda: job.timeline.also_tell(device.boundary)
     job.run(*STEP, e.FETCH)
     assert device.marks == [DATA | BEGIN]
     job.run(e.FETCHED, e.WAIT, e.WAIT)  # Within a wait: no boundary.

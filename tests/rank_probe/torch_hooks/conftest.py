@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
@@ -41,23 +42,15 @@ def alone() -> Iterator[None]:
     getattr(torch._C, "_clear_DTensor_sharding_propagator_cache", bool)()  # Not in torch 2.4.
 
 
-class _Recorder:
-    def __init__(self) -> None:
-        self.marks: list[int] = []
-
-    def boundary(self, mark: int) -> None:
-        self.marks.append(mark)
-
-
 def recorded(*, automatic: bool) -> Timeline:
     """Return a timeline for `marks`."""
     timeline = Timeline(automatic=automatic)
-    timeline.also_tell(_Recorder())
+    timeline.also_tell(list[int]().append)
     return timeline
 
 
 def marks(timeline: Timeline) -> list[int]:
     """Return the boundaries of a recorded timeline so far: stages with their marks."""
-    recorder = timeline._device
-    assert isinstance(recorder, _Recorder)
-    return recorder.marks
+    append: Any = timeline._device_boundary
+    found: list[int] = append.__self__
+    return found

@@ -260,7 +260,7 @@ def test_replacement_behaves_as_the_function_it_stands_for(
     What is replaced once it is imported is there, under the name that the probe knows.
     """
     late = [*checkpoints.PLACES, *checkpoints.EVALUATIONS]
-    late += [(module, (f"{of}.{name}" if of else name,)) for module, of, name in copies.MOVERS]
+    late += [(module, (path,)) for module, path in copies.MOVERS]
     for module, paths in late:
         owner = importlib.import_module(module)
         assert [path for path in paths if find(owner, path) is None] == []

@@ -183,7 +183,7 @@ def test_step_records_seven_events(
     events, counts = StubEvents(cudart, in_python=False), list[int]()
     with attached(Timeline(automatic=True)) as timeline:
         clock = DeviceClock(events, at_once=0)
-        timeline.after_first_step = lambda: timeline.also_tell(clock)
+        timeline.after_first_step = lambda: timeline.also_tell(clock.boundary)
         model = wrapped(nn.Linear(2, 1))
         for batches in (9, 9, 19):
             before = events.recorded

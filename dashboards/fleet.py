@@ -313,16 +313,18 @@ def _past() -> Panel:
     used = f"node:rankskew_used_gpu_seconds:sum1h{{{CLUSTER}}}[4w]"
     lost_hours = f"sum {NODE} (sum_over_time({lost})) / 3600"
     used_hours = f"(sum {NODE} (sum_over_time({used})) / 3600)"
+    most = f"topk(10, {lost_hours})"
     jobs = f"count {NODE} (count by (cluster, instance, job_id) (last_over_time({lost})))"
     return table(
         "Nodes that jobs waited for, four weeks",
         "GPU-hours that GPUs waited for late ranks of a node, those of the largest loss first, "
         "in how many jobs, and per GPU-hour that jobs had of it. Recorded once an hour.",
         [
-            links.linked(f"topk(10, {lost_hours})", links.NODE_KEY),
-            links.keyed(f"({jobs})", links.NODE_KEY),
-            links.keyed(used_hours, links.NODE_KEY),
-            links.keyed(f"({lost_hours} / {used_hours})", links.NODE_KEY),
+            links.linked(most, links.NODE_KEY),
+            *(
+                links.keyed(f"({each} and on (cluster, instance) {most})", links.NODE_KEY)
+                for each in (jobs, used_hours, f"{lost_hours} / {used_hours}")
+            ),
         ],
         {
             "instance": column("Node") | links.NODE,

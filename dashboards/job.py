@@ -325,7 +325,7 @@ def _waited_for() -> Panel:
         ]
     )
     why = f"{_hang_causes()} or {explained(CAUSE)} and {RANK} {LATE}"
-    gpu = f"{GPU_INDEX} and {ON_RANK} ({ranks})"
+    gpu = f"{GPU_INDEX} and on (cluster, job_id, rank, instance) ({ranks})"
     return table(
         "Who the job waits for",
         "Every rank that is late, for which the job hangs, that has been in a stage other than "

@@ -121,7 +121,10 @@ def _ranks_here() -> Panel:
     info = f"rankskew_rank_info{{{NODE}}}"
     elapsed = f"rankskew_stage_elapsed_seconds{{{NODE}}}"
     late_in = f'label_replace({LATE}, "late", "$1", "stage", "(.+)")'
-    ranks = links.linked(f"{on_gpu} or {OF_RANK} {info}", links.RANK_KEY)
+    ranks = links.linked(
+        f"{on_gpu} or {OF_RANK} ({info} unless {OF_RANK} rankskew_gpu_rank_info{{{NODE}}})",
+        links.RANK_KEY,
+    )
     return table(
         "Ranks on this node",
         "Each rank with its GPU and process, the stage it is in if it has been there for ten "

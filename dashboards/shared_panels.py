@@ -36,7 +36,8 @@ def increase(counter: str) -> str:
     A count of what should not happen appears only with the first of it.
     """
     window = "$__rate_interval"
-    first = f"max_over_time({counter}[{window}]) > 0 unless {counter} offset {window}"
+    before = f"last_over_time({counter}[1h] offset {window})"
+    first = f"max_over_time({counter}[{window}]) > 0 unless {before}"
     return f"(increase({counter}[{window}]) > 0 or {first})"
 
 

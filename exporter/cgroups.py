@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from typing import Final
 
 # kubepods-burstable-pod<uid>.slice of the systemd driver, kubepods/burstable/pod<uid> of cgroupfs;
-# the uid of a static pod is a hash without dashes.
+# the uid of a static pod is a hash without dashes. From a cgroup namespace of its own, of which the
+# exporter's pod has one, a neighbour begins with /..
 _POD: Final = re.compile(
-    r"kubepods.*?pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?![0-9a-f])"
+    r"(?:kubepods.*?|:(?:/\.\.)+/(?:burstable/|besteffort/)?)"
+    r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?![0-9a-f])"
 )
 # cri-containerd-<id>.scope, crio-<id>.scope, docker-<id>.scope or <id> alone.
 _CONTAINER: Final = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")

@@ -83,6 +83,8 @@ class EventLog:
         incarnation = (snapshot.attempt, snapshot.started_timestamp_seconds)
         if known is None or known.incarnation != incarnation:
             before, known = known, _Logged(incarnation, counted_seconds=self._now())
+            if before is not None:  # Or a rank that begins again and again fills the log.
+                known.records, known.counted_seconds = before.records, before.counted_seconds
             if _is_restart(before, snapshot):
                 self._log(known, snapshot, _restart(before, snapshot))
         self._known[key] = known  # The last one: it was heard of last.

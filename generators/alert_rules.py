@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ ALERTS: Final = ROOT / "alerts"
 SEVERITIES: Final = ["critical", "warning", "info"]
 
 
+@cache
 def rules(path: Path) -> list[dict[str, Any]]:
     """Return all rules of a rule file, in order."""
     return [rule for group in yaml.safe_load(path.read_text())["groups"] for rule in group["rules"]]

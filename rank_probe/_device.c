@@ -17,7 +17,8 @@
 #define STEP_ENDS (BEGIN | COMPLETE)
 
 #define YOUNG_STEPS 2 /* see device_clock.py */
-#define SYNC 9        /* see wire/stages.py */
+#define BACKWARD 7    /* see wire/stages.py */
+#define SYNC 9
 
 /* See cudaError_t. */
 #define NOT_READY 600
@@ -81,9 +82,15 @@ host_now(Recorder *self)
 }
 
 static int
+are_scarce(Recorder *self)
+{
+    return 2 * (self->made - self->count) > self->limit;
+}
+
+static int
 call_due(Recorder *self)
 {
-    PyObject *result = PyObject_CallFunction(self->due, "i", YOUNG_STEPS);
+    PyObject *result = PyObject_CallFunction(self->due, "i", are_scarce(self) ? 0 : YOUNG_STEPS);
     Py_XDECREF(result);
     return result == NULL ? -1 : 0;
 }
@@ -93,12 +100,6 @@ give_back(Recorder *self, void *event)
 {
     if (event != NULL)
         self->free[self->count++] = event;
-}
-
-static int
-are_scarce(Recorder *self)
-{
-    return 2 * (self->made - self->count) > self->limit;
 }
 
 static void
@@ -194,7 +195,8 @@ take(Recorder *self, int64_t mark)
         return -1;
     if (self->hides && !is_end && stream != self->home && (is_wait || mark & RELEASE))
         return 0;
-    if (is_end || !(is_wait || self->stage == SYNC))
+    /* A batch may be fetched and copied on a stream of its own; gradients are computed at home. */
+    if (is_end || ((mark & STAGE_BITS) == BACKWARD && self->stage != SYNC))
         self->home = stream;
     int is_capturing = 0, error = self->runtime.is_capturing(stream, &is_capturing);
     if (error == CAPTURE_IMPLICIT)
@@ -232,7 +234,7 @@ recorder_boundary(Recorder *self, PyObject *argument)
     else if (!PyErr_Occurred() && !self->is_reading && take_there(self, mark) < 0) {
         if (!PyErr_Occurred()) /* It tells of the error. */
             call_due(self);
-        else if (self->error == NULL)
+        else if (self->error == NULL && PyErr_ExceptionMatches(PyExc_Exception))
             self->error = "a boundary could not be recorded";
     }
     return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);

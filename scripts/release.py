@@ -30,7 +30,7 @@ from pyproject_hooks import quiet_subprocess_runner
 ROOT: Final = Path(__file__).resolve().parents[1]
 VERSION: Final = runpy.run_path(str(ROOT / "rank_probe" / "version.py"))["__version__"]
 # Directories of deploy/ that go into the archive beside what `rankskew files` writes.
-DEPLOYED: Final = ("compose", "kubernetes")
+DEPLOYED: Final = ("kubernetes",)
 CHART: Final = "deploy/helm"
 # What is made for the archive only, by Helm: the one that scripts/setup.sh fetches comes first.
 MANIFESTS: Final = "scripts/kubernetes.sh"

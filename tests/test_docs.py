@@ -12,7 +12,6 @@ from exporter.vocabulary.advice import advice
 from rank_probe.collectives.report import as_prometheus
 from rank_probe.version import __version__
 from rankskew.commands.table import COMMANDS, load
-from tests.printed import SCHEMAS
 from tests.rank_probe.fakes import hosts, pair_times, result
 
 ROOT: Final = Path(__file__).parents[1]
@@ -147,10 +146,3 @@ def test_playbook_has_a_section_for_each_cause() -> None:
         row for row in ROWS if row.detail and f"`{row.detail}`" not in sections[row.cause]
     ] == []
     assert [cause for cause, section in sections.items() if "Over when:" not in section] == []
-
-
-def test_one_page_lists_all_schemas() -> None:
-    """That what commands print has one is held in every test."""
-    listed = re.findall(r"\(schemas/(.+?)\.json\)", read("docs/commands.md"))
-
-    assert {path.stem for path in SCHEMAS.glob("*.json")} == set(listed)

@@ -42,6 +42,9 @@ ROWS: Final = (
     *network.ROWS,
     *work.CODE_ROWS,
 )
+IF_UNKNOWN: Final = (
+    "`py-spy dump --pid PID` on NODE, then `nvidia-smi -q -i UUID` (compare with a peer's)"
+)
 # Against the past of the node: what all of its ranks share. Who waits longer in sync may wait for
 # the network.
 OVER_TIME: Final = tuple(
@@ -153,5 +156,4 @@ def _unknown(guesses: tuple[Guess, ...]) -> Cause:
             f"{each.sentence} ({units.text('ratio', each.share)} of it)" for each in guesses
         )
         sentence = f"{sentence}: {said}"
-    first = "`py-spy dump --pid PID` on NODE, then `nvidia-smi -q -i UUID` (compare with a peer's)"
-    return Cause(UNKNOWN, "", 0.0, sentence, first, others=guesses)
+    return Cause(UNKNOWN, "", 0.0, sentence, IF_UNKNOWN, others=guesses)

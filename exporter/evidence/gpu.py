@@ -6,8 +6,10 @@ from typing import Final
 from exporter.evidence.growth import Growth
 from exporter.evidence.ring import Increment
 from exporter.nvml.sample import GpuSample, pcie_bytes_per_second
+from exporter.past import Past
 
 HERTZ_PER_MEGAHERTZ: Final = 1e6
+AN_HOUR: Final = 3600.0
 THROTTLED: Final = "gpu_throttled_ratio"
 # Readings of a single reason, to tell which it was; the figure is that of all.
 FOR_REASON: Final = "throttled_for:"
@@ -30,7 +32,7 @@ class GpuReadings:
 
     def __init__(self) -> None:
         self._grown = Growth()
-        self._errors_at_first: int | None = None
+        self._errors = Past(AN_HOUR)
 
     def read(self, gpu: GpuSample, seconds: float) -> list[Increment]:
         """Return what *gpu* shows; the sample is of the time *seconds*, of any clock."""
@@ -38,7 +40,7 @@ class GpuReadings:
             self._grown = Growth()  # What it counts until it is back is not of the time after that.
             return []
         since = self._grown.of("time", seconds) or 0.0
-        levels = list(self._levels(gpu))
+        levels = list(self._levels(gpu, seconds))
         # Also at the first time: what is counted then is what the next reading is held against.
         counts = [*self._counts(gpu), *self._throttled(gpu, since)]
         if not since:
@@ -52,13 +54,13 @@ class GpuReadings:
             *(Increment(figure, grown, since) for figure, grown in counts if grown is not None),
         ]
 
-    def _levels(self, gpu: GpuSample) -> Iterator[tuple[str, float | None]]:
+    def _levels(self, gpu: GpuSample, seconds: float) -> Iterator[tuple[str, float | None]]:
         yield "sm_clock_hertz", _scaled(gpu.sm_clock_megahertz, HERTZ_PER_MEGAHERTZ)
         yield "memory_clock_hertz", _scaled(gpu.memory_clock_megahertz, HERTZ_PER_MEGAHERTZ)
         yield "gpu_power_watts", _scaled(gpu.power_milliwatts, 1e-3)
         yield "gpu_temperature_celsius", gpu.gpu_temperature_celsius
         yield "gpu_decoder_ratio", _scaled(gpu.decoder_busy_percent, 1e-2)
-        yield "gpu_memory_faults", self._memory_faults(gpu)
+        yield "gpu_memory_faults", self._memory_faults(gpu, seconds)
         link = pcie_bytes_per_second(gpu.pcie_link_generation, gpu.pcie_link_width)
         yield "pcie_link_bytes_per_second", link
         # MIG takes links down on purpose; a card without a bridge has none up.
@@ -80,14 +82,12 @@ class GpuReadings:
             _most(sum(nvlink.values()) if nvlink else None, max(links.values(), default=None)),
         )
 
-    def _memory_faults(self, gpu: GpuSample) -> float | None:
-        """Return the uncorrected errors since the first sample, and a row that stays faulty."""
-        errors = gpu.ecc_uncorrected_errors
-        if errors is None:
+    def _memory_faults(self, gpu: GpuSample, seconds: float) -> float | None:
+        """Return the uncorrected errors of the last hour, and a row that stays faulty."""
+        if (errors := gpu.ecc_uncorrected_errors) is None:
             return gpu.row_remap_failed
-        if self._errors_at_first is None or errors < self._errors_at_first:
-            self._errors_at_first = errors
-        return errors - self._errors_at_first + (gpu.row_remap_failed or 0)
+        self._errors.count("ecc", errors, seconds)
+        return self._errors.increase("ecc", errors) + (gpu.row_remap_failed or 0)
 
     def _throttled(self, gpu: GpuSample, since: float) -> Iterator[tuple[str, float]]:
         grown = self._grown.of_each("throttled", gpu.throttle_seconds)

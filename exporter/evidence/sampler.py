@@ -147,7 +147,7 @@ class Sampler:
             processes = self._join.processes()
         except WatchHangs:
             return
-        places = list(self._places.values())
+        places, place = list(self._places.values()), self.place(rank)
         others = foreign(gpu, places, processes)
         if others is None:
             return
@@ -159,6 +159,7 @@ class Sampler:
                 if each.gpu_uuid == gpu.uuid
                 and (each.job_id, each.rank) != rank.key
                 and each.process not in others
+                and (each.process is not None or place is None or place.process is None)
             ]
         if names:
             self._foreign[rank.key] = ", ".join(names[:2])

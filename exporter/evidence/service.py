@@ -217,7 +217,7 @@ class EvidenceService:
             peer_group=rank.snapshot.peer_group,
             node=self._node_name,
             gpu="" if gpu is None else str(gpu.index),
-            gpu_uuid="" if place is None else place.gpu_uuid,
+            gpu_uuid="" if gpu is None else gpu.uuid,  # A rank may report anything.
             pid=str(self._sampler.pid(rank) or rank.snapshot.pid),
             worker_pid=str((self._workers and self._workers.pid(*rank.key)) or ""),
         )

@@ -10,7 +10,7 @@ from fastapi.openapi.constants import REF_TEMPLATE
 from exporter.ingest.schema import RESULT_OF, RESULTS, Refused, parse
 from exporter.listeners.peer import Peer
 from exporter.operator.refusals import Refusal
-from exporter.ranks.limits import Beginnings, NoRoom
+from exporter.ranks.limits import Beginnings, NoRoom, sharer
 from exporter.ranks.store import RankStore
 from exporter.scrapers import Scraper, Scrapers
 from rank_probe.version import __version__
@@ -63,8 +63,9 @@ class DryRun:
     def judge(self, owner: Peer | None, body: bytes) -> DryRunReply:
         """Return what would become of a push; raises NoRoom if *owner* asks too often."""
         now = self._store.now()
-        self._asked.check(owner, now)
-        self._asked.add(owner, now)
+        asker = sharer(owner)
+        self._asked.check(asker, now)
+        self._asked.add(asker, now)
         scraped = self._scrapers.latest()
         try:
             snapshot, unknown_fields = parse(body)

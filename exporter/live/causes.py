@@ -1,11 +1,14 @@
 """Why a rank of this node is late, as the page shows it; exporter.causes finds it out."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
+from exporter.causes.explain import IF_UNKNOWN, ROWS
 from exporter.causes.model import UNKNOWN, Cause
 from exporter.causes.units import unit_of
+from exporter.evidence.late_causes import PLACEHOLDER
 from rank_probe.judge.verdict import Change
 from rank_probe.process.facts import number
 
@@ -16,6 +19,13 @@ WhySlower = Callable[[str, Change], Cause | None]
 
 # A cause that explains so much of the delay leaves nothing to guess at.
 EXPLAINS_ALL: Final = 0.95
+# What a rank may tell people to run: one of our own commands, with names and numbers in it.
+_OURS: Final = re.compile(
+    "|".join(
+        PLACEHOLDER.sub(r"[\\w.:/-]+", re.escape(each))
+        for each in (IF_UNKNOWN, *(row.first_action for row in ROWS))
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +55,7 @@ def told_cause(at: Mapping[str, str]) -> Cause | None:
     """Return the cause that the exporter of another node tells in *at*; None if it tells none."""
     names = ("cause", "detail", "sentence", "first_action")
     said: dict[str, Any] = {name: at.get(name, "") for name in names}
+    said["first_action"] *= bool(_OURS.fullmatch(said["first_action"]))
     return Cause(**said, share=min(number(at.get("share", "")), 1.0)) if "cause" in at else None
 
 

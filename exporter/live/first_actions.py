@@ -62,7 +62,7 @@ def _about_late(
         return None
     mine = min(called_late, key=lambda each: each.rank not in here)
     cause = mine.cause
-    if cause is not None and cause.cause != UNKNOWN:
+    if cause is not None and cause.cause != UNKNOWN and cause.first_action:
         return cause.first_action
     if mine.rank not in here:
         return _elsewhere(job_id, {"rank": str(mine.rank), **mine.at})

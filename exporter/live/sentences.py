@@ -182,7 +182,7 @@ def shared_sentence(verdict: Verdict, stage: str) -> str:
         + (f", {short(each.seconds)} every {each.every_steps} steps" if each.every_steps else "")
         for each in sorted(together, key=lambda each: -each.share)
     ]
-    ranks = sum(verdict.ranks.values())
+    ranks = max(sum(verdict.ranks.values()), 1)
     if stage == "sync":
         common = verdict.gpus_lost["common"]
         return f"All ranks wait for communication for {common / ranks:.0%} of each step."

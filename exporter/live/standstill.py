@@ -1,5 +1,6 @@
 """Ranks that make no progress, in words: a job that hangs, ranks that report no more."""
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -13,6 +14,8 @@ from rank_probe.judge.standing import Stand, most_wait_at, stands_after, suspect
 HUNG_STEPS: Final = 10.0
 # Stages that may take long while all other ranks wait.
 LONG_STAGES: Final = ("checkpoint", "eval")
+# A rank that fell silent longer than this before the last step has only lost its reports.
+SILENT_BEFORE_SECONDS: Final = 60.0
 
 
 def holding(ranks: Sequence[RankView]) -> list[RankView]:
@@ -98,7 +101,10 @@ def _limit_seconds(job: NodeJob, running: Sequence[RankView]) -> float:
     is_long |= far_suspect(job, running).get("stage") in LONG_STAGES
     if is_long or not any(rank.steps for rank in running):
         limits.append(job.threshold("hang_long_stage_seconds"))
-    silent = max((rank.heartbeat_age_seconds for rank in running if rank.silent), default=0.0)
+    age = standing_seconds(running)
+    last = math.inf if age is None else age + SILENT_BEFORE_SECONDS
+    ages = (rank.heartbeat_age_seconds for rank in running if rank.silent)
+    silent = max((each for each in ages if each <= last), default=0.0)
     enough = job.threshold("silent_seconds")
     return min(max(limits), enough) if silent > enough else max(limits)
 

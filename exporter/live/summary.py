@@ -333,7 +333,7 @@ def _collecting(job: NodeJob, verdict: Verdict) -> float:
         for rank in job.beating
         if rank.snapshot.gc_pause_seconds and rank.snapshot.steps
     ]
-    if turn is None or not turn.every_steps or not paused:
+    if turn is None or not turn.every_steps or not turn.seconds or not paused:
         return 0.0
     share = min(fmean(paused) * turn.every_steps / turn.seconds, 1.0)
     return share if share > 0.5 else 0.0

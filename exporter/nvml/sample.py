@@ -38,12 +38,11 @@ def pcie_bytes_per_second(generation: int | None, lanes: int | None) -> float | 
 class GpuProcess:
     """A process that has the GPU open, by its id in NVML's own PID namespace.
 
-    *used_bytes* and *gpu_instance*, the MIG instance that it runs on, are None if unknown.
+    *used_bytes* is None if unknown.
     """
 
     pid: int
     used_bytes: int | None = None
-    gpu_instance: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

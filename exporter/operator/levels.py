@@ -80,8 +80,9 @@ class Orders:
     def forget_ended(self) -> None:
         """Drop the orders for ended jobs, so that a new run of that name starts without them."""
         if self._given:
-            running = {held.snapshot.job_id for held in self._running()}
-            self._given = {key: old for key, old in self._given.items() if key[0] in running}
+            running = [held.snapshot for held in self._running()]
+            ordered = {(each.job_id, rank) for each in running for rank in (each.rank, None)}
+            self._given = {key: old for key, old in self._given.items() if key in ordered}
 
     def _running(self) -> list[HeldRank]:
         return [held for held in self._store.ranks() if not held.snapshot.finished]

@@ -28,13 +28,15 @@ def foreign(
 ) -> list[Process] | None:
     """Return the processes on *gpu* that do not belong to the job that owns it.
 
-    None if no rank is on the GPU, because it then has no owner, or if none of its processes is
-    visible. If several jobs share it, the job that started first owns it, and the others' ranks
-    are foreign. Processes that have ended since NVML listed them are left out.
+    None if no rank is on the GPU, because it then has no owner, if none of its processes is
+    visible, or if it is divided: NVML lists those of all MIG instances together. If several jobs
+    share it, the job that started first owns it, and the others' ranks are foreign. Processes that
+    have ended since NVML listed them are left out.
     """
     owners = _owners(gpu, ranks)
     seen = [processes[each.pid] for each in gpu.processes or () if each.pid in processes]
-    if not owners or gpu.processes is None or (gpu.processes and not seen):
+    is_divided = gpu.mig_devices is not None
+    if is_divided or not owners or gpu.processes is None or (gpu.processes and not seen):
         return None
     return [process for process in seen if not _belongs(process, owners)]
 

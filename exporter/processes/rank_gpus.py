@@ -142,13 +142,21 @@ def join(
     set their device first leave a context on GPU 0 too.
     """
     held = list(held)
+    users: dict[str, set[int | None]] = {}
+    for each in held:
+        user = None if each.owner is None else each.owner.uid
+        users.setdefault(each.snapshot.job_id, set()).add(user)
     claims = _claims(gpus, processes, held)
     ranks: list[RankOnGpu] = []
     for each in held:
         key = (each.snapshot.job_id, each.snapshot.rank)
         theirs = [claim for claim in claims.pop(key, []) if may_be(claim.process, each.owner)]
         ranks += _reported(each, theirs, gpus, processes)
-    return ranks + [_started(_best(theirs)) for theirs in claims.values()]
+    for (job_id, _), theirs in claims.items():  # Anyone can write anyone else's job_id.
+        known = users.get(job_id, {None})
+        own = [each for each in theirs if None in known or each.process.uid in (None, *known)]
+        ranks += [_started(_best(own))] if own else []
+    return ranks
 
 
 def _claims(

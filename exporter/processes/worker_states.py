@@ -23,8 +23,8 @@ INTERVAL_SECONDS: Final = 1.0
 JITTER: Final = 0.5
 # A loader without persistent workers starts new ones in each epoch.
 LOOKS_BEFORE_LISTED_AGAIN: Final = 5
-# A rank's: 75 µs each.
-MOST_WORKERS: Final = 64
+# A rank's, and at least so many where they are more than all ranks may have together: 75 µs each.
+MOST_WORKERS, FEWEST_WORKERS, MOST_OF_ALL = 64, 4, 256
 # What torch calls the main thread of a worker, from 2.5 on.
 WORKER_NAME: Final = b"pt_data_worker"
 # In the command line of a process that multiprocessing started as a program of its own.
@@ -95,8 +95,9 @@ class WorkerStates(BackgroundWatch):
                 listed.append(self._children.look())
             return listed[0]
 
+        most = min(MOST_WORKERS, max(FEWEST_WORKERS, MOST_OF_ALL // max(len(self._ranks), 1)))
         for rank in self._ranks.values():
-            rank.look(children)
+            rank.look(children, most)
         self._busiest = {
             (each.job_id, each.rank): self._ranks[key].busiest(each.loader)
             for key, each in keys.items()
@@ -120,10 +121,10 @@ class _Rank:
         self._workers: dict[int, WatchedWorker] = {}
         self.looks = 0
 
-    def look(self, children: Callable[[], Mapping[int, Sequence[int]]]) -> None:
-        """Look at each of them."""
+    def look(self, children: Callable[[], Mapping[int, Sequence[int]]], most: int) -> None:
+        """Look at each of them, at *most* so many."""
         if self.looks % LOOKS_BEFORE_LISTED_AGAIN == 0:
-            self._list(children())
+            self._list(children(), most)
         self.looks += 1
         self._workers = {pid: each for pid, each in self._workers.items() if each.look()}
 
@@ -141,9 +142,9 @@ class _Rank:
             for what, share in shares[pid].items()
         ]
 
-    def _list(self, children: Mapping[int, Sequence[int]]) -> None:
+    def _list(self, children: Mapping[int, Sequence[int]], most: int) -> None:
         descendants = [pid for pid in family(self._pid, children, frozenset()) if pid != self._pid]
-        found = loader_workers(self._procfs, self._pid, descendants)[:MOST_WORKERS]
+        found = loader_workers(self._procfs, self._pid, descendants)[:most]
         self._workers = {
             pid: self._workers.get(pid) or WatchedWorker(self._procfs, pid, self._pipes)
             for pid in found

@@ -26,6 +26,8 @@ STAYS: Final = 0.5
 # It is in the verdict after this long: a single slow block names nobody.
 LATE_SECONDS: Final = 120.0
 INPUT: Final = STAGES[DATA], STAGES[H2D]
+# Less than any step takes; anyone may report anything.
+LEAST_BLOCK_SECONDS: Final = 1e-6
 # Of a step; it must not become a whole step through rounding.
 LARGEST_SHARE: Final = 0.999
 
@@ -110,7 +112,7 @@ def _blocks(snapshots: Sequence[Snapshot]) -> list[MeanStep]:
         for snapshot in snapshots
         if (step := sum(snapshot.block_seconds.values())) > 0
         and snapshot.level != LEVEL_OFF
-        and (own := _own(snapshot))
+        and sum((own := _own(snapshot)).values()) >= LEAST_BLOCK_SECONDS
     ]
 
 
@@ -195,7 +197,7 @@ def _verdict(
         sum(block.own.get(stage, 0.0) for stage in INPUT) / block.step for block in blocks
     )
     stalls = (Stall(INPUT[0], share),) if share > DATA_SHARE else ()
-    named, shared = sum(each.gpus_lost for each in late), share * len(blocks) if stalls else 0.0
+    named, shared = sum(each.gpus_lost for each in late), share * world if stalls else 0.0
     longest = max((each.seconds for each in lasting), default=0.0) / step_seconds
     return Verdict(
         _step(blocks),

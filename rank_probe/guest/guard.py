@@ -54,7 +54,7 @@ def _of_one(function: Callable[..., R]) -> Callable[[Any], R | None]:
         try:
             return function(only)
         except Exception:  # noqa: BLE001 - the guard: a probe must not break training
-            failures.note(function.__qualname__)
+            failures.note(getattr(function, "__qualname__", repr(function)))
             return None
 
     return guarded
@@ -65,7 +65,7 @@ def _of_many(function: Callable[..., R]) -> Callable[..., R | None]:
         try:
             return function(*args, **kwargs)
         except Exception:  # noqa: BLE001 - the guard: a probe must not break training
-            failures.note(function.__qualname__)
+            failures.note(getattr(function, "__qualname__", repr(function)))
             return None
 
     return guarded

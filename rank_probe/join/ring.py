@@ -167,7 +167,7 @@ class StepRing:
         before, self._taken_at = self._taken_at, now
         round_seconds = self._pace.seconds
         elapsed = round_seconds if before is None else now - before
-        if self._is_told or elapsed <= 0:
+        if self._is_told or elapsed <= 0 or not vectors:  # A pause is no slow step.
             return
         took = sum(sum(vector.nanoseconds) for vector in vectors) / 1e9
         a_round = len(vectors) * round_seconds / max(elapsed, took)

@@ -3,6 +3,7 @@
 The formulas are those of rankskew/accounting/windows.py; a test checks that the two agree.
 """
 
+import math
 from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
@@ -208,10 +209,11 @@ class TensorReduction:
         rise = baseline(rises).item()
         further = torch.maximum(now.excess, rises - rise)
         give_way()
+        known = self._positions(position, watched)
+        further[known] = -math.inf  # All others have their turn.
         best = further.topk(min(MOST_STANDING, len(members)))
         least = STANDS_OUT_RATIO * (normal + now.usual)
-        standing = best.indices[best.values > least].tolist()
-        standing += [at for at in self._positions(position, watched) if at not in standing]
+        standing = best.indices[best.values > least].tolist() + known
         give_way()
         return WindowGroup(
             name=self._names[position],

@@ -263,17 +263,19 @@ class Changes:
         assert slower is not None
         since = [each for each in past.bins if each.begin >= slower.onset] or [slower.now]
         now, usual, stage = usual_of(since), slower.usual, slower.stage
-        was = usual.stages[stage]
+        was, grows = usual.stages[stage], GROWS[stage == SYNC]
         is_new = was <= STAGE_SHARE * usual.step
+        # Not what a late rank costs meanwhile.
+        step = min(now.step, usual.step + max(grows(now) - grows(usual), 0.0))
         ranks = sum(group.ranks for group in window.groups)
         theirs = {rank for rank, group in self._reduction.groups.items() if group == name}
         return Change(
             peer_group=name,
             stage=STAGES[stage],
-            ratio=now.step / usual.step if is_new else now.stages[stage] / was,
+            ratio=step / usual.step if is_new else now.stages[stage] / was,
             since_seconds=end.at - slower.onset,
-            step_ratio=now.step / usual.step,
-            gpus=ranks * max(1 - usual.step / now.step, 0.0),
+            step_ratio=step / usual.step,
+            gpus=ranks * max(1 - usual.step / step, 0.0),
             slower=len(slower.ranks),
             slower_ranks=slower.ranks[:MOST_LATE],
             slower_spans=spans_of(slower.ranks),

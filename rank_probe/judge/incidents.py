@@ -131,6 +131,11 @@ class Incidents:
         return self._incidents.keys()
 
     @property
+    def steady(self) -> Collection[int]:
+        """Return those of them that are late all the time; a mild one may do something else too."""
+        return {rank for rank, each in self._incidents.items() if each.kind != MILD}
+
+    @property
     def onsets(self) -> Iterator[Mark]:
         """Yield the onsets of the current incidents."""
         return (each.onset for each in self._incidents.values())

@@ -20,6 +20,7 @@ from rank_probe.judge.pauses import Paused, Pauses
 from rank_probe.judge.stalls import Stalls, Stop, told
 from rank_probe.judge.verdict import (
     DUTY,
+    MILD,
     MOST_LATE,
     MOST_TOGETHER,
     NO_BUSY_TIME,
@@ -117,14 +118,15 @@ class Judge:
         windows = list(self._windows(mark))
         reason = why_not(windows[0])
         late: list[Late] = []
-        steady = self._incidents.ranks
         if reason is None:
-            self._pauses.note(leaders, windows[0], steady)
+            self._pauses.note(leaders, windows[0], self._incidents.steady)
         if reason in (None, NO_SYNC):
             paused_at = self._pauses.latest
             late = self._incidents.named(windows, mark, paused_at, synced=reason is None)
         if reason is None:
-            paused = self._pauses.named(windows[0], mark.at, steady)
+            paused = self._pauses.named(windows[0], mark.at, self._incidents.steady)
+            told_so = {each.rank for each in paused}  # What it costs includes a mild lateness.
+            late = [each for each in late if each.rank not in told_so]
             late += [self._late(each, mark, step) for each in paused]
         elif reason == NO_SYNC:
             late += self._own_past.named(mark)
@@ -224,10 +226,11 @@ class Judge:
         if found.reason is not None:
             return replace(verdict, stalls=tuple(stalls))
         shared = {each.stage for each in stalls}
+        steady = {each.rank for each in found.late if each.kind != MILD}
         stops = [
             each
             for each in self._stalls.long(end.at)
-            if (STAGES[each.stage] not in shared if each.all else each.step.rank not in late)
+            if (STAGES[each.stage] not in shared if each.all else each.step.rank not in steady)
         ]
         ranks = sum(found.ranks.values())
         lost, rotating = self._losses(found, window, stops)

@@ -4,7 +4,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, groupby, pairwise
+from itertools import accumulate, chain, groupby, pairwise
 from operator import attrgetter
 from statistics import median
 from typing import Final
@@ -18,7 +18,7 @@ PAUSE_RATIO: Final = 0.2
 PAUSE_LEADS: Final = 4.0
 # Number of steps whose leads define the usual lead.
 LEADS, FEWEST_LEADS = 200, 20
-# How many pauses of all ranks are kept, and how many of one rank are examined.
+# How many pauses of a sort are kept, and how many of one rank are examined.
 EVENTS: Final = 256
 MOST_EVENTS: Final = 16
 # Three could be chance, whatever else they have in common.
@@ -68,7 +68,7 @@ class Pauses:
         self._waiting: list[Leader] = []
         self._leads: deque[float] = deque(maxlen=LEADS)
         # Baselines are relative to the usual step when the pause was noted.
-        self._events: deque[Leader] = deque(maxlen=EVENTS)
+        self._events: list[Leader] = []
         # Since when, and in which stage, by the rank and the sort of its pauses.
         self._first: dict[tuple[int, int], Leader] = {}
         self._stage: dict[tuple[int, int], str] = {}
@@ -134,7 +134,7 @@ class Pauses:
     def _note(self, leaders: Sequence[Leader], heaviest: float, steady: Collection[int]) -> None:
         self._leads.extend(each.lead for each in leaders)
         # The steps of a rank that was late all the time do not become pauses afterwards.
-        self._events = deque((e for e in self._events if e.rank not in steady), maxlen=EVENTS)
+        self._events = [each for each in self._events if each.rank not in steady]
         least = max(PAUSE_RATIO * heaviest, PAUSE_LEADS * median(self._leads))
         self._events.extend(
             each._replace(baseline=each.baseline / heaviest)
@@ -142,6 +142,10 @@ class Pauses:
             # If all ranks pause, the one that takes longest does the same as the others.
             if each.lead > max(least, each.baseline - heaviest) and each.rank not in steady
         )
+        if len(self._events) > EVENTS:  # In a large job some rank pauses all the time.
+            sorts = [[e for e in self._events if _sort(e) == sort] for sort in (*DUTIES, OTHER)]
+            last = chain.from_iterable(own[-EVENTS:] for own in sorts)
+            self._events = sorted(last, key=attrgetter("step"))
 
     def _name(self, who: tuple[int, int], ranks: int, heaviest: float) -> None:
         own = self._own(who)

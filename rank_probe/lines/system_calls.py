@@ -19,7 +19,7 @@ RUNNING, CPU_QUEUE, DISK, SLEEP, LOCK, SOCKET, PIPE, GPU, BLOCKED = THREAD_STATE
 MOUNT_CHARACTERS: Final = 64
 LONGEST_PATH: Final = 4096
 # Any user may mount a hundred thousand, and each look at another process keeps its own.
-MOUNTS_BYTES: Final = 1 << 18
+MOUNTS_BYTES: Final = 1 << 16
 # A thread of `select` watches no more descriptors than this.
 MOST_SELECTED: Final = 1024
 # struct pollfd: the descriptor, and what it waits for.

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 from rank_probe.guest.guard import failures, never_raise
 from rank_probe.measure.boundaries import BEGIN, COMPLETE, RELEASE, STAGE_BITS, packed
 from rank_probe.measure.steps import Steps
-from rank_probe.wire.stages import SYNC
+from rank_probe.wire.stages import BACKWARD, SYNC
 
 try:
     from rank_probe import _tape  # type: ignore[attr-defined]  # built where there is a compiler
@@ -168,7 +168,8 @@ class PythonRecorder:
         is_elsewhere = self._hides and stream != self._home and not is_end
         if is_elsewhere and (is_wait or mark & RELEASE):
             return
-        if is_end or not (is_wait or self._stage == SYNC):
+        # A batch may be fetched and copied on a stream of its own; gradients are computed at home.
+        if is_end or (mark & STAGE_BITS == BACKWARD and self._stage != SYNC):
             self._home = stream
         if self._events.is_capturing():
             if is_end:
@@ -191,7 +192,8 @@ class PythonRecorder:
                 self._waiting.append((self._number, self._step, self._last_on))
                 self._step, self._last_on = [], {}
         if self._now() >= self._next_read or self._are_scarce():
-            self._due(YOUNG_STEPS)
+            # One that holds so many must not wait for younger ones, which find no event left.
+            self._due(0 if self._are_scarce() else YOUNG_STEPS)
 
     def _are_scarce(self) -> bool:
         """Whether more than half of the events are in use."""

@@ -237,6 +237,8 @@ def _released(state: LoopState, _: int) -> After:
 
 def _engine_wait(state: LoopState, _: int) -> After:
     """It is the owner's wait if the owner is in a backward, whose nodes the engine runs."""
+    if is_open(state, e.ENGINE_WAIT):  # Within another one, which goes on after it.
+        return pass_(state, e.ENGINE_WAIT)
     if state.stage != BACKWARD:
         return state, None
     return push(state, e.ENGINE_WAIT, SYNC), SYNC

@@ -201,7 +201,7 @@ class RankReport:
             stage = stage if stands_in is None else stands_in
         give_way()  # Not earlier: what was read so far belongs together.
         more = {
-            **({} if device is None else self._memory()),
+            **({} if device is None or device.recorder.error else self._memory()),
             **parts.stacks(),
             **parts.join.snapshot_fields(stage_seconds),
             **self._block(steps, me),

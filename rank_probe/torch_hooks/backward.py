@@ -175,9 +175,9 @@ class Cut:
             self.look_for_peers()
             if not self._timeline.loop:
                 self._timeline.loop = _codes(sys._getframe(2))
-                self._timeline.trains_on = _cuda_device(roots)
         if self._graph_after_model is not None:
             self.look_for_loss(roots, self._graph_after_model)
+        self._timeline.trains_on = _cuda_device(roots)
         self._is_running = True
         hooked: list[Any] | None = None
         try:
@@ -270,6 +270,7 @@ def _roots(tensors: Any) -> Sequence[Any]:
     return tensors if isinstance(tensors, (tuple, list)) else tuple(tensors)
 
 
+@never_raise
 def _cuda_device(roots: Sequence[Any]) -> int | None:
     """Return the CUDA device of the first of *roots* that is on one."""
     devices = (getattr(root, "device", None) for root in roots)

@@ -178,13 +178,10 @@ class PlainReduction:
             rises = list(map(sub, excess, excess_before))
         rise = baseline(rises)
         further = [max(a, b - rise) for a, b in zip(excess, rises, strict=True)]
-        order = sorted(range(len(members)), key=lambda at: -further[at])[:MOST_STANDING]
-        standing = [at for at in order if further[at] > STANDS_OUT_RATIO * (normal + usual)]
-        standing += [
-            at
-            for at, member in enumerate(members)
-            if self._ranks[member] in watched and at not in standing
-        ]
+        known = [at for at, member in enumerate(members) if self._ranks[member] in watched]
+        others = sorted(set(range(len(members))) - set(known), key=lambda at: -further[at])
+        least = STANDS_OUT_RATIO * (normal + usual)
+        standing = [at for at in others[:MOST_STANDING] if further[at] > least] + known
         return WindowGroup(
             name=self._names[position],
             ranks=len(members),

@@ -10,6 +10,8 @@ from typing import Any, Final
 
 from rankskew.client.fetch import ANYONE, Access, Trouble, get_json
 
+# Thanos and VictoriaMetrics else answer with what some of their stores have; Prometheus has one.
+WHOLE: Final = {"partial_response": "false", "deny_partial_response": "1"}
 # The name of a node whose exporter has just gone is what one looks for.
 BACK: Final = "1h"
 ADDRESS: Final = re.compile(r"[0-9.]+(:[0-9]+)?|.*:.*:.*")
@@ -80,9 +82,11 @@ class Prometheus:
 
     def _series(self, path: str, query: Mapping[str, str]) -> list[Series]:
         """Return the series in an answer; an instant value is the only point of one."""
-        said = get_json(self.url, path, query, self.timeout_seconds, self.access)
+        said = get_json(self.url, path, {**query, **WHOLE}, self.timeout_seconds, self.access)
         if isinstance(said, dict) and said.get("status") == "error":
             raise Trouble(f"{self.url} cannot answer a query: {said.get('error')}.")
+        if isinstance(said, dict) and said.get("isPartial"):
+            raise Trouble(f"{self.url} has no answer of some of its stores.")
         try:
             return [_series(each) for each in said["data"]["result"]]
         except (KeyError, TypeError, ValueError) as error:

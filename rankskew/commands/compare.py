@@ -25,6 +25,7 @@ from rankskew.compare.comparison import (
 )
 from rankskew.compare.statistics import Interval
 from rankskew.render import Document, Section, render
+from rankskew.report.history import TIMEOUT_SECONDS
 
 EXAMPLES: Final = """\
 rankskew compare 14:05..14:20 --prometheus http://prometheus:9090 --job llama
@@ -65,7 +66,7 @@ def parser() -> Parser:
 def run(arguments: Sequence[str]) -> int:
     """Print a comparison; returns 0 if it is better or no worse, 1 if worse, 2 if unknown."""
     options = parser().parse_args(arguments)
-    server = prometheus(options)
+    server = prometheus(options, TIMEOUT_SECONDS)
     try:
         found = compare_recorded(
             server, options.sides, options.window, time.time(), options.job, options.cluster

@@ -38,7 +38,8 @@ def compare_recorded(
         those = [last_period(prometheus, job, cluster, window_seconds) for job in jobs]
     else:
         those = list(periods(parts, window_seconds, now))
-        jobs = [_job(prometheus, job_id, cluster, those)] * 2
+        job, cluster = _job(prometheus, job_id, cluster, those)
+        jobs = [job, job]
     before, after = (
         prometheus_side(prometheus, job, cluster, f"{word} ({_clock(period)})", period)
         for word, job, period in zip(("Before", "After"), jobs, those, strict=True)
@@ -48,8 +49,8 @@ def compare_recorded(
 
 def _job(
     prometheus: Prometheus, job_id: str | None, cluster: str | None, those: Sequence[Span]
-) -> str:
-    """Return the job *job_id*, or the only one that ran at the end of both periods."""
+) -> tuple[str, str | None]:
+    """Return the job *job_id*, or the only one that ran at the end of both periods; its cluster."""
     where = selector(cluster=cluster, job_id=job_id, rank="0")
     query = f"group by (cluster, job_id) (rankskew_steps_total{{{where}}})"
     first, last = (
@@ -59,7 +60,7 @@ def _job(
     both = sorted(first & last)
     jobs = sorted({job for job, _ in both})
     if len(both) == 1:
-        return jobs[0]
+        return both[0][0], both[0][1] or None
     if not jobs:
         which = "No job" if job_id is None else f"No job {job_id!r}"
         raise Trouble(f"{which} ran at the end of both periods; two are job:OLD..job:NEW.")

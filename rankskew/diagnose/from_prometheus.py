@@ -17,6 +17,7 @@ from rankskew.client.prometheus import Prometheus, Sample, selector, with_names
 from rankskew.diagnose.findings import all_findings, late_events, report, slower
 from rankskew.diagnose.model import CannotTell, Event, Finding, JobFacts, Place, Report, host
 from rankskew.diagnose.render import clock
+from rankskew.report.history import TIMEOUT_SECONDS
 from rankskew.top.from_prometheus import NO_EXPORTER, NO_RULES, Recorded, read_fleet, series
 from rankskew.top.model import NO_RANK, FleetStatus, JobStatus, several_jobs
 
@@ -28,7 +29,7 @@ def read_prometheus(
     url: str, cluster: str | None, job_id: str | None, at: float | None, access: Access = ANYONE
 ) -> Report:
     """Return the report at the Unix time *at*, or now; raises Trouble and CannotTell."""
-    prometheus = Prometheus(url, at, access=access)
+    prometheus = Prometheus(url, at, TIMEOUT_SECONDS, access)
     job = _one_job(read_fleet(prometheus, cluster, job_id), at)
     where = selector(cluster=job.cluster, job_id=job.job_id)
     found = Recorded(with_names(prometheus, prometheus.query(series(SERIES, where))))

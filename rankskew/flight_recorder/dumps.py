@@ -157,6 +157,8 @@ def _apart(recorded: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         if str(each["profiling_name"]).endswith("coalesced") and not each["input_sizes"]:
             while at and _is_part(entries[at - 1], each):
                 at -= 1
+            if not entries and each.get("record_id"):
+                continue  # It ends operations that the buffer has no more.
         ends = {name: each.get(name) for name in ("state", "retired", START, END)}
         parts: list[Mapping[str, Any]] = [{**part, **ends} for part in entries[at:]]
         entries[at:] = parts or [each]

@@ -156,8 +156,8 @@ def _place(found: CollectiveFinding, waiting: set[int]) -> tuple[int, int]:
     if found.kind in (MISSING, NOT_STARTED):
         suspects = set(found.ranks) | set(found.without_dump)
         victims = suspects & waiting
-        return (1 if not victims else 2 if suspects - victims else 3), found.number
-    return 4, found.number
+        return (1 if not victims else 2 if suspects - victims else 4), found.number
+    return 3, found.number
 
 
 def _sizes(entry: RecordedOperation) -> str:
@@ -281,7 +281,7 @@ Way = tuple[str, bool, int, int]
 
 
 def _unmatched_transfers(dumps: Sequence[Dump]) -> Iterator[CollectiveFinding]:
-    """Yield the transfers that a rank waits for while the other rank has not begun its side."""
+    """Yield the transfers that a rank waits for, and whether the other has begun its side."""
     waiting: dict[Way, tuple[int, RecordedOperation]] = {}
     for dump in dumps:
         for way, entry in _unfinished_transfers(dump):
@@ -289,6 +289,8 @@ def _unmatched_transfers(dumps: Sequence[Dump]) -> Iterator[CollectiveFinding]:
     by_rank = {dump.rank: dump for dump in dumps}
     for (group, is_send, *pair), (rank, entry) in sorted(waiting.items(), key=lambda item: item[0]):
         if (group, not is_send, *pair) in waiting:
+            if is_send:
+                yield _finding(STUCK, entry, sorted(pair), ranks=tuple(sorted(pair)))
             continue
         other = pair[1] if is_send else pair[0]
         peer = by_rank.get(other)
@@ -335,9 +337,9 @@ def _sentence(found: CollectiveFinding) -> str:
             "has not reached it: look at what it does before."
         )
     if set(found.ranks) == set(found.begun):
-        return (
-            f"All ranks are in {what}, and none has finished it: look at the network between them."
-        )
+        those = named_ranks(found.ranks) if found.operation in ("send", "recv") else "all ranks"
+        none = "and none has finished it: look at the network between them"
+        return sentence(f"{those} are in {what}, {none}.")
     return f"All ranks have begun {what}, but {_have_not(found.ranks)} finished it."
 
 

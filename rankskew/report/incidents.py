@@ -19,7 +19,9 @@ ONE_OF_A_JOB: Final = {"RankskewJobHung": ("cluster", "job_id")}
 # An alert that is back after less is the same incident.
 GAP_SECONDS: Final = 600.0
 # Recorded at each evaluation while any exporter shows a job or a GPU.
-RULES_RUN: Final = "group(job:rankskew_job:group) and group(rankskew_exporter_build_info)"
+RULES_RUN: Final = (
+    "group(job:rankskew_job:group{{{0}}}) and group(rankskew_exporter_build_info{{{0}}})"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,8 @@ class Group(NamedTuple):
 
 def read_all_incidents(prometheus: Prometheus, times: Grid, matchers: str) -> IncidentsReport:
     """Return the report on *times*, as read_incidents; raises StartError if no rules ran."""
-    watched = seconds(spans_of(read_past(prometheus, RULES_RUN, times), times.step_seconds))
+    ran = read_past(prometheus, RULES_RUN.format(matchers), times)
+    watched = seconds(spans_of(ran, times.step_seconds))
     if not watched:
         begin, end = to_minute(iso(times.begin)), to_minute(iso(times.end + times.step_seconds))
         raise StartError(
@@ -197,13 +200,9 @@ def _during(those: Sequence[Firing], begin: float, end: float) -> list[Firing]:
 OF_RANK: Final = ("cluster", "job_id", "rank", "instance")
 OF_NODE: Final = ("cluster", "job_id", "instance")
 OF_JOB: Final = ("cluster", "job_id")
-# What late ranks cost more than in the last half hour, as far as the judge looks back, is a loss of
-# its own: the change of a job is measured by whole steps.
-LATE: Final = 'job_kind:rankskew_gpus_lost:sum{kind="persistent"}'
 SLOWER: Final = (
-    "max by (cluster, job_id) (clamp_min("
-    "max by (cluster, job_id, scope, stage) (rankskew_job_change_gpus) - on (cluster, job_id) "
-    f"group_left () ({LATE} - min_over_time({LATE}[30m])), 0))"
+    "max by (cluster, job_id) (rankskew_job_change_gpus) "
+    "unless on (cluster, job_id) job:rankskew_hung:seconds"
 )
 # By alert, the series that says how many GPUs it costs, and the labels that both have. Alerts on
 # hardware have no cost of their own: a rank that it makes late has an alert for that.
@@ -216,6 +215,8 @@ MEASURES: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "RankskewStageImbalance": ('job_kind:rankskew_gpus_lost:sum{kind="group"}', OF_JOB),
     "RankskewCommunicationBound": ('job_kind:rankskew_gpus_lost:sum{kind="common"}', OF_JOB),
     "RankskewJobSlower": (SLOWER, OF_JOB),
+    "RankskewInputStarvation": ('job_kind:rankskew_gpus_lost:sum{kind="shared"}', OF_JOB),
+    "RankskewCheckpointStall": ("rank:rankskew_gpus_lost:sum", OF_RANK),
 }
 PRICE: Final = "on (cluster, job_id) group_left () job:rankskew_gpu_hour_price:value"
 # By alert, and the labels of its measure.

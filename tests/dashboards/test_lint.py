@@ -62,18 +62,6 @@ def test_data_source_is_a_variable(path: Path) -> None:
     assert cluster["current"]["value"] == "$__all"
 
 
-@every_dashboard
-def test_every_panel_explains_itself(path: Path) -> None:
-    """A title of its own, a description, a unit and at least one query stand on every panel."""
-    for panel in panels(path):
-        assert panel["title"]
-        assert len(panel["description"]) > 40, panel["title"]
-        assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
-        assert panel["targets"], panel["title"]
-    titles = [panel["title"] for panel in panels(path)]
-    assert len(titles) == len(set(titles))
-
-
 def test_raw_rates_use_the_rate_interval() -> None:
     """A fixed window is too short for somebody's scrape interval."""
     windows = [

@@ -219,6 +219,8 @@ def test_values_arrive() -> None:
     )
     spec = pod_spec(rendered)
     [container] = spec["containers"]
+    policy = chart("networkPolicy.from.team=sre")["NetworkPolicy", "rankskew"]["spec"]
+    assert policy["ingress"][0]["from"][0]["namespaceSelector"] == {"matchLabels": {"team": "sre"}}
 
     assert container["image"] == f"registry.example.com/rankskew@{digest}"
     assert container["args"][-1] == "--log.level=debug"

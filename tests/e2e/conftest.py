@@ -71,9 +71,9 @@ def fast_rules(directory: Path, rules: Path = RULES) -> Path:
     return directory
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """The stack, up for all tests that need one; each has jobs of its own."""
+    """The stack, up for all tests of a file; each has jobs of its own."""
     directory = tmp_path_factory.mktemp("stack")
     with ExitStack() as parts:
         webhook = parts.enter_context(Webhook())

@@ -7,7 +7,7 @@ import os
 import re
 import signal
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
@@ -25,8 +25,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 RANKS: Final = 4
 TRAIN: Final = ROOT / "demo" / "train.py"
 WITH_EVALUATOR: Final = Path(__file__).with_name("training_with_evaluator.py")
-STEP_SECONDS, DELAY_SECONDS = 0.4, 0.2
+STEP_SECONDS, DELAY_SECONDS = 0.6, 0.3
 ENDLESS: Final = ("--step-seconds", str(STEP_SECONDS), "--steps", "1000000")
+SHORT: Final = ("--step-seconds", "0.1", "--steps", "1000000")
 HEALTHY: Final = "healthy"
 # By the job: how it trains, and where its rank 2 is late.
 LATE: Final = {
@@ -67,6 +68,10 @@ class Jobs:
         )
         return self._undo.enter_context(job)
 
+    def end(self) -> None:
+        """End them all."""
+        self._undo.close()
+
 
 @pytest.fixture(scope="module")
 def jobs(stack: Stack, zygote: Zygote) -> Iterator[Jobs]:
@@ -92,14 +97,14 @@ def hanging(stack: Stack, jobs: Jobs, training: None) -> Iterator[list[int]]:
     The process ids of the stopped ranks.
     """
     of_hanging = jobs.start(HANGING, TRAIN, *ENDLESS)
-    killed = jobs.start(SHRUNK, TRAIN, *ENDLESS)
+    killed = jobs.start(SHRUNK, TRAIN, *SHORT)
     steps = f'rankskew_steps_total{{job_id="{SHRUNK}"}}'
     stack.wait_for_series(f"{steps} > 10", RANKS, seconds=90)
     for rank in killed:
         os.kill(rank.pid, signal.SIGKILL)  # So that nobody says goodbye.
         rank.wait()
     most = max(series.value for series in stack.prometheus.query(steps))
-    of_shrunk = jobs.start(SHRUNK, TRAIN, *ENDLESS, ranks=2)
+    of_shrunk = jobs.start(SHRUNK, TRAIN, *SHORT, ranks=2)
     # Only ranks of the second run finish more steps than those of the first had.
     stack.wait_for_series(f"{steps} > {most + 10}", 2, seconds=90)
     stopped = [of_hanging[2].pid, of_shrunk[1].pid]
@@ -107,7 +112,8 @@ def hanging(stack: Stack, jobs: Jobs, training: None) -> Iterator[list[int]]:
         os.kill(pid, signal.SIGSTOP)
     yield stopped
     for pid in stopped:
-        os.kill(pid, signal.SIGCONT)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
 
 
 @pytest.fixture(scope="module")
@@ -225,7 +231,8 @@ def test_page_is_resolved_when_the_rank_goes_on(stack: Stack, hanging: list[int]
 
 def test_killed_exporter_costs_neither_steps_nor_counts(stack: Stack, jobs: Jobs) -> None:
     """Training does not notice; after a restart every rank's counters are whole."""
-    job, steps_made, step_seconds = "restart", 300, 0.05
+    jobs.end()
+    job, steps_made, step_seconds = "restart", 240, 0.05
     steps_asked = ("--steps", str(steps_made), "--step-seconds", str(step_seconds))
     said = jobs.start(job, TRAIN, *steps_asked)[0].output
     selector = f'{{job_id="{job}"}}'

@@ -10,23 +10,24 @@ import psutil
 import pytest
 
 from devstack.load import samples_on
-from devstack.parts import ROOT, ExporterProcess
+from devstack.parts import ExporterProcess
 from devstack.process import StackProcess, get, wait_for
 from tests import nvmlstub
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 
 RANKS, JOB = 4, "plain"
-TRAIN = (str(ROOT / "demo" / "train.py"), "--steps", "1000000")
 # Not in the order of the ranks, so that only the process ids can tell.
 GPU_OF_RANK = {0: 2, 1: 3, 2: 1, 3: 0}
 
 
 def torchrun(directory: Path) -> StackProcess:
-    """Return an unmodified torchrun of the script, which knows nothing of Rankskew."""
+    """Return torchrun of a script, which knows nothing of Rankskew."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(RANKS)]
     command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--rdzv-id", JOB]
-    command += ["--log-dir", str(directory / "torchrun"), *TRAIN]
+    script = directory / "train.py"
+    script.write_text("import time\ntime.sleep(600)\n")  # Only its processes are looked at.
+    command += ["--log-dir", str(directory / "torchrun"), str(script)]
     environment = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "3,2,1,0"}
     return StackProcess("torchrun", command, directory / "torchrun.log", environment)
 

@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from demo.train import FEATURES, Block
 
 LATE = 1
-STEP_SECONDS, DELAY_SECONDS = 0.1, 0.1
+STEP_SECONDS, DELAY_SECONDS = 0.3, 0.3
 
 
 def main() -> None:

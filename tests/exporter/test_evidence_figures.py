@@ -224,6 +224,15 @@ def test_figures_of_a_gpu(samples: str, figures: str) -> None:
     assert found == pytest.approx(numbers(figures))
 
 
+def test_old_fault_of_the_memory_explains_nothing() -> None:
+    """It was weeks ago."""
+    readings = GpuReadings()
+    for seconds, errors in ((0.0, 7), (5.0, 9), (7_205.0, 9), (7_210.0, 9)):
+        found = readings.read(gpu(ecc_uncorrected_errors=errors), seconds)
+
+    assert {each.figure: each.amount for each in found}["gpu_memory_faults"] == 0
+
+
 def test_links_and_reasons_that_overlap_count_once() -> None:
     """An error is counted on its link and in all. MIG takes NVLinks down on purpose."""
     crc = [gpu(nvlink_errors={"crc": n}, nvlink_link_errors={"4": 10 * n}) for n in (1, 2)]

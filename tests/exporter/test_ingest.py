@@ -19,7 +19,7 @@ from exporter.ingest.app import IngestApp, IngestCounts
 from exporter.ingest.schema import RESULTS, Refused, limits, parse
 from exporter.ingest.token_file import TokenFile
 from exporter.ingest.values import LARGEST_COUNT
-from exporter.listeners.peer import Peer
+from exporter.listeners.peer import NAMESPACE_OF, Peer
 from exporter.operator.levels import Orders
 from exporter.operator.orders import CONTROL_PATH, Order
 from exporter.ranks.limits import BEGINNINGS_A_MINUTE, RankLimits
@@ -310,7 +310,10 @@ def test_guessing_is_no_faster_than_with_pushes() -> None:
     """
     ingest = Ingest(RankLimits(ranks=1))
     guesses = [
-        ingest.try_out(snapshot(job_id=f"guess-{number}").to_json(), OTHER)
+        ingest.try_out(
+            snapshot(job_id=f"guess-{number}").to_json(),
+            dataclasses.replace(OTHER, container=f"{NAMESPACE_OF}{number}"),
+        )
         for number in range(BEGINNINGS_A_MINUTE + 1)
     ]
 

@@ -164,6 +164,12 @@ together: writing checkpoints for 30% of the time; 1.20 of 4 GPUs lost. `df -h` 
 gpus_lost: {shared: 1.2}, stalls: [{stage: eval, share: 0.3}] | shared | | All ranks wait \
 together: evaluating for 30% of the time; 1.20 of 4 GPUs lost. py-spy record --duration 60 --pid 100
 ranks: {all: 1}, gpus_lost: {} | healthy | | No rank is late: the job has only one. -
+# Whatever a rank says of its job costs no other job its place on the page.
+ranks: {}, gpus_lost: {common: 5} | shared | RankskewCommunicationBound | All ranks wait for \
+communication for 500%
+gpus_lost: {rotating: 0.41}, stalls: [{stage: other, share: 0.1, every_steps: 25, seconds: 0, \
+in_turn: true}] | rotating | RankskewRotatingImbalance | Each rank in turn stops outside the timed \
+stages for 0 ms every 25 steps; 0.41 of 4 GPUs wait for whichever it is. Compare the work of the
 # Even ranks that all wait are waiting for the network.
 gpus_lost: {shared: 0.8, common: 1.2}, stalls: [{stage: data, share: 0.2}] | shared | \
 RankskewCommunicationBound | All ranks wait for communication for 30% of each step. Look for a \
@@ -179,7 +185,7 @@ def test_state_is_what_the_judge_says(judged: str, state: str, alert: str, words
     """With its reason, its sentence, its alert and what to do first."""
     told = changes_of(judged) if ": " in judged else {}
     node = Node()
-    node.change(gc_pause_seconds=1e3 * ("garbage" in words))
+    node.change(gc_pause_seconds=1e3 * ("garbage" in words or "seconds: 0," in judged))
     said = node.judged(verdict(late=() if told else lates(judged), **told))
 
     assert (said["state"], said["alert"] or "") == (state, alert)
@@ -269,7 +275,8 @@ def test_late_ranks_lines_are_shown(said: dict[str, Any] | None) -> None:
 
 
 AT = {"node": "gpu-7", "page": "http://gpu-7:9917/"}
-GARBAGE = dict(cause="gc", share="0.9", sentence="it collects garbage", first_action="freeze")
+DUMP = "look for a growing cache with `py-spy dump --pid 42` on gpu-7"
+GARBAGE = dict(cause="gc", share="0.9", sentence="it collects garbage", first_action=DUMP)
 COLLECTS = "Cause: it collects garbage."
 PAGE = "The page of the node of rank 17: http://gpu-7:9917/"
 OPEN = "Open http://gpu-7:9917/, the live page of the node of rank 17."
@@ -278,14 +285,15 @@ OPEN = "Open http://gpu-7:9917/, the live page of the node of rank 17."
 @pytest.mark.parametrize(
     ("at", "who", "details", "action"),
     [
-        (AT | GARBAGE, "on gpu-7", [COLLECTS, PAGE], "freeze"),
+        (AT | GARBAGE, "on gpu-7", [COLLECTS, PAGE], DUMP),
         (AT | {"cause": UNKNOWN}, "on gpu-7", ["Cause unknown.", PAGE], OPEN),
         (AT, "on gpu-7", [PAGE.replace(":", ", where the cause is not known:", 1)], OPEN),
         # Of a release that tells no page.
         ({"node": "gpu-7"}, "on gpu-7", [], None),
         ({}, "not on this node", [], None),
         # Anything may be said by a rank; a text that is no number is none.
-        (AT | GARBAGE | {"share": "all"}, "on gpu-7", [COLLECTS, PAGE], "freeze"),
+        (AT | GARBAGE | {"share": "all"}, "on gpu-7", [COLLECTS, PAGE], DUMP),
+        (AT | GARBAGE | {"first_action": f"{DUMP}; id"}, "on gpu-7", [COLLECTS, PAGE], OPEN),
     ],
 )
 def test_late_rank_of_another_node_is_told_with_its_node_page_and_cause(

@@ -6,6 +6,7 @@ And whose a cgroup is. A record of the log is one line that a program can read.
 import json
 import logging
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -62,9 +63,9 @@ BY_SLUID = Cgroup(slurm_job="s5K1KKYAYG5D00", slurm_step_id="0", container="s5K1
         (f"0::/../../{SLICE}/docker-{CONTAINER}.scope", IN_POD),
         # kind: the outer container is the node.
         (f"0::/docker/{'f' * 64}/kubelet.slice/kubelet-{SLICE}/x-{CONTAINER}.scope", IN_POD),
-        (
-            f"12:cpu:/kubepods/burstable/pod{POD}/{CONTAINER}\n1:name=systemd:/\n",
-            Cgroup(POD, CONTAINER, container=POD),
+        *(
+            (f"{path}/pod{POD}/{CONTAINER}\n1:name=systemd:/\n", replace(IN_POD, container=POD))
+            for path in ("12:cpu:/kubepods/burstable", "0::/../..", "0::/../../../burstable")
         ),
         ("0::/system.slice/node1_slurmstepd.scope/job_4711/step_0/user/task_0", IN_JOB),
         ("9:memory:/slurm/uid_1000/job_4711/step_0/task_0", IN_JOB),
@@ -244,6 +245,8 @@ def test_rank_with_too_many_events_is_cut_short_alone(book: Book) -> None:
     numbers = range(1, RECORDS_A_MINUTE + 11)
     records = book.see(*[telling(event(n, "checkpoint", 1_000.0, 1.0)) for n in numbers])
     assert len(records) == RECORDS_A_MINUTE
+    again = book.see(*[telling(INIT, rank=2, attempt=n) for n in range(RECORDS_A_MINUTE)])
+    assert len(again) == RECORDS_A_MINUTE
     assert len(book.see(telling(INIT, rank=1))) == 1
     book.clock.seconds += 60
     assert len(book.see(telling(event(999, "checkpoint", 1_000.0, 1.0)))) == 1

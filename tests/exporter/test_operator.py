@@ -73,6 +73,11 @@ def test_last_order_counts() -> None:
     assert node.level(job_id="other") is None
     node.push(USER, rank=0, attempt=1)
     assert node.level(rank=0, attempt=1) == "stages"
+    for rank in range(2, 5):  # Of a rank that has ended nothing is kept, though its job goes on.
+        node.push(USER, rank=rank, world_size=64)
+        node.give(Order("llama", "off", rank))
+        node.push(USER, rank=rank, world_size=64, finished=True, sequence=9)
+    assert len(node.orders._given) <= 2
     node.clock.seconds += 3_601
     node.push(USER, attempt=2)
     assert node.level(attempt=2) is None

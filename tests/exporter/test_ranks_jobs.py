@@ -169,6 +169,8 @@ LATE = """
 # a late rank could not be told from its victims.
 0 only data=.2; 1 only data=.15; 2 only data=.1 |
 0 only sync=0; 1-3 |
+0 only forward=0 sync=1; 1 only forward=0 sync=1 | no judge
+0 only forward=1e-310 sync=1; 1 only forward=1e-310 sync=1 | no judge
 0 only; 1-3 |
 0 off data=.2; 1-3 |
 # Nobody waits for a rank that is slower than its own group, but not than the heaviest.

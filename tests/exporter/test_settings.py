@@ -23,15 +23,7 @@ from exporter.errors import UsageError
 from exporter.operator.orders import GPUS_PATH
 from exporter.settings import Settings, file_mode, flags, positive, web_address
 from exporter.vocabulary.thresholds import Thresholds, defaults, read_overrides
-from exporter.vocabulary.words import (
-    CAUSES,
-    COLOURS,
-    KINDS,
-    LATE_KINDS,
-    REASONS,
-    STAGES,
-    STATES,
-)
+from exporter.vocabulary.words import CAUSES, COLOURS, KINDS, LATE_KINDS, REASONS, STAGES, STATES
 from exporter.web.protection import Protected
 from exporter.web.reload import WatchedConfig
 from exporter.wiring import ExporterParts, affordable, page_address

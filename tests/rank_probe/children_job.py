@@ -131,6 +131,8 @@ def main() -> None:
     if chosen.started == "parent":
         probe.start(automatic=True)
     multiprocessing.set_start_method(chosen.method)
+    if chosen.method == "forkserver":  # "__main__" is the default; torch is imported once.
+        multiprocessing.set_forkserver_preload(["__main__", "torch._dynamo"])
     if chosen.by:
         print(start_ranks(chosen.by, chosen.folder, chosen.started, chosen.end))
     use_pool()

@@ -4,6 +4,7 @@ Imports and threads notice nothing of it.
 """
 
 import copy
+import functools
 import importlib
 import importlib.machinery
 import importlib.util
@@ -190,10 +191,11 @@ def test_failures_are_counted_and_only_the_first_is_logged(
 
     with caplog.at_level(logging.WARNING, "rank_probe"):
         assert broken(RuntimeError) is broken(RuntimeError, 1) is None
+        assert never_raise(functools.partial(importlib.import_module, "none"))(None) is None
     with pytest.raises(KeyboardInterrupt):
         broken(KeyboardInterrupt)
 
-    assert failures.count == 2
+    assert failures.count == 3
     (record,) = caplog.records
     assert "training continues" in record.getMessage()
 

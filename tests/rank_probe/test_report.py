@@ -17,12 +17,7 @@ from rank_probe.measure.timeline import Timeline
 from rank_probe.process.identity import Identity
 from rank_probe.process.own_rank import OwnRank
 from rank_probe.report.blocks import LEAST_STEPS, Blocks
-from rank_probe.report.report import (
-    COMPILING_SECONDS,
-    PATIENCE_SECONDS,
-    MissingSteps,
-    Renumbered,
-)
+from rank_probe.report.report import COMPILING_SECONDS, PATIENCE_SECONDS, MissingSteps, Renumbered
 from rank_probe.report.trace import Trace, TraceFile
 from rank_probe.wire.snapshot import AsJson, SnapshotEncoder
 from rank_probe.wire.stages import DATA, STAGES

@@ -15,7 +15,7 @@ from rankskew.__main__ import main
 from rankskew.client import fetch
 from rankskew.client.fetch import Access, Trouble, base_url, get_json
 from rankskew.client.http_config import read_http_config
-from rankskew.client.prometheus import Prometheus, Sample, Series, with_names
+from rankskew.client.prometheus import WHOLE, Prometheus, Sample, Series, with_names
 from tests.exporter.running import basic, make_certificate
 from tests.printed import assert_golden
 from tests.rankskew.fake_prometheus import recorded, series
@@ -403,9 +403,12 @@ def test_queries_are_asked_for_times_and_keep_numbers_only() -> None:
     assert ranged == [Series("", {"rank": "3"}, [(0.0, 1.0), (30.0, 2.0)]), Series("", {}, [])]
     assert (ranged[0]["rank"], ranged[0]["none"]) == ("3", "")
     assert asked == [
-        ("/api/v1/query", {"query": "up", "time": "12.500"}),
-        ("/api/v1/query", {"query": "up"}),
-        ("/api/v1/query_range", {"query": "x", "start": "0.000", "end": "30.000", "step": "15"}),
+        ("/api/v1/query", {"query": "up", "time": "12.500", **WHOLE}),
+        ("/api/v1/query", {"query": "up", **WHOLE}),
+        (
+            "/api/v1/query_range",
+            {"query": "x", "start": "0.000", "end": "30.000", "step": "15"} | WHOLE,
+        ),
     ]
 
 

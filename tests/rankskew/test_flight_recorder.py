@@ -116,6 +116,7 @@ ENDED, HELD = (
 )
 PAST = [entry(number) for number in (100, 101, 32_100)]
 LONG = [entry(number) for number in range(1, 9)]
+DROPPED = coalesced("completed", entry(5))[-1] | {"record_id": 1234}
 OWN = entry(1, profiling_name="nccl:all_to_all", input_sizes=[[7]])
 GATHERED, GATHERS = (
     entry(number, state, process_group=("6", "tensor"), profiling_name="nccl:all_gather")
@@ -162,6 +163,14 @@ STORIES: Mapping[str, tuple[Ranks, Groups | None, int]] = {
         {"0": ("default_pg", range(4)), "5": ("tensor", (0, 1)), "6": ("tensor", (2, 3))},
         1,
     ),
+    # What is stuck is why the others wait.
+    "stuck in another group": (
+        {0: BEGUN, 1: BEGUN, 2: [*DONE, GATHERED, GATHERS], 3: [*DONE, GATHERED, GATHERS]},
+        {"0": ("default_pg", range(4)), "5": ("tensor", (0, 1)), "6": ("tensor", (2, 3))},
+        1,
+    ),
+    # The end of transfers that the buffer has dropped is no collective.
+    "an end without its parts": ({0: LONG, 1: [DROPPED, *LONG[5:]]}, None, 0),
     # In a pipeline the stage that waits is not the one to look at.
     "send without a receive": (
         {4: SENDS, 6: [transfer(1, "recv 1<-0", "completed")]},
@@ -171,7 +180,7 @@ STORIES: Mapping[str, tuple[Ranks, Groups | None, int]] = {
     "both sides of a transfer": (
         {0: [transfer(1, "send 0->1", "started")], 1: [transfer(1, "recv 1<-0", "started")]},
         {"7": ("pipeline", (0, 1))},
-        0,
+        1,
     ),
     # Of those that were begun together the last entry has the end: the first are over.
     "transfers at once, and one missing": (

@@ -5,7 +5,6 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
@@ -13,11 +12,9 @@ from rankskew.__main__ import main
 from rankskew.client.fetch import Trouble
 from rankskew.client.prometheus import Prometheus
 from rankskew.report.history import MOST_POINTS, MOST_QUERIES, Grid, grid, read_past, spans_of
-from rankskew.report.incidents import SLOWER
 from rankskew.report.job import restarts
 from rankskew.times import merged, moment, seconds
 from rankskew.wording import gpu_hours, money
-from tests.alerts.promtool import answers
 from tests.printed import assert_golden
 from tests.rankskew.fake_prometheus import Written, past
 
@@ -211,28 +208,6 @@ def test_series_go_on_from_query_to_query() -> None:
     assert len(prometheus.asked) == 2
     assert line.labels == {"rank": "3"}
     assert spans_of([line], 1) == [(0, 9_000), (12_000, 15_001)]
-
-
-# ---- The cost of a job that became slower --------------------------------------------------------
-
-
-def test_what_late_ranks_cost_since_is_no_cost_of_a_slower_job(tmp_path: Path) -> None:
-    """What they cost before is in the pace before; a job that hangs has neither.
-
-    Each change is of the job's whole steps, so of two the larger one is what they cost together.
-    """
-    change = 'rankskew_job_change_gpus{job_id="j",scope="all",stage="%s",instance="%s"}'
-    late = 'job_kind:rankskew_gpus_lost:sum{job_id="j",kind="persistent"}'
-    series = [
-        *({"series": change % ("data", node), "values": "_x9 0.75x20 2.25x20"} for node in "nm"),
-        {"series": change % ("sync", "n"), "values": "_x9 0.5x40"},
-        {"series": late, "values": "0.25x29 1.75x9 stale _x40"},
-    ]
-    asked = [(SLOWER, 15.0 * at) for at in (5, 15, 35, 45)]
-    found = answers(tmp_path, series, asked, rules=(), groups=())
-
-    known = [({"job_id": "j"}, 0.75)]
-    assert [found[each] for each in asked] == [[], known, known, []]
 
 
 # ---- Times, spans, amounts and names, as people give and read them -------------------------------

@@ -10,14 +10,7 @@ from exporter.errors import UsageError
 from rank_probe.process.identity import for_rank
 from rank_probe.report.trace import TraceFile
 from rank_probe.wire.stages import STAGES
-from rankskew.replay.traces import (
-    Run,
-    TraceStretch,
-    has_sync,
-    read_traces,
-    stretches,
-    timeline,
-)
+from rankskew.replay.traces import Run, TraceStretch, has_sync, read_traces, stretches, timeline
 from tests.printed import assert_golden
 
 HEADER: Final = "job_id,rank,peer_group,step,time_s,node,data_s,sync_s"

@@ -13,7 +13,6 @@ from exporter.gpu_faults.over_time import LINK_ERRORS
 from exporter.live.summary import UNSEEN_SECONDS
 from exporter.vocabulary.thresholds import defaults
 from generators import alert_rules
-from rank_probe.wire.stages import STAGES
 
 ROOT: Final = Path(__file__).parents[2]
 RULES: Final = ROOT / "alerts" / "rules"
@@ -21,10 +20,6 @@ RUNBOOKS: Final = {
     path.stem: path.read_text() for path in (ROOT / "alerts" / "runbooks").glob("*.md")
 }
 ALERTS: Final = alert_rules.alerts()
-# Before a box with one to three looks or commands.
-FIRST: Final = "# {}\n\n> **In the first minute**\n>\n"
-HEADINGS: Final = ["Meaning", "Impact", "Diagnosis", "Mitigation", "False alarms"]
-PID: Final = '`PID` is the label `pid` of `rankskew_rank_info{job_id="JOB",rank="RANK"}`'
 # The parts of a notification, for alerts that know more than a sentence says.
 PARTS: Final = {"headline", "facts", "first", "impact"}
 # Written by Prometheus itself, and by users who set other thresholds, know their price, or have
@@ -92,24 +87,6 @@ def test_alert_says_what_is_needed_at_night() -> None:
         assert said["runbook_url"] == f"{RUNBOOKS_URL}/{rule['alert']}.md"
     optional = [rule for rule in alert_rules.rules(OPTIONAL) if "alert" in rule]
     assert {rule["labels"]["severity"] for rule in optional} == {"info"}
-
-
-def test_runbook_answers_every_question() -> None:
-    """A box for the first minute, then the same headings, an answer under each.
-
-    Whoever reads PID in a command learns which series has it; what the exporter fills in has one
-    spelling; whatever stage a page names, there is what to do about it.
-    """
-    for name, text in RUNBOOKS.items():
-        box, *parts = re.split(r"^## ", text, flags=re.MULTILINE)
-        assert box.startswith(FIRST.format(name))
-        assert 1 <= len(re.findall(r"^> \d\. ", box, re.MULTILINE)) <= 3, name
-        assert [part.split("\n")[0] for part in parts] == HEADINGS, name
-        assert all(part.split("\n", 1)[1].strip() for part in parts), name
-        assert PID in text or not re.search(r"\bPID\b", text), name
-        assert not re.findall(r"\b(?:JOB_ID|RANK_ID|<pid>|\$PID|HOST|HOSTNAME)\b", text), name
-    stages = re.findall(r"^### (\w+)$", RUNBOOKS["RankskewStraggler"], re.MULTILINE)
-    assert set(stages) == set(STAGES) - {"sync"}
 
 
 def test_page_waits_for_ranks_as_long_as_the_rules() -> None:

@@ -25,9 +25,9 @@ from tests.deploy.test_kubernetes import HELM, made
 ROOT: Final = Path(__file__).parents[2]
 SCRIPT: Final = Path("scripts", "release.py")
 ARCHIVE: Final = f"rankskew-{__version__}-files"
-# What is in no archive: the image is made from a checkout.
-NOT_PACKED: Final = {"image"}
-IN_ARCHIVE_ONLY: Final = {"compose", "kubernetes", "helm"}
+# What is in no archive: images are made from a checkout.
+NOT_PACKED: Final = {"compose", "image"}
+IN_ARCHIVE_ONLY: Final = {"kubernetes", "helm"}
 PACKAGES: Final = ("rank_probe", "exporter", "rankskew", "fleet_simulator")
 CAN_COMPILE: Final = (
     bool(shutil.which("cc")) and Path(sysconfig.get_path("include"), "Python.h").exists()

@@ -31,6 +31,8 @@ from exporter.vocabulary.thresholds import Thresholds
 
 # A rank dies with its GPU: for so long it is still told of the GPU's faults.
 REMEMBERED_SECONDS: Final = 600.0
+# Far more than a node runs; whoever starts new ranks all the time is told of the last ones.
+MOST_REMEMBERED: Final = 256
 # A rank that is not bound has an even share of the near CPUs: at most half.
 UNBOUND: Final = 0.5
 
@@ -43,16 +45,21 @@ class Tenants:
     """Which ranks were on which GPU in the last ten minutes."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[str, Who], float] = {}
+        # By GPU, job and rank; the last ones that were seen are last.
+        self._seen: dict[tuple[str, str, int], tuple[Who, float]] = {}
 
     def see(self, ranks: Iterable[RankOnGpu], now: float) -> None:
         """Remember that *ranks* are on their GPUs."""
-        self._seen |= {(rank.gpu_uuid, identity(rank)): now for rank in ranks}
-        self._seen = {key: at for key, at in self._seen.items() if now - at <= REMEMBERED_SECONDS}
+        for rank in ranks:
+            key = rank.gpu_uuid, rank.job_id, rank.rank
+            self._seen.pop(key, None)
+            self._seen[key] = identity(rank), now
+        recent = [each for each in self._seen.items() if now - each[1][1] <= REMEMBERED_SECONDS]
+        self._seen = dict(recent[-MOST_REMEMBERED:])
 
     def of(self, gpu_uuid: str) -> list[Who]:
         """Return the ranks of a GPU, in order."""
-        return sorted(rank for uuid, rank in self._seen if uuid == gpu_uuid)
+        return sorted(who for (uuid, *_), (who, _) in self._seen.items() if uuid == gpu_uuid)
 
 
 def of_all_ranks(
@@ -202,6 +209,8 @@ class GpuFaultsCollector:
         """Yield the faults of how the ranks that are on *gpu* now use it."""
         named = str(gpu.index), gpu.uuid
         here = [rank for rank in ranks if rank.gpu_uuid == gpu.uuid]
+        # Anyone can report a rank that is not there: where processes are seen, they count.
+        here = [rank for rank in here if rank.process is not None] or here
         shared = list(of_all_ranks(gpu, here, self._join.processes())) if here else []
         for rank in here:
             for fault in (*shared, *of_one_rank(rank, self._thresholds)):

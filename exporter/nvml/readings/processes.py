@@ -9,8 +9,6 @@ from exporter.nvml.sample import GpuProcess
 
 # The two lists take 0.3 ms together, and processes rarely come and go.
 EVERY_SECONDS: Final = 5.0
-# The value for a process that runs on no MIG instance (nvml.h, nvmlProcessInfo_t).
-NO_INSTANCE: Final = 0xFFFFFFFF
 
 
 def compute_processes(handle: object) -> list[GpuProcess]:
@@ -45,10 +43,7 @@ class Processes:
 
 
 def _process(process: Any) -> GpuProcess:
-    instance = process.gpuInstanceId
-    return GpuProcess(
-        process.pid, process.usedGpuMemory, None if instance == NO_INSTANCE else instance
-    )
+    return GpuProcess(process.pid, process.usedGpuMemory)
 
 
 def _merged(lists: list[list[GpuProcess]]) -> tuple[GpuProcess, ...]:

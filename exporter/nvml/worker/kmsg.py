@@ -10,7 +10,8 @@ from exporter.nvml.worker.xids import XidCounts
 # The driver's message, for example "NVRM: Xid (PCI:0000:1b:00): 79, pid=1234, GPU has fallen off
 # the bus."; for a MIG instance "(PCI:0000:1b:00 GPU-I:05)".
 XID: Final = re.compile(
-    r"(?P<priority>\d+),[^;]*;.*NVRM: Xid \((?:PCI:)?"
+    # A process may be called like a message of the driver, and the kernel tells of its end.
+    r"(?P<priority>\d+),[^;]*;(?:nvidia [\da-f:.]+: )?NVRM: Xid \((?:PCI:)?"
     r"(?P<domain>[0-9a-f]+):(?P<bus>[0-9a-f]+):(?P<device>[0-9a-f]+)[^)]*\): (?P<kind>\d+)",
     re.IGNORECASE,
 )

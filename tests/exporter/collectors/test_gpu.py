@@ -388,6 +388,10 @@ def test_use_of_a_gpu_is_told() -> None:
     node.processes = {10: process(10, torchrun(0)), 20: process(20, torchrun(1))}
     assert node.faults() == "shared, shared @0/1"
     assert node.after(0.0, mig_devices=DIVIDED) == ""
+    # Anyone may report a rank; where processes are seen, it is not on that GPU.
+    node.processes[20] = process(20, {})
+    node.store.put(snapshot(job_id="another", rank_info={"gpu_uuid": FINE.uuid}))
+    assert node.after(0.0, mig_devices=None) == "foreign_process"
 
     near = Node((replace(FINE, numa_node=0, cpu_affinity=(0, 1)), NEXT))
     for cpus, told in ((range(2, 50), "numa"), (range(1, 17), "")):

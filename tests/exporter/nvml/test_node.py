@@ -360,6 +360,8 @@ NO_ERRORS = (
     FALLEN.replace("PCI:0010", "PCI:0011"),
     "6,1,2,-;NVRM: GPU at PCI:0010:1b:1f: GPU-00000000\n",
     "6,1,2,-;usb 1-1: new device\n \xff\n\n",
+    # A program may have any name.
+    "6,1,2,-;x[7]: segfault at 0 ip 0 sp 0 error 4 in NVRM: Xid (PCI:0010:1b:1f): 79, x[1+1]\n",
 )
 
 

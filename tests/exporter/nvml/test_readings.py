@@ -31,7 +31,6 @@ from exporter.nvml.readings.gpm import (
 )
 from exporter.nvml.readings.nvlink import ALL_LINKS
 from exporter.nvml.readings.one_call import decoder_utilization
-from exporter.nvml.readings.processes import NO_INSTANCE
 from exporter.nvml.readings.query import UNSUPPORTED_FOR_SECONDS
 from exporter.nvml.readings.several_calls import quick, slow
 from exporter.nvml.readings.throttle import COUNTER_FIELDS, ThrottleSeconds
@@ -92,8 +91,8 @@ def fabric(state: int, status: int = 0, older: str = "V") -> dict[str, Any]:
     return unknown | {f"nvmlDeviceGetGpuFabricInfo{older}": tell}
 
 
-def process(pid: int, used: int | None, instance: int = NO_INSTANCE) -> SimpleNamespace:
-    return SimpleNamespace(pid=pid, usedGpuMemory=used, gpuInstanceId=instance)
+def process(pid: int, used: int | None) -> SimpleNamespace:
+    return SimpleNamespace(pid=pid, usedGpuMemory=used)
 
 
 def lists(compute: Any, graphics: Any) -> dict[str, Any]:
@@ -130,7 +129,7 @@ DAMAGED = ("TOTAL_ERR_COR many\n", "Bad TLP 3\n")
         # An unknown list of processes differs from an empty one.
         (lists(UNKNOWN, UNKNOWN), {}, {}),
         (lists([], []), {}, {"processes": ()}),
-        (lists([process(8, 5, 2)], Fails()), {}, {"processes": (GpuProcess(8, 5, 2),)}),
+        (lists([process(8, 5)], Fails()), {}, {"processes": (GpuProcess(8, 5),)}),
         # What draws and computes is one process, with the memory of the list that knows it.
         (
             lists([process(7, None), process(8, 5)], [process(7, 3), process(8, 6)]),

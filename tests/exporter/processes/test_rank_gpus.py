@@ -253,6 +253,14 @@ def test_process_of_somebody_else_is_foreign(processes: list[Process], count: in
         assert foreign_processes(sample, join([sample], seen, []), seen) == count
 
 
+def test_job_whose_ranks_report_has_no_rank_of_another_user() -> None:
+    held = [(pushed("GPU-0", pid=10), USER)]
+
+    assert where(
+        ranks({0: {10: 9}, 1: {20: 9}}, RANKS[0], process(20, torchrun(1), uid=1001), held=held)
+    ) == {0: ("GPU-0", "probe")}
+
+
 def test_where_no_process_can_be_seen_nothing_is_said() -> None:
     """Without the node's process ids the count is absent, not a comforting zero."""
     held = HeldRank(snapshot(rank_info={"gpu_uuid": "GPU-0"}), 0.0)

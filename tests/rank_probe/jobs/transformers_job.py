@@ -27,14 +27,7 @@ from demo.train import EmulatedCompute, TimedSGD
 from rank_probe import api
 from rank_probe.integrations.transformers import RankskewCallback
 from tests.rank_probe.jobs.parallel_arms import Seconds, planted
-from tests.rank_probe.jobs.test_frameworks import (
-    ACCUMULATED,
-    EVERY,
-    LENGTH,
-    PADDING,
-    ROWS,
-    STEPS,
-)
+from tests.rank_probe.jobs.test_frameworks import ACCUMULATED, EVERY, LENGTH, PADDING, ROWS, STEPS
 from tests.rank_probe.launch import leave
 
 

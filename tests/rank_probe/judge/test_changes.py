@@ -200,6 +200,15 @@ def test_usual_time_of_a_group_that_stays_as_it_was_is_no_change(case: str) -> N
     assert told(judged_steps(job, altered(job, alter), 5.0)) == []
 
 
+def test_what_a_late_rank_costs_is_no_part_of_a_change() -> None:
+    """Though the steps of the whole job take as long as that rank's."""
+    late = Fault(3, "data", 0.5, start_seconds=900)
+    job = Job(4, seconds=1500, faults=(*slower(range(4), "forward", 0.05), late))
+    change = told(judged(job))[-1][1]
+
+    assert (change.stage, change.gpus < 0.4) == ("forward", True)
+
+
 def test_slower_network_is_a_change_of_sync() -> None:
     """All ranks wait longer for each other than they did, and none of them is late."""
     job = Job(seed=4, seconds=SINCE + 200)

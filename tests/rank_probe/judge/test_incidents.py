@@ -10,16 +10,7 @@ import pytest
 
 from rank_probe.judge.judge import Judge
 from rank_probe.judge.own_past import MOST_RANKS, Lasted
-from rank_probe.judge.verdict import (
-    DUTY,
-    MILD,
-    NO_SYNC,
-    NODE,
-    PAUSES,
-    PERSISTENT,
-    UNSYNCED,
-    Late,
-)
+from rank_probe.judge.verdict import DUTY, MILD, NO_SYNC, NODE, PAUSES, PERSISTENT, UNSYNCED, Late
 from rankskew.accounting.step import account, kinds
 from rankskew.accounting.windows import PlainReduction
 from tests.rank_probe.judged import (
@@ -267,6 +258,16 @@ def test_node_that_is_always_late_is_named_when_no_drift_explains_it() -> None:
     assert {*mild} == set(NODE_RANKS)
     assert max(each.named for each in mild.values()) < 1200
     assert {(each.rank, each.kind) for each in found.last.late} == {(r, NODE) for r in NODE_RANKS}
+
+
+def test_all_late_ranks_are_found_however_many_there_are() -> None:
+    """Also those that are never among the furthest; the first 24 wait for these."""
+    faults = tuple(Fault(rank, "data", 0.25 + rank / 2000) for rank in range(80))
+    job = Job(160, stage_noise=0.0, seconds=60, faults=faults)
+    racks = {rank: {"rack": "r1" if 24 <= rank < 80 else "r2"} for rank in range(160)}
+    _, verdict = judged(job, facts=racks).verdicts[-1]
+
+    assert [(each.ranks, each.in_common) for each in verdict.together] == [(56, "rack r1")]
 
 
 def test_rank_is_late_beyond_its_node() -> None:

@@ -105,6 +105,12 @@ def test_exchange_beside_the_work_is_hidden() -> None:
         (SYNC, 0, 3),  # for what is exchanged too late
         (BACKWARD | RELEASE, 0, 2),
         (OTHER | COMPLETE, 0, 0),
+        # The batch is fetched on a stream of its own, and the model waits for a collective.
+        (DATA, 2, 0),
+        (FORWARD, 2, 0),
+        (SYNC, 0, 5),
+        (FORWARD | RELEASE, 0, 7),
+        (OTHER | COMPLETE, 0, 0),
     ):
         marks.device.stream = stream
         marks.clock.boundary(mark)
@@ -112,7 +118,7 @@ def test_exchange_beside_the_work_is_hidden() -> None:
     marks.catch_up()
     marks.clock.finish()
 
-    assert marks.milliseconds() == {"forward": 7, "backward": 4, "sync": 3}
+    assert marks.milliseconds() == {"forward": 7, "backward": 6, "sync": 8}
 
 
 @pytest.mark.parametrize("capturing", [1, 2])
@@ -197,6 +203,31 @@ def test_exhaustion_drops_whole_steps_and_counts_them() -> None:
     assert steps == 21 + 6 - 15 - 2
     assert marks.milliseconds()["data"] == steps
     assert marks.milliseconds()["forward"] == 999 + steps
+
+
+def test_step_of_many_boundaries_finds_events_again() -> None:
+    """Three such steps need more than there are: none may wait for two younger ones."""
+    marks = Marks(limit=12)
+    repeat(20, marks.step, marks.catch_up)
+
+    assert marks.clock.steps.totals().steps >= 9
+
+
+def test_interrupt_while_steps_are_read_ends_nothing() -> None:
+    """As Ctrl-C in a notebook, whose cell is run again."""
+    marks = Marks()
+    interrupts: list[BaseException] = [KeyboardInterrupt()]
+
+    def look() -> None:
+        if interrupts:
+            raise interrupts.pop()
+
+    marks.clock._after_read = look
+    with pytest.raises(KeyboardInterrupt):
+        repeat(9, marks.step, marks.catch_up)
+    repeat(9, marks.step, marks.catch_up)
+
+    assert (marks.clock.recorder.error, marks.clock.steps.totals().steps >= 7) == (None, True)
 
 
 def test_steps_keep_the_numbers_that_the_host_gives_them() -> None:

@@ -13,23 +13,8 @@ import torch
 
 from rank_probe.guest.guard import failures
 from rank_probe.measure import events, work_units
-from rank_probe.measure.boundaries import (
-    BATCHES_SHIFT,
-    OTHER_BATCH,
-    UNUSED,
-    USED,
-    packed,
-    unpacked,
-)
-from rank_probe.measure.tape import (
-    LONG,
-    NOBODY,
-    PythonTape,
-    Tape,
-    around,
-    fetching,
-    new_tape,
-)
+from rank_probe.measure.boundaries import BATCHES_SHIFT, OTHER_BATCH, UNUSED, USED, packed, unpacked
+from rank_probe.measure.tape import LONG, NOBODY, PythonTape, Tape, around, fetching, new_tape
 from rank_probe.measure.timeline import Timeline
 from rank_probe.measure.work_units import WorkUnits
 from tests.rank_probe.fakes import FakeTime, elsewhere

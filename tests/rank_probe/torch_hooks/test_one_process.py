@@ -19,16 +19,7 @@ from rank_probe.measure.device_clock import DeviceClock
 from rank_probe.measure.timeline import Timeline
 from rank_probe.probe import Probe
 from rank_probe.torch_hooks import backward, parallel
-from rank_probe.wire.stages import (
-    BACKWARD,
-    DATA,
-    EVAL,
-    FORWARD,
-    OPTIMIZER,
-    OTHER,
-    STAGES,
-    SYNC,
-)
+from rank_probe.wire.stages import BACKWARD, DATA, EVAL, FORWARD, OPTIMIZER, OTHER, STAGES, SYNC
 from tests.rank_probe.fakes import StubEvents, elsewhere
 from tests.rank_probe.torch_hooks.conftest import attached
 

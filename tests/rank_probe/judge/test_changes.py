@@ -202,7 +202,7 @@ def test_usual_time_of_a_group_that_stays_as_it_was_is_no_change(case: str) -> N
 
 def test_what_a_late_rank_costs_is_no_part_of_a_change() -> None:
     """Though the steps of the whole job take as long as that rank's."""
-    late = Fault(3, "data", 0.5, start_seconds=900)
+    late = Fault(3, "data", 0.5, start_seconds=600)
     job = Job(4, seconds=1500, faults=(*slower(range(4), "forward", 0.05), late))
     change = told(judged(job))[-1][1]
 

@@ -165,9 +165,9 @@ def test_duty_is_told_of_a_rank_that_is_a_little_slower_too() -> None:
 
 
 def test_duty_is_told_where_some_rank_pauses_all_the_time() -> None:
-    faults = Fault(None, "other", 0.5, every=2), Fault(0, "checkpoint", 6, every=300)
+    faults = Fault(None, "other", 0.5, every=4), Fault(0, "checkpoint", 6, every=600)
 
-    assert (0, "checkpoint", DUTY) in judged(Job(8, seconds=1200, faults=faults)).named
+    assert (0, "checkpoint", DUTY) in judged(Job(8, seconds=1500, faults=faults)).named
 
 
 def test_slowest_of_many_that_save_is_not_on_duty() -> None:

@@ -86,10 +86,7 @@ def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def assert_rules(
-    folder: Path,
-    series: Series,
-    expected: Iterable[Expect],
-    groups: Sequence[str] = GROUPS,
+    folder: Path, series: Series, expected: Iterable[Expect], groups: Sequence[str] = GROUPS
 ) -> None:
     """Assert what *groups* make of *series*, sampled and evaluated every 15 seconds."""
     asked = [

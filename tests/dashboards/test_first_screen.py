@@ -224,10 +224,7 @@ CASES = {
             'job:rankskew_ranks_beating:sum{job_id="j"} 4',
             'up{job="r",instance="n"} 0',
         ],
-        {
-            "Who": {"exporter of n": 1},
-            "Since": {"started": (NOW - 3600) * 1000},
-        },
+        {"Who": {"exporter of n": 1}, "Since": {"started": (NOW - 3600) * 1000}},
         {"exporter of n": ("", "")},
     ),
     "starting": Case(
@@ -244,11 +241,7 @@ CASES = {
     "not judgeable": Case(
         "not_judgeable",
         [*RUNS, REASON % "no_busy_time"],
-        {
-            "GPUs lost": {"–": 0},
-            "Who": {"cannot be known": 1},
-            "Judged": {"no busy time": 0},
-        },
+        {"GPUs lost": {"–": 0}, "Who": {"cannot be known": 1}, "Judged": {"no busy time": 0}},
         {"cannot be known": ("", "")},
     ),
     "finished": Case(

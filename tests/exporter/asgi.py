@@ -30,12 +30,7 @@ class Answer:
 
 
 def ask(
-    app: ASGIApp,
-    method: str,
-    path: str,
-    *parts: bytes,
-    peer: Peer | None = None,
-    **headers: str,
+    app: ASGIApp, method: str, path: str, *parts: bytes, peer: Peer | None = None, **headers: str
 ) -> Answer | None:
     """Return the answer, None without one. The body comes in *parts*; None of them breaks it off.
 

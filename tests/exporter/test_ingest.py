@@ -210,10 +210,7 @@ WRONG = "", "Bearer", "Bearer s3cre", "Bearer s3crets", "Bearer é", "Basic s3cr
     ],
 )
 def test_half_made_rotation_locks_nobody_out(
-    token_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    content: bytes | str | None,
-    complaint: str,
+    token_path: Path, caplog: pytest.LogCaptureFixture, content: bytes | str | None, complaint: str
 ) -> None:
     """While the file is missing or unusable the token before stays good, and that is said once.
 

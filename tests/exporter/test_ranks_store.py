@@ -51,10 +51,7 @@ class Node(PushingNode):
         self, ranks: Iterable[int], size: int, formed: float | None = None, **changes: Any
     ) -> list[bool]:
         """Let *ranks* of a group that was *formed* then push now."""
-        times = {
-            "heartbeat_timestamp_seconds": self.wall,
-            "group_formed_timestamp_seconds": formed,
-        }
+        times = {"heartbeat_timestamp_seconds": self.wall, "group_formed_timestamp_seconds": formed}
         return self.run(ranks, world_size=size, **times, **changes)
 
     def state(self) -> tuple[list[int], list[int], list[int], int | None]:

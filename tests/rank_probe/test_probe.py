@@ -274,11 +274,7 @@ def test_steps_of_a_group_are_counted_alike_by_survivors_and_newcomers(
 
     assert before == 7
     assert [each - before for each in numbers(old, codes, 5)] == numbers(new, codes, 5)
-    assert torch_says.begun == [
-        (PlaceInJob(2, 4), 0),
-        (PlaceInJob(1, 3), 7),
-        (PlaceInJob(1, 3), 0),
-    ]
+    assert torch_says.begun == [(PlaceInJob(2, 4), 0), (PlaceInJob(1, 3), 7), (PlaceInJob(1, 3), 0)]
 
 
 def test_first_group_is_joined_after_the_first_step(torch_says: Torch) -> None:

@@ -287,10 +287,7 @@ def test_operator_asks_for_a_trace_while_it_runs(
 
 @pytest.mark.parametrize("is_link", [True, False])
 def test_directory_of_somebody_else_is_not_used(
-    is_link: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    is_link: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Another user could choose what is appended to: by a link, or by making it first."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

@@ -14,7 +14,7 @@ import pytest
 
 from exporter.cgroups import Cgroup
 from exporter.collectors.gpu.devices import GpuDevicesCollector
-from exporter.collectors.gpu.faults import GpuFaultsCollector
+from exporter.collectors.gpu.faults import MOST_REMEMBERED, GpuFaultsCollector, Tenants
 from exporter.collectors.gpu.readings import GpuReadingsCollector
 from exporter.nvml.expected import ExpectedGpus
 from exporter.nvml.sample import (
@@ -28,7 +28,7 @@ from exporter.nvml.sample import (
 )
 from exporter.processes.background import WatchHangs
 from exporter.processes.process import Proc
-from exporter.processes.rank_gpus import RankJoin
+from exporter.processes.rank_gpus import RankJoin, RankOnGpu
 from exporter.processes.watch import ProcessWatch
 from exporter.ranks.store import RankStore
 from exporter.vocabulary.thresholds import Thresholds
@@ -376,6 +376,16 @@ def test_job_may_allow_for_more_throttling() -> None:
     node.after(0.0, throttle_seconds=THROTTLED[0])
 
     assert node.after(5 * MINUTE, throttle_seconds=THROTTLED[1]) == ""
+
+
+def test_fault_is_told_to_few_of_those_who_begin_again_and_again() -> None:
+    """Each would be a series: a rank may have another peer group in each push."""
+    tenants = Tenants()
+    for second in range(600):
+        for rank in (0, second):
+            tenants.see([RankOnGpu("j", f"g{second}", rank, "", "probe", "GPU-a")], second)
+
+    assert len(tenants.of("GPU-a")) == MOST_REMEMBERED
 
 
 def test_use_of_a_gpu_is_told() -> None:

@@ -239,10 +239,7 @@ UNNAMED = process(10, torchrun(0, TORCHELASTIC_RUN_ID="none"))
         ([UNNAMED, process(20, {})], 1),
         ([UNNAMED, process(20, torchrun(1, TORCHELASTIC_RUN_ID="none"))], 0),
         # A GPU given out twice shows it: the job that came later is foreign.
-        (
-            [process(20, torchrun(0, TORCHELASTIC_RUN_ID="b")), RANK, process(11, torchrun(1))],
-            1,
-        ),
+        ([process(20, torchrun(0, TORCHELASTIC_RUN_ID="b")), RANK, process(11, torchrun(1))], 1),
     ],
 )
 def test_process_of_somebody_else_is_foreign(processes: list[Process], count: int | None) -> None:

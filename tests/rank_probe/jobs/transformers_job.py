@@ -171,10 +171,7 @@ def reinforce(seconds: Seconds, directory: str) -> None:
         ),
         train_dataset=Prompts.from_dict({"prompt": prompts}).with_transform(read),
         processing_class=PreTrainedTokenizerFast(
-            tokenizer_object=knows_letters,
-            pad_token="<pad>",
-            eos_token="<eos>",
-            unk_token="<unk>",
+            tokenizer_object=knows_letters, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>"
         ),
         callbacks=[RankskewCallback(), Metrics(seconds["other"])],
         optimizers=(TimedSGD(model.parameters(), sleep, seconds["optimizer"]), None),

@@ -351,7 +351,9 @@ def test_sample_follows_the_pace_without_flutter() -> None:
     assert ring.stride == 32
     ring.take(vectors(4_000, 32 * FEW_STEPS_A_ROUND + 1, 1_000), 3 * PERIOD)
     assert ring.stride == 32
-    ring.take(vectors(6_000, 10, 10), 4 * PERIOD)
+    ring.take([], 4 * PERIOD)  # A pause, which is in the sample as often as any step.
+    assert ring.stride == 32
+    ring.take(vectors(6_000, 10, 10), 5 * PERIOD)
     assert ring.stride == 1
 
 

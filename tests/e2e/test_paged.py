@@ -232,7 +232,7 @@ def test_page_is_resolved_when_the_rank_goes_on(stack: Stack, hanging: list[int]
 def test_killed_exporter_costs_neither_steps_nor_counts(stack: Stack, jobs: Jobs) -> None:
     """Training does not notice; after a restart every rank's counters are whole."""
     jobs.end()
-    job, steps_made, step_seconds = "restart", 240, 0.05
+    job, steps_made, step_seconds = "restart", 250, 0.05
     steps_asked = ("--steps", str(steps_made), "--step-seconds", str(step_seconds))
     said = jobs.start(job, TRAIN, *steps_asked)[0].output
     selector = f'{{job_id="{job}"}}'

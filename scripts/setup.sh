@@ -190,8 +190,9 @@ install_python_packages() {
         mapfile -t settings < <(settings_of_uv) &&
         env "${settings[@]}" .venv/bin/uv pip install $quiet --python .venv/bin/python "$@" ||
         .venv/bin/python -m pip install $quiet "$@"
-    # Compiled once; otherwise each rank of a first job does it for itself.
-    .venv/bin/python -m compileall -q -j 0 .venv/lib/python3*/site-packages/torch >/dev/null || true
+    # Compiled once; otherwise each rank of a first job does it for itself. Without what few import.
+    .venv/bin/python -m compileall -q -j 0 -x '/torch/(_inductor|testing|onnx)/' \
+        .venv/lib/python3*/site-packages/{torch,sympy,mpmath} >/dev/null || true
 }
 
 mode=${1:-}

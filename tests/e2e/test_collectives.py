@@ -86,7 +86,7 @@ def enter(namespace: str) -> None:
 def test_slow_link_is_named(zygote: Zygote, network: str, tmp_path: Path) -> None:
     """Between network namespaces, the link of ranks 1 and 3 limited by tc; on every output."""
     textfile = tmp_path / "links.prom"
-    options = ("--duration", "3s", "--max-mib", "2", "--json", "--textfile", str(textfile))
+    options = ("--duration", "3s", "--max-mib", "1", "--json", "--textfile", str(textfile))
     launcher = {
         "WORLD_SIZE": str(RANKS),
         "LOCAL_RANK": "0",

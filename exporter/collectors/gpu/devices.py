@@ -158,8 +158,8 @@ class GpuProcessesCollector:
             "Processes on the GPU that do not belong to the job of the rank on it: they do not "
             "have its environment, are not in its container or Slurm job, are neither its "
             "ancestors nor its descendants, and are not part of the driver or a desktop. Absent "
-            "for a GPU without a rank, or if /proc shows none of the processes (NVML's process "
-            "lists and /proc, read every 5 s).",
+            "for a GPU without a rank, with MIG, or if /proc shows none of the processes (NVML's "
+            "process lists and /proc, read every 5 s).",
             labels=GPU_LABELS,
         )
         ranks, processes = self._join.ranks(), self._join.processes()

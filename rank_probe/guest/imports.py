@@ -25,14 +25,14 @@ def when_imported(name: str, call: Call) -> Callable[[], None]:
     return _watch.add(name, call)
 
 
-def imported_torch() -> Any | None:
-    """Return torch; None while nobody has imported it, or its import has not ended.
+def imported(name: str) -> Any | None:
+    """Return the module *name*; None while nobody has imported it, or its import has not ended.
 
-    Another thread sees the module from the import's beginning, with nothing in it.
+    Another thread sees a module from the import's beginning, with nothing in it.
     """
-    torch = sys.modules.get("torch")
-    spec = getattr(torch, "__spec__", None)
-    return None if getattr(spec, "_initializing", False) else torch
+    module = sys.modules.get(name)
+    spec = getattr(module, "__spec__", None)
+    return None if getattr(spec, "_initializing", False) else module
 
 
 class _Watch(importlib.abc.MetaPathFinder):

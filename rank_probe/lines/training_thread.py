@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import Final
 
+from rank_probe.guest.imports import imported
 from rank_probe.guest.yielding import give_way
 from rank_probe.lines.loop_frames import LAYOUTS_KEPT, Spot, called_at
 from rank_probe.lines.sample_window import WHOLE, StateShare
@@ -48,7 +49,7 @@ class TorchCalls:
     """Corrects what a thread waits for, by its stack; for one thread."""
 
     def __init__(self) -> None:
-        torch = sys.modules.get("torch")
+        torch = imported("torch")
         self.has_gpu = torch is not None and bool(torch.cuda.is_initialized())
         # By identity: the hash of a code reads all of it. The values keep the identities in use.
         self._called: dict[tuple[int, int], tuple[CodeType, str]] = {}

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rank_probe.guest.guard import never_raise
-from rank_probe.guest.imports import when_imported
+from rank_probe.guest.imports import imported, when_imported
 from rank_probe.guest.patches import Patches
 from rank_probe.measure.work_units import Measure
 from rank_probe.torch_hooks import process_group
@@ -77,7 +77,7 @@ def is_being_prepared() -> bool:
 
 def is_child() -> bool:
     """Whether multiprocessing started this process."""
-    process = sys.modules.get("multiprocessing.process")
+    process = imported("multiprocessing.process")
     return process is not None and process.parent_process() is not None
 
 
@@ -155,7 +155,7 @@ def _ends_cleanly() -> bool:
 
 def _current() -> object:
     """Return multiprocessing's name for this process; None where nobody has imported it."""
-    process = sys.modules.get("multiprocessing.process")
+    process = imported("multiprocessing.process")
     return None if process is None else process.current_process()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from rank_probe.guest.imports import imported_torch
+from rank_probe.guest.imports import imported
 from rank_probe.process.runtime import DRIVER_VERSION, driver_version
 from rank_probe.wire.text import printable
 
@@ -39,7 +39,7 @@ def own_facts(
 
     A label of the user's takes the place of a fact with its name.
     """
-    torch = imported_torch()
+    torch = imported("torch")
     known = {
         "node": os.uname().nodename,
         "GPU model": gpu_model,

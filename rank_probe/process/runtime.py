@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from rank_probe.guest.imports import imported_torch
+from rank_probe.guest.imports import imported
 from rank_probe.version import __version__
 
 # Variables that change how fast, or over which path, a rank computes and communicates: those of
@@ -68,7 +68,7 @@ def runtime_info() -> dict[str, str]:
         "driver": driver_version(),
         "env_hash": environment_hash(os.environ),
     }
-    torch = imported_torch()
+    torch = imported("torch")
     if torch is None:
         return info
     info["torch"] = str(torch.__version__)
@@ -113,14 +113,14 @@ def cuda_device(chosen: int | None = None) -> int | None:
 
     Never initialises CUDA: a rank that has not used it yet has no GPU.
     """
-    torch = imported_torch()
+    torch = imported("torch")
     if torch is None or not torch.cuda.is_initialized():
         return None
     return int(torch.cuda.current_device()) if chosen is None else chosen
 
 
 def _properties(device: int | None) -> Any:
-    torch = imported_torch()
+    torch = imported("torch")
     if device is None or torch is None:
         return None
     return torch.cuda.get_device_properties(device)

@@ -7,13 +7,13 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from rank_probe.guest.imports import imported_torch
+from rank_probe.guest.imports import imported
 from rank_probe.guest.patches import Patches
 
 
 def rank_and_world_size() -> tuple[int, int] | None:
     """Return torch.distributed's rank, for launchers without variables; None before its init."""
-    torch = imported_torch()
+    torch = imported("torch")
     if torch is None or not torch.distributed.is_available():
         return None
     group = torch.distributed.group.WORLD  # get_rank() takes more calls, in each push.

@@ -136,7 +136,8 @@ AUDIT: Final = """
   page.head.append(tool);
   await loaded;
   const violations = async (only) => (await win.axe?.run(page,
-    { resultTypes: ["violations"], ...only }))?.violations.map(({ id, nodes }) => id + nodes[0].html + nodes[0].failureSummary);
+    { resultTypes: ["violations"], ...only }))
+    ?.violations.map(({ id, nodes }) => id + nodes[0].html + nodes[0].failureSummary);
   seen.light = await violations();
 
   frame.style.width = "390px";

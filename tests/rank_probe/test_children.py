@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib.machinery import ModuleSpec
 from multiprocessing import spawn
 from pathlib import Path
 from types import ModuleType
@@ -194,3 +195,13 @@ def test_commands_gain_the_probe(monkeypatch: pytest.MonkeyPatch, index: int) ->
         ([*probe, "-m", "pkg.train", "hydra.job.name=1"], "/job"),
     )
     assert builds._basic_subprocess_cmd() == [sys.executable, *commands[0][3:]]
+
+
+def test_module_that_is_being_imported_says_nothing_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script's thread imports multiprocessing while the probe's asks who this process is."""
+    half = ModuleType("multiprocessing.process")
+    half.__spec__ = ModuleSpec(half.__name__, None)
+    monkeypatch.setattr(half.__spec__, "_initializing", True, raising=False)
+    monkeypatch.setitem(sys.modules, half.__name__, half)
+
+    assert (children.is_child(), children.index()) == (False, None)

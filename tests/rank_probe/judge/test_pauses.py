@@ -156,8 +156,8 @@ def test_duty_is_one_also_when_steps_become_shorter() -> None:
 
 def test_duty_is_told_of_a_rank_that_is_a_little_slower_too() -> None:
     """Its saves cost far more than what is within the noise, and it is named once."""
-    slow = Fault(0, "forward", 0.03)
-    found = judged(Job(8, seconds=2600, faults=(slow, Fault(0, "checkpoint", 80, every=1000))))
+    faults = Fault(0, "forward", 0.03), Fault(0, "checkpoint", 20, every=250)
+    found = judged(Job(8, busy_seconds=2.0, seconds=2600, faults=faults))
 
     assert [(each.rank, each.stage, each.kind) for each in found.verdicts[-1][1].late] == [
         (0, "checkpoint", DUTY)
@@ -165,9 +165,9 @@ def test_duty_is_told_of_a_rank_that_is_a_little_slower_too() -> None:
 
 
 def test_duty_is_told_where_some_rank_pauses_all_the_time() -> None:
-    faults = Fault(None, "other", 0.5, every=4), Fault(0, "checkpoint", 6, every=600)
+    faults = Fault(None, "other", 0.5, every=4), Fault(0, "checkpoint", 6, every=550)
 
-    assert (0, "checkpoint", DUTY) in judged(Job(8, seconds=1500, faults=faults)).named
+    assert (0, "checkpoint", DUTY) in judged(Job(seconds=1100, faults=faults)).named
 
 
 def test_slowest_of_many_that_save_is_not_on_duty() -> None:

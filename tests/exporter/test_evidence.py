@@ -89,7 +89,7 @@ def test_late_rank_is_explained_where_it_is() -> None:
 
     found = FakeNode(4, 0)
     found.host.hidden = {2}
-    found.change(2, pid=7, rank_info={})
+    found.change(2, pid=7, rank_info={"gpu_uuid": "$(id)"})
     found.after(30)
     assert told(found, 3, **doing("forward")) == [LOCKED] * 3
     assert found.causes.all()[RANK].place == RankPlace("all", "gpu-12", "", "", "7")

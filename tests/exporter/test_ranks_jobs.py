@@ -211,6 +211,8 @@ def test_whole_job_waits_for_the_late_rank() -> None:
     assert late.confidence == pytest.approx(0.1 / 0.04)
     node.rounds("0-1 data=.2; 2-6", 30)
     assert node.verdict().gpus_lost == {"persistent": pytest.approx(0.1 * 14), "shared": 0.0}
+    node.rounds("0-4 data=.4", 30)
+    assert node.verdict().gpus_lost["shared"] == pytest.approx(0.4 * 16)
 
 
 def test_incident_begins_after_two_minutes_and_ends_at_half_of_the_limit() -> None:

@@ -271,9 +271,7 @@ def test_late_ranks_have_their_cost() -> None:
         ({"rank": "7", "stage": "data", "kind": "mild", "instance": "a:1"}, 30.0),
     ]
     found = recorded_side(
-        STEADY,
-        count_over_time=seen,
-        rankskew_wait_caused_seconds_total=[({"rank": "3"}, 1.5)],
+        STEADY, count_over_time=seen, rankskew_wait_caused_seconds_total=[({"rank": "3"}, 1.5)]
     )
 
     assert found.late == {(3, "data"): 1.5}

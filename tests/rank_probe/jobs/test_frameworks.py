@@ -43,9 +43,7 @@ class Framework(NamedTuple):
 FRAMEWORKS = {
     "accelerate": Framework(others=("accumulate", "dispatch")),
     "deepspeed": Framework(
-        tuple(f"zero{level}-{EVERYWHERE}" for level in (0, 1, 2)),
-        evaluations=0,
-        first="zero0-off",
+        tuple(f"zero{level}-{EVERYWHERE}" for level in (0, 1, 2)), evaluations=0, first="zero0-off"
     ),
     "lightning": Framework(
         evaluations=STEPS // EVERY + 1,  # One is the sanity check.

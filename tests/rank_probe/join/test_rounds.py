@@ -135,8 +135,7 @@ def test_store_does_not_grow_and_is_empty_at_a_clean_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("trained", "still_posts", "before"),
-    [(0, False, 50), (0, True, 0), (10, True, 50)],
+    ("trained", "still_posts", "before"), [(0, False, 50), (0, True, 0), (10, True, 50)]
 )
 def test_rank_that_does_not_step_is_left_out_until_it_does(
     trained: int, still_posts: bool, before: int

@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Sequence
 
 from exporter.errors import FAILED, StartError, UsageError
+from rank_probe.wire.text import printable
 from rankskew.cli import run
 
 INTERRUPTED = 130  # as a shell says it
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _end(message: str) -> int:
-    print(f"rankskew: {' '.join(message.split())}", file=sys.stderr)
+    print(printable(f"rankskew: {' '.join(message.split())}"), file=sys.stderr)
     return FAILED
 
 

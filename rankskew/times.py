@@ -48,7 +48,7 @@ def moment(text: str, now: float) -> float:
         if text == "now":
             return now
         if text.startswith("-"):
-            return now - durations.parse(text[1:])
+            return datetime.fromtimestamp(now - durations.parse(text[1:]), UTC).timestamp()
         if UNIX.fullmatch(text):
             return datetime.fromtimestamp(float(text), UTC).timestamp()
         if clock := CLOCK.fullmatch(text):
@@ -59,7 +59,7 @@ def moment(text: str, now: float) -> float:
             return (today - timedelta(days=is_to_come)).timestamp()
         date = datetime.fromisoformat(text)
         return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError) as error:
+    except (ValueError, OverflowError, OSError) as error:
         raise UsageError(
             f"{text!r} is not a time; give 14:05, 2026-01-31T14:05, -30m or seconds since 1970"
         ) from error

@@ -29,6 +29,7 @@ _CORE: Final = """
     rankskew_last_step_timestamp_seconds rankskew_heartbeat_timestamp_seconds
     rankskew_rank_silent_seconds rankskew_stage_elapsed_seconds rankskew_rank_finished
     rankskew_joined_seconds_total rankskew_wait_caused_seconds_total
+    rankskew_group_wait_seconds_total
     rankskew_rank_info rankskew_tokens_total rankskew_samples_total
     rankskew_rank_last_event_timestamp_seconds rankskew_gpu_rank_info
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import urllib3
 from urllib3.exceptions import HTTPError, LocationParseError, ProxyError, ResponseError
@@ -122,6 +122,8 @@ def get_json(
         return exchange(_pool(server, access))
     except HTTPError as error:
         raise Trouble(f"{server} does not answer: {_why(error, patience)}.") from error
+    except UnicodeEncodeError as error:
+        raise Trouble(f"{server} cannot be asked: a name given here is not UTF-8.") from error
 
 
 def _pool(server: str, access: Access) -> urllib3.PoolManager:
@@ -138,7 +140,8 @@ def _pool(server: str, access: Access) -> urllib3.PoolManager:
     proxy = _proxy(server)
     if proxy is None:
         return urllib3.PoolManager(headers=headers, **tls)
-    login_there = urllib3.make_headers(proxy_basic_auth=urllib3.util.parse_url(proxy).auth)
+    user = unquote(urllib3.util.parse_url(proxy).auth or "")
+    login_there = {"Proxy-Authorization": basic(*user.partition(":")[::2])} if user else {}
     return urllib3.ProxyManager(proxy, headers=headers, proxy_headers=login_there, **tls)
 
 

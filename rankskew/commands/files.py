@@ -54,10 +54,12 @@ def write_files(directory: Path, overwrite: bool = False) -> list[Path]:
         for source in (root, *sorted(root.glob("**/*")))
         if source.is_file()
     }
-    for path, content in contents.items():
-        if not overwrite and path.is_file() and path.read_bytes() != content:
-            raise UsageError(f"{path} was changed: choose another directory, or add --overwrite")
     try:
+        for path, content in contents.items():
+            if not overwrite and path.is_file() and path.read_bytes() != content:
+                raise UsageError(
+                    f"{path} was changed: choose another directory, or add --overwrite"
+                )
         for path, content in contents.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)

@@ -26,6 +26,7 @@ from rankskew.commands.servers import add_access, add_sources, prometheus
 from rankskew.compare.choose import compare_recorded
 from rankskew.diagnose.model import CannotTell
 from rankskew.diagnose.render import as_json as diagnosis
+from rankskew.report.history import TIMEOUT_SECONDS
 
 EXAMPLES: Final = """\
 rankskew mcp --prometheus http://prometheus:9090
@@ -101,7 +102,7 @@ def server(arguments: Sequence[str]) -> MCPServer:
             raise UsageError("this needs --prometheus, and rankskew mcp was started without it")
         seconds, where = interval(window or "10m"), cluster or options.cluster or None
         found = compare_recorded(
-            prometheus(options), compare, seconds, time.time(), job or None, where
+            prometheus(options, TIMEOUT_SECONDS), compare, seconds, time.time(), job or None, where
         )
         return dict(json.loads(as_document("compare", asdict(found))))
 

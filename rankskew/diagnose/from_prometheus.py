@@ -8,7 +8,7 @@ from typing import Final
 
 from exporter.live.causes import LineView
 from exporter.live.states import RANKS_MISSING
-from exporter.live.wording import duration
+from exporter.live.wording import duration, which
 from exporter.vocabulary.advice import for_alert
 from exporter.vocabulary.words import reasons_in_order
 from rank_probe.judge.verdict import Change
@@ -212,12 +212,12 @@ def _began(prometheus: Prometheus, where: str, found: Recorded) -> Iterator[Even
 
 def _changes(now: float, ranks: int, found: Recorded, events: Sequence[Event]) -> Iterator[Finding]:
     """Yield how the whole job became slower, with what began at about that time."""
-    told: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    told: dict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
     for name in FIGURES:
         for each in found[f"rankskew_job_change_{name}"]:
-            figures = told[each["scope"], each["stage"]]
+            figures = told[each["scope"], each["stage"], each["in_common"]]
             figures[name] = max(each.value, figures.get(name, 0.0))
-    for (scope, stage), figures in sorted(told.items()):
+    for (scope, stage, in_common), figures in sorted(told.items()):
         gpus = figures.get("gpus", 0.0)
         change = Change(
             scope,
@@ -228,7 +228,8 @@ def _changes(now: float, ranks: int, found: Recorded, events: Sequence[Event]) -
             gpus=gpus,
         )
         longer = f"{change.ratio:.2f} times as long for {duration(change.since_seconds)}"
-        of_some = f"Many ranks of the job became slower together: {stage} has taken {longer}."
+        ranks_of_some = f"Many ranks of the job{which((), in_common)}"
+        of_some = f"{ranks_of_some} became slower together: {stage} has taken {longer}."
         why = [
             (f"{each['cause']} {each['detail']}", host(each["instance"]) or "", each["sentence"])
             for each in found["rankskew_job_change_cause_info"]

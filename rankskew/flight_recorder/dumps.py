@@ -90,7 +90,7 @@ def read_directory(path: Path) -> tuple[list[Dump], dict[int, str]]:
         try:
             dumps.append(_read(file, rank))
         except UsageError as error:  # A hang is when dumps are cut off: the others count.
-            unreadable[rank] = str(error)
+            unreadable[rank] = printable(str(error))
     return dumps, unreadable
 
 

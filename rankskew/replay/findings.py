@@ -37,7 +37,7 @@ from rankskew.diagnose.findings import LIMITS, loss_sentence, mild_sentence
 from rankskew.replay.judge import JudgedStretch
 
 # Findings of these kinds name ranks that others wait for.
-NAMING: Final = (PERSISTENT, PAUSES, NODE, MILD)
+NAMING: Final = (PERSISTENT, PAUSES, DUTY, NODE, MILD)
 CHANGE, PAUSE = "change", "pause"
 # A loss is reported after the time that the rules wait, or after half of a shorter run.
 TOLD_AFTER_SECONDS: Final = 240.0

@@ -16,6 +16,7 @@ from typing import Final, TextIO
 from exporter.errors import UsageError, reading
 from rank_probe.judge.windows import LEAST_STEPS
 from rank_probe.wire.stages import STAGES
+from rank_probe.wire.text import printable
 from rankskew.accounting.step import SYNC
 
 IDENTITY: Final = ("job_id", "rank", "peer_group", "step", "time_s")
@@ -78,7 +79,8 @@ def read_traces(paths: Iterable[Path]) -> list[Run]:
 
 
 def _files(path: Path) -> list[Path]:
-    files = sorted(path.glob("*.csv")) if path.is_dir() else [path]
+    with reading(path):
+        files = sorted(path.glob("*.csv")) if path.is_dir() else [path]
     if not files:
         raise UsageError(f"{path} has no .csv file")
     return files
@@ -104,7 +106,8 @@ def _whole_lines(path: Path, file: TextIO) -> Iterator[str]:
         if line.endswith(("\n", "\r")):
             yield line
         else:
-            print(f"rankskew: {path}: its last row has no newline and is left out", file=sys.stderr)
+            said = f"rankskew: {path}: its last row has no newline and is left out"
+            print(printable(said), file=sys.stderr)
 
 
 def _check_columns(names: Sequence[str]) -> None:
@@ -132,11 +135,12 @@ def _take(path: Path, cells: dict[str, str], runs: dict[tuple[str, int], Run]) -
     }
     if not stages:  # Nothing was measured, so there is no step to count.
         return
-    key = (cells["job_id"], _attempt(path.name, cells["job_id"], rank))
+    job_id = printable(cells["job_id"])
+    key = (job_id, _attempt(path.name, job_id, rank))
     run = runs.setdefault(key, Run(*key))
     run.add(rank, step, time, stages)
-    run.peer_groups[rank] = cells["peer_group"] or "all"
-    run.nodes[rank] = cells.get(NODE, "")
+    run.peer_groups[rank] = printable(cells["peer_group"]) or "all"
+    run.nodes[rank] = printable(cells.get(NODE, ""))
 
 
 def _attempt(name: str, job_id: str, rank: int) -> int:

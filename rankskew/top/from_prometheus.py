@@ -118,11 +118,13 @@ def series(names: str, matchers: str) -> str:
 
 def _jobs(prometheus: Prometheus, cluster: str | None) -> list[JobStatus]:
     where = selector(cluster=cluster)
-    costliest = f"topk by (cluster, job_id) ({MOST_RANKS}, rank:rankskew_gpus_lost:sum{{{where}}})"
+    same = "on (cluster, job_id, rank, instance)"
+    # A rank that no wait was measured for has no cost: such ranks come last.
+    free = f"0 * rank:rankskew_late:ratio{{{where}}}"
+    costs = f"rank:rankskew_gpus_lost:sum{{{where}}} or {same} {free}"
+    costliest = f"topk by (cluster, job_id) ({MOST_RANKS}, {costs})"
     own = prometheus.query(series(JOB_SERIES, where))
-    late = prometheus.query(
-        f"{series(LATE_SERIES, where)} and on (cluster, job_id, rank, instance) {costliest}"
-    )
+    late = prometheus.query(f"{series(LATE_SERIES, where)} and {same} {costliest}")
     found: dict[tuple[str, str], Recorded] = defaultdict(Recorded)
     for sample in with_names(prometheus, [*own, *late]):
         if sample["job_id"]:

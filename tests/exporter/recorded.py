@@ -27,7 +27,7 @@ def record(
     they follow each other and time_s is when each ended. Two ranks share a node.
     """
     draw = random.Random(0)
-    columns = [f"{name}_s" for name in SHARES] + ["sync_s"] * synced
+    columns = [f"{name}_s" for name in dict.fromkeys((*SHARES, stage))] + ["sync_s"] * synced
     lines = [",".join(["job_id,rank,peer_group,step,time_s,node", *columns])]
     groups = [rank * len(group_work) // ranks for rank in range(ranks)]
     now = 0.0
@@ -40,7 +40,7 @@ def record(
             for group in groups
         ]
         for rank, stages in enumerate(own):
-            stages[stage] += late(rank, step) * step_seconds
+            stages[stage] = stages.get(stage, 0.0) + late(rank, step) * step_seconds
         slowest = max(sum(stages.values()) for stages in own)
         length = slowest + communication * step_seconds
         time = now if every_seconds else now + length

@@ -161,14 +161,11 @@ def cause(rank: int = 6, cause: str = "input", share: float = 0.97, **more: str)
         "sentence": "3 of its workers never wait, 0 of its peers'",
         "first_action": "`py-spy dump --pid 4006` on n2",
     }
-    figures = [("rank", 3.0), ("peers", 0.0)]
     return [
         series("rankskew_late_cause_info", **(who | info | more)),
         series("rankskew_late_cause_share_ratio", share, **who),
-        *(
-            series("rankskew_late_cause_figure", value, of=of, figure=info["figure"], **who)
-            for of, value in figures
-        ),
+        series("rankskew_late_cause_figure", 3.0, of="rank", figure=info["figure"], **who),
+        series("rankskew_late_cause_figure", 0.0, of="peers", figure=info["figure"], **who),
     ]
 
 
@@ -191,9 +188,8 @@ def rank(number: int, instance: str = "n1:9917", **changes: float) -> list[Serie
 
 
 def losses(**kinds: float) -> list[Series]:
-    return [
-        series("job_kind:rankskew_gpus_lost:sum", gpus, kind=kind) for kind, gpus in kinds.items()
-    ]
+    name = "job_kind:rankskew_gpus_lost:sum"
+    return [series(name, gpus, kind=kind) for kind, gpus in kinds.items()]
 
 
 def straggler() -> list[Series]:

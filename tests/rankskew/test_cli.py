@@ -87,7 +87,7 @@ def test_help_of_each_command_ends_with_an_example(command: str, capsys: Capture
 # ---- Wrong usage ---------------------------------------------------------------------------------
 
 
-USAGE: Final = """\
+USAGE: Final = f"""\
 --verison
 xyz
 exporter --series.detail=gpu_pcie,gpus
@@ -128,6 +128,10 @@ replay --time-scale=1001 /nowhere.csv
 replay /nowhere.csv
 report
 report --incidents --since soon
+report --incidents --at=-9999y
+diagnose --prometheus http://p --at 1767225600000000000
+replay /{"x" * 256}
+files /{"x" * 256}
 simulate --nodes 0
 simulate --nodes 2 --fault pcie:node=2
 simulate --nodes 3 --jobs 2

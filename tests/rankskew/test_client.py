@@ -291,7 +291,7 @@ def test_proxy_of_the_environment_is_asked(monkeypatch: pytest.MonkeyPatch) -> N
     """
     server = Listener()
     with server.serve() as url:
-        monkeypatch.setenv("http_proxy", url.replace("//", "//me:s3cret@"))
+        monkeypatch.setenv("http_proxy", url.replace("//", "//me:s3%40cret@"))
         monkeypatch.setenv("no_proxy", "near.invalid")
         assert get_json("http://far.invalid", "/x") == {"path": "http://far.invalid/x"}
         for unknown in ("near.invalid", "node..near.invalid"):
@@ -303,7 +303,7 @@ def test_proxy_of_the_environment_is_asked(monkeypatch: pytest.MonkeyPatch) -> N
         get_json("http://far.invalid", "/x")
 
     sent = server.headers[0]["Proxy-Authorization"].removeprefix("Basic ")
-    assert b64decode(sent) == b"me:s3cret"
+    assert b64decode(sent) == b"me:s3@cret"
     assert "s3cret" not in str(no.value)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from exporter.errors import UsageError
+from exporter.scrape.levels import LEVELS, PARTS
 from rank_probe.judge.verdict import WAIT_KINDS
 from rank_probe.wire.stages import STAGES
 from rankskew.client.fetch import Trouble
@@ -200,6 +201,11 @@ def test_counters_become_blocks_of_steps() -> None:
         assert block["forward"] == pytest.approx(18.0)
         assert block["checkpoint"] == 0
     assert recorded_side(twice | {"ranks": STEADY["ranks"]}) == found
+
+
+def test_counters_are_shown_by_every_exporter() -> None:
+    """Whatever its --series.detail is."""
+    assert set(re.findall(r"rankskew_\w+", "".join(COUNTERS.values()))) <= {*LEVELS, *PARTS}
 
 
 def test_without_a_join_the_loss_is_known_and_its_kinds_are_not() -> None:

@@ -129,9 +129,8 @@ def test_parts_add_up_to_the_total() -> None:
         ("0.20", "    backward"),
         ("0.07", "to ranks that are late in turn"),
     ]
-    assert loss({"persistent": 1.0, "rotating": 0.07, "common": 0.344}, late).gpus == pytest.approx(
-        1.414
-    )
+    total = loss({"persistent": 1.0, "rotating": 0.07, "common": 0.344}, late).gpus
+    assert total == pytest.approx(1.414)
     assert parts({"persistent": 10.0}, many)[21:] == [("7.50", "  other ranks")]
 
 

@@ -323,13 +323,15 @@ class Harmful:
 def test_dumps_of_a_stranger_do_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever can write where they are gets no shell of the reader, and does not block it.
 
-    Only files are opened, of a size that does not take all memory, and no link is followed.
+    Only files are opened, of a size that does not take all memory, and no link is followed; no name
+    moves the cursor.
     """
     mark = tmp_path / "was_run"
     (tmp_path / "rank_0").write_bytes(pickle.dumps({"entries": Harmful(mark)}))
     os.mkfifo(tmp_path / "rank_1")
     (tmp_path / "rank_2").symlink_to("/dev/zero")
     (tmp_path / "rank_3").write_bytes(b"x" * 1001)
+    (tmp_path / "\x1b[2Jrank_4").touch()
     monkeypatch.setattr(dumps, "LARGEST_BYTES", 1000)
     read, unreadable = read_directory(tmp_path)
 
@@ -339,3 +341,4 @@ def test_dumps_of_a_stranger_do_no_harm(tmp_path: Path, monkeypatch: pytest.Monk
     assert "rank_1 is not a file" in unreadable[1]
     assert "cannot read" in unreadable[2]
     assert "is larger than" in unreadable[3]
+    assert "/?[2Jrank_4 " in unreadable[4]

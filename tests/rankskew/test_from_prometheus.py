@@ -93,14 +93,15 @@ def alert(name: str, state: str = "firing", severity: str = "warning", **labels:
     return series("ALERTS", alertname=name, alertstate=state, severity=severity, **labels)
 
 
-def changed(scope: str) -> list[Series]:
-    """Return a job that became slower as a whole, as exporters repeat it, and what began when."""
+def changed(scope: str, *sets: str) -> list[Series]:
+    """Return a job that became slower, as exporters repeat it, and what began when."""
     figures = {"ratio": 2.5, "gpus": 0.8, "since_timestamp_seconds": NOW - 720.0}
     why = {
         "n2:9917": ("network", "a port is slow"),
         "n3:9917": ("input", "reads take 8 ms"),
         "n1:9917": ("input", "reads take 9 ms"),
     }
+    it = {"scope": scope, "stage": "data"}
     of = {"scope": "all", "stage": "data", "detail": ""}
     began = {"JobSlower": 700, "NetworkErrors": 900, "GpuThrottled": 3000}
     return [
@@ -111,9 +112,10 @@ def changed(scope: str) -> list[Series]:
             for name, ago in began.items()
         ),
         *(
-            series(f"rankskew_job_change_{name}", value, instance=node, scope=scope, stage="data")
+            series(f"rankskew_job_change_{name}", value, instance=node, **it, in_common=each)
             for name, value in figures.items()
             for node in ("n2:9917", "n3:9917")
+            for each in sets or ("",)
         ),
         *(
             series(
@@ -199,7 +201,7 @@ STORIES: Final[Mapping[str, Sequence[Series]]] = {
     "alert of a GPU": [*fake.job(), alert("RankskewGpuEccErrors", **GPU)],
     "alert of a late rank": [*straggler(), alert("RankskewGpuThrottled", **WHO), OF_A_PEER],
     "slower": changed("all"),
-    "some ranks slower": changed("set"),
+    "some ranks slower": changed("set", "rack r1", "rack r2"),
 }
 
 
@@ -302,6 +304,22 @@ def test_server_that_dies_halfway_is_no_healthy_job() -> None:
 
     with serving(dying) as url, pytest.raises(Trouble, match="answers 500"):
         read_prometheus(url, None, None, None)
+
+
+def test_rank_without_a_cost_is_asked_for(tmp_path: Path) -> None:
+    """As one that is late where no wait is measured."""
+    asked: list[str] = []
+
+    def answer(sent: Sent) -> Answer:
+        asked.append(sent.form["query"])
+        return json_answer({"status": "success", "data": {"result": []}})
+
+    with serving(answer) as url:
+        read_fleet(Prometheus(url))
+    (query,) = (each for each in asked if "topk" in each)
+    late = 'rank:rankskew_late:ratio{job_id="j",rank="3",instance="n",kind="unsynced"}'
+    found = answers(tmp_path, [{"series": late, "values": "0.3x4"}], [(query, 15.0)])
+    assert [labels["rank"] for labels, _ in found[query, 15.0]] == ["3"]
 
 
 # ---- The queries, answered by Prometheus' own engine on what the rules make of simulated jobs ----

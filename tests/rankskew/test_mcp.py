@@ -14,6 +14,7 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp.types import CallToolResult, TextContent
 
+from rankskew.client import fetch
 from rankskew.commands import top
 from rankskew.commands.mcp import LARGEST_CHARACTERS, server
 from tests.exporter.running import PATIENCE_SECONDS, ROOT
@@ -128,8 +129,11 @@ def test_jobs_and_diagnosis_are_those_of_the_commands(node: Arguments, capsys: C
     assert timeless(given) == timeless(printed(capsys, "diagnose", "--job", "llama", *node))
 
 
-def test_comparison_is_that_of_the_command(capsys: Captured) -> None:
-    """Also one that cannot tell, and says why."""
+def test_comparison_is_that_of_the_command(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that cannot tell, and says why; a Prometheus has as long for its answers."""
+    monkeypatch.setattr(fetch, "TIMEOUT_SECONDS", 1e-6)
     everywhere = {"": [({"job_id": "llama", "rank": "0"}, 4.0)]}
     with answering(STEADY, everywhere).serve() as url:
         asked = (f"--prometheus={url}",)

@@ -63,6 +63,11 @@ QUIET: Final = {"noise": 0.0, "steps": 120}
 LATE: Final = QUIET | {"late": lambda rank, step: 0.5 * (rank == 3)}
 TURNS: Final = {"late": lambda rank, step: 0.5 * (rank == step * 3 % 8), "steps": 260}
 PAUSES: Final = {"late": lambda rank, step: 5.0 * (rank == 3 and step % 50 == 49), "steps": 600}
+DUTY: Final = {
+    "late": lambda rank, step: 0.8 * (rank == 0 and step % 25 == 24),
+    "stage": "other",
+    "steps": 400,
+}
 STAGE: Final = {"late": lambda rank, step: 0.25 * (rank >= 4 and step >= 300), "stage": "forward"}
 A_WHILE: Final = {
     "late": lambda rank, step: 0.5 * (rank == 3 and 200 <= step < 500) + 0.08 * (rank == 6)
@@ -80,6 +85,7 @@ STORIES: Final[dict[str, dict[str, Any]]] = {
     "late rank": LATE,
     "slow node": QUIET | {"late": lambda rank, step: 0.3 * (rank in (2, 3))},
     "pauses": QUIET | PAUSES,
+    "rank on duty": QUIET | DUTY,
     "rotating": QUIET | TURNS,
     # What no rank does step after step is told as well, and what it costs.
     "two long stops, and one of all": LONG | {"late": lambda rank, step: 60.0 * stops(rank, step)},

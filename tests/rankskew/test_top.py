@@ -30,7 +30,7 @@ from rankskew.top.screen import frame, kept, show
 from tests.exporter.running import PATIENCE_SECONDS, ROOT
 from tests.printed import assert_golden
 from tests.rankskew import fake_prometheus as fake
-from tests.rankskew.documents import hung, job, live, straggler
+from tests.rankskew.documents import SLOW_DATA, STAGES, hung, job, live, straggler
 from tests.rankskew.servers import Answer, exporter_of, json_answer, serving
 from tests.rankskew.views import drawn
 
@@ -39,11 +39,8 @@ Captured = pytest.CaptureFixture[str]
 # ---- The view ------------------------------------------------------------------------------------
 
 LATE = LateView(2, "all", "data", "persistent", 0.51, 1.9, 240.0, True)
-STAGES = {"optimizer": 0.012, "data": 0.02, "forward": 0.09, "backward": 0.18, "sync": 0.17}
 RANK = Rank(0, "node-with-a-long-name-17", "0", "0", "GPU-0", 4711, STAGES, stage="forward")
-LATE_RANK = replace(
-    RANK, rank=2, late=LATE, stage_seconds=STAGES | {"data": 0.18, "sync": 0.01}, pid=2222
-)
+LATE_RANK = replace(RANK, rank=2, late=LATE, stage_seconds=SLOW_DATA, pid=2222)
 OTHERS = (
     replace(RANK, rank=3, silent=True, report_age_seconds=75.0),
     replace(RANK, rank=4, finished=True, late=replace(LATE, kind="mild")),

@@ -39,6 +39,9 @@ def test_row_is_a_step_of_a_rank(tmp_path: Path) -> None:
     assert run.times[1] == {0: 0.5, 1: 1.5, 2: 2.5, 3: 3.5}
     assert run.peer_groups == {0: "pp0", 1: "pp0", 7: "all"}
     assert run.nodes == {0: "0", 1: "1", 7: ""}
+    named = write(tmp_path / "named.csv", "j\x1b[2J,7,\x1b,4,4.75,\x1b,0.5,0.125")
+    other = read_traces([named])[1]  # No name moves the cursor of who reads it.
+    assert (other.job_id, other.peer_groups, other.nodes) == ("j?[2J", {7: "?"}, {7: "?"})
     assert read_traces([path, path]) == [run]  # A repeated row is harmless.
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())  # A spreadsheet has saved it.
     assert read_traces([path]) == [run]

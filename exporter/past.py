@@ -1,8 +1,8 @@
 """What figures were some time ago: a short memory that holds them where they change."""
 
 from collections import deque
-from collections.abc import Hashable
-from typing import Final
+from collections.abc import Hashable, Mapping
+from typing import Any, Final
 
 # Scrapers may ask more often than this: what they see in between is not worth remembering.
 LOOK_SECONDS: Final = 5.0
@@ -75,3 +75,22 @@ class Past:
         """Forget all figures but those."""
         for key in self._changes.keys() - keys:
             del self._changes[key]
+
+
+class Sum:
+    """Adds up counters, and continues if one of them is missing for a while or restarts.
+
+    Their plain sum would fall in these cases, which rate() takes for a reset of the whole sum.
+    """
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._last: dict[object, int] = {}
+
+    def add(self, counts: Mapping[Any, int]) -> int:
+        """Take the counters that can be read now, under any names, and return the sum of all."""
+        for name, count in counts.items():
+            last = self._last.get(name, 0)
+            self.total += count - last if count >= last else count
+            self._last[name] = count
+        return self.total

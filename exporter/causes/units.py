@@ -57,7 +57,7 @@ def _number(figure: str, value: float) -> str:
     if unit_of(figure) == "hertz":
         return f"{value:.2f}"
     if abs(value) < 10:
-        return f"{value:.2g}"
+        return "0" if abs(value) < 1e-4 else f"{value:.2g}"
     # Links have 12.5 GB/s.
     is_exact = unit_of(figure) == "bytes_per_second" and abs(value) < 100
     return f"{value:.3g}" if is_exact else f"{value:,.0f}"

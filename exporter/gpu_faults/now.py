@@ -101,7 +101,8 @@ class NvmlHealth:
 
     def see(self, now: float) -> None:
         """Add up for how long the process has been down."""
-        if self._seen_seconds is not None and not self._nvml.worker_up:
+        is_down = not (self._nvml.worker_up or self._nvml.released)
+        if self._seen_seconds is not None and is_down:
             self._down_seconds += now - self._seen_seconds
         self._seen_seconds = now
         self._down.see("down", self._down_seconds, now)

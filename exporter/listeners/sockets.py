@@ -52,18 +52,13 @@ def _open_everywhere(port: int) -> socket.socket:
 
 def open_loopback(address: str, flag: str) -> socket.socket:
     """Listen on *address*, which must be loopback: without a token, anyone may push."""
-    require_loopback(address, flag)
-    return open_tcp(address, flag)
-
-
-def require_loopback(address: str, flag: str) -> None:
-    """Raise UsageError if *address* is not a loopback address."""
     host, _ = host_and_port(address, flag)
     if not is_loopback(host):
         raise UsageError(
             f"{flag}: {address!r} is not a loopback address, and without a token anyone could "
             "push there; use 127.0.0.1:PORT or [::1]:PORT, or set --ingest.token-file"
         )
+    return open_tcp(address, flag)
 
 
 def is_loopback(host: str) -> bool:

@@ -214,10 +214,8 @@ def pause_sentence(pause: Pause, age_seconds: float | None = None) -> str:
 def details(aged: AgedVerdict, late: Sequence[LateView], joined: float | None) -> list[str]:
     """Return further sentences about a verdict; *joined* is the share of steps that it is on."""
     verdict = aged.verdict
-    is_told = all(each.kind == DUTY and not each.costs_enough for each in late)
-    more = late[1:] if is_told else late  # See even_sentence.
     return [
-        *(said for each in more[:MOST_NAMES] for said in _lateness(each)),
+        *(said for each in late[:MOST_NAMES] for said in _lateness(each)),
         *_slowdown(verdict, [each for each in late if each.is_called_late]),
         *_lost(verdict),
         *(pause_sentence(each, aged.age_seconds) for each in verdict.pauses),

@@ -304,7 +304,8 @@ def _judged(
     return replace(
         said,
         late=late,
-        details=[each for each in more if each != said.sentence],
+        # The sentence may contain one, where it begins with a small letter.
+        details=[each for each in more if each[1:] not in said.sentence],
         gpus_lost=dict(verdict.gpus_lost),
         slowdown=verdict.slowdown,
         coverage=job.coverage,

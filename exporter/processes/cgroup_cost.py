@@ -65,11 +65,11 @@ class CgroupCosts:
             controllers, _, name = rest.partition(":")
             if number == "0":
                 levels = list(self._levels(self._version_2, name))
-                throttling = next(filter(None, map(_throttling_2, levels)), throttling)
+                throttling = next(filter(None, map(_throttling, levels)), throttling)
                 pressure = _pressure(levels[0]) if levels else {}
             elif "cpu" in controllers.split(","):
                 levels = list(self._levels(self._version_1, name))
-                throttling = next(filter(None, map(_throttling_1, levels)), throttling)
+                throttling = next(filter(None, map(_throttling, levels)), throttling)
         return CgroupCost(throttling, pressure)
 
     def _levels(self, tree: Path, name: str) -> Iterator[Path]:
@@ -106,21 +106,12 @@ def _is_same(folder: str, other: os.stat_result) -> bool:
         return False
 
 
-def _throttling_2(folder: Path) -> Throttling | None:
-    # Only with a quota: reading cpu.stat makes the kernel add up all CPUs.
-    quota = _text(folder / "cpu.max").split()[:1]
-    if not quota or quota == ["max"]:
-        return None
-    return _throttling(folder)
-
-
-def _throttling_1(folder: Path) -> Throttling | None:
-    if not _text(folder / "cpu.cfs_quota_us").strip().isdecimal():  # It is -1 without a quota.
-        return None
-    return _throttling(folder)
-
-
 def _throttling(folder: Path) -> Throttling | None:
+    # Only with a quota: reading cpu.stat makes the kernel add up all CPUs. Without one, version 2
+    # says max, version 1 -1.
+    quota = (_text(folder / "cpu.max") or _text(folder / "cpu.cfs_quota_us")).split()[:1]
+    if not quota or not quota[0].isdecimal():
+        return None
     found = dict(re.findall(r"^(\w+) (\d+)$", _text(folder / "cpu.stat"), re.MULTILINE))
     if not {"nr_periods", "nr_throttled"} <= found.keys():
         return None

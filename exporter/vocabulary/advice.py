@@ -9,7 +9,7 @@ from typing import Final
 import yaml
 
 from exporter.bundle import bundled
-from exporter.vocabulary.words import CAUSES, REASONS, CauseWords, Reason
+from exporter.vocabulary.words import CAUSES, LOADER, REASONS, CauseWords, Reason
 
 # What an action disturbs, the least first.
 DISTURBS: Final = ("nothing", "neighbour", "rank", "restart", "node")
@@ -105,7 +105,7 @@ def for_alert(alert: str) -> Advice | None:
 
 def _entries(part: str, words: Mapping[str, CauseWords | Reason]) -> Mapping[str, Advice]:
     """Return the entries of *part*; what has *words* elsewhere has its own from there only."""
-    said = yaml.safe_load(bundled("alerts/advice.yaml").read_text(encoding="utf-8"))
+    said = yaml.load(bundled("alerts/advice.yaml").read_text(encoding="utf-8"), LOADER)
     found = {}
     for name, entry in said[part].items():
         known = {"short": words[name].short, "text": words[name].text} if name in words else {}

@@ -10,6 +10,7 @@ from typing import Any, Final
 import yaml
 
 from exporter.errors import UsageError, text_of
+from exporter.vocabulary.words import LOADER
 
 FILE: Final = Path(__file__).with_name("thresholds.yaml")
 # What an operator records to override one; its labels are *name* and, for one job, *job_id*.
@@ -28,7 +29,7 @@ class Threshold:
 @cache
 def defaults() -> Mapping[str, Threshold]:
     """Return every threshold by its name."""
-    said: Mapping[str, Any] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+    said: Mapping[str, Any] = yaml.load(FILE.read_text(encoding="utf-8"), LOADER)
     return {
         name: Threshold(name, float(each["value"]), each["reason"]) for name, each in said.items()
     }

@@ -8,6 +8,8 @@ from typing import Any, Final
 import yaml
 
 FILE: Final = Path(__file__).with_name("words.yaml")
+# Ten times as fast, where PyYAML was built with libyaml.
+LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class CauseWords:
     details: Mapping[str, str] = field(default_factory=dict)
 
 
-_SAID: Final[Mapping[str, Mapping[str, Any]]] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+_SAID: Final[Mapping[str, Mapping[str, Any]]] = yaml.load(FILE.read_text(encoding="utf-8"), LOADER)
 
 # By their names, in the order of the file.
 COLOURS: Final = {name: Colour(**said) for name, said in _SAID["colours"].items()}

@@ -411,6 +411,7 @@ def test_sentence_has_both_figures_and_leaves_out_what_is_not_known() -> None:
     [
         ("main_run_queue_ratio", 0.344, 0.0214, ("34 %", "2.1 %")),
         ("read_bytes_per_second", 2.4e9, 3e6, ("2.4 GB/s", "0.003")),
+        ("read_bytes_per_second", 2.4e9, 5e4, ("2.4 GB/s", "0")),
         ("read_bytes_per_second", 240e6, None, ("240 MB/s", "")),
         ("major_faults_per_second", 1234.0, None, ("1,234 a second", "")),
         ("node_disk_read_seconds", 0.0004, None, ("400 µs", "")),

@@ -240,10 +240,8 @@ def test_links_and_reasons_that_overlap_count_once() -> None:
     throttled = [gpu(throttle_seconds=dict.fromkeys(reasons, each)) for each in (0.0, 2.5)]
 
     assert means_of(*crc) == {"nvlink_errors_per_second": 2.0}
-    assert means_of(*throttled) == {
-        "gpu_throttled_ratio": 0.5,
-        **{FOR_REASON + each: 0.5 for each in reasons},
-    }
+    ratios = ["gpu_throttled_ratio", *(FOR_REASON + each for each in reasons)]
+    assert means_of(*throttled) == dict.fromkeys(ratios, 0.5)
     migs = gpu(nvlink_links_up=0, mig_devices=(MigDevice("MIG-0", 1, 0, "1g.10gb"),))
     assert means_of(migs, migs) == {}
 

@@ -251,13 +251,9 @@ def test_dry_run_says_who_scrapes_and_why_ranks_cannot_be_compared() -> None:
     answer = ingest.try_out(SENT)
     assert (answer.status, ingest.store.ranks(), ingest.counted()) == (200, [], {})
     assert answer.content == {
-        "version": __version__,
-        "would_accept": True,
-        "result": "accepted",
-        "reason": None,
-        "unknown_fields": 0,
+        **{"version": __version__, "would_accept": True, "result": "accepted", "reason": None},
         "scraped": [{"address": "10.0.0.7", "agent": "Prometheus/2.53.0", "seconds_ago": 0.0}],
-        "no_join": "",
+        **{"unknown_fields": 0, "no_join": ""},
     }
 
     ingest.push(snapshot(rank=1, no_join="file_store").to_json(), Peer(1000, "its pod"))
@@ -307,11 +303,8 @@ def test_guessing_is_no_faster_than_with_pushes() -> None:
     """
     ingest = Ingest(RankLimits(ranks=1))
     guesses = [
-        ingest.try_out(
-            snapshot(job_id=f"guess-{number}").to_json(),
-            dataclasses.replace(OTHER, container=f"{NAMESPACE_OF}{number}"),
-        )
-        for number in range(BEGINNINGS_A_MINUTE + 1)
+        ingest.try_out(snapshot(job_id=f"guess-{n}").to_json(), Peer(1001, f"{NAMESPACE_OF}{n}"))
+        for n in range(BEGINNINGS_A_MINUTE + 1)
     ]
 
     assert [guess.status for guess in guesses] == [200] * BEGINNINGS_A_MINUTE + [429]

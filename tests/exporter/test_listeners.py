@@ -103,11 +103,7 @@ class Serving:
         self.loopback = open_loopback("127.0.0.1:0", "--some.address")
         self.turned_away: list[bool] = []
         bounds = Bounds(
-            connections,
-            b"full",
-            b"text/plain",
-            idle_gives_way=idle,
-            turned_away=lambda: self.turned_away.append(True),
+            connections, b"full", b"text/plain", idle, lambda: self.turned_away.append(True)
         )
         self.listener = Listener([self.loopback], app, bounds)
         self.clients: list[Client] = []
@@ -117,10 +113,8 @@ class Serving:
     ) -> Client:
         """Connect from *address*; the client stops reading at about twice *limit*."""
         port = self.loopback.getsockname()[1]
-        made = await asyncio.open_connection(
-            "127.0.0.1", port, local_addr=(address, 0), limit=limit
-        )
-        self.clients.append(Client(*made))
+        new = await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0), limit=limit)
+        self.clients.append(Client(*new))
         self.clients[-1].send(sent)
         return self.clients[-1]
 

@@ -8,9 +8,9 @@ import socket
 import stat
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
+from starlette.responses import Response
 
 from exporter import server
 from exporter.errors import Failures, StartError, UsageError
@@ -27,20 +27,17 @@ def listening(path: Path, mode: int = 0o666) -> closing[UnixListener]:
     return closing(UnixListener(path, mode, FLAG))
 
 
-@pytest.mark.parametrize("address", ["", "9917", "host", "host:", "host:x", "host:65536", "h:-1"])
-def test_address_is_split_or_refused(address: str) -> None:
+def test_address_is_split_or_refused() -> None:
+    """Without a host it is every address of the node, whatever that speaks beside IPv4."""
     for good, place in ((":9917", ("", 9917)), ("[::1]:1", ("::1", 1)), ("host:1", ("host", 1))):
         assert host_and_port(good, FLAG) == place
-    with pytest.raises(UsageError, match=r"--some.socket: .* is not host:port"):
-        host_and_port(address, FLAG)
-
-
-def test_address_without_a_host_is_every_address_of_the_node() -> None:
-    """Whatever the node speaks beside IPv4."""
+    for address in ("", "9917", "host", "host:", "host:x", "host:65536", "h:-1"):
+        with pytest.raises(UsageError, match=r"--some.socket: .* is not host:port"):
+            host_and_port(address, FLAG)
     with open_tcp(":0", FLAG) as listener:
-        place = "127.0.0.1", listener.getsockname()[1]
-        with socket.create_connection(place, timeout=5) as client:
-            assert client.getpeername() == place
+        here = "127.0.0.1", listener.getsockname()[1]
+        with socket.create_connection(here, timeout=5) as client:
+            assert client.getpeername() == here
 
 
 def test_unix_socket_is_made_with_its_mode_and_taken_away(tmp_path: Path) -> None:
@@ -96,10 +93,7 @@ def test_file_that_is_no_socket_is_not_removed(tmp_path: Path) -> None:
             UnixListener(Path(place), 0o666, FLAG)
 
 
-async def answers(scope: object, receive: object, send: Any) -> None:
-    """Answer with no content."""
-    await send({"type": "http.response.start", "status": 204, "headers": []})
-    await send({"type": "http.response.body"})
+ANSWERS = Response(status_code=204)
 
 
 class Busy(Listener):
@@ -113,15 +107,6 @@ class Busy(Listener):
         return await super()._server(listening)
 
 
-async def first_line(path: Path) -> bytes:
-    """Return the first line that the server at *path* answers."""
-    reader, writer = await asyncio.open_unix_connection(path)
-    writer.write(b"GET / HTTP/1.1\r\nHost: node\r\n\r\n")
-    line = await reader.readline()
-    writer.close()
-    return line
-
-
 def test_socket_that_cannot_be_made_or_served_is_tried_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -132,7 +117,7 @@ def test_socket_that_cannot_be_made_or_served_is_tried_again(
     room = tmp_path / "room"
 
     async def run(unix: UnixListener) -> bytes:
-        listener = Busy([unix.socket], answers, Bounds(9, b"", b""))
+        listener = Busy([unix.socket], ANSWERS, Bounds(9, b"", b""))
         await listener.startup([unix.socket])
         renewing = Renewal(unix, listener)
         before = unix.socket
@@ -147,7 +132,10 @@ def test_socket_that_cannot_be_made_or_served_is_tried_again(
         unix.path.unlink()
         for listener.is_busy in (True, True, False):
             await renewing.look()
-        line = await first_line(unix.path)
+        reader, writer = await asyncio.open_unix_connection(unix.path)
+        writer.write(b"GET / HTTP/1.1\r\nHost: node\r\n\r\n")
+        line = await reader.readline()
+        writer.close()
         assert stat.S_IMODE(unix.path.stat().st_mode) == 0o660
         (only,) = listener.servers
         only.close()
@@ -187,7 +175,7 @@ def test_event_loop_goes_on_after_errors_that_nobody_expected(
             while min(looks.count("socket"), looks.count("page")) < 3:
                 await asyncio.sleep(0.001)
 
-    listener = Serves([], answers, Bounds(9, b"", b""))
+    listener = Serves([], ANSWERS, Bounds(9, b"", b""))
     asyncio.run(server.run_all([listener], {"the page": look}, failures, [Odd()]))
 
     assert failures.count >= 6

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -86,7 +87,17 @@ def hung() -> dict[str, Any]:
     node.run(10)
     node.change(5, stage="data")
     node.wait(122)
-    return served(node.view)
+    answer = served(node.view)
+    ranks = answer["jobs"][0]["ranks"]
+    ranks.append(ranks[0] | {"rank": 8, "stage": "", "last_step_age_seconds": None})  # No probe.
+    return answer
+
+
+def in_the_first_step(answer: dict[str, Any]) -> dict[str, Any]:
+    """Return *answer* of a job of which no rank has stepped."""
+    for rank in answer["jobs"][0]["ranks"]:
+        rank["last_step_age_seconds"] = None
+    return answer
 
 
 def troubled() -> dict[str, Any]:
@@ -125,6 +136,7 @@ READ: Final = """
     codes: all("#jobs code", (each) => each.textContent),
     links: all("a:not([hidden])", (each) => each.getAttribute("href")),
     marked: all("tr.late th", (each) => each.innerText),
+    reports: all("[data-name='Last report']", (each) => each.innerText),
     blamed: all(".culprit", (each) => [each.title,
       Math.round(100 * each.clientWidth / each.parentElement.clientWidth)]) };
 """
@@ -155,22 +167,34 @@ AUDIT: Final = """
   await until(() => win.matchMedia("(prefers-color-scheme: dark)").matches);
   seen.dark = await violations({ runOnly: ["color-contrast"] });
 """
-AUDITED: Final[dict[str, Mapping[str, Any] | None]] = {
-    "cause": serves(verdict(), cause=CAUSE),
-    "hung": hung(),
-    "no probe": quiet(gpus=4, job_id="bert"),
-    "empty": quiet(),
-    "troubled": troubled(),
-    "silent": None,
-}
-PAGES: Final = {
-    "straggler": serves(verdict()),
-    "unknown": serves(verdict(), cause=UNKNOWN),
-    "workers": serves(verdict(late=(late(rank=170), late())), cause=WORKERS),
-    "judged here": judged_by("node", serves(verdict(late=(late(kind="mild"),)))),
-    "hostile": serves(verdict(), job_id="<img src=x onerror=alert(1)>")
-    | {"grafana_url": "javascript:alert(1)"},
-}
+
+
+@cache
+def audited() -> dict[str, Mapping[str, Any] | None]:
+    """Return the answers of which every rule of axe is asked."""
+    return {
+        "cause": serves(verdict(), cause=CAUSE),
+        "hung": hung(),
+        "no probe": quiet(gpus=4, job_id="bert"),
+        "empty": quiet(),
+        "troubled": troubled(),
+        "silent": None,
+    }
+
+
+def pages() -> dict[str, Mapping[str, Any]]:
+    """Return other answers."""
+    return {
+        "straggler": serves(verdict()),
+        "unknown": serves(verdict(), cause=UNKNOWN),
+        "workers": serves(verdict(late=(late(rank=170), late())), cause=WORKERS),
+        "judged here": judged_by("node", serves(verdict(late=(late(kind="mild"),)))),
+        "first step": in_the_first_step(hung()),
+        "hostile": serves(verdict(), job_id="<img src=x onerror=alert(1)>")
+        | {"grafana_url": "javascript:alert(1)"},
+    }
+
+
 # What is said when the answer after the first does not come, or is not understood.
 TROUBLE: Final = """
   const trouble = page.getElementById("trouble");
@@ -178,41 +202,47 @@ TROUBLE: Final = """
   const job = page.querySelector("#jobs .job");
   return { said: trouble.textContent, job: job !== null, stale: page.body.className };
 """
-VISITS: Final[dict[str, Visit]] = {
-    **{name: ([answer], f"{READ}{AUDIT} return seen;") for name, answer in AUDITED.items()},
-    **{name: ([answer], f"{READ} return seen;") for name, answer in PAGES.items()},
-    "no answer": ([AUDITED["hung"], None], TROUBLE),
-    "other version": ([AUDITED["hung"], judged_by(None, hung())], TROUBLE),
-    # What happens to the page between its first answer and the next.
-    "selection": (
-        [AUDITED["troubled"], later(troubled())],
-        """
-        const code = page.querySelector(".facts code");
-        const rows = [...page.querySelectorAll("tbody tr")];
-        win.getSelection().selectAllChildren(code);
-        win.scrollTo(0, 300);
-        await until(() => page.body.textContent.includes("1300 steps"));
-        return { selected: String(win.getSelection()), scrolled: win.scrollY,
-          same: rows.every((row, place) => row === page.querySelectorAll("tbody tr")[place]),
-          updated: page.body.textContent.includes("88 °C") };
-        """,
-    ),
-    "late since": (
-        [serves(EVEN), serves(verdict())],
-        """
-        const before = page.querySelectorAll("tbody tr")[2];
-        await until(() => page.querySelector("tr.late"));
-        return [...page.querySelectorAll("tbody tr")].indexOf(before);
-        """,
-    ),
-    "job gone": (
-        [AUDITED["hung"], AUDITED["empty"]],
-        """
-        await until(() => !page.querySelector("#jobs .job"));
-        return page.getElementById("empty").hidden;
-        """,
-    ),
-}
+
+
+@cache
+def visits() -> dict[str, Visit]:
+    """Return what is looked at, by name."""
+    return {
+        **{name: ([answer], f"{READ}{AUDIT} return seen;") for name, answer in audited().items()},
+        **{name: ([answer], f"{READ} return seen;") for name, answer in pages().items()},
+        "no answer": ([audited()["hung"], None], TROUBLE),
+        "other version": ([audited()["hung"], judged_by(None, hung())], TROUBLE),
+        # What happens to the page between its first answer and the next.
+        "selection": (
+            [audited()["troubled"], later(troubled())],
+            """
+            const code = page.querySelector(".facts code");
+            const rows = [...page.querySelectorAll("tbody tr")];
+            win.getSelection().selectAllChildren(code);
+            win.scrollTo(0, 300);
+            await until(() => page.body.textContent.includes("1300 steps"));
+            return { selected: String(win.getSelection()), scrolled: win.scrollY,
+              same: rows.every((row, place) => row === page.querySelectorAll("tbody tr")[place]),
+              updated: page.body.textContent.includes("88 °C") };
+            """,
+        ),
+        "late since": (
+            [serves(EVEN), serves(verdict())],
+            """
+            const before = page.querySelectorAll("tbody tr")[2];
+            await until(() => page.querySelector("tr.late"));
+            return [...page.querySelectorAll("tbody tr")].indexOf(before);
+            """,
+        ),
+        "job gone": (
+            [audited()["hung"], audited()["empty"]],
+            """
+            await until(() => !page.querySelector("#jobs .job"));
+            return page.getElementById("empty").hidden;
+            """,
+        ),
+    }
+
 
 AXE: Final = Path(__file__).parents[2] / ".node" / "node_modules" / "axe-core" / "axe.min.js"
 FLAGS: Final = (
@@ -250,12 +280,12 @@ const look = (number, script) => new Promise((done) => {{
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What one Chromium finds in all VISITS, each below a prefix as behind a proxy, by name."""
+    """What one Chromium finds in all visits(), each below a prefix as behind a proxy, by name."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     assert chromium, "Chromium is needed to test the live page: apt-get install chromium"
-    scripts = (f"async (page, win, frame) => {{{script}}}" for _, script in VISITS.values())
+    scripts = (f"async (page, win, frame) => {{{script}}}" for _, script in visits().values())
     harness = HARNESS.format(scripts=",\n".join(scripts))
-    left = [list(answers) for answers, _ in VISITS.values()]
+    left = [list(answers) for answers, _ in visits().values()]
 
     def answer(sent: Sent) -> Answer:
         path = sent.path.partition("?")[0]
@@ -271,7 +301,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         file = name.removeprefix("static/") or "index.html"
         return 200, TYPES[file.rpartition(".")[2]], FILES[file]
 
-    milliseconds = 10_000 * len(VISITS)  # Of the page's own time, which runs faster.
+    milliseconds = 10_000 * len(visits())  # Of the page's own time, which runs faster.
     with serving(answer) as url:
         done = subprocess.run(
             [
@@ -284,7 +314,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             check=True,
         )
     (told,) = re.findall(r'<pre id="found">(.*?)</pre>', done.stdout, flags=re.DOTALL)
-    return dict(zip(VISITS, json.loads(html.unescape(told)), strict=True))
+    return dict(zip(visits(), json.loads(html.unescape(told)), strict=True))
 
 
 def test_late_rank_is_what_the_page_says_first(found: dict[str, Any]) -> None:
@@ -305,7 +335,9 @@ def test_late_rank_is_what_the_page_says_first(found: dict[str, Any]) -> None:
     assert found["cause"]["codes"] == ["nvidia-smi -q -i 2"]
     assert found["cause"]["text"].count("too hot, 87 °C") == 1
     assert not [each for each in found["hostile"]["links"] if each and "javascript" in each]
-    assert found["hung"]["rows"][0] == found["hung"]["marked"][0] == "rank 5"
+    assert [found["hung"]["rows"][0]] == found["hung"]["marked"] == ["rank 5"]
+    assert found["hung"]["reports"][-1] == "–"
+    assert "Infinity" not in found["first step"]["text"]
     assert found["judged here"]["marked"] == found["no probe"]["marked"] == []
 
 
@@ -369,12 +401,12 @@ def test_page_can_be_read_by_all(found: dict[str, Any]) -> None:
 
     axe finds nothing: contrast, also in the dark, names of rows and pictures, headings.
     """
-    for name in AUDITED:
+    for name in audited():
         assert (found[name]["scrolls"], found[name]["wide"]) == (False, []), name
     assert found["troubled"]["card"] == ["block", '"Own work "', True]
     if not AXE.exists():
         pytest.skip("axe-core is not installed; scripts/setup.sh test does that where npm works")
-    for name in AUDITED:
+    for name in audited():
         assert (found[name]["light"], found[name]["dark"]) == ([], []), name
 
 

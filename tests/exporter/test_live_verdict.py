@@ -49,6 +49,9 @@ def test_late_rank_is_named_as_the_judge_names_it() -> None:
     assert later["late"][0]["late_for_seconds"] == 33.0
     node.said_seconds_ago = 4.0
     assert node.judged(verdict())["late"][0]["late_for_seconds"] == 34.0
+    duty = lates("0 duty checkpoint gpus=0.05 every=25 pause=0.09")
+    turns = node.judged(verdict(late=duty, gpus_lost={"rotating": 0.5}))
+    assert (turns["state"], turns["details"][0][:26]) == ("rotating", "Rank 0 saves every 25 step")
 
 
 # Of 64 ranks, with 0 to 7 of them here, those that are late | what is said | and in the details.

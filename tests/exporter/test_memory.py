@@ -112,13 +112,8 @@ def test_record_is_one_line_with_its_fields() -> None:
     """
     given = record('a "b"\nis ×', exc_info=None, extra={"job_id": "x=1", "ranks": 3, "none": ""})
     assert json.loads(FORMATS["json"]().format(given)) == {
-        "time": "2026-11-23T08:04:30.500Z",
-        "level": "warning",
-        "message": 'a "b"\nis ×',
-        "logger": "exporter.web",
-        "job_id": "x=1",
-        "ranks": 3,
-        "none": "",
+        **{"time": "2026-11-23T08:04:30.500Z", "level": "warning", "ranks": 3, "none": ""},
+        **{"message": 'a "b"\nis ×', "logger": "exporter.web", "job_id": "x=1"},
     }
     assert FORMATS["logfmt"]().format(given) == (
         'time=2026-11-23T08:04:30.500Z level=warning message="a \\"b\\"\\nis ×" '
@@ -179,37 +174,28 @@ RENUMBERED = {"group_formed_timestamp_seconds": 1_100.5}
 BEGUN, DONE = event(2, "checkpoint", 1_010.0), event(2, "checkpoint", 1_010.0, 5.0)
 
 
-def test_each_change_is_one_record_however_often_it_is_told(book: Book) -> None:
+def test_each_change_is_one_record_however_often_it_is_told(
+    book: Book, caplog: pytest.LogCaptureFixture
+) -> None:
     """A snapshot tells its events again and again; a lost one loses none.
 
     The record says who, what and when. Numbers tell which is meant, not the order in which they
-    end.
+    end. What happened before the exporter started is in the log of the one before it.
     """
     [record] = book.see(telling(INIT))
     assert record["msg"] % record["args"] == "rank 0 of job 'llama': init done after 3.0 s"
     expected = {
-        "event": "init",
-        "state": "done",
-        "event_timestamp_seconds": 1_003.0,
-        "duration_seconds": 3.0,
-        "job_id": "llama",
-        "rank": 0,
-        "peer_group": "all",
-        "host": "node1",
-        "pid": 4711,
-        "attempt": 0,
-        "steps": 100,
+        **{"event": "init", "state": "done", "event_timestamp_seconds": 1_003.0},
+        **{"duration_seconds": 3.0, "job_id": "llama", "rank": 0, "peer_group": "all"},
+        **{"host": "node1", "pid": 4711, "attempt": 0, "steps": 100},
     }
     assert {name: record[name] for name in expected} == expected
     assert book.short(*[telling(INIT, BEGUN)] * 2) == [("checkpoint", "began", None)]
     evaluated = event(3, "evaluation", 1_012.0, 2.0)
     assert book.short(telling(BEGUN, evaluated)) == [("evaluation", "done", 2.0)]
     assert book.short(*[telling(DONE, evaluated)] * 2) == [("checkpoint", "done", 5.0)]
-
-
-def test_exporter_that_starts_again_repeats_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """What happened before it started is in the log of the exporter before it."""
-    assert Book(caplog, began=1_005.0).short(telling(INIT, DONE)) == [("checkpoint", "done", 5.0)]
+    again = Book(caplog, began=1_005.0)
+    assert again.short(telling(INIT, DONE)) == [("checkpoint", "done", 5.0)]
 
 
 @pytest.mark.parametrize(

@@ -281,10 +281,8 @@ def test_gpus_are_released_and_resumed(exporter: RunningExporter, said: Said) ->
     assert "\nrankskew_gpus_visible " not in page
     assert exporter.get("/-/ready")[0] == 200
 
-    assert (
-        said("control", "--resume-gpus", where)
-        == "the exporter reads the GPUs again within seconds\n"
-    )
+    resumed = "the exporter reads the GPUs again within seconds\n"
+    assert said("control", "--resume-gpus", where) == resumed
     wait_until(lambda: "\nrankskew_gpus_visible 0.0" in exporter.metrics())
     assert "\nrankskew_nvml_released 0.0" in exporter.metrics()
     assert "GPUs released for 1800 s" in "\n".join(exporter.log)

@@ -90,10 +90,7 @@ def test_collector_is_exposed_with_how_it_did(
         said = re.findall(r"^rankskew_collector_(.*)", page, re.MULTILINE)
         assert said == (failing if message else well)
         assert ("rankskew_it 1.0" in page) == (message == "")
-    assert caplog.messages == [
-        "collector it failed: OSError: gone",
-        "collector it failed: OSError: lost",
-    ]
+    assert caplog.messages == [f"collector it failed: OSError: {why}" for why in ("gone", "lost")]
 
 
 def broken_reading() -> float:
@@ -268,15 +265,14 @@ def test_names_are_the_same_for_every_scraper() -> None:
         assert b"\nrankskew_fine 1.0\n" in page(f"{OPENMETRICS};version={version}")[0]
 
 
-def test_page_is_due_before_the_scraper_gives_up() -> None:
-    """Half a second of the timeout is left for the way, or half of a short one."""
+def test_page_is_due_before_the_scraper_gives_up(caplog: pytest.LogCaptureFixture) -> None:
+    """Half a second of the timeout is left for the way, or half of a short one.
+
+    A slow reading costs the collectors after it, not the whole page; it is logged once.
+    """
     due = {"10": 9.5, "2.5": 2.0, "0.5": 0.25, "": None, "ten": None, "nan": None, "-1": None}
     for header, seconds in due.items():
         assert wanted([], {"x-prometheus-scrape-timeout-seconds": header}).seconds == seconds
-
-
-def test_collector_whose_turn_comes_too_late_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    """A slow reading costs the collectors after it, not the whole page; it is logged once."""
     clock = Clock()
 
     def take_three_seconds() -> float:
@@ -311,11 +307,7 @@ def counts(name: str, *values: tuple[str, float]) -> Metric:
 
 def shown(families: Iterable[Metric]) -> list[str]:
     """Return the names and first labels of what is shown."""
-    return [
-        " ".join([sample.name, *sample.labels.values()])
-        for family in families
-        for sample in family.samples
-    ]
+    return [" ".join([s.name, *s.labels.values()]) for family in families for s in family.samples]
 
 
 def test_core_is_shown_and_detail_is_for_those_who_ask() -> None:
@@ -329,14 +321,9 @@ def test_core_is_shown_and_detail_is_for_those_who_ask() -> None:
     names = ("steps", "rank_read_bytes", "something_new", "gpu_xid_events")
     families = [*(counts(f"rankskew_{name}_total", ("0", 0.0)) for name in names), clocks]
     series = [*(f"rankskew_{name}_total 0" for name in names), "rankskew_gpu_clock_hertz sm"]
-    core, everything = [series[0], series[-1]], [*series, "rankskew_gpu_clock_hertz memory"]
+    core, whole = [series[0], series[-1]], [*series, "rankskew_gpu_clock_hertz memory"]
 
-    for detail, expected in {
-        "": core,
-        "gpu_xid": core,
-        "ranks": everything,
-        ALL: everything,
-    }.items():
+    for detail, expected in {"": core, "gpu_xid": core, "ranks": whole, ALL: whole}.items():
         assert shown(Shown(frozenset({detail})).of("ranks", families)) == expected
 
 

@@ -105,11 +105,9 @@ def test_exporter_does_what_it_can_where_it_is_run_and_leaves_nothing(tmp_path: 
     to end, it waits for no kept-alive connection, removes its socket and ends its children.
     """
     (tmp_path / "meminfo").write_text("".join(f"{name}: 1000 kB\n" for name in MEMORY))
-    flags = ("--operator.socket=/proc/nowhere/operator.sock", "--log.level=debug")
+    more = ("--operator.socket=/proc/nowhere/operator.sock", "--log.level=debug")
     path = tmp_path / "e.sock"
-    with running_exporter(
-        path, f"--path.procfs={tmp_path}", "--log.format=json", *flags
-    ) as running:
+    with running_exporter(path, f"--path.procfs={tmp_path}", "--log.format=json", *more) as running:
         wait_until(lambda: running.get("/-/ready")[0] == 200)
         assert running.push(snapshot(job_id="watched").to_json())[0] == 200
         page = running.metrics()
@@ -338,9 +336,7 @@ def test_crowd_that_begins_no_handshake_keeps_no_scraper_out(secured: Secured) -
     assert exporter.push(snapshot().to_json())[0] == 200
 
 
-def test_renewed_certificate_and_password_need_no_restart(
-    secured: Secured, directory: Path
-) -> None:
+def test_new_certificate_and_password_need_no_restart(secured: Secured, directory: Path) -> None:
     """The next handshake has the new certificate; a connection that is open has its new login.
 
     Between the two files of a renewal the old pair stays in use.

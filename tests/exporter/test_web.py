@@ -7,6 +7,7 @@ import asyncio
 import dataclasses
 import ssl
 from pathlib import Path
+from unittest import mock
 
 import bcrypt
 import httpx
@@ -414,31 +415,19 @@ def test_http_does_not_become_https_nor_the_other_way_round(
     assert f"tls_server_config was {what}: restart the exporter to serve http" in caplog.text
 
 
-INSIDE = PlainTextResponse("inside")
-
-
-def hashed(password: str) -> bytes:
-    # 4 is bcrypt's least cost: the tests need a true hash, not a slow one.
-    return bcrypt.hashpw(password.encode(), bcrypt.gensalt(4))
-
-
 @pytest.fixture
 def guarded() -> BasicAuth:
-    passwords = {"prometheus": "right", "zoë": "pässword", "long": "x" * 72}
-    return BasicAuth(INSIDE, {user: hashed(each) for user, each in passwords.items()})
+    passwords = {"prometheus": b"right", "zoë": "pässword".encode(), "long": b"x" * 72}
+    # 4 is bcrypt's least cost: the tests need a true hash, not a slow one.
+    hashes = {user: bcrypt.hashpw(each, bcrypt.gensalt(4)) for user, each in passwords.items()}
+    return BasicAuth(PlainTextResponse("inside"), hashes)
 
 
 @pytest.fixture
-def checked(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The passwords that bcrypt was asked about."""
-    checked: list[bytes] = []
-    check = bcrypt.checkpw
-
-    def checkpw(password: bytes, hashed: bytes) -> bool:
-        checked.append(password)
-        return check(password, hashed)
-
-    monkeypatch.setattr(bcrypt, "checkpw", checkpw)
+def checked(monkeypatch: pytest.MonkeyPatch) -> mock.Mock:
+    """What checks passwords, and counts them."""
+    checked = mock.Mock(wraps=bcrypt.checkpw)
+    monkeypatch.setattr(bcrypt, "checkpw", checked)
     return checked
 
 
@@ -456,7 +445,7 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     ],
 )
 def test_anything_but_a_right_login_is_refused(
-    guarded: BasicAuth, checked: list[bytes], headers: dict[str, str], is_login: bool
+    guarded: BasicAuth, checked: mock.Mock, headers: dict[str, str], is_login: bool
 ) -> None:
     """A wrong, missing or garbled login gets a 401 and not a byte of the application.
 
@@ -471,12 +460,10 @@ def test_anything_but_a_right_login_is_refused(
         assert answer.headers["www-authenticate"].startswith("Basic ")
         assert "inside" not in answer.text
 
-    assert len(checked) == 2 + 2 * is_login
+    assert checked.call_count == 2 + 2 * is_login
 
 
-def test_guesses_from_one_address_hold_up_no_other(
-    guarded: BasicAuth, checked: list[bytes]
-) -> None:
+def test_guesses_from_one_address_hold_up_no_other(guarded: BasicAuth, checked: mock.Mock) -> None:
     """Fifty wrong logins wait in line; a right one from elsewhere does not wait behind them."""
 
     async def flood() -> None:
@@ -487,11 +474,11 @@ def test_guesses_from_one_address_hold_up_no_other(
         ):
             for number in range(50):
                 guesses.create_task(guesser.get("/", headers=basic(f"prometheus:{number}")))
-            while not checked:
+            while not checked.called:
                 await asyncio.sleep(0)
             answer = await scraper.get("/", headers=basic("prometheus:right"))
             assert answer.text == "inside"
-            assert len(checked) <= 5
+            assert checked.call_count <= 5
 
     asyncio.run(flood())
-    assert len(checked) == 51
+    assert checked.call_count == 51

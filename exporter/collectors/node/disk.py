@@ -11,6 +11,7 @@ from prometheus_client.metrics_core import Metric
 from exporter.collectors.node.busiest import Busiest
 from exporter.collectors.node.files import Mounts
 from exporter.collectors.table import MILLI, Row, families
+from exporter.past import Sum
 
 # One path to a multi-port NVMe disk: nvme0c1n1 leads to nvme0n1.
 NVME_PATH: Final = re.compile(r"(nvme\d+)c\d+(n\d+)")
@@ -65,28 +66,22 @@ class NodeDiskCollector:
     def __init__(self, mounts: Mounts, device_exclude: str) -> None:
         self._statistics, self._folder = mounts.procfs / "diskstats", mounts.sysfs / "block"
         self._excluded = re.compile(device_exclude)
-        self._last: dict[str, DiskUse] = {}
-        self._read_bytes = self._written_bytes = 0
+        self._read, self._written = Sum(), Sum()
         self._busiest = Busiest()
 
     def collect(self) -> Iterator[Metric]:
         if not (self._statistics.exists() and self._folder.exists()):
             return  # A sandbox hides either.
         disks = self._disks()
-        for disk, now in disks.items():
-            last = self._last.get(disk, DiskUse())
-            self._read_bytes += _increase(last.read_bytes, now.read_bytes)
-            self._written_bytes += _increase(last.written_bytes, now.written_bytes)
-            self._last[disk] = now
         yield CounterMetricFamily(
             "rankskew_node_disk_read_bytes_total",
             "Bytes read from the node's physical disks (/proc/diskstats, read every 5 s).",
-            value=self._read_bytes,
+            value=self._read.add({name: use.read_bytes for name, use in disks.items()}),
         )
         yield CounterMetricFamily(
             "rankskew_node_disk_written_bytes_total",
             "Bytes written to the node's physical disks (/proc/diskstats, read every 5 s).",
-            value=self._written_bytes,
+            value=self._written.add({name: use.written_bytes for name, use in disks.items()}),
         )
         busiest = self._busiest.of({name: use.busy_milliseconds for name, use in disks.items()})
         yield from families(
@@ -111,27 +106,11 @@ class NodeDiskCollector:
         return disks
 
     def _devices(self) -> Iterator[tuple[str, DiskUse]]:
-        # nowrap=True does not suit _increase: it forgets a disk that disappears.
-        for device, count in psutil.disk_io_counters(perdisk=True, nowrap=False).items():
+        # nowrap=True does not suit Sum: it forgets a disk that disappears.
+        for device, c in psutil.disk_io_counters(perdisk=True, nowrap=False).items():
             if self._is_physical(device) and not self._excluded.fullmatch(device):
-                yield (
-                    device,
-                    DiskUse(
-                        count.read_bytes,
-                        count.write_bytes,
-                        count.read_count,
-                        count.read_time,
-                        count.busy_time,
-                    ),
-                )
+                use = DiskUse(c.read_bytes, c.write_bytes, c.read_count, c.read_time, c.busy_time)
+                yield device, use
 
     def _is_physical(self, device: str) -> bool:
         return (self._folder / device.replace("/", "!") / "device").exists()
-
-
-def _increase(last: int, now: int) -> int:
-    """Return the bytes since *last*; a disk that comes back starts from 0.
-
-    The sum of *now* alone would fall when a disk disappears, which looks like a reset of all disks.
-    """
-    return now - last if now >= last else now

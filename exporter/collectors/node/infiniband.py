@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from exporter.collectors.node.files import Mounts
+from exporter.past import Sum
 from rank_probe.process.small_files import names_in, number_in, text_of
 
 # The port counts data in words of 4 bytes, on RoCE too (Linux: ABI/stable/sysfs-class-infiniband).
@@ -56,9 +57,7 @@ class NodeInfinibandCollector:
 
     def __init__(self, mounts: Mounts) -> None:
         self._folder = mounts.sysfs / "class" / "infiniband"
-        # Each port's counters as last read: if one cannot be read once, or is gone, a sum must not
-        # decrease, which would look like a reset.
-        self._known: dict[tuple[Path, tuple[str, ...]], dict[str, int]] = {}
+        self._sums: dict[tuple[Path, tuple[str, ...]], Sum] = {}
 
     def collect(self) -> Iterator[Metric]:
         families = received, sent, errors, rate = _families()
@@ -82,17 +81,15 @@ class NodeInfinibandCollector:
         ]
 
     def _sum_of(self, port: Path, files: tuple[str, ...]) -> int | None:
-        known = self._known.setdefault((port, files), {})
-        for file in files:
-            count = number_in(port / file)
-            if count is not None:
-                known[file] = count
-        return sum(known.values()) if known else None
+        found = {file: count for file in files if (count := number_in(port / file)) is not None}
+        if found:
+            self._sums.setdefault((port, files), Sum()).add(found)
+        known = self._sums.get((port, files))
+        return known.total if known else None
 
     def _known_sums(self, files: tuple[str, ...]) -> list[int]:
         """Return the last sum of each port, of those that are gone too."""
-        known = [counts for (_, of), counts in self._known.items() if of == files]
-        return [sum(counts.values()) for counts in known if counts]
+        return [known.total for (_, of), known in self._sums.items() if of == files]
 
 
 def _data_bytes(port: Path, files: tuple[str, ...]) -> int | None:

@@ -8,6 +8,7 @@ from prometheus_client.metrics_core import Metric
 
 from exporter.collectors.node.files import Mounts
 from exporter.collectors.table import Row, families
+from exporter.past import Sum
 from rank_probe.process.small_files import number_in, text_of
 
 BYTES_PER_MEGABIT: Final = 1_000_000 // 8
@@ -91,23 +92,28 @@ class NodeNetworkCollector:
         self._procfs = mounts.procfs
         self._devices = mounts.sysfs / "class" / "net"
         self._excluded = re.compile(device_exclude)
-        # The errors of each device as last read: their sum must not fall when one is gone.
-        self._errors: dict[str, int] = {}
+        self._errors = Sum()
 
     def collect(self) -> Iterator[Metric]:
         devices = [
-            ([device], counts)
+            ([device], self._own(device, counts))
             for device, counts in sorted(self._counts().items())
             if any(counts[:2]) and not self._excluded.fullmatch(device)
         ]
-        for (device,), counts in devices:
-            self._errors[device] = counts.received_errors + counts.sent_errors
+        errors = self._errors.add(
+            {device: each.received_errors + each.sent_errors for (device,), each in devices}
+        )
         speeds = [(who, number_in(self._devices / who[0] / "speed")) for who, _ in devices]
         yield from families(DEVICES, ["device"], devices)
-        errors = sum(self._errors.values())
-        yield from families([ERRORS], [], [([], errors)] if self._errors else [])
+        yield from families([ERRORS], [], [([], errors)] if devices or errors else [])
         yield from families([SPEED], ["device"], speeds)
         yield from families(TCP, [], [([], self._tcp())])
+
+    def _own(self, device: str, counts: Counts) -> Counts:
+        """Return *counts* without the drops and errors that a bond repeats of its devices."""
+        if not (self._devices / device / "bonding").exists():
+            return counts
+        return counts._replace(received_drops=0, sent_drops=0, received_errors=0, sent_errors=0)
 
     def _counts(self) -> dict[str, Counts]:
         """Return the counts of each device."""

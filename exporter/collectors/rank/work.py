@@ -93,18 +93,18 @@ class RankWorkCollector:
     def _increase(self, rank: Snapshot, name: str) -> float:
         return self._work.increase((*_key(rank), name), COUNTS[name](rank) or 0.0)
 
-    def _per_step(self, rank: Snapshot) -> float | None:
-        """Return the work of *rank* per step, None if it has made no step lately."""
-        steps = self._increase(rank, "steps")
-        unit = next(name for name in WORK if COUNTS[name](rank) is not None)
-        return self._increase(rank, unit) / steps if steps > 0 else None
-
     def _work_per_step(self, ranks: Iterable[Snapshot]) -> Iterator[Metric]:
-        work: dict[Group, list[float]] = defaultdict(list)
+        groups: dict[Group, list[Snapshot]] = defaultdict(list)
         for rank in ranks:
-            if (value := self._per_step(rank)) is not None:
-                work[rank.job_id, rank.peer_group].append(value)
-        yield from families(WORKING, GROUP, sorted(work.items()))
+            if self._increase(rank, "steps") > 0:
+                groups[rank.job_id, rank.peer_group].append(rank)
+        work = {group: self._per_step(those) for group, those in sorted(groups.items())}
+        yield from families(WORKING, GROUP, list(work.items()))
+
+    def _per_step(self, ranks: Sequence[Snapshot]) -> list[float]:
+        """Return the work of each per step, in what all of them count."""
+        unit = next(name for name in WORK if all(COUNTS[name](rank) is not None for rank in ranks))
+        return [self._increase(rank, unit) / self._increase(rank, "steps") for rank in ranks]
 
     def _padding(self, ranks: Iterable[Snapshot]) -> Metric:
         family = GaugeMetricFamily(

@@ -127,7 +127,10 @@ const gpusLost = (said) => Object.values(said.gpus_lost).reduce((sum, gpus) => s
 function sinceSeconds(job) {
   const ages = (those) => those.filter((age) => age != null);
   const { state, late } = job.verdict;
-  if (state === "hung") return Math.min(...ages(job.ranks.map((rank) => rank.last_step_age_seconds)));
+  if (state === "hung") {
+    const stepped = ages(job.ranks.map((rank) => rank.last_step_age_seconds));
+    return stepped.length ? Math.min(...stepped) : null;
+  }
   if (state === "ranks_missing") {
     const silent = job.ranks.filter((rank) => rank.silent).map((rank) => rank.heartbeat_age_seconds);
     return silent.length ? Math.max(...silent) : null;

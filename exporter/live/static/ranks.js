@@ -29,7 +29,8 @@ function inOrder(job) {
   const longest = Math.max(...job.ranks.map((rank) => rank.step_seconds ?? 0)) || 1;
   const rows = job.ranks.map((rank) => {
     const named = rank.finished ? null : late.get(rank.rank);
-    const holdsUp = job.verdict.state === "hung" && !rank.finished && (rank.silent || rank.stage !== "sync");
+    const holdsUp = job.verdict.state === "hung" && !rank.finished && rank.last_step_age_seconds != null
+      && (rank.silent || rank.stage !== "sync");
     const isLate = named && !mark(named);
     const urgency = holdsUp || isLate ? 3 : rank.silent ? 2 : named ? 1 : 0;
     const place = named ? places.indexOf(rank.rank) : places.length;
@@ -70,7 +71,7 @@ function rankRow() {
       text(now, doing(rank));
       className(now, holdsUp ? "timed mark" : "timed");
       text(where, place(rank));
-      text(report, rank.finished ? "–" : age(rank.heartbeat_age_seconds));
+      text(report, rank.finished || !rank.stage ? "–" : age(rank.heartbeat_age_seconds));
     },
   };
 }

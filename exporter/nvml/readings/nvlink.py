@@ -8,6 +8,7 @@ import pynvml
 from exporter.nvml.calls import UNSUPPORTED
 from exporter.nvml.readings.fields import Field, FieldValues, field_values
 from exporter.nvml.readings.query import Ask
+from exporter.past import Sum
 
 # Bytes are scraped every 15 s or so; the links' states are five values per link.
 BYTES_EVERY_SECONDS: Final = 5.0
@@ -64,6 +65,8 @@ class NvLink:
         self._link_fields = FieldValues()
         self._byte_fields = BYTE_FIELDS
         self._sums: dict[str, Sum] = {}
+        # Whether the errors of each type are those of its fields: the counters count the same.
+        self._is_of_fields: dict[str, bool] = {}
 
     def read(self, ask: Ask, now: float) -> dict[str, Any]:
         """Return the readings, at most some seconds old; raises the errors of *ask*."""
@@ -122,8 +125,11 @@ class NvLink:
         """Return the errors of each type that is counted on all links, and of all types by link."""
         errors, by_link = {}, dict.fromkeys(self._links, 0)
         for kind, (fields, counters) in ERRORS.items():
-            counts = _of_first_field(fields, values) or self._of_counters(ask, counters)
+            counts = _of_first_field(fields, values)
+            if not self._is_of_fields.get(kind, bool(counts)):
+                counts = self._of_counters(ask, counters)
             if counts:
+                self._is_of_fields.setdefault(kind, bool(_of_first_field(fields, values)))
                 errors[kind] = self._sum(kind).add(counts)
             for link in self._links:
                 of_link = {key: count for key, count in counts.items() if key[0] == link}
@@ -138,27 +144,8 @@ class NvLink:
         }
         return {question: count for question, count in answers.items() if count is not None}
 
-    def _sum(self, name: str) -> "Sum":
+    def _sum(self, name: str) -> Sum:
         return self._sums.setdefault(name, Sum())
-
-
-class Sum:
-    """Adds up counters, and continues if one of them is missing for a while or restarts.
-
-    Their plain sum would fall in these cases, which rate() takes for a reset of the whole sum.
-    """
-
-    def __init__(self) -> None:
-        self.total = 0
-        self._last: dict[object, int] = {}
-
-    def add(self, counts: Mapping[Any, int]) -> int:
-        """Take the counters that can be read now, under any names, and return the sum of all."""
-        for name, count in counts.items():
-            last = self._last.get(name, 0)
-            self.total += count - last if count >= last else count
-            self._last[name] = count
-        return self.total
 
 
 def link_state(handle: object, link: int) -> int:

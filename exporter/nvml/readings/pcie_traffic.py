@@ -36,7 +36,7 @@ class PcieSource(Protocol):
     def name(self) -> str: ...
 
     def read(self, ask: Ask, now: float) -> Rates | None:
-        """Return the means over the window, None if there are none now."""
+        """Return the rates, None if there are none now."""
         ...
 
     def may_tell(self, ask: Ask) -> bool:
@@ -79,51 +79,35 @@ class PcieThroughput:
         self._ask = ask
         self._readers = (
             _Reader(GpmRates(self._gpm)),
-            _Reader(Averaged(counters, window)),
-            _Reader(Averaged(SampledRates(), window)),
+            _Reader(counters, ReadingWindow(window), ReadingWindow(window)),
+            _Reader(SampledRates(), ReadingWindow(window), ReadingWindow(window)),
         )
 
 
 class _Reader:
-    """A source, and whether it has ever shown traffic."""
+    """A source, and whether it has ever shown traffic.
 
-    def __init__(self, source: PcieSource) -> None:
+    One that gives a new value each time has *windows*, for the mean of each direction.
+    """
+
+    def __init__(self, source: PcieSource, *windows: ReadingWindow) -> None:
         self.source = source
         self.has_moved = False
+        self._windows = windows
 
     def read(self, ask: Ask, now: float) -> dict[str, Any]:
         rates = self.source.read(ask, now)
         if rates is None:
             return {}
-        self.has_moved = self.has_moved or any(rates)
+        for window, rate in zip(self._windows, rates, strict=False):
+            window.add(now, rate)
+        transmit, receive = [window.mean() for window in self._windows] or rates
+        self.has_moved = self.has_moved or bool(transmit or receive)
         return {
-            "pcie_transmit_bytes_per_second": rates[0],
-            "pcie_receive_bytes_per_second": rates[1],
+            "pcie_transmit_bytes_per_second": transmit,
+            "pcie_receive_bytes_per_second": receive,
             "pcie_source": self.source.name,
         }
-
-
-class Averaged:
-    """The means over the window, for a source that gives a new value each time."""
-
-    def __init__(self, source: PcieSource, window_seconds: float) -> None:
-        self.name = source.name
-        self._source = source
-        self._windows = (ReadingWindow(window_seconds), ReadingWindow(window_seconds))
-
-    def read(self, ask: Ask, now: float) -> Rates | None:
-        rates = self._source.read(ask, now)
-        if rates is None:
-            return None
-        for window, rate in zip(self._windows, rates, strict=True):
-            window.add(now, rate)
-        transmit, receive = (window.mean() for window in self._windows)
-        assert transmit is not None  # The window holds at least the current one.
-        assert receive is not None
-        return transmit, receive
-
-    def may_tell(self, ask: Ask) -> bool:
-        return self._source.may_tell(ask)
 
 
 class GpmRates:

@@ -369,6 +369,8 @@ def test_worker_that_is_down_for_half_of_five_minutes_is_told() -> None:
     assert node.after(1.0) == "nvml worker_down @/"
     node.released = True
     assert node.faults() == ""
+    for seconds, node.released, node.worker_up in ((300.0, True, False), (1.0, False, True)):
+        assert node.after(seconds) == ""
 
 
 def test_job_may_allow_for_more_throttling() -> None:

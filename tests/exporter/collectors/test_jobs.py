@@ -200,6 +200,11 @@ def work(group: str, most: float, mean: float, ranks: float) -> dict[str, float]
 # After so many minutes of such reports, what is shown.
 WORK: dict[str, tuple[int, list[Report], dict[str, float]]] = {
     # Tokens if they are counted, else samples, else steps, of the last ten minutes.
+    "one rank that alone counts its tokens": (
+        20,
+        [lambda m: {"steps": 60 * m, "tokens": 60_000 * m}, lambda m: {"steps": 60 * m}],
+        work("all", 1.0, 1.0, 2.0),
+    ),
     "work in the ranks' own unit": (
         20,
         [

@@ -217,6 +217,13 @@ ODDITIES: Final[list[tuple[str, Files, str]]] = [
         },
         "0 2.048e+08, 1 1.024e+08",
     ),
+    # A bond repeats what its devices have counted.
+    (
+        "node_network_errors",
+        carry("eth0", "eth1", "bond0", errors=(20, 5))
+        | {"sys/class/net/bond0/bonding/slaves": "eth0 eth1\n"},
+        "50.0",
+    ),
     # Turned off (psi=0), the files are there.
     ("node_pressure_stalled", {f"{PSI}/io": REFUSED}, "memory 0.25"),
     # Older kernels count at the paths of an NVMe disk only, newer ones at the disk as well.
@@ -308,6 +315,10 @@ OVER_TIME: Final[dict[str, tuple[str, list[tuple[Files, str]]]]] = {
     "a network device goes": (
         "node_network_errors",
         [(carry("eth0", "eth1", errors=(20, 5)), "50.0"), (carry("eth0", errors=(21, 5)), "51.0")],
+    ),
+    "an administrator clears the counters of a port": (
+        ERRORS % 0,
+        [({}, "mlx5_0 1 4.0"), ({f"{COUNTERS}/symbol_error": "0\n"}, "mlx5_0 1 4.0")],
     ),
     # All operations count, the queue does not; two mounts of an export count once.
     "the export that is slow now": (

@@ -151,7 +151,8 @@ def counts(gap: float, before: int, after: int, rate: float | None) -> Counts:
 
 
 # A count that fell, or grew beyond the link's speed, is left out; then it goes on.
-ODD = ((WIDE + 10, 7), (WIDE + 10**12, WIDE))
+ODD = (((WIDE + 10, 7), (WIDE + 18, 15)), ((WIDE + 10**12, WIDE), (WIDE + 10**12 + 8, WIDE + 8)))
+BOTH = (WIDE, WIDE)
 
 
 # Of a link: what is counted, and whether one waits for more.
@@ -169,23 +170,11 @@ ODD = ((WIDE + 10, 7), (WIDE + 10**12, WIDE))
         # On a link that carries 4 GiB in an interval, or an unknown one, it would tell too little.
         *((link, counts(1.0, 0, 5, None), False) for link in ((4, 8), *UNKNOWN_LINKS)),
         *(
-            (
-                SLOW,
-                [
-                    (1.0, (WIDE, WIDE), None),
-                    (2.0, odd, None),
-                    (3.0, (odd[0] + 8, odd[1] + 8), (8.0, 8.0)),
-                ],
-                True,
-            )
-            for odd in ODD
+            (SLOW, [(1.0, BOTH, None), (2.0, odd, None), (3.0, later, (8.0, 8.0))], True)
+            for odd, later in ODD
         ),
         # After a timeout the counters are compared from scratch.
-        (
-            SLOW,
-            [(1.0, (WIDE, WIDE), None), (2.0, TIMES_OUT, None), (3.0, (WIDE, WIDE), None)],
-            True,
-        ),
+        (SLOW, [(1.0, BOTH, None), (2.0, TIMES_OUT, None), (3.0, BOTH, None)], True),
     ],
 )
 def test_rate_is_what_was_counted_where_that_is_certain(
@@ -278,10 +267,8 @@ def test_what_is_counted_depends_on_the_age_of_gpu_and_driver() -> None:
     An older driver has counters in place of fields, and both kinds of checksum are one. Where
     nothing is counted there is no series, instead of 0.
     """
-    recoveries = {
-        (pynvml.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS, link): 1 for link in (0, 1)
-    }
-    new = NvLinks(1, 1, told={SENT_5: 3, RECEIVED_5: 5, **recoveries})
+    recovered = {(pynvml.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS, link): 1 for link in (0, 1)}
+    new = NvLinks(1, 1, told={SENT_5: 3, RECEIVED_5: 5, **recovered})
     counters = [1, 10, 100, 1000]
     old = NvLinks(1, 1, nvmlDeviceGetNvLinkErrorCounter=lambda _, link, counter: counters[counter])
     names = ("nvlink_links", "nvlink_errors", "nvlink_link_recoveries", *BYTES)
@@ -294,6 +281,18 @@ def test_what_is_counted_depends_on_the_age_of_gpu_and_driver() -> None:
         reading = gpu.read()
         assert [reading[name] for name in names] == told
     assert NvLinks().read() == {}
+
+
+def test_errors_go_on_where_a_call_times_out() -> None:
+    """A driver may have both fields and counters, and both count the same since it was loaded."""
+    gpu = NvLinks(1, nvmlDeviceGetNvLinkErrorCounter=lambda *_: 1000)
+    gpu.set_each(CRC, 1000)
+    values, told = gpu.answers["nvmlDeviceGetFieldValues"], []
+    for answer in (values, TIMES_OUT, values):
+        gpu.answers["nvmlDeviceGetFieldValues"] = answer
+        told.append(gpu.read()["nvlink_errors"])
+
+    assert [each.get("crc") for each in told] == [1000, None, 1000]
 
 
 def test_what_is_refused_for_a_while_is_back_soon() -> None:

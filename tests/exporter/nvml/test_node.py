@@ -25,7 +25,7 @@ from exporter.nvml.worker import gpu as gpu_module
 from exporter.nvml.worker import node as node_module
 from exporter.nvml.worker.events import XidEvents
 from exporter.nvml.worker.gpu import Gpu
-from exporter.nvml.worker.kmsg import Kmsg, open_kmsg
+from exporter.nvml.worker.kmsg import open_kmsg
 from exporter.nvml.worker.node import LOOK_SECONDS, BoundGpus, NeedsNewProcess, NodeSampler
 from exporter.nvml.worker.xids import XidCounts
 from tests.exporter.node import Clock
@@ -334,12 +334,6 @@ FALLEN = (
 BUS_ID = "00000010:1B:1F.0"
 
 
-def opened(path: Path) -> Kmsg:
-    kmsg = open_kmsg(str(path))
-    assert kmsg is not None
-    return kmsg
-
-
 @pytest.mark.parametrize("path", ["/nowhere/kmsg", "/dev/null"])
 def test_host_whose_log_cannot_be_read_has_none(path: str) -> None:
     """No file, or the /dev/null that containers have in its place: not a log without errors."""
@@ -378,7 +372,8 @@ def test_new_messages_of_the_kernel_are_counted_for_the_gpu_at_that_place(
 ) -> None:
     log = tmp_path / "kmsg"
     log.write_text(FALLEN)
-    kmsg = opened(log)
+    kmsg = open_kmsg(str(log))
+    assert kmsg is not None
     append(log, written)
     kmsg.read()
 
@@ -393,7 +388,8 @@ def test_reading_never_waits_and_nothing_that_can_be_had_is_lost(
     Halves of a line are joined. A flood that pushed records out costs those alone.
     """
     os.mkfifo(tmp_path / "pipe")
-    kmsg = opened(tmp_path / "pipe")
+    kmsg = open_kmsg(str(tmp_path / "pipe"))
+    assert kmsg is not None
     with (tmp_path / "pipe").open("wb", buffering=0) as log:
         kmsg.read()
         for half in (FALLEN[:40], FALLEN[40:]):

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import psutil
 import pytest
@@ -102,10 +103,6 @@ def test_sleep_in_the_kernel_is_left_alone(
     assert not supervisor.worker_up
 
 
-def open_files(pid: int) -> list[str]:
-    return [file.path for file in psutil.Process(pid).open_files()]
-
-
 def test_released_gpus_are_open_in_no_process(
     supervise: Supervise, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,12 +118,12 @@ def test_released_gpus_are_open_in_no_process(
     wait_until(lambda: ups(supervisor) == [True, True])
     worker = supervisor.worker_pid
     assert worker is not None
-    assert str(device) in open_files(worker)
+    assert str(device) in [file.path for file in psutil.Process(worker).open_files()]
 
     supervisor.release(600)
     wait_until(lambda: supervisor.released)
     assert not Path(f"/proc/{worker}").exists()
-    assert str(device) not in open_files(os.getpid())
+    assert str(device) not in [file.path for file in psutil.Process().open_files()]
     assert supervisor.latest() is None
     assert (supervisor.worker_pid, supervisor.worker_up) == (None, False)
 
@@ -354,15 +351,9 @@ def test_worker_that_cannot_be_killed_is_waited_for(
         wait_until(lambda: len(workers.started) == 2)
 
 
-def fails_to_start(arguments: Sequence[str], environment: Mapping[str, str]) -> WorkerProcess:
-    raise OSError("no more processes")
-
-
-def fails_to_see(sample: NodeSample) -> None:
-    raise ZeroDivisionError("odd sample")
-
-
 FOREIGN = b'{"gpus":[],"stuck_call":null,"a_field_of_next_year":1}'
+FAILS_TO_START = mock.Mock(side_effect=OSError("no more processes"))
+FAILS_TO_SEE = mock.Mock(side_effect=ZeroDivisionError("odd sample"))
 
 
 @pytest.mark.parametrize(
@@ -370,12 +361,12 @@ FOREIGN = b'{"gpus":[],"stuck_call":null,"a_field_of_next_year":1}'
     [
         # Of another version.
         (Fakes(FOREIGN), ignore, "after an upgrade without a restart of the exporter", None),
-        (fails_to_start, ignore, "cannot be started: no more processes", None),
+        (FAILS_TO_START, ignore, "cannot be started: no more processes", None),
         # A worker that was well long enough is replaced as quickly as the first one.
         (Fakes(WELL, status=1, ends_itself=True), ignore, "ended with status 1", WELL),
         (Fakes(NO_DRIVER, WELL, ends_itself=True), ignore, "the driver is back", WELL),
         # Nobody expects such an error, and without its thread no GPU would be read again.
-        (Fakes(WELL), fails_to_see, "NVML worker cannot be followed", WELL),
+        (Fakes(WELL), FAILS_TO_SEE, "NVML worker cannot be followed", WELL),
     ],
     ids=["foreign", "not started", "ends", "finds GPUs", "error of the exporter's own"],
 )

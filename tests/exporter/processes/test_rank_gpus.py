@@ -59,6 +59,7 @@ RANKS = tuple(process(10 + rank, torchrun(rank)) for rank in range(3))
 AGAIN = process(20, torchrun(0))
 CHILD = process(20, torchrun(0), ancestors=(10,))
 STRANGER = process(20, torchrun(0), uid=1001)
+OF_TWO_USERS = [RANKS[0], process(20, torchrun(1), uid=1001)]
 IN_POD = process(10, torchrun(0), namespace_pid=7)
 SPAWNED = [process(9, {}), process(10, {})]
 ENDED = pushed("GPU-0", pid=10, finished=True)
@@ -124,7 +125,8 @@ def test_rank_is_on_the_gpu_where_it_works(
         # that restarts under its old name is on its GPU at once.
         ({0: {10: 1}}, RANKS[:1], ENDED, None),
         ({0: {10: 1}, 1: {20: 1}}, [RANKS[0], AGAIN], ENDED, ("GPU-1", "environ", 20)),
-        # Nobody takes another user's rank, though they claim its name.
+        # Nobody adds a rank to another user's job whose ranks report, nor takes one by its name.
+        ({0: {10: 9}, 1: {20: 9}}, OF_TWO_USERS, pushed("GPU-0", pid=10), ("GPU-0", "probe", 10)),
         ({0: {20: 1}}, [STRANGER], pushed("", pid=20), None),
     ],
 )
@@ -138,16 +140,14 @@ def test_probe_and_process_complete_one_another(
     found = ranks(gpus, *processes, held=[(rank, USER)])
 
     pids = [each.process and each.process.pid for each in found]
-    assert [(each.gpu_uuid, each.source) for each in found] == ([place[:2]] if place else [])
+    assert where(found) == ({0: place[:2]} if place else {})
     assert pids == ([place[2]] if place else [])
 
 
 @pytest.mark.parametrize(
     ("job_id", "owner"), [("team/llama", USER), ("team/llama", None), ("mine", USER)]
 )
-def test_rank_whose_probe_knows_a_better_name_is_there_once(
-    job_id: str, owner: Peer | None
-) -> None:
+def test_rank_whose_probe_has_a_better_name_is_there_once(job_id: str, owner: Peer | None) -> None:
     """It reads the pod's namespace, or the script names the job; the variables say neither."""
     rank = pushed("", pid=10, job_id=job_id)
     found = ranks({0: {10: 1}, 1: {11: 1}}, *RANKS[:2], held=[(rank, owner)])
@@ -248,14 +248,6 @@ def test_process_of_somebody_else_is_foreign(processes: list[Process], count: in
     for listed in (seen, *([] if count is None else [(*seen, 404)])):
         sample = gpu(0, dict.fromkeys(listed, 1))
         assert foreign_processes(sample, join([sample], seen, []), seen) == count
-
-
-def test_job_whose_ranks_report_has_no_rank_of_another_user() -> None:
-    held = [(pushed("GPU-0", pid=10), USER)]
-
-    assert where(
-        ranks({0: {10: 9}, 1: {20: 9}}, RANKS[0], process(20, torchrun(1), uid=1001), held=held)
-    ) == {0: ("GPU-0", "probe")}
 
 
 def test_where_no_process_can_be_seen_nothing_is_said() -> None:

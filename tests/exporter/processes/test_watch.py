@@ -7,6 +7,7 @@ import logging
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -132,16 +133,12 @@ def test_look_that_fails_is_not_the_last_one_and_no_hang(
     fake: FakeProc, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One odd file costs the looks that meet it, and is what people read as the reason."""
-
-    def odd(self: Proc) -> frozenset[int]:
-        raise RecursionError("odd file")
-
     fake.add(7, TORCHRUN)
     monkeypatch.setattr("exporter.processes.watch.INTERVAL_SECONDS", 0.01)
     clock, failures = Clock(), Failures()
     watch = ProcessWatch(gpus_with(7), Proc(fake.path), clock, failures)
     with monkeypatch.context() as patch:
-        patch.setattr(Proc, "online_cpus", odd)
+        patch.setattr(Proc, "online_cpus", mock.Mock(side_effect=RecursionError("odd file")))
         watch.start()
         wait_until(lambda: failures.count > 2)
         clock.seconds += 31
@@ -238,9 +235,7 @@ def test_rank_without_a_gpu_is_found_by_the_id_that_it_reports(
     assert cpu(watching(fake, reported)) == {}
 
 
-def test_watch_hurries_while_a_rank_is_late(
-    fake: FakeProc, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_watch_hurries_when_a_rank_is_late(fake: FakeProc, monkeypatch: pytest.MonkeyPatch) -> None:
     """At once: it does not wait for the end of its usual interval first."""
     monkeypatch.setattr(host_watch, "HURRIED_SECONDS", 0.01)
     monkeypatch.setattr(host_watch, "INTERVAL_SECONDS", 600.0)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
 
 from rank_probe.guest.guard import log, never_raise
 from rank_probe.measure import events
@@ -30,6 +30,7 @@ _of_parent: children.StartOptions | None = (
 )
 _stages: dict[str, AbstractContextManager[None]] = {}  # Cached, so that a step allocates nothing.
 _OFF: AbstractContextManager[None] = nullcontext()
+MOST_NAMES: Final = 2 * len(STAGES)  # Of stages, misspelt ones among them.
 _next: Callable[[Iterator[Any]], Any] = next  # timed while the probe runs
 
 
@@ -104,6 +105,7 @@ def _start(options: children.StartOptions) -> None:
     atexit.register(_finish_at_exit)
     children.follow(options, start_as_child, probe.own_rank.is_rank)
     children.at_end(lambda clean: stop(clean=clean))
+    _stages.clear()
     _stages.update((name, _Stage(probe.timeline, number)) for number, name in enumerate(STAGES))
     _next = fetching(probe.timeline.tape, next, probe.work.measure, count=probe.work.count)
     _probe, _of_parent = probe, None
@@ -257,14 +259,16 @@ class _Stage:
 
 
 def _other(name: str) -> AbstractContextManager[None]:
-    """Time a misspelt stage as `other`, and warn the first time."""
-    log.warning(
-        "rank_probe: %r is not a stage, so it is timed as other; the stages are %s",
-        name,
-        ", ".join(STAGES),
-    )
-    _stages[name] = _stages[STAGES[OTHER]]
-    return _stages[name]
+    """Time a misspelt stage as `other`, and warn of the first few, each once."""
+    other = _stages[STAGES[OTHER]]
+    if len(_stages) < MOST_NAMES:  # A name may be made up in each step.
+        log.warning(
+            "rank_probe: %r is not a stage, so it is timed as other; the stages are %s",
+            name,
+            ", ".join(STAGES),
+        )
+        _stages[name] = other
+    return other
 
 
 def _forget() -> None:

@@ -40,6 +40,8 @@ class ProcessGroups:
         self._push_soon = push_soon
         self._had_one = False
         self._has_stepped = False
+        # In a forked child: what the training thread held at the fork nobody releases there.
+        self.is_over = False
 
     @never_raise
     def prepare(self) -> None:
@@ -54,7 +56,7 @@ class ProcessGroups:
 
     def while_ranks_meet(self) -> None:
         """Rehearse, if this process is likely to be rank 0."""
-        if (rehearsal := sys.modules.get(REHEARSAL)) is not None:
+        if not self.is_over and (rehearsal := sys.modules.get(REHEARSAL)) is not None:
             rehearsal.rehearse()
 
     def first_step_done(self) -> None:
@@ -64,11 +66,15 @@ class ProcessGroups:
 
     def gone(self) -> None:
         """Count what was trained with the group that is gone now."""
+        if self.is_over:
+            return
         self._parts.timeline.finish()
         self._parts.join.group_is_gone()
 
     def formed(self) -> None:
         """Take part in a group that was formed now, perhaps with another number."""
+        if self.is_over:
+            return
         timeline, join = self._parts.timeline, self._parts.join
         if self._had_one or timeline.steps.totals().steps:
             # The step in progress is not one of all ranks: some are new.

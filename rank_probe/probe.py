@@ -198,6 +198,7 @@ class Probe:
     def forget_in_child(self) -> None:
         """Turn off in a forked child: it has no pusher thread, and it is not the rank."""
         self.timeline.disable()
+        self._groups.is_over = True
         self.own_rank.end()
 
     def snapshot(self) -> Snapshot | None:

@@ -58,15 +58,18 @@ def matching(chosen: str, names: list[str], by_prefix: bool) -> list[str]:
         return [name for name in names if name in chosen.split(",")]
     excluded, exact = chosen.startswith("^"), chosen.lstrip("^").startswith("=")
     wanted = [word for word in chosen.lstrip("^=").split(",") if word]
-    found = {
-        name
-        for name in names
-        for word in wanted
-        if (name == word.partition(":")[0] if exact else name.startswith(word))
-    }
+    found = {name for name in names for word in wanted if _means(word, name, exact)}
     if not excluded:
         return [name for name in names if name in found]
     return [name for name in names if name not in found and not name.startswith(("lo", "docker"))]
+
+
+def _means(word: str, name: str, exact: bool) -> bool:
+    """Whether *word* means *name*; either may end with a port, as in mlx5_0:1."""
+    chosen, _, wanted = word.partition(":")
+    device, _, port = name.partition(":")
+    is_it = device == chosen if exact else device.startswith(chosen)
+    return is_it and wanted in ("", port or wanted)
 
 
 def ports(mounts: NodeMounts) -> Iterator[Port]:
@@ -180,8 +183,8 @@ def _used(facts: Facts) -> list[Port]:
     chosen = facts.settings.get(ADAPTERS)
     if not chosen:
         return list(facts.ports)
-    devices = matching(chosen, sorted({port.device for port in facts.ports}), by_prefix=True)
-    return [port for port in facts.ports if port.device in devices]
+    by_name = {f"{port.device}:{port.number}": port for port in facts.ports}
+    return [by_name[name] for name in matching(chosen, list(by_name), by_prefix=True)]
 
 
 def _down(used: Sequence[tuple[Facts, Port]]) -> Iterator[AuditFinding]:

@@ -103,7 +103,9 @@ def joined(
     """Take the device, meet the other ranks, and make the process group that is measured."""
     device = torch.device("cpu")
     if backend == "nccl":
-        device = torch.device("cuda", int(me.local_rank) if me.local_rank.isdecimal() else 0)
+        local_rank = int(me.local_rank) if me.local_rank.isdecimal() else 0
+        # A launcher may show each rank its own GPU only.
+        device = torch.device("cuda", 0 if torch.cuda.device_count() == 1 else local_rank)
         begins(f"the choice of GPU {device.index}, of {torch.cuda.device_count()}")
         torch.cuda.set_device(device)
     world = World(me.rank, me.world_size, backend, device, begins)

@@ -34,15 +34,9 @@ def read_result(message: bytes) -> JoinResult | None:
     if len(message) != RESULT_BYTES:
         return None
     values = memoryview(message).cast("d").tolist()
-    return JoinResult(
-        steps=int(values[STEPS]),
-        last_step=int(values[LAST_STEP]),
-        groups=int(values[GROUPS]),
-        stride=int(values[STRIDE]),
-        joined_seconds=values[JOINED],
-        group_wait_seconds=values[GROUP_WAIT],
-        wait_caused_seconds=tuple(values[CAUSED:]),
-    )
+    *counts, joined, waited = values[:CAUSED]
+    steps, last_step, groups, stride = map(int, counts)
+    return JoinResult(steps, last_step, groups, stride, joined, waited, tuple(values[CAUSED:]))
 
 
 def added(before: JoinResult | None, now: JoinResult | None) -> JoinResult | None:

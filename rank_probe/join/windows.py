@@ -56,14 +56,9 @@ class TensorReduction:
         self._ranks = list(ranks)
         self._at = {rank: at for at, rank in enumerate(ranks)}
         self._names = sorted(set(groups))
-        self._members = [
-            torch.tensor(
-                [at for at, each in enumerate(groups) if each == name],
-                dtype=torch.int64,
-                device="cpu",
-            )
-            for name in self._names
-        ]
+        places = [self._names.index(each) for each in groups]
+        self._of = torch.tensor(places, dtype=torch.int64, device="cpu")
+        self._members = [(self._of == at).nonzero()[:, 0] for at in range(len(self._names))]
         self._first = torch.stack([members[0] for members in self._members])
         self._steps = 0
         self._sums = JoinSums(
@@ -151,12 +146,7 @@ class TensorReduction:
             give_way()
             earlier = before[1].sums.means(before[0].sums, steps_before)
         give_way()
-        own = torch.cat(
-            [
-                means.groups[position] + means.ranks[members, DISTANCE]
-                for position, members in enumerate(self._members)
-            ]
-        )
+        own = means.ranks[:, DISTANCE] + means.groups[self._of]
         give_way()
         seconds, sync, waited, unequal, varied, *caused = (means.job * steps).tolist()
         return Window(
@@ -181,9 +171,7 @@ class TensorReduction:
     def own(self, begin: Mark, end: Mark) -> dict[int, float]:
         """Return each rank's own time, in seconds per step."""
         means = end.sums.means(begin.sums, end.steps - begin.steps)
-        own = means.ranks[:, DISTANCE].clone()
-        for position, members in enumerate(self._members):
-            own[members] += means.groups[position]
+        own = means.ranks[:, DISTANCE] + means.groups[self._of]
         return dict(zip(self._ranks, own.tolist(), strict=True))
 
     def path(self, rank: int, marks: Sequence[Mark]) -> list[float]:

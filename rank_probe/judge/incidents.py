@@ -185,7 +185,9 @@ class Incidents:
         nodes = self._reduction.nodes
         late = {nodes[each.rank]: each for each in self._incidents.values() if each.kind == NODE}
         now = _lasting(windows)
-        for seen in self._nodes.sharing(now, late) if late else ():
+        if not late or now.elapsed < SHORT_SECONDS:
+            return
+        for seen in self._nodes.sharing(now, late):
             rank = seen.standing.rank
             first = late[nodes[rank]]
             is_told = rank in self._incidents and self._incidents[rank].kind != MILD
@@ -290,8 +292,9 @@ class Incidents:
         excess, of_node = seen.excess - incident.reference, 0.0
         late = leave = LEAVE_RATIO if incident.kind != MILD else LEAVE_RATIO / 2
         if incident.kind == NODE:  # It stays while its node is late, and it shares that.
-            of_node = shared.get(self._reduction.nodes[incident.rank], 0.0)
-            leave = max(of_node, LEAVE_RATIO) / 2
+            theirs = shared.get(self._reduction.nodes[incident.rank], 0.0)
+            of_node = theirs if seen.excess > theirs / 2 else 0.0
+            leave = max(theirs, LEAVE_RATIO) / 2
         has_fallen = incident.ratio - excess > LEAVE_ERRORS * seen.error
         is_back = max(excess, of_node) + BACK_ERRORS * seen.error < late
         return is_back or (has_fallen and excess < min(leave, late))

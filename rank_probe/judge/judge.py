@@ -223,13 +223,14 @@ class Judge:
         verdict = replace(
             found, late=found.late[:MOST_LATE], step_seconds=window.seconds / window.steps
         )
+        long = self._stalls.long(end.at)
         if found.reason is not None:
             return replace(verdict, stalls=tuple(stalls))
         shared = {each.stage for each in stalls}
         steady = {each.rank for each in found.late if each.kind != MILD}
         stops = [
             each
-            for each in self._stalls.long(end.at)
+            for each in long
             if (STAGES[each.stage] not in shared if each.all else each.step.rank not in steady)
         ]
         ranks = sum(found.ranks.values())

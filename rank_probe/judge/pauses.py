@@ -10,7 +10,7 @@ from statistics import median
 from typing import Final
 
 from rank_probe.judge.verdict import Stall
-from rank_probe.judge.windows import Leader, Window
+from rank_probe.judge.windows import Leader, Window, stride
 from rank_probe.wire.stages import CHECKPOINT, EVAL, OTHER, STAGES
 
 # A pause is at least this share of a step, and this many times the usual lead of the slowest rank.
@@ -73,6 +73,7 @@ class Pauses:
         self._first: dict[tuple[int, int], Leader] = {}
         self._stage: dict[tuple[int, int], str] = {}
         self._told: dict[int, str] = {}
+        self._stride = 1.0
 
     @property
     def latest(self) -> Mapping[int, float]:
@@ -89,6 +90,7 @@ class Pauses:
         *window* gives the current baselines; *steady* ranks are late all the time.
         """
         self.wait(leaders)
+        self._stride = stride(leaders, self._stride)
         ranks, heaviest = sum(group.ranks for group in window.groups), _heaviest(window)
         if len(self._leads) + len(self._waiting) >= FEWEST_LEADS:
             leaders, self._waiting = self._waiting, []
@@ -152,7 +154,7 @@ class Pauses:
         for first in own[-MOST_EVENTS : -FEWEST_EVENTS + 1]:
             since = [each for each in own if each.step >= first.step]
             if (
-                _steps_apart(since) >= FEWEST_STEPS_APART
+                _steps_apart(since) >= FEWEST_STEPS_APART * self._stride
                 and self._confidence(since, ranks, heaviest) >= 1
             ):
                 self._first[who], self._stage[who] = first, STAGES[_stage(since)]
@@ -194,7 +196,8 @@ class Pauses:
 
     def _is_over(self, who: tuple[int, int], at: float) -> bool:
         own = self._own(who)
-        if len(own) < FEWEST_EVENTS or _steps_apart(own[-8:]) < FEWEST_STEPS_APART:
+        least = FEWEST_STEPS_APART * self._stride
+        if len(own) < FEWEST_EVENTS or _steps_apart(own[-8:]) < least:
             return True
         intervals = [b.at - a.at for a, b in pairwise(own)]
         return at - own[-1].at > OVERDUE_INTERVALS * max(intervals[-8:])

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from rank_probe.judge.verdict import MOST_PAUSES, Pause, Stall
-from rank_probe.judge.windows import Leader, Window
+from rank_probe.judge.windows import Leader, Window, stride
 from rank_probe.wire.stages import DATA, H2D, STAGES
 
 # Number of steps that say how long a usual one takes.
@@ -19,7 +19,8 @@ LONG_STEPS, LEAST_LONG, LONG_SECONDS, LEAST_STEPS = 10.0, 5.0, 10.0, 2.0
 TOLD_SECONDS: Final = 1800.0
 # All ranks stall in a step that takes them twice as long as usual. So many stalls are no chance;
 # more often than every second step they are usual, and without the next for so long they are over.
-STALL_RATIO, FEWEST_STALLS, MOST_STALLS, FEWEST_APART, OVERDUE_INTERVALS = 2.0, 3, 64, 2, 3.0
+STALL_RATIO, FEWEST_STALLS, RECENT_STALLS, MOST_STALLS = 2.0, 3, 8, 64
+FEWEST_APART, OVERDUE_INTERVALS = 2, 3.0
 # A loader that keeps up takes a hundredth of a step; beyond this share, all ranks wait for data.
 DATA_SHARE: Final = 0.2
 
@@ -46,6 +47,7 @@ class Stalls:
         self._usual: deque[float] = deque(maxlen=USUAL_STEPS)
         self._long: list[Stop] = []
         self._shared: deque[Leader] = deque(maxlen=MOST_STALLS)
+        self._stride = 1.0
 
     def add(self, leaders: Iterable[Leader], ranks: int) -> None:
         """Note the *leaders* of new steps, of so many *ranks*."""
@@ -53,6 +55,7 @@ class Stalls:
         if len(self._usual) + len(self._waiting) < FEWEST_STEPS:
             return
         new, self._waiting = self._waiting, []
+        self._stride = stride(new, self._stride)
         self._usual.extend(each.baseline for each in new)
         usual = median(self._usual)
         long = max(LEAST_STEPS * usual, min(max(LONG_STEPS * usual, LEAST_LONG), LONG_SECONDS))
@@ -79,9 +82,9 @@ class Stalls:
         share = (data * window.steps - once) / window.seconds
         found: dict[int, Stall] = {}
         for stage in sorted({each.longest for each in self._shared}):
-            own = [each for each in self._shared if each.longest == stage]
+            own = _recent([each for each in self._shared if each.longest == stage])
             apart = [b.step - a.step for a, b in pairwise(own)]
-            if len(own) < FEWEST_STALLS or median(apart) < FEWEST_APART:
+            if len(own) < FEWEST_STALLS or median(apart) < FEWEST_APART * self._stride:
                 continue
             longest = max(b.at - a.at for a, b in pairwise(own))
             if at - own[-1].at > OVERDUE_INTERVALS * longest:
@@ -100,6 +103,17 @@ class Stalls:
         most = 1 - usual * (own[-1].step - own[0].step) / elapsed
         stage = STAGES[own[0].longest]
         return Stall(stage, max(min(share, most), 0.0), every_steps, median(lost))
+
+
+def _recent(own: Sequence[Leader]) -> Sequence[Leader]:
+    """Return the last few of *own*, without what came long before them."""
+    own = own[-RECENT_STALLS:]
+    while len(own) > FEWEST_STALLS:
+        first, *later = [b.at - a.at for a, b in pairwise(own)]
+        if first <= OVERDUE_INTERVALS * median(later):
+            break
+        own = own[1:]
+    return own
 
 
 def told(stops: Iterable[Stop], at: float) -> tuple[Pause, ...]:

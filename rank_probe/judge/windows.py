@@ -139,6 +139,13 @@ class Leader(NamedTuple):
     longest: int = 0
 
 
+def stride(leaders: Sequence[Leader], before: float) -> float:
+    """Return how many steps apart *leaders* are, since steps may be sampled; else as *before*."""
+    if len(leaders) < 2:
+        return before
+    return median(later.step - each.step for each, later in pairwise(leaders))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Mark:
     """Sums over all steps so far: *steps* of them, until *at* seconds of the clock."""

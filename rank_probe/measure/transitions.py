@@ -4,7 +4,7 @@ The time outside any named stage is `forward` from the batch to its backward, ot
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from rank_probe.measure import events as e
 from rank_probe.measure.boundaries import (
@@ -57,9 +57,19 @@ def _part(state: LoopState, stage: int) -> After:
     return push(state, e.ENTER, stage), stage
 
 
-def _leave(state: LoopState, _: int) -> After:
-    state, changed = pop(state, e.ENTER)
-    return state, state.stage if changed else None
+def _ends(event: int, release: int = 0) -> Callable[[LoopState, int], After]:
+    """Return what the end of *event* means; with RELEASE all ranks go on together."""
+
+    def ended(state: LoopState, _: int) -> After:
+        state, changed = pop(state, event)
+        return state, state.stage | release if changed else None
+
+    return ended
+
+
+def _knows(**known: Any) -> Callable[[LoopState, int], After]:
+    """Return what it means that something of the loop is *known* now."""
+    return lambda state, _: (state._replace(**known), None)
 
 
 def _fetch(state: LoopState, _: int) -> After:
@@ -216,23 +226,10 @@ def _closure_begins(state: LoopState, _: int) -> After:
     return push(state, e.CLOSURE_BEGINS, FORWARD), FORWARD
 
 
-def _closure_ended(state: LoopState, _: int) -> After:
-    state, changed = pop(state, e.CLOSURE_BEGINS)
-    return state, state.stage if changed else None
-
-
 def _wait(state: LoopState, _: int) -> After:
     if state.stage == SYNC:
         return pass_(state, e.WAIT)
     return push(state, e.WAIT, SYNC), SYNC
-
-
-def _waited(state: LoopState, _: int) -> After:
-    return _after_wait(state, e.WAIT, 0)
-
-
-def _released(state: LoopState, _: int) -> After:
-    return _after_wait(state, e.WAIT, RELEASE)
 
 
 def _engine_wait(state: LoopState, _: int) -> After:
@@ -242,19 +239,6 @@ def _engine_wait(state: LoopState, _: int) -> After:
     if state.stage != BACKWARD:
         return state, None
     return push(state, e.ENGINE_WAIT, SYNC), SYNC
-
-
-def _engine_waited(state: LoopState, _: int) -> After:
-    return _after_wait(state, e.ENGINE_WAIT, 0)
-
-
-def _engine_released(state: LoopState, _: int) -> After:
-    return _after_wait(state, e.ENGINE_WAIT, RELEASE)
-
-
-def _after_wait(state: LoopState, event: int, release: int) -> After:
-    state, changed = pop(state, event)
-    return state, state.stage | release if changed else None
 
 
 def _step(state: LoopState, _: int) -> After:
@@ -275,18 +259,6 @@ def _steps_are_found(state: LoopState, _: int) -> After:
     return state._replace(finds_steps=state.automatic, optimizers=0), None
 
 
-def _steps_are_given(state: LoopState, _: int) -> After:
-    return state._replace(finds_steps=False, optimizers=0), None
-
-
-def _has_peers(state: LoopState, _: int) -> After:
-    return state._replace(has_peers=True), None
-
-
-def _loop_reads_itself(state: LoopState, _: int) -> After:
-    return state._replace(reads_itself=True), None
-
-
 def _restart(state: LoopState, _: int) -> After:
     """No boundary: the next one begins the counting."""
     kept = LoopState(automatic=state.automatic, finds_steps=state.finds_steps)
@@ -296,7 +268,7 @@ def _restart(state: LoopState, _: int) -> After:
 TRANSITIONS: Final[dict[int, Callable[[LoopState, int], After]]] = {
     e.ENTER: _enter,
     e.PART: _part,
-    e.LEAVE: _leave,
+    e.LEAVE: _ends(e.ENTER),
     e.FETCH: _fetch,
     e.FETCH_UNGRADED: _fetch_ungraded,
     e.FETCHED: _fetched,
@@ -313,18 +285,18 @@ TRANSITIONS: Final[dict[int, Callable[[LoopState, int], After]]] = {
     e.OPTIMIZER_BEGINS: _optimizer_begins,
     e.OPTIMIZER_ENDED: _optimizer_ended,
     e.CLOSURE_BEGINS: _closure_begins,
-    e.CLOSURE_ENDED: _closure_ended,
+    e.CLOSURE_ENDED: _ends(e.CLOSURE_BEGINS),
     e.WAIT: _wait,
-    e.WAITED: _waited,
-    e.RELEASED: _released,
+    e.WAITED: _ends(e.WAIT),
+    e.RELEASED: _ends(e.WAIT, RELEASE),
     e.ENGINE_WAIT: _engine_wait,
-    e.ENGINE_WAITED: _engine_waited,
-    e.ENGINE_RELEASED: _engine_released,
+    e.ENGINE_WAITED: _ends(e.ENGINE_WAIT),
+    e.ENGINE_RELEASED: _ends(e.ENGINE_WAIT, RELEASE),
     e.STEP: _step,
     e.FINISH: _finish,
     e.STEPS_ARE_FOUND: _steps_are_found,
-    e.STEPS_ARE_GIVEN: _steps_are_given,
-    e.HAS_PEERS: _has_peers,
-    e.LOOP_READS_ITSELF: _loop_reads_itself,
+    e.STEPS_ARE_GIVEN: _knows(finds_steps=False, optimizers=0),
+    e.HAS_PEERS: _knows(has_peers=True),
+    e.LOOP_READS_ITSELF: _knows(reads_itself=True),
     e.RESTART: _restart,
 }

@@ -1,10 +1,11 @@
 """How much work the batches held: samples, tokens, and tokens that are only padding."""
 
+import math
+import operator
 import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from rank_probe.guest.guard import failures, never_raise
@@ -95,8 +96,7 @@ class WorkUnits:
         # May be called with a batch's rows instead of `measure` with the batch.
         self.count = None if measure is not None else self._measured.append
         self._masks = Masks()
-        self._counted = WorkSums()
-        self._added = WorkSums()
+        self._counted = self._added = NOTHING
 
     def measure(self, batch: Any) -> None:
         """Note what *batch* holds: rows of its first tensor, and a mapping's tokens. Never raises.
@@ -108,7 +108,7 @@ class WorkUnits:
         try:  # All in one function, to save calls with cold caches.
             kind = type(batch)
             if self.given is not None:
-                content = Content(*self.given(batch))
+                content = Content(*map(_whole, self.given(batch)))
             elif kind is list or kind is tuple:
                 content = (batch and _rows(batch[0])) or NOTHING
             elif kind is not dict and (rows := _rows(batch)):
@@ -119,11 +119,11 @@ class WorkUnits:
                 if not shape:
                     content = next(filter(None, map(_rows, batch.values())), NOTHING)
                 elif getattr(mask, "is_cpu", False) and mask.shape == shape:
-                    seen: Mask = [mask, shape[0], words.numel(), None]
+                    seen: Mask = [mask, shape[0], math.prod(shape), None]
                     self._masks.add(seen)
                     content = seen
                 else:
-                    content = Content(shape[0], words.numel())
+                    content = Content(shape[0], math.prod(shape))
         except Exception:  # noqa: BLE001 - as guard.never_raise, without its call at every batch
             failures.note("WorkUnits.measure")
         self._measured.append(content)
@@ -131,8 +131,9 @@ class WorkUnits:
     @never_raise
     def add(self, *, samples: int = 0, tokens: int = 0, padding_tokens: int = 0) -> None:
         """Add work that the caller counted; zeros are not counted at all."""
+        counted = Content(*(_whole(each) or None for each in (samples, tokens, padding_tokens)))
         with self._lock:
-            self._added.add(Content(samples or None, tokens or None, padding_tokens or None))
+            self._added = _plus(self._added, counted)
 
     def settle(self, marks: Iterable[int]) -> None:
         """Hear, in the order of the events, which batches were trained with."""
@@ -153,7 +154,7 @@ class WorkUnits:
             elif mark & OTHER_BATCH and batches < len(measured):
                 del measured[batches]
         if samples:
-            self._counted.samples = (self._counted.samples or 0) + samples
+            self._counted = _plus(self._counted, Content(samples))
 
     def forget_batches(self) -> None:
         """Count none of the batches that wait to be settled."""
@@ -161,12 +162,7 @@ class WorkUnits:
 
     def totals(self) -> tuple[int | None, int | None, int | None]:
         """Return samples, tokens and padding tokens of the batches that were used, and added."""
-        a, b = self._counted, self._added
-        return (
-            _sum(a.samples, b.samples),
-            _sum(a.tokens, b.tokens),
-            _sum(a.padding_tokens, b.padding_tokens),
-        )
+        return _plus(self._counted, self._added)
 
     def amount(self) -> float:
         """Return the tokens of the batches that were used, or else their samples; 0 if unknown."""
@@ -174,31 +170,25 @@ class WorkUnits:
         return float(tokens or samples or 0)
 
     def _count(self, content: int | Mask | Content) -> None:
-        counted = self._counted
-        if type(content) is list:
+        if isinstance(content, list):
             if content[-1] is None:
                 self._masks.count()
-            _, samples, tokens, zeros = content
-            counted.samples = (counted.samples or 0) + samples
-            counted.tokens = (counted.tokens or 0) + tokens
-            counted.padding_tokens = _sum(counted.padding_tokens, zeros)
-        elif isinstance(content, Content):
-            counted.add(content)
+            content = Content(*content[1:])
+        if isinstance(content, Content):
+            self._counted = _plus(self._counted, content)
 
 
-@dataclass
-class WorkSums:
-    """Samples, tokens and padding tokens; None while there were none."""
+def _whole(number: Any) -> int | None:
+    """Return a count of the user's; raises TypeError for what is none, or is on a device."""
+    if number is None:
+        return None
+    if not getattr(number, "is_cpu", True):
+        raise TypeError("to read a count that is on a device would wait for it")
+    return operator.index(number)
 
-    samples: int | None = None
-    tokens: int | None = None
-    padding_tokens: int | None = None
 
-    def add(self, content: Content) -> None:
-        """Add *content*."""
-        self.samples = _sum(self.samples, content.samples)
-        self.tokens = _sum(self.tokens, content.tokens)
-        self.padding_tokens = _sum(self.padding_tokens, content.padding_tokens)
+def _plus(a: Content, b: Content) -> Content:
+    return Content(*map(_sum, a, b))
 
 
 def _sum(a: int | None, b: int | None) -> int | None:

@@ -50,17 +50,21 @@ def before_created(torch: Any, patches: Patches, call: Callable[[], object]) -> 
     # A forked child may know the function by a name that its parent imported before; all of them
     # end here. This costs the rendezvous.
     if hasattr(c10d, "_update_default_pg"):
-        make = functools.partial(_seeing_group, torch.distributed, call)
+        make = functools.partial(seeing_group, torch.distributed, call, lambda: None)
         patches.wrap(c10d, "_update_default_pg", make)
 
 
-def _seeing_group(
-    distributed: Any, call: Callable[[], object], original: Callable[..., Any]
+def seeing_group(
+    distributed: Any,
+    formed: Callable[[], object],
+    gone: Callable[[], object],
+    original: Callable[..., Any],
 ) -> Callable[..., Any]:
+    """Return *original*, c10d's `_update_default_pg`, which then tells what became of the group."""
+
     def _update_default_pg(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
-        if distributed.is_initialized():  # Not when it is destroyed.
-            call()
+        (formed if distributed.is_initialized() else gone)()
         return result
 
     return _update_default_pg

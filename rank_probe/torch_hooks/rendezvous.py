@@ -10,6 +10,7 @@ from rank_probe.guest.guard import never_raise
 from rank_probe.guest.patches import Patches, attaching
 from rank_probe.process.lifecycle import Lifecycle
 from rank_probe.torch_hooks.private import wrap
+from rank_probe.torch_hooks.process_group import seeing_group
 
 
 class GroupsListener(Protocol):
@@ -37,7 +38,8 @@ def attach(patches: Patches, lifecycle: Lifecycle, groups: GroupsListener) -> No
 
     without = "A default group that is formed anew is not joined."
     # All ways to form a group end there.
-    telling = functools.partial(_telling, groups)
+    formed, gone = never_raise(groups.formed), never_raise(groups.gone)
+    telling = functools.partial(seeing_group, torch.distributed, formed, gone)
     wrap(patches, distributed_c10d, "_update_default_pg", telling, without)
     meanwhile = groups.while_ranks_meet
     replacement = _timed(lifecycle, meanwhile, torch.distributed.init_process_group)
@@ -65,18 +67,3 @@ def _timed(
         return result
 
     return init_process_group
-
-
-def _telling(groups: GroupsListener, original: Callable[..., Any]) -> Callable[..., Any]:
-    formed, gone = never_raise(groups.formed), never_raise(groups.gone)
-
-    @functools.wraps(original)
-    def _update_default_pg(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        if torch.distributed.is_initialized():
-            formed()
-        else:  # It was destroyed.
-            gone()
-        return result
-
-    return _update_default_pg

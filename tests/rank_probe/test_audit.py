@@ -181,6 +181,13 @@ PLANTS: dict[str, Changes] = {
 }
 
 
+@pytest.mark.parametrize("chosen", ["mlx5_0:1,mlx5_1:1", "=mlx5_0:1"])
+def test_adapter_may_be_chosen_with_its_port(chosen: str) -> None:
+    """What is plugged into another port of it does not matter."""
+    both = (*ports(400, 400), Port("mlx5_0", "2", "InfiniBand", False, 0))
+    assert not troubles(launch(on(EVERY, ports=both, **settings(NCCL_IB_HCA=chosen))))
+
+
 @pytest.mark.parametrize("plant", PLANTS)
 def test_planted_misconfiguration_is_found(plant: str) -> None:
     """Its check names it and who has it, says what to do, and no other check complains."""

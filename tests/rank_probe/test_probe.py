@@ -317,6 +317,17 @@ def test_rank_that_is_off_when_its_group_is_formed_is_not_joined(is_off: bool) -
     assert (second is None) == is_off
 
 
+def test_forked_helper_may_form_a_group_of_its_own() -> None:
+    """Though another thread held a lock of the probe at the fork."""
+    probe = probe_of_rank_2()
+    probe.forget_in_child()
+    forming = threading.Thread(target=probe._groups.formed, daemon=True)
+    with probe.timeline.steps._lock:
+        forming.start()
+        forming.join(5.0)
+        assert not forming.is_alive()
+
+
 def test_device_does_not_count_what_is_between_two_groups(
     torch_says: Torch, device: FakeDevice
 ) -> None:

@@ -337,6 +337,15 @@ def both(one: More, other: More) -> More:
     return lambda rank, step: one(rank, step) + other(rank, step)
 
 
+def test_hiccup_makes_no_rank_one_of_those_that_are_late_on_its_node() -> None:
+    """Five of its eight are late, step after step."""
+    late = [Fault(rank, "forward", 0.1, 1, 100) for rank in range(8, 13)]
+    hiccup = Fault(14, "other", 2.0, 1, 200, 200.5)
+    found = judged(Job(16, 2, (*late, hiccup), seconds=320))
+
+    assert {rank for rank, *_ in found.named} == set(range(8, 13))
+
+
 OWN_PAST = {
     "always one apart": Past(between(2, 0, 300, 0.1), steps=300),
     "always all apart": Past(lambda rank, _: 0.1 * rank, steps=60),

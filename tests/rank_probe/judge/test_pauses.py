@@ -143,6 +143,13 @@ def test_rank_on_duty_is_late_when_it_is_so_between_its_saves() -> None:
     assert found.last.gpus_lost["persistent"] == pytest.approx(7 * 0.125 / 0.65, rel=0.15)
 
 
+def test_rank_late_in_every_step_of_a_sample_does_not_pause() -> None:
+    """However far apart the steps are that are compared."""
+    job = Job(8, 1, (Fault(3, "data", 0.5, start_seconds=60),), seconds=160, busy_seconds=0.03)
+    found = judged_steps(job, simulate(job), every=lambda _: 8)
+    assert found.named == {(3, "data", PERSISTENT)}
+
+
 def test_duty_is_one_also_when_steps_become_shorter() -> None:
     """The saves before that are compared with the steps of then."""
 
@@ -157,7 +164,7 @@ def test_duty_is_one_also_when_steps_become_shorter() -> None:
 def test_duty_is_told_of_a_rank_that_is_a_little_slower_too() -> None:
     """Its saves cost far more than what is within the noise, and it is named once."""
     faults = Fault(0, "forward", 0.03), Fault(0, "checkpoint", 20, every=250)
-    found = judged(Job(8, busy_seconds=2.0, seconds=2600, faults=faults))
+    found = judged(Job(8, busy_seconds=2.0, seconds=2600, faults=faults), every_seconds=10)
 
     assert [(each.rank, each.stage, each.kind) for each in found.verdicts[-1][1].late] == [
         (0, "checkpoint", DUTY)

@@ -2,11 +2,15 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from rank_probe.judge.stalls import Stalls
 from rank_probe.judge.verdict import Pause, Stall
+from rank_probe.judge.windows import Leader, Mark
+from rank_probe.wire.stages import STAGES
 from tests.rank_probe.judged import Alter, Fault, Job, Step, altered, judged, judged_steps
 
 
@@ -60,6 +64,34 @@ def test_steady_wait_for_data_is_shared_from_a_fifth_on() -> None:
     found = judged(replace(QUICK, seconds=200, faults=ended))
     assert any(said.stalls for _, said in found.verdicts)
     assert not found.last.stalls
+
+
+def test_stall_of_hours_ago_says_nothing_of_those_of_now() -> None:
+    """Neither their share nor when they are over: each takes 60 s of six minutes, then none."""
+    stalls = Stalls()
+    usual = Leader(0, 0.0, 0, 0, 0.0, 0.0, 1.0, STAGES.index("checkpoint"))
+    late = [(43_200.0 + 360 * number, 61.0) for number in range(11)]
+    for number, (at, seconds) in enumerate([(100.0, 2.3), *late]):
+        steps = range(300 * number, 300 * number + 300)
+        stalls.add([usual._replace(step=step, at=at - 300 + step % 300) for step in steps], 64)
+        stalls.add([usual._replace(step=steps[-1] + 1, at=at, baseline=seconds)], 64)
+    window = SimpleNamespace(groups=[SimpleNamespace(stages=[0.0] * len(STAGES))], steps=1)
+    now: Any = SimpleNamespace(**vars(window), begin=Mark(0, at, None), seconds=1.0, elapsed=1.0)
+
+    assert [each.share for each in stalls.shared(now, at)] == [near(60 / 360, rel=0.01)]
+    assert list(stalls.shared(now, at + 1200)) == []
+
+
+def test_sample_of_slower_steps_is_no_stall() -> None:
+    """Of each four steps one is compared; from a minute on all are two and a half times as long."""
+
+    def alter(step: Step, at: float) -> None:
+        for own in step.stages if at > 60 else ():
+            own.update({stage: 2.5 * seconds for stage, seconds in own.items()})
+
+    job = replace(QUICK, seconds=120)
+    found = judged_steps(job, altered(job, alter), every=lambda _: 4)
+    assert not any(said.stalls for _, said in found.verdicts)
 
 
 @pytest.mark.parametrize("rank", [2, None])

@@ -1,7 +1,5 @@
 """Tests of the interpreter, the ledger and the timeline: what is noted becomes stages and steps."""
 
-from typing import Any
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +16,7 @@ from rank_probe.measure.boundaries import (
     packed,
 )
 from rank_probe.measure.interpreter import Interpreter, python_read, read
-from rank_probe.measure.ledger import Ledger, PythonLedger, new_ledger
+from rank_probe.measure.ledger import PythonLedger, new_ledger
 from rank_probe.measure.loop_state import (
     MOST_BATCHES,
     MOST_FRAMES,
@@ -40,6 +38,8 @@ from tests.rank_probe.measure.noted_loop import (
     milliseconds,
 )
 
+ALONE: Does = (e.BACKWARD_BEGINS, 10.0, e.BACKWARD_ENDED)
+CLOSURE: Does = (1.0, e.CLOSURE_BEGINS, 19.0, *BACKWARDS, 1.0, e.CLOSURE_ENDED, 1.0)
 WHOLE_STEPS: dict[str, tuple[Does, int, dict[str, float]]] = {
     # The second step's optimizer runs after the second release, so it is not committed yet.
     "each part of an ordinary loop gets its own time": (
@@ -87,12 +87,7 @@ WHOLE_STEPS: dict[str, tuple[Does, int, dict[str, float]]] = {
     "a step after which nothing came is not": (STEP, 0, {}),
     # Lightning and LBFGS; the rest of the optimizer is its own.
     "forward and backward in an optimizer's closure keep their names": (
-        (
-            *(*FETCH, 1.0, e.OPTIMIZER_BEGINS, 1.0, e.CLOSURE_BEGINS, 19.0, *BACKWARDS, 1.0),
-            *(e.CLOSURE_ENDED, 1.0, e.OPTIMIZER_ENDED, 4.0),
-        )
-        * 2
-        + FETCH,
+        (*FETCH, 1.0, e.OPTIMIZER_BEGINS, *CLOSURE, e.OPTIMIZER_ENDED, 4.0) * 2 + FETCH,
         2,
         {"optimizer": 4, "other": 4, "data": 10, "forward": 40, "backward": 20, "sync": 4},
     ),
@@ -105,12 +100,7 @@ WHOLE_STEPS: dict[str, tuple[Does, int, dict[str, float]]] = {
     ),
     # A release before it, as of a checkpoint's barrier, would move all of it into the next.
     "a step of a rank alone begins after its backward": (
-        (
-            *(*FETCH, e.WAIT, e.RELEASED, 20.0),
-            *(e.BACKWARD_BEGINS, 10.0, e.BACKWARD_ENDED, *OPTIMIZE),
-        )
-        * 2
-        + FETCH,
+        (*FETCH, e.WAIT, e.RELEASED, 20.0, *ALONE, *OPTIMIZE) * 2 + FETCH,
         2,
         {"optimizer": 1, "data": 10, "forward": 40, "backward": 20},
     ),
@@ -160,10 +150,7 @@ ENDS: dict[str, tuple[Does, int, dict[str, float]]] = {
     ),
     # A wrapper's step calls that of the optimizer that it wraps.
     "an optimizer within an optimizer is one": (
-        (
-            *(*FETCH, *BACKWARDS, e.OPTIMIZER_BEGINS, 1.0, e.OPTIMIZER_BEGINS, 2.0),
-            *(e.OPTIMIZER_ENDED, 3.0, e.OPTIMIZER_ENDED),
-        ),
+        (*FETCH, *BACKWARDS, e.OPTIMIZER_BEGINS, 2.0, *OPTIMIZE, 3.0, e.OPTIMIZER_ENDED),
         OTHER,
         {"data": 5, "backward": 10, "sync": 2, "optimizer": 6},
     ),
@@ -178,11 +165,7 @@ ENDS: dict[str, tuple[Does, int, dict[str, float]]] = {
         {"data": 5, "checkpoint": 3},
     ),
     # Nobody waits for an evaluation's loader in particular.
-    "the batches of an evaluation are not data": (
-        (e.ENTER | EVAL, *FETCH, e.LEAVE),
-        OTHER,
-        {"eval": 5},
-    ),
+    "an evaluation's batches are not data": ((e.ENTER | EVAL, *FETCH, e.LEAVE), OTHER, {"eval": 5}),
     # An adversarial one; a loader without gradients is an evaluation's nevertheless.
     "a backward in a named evaluation says nothing about loaders": (
         (e.ENTER | EVAL, *BACKWARDS, e.LEAVE, e.FETCH_UNGRADED, e.FETCHED),
@@ -325,9 +308,7 @@ def test_stages_add_up_to_wall_time(noted: list[tuple[int, int]], automatic: boo
 
 @settings(deadline=None, max_examples=150)
 @given(noted=random_events(), automatic=st.booleans())
-def test_interpreter_remembers_only_what_is_so(
-    noted: list[tuple[int, int]], automatic: bool
-) -> None:
+def test_interpreter_remembers_what_is_so(noted: list[tuple[int, int]], automatic: bool) -> None:
     """Its memory gives the same boundaries as the meaning of each event, in C as in Python."""
     start = LoopState(automatic=automatic, finds_steps=automatic)
     state, marks = start, []
@@ -371,10 +352,7 @@ BATCHES: dict[str, tuple[Does, list[int]]] = {
         [USED],
     ),
     # A data set that reads another loader: what the loop gets is the batch.
-    "a loader within a loader brings none": (
-        (e.FETCH, *FETCH, e.FETCHED, *BACKWARDS),
-        [OTHER_BATCH, USED],
-    ),
+    "an inner loader brings none": ((e.FETCH, *FETCH, e.FETCHED, *BACKWARDS), [OTHER_BATCH, USED]),
     "an evaluation between a batch and its backward takes nothing from it": (
         (*FETCH, *(e.FETCH_UNGRADED, e.FETCHED, e.FETCH_UNGRADED, e.EXHAUSTED), *BACKWARDS),
         [OTHER_BATCH, USED],
@@ -422,35 +400,23 @@ def test_timing_goes_on_after_a_pause_as_if_it_had_just_begun() -> None:
     job.timeline.finish()
 
     assert job.steps.totals().steps == 2
-    assert milliseconds(job.steps.totals().nanoseconds) == {
-        "optimizer": 1,
-        "data": 10,
-        "backward": 20,
-        "sync": 4,
-    }
-
-
-class Device:
-    def __init__(self) -> None:
-        self.marks: list[int] = []
-
-    def boundary(self, mark: int) -> None:
-        self.marks.append(mark)
+    spent = {"optimizer": 1, "data": 10, "backward": 20, "sync": 4}
+    assert milliseconds(job.steps.totals().nanoseconds) == spent
 
 
 def test_device_hears_each_boundary_when_it_happens() -> None:
     """Its counting begins where the second step does."""
-    job, device = Job(), Device()
-    job.timeline.after_first_step = lambda: job.timeline.also_tell(device.boundary)
+    job, marks = Job(), list[int]()
+    job.timeline.after_first_step = lambda: job.timeline.also_tell(marks.append)
     job.run(*STEP, e.FETCH)
-    assert device.marks == [DATA | BEGIN]
+    assert marks == [DATA | BEGIN]
     job.run(e.FETCHED, e.WAIT, e.WAIT)  # Within a wait: no boundary.
-    assert device.marks[1:] == [FORWARD, SYNC]
+    assert marks[1:] == [FORWARD, SYNC]
     job.run(e.RELEASED, e.WAITED, *STEP)
-    assert not any(mark & COMPLETE for mark in device.marks)
+    assert not any(mark & COMPLETE for mark in marks)
     job.run(e.FETCH)
 
-    assert device.marks[-1] == DATA | COMPLETE
+    assert marks[-1] == DATA | COMPLETE
 
 
 compiled = pytest.mark.skipif(
@@ -469,17 +435,6 @@ def boundaries() -> st.SearchStrategy[list[tuple[int, int]]]:
     return st.lists(st.tuples(mark, st.integers(0, 10**12)), max_size=60)
 
 
-def accounts(ledger: Ledger) -> dict[str, Any]:
-    """Return all that a ledger says."""
-    return {
-        "since": ledger.since,
-        "nanoseconds": tuple(ledger.nanoseconds),
-        "committed": tuple(ledger.committed),
-        "steps": ledger.steps,
-        "last": ledger.last_completed,
-    }
-
-
 @compiled
 @settings(deadline=None, max_examples=200)
 @given(marks=boundaries(), first=st.integers(0, 60))
@@ -496,7 +451,9 @@ def test_ledgers_agree(marks: list[tuple[int, int]], first: int) -> None:
             told = [ledger.add(packed(part)) for part in parts]
             whole = [step for steps, _ in told for step in steps]
             settling = [mark for _, marks in told for mark in marks]
-            found.append((whole, settling, accounts(ledger)))
+            sums = tuple(ledger.nanoseconds), tuple(ledger.committed)
+            at = ledger.since, ledger.steps, ledger.last_completed
+            found.append((whole, settling, sums, at))
 
     assert found == found[:1] * 4
 

@@ -346,6 +346,7 @@ class Batch(UserDict[str, Any]):
         ({"pixels": ROWS}, (4, None, None)),
         ({"note": "x", "pixels": ROWS}, (4, None, None)),
         ({"input_ids": WORDS}, (4, 20, None)),
+        ({"input_ids": np.ones((4, 5))}, (4, 20, None)),
         ({"labels": ROWS[:2], "input_ids": WORDS, "attention_mask": MASK}, (4, 20, 6)),
         (Batch({"input_ids": WORDS, "attention_mask": MASK.bool()}), (4, 20, 6)),
         ({"input_ids": WORDS, "attention_mask": MASK.to("meta")}, (4, 20, None)),
@@ -397,7 +398,7 @@ def test_batches_that_nobody_trained_with_do_not_count() -> None:
 
 
 def test_caller_may_add_from_any_thread() -> None:
-    """Into the same counters as batches; one that nobody fed stays None."""
+    """Into the same counters as batches; one that nobody fed stays None. Only whole ones count."""
     work = WorkUnits()
     elsewhere(lambda: work.add(samples=3))
     assert work.totals() == (3, None, None)
@@ -405,6 +406,9 @@ def test_caller_may_add_from_any_thread() -> None:
     work.add(samples=1, tokens=10, padding_tokens=2)
 
     assert work.totals() == (3 + 4 + 1, 20 + 10, 6 + 2)
+    for odd in (np.int64(3), torch.tensor(4), 1.5, torch.tensor(5, device="meta")):
+        work.add(tokens=odd)  # type: ignore[arg-type]
+    assert (work.totals()[1], type(work.totals()[1]), failures.count) == (37, int, 2)
 
 
 def test_a_callable_says_what_a_batch_holds() -> None:

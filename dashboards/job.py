@@ -284,6 +284,8 @@ def _who() -> list[Line]:
         f"topk by (cluster, job_id) ({NAMED}, {series})"
         for series in (in_short(of_rank), in_short(of_node), SILENT)
     )
+    duty = f'rank:rankskew_told_gpus_lost:sum{{kind="duty",{JOB}}}'
+    on_duty = f"topk by (cluster, job_id) ({NAMED}, last_over_time({duty}[1m]))"
     more = _figure_as("more", f"count by (cluster, job_id) ({of_rank}) - {NAMED} > 0")
     fault = _words(labelled(SUSPECT_FAULT, "cause", " · GPU {{fault}}"), "cause")
     suspect = f"{SUSPECT} * {ON_RANK} group_left (cause) {fault} or {ON_RANK} {SUSPECT}"
@@ -292,6 +294,7 @@ def _who() -> list[Line]:
         _in(late, ranks, "rank {{rank}} · {{stage}} · {{cause}}", TO_RANK),
         _in(late, nodes, "node {{nodename}} · {{stage}} · {{cause}}", to_node),
         _in(late, more, "and {{more}} more"),
+        _in(late, on_duty, "rank {{rank}} · {{stage}}", TO_RANK),
         _in("hung", suspect, "rank {{rank}} · {{stage}}{{cause}}", TO_RANK),
         _in("ranks_missing", silent, "rank {{rank}} is silent", ORANGE, TO_RANK),
         *_besides_ranks(STATE),

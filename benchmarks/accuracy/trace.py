@@ -44,25 +44,21 @@ class TraceError(Exception):
 class Truth:
     """What really happened in a segment; *_run*: over the whole of it, not only its faulty part.
 
-    *slowdown* is the mean faulty step over the mean healthy one, *slowdown_run* the time of the run
-    over what it would have been without the delays (of a hog: over healthy steps). *size* is the
-    delay as it took effect, in healthy steps a step. GPUs lost are the ranks' waits for the slowest
-    of each step, what the wire takes excluded; *common* is the share of the step that even the
-    luckiest rank waits. *planned_lost_run* is what the planted delays cost, None but where one rank
-    at a time was late. Times are seconds from the begin of the first step.
+    *slowdown_run* is the time of the run over what it would have been without the delays (of a hog:
+    over healthy steps). *size* is the delay as it took effect, in healthy steps a step. GPUs lost
+    are the ranks' waits for the slowest of each step, what the wire takes excluded; *common* is the
+    share of the step that even the luckiest rank waits. Times are seconds from the begin of the
+    first step.
     """
 
     healthy_step_seconds: float
-    slowdown: float
     slowdown_run: float
     size: float
     gpus_lost: float
     gpus_lost_run: float
-    planned_lost_run: float | None
     common: float
     begin_seconds: float
     end_seconds: float | None
-    seconds: float
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON that `Truth(**json)` reads."""
@@ -178,18 +174,13 @@ def truth(segment: Segment, rows: Sequence[Row], delayed: Delayed) -> Truth:
     ends_early = segment.fault_ends < segment.steps
     return Truth(
         healthy_step_seconds=usual,
-        slowdown=_step_seconds(faulty) / usual,
         slowdown_run=_slowdown_run(segment, steps, usual, delayed),
         size=_size(segment, healthy, faulty, delayed) / usual,
         gpus_lost=_gpus_lost(faulty),
         gpus_lost_run=_gpus_lost(steps),
-        planned_lost_run=_planned(segment, delayed) / (_step_seconds(steps) * len(steps))
-        if (len(segment.late()) == 1 and segment.fault != "hog") or segment.kind == "rotating"
-        else None,
         common=sum(min(_waits(step)) for step in steps) / (_step_seconds(steps) * len(steps)),
         begin_seconds=ends[segment.healthy_steps - 1] - origin,
         end_seconds=ends[segment.fault_ends] - origin if ends_early else None,
-        seconds=ends[-1] - origin,
     )
 
 
@@ -248,10 +239,6 @@ def _slowdown_run(segment: Segment, steps: Sequence[Step], usual: float, delayed
     seconds = _step_seconds(steps) * len(steps)
     late = [max(each.get(step, 0.0) for each in delayed.values()) for step in range(len(steps))]
     return seconds / (seconds - sum(late))
-
-
-def _planned(segment: Segment, delayed: Delayed) -> float:
-    return (segment.ranks - 1) * sum(sum(of_rank.values()) for of_rank in delayed.values())
 
 
 def _size(

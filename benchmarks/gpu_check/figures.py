@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from benchmarks.gpu_check.training import RANGE
-from benchmarks.report import Row, number
+from benchmarks.report import Row, digits, number
 from generators.markdown import table
 from rank_probe.measure.ledger import StepTotals
 from rank_probe.wire.stages import STAGES
@@ -164,16 +164,12 @@ def ranks_table(result: Row) -> str:
 
 def readings_table(result: Row) -> str:
     """Return the exporter's means beside nvidia-smi's, in nvidia-smi's units."""
+    who = ("ours", "nvidia-smi")  # A GPU need not have every reading.
     cells = [
-        (f"`{row['reading']}`", _short(row["ours"]), _short(row["nvidia-smi"]))
+        (f"`{row['reading']}`", *("" if row[each] is None else digits(row[each]) for each in who))
         for row in result["rows"]
     ]
     return f"{_machine(result)}\n\n{table(('reading', 'exporter', 'nvidia-smi'), cells)}"
-
-
-def _short(value: float) -> str:
-    """Return three digits, or all before the point."""
-    return format(value, ",.0f" if value >= 100 else ".3g")
 
 
 def _machine(result: Row) -> str:

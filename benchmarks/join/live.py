@@ -24,7 +24,7 @@ from rank_probe.process.identity import Identity
 from rank_probe.torch_hooks import backward, collectives, parallel
 from rank_probe.torch_hooks.store import opener
 
-# A tenth of the real one.
+# A fifth of the real one.
 PERIOD_SECONDS = 0.2
 FEATURES = 256
 

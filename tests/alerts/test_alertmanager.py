@@ -169,14 +169,6 @@ UNWELL = {"instance": "holed", "gpu_uuid": "GPU-unwell"}
         ),
         pytest.param(
             [
-                *alerts("Straggler GpuMemorySkew", **LATE),
-                alert("GpuUtilizationSkew", job_id="twice", rank="2"),
-            ],
-            [alert("GpuUtilizationSkew", **LATE)],
-            id="a straggler explains an idle GPU of the same rank",
-        ),
-        pytest.param(
-            [
                 alert("GpuLost", state="lost", **LOST),
                 alert("NumaMismatch", **LOST),
                 alert("GpuLost", state="recovery", **UNWELL),
@@ -440,6 +432,12 @@ def test_many_alerts_are_no_wall_of_text(sender: Sender) -> None:
 
     assert message["title"].startswith("many, 30 alerts: ")
     assert len(lines(message)) == 11
+
+
+def test_nodes_that_a_broken_switch_hides_are_one_message(sender: Sender) -> None:
+    labels = {"alertname": "RankskewExporterDown", "severity": "warning", "cluster": "rack"}
+    gone = [Promised(labels | {"instance": f"n{number}:9917"}, {}) for number in range(3)]
+    assert "3 alerts" in slack(sender.sends(gone))["title"]
 
 
 def test_alert_without_annotations_has_its_name(sender: Sender) -> None:

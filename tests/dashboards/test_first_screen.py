@@ -111,6 +111,16 @@ CASES = {
         },
         {"rank 5": ("persistent", "data")},
     ),
+    "duty": Case(
+        "straggler",
+        [
+            *JUDGED,
+            LATE % (0, "duty") + " 0.5",
+            'rank:rankskew_told_gpus_lost:sum{job_id="j",rank="0",kind="duty",stage="data"} 1.1',
+        ],
+        {"Who": {"rank 0 · data": 1.1}},
+        {"rank 0": ("duty", "data")},
+    ),
     "many stragglers": Case(
         "straggler",
         [

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import yaml
 
-from dashboards.detail import collectors
+from dashboards.detail import collectors, detail_of
 from dashboards.links import RUNBOOKS_URL
 from exporter.gpu_faults.over_time import LINK_ERRORS
 from exporter.live.summary import UNSEEN_SECONDS
@@ -137,6 +137,9 @@ def test_rules_and_runbooks_read_series_that_exist() -> None:
     assert read <= collectors().keys() | ours | GIVEN
     assert mentioned <= collectors().keys() | ours | {"up"}
     assert ours - read == FOR_PEOPLE
+    for text in RUNBOOKS.values():
+        flag = ",".join(sorted(detail_of(text)))
+        assert not flag or f"\n\nSome of these series need `--series.detail={flag}`.\n" in text
     assert not core & recorded(alert_rules.rules(OPTIONAL))
 
 

@@ -5,9 +5,7 @@ BUILT := alerts dashboards generators
 TORCH := 2.4 2.6 2.8 2.10 2.15
 
 .PHONY: $(shell sed -nE 's/^([a-z0-9-]+):.*/\1/p' Makefile)
-
 export PYTHONDONTWRITEBYTECODE := # Otherwise each process of a test compiles what it imports.
-
 # What takes longest begins first (tests/conftest.py), and mostly waits: hence three workers. A file stays in one.
 TESTED := $(PYTHON) -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations 20 --durations-min 5 -m
 
@@ -20,7 +18,10 @@ demo: ## a planted straggler pages you; DEMO_FAULT=data|forward|backward|optimiz
 
 test: ## set up, then everything: lint, types, unit tests, promtool, end-to-end
 	@scripts/setup.sh test
-	@$(PYTHON) -m pytest --collect-only -qq > /dev/null & $(MAKE) --no-print-directory check && wait # It compiles all, once.
+	@$(MAKE) --no-print-directory -j 2 check tested
+
+tested:
+	@$(PYTHON) -m pytest --collect-only -qq > /dev/null # It compiles all, once.
 	$(TESTED) "not (deploy or nightly)"
 
 check: ## lint, types, and whether generated files are up to date
@@ -66,5 +67,4 @@ release: ## wheels, sdist, an archive of all other files, and their sums, in dis
 	@$(PYTHON) scripts/release.py $(if $(filter dev,$(RELEASE)),--dev) dist
 
 clean: ## remove what the commands above created
-	rm -rf .venv .node .torch .deploy .demo .accuracy dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	-git clean -fqX deploy/kubernetes
+	rm -rf .venv .node .torch .deploy .demo .accuracy dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis; git clean -fqX deploy/kubernetes || true

@@ -164,6 +164,10 @@ wanted() {
         scripts/setup.sh; } | sha256sum
 }
 
+# What few import of torch, sympy and mpmath.
+UNUSED='/torch/(_inductor|testing|onnx)/|/(sympy|mpmath)/(.*/)?tests/|/sympy/(physics|stats|vector|diffgeom'
+UNUSED+='|codegen|crypto|categories|holonomic|liealgebras|sandbox|testing|unify|benchmarks)/'
+
 # Prints pip's settings as uv's variables, for uv reads none of pip's.
 settings_of_uv() {
     echo UV_INDEX_STRATEGY=unsafe-best-match # As pip does with several indexes.
@@ -190,8 +194,8 @@ install_python_packages() {
         mapfile -t settings < <(settings_of_uv) &&
         env "${settings[@]}" .venv/bin/uv pip install $quiet --python .venv/bin/python "$@" ||
         .venv/bin/python -m pip install $quiet "$@"
-    # Compiled once; otherwise each rank of a first job does it for itself. Without what few import.
-    .venv/bin/python -m compileall -q -j 0 -x '/torch/(_inductor|testing|onnx)/' \
+    # Compiled once; otherwise each rank of a first job does it for itself.
+    .venv/bin/python -m compileall -q -j 0 -x "$UNUSED" \
         .venv/lib/python3*/site-packages/{torch,sympy,mpmath} >/dev/null || true
 }
 

@@ -1,7 +1,10 @@
 """What every test stands on."""
 
+import gc
 import json
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from itertools import islice
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,11 +17,35 @@ from tests.rank_probe.launch import RUN_AGAIN
 
 # Groups of tests that take longest, and wait most: they begin first.
 SLOW = ("e2e", "jobs")
+# Files that wait for long, and how many files that compute follow each that waits.
+LONGEST, BETWEEN = ("test_paged.py", "test_frameworks.py", "test_loops.py"), 3
 
 
+@pytest.hookimpl(trylast=True)  # Once -m has left out the others.
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with slow groups, so that no worker has one left when the others are done."""
-    items.sort(key=lambda item: [mark not in item.keywords for mark in SLOW])
+    """Begin with what takes longest, and let something compute while something waits."""
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    slow = {path for path, own in files.items() if any(set(SLOW) & set(i.keywords) for i in own)}
+    waits = [path for path in files if path in slow and path.parent.name in SLOW]
+    waits.sort(key=lambda path: path.name not in LONGEST)
+    rest = iter(sorted(files.keys() - set(waits), key=lambda path: (path not in slow, path)))
+    order: list[Path] = []
+    for path in waits:
+        order += [path, *islice(rest, BETWEEN)]
+    items[:] = [item for path in (*order, *rest) for item in files[path]]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Do not look for garbage in what is imported, then or later: it stays."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -146,9 +146,8 @@ class Machine(StackProcess):
         super().start()
         if wait_for(self._boots, 30) is None:
             raise self.failure("does not boot")
-        self.run(
-            f"ip addr add {self.address}/24 dev host0; ip link set host0 up; ip link set lo up"
-        )
+        up = f"ip addr add {self.address}/24 dev host0; ip link set host0 up; ip link set lo up"
+        self.run(up)
 
     def stop(self) -> None:
         """Shut it down, and unmount its files, which stay in *changes*."""
@@ -179,9 +178,8 @@ class Machine(StackProcess):
             timeout=seconds,
         )
         if done.returncode != 0:
-            raise CommandFailed(
-                f"{self.host}: {script}\nexits with {done.returncode}:\n{done.stdout}"
-            )
+            said = f"{self.host}: {script}\nexits with {done.returncode}:\n{done.stdout}"
+            raise CommandFailed(said)
         return done.stdout
 
     def command(

@@ -30,11 +30,7 @@ MOST_MEBIBYTES: Final = 60
 CAPABILITIES: Final = ("bounding", "effective", "inheritable", "permitted", "ambient")
 NAMESPACES: Final = ("pid", "ipc", "uts", "mount", "network")
 # As compose writes them, those that it mounts by itself too.
-TMPFS: Final = (
-    "/dev:mode=755",
-    "/dev/shm:mode=1777",
-    f"/run/rankskew-operator:uid={USER},mode=0700",
-)
+TMPFS: Final = "/dev:mode=755", "/dev/shm:mode=1777", f"/run/rankskew-operator:uid={USER},mode=0700"
 
 
 class Builder:
@@ -142,11 +138,8 @@ class Container:
 
     def runc(self, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a *command* of runc about it."""
-        return subprocess.run(
-            ["runc", "--root", str(self._directory / "runc"), command, *arguments],
-            capture_output=True,
-            text=True,
-        )
+        words = ["runc", "--root", str(self._directory / "runc"), command, *arguments]
+        return subprocess.run(words, capture_output=True, text=True)
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         """Run *command* in it, as its user."""
@@ -162,14 +155,9 @@ class Container:
         """Run it in the background; it is removed in the end."""
         (self._directory / "config.json").write_text(json.dumps(configuration))
         run = ["runc", "--root", str(self._directory / "runc"), "run", "--detach"]
+        run += ["--bundle", str(self._directory), "exporter"]
         with self.log.open("ab") as log:
-            subprocess.run(
-                [*run, "--bundle", str(self._directory), "exporter"],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                check=True,
-            )
+            subprocess.run(run, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=True)
         try:
             yield
         finally:

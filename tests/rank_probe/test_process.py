@@ -91,6 +91,7 @@ def test_script_of_a_slurm_job_is_none_of_its_tasks() -> None:
 UNNAMED = "as nothing names the job"
 BY_NODE = f"the node's name, {UNNAMED}"
 BY_POD = "HOSTNAME, the pod's name"
+BY_NAME = "POD_NAME, the pod's name"
 IN_POD = "after the pod's namespace"
 IN_KUBERNETES = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
 RUN = {"TORCHELASTIC_RUN_ID": "run"}
@@ -109,11 +110,7 @@ MINE = {"RANKSKEW_JOB_ID": "mine"}
         ({"LSB_JOBID": "42", "LSB_BATCH_JID": "42[2]"}, "42[2]", "LSB_BATCH_JID"),
         (IN_KUBERNETES | {"HOSTNAME": "bert-worker-3"}, "bert", BY_POD),
         (POD | {"HOSTNAME": "bert-12"}, "nlp/bert", f"{BY_POD}, {IN_POD}"),
-        (
-            POD | {"HOSTNAME": "gpu-7", "POD_NAME": "bert-0"},
-            "nlp/bert",
-            f"POD_NAME, the pod's name, {IN_POD}",
-        ),
+        (POD | {"HOSTNAME": "gpu-7", "POD_NAME": "bert-0"}, "nlp/bert", f"{BY_NAME}, {IN_POD}"),
         (POD | RUN, "nlp/run", f"TORCHELASTIC_RUN_ID, {IN_POD}"),
         (POD | MINE | {"SLURM_JOB_ID": "4711"}, "mine", "RANKSKEW_JOB_ID"),
         (RUN | {"POD_NAMESPACE": "nlp"}, "run", "TORCHELASTIC_RUN_ID"),

@@ -269,9 +269,7 @@ def test_directory_in_the_environment_turns_it_on(tmp_path: Path) -> None:
     assert steps_in(tmp_path) == ["1", "2"]
 
 
-def test_operator_asks_for_a_trace_while_it_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_operator_may_ask_for_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the order on steps are written to a directory that is only this user's."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     loop = Loop()

@@ -99,6 +99,9 @@ def verdict(arm: Arm, place: str, job: Ranks) -> dict[str, Any]:
         if stage != "sync"
     }
     stage = max(ahead, key=lambda name: ahead[name])
+    steps = job[late]["steps"]
+    # What follows the last release is in no whole step.
+    lost = place in ("optimizer", "other") and not arm.ends_released
     return {
         "arm": arm.name,
         "delay on rank": arm.peers[-1],
@@ -106,17 +109,11 @@ def verdict(arm: Arm, place: str, job: Ranks) -> dict[str, Any]:
         "waits least": late,
         "furthest ahead in": stage,
         "by, ms": ahead[stage],
-        "planted, ms": 1e3 * DELAY * _share_counted(arm, place, job[late]["steps"]),
+        "planted, ms": 1e3 * DELAY * ((steps - lost) / steps),
         "its wait, ms": ranks[late]["sync"],
         "wait of its peers, ms": statistics.median(peer["sync"] for peer in peers),
         "named": late == arm.peers[-1] and stage == place,
     }
-
-
-def _share_counted(arm: Arm, place: str, steps: int) -> float:
-    """What follows the last release is in no whole step."""
-    lost = place in ("optimizer", "other") and not arm.ends_released
-    return (steps - 1) / steps if lost else 1.0
 
 
 def measure(arm: Arm, steps: int = STEPS) -> list[dict[str, Any]]:

@@ -152,7 +152,8 @@ def test_release_has_all_files_and_their_sums(released: Path, tmp_path: Path) ->
     assert {*checked} == {f"{name}: OK" for name in names - {"SHA256SUMS"}}
     assert contents(tmp_path / "files").items() <= contents(archive).items()
     assert {path.name for path in (archive / "deploy").iterdir()} == deployments - NOT_PACKED
-    assert contents(archive / "deploy" / "kubernetes") == contents(made(tmp_path))
+    rendered = {str(path): text.encode() for path, text in made().items()}
+    assert contents(archive / "deploy" / "kubernetes") == rendered
 
 
 @pytest.mark.nightly

@@ -27,8 +27,7 @@ FIXTURES = Path(__file__).parents[1] / "fixtures" / "ingest"
 SCHEMAS = sorted(int(path.stem.rsplit("_", 1)[1]) for path in FIXTURES.glob("snapshot_schema_*"))
 # Fields that the first exporter of this schema did not know.
 NEWER = {"late_lines", "lifecycle_events", "thread_states", "peer_figures", "loader"}
-NEWER |= {"limitations"}
-NEWER |= {"no_join", "group_formed_timestamp_seconds"}
+NEWER |= {"limitations", "no_join", "group_formed_timestamp_seconds"}
 
 
 def load(name: str) -> Any:

@@ -126,7 +126,7 @@ def test_unchanged_script_is_timed_under_the_launcher(zygote: Zygote, tmp_path: 
     With matrices instead of sleeps, and the cores shared, the late rank still stands out.
     """
     launcher = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    numbers = ("--steps", "12", "--fault-rank", "1", "--delay", "0.1")
+    numbers = ("--steps", "12", "--step-seconds", "0.1", "--fault-rank", "1", "--delay", "0.1")
     script = ("demo/train.py", "--real-compute", "--fault", "forward", *numbers)
 
     def train(job: str) -> dict[str, Ranks]:

@@ -52,10 +52,7 @@ def seconds(row: Row) -> StageSeconds:
 def agree(results: Sequence[JoinResult], run: Run, groups: Sequence[str]) -> None:
     """Hold the sums that each rank is told against those of the reference."""
     peer_groups = dict(enumerate(groups))
-    expected = [
-        reference({rank: seconds(row) for rank, row in enumerate(step)}, peer_groups)
-        for step in run
-    ]
+    expected = [reference(dict(enumerate(map(seconds, step))), peer_groups) for step in run]
     caused: defaultdict[tuple[int, str], float] = defaultdict(float)
     for each in expected:
         for key, share in each.caused.items():
@@ -77,13 +74,8 @@ def drawn(random: Random) -> tuple[Run, list[str]]:
     ranks = random.randint(2, 7)
     values = random.choice([(0, 1), (0, 1, 2, 1000), (0, 0, *range(10**6, 2 * 10**6, 77_777))])
     stages = random.randint(1, len(STAGES))
-    rows = [
-        [
-            tuple(random.choices(values, k=stages) + [0] * (len(STAGES) - stages))
-            for _ in range(ranks)
-        ]
-        for _ in range(random.randint(1, 4))
-    ]
+    rest, steps = [0] * (len(STAGES) - stages), range(random.randint(1, 4))
+    rows = [[tuple(random.choices(values, k=stages) + rest) for _ in range(ranks)] for _ in steps]
     return rows, random.choices("abc"[: random.randint(1, 3)], k=ranks)
 
 
@@ -197,14 +189,6 @@ def drawn_late(random: Random, ranks: int, steps: int, *, synced: bool) -> Steps
     return run
 
 
-def by_rank(step: list[list[int]]) -> dict[int, dict[str, float]]:
-    """Return *step* as plain Python has it: by_rank by rank and stage."""
-    return {
-        rank: dict(zip(STAGES, (each / 1e6 for each in row), strict=True))
-        for rank, row in enumerate(step)
-    }
-
-
 @pytest.mark.parametrize(
     ("groups", "synced"), [("aaaaaa", True), ("abaababbb", True), ("aa", False)]
 )
@@ -226,7 +210,8 @@ def test_the_join_judges_as_a_replay_does(groups: str, synced: bool) -> None:
             torch.full((len(groups),), 7, dtype=torch.int64),
         )
         said = merger.judge(aligned, dict(zip(numbers, groups, strict=True)), now)
-        leader = plain.add(number, by_rank(step), now)
+        of_ranks = [dict(zip(STAGES, (each / 1e6 for each in row), strict=True)) for row in step]
+        leader = plain.add(number, dict(enumerate(of_ranks)), now)
         expected = judge.judge(plain.mark(now), [leader], step=number)
 
         if number % 5:

@@ -218,9 +218,7 @@ def test_large_world_takes_turns_less_often(ranks: int, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("steps_before", [[5_000, 5_000, 10], [10, 5_000, 10]])
-def test_survivors_and_newcomers_count_from_the_first_step_of_the_group(
-    steps_before: list[int],
-) -> None:
+def test_survivors_and_newcomers_count_from_the_groups_first_step(steps_before: list[int]) -> None:
     """Whatever each counted before, and whoever of them is rank 0.
 
     A device reports a step seconds after it ended, when the next group may be there.

@@ -115,9 +115,7 @@ def test_callback_that_a_hook_of_the_loss_queues_is_sync(job: Job) -> None:
     assert set(job.stages_of_wait) == {SYNC}
 
 
-def test_one_parameter_takes_over_the_cut_until_it_takes_no_part(
-    timeline: Timeline, job: Job
-) -> None:
+def test_one_parameter_takes_the_cut_until_it_takes_no_part(timeline: Timeline, job: Job) -> None:
     """After a few backwards one standing hook does it, and what follows the gradients is sync.
 
     Freezing its parameter costs one backward its cut; then the root has it again, for good.
@@ -136,9 +134,7 @@ def test_one_parameter_takes_over_the_cut_until_it_takes_no_part(
 
 
 @pytest.mark.usefixtures("alone")
-def test_model_that_ddp_wraps_later_is_cut_from_its_first_backward_on(
-    timeline: Timeline, job: Job
-) -> None:
+def test_model_wrapped_later_is_cut_from_its_first_backward(timeline: Timeline, job: Job) -> None:
     """The old one's parameter takes no part, and lets go; one of the new model takes over."""
     new = Job(timeline)
     job.step(CUTS + 1)

@@ -156,11 +156,6 @@ def me() -> int:
     return dist.get_rank()
 
 
-def at(rank: int, here: Call, elsewhere: Call) -> object:
-    """Call *here* on *rank*, *elsewhere* on the other."""
-    return here() if me() == rank else elsewhere()
-
-
 def net(normalize: bool = False) -> nn.Module:
     """Return a small network, with buffers if it shall *normalize*."""
     middle = nn.BatchNorm1d(4) if normalize else nn.ReLU()
@@ -233,7 +228,7 @@ def explicit() -> dict[str, Make]:
     leaf, in_backward = torch.ones(2, requires_grad=True), cast(Any, Synchronized.apply)
 
     def waiting(wait: Callable[[str], object]) -> Call:
-        return lambda: at(0, lambda: wait(next(keys)), lambda: store.set(next(keys), "set"))
+        return lambda: wait(next(keys)) if me() == 0 else store.set(next(keys), "set")
 
     calls: dict[str, Call] = {
         "all_reduce": lambda: dist.all_reduce(x),
@@ -298,9 +293,7 @@ def main(folder: str, *chosen: str) -> None:
     with attached(Timeline(automatic=True)) as timeline:
         timeline.tape.note(events.ENTER | COMPUTE)  # Counting begins.
         timeline.tape.note(events.LEAVE)
-        kinds = {
-            name: make for group in (explicit, functional, ddp) for name, make in group().items()
-        }
+        kinds = explicit() | functional() | ddp()
         answers = {name: late_call(timeline, name, kinds[name]) for name in chosen or kinds}
     seen = {name: answer for name, answer in answers.items() if answer}
     Path(folder, f"{me()}.json").write_text(json.dumps(seen))

@@ -66,9 +66,7 @@ def test_event_is_recorded_on_the_current_stream(cuda: FakeCuda) -> None:
     assert (cuda.streams, cuda.asked) == (streams, 2)
 
 
-def test_device_events_need_no_private_names(
-    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_events_need_no_private_names(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     """The public ones do the same, for more time."""
     monkeypatch.delattr(torch._C, "_cuda_getCurrentRawStream")
     monkeypatch.delattr(torch._C, "_CudaEventBase")

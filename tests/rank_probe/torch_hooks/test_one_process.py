@@ -80,9 +80,7 @@ def test_ordinary_loop_passes_through_its_stages(timeline: Timeline, workers: in
 
 
 @pytest.mark.parametrize("gradients_off", [torch.no_grad, torch.inference_mode])
-def test_loader_read_without_gradients_is_an_evaluation(
-    timeline: Timeline, gradients_off: Any
-) -> None:
+def test_loader_read_without_gradients_evaluates(timeline: Timeline, gradients_off: Any) -> None:
     """Validation between two epochs is `eval`, fetches included, and training after it is not."""
     train(timeline)
     data = timeline.steps.totals().spent[DATA]
@@ -167,9 +165,7 @@ def test_thread_of_the_engine_is_not_the_loops(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("wrapped", [nn.Module.train, DistributedDataParallel])
-def test_step_records_seven_events(
-    cudart: ctypes.CDLL, wrapped: Callable[[nn.Module], nn.Module]
-) -> None:
+def test_step_has_seven_events(cudart: ctypes.CDLL, wrapped: Callable[[nn.Module], Any]) -> None:
     """One where each stage begins: what DDP asks in each forward, and does once, is no wait."""
     events, counts = StubEvents(cudart, in_python=False), list[int]()
     with attached(Timeline(automatic=True)) as timeline:

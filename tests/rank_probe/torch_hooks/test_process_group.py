@@ -31,11 +31,9 @@ class Groups:
 
     def __init__(self) -> None:
         self.told: list[tuple[str, bool]] = []
-        self.while_ranks_meet, self.formed, self.gone = map(
-            self._telling, ("meet", "formed", "gone")
-        )
+        self.while_ranks_meet, self.formed, self.gone = map(self._tells, ("meet", "formed", "gone"))
 
-    def _telling(self, what: str) -> Callable[[], object]:
+    def _tells(self, what: str) -> Callable[[], object]:
         def tell() -> None:
             self.told.append((what, dist.is_initialized()))
             raise ValueError

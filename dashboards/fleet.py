@@ -317,8 +317,8 @@ def _past() -> Panel:
     jobs = f"count {NODE} (count by (cluster, instance, job_id) (last_over_time({lost})))"
     return table(
         "Nodes that jobs waited for, four weeks",
-        "GPU-hours that GPUs waited for late ranks of a node, those of the largest loss first, "
-        "in how many jobs, and per GPU-hour that jobs had of it. Recorded once an hour.",
+        "GPU-hours lost to waiting for late ranks of each node, largest loss first; in how many "
+        "jobs; and the loss per GPU-hour that jobs used there. Recorded once an hour.",
         [
             links.linked(most, links.NODE_KEY),
             *(

@@ -170,8 +170,9 @@ def _figures() -> list[Panel]:
     return [
         sentence(
             "State",
-            "Of all that is true the most urgent, below over time. Paused: one long stop. "
-            "Rotating: a different rank in each step. All wait: all ranks stop or wait together.",
+            "The most urgent state that applies; the panel below shows it over time. Paused: one "
+            "long stop. Rotating: a different rank in each step. All wait: all ranks stop or wait "
+            "together.",
             (STATE, "{{state}}"),
             (f"absent({STATE})", UNKNOWN_JOB, GREY),
             span=3,
@@ -224,8 +225,9 @@ def _figures() -> list[Panel]:
         ),
         stat(
             "Step",
-            "Mean time from one release to the next, the same divided by the time without the late "
-            "ranks, and the time since any rank finished a step. All ranks need equally long.",
+            "Mean length of a step, that length divided by the length without the late ranks, and "
+            "the time since any rank finished a step. All ranks take equally long: they wait for "
+            "each other.",
             "s",
             (STEP, "takes"),
             (SLOWDOWN, "slowdown", TIMES, {"decimals": 2}, coloured_from(1.01, RED)),
@@ -389,9 +391,9 @@ def _lost_over_time() -> Panel:
     return timeseries(
         "GPUs lost over time",
         "GPUs that wait for each late rank, in the colour of the stage in which it falls behind; "
-        "in a hang, all. Known only if ranks compare their steps: no stable leader (pale) and "
-        "noise, another rank in each step; stops of one rank or of all; unequal peer groups, a "
-        "heavier stage; communication, the wait that even the rank with the least wait has.",
+        "in a hang, all. Known only if ranks compare their steps: rotating (pale) and noise, a "
+        "different rank in each step; stops of one rank or of all; unequal peer groups, a heavier "
+        "stage; communication, the wait of even the rank that waits least.",
         "none",
         (
             f"sum by (cluster, rank, stage) ({LOST_BY_STAGE} and {stage_of_rank} {costliest})",
@@ -405,7 +407,7 @@ def _lost_over_time() -> Panel:
         ),
         (
             f"{ROTATING_BY_STAGE} and on (cluster, stage) {lately % ROTATING_BY_STAGE}",
-            "no stable leader {{stage}}",
+            "rotating {{stage}}",
             {"custom.fillOpacity": 25},
         ),
         *((LOST_BY_KIND % name, kind.name) for name, kind in kinds.items()),

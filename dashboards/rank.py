@@ -146,7 +146,7 @@ def _why_late() -> Panel:
         "Why late",
         "The cause, as the exporter on its node found it: a sentence with the figure of the rank "
         "and that of its peers, how much of its delay that explains, and what to do first. "
-        "Not known: nothing that was measured accounts for half of it.",
+        "Not known: no measured cause accounts for half of the delay.",
         [
             f"max by (rank, why, sentence, first_action) ({why})",
             f"max by (rank) (rankskew_late_cause_share_ratio{{{ONE_RANK}}})",
@@ -323,16 +323,16 @@ GPU: Final[Sequence[Row]] = (
 HOST: Final[Sequence[Row]] = (
     (
         "PCIe received",
-        "Bytes per second to this rank's GPU over PCIe, beside its peers' GPUs. Less than they "
-        "while it is slow in h2d: a slow link.",
+        "Bytes per second to this rank's GPU over PCIe, beside its peers' GPUs. If it receives "
+        "less than they do while it is slow in h2d, its link is slow.",
         "Bps",
         NO_GPU,
         _of_gpu("rankskew_gpu_pcie_receive_bytes_per_second"),
     ),
     (
         "CPUs used by its workers",
-        "CPUs that all processes use which the rank started, such as the workers of its "
-        "DataLoader, beside its peers'.",
+        "CPUs used by all processes that the rank started, such as its DataLoader workers, "
+        "beside its peers'.",
         "none",
         NO_HOST,
         _per_second("rankskew_rank_cpu_seconds_total", 'process="workers",'),

@@ -57,7 +57,7 @@ class Failures:
             what = work, f"{type(error).__name__}: {error}"
             if what not in self._logged and len(self._logged) < 100:
                 self._logged.add(what)
-                logger.exception("%s failed, and goes on: %s", *what)
+                logger.exception("%s failed and will be retried: %s", *what)
         else:
             self.last.pop(work, None)
 

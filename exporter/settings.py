@@ -184,8 +184,8 @@ class Settings:
     series_detail: frozenset[str] = _flag(
         "--series.detail",
         frozenset(),
-        "Collectors of which all series are shown, not only the core that alerts and first rows "
-        "of dashboards read: names with commas between them, or 'all'. '' means none.",
+        "Collectors that expose all their series, not only the core that alerts and the top rows "
+        "of dashboards read: comma-separated names, or 'all'. '' means none.",
         collector_names,
         lambda names: ",".join(sorted(names)),
     )

@@ -57,7 +57,7 @@ def parser() -> Parser:
         metavar="COLLECTOR,COLLECTOR",
         type=_collectors,
         default=frozenset(),
-        help="collectors of which all series are shown, or 'all', as the exporter's flag; the "
+        help="collectors that expose all their series, or 'all', as the exporter's flag; the "
         "lower rows of the dashboards need it (default: none)",
     )
     add("--nodes", type=whole_positive, help="number of nodes in the fleet")

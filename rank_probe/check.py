@@ -165,8 +165,8 @@ def _require_socket(path: str) -> None:
         mode = os.stat(path).st_mode
     except OSError as error:
         raise CannotReport(
-            f"there is no socket {path} ({error.strerror}): start one with: rankskew exporter; in "
-            "a container, mount the directory of the exporter's socket",
+            f"there is no socket {path} ({error.strerror}): start an exporter with: rankskew "
+            "exporter; in a container, mount the directory of the exporter's socket",
             may_pass=isinstance(error, FileNotFoundError),
         ) from error
     if not stat.S_ISSOCK(mode):
@@ -215,7 +215,9 @@ def dry_run(endpoint: str, snapshot: Snapshot, environment: Mapping[str, str]) -
         raise CannotReport(str(error)) from error
     except OSError as error:
         why = f"nothing answers at {endpoint} ({error.strerror or error})"
-        raise CannotReport(f"{why}: start one with: rankskew exporter", may_pass=True) from error
+        raise CannotReport(
+            f"{why}: start an exporter with: rankskew exporter", may_pass=True
+        ) from error
     except (OverflowError, ValueError, http.client.HTTPException) as error:
         why = type(error).__name__
         raise CannotReport(f"RANKSKEW_EXPORTER={endpoint} cannot be asked: {why}") from error

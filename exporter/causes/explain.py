@@ -1,6 +1,6 @@
 """Decides why a rank is late: the cause that accounts for its excess over its peers.
 
-Or why all ranks of a node are slower than before: then their own past is in the place of peers.
+Also why all ranks of a node are slower than before; their own past then replaces the peers.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ from exporter.causes.row import CauseRow, Certainty
 from rank_probe.judge.verdict import NODE
 from rank_probe.wire.stages import STAGES, SYNC
 
-# With less than half of the excess, the rest would be the cause.
+# A cause that accounts for less leaves most of the excess to something else.
 ENOUGH: Final = 0.5
 # Less is not worth a word.
 WORTH_A_WORD: Final = 0.1
@@ -32,7 +32,7 @@ WORTH_A_WORD: Final = 0.1
 AS_MUCH: Final = 0.8
 MOST_GUESSES: Final = 2
 
-# Of those that are as certain and account for as much, the first is told.
+# Of rows that are equally certain and account for as much, the first is reported.
 ROWS: Final = (
     *work.MORE,
     *device.ROWS,
@@ -45,8 +45,8 @@ ROWS: Final = (
 IF_UNKNOWN: Final = (
     "`py-spy dump --pid PID` on NODE, then `nvidia-smi -q -i UUID` (compare with a peer's)"
 )
-# Against the past of the node: what all of its ranks share. Who waits longer in sync may wait for
-# the network.
+# Rows that compare a node with its past: what all of its ranks share. A longer wait in sync may be
+# a wait for the network.
 OVER_TIME: Final = tuple(
     replace(
         row,
@@ -112,7 +112,7 @@ def explain_change(
     found = explain(Lateness(stage, NODE, ratio - 1, {stage: 1.0}), evidence, was, OVER_TIME)
     if found is None or found.cause == UNKNOWN:
         return None
-    return replace(found, first_action="")  # What a row knows to do compares nodes.
+    return replace(found, first_action="")  # A row's action compares nodes.
 
 
 def _found(row: CauseRow, case: Case) -> _Found | None:
@@ -130,7 +130,7 @@ def _found(row: CauseRow, case: Case) -> _Found | None:
 
 
 def _best(found: Iterable[_Found]) -> _Found | None:
-    """Return the best of those that account for half: what was measured, then what may be."""
+    """Return the best row that accounts for half: a measured one if any, else a possible one."""
     enough = [each for each in found if each.share >= ENOUGH]
     measured = [each for each in enough if each.certainty <= Certainty.AMOUNT]
     most = max((each.share for each in measured), default=0.0)
@@ -150,7 +150,7 @@ def _guesses(found: Iterable[_Found], case: Case) -> tuple[Guess, ...]:
 
 
 def _unknown(guesses: tuple[Guess, ...]) -> Cause:
-    sentence = "nothing that was measured accounts for half of it"
+    sentence = "no measured cause accounts for half of the delay"
     if guesses:
         said = "; ".join(
             f"{each.sentence} ({units.text('ratio', each.share)} of it)" for each in guesses

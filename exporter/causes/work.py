@@ -19,7 +19,7 @@ from exporter.causes.tokens import INTERPRETER
 
 CODE: Final = "code"
 EXTRA_DUTIES: Final = "extra_duties"
-# Each sample is computed on; the optimizer's work is that of the model.
+# Stages whose work grows with the samples; the optimizer's depends only on the model.
 PER_SAMPLE: Final = ("h2d", "forward", "backward", "compute")
 # Even with equal shares, batches differ by a hundredth.
 MORE_WORK: Final = 0.02
@@ -54,13 +54,13 @@ MORE: Final = (
         figure="tokens_per_step",
         share=more_work(MORE_WORK),
         says="it processes {own} tokens a step, its peers {peers}",
-        first_action="print how long its samples are, and those of a peer",
+        first_action="print the lengths of its samples and of a peer's",
     ),
     _of_batches(
         figure="samples_per_step",
         share=unless("tokens_per_step", more_work(MORE_WORK)),
         says="it processes {own} samples a step, its peers {peers}",
-        first_action="print how large its batches are, and those of a peer",
+        first_action="print the sizes of its batches and of a peer's",
     ),
 )
 
@@ -85,10 +85,10 @@ CODE_ROWS: Final = (
     _waits(LOCK, "waits for a lock", "`py-spy dump --pid PID` on NODE: which thread holds it?"),
     replace(
         _waits(INTERPRETER, "", "do its work in another process, or after the step on all ranks"),
-        says="another thread of its process holds the interpreter for {time}: {place}",
+        says="another thread of its process holds the GIL for {time}: {place}",
     ),
     _waits(SOCKET, "waits for a socket", "`ss -tinp | grep -A1 pid=PID` on NODE: for whom?"),
-    # While it waits for its loader's workers, see input.py.
+    # Not while loading: input.py has the rows for waits for the loader's workers.
     _waits(
         PIPE,
         "waits for another process",

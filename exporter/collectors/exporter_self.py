@@ -57,8 +57,8 @@ class ExporterSelfCollector:
         unknown.add_metric([], self._ingest.unknown_fields)
         errors = CounterMetricFamily(
             "rankskew_exporter_errors_total",
-            "Errors of the exporter's own work in the background that nobody expected: each cost "
-            "one round of that work. The log has each of them once; please report them.",
+            "Unexpected errors in the exporter's own background work; each cost one round of that "
+            "work. The log has each of them once; please report them.",
         )
         errors.add_metric([], self._failures.count)
         yield from (build, snapshots, unknown, errors)

@@ -89,7 +89,7 @@ def parser() -> Parser:
         "--config.check",
         dest="config_check",
         action="store_true",
-        help="print all that is wrong with the other flags and the files that they name, and end: "
+        help="check the other flags and the files that they name, print every problem and exit: "
         "with status 0 if the exporter can start, else 1",
     )
     add_json(options, "ok, problems and warnings of --config.check")

@@ -77,7 +77,8 @@ def _about_late(
 def _about_hung(job_id: str, ranks: Sequence[RankView], world_size: int | None) -> str:
     those = holding(ranks)
     if not those and len(ranks) == world_size:
-        return f"{_stack(ranks[0])}, and so of each rank: do all wait in the same collective?"
+        every = "and the same for every other rank: do all wait in the same collective?"
+        return f"{_stack(ranks[0])}, {every}"
     if not those:
         return (
             "Look at the live pages of the job's other nodes: "

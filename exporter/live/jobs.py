@@ -63,7 +63,7 @@ def view_unprobed_job(
     state = _unprobed_state(job_id, ranks, faults)
     known = words.STATES[state]
     alert = known.runbook if known.alerts else None
-    said = f"No probe reports: {here} run on this node, and how they keep up is not known."
+    said = f"No probe reports: {here} run on this node, and whether they keep up is not known."
     return JobView(
         job_id=job_id,
         world_size=world_size,

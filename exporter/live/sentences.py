@@ -45,10 +45,14 @@ LOST_SECONDS, LOST_STEPS = 60.0, 20
 # What GPUs are lost to, to be put after "0.84 "; of a hang more is said than that.
 LOST_TO: Final = {name: kind.to for name, kind in words.KINDS.items() if name != "hung"}
 # What a rank does for all, by stage.
-DUTIES: Final = {"checkpoint": "saves", "eval": "evaluates", "other": "logs or the like"}
+DUTIES: Final = {
+    "checkpoint": "saves",
+    "eval": "evaluates",
+    "other": "runs extra work such as logging",
+}
 OWN_VERDICT: Final = (
-    "The job does not compare the steps of its ranks, so this exporter compares those on its own "
-    "node: a delay of less than 8% is not seen."
+    "The job does not compare the steps of its ranks, so this exporter compares only the ranks on "
+    "its own node. It cannot see a delay of less than 8%."
 )
 
 
@@ -171,7 +175,7 @@ def rotating_sentence(verdict: Verdict, collecting: float = 0.0) -> str:
         )
     stage = max(verdict.rotating, key=lambda stage: verdict.rotating[stage], default=None)
     where = f", mostly {words.slow_at(stage)}" if stage else ""
-    return f"Another rank is slow in each step{where}; {cost}."
+    return f"A different rank is slow in each step{where}; {cost}."
 
 
 def shared_sentence(verdict: Verdict, stage: str) -> str:
@@ -304,7 +308,9 @@ def _longer(late: Sequence[LateView]) -> str:
 
 def pausing(kind: str, stage: str, every_steps: int = 0, pause_seconds: float = 0.0) -> str:
     """Say what a rank that pauses does, such as "saves every 25 steps for 90 ms"."""
-    does = DUTIES.get(stage, "works for all") if kind == DUTY else f"pauses in {stage}"
+    does = (
+        DUTIES.get(stage, "works on behalf of all ranks") if kind == DUTY else f"pauses in {stage}"
+    )
     often = f" every {every_steps} steps" if every_steps else " now and then"
     return does + often + (f" for {short(pause_seconds)}" if pause_seconds else "")
 
@@ -360,6 +366,6 @@ def _lost(verdict: Verdict) -> Iterator[str]:
 def _covered(verdict: Verdict, joined: float | None) -> Iterator[str]:
     if verdict.absent:
         all_ranks = verdict.absent + sum(verdict.ranks.values())
-        yield f"{verdict.absent} of {all_ranks} ranks do not step with the others."
+        yield f"{verdict.absent} of {all_ranks} ranks take no part in the steps of the others."
     if joined is not None and joined <= 1 - WORTH_A_WORD:
-        yield f"The ranks compared {joined:.0%} of their steps."
+        yield f"The ranks compared only {joined:.0%} of their steps."

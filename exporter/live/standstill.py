@@ -144,10 +144,10 @@ def silent_sentence(running: Sequence[RankView]) -> str:
 
 def unseen_sentence(unseen: int, world_size: int) -> str:
     """Say that ranks of other nodes take no part in the job's steps."""
-    ranks = "rank has" if unseen == 1 else "ranks have"
+    have = "has" if unseen == 1 else "have"
     return (
-        f"{unseen} of {world_size} {ranks} never been in a step that the judge saw: not started, "
-        "without the probe, or not training."
+        f"{unseen} of {world_size} ranks {have} never taken part in a step with the others: not "
+        "started, without the probe, or not training."
     )
 
 

@@ -239,7 +239,7 @@ def _limitations(job: NodeJob) -> list[str]:
     if not said:
         return []
     torch = job.beating[0].snapshot.runtime_info.get("torch", "")
-    return [" ".join((f"torch {torch} lacks names that the probe uses in it.", *said))]
+    return [" ".join((f"torch {torch} lacks internal APIs that the probe uses.", *said))]
 
 
 def _why_no_join(job: NodeJob) -> list[str]:

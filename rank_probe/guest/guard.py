@@ -23,7 +23,7 @@ class Failures:
         self.count += 1
         if self.count == 1:
             log.warning(
-                "rank_probe failed in %s; training continues, but its timings may not. "
+                "rank_probe failed in %s; training continues, but the probe's timings may stop. "
                 "Later failures are only counted (rankskew_probe_errors_total).",
                 where,
                 exc_info=True,

@@ -53,8 +53,7 @@ class Control:
         elif asked is not None and not self._complained:
             self._complained = True
             log.warning(
-                "rank_probe: the exporter's answer does not contain a level: it asks for level "
-                "%.42r; the levels are %s",
+                "rank_probe: the exporter asks for an unknown level, %.42r; the levels are %s",
                 str(asked),
                 ", ".join(LEVELS),
             )

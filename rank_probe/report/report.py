@@ -42,7 +42,7 @@ PATIENCE_SECONDS: Final = 60.0
 COMPILING_SECONDS: Final = 120.0
 SIGNS: Final = frozenset({events.FETCHED, events.BACKWARD_ENDED, events.OPTIMIZER_ENDED})
 
-MEND: Final = """\
+FIX: Final = """\
     import rank_probe as probe
     probe.start()  # on the thread that trains, before the loop
     probe.step()   # in the loop, after each step"""
@@ -128,11 +128,11 @@ class MissingSteps:
         if self._since is not None and self._now() - self._since > patience:
             self.is_done = True
             log.warning(
-                "rank_probe has seen no whole step in %.0f s of training, so this rank reports "
-                "none: %s. These three lines in the script mend it:\n%s",
+                "rank_probe has found no complete step in %.0f s of training, so this rank reports "
+                "no steps: %s. Add these three lines to the script to fix this:\n%s",
                 patience,
                 why(signs) if self._automatic else "probe.step() was not called",
-                MEND,
+                FIX,
             )
 
 

@@ -45,7 +45,7 @@ def parser() -> Parser:
         "worse, 1 worse, 2 cannot tell.",
         examples=EXAMPLES,
     )
-    # So that -40m..-10m is no option.
+    # argparse must not take -40m..-10m for an option.
     options._negative_number_matcher = re.compile(r"-\d")
     options.add_argument(
         "sides",
@@ -54,7 +54,7 @@ def parser() -> Parser:
         "13:50/14:05..14:20/14:40, or job:OLD..job:NEW",
     )
     add_prometheus(options)
-    options.add_argument("--job", metavar="JOB_ID", help="this job; not needed if there is one")
+    options.add_argument("--job", metavar="JOB_ID", help="this job; optional if there is only one")
     add_duration(options, "--window", "10m", "how long before A and after B is compared")
     formats = options.add_mutually_exclusive_group()
     add_json(formats, "the verdict and all figures; docs/compare.md describes it")
@@ -127,7 +127,7 @@ def _late(found: Comparison) -> Iterator[str]:
     if found.cost is None:
         return
     if found.late is None:
-        yield "Late ranks cannot be compared: nobody judged the job on both sides."
+        yield "Late ranks cannot be compared: the job was not judged both before and after."
         return
     for one in found.late:
         before = "not late" if one.late == "after" else _gpus(one.gpus_before)

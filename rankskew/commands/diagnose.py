@@ -30,7 +30,7 @@ def parser() -> Parser:
         examples=EXAMPLES,
     )
     add_sources(options)
-    options.add_argument("--job", metavar="JOB_ID", help="this job; not needed if there is one")
+    options.add_argument("--job", metavar="JOB_ID", help="this job; optional if there is only one")
     add_moment(options)
     formats = options.add_mutually_exclusive_group()
     add_json(formats, "the whole report; docs/diagnose.md describes it")

@@ -29,9 +29,9 @@ def parser() -> Parser:
         "finding: rank, stage, kind, onset, end, GPUs lost. The slowdown is the time of the run "
         "divided by the time it would have taken with every named rank as fast as its peers and "
         "the same communication. Without measured waits, each rank is compared with its own past. "
-        "Traces of 14 to 59 steps are judged as far as they reach, and that is said.",
+        "Traces of 14 to 59 steps can be judged only in part, and the output says so.",
         epilog="The status is 0 if nothing is found, 1 if a rank is late or a loss is found, and 2 "
-        "if that cannot be told. Ranks that are a little late or on duty count as nothing.",
+        "if it cannot tell. Ranks that are only a little late, or on duty, do not count.",
         examples=EXAMPLES,
     )
     options.add_argument("path", type=Path, nargs="+", help="a CSV file, or a directory of them")

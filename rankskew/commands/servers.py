@@ -15,7 +15,7 @@ EXPORTER_URL: Final = "http://127.0.0.1:9917"
 
 
 def add_prometheus(options: argparse.ArgumentParser) -> None:
-    """Add which Prometheus is asked, and for what; prometheus() reads the first."""
+    """Add the options for the Prometheus and its cluster; prometheus() reads the first."""
     options.add_argument(
         "--prometheus",
         metavar="URL",
@@ -29,7 +29,7 @@ def add_sources(options: argparse.ArgumentParser) -> None:
     """Add the choice of a Prometheus or of exporters."""
     source = options.add_mutually_exclusive_group()
     source.add_argument(
-        "--prometheus", metavar="URL", help="read from this Prometheus, which knows most"
+        "--prometheus", metavar="URL", help="read from this Prometheus, the most complete source"
     )
     source.add_argument(
         "--exporter",
@@ -47,7 +47,7 @@ def exporters(options: argparse.Namespace) -> list[str]:
 
 
 def add_moment(options: argparse._ActionsContainer) -> None:
-    """Add the time that is looked at, or looked back from."""
+    """Add the option for the time to look at, or to look back from."""
     options.add_argument(
         "--at",
         metavar="TIME",
@@ -58,7 +58,7 @@ def add_moment(options: argparse._ActionsContainer) -> None:
 
 
 def add_access(options: argparse.ArgumentParser) -> None:
-    """Add what says how the servers that a command asks are reached; access() reads it."""
+    """Add the options for how servers are reached; access() reads them."""
     group = options.add_argument_group("how servers are reached")
     group.add_argument(
         "--http.config.file",
@@ -82,7 +82,7 @@ def add_access(options: argparse.ArgumentParser) -> None:
 def access(options: argparse.Namespace) -> Access:
     """Return what the *options* of add_access say; raises UsageError."""
     said = Access(options.http_config_file, tuple(options.header))
-    said.read()  # What is wrong with it is said before anything is asked.
+    said.read()  # Report errors in the file before anything is asked.
     return said
 
 

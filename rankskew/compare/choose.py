@@ -82,8 +82,8 @@ def _clock(period: Span) -> str:
 def periods(parts: Sequence[str], window_seconds: float, now: float) -> tuple[Span, Span]:
     """Return the two periods that *parts*, A and B, mean, up to *now*, the end of all data.
 
-    A moment A stands for the window that ends then, B for the one that begins then and ends *now*
-    at the latest; if B is *now*, for the last window, which begins not before A. Raises UsageError.
+    A moment A means the window that ends then. A moment B means the window that begins then and
+    ends by *now*; if B is *now*, the last window, which begins not before A. Raises UsageError.
     """
     (begin, end), (begin_b, end_b) = (_ends(part, now) for part in parts)
     begin = end - window_seconds if begin is None else begin
@@ -91,16 +91,14 @@ def periods(parts: Sequence[str], window_seconds: float, now: float) -> tuple[Sp
         begin_b = end_b if end_b < now else max(now - window_seconds, end)
         end_b = max(end_b, min(begin_b + window_seconds, now))
     if begin_b < end:
-        raise UsageError(
-            f"{parts[1]} begins before {parts[0]} ends; compare takes what came first first"
-        )
+        raise UsageError(f"{parts[1]} begins before {parts[0]} ends; give the earlier period first")
     if end_b > now + CLOCK_ERROR_SECONDS or begin_b >= now:
         raise UsageError(f"{parts[1]} is later than all data; give a time before the end of it")
     return (begin, end), (begin_b, min(end_b, now))
 
 
 def _ends(part: str, now: float) -> tuple[float | None, float]:
-    """Return begin and end of a period; of a moment only that."""
+    """Return begin and end of a period; for a moment, None and the moment."""
     first, slash, last = part.partition("/")
     if not slash:
         return None, moment(first, now)

@@ -128,7 +128,7 @@ def _late_findings(facts: JobFacts) -> tuple[list[Finding], list[str]]:
     little = [late for late in facts.job.late if not late.is_called_late]
     more = [mild_sentence(late) for late in little[:MOST_MILD]]
     if rest := [name for name, _ in found[len(told) :]]:
-        less = "They cost less: mend the above first, and look again."
+        less = "They cost less: fix the findings above first, then look again."
         more.insert(0, f"Late as well: {few(rest)}. {less}")
     return [_late_finding(facts, those) for those in told], more
 
@@ -305,7 +305,8 @@ def loss_sentence(kind: str, gpus: float, ranks: int, stage: str | None) -> str:
     return {
         "pause": f"A rank, or all, stopped once for long; that costs {cost} of the last minute.",
         "shared": f"All ranks wait together{where}; that costs {cost}.",
-        "rotating": f"Another rank is slow in each step{where}; {cost} wait for whichever it is.",
+        "rotating": f"A different rank is slow in each step{where}; "
+        f"{cost} wait for whichever it is.",
         "group": f"A peer group has more work than the others; {cost} wait for it.",
         "common": f"All ranks wait for communication; that costs {cost}, whichever rank is late.",
     }[kind]

@@ -26,7 +26,7 @@ from rankskew.top.model import STATE_WORDS
 MOST_LINES: Final = 3
 OUTCOMES: Final = {
     BALANCED: "Balanced: nothing is wrong that was measured.",
-    CANNOT_TELL: "It cannot be told whether the ranks keep up.",
+    CANNOT_TELL: "Cannot tell whether the ranks keep up.",
 }
 DISTURBS: Final = {
     "nothing": "disturbs nothing",

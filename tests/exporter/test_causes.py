@@ -325,10 +325,10 @@ def test_two_half_causes_are_no_cause() -> None:
     assert (cause.cause, cause.share) == (UNKNOWN, 0)
     assert [each.cause for each in cause.others] == ["foreign_process", "code"]
     assert [each.share for each in cause.others] == pytest.approx([0.48, 0.20], abs=0.02)
-    assert cause.sentence.startswith("nothing that was measured accounts for half of it: it shares")
+    assert cause.sentence.startswith("no measured cause accounts for half of the delay: it shares")
     assert " % of it)" in cause.sentence
     nothing = found("forward=.3")
-    assert nothing.sentence == "nothing that was measured accounts for half of it"
+    assert nothing.sentence == "no measured cause accounts for half of the delay"
     assert (nothing.others, nothing.figure, nothing.value) == ((), "", None)
 
 
@@ -393,7 +393,7 @@ def test_sentence_has_both_figures_and_leaves_out_what_is_not_known() -> None:
         "it spends 125 ms a step evaluating, its peers none"
     )
     assert found("data=.35", thread="data@thread `saver` at f (a.py:1): lock=1").sentence == (
-        "another thread of its process holds the interpreter for 215 ms a step: "
+        "another thread of its process holds the GIL for 215 ms a step: "
         "thread `saver` at f (a.py:1)"
     )
     for number, end in (1, ""), (2, "es"):

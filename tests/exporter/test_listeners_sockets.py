@@ -180,8 +180,8 @@ def test_event_loop_goes_on_after_errors_that_nobody_expected(
 
     assert failures.count >= 6
     assert sorted(caplog.messages) == [
-        "socket renewal failed, and goes on: KeyError: 'odd'",
-        "the page failed, and goes on: ValueError: odd",
+        "socket renewal failed and will be retried: KeyError: 'odd'",
+        "the page failed and will be retried: ValueError: odd",
     ]
 
 

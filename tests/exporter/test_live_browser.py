@@ -430,6 +430,6 @@ def test_answer_that_does_not_come_or_cannot_be_shown_is_admitted(found: dict[st
     silent, other = found["no answer"], found["other version"]
 
     assert "the exporter does not answer (HTTP status 500)" in silent["said"]
-    assert "What is below is from" in silent["said"]
+    assert "The data below is" in silent["said"]
     assert (silent["job"], silent["stale"]) == (True, "stale")
-    assert "it cannot show what the exporter says" in other["said"]
+    assert "it cannot display the exporter's answer" in other["said"]

@@ -211,7 +211,7 @@ def test_young_job_starts_and_an_older_one_has_the_reason(reason: str) -> None:
     assert (later["state"], later["reason"]) == ("not_judgeable", reason)
     assert said["sentence"].startswith("Cannot judge this job")
     if reason == "no_join":
-        assert "the ranks do not compare their steps, and no two peers on one" in said["sentence"]
+        assert "the ranks do not compare their steps, and no node has two peers" in said["sentence"]
         assert said["first_action"].startswith("Read the log of rank 0")
 
 
@@ -290,7 +290,7 @@ def test_ranks_that_were_never_seen_are_missing() -> None:
     assert node.run(30)["verdict"]["alert"] == "RankskewCommunicationBound"
     said = node.run(120)["verdict"]
     assert (said["state"], said["alert"]) == ("ranks_missing", "RankskewRanksMissing")
-    assert said["sentence"].startswith("4 of 8 ranks have never been in a step that the judge saw")
+    assert said["sentence"].startswith("4 of 8 ranks have never taken part in a step with the others")
     assert said["details"][0].startswith("All ranks wait for communication")
     assert said["first_action"].startswith("Compare the job's nodes with `")
 
@@ -366,9 +366,9 @@ ranks wait in sync. | ps -o pid,stat,etime,wchan:32,args -p 102 on gpu-12
 Read the log of rank 1 on gpu-12: it has finished.
 3 evaluator 122 | hung | HUNG: every rank on this node that has finished a step waits in sync; of \
 those that have not, rank 3 is in other. | \
-py-spy dump --pid 100 on gpu-12, and so of each rank: do all wait in the same collective?
+py-spy dump --pid 100 on gpu-12, and the same for every other rank: do all wait in the same collective?
 0 sync 122 | hung | HUNG: all of them wait in sync, so the collective itself is stuck. | \
-py-spy dump --pid 100 on gpu-12, and so of each rank: do all wait in the same collective?
+py-spy dump --pid 100 on gpu-12, and the same for every other rank: do all wait in the same collective?
 # One of them has called another collective.
 3 barrier 122; 0-2 step | hung | HUNG: rank 3 is in sync at done (train.py:64), and most others \
 at step (train.py:41); 4 of 4 ranks wait in sync. | py-spy dump --pid 103 on gpu-12

@@ -137,7 +137,7 @@ Rank 0 saves every 25 steps for 1.0 s
 Rank 2 is slow loading data and rank 0 saves every 25 steps
 # The loss to ranks that are late in turn, beyond noise, is worth an alert from 3 % of the GPUs on.
 gpus_lost: {rotating: 0.12} | healthy | | No rank is late: the 4 ranks of the job need the same time
-gpus_lost: {rotating: 0.13} | rotating | RankskewRotatingImbalance | Another rank is slow in each \
+gpus_lost: {rotating: 0.13} | rotating | RankskewRotatingImbalance | A different rank is slow in each \
 step, mostly loading data; 0.13 of 4 GPUs wait for whichever it is. Compare the work of the ranks
 gpus_lost: {rotating: 0.41}, stalls: [{stage: other, share: 0.1, every_steps: 25, seconds: 0.4, \
 in_turn: true}] | rotating | RankskewRotatingImbalance | Each rank in turn stops outside the timed \
@@ -249,9 +249,9 @@ def test_what_is_not_judged_or_not_seen_is_told() -> None:
 
     assert node.judged(EVEN | {"ranks": {"all": 60}, "absent": 4})["details"] == [
         "GPUs lost: 0.50 to waits that all ranks have in common.",
-        "4 of 64 ranks do not step with the others.",
-        "The ranks compared 93% of their steps.",
-        "torch 2.4.1 lacks names that the probe uses in it. A wait is not timed. None is timed.",
+        "4 of 64 ranks take no part in the steps of the others.",
+        "The ranks compared only 93% of their steps.",
+        "torch 2.4.1 lacks internal APIs that the probe uses. A wait is not timed. None is timed.",
     ]
 
 

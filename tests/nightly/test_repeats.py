@@ -17,7 +17,9 @@ REPEATS: Final = int(full_or_short(10, 1))
 # Of the cases that a retry may save; a shorter run is too short to tell.
 MOST_AGAIN: Final = 0.01
 JOBS: Final = "jobs and not nightly"  # What each change has to pass.
-PYTEST: Final = (sys.executable, "-m", "pytest", "-q", "-n3", "--dist=loadfile", "-m", JOBS)
+# In the order of `make test`.
+ORDER: Final = ("-n3", "--dist=loadfile", "--no-loadscope-reorder")
+PYTEST: Final = (sys.executable, "-m", "pytest", "-q", *ORDER, "-m", JOBS)
 
 
 def test_one_case_in_a_hundred_runs_again_at_most() -> None:

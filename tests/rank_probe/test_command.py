@@ -387,7 +387,7 @@ def test_what_answers_is_told_apart(status: int, content: Any, sentence: str, cl
 def test_server_that_hangs_is_not_awaited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rank_probe.check.TIMEOUT_SECONDS", 0.2)
     with saying(SILENCE) as endpoint:
-        assert problem(endpoint).startswith(f"nothing answers at {endpoint} (timed out): start one")
+        assert problem(endpoint).startswith(f"nothing answers at {endpoint} (timed out): start an")
 
 
 @pytest.mark.parametrize(
@@ -398,11 +398,11 @@ def test_server_that_hangs_is_not_awaited_for_long(monkeypatch: pytest.MonkeyPat
             for wrong in ("nonsense", "unix:relative", "http://host", "x:1")
         ),
         (f"http://{'x' * 300}:1", "cannot be asked", False),
-        ("http://127.0.0.1:1", "nothing answers at {at} (Connection refused): start one", True),
+        ("http://127.0.0.1:1", "nothing answers at {at} (Connection refused): start an", True),
         ("unix:{folder}/e.sock", "there is no socket {folder}/e.sock (No such file", True),
         # A directory that a mount created in its place is not waited for.
         ("unix:{folder}", "is not a socket: set RANKSKEW_EXPORTER", False),
-        ("unix:{folder}/file/e.sock", "file/e.sock (Not a directory): start one", False),
+        ("unix:{folder}/file/e.sock", "file/e.sock (Not a directory): start an", False),
     ],
 )
 def test_endpoint_without_anybody_is_one_sentence(

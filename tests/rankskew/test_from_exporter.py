@@ -106,7 +106,7 @@ FROZEN: Final = [rank(each, silent=each == 3, **STUCK) for each in range(4)]
 SILENT: Final = [rank(each, silent=each == 3) for each in range(4)]
 SOME: Final = {"slower": 5, "peers": 8, "slower_spans": [[0, 4], [7], "8"], "in_common": "rack r12"}
 BOUND, STARVED = "RankskewCommunicationBound", "RankskewInputStarvation"
-HELD: Final = "another thread of its process holds the interpreter for 180 ms a step: "
+HELD: Final = "another thread of its process holds the GIL for 180 ms a step: "
 SAVES: Final = {"sentence": f"{HELD}thread `saver` at Saver.dump (train.py:88)"}
 SAVES["first_action"] = "do its work in another process, or after the step on all ranks"
 INTERPRETER: Final = {"cause": "code", "detail": "interpreter"} | SAVES

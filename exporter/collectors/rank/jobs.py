@@ -106,8 +106,8 @@ VERDICTS: Final[tuple[Row[JudgedJob], ...]] = (
     ),
     Row(
         "rankskew_job_absent_ranks",
-        "Ranks of the job that do not step with the others, such as evaluators; only with the "
-        "join (probe, judge of the job).",
+        "Ranks of the job that take no part in the steps of the others, such as evaluators; only "
+        "with the join (probe, judge of the job).",
         lambda judged: judged.verdict.absent if judged.judge == JOIN else None,
     ),
     Row(
@@ -205,8 +205,8 @@ CHANGES: Final[tuple[Row[ChangedJob], ...]] = (
     Row(
         "rankskew_job_change_cause_info",
         "Why all ranks of the job on this node, or those of a peer group, take longer than before, "
-        "by the node's own past; always 1, absent if nothing that was measured accounts for half "
-        "of it (exporter, from all that it reads).",
+        "by the node's own past; always 1, absent if no measured cause accounts for half of the "
+        "delay (exporter, from all that it reads).",
         lambda job: {
             (*key[:2], cause.cause, cause.detail, shortened(cause.sentence)): 1.0
             for key, cause in job.causes.items()

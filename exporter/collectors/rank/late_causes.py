@@ -27,7 +27,7 @@ class LateCausesCollector:
         info = GaugeMetricFamily(
             "rankskew_late_cause_info",
             "Why this late rank is late, and what to do first; always 1. The cause is unknown if "
-            "nothing that was measured accounts for half of it. gpu is its index, pid that of its "
+            "no measured cause accounts for half of the delay. gpu is its index, pid that of its "
             "process on the node (exporter, from all that it reads).",
             labels=[
                 *IDENTITY,
@@ -37,8 +37,8 @@ class LateCausesCollector:
         )
         share = GaugeMetricFamily(
             "rankskew_late_cause_share_ratio",
-            "Share of the time that this late rank needs more than its peers for which the cause "
-            "accounts, 0 to 1 (exporter, from all that it reads).",
+            "Share of this late rank's delay, its time beyond that of its peers, that the cause "
+            "accounts for, 0 to 1 (exporter, from all that it reads).",
             labels=IDENTITY,
         )
         figure = GaugeMetricFamily(

@@ -34,7 +34,7 @@ function about(live) {
 function admit(what, error) {
   const why = error.name === "TimeoutError" ? "no answer for " + PATIENCE_MILLISECONDS / 1000 + " s" : error.message;
   const seconds = Math.round((Date.now() - answered) / 1000);
-  const old = answered == null ? "" : " What is below is from " + duration(seconds) + " ago.";
+  const old = answered == null ? "" : " The data below is " + duration(seconds) + " old.";
   text(byId("trouble"), "This page is out of date: " + what + " (" + why + ")." + old + " Retrying every second.");
   show(byId("trouble"), true);
   className(document.body, "stale");
@@ -48,7 +48,7 @@ async function poll() {
       const answer = await fetch("api/v1/live", { cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MILLISECONDS) });
       if (!answer.ok) throw new Error("HTTP status " + answer.status);
       const live = await answer.json();
-      what = "it cannot show what the exporter says";
+      what = "it cannot display the exporter's answer";
       draw(live);
       answered = Date.now();
       show(byId("trouble"), false);

@@ -150,7 +150,7 @@ def test_look_that_fails_is_not_the_last_one_and_no_hang(
 
     assert set(found) == {7}
     assert caplog.messages == [
-        "rankskew-process-watch failed, and goes on: RecursionError: odd file"
+        "rankskew-process-watch failed and will be retried: RecursionError: odd file"
     ]
 
 

@@ -15,7 +15,7 @@ BOARDS: Final = {
     "node": "Node and GPU",
     "self": "Rankskew itself",
 }
-# That of Grafana 10: newer servers migrate it when they load it, older ones cannot migrate down.
+# Grafana 10's: newer servers migrate it when they load it, older ones cannot migrate down.
 SCHEMA_VERSION: Final = 39
 
 # What every query of a dashboard carries, by what the dashboard is about. The cluster is a label

@@ -63,7 +63,7 @@ def fleet_dashboard() -> dict[str, Any]:
 
 def _figures() -> list[Panel]:
     judged = f"sum({WORLD} and {JOB} {LOST})"
-    # A subquery, because who evaluates these rules more often than each minute adds up more.
+    # A subquery: if the rules are evaluated more often than once a minute, more samples add up.
     minutes = f"sum_over_time(sum({COST})[$__range:1m])"
     energy = f"sum_over_time(sum({POWER})[$__range:1m])"
     return [
@@ -204,7 +204,7 @@ def _cause() -> str:
     missing = _counted(f"job:rankskew_ranks_missing:sum{{{CLUSTER}}}", "not seen")
     silent = _counted(
         f"count {EACH} (rank:rankskew_silent_seconds:max{{{CLUSTER}}})"
-        # Where all are, none is told of the others.
+        # If all ranks are silent, that rule names none of them.
         f' or sum {EACH} (rankskew_node_ranks{{state="silent",{CLUSTER}}} > 0)',
         "gone silent",
     )

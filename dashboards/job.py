@@ -80,7 +80,7 @@ ALL_LOST: Final = f"job:rankskew_gpus_lost:sum{{{JOB}}}"
 WORLD: Final = f"job:rankskew_world_size:max{{{JOB}}}"
 BEATING: Final = f"job:rankskew_ranks_beating:sum{{{JOB}}}"
 MISSING: Final = f"job:rankskew_ranks_missing:sum{{{JOB}}}"
-# How many ranks a job had of which none reports any more.
+# The number of ranks of a job that has stopped reporting altogether.
 ALL_SILENT: Final = (
     f'(job_state:rankskew_ranks:sum{{state="silent",{JOB}}} > 0 unless {ON_JOB} {BEATING} > 0)'
 )
@@ -259,7 +259,7 @@ def _figures() -> list[Panel]:
 
 
 def _besides_ranks(nobody: str) -> list[Line]:
-    """Return what a job waits for besides single ranks; *nobody* is the series that says so."""
+    """Return what a job waits for besides single ranks; *nobody* is the series for "Nobody"."""
     down = f"topk by (cluster, job_id) ({NAMED}, {DOWN})"
     to_node = links.to_node(links.LABEL % "instance")
     missing = f"{_figure_as('ranks', MISSING)} unless {ON_JOB} {MISSING} == 1"
@@ -304,10 +304,10 @@ def _who() -> list[Line]:
 
 
 def _waited_for() -> Panel:
-    """Return a row for each rank that is late, stuck or silent, and for what else there is."""
+    """Return a row for each rank that is late, stuck or silent, and for what else is waited for."""
     lost = f"(0 * {LATE} + {RANK} group_left () {LOST})"
     stuck, silent = labelled(STUCK % OUTSIDE, "kind", "stuck"), labelled(SILENT, "kind", "silent")
-    # Those for which a hang waits, late ones by what they cost, and those who merely stand still.
+    # In this order: suspects of a hang, late ranks by their cost, ranks that merely stand still.
     ranks = (
         f"1e9 * {labelled(SUSPECT, 'kind', 'job hangs')}"
         f" or {RANK} 1e6 * (1 + {lost}) or {RANK} 1e6 * {LATE}"

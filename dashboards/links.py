@@ -71,7 +71,7 @@ def keyed(expr: str, key: Sequence[str], *kept: str) -> str:
 def linked(expr: str, key: Sequence[str]) -> str:
     """Return *expr* with the label `key`, and with `to_cluster`, where a link finds the cluster.
 
-    It is All where series have no cluster: a field that does not exist cannot be in a link.
+    `to_cluster` is All for series without a cluster: a link cannot use a field that does not exist.
     """
     names = ", ".join(f'"{label}"' for label in key)
     series = f'label_join(({expr}), "key", "/", {names})'

@@ -10,7 +10,7 @@ from typing import Any, Final
 from exporter.vocabulary import words
 
 Panel = dict[str, Any]
-# What a series or a column has of its own: Grafana's overrides, by their ids.
+# How one series or column looks different: Grafana's overrides, by their ids.
 Look = dict[str, Any]
 # A query, the name of its series, and how they differ from others of the panel: colours or looks.
 Line = tuple[str, str, *tuple[Look | str, ...]]
@@ -42,7 +42,7 @@ POINTS_OF_ALL: Final = 60
 
 # --- Shapes
 
-# Each has a title and a *text*: what it shows, and how to read it. *more* is what it says if it is
+# Each has a title and a *text*: what it shows, and how to read it. *more* may set its text if
 # *empty*, its *height*, its *span* of the 24 columns if the panels of a line are not equally wide,
 # and other defaults of Grafana's.
 

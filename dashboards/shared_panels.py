@@ -31,9 +31,9 @@ EXPORTERS: Final = seen(CLUSTER)
 
 
 def increase(counter: str) -> str:
-    """Return what *counter* has grown by, where its first value is growth, too.
+    """Return the increase of *counter*, in which its first value counts as growth too.
 
-    A count of what should not happen appears only with the first of it.
+    A counter of what should not happen appears only when it first happens.
     """
     window = "$__rate_interval"
     before = f"last_over_time({counter}[1h] offset {window})"
@@ -42,7 +42,7 @@ def increase(counter: str) -> str:
 
 
 def per_step(counter: str, selector: str, ranks: str, at: str = "") -> str:
-    """Return what a *counter* of every rank grows by in a step; *selector* is its, for *ranks*."""
+    """Return the growth of *counter* per step; *selector* is for it, *ranks* for the steps."""
     window = f"[$__rate_interval]{at}"
     return (
         f"(rate({counter}{{{selector}}}{window}) / ignoring (phase, stage) group_left ()"
@@ -51,9 +51,9 @@ def per_step(counter: str, selector: str, ranks: str, at: str = "") -> str:
 
 
 def coded(series: str, label: str, names: Mapping[str, object]) -> str:
-    """Return *series* with the number of its *label* among *names* as its value, from 1 on.
+    """Return *series* whose value is the place of its *label* in *names*, from 1 on.
 
-    *series* is a selector. A lane needs one series, whose value changes; not one per label.
+    *series* is a selector. A lane needs one series whose value changes, not one per label value.
     """
     head, rest = series.split("{", 1)
     return " or ".join(
@@ -71,7 +71,7 @@ def labelled(series: str, label: str, words: str) -> str:
 
 
 def faults_of(ranks: str, selector: str) -> str:
-    """Return the worst fault of the GPU of each of *ranks*, which have one; *selector* is theirs.
+    """Return the worst GPU fault of each of *ranks* that has one; *selector* is that of the ranks.
 
     A GPU that is lost often has an XID error too; the loss comes first.
     """
@@ -105,7 +105,7 @@ def in_short(series: str) -> str:
 
 
 def alerts_panel(which: str, firing: str, quiet: str) -> Panel:
-    """Return the alerts in *firing*; *which* says whose, *quiet* has a series if there are none."""
+    """Return a panel of the *firing* alerts; *which* says whose, *quiet* is for when none fires."""
     name = f'label_replace({firing}, "name", "$1", "alertname", "Rankskew(.*)")'
     return sentence(
         "Alerts",

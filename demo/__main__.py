@@ -53,13 +53,13 @@ GPUS_LOST: Final = f"job:rankskew_gpus_lost:sum{JOB}"
 NOT_JUDGEABLE: Final = f"job_reason:rankskew_not_judgeable:bool{JOB}"
 JUDGED: Final = f"job:rankskew_coverage:ratio{JOB} > 0 unless on (job_id) {NOT_JUDGEABLE}"
 
-# What the built-in page's data say of the demo's job; None while the exporter does not know it.
+# The demo's job in the built-in page's data; None until the exporter knows the job.
 LiveJob = dict[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Which rank was named in which stage, by which alert; neither if none was for so long."""
+    """The rank and stage that *alert* named; both empty if none was named for long enough."""
 
     rank: str = ""
     stage: str = ""
@@ -78,7 +78,7 @@ class Verdict:
         )
 
     def what_is_wrong(self, fault: str) -> str | None:
-        """Return how it differs from the planted *fault*, None if it does not."""
+        """Return how this verdict differs from the planted *fault*; None if it does not."""
         planted = ("", "") if fault == "none" else (RANK, fault)
         if (self.rank, self.stage) == planted:
             return None
@@ -88,14 +88,14 @@ class Verdict:
 
 
 class Lasting:
-    """Tells for how long something has been the same."""
+    """Measures for how long a value has stayed the same."""
 
     def __init__(self) -> None:
         self._value: object = None
         self._since = 0.0
 
     def seconds(self, value: object) -> float:
-        """Return since when *value* was given at each call."""
+        """Return for how many seconds every call has passed this *value*."""
         now = time.monotonic()
         if value != self._value:
             self._value, self._since = value, now
@@ -149,7 +149,7 @@ class PageWatch:
 
 
 class AlertWatch(PageWatch):
-    """Waits for a page of Alertmanager's, or for a quiet period that is long enough to count."""
+    """Waits for a page from Alertmanager, or for a quiet period long enough to count."""
 
     def __init__(
         self,
@@ -182,7 +182,7 @@ class AlertWatch(PageWatch):
                 print(textwrap.fill(text, 96, initial_indent="  ", subsequent_indent="  "))
 
     def verdict(self, started: float) -> Verdict | None:
-        """Return that of the first page: the straggler's, or any if no rank is slow."""
+        """Return the verdict of the first straggler page, or of any page if no rank is slow."""
         self.say_pages(started)
         awaited = None if self._fault == "none" else STRAGGLER
         for page in self._webhook.pages(awaited, "firing"):
@@ -363,14 +363,14 @@ SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(BaseException):
-    """Somebody wants to end the demo; like KeyboardInterrupt, but with the signal's number."""
+    """A signal to end the demo: like KeyboardInterrupt, but it carries the signal's number."""
 
     def __init__(self, signal_number: int) -> None:
         self.signal_number = signal_number
 
 
 def interrupt(signal_number: int, frame: FrameType | None) -> NoReturn:
-    """Unwind once, so that everything is stopped; a second Ctrl-C must not cut that short."""
+    """Unwind to stop every part; ignore further signals, which must not cut that short."""
     for each in SIGNALS:
         signal.signal(each, signal.SIG_IGN)
     raise Interrupted(signal_number)

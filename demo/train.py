@@ -61,7 +61,7 @@ def seconds_by_stage(options: argparse.Namespace, rank: int) -> dict[str, float]
 
 
 def matrix_work() -> Work:
-    """Return work in matrix products, on every rank as many as take rank 0 that long alone."""
+    """Return work that multiplies matrices; every rank uses the speed of rank 0 running alone."""
     matrix = torch.rand(128, 128) / 128
     each = torch.zeros(1)
     if dist.get_rank() == 0:
@@ -96,7 +96,7 @@ class Batches(Dataset[Batch]):
 
 
 class EmulatedCompute(torch.autograd.Function):
-    """Pass a tensor on, and be busy on the way forward and on the way back."""
+    """The identity, with emulated work in its forward and its backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, work: Work, forward_s: float, backward_s: float) -> Tensor:

@@ -107,7 +107,7 @@ class PrometheusProcess(Server):
 
     *discovery* is the URL of a service discovery, for further targets.
     *overrides* maps (threshold name, job_id) to a value, as a user would record it. The *directory*
-    may have its data already; it *keeps* what is younger than this.
+    may already contain data. *keeps* is the retention time, such as 15d.
     """
 
     def __init__(

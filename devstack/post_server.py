@@ -10,7 +10,7 @@ from typing import Any, Self
 class PostServer:
     """Calls *take* with the path and the body of each POST, from threads, and answers *status*.
 
-    A context manager: it serves inside.
+    A context manager: it serves while its block runs.
     """
 
     def __init__(self, take: Callable[[str, bytes], None], status: int = 200) -> None:

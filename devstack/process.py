@@ -52,10 +52,10 @@ def program(names: Sequence[str]) -> str:
 
 
 def free_port(preferred: int = 0) -> int:
-    """Return a loopback port that nobody has: *preferred* if it is free.
+    """Return an unused loopback port: *preferred* if it is free.
 
-    As long as this process lives, the kernel gives it to nobody who asks for any port, nor to a
-    connection; a server that asks for this one, with SO_REUSEADDR as servers do, gets it.
+    The port stays bound until this process ends, so the kernel gives it neither to a socket that
+    asks for any port nor to a connection. A server that binds it with SO_REUSEADDR gets it.
     """
     for port in (preferred, 0):
         held = socket.socket()
@@ -92,7 +92,7 @@ def answers(url: str) -> bool:
 
 
 class StackProcess:
-    """A program in its own session, its output in *log*; as a context manager, started and stopped.
+    """A program in its own session that writes to *log*; a context manager starts and stops it.
 
     Stopping also reaches descendants in their own sessions, because all inherit a mark in their
     environment. If setpriv(1) exists, the program also ends when this process is killed.
@@ -124,7 +124,7 @@ class StackProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """Return how it ended (minus the signal's number when killed); None while it runs."""
+        """Return the exit code, minus the signal number if killed; None while it runs."""
         return self._process.poll() if self._process else None
 
     def start(self) -> None:
@@ -183,7 +183,7 @@ class StackProcess:
             self._process.wait()
 
     def stop(self) -> None:
-        """End it with SIGTERM, and with SIGKILL whatever is left of it after the grace time."""
+        """Send SIGTERM to the program; after the grace time, SIGKILL to all that still runs."""
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
             wait_for(lambda: self.exit_code, self.grace_seconds)

@@ -30,15 +30,15 @@ def reason(error: OSError) -> str:
 
 
 class Failures:
-    """Unexpected errors of work that is done again and again: each costs one round of it.
+    """Unexpected errors in recurring work; each error costs one round of it.
 
-    For any thread, but each kind of *work* is the work of one.
+    Any thread may use it, but each kind of *work* belongs to a single thread.
     """
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
         self._logged: set[tuple[str, str]] = set()
-        # What each work raised whose last round failed.
+        # The error of each work whose last round failed.
         self.last: dict[str, Exception] = {}
 
     @property
@@ -48,7 +48,7 @@ class Failures:
 
     @contextmanager
     def caught(self, work: str) -> Iterator[None]:
-        """Let the block, a round of *work*, raise what it wants: count it, and log it once."""
+        """Catch whatever the block, a round of *work*, raises; count it, and log it once."""
         try:
             yield
         except Exception as error:
@@ -80,7 +80,7 @@ def text_of(path: Path) -> str:
 
 
 def stamp(path: Path) -> tuple[int, ...] | None:
-    """Return what changes with the content of *path*; None while it cannot be looked at."""
+    """Return a stamp that changes with the content of *path*; None while stat() fails."""
     try:
         status = path.stat()
     except OSError:

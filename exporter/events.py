@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 BEGAN: Final = "began"
 DONE: Final = "done"
 RESTART: Final = "restart"
-# A process of its user's own making can claim any number of events: no more are logged of a rank.
+# A user's own process can claim any number of events: no more than this are logged for a rank.
 RECORDS_A_MINUTE: Final = 60
 # Ranks remembered beyond those that report; each takes half a kilobyte.
 MOST_RANKS: Final = 4096
@@ -33,7 +33,7 @@ class LastEvent:
 
 
 def last_event(snapshot: Snapshot) -> LastEvent | None:
-    """Return the latest change that *snapshot* tells, None if its probe tells no events."""
+    """Return the latest change that *snapshot* reports; None if its probe reports no events."""
     changes = [_changed(**each) for each in snapshot.lifecycle_events]
     return max(changes, key=lambda event: event.timestamp_seconds, default=None)
 
@@ -77,13 +77,13 @@ class EventLog:
         self._known: dict[tuple[str, int], _Logged] = {}
 
     def see(self, snapshot: Snapshot) -> None:
-        """Log what *snapshot* tells and no snapshot before it told."""
+        """Log the events in *snapshot* that no earlier snapshot reported."""
         key = (snapshot.job_id, snapshot.rank)
         known = self._known.pop(key, None)
         incarnation = (snapshot.attempt, snapshot.started_timestamp_seconds)
         if known is None or known.incarnation != incarnation:
             before, known = known, _Logged(incarnation, counted_seconds=self._now())
-            if before is not None:  # Or a rank that begins again and again fills the log.
+            if before is not None:  # Else a rank that keeps restarting fills the log.
                 known.records, known.counted_seconds = before.records, before.counted_seconds
             if _is_restart(before, snapshot):
                 self._log(known, snapshot, _restart(before, snapshot))
@@ -144,7 +144,7 @@ def _news(known: _Logged, events: Iterable[Mapping[str, Any]]) -> Iterator[LastE
 def _is_restart(before: _Logged | None, snapshot: Snapshot) -> bool:
     """Say whether *snapshot* is the first of a process that replaces one which ended badly.
 
-    One that only got another number, in a group that was formed anew, ran before as well.
+    A process that only got another rank, in a group that was formed anew, is not a restart.
     """
     is_renumbered = snapshot.group_formed_timestamp_seconds is not None
     if before is None:
@@ -153,7 +153,7 @@ def _is_restart(before: _Logged | None, snapshot: Snapshot) -> bool:
 
 
 def _restart(before: _Logged | None, snapshot: Snapshot) -> LastEvent:
-    """Return the restart; it took from the last report of the process before, if that is known."""
+    """Return the restart; it took since the last report of the old process, if that is known."""
     at = snapshot.started_timestamp_seconds
     heard = None if before is None else before.last_heard_seconds
     seconds = None if heard is None or heard > at else at - heard

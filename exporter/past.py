@@ -1,4 +1,4 @@
-"""What figures were some time ago: a short memory that holds them where they change."""
+"""What figures were some time ago: a short memory that stores only their changes."""
 
 from collections import deque
 from collections.abc import Hashable, Mapping
@@ -27,9 +27,9 @@ class Past:
             changes.popleft()
 
     def count(self, key: Hashable, total: float, now: float, first: float | None = None) -> None:
-        """Remember *total*, a counter's; one that falls has begun again, and its growth goes on.
+        """Remember a counter's *total*; a counter that falls was reset, and keeps its growth.
 
-        It begins at *first*; without that at what is seen first, as nobody knows when it grew.
+        It begins at *first*, else at the first total seen, because nobody knows when that grew.
         """
         changes = self._changes.get(key)
         begins = total if first is None else first
@@ -40,13 +40,13 @@ class Past:
         self.see(key, total, now)
 
     def begin_again(self) -> None:
-        """Let all counters begin at 0 now, though they may be as high as before when next seen."""
+        """Reset all counters to 0 now, even if their next totals are no lower than before."""
         for changes in self._changes.values():
             self._begin_again(changes, 0.0)
 
     @staticmethod
     def _begin_again(changes: deque[tuple[float, float]], at: float) -> None:
-        """Shift what was, so that the counter is *at* this value now."""
+        """Shift the past values, so that the counter is now *at* this value."""
         by = at - changes[-1][1]
         for number, (when, value) in enumerate(changes):
             changes[number] = (when, value + by)
@@ -57,11 +57,11 @@ class Past:
         return changes[0] if changes else None
 
     def changed(self, key: Hashable) -> list[float]:
-        """Return when it changed in that time, the first value known being no change."""
+        """Return the times at which it changed; the first known value is not a change."""
         return [when for when, _ in self._changes.get(key, ())][1:]
 
     def increase(self, key: Hashable, value: float | None = None) -> float:
-        """Return by how much *value*, else the last one, is above what it was; 0 if unknown."""
+        """Return by how much *value*, else the last one, exceeds the past one; 0 if unknown."""
         changes = self._changes.get(key)
         if not changes:
             return 0.0

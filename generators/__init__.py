@@ -1,1 +1,1 @@
-"""What makes the parts of pages that list something; `python -m generators.build` writes them."""
+"""Generators for the parts of pages that list something; `python -m generators.build` runs them."""

@@ -43,7 +43,7 @@ def alerts() -> dict[str, list[dict[str, Any]]]:
 
 
 def severities(rule: dict[str, Any]) -> list[str]:
-    """Return those of an alert: its label, else those that its series may have."""
+    """Return the severities of an alert *rule*: its label, else those that its series may have."""
     return re.findall("|".join(SEVERITIES), str(rule.get("labels") or rule["expr"]))
 
 

@@ -35,8 +35,8 @@ PARTS: Final[Mapping[str, Mapping[str, Part]]] = {
     },
     "docs/simulate.md": {"faults": tables.faults},
 }
-# What a benchmark has written beside its result: the marker is the name of the file. A page may
-# take only what stands before one of its tables, and link to the rest.
+# Text that a benchmark has written beside its result; the marker names the file. A page may include
+# only the part before one of the file's tables, and link to the rest.
 MEASURED: Final = re.compile(
     r"^<!-- (\w+): .* from benchmarks/results/\1\.md(?:, before table (\d))? -->$", re.MULTILINE
 )
@@ -51,7 +51,7 @@ def measured(page: str) -> dict[str, str]:
 
 
 def before_table(number: int, text: str) -> str:
-    """Return what *text* says before its table of that number, counted from 1; all of it for 0."""
+    """Return *text* up to its table *number*, counted from 1; the whole text for 0."""
     parts = text.split("\n\n")
     tables = [len(parts), *(i for i, part in enumerate(parts) if part.startswith("| "))]
     return "\n\n".join(parts[: tables[number]])

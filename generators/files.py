@@ -13,7 +13,7 @@ ROOT: Final = Path(__file__).parents[1]
 def write_or_check(texts: Mapping[Path, str], command: str, left_over: Iterable[Path] = ()) -> int:
     """Write *texts*, or with --check name what differs from them; return the exit status.
 
-    *command* is told to who has to write them anew; *left_over* should not be there.
+    The output names *command*, which regenerates them. *left_over* files should not exist.
     """
     parser = argparse.ArgumentParser(description="Write generated files.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if stale")
@@ -29,5 +29,5 @@ def write_or_check(texts: Mapping[Path, str], command: str, left_over: Iterable[
 
 
 def text_of(path: Path) -> str:
-    """Return what a file has, nothing if there is none."""
+    """Return the content of a file; empty if it does not exist."""
     return path.read_text(encoding="utf-8") if path.exists() else ""

@@ -47,7 +47,7 @@ def families_by_collector() -> Iterator[tuple[str, str, list[Metric]]]:
 
 
 def tables() -> str:
-    """Return a table for each collector, below its name, its purpose and the labels of all."""
+    """Return a table for each collector, below its name, its purpose and its common labels."""
     parts = []
     for name, purpose, families in families_by_collector():
         shared = [each for each in labels(families[0]) if all(each in labels(f) for f in families)]

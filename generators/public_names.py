@@ -69,7 +69,7 @@ def fields() -> Iterator[str]:
 
 
 def _fields(schema: dict[str, Any], whole: dict[str, Any]) -> Iterator[str]:
-    """Yield the fields of *schema* and of what is in them; a part of itself has no fields anew."""
+    """Yield the fields of *schema*, nested ones included; expand a recursive definition once."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         rest = {each: part for each, part in whole["$defs"].items() if each != name}

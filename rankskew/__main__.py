@@ -10,13 +10,13 @@ from exporter.errors import FAILED, StartError, UsageError
 from rank_probe.wire.text import printable
 from rankskew.cli import run
 
-INTERRUPTED = 130  # as a shell says it
+INTERRUPTED = 130  # 128 + SIGINT, as in a shell
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return 0 when nothing was found, 1 when something was, 2 when a command cannot tell.
 
-    2 is also for wrong usage, for what the machine refuses, and for a fault of ours.
+    2 also stands for wrong usage, for what the machine refuses, and for a bug of ours.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # A terminal need not have every character.
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader has seen enough, as head does. Python flushes stdout once more at its exit.
+        # The reader has closed the pipe, as head does. Python flushes stdout once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except Exception:  # noqa: BLE001 - Python's own status would say that something was found.

@@ -1,4 +1,4 @@
-"""The command line of `rankskew`. It imports no command until that is asked for."""
+"""The command line of `rankskew`, which imports a command only when it is needed."""
 
 import argparse
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ rankskew files /etc/prometheus/rankskew
 rankskew COMMAND --help
 rankskew --print-completion bash > /etc/bash_completion.d/rankskew"""
 SHELLS: Final = ("bash", "zsh", "fish")
-# A package of ours that is missing is no extra.
+# Our own packages belong to no extra, so a missing one is a bug.
 OURS: Final = ("rank_probe", "exporter", "rankskew", "fleet_simulator")
 
 

@@ -19,7 +19,7 @@ LABEL: Final = 12
 class Section:
     """A heading, sentences, *facts*, and a table if there are *rows*.
 
-    > begins the *names* of numbers. A fact is a label and a text, which may have `code` in it.
+    A > begins the *names* of numeric columns. A fact is a label and a text that may have `code`.
     """
 
     title: str
@@ -64,7 +64,7 @@ def _wrapped(text: str, first: str = "", rest: str = "") -> list[str]:
 
 
 def _labelled(section: Section) -> list[str]:
-    """Return the facts; a label that is that of the fact above is left out."""
+    """Return the facts; a label that repeats the one above is left out."""
     lines, last = [], ""
     for label, text in section.facts:
         shown = label if label != last else ""

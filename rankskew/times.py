@@ -9,9 +9,9 @@ from exporter import durations
 from exporter.errors import UsageError
 
 HOUR_SECONDS: Final = 3_600.0
-# Begins at the first, ends before the second; lists of spans are sorted and do not overlap.
+# Begin and end, the end excluded; lists of spans are sorted and do not overlap.
 Span = tuple[float, float]
-# Spans that meet within this are one: times are sums of steps.
+# Spans that are this close are merged: times are sums of steps, which round.
 TOUCHING_SECONDS: Final = 0.001
 # A clock time that is further ahead of now than this was yesterday's.
 CLOCK_ERROR_SECONDS: Final = 60.0

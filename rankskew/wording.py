@@ -5,7 +5,7 @@ from typing import Final
 
 from exporter.live.wording import listed
 
-# As many are named in a sentence, and as many ranks one by one.
+# The most names in a sentence, and the most ranks that are listed by number.
 MOST_NAMES: Final = 20
 MOST_RANKS: Final = 8
 NOT_KNOWN: Final = "–"

@@ -1,4 +1,4 @@
-"""A late rank's excess beside its figures and what its threads do: what rows are held against."""
+"""The case of a late rank: the excess, figures and thread states that rows are checked against."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -25,8 +25,8 @@ class Doing:
 class Case:
     """A late rank. Figures that nobody can have, such as NaN or -1, are left out.
 
-    *doing* has, by stage, what its main thread does; where that waits for loader workers, what the
-    busiest of these does.
+    *doing* maps each stage to what the main thread does there. Where it waits for loader workers,
+    what the busiest of them does takes the place of that wait.
     """
 
     late: Lateness
@@ -53,14 +53,14 @@ class Case:
         return min(max(seconds / self.excess.total, 0.0), 1.0)
 
     def room(self, stages: Iterable[str], states: frozenset[str]) -> float:
-        """Return the most seconds that what goes with *states* can add in *stages*.
+        """Return the most seconds that a cause with these *states* can add in *stages*.
 
-        Time in another state is not its; what is not known may be.
+        Time seen in other states is excluded; time in no known state is included.
         """
         return sum(self._room(stage, states) for stage in stages)
 
     def likely(self, stages: Iterable[str], states: frozenset[str]) -> float:
-        """Return the same if the excess was spent as the whole of the stage was."""
+        """Return the same, if the excess divides among states as the whole stage does."""
         more = self.excess.more
         return sum(more[s] * (1 - self._otherwise(s, states)) for s in stages if s in more)
 
@@ -82,14 +82,14 @@ class Case:
         return sum(self._spent(stage, states) for stage in stages)
 
     def spent_beyond(self, stages: Iterable[str], states: frozenset[str]) -> float:
-        """Return the same, where peers do so as well: a look may as well be at their part of it."""
+        """Return the same, scaled to the excess: peers spend their part of a stage likewise."""
         more, own = self.excess.more, self.excess.own
         return sum(self._spent(s, states) * more[s] / own[s] for s in stages if s in more)
 
     def spent_for_certain(self, stages: Iterable[str], states: frozenset[str]) -> float:
-        """Return the part of the excess in *stages* that no other state has room for.
+        """Return the part of the excess in *stages* that must have been spent in *states*.
 
-        Its peers may have spent all of their time there in these *states*.
+        That is the rank's time in *states* beyond all of its peers' time in the stage.
         """
         own, more = self.excess.own, self.excess.more
         return sum(

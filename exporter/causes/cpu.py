@@ -15,7 +15,7 @@ CPU: Final = "cpu"
 LEAST_THROTTLED: Final = 0.05
 # A rank that is not bound at all has 0.06 of its CPUs near its GPU even with 16 NUMA nodes.
 FAR: Final = 0.05
-# With all cores busy a CPU's clock is 0.8 of that with a few: less is no boost that is missing.
+# With all cores busy, the clock is 0.8 of that with a few; a lower one is more than lost boost.
 LOWER_CLOCK: Final = 0.3
 # Busy loaders keep some task of a node waiting for a CPU for under a quarter of the time.
 PRESSURE: Final = 0.25
@@ -28,9 +28,9 @@ NUMA_MISSES: Final = 10_000.0
 
 
 def _workers_run_queue(row: CauseRow, case: Case) -> float:
-    """Return how much less its workers' batches would delay it with the CPUs of its peers'.
+    """Return the share of the excess that would go if its workers got CPUs as its peers' do.
 
-    The figure is the share of the time that they want a CPU in which they have none.
+    The figure is the share of the time that the workers want a CPU but have none.
     """
     own, peers = min(case.own(row.figure) or 0.0, 1.0), case.lower(row.figure)
     if peers is None or own - peers < LEAST_QUEUE or own < CLEARLY * peers:
@@ -88,7 +88,7 @@ ROWS: Final = (
 )
 
 _of_node = partial(CauseRow, cause=CPU, certainty=Certainty.NODE, states=ON_CPU, healthy=0.0)
-# Of its node: the more one of them explains the others, the earlier.
+# Causes on its node. One that explains others comes before them.
 OF_NODE: Final = (
     _of_node(
         detail="thermal",

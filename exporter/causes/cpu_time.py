@@ -27,12 +27,12 @@ class Thread(NamedTuple):
 def more_than_peers(case: Case) -> Thread | None:
     """Return what the rank's thread certainly does beyond its peers'; None if that is not known.
 
-    It is counted by the kernel, not sampled, so it says what the excess is. Peers that run for
-    longer than they are busy do so while they wait for other ranks, as NCCL does, and then their
-    time on a CPU says nothing of their work. Nor does their wait for a CPU: much of it follows a
-    wait for other ranks, so their work may have been blocked for all but the time that they ran.
-    What was counted may be a few seconds old: a thread that was seen on a CPU, or waiting for one,
-    for longer is blocked for less.
+    The kernel counts this time, so unlike samples it measures the excess. Peers that run for longer
+    than they are busy also run while they wait for other ranks, as NCCL does; their CPU time then
+    says nothing about their work. Nor does their wait for a CPU: much of it follows a wait for
+    other ranks, so their work may have been blocked for all but the time that they ran.
+    The counters may be a few seconds old. If a thread was seen on a CPU or waiting for one for
+    longer than they say, it was blocked for less.
     """
     runs, waits = _a_step(case.own, RUNS), _a_step(case.own, RUN_QUEUE)
     peers_run, peers_are_busy = _a_step(case.lower, RUNS), sum(case.excess.peers.values())
@@ -44,15 +44,15 @@ def more_than_peers(case: Case) -> Thread | None:
 
 
 def _a_step(figure: Callable[[str], float | None], ratio: str) -> float | None:
-    """Return the seconds a step of what a *figure* has as a *ratio* of the time."""
+    """Return a *ratio* of the time, looked up with *figure*, in seconds a step; None if unknown."""
     share, step = figure(ratio), figure(STEP)
     return None if share is None or step is None else share * step
 
 
 def is_blocked(row: CauseRow, case: Case) -> float:
-    """Return how much of the excess the row's states are, in which a thread has no use for a CPU.
+    """Return the share of the excess spent in the row's states, in which a thread needs no CPU.
 
-    At most the time for which it is blocked longer than its peers.
+    It is at most the time for which the thread is blocked longer than its peers.
     """
     more = more_than_peers(case)
     if more is None:
@@ -61,10 +61,10 @@ def is_blocked(row: CauseRow, case: Case) -> float:
 
 
 def runs_longer(row: CauseRow, case: Case) -> float:
-    """Return how much of the excess its thread runs beyond what its peers' threads run.
+    """Return the share of the excess in which its thread runs longer than its peers' threads.
 
-    With the time that it then waits for a CPU, as far as they would wait as long: where CPUs are
-    short for all, that is many times the little by which ranks differ, so it must run clearly more.
+    If it runs clearly more, its wait for a CPU counts too, as far as peers would wait as long.
+    Where CPUs are short for all, that wait is many times the little by which ranks differ.
     """
     part = work(case, row, RUNNING, CPU_QUEUE, usual_wait(case))
     more = more_than_peers(case)
@@ -82,7 +82,7 @@ def _runs_clearly_more(case: Case) -> bool:
 def usual_wait(case: Case) -> float:
     """Return how long its peers wait for a CPU for each second that they run.
 
-    Peers that run for moments only wait at random: their wait says nothing of who runs for long.
+    Peers that run only for moments wait at random, which says nothing about longer runs.
     """
     waits, runs = case.lower(RUN_QUEUE), case.lower(RUNS)
     return waits / runs if waits and runs and waits >= LEAST_QUEUE else 0.0
@@ -91,7 +91,7 @@ def usual_wait(case: Case) -> float:
 def lacks_cpu(_: CauseRow, case: Case) -> float:
     """Return the part of the excess in which it waits for a CPU and its peers would not.
 
-    Where CPUs are short for all, who runs more also waits more: that is not why it is late.
+    Where CPUs are short for all, a rank that runs more also waits more; that wait is left out.
     """
     own, peers = case.own(RUN_QUEUE), case.lower(RUN_QUEUE)
     if own is None or peers is None or own - peers < LEAST_QUEUE or own < CLEARLY * peers:

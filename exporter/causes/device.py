@@ -8,7 +8,7 @@ from exporter.causes.row import ON_GPU, CauseRow, Certainty
 from exporter.causes.shares import has_less, has_more, slower, unless
 
 SLOW_DEVICE: Final = "slow_device"
-# What a thread does that waits for a GPU: torch spins, or the driver blocks it.
+# States of a thread that waits for a GPU: torch spins, or the driver blocks the thread.
 WAITS_FOR_GPU: Final = frozenset({RUNNING, GPU, BLOCKED})
 # Clocks of equal GPUs under equal load differ by less.
 LOWER_CLOCK: Final = 0.02

@@ -10,9 +10,9 @@ from rank_probe.wire.stages import STAGES
 
 # An incident ends at this excess over the peers, so a rank that is late has more.
 LEAST_RATIO: Final = 0.03
-# No stage is shorter. Of a share, nothing.
+# No stage is shorter; as a share, it is negligible.
 LEAST: Final = 1e-9
-# Beyond anything that is counted or timed; what ranks send each other is as large at most.
+# Larger than anything counted or timed; values that ranks send each other have the same limit.
 LARGEST: Final = 1e15
 STEP: Final = "step_seconds"
 
@@ -26,8 +26,8 @@ def stage_figure(stage: str) -> str:
 class Excess:
     """Seconds a step by stage: a rank's *own*, its *peers*', and what it needs more, all positive.
 
-    *step* is how long a step takes it, as far as known. Without *in_seconds* nobody measured its
-    stages, and its own step is 1. *alone* are the stages that none of its peers has.
+    *step* is how long its whole step takes, as far as known. If *in_seconds* is false, its stages
+    were not measured, and its own time counts as 1. *alone* are the stages that no peer has.
     """
 
     own: Mapping[str, float]
@@ -68,16 +68,16 @@ def excess_of(late: Lateness, figures: Figures, peers: Peers) -> Excess:
 
 
 def _from_verdict(late: Lateness, own: Mapping[str, float], step: float) -> Excess:
-    """Return what the judge knows: the ratio, and the stages' parts of the cost."""
+    """Return the excess that the judge's ratio and the stages' parts of the cost imply."""
     ratio = late.ratio if LEAST < late.ratio < math.inf else LEAST_RATIO
     cost = {stage: gpus for stage, gpus in late.gpus.items() if 0 < gpus <= LARGEST}
     cost = cost or {late.stage: 1.0}
     all_of_it = sum(cost.values())
     parts = {stage: gpus / all_of_it for stage, gpus in cost.items() if gpus > LEAST * all_of_it}
     busy = sum(own.values()) or 1.0
-    # Of its own time, ratio / (1 + ratio) is more than its peers'.
+    # Its excess over its peers is ratio / (1 + ratio) of its own time.
     more = {stage: part * busy * ratio / (1 + ratio) for stage, part in parts.items()}
-    # A stage that was not measured takes the rank as much of its time as it costs.
+    # A stage that was not measured gets the same share of the rank's time as of the cost.
     filled = {stage: own.get(stage, part * busy) for stage, part in parts.items()}
     longest = {stage: max(seconds, more[stage]) for stage, seconds in filled.items()}
     return Excess({**own, **longest}, {}, more, max(step, busy), in_seconds=bool(own))

@@ -24,7 +24,7 @@ from exporter.causes.tokens import (
 
 INPUT: Final = "input"
 STORAGE: Final = "storage"
-# Without having seen its thread wait for a disk, only these are suspected to use one.
+# If its thread was not seen waiting for a disk, only these stages are suspected of using one.
 ON_FILES: Final = ("other", "checkpoint", "eval")
 NOT_LOADING: Final = tuple(stage for stage in OWN_STAGES if stage not in LOADING)
 # Logs and checkpoints stay below a fifth of a slow disk's rate.
@@ -35,26 +35,26 @@ MAJOR_FAULTS: Final = 100.0
 PRESSURE: Final = 0.25
 # Beyond nine tenths, frames wait for the decoder.
 DECODER_BUSY: Final = 0.9
-# And its peers' is not as busy.
+# The decoder must also be busier than its peers' by this much.
 DECODER_BUSIER: Final = 0.1
-# Batches are taken from all workers in turn: one that is too slow delays each. A mean over time.
+# Batches are taken from all workers in turn, so one slow worker delays them all. A mean over time.
 SATURATED: Final = 0.5
-# A disk with less work leaves who reads from it waiting for something else as well.
+# If a disk is less busy, those that read from it also wait for something else.
 DISK_BUSY: Final = 0.9
-# And its peers' disks are not as busy.
+# The disk must also be busier than its peers' by this much.
 DISK_BUSIER: Final = 0.25
 # Flash and file servers need less than 5 ms.
 OPERATION_SECONDS: Final = 0.02
 _WORKS: Final = frozenset({worker(RUNNING), worker(CPU_QUEUE)})
-# A wait of which it is not known what for.
+# Waits for something unknown.
 _NOT_SEEN: Final = frozenset({BLOCKED, worker(BLOCKED), PIPE})
 _ON_DISK: Final = frozenset(map(on, STORAGES))
-# Who reads more than its peers and was seen to wait for it is late because of that.
+# A rank that reads more than its peers, and was seen waiting for that, is late because of it.
 _READS: Final = _ON_DISK | frozenset(map(worker, _ON_DISK))
 
 
 def _for_storage(storage: str, share: Share) -> Share:
-    """As *share*, if what the figure is of is on that kind of *storage*."""
+    """*share*, if the mount that the figure describes is on this kind of *storage*."""
 
     def on_it(row: CauseRow, case: Case) -> float:
         found = storage_of(case.facts.get(row.figure, ""))
@@ -65,7 +65,7 @@ def _for_storage(storage: str, share: Share) -> Share:
 
 
 def _worked(row: CauseRow, case: Case) -> float:
-    """Return the time for which it waits for workers that work."""
+    """Return the share of the excess in which it waits for workers that are busy."""
     waits = min(max(case.lower("workers_run_queue_ratio") or 0.0, 0.0), 0.99)
     part = work(case, row, worker(RUNNING), worker(CPU_QUEUE), waits / (1 - waits))
     return part * is_in_state(row, case)
@@ -156,7 +156,7 @@ WORKERS: Final = (
 def _storages(
     cause: str, stages: tuple[str, ...], suspected: tuple[str, ...]
 ) -> Iterator[CauseRow]:
-    """Yield what a thread waits for in *stages*, and a slow storage of the node in *suspected*."""
+    """Yield rows for waits seen in *stages*, and for slow storage of the node in *suspected*."""
     look = {
         NFS: "`nfsiostat 1` on NODE and on a node that is not late; `nfsstat -m` for its options",
         LUSTRE: "`lctl get_param osc.*.stats mdc.*.stats` on NODE: which target is slow?",
@@ -204,7 +204,7 @@ def _storages(
     for storage in STORAGES:
         known = storage != NOT_KNOWN
         tokens = {on(storage)}
-        # Of a worker whose disk is not known, WORKERS says more.
+        # For a worker whose disk is unknown, the rows of WORKERS say more.
         tokens |= {worker(on(storage))} if known else set()
         yield CauseRow(
             cause=cause,

@@ -16,8 +16,8 @@ Figures = Mapping[str, float]
 class Quantiles(NamedTuple):
     """A figure of the late rank's peers.
 
-    The lower third holds while over half of the peers are late too, for figures that faults raise;
-    the upper third for those that faults lower.
+    *lower_third* is the reference for figures that faults raise, *upper_third* for those that they
+    lower. Both hold while over half of the peers are late too.
     """
 
     lower_third: float
@@ -61,8 +61,8 @@ class Lateness:
 class Evidence:
     """What is known of a late rank since it became late.
 
-    *states* are those of its main thread; *worker_states* those of its loader's workers, the
-    busiest one's. *facts* name what a figure is of: keys are names of figures, values for people
+    *states* are those of its main thread, *worker_states* those of its loader's busiest worker.
+    *facts* say what a figure is about: keys are names of figures, values are texts for people
     (`too hot`, `nvme0n1`, `/data (nfs)`, `python3, PID 4711 of alice`).
     """
 
@@ -87,8 +87,8 @@ class Cause:
     """Why a rank is late.
 
     *share* (0 to 1) is how much of the excess it accounts for. *value* and *peers_value* are the
-    *figure*, one of FIGURES, of the rank and of its peers; None where it has none. *others* are the
-    next best guesses, at most two. *first_action* has PID, GPU, UUID and NODE to be filled in.
+    rank's and its peers' values of *figure* (in FIGURES), None without one. *others* are the next
+    best guesses, at most two. *first_action* has placeholders: PID, WORKER_PID, GPU, UUID, NODE.
     """
 
     cause: str

@@ -17,7 +17,7 @@ ERRORS_PER_SECOND: Final = 1.0
 RETRANSMITTED: Final = 0.01
 # A port that waits a tenth as long as it sends: one of eight has half its rate.
 WAITING: Final = 0.1
-# What a thread does that waits for the network, perhaps through its GPU or a file system.
+# States of a thread that waits for the network, perhaps through its GPU or a file system.
 WAITS: Final = both(SOCKET, BLOCKED, GPU, on(NFS), on(LUSTRE), on(OTHER_MOUNT), on(NOT_KNOWN))
 
 _of_node = partial(
@@ -28,7 +28,7 @@ _of_node = partial(
     proof=frozenset({SOCKET, worker(SOCKET)}),
     healthy=0.0,
 )
-# A slow port explains what is counted on it.
+# A slow port explains the counts on it, so it comes first.
 ROWS: Final = (
     _of_node(
         detail="speed",

@@ -1,4 +1,4 @@
-"""A row: one cause that is looked for, what it is known by, and what is said of it."""
+"""A row: one cause to look for, the evidence that shows it, and the sentence about it."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ OWN_STAGES: Final = tuple(stage for stage in STAGES if stage != STAGES[SYNC])
 ON_GPU: Final = ("h2d", "forward", "backward", "compute", "optimizer")
 LOADING: Final = ("data",)
 TEMPERATURE: Final = "gpu_temperature_celsius"
-# Where the driver's reason for a clock may stand too.
+# A figure's fact may stand under another figure: the driver's reason for a clock.
 ALSO_OF: Final = {"sm_clock_hertz": "gpu_throttled_ratio"}
 _OPTIONAL: Final = re.compile(r"\[([^\[\]]*)\]")
 _NAMED: Final = re.compile(r"{(\w+)}")
@@ -25,11 +25,11 @@ _NAMED: Final = re.compile(r"{(\w+)}")
 class Certainty(IntEnum):
     """How a cause is known, the surest first: it decides between causes that explain as much.
 
-    WORK: it was measured that the rank does more, which also heats, fills queues and takes time.
-    REASON: measured, and it is why a rank waits or is slow, where an AMOUNT says only that it does.
-    FACT: something that its peers do not have, but nobody knows how much it costs, so it may cost
-    all of the excess in its stages; a fact of its NODE may as well concern somebody else. GUESS:
-    what its thread does there, as its peers' may do too.
+    WORK: the rank measurably does more work, which also heats, fills queues and takes time.
+    REASON: measured, and why the rank waits or is slow; an AMOUNT only shows that it does or is.
+    FACT: something that its peers do not have. Its cost is unknown, and may be all of the excess
+    in its stages. NODE: such a fact about its node, which may concern others instead.
+    GUESS: what its thread does there; its peers' threads may do the same.
     """
 
     WORK = 0
@@ -44,15 +44,15 @@ class Certainty(IntEnum):
 class CauseRow:
     """A cause that can delay the *stages*, known by *figure* or, without one, by *states*.
 
-    *share* returns how much of the excess it accounts for, 0 to 1. While it delays a thread, that
-    is in one of *states* (see tokens.py): a thread that sleeps is not slowed down by its GPU. If
-    the thread was seen in a state of *proof* for half of the excess, this is the REASON for that.
+    *share* returns how much of the excess it accounts for, 0 to 1. A thread that it delays is in
+    one of *states* (see tokens.py): a thread that sleeps is not slowed down by its GPU. If the
+    thread was seen in a state of *proof* for half of the excess, the certainty becomes REASON.
 
     *says* is the sentence, with {own}, {peers}, {fact}, {temperature}, {place}, {time}, and {es}
-    for a plural; a part in [brackets] is left out where what it names is not known. *healthy* is
-    what peers have of whom nothing is known; *lowers*: what is wrong lowers the figure. *before* is
-    the sentence where all ranks of a node are slower than they were, and {peers} is what they had
-    until then; a row without one cannot explain that.
+    for a plural; a part in [brackets] is left out if a value in it is unknown. *healthy* is the
+    value assumed for peers of whom nothing is known. *lowers*: the fault lowers the figure.
+    *before* is the sentence for a node whose ranks are all slower than they were; {peers} is then
+    the earlier value. A row without *before* cannot explain that.
     """
 
     cause: str
@@ -76,7 +76,7 @@ class CauseRow:
         return _without_unknown(self.says, known).format_map(known)
 
     def about(self, case: Case) -> str:
-        """Return the figure that the sentence is about; without its own, the time in the stage."""
+        """Return the figure that the sentence is about: the row's own, else the time in a stage."""
         if self.figure:
             return self.figure
         stage, _, _ = case.where(self.stages, self.states)
@@ -86,7 +86,7 @@ class CauseRow:
         return found if case.own(found) is not None else ""
 
     def peers_value(self, case: Case) -> float | None:
-        """Return what its peers have of about(), the better third of them."""
+        """Return the peers' value of the figure about(): that of their better third."""
         figure = self.about(case)
         if self.figure and self.lowers:
             return case.upper(figure)
@@ -119,7 +119,7 @@ def _time(case: Case, seconds: float) -> str:
 
 
 def _without_unknown(says: str, known: Mapping[str, str]) -> str:
-    """Return *says* without brackets, and without what is in those that name what is not known."""
+    """Return *says* without brackets, and without bracketed parts that name an unknown value."""
     while (found := _OPTIONAL.search(says)) is not None:
         inner = found[1] if all(name in known for name in _NAMED.findall(found[1])) else ""
         says = says[: found.start()] + inner + says[found.end() :]

@@ -1,4 +1,4 @@
-"""How much of the excess a row accounts for, 0 to 1: ways to tell it from a figure or a state."""
+"""Ways to compute the share (0 to 1) of the excess that a row accounts for."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ Share = Callable[[CauseRow, Case], float]
 
 
 def waits(least: float) -> Share:
-    """The figure is a share of the time, at least so much over its peers': that time, a step."""
+    """For a share of the time that is over its peers' by *least*: that difference, per step."""
 
     def share(row: CauseRow, case: Case) -> float:
         more = _more(row, case)
@@ -22,7 +22,7 @@ def waits(least: float) -> Share:
 
 
 def slower(least: float) -> Share:
-    """The figure is a speed, lower than its peers' by so much of it: its time grows as much."""
+    """For a speed that is below its peers' by the share *least*: the time that this adds."""
 
     def share(row: CauseRow, case: Case) -> float:
         own, peers = case.own(row.figure), case.upper(row.figure)
@@ -34,7 +34,7 @@ def slower(least: float) -> Share:
 
 
 def more_work(least: float) -> Share:
-    """The figure is work a step, more than its peers' by so much of theirs."""
+    """For work per step that is over its peers' by the share *least*: the time that this adds."""
 
     def share(row: CauseRow, case: Case) -> float:
         own, peers = case.own(row.figure), case.lower(row.figure)
@@ -46,7 +46,7 @@ def more_work(least: float) -> Share:
 
 
 def has_more(least: float, at_least: float = 0.0) -> Share:
-    """The figure, *at_least* so much, is over its peers' by *least*; it may cost all of it."""
+    """For a figure of *at_least* or more, over its peers' by *least*: all that it may cost."""
 
     def share(row: CauseRow, case: Case) -> float:
         own = case.own(row.figure)
@@ -58,7 +58,7 @@ def has_more(least: float, at_least: float = 0.0) -> Share:
 
 
 def has_less(than: float, at_most: float = float("inf")) -> Share:
-    """The figure, *at_most* so much, is less *than* this share of its peers'."""
+    """For a figure of *at_most* or less, below the share *than* of its peers': all it may cost."""
 
     def share(row: CauseRow, case: Case) -> float:
         own, peers = case.own(row.figure), case.upper(row.figure)
@@ -70,7 +70,7 @@ def has_less(than: float, at_most: float = float("inf")) -> Share:
 
 
 def unless(other: str, share: Share) -> Share:
-    """As *share*, where the figure *other*, which says more, is not known of rank and peers."""
+    """*share*, unless the more telling figure *other* is known for the rank and its peers."""
 
     def without(row: CauseRow, case: Case) -> float:
         is_known = case.own(other) is not None and case.upper(other) is not None
@@ -80,20 +80,20 @@ def unless(other: str, share: Share) -> Share:
 
 
 def is_in_state(row: CauseRow, case: Case) -> float:
-    """The row's states themselves, up to the excess."""
+    """The time in the row's states, up to the excess."""
     return case.share(case.spent(row.stages, row.states))
 
 
 def is_in_state_like_peers(row: CauseRow, case: Case) -> float:
-    """The row's states, where peers spend their time in that stage in the same way."""
+    """The time in the row's states, if peers spend their part of that stage in the same way."""
     return case.share(case.spent_beyond(row.stages, row.states))
 
 
 def work(case: Case, row: CauseRow, running: str, queued: str, per_running: float) -> float:
-    """Return the part of the time in the row's states that its work takes, 0 to 1.
+    """Return the share of the time in the row's states that its work takes, 0 to 1.
 
-    That is the time in *running*, and of that in *queued* as much as peers wait for a CPU *per
-    running* time: where CPUs are short, waiting for one is a part of the work.
+    That is the time in *running*, and the time in *queued* up to *per_running*, the peers' wait for
+    a CPU per second of running: where CPUs are short, waiting for one is part of the work.
     """
     runs = case.spent(row.stages, frozenset({running}))
     waits = case.spent(row.stages, frozenset({queued}))
@@ -101,7 +101,7 @@ def work(case: Case, row: CauseRow, running: str, queued: str, per_running: floa
 
 
 def has_stage_alone(row: CauseRow, case: Case) -> float:
-    """The excess in the row's stages, if no peer has these at all."""
+    """The excess in those of the row's stages that no peer has at all."""
     alone = case.excess.alone
     return case.share(sum(case.excess.more[stage] for stage in row.stages if stage in alone))
 

@@ -6,7 +6,7 @@ from typing import Final
 from exporter.causes.model import BLOCKED, CPU_QUEUE, DISK, LOCK, PIPE, RUNNING, ThreadState
 from rank_probe.wire.snapshot import OF_THREAD, THREAD_STATES
 
-# Another thread has Python's own lock: its place names that thread.
+# Another thread holds the GIL; the place names that thread.
 INTERPRETER: Final = "interpreter"
 # Kinds of storage, from the file system in `/data (nfs)`.
 LOCAL, NFS, LUSTRE, OTHER_MOUNT, NOT_KNOWN = "disk", "nfs", "lustre", "mount", "storage"
@@ -37,7 +37,7 @@ def on(storage: str) -> str:
 
 
 def worker(token: str) -> str:
-    """Return the same *token* of a loader's worker, for which the main thread waits."""
+    """Return *token* as that of a loader's worker for which the main thread waits."""
     return f"worker_{token}"
 
 
@@ -49,7 +49,7 @@ def token_of(state: ThreadState) -> str:
 
 
 def both(*tokens: str) -> frozenset[str]:
-    """Return *tokens* of the main thread and of a worker, seen or not: then there is a pipe."""
+    """Return *tokens* of the main thread and of a worker; PIPE stands for a worker not seen."""
     return frozenset({*tokens, *map(worker, tokens), PIPE})
 
 

@@ -25,9 +25,9 @@ Read = Callable[[Subject], Value]
 class Row(Generic[Subject]):
     """A metric: its *name* as exposed, which ends in _total if it is a counter, and its *help*.
 
-    *read* finds its value in a subject; this is multiplied by *times* and divided by *over*. With
-    *labels* besides those of the subject, *read* finds the values by them, or there is a read for
-    each value of the one label.
+    *read* returns the value for a subject; it is multiplied by *times* and divided by *over*. With
+    *labels* besides those of the subject, *read* returns a value for each of their values, or maps
+    each value of the one label to a function.
     """
 
     name: str

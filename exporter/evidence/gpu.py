@@ -11,7 +11,7 @@ from exporter.past import Past
 HERTZ_PER_MEGAHERTZ: Final = 1e6
 AN_HOUR: Final = 3600.0
 THROTTLED: Final = "gpu_throttled_ratio"
-# Readings of a single reason, to tell which it was; the figure is that of all.
+# Prefix of the readings of a single reason, which show which one it was; THROTTLED covers all.
 FOR_REASON: Final = "throttled_for:"
 # In the order in which they explain: hw_slowdown covers those before it.
 REASONS: Final = {
@@ -37,11 +37,11 @@ class GpuReadings:
     def read(self, gpu: GpuSample, seconds: float) -> list[Increment]:
         """Return what *gpu* shows; the sample is of the time *seconds*, of any clock."""
         if not gpu.up:
-            self._grown = Growth()  # What it counts until it is back is not of the time after that.
+            self._grown = Growth()  # Growth while it is lost does not count as later growth.
             return []
         since = self._grown.of("time", seconds) or 0.0
         levels = list(self._levels(gpu, seconds))
-        # Also at the first time: what is counted then is what the next reading is held against.
+        # Read the counters the first time as well: the next reading is compared with them.
         counts = [*self._counts(gpu), *self._throttled(gpu, since)]
         if not since:
             return []
@@ -83,7 +83,7 @@ class GpuReadings:
         )
 
     def _memory_faults(self, gpu: GpuSample, seconds: float) -> float | None:
-        """Return the uncorrected errors of the last hour, and a row that stays faulty."""
+        """Return the uncorrected errors of the last hour, plus a row that could not be remapped."""
         if (errors := gpu.ecc_uncorrected_errors) is None:
             return gpu.row_remap_failed
         self._errors.count("ecc", errors, seconds)
@@ -98,7 +98,7 @@ class GpuReadings:
 
 
 def facts_of(gpu: GpuSample, means: Mapping[str, float]) -> dict[str, str]:
-    """Return for people what the figures of *gpu* are of, with its *means* since the onset."""
+    """Return texts for people about the figures of *gpu*, given its *means* since the onset."""
     facts = {}
     shares = {each: means.get(FOR_REASON + each, 0.0) for each in REASONS}
     most = max(shares.values())

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 class Growth:
     """Remembers counters by name. A counter that falls, or is new, has not grown.
 
-    One that could not be read in between is new: how much it grew in that time would seem to be of
-    the time since the reading before.
+    A counter that could not be read in between is new: its growth over the gap would be attributed
+    to the time since the last reading.
     """
 
     def __init__(self) -> None:
@@ -15,7 +15,7 @@ class Growth:
         self._each: dict[str, Mapping[str, float]] = {}
 
     def of(self, name: str, value: float | None) -> float | None:
-        """Return by how much it has grown since it was last asked for; None if unknown."""
+        """Return by how much *name* has grown since the last call for it; None if unknown."""
         last = self._last.pop(name, None)
         if value is None:
             return None

@@ -10,8 +10,8 @@ from exporter.evidence.sampler import Sampler
 from exporter.ranks.jobs import NodeJob
 from rank_probe.judge.verdict import Change
 
-# The past with which it is compared, up to the onset; some of it and of the time since must be
-# known.
+# How far before the onset the comparison reaches, and how much of that and of the time since must
+# have been sampled.
 BEFORE_SECONDS: Final = 600.0
 LEAST_SECONDS: Final = 30.0
 
@@ -20,10 +20,10 @@ ChangeKey = tuple[str, str, str]
 
 
 class ChangeCauses:
-    """The causes that are told of changes; for the event loop.
+    """The causes that are reported for changes; for the event loop.
 
-    The first cause that is found is told until the change is over: soon after its onset both times
-    are known best, and the onset is beyond the memory of the evidence after half an hour.
+    The first cause found is kept until the change is over. Soon after the onset, both times are
+    known best; after half an hour, the evidence no longer reaches back to the onset.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class ChangeCauses:
         return self._told.get((job_id, change.peer_group, change.stage))
 
     def look(self, jobs: Sequence[NodeJob], sampler: Sampler) -> None:
-        """Explain what the judges of *jobs* tell now, and forget what they do not tell any more."""
+        """Explain the changes that the judges of *jobs* report now, and forget all others."""
         told = {}
         for job in jobs:
             for change, onset in _changes(job):
@@ -47,7 +47,7 @@ class ChangeCauses:
 def _changes(job: NodeJob) -> Iterator[tuple[Change, float]]:
     """Yield the changes of all ranks of the job or of a peer group, and when they began.
 
-    Of a set of ranks, others on the same node may not be slower.
+    Changes of a set of ranks are left out: other ranks on the same node may not be slower.
     """
     aged = job.verdict()
     if aged is None:
@@ -69,7 +69,7 @@ def _cause(job: NodeJob, change: Change, onset: float, sampler: Sampler) -> Caus
         return None
     now = _mean([sampler.figures(rank, onset) for rank in ranks])
     before = _mean([sampler.figures(rank, onset - BEFORE_SECONDS, onset) for rank in ranks])
-    # Where the GPUs differ, what is said of them is of the first.
+    # If the GPUs differ, the facts describe the GPU of the first rank.
     facts = sampler.facts(ranks[0], onset)
     return explain_change(change.stage, change.ratio, now, before, facts)
 

@@ -10,9 +10,9 @@ from exporter.ranks.store import RankKey
 
 # A new sentence, with figures that are a little different, replaces the old one after a minute.
 STEADY_SECONDS: Final = 60.0
-# A cause that is known gives way to another one only if that lasts: both may be near a limit.
+# Another cause replaces a known one only if it lasts this long: both may be near a limit.
 HELD_SECONDS: Final = 15.0
-# Before, there is hardly any evidence, and the next second may bring a real cause.
+# Until then, there is hardly any evidence, and the next second may bring a real cause.
 UNKNOWN_AFTER_SECONDS: Final = 10.0
 PLACEHOLDER: Final = re.compile(r"\b(PID|WORKER_PID|GPU|UUID|NODE)\b")
 
@@ -34,9 +34,9 @@ class RankPlace:
 
 @dataclass(slots=True)
 class LateCause:
-    """The cause that is told of a rank at *place*, since *told_seconds*.
+    """The cause that is reported for a rank at *place*, since *told_seconds*.
 
-    *other* is one that has come up since *other_seconds* and is not told yet.
+    *other* is a different one that has been found since *other_seconds*, but is not reported yet.
     """
 
     place: RankPlace
@@ -58,7 +58,7 @@ class LateCauses:
         return None if told is None else told.cause
 
     def all(self) -> Mapping[RankKey, LateCause]:
-        """Return all that is told, by job and rank."""
+        """Return every cause that is reported, by job and rank."""
         return self._told
 
     def keep(self, late: Collection[RankKey]) -> None:

@@ -34,7 +34,7 @@ RATES: Final = {
 }
 # The label by which their series are told apart, where there is one.
 TOLD_BY: Final = ("resource", "mode")
-# The growth of the first for the growth of the second.
+# The growth of the first counter per growth of the second.
 QUOTIENTS: Final = {
     "node_disk_read_seconds": (
         "rankskew_node_disk_read_seconds_total",
@@ -58,7 +58,7 @@ DEVICE_ERRORS: Final = (
 PORT_ERRORS: Final = "rankskew_infiniband_errors_total"
 PORT_SENT: Final = "rankskew_infiniband_transmit_bytes_total"
 PORT_RATE: Final = "rankskew_infiniband_rate_bytes_per_second"
-# What a sign of congestion stands for, in bytes: a tick of an InfiniBand port, and ten packets.
+# Bytes that one count of congestion stands for: a tick of an InfiniBand port, or ten packets.
 CONGESTION: Final = {
     "rankskew_infiniband_transmit_wait_total": 8,
     "rankskew_infiniband_congestion_events_total": 40_960,
@@ -104,7 +104,7 @@ class NodeReadings:
             if since == 0:
                 continue
             shown = _Shown(sample, grown)
-            # Also if it is the first one, which is what the next one is held against.
+            # Read the first sample as well: the next one is compared with it.
             found = list(self._read(name, shown, since or 0.0))
             if since:
                 self.facts |= _facts(shown.series)
@@ -155,7 +155,7 @@ class NodeReadings:
             f"{labels['device']} port {labels['port']}": rate
             for labels, rate in shown.series.get(PORT_RATE, ())
         }
-        # One that is not connected is not slow; one that was is.
+        # A port that was never connected is not slow; one that lost its connection is.
         self._active |= {port for port, rate in rates.items() if rate > 0}
         used = {port: rate for port, rate in rates.items() if port in self._active}
         yield from self._link(used, since)
@@ -185,7 +185,7 @@ def _series(sample: CollectorRun) -> Series:
 
 
 def _facts(series: Series) -> dict[str, str]:
-    """Return for people which disk and which mount the figures are of."""
+    """Return the disk and the mount that the figures describe, as texts for people."""
     facts = {}
     for labels, _ in series.get("rankskew_node_disk_busy_seconds_total", ()):
         facts["node_disk_busy_ratio"] = facts["node_disk_read_seconds"] = labels["device"]

@@ -8,9 +8,9 @@ from rank_probe.wire.snapshot import Snapshot
 
 
 def peers_of(snapshot: Snapshot, here: Sequence[Figures]) -> Peers:
-    """Return by figure what the peers of the rank of *snapshot* have.
+    """Return the quantiles of each figure over the peers of the rank of *snapshot*.
 
-    *here* are the figures of those on this node: all that is known without a join, and of a figure
+    *here* are the figures of the peers on this node. They are used without a join, and for figures
     that the join does not carry.
     """
     told = {name: Quantiles(*each) for name, each in snapshot.peer_figures.items()}

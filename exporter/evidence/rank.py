@@ -77,7 +77,7 @@ def _of_steps(snapshot: Snapshot) -> Iterator[tuple[str, float | None]]:
     yield "samples_per_step", snapshot.samples
     yield STEP, sum(snapshot.stage_seconds.values()) if snapshot.stage_seconds else None
     for stage in OWN_STAGES:
-        # Or quantiles would be those of the few peers that have it.
+        # 0 without the stage, or quantiles would cover only the few peers that have it.
         seconds = snapshot.stage_seconds.get(stage, 0.0) if snapshot.stage_seconds else None
         yield stage_figure(stage), seconds
 

@@ -1,7 +1,7 @@
 """The figures of ranks, GPUs and the node over the last half hour, as sums over any window.
 
-Nothing is averaged when it is read: a figure is a sum and a weight that only grow, so that its mean
-over a window is the growth of the one divided by that of the other.
+Figures are not averaged as they are read. Each is a sum and a weight that only grow; its mean over
+a window is the growth of the sum divided by the growth of the weight.
 """
 
 import math
@@ -10,8 +10,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from typing import Final, NamedTuple
 
-# Of three samples, the first and the last are at least this far apart; of what is older than two
-# minutes, one a minute is kept.
+# Any three samples in a row span at least this time. Of samples older than two minutes, one is kept
+# per minute.
 KEPT_SECONDS: Final = 3.0
 FINE_SECONDS: Final = 120.0
 COARSE_SECONDS: Final = 60.0
@@ -33,8 +33,8 @@ class Increment(NamedTuple):
 class Ring:
     """A track of samples for each subject: a rank, a GPU, or the node. *least* as in Track.means.
 
-    90 samples of a sum and a weight for each figure: a rank with 30 has 43 KB. 110 at most, while
-    a rank is late and there is one every second.
+    A track has 90 samples of a sum and a weight for each figure: 43 KB for a rank with 30 figures.
+    It has at most 110, while a rank is late and sampled every second.
     """
 
     def __init__(self, least: Mapping[str, float] | None = None) -> None:
@@ -69,7 +69,7 @@ class Track:
         self._totals = array("d")
         self._times: list[float] = []
         self._samples: list[array[float]] = []
-        self._coarse = 0  # So many of the first are a minute apart.
+        self._coarse = 0  # How many of the oldest are a minute apart.
 
     def add(self, now: float, increments: Iterable[Increment]) -> None:
         """Add *increments*; the newest sample replaces the one before it while that is too near."""
@@ -88,9 +88,9 @@ class Track:
     def means(
         self, since: float, least: Mapping[str, float], until: float = math.inf
     ) -> dict[str, float]:
-        """Return the mean of each figure from the first sample since then to the last *until* then.
+        """Return the mean of each figure over the samples from *since* to *until*.
 
-        Without a figure in *least*, or with at least so much weight a second.
+        A figure in *least* is left out if it has less than that weight per second.
         """
         first, last = self._between(since, until)
         if first >= last:
@@ -110,7 +110,7 @@ class Track:
         return found
 
     def covered_seconds(self, since: float, until: float = math.inf) -> float:
-        """Return the time from the first sample since then to the last *until* then."""
+        """Return the time between the first and the last sample from *since* to *until*."""
         first, last = self._between(since, until)
         return self._times[last] - self._times[first] if first < last else 0.0
 
@@ -125,7 +125,7 @@ class Track:
         return column
 
     def _thin(self, now: float) -> None:
-        """Drop what is too old, and what is too near to the coarse sample before it."""
+        """Drop samples that are too old, or too close to the coarse sample before them."""
         while self._times[0] < now - DEPTH_SECONDS:
             self._drop(0)
             self._coarse = max(self._coarse - 1, 0)

@@ -21,7 +21,7 @@ from rank_probe.wire.text import printable
 
 NODE: Final = "node"
 FOREIGN: Final = "gpu_foreign_processes"
-# Means over less say nothing: segments a second, seconds in which workers want a CPU, bytes.
+# Least weight per second of a mean: segments, seconds in which workers want a CPU, bytes.
 LEAST: Final = {
     "node_tcp_retransmitted_ratio": 100.0,
     "workers_run_queue_ratio": 0.05,
@@ -31,7 +31,7 @@ KNOWN: Final = frozenset(FIGURES)
 
 
 class Sampler:
-    """Reads its sources when told to; for the event loop, where the *store* is.
+    """Reads its sources at each call of sample(); for the event loop, where the *store* is.
 
     *latest* gives the newest samples of the node's collectors. *host* follows the ranks from the
     first sample on.
@@ -142,7 +142,7 @@ class Sampler:
         return look.seconds, {(who[0], int(who[2])): cost for who, cost in look.costs.items()}
 
     def _others_on(self, gpu: GpuSample, rank: HeldRank) -> Iterator[Increment]:
-        """Yield how many compute on the GPU of *rank* beside it, now."""
+        """Yield how many other processes and ranks compute on the GPU of *rank* now."""
         try:
             processes = self._join.processes()
         except WatchHangs:
@@ -172,13 +172,13 @@ class Sampler:
 
 
 def _described(process: Process) -> str:
-    # Not the user's name: to look it up may ask a server. The process chose its own name.
+    # Not the user's name: looking it up may query a server. The process chose its own name.
     user = "" if process.uid is None else f" of user {process.uid}"
     return f"{printable(process.name)}, PID {process.pid}{user}"
 
 
 def _of_rank(rank: HeldRank) -> Hashable:
-    """Return the subject of a rank: after a restart it is another one, which counts from zero."""
+    """Return the subject of a rank; a restarted rank is a new subject that counts from zero."""
     return (*rank.key, rank.snapshot.started_timestamp_seconds)
 
 

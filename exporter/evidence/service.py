@@ -33,13 +33,13 @@ EARLY_SECONDS: Final = 0.5
 # As often as a rank posts its figures to its peers: rank_probe.join.figures.POST_SECONDS.
 TELL_SECONDS: Final = 10.0
 TOLD_WINDOW_SECONDS: Final = 30.0
-# Before, figures are still of the time before the onset, and only the threads have been looked at.
+# Until then, figures still cover the time before the onset, and only the threads were looked at.
 FIGURES_KNOWN_SECONDS: Final = 3.0
 # Workers need eight looks, a tenth of a second apart, after a sample that tells where they are.
 WORKERS_KNOWN_SECONDS: Final = 3.0
 # A rank whose loop has no loader needs a second to be sampled, and its judge a few steps.
 STAGE_KNOWN_SECONDS: Final = 30.0
-# Told without having seen what the workers do; it would be the first that a person reads.
+# The cause found before the workers were looked at; a person would read it first.
 OF_WORKERS: Final = ("input", "workers")
 # The figure for which it matters what the workers run.
 SATURATED: Final = "saturated_workers"
@@ -49,10 +49,10 @@ Incarnation = tuple[str, int, float]
 
 
 class EvidenceService:
-    """Call look() once a second, and all else too, from the event loop, where the *store* is.
+    """Decides causes: call look() once a second, and every method from the *store*'s event loop.
 
-    What it decides is in *causes*, and *changes* of whole jobs, for all who show them. *page* is
-    the address of this exporter's page, as others reach it.
+    It writes its decisions to *causes*, those about whole jobs to *changes*, for all who show them.
+    *page* is the address of this exporter's page, as others reach it.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class EvidenceService:
         self._unexplained: set[RankKey] = set()  # Those without a cause.
 
     def look(self, now: float) -> None:
-        """Sample, if it is time, and say why the ranks are late that are; *now* as in the store."""
+        """Sample if it is due, and explain why late ranks are late; *now* is the store's clock."""
         jobs = self._jobs.now()
         late = _explained(jobs)
         keys = {rank.key for rank, _ in late}
@@ -104,11 +104,11 @@ class EvidenceService:
             self._to_tell = dict(self._figures(now))
 
     def pushed(self, snapshot: Snapshot) -> dict[str, Any]:
-        """Take in the push of *snapshot*; return what to tell its rank in the answer, for others.
+        """Process the push of *snapshot*; return what its rank is to pass on to its peers.
 
-        Nothing most of the time: figures are new every ten seconds, and made beforehand, so that no
-        push waits for them; with them goes where the rank is. What a late rank without a cause does
-        is explained at once, as its page waits for it: at most once between two looks.
+        Usually that is nothing. Figures are new every ten seconds, and computed beforehand, so that
+        no push waits for them; the rank's place goes with them. A late rank without a cause is
+        explained at once, because its page waits for that, but at most once between two looks.
         """
         key = snapshot.job_id, snapshot.rank
         if snapshot.thread_states and key in self._unexplained:
@@ -156,15 +156,15 @@ class EvidenceService:
             )
             if cause is not None and self._is_too_early(rank.key, cause, now):
                 continue
-            # What its threads do is looked at only since it is known to be late.
+            # Its threads are only looked at once it is known to be late.
             seen_seconds = now - self._followed[rank.key]
             known_seconds = min(covered_seconds, seen_seconds)
             self._causes.take(rank.key, cause, self._place(rank), now, known_seconds)
 
     def _may_be_data(self, rank: HeldRank, late: Late, now: float) -> bool:
-        """Say whether it is late in `other`, and may turn out to read its batches there.
+        """Return whether a rank that is late in `other` may turn out to read its batches there.
 
-        That takes samples of its stack; then the judge calls it `data` a few steps later.
+        Samples of its stack show that; a few steps later the judge calls the stage `data`.
         """
         key = rank.key
         if late.stage != OTHER or key not in self._unnamed:
@@ -174,7 +174,7 @@ class EvidenceService:
         return is_open and now - self._followed[key] < STAGE_KNOWN_SECONDS
 
     def _is_too_early(self, key: RankKey, cause: Cause, now: float) -> bool:
-        """Say whether *cause* is that of a loader whose workers will soon have been seen."""
+        """Return whether *cause* blames loader workers that are yet to be looked at."""
         return (
             (cause.cause, cause.detail) == OF_WORKERS
             and self._workers is not None
@@ -229,7 +229,7 @@ class EvidenceService:
 
 
 def _explained(jobs: Iterable[NodeJob]) -> list[tuple[HeldRank, Late]]:
-    """Return the late ranks here; of those that do something for all, the costly ones."""
+    """Return the late ranks to explain; those that only do a duty for all must be costly."""
     found = []
     for job in jobs:
         aged = job.verdict()

@@ -1,4 +1,4 @@
-"""A fault of one GPU, as told to each rank that it concerns."""
+"""A fault of one GPU, as reported for each rank that it concerns."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -32,7 +32,7 @@ Who = tuple[str, str, str]  # A rank, by job_id, peer_group and rank.
 class Fault:
     """One fault; *share* is 1, or how much of the time or of the link it takes.
 
-    If *threshold* is the name of one, only jobs hear of it whose threshold *figure* exceeds.
+    If *threshold* names one, only jobs for which *figure* exceeds that threshold get the fault.
     """
 
     fault: str

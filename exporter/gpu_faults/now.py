@@ -49,9 +49,9 @@ def ups(sample: NodeSample | None, expected: ExpectedGpus) -> Iterator[tuple[str
 def lost(
     sample: NodeSample | None, expected: ExpectedGpus
 ) -> Iterator[tuple[tuple[str, str], Fault]]:
-    """Yield the GPUs that do not answer, else how many are missing that were never seen.
+    """Yield each GPU that does not answer, or else how many are missing that were never seen.
 
-    None of them while no GPU at all can be read.
+    Yields nothing while no GPU at all can be read.
     """
     if sample is None or sample.error_reason not in (None, NoGpuReason.NO_GPU):
         return

@@ -22,7 +22,7 @@ from exporter.past import LOOK_SECONDS, Past
 HOUR: Final = 3600.0
 TEN_MINUTES: Final = 600.0
 FIVE_MINUTES: Final = 300.0
-# A slow state for this long is no change of state any more.
+# A slow state that lasts this long is not just a change of state.
 PSTATE_SECONDS: Final = 120.0
 # P3 and slower save power, whatever the neighbours do.
 SLOWEST_AT_WORK: Final = 2
@@ -30,8 +30,8 @@ SLOWEST_AT_WORK: Final = 2
 BUSY_PERCENT: Final = 10.0
 # It waits for its link if it computes for less than half of the time.
 COMPUTES_PERCENT: Final = 50.0
-# A kernel that hangs, such as a collective of which a rank is missing, spins: fully busy, at a
-# little power that changes by less than a tenth. NCCL's takes a quarter of an H100's SMs.
+# A kernel that hangs, such as a collective that lacks a rank, spins: the GPU is fully busy at low
+# power that changes by less than a tenth. NCCL's kernel takes a quarter of an H100's SMs.
 FULLY_BUSY_PERCENT: Final = 99.0
 LOW_POWER: Final = 1 / 3
 FLAT_POWER: Final = 0.1
@@ -79,7 +79,7 @@ class GpuMemory:
                     self._hour.see((key, figure), lasting, now)
             for link, recoveries in (gpu.nvlink_link_recoveries or {}).items():
                 self._hour.count((key, "recovery", link), recoveries, now)
-            # The first error of a kind is an error too. A new worker has counted none yet.
+            # Count the first error of a kind as well. A new worker starts from zero.
             xids = gpu.xid_errors or {}
             self._xids[key] = {*xids, *self._xids.get(key, ())}
             for xid in self._xids[key]:
@@ -117,10 +117,10 @@ class GpuMemory:
         yield from self._saturated(key, gpu)
 
     def _nvlink(self, key: str, gpu: GpuSample, gpus: Gpus) -> Iterator[Fault]:
-        """Fewer links up than an hour ago, or than its neighbours.
+        """Yield a fault if fewer links are up than an hour ago, or than on its neighbours.
 
-        Not fewer than exist: bridges may leave some unused, and a card without a bridge has none
-        up. MIG takes links down on purpose.
+        The number of existing links is no measure: bridges may leave some unused, and a card
+        without a bridge has none up. MIG takes links down on purpose.
         """
         up = gpu.nvlink_links_up
         if up is None or gpu.mig_devices is not None:
@@ -130,7 +130,7 @@ class GpuMemory:
             yield Fault(NVLINK, ",".join(sorted(gpu.nvlink_link_states or {}, key=int)))
 
     def _recovering(self, key: str, gpu: GpuSample) -> Iterator[Fault]:
-        """Links that recover again and again, unless that is most of the GPU's."""
+        """Yield links that recover again and again, unless most of the GPU's links do."""
         links = gpu.nvlink_link_recoveries or {}
         grew = {link: self._hour.changed((key, "recovery", link)) for link in links}
         windows = {link: len({at // FIVE_MINUTES for at in grew[link]}) for link in links}
@@ -177,10 +177,10 @@ class GpuMemory:
             self._five_minutes.see(which, total, now)
 
     def _saturated(self, key: str, gpu: GpuSample) -> Iterator[Fault]:
-        """The mean of the busier direction over what the link can carry.
+        """Yield the mean rate of the busier direction, as a share of what the link can carry.
 
-        Only of a GPU that hardly computes, by SM activity if known: a waiting kernel counts as
-        utilisation too.
+        Only for a GPU that hardly computes, by SM activity if known: utilization also counts a
+        kernel that waits.
         """
         computes = gpu.sm_active_percent
         computes = gpu.gpu_busy_percent if computes is None else computes
@@ -216,7 +216,7 @@ def _counters(gpu: GpuSample) -> Iterator[tuple[str, float]]:
 
 
 def _fastest_state(gpus: Gpus) -> int:
-    """Return the state that none should be slower than: of the fastest GPU, at most P2."""
+    """Return the slowest normal state: that of the fastest GPU, but at most P2."""
     known = (each.performance_state for each in gpus.values())
     return min((*(state for state in known if state is not None), SLOWEST_AT_WORK))
 

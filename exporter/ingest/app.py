@@ -25,7 +25,7 @@ from exporter.scrapers import Scrapers
 from rank_probe.version import __version__
 from rank_probe.wire.snapshot import DRY_RUN_PATH, SNAPSHOT_PATH, Snapshot
 
-# Returns what else to tell a rank in the answer to its push, by name; nothing most of the time.
+# Returns further fields of the answer to a push, by name; usually none.
 Told = Callable[[Snapshot], Mapping[str, Any]]
 ONLY_POST: Final = JSONResponse(
     {"error": f"Method Not Allowed: {SNAPSHOT_PATH} takes POST only."}, 405, {"Allow": "POST"}
@@ -52,9 +52,8 @@ class IngestApp:
     """Puts snapshots into *store* and counts them in *counts*. Call from the event loop only.
 
     With a *token*, clients must send it over TCP; over the Unix socket the kernel identifies them.
-    *scrapers* are named to those who ask for a dry run; *events* sees what
-    is news; *jobs* say which ranks are late where no join does; what is *told* to a rank is
-    for its peers.
+    *scrapers* are listed in the answer to a dry run. *events* sees each new snapshot. *jobs* knows
+    which ranks are late where no join does. *told* returns what a rank passes on to its peers.
 
     FastAPI serves everything but the push: docs/decisions.md shows what a push
     through FastAPI would cost.

@@ -51,8 +51,8 @@ ANSWERS: Final[dict[int | str, dict[str, Any]]] = {
 class DryRun:
     """Judges snapshots as *store* would. Call from the event loop only.
 
-    It tells no more than a push would, and no faster: an owner may ask about as many ranks in a
-    minute as may start, or else guessing the names of other users' jobs would be free.
+    It reveals no more than a push would, and no faster: an owner may ask about as many ranks in a
+    minute as may start. Otherwise guessing the names of other users' jobs would be free.
     """
 
     def __init__(self, store: RankStore, scrapers: Scrapers) -> None:
@@ -94,8 +94,8 @@ class DryRun:
 def serve_dry_runs(app: FastAPI, dry_run: DryRun) -> None:
     """Add the dry run to *app*.
 
-    It has a path of its own: a parameter of the push would be overlooked by an exporter that does
-    not know it, and the rank that only asked would be kept.
+    It has a path of its own: an exporter that does not know a parameter of the push would ignore
+    it, and keep the rank that only asked.
     """
 
     @app.post(DRY_RUN_PATH, responses=ANSWERS, openapi_extra=BODY)

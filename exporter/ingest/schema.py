@@ -132,9 +132,9 @@ BY_NAME: Final[Mapping[str, Any]] = {
 
 
 def limits(of: type, **more: Any) -> dict[str, Any]:
-    """Return what each field of the dataclass *of* may be, as *more* has it or as is said above.
+    """Return the limits of each field of the dataclass *of*, from *more*, BY_NAME or BY_TYPE.
 
-    Raises KeyError for a field of the probe that would be taken without a limit.
+    Raises KeyError for a field of the probe that would have no limit.
     """
     by_name = {**BY_NAME, **more}
     return {
@@ -146,8 +146,8 @@ def limits(of: type, **more: Any) -> dict[str, Any]:
 def _part(name: str, of_each: Mapping[str, Any], **later: Any) -> Any:
     """Return the model of an object in a snapshot, which must have all but the *later* fields.
 
-    Those are of a later release, with what they are before it. Unknown fields of a newer judge are
-    dropped, so that its job is still visible.
+    Those came with a later release, and have the values that stand for an earlier one. Unknown
+    fields of a newer judge are dropped, so that its job stays visible.
     """
     fields: dict[str, Any] = {
         field: (limit, later.get(field, ...)) for field, limit in of_each.items()

@@ -79,10 +79,10 @@ class UnixListener:
         self._open()
 
     def renew(self) -> socket.socket | None:
-        """Listen anew if the file is gone, with its directory perhaps; None if it is there.
+        """Listen anew if the file, and perhaps its directory, is gone; None if it is there.
 
-        The socket before stays open. Raises StartError if the file cannot be made, and if it has
-        become that of another exporter.
+        The old socket stays open. Raises StartError if the file cannot be created, or if it now
+        belongs to another exporter.
         """
         if self._is_there():
             return None
@@ -149,8 +149,8 @@ def _refuse_to_replace(path: Path, flag: str) -> None:
 def _listen(path: Path, mode: int) -> tuple[socket.socket, tuple[int, int]]:
     """Listen under another name, and give that file the name *path* once it is ready.
 
-    No lock: every trainer can open the directory, and could hold one for ever. Of exporters that
-    start in the same moment the last one has the name, which renew() says to the others.
+    No lock: every trainer can open the directory, and could hold a lock forever. If exporters start
+    at the same moment, the last one gets the name; renew() reports that to the others.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     new = path.with_name(f".{secrets.token_hex(2)}")  # Short: so is what a socket may be called.

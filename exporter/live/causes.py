@@ -52,7 +52,7 @@ def view_cause(cause: Cause) -> CauseView:
 
 
 def told_cause(at: Mapping[str, str]) -> Cause | None:
-    """Return the cause that the exporter of another node tells in *at*; None if it tells none."""
+    """Return the cause that another node's exporter reports in *at*; None if it reports none."""
     names = ("cause", "detail", "sentence", "first_action")
     said: dict[str, Any] = {name: at.get(name, "") for name in names}
     said["first_action"] *= bool(_OURS.fullmatch(said["first_action"]))

@@ -14,7 +14,7 @@ from exporter.ranks.jobs import step_age_seconds
 from exporter.ranks.store import HeldRank
 from rank_probe.wire.snapshot import LEVEL_OFF
 
-# How torch names a dump, but for the rank at its end; the second name is older.
+# Variables with the name of torch's dumps, without the rank at its end; the second is older.
 DUMP_FILES: Final = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 SIMPLE_PATH: Final = re.compile(r"/[A-Za-z0-9._/+@%-]*")
 
@@ -35,8 +35,8 @@ class RankView:
 
     *pid* is the node's id for its process if it was found on a GPU, else the probe's own, which in
     a container may differ. *gpu* is NVML's index.
-    *dumps* is where torch's flight recorder writes, if the process was started with it named. Its
-    thread is mostly in *state*, one of THREAD_STATES; known of a late or a stuck rank.
+    *dumps* is where torch's flight recorder writes, if the process's environment names it. *state*,
+    one of THREAD_STATES, is what its thread mostly does; known for a late or a stuck rank.
     """
 
     rank: int
@@ -111,7 +111,7 @@ def _view_event(rank: HeldRank, now: float) -> EventView | None:
     last = last_event(rank.snapshot)
     if last is None:
         return None
-    # Both times are of the node's wall clock, so it does not matter whether that is right.
+    # Both times are of the node's wall clock, so its error cancels out.
     ago = rank.snapshot.heartbeat_timestamp_seconds - last.timestamp_seconds
     age = max(0.0, ago) + now - rank.received_seconds
     return EventView(last.event, last.state, age, last.seconds)

@@ -39,7 +39,7 @@ from rank_probe.judge.verdict import (
 
 # Fewer GPUs lost, or a smaller share of steps or of their time, are not mentioned.
 WORTH_A_WORD: Final = 0.005
-# What the judge says to be lost is of the last minute, or of as many steps as it needs.
+# The judge's losses cover the last minute, or as many steps as it needs.
 LOST_SECONDS, LOST_STEPS = 60.0, 20
 
 # What GPUs are lost to, to be put after "0.84 "; of a hang more is said than that.
@@ -60,10 +60,10 @@ OWN_VERDICT: Final = (
 class LateView:
     """A late rank of the job, *is_here* on this node or not; *kind* is one of LATE_KINDS.
 
-    *ratio* is its own time over its peers', or if it *has_risen* over that of before, less 1;
-    *gpus_lost* wait for it, *gpus_by_stage* in each. It *costs_enough* to be named, see
-    exporter.ranks.late_enough. Its *cause* is found by the exporter of its own node, which is
-    *at* `node`, with its live `page`. A pause takes *pause_seconds*, after *every_steps*, or 0.
+    *ratio* is its own time over its peers', or over its own before if it *has_risen*, less 1.
+    *gpus_lost* wait for it, *gpus_by_stage* in each stage. It *costs_enough* to be named, see
+    exporter.ranks.late_enough. The exporter of its own node finds its *cause*; *at* has that `node`
+    and its live `page`. A pause takes *pause_seconds*, after *every_steps*; both 0 without pauses.
     """
 
     rank: int
@@ -162,7 +162,7 @@ def even_sentence(aged: AgedVerdict, late: Sequence[LateView]) -> str:
 def rotating_sentence(verdict: Verdict, collecting: float = 0.0) -> str:
     """Say that ranks are late in turn, and what that costs.
 
-    *collecting* is the share of that in which they collect garbage.
+    *collecting* is the share of their stops that is garbage collection.
     """
     cost = f"{few(verdict.gpus_lost['rotating'])} of {sum(verdict.ranks.values())} GPUs wait"
     cost += " for whichever it is"
@@ -195,7 +195,7 @@ def shared_sentence(verdict: Verdict, stage: str) -> str:
 
 
 def paused_sentence(verdict: Verdict, age_seconds: float) -> str:
-    """Say what is lost to one stop or two: the last one, if it was long, and is in that loss."""
+    """Say what one or two stops cost; name the last one if it was long and is part of the loss."""
     seconds = max(LOST_SECONDS, LOST_STEPS * (verdict.step_seconds or 0.0))
     if verdict.pauses and verdict.pauses[0].since_seconds <= seconds:
         return pause_sentence(verdict.pauses[0], age_seconds)
@@ -204,7 +204,7 @@ def paused_sentence(verdict: Verdict, age_seconds: float) -> str:
 
 
 def pause_sentence(pause: Pause, age_seconds: float | None = None) -> str:
-    """Say that a rank, or all, stopped once for long; until when, in a verdict of that age."""
+    """Say that one or all ranks stopped once for long; with the verdict's age, until when."""
     who = "All ranks" if pause.rank is None else f"Rank {pause.rank}"
     until = ""
     if age_seconds is not None:
@@ -270,7 +270,7 @@ def _set(those: Together, late: Sequence[LateView], world_size: int) -> str:
 
 
 def in_set(those: Together, late: Sequence[LateView]) -> list[LateView]:
-    """Return the *late* ranks that are *those*; none unless all are late, as far as is told."""
+    """Return the *late* ranks in the set *those*; none unless all of it, up to MOST_LATE, is."""
     alike = [each for each in late if each.stage == those.stage]
     found = [each for each in alike if any(a <= each.rank <= b for a, b in those.spans)]
     return found if len(found) >= min(those.ranks, MOST_LATE) else []
@@ -341,7 +341,7 @@ def _lateness(late: LateView) -> Iterator[str]:
 
 
 def is_slower(slowdown: float | None) -> bool:
-    """Say whether steps take so much longer that it is worth a word."""
+    """Return whether steps take enough longer to be worth mentioning."""
     return slowdown is not None and slowdown >= 1 + WORTH_A_WORD
 
 

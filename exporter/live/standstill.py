@@ -19,7 +19,7 @@ SILENT_BEFORE_SECONDS: Final = 60.0
 
 
 def holding(ranks: Sequence[RankView]) -> list[RankView]:
-    """Return the ranks that have stepped and do not wait for others now, as `suspects` has them."""
+    """Return the ranks that have stepped and do not wait for others, in the order of `suspects`."""
     here = {rank.rank: rank for rank in ranks}
     order = suspects({rank.rank: _stand(rank) for rank in ranks})
     # A rank that has never stepped may not train at all: an evaluator, a rollout server.
@@ -32,7 +32,7 @@ def waiting(ranks: Sequence[RankView]) -> list[RankView]:
 
 
 def far_suspect(job: NodeJob, ranks: Sequence[RankView]) -> dict[str, str]:
-    """Return for which rank of another node *job* waits; empty if it is one of the *ranks* here."""
+    """Return the rank on another node for which *job* waits; empty if it is one of *ranks* here."""
     suspect = {} if job.join is None else dict(job.join.verdict.suspect)
     is_here = suspect.get("rank") in {str(rank.rank) for rank in ranks}
     return suspect if not is_here and suspect.get("rank", "").isdecimal() else {}
@@ -45,7 +45,7 @@ def _stand(rank: RankView) -> Stand:
 
 
 def _line(rank: RankView) -> str:
-    """Return the line in which *rank* is: where it is late, if it is, is not where it waits."""
+    """Return the line that *rank* is in now; its lines in other stages do not count."""
     return next((each.place for each in rank.late_lines if each.stage == rank.stage), "")
 
 
@@ -53,8 +53,8 @@ def hung_sentence(job: NodeJob, ranks: Sequence[RankView], world_size: int) -> s
     """Say which of the *ranks* here hold *job* up if it hangs; None if it does not.
 
     It hangs once a rank has waited for others for longer than the limit, and no rank has finished a
-    step for as long; where none is seen to wait, nor saves or evaluates, the limit is that of a
-    long stage. The rules have the same definition, in hang.yaml.
+    step for as long. If no rank is seen to wait, save or evaluate, the limit is that of a long
+    stage. The rules in hang.yaml use the same definition.
     """
     running = [rank for rank in ranks if not rank.finished]
     limit = _limit_seconds(job, running)
@@ -95,7 +95,7 @@ def standing_seconds(running: Sequence[RankView]) -> float | None:
 
 
 def _limit_seconds(job: NodeJob, running: Sequence[RankView]) -> float:
-    """Return how long a wait is no hang."""
+    """Return how long a wait may last without being a hang."""
     limits = [job.threshold("hang_seconds"), HUNG_STEPS * _step_seconds(job, running)]
     is_long = any(rank.stage in LONG_STAGES and not rank.silent for rank in running)
     is_long |= far_suspect(job, running).get("stage") in LONG_STAGES
@@ -117,7 +117,7 @@ def _step_seconds(job: NodeJob, running: Sequence[RankView]) -> float:
 
 
 def dumps_sentences(running: Sequence[RankView]) -> list[str]:
-    """Say how to read what torch writes of a hang, if its ranks were started to write it."""
+    """Say how to read torch's dumps of a hang, if the ranks were started to write any."""
     directories = sorted({rank.dumps for rank in running if rank.dumps is not None})
     return [
         f"When a collective times out, torch writes a dump of each rank to {directory} on its "

@@ -56,10 +56,10 @@ BEGUN_STEPS: Final = 5
 # As long as RankskewRanksMissing waits for ranks that were never seen: nodes of a large job start
 # minutes apart.
 UNSEEN_SECONDS: Final = 120.0
-# What is told of a rank that only does something for all.
+# The runbook for a rank that is late only because it does a duty for all.
 CHECKPOINT_STALL: Final = "RankskewCheckpointStall"
-# What all ranks wait for together, by stage: the advice on it, and the share of the time beyond
-# which its alert is raised. For checkpoints that is a share of an hour, which is not known here.
+# Waits that all ranks share, by stage: the advice, and the threshold (a share of the time) beyond
+# which an alert is raised. For checkpoints that is a share of an hour, which is not known here.
 SHARED: Final = {
     "data": ("input_starvation", "input_share"),
     "h2d": ("input_starvation", "input_share"),
@@ -72,15 +72,15 @@ OFF, NO_JOIN, JOIN_INCOMPLETE, NO_STEPS = "off", "no_join", "join_incomplete", "
 
 @dataclass(frozen=True, slots=True)
 class JobVerdict:
-    """*state* is one of states.STATES. *sentence* is for people, and *details* are more of them.
+    """A job's *state* (in states.STATES), with a *sentence* and further *details* for people.
 
     *judge* says who judges the job: the join, or this node. *gpus_lost* by kind, *slowdown*, the
     *coverage* of the job's ranks and steps, *changes* (peer groups that became slower) and
-    *together* (sets of late ranks) come from it and are empty without one; *change_causes* has the
-    cause of each change by the past of this node, None where that tells none. While the job hangs,
-    all its GPUs are lost. *first_action* is what to do first, None if nothing. *runbook* is the one
-    for the state, *alert* the alert that Prometheus raises if the state lasts, None if there is
-    none. A job that stands still waits for *suspect*, if that is on another node.
+    *together* (sets of late ranks) come from the judge and are empty without one. *change_causes*
+    has the cause of each change by this node's past, None if unknown. While the job hangs, all its
+    GPUs are lost. *first_action* is what to do first, None if nothing. *runbook* is that of the
+    state. *alert* is the alert that Prometheus raises if the state lasts, None if there is none.
+    *suspect* is the rank on another node for which a job that stands still waits, if any.
     """
 
     state: str
@@ -234,7 +234,7 @@ def _lines(running: Sequence[RankView]) -> list[str]:
 
 
 def _limitations(job: NodeJob) -> list[str]:
-    """Say what the probe does without what the torch of the ranks on this node lacks."""
+    """Say what the probe cannot do with the torch of the ranks on this node."""
     said = dict.fromkeys(each for rank in job.beating for each in rank.snapshot.limitations)
     if not said:
         return []
@@ -304,7 +304,7 @@ def _judged(
     return replace(
         said,
         late=late,
-        # The sentence may contain one, where it begins with a small letter.
+        # The sentence may already contain a detail, beginning with a lower-case letter.
         details=[each for each in more if each[1:] not in said.sentence],
         gpus_lost=dict(verdict.gpus_lost),
         slowdown=verdict.slowdown,
@@ -327,7 +327,7 @@ def _shared(job: NodeJob, verdict: Verdict, stage: str, share: float) -> JobVerd
 
 
 def _collecting(job: NodeJob, verdict: Verdict) -> float:
-    """Return how much of what ranks stop for in turn is garbage collection; 0 if not most of it."""
+    """Return the share of garbage collection in the ranks' stops in turn; 0 if not over half."""
     turn = verdict.in_turn
     paused = [
         rank.snapshot.gc_pause_seconds / rank.snapshot.steps
@@ -343,7 +343,7 @@ def _collecting(job: NodeJob, verdict: Verdict) -> float:
 def _late(
     job: NodeJob, aged: AgedVerdict, running: Sequence[RankView], size: int, causes: Causes
 ) -> list[LateView]:
-    """Return the late ranks, those that are told first, the costliest first in each part."""
+    """Return the late ranks: first those called late, in each part the costliest first."""
     here = {rank.rank for rank in running}
     are_told = late_enough(aged.verdict.late, size, job.threshold)
 

@@ -83,8 +83,8 @@ class WorkerProcess:
     def is_in_kernel(self, call: StuckCall) -> bool:
         """Whether a call is where no signal ends it, not even SIGKILL.
 
-        It sleeps there (state D), or polls there (R) a firmware that does not answer; who polls for
-        longer than that takes does so elsewhere.
+        It sleeps there (state D), or polls firmware that does not answer (state R). A thread that
+        runs for longer than LONGEST_POLL_SECONDS is not polling firmware.
         """
         try:
             stat = Path(f"/proc/{self.pid}/task/{call.thread_id}/stat").read_text()

@@ -16,8 +16,8 @@ class WatchHangs(Exception):
 class BackgroundWatch(ABC):
     """Calls look() in a thread of its own between start() and stop().
 
-    Each look() ends with setting *_looked_seconds*, by *clock*. *hangs* says what does so. What
-    look() raises is one of the *failures*, and the next one comes as if nothing had happened.
+    With finite *stale_seconds*, look() ends by setting *_looked_seconds* from *clock*; *hangs* says
+    what hangs. An error in look() is counted in *failures*; the next look follows as usual.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class BackgroundWatch(ABC):
         self._clock = clock
         self._looked_seconds = clock()
         self._stopping = threading.Event()
-        self._changed = threading.Event()  # It stops, or its pause is another now.
+        self._changed = threading.Event()  # Set on stop(), or when the pause has changed.
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:

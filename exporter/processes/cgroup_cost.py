@@ -14,7 +14,7 @@ MICROSECONDS: Final = 1_000_000
 RESOURCES: Final = ("cpu", "io", "memory")
 # Where this process sees its own cgroup namespace.
 OWN: Final = Path("/sys/fs/cgroup")
-# A path that a user has nested deeper than any runtime does.
+# No runtime nests cgroups deeper than this, but a user may.
 MOST_LEVELS: Final = 32
 # A node has some hundred cgroups. Looking through these takes a second, once.
 MOST_CGROUPS: Final = 10_000
@@ -86,7 +86,7 @@ class CgroupCosts:
 
     @cached_property
     def _own_parts(self) -> tuple[str, ...] | None:
-        """The path of our own cgroup namespace on the node, which the kernel tells to nobody."""
+        """The path of our own cgroup namespace on the node, which the kernel does not expose."""
         try:
             own = os.stat(OWN)
         except OSError:
@@ -107,8 +107,8 @@ def _is_same(folder: str, other: os.stat_result) -> bool:
 
 
 def _throttling(folder: Path) -> Throttling | None:
-    # Only with a quota: reading cpu.stat makes the kernel add up all CPUs. Without one, version 2
-    # says max, version 1 -1.
+    # Read cpu.stat only if there is a quota: it makes the kernel add up all CPUs. Without a quota,
+    # version 2 says max and version 1 says -1.
     quota = (_text(folder / "cpu.max") or _text(folder / "cpu.cfs_quota_us")).split()[:1]
     if not quota or not quota[0].isdecimal():
         return None

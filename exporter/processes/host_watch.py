@@ -73,10 +73,10 @@ def to_follow(joined: Iterable[RankOnGpu], held: Iterable[HeldRank]) -> list[Fol
 
 
 class HostWatch(BackgroundWatch):
-    """Looks at the ranks that it was last told to follow, in a thread between start() and stop().
+    """Looks at the ranks last passed to follow(), in a thread between start() and stop().
 
-    Counters of a rank begin with its process: a rank that restarts begins again. While nobody
-    follows a rank, nothing is read.
+    A rank's counters begin with its process, so a restarted rank begins again. While no rank is
+    followed, nothing is read.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What a rank costs its host: its process, and all that this started, ended ones included."""
+"""What a rank costs its host: its process and all descendants, including ended ones."""
 
 import os
 import time
@@ -14,8 +14,8 @@ TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 NANOSECONDS: Final = 1_000_000_000
 # A worker that never waits for its queue or a file; the rest is preprocessing by other threads.
 SATURATED_SHARE: Final = 0.9
-# Over less, a worker that has filled its queue and then rests seems never to rest. As ticks of
-# 10 ms, it is also what makes the share exact to 0.002.
+# Over a shorter time, a worker that fills its queue and then rests would seem never to rest. With
+# ticks of 10 ms, this also makes the share accurate to 0.002.
 SATURATED_SECONDS: Final = 4.9
 
 
@@ -40,10 +40,10 @@ class Cost:
 
 
 class _Debts:
-    """What ended children had used when they were last read, and was therefore counted then.
+    """The usage of ended children that was already counted when they were last read.
 
-    It comes a second time, in what their parent says of its ended children: at the same look, or at
-    the next one if the parent was read just before the child ended. If it has not come by then, the
+    Their parent's counters for ended children include it again: at the same look, or at the next
+    one if the parent was read just before the child ended. If it has not appeared by then, the
     parent did not wait for the child, and never will.
     """
 
@@ -118,7 +118,7 @@ class RankCost:
     def look(self, family: Mapping[int, int], most: int) -> bool:
         """Read *family*, from children.family(), up to *most* processes; False if the rank ended.
 
-        Who was read before is read again, so that nothing is forgotten and counted a second time.
+        Processes read before are read again, so that none is forgotten and then counted twice.
         """
         is_first_look = not self._members
         found = self._read(family, most)
@@ -152,7 +152,7 @@ class RankCost:
         }
 
     def _belongs(self, pid: int, parent_pid: int | None, found: Usage) -> bool:
-        """Whether the id still is that of the process which was listed."""
+        """Whether *pid* still belongs to the process that was listed."""
         if pid == self.pid:
             return found.start_ticks == self._start_ticks
         if pid in self._members and not self._is_another(pid, found):
@@ -178,7 +178,7 @@ class RankCost:
             self._members[pid] = _Member(parent_pid, nothing, now.own.cpu_ticks, at_seconds)
         member = self._members[pid]
         last = member.usage
-        # A file that could be read before and now cannot is not a fall to zero.
+        # A file that has become unreadable must not look like a counter that fell to zero.
         now = _with_last(now, last)
         cpu_ticks, faults = (max(0, b - a) for a, b in zip(last.own, now.own, strict=True))
         grown = [max(0, b - a) for a, b in zip(_inherited(last), _inherited(now), strict=True)]
@@ -218,7 +218,7 @@ def _sum(found: Collection[bool | None]) -> int | None:
 
 
 def _inherited(used: Usage) -> list[int]:
-    """Return what grows by all that a child used, when the process waits for it."""
+    """Return the counters that grow by a child's whole usage once the process waits for it."""
     return [*used.ended, used.read_bytes or 0]
 
 

@@ -42,7 +42,7 @@ class RankOnGpu:
 
     @property
     def allocation(self) -> str:
-        """What its process's cgroup has; '' if that is not known."""
+        """The allocation that its process's cgroup shows; '' if unknown."""
         return "" if self.process is None else self.process.cgroup.allocation
 
 
@@ -59,9 +59,9 @@ class _Claim:
 class RankJoin:
     """Joins the three sources; call from the event loop, where the rank store lives.
 
-    One is for all who ask: what it found is kept for as long as the sources say the same, which is
-    as long as NVML's sample. *processes* is ProcessWatch.processes. The store's limits apply to the
-    ranks without the probe and those that report, together.
+    One instance serves every caller. Its result is cached while the sources do not change, which is
+    as long as NVML's sample lasts. *processes* is ProcessWatch.processes. The store's limits apply
+    to reporting ranks and ranks without the probe together.
     """
 
     def __init__(
@@ -162,9 +162,9 @@ def join(
 def _claims(
     gpus: Sequence[GpuSample], processes: Mapping[int, Process], held: Sequence[HeldRank]
 ) -> dict[Key, list[_Claim]]:
-    """Return what is claimed of each rank; the probe may know a better name for it.
+    """Return the processes that claim to be each rank, under the name that its probe knows.
 
-    That is the name that the script gave the job, or the pod's namespace.
+    The probe may know a better name: the one that the script gave the job, or the pod's namespace.
     """
     claims: dict[Key, list[_Claim]] = {}
     for gpu in gpus:
@@ -252,8 +252,8 @@ def _process_on(
 def is_reporter(process: Process, held: HeldRank) -> bool:
     """Whether *process*, which has the id that a rank reports, is that rank.
 
-    The id is one of the rank's PID namespace, and in ours may be that of another process. Over TCP
-    the user is unknown too, so that only the launcher's variables prove it.
+    The id belongs to the rank's PID namespace; in ours, another process may have it. Over TCP the
+    user is unknown too, so only the launcher's variables prove the match.
     """
     snapshot = held.snapshot
     if process.environment is None or process.namespace_pid != snapshot.pid:
@@ -279,7 +279,7 @@ def _best(claims: list[_Claim]) -> _Claim:
     """Return the claim to believe: of the user who came first, the one with the most memory."""
     first = min(claims, key=lambda claim: claim.process.start_ticks)
     mine = [claim for claim in claims if claim.process.uid == first.process.uid]
-    # If NVML does not report memory (MIG, WSL), that on the local rank's GPU.
+    # If NVML does not report memory (MIG, WSL), prefer the GPU whose index is the local rank.
     return min(
         mine, key=lambda c: (-c.used_bytes, str(c.gpu.index) != c.who.local_rank, c.gpu.index)
     )

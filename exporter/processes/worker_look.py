@@ -1,8 +1,8 @@
 """One look at a worker of a loader, from outside: its clocks, and what its main thread waits for.
 
-Nothing is stopped or traced. What a thread waits for is hidden from other users without
-CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH; then a worker that is blocked seems idle, and only running,
-waiting for a CPU and uninterruptible waits for a disk are told.
+Nothing is stopped or traced. Without CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, the kernel hides what
+other users' threads wait for. A blocked worker then seems idle; only running, waiting for a CPU and
+uninterruptible waits for a disk are reported.
 """
 
 import os
@@ -34,13 +34,13 @@ from rank_probe.process.small_files import beginning
 # Fewer looks say nothing.
 LEAST_LOOKS: Final = 8
 MOST_LOOKS: Final = 60
-# Smaller shares are not told.
+# Smaller shares are not reported.
 LEAST_SHARE: Final = 0.05
-# A pipe that is not known may be new: the rank's are listed again, but not at each look.
+# An unknown pipe may be new, so the rank's pipes are listed again, but not at each look.
 SECONDS_BEFORE_LISTED_AGAIN: Final = 5.0
 # A process may have a million open, far more than any rank.
 MOST_DESCRIPTORS: Final = 4096
-# What a kernel's function tells well enough.
+# States that the name of the kernel function identifies reliably enough.
 SURE_BY_CHANNEL: Final = (DISK, SLEEP, SOCKET)
 UNKNOWN: Final = Wait(BLOCKED, link=SHARED)
 
@@ -50,8 +50,8 @@ class WorkerLook:
     """A worker at one moment, in seconds; CPU times since it started.
 
     *cpu* and *queue* are those of its main thread, *process_cpu* has its other threads too. *wait*
-    is what the main thread is blocked in, None if it runs; *is_idle*: it waits for work, or nobody
-    may know for what.
+    is what the main thread is blocked in, None if it runs. *is_idle*: it waits for work, or what it
+    waits for is hidden.
     """
 
     at: float
@@ -77,7 +77,7 @@ class WorkerWindow:
         self._looks.append(look)
 
     def shares(self) -> dict[Wait, float]:
-        """Return in what it spent its time, largest first; what is missing to 1 was idle.
+        """Return the share of its time in each state, largest first; the rest to 1 was idle.
 
         Empty after fewer than LEAST_LOOKS looks.
         """
@@ -110,9 +110,9 @@ class WorkerWindow:
 
 
 def _done_by_others(waits: dict[Wait, float], others: float) -> float:
-    """Take from *waits* what other threads of the worker computed meanwhile; return how much.
+    """Take from *waits* the time that other threads of the worker computed; return how much.
 
-    A decoder with threads of its own keeps the main thread waiting for them, by a lock.
+    The main thread waits on a lock while a decoder computes in threads of its own.
     """
     taken = 0.0
     for wait in [each for each in waits if each.state in (LOCK, BLOCKED)]:
@@ -123,7 +123,7 @@ def _done_by_others(waits: dict[Wait, float], others: float) -> float:
 
 
 class Pipes:
-    """The pipes that the rank *pid* has open, as links: its workers wait for work at theirs."""
+    """The pipes that the rank *pid* has open, as links; idle workers wait at one of them."""
 
     def __init__(self, procfs: Path, pid: int) -> None:
         self._folder = f"{procfs}/{pid}/fd"

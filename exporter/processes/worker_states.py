@@ -19,11 +19,11 @@ from rank_probe.wire.stages import DATA, STAGES
 FIRST_INTERVAL_SECONDS: Final = 0.1
 FIRST_LOOKS: Final = 50
 INTERVAL_SECONDS: Final = 1.0
-# Much, or the looks would fall on the same moments of equally long batches.
+# Large, or the looks would hit the same moments of batches that all take equally long.
 JITTER: Final = 0.5
 # A loader without persistent workers starts new ones in each epoch.
 LOOKS_BEFORE_LISTED_AGAIN: Final = 5
-# A rank's, and at least so many where they are more than all ranks may have together: 75 µs each.
+# At most for one rank; each rank's minimum when all share the total; that total. 75 µs each.
 MOST_WORKERS, FEWEST_WORKERS, MOST_OF_ALL = 64, 4, 256
 # What torch calls the main thread of a worker, from 2.5 on.
 WORKER_NAME: Final = b"pt_data_worker"
@@ -42,7 +42,7 @@ class LateRankProcess:
 
 
 class WorkerStates(BackgroundWatch):
-    """Looks at the workers of the ranks that it was last told to follow, in a thread of its own.
+    """Looks at the workers of the ranks last passed to follow(), in a thread of its own.
 
     It reads /proc between start() and stop(), and nothing while no rank is followed. *follow* and
     *of* may be called from any thread.
@@ -66,10 +66,10 @@ class WorkerStates(BackgroundWatch):
             self._changed.set()
 
     def of(self, job_id: str, rank: int) -> Sequence[ThreadState]:
-        """Return in what the busiest worker of a followed rank spends its time, in stage `data`.
+        """Return the states of the busiest worker of a followed rank, all with stage `data`.
 
-        Largest first; what is missing to 1 is time in which it waited for work. Empty without
-        workers, and in the first seconds.
+        The largest share comes first; the rest to 1 is time in which it waited for work. Empty
+        without workers, and in the first seconds.
         """
         return self._of(job_id, rank)[1]
 
@@ -160,8 +160,8 @@ def _place(what: Wait, loader: str) -> str:
 def loader_workers(procfs: Path, pid: int, descendants: Iterable[int]) -> list[int]:
     """Return those *descendants* of the rank *pid* that are workers of a loader.
 
-    By their name; with an older torch those that run the same program as the rank, because forking
-    leaves the command line as it was. A logger's helper or a decoder is another program.
+    They have a name of their own. With an older torch, they run the same program as the rank: a
+    fork keeps the command line. A logger's helper or a decoder is another program.
     """
     pids = list(descendants)
     named = [

@@ -1,7 +1,7 @@
 """What one node knows about each job: its reporting ranks, the age of their reports, the verdict.
 
-NodeJob.verdict() is the only answer to the question who is late: exporter.ranks.node_jobs puts the
-node's own into it where no join covers the job.
+Only NodeJob.verdict() says who is late. Where no join covers the job, exporter.ranks.node_jobs adds
+the node's own verdict to it.
 
 Ages are differences on one clock, the exporter's or the rank's own, so a wrong wall clock does no
 harm.
@@ -53,8 +53,8 @@ class AgedVerdict:
 class NodeJob:
     """The ranks of one job on this node at *now*, in seconds of the store's clock.
 
-    *join* is the newest verdict of the join that a rank here repeats, *own* that of this node's
-    judge, made only where the join's does not cover the job: ask verdict(), not these.
+    *join* is the newest verdict of the join that a rank here repeats. *own* is the verdict of this
+    node's judge, made only if the join's does not cover the job. Use verdict() instead of these.
     *starting_seconds* is for how long no rank here has finished a step; None once one has.
     *has_just_started* says that this was so within the last minutes.
     """
@@ -81,7 +81,7 @@ class NodeJob:
 
     @property
     def world_size(self) -> int | None:
-        """Return how many ranks the job has, as the process here says that began last."""
+        """Return how many ranks the job has, according to the process here that began last."""
         if not self.beating:
             return None
         return max(
@@ -95,7 +95,7 @@ class NodeJob:
 
     @property
     def last_step_age_seconds(self) -> float | None:
-        """Return how long ago a rank that beats here ended a step, whoever was the last to."""
+        """Return how long ago any of the ranks that beat here last ended a step."""
         ages = [
             age for rank in self.beating if (age := step_age_seconds(rank, self.now)) is not None
         ]
@@ -103,9 +103,9 @@ class NodeJob:
 
     @property
     def join_coverage(self) -> float | None:
-        """Return the least share of its offered steps that a rank here saw joined.
+        """Return the lowest share of offered steps that were joined, over the ranks here.
 
-        One that left the join, and has no verdict any more, is absent from it; it says no more.
+        A rank that left the join has no verdict any more, and counts only if no other has one.
         """
         said = [rank.snapshot for rank in self.beating]
         said = [each for each in said if each.verdict is not None] or said
@@ -119,7 +119,7 @@ class NodeJob:
 
     @property
     def coverage(self) -> float | None:
-        """Return the share of the job's ranks that the join judged, times that of joined steps."""
+        """Return the share of ranks that the join judged, times the share of steps joined."""
         aged, joined = self.verdict(), self.join_coverage
         if aged is None or aged.judge == NODE or joined is None:
             return None
@@ -130,7 +130,7 @@ class NodeJob:
     def verdict(self) -> AgedVerdict | None:
         """Return who is late: the join's verdict if it covers the job, else the node's own.
 
-        Where the node has none, the join's on a part of the job is better than nothing.
+        If the node has none, the join's verdict on part of the job is better than nothing.
         """
         return self.join if self._is_covered() else self.own or self.join
 
@@ -158,7 +158,7 @@ class NodeJob:
         return has_blocks and not self._is_covered()
 
     def _is_covered(self) -> bool:
-        """Whether the join's verdict is on enough of the job's steps, and new."""
+        """Whether the join's verdict is recent and covers enough of the job's steps."""
         join, coverage = self.join, self.join_coverage
         if join is None or (coverage is not None and coverage < self.threshold("join_coverage")):
             return False
@@ -181,10 +181,10 @@ def _join_verdict(beating: Sequence[HeldRank], now: float) -> AgedVerdict | None
 
 
 def _of_one_owner(ranks: Sequence[HeldRank]) -> list[HeldRank]:
-    """Return those of *ranks*, at least one, whose owner was the first to report one.
+    """Return those of *ranks* (at least one) that belong to the first owner to report any.
 
-    The pods of a job are several owners, and all say the same. Root in another container may claim
-    to be one of them, but cannot have been the first.
+    The pods of a job are separate owners that all report the same. Root in another container may
+    claim to be one of them, but cannot have been the first.
     """
     first = min(ranks, key=lambda rank: rank.owned_seconds).owner
     return [rank for rank in ranks if rank.owner == first]

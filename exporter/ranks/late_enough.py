@@ -14,7 +14,7 @@ def late_enough(
 ) -> frozenset[int]:
     """Return the ranks that are late enough, if together they cost enough of *world_size* GPUs.
 
-    What ranks do for all may cost more; from there on they are late like others.
+    Duties that ranks do for all may cost more; beyond that, these ranks are late as well.
     """
     costliest = max((each.gpus_lost for each in late), default=0.0)
     worth = [

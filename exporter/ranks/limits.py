@@ -93,7 +93,7 @@ class Beginnings:
 
     def __init__(self, ranks: int) -> None:
         self._most = BEGINNINGS_A_MINUTE * ranks
-        # Who has not begun one for the longest time is first.
+        # In the order of each owner's last start, the oldest first.
         self._times: OrderedDict[Owner, deque[float]] = OrderedDict()
 
     def check(self, owner: Owner, now: float) -> None:
@@ -106,7 +106,7 @@ class Beginnings:
             )
 
     def only_of(self, owner: Owner) -> "Beginnings":
-        """Return the same for *owner* alone, to be changed apart."""
+        """Return an independent copy that has the starts of *owner* only."""
         other = copy(self)
         other._times = OrderedDict()
         if owner in self._times:

@@ -28,7 +28,7 @@ class Start(NamedTuple):
 class NodeJobs:
     """Says who is late in each job on this node. Call from the event loop only.
 
-    There is one for all who ask, so that they get the same answer. *thresholds* are the operator's.
+    One instance serves every caller, so all get the same answer. *thresholds* are the operator's.
     """
 
     def __init__(self, store: RankStore, thresholds: Thresholds | None = None) -> None:
@@ -90,7 +90,7 @@ class NodeJobs:
         )
 
     def _start(self, job: NodeJob) -> Start | None:
-        """Return the start of *job*, if that is now or was within the last minutes."""
+        """Return the start of *job* if it is starting, or was within the last minutes."""
         before = self._starts.get(job.job_id)
         if _is_starting(job):
             is_repeated = before is not None and not before.is_over

@@ -1,8 +1,8 @@
 """The node's judge: which of its ranks are late, in jobs that no join covers.
 
-It compares the last block of steps of each rank with those of its peer group on this node. So it
-does not see a delay of less than 8 %, pauses, a whole node that is late, or a rank that has no peer
-here.
+It compares the last block of steps of each rank with those of its peer group on this node. It does
+not see a delay of less than 8 %, a pause, a node that is late as a whole, or a late rank that has
+no peer here.
 """
 
 from collections import Counter
@@ -17,18 +17,18 @@ from rank_probe.judge.verdict import MOST_LATE, NO_SYNC, PERSISTENT, Late, Stall
 from rank_probe.wire.snapshot import LEVEL_OFF, Snapshot
 from rank_probe.wire.stages import DATA, H2D, STAGES, SYNC
 
-# An incident begins over its own group by so much, and by so many times the spread of the faster
-# ranks. It ends below half of that, so that a delay near the limit is one incident.
+# An incident begins when a rank exceeds its group by this ratio, and by this many times the spread
+# of the faster ranks. It ends below half of that, so that a delay near the limit is one incident.
 LATE_RATIO: Final = 0.08
 SPREADS: Final = 5
 ENOUGH_FOR_A_SPREAD: Final = 5
 STAYS: Final = 0.5
-# It is in the verdict after this long: a single slow block names nobody.
+# An incident enters the verdict after this long: a single slow block names nobody.
 LATE_SECONDS: Final = 120.0
 INPUT: Final = STAGES[DATA], STAGES[H2D]
-# Less than any step takes; anyone may report anything.
+# Shorter than any real step; a client may report anything.
 LEAST_BLOCK_SECONDS: Final = 1e-6
-# Of a step; it must not become a whole step through rounding.
+# The largest share of a step, so that rounding cannot make it a whole step.
 LARGEST_SHARE: Final = 0.999
 
 
@@ -49,9 +49,9 @@ class MeanStep(NamedTuple):
 class Outlier(NamedTuple):
     """A rank that stands out now.
 
-    It needs so many *seconds* a step more than the heaviest peer group. *excess* is what it needs
-    over its own group, by stage, *ratio* the seconds over what that heaviest group needs.
-    *confidence* is its excess divided by the one with which an incident begins.
+    It takes *seconds* longer per step than the heaviest peer group; *ratio* is that divided by the
+    heaviest group's time. *excess* is its time beyond that of its own group, by stage.
+    *confidence* is its excess divided by the excess with which an incident begins.
     """
 
     snapshot: Snapshot
@@ -62,7 +62,7 @@ class Outlier(NamedTuple):
 
 
 class Onset(NamedTuple):
-    """A rank that is late since then; its *stage* is that of most excess at the beginning."""
+    """When a rank became late, and the *stage* that had the most excess at that time."""
 
     since: float
     stage: str
@@ -128,7 +128,7 @@ def _by_group(blocks: Sequence[MeanStep]) -> list[list[MeanStep]]:
 
 
 def _found(groups: Sequence[Sequence[MeanStep]]) -> Iterator[Outlier]:
-    """Yield the ranks that exceed all groups and wait about as little as any."""
+    """Yield the ranks that are slower than every group and wait about as little as any rank."""
     heaviest = max(_baseline(group) for group in groups)
     ratios = [block.busy_ratio for group in groups for block in group]
     least_ratio = (max(ratios) + median(ratios)) / 2
@@ -143,7 +143,7 @@ def _found(groups: Sequence[Sequence[MeanStep]]) -> Iterator[Outlier]:
 
 
 def _baseline(group: Sequence[MeanStep]) -> float:
-    """Return the usual busy time: it holds while most of the group is slow."""
+    """Return the group's usual busy time, which holds even while most of the group is slow."""
     return _quantile(4, [block.busy for block in group])
 
 
@@ -157,7 +157,7 @@ def _limit(group: Sequence[MeanStep]) -> float:
 
 
 def _excess(late: MeanStep, group: Sequence[MeanStep]) -> dict[str, float]:
-    """Return by stage what *late* needs over what most of its group need there."""
+    """Return by stage how much longer *late* takes than its group usually does."""
 
     def usual(stage: str) -> float:
         others = [block.own[stage] for block in group if stage in block.own]
@@ -171,7 +171,7 @@ def _most(excess: Mapping[str, float]) -> str:
 
 
 def _quantile(twelfths: int, values: Sequence[float]) -> float:
-    """Return the quantile *twelfths* / 12 as Prometheus does; of two values or one, the least."""
+    """Return the quantile *twelfths* / 12 as Prometheus does; the least of fewer than three."""
     return (
         min(values)
         if len(values) < 3

@@ -59,15 +59,15 @@ class RankStore:
     """Holds one snapshot per (job_id, rank); nothing here survives a restart or needs to.
 
     A job on this node belongs to the user who first reported a rank of it, until its ranks have
-    ended: finished, or silent for *finished_retention_seconds*. So nobody else adds ranks to it, or
-    answers for one that is stuck. Within one user a rank belongs to the container that reported it,
-    until it finishes, or is silent and its process is gone: a pod that is restarted is another
-    container. A process in the batch job of that name goes before all others. Anyone may report a
+    ended: finished, or silent for *finished_retention_seconds*. Nobody else can add ranks to it, or
+    report for one that is stuck. Within one user, a rank belongs to the container that reported it,
+    until it finishes, or is silent and its process is gone: a restarted pod is a new container. A
+    process in the batch job of that name takes precedence over all others. Anyone may report a
     rank without an owner.
 
     Ranks of an earlier run of the job (before a restart with fewer ranks, or on other nodes), and
-    of a process group before the one that reports, are dropped once the later one reports: a dead
-    copy of a rank is neither silent nor missing. A process may have another number in each group.
+    of an earlier process group, are dropped once the later one reports: a dead copy of a rank is
+    neither silent nor missing. A process may have a different rank in each group.
 
     *clock* measures silence and retention. The default is monotonic, so a jump of the wall clock
     neither drops a rank nor keeps one forever.
@@ -86,7 +86,7 @@ class RankStore:
 
     @property
     def limits(self) -> RankLimits:
-        """Return how much the node holds; ranks that are found without a push count too."""
+        """Return the node's limits; ranks that are found without a push count towards them."""
         return self._limits
 
     def put(self, snapshot: Snapshot, owner: Peer | None = None) -> bool:
@@ -129,7 +129,7 @@ class RankStore:
         return trial.put(snapshot, owner)
 
     def now(self) -> float:
-        """Return the store's clock, by which *received_seconds* and *began_seconds* are told."""
+        """Return the store's time, on the clock of *received_seconds* and *began_seconds*."""
         return self._clock()
 
     def ranks(self) -> list[HeldRank]:
@@ -188,9 +188,9 @@ class RankStore:
         return not held.is_beating(self._clock())
 
     def _make_room(self, snapshot: Snapshot, owner: Peer | None) -> None:
-        """Drop ranks until *snapshot* fits: ended ones, then the longest silent, then an owner's.
+        """Drop ranks until *snapshot* fits: first ended ones, the longest unheard first.
 
-        The owner with the most loses what started last: a rank, or a whole job.
+        Then the owner with the most loses what started last: a rank, or a whole job.
         """
         mine = RankSlot(sharer(owner), snapshot.job_id, snapshot.peer_group, snapshot.rank)
         while (limit := reached(self._limits, {mine, *self._places(snapshot)})) is not None:
@@ -206,7 +206,7 @@ class RankStore:
                     del self._held[key]
 
     def _places(self, snapshot: Snapshot) -> Iterator[RankSlot]:
-        """Yield what all ranks but that of *snapshot* take up."""
+        """Yield the slots of all ranks except that of *snapshot*."""
         for (job_id, rank), held in self._held.items():
             if (job_id, rank) != (snapshot.job_id, snapshot.rank):
                 yield RankSlot(sharer(held.owner), job_id, held.snapshot.peer_group, rank)
@@ -272,9 +272,9 @@ def _age_seconds(snapshot: Snapshot, since: float) -> float:
 
 
 def _incarnation(snapshot: Snapshot) -> tuple[int, float]:
-    """Return what orders the processes that were this rank, one after another.
+    """Return a key that orders the successive processes of one rank.
 
-    A spare may have started before the process that it replaces in a group that is formed anew.
+    When a group is formed anew, a spare may be older than the process that it replaces.
     """
     formed = snapshot.group_formed_timestamp_seconds or 0.0
     return snapshot.attempt, max(snapshot.started_timestamp_seconds, formed)

@@ -16,10 +16,10 @@ from exporter.scrape.sampling import Scrape
 
 # Level 1 makes a page a little larger than level 9 and takes a tenth of its time.
 GZIP_LEVEL: Final = 1
-# Our names need no escaping; by these schemes they would be others, which no rule finds.
+# Our names need no escaping; these schemes would change them, and no rule would find them.
 OTHER_NAMES: Final = re.compile(r";\s*escaping=(?:dots|values)\b")
 TIMEOUT_HEADER: Final = "x-prometheus-scrape-timeout-seconds"
-# Of the scraper's timeout, for the way there and back; never more than half of it.
+# Part of the scraper's timeout reserved for the network; never more than half of it.
 MARGIN_SECONDS: Final = 0.5
 
 
@@ -60,7 +60,7 @@ def _seconds(timeout: str) -> float | None:
 class Exposition:
     """Renders the pages of *scrape*. Call from the event loop only, where the rank store lives.
 
-    What a page shows is read after everyone who is given it has asked for it.
+    The data of a page is read only after every client that gets the page has asked for it.
     """
 
     def __init__(self, scrape: Scrape) -> None:
@@ -83,14 +83,14 @@ class Exposition:
         page = self._coming.get(wanted)
         if page is None:
             page = self._coming[wanted] = asyncio.create_task(self._render(wanted))
-        # Shielded: one who leaves does not take the page from the others.
+        # Shielded: a client that leaves must not cancel the page for the others.
         return await asyncio.shield(page), headers(wanted)
 
     async def _render(self, wanted: ScrapeRequest) -> bytes:
         """Render once everyone who has already asked is waiting for it."""
         deadline = None if wanted.seconds is None else self._scrape.monotonic() + wanted.seconds
         await asyncio.sleep(0)
-        del self._coming[wanted]  # Who asks from here on gets a page that is newer.
+        del self._coming[wanted]  # Later requests get a newer page.
         page = ScrapedFamilies(self._scrape.collect(wanted.collectors, deadline))
         encode, _ = _format(wanted)
         return packed(encode(page), wanted)

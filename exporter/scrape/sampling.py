@@ -99,8 +99,8 @@ class Scrape(RegistryCollector):
 
     A collector with *interval_seconds* 0 is read at every scrape. Each of the others has its own
     background thread from start() to stop(), so one that hangs does not block the others; until
-    start() is called they too are read at the scrape. One that has never shown anything reads what
-    this node lacks, and is listed only while it fails. *shown* decides which series are yielded.
+    start() is called they too are read at the scrape. A collector without any series so far reads
+    what this node lacks; it is listed only while it fails. *shown* decides which series to yield.
     *monotonic* measures all ages; *wall* says when a collector last succeeded, in Unix seconds.
     """
 
@@ -140,9 +140,9 @@ class Scrape(RegistryCollector):
         return all(source.latest() is not None for source in self._sources if _is_slow(source))
 
     def latest(self, name: str) -> CollectorRun | None:
-        """Return the latest sample of the collector *name*: None before its first, or without it.
+        """Return the latest sample of the collector *name*; None before its first, or if it is off.
 
-        For what else needs the readings of a background collector; from any thread.
+        For other users of a background collector's readings; call from any thread.
         """
         found = [source for source in self._sources if source.collector.name == name]
         return found[0].latest() if found else None
@@ -206,11 +206,11 @@ def _renderable(family: Metric) -> Metric:
 
 
 class Status:
-    """What one scrape tells of its collectors.
+    """The status of the collectors of one scrape.
 
     Collectors that only read memory have status series only while they fail: their data has its own
-    freshness, and two series for each would use up most of a node's budget. When a collector last
-    succeeded matters while it does not.
+    freshness, and two series for each would use up most of a node's budget. The time of the last
+    success matters only while a collector fails.
     """
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from exporter.vocabulary.words import CAUSES, LOADER, REASONS, CauseWords, Reaso
 DISTURBS: Final = ("nothing", "neighbour", "rank", "restart", "node")
 PLACEHOLDERS: Final = ("JOB", "RANK", "NODE", "PID", "GPU", "UUID")
 DOCS: Final = "https://github.com/rankskew/rankskew/blob/main"
-# What is filled in may be copied into a shell: only this is.
+# Filled-in values may be copied into a shell, so only values like this are.
 HARMLESS: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+/-]*")
 # Not within what the exporter has filled in: the UUID of a GPU begins with "GPU-".
 _WORD: Final = re.compile(rf"(?<![\w-])({'|'.join(PLACEHOLDERS)})(?![\w-])")
@@ -37,10 +37,10 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What a cause or a situation is, what to do about it, and what shows that it was this one.
+    """What a cause or a situation is, what to do, and what proves that it was this and is over.
 
-    *alerts* are those that say it. A situation that is not *found* only says why nothing can be
-    told of the job.
+    *alerts* are those that report it. A situation that is not *found* only says why nothing can be
+    said about the job.
     """
 
     cause: str
@@ -70,7 +70,7 @@ class Advice:
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:
-    """Return *text* with the PLACEHOLDERS that have harmless *values* replaced by them.
+    """Return *text* with its PLACEHOLDERS replaced by those *values* that are harmless.
 
     "GPU" is also a word: outside `code` it stays.
     """
@@ -104,7 +104,7 @@ def for_alert(alert: str) -> Advice | None:
 
 
 def _entries(part: str, words: Mapping[str, CauseWords | Reason]) -> Mapping[str, Advice]:
-    """Return the entries of *part*; what has *words* elsewhere has its own from there only."""
+    """Return the entries of *part*; those in *words* take their short name and text from there."""
     said = yaml.load(bundled("alerts/advice.yaml").read_text(encoding="utf-8"), LOADER)
     found = {}
     for name, entry in said[part].items():

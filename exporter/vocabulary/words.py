@@ -96,7 +96,7 @@ def slow_at(stage: str) -> str:
 
 
 def late_mark(kind: str) -> str:
-    """Return what to say of a rank of this *kind* instead of calling it late; empty if it is."""
+    """Return what to say of a rank of this *kind* instead of "late"; empty if it is called late."""
     return LATE_KINDS[kind].mark if kind in LATE_KINDS else ""
 
 

@@ -15,18 +15,18 @@ from rank_probe.join.store import Store, figures_key, peers_key
 from rank_probe.judge.verdict import late_stage
 from rank_probe.wire.figures import FIGURES
 
-# How often a rank posts; its exporter tells it new ones as often.
+# How often a rank posts its figures; its exporter sends new ones as often.
 POST_SECONDS: Final = 10.0
-# A little less, or a round that comes early would leave one out.
+# Subtracted from the period, so that a round that comes early does not skip a post.
 EARLY_SECONDS: Final = 1.0
-# The exporter has not told any for so long: those that were posted say nothing any more.
+# Posted figures are withdrawn once the exporter has sent no new ones for this long.
 STALE_SECONDS: Final = 60.0
 
 # Magic (it includes the version), the number of figures that follow, digest of the peer group.
 HEAD: Final = struct.Struct("<iiq")
 MAGIC: Final = 0x524B4601
 NAN: Final = float("nan")
-# What the exporter takes back: see exporter.ingest.values.
+# The largest value that the exporter accepts: see exporter.ingest.values.
 LARGEST: Final = 1e15
 # Per figure: lower third, median, upper third.
 OF_PEERS: Final = 3
@@ -71,10 +71,10 @@ def _is_sane(value: float) -> bool:
 
 
 class OwnFigures:
-    """A rank's part: posts what its exporter tells it, and reads its peers' while it is late.
+    """A rank's part: posts the figures from its exporter, and reads its peers' while it is late.
 
-    `tell` is for any thread, the rest for the join's. *peers* are the figures of its peers, empty
-    while it is not late.
+    Any thread may call `tell`; the rest is for the join's thread. *peers* are the figures of its
+    peers, empty while it is not late.
     """
 
     def __init__(self, store: Store, rank: int) -> None:
@@ -91,15 +91,15 @@ class OwnFigures:
         self._told = figures
 
     def move(self, store: Store) -> None:
-        """Post to *store* from now on, what was posted last to begin with."""
+        """Post to *store* from now on, beginning with the figures that were posted last."""
         self._store, self._told = store, self._told or self._posted
         self._posted_at, self._is_empty, self.peers = None, True, {}
 
     def post(self, group: str, now: float) -> None:
-        """Post what was told since the last time.
+        """Post the figures received since the last post, if it is time.
 
-        The first message may be empty: rank 0 asks for many keys at a time, and one that is missing
-        costs it more.
+        The first message may be empty: rank 0 checks many keys at a time, and a missing key costs
+        it more calls.
         """
         since = math.inf if self._posted_at is None else now - self._posted_at
         if self._told and (self._is_empty or since >= POST_SECONDS - EARLY_SECONDS):

@@ -21,17 +21,17 @@ from rank_probe.judge.verdict import WARMING_UP
 from rank_probe.measure.steps import Steps
 from rank_probe.process.identity import Identity
 
-# Of the length of a round.
+# Range of the length of a round, as a share of the period.
 JITTER: Final = 0.9, 1.1
-# From this share of the steps on, those that were joined are a good sample of all; the rules use
-# the same threshold.
+# From this share on, the joined steps are a good sample of all steps. The rules use the same
+# threshold.
 ENOUGH_COVERAGE: Final = 0.5
 # Much longer than any round takes: the store has stopped answering.
 STUCK_SECONDS: Final = 60.0
 # If the store answers while the interpreter ends, a thread inside the store aborts the process (a
 # C++ frame cannot be unwound), so closing waits a little for a slow store.
 STOP_SECONDS: Final = 5.0
-# Of rounds without a verdict in between: then the next will fail as well.
+# After this many failed rounds without a verdict in between, the next will fail as well.
 MOST_FAILED: Final = 5
 
 
@@ -55,9 +55,9 @@ class GroupToJoin(NamedTuple):
 class Membership:
     """This rank's part in the join of one process group, in a daemon thread of its own.
 
-    It ends for good, quietly, at the first failure of the store. A round that fails otherwise is
-    counted; after MOST_FAILED it ends as well, and says so. *on_news* is called when the verdict
-    names other ranks.
+    The first failure of the store ends it for good, quietly. Other failures of a round are counted;
+    MOST_FAILED of them end it with a warning. *on_news* is called when the verdict names other
+    ranks.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Membership:
         rounds.take_back()
 
     def _take_round(self, rounds: Rounds) -> bool:
-        """Return whether the judge has spoken: one that begins anew may fail again until then."""
+        """Run a round; return whether the judge spoke, since a new one may fail until it has."""
         before = rounds.verdict
         rounds.run(self._now())
         if _named(rounds.verdict) != _named(before):
@@ -150,7 +150,7 @@ class Membership:
 
 
 class _State(NamedTuple):
-    """The counters of the groups before, and the part in the current one; None without any."""
+    """The counters of earlier groups, and the membership in the current one, if there are any."""
 
     earlier: JoinResult | None = None
     joined_earlier: bool = False
@@ -158,7 +158,7 @@ class _State(NamedTuple):
 
     @property
     def rounds(self) -> Rounds | None:
-        """Return those of the current group once its store is reached."""
+        """Return the rounds of the current group; None until its store is reached."""
         return None if self.current is None else self.current.rounds
 
     @property
@@ -168,7 +168,7 @@ class _State(NamedTuple):
 
     @property
     def result(self) -> JoinResult | None:
-        """Return the counters since this process joined first."""
+        """Return the counters since this process first joined a group."""
         rounds = self.rounds
         return added(self.earlier, None if rounds is None else rounds.result)
 
@@ -203,7 +203,7 @@ class Join:
         self._state = self._state._replace(current=current)
 
     def group_is_gone(self) -> None:
-        """Take part no more; never waits. What was found is told until there is another group."""
+        """Leave the group without waiting; its results are reported until there is another one."""
         if (current := self._state.current) is not None:
             current.end()
 
@@ -230,7 +230,7 @@ class Join:
             each.thread.join(max(until - time.monotonic(), 0.0))
 
     def tell(self, figures: object) -> None:
-        """Tell the peers this rank's *figures*, as its exporter said them; None: nothing new."""
+        """Post this rank's *figures*, as its exporter sent them; None means nothing new."""
         if figures is None or not (told := known_figures(figures)):
             return
         self._told = told

@@ -39,7 +39,7 @@ class JoinTotals:
         self._merged: set[int] = set()
 
     def unmerged(self, steps: Sequence[int]) -> list[int]:
-        """Return those of *steps*, all on offer, that were not added yet; forget the others."""
+        """Return the offered *steps* not added yet; forget added steps no longer offered."""
         self._merged.intersection_update(steps)
         return [step for step in steps if step not in self._merged]
 
@@ -71,7 +71,7 @@ class JoinTotals:
 class Merger:
     """Charges the merged steps and judges them; the judge starts over if ranks or groups change.
 
-    So it does after a failure, with the next steps: those that failed are not merged again.
+    It also starts over after a failure, with the next steps: failed steps are not merged again.
 
     *facts* are what is known of the ranks so far.
     """
@@ -149,7 +149,7 @@ class Merger:
 
 
 def step_ends(microseconds: Tensor, now: float) -> list[float]:
-    """Return when each step ended, if the last one ended now and no time passed between them."""
+    """Return when each step ended, assuming that the last ended *now* and there are no gaps."""
     lengths = microseconds.sum(dim=(1, 2), dtype=torch.float64) / microseconds.shape[1] / 1e6
     after = lengths.flip(0).cumsum(0).flip(0) - lengths
     ends: list[float] = (now - after).tolist()

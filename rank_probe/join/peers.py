@@ -1,6 +1,6 @@
-"""What rank 0 reads of all ranks: once their facts, and their figures, which it tells each group.
+"""What rank 0 reads of all ranks: their facts, once, and their figures, which it sums up by group.
 
-The figures only while the verdict names late ranks: nobody else needs to be compared.
+It reads figures only while the verdict names late ranks: only those are compared with their peers.
 """
 
 import threading
@@ -36,9 +36,9 @@ from rank_probe.judge.verdict import NAMED, Verdict
 from rank_probe.process.facts import number, read_facts, read_whereabouts
 from rank_probe.wire.figures import FIGURES
 
-# A little less than the ranks' own POST_SECONDS, or a round that comes early would leave one out.
+# A little less than the ranks' POST_SECONDS, so that a round that comes early skips no reading.
 READ_SECONDS: Final = POST_SECONDS - EARLY_SECONDS
-# A rank that has posted none is looked for again after so many readings.
+# A rank that has posted nothing is looked for again after this many readings.
 PATIENT_READINGS: Final = 6
 
 THIRDS: Final = (1 / 3, 1 / 2, 2 / 3)
@@ -58,7 +58,7 @@ class PeerFigures:
         self._written: set[int] = set()
 
     def share(self, verdict: Verdict, ranks: Sequence[int], now: float) -> None:
-        """Tell the groups of the late ranks how their peers are, if it is time; *ranks* post."""
+        """Publish the figures of *ranks* for the groups that have late ranks, if it is time."""
         late = {each.rank for each in verdict.late if each.kind in NAMED}
         is_news = bool(late - self._late)
         self._late = late
@@ -106,10 +106,10 @@ class PeerFigures:
 
 
 class PeerFacts:
-    """Reads, once each, what the ranks know of themselves; for the join's thread of rank 0.
+    """Reads, once per rank, what the ranks know of themselves; for the join's thread of rank 0.
 
-    *known* are the facts by rank; ranks of a node share one dictionary. Whereabouts travel with
-    them, and are read again for each verdict.
+    *known* are the facts by rank; ranks of a node share one dictionary. Whereabouts are sent with
+    the facts, and are read again for each verdict.
     """
 
     def __init__(self, store: Store) -> None:
@@ -125,7 +125,7 @@ class PeerFacts:
         if not unknown:
             return
         self._looks += 1
-        # Some may be of a release that tells none: those are looked for now and then.
+        # Ranks of another release may post none: look for those only now and then.
         if self._looks > PATIENT_READINGS and self._looks % PATIENT_READINGS:
             return
         keys = [facts_key(rank) for rank in unknown]
@@ -146,7 +146,7 @@ class PeerFacts:
         return replace(verdict, late=tuple(late))
 
     def suspect(self, ranks: Sequence[int], now: float) -> dict[str, str]:
-        """Return for whom the *ranks* of a job wait that ends no step; empty if for none of them.
+        """Return which of its *ranks* a job that ends no step waits for; empty if for none.
 
         A rank that posts nothing new for long is silent; until then nothing is known of it.
         """
@@ -216,7 +216,7 @@ class PostedFigures:
 
 
 def row_of(message: bytes) -> bytes | None:
-    """Return the figures in *message* as FIGURES has them; None if it is no such message."""
+    """Return the figures in *message* in the order of FIGURES; None if it is no such message."""
     if len(message) < HEAD.size:
         return None
     magic, count, _ = HEAD.unpack_from(message)

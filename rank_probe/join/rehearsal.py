@@ -20,7 +20,7 @@ STAGE_NANOSECONDS: Final = 1_000_000
 
 @functools.cache
 def rehearse() -> threading.Thread:
-    """Merge and judge made-up steps, once a process; in a thread, as later the ranks' are."""
+    """Merge and judge made-up steps, once per process, in a thread as in real rounds."""
     thread = threading.Thread(target=never_raise(_round), name="rank_probe_join", daemon=True)
     thread.start()
     return thread

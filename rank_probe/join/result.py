@@ -44,7 +44,7 @@ def added(before: JoinResult | None, now: JoinResult | None) -> JoinResult | Non
     if before is None or now is None:
         return before if now is None else now
     return now._replace(
-        groups=max(before.groups, now.groups),  # A counter that has begun goes on.
+        groups=max(before.groups, now.groups),  # Once exposed, its counter stays exposed.
         joined_seconds=before.joined_seconds + now.joined_seconds,
         group_wait_seconds=before.group_wait_seconds + now.group_wait_seconds,
         wait_caused_seconds=tuple(map(add, before.wait_caused_seconds, now.wait_caused_seconds)),

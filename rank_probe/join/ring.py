@@ -9,14 +9,14 @@ from typing import Final, NamedTuple
 from rank_probe.measure.steps import StepVector
 from rank_probe.wire.stages import STAGES
 
-# Steps offered per round; of a faster loop a sample is offered.
+# The most steps offered per round; a faster loop offers a sample.
 STEPS_A_ROUND: Final = 32
 # With fewer steps the sample doubles: not at exactly half of the above, or it would flap.
 FEW_STEPS_A_ROUND: Final = 12
-# In rounds: a step is offered until every rank has posted it and rank 0 has looked once more; while
-# rank 0 has not looked, as its thread waits for the interpreter, for so many.
+# In rounds: a step is offered until every rank has posted it and rank 0 has looked once more. While
+# rank 0 does not look, because its thread waits for the interpreter, MOST_ROUNDS applies.
 ROUNDS, MOST_ROUNDS = 2.5, 30.0
-# Also with slow steps: ranks may notice the end of a step up to one step apart.
+# Steps offered however old they are: ranks may notice the end of a step up to one step apart.
 LAST_STEPS: Final = 8
 RING: Final = 96
 
@@ -31,7 +31,7 @@ EMPTY_ROW: Final = bytes(ROW.size)
 ROWS_MULTIPLE: Final = 8
 LARGEST: Final = 2**31 - 1
 
-# Periods: up to the first a round is as long as planned, beyond the second it is no round.
+# In periods: a round up to AS_PLANNED is as planned; a longer one counts up to LONGEST_ROUND.
 AS_PLANNED: Final = 1.5
 LONGEST_ROUND: Final = 10.0
 ROUNDS_REMEMBERED: Final = 4
@@ -70,8 +70,8 @@ def digest(name: str) -> int:
 class Pace:
     """How long a round takes, this rank's or rank 0's, whichever is longer; for one thread.
 
-    Where training keeps the interpreter for tens of milliseconds at a time, each of a round's calls
-    waits for it as long: rank 0's round, which has the most, takes seconds.
+    If training keeps the interpreter for tens of milliseconds at a time, each call of a round waits
+    as long. Rank 0's round, which has the most calls, then takes seconds.
     """
 
     def __init__(self, period_seconds: float) -> None:
@@ -85,7 +85,7 @@ class Pace:
         self._began_at = self._ended(self._began_at, now)
 
     def hear_rank_zero(self, now: float) -> None:
-        """Record that rank 0 has told something new."""
+        """Record that rank 0 has published something new."""
         self._told_at = self._ended(self._told_at, now)
 
     @property
@@ -126,13 +126,13 @@ class StepRing:
         waiting = [each for each in self._of_rounds(MOST_ROUNDS, now) if each.step > self.merged]
         self.offers = max(self._of_rounds(ROUNDS, now), waiting, key=len)
         stride = self.stride
-        while len(self.offers) > RING:  # Those that remain are of the whole time, as a sample is.
+        while len(self.offers) > RING:  # Sample over the whole time: do not drop the oldest.
             stride *= 2
             self.offers = [each for each in self.offers if is_sampled(each.step, stride)]
         return [offer.step for offer in offered]
 
     def oldest(self, now: float) -> int:
-        """Return from which step on a rank that steps now offers its own; 0 if there is none."""
+        """Return the oldest step that a rank which keeps up still offers; 0 if there is none."""
         return next((each.step for each in self._of_rounds(ROUNDS, now)), 0)
 
     def _of_rounds(self, rounds: float, now: float) -> list[Offer]:
@@ -161,8 +161,8 @@ class StepRing:
     def _follow_pace(self, vectors: Sequence[StepVector], now: float) -> None:
         """Choose the stride from the steps since the last round; all ranks have the same pace.
 
-        There may be more than a round has, if this thread has waited for the interpreter: then they
-        took longer as well.
+        If this thread has waited for the interpreter, there are the steps of more than one round:
+        the time that they took then counts, instead of the time between the rounds.
         """
         before, self._taken_at = self._taken_at, now
         round_seconds = self._pace.seconds

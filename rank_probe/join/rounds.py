@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from rank_probe.join.peers import PeerFacts, PeerFigures
 
 # Every so many rounds, rank 0 leaves out the ranks that have not posted, such as an evaluator, and
-# those that have posted nothing new since the last time while it went on; it takes back who steps.
+# those that have posted nothing new while it stepped on. It takes back ranks that step again.
 PATIENT_ROUNDS: Final = 10
 
 
@@ -70,11 +70,11 @@ class JoinCoverage:
         self._pending.extend((step, now) for step in steps)
 
     def withdraw(self, offered: Collection[int]) -> None:
-        """Expect no step any more that is not *offered*: its neighbours stand for it."""
+        """Stop expecting steps that are not *offered*: their neighbours stand for them."""
         self._pending = deque(each for each in self._pending if each[0] in offered)
 
     def sample(self, stride: int) -> None:
-        """Expect no steps any more that are not in the sample of one in *stride*."""
+        """Stop expecting steps outside the sample of one in *stride*."""
         self._pending = deque(each for each in self._pending if is_sampled(each[0], stride))
 
     def joined(self, steps: int, last_step: int, now: float) -> None:
@@ -108,10 +108,10 @@ class Rounds:
 
     *verdict* is in the format of judge.verdict, read at *verdict_at* by the rounds' clock.
 
-    *kept* are the steps of a rank that had counted *steps_before* when the group was formed. They
-    are numbered from 1 in each group, or a rank that is new in it would have other numbers. *work*
-    counts what this rank was given: tokens or samples. *facts* is called by the thread, and has the
-    WHEREABOUTS of process.facts `at`.
+    *kept* are the steps of a rank that had counted *steps_before* when the group was formed. Each
+    group numbers its steps from 1, so that ranks which are new in it have the same numbers. *work*
+    counts the tokens or samples that this rank was given. The thread calls *facts*, which has the
+    WHEREABOUTS of process.facts under `at`.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Rounds:
         self._who = who
         self._stop = stop
         self._steps_before = steps_before
-        # Otherwise it may never step in this group: see PATIENT_ROUNDS.
+        # A rank from an earlier group may never step in this one: see PATIENT_ROUNDS.
         self._takes_part = not steps_before
         self._lives = Lives(store, place.rank, place.world_size, stop)
         self._keys = store
@@ -149,7 +149,7 @@ class Rounds:
         self.verdict_at = 0.0
 
     def enter(self) -> None:
-        """Take part in the life of the group that rank 0 began last, if any; rank 0 begins it."""
+        """Enter the life of the group that rank 0 began last, if any; rank 0 begins a new one."""
         if self._lives.enter():
             self._keys, self._group, self._facts_message = self._lives.keys, "", b""
             self.figures.move(self._keys)
@@ -180,11 +180,11 @@ class Rounds:
         if self._rank_zero is not None:
             oldest = self._ring.oldest(now)
             self._rank_zero.run(offered, self._ring.stride, now, self._work(), oldest)
-            if "stage" in self._facts().get("at", {}):  # It stands, so all do that step with it.
+            if "stage" in self._facts().get("at", {}):  # It stands still, so the job does too.
                 self._rank_zero.look(now)
             give_way()
         if not self._read(now):
-            self.enter()  # Nobody merges here any more if it is a life that is over.
+            self.enter()  # If this life is over, nobody merges in it any more.
         give_way()
         self.figures.read(me.peer_group, self.verdict)
 
@@ -214,7 +214,7 @@ class Rounds:
         self._keys.set(steps_key(self._place.rank), steps)
 
     def _read(self, now: float) -> bool:
-        """Read what rank 0 tells; return whether that is news."""
+        """Read rank 0's result and verdict; return whether the result is new."""
         keys = [result_key(self._place.rank), VERDICT_KEY]
         is_news = False
         if self._keys.check(keys):
@@ -229,7 +229,7 @@ class Rounds:
             if verdict not in (b"", self._verdict_message):
                 self._verdict_message, before = verdict, self.verdict
                 self.verdict = said = AsJson(verdict)
-                # Rank 0 repeats that on a job that stands still: it gets no newer.
+                # Rank 0 repeats the verdict while a job stands still, which makes it no newer.
                 if (before or {}).get("step") != said.get("step"):
                     self.verdict_at = now
                 give_way()
@@ -258,7 +258,7 @@ class RankZero:
         self._has_merged = False
         self._newest: dict[int, int] = {}
         self._names: dict[int, str] = {}
-        self._merger: Merger | None = None  # With it come the other two.
+        self._merger: Merger | None = None  # Set together with the next two.
         self._peer_facts: PeerFacts
         self._peer_figures: PeerFigures
         self._told: tuple[Verdict, Sequence[int]] | None = None  # and the ranks that it is on
@@ -268,7 +268,7 @@ class RankZero:
     ) -> None:
         """Merge and judge those of the *offered* steps that all ranks have posted.
 
-        *work* counts what this rank was given so far. Who steps offers steps from *oldest* on.
+        *work* counts what this rank was given so far. Ranks that step offer steps from *oldest* on.
         """
         merger = self._merger or self._begin()
         self._rounds += 1
@@ -292,12 +292,12 @@ class RankZero:
         give_way()
         said = json.dumps(verdict.to_json(), separators=(",", ":")).encode()
         give_way()
-        # Before the verdict: whom it names reads both.
+        # Before the verdict: the ranks that it names read both.
         self._peer_figures.share(verdict, self._ranks, now)
         self._tell(messages, said)
 
     def look(self, now: float) -> None:
-        """Tell all for whom the job waits, which ends no step."""
+        """Publish the rank that the job waits for while no step ends."""
         if self._told is not None:
             verdict, ranks = self._told
             said = replace(verdict, suspect=self._peer_facts.suspect(ranks, now))
@@ -331,8 +331,8 @@ class RankZero:
     def _stepping(self, oldest: int) -> list[int]:
         """Return the ranks that step with this one, which offers its steps from *oldest* on.
 
-        In a synchronous job the steps that two ranks offer overlap. If they do not and stay where
-        they were, nobody waits for that rank. While steps are merged, all ranks step that did.
+        In a synchronous job the steps that two ranks offer overlap. If a rank's do not, and do not
+        advance, nobody waits for it. While steps are merged, all known ranks still step.
         """
         everybody = batches(range(self._place.world_size))
         posted = [rank for some in everybody for rank in present(self._store, steps_key, some)]

@@ -1,4 +1,4 @@
-"""The store that the join speaks through, and how it takes turns with training there."""
+"""The store that the join communicates through, and how it shares the store with training."""
 
 import os
 import threading
@@ -14,7 +14,7 @@ from rank_probe.guest.yielding import give_way
 BATCH: Final = 256
 PAUSE_SECONDS: Final = 0.002
 
-# Seconds from a rank's round to its next, by the largest number of ranks.
+# Seconds from one round of a rank to the next, by the largest world size that they apply to.
 PERIODS: tuple[tuple[int, float], ...] = (
     (256, 1.0),
     (1_024, 2.0),
@@ -110,9 +110,9 @@ class KeysOfLife:
 class Lives:
     """The lives of a process group on *store*, each with keys of its own; for one thread.
 
-    A group may be formed anew where there still are keys of ranks that were killed, and of ranks
-    that have not noticed yet. Rank 0 begins a life and tells its name in one key, which is always
-    that of the life begun last.
+    A group may be formed anew while the store still has keys of ranks that were killed, or that
+    have not noticed yet. Rank 0 begins a life and publishes its name in one key, which always names
+    the life begun last.
     """
 
     def __init__(self, store: Store, rank: int, ranks: int, stop: threading.Event) -> None:
@@ -124,7 +124,7 @@ class Lives:
         self.keys: Store = store
 
     def enter(self) -> bool:
-        """Enter the life begun last; rank 0 begins one. Return whether it is another one now."""
+        """Enter the life begun last, which rank 0 begins; return whether the life has changed."""
         if self._rank == 0 and self.life is not None:
             return False
         told = self._told()
@@ -135,7 +135,7 @@ class Lives:
         if told is None or told == self.life:
             return False
         self.life, self.keys = told, KeysOfLife(self._store, told.name)
-        # What was left by a rank of this number: in the life before, or in this one if it is over.
+        # Keys left by a rank of this number: in the life before, or in this one if it is over.
         self._forget(self.keys, [self._rank])
         if told.before:
             ranks = [self._rank]

@@ -198,7 +198,7 @@ class TensorReduction:
         further = torch.maximum(now.excess, rises - rise)
         give_way()
         known = self._positions(position, watched)
-        further[known] = -math.inf  # All others have their turn.
+        further[known] = -math.inf  # Watched ranks are added below.
         best = further.topk(min(MOST_STANDING, len(members)))
         least = STANDS_OUT_RATIO * (normal + now.usual)
         standing = best.indices[best.values > least].tolist() + known

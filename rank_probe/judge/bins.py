@@ -9,23 +9,23 @@ from typing import Final, NamedTuple
 from rank_probe.judge.windows import WORK_STAGES, Window, WindowGroup
 from rank_probe.wire.stages import CHECKPOINT, EVAL, SYNC
 
-# What a job does on purpose, now and then.
+# Stages that a job enters on purpose, now and then.
 DUTIES: Final = (CHECKPOINT, EVAL)
 WORK: Final = tuple(at for at in range(len(WORK_STAGES)) if at not in DUTIES)
-# With fewer stretches in the past, how much they vary is a guess.
+# With fewer stretches, assume GUESSED times the deviation that independent bins would have.
 FEWEST_STRETCHES, GUESSED = 6, 3.5
-# That noise is the same from step to step is as likely as if so many stretches had shown it.
+# Prior weight of the assumption that bins are independent, as a number of stretches.
 STEADY: Final = 2
-# In deviations: what is further off is an outlier, and what has risen by less may not have risen.
+# In deviations: beyond OUTLIER a value is clipped; a smaller rise than SURE_RISE is noise.
 OUTLIER, SURE_RISE = 4.0, 3.0
 
 
 class Bin(NamedTuple):
-    """Some steps of a group, from *begin* to *at*: *stages* of STAGES, in seconds per step.
+    """Some steps of a group, from *begin* to *at*; times are in seconds per step.
 
-    The last stage is the wait that all ranks of the job have in common. *own* is the sum of the
-    others without DUTIES, *step* the whole step. In *steps* steps a rank was given *work*: tokens
-    or samples, 0 if unknown.
+    *stages* has a time for each of STAGES; the last is the wait that all ranks of the job share.
+    *own* is the sum of the others without DUTIES, *step* the whole step. *work* counts the tokens
+    or samples that a rank was given in those *steps*; 0 if unknown.
     """
 
     begin: float
@@ -42,12 +42,12 @@ class Bin(NamedTuple):
         return self.stages[SYNC]
 
 
-# What may have grown: each has its own noise.
+# Times that may grow; the noise of each is estimated separately.
 GROWS: Final[tuple[Callable[[Bin], float], ...]] = (attrgetter("own"), attrgetter("wait"))
 
 
 def expected_of(past: Sequence[Bin], recent: Sequence[Bin], grows: Callable[[Bin], float]) -> float:
-    """Return the time to expect of *recent*: the usual one, or more if it has risen for long."""
+    """Return the time expected of *recent*: the median of *past*, or its upward trend."""
     third = len(past) // 3
     first, last = past[:third], past[-third:]
     was, has_become = median(map(grows, first)), median(map(grows, last))
@@ -65,41 +65,41 @@ def _middle(bins: Sequence[Bin]) -> float:
 
 
 def deviation_of(times: Sequence[float], count: int) -> float:
-    """Return the usual difference between stretches of so many bins, which took these *times*.
+    """Return the standard deviation between stretches of *count* bins, given the bins' *times*.
 
-    The stretches overlap: how the past is cut into them must not decide.
+    The stretches overlap, so that the result does not depend on where the past is cut.
     """
     single = _deviation(times) / math.sqrt(count)
     apart = len(times) // count
     if apart < FEWEST_STRETCHES:
         return GUESSED * single
     stretches = [middle_mean(times[at : at + count]) for at in range(len(times) - count + 1)]
-    # Neighbours differ by the root of two, unless the whole drifts.
+    # Neighbours differ by the deviation times the root of two, or by more if the times drift.
     rises = [b - a for a, b in zip(stretches, stretches[count:], strict=False)]
     drifts = _deviation([*rises, *(-each for each in rises)]) / math.sqrt(2)
     wanders, shown = max(_deviation(stretches), drifts), apart - 1
-    # So few vary by chance: they count for as much as they show.
+    # Few stretches are a poor estimate: weight them by their number against STEADY.
     likely = (STEADY * single**2 + shown * wanders**2) / (STEADY + shown)
     return max(single, math.sqrt(likely)) * (1 + 1 / apart)
 
 
 def _deviation(values: Sequence[float]) -> float:
-    """Return the standard deviation of *values*, outliers drawn in: it varies less than spread."""
+    """Return the standard deviation of *values* with outliers clipped; less noisy than spread()."""
     middle, most = median(values), OUTLIER * spread(values)
     return pstdev(min(max(each, middle - most), middle + most) for each in values)
 
 
 def middle_mean(values: Sequence[float]) -> float:
-    """Return the mean of the middle half of *values*: few outliers do not affect it.
+    """Return the mean of the middle half of *values*, which a few outliers do not affect.
 
-    It varies less than the median does.
+    It varies less than the median.
     """
     ordered, quarter = sorted(values), len(values) // 4
     return fmean(ordered[quarter : len(ordered) - quarter])
 
 
 def spread(values: Sequence[float]) -> float:
-    """Return a standard deviation of *values* that few outliers do not affect."""
+    """Return an estimate of the standard deviation of *values*, robust to a few outliers."""
     middle = median(values)
     return 1.4826 * median(abs(each - middle) for each in values)
 

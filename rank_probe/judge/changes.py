@@ -1,8 +1,8 @@
 """Changes: peer groups that take longer than they did, although none of their ranks is late.
 
 A group's usual time is compared with its own past, in bins of some seconds. Noise that all ranks
-share is not independent from step to step, so it is measured where it shows: between stretches of
-the past that are as long as the one that is judged.
+share is correlated from step to step. It is therefore measured between stretches of the past that
+are as long as the one being judged.
 """
 
 import math
@@ -36,24 +36,24 @@ from rank_probe.judge.windows import (
 )
 from rank_probe.wire.stages import STAGES, SYNC
 
-# By how much of a step they must be slower, for so long: a hiccup is no jump.
+# A jump: some ranks are slower by this share of a step, for at least so many seconds and steps.
 TOGETHER_RATIO, TOGETHER_SECONDS, TOGETHER_STEPS = 0.08, 30.0, 5
-# In the last seconds they must still be slower by this share of it.
+# In the last LAST_SECONDS at least this share of the slowdown must remain.
 LAST_SECONDS, STILL = 10.0, 0.75
-# The group's usual time grows by less while hardly two thirds of it are slower.
+# Share of the jump by which the group's baseline must grow; it lags if hardly two thirds jumped.
 GROUP_SHARE: Final = 0.25
-# How close to none, or to the usual growth of those that jumped, each rank's own must be.
+# How close each rank's growth must be to 0 or to the usual growth, as a share of the latter.
 CLOSE: Final = 0.25
-# The job's own past: how long it is, and how much of it there must be. The first minute is not it.
+# The job's own past: its length, and the least that is needed; its first minute does not count.
 PAST_SECONDS, LEAST_PAST_SECONDS, FIRST_SECONDS = 1800.0, 180.0, 60.0
 PAST_BINS, LEAST_PAST_BINS = 96, 12
 MOST_BINS: Final = 512
 # The least change, as a share of a step, and how many bins show it. A bin has twenty steps.
 LEAST_LARGE, LARGE_BINS = 0.12, 3
 LEAST_SMALL, SMALL_BINS, MOST_SMALL_BINS = 0.02, 4, 12
-# A small one that has lasted for less is a hiccup, however many bins it fills.
+# A small change that has lasted for less is a hiccup, however many bins it fills.
 LASTING_SECONDS: Final = 120.0
-# Standard deviations of such a stretch.
+# Standard deviations of a stretch that a change must exceed.
 DEVIATIONS: Final = 6.0
 # A change is over when less than this share of it is left.
 LEFT: Final = 0.4
@@ -64,7 +64,7 @@ STAGE_SHARE: Final = 0.01
 
 
 class Jump(NamedTuple):
-    """Since *onset* these *ranks*, not all of a group, are slower; it was *usual* and is *now*."""
+    """Some *ranks* of a group are slower since *onset*; it was *usual* before and is *now*."""
 
     onset: Mark
     ranks: tuple[int, ...]
@@ -93,7 +93,7 @@ def jumped(
 def _onset(
     reduction: Reduction, marks: Sequence[Mark], name: str, past: Sequence[Bin]
 ) -> Mark | None:
-    """Return since which of *marks* the group is slower, for long enough and still now."""
+    """Return the mark where the slowdown began, if it has lasted long enough and still goes on."""
     path, end = reduction.group_path(name, marks), marks[-1]
     usual = sum(usual_of(past).stages[:SYNC])
 
@@ -113,9 +113,9 @@ def _onset(
 
 
 def _apart(group: WindowGroup, least: float, steps: int) -> tuple[int, ...]:
-    """Return the ranks of *group*, all of whom are watched, that have jumped by *least* seconds.
+    """Return the ranks that have jumped by *least* seconds; all ranks of *group* must be watched.
 
-    Empty unless the others have stayed where they were, and each is clearly one or the other.
+    Empty unless every rank has clearly either jumped or stayed where it was.
     """
     more = _grown_by(group)
     usual = median(more.values())
@@ -149,8 +149,8 @@ def _grown_by(group: WindowGroup) -> dict[int, float]:
 class Slower:
     """A group that is slower since *onset*; until then its steps were as *usual*.
 
-    *ranks* are those that are, empty if all of the group are. *now* is how it was when it was
-    noticed.
+    *ranks* are the slower ranks, empty if the whole group is slower. *now* describes the group
+    when the change was noticed.
     """
 
     onset: float
@@ -187,8 +187,8 @@ class Changes:
     def named(self, window: Window, end: Mark, step: int, work: float) -> tuple[Change, ...]:
         """Return the groups that are slower than they were, given the shortest *window*.
 
-        *work* counts the tokens, or else the samples, of a rank since the job began, and *step* its
-        steps, also those that are not compared.
+        *work* counts a rank's tokens, or else its samples, since the job began. *step* counts its
+        steps, including those that are not compared.
         """
         if self._began is None:
             self._began = window.begin.at
@@ -223,7 +223,7 @@ class Changes:
             past.bins.clear()
 
     def _jumped(self, name: str, bins: Sequence[Bin], end: Mark) -> Slower | None:
-        """Return the change of many ranks at once, which shows sooner than that of all."""
+        """Return a simultaneous change of many ranks, which shows sooner than one of all."""
         begin = self._history.before(end, TOGETHER_SECONDS, TOGETHER_STEPS)
         past = [] if begin is None else [each for each in bins if each.at <= begin.at]
         if begin is None or not _is_enough(past):
@@ -236,7 +236,7 @@ class Changes:
         return Slower(found.onset.at, stage, found.usual, grown, found.now, found.ranks)
 
     def _onset(self, name: str, found: Slower) -> float:
-        """Return when it began, more precisely than a bin, if it shows in the ranks' own time."""
+        """Return the onset, more precisely than a bin if it shows in the ranks' own time."""
         if found.stage == SYNC:
             return found.onset
         bins = self._groups[name].bins
@@ -265,7 +265,7 @@ class Changes:
         now, usual, stage = usual_of(since), slower.usual, slower.stage
         was, grows = usual.stages[stage], GROWS[stage == SYNC]
         is_new = was <= STAGE_SHARE * usual.step
-        # Not what a late rank costs meanwhile.
+        # Exclude the time that a late rank costs meanwhile.
         step = min(now.step, usual.step + max(grows(now) - grows(usual), 0.0))
         ranks = sum(group.ranks for group in window.groups)
         theirs = {rank for rank, group in self._reduction.groups.items() if group == name}
@@ -285,10 +285,10 @@ class Changes:
 
 
 def _slower(bins: Sequence[Bin]) -> Slower | None:
-    """Return the change that the last of *bins* show, the largest within the shortest time."""
+    """Return the change in the last of *bins*, looking for large changes in few bins first."""
     lasting = sum(each.begin > bins[-1].at - LASTING_SECONDS for each in bins) + 1
     fewest = max(SMALL_BINS, lasting)
-    # One that was missed must not become the past: it shows best when all of it is compared.
+    # Try several lengths: a missed change must not become the past, and shows best as a whole.
     small = [(count, LEAST_SMALL) for count in range(fewest, max(MOST_SMALL_BINS, fewest) + 1)]
     for count, least in [(LARGE_BINS, LEAST_LARGE), *small]:
         past, recent = list(bins)[:-count], list(bins)[-count:]
@@ -320,7 +320,7 @@ def _grown(
 def _since(
     bins: Sequence[Bin], grows: Callable[[Bin], float], middle: float, count: int
 ) -> Slower | None:
-    """Return the change from where the times exceed *middle* on; None if there is more work."""
+    """Return the change since the times exceed *middle*; None if more work explains it."""
     beyond = [0.0]
     for each in reversed(bins):
         beyond.append(beyond[-1] + grows(each) - middle)

@@ -6,28 +6,28 @@ from typing import Final
 
 from rank_probe.judge.verdict import MOST_SPANS, NODE, PERSISTENT, Late, Span, Together
 
-# By rank: what is known of it, by the name of the fact.
+# The facts known of each rank, by name.
 Facts = Mapping[int, Mapping[str, str]]
 
-# Facts besides the labels that the user gives: the node says more than a label, those below less.
+# Facts besides the user's labels: the node is more telling than a label, AFTER_LABELS are less.
 BEFORE_LABELS: Final = ("node",)
 AFTER_LABELS: Final = ("GPU model", "PCIe", "driver", "image", "torch")
-# Ranks may have one of several values in common, but of fewer than half as many as they are.
+# A set of ranks may have several values of a fact in common, but at most half as many as ranks.
 MOST_VALUES: Final = 4
 # As much as an exporter accepts.
 MOST_CHARACTERS: Final = 128
-# Late ranks whose onsets are no further apart became late together; a share of their age, since
-# old onsets are known less precisely.
+# Late ranks with onsets at most this far apart became late together. The share is of their age,
+# since old onsets are known less precisely.
 APART_SECONDS, APART_SHARE = 10.0, 0.1
 # More than this share of a job's ranks are a set, whether or not they have anything in common.
 MANY_SHARE: Final = 1 / 3
 
 
 def in_common(those: Collection[int], others: Collection[int], facts: Facts) -> str:
-    """Return what all of *those* ranks, and none of the *others*, have: such as `rack r12`.
+    """Return a fact that *those* ranks share and the *others* lack, such as `rack r12`.
 
-    It may be one of several values, such as `node n1 or n2`. Empty if nothing sets them apart, or
-    if the facts of some rank are not known.
+    It may have several values, such as `node n1 or n2`. Empty if nothing sets *those* apart, or if
+    the facts of some rank are not known.
     """
     if len(those) < 2 or not others or not facts.keys() >= {*those, *others}:
         return ""
@@ -44,7 +44,7 @@ def in_common(those: Collection[int], others: Collection[int], facts: Facts) -> 
 
 
 def together(late: Sequence[Late], ranks: Collection[int], facts: Facts) -> Iterator[Together]:
-    """Yield the sets among the *late* ranks of a job of these *ranks*, the largest first.
+    """Yield the sets of *late* ranks in a job with these *ranks*, the largest first.
 
     A set has something in common that no other rank has, or is more than MANY_SHARE of the job.
     """
@@ -74,7 +74,7 @@ def _alike(late: Iterable[Late]) -> Iterator[list[Late]]:
 
 
 def spans_of(ranks: Sequence[int]) -> tuple[Span, ...]:
-    """Return sorted *ranks* as stretches without a gap: first and last; empty if too many."""
+    """Return sorted *ranks* as spans (first, last) without gaps; empty if there are too many."""
     if not ranks:
         return ()
     gaps = [(a, b) for a, b in pairwise(ranks) if b != a + 1]
@@ -84,6 +84,6 @@ def spans_of(ranks: Sequence[int]) -> tuple[Span, ...]:
 
 
 def _names(facts: Mapping[str, str]) -> list[str]:
-    """Return the names of *facts*, that which says most first."""
+    """Return the names of *facts*, the most telling first."""
     labels = sorted(facts.keys() - {*BEFORE_LABELS, *AFTER_LABELS})
     return [*BEFORE_LABELS, *labels, *AFTER_LABELS]

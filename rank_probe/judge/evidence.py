@@ -8,20 +8,20 @@ from typing import Final
 from rank_probe.judge.windows import LEAST_STEPS, WORK_STAGES, Standing, Window, WindowGroup
 from rank_probe.wire.stages import DATA, OTHER
 
-# Back with its peers.
+# Below this excess ratio a rank is back with its peers.
 LEAVE_RATIO: Final = 0.03
 # Standard errors of the mean, for noise that is neither normal nor independent.
 ENTER_ERRORS: Final = 6.0
-# With few steps the variance itself is a guess.
+# Raises ENTER_ERRORS over few steps, where the variance itself is a guess.
 ERRORS_OF_FEW: Final = 8.0
-# A jump is reported after these steps, if they take so many seconds and none of them is as before:
-# the least that so few must show.
+# Steps, seconds, ratio: a jump is reported once it spans so many steps and seconds with at least
+# this excess ratio, and none of its steps is as before.
 JUMPS: Final = ((4, 30.0, 0.15), (8, 5.0, 0.15), (12, 30.0, 0.08))
 # Stages with a smaller share of a rank's cost are not reported.
 STAGE_SHARE: Final = 0.1
 # Larger values add nothing, and are infinite if nothing varies or peers have no own time.
 MOST_TIMES: Final = 1000.0
-# Times the spread of the peers.
+# Spreads of the peers that an excess must exceed.
 SPREADS: Final = 5.0
 
 
@@ -35,7 +35,7 @@ class WindowEvidence:
 
     @property
     def baseline(self) -> float:
-        """Return the group's baseline, or the least part of a step that a ratio may be of."""
+        """Return the group's baseline, but no less than 1 / MOST_TIMES of a step."""
         return max(self.group.baseline, self.window.seconds / self.window.steps / MOST_TIMES)
 
     @property
@@ -49,7 +49,7 @@ class WindowEvidence:
 
     @property
     def error(self) -> float:
-        """Return the standard error of the mean; of few steps, by how it varied before as well."""
+        """Return the standard error of the mean; over few steps, earlier variance counts too."""
         return self._error(with_before=self.window.steps < LEAST_STEPS)
 
     def _error(self, *, with_before: bool) -> float:
@@ -58,7 +58,7 @@ class WindowEvidence:
         return math.sqrt(variance / self.window.steps) / self.baseline
 
     def level_score(self) -> float:
-        """Return how many times its excess is what noise and peers could explain."""
+        """Return the excess divided by what noise and the peers' spread could explain."""
         return self._times(self.excess, self.error, self.group.spread)
 
     def jump_score(self) -> float:
@@ -78,7 +78,7 @@ class WindowEvidence:
         return self._times(self.excess - self.before, error, self.group.rise_spread)
 
     def _times(self, excess: float, error: float, spread: float) -> float:
-        """Return *excess* over what explains it, capped; without any noise, nothing does."""
+        """Return *excess* over what noise and peers explain, capped; if they explain 0, the cap."""
         explained = max(errors(self.window.steps) * error, SPREADS * spread / self.baseline)
         return min(excess / explained, MOST_TIMES) if explained else MOST_TIMES * (excess > 0)
 
@@ -129,12 +129,12 @@ def least_jump(steps: int, seconds: float) -> float:
 
 
 def furthest(excess: Sequence[float]) -> str:
-    """Return the stage in which it is largest."""
+    """Return the stage with the largest *excess*."""
     return WORK_STAGES[max(range(len(excess)), key=lambda at: excess[at])]
 
 
 def renamed(excess: Sequence[float]) -> tuple[float, ...]:
-    """Return *excess* with what was `other` before its name was known in `data`."""
+    """Return *excess* with `other` moved to `data`, the name that the probe later gave it."""
     found = list(excess)
     found[DATA] += found[OTHER]
     found[OTHER] = 0.0

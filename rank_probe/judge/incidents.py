@@ -44,20 +44,20 @@ MILD_RATIO, MILD_SECONDS = 0.025, 300.0
 
 # Standard errors by which a window must be below the incident's earlier excess.
 LEAVE_ERRORS: Final = 4.5
-# Or by which it must be below what is late at all: who catches up slowly never falls far at once.
+# Or by which it must be below LEAVE_RATIO: a rank that catches up slowly never falls far at once.
 BACK_ERRORS: Final = 3.0
-# Deviations that rule out that a node has only strayed. It does as a whole, for half an hour, so
-# its past has few stretches that are independent, and a quiet one says little.
+# Deviations that rule out that a node has only strayed. Nodes stray as a whole for half an hour, so
+# their past has few independent stretches, and a quiet one says little.
 NODE_DEVIATIONS: Final = 10.0
-# A node that is late by less may have drifted, as nodes do by 1 % for half an hour: five deviations
-# of the difference between two. A mean over more hours since the onset strays less, and what began
-# within minutes, after as long without it, is no drift.
+# A node that is late by less may have drifted: nodes drift by 1 % for half an hour, and this is
+# five deviations of the difference between two. Means over hours since the onset drift less. An
+# excess that began minutes ago, after as long without it, is no drift.
 DRIFT_RATIO, DRIFT_SECONDS, SUDDEN_SECONDS = 0.07, 3600.0, 600.0
-# If a mean is this many errors large, it is known to a tenth.
+# A mean of this many standard errors is known to a tenth.
 SURE_ERRORS: Final = 10.0
-# An incident that is younger than a jump is told after so many steps, however short they are.
+# An incident that is too young for a jump is reported after this many steps, however short.
 ENOUGH_STEPS: Final = 8
-# So many steps are enough to see that what was late in `other` is late in `data` now.
+# Steps that are enough to see a delay move from `other` to `data`.
 RENAMED_STEPS: Final = 3
 
 
@@ -86,7 +86,7 @@ class Nodes:
         return found
 
     def sharing(self, window: Window, late: Collection[int]) -> Iterator[WindowEvidence]:
-        """Yield the ranks that share the excess of one of the *late* nodes that is so still."""
+        """Yield the ranks that share the excess of a node in *late*, if the node is still late."""
         shared = self.shared(window)
         for seen in seen_in([window]):
             node = self._of.get(seen.standing.rank, -1)
@@ -132,7 +132,7 @@ class Incidents:
 
     @property
     def steady(self) -> Collection[int]:
-        """Return those of them that are late all the time; a mild one may do something else too."""
+        """Return the ranks that are late all the time, without mild ones, which may pause too."""
         return {rank for rank, each in self._incidents.items() if each.kind != MILD}
 
     @property
@@ -145,7 +145,7 @@ class Incidents:
     ) -> list[Late]:
         """Return the late ranks, given the *windows* that end now, shortest first.
 
-        A rank that pauses, the last time *paused_at* then, is late in the mean of that, too.
+        *paused_at* is when each pausing rank did so last, which makes its mean late as well.
         """
         if synced:
             self._enter(windows, paused_at)
@@ -172,7 +172,7 @@ class Incidents:
                 self._incidents[incident.rank] = incident
 
     def _strays(self, incident: Incident, seen: WindowEvidence) -> bool:
-        """Whether the rank has strayed as far before, for as long, now and then."""
+        """Whether the rank has occasionally strayed as far, for as long, in the past."""
         begin = onset = seen.window.begin
         if not incident.reference:  # Late against its peers, not against its own past.
             onset = min(incident.onset, begin, key=attrgetter("at"))
@@ -181,7 +181,7 @@ class Incidents:
         return strays(self._reduction, self._history.marks, excess, deviations)
 
     def _enter_with_their_node(self, windows: Sequence[Window]) -> None:
-        """Name the ranks that share the excess of a late node, each too little to be sure alone."""
+        """Name the ranks that share a late node's excess but are not certain on their own."""
         nodes = self._reduction.nodes
         late = {nodes[each.rank]: each for each in self._incidents.values() if each.kind == NODE}
         now = _lasting(windows)
@@ -274,7 +274,7 @@ class Incidents:
     # ---- How late, until when ------------------------------------------------------------------
 
     def _leave(self, windows: Sequence[Window]) -> None:
-        # Only a window within the incident can show its end, and a short one cannot.
+        # Only a window that is long enough and lies within the incident can show its end.
         for window in (each for each in windows if each.elapsed >= SHORT_SECONDS):
             shared = self._nodes.shared(window)
             for seen in seen_in([window]):
@@ -291,7 +291,7 @@ class Incidents:
         """Whether the rank has caught up in a window in which nodes have *shared* excesses."""
         excess, of_node = seen.excess - incident.reference, 0.0
         late = leave = LEAVE_RATIO if incident.kind != MILD else LEAVE_RATIO / 2
-        if incident.kind == NODE:  # It stays while its node is late, and it shares that.
+        if incident.kind == NODE:  # Late as long as it shares its node's excess.
             theirs = shared.get(self._reduction.nodes[incident.rank], 0.0)
             of_node = theirs if seen.excess > theirs / 2 else 0.0
             leave = max(theirs, LEAVE_RATIO) / 2
@@ -330,7 +330,7 @@ class Incidents:
             incident.stage, incident.is_renamed = STAGES[DATA], True
         if incident.is_renamed:
             stages = renamed(stages)
-        # Who is about to catch up is not told from its node any more.
+        # A rank that has nearly caught up keeps its kind: its node no longer tells it apart.
         if incident.kind in (PERSISTENT, NODE) and seen.excess > LEAVE_RATIO:
             incident.kind = NODE if self._nodes.share(seen) else PERSISTENT
         gpus = seen.standing.caused / step_seconds
@@ -349,8 +349,8 @@ class Incidents:
     def _is_in_data_now(self, incident: Incident, end: Mark) -> bool:
         """Whether its last steps are late in `data`, and no longer in `other`.
 
-        One incident has one stage, but the probe finds out within a second or two that a loop
-        without a loader reads its batches in what had no name. A page waits for that.
+        One incident has one stage. In a loop without a loader, though, the probe needs a second or
+        two to recognise that `other` is the reading of batches. A page waits for that.
         """
         begin = self._history.before(end, 0.0, RENAMED_STEPS)
         if begin is None:

@@ -45,33 +45,33 @@ from rank_probe.judge.windows import (
 )
 from rank_probe.wire.stages import STAGES
 
-# The first steps compile kernels and fill caches: fewer of them if a step takes long.
+# The first steps compile kernels and fill caches. Long steps need fewer warm-up steps.
 WARMUP_STEPS: Final = 5
 SLOW_WARMUP_STEPS, SLOW_SECONDS = 2, 10.0
-# Windows in seconds; each has enough steps for a verdict. A longer one changes more slowly, so each
-# is examined when this fraction of it has passed.
+# Windows in seconds, each with enough steps for a verdict. A window is examined again once a tenth
+# of its length has passed, since a longer one changes more slowly.
 HORIZONS: Final = (5.0, 30.0, 60.0, 300.0, 1800.0)
 LOOKS: Final = 10
 JOB_SECONDS: Final = 60.0
-# Of a step; it must not become a whole step through rounding.
+# The largest share of a step that can be saved: rounding must not make it a whole step.
 LARGEST_SHARE: Final = 0.999
 # A rank that was named before gets this much more weight, if only some can be named.
 STAYS_NAMED: Final = 1.5
-# By so many deviations of normal noise the median is over the 1/3 quantile; the slowest of n ranks
-# is over the mean by less than the root of 2 ln n.
+# With normal noise the median exceeds the 1/3 quantile by this many deviations. The slowest of n
+# ranks exceeds the mean by less than sqrt(2 ln n) deviations.
 MEDIAN_DEVIATIONS: Final = 0.43
-# Healthy ranks do not cost more, of all GPU time: beyond that, their work differs.
+# The largest share of GPU time that healthy ranks cost: beyond that, their work differs.
 MOST_NOISE: Final = 0.07
-# What is lost in turn stays as told until it falls by this share, not to swing about a threshold.
+# Hysteresis: the reported rotating loss is kept until it rises, or falls by this share.
 STEADY: Final = 0.1
-# A rank's past is examined over so many times the window.
+# Length of the earlier window that shows a rank's past, in windows.
 EARLIER: Final = 2
 
 
 class Judge:
     """Judges one run of a job; *reduction* provides the statistics.
 
-    *facts* are what is known of the ranks; they may become more meanwhile.
+    *facts* are what is known of the ranks; more may be added while it judges.
     """
 
     def __init__(self, reduction: Reduction, facts: Facts | None = None) -> None:
@@ -125,7 +125,7 @@ class Judge:
             late = self._incidents.named(windows, mark, paused_at, synced=reason is None)
         if reason is None:
             paused = self._pauses.named(windows[0], mark.at, self._incidents.steady)
-            told_so = {each.rank for each in paused}  # What it costs includes a mild lateness.
+            told_so = {each.rank for each in paused}  # Their cost includes a mild lateness.
             late = [each for each in late if each.rank not in told_so]
             late += [self._late(each, mark, step) for each in paused]
         elif reason == NO_SYNC:
@@ -161,7 +161,7 @@ class Judge:
         return self._own_past.ended
 
     def _is_slow(self, mark: Mark) -> bool:
-        """Whether the last of the first steps took so long that it was no warm-up."""
+        """Whether steps are so long that SLOW_WARMUP_STEPS of them are warm-up enough."""
         if self._before is None or mark.steps < SLOW_WARMUP_STEPS:
             return False
         steps = mark.steps - self._before.steps
@@ -186,7 +186,7 @@ class Judge:
         return self._history.before(end, seconds, self._history.least_steps) or first
 
     def _earlier(self, begin: Mark, end: Mark) -> tuple[Mark, Mark] | None:
-        """Return the earlier window, from *begin* to *end*, if it is longer."""
+        """Return the window before *begin*, EARLIER times as long as up to *end*; None if none."""
         seconds, steps = EARLIER * (end.at - begin.at), EARLIER * (end.steps - begin.steps)
         first = self._history.before(begin, seconds, steps)
         return (first, begin) if first else None
@@ -252,7 +252,7 @@ class Judge:
     ) -> tuple[dict[str, float], dict[str, float]]:
         """Return the GPUs lost in *window* by kind, without `shared`; and `rotating` by stage.
 
-        That is what is left of the caused waits when the other kinds have taken theirs.
+        `rotating` is what remains of the caused waits after the other kinds are subtracted.
         """
         seconds, ranks = window.seconds, sum(found.ranks.values())
         late = {each.rank: each for each in found.late}
@@ -265,7 +265,7 @@ class Judge:
             for standing in group.standing:
                 if standing.rank in late:
                     _take(left, late[standing.rank].gpus, standing.caused * window.steps)
-        # One rank paused, or two: that is no different rank in each step; nor is a long stop.
+        # One or two single pauses do not mean that ranks take turns; nor does a long stop.
         recent = [each for each in stops if each.step.at > window.begin.at]
         single = {each.step: each for each in self._pauses.since(window.begin.at)}
         single |= {each.step.step: each.step for each in recent if not each.all}
@@ -275,13 +275,13 @@ class Judge:
             if each.rank not in late
         )
         paused += sum(each.gpu_seconds for each in recent if each.all)
-        # Nor is it where the others wait for one or the other of those that a change names.
+        # Nor do the waits for the ranks that a change names.
         known = 0.0
         for change in found.changes:
             if change.slower:
                 waits = (change.peers - change.slower) * (1 - 1 / change.step_ratio)
                 known += _take(left, {change.stage: 1.0}, waits * seconds)
-        # Nor is what healthy ranks vary by.
+        # Nor does the usual variation of healthy ranks.
         deviation = window.varied / MEDIAN_DEVIATIONS
         usual = min(deviation * math.sqrt(2 * math.log(ranks)), MOST_NOISE * seconds) * ranks
         whole = sum(left.values())
@@ -302,7 +302,7 @@ class Judge:
 
 
 def _cost(late: Late) -> tuple[float, float]:
-    """Return the GPUs that it costs, and its excess: the whole so far, if no wait is measured."""
+    """Return the GPUs lost and the excess, times its duration where no wait is measured."""
     return late.gpus_lost, late.ratio * (late.since_seconds if late.kind == UNSYNCED else 1.0)
 
 
@@ -329,7 +329,7 @@ def _slowdown(window: Window, lost: float, late: Collection[int]) -> float:
 
 
 def _take(rotating: dict[str, float], shares: Mapping[str, float], seconds: float) -> float:
-    """Subtract *seconds* from the rotating loss, where *shares* are largest; return how many."""
+    """Subtract *seconds* from the rotating loss, largest *shares* first; return what was taken."""
     left = seconds
     for stage in sorted(rotating, key=lambda stage: -shares.get(stage, 0.0)):
         taken = min(rotating[stage], left)

@@ -1,8 +1,8 @@
 """A rank against its own past, for jobs in which no wait is measured.
 
 Where no rank is known to wait for another, ranks may differ for good: their GPUs are shared, or of
-two kinds. So what a rank needs beside its peers is compared with what it needed before, and with
-how much that wandered. Only who is far from the others from the beginning is told for that alone.
+two kinds. A rank's time relative to its peers is therefore compared with its own past, and with how
+much it wandered there. Only a rank that was far off from the beginning is reported for that alone.
 """
 
 import math
@@ -30,19 +30,19 @@ from rank_probe.judge.rises import (
 from rank_probe.judge.verdict import UNSYNCED, Late
 from rank_probe.judge.windows import LEAST_OWN_SECONDS, Mark, MarkHistory, Reduction
 
-# The least rise in so many samples, each the steps between two verdicts.
+# The least rise by number of samples; a sample has the steps between two verdicts.
 LEAST_RISES: Final = {8: 0.11, 16: 0.09, 32: 0.07}
-# The same in merged samples, for what is slow and small over hours.
+# The same for merged samples, which show small rises that develop over hours.
 MERGED: Final = 8
 LEAST_LONG_RISES: Final = {8: 0.07, 16: 0.06, 32: 0.05}
 MOST_SAMPLES: Final = 256
-# With more ranks a look would cost rank 0 more than 40 ms: then it does not look.
+# Rank 0 does not compare more ranks than this: it would take more than 40 ms.
 MOST_RANKS: Final = 256
-# Who was always this far from its peers, and as far in spreads, is told for that.
+# A rank that was always this far from its peers, also in spreads, is reported for that.
 FAR_APART, APART_SPREADS = 0.25, 5.0
-# The share of a stretch that shows that a rank is back; and of all the samples in which it was not.
+# A rank is back after this share of its stretch, and of the samples since its onset.
 OVER_SHARE, LASTING_SHARE = 0.75, 0.125
-# A gap shorter than this share of what came before belongs to it.
+# An incident continues after a gap shorter than this share of its length.
 GAP_SHARE: Final = 0.25
 
 
@@ -58,7 +58,7 @@ class Lasted(NamedTuple):
 class Slowed:
     """A rank that is slower than its *level* by *more*, since *onset*, after the step *first*.
 
-    *stretch* samples, merged ones if *is_long*, showed it. It *has_risen*, or always was so slow.
+    *stretch* samples showed it, merged if *is_long*. Unless it *has_risen*, it was always slow.
     """
 
     rank: int
@@ -174,7 +174,7 @@ class PeerPasts:
             self._learn()
 
     def _learn(self) -> None:
-        """Learn how far the ranks are from each other for good, and name who is too far."""
+        """Learn the ranks' lasting differences, and name the ranks that are too far off."""
         alike = [1.0] * len(self._ranks)
         self._apart = medians([_relative(each, alike) for each in self._learned])
         for sample in self._learned:
@@ -259,7 +259,7 @@ class PeerPasts:
         return max(known_median([each.values[position] for each in since]) - slowed.level, 0.0)
 
     def _forget(self) -> None:
-        """Move the ranks that are back where they were to those that have lasted."""
+        """End the incidents of the ranks that are back at their level."""
         for slowed in list(self.slowed.values()):
             position = self._ranks.index(slowed.rank)
             samples = self._long if slowed.is_long else self._samples
@@ -284,8 +284,8 @@ class PeerPasts:
 def _relative(sample: GroupSample, apart: Sequence[float]) -> GroupSample:
     """Return *sample* as ratios of the usual time, that of the lower third of the ranks.
 
-    Each is taken as it usually is beside the others, *apart*: or else the noise of the one that is
-    there would be that of all.
+    Times are first divided by the ranks' usual ratios, *apart*. Otherwise all ranks would get the
+    noise of the one rank that is at the quantile.
     """
     alike = sorted(time / far for time, far in zip(sample.values, apart, strict=True))
     usual = alike[(len(alike) - 1) // 3]

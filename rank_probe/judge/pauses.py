@@ -33,7 +33,7 @@ DUTIES: Final = (CHECKPOINT, EVAL)
 REGULAR_PARTS: Final = 50
 # If the next pause is overdue by three intervals, the pauses have ended.
 OVERDUE_INTERVALS: Final = 3.0
-# A rank that does several things is told for the same one, until another costs this much more.
+# A rank with several sorts of pauses is reported for one until another costs this much more.
 STAYS: Final = 1.5
 
 
@@ -41,7 +41,7 @@ STAYS: Final = 1.5
 class Paused:
     """A rank that pauses: *gpus* lost and *ratio* of its own time are means between its pauses.
 
-    *gpus* are by stage: the costliest duty has those of the rank's other duties as well.
+    *gpus* are by stage; the costliest duty includes those of the rank's other duties.
     *every_steps* and *pause_seconds* are medians.
     """
 
@@ -85,7 +85,7 @@ class Pauses:
         self._waiting.extend(leaders)
 
     def note(self, leaders: Sequence[Leader], window: Window, steady: Collection[int]) -> None:
-        """Find the pauses among the *leaders* of the new steps, and who has them.
+        """Find the pauses among the *leaders* of the new steps, and the ranks that have them.
 
         *window* gives the current baselines; *steady* ranks are late all the time.
         """
@@ -115,9 +115,9 @@ class Pauses:
         return events if len(events) < FEWEST_EVENTS else []
 
     def in_turn(self, since: float, share: float) -> Stall | None:
-        """Return what ranks pause for in turn *since* then, if they do, and that *share* is lost.
+        """Return the stall in which ranks have paused in turn *since* then, at a loss of *share*.
 
-        Those that pause on their own are left out.
+        None if they have not. Ranks that pause on their own are left out.
         """
         alone = self.latest
         recent = [each for each in self._events if each.at > since and each.rank not in alone]
@@ -163,7 +163,7 @@ class Pauses:
     def _confidence(self, own: Sequence[Leader], ranks: int, heaviest: float) -> float:
         """Return the evidence that one rank has these pauses, divided by the evidence required.
 
-        Nobody saves or evaluates by chance: if no other rank does, a few times are enough.
+        Saving and evaluating are no chance: if no other rank does, a few times are enough.
         """
         stage = _stage(own)
         if stage not in DUTIES:
@@ -203,7 +203,7 @@ class Pauses:
         return at - own[-1].at > OVERDUE_INTERVALS * max(intervals[-8:])
 
     def _paused(self, who: tuple[int, int], window: Window, ranks: int) -> Paused:
-        """Describe it, from just after one pause to just after another: no interval is cut."""
+        """Describe the pauses over whole intervals, from the end of one to the end of another."""
         first, stage = self._first[who], self._stage[who]
         own = [each for each in self._own(who) if each.step >= first.step][-MOST_EVENTS:]
         # If steps are sampled, so are pauses.
@@ -224,9 +224,9 @@ class Pauses:
         )
 
     def _most(self, own: Sequence[Paused]) -> Paused:
-        """Return what costs most of what one rank does, with the cost of all that it does for all.
+        """Return the costliest of a rank's pauses; a duty includes its other duties' cost.
 
-        It changes only if something else costs much more.
+        The choice changes only if another costs much more.
         """
         stays = self._told.get(own[0].rank)
         most = max(own, key=lambda each: each.gpus_lost * (STAYS if each.stage == stays else 1.0))
@@ -244,7 +244,7 @@ class Pauses:
 
 
 def _sort(event: Leader) -> int:
-    """Return what sort of pause it is: each duty is one of its own, and all others are one."""
+    """Return the sort of a pause: each duty is one of its own, all other stages share one."""
     return event.stage if event.stage in DUTIES else OTHER
 
 
@@ -254,10 +254,10 @@ def _heaviest(window: Window) -> float:
 
 
 def _is_duty(own: Sequence[Leader], heaviest: float) -> bool:
-    """Whether it does something for all: it saves or evaluates, or it logs.
+    """Whether the rank does something for all: it saves, evaluates or logs.
 
-    To log is to do something in `other` at regular steps, shorter than the *heaviest* usual step.
-    It is no duty if the others do it as well, beyond that step: then it is slower at that.
+    Logging is a regular pause in `other`, shorter than the *heaviest* usual step. A pause is no
+    duty if the step is long for the other ranks too: then this rank is merely slower at it.
     """
     if median(each.baseline for each in own) > 1 + PAUSE_RATIO:
         return False
@@ -285,7 +285,7 @@ def _longest(own: Sequence[Leader]) -> Sequence[Leader]:
 
 
 def _do_as_much(own: Sequence[Leader], everybody: Sequence[Leader]) -> int:
-    """Return how many other ranks pause half as often, for half as long, or more."""
+    """Return how many other ranks pause at least half as often, for at least half as long."""
     least = median(each.lead for each in own) / 2
     often = Counter(each.rank for each in everybody if each.lead >= least)
     return sum(times >= len(own) / 2 for times in often.values()) - 1

@@ -1,6 +1,6 @@
 """Rises: whether the last samples of a rank exceed its own past by more than noise explains.
 
-A sample is what a rank needed beside its peers, over a few steps.
+A sample is a rank's time relative to its peers, over a few steps.
 """
 
 import math
@@ -15,7 +15,7 @@ from rank_probe.judge.changes import DEVIATIONS
 LEAST_PAST: Final = 12
 # Times the noise of single samples, while the past has too few stretches to show more.
 GUESSED: Final = 2.0
-# The rise must be so many times the spread of what the peers' times have risen meanwhile.
+# The rise must exceed that of the peers by this many spreads of theirs.
 RISE_SPREADS: Final = 5.0
 # With fewer peers their spread is unknown.
 LEAST_PEERS: Final = 4
@@ -24,7 +24,7 @@ LEAST_PEERS: Final = 4
 class GroupSample(NamedTuple):
     """The steps after *first*, from *begin* to *at*, as each rank's time over the usual one.
 
-    *values* are in the order of the group's ranks, NaN of one that was slow then.
+    *values* are in the order of the group's ranks; NaN for a rank that was slow then.
     """
 
     begin: float
@@ -34,9 +34,9 @@ class GroupSample(NamedTuple):
 
 
 class Rise(NamedTuple):
-    """By how much the last *stretch* of samples exceeds the *level* of all before.
+    """The last *stretch* samples exceed the *level* of all before by *more*.
 
-    *more* would have to be *needed* to be told. All are in the unit of the samples.
+    *more* must exceed *needed* to be reported. All three are in the unit of the samples.
     """
 
     level: float
@@ -58,7 +58,7 @@ def risen(position: int, samples: Sequence[GroupSample], least: Mapping[int, flo
         level = median(past)
         needed = max(ratio * level, DEVIATIONS * _noise(past, samples, stretch))
         more = median(recent) - level
-        # A few samples that a hiccup filled are nothing that lasts.
+        # A hiccup that fills a few samples does not last.
         if more > needed and recent[stretch // 4] - level > needed / 2:
             needed = max(needed, level * _risen_alike(position, samples, stretch))
             if more > needed:
@@ -69,7 +69,7 @@ def risen(position: int, samples: Sequence[GroupSample], least: Mapping[int, flo
 def _noise(past: Sequence[float], samples: Sequence[GroupSample], stretch: int) -> float:
     """Return the usual difference between the *past* and a *stretch* of samples.
 
-    While the past is too short to show how such stretches differ, those of the peers do.
+    While the past is too short to show how such stretches differ, the peers' stretches are used.
     """
     of_level = math.sqrt(1 + stretch / len(past))
     if len(past) // stretch >= FEWEST_STRETCHES:
@@ -88,7 +88,7 @@ def _apart(values: Sequence[float], stretch: int) -> list[float]:
     stretches = [median(values[at : at + stretch]) for at in firsts]
     if len(stretches) < 2:
         return []
-    # The mean of few is close to each of them.
+    # Correct for the mean of few stretches, which is close to each of them.
     few, level = math.sqrt(len(stretches) / (len(stretches) - 1)), fmean(stretches)
     return [few * (each / level - 1) for each in stretches]
 

@@ -1,4 +1,4 @@
-"""Stalls: one long stop, of a rank or of all, and what all ranks stop for again and again."""
+"""Stalls: single long stops of one rank or of all, and recurring stops of all ranks."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,15 +10,15 @@ from rank_probe.judge.verdict import MOST_PAUSES, Pause, Stall
 from rank_probe.judge.windows import Leader, Window, stride
 from rank_probe.wire.stages import DATA, H2D, STAGES
 
-# Number of steps that say how long a usual one takes.
+# Number of steps that define how long a usual step takes.
 USUAL_STEPS, FEWEST_STEPS = 200, 6
-# A stop is long if it takes ten usual steps, but no less than five seconds; or ten seconds, but two
-# usual steps.
+# A stop is long from ten usual steps on, and at least five seconds; or from ten seconds on, and at
+# least two usual steps.
 LONG_STEPS, LEAST_LONG, LONG_SECONDS, LEAST_STEPS = 10.0, 5.0, 10.0, 2.0
-# It is told for so long.
+# How long a long stop is reported.
 TOLD_SECONDS: Final = 1800.0
-# All ranks stall in a step that takes them twice as long as usual. So many stalls are no chance;
-# more often than every second step they are usual, and without the next for so long they are over.
+# All ranks stall in a step that takes twice as long as usual. FEWEST_STALLS are no chance. Stalls
+# more often than every second step are usual; stalls overdue by OVERDUE_INTERVALS are over.
 STALL_RATIO, FEWEST_STALLS, RECENT_STALLS, MOST_STALLS = 2.0, 3, 8, 64
 FEWEST_APART, OVERDUE_INTERVALS = 2, 3.0
 # A loader that keeps up takes a hundredth of a step; beyond this share, all ranks wait for data.
@@ -91,7 +91,7 @@ class Stalls:
                 continue
             found[stage] = self._stall(own, round(median(apart)), window)
         known = found[DATA].share if DATA in found else 0.0
-        if share - known > DATA_SHARE:  # In each step, whatever a few of them have beside it.
+        if share - known > DATA_SHARE:  # In each step, not only in those that stall.
             found[DATA] = Stall(STAGES[DATA], share)
         yield from found.values()
 

@@ -1,4 +1,4 @@
-"""Which rank a job that stands still waits for; hang.yaml asks the same of series."""
+"""Finds the rank that a job waits for when it stands still; hang.yaml does so from series."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -7,15 +7,15 @@ from typing import Any, Final, NamedTuple
 from rank_probe.wire.snapshot import Snapshot
 from rank_probe.wire.stages import STAGES, SYNC
 
-# A rank stands without a boundary for so long; a job without a step, or for so many of its steps.
+# Least time without a stage boundary (a rank) or a step (a job); for a job also in usual steps.
 STANDS_SECONDS: Final = 10.0
 STANDS_STEPS: Final = 10.0
 
 
 class Stand(NamedTuple):
-    """Where a rank is: in *stage* for so many *seconds*; silent for as many if that is empty.
+    """Where a rank is: in *stage* for *seconds*, or silent for *seconds* if *stage* is empty.
 
-    *line* is the user's, if it is known.
+    *line* is the line of the user's code, if known.
     """
 
     stage: str
@@ -36,7 +36,7 @@ def stands_after(step_seconds: float) -> float:
 
 
 def standing(snapshot: Snapshot, step_seconds: float, steps_before: int) -> dict[str, Any]:
-    """Return where a rank stands that has ended no step for long, as it travels; else nothing."""
+    """Return where a rank stands, as it is sent, if it has ended no step for long; else empty."""
     ended = snapshot.last_step_timestamp_seconds
     ago = 0.0 if ended is None else snapshot.heartbeat_timestamp_seconds - ended
     if snapshot.finished or ago <= stands_after(step_seconds):
@@ -51,11 +51,11 @@ def standing(snapshot: Snapshot, step_seconds: float, steps_before: int) -> dict
 
 
 def suspects(stands: Mapping[int, Stand]) -> list[int]:
-    """Return the ranks that do not wait for others, by rank where each of them is.
+    """Return the ranks that do not wait for others, most suspect first; *stands* is by rank.
 
-    The first is the one that left when the others began to wait, to ten seconds, and of several the
-    one with the fewest steps; those that have ended are last. Where all wait it is those that wait
-    at another line than most: they have called another collective.
+    First is the rank that stopped when the others began to wait, to within ten seconds; of several,
+    the one with the fewest steps. Finished ranks are last. If all wait, the suspects are those that
+    wait at another line than most: they have called another collective.
     """
     waited = max((each.seconds for each in stands.values() if each.waits), default=0.0)
     usual = most_wait_at(stands.values())

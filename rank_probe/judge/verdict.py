@@ -17,17 +17,17 @@ from rank_probe.wire.stages import STAGES, SYNC
 PERSISTENT, PAUSES, DUTY, NODE = "persistent", "pauses", "duty", "node"
 MILD, UNSYNCED = "mild", "unsynced"
 LATE_KINDS: Final = (PERSISTENT, PAUSES, DUTY, NODE, MILD, UNSYNCED)
-# As they travel in schema 1, which has no other: a duty is a pause with IS_DUTY.
+# The kinds in schema 1, which sends a duty as a pause with IS_DUTY.
 SENT_KINDS: Final = (PERSISTENT, PAUSES, NODE, MILD, UNSYNCED)
 IS_DUTY: Final = "is_duty"
 # Those that may page: a mildly late rank is within the noise of a healthy job.
 NAMED: Final = (PERSISTENT, PAUSES, NODE)
 WORK_STAGES: Final = STAGES[:SYNC]
 
-# What GPUs are lost to. They add up to all exposed waiting, and what all ranks stop for at once: a
-# pause is one long stop, shared are those again and again; noise is what ranks cost that vary.
+# What GPUs are lost to. The kinds add up to all exposed waits and all stops of all ranks at once:
+# pause is one long stop, shared are recurring ones. noise is the cost of usual variation.
 LOST_KINDS: Final = ("group", "persistent", "pause", "rotating", "noise", "common", "shared")
-# In schema 1, which has no others, they travel as a part of these, or of none.
+# Kinds that schema 1 lacks: they are sent as a part of another kind, or of none.
 SENT_AS: Final = {"pause": "persistent", "noise": "rotating", "shared": None}
 WAIT_KINDS: Final = tuple(kind for kind in LOST_KINDS if kind not in SENT_AS)
 APART: Final = "lost_apart"
@@ -38,13 +38,13 @@ REASONS: Final = (WARMING_UP, NO_SYNC, NO_PEERS, NO_BUSY_TIME)
 
 # The costliest late ranks that a verdict names.
 MOST_LATE: Final = 32
-# One that is named keeps its place, unless another costs more than so many times as much.
+# A named rank keeps its place unless another costs more than this many times as much.
 OVERTAKES: Final = 4 / 3
 MOST_GROUPS: Final = 64
 MOST_CHANGES: Final = 8
 MOST_TOGETHER: Final = 4
 MOST_PAUSES: Final = 8
-# So many stretches of ranks are told of a set.
+# The most stretches of ranks that are sent for a set.
 MOST_SPANS: Final = 32
 
 # Ranks without a gap: the first and the last.
@@ -142,10 +142,10 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """What all ranks stop for in *stage*, at once or *in_turn*; it takes that *share* of the time.
+    """What all ranks stop for in *stage*, at once or *in_turn*, for this *share* of the time.
 
-    It is for *seconds* after *every_steps*, medians; both are 0 if it is in each step. In turn,
-    *every_steps* are between two stops of one rank, 0 if that is not known.
+    A stop takes *seconds* and recurs after *every_steps*, as medians; both are 0 if it is in each
+    step. In turn, *every_steps* is the distance between two stops of one rank; 0 if unknown.
     """
 
     stage: str
@@ -163,9 +163,9 @@ class Verdict:
     finished no step with all others. *step_seconds*, *slowdown* (how many times longer steps
     take than without the late ranks) and *gpus_lost* by kind are means of the last minute, at least
     twenty steps; *rotating* is the kind of that name by stage. *reason* is set if no rank can
-    be judged. *pauses* are the costliest of the last half hour, the latest first. While the job
-    ends no step, *suspect* is the *rank* that it waits for, see judge.standing, and its
-    WHEREABOUTS; without a stage it is silent.
+    be judged. *pauses* are the costliest of the last half hour, the latest first. While no step
+    ends, *suspect* has the *rank* that the job waits for, see judge.standing, and its WHEREABOUTS;
+    a suspect without a stage is silent.
     """
 
     step: int
@@ -185,7 +185,7 @@ class Verdict:
 
     @property
     def in_turn(self) -> Stall | None:
-        """What ranks stop for in turn, None if for nothing."""
+        """The stall in which ranks stop in turn; None if there is none."""
         return next((each for each in self.stalls if each.in_turn), None)
 
     @property
@@ -246,8 +246,8 @@ def late_stage(
 ) -> str | None:
     """Return the stage in which *rank* is late; None if it is not.
 
-    *verdict*, that of the job's judge as it travels, decides. Without one the
-    exporter's last *answer* to a push does, which compares the ranks of its node only.
+    The *verdict* of the job's judge, in the form that is sent, decides. Without one, the
+    exporter's last *answer* to a push does; it compares only the ranks of its node.
     """
     if verdict is None:
         said = answer.get("late")

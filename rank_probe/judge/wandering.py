@@ -1,7 +1,7 @@
-"""How far ranks stray from their peers by themselves, for as long as one that stands out now.
+"""Measures how far ranks usually stray from their peers over as many steps as a late spell.
 
 Noise is not independent from step to step: a neighbour's work, or a batch's kind, lasts for some
-seconds or minutes. The variance of single steps then says too little of a mean.
+seconds or minutes. Then the variance of single steps says too little about the mean.
 """
 
 import math
@@ -11,15 +11,15 @@ from typing import Final, NamedTuple
 
 from rank_probe.judge.windows import Mark, Reduction
 
-# With fewer stretches of a rank, or of all its peers that are looked at, the past says nothing.
+# With fewer stretches of a rank, or of it and its peers together, the past says nothing.
 FEWEST_OF_RANK, FEWEST = 3, 12
-# With so many, a rank's own past counts if it is wilder than that of its peers.
+# From this many on, a rank's own past counts if it varies more than that of its peers.
 OWN_COUNTS: Final = 12
-# A standard deviation above the median of what is normal.
+# One standard deviation above the median, in a normal distribution.
 UPPER_QUANTILE: Final = 0.84
-# Standard deviations that rule out chance, for noise that is not normal and a deviation from few.
+# Standard deviations that rule out chance: noise is not normal, and they are estimated from few.
 DEVIATIONS: Final = 6.0
-# Peers that are looked at.
+# The most peers that are examined.
 MOST_PEERS: Final = 16
 
 
@@ -45,8 +45,8 @@ def strays(
 ) -> bool:
     """Whether a rank or its peers have strayed as far before as it is *seen* now, for as long.
 
-    What was before its onset is compared. If that is too short, it may have been late for hours:
-    then its peers are, up to now.
+    The past before the onset is compared. If it is too short, the rank may have been late for
+    hours: then the pasts of its peers are compared, up to *seen*.
     """
     group = reduction.groups[seen.rank]
     peers = [each for each, name in reduction.groups.items() if name == group]
@@ -64,12 +64,12 @@ def usual(
 ) -> Usual | None:
     """Return the usual mean excess of a rank over so many *steps*; None if the past is too short.
 
-    *paths* are sums up to each of *marks*, the rank's first, then those of its peers. Only what was
-    before *begin* counts. The deviation is that of all of them, by the distance of an upper
-    quantile from the median, because ranks are seldom faster than their peers' baseline; or that of
-    the rank alone, if that is larger, by the median absolute deviation: so it may have been late
-    for nearly half of the time. Longer stretches, which vary less, are scaled as if their parts
-    were independent.
+    *paths* are sums up to each of *marks*, the rank's first, then those of its peers. Only the past
+    before *begin* counts. The deviation of all paths is the distance of an upper quantile from the
+    median, because ranks are seldom faster than their peers' baseline. If the deviation of the rank
+    alone is larger, it is used instead; it is a median absolute deviation, so that the rank may
+    have been late for nearly half of the time. Longer stretches, which vary less, are scaled as if
+    their parts were independent.
     """
     found = [list(_stretches(marks, path, begin, steps)) for path in paths]
     count = len(found[0])
@@ -78,7 +78,7 @@ def usual(
     apart = [list(_apart(stretches, steps)) for stretches in found]
     together = _above([each for of_rank in apart for each in of_rank])
     own = 1.4826 * median(map(abs, apart[0])) if count >= OWN_COUNTS else 0.0
-    # Each is measured from a middle that was taken from the same stretches.
+    # Correct for deviations that are measured from the median of the same stretches.
     deviation = max(together, own) * math.sqrt(count / (count - 1))
     return Usual(median(mean for mean, _ in found[0]), deviation)
 

@@ -13,11 +13,11 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from rank_probe.wire.stages import STAGES, SYNC
 
-# How many steps are enough for a verdict. If they take long, so many seconds are, of a few steps at
-# least: each then has to show more. They are as many as one of *n* ranks is late in by chance, all
-# from the first on, only once in a thousand jobs in which another rank is late in each step.
+# Steps that are enough for a verdict. If they are long, ENOUGH_SECONDS are, of at least FEW_STEPS:
+# each then has to show more. In groups of few ranks more are needed: where a random rank is late in
+# each step, one rank may be late in all of the first ones only once in a thousand jobs.
 LEAST_STEPS, FEW_STEPS, ENOUGH_SECONDS, BY_CHANCE = 20, 6, 60.0, 1e-3
-# Marks whose distance is the usual length of a step.
+# How many of the last marks define the usual length of a step.
 RECENT_MARKS: Final = 10
 # The 1/3 quantile of the peers: it stays among the healthy ranks while up to two thirds are late.
 BASELINE_QUANTILE: Final = 1 / 3
@@ -27,7 +27,7 @@ LOWER_QUANTILE: Final = 1 / 12
 SPREAD_PEERS: Final = 5
 # How many ranks of one group, the furthest from the baseline, are examined.
 MOST_STANDING: Final = 48
-# Of a step; what the difference of long sums leaves where there was no own time is less.
+# Own time per step: less is only the rounding error in the difference of long sums.
 LEAST_OWN_SECONDS: Final = 1e-9
 # Over its group's baseline by less than this share, a rank does not stand out.
 STANDS_OUT_RATIO: Final = 0.02
@@ -97,11 +97,11 @@ class WindowGroup(NamedTuple):
 
 
 class Window(NamedTuple):
-    """The steps between two marks. *seconds* is the time of all its steps, of a mean rank.
+    """The steps between two marks; *seconds* is the time of all of them, for a mean rank.
 
     *steps* were joined, over *elapsed* seconds of the clock. *longest* and *median* are the own
-    time of the slowest and the median rank, in seconds per step. *varied* is by how much ranks
-    differ within a step, all steps together: a usual rank's distance from the baseline, in seconds.
+    time of the slowest and the median rank, in seconds per step. *varied* is how much ranks differ
+    within a step: a usual rank's distance from the baseline, summed over all steps, in seconds.
     In GPU-seconds: *sync* is the measured wait, *waited* the part for the slowest rank of each
     step, *unequal* the part of that for heavier groups, and *caused* the rest by stage, which
     single ranks caused. *steps_before* were in the earlier window.
@@ -173,9 +173,9 @@ class Reduction(Protocol):
         watched: Collection[int],
         before: tuple[Mark, Mark] | None = None,
     ) -> Window:
-        """Return what stands out between *begin* and *end*, and how it was *before*.
+        """Return the ranks that stand out between *begin* and *end*, and how they were *before*.
 
-        *watched* ranks are among those that stand out, wherever they are.
+        *watched* ranks are included even if they do not stand out.
         """
 
     def own(self, begin: Mark, end: Mark) -> Mapping[int, float]:

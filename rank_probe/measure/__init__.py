@@ -1,1 +1,1 @@
-"""From the events that hooks note to the time of each stage in each step."""
+"""Turns the events that hooks record into the time of each stage in each step."""

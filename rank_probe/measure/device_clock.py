@@ -1,7 +1,7 @@
 """The device clock: one event per stage boundary, read some steps later, never waited for.
 
-What records the events is written twice, here and in _device.c, which costs a fraction; tests hold
-the two together.
+The recorder exists twice: here, and in _device.c at a fraction of the cost. Tests keep the two
+equal.
 """
 
 import time
@@ -20,24 +20,24 @@ try:
 except ImportError:
     _tape = None
 
-# Whole steps not to query, because the device is probably still working on them.
+# How many recent whole steps not to query: the device is probably still working on them.
 YOUNG_STEPS: Final = 2
-# How long to leave finished steps unread: calls of the driver are cheap one after the other, not
-# between a step and the next.
+# How long finished steps stay unread. Driver calls are cheap back to back, but not when each falls
+# between two steps.
 READ_EVERY_NS: Final = 100_000_000
-# Nothing is queued in less time: torch and Python take longer, and a kernel's launch as long.
+# No work can be queued in less: torch and Python take longer, a kernel launch takes as long.
 AT_ONCE_NS: Final = 2_000
 # Limit on the number of events. A driver queues about a thousand launches before it blocks the
 # host, so a loop reaches this only if one of its steps has thousands of boundaries.
 EVENTS: Final = 16_384
-# How long to wait for a look at a device that stands. It takes microseconds, or as long as a driver
-# that hangs with it keeps a lock.
+# How long to wait for the query of a stalled device. It takes microseconds, unless the driver hangs
+# too and holds a lock.
 LOOK_SECONDS: Final = 0.1
-# After more reads that nobody took, the training thread sums them up: there is no pusher.
+# With more untaken reads than this, the training thread sums them up: there is no pusher.
 MOST_READS: Final = 100
 _STEP_ENDS: Final = BEGIN | COMPLETE
-# What becomes of the next boundary: counting begins there, it counts, or nothing does before the
-# end of a step.
+# What the next boundary does: it starts the counting, it counts, or it is dropped. Dropping lasts
+# until the end of a step.
 _BEGINS, _COUNTS, _IS_LOST = range(3)
 
 
@@ -73,9 +73,9 @@ class Events(Protocol):
 class PythonRecorder:
     """Records an event at each boundary of a loop, and reads the times of whole steps.
 
-    *number* is that of the last step that ended. At the end of a step, and not more often than
-    *every* nanoseconds unless events are scarce, it calls *due*: all but the last YOUNG_STEPS
-    should be read.
+    *number* is the number of the last step that ended. At the end of a step, at most once in
+    *every* nanoseconds unless events are scarce, the recorder calls *due* with the number of recent
+    steps to leave unread.
     """
 
     def __init__(
@@ -119,11 +119,11 @@ class PythonRecorder:
     def read(self, young: int, /) -> tuple[bytes, list[int]]:
         """Return the boundaries of the steps that the device has finished, and their numbers.
 
-        Boundaries are packed. The last *young* steps are left.
+        Boundaries are packed. The last *young* steps stay unread.
 
-        Distances are measured from the latest event that was reached, because small ones are exact
-        to a few nanoseconds. An event on another stream may precede the one before it; then it gets
-        the same time.
+        Times are measured from the latest event that was reached, because short intervals are exact
+        to a few nanoseconds. An event on another stream may be reached before its predecessor; then
+        both get the predecessor's time.
         """
         boundaries: list[int] = []
         numbers: list[int] = []
@@ -192,7 +192,7 @@ class PythonRecorder:
                 self._waiting.append((self._number, self._step, self._last_on))
                 self._step, self._last_on = [], {}
         if self._now() >= self._next_read or self._are_scarce():
-            # One that holds so many must not wait for younger ones, which find no event left.
+            # A step with this many events is read now: younger steps would find none left.
             self._due(0 if self._are_scarce() else YOUNG_STEPS)
 
     def _are_scarce(self) -> bool:
@@ -221,7 +221,7 @@ class PythonRecorder:
         self._stage = mark & STAGE_BITS
 
     def _lose(self, mark: int) -> None:
-        """Discard the unfinished step up to the end of a step; it is counted where it ends."""
+        """Discard the unfinished step up to its end, where *dropped_steps* counts it."""
         self._state = _IS_LOST
         self._free += filter(None, self._step[1::2])
         self._step, self._last_on = [], {}
@@ -232,25 +232,25 @@ class DeviceClock:
     """A stage clock's boundaries in device time, for *steps* to sum up.
 
     Create it on the training thread and pass `boundary` to `Timeline.also_tell` at the end of a
-    step: counting begins at the first boundary that it gets, and after a gap at the end of a step.
-    `boundary` records an event, on the training thread or on an autograd engine's while that one is
-    blocked. At the end of a step, and not more often than *every* nanoseconds, the training thread
-    reads steps that are at least two steps old and that the device has finished, and then calls
-    *after_read*. Nothing synchronises, and only that thread queries, but for `stands_in`. While the
-    current stream is captured, nothing is recorded or queried, so a capture counts for the stage it
-    began in.
+    step. Counting begins at the first boundary, and again at the end of a step after a gap.
+    `boundary` records an event, on the training thread or on an autograd engine thread while the
+    training thread is blocked. At the end of a step, at most once in *every* nanoseconds, the
+    training thread reads the steps that are at least two steps old and finished on the device. Then
+    it calls *after_read*. Nothing synchronises; only `stands_in` queries from another thread. While
+    the current stream is captured, nothing is recorded or queried. A capture therefore counts for
+    the stage it began in.
 
     Boundaries within *at_once* nanoseconds share an event, except for the end of a wait.
 
     Steps are numbered as on the host, which had counted *steps_before* when this was created;
     discarded steps leave gaps in the numbers.
 
-    A step with a gap is discarded as a whole and counted in *recorder.dropped_steps*: if all
-    *limit* events are in use, if it ends inside a capture, and, for good, every step once an event
-    has failed (the device is lost).
+    A step with a gap is discarded as a whole and counted in *recorder.dropped_steps*. A step has a
+    gap if all *limit* events are in use or if it ends inside a capture. Once an event has failed
+    (the device is lost), every step is discarded.
 
-    With *hides_exchange* a wait on another stream than the work is not timed: it is hidden behind
-    that, for FSDP calls its collectives on streams of their own, and has the work wait for these.
+    With *hides_exchange*, a wait on a stream other than the work's is not timed: the work hides it.
+    FSDP calls its collectives on streams of their own and makes the work's stream wait for them.
     """
 
     def __init__(
@@ -297,8 +297,8 @@ class DeviceClock:
     def stands_in(self) -> int | None:
         """Return the stage in which the device stands; None if it has reached all of its events.
 
-        Ask while the training thread crosses no boundary; it may go on meanwhile, and then this was
-        so a moment ago. None also where nobody can tell, as while the driver does not answer.
+        Call it while the training thread crosses no boundary. If that thread goes on meanwhile, the
+        answer is a moment old. None also if the stage is unknown: the driver may not respond.
         """
         if self.recorder.error or (self._look is not None and self._look.is_alive()):
             return None

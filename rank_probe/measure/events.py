@@ -1,9 +1,9 @@
-"""The events of a training loop: what the hooks note, as a code each.
+"""The events of a training loop: one code for each thing that the hooks record.
 
-A hook notes its event on a `tape` and returns; what the events mean is decided in `interpret`.
+A hook records its event on a `tape` and returns; `transitions` defines what the events mean.
 """
 
-# Codes of the events. The two that name a stage have its number in the four lowest bits.
+# Codes of the events. ENTER and PART carry the number of their stage in the four lowest bits.
 (
     ENTER,  # the user enters a stage
     PART,  # a patch sees a part of a stage begin
@@ -15,7 +15,7 @@ A hook notes its event on a `tape` and returns; what the events mean is decided 
     EXHAUSTED,  # no batch: the loader reached its end, or raised
     FORWARD_BEGINS,  # the root module is called with gradients on
     FORWARD_UNGRADED,  # ... with gradients off, or in eval mode
-    FORWARD_EVALUATES,  # ... with both, and it is not a teacher, as DDP takes none
+    FORWARD_EVALUATES,  # ... with both; never a teacher's forward: DDP wraps no teacher
     FORWARD_ENDED,  # the root module returned its loss
     BACKWARD_BEGINS,
     GRADIENTS_READY,  # the last local gradient exists; the rest of backward is waiting

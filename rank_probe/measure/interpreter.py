@@ -1,6 +1,6 @@
 """Turns the events of a training loop into the boundaries between its stages.
 
-The walk is written twice, here and in _fold.c, which costs a third; tests hold the two together.
+The walk exists twice: here, and in _fold.c at a third of the cost. Tests keep the two equal.
 """
 
 import functools
@@ -22,7 +22,7 @@ STATES_KEPT: Final = 4096
 
 
 class Interpreter:
-    """Turns events into boundaries, one after the other; remembers what follows from what."""
+    """Turns events into boundaries one by one, and caches each transition that it has seen."""
 
     def __init__(self, state: LoopState) -> None:
         self._nodes: dict[LoopState, _Node] = {}
@@ -45,17 +45,17 @@ class Interpreter:
         return mark
 
     def insert(self, code: int) -> None:
-        """Take *code*, at which there is no boundary, before the next event; for any thread.
+        """Take *code*, an event without a boundary, before the next event; for any thread.
 
-        Another one may be taking events. It alone moves on: two at once would lose one of them, and
-        a lock, or a look at each event, would cost every hook.
+        Another thread may be taking events. Only that thread advances the state: two at once would
+        lose an event, and a lock, or a check at each event, would slow down every hook.
         """
         self._inserted.append(code)
         for node in list(self._nodes.values()):
-            node.clear()  # So that the next event is looked up anew.
+            node.clear()  # Makes the next lookup miss; `_Node.__missing__` then takes *code*.
 
     def telling(self, tell: Callable[[int], object]) -> Callable[[int], None]:
-        """Return what takes events from now on, and calls *tell* with the mark of a boundary."""
+        """Return a function that takes events and calls *tell* with the mark of each boundary."""
         if _fold is not None:
             return functools.partial(_fold.follow, [self._node, tell])
 
@@ -67,7 +67,7 @@ class Interpreter:
         return take
 
     def seen(self) -> set[int]:
-        """Return the events that were seen, except those longest ago in a very varied loop."""
+        """Return the events seen so far; the oldest are forgotten if the loop varies a lot."""
         return {code for node in list(self._nodes.values()) for code in list(node)}
 
     def _node_of(self, state: LoopState) -> "_Node":

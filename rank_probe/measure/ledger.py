@@ -1,6 +1,6 @@
 """The ledger: adds up the time between boundaries, and commits whole steps, cut at the release.
 
-Written twice, here and in _fold.c, which costs less; tests hold the two together.
+It exists twice: here, and in _fold.c at a lower cost. Tests keep the two equal.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ except ImportError:
 class StepTotals(NamedTuple):
     """Counters over all whole steps: nanoseconds per stage, in the order of STAGES.
 
-    *spent* has the unfinished step too, up to the last boundary, *elapsed_seconds* ago.
+    *spent* includes the unfinished step up to the last boundary, *elapsed_seconds* ago.
     """
 
     nanoseconds: tuple[int, ...]
@@ -42,8 +42,8 @@ class Ledger(Protocol):
 
     The *release* is the end of the last collective of a step, when all ranks continue together. It
     is only known afterwards: each candidate is marked, and the mark where the next step visibly
-    begins commits up to the last candidate. What came after that belongs to the next step, so a
-    delay after the collective is not charged to the ranks that wait for it.
+    begins commits the time up to the last candidate. Later time belongs to the next step. Otherwise
+    a delay after the collective would be charged to the ranks that wait for it.
 
     *since* is when the current stage began.
     """
@@ -104,7 +104,7 @@ class PythonLedger:
                     whole.append(self._commit(now))
                 if mark & SETTLES:
                     settling.append(mark)
-        finally:  # An interrupt, too, or time would count twice.
+        finally:  # Even if interrupted, or time would count twice.
             self._stage, self.since = stage, since
         return whole, settling
 

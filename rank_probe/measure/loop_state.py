@@ -6,12 +6,12 @@ from rank_probe.measure import events as e
 from rank_probe.measure.boundaries import BATCHES_SHIFT, BEGIN, COMPLETE, UNUSED, USED
 from rank_probe.wire.stages import FORWARD, OTHER
 
-# More optimizers than this after one batch are not those of one step, as in a GAN: the loop takes
-# many steps with each batch.
+# One step may run several optimizers, as in a GAN. More than this after one batch means that the
+# loop takes many steps with each batch.
 MOST_OPTIMIZERS: Final = 8
-# A loop that never trains has no more batches than this that wait to be used.
+# Most batches that wait to be used; without a limit, a loop that never trains would collect them.
 MOST_BATCHES: Final = 64
-# Of more that began, the outermost are forgotten: a loop may never end what it begins in each step.
+# Most open frames; the outermost go first. A loop may open a frame in each step and never end it.
 MOST_FRAMES: Final = 64
 
 
@@ -28,13 +28,13 @@ class Frame(NamedTuple):
 class LoopState(NamedTuple):
     """Where a training loop is. *automatic*: stages and step ends are found, not given.
 
-    *optimizers* is how many ran since the step began, *fetched* whether a batch arrived since, and
-    *batches* how many arrived and may still be trained with; *loader_ended*: no more of them come
-    from their loader. Two beliefs are dropped when they turn out wrong: *one_batch_a_step*, after
-    many optimizers for one batch, and *gradients_tell* (what is read or called with gradients off
-    belongs to an evaluation), after its backward. *has_peers*: a backward waits for other ranks.
-    *reads_itself*: the loop has no loader. *model_called*: since the last batch; None while the
-    loop has not shown it.
+    *optimizers* counts those that ran since the step began. *fetched*: a batch arrived since then.
+    *batches* counts those that arrived and may still be trained with. *loader_ended*: their loader
+    yields no more. Two assumptions are dropped when proven wrong: *one_batch_a_step* by many
+    optimizers for one batch, and *gradients_tell* (a read or call with gradients off belongs to an
+    evaluation) by a backward after it. *has_peers*: a backward waits for other ranks.
+    *reads_itself*: the loop has no loader. *model_called*: since the last batch; None while
+    unknown.
     """
 
     automatic: bool
@@ -58,12 +58,12 @@ After = tuple[LoopState, int | None]
 
 
 def push(state: LoopState, event: int, stage: int) -> LoopState:
-    """Suspend the stage for *stage*, until what *event* began ends."""
+    """Suspend the current stage for *stage* until the end of *event*."""
     return _opened(state, Frame(event, state.stage))._replace(stage=stage)
 
 
 def pass_(state: LoopState, event: int) -> After:
-    """Something begins that changes nothing."""
+    """Open *event* without a change of stage."""
     return _opened(state, Frame(event, None)), None
 
 
@@ -72,9 +72,9 @@ def _opened(state: LoopState, frame: Frame) -> LoopState:
 
 
 def pop(state: LoopState, event: int) -> tuple[LoopState, bool]:
-    """End the last *event*, and all in it that never ended; return whether that changes the stage.
+    """End the last *event* and everything still open in it; return whether the stage changes.
 
-    An optimizer that raised does not say so, nor does what an interrupt of the user cut short.
+    Nothing records the end of an optimizer that raised, or of a call that an interrupt cut short.
     """
     if not is_open(state, event):
         return state, False
@@ -100,7 +100,7 @@ def is_in(state: LoopState, event: int) -> bool:
 def end_failed_optimizer(state: LoopState) -> LoopState:
     """Forget an optimizer that raised: no batch and no backward begins inside one.
 
-    Its closure is different.
+    They do begin inside its closure, which has a frame of its own.
     """
     while is_in(state, e.OPTIMIZER_BEGINS):
         state, _ = pop(state, e.OPTIMIZER_BEGINS)
@@ -108,19 +108,19 @@ def end_failed_optimizer(state: LoopState) -> LoopState:
 
 
 def is_before_model(state: LoopState) -> bool:
-    """Whether there is a batch, and the model is not called yet: it is augmented, or waits."""
+    """Whether a batch waits, or is being augmented, before the model is called with it."""
     return state.stage == FORWARD and state.model_called is False
 
 
 def idle(state: LoopState) -> tuple[LoopState, int]:
-    """What follows has no name yet."""
+    """Switch to `other` if stages are found and nothing is open: what follows has no name yet."""
     if state.automatic and not state.frames:
         state = state._replace(stage=OTHER)
     return state, state.stage
 
 
 def use(state: LoopState) -> tuple[LoopState, int]:
-    """The batches that are there are trained with."""
+    """Mark the pending batches as trained with."""
     if not state.batches:
         return state, 0
     used = USED | state.batches << BATCHES_SHIFT
@@ -128,9 +128,9 @@ def use(state: LoopState) -> tuple[LoopState, int]:
 
 
 def drop(state: LoopState) -> tuple[LoopState, int]:
-    """The batches of a loader that ended were not trained with: it was that of an evaluation.
+    """Mark the pending batches of a loader that ended as unused: it served an evaluation.
 
-    Not at its end: a loop that reads ahead trains with its last batches after that.
+    The loader's end is too early for this: a loop that reads ahead has yet to train with the last.
     """
     if not state.loader_ended:
         return state, 0
@@ -139,7 +139,7 @@ def drop(state: LoopState) -> tuple[LoopState, int]:
 
 
 def begin_step(state: LoopState) -> LoopState:
-    """A step begins."""
+    """Reset what is counted per step."""
     return state._replace(optimizers=0, fetched=False)
 
 

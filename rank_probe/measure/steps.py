@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from rank_probe.measure.ledger import StepTotals, WholeStep, new_ledger
 
-# Kept for a taker; ten seconds of the fastest loops.
+# Most steps kept for each taker: ten seconds of the fastest loops.
 MOST: Final = 20_000
 
 
@@ -29,7 +29,7 @@ class Vectors:
 
     def __init__(self, fold: Callable[[], None]) -> None:
         self._fold = fold
-        # Vectors are made of them when they are taken: a push has other work to do.
+        # `take` turns these into StepVectors; a push, which adds them, has other work to do.
         self.waiting: deque[tuple[int, int, tuple[int, ...]]] = deque(maxlen=MOST)
 
     def take(self) -> list[StepVector]:

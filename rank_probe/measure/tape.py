@@ -1,7 +1,7 @@
-"""The tape: the events that the hooks note, each with its time, until somebody takes them.
+"""The tape: the events that the hooks record, each with its time, until a reader takes them.
 
-The tape is written twice, here and in _tape.c, which costs a third; tests hold the two together.
-What stands for a function of torch is a function in Python, whatever it calls.
+The tape exists twice: here, and in _tape.c at a third of the cost. Tests keep the two equal.
+Whatever replaces a function of torch is a Python function, even if it calls C.
 """
 
 import time
@@ -18,12 +18,12 @@ try:
 except ImportError:
     _tape = None
 
-# With more events the tape has them folded: there is no pusher, or it is stuck.
+# A tape with more events calls *on_long* to fold them: the pusher is missing or stuck.
 LONG: Final = 1 << 16
 # No thread has this identifier.
 NOBODY: Final = 0
 
-# Of a call.
+# The positional and the keyword arguments of a call.
 Arguments = tuple[Any, ...]
 Named = dict[str, Any]
 
@@ -31,7 +31,7 @@ Named = dict[str, Any]
 class Tape(Protocol):
     """The events of one thread, the owner, that nobody has taken yet.
 
-    No method raises an Exception; an interrupt of the user passes, like any exit.
+    No method raises an Exception; KeyboardInterrupt and SystemExit pass through.
 
     *follower* is called with each code after it was appended, *on_long* while the tape is long.
     """
@@ -41,10 +41,10 @@ class Tape(Protocol):
     on_long: Callable[[], object] | None
 
     def note(self, code: int, /) -> bool:
-        """Append the event *code* and the time, if the owner calls; return whether it does."""
+        """Append the event *code* and the time if the owner calls; return whether it does."""
 
     def append(self, code: int, /) -> None:
-        """Append it, whichever thread calls."""
+        """Append the event *code* and the time, whichever thread calls."""
 
     def take(self) -> bytes:
         """Return all events and forget them: codes and nanoseconds, packed."""
@@ -76,10 +76,10 @@ class Tape(Protocol):
     def noting(
         self, code: int, tell: Callable[[Arguments, Named], object] | None, /
     ) -> Callable[[object, Arguments, Named], Any]:
-        """Return what notes *code* when an optimizer's step begins or ends.
+        """Return a hook that records *code* when an optimizer's step begins or ends.
 
-        It is called with the optimizer and the step's arguments, of which the first is the
-        optimizer again. If the owner calls it and there are others, it returns *tell* of them.
+        The hook gets the optimizer and the step's arguments, of which the first is the optimizer
+        again. If there are others and the owner calls, the hook returns *tell*(args, kwargs).
         """
 
 
@@ -103,7 +103,7 @@ class PythonTape:
     def append(self, code: int, /) -> None:
         """See Tape."""
         try:
-            # Both or, if the user interrupts, neither.
+            # One call: an interrupt must not leave a code without its time.
             self._events.extend((code, self._now()))
             if self.follower is not None:
                 self.follower(code)
@@ -187,7 +187,7 @@ def fetching(
     """Return *original*, `next` of an iterator of batches, with its fetches by the owner noted.
 
     *tell* is called with each of those batches, or *count* with its rows; they must not raise.
-    *gradients* is asked whether they are on.
+    *gradients* returns whether gradients are on.
     """
     fetch = tape.fetching(
         original,

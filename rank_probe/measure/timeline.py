@@ -44,7 +44,7 @@ class Timeline:
         self.new_model: Callable[[], None] = lambda: None
         # Called when DDP's forward ends with gradients on; None if that says nothing.
         self.after_forward: Callable[[], object] | None = None
-        # The codes on the stack when backward was called, innermost first: the training loop.
+        # The code objects on the stack of the first backward, innermost first: the training loop.
         self.loop: tuple[CodeType, ...] = ()
         # The CUDA device of the first loss; the thread's current one may be another.
         self.trains_on: int | None = None
@@ -53,7 +53,7 @@ class Timeline:
         # The DataLoader that the loop iterates, while it lives.
         self.loader: Callable[[], object] = lambda: None
         self.after_first_step: Callable[[], None] | None = None
-        # As soon as events happen, for the few that cannot wait for the next fold.
+        # Interprets events as they happen, for those who cannot wait for the next fold.
         self._following = Interpreter(start)
         self._device_boundary: Callable[[int], object] | None = None
         self.tape.follower = never_raise(self._until_first_step)
@@ -83,7 +83,7 @@ class Timeline:
         return self._interpreter.seen()
 
     def follow_training(self) -> bool:
-        """Time the calling thread from now on, unless a step of another one was seen.
+        """Time the calling thread from now on, unless a step was already timed on another one.
 
         Return whether it is timed now. Training need not run on the thread that started the probe.
         """
@@ -99,7 +99,7 @@ class Timeline:
 
     @property
     def is_before_model(self) -> bool:
-        """Whether the loop has a batch and has not called its model with it, as far as it shows."""
+        """Whether the loop is known to have a batch that it has not called its model with."""
         return is_before_model(self.state)
 
     def wait_for_peers(self) -> None:
@@ -107,10 +107,10 @@ class Timeline:
         self._insert(events.HAS_PEERS)
 
     def name_what_it_reads(self) -> bool:
-        """Call the time from an optimizer to the next forward `data`, in steps without a loader.
+        """Count time from an optimizer to the next forward as `data`, in steps without a loader.
 
-        Return whether it is called that from now on: only where the forward shows, as DDP's and
-        FSDP's do.
+        Return whether this call changed that. It needs a forward that the hooks see, as with DDP
+        and FSDP.
         """
         if self.state.reads_itself or events.FORWARD_BEGINS not in self.seen():
             return False
@@ -143,9 +143,9 @@ class Timeline:
         self.tape.owner = self._thread
 
     def _insert(self, code: int) -> None:
-        """Take an event of no thread in particular: before what waits on the tape.
+        """Take an event that belongs to no thread, ahead of those on the tape.
 
-        On the tape it would be followed by this thread, while the timed one follows its own.
+        Appending it to the tape would run the follower here, perhaps while the timed thread does.
         """
         self._inserted.append(code)
         self._following.insert(code)

@@ -58,7 +58,7 @@ def _part(state: LoopState, stage: int) -> After:
 
 
 def _ends(event: int, release: int = 0) -> Callable[[LoopState, int], After]:
-    """Return what the end of *event* means; with RELEASE all ranks go on together."""
+    """Return the transition at the end of *event*; with RELEASE, all ranks continue together."""
 
     def ended(state: LoopState, _: int) -> After:
         state, changed = pop(state, event)
@@ -68,7 +68,7 @@ def _ends(event: int, release: int = 0) -> Callable[[LoopState, int], After]:
 
 
 def _knows(**known: Any) -> Callable[[LoopState, int], After]:
-    """Return what it means that something of the loop is *known* now."""
+    """Return a transition that only sets the fields in *known*."""
     return lambda state, _: (state._replace(**known), None)
 
 
@@ -128,7 +128,7 @@ def _forward_begins(state: LoopState, _: int) -> After:
 
 
 def _forward_ungraded(state: LoopState, _: int) -> After:
-    """An evaluation begins, but between a batch and its backward it is a teacher's forward."""
+    """An evaluation begins, or between a batch and its backward, a teacher's forward."""
     if state.stage == FORWARD:
         return state._replace(model_called=True), None
     return _forward_evaluates(state, 0)
@@ -155,17 +155,17 @@ def _backward_begins(state: LoopState, _: int) -> After:
     if state.stage in (BACKWARD, SYNC):  # A backward within a backward.
         return pass_(state, e.BACKWARD_BEGINS)[0], state.stage | (UNCUT if state.has_peers else 0)
     if state.stage == EVAL and not state.frames:
-        state = state._replace(gradients_tell=False)  # It did so to train.
+        state = state._replace(gradients_tell=False)  # This was training.
     state, marks = next_step(state, is_batch=False)
     state, used = use(state)
     return push(state, e.BACKWARD_BEGINS, BACKWARD), BACKWARD | marks | used
 
 
 def _gradients_ready(state: LoopState, _: int) -> After:
-    """Once per backward: several roots say it, and so does the end of a backward within."""
+    """Count only the first of a backward: several roots and nested backwards send more."""
     if state.stage != BACKWARD or not is_in(state, e.BACKWARD_BEGINS):
         return state, None
-    if state.frames[-1].suspended is None:  # That of the backward within.
+    if state.frames[-1].suspended is None:  # Sent by a nested backward.
         return state, None
     return state._replace(stage=SYNC), SYNC
 
@@ -187,7 +187,7 @@ def _after_backward(state: LoopState, not_cut: int) -> After:
     if state.automatic and not state.frames:
         state = state._replace(stage=OTHER)
     elif state.automatic and state.frames[-1].event == e.CLOSURE_BEGINS:
-        state = state._replace(stage=OPTIMIZER)  # The rest of it is not another forward.
+        state = state._replace(stage=OPTIMIZER)  # The rest of the closure is no forward.
     return state, state.stage | marks
 
 
@@ -233,8 +233,8 @@ def _wait(state: LoopState, _: int) -> After:
 
 
 def _engine_wait(state: LoopState, _: int) -> After:
-    """It is the owner's wait if the owner is in a backward, whose nodes the engine runs."""
-    if is_open(state, e.ENGINE_WAIT):  # Within another one, which goes on after it.
+    """Count it as the owner's wait if the owner is in a backward: the engine runs its nodes."""
+    if is_open(state, e.ENGINE_WAIT):  # Nested: the outer wait goes on afterwards.
         return pass_(state, e.ENGINE_WAIT)
     if state.stage != BACKWARD:
         return state, None
@@ -242,7 +242,7 @@ def _engine_wait(state: LoopState, _: int) -> After:
 
 
 def _step(state: LoopState, _: int) -> After:
-    """The user completes a step; from now on only the user does."""
+    """Complete a step at the user's call; from now on only such calls complete steps."""
     state, used = use(end_failed_optimizer(state))
     begin = 0 if state.begun else BEGIN
     state = begin_step(state._replace(begun=True, finds_steps=False))

@@ -11,16 +11,16 @@ from typing import Any, Final, NamedTuple
 from rank_probe.guest.guard import failures, never_raise
 from rank_probe.measure.boundaries import BATCHES_SHIFT, OTHER_BATCH, UNUSED, USED
 
-# With more of them, or of their elements, the training thread counts them, to bound memory.
+# With more masks or elements than this, the training thread counts them, to bound memory.
 MASKS_KEPT: Final = 256
 ELEMENTS_KEPT: Final = 4_000_000
-# Torch spreads a reduction of twice as many over threads (at::internal::GRAIN_SIZE): the pusher
-# should have none of its own, and on busy CPUs training would wait for them, 7 ms and more.
+# Torch spreads a reduction of twice this size over threads (at::internal::GRAIN_SIZE). The pusher
+# should start none: on busy CPUs training would wait for them, for 7 ms and more.
 ELEMENTS_AT_ONCE: Final = 16_384
-# The mask of a batch: the tensor, samples, tokens, and zeros: None until they are counted, and
-# then the tensor is. A list, to save the call of a class in each step.
+# The mask of a batch: tensor, samples, tokens, zeros. The zeros are None until they are counted,
+# the tensor is None afterwards. A list, to save a constructor call in each step.
 Mask = list[Any]
-# The content of a batch: samples, tokens, padding tokens; None if it does not show.
+# The content of a batch: samples, tokens, padding tokens; None where unknown.
 Measure = Callable[[Any], tuple[int | None, int | None, int | None]]
 
 
@@ -59,8 +59,8 @@ class Masks:
 
 
 def _count(masks: list[Mask]) -> None:
-    """Count the zeros of *masks* of one shape: one by one, each costs several times more."""
-    # A long mask is alone, and in parts; a copy of it would be spread over threads.
+    """Count the zeros of *masks* of one shape together; singly, each costs several times more."""
+    # A long mask comes alone and is counted in parts: torch would copy it with several threads.
     tensors = [mask[0] for mask in masks]
     stack = tensors[0][None] if len(masks) == 1 else sys.modules["torch"].stack(tensors)
     stack = stack.flatten(1)
@@ -71,7 +71,7 @@ def _count(masks: list[Mask]) -> None:
 
 
 class Content(NamedTuple):
-    """What a batch holds, as far as it shows."""
+    """What a batch holds; None where unknown."""
 
     samples: int | None = None
     tokens: int | None = None
@@ -84,8 +84,8 @@ NOTHING: Final = Content()
 class WorkUnits:
     """Counts work from the start of the probe; None while nothing was counted.
 
-    `measure` is for the training thread, `settle` for whoever folds the events; any thread may add
-    and read. *measure* replaces the inspection of batches.
+    Call `measure` on the training thread and `settle` on the thread that folds the events; any
+    thread may add and read. The callable *measure* replaces the inspection of batches.
     """
 
     def __init__(self, measure: Measure | None = None) -> None:
@@ -136,7 +136,7 @@ class WorkUnits:
             self._added = _plus(self._added, counted)
 
     def settle(self, marks: Iterable[int]) -> None:
-        """Hear, in the order of the events, which batches were trained with."""
+        """Count the batches that were trained with; *marks* are in the order of the events."""
         measured = self._measured
         samples = 0
         for mark in marks:
@@ -157,7 +157,7 @@ class WorkUnits:
             self._counted = _plus(self._counted, Content(samples))
 
     def forget_batches(self) -> None:
-        """Count none of the batches that wait to be settled."""
+        """Drop the batches that wait to be settled; they are never counted."""
         self._measured.clear()
 
     def totals(self) -> tuple[int | None, int | None, int | None]:
@@ -179,7 +179,7 @@ class WorkUnits:
 
 
 def _whole(number: Any) -> int | None:
-    """Return a count of the user's; raises TypeError for what is none, or is on a device."""
+    """Return a user's count; raises TypeError if it is no integer or is on a device."""
     if number is None:
         return None
     if not getattr(number, "is_cpu", True):

@@ -1,4 +1,4 @@
-"""Times backward, and cuts it where the last local gradient exists: the rest is waiting."""
+"""Times backward, and cuts it where the last local gradient is ready: the rest is waiting."""
 
 import functools
 import sys
@@ -23,9 +23,9 @@ from rank_probe.torch_hooks.private import find
 ROOT_CUTS: Final = 3
 # How many nodes of the graph to examine; a depth-first walk finds one after a few.
 NODES_SEARCHED: Final = 10_000
-# Between the loss that a model returned and what backward is called on.
+# Most graph nodes between the loss that a model returned and the roots of backward.
 NODES_AFTER_MODEL: Final = 32
-# No union, which costs more.
+# A tuple of types: isinstance() is slower with a union.
 _READ_AGAIN: Final = (torch.Tensor, tuple, list)
 # Frames between the user's call of backward and torch's: frameworks have dozens.
 FRAMES_KEPT: Final = 100
@@ -42,19 +42,19 @@ def attach(patches: Patches, timeline: Timeline) -> None:
 
 
 class Cut:
-    """Notes, once per backward, that the engine has no local gradient left to compute.
+    """Records, once per backward, that the engine has no local gradient left to compute.
 
     The engine runs its final callbacks in the order in which they were queued. Ours must be queued
-    before that of DDP's C++ reducer, which waits for the buckets and is queued with the last
-    gradient (reducer.cpp, mark_variable_ready). Two places can queue it:
+    before the callback of DDP's C++ reducer, which waits for the buckets and is queued with the
+    last gradient (reducer.cpp, mark_variable_ready). Two places can queue ours:
 
-    - the *root*: a hook on the loss, set for every backward before any that is there. It always
-      works, even before FSDP's root callbacks, but costs more than the other, nearly all of it in
-      torch (benchmarks/overhead has a row for it).
+    - the *root*: a hook on the loss, set for every backward ahead of any existing hook. It always
+      works, even with FSDP's root callbacks, but costs more than a parameter's hook, nearly all of
+      it in torch (benchmarks/overhead has a row for it).
     - one *parameter*: a permanent hook on its gradient. It works while every outermost backward
-      reaches that parameter, and nobody else queues a callback at the root.
+      reaches that parameter and nothing else queues a callback at the root.
 
-    So the first few backwards are cut at the root, then a parameter takes over until it fails once;
+    The first few backwards are cut at the root. Then a parameter takes over until it fails once;
     from then on the root is used again. A rank without peers waits for nobody: nothing is cut.
     """
 
@@ -71,8 +71,8 @@ class Cut:
             "The wait for other ranks at the end of backward is part of `backward`.",
         )
         ready = functools.partial(tape.append, events.GRADIENTS_READY)
-        # Several roots queue it several times; only the first call counts. It can only raise
-        # outside of a backward, where no hook runs.
+        # Several roots queue it several times; only the first call counts. `queue_callback` raises
+        # only outside of a backward, where no hook runs.
         self._queue = lambda _: queue_callback(ready)
         self._can_cut = queue_callback is not None
         self._in_graph = running_graph()
@@ -109,10 +109,10 @@ class Cut:
         return opaque(backward)
 
     def at_the_root(self) -> None:
-        """Cut the next backward at its root; if others were cut before, all of them.
+        """Cut the next backward at its root, and all later ones if backwards are cut already.
 
-        Something here queues its own callbacks at the root: FSDP waits in such a callback. A
-        backward within a backward (reentrant checkpointing) runs its callbacks when the inner one
+        Needed if something else queues callbacks at the root, as FSDP does to wait, and with nested
+        backwards (reentrant checkpointing): callbacks queued there run when the inner backward
         ends, which is too early. For any thread.
         """
         self._stays = self._cuts
@@ -121,8 +121,8 @@ class Cut:
     def begin_again(self) -> None:
         """Look for peers, and cut the next few backwards at their root: the model is a new one.
 
-        Otherwise the wait would count as `backward` until somebody notices that the parameter of
-        the old model takes no part any more. For any thread.
+        Otherwise the wait would count as `backward` until the old model's parameter is found to
+        take no part any more. For any thread.
         """
         self._cuts, self._root_cuts, self._is_at_root = False, 0, True
         self._timeline.after_forward = self._graph_so_far and self._model_returned
@@ -132,9 +132,9 @@ class Cut:
 
     @never_raise
     def look_for_loss(self, roots: Sequence[Any], after_model: int) -> None:
-        """Note the end of DDP's forwards from now on, if *roots* are the loss that one returned.
+        """Record the end of DDP's forwards from now on if *roots* are a loss that one returned.
 
-        Otherwise the loss is computed after it, which is part of forward.
+        Otherwise the loss is computed after DDP's forward, and computing it is part of `forward`.
         """
         self._graph_after_model = self._timeline.after_forward = None
         if _take_scalars(roots, after_model):
@@ -155,7 +155,7 @@ class Cut:
         kwargs: dict[str, Any],
     ) -> Any:
         is_others = get_ident() != self._tape.owner
-        # Within one; on CUDA on a thread of the engine's, which must not be taken for the loop's.
+        # Nested. On CUDA it runs on an engine thread, which must not be taken for the loop's.
         if self._is_running or (is_others and self._in_graph() != -1):
             self.at_the_root()
             return original(*args, **kwargs)
@@ -193,7 +193,7 @@ class Cut:
 
     @never_raise
     def look_for_peers(self) -> None:
-        """Begin to cut if there are any; else leave the next backwards alone."""
+        """Start to cut backwards if this rank has peers; otherwise leave them alone."""
         self._cuts = self._can_cut and process_group.has_peers()
         if self._cuts:
             self._timeline.wait_for_peers()
@@ -206,7 +206,7 @@ class Cut:
         for root in roots:
             if (node := _node(root)) is None:
                 continue
-            # Not a node of the graph, or a tensor of its own kind.
+            # A graph node, a tensor subclass, or a torch without the private names.
             if type(root) is not torch.Tensor or not self._sets_hooks:
                 hooked.append(node.register_prehook(self._queue))
                 continue
@@ -217,8 +217,8 @@ class Cut:
                 node._register_hook_dict(root)
             others = hooks.copy() if hooks else None
             hooks.clear()
-            hooks[self] = self._queue  # Theirs have numbers.
-            if others is not None:  # They may queue callbacks too: FSDP's, if its root returns it.
+            hooks[self] = self._queue  # Other hooks have numbers as keys.
+            if others is not None:  # They may queue callbacks too, as FSDP's on its root's output.
                 hooks.update(others)
             hooked.append(hooks)
         return hooked
@@ -283,9 +283,9 @@ def _node(root: Any) -> Any:
 
 
 def _take_scalars(roots: Iterable[Any], before: int) -> bool:
-    """Whether all that *roots* are computed from, of what existed *before*, are scalars.
+    """Whether *roots* depend only on scalars among the outputs of nodes older than *before*.
 
-    As of a loss that the model returned, which was divided or scaled since: a few nodes.
+    That holds for a loss that the model returned, even if divided or scaled since: a few nodes.
     """
     edges = [(_node(root), getattr(root, "output_nr", 0)) for root in roots]
     for _ in range(NODES_AFTER_MODEL):

@@ -1,7 +1,7 @@
 """Times writing and reading checkpoints as `checkpoint`, except for the waits within.
 
-The same for what an unchanged script of transformers or Lightning saves, and for evaluations of
-transformers' Trainer, as `eval`: it reads its loader with gradients on, and calls no DDP module.
+This includes saves by transformers and Lightning. Evaluations of transformers' Trainer are timed
+as `eval` here, because it reads its loader with gradients on and calls no DDP module.
 """
 
 import functools
@@ -35,7 +35,7 @@ PLACES: Final = (
         ("save", "async_save", "save_state_dict", "load", "load_state_dict"),
     ),
     ("safetensors.torch", ("save_file", "serialize_file")),
-    # All of a save: they also gather, write by themselves and delete what they saved before.
+    # The whole save: these also gather, write files themselves and delete older checkpoints.
     ("transformers.modeling_utils", ("PreTrainedModel.save_pretrained",)),
     ("transformers.trainer", ("Trainer._save_checkpoint",)),
     ("lightning.pytorch.trainer.trainer", ("Trainer.save_checkpoint",)),

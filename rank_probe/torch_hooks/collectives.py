@@ -1,7 +1,7 @@
 """Times every wait for other ranks as `sync`, whichever stage it is part of.
 
-The manual mode needs this too: without it a slow stage takes equally long on every rank, because
-the others wait inside theirs for the difference.
+The manual mode needs this too. Without it a slow stage seems equally long on every rank, because
+the other ranks wait for the slow one inside the same stage.
 """
 
 import functools
@@ -34,8 +34,8 @@ ONE_SIDED: Final = (
     "COALESCED",
 )
 
-# What NCCL runs on the caller's own stream, without a Work to wait for, if it is called without
-# async_op; and whether it releases all ranks together. The names differ between torch versions.
+# Without async_op, NCCL runs these on the caller's own stream and returns no Work to wait for. The
+# value: whether all ranks are released together. The names differ between torch versions.
 ON_THE_CALLERS_STREAM: Final = {
     "allreduce": True,
     "allreduce_coalesced": True,
@@ -117,8 +117,8 @@ def _functional(tape: Tape, patches: Patches) -> None:
 def _in_cpp(timeline: Timeline, patches: Patches) -> None:
     """DDP's own broadcasts: buffers (BatchNorm's) in every forward, the bucket order in the second.
 
-    Both come from rank 0, which does not wait for the others there. So does the check of a model's
-    parameters, when DDP wraps it.
+    Rank 0 sends both and does not wait for the others there. It also sends the model's parameters
+    for the check when DDP wraps a model.
     """
     wait = functools.partial(_owners_wait, timeline.tape)
     without = "With BatchNorm, waits for rank 0 are part of `forward`."
@@ -145,18 +145,18 @@ class Operation(functools.partial[Any]):
 
 
 def running_graph() -> Callable[[], int]:
-    """Return what tells which backward runs the calling thread's node; it tells -1 outside of one.
+    """Return a function for the number of the backward that the calling thread is in, else -1.
 
-    On CUDA nodes run on a thread of the engine's.
+    On CUDA, nodes run on a thread of the autograd engine.
     """
     without = "Waits in a backward on CUDA are part of `backward`."
     return find(torch._C, "_current_graph_task_id", without) or (lambda: -1)
 
 
 def noter(tape: Tape) -> Callable[[int], None]:
-    """Return what notes WAIT, WAITED and RELEASED of the tape's owner, on whichever thread.
+    """Return a function that records the owner's WAIT, WAITED and RELEASED from any thread.
 
-    In the owner's backward, its nodes may run on a thread of the autograd engine, which has one for
+    The nodes of the owner's backward may run on a thread of the autograd engine, which has one for
     each CUDA device.
     """
     graph = running_graph()
@@ -171,12 +171,12 @@ def noter(tape: Tape) -> Callable[[int], None]:
 
 
 def _owners_wait(tape: Tape, original: Callable[..., Any]) -> Any:
-    """Time what only the owner calls: at most twice in every forward."""
+    """Time a call that only the owner makes, at most twice in every forward."""
     return opaque(around(tape.note, original, events.WAIT, events.WAITED))
 
 
 def _rebuild(tape: Tape, original: Callable[..., Any]) -> Any:
-    """Time it until it was done, which it says: DDP asks in each forward, and does it once."""
+    """Time the calls until one returns true: DDP calls in each forward, but rebuilds only once."""
     timed = _owners_wait(tape, original)
     done: set[int] = set()  # the reducers that need not wait any more
 

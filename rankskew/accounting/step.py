@@ -1,8 +1,8 @@
-"""Reference accounting of synchronous steps: which ranks caused which waits, and what if not.
+"""Reference accounting of synchronous steps: the ranks that caused each wait, and what-ifs.
 
 Pure functions. A step is the seconds that each rank spent in each stage, from one release to the
 next: local durations, so no clock is compared between machines. The shares are those of the airport
-game (Littlechild and Owen 1973). Whole runs get the cost of the named ranks that they are given.
+game (Littlechild and Owen 1973). The cost of a whole run is that of the ranks named by the caller.
 The recording rules and the join are tested against this.
 """
 
@@ -26,7 +26,7 @@ SYNC: Final = "sync"
 
 
 def busy_seconds(stages: StageSeconds) -> float:
-    """Return what a rank needs for itself in a step: everything but the exposed wait."""
+    """Return a rank's own time in a step: everything but the exposed wait."""
     return sum(seconds for stage, seconds in stages.items() if stage != SYNC)
 
 
@@ -35,8 +35,8 @@ class Charges:
     """The waits of one step and the ranks that caused them; all in seconds of one GPU each.
 
     *waited* [rank]: f - busy, how long the rank waits for the slowest one. *unequal* [rank]: the
-    part of it that its peer group is lighter than the heaviest. *caused* [rank, stage]: what the
-    others waited on this rank's account. The sum of *waited* is that of *unequal* and *caused*.
+    part of that because its peer group is lighter than the heaviest. *caused* [rank, stage]: what
+    the others waited for this rank. The sum of *waited* is that of *unequal* and *caused*.
     *pacer* is the rank that the step waited for, *stage* where it was furthest ahead of its peers.
     *longest* is the stage that took the ranks the most of their time.
     """
@@ -53,7 +53,7 @@ def charge(step: Step, peer_groups: Mapping[int, str]) -> Charges:
     """Account for one step: *step* holds the seconds of every rank by stage, the release to sync.
 
     Unequal groups are charged first: a rank of a group whose baseline is *gap* below the heaviest
-    group's would have been *gap* later with equal work, but not later than the heaviest is usual.
+    group's would have been *gap* later with equal work, but no later than the heaviest baseline.
     The rest is shared as the Shapley value of the airport game shares a runway (Littlechild and
     Owen 1973): at each moment the ranks that wait are charged in equal parts to those that still
     work. So one late rank is charged alone for as long as all others wait, and what is charged
@@ -109,8 +109,8 @@ def _shared_waits(busy: Mapping[int, float], equal: Mapping[int, float]) -> dict
 def _over(stages: StageSeconds, normal: StageSeconds) -> dict[str, float]:
     """Return by how much a rank is over the *normal* of each stage; never empty.
 
-    A rank may be over it in no stage, since baselines are not additive: then where it is closest,
-    of the stages that it has.
+    Baselines are not additive, so a rank may be over none of them. The result is then the stage, of
+    those that it has, in which it comes closest.
     """
     over = {stage: stages.get(stage, 0.0) - normal[stage] for stage in normal}
     had = [stage for stage in over if stages.get(stage)] or list(over)
@@ -162,7 +162,7 @@ class Account:
 
     *waited*, *unequal* and *caused* are those of Charges, summed over the steps: the sum of
     *waited* is that of *unequal* and *caused*, to rounding. *measured* [rank] is the exposed wait
-    as it was timed, or as in *waited* if it was not; no rank caused the rest of it. *seconds* is
+    as timed, or *waited* where it was not timed; no rank caused what exceeds *waited*. *seconds* is
     the time of all steps, each as long as its longest rank's.
     """
 
@@ -194,8 +194,8 @@ def account(steps: Iterable[Step], peer_groups: Mapping[int, str]) -> Account:
 def kinds(found: Account, named: Collection[int]) -> dict[str, float]:
     """Split the waiting in *found* by kind, given the ranks that were *named* as late.
 
-    In seconds of one GPU. It is what was measured, and what each rank waited for the slowest where
-    nothing was. `common` is what was waited beyond that; below 0 if ranks waited less.
+    In seconds of one GPU. The whole is the measured wait, or the wait for the slowest rank where
+    none was measured. `common` is the measured wait beyond the latter; negative if it is shorter.
     """
     persistent = sum(seconds for (rank, _), seconds in found.caused.items() if rank in named)
     return {
@@ -209,7 +209,7 @@ def kinds(found: Account, named: Collection[int]) -> dict[str, float]:
 def slowdown(
     steps: Iterable[Step], peer_groups: Mapping[int, str], named: Collection[int]
 ) -> float:
-    """Return how many times longer *steps* took than without what the *named* ranks had too much.
+    """Return how many times longer *steps* took than without the excess of the *named* ranks.
 
     The what-if of arXiv 2505.05713 on stages instead of single operations: a named rank takes no
     longer than its peer group's baseline, a step lasts until its slowest rank is done and then as

@@ -35,7 +35,7 @@ GROUPS, JOB = -2, -1
 
 
 def _less(sums: Sums, other: Sums) -> Sums:
-    """Return the sums of the steps that *other* has not."""
+    """Return *sums* without the steps that are in *other*."""
     return [list(map(sub, a, b)) for a, b in zip(sums, other, strict=True)]
 
 
@@ -63,7 +63,7 @@ class PlainReduction:
         ]
 
     def add(self, number: int, step: Mapping[int, StageSeconds], at: float) -> Leader:
-        """Add one step, which ended *at*; return who led it."""
+        """Add one step, which ended *at*; return its leader."""
         sums = self._sums
         charges = charge(step, self.groups)
         busy = [busy_seconds(step[rank]) for rank in self._ranks]
@@ -95,7 +95,7 @@ class PlainReduction:
         return Leader(number, at, pacer, at_stage, lead, caused[pacer], heaviest, longest)
 
     def mark(self, at: float) -> Mark:
-        """Return the sums of now; rows are replaced as steps are added, never changed."""
+        """Return the current sums; adding steps replaces rows and never changes them."""
         return Mark(self._steps, at, list(self._sums))
 
     def window(
@@ -216,7 +216,7 @@ def _apart(rows: Sequence[Row]) -> tuple[float, list[float]]:
 
 
 def _variances(rows: Sequence[Row]) -> list[float]:
-    """Return how each distance varies from step to step; of two ranks how their difference does."""
+    """Return the step-to-step variance of each distance; of two ranks that of their difference."""
     means, squares = [r[DISTANCE] for r in rows], [r[DISTANCE_SQUARED] for r in rows]
     if len(rows) == 2:
         return [max(sum(squares) - (means[0] - means[1]) ** 2, 0.0)] * 2

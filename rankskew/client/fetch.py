@@ -1,4 +1,4 @@
-"""Asks an HTTP server for JSON; whatever goes wrong is one sentence for a person."""
+"""Asks an HTTP server for JSON; every failure becomes one sentence for a person."""
 
 import json
 import netrc
@@ -36,11 +36,11 @@ TIMEOUTS: Final = (TimeoutError, urllib3.exceptions.ReadTimeoutError)
 
 
 class Trouble(Exception):
-    """A source that cannot be read now; the message is a sentence, and it may work next time."""
+    """A source cannot be read now, but perhaps next time; the message is a sentence."""
 
 
 class _Refused(Trouble):
-    """The server wants another token or password, or any."""
+    """The server refuses our token or password, or demands one."""
 
 
 # ---- How servers are reached ---------------------------------------------------------------------
@@ -58,7 +58,7 @@ class Access:
     pools: dict[str, urllib3.PoolManager] = field(default_factory=dict, init=False, compare=False)
 
     def read(self) -> HttpConfig:
-        """Return what they say now; raises UsageError."""
+        """Return the file's current settings with the headers; raises UsageError."""
         more = [checked_header(*each) for each in self.headers]
         config = HttpConfig() if self.config_file is None else read_http_config(self.config_file)
         return replace(config, headers=[*config.headers, *more])
@@ -95,18 +95,18 @@ def get_json(
     timeout_seconds: float | None = None,
     access: Access = ANYONE,
 ) -> Any:
-    """Return the JSON at *path* of *server*, None if that is no JSON; without an answer, Trouble.
+    """Return the JSON at *path* of *server*, None if it is no JSON; raises Trouble if unanswered.
 
-    What in its texts could move a terminal's cursor is a question mark. With *query* it is posted,
-    as expressions may be long. A status of 4xx with JSON is an answer. The server has
-    *timeout_seconds*, or TIMEOUT_SECONDS. Another host, to which it redirects, gets nothing of
+    Characters in it that could move a terminal's cursor become question marks. A *query* is posted,
+    since expressions may be long. A status of 4xx with JSON is an answer. The server has
+    *timeout_seconds*, or TIMEOUT_SECONDS. A redirect to another host passes on nothing of
     *access*.
     """
     patience = TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds
 
     def exchange(pool: urllib3.PoolManager) -> Any:
         found = _exchange(pool, server, path, query, patience)
-        if access is not ANYONE:  # That is nobody's run.
+        if access is not ANYONE:  # ANYONE is shared, so it keeps no pool.
             access.pools[server] = pool
         return found
 
@@ -115,7 +115,7 @@ def get_json(
             try:
                 return exchange(kept)
             except _Refused:
-                pass  # A token is renewed now and then.
+                pass  # The token may have been renewed: read it again.
             except HTTPError as error:
                 if any(isinstance(each, TIMEOUTS) for each in _causes(error)):
                     raise

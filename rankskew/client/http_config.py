@@ -16,7 +16,7 @@ from urllib3.exceptions import InsecureRequestWarning
 from exporter.errors import UsageError, reason, text_of
 
 AUTHORIZATION: Final = "Authorization"
-# What the connection itself says, and what has a place of its own.
+# Headers that the connection sets itself, and those with a section of their own.
 RESERVED: Final = {
     *("authorization", "proxy-authorization", "cookie", "host", "connection"),
     *("transfer-encoding", "accept-encoding", "content-encoding"),

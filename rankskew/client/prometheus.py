@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from rankskew.client.fetch import ANYONE, Access, Trouble, get_json
 
-# Thanos and VictoriaMetrics else answer with what some of their stores have; Prometheus has one.
+# Without these, Thanos and VictoriaMetrics may answer from some of their stores only.
 WHOLE: Final = {"partial_response": "false", "deny_partial_response": "1"}
-# The name of a node whose exporter has just gone is what one looks for.
+# How far back to look for a node's name: its exporter may just have gone.
 BACK: Final = "1h"
 ADDRESS: Final = re.compile(r"[0-9.]+(:[0-9]+)?|.*:.*:.*")
 
@@ -45,8 +45,8 @@ class Series:
 class Prometheus:
     """The server at *url*; *now* is its clock at the last answer.
 
-    With *at*, a Unix time, it is asked about that moment wherever none is given. It has
-    *timeout_seconds* for each answer, or as many as a person waits. *access* is how it is reached.
+    Queries without a time of their own are about *at*, a Unix time, or now. Each answer may take
+    *timeout_seconds*, by default as long as a person waits. *access* is how the server is reached.
     """
 
     url: str
@@ -61,7 +61,7 @@ class Prometheus:
     def query(self, expression: str, at: float | None = None) -> list[Sample]:
         """Return the value of *expression* at the Unix time *at*, or now; raises Trouble.
 
-        What is no number, such as NaN, is left out.
+        Values that are not finite, such as NaN, are left out.
         """
         at = self.at if at is None else at
         query = {"query": expression} | ({} if at is None else {"time": f"{at:.3f}"})
@@ -81,7 +81,7 @@ class Prometheus:
         return self._series("/api/v1/query_range", {"query": expression} | times)
 
     def _series(self, path: str, query: Mapping[str, str]) -> list[Series]:
-        """Return the series in an answer; an instant value is the only point of one."""
+        """Return the series in an answer; an instant value becomes a series of one point."""
         said = get_json(self.url, path, {**query, **WHOLE}, self.timeout_seconds, self.access)
         if isinstance(said, dict) and said.get("status") == "error":
             raise Trouble(f"{self.url} cannot answer a query: {said.get('error')}.")

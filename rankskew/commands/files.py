@@ -44,8 +44,8 @@ def run(arguments: Sequence[str]) -> int:
 def write_files(directory: Path, overwrite: bool = False) -> list[Path]:
     """Write everything bundled below *directory*; return the files.
 
-    A file that is there already and differs is somebody's work: UsageError, unless *overwrite*;
-    nothing is written then.
+    Unless *overwrite*, raises UsageError and writes nothing if a file exists and differs: it is
+    somebody's work.
     """
     contents = {
         directory / name / source.relative_to(root): source.read_bytes()

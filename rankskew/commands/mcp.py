@@ -60,7 +60,7 @@ def parser() -> Parser:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Serve the one who started this process, until stdin ends."""
+    """Serve the process that started this one, until stdin ends."""
     serving = server(arguments)
     # A thread waits for stdin, so nothing gentler ends this.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -71,7 +71,7 @@ def run(arguments: Sequence[str]) -> int:
 def server(arguments: Sequence[str]) -> MCPServer:
     """Return a server whose tools ask what *arguments* say; an assistant cannot choose another."""
     options = parser().parse_args(arguments)
-    top.reader(top.parser().parse_args(arguments))  # What is wrong with them is said now.
+    top.reader(top.parser().parse_args(arguments))  # Reports wrong arguments now.
 
     def of(command: Parser, given: dict[str, Text]) -> Namespace:
         return command.parse_args([*arguments, *(f"--{n}={v}" for n, v in given.items() if v)])

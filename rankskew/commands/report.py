@@ -31,7 +31,7 @@ NAMES: Final = (
     *("Since", "Severity", "Alert", "Job", "Who", "Stage", "Cause"),
     *(">Lasted", ">GPU-hours", MONEY),
 )
-# The rest of the ranks, stages and causes are one row.
+# Further ranks, stages and causes share one row.
 MOST_ROWS: Final = 12
 OTHERS: Final = "others"
 # What a loss has in each column, and the columns of each table of losses.

@@ -11,10 +11,10 @@ MCP: Final = "mcp"
 
 
 class Command(NamedTuple):
-    """A command, in a *module* with its parser() and run(arguments); empty for one named after it.
+    """A command in *module*, with parser() and run(arguments); empty if named after the command.
 
-    The names of the modules are all that the command line knows of the exporter's commands and of
-    the simulator, so that none of them is imported before it is asked for.
+    The command line knows only the names of these modules, so that the exporter's commands and the
+    simulator are not imported before they are needed.
     """
 
     sentence: str

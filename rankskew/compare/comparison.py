@@ -19,15 +19,15 @@ EXIT_STATUS: Final[Mapping[Verdict, int]] = {IMPROVED: 0, NO_WORSE: 0, WORSE: 1,
 
 # The interval ends below this: if the change costs anything, it is less than 2 %.
 NO_WORSE_RATIO: Final = 1.02
-# Batches that differ by less are not worth a word beside what a change does.
+# Smaller differences between batches are negligible beside the effect of a change.
 SAME_BATCH_RATIO: Final = 0.01
-# A share of the time that rare stages may have on one side only before a note says so.
+# A note is added if rare stages take more than this share of the time, on one side only.
 RARE_SHARE: Final = 0.01
 # Between 10 and 30 blocks, more gain little and fewer lose much (Schmeiser 1982).
 BLOCKS: Final = 20
 # With fewer, the variance between them is hardly known.
 LEAST_BLOCKS: Final = 15
-# With fewer, steps that depend on those before them still do so from block to block.
+# With fewer steps, neighbouring blocks would still be correlated.
 LEAST_STEPS: Final = 150
 # Fewer degrees of freedom are left if the step time drifts from block to block.
 LEAST_FREEDOM: Final = 3.0
@@ -89,7 +89,7 @@ class ComparedSide:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What is known of one side; *what* begins a sentence, *trouble* is one on why it is no use.
+    """What is known of one side; *what* begins sentences, *trouble* says why it cannot be used.
 
     *late* are the GPUs that waited for each rank that was late, None if not known, by rank and by
     the stage in which it was late for the longest time; None if nobody judged the job.

@@ -19,7 +19,7 @@ MOST_RANKS: Final = 256
 # How far back the end of a job is looked for.
 SEARCH: Final = "14d"
 LOOK_SECONDS: Final = 15.0
-# A rank that was late for less of the period is none to compare.
+# Ranks that were late for a smaller share of the period are not compared.
 LEAST_SHARE: Final = 0.1
 # No step ended for so long, and for so many steps: the job stood still.
 PAUSE_SECONDS: Final = 60.0
@@ -35,7 +35,7 @@ COUNTERS: Final = {
     "tokens": "sum(rankskew_tokens_total{WHERE})",
     "samples": "sum(rankskew_samples_total{WHERE})",
     "joined": "sum(rankskew_joined_seconds_total{WHERE})",
-    # A rank has these from the first time on that others wait for it.
+    # A rank has these only once others have waited for it.
     "group": "sum(rankskew_group_wait_seconds_total{WHERE}) or JOINED",
     "caused": "sum(rankskew_wait_caused_seconds_total{WHERE}) or JOINED",
     "persistent": 'sum(rankskew_wait_caused_seconds_total{WHERE,rank=~"NAMED"}) or JOINED',
@@ -55,7 +55,7 @@ max_over_time((
   min(rankskew_node_last_step_age_seconds{WHERE})
   unless on () group(rankskew_stage_elapsed_seconds{WHERE,stage=~"RARE"})
 )[PERIOD:15s])"""
-# How many times each was late, and whether anybody judged; the recorded series know the fallback.
+# How often each rank was late, and whether anybody judged; recorded series include the fallback.
 LATE: Final = """\
 count_over_time((
   max by (peer_group, rank, instance, kind, stage) (
@@ -73,7 +73,7 @@ CAUSED: Final = """\
 sum by (rank) (increase(rankskew_wait_caused_seconds_total{WHERE,rank=~"NAMED"}[PERIOD]))
 / on () group_left () avg(increase(rankskew_joined_seconds_total{WHERE}[PERIOD]))"""
 
-# What was read at each border, by name; a name that a border lacks is not there at all.
+# The values at each border, by name; a name that lacks a value at any border is left out.
 Readings = Mapping[str, Sequence[float]]
 
 
@@ -99,7 +99,7 @@ class _Job:
         return self.prometheus.query(self.filled(ready, named), self.period[1])
 
     def filled(self, expression: str, named: Iterable[int] = (), where: str = "") -> str:
-        """Return *expression* about this job; its name may have any of these words in it."""
+        """Return *expression* for this job, whose name may contain any of the placeholders."""
         those = "|".join(map(str, sorted(named))) or "none"
         ready = expression.replace("NAMED", those).replace("RARE", "|".join(RARE_STAGES))
         return ready.replace("JOINED", JOINED).replace("WHERE", self.where + where)
@@ -144,7 +144,7 @@ def last_period(
 
 
 def _late_ranks(job: _Job) -> Late | None:
-    """Return who was called late in the period, None if nobody judged the job."""
+    """Return the ranks that were called late in the period; None if nobody judged the job."""
     if not job.ask(JUDGED):
         return None
     looks = job.seconds / LOOK_SECONDS
@@ -254,7 +254,7 @@ def _block(
     of_all = [name for name in ("lost", "tokens", "samples") if name in gained]
     found |= {name: gained[name] * ranks / copies for name in of_all}
     if "lost" in found and gained.get("joined"):
-        # The join counts on most steps: this is what it would have counted on all.
+        # The join counts most steps, not all: scale what it counted to all steps.
         whole = found["gpu_seconds"] / gained["joined"]
         kinds = ("group", "caused", "persistent")
         group, caused, persistent = (gained.get(name, 0.0) * whole for name in kinds)

@@ -100,11 +100,11 @@ def _advised(finding: Finding, job_id: str) -> Finding:
 
 # ---- Late ranks ----------------------------------------------------------------------------------
 
-# So many are told with all that is known of them.
+# The most late ranks, sets and nodes that are reported in full.
 MOST_FINDINGS: Final = 5
 MOST_EVENTS: Final = 5
 MOST_MILD: Final = 3
-# What costs less than this share of the costliest waits until that one is mended.
+# Findings that cost less than this share of the costliest one wait until it is fixed.
 WORTH_MENDING: Final = 0.1
 NO_CAUSE: Final = CauseView(UNKNOWN, "", 0.0, CAUSES[UNKNOWN].text, "")
 
@@ -134,7 +134,7 @@ def _late_findings(facts: JobFacts) -> tuple[list[Finding], list[str]]:
 
 
 def mild_sentence(late: LateView) -> str:
-    """Say that a rank is not late enough to be told, not known well enough, or on duty."""
+    """Say that a rank is too little late for an alert, late without measured waits, or on duty."""
     if late.kind == DUTY:
         return sentence(f"{duty(late)}.")
     why = "but no wait was measured" if late.kind == UNSYNCED else "too little for an alert"
@@ -272,7 +272,7 @@ def _starting(facts: JobFacts) -> Finding:
 
 # States that say nothing of the ranks' pace.
 PACELESS: Final = (states.FINISHED, states.NO_PROBE, states.STARTING, states.HUNG)
-# By kind, the threshold above which it is told: a share of the ranks.
+# By kind, the threshold above which a loss is reported: a share of the ranks.
 LIMITS: Final = {
     "pause": "gpus_lost_ratio",
     "shared": "gpus_lost_ratio",
@@ -284,7 +284,7 @@ LIMITS: Final = {
 
 def _losses(facts: JobFacts) -> Iterator[Finding]:
     job = facts.job
-    # An exporter says more of one kind: that of its alert, which may be what that is, or its state.
+    # An exporter has a sentence of its own for one kind: that of its alert, or else of its state.
     told = for_alert(job.alert) if job.alert else None
     known = told.cause if told and told.cause in LIMITS else job.state
     for kind, name in LIMITS.items() if job.state not in PACELESS else ():
@@ -314,9 +314,9 @@ def loss_sentence(kind: str, gpus: float, ranks: int, stage: str | None) -> str:
 
 # ---- The loss in parts ---------------------------------------------------------------------------
 
-# Less than this is no part worth a line.
+# Smaller parts get no line.
 SMALLEST_GPUS: Final = 0.005
-# As many late ranks get a part each.
+# The most late ranks that get a part of their own.
 MOST_RANKS: Final = 10
 
 
@@ -338,7 +338,7 @@ def _ranks(gpus: float, late: Mapping[int, Mapping[str, float]]) -> tuple[Part, 
     named = sum(sum(stages.values()) for stages in late.values())
     if named <= 0:
         return ()
-    # Only the costliest are listed: the others have cost the rest.
+    # If only the costliest ranks are listed, the other late ranks have cost the rest.
     factor = gpus / named if len(late) < MOST_LATE else min(1.0, gpus / named)
     parts = []
     for rank, stages in late.items():
@@ -359,9 +359,9 @@ def slower(
     why: Iterable[tuple[str, str, str]] = (),
     facts: Iterable[str] = (),
 ) -> Finding:
-    """Return the finding of *change*, said by *sentence* if the usual one does not do.
+    """Return the finding of *change*, with *sentence* in place of the usual one if given.
 
-    *why* are the cause, the node that tells it by its own past, and that in a sentence.
+    *why* has causes, each with the node that found it from its own past and a sentence on it.
     """
     nodes: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for cause, node, said in sorted(why):

@@ -67,7 +67,7 @@ def _why(
     for node in nodes:
         for verdict in (job.verdict for job in node.jobs if job.job_id == job_id):
             if len(verdict.changes) != len(verdict.change_causes):
-                continue  # What an exporter of another release says otherwise is left out.
+                continue  # Skip lists of another release that do not match.
             for told, cause in zip(verdict.changes, verdict.change_causes, strict=True):
                 is_same = (told.peer_group, told.stage) == (change.peer_group, change.stage)
                 if cause is not None and is_same:

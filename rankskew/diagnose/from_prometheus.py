@@ -21,7 +21,7 @@ from rankskew.report.history import TIMEOUT_SECONDS
 from rankskew.top.from_prometheus import NO_EXPORTER, NO_RULES, Recorded, read_fleet, series
 from rankskew.top.model import NO_RANK, FleetStatus, JobStatus, several_jobs
 
-# Of an earlier time these only mean that there is no data.
+# For an earlier time these only mean that no data was recorded.
 NOTHING_THERE: Final = (NO_EXPORTER, NO_RULES, NO_RANK)
 
 
@@ -55,7 +55,7 @@ def _one_job(fleet: FleetStatus, at: float | None) -> JobStatus:
 
 # ---- What is recorded of a job -------------------------------------------------------------------
 
-# A job has a few of each, however many ranks it has: of late and silent ranks, and of each node.
+# A job has few of each, whatever its size: only late and silent ranks, and nodes, have them.
 SERIES: Final = (
     "job_stage:rankskew_gpus_lost:sum|rank_stage:rankskew_(gpus_lost:sum|hang_suspect:group)"
     "|rank:rankskew_(late:ratio|silent_seconds:max)|rankskew_late_line_ratio"
@@ -108,7 +108,7 @@ def _of_ranks(samples: Iterable[Sample]) -> list[tuple[int, Sample]]:
 
 # ---- Alerts about the GPUs, nodes and batches of a job; those on its pace are known --------------
 
-# The state, the late ranks and the losses of the job say these, and more.
+# The job's state, late ranks and losses already report these, in more detail.
 KNOWN: Final = (
     "Straggler|SlowNode|JobHung|RanksMissing|SlowStart|NotJudgeable|ExporterDown|RankSlower"
     "|RotatingImbalance|StageImbalance|CommunicationBound|EfficiencyDrop|JobSlower"
@@ -119,7 +119,7 @@ MOST_ALERTS: Final = 5
 def _alerts(prometheus: Prometheus, where: str, facts: JobFacts) -> list[Finding]:
     """Return the other alerts on the job and its nodes, each rank or GPU once; raises Trouble.
 
-    One that is not information counts before its time has passed too: somebody looks now.
+    Pending alerts count too unless they are only information, because somebody looks now.
     """
     names = f'alertname=~"Rankskew.*",alertname!~"Rankskew({KNOWN})"'
     cluster = selector(cluster=facts.job.cluster)
@@ -132,7 +132,7 @@ def _alerts(prometheus: Prometheus, where: str, facts: JobFacts) -> list[Finding
         (each["alertname"], each["rank"], each["instance"], each["gpu_uuid"]): each
         for each in with_names(prometheus, found)
         if each["alertstate"] == "firing" or each["severity"] != "info"
-        # A rank that does something for all is among the late ones.
+        # The late ranks already include those on duty.
         if not (each["rank"] and each["alertname"] == "RankskewCheckpointStall")
     }
     in_order = sorted(
@@ -168,7 +168,7 @@ def _of_alert(sample: Sample, facts: JobFacts) -> Finding:
 
 
 def _with_alerts(found: Sequence[Finding], alerts: Sequence[Finding]) -> list[Finding]:
-    """Return *found* and the *alerts*; one about a late rank or its node is a fact of that."""
+    """Return *found* and *alerts*; an alert on a late rank or its node becomes a fact of it."""
     told, alone = list(found), []
     for alert in alerts:
         for place, late in enumerate(told):
@@ -192,11 +192,11 @@ def _is_about(alert: Finding, late: Finding) -> bool:
 
 # The judge's figures on a change; every exporter repeats them.
 FIGURES: Final = ("ratio", "gpus", "since_timestamp_seconds")
-# A change with this scope is one of some ranks of a group.
+# The scope of a change that affects only some ranks of a group.
 SET: Final = "set"
-# The alert on what is told anyway.
+# The alert on the change itself, which the finding reports anyway.
 SELF: Final = "RankskewJobSlower began."
-# What began so long before or after belongs to it.
+# Events this close to a change, before or after, are listed with it.
 NEAR_SECONDS: Final = 600.0
 
 

@@ -9,7 +9,7 @@ from exporter.live.states import HEALTHY
 from exporter.vocabulary.thresholds import defaults
 from rankskew.top.model import JobStatus
 
-# What the whole report comes to, and the exit status of each.
+# The outcomes of a report, and the exit status of each.
 BALANCED, FOUND, CANNOT_TELL = "balanced", "found", "cannot_tell"
 EXIT_STATUS: Final = {BALANCED: 0, FOUND: 1, CANNOT_TELL: 2}
 

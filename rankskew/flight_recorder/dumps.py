@@ -1,4 +1,4 @@
-"""Reads the dumps of torch's flight recorder, without running what a pickle may ask for.
+"""Reads the dumps of torch's flight recorder, without running code from a pickle.
 
 The formats are those of torch 2.4 to 2.15 (versions 2.2 to 2.10 in the file): a pickle, or the JSON
 of the debug server. torch.distributed.flight_recorder has the schema.
@@ -34,9 +34,9 @@ class RecordedOperation:
 
     *group* is the name of its process group and *description* the user's. *number* counts the
     group's collectives, or its sends and receives. *frames* are innermost first: function, file and
-    line. *finished* is whether the rank is done with it, by an error too, and *completed* whether
-    torch has seen it succeed. *started* is whether its device has reached it. None is what is not
-    recorded.
+    line. *finished* is whether the rank is done with it, even by an error, *completed* whether
+    torch has seen it succeed, and *started* whether its device has reached it. None means that it
+    is not recorded.
     """
 
     group: str
@@ -89,7 +89,7 @@ def read_directory(path: Path) -> tuple[list[Dump], dict[int, str]]:
     for rank, file in sorted(by_rank.items()):
         try:
             dumps.append(_read(file, rank))
-        except UsageError as error:  # A hang is when dumps are cut off: the others count.
+        except UsageError as error:  # Hangs cut some dumps off: use the others.
             unreadable[rank] = printable(str(error))
     return dumps, unreadable
 
@@ -147,9 +147,9 @@ START, END = "time_discovered_started_ns", "time_discovered_completed_ns"
 
 
 def _apart(recorded: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return what was *recorded*, where each of several operations that torch coalesced has an end.
+    """Return what was *recorded*, with an end for each of the operations that torch coalesced.
 
-    torch records the end in an entry after them, without tensors, and never in theirs.
+    torch records their end only in an entry after them, which has no tensors.
     """
     entries: list[Mapping[str, Any]] = []
     for each in recorded:
@@ -158,7 +158,7 @@ def _apart(recorded: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
             while at and _is_part(entries[at - 1], each):
                 at -= 1
             if not entries and each.get("record_id"):
-                continue  # It ends operations that the buffer has no more.
+                continue  # The buffer has dropped the operations that it ends.
         ends = {name: each.get(name) for name in ("state", "retired", START, END)}
         parts: list[Mapping[str, Any]] = [{**part, **ends} for part in entries[at:]]
         entries[at:] = parts or [each]
@@ -180,8 +180,8 @@ def _ranks(told: Any) -> frozenset[int]:
     return ranks
 
 
-# Whether what torch has retired, and not seen succeed, is over: NCCL's has timed out. For other
-# backends, c10d's FlightRecorderHook retires what ends if they tell that, else what was issued.
+# Whether an operation that torch retired but did not see succeed is over: NCCL's has timed out.
+# Elsewhere c10d's FlightRecorderHook retires it at its end, or when issued if no end is reported.
 RETIRED: Final = {"gloo": True, "nccl": False, "xccl": False}
 
 

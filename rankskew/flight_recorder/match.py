@@ -91,7 +91,7 @@ class HangReport:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group with the collectives of its ranks; *members* are those with entries if not known."""
+    """A group with its ranks' collectives; *members*, if unknown, are the ranks with entries."""
 
     name: str
     description: str
@@ -150,7 +150,7 @@ def compare_dumps(dumps: Sequence[Dump], unreadable: Mapping[int, str]) -> HangR
 
 
 def _place(found: CollectiveFinding, waiting: set[int]) -> tuple[int, int]:
-    """Return the place of what was *found*: what explains others comes first."""
+    """Return the sort key of *found*: a finding that explains others comes first."""
     if found.kind in (MISMATCH, SKIPPED):
         return 0, found.number
     if found.kind in (MISSING, NOT_STARTED):
@@ -190,7 +190,7 @@ def _groups(dumps: Sequence[Dump], world: frozenset[int]) -> list[Group]:
     """Return the groups in which any rank has begun a collective; *world* are all ranks."""
     by_group: dict[tuple[str, str, frozenset[int]], dict[int, dict[int, RecordedOperation]]] = {}
     for dump in dumps:
-        # A hook may record what its backend records too: who knows the end comes first.
+        # A hook and its backend may record the same: prefer the record that knows the end.
         for entry in sorted(dump.entries, key=lambda each: each.finished is None):
             if entry.is_p2p:
                 continue
@@ -212,7 +212,7 @@ def _groups(dumps: Sequence[Dump], world: frozenset[int]) -> list[Group]:
 def _first_wrong(group: Group, dumps: Sequence[Dump]) -> CollectiveFinding | None:
     """Return what is wrong at the first collective that not all members are done with.
 
-    Later ones only queue behind it, on some ranks more of them than on others.
+    Later ones only queue behind it, more of them on some ranks than on others.
     """
     by_rank = {dump.rank: dump for dump in dumps}
     lost = tuple(sorted(group.members - by_rank.keys()))

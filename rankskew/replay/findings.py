@@ -41,7 +41,7 @@ NAMING: Final = (PERSISTENT, PAUSES, DUTY, NODE, MILD)
 CHANGE, PAUSE = "change", "pause"
 # A loss is reported after the time that the rules wait, or after half of a shorter run.
 TOLD_AFTER_SECONDS: Final = 240.0
-# Another kind of the same incident may have begun at the next mark.
+# Onsets this close are one incident: if its kind changes, the onset may move by a mark.
 SAME_ONSET_SECONDS: Final = 2.0
 Severity = Literal["critical", "warning", "info"]
 INFO: Final = "info"
@@ -82,10 +82,10 @@ class TraceFinding:
 
 
 def findings(judged: Sequence[JudgedStretch], instances: Mapping[int, str]) -> list[TraceFinding]:
-    """Return the findings; *instances* [rank] are its node's.
+    """Return the findings; *instances* [rank] names the rank's node.
 
-    They are in the order of their onsets, but where no wait was measured, those of the ranks come
-    first, and of these the largest lasting excess.
+    They are in the order of their onsets. Where no wait was measured, the findings on ranks come
+    first, the largest lasting excess before the others.
     """
     alarms = list(_alarms(judged))
     size = max((len(one.stretch.ranks) for one in judged), default=0)
@@ -231,7 +231,7 @@ def _severity(
 def _together(
     found: Sequence[TraceIncident[Late]], instances: Mapping[int, str]
 ) -> list[list[TraceIncident[Late]]]:
-    """Return each incident alone, but those of a slow node at a time together."""
+    """Return each incident alone, but simultaneous ones of a slow node together."""
     groups: list[list[TraceIncident[Late]]] = []
     for incident in found:
         for those in groups:
@@ -287,7 +287,7 @@ def _end(those: Sequence[TraceIncident[Word]]) -> float | None:
 
 
 def _as_one(incident: TraceIncident[Late]) -> LateView:
-    """Return what was said last of a rank, with the means and the most frequent of all of it."""
+    """Return the last view of a rank, with the means and modes over the whole incident."""
     said = incident.said
     return replace(
         view_late(said[-1], 0.0, [said[-1].rank]),
@@ -316,7 +316,7 @@ def _change(incident: TraceIncident[Change]) -> TraceFinding:
 def _pauses(
     judged: Sequence[JudgedStretch], late: Sequence[TraceIncident[Late]]
 ) -> Iterator[TraceFinding]:
-    """Yield each long stop once, but for those of a rank that is found to be *late* then."""
+    """Yield each long stop once, except those of a rank that is *late* at that time."""
     for one in judged:
         told = set[tuple[int | None, int]]()
         for at, verdict in one.verdicts:
@@ -347,7 +347,7 @@ def _pauses(
 def apart(
     lost: Mapping[str, float], found: Sequence[TraceFinding], judged: Sequence[JudgedStretch]
 ) -> dict[str, float]:
-    """Return what is *lost* by kind, in GPUs, with what the judge tells apart from two of them."""
+    """Return what is *lost* by kind, in GPUs, with the kinds that only the judge separates."""
     seconds = sum(one.stretch.end - one.stretch.begin for one in judged)
     paused = {True: 0.0, False: 0.0}  # Those of all ranks, and of one.
     for each in found:

@@ -1,7 +1,7 @@
 """Feeds a trace to the judge, as rank 0's join does while a job runs.
 
-The judge needs past steps to compare with, and says nothing before. A trace is complete, so where
-it is too short for that, its steps are split where they differ most, and what is large is told.
+The judge needs past steps to compare with, and is silent until it has them. A trace is complete: if
+it is too short for that, it is split where its steps differ most, to find large differences.
 """
 
 import math
@@ -57,21 +57,21 @@ MOST_VERDICTS_ON_RANKS: Final = 300_000
 # Times in files are rounded; this keeps the ends of two steps apart.
 TICK_SECONDS: Final = 1e-6
 
-# The judge is silent before so many steps; with fewer than the least, so is this.
+# The judge is silent before JUDGED_STEPS, and this module in traces below SHORTEST.
 JUDGED_STEPS: Final = WARMUP_STEPS + LEAST_STEPS
 SHORTEST: Final = 14
 # The judge has compared a group with its past after so many steps, if they last long enough.
 COMPARED_STEPS: Final = 320
-# What the judge says of too few steps, and of those without measured waits.
+# The judge's reasons for too few steps, and for steps without measured waits.
 SILENT: Final = (WARMING_UP, NO_SYNC)
-# Below so many steps it is said how many they were.
+# With fewer steps, the report says how many there were.
 SURE_STEPS: Final = 60
 # Steps that are needed on each side of a change.
 LEAST_SIDE: Final = 5
 # Of a step: the least change, and the least excess of a rank that others wait for.
 LEAST_CHANGE, LEAST_EXCESS = 0.06, 0.15
-# What a step takes more must come at once, for the most part, within so many steps; and the times
-# must be nearer to the two medians than to a line, by this share. Else they drift.
+# Otherwise the times drift: a change must come by this share at once, within so many steps, and the
+# times must be nearer to the two medians than to a line, by the last share.
 AT_ONCE, AT_ONCE_STEPS, NEARER = 0.6, 8, 0.8
 
 
@@ -142,7 +142,7 @@ def _judged_stretch(
 
 
 class Split(NamedTuple):
-    """Times that are longer from position *at* on: they were *before*, and are *more*."""
+    """Times that are longer from position *at* on: by *more* than the median *before*."""
 
     at: int
     before: float
@@ -158,7 +158,7 @@ def confidence(steps: int) -> str | None:
 
 
 def longer(times: Sequence[float], least: float) -> Split | None:
-    """Return from where on *times*, SHORTEST at least, are longer by *least* or more; None if not.
+    """Return where *times*, SHORTEST at least, become longer by *least*; None if they do not.
 
     The split is the one that leaves the smallest differences from the medians of both sides. The
     difference between these must be larger than noise explains, and come at once.
@@ -193,7 +193,7 @@ def _off_line(times: Sequence[float]) -> float:
 
 
 def _completed(said: Verdict, reduction: Reduction, marks: Sequence[Mark]) -> Verdict:
-    """Return the judge's last verdict, *said*, with what it cannot know of so few steps.
+    """Return the judge's last verdict, *said*, plus what it cannot find in so few steps.
 
     *marks* are those at the end of each step, the first one at the begin of the run.
     """
@@ -210,7 +210,7 @@ def _completed(said: Verdict, reduction: Reduction, marks: Sequence[Mark]) -> Ve
 
 
 def _judged(said: Verdict, reduction: Reduction, marks: Sequence[Mark]) -> Verdict:
-    """Return the verdict on steps of which the judge has given none."""
+    """Return a verdict on steps that are too few for the judge."""
     # The first ones compile kernels and fill caches.
     warm = marks[min(WARMUP_STEPS, len(marks) // 5) :]
     window = reduction.window(warm[0], warm[-1], reduction.groups)

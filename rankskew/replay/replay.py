@@ -90,7 +90,7 @@ def replay(run: Run, scale: float = 1.0) -> ReplayedJob:
     lost = {
         kind: seconds / (paid.seconds or 1.0)
         for kind, seconds in kinds(paid, named).items()
-        # Of communication nothing is known if no wait was measured.
+        # Without measured waits nothing is known about communication.
         if whole and (is_measured or kind != "common")
     }
     lost = apart(lost, found, judged) if lost else lost

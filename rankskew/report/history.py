@@ -15,7 +15,7 @@ MOST_POINTS: Final = 11_000
 MOST_QUERIES: Final = 24
 # Weeks take longer than the second that a screen waits; Prometheus gives up after two minutes.
 TIMEOUT_SECONDS: Final = 125.0
-# As often as rules are evaluated; a value of rules that are evaluated less often stays until then.
+# The interval at which rules are evaluated; values of slower rules stay until their next one.
 INTERVAL_SECONDS: Final = 15.0
 
 # A time in Unix seconds and a value.
@@ -26,7 +26,7 @@ Point = tuple[float, float]
 class Grid:
     """The times from *begin* to *end*, multiples of *step_seconds*, at which series are read.
 
-    They are the same whenever somebody asks, so an incident begins at the same time in each report.
+    They do not depend on when a report is made, so that an incident begins at the same time in all.
     """
 
     begin: float

@@ -12,11 +12,11 @@ from rankskew.times import HOUR_SECONDS, Span, iso, merged, seconds, to_minute
 
 # The worst first.
 SEVERITIES: Final = {"critical": 0, "warning": 1, "info": 2}
-# What an incident is of. Severity, stage, cause, kind and the like change while it lasts.
+# Labels that identify an incident. Severity, stage, cause, kind etc. may change while it lasts.
 IDENTITY: Final = ("cluster", "job_id", "peer_group", "rank", "instance", "gpu_uuid", "state")
 # A job hangs once, whichever of its ranks is the suspect.
 ONE_OF_A_JOB: Final = {"RankskewJobHung": ("cluster", "job_id")}
-# An alert that is back after less is the same incident.
+# An alert that fires again within this time is the same incident.
 GAP_SECONDS: Final = 600.0
 # Recorded at each evaluation while any exporter shows a job or a GPU.
 RULES_RUN: Final = (

@@ -14,7 +14,7 @@ from rankskew.report.incidents import Incident, read_incidents
 from rankskew.times import HOUR_SECONDS, Span, iso, seconds, to_minute
 from rankskew.wording import few
 
-# A process is as old when it has imported torch and is scraped for the first time.
+# Age of a process that has imported torch when it is first scraped.
 UNSEEN_SECONDS: Final = 120.0
 # The search for the job takes one query.
 SEARCH_POINTS: Final = 1_000
@@ -22,7 +22,7 @@ SEARCH_POINTS: Final = 1_000
 NOISE_HOURS: Final = 0.5 / HOUR_SECONDS
 BEATING: Final = "job:rankskew_ranks_beating:sum"
 CAUSE: Final = "rankskew_late_cause_info"
-# By kind of loss, the series with whose shares ranks are to blame for it.
+# By kind of loss, the series that says in which shares ranks are to blame for it.
 SHARES: Final = {
     "hung": "rank_stage:rankskew_hang_suspect:group",
     "pause": "rankskew_job_pause_gpu_seconds",
@@ -249,9 +249,9 @@ class _Reading:
 
 
 def restarts(ages: Sequence[Point], step: float) -> list[float]:
-    """Return when the job's oldest process was younger than the last look at the job.
+    """Return the readings at which the job's oldest process had started since the last reading.
 
-    The exporter's word may be as old as two steps.
+    The age that the exporter reports may be up to two steps old.
     """
     return [
         at

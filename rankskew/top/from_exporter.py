@@ -33,9 +33,9 @@ from rankskew.top.model import (
 )
 
 LIVE_PATH: Final = "/api/v1/live"
-# As the rules say where a rank is that has gone silent.
+# The stage that the rules give to a rank that has gone silent.
 FROZEN: Final = "frozen"
-# What one node says of a job that others see too: these say less than a verdict.
+# States of a job on one node that say less than a verdict from another node.
 SAYS_LITTLE: Final = (states.STARTING, states.FINISHED, states.NO_PROBE, UNKNOWN)
 
 
@@ -64,7 +64,7 @@ def ask_all(
 ) -> tuple[list[LiveSummary], list[Trouble]]:
     """Return the live summaries of the exporters at *urls*, and why there is none of the others.
 
-    Ask all at once; daemon threads, so that one that hangs does not delay the end.
+    All are asked at once, in daemon threads: one that hangs does not delay the exit.
     """
     answers: dict[str, LiveSummary | Trouble] = {}
 
@@ -89,8 +89,8 @@ def ask_all(
 def read_document(document: Any, url: str) -> LiveSummary:
     """Return the live summary of the exporter at *url*; raises Trouble if *document* is none.
 
-    Within a job, what another release says otherwise is left out: a field that has a default, else
-    the entry that it is in.
+    Within a job, fields that another release has in another form are left out. A field without a
+    default takes its whole entry with it.
     """
     if not isinstance(document, dict) or not isinstance(document.get("jobs"), list):
         raise Trouble(
@@ -125,9 +125,9 @@ def merged(summaries: Iterable[LiveSummary]) -> list[JobStatus]:
 
 
 def _merge(seen: Sequence[tuple[JobStatus, float]]) -> JobStatus:
-    """All nodes repeat one verdict, so the newest counts, unless a node sees that ranks are gone.
+    """Merge what the nodes show: the newest verdict, unless a node sees that ranks are gone.
 
-    The node with the late or stuck rank can say more about it, and of its cause, than the others.
+    All nodes repeat one verdict. The node of a late or stuck rank knows most of it and its cause.
     """
     jobs = [job for job, _ in seen]
     told = max(seen, key=lambda each: (_weight(each[0]), _names_here(each[0]), each[1]))[0]

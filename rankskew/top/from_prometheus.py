@@ -61,7 +61,7 @@ class Recorded(defaultdict[str, list[Sample]]):
             self[each.name].append(each)
 
     def value(self, name: str) -> float | None:
-        """Return the value of a series that there is once."""
+        """Return the value of a series that exists at most once; None if it does not exist."""
         return self[name][0].value if self[name] else None
 
     def by(self, label: str, name: str) -> dict[str, float]:
@@ -165,7 +165,7 @@ def _late(found: Recorded, now: float) -> list[LateView]:
     every = found.by("rank", "rankskew_late_pause_steps")
     pause = found.by("rank", "rankskew_late_pause_seconds")
     causes = _causes(found)
-    # Those that are worth it cost enough together, or nobody is told; duties are judged apart.
+    # Late ranks are named only if they cost enough together; duties are judged separately.
     is_slow = bool(found["job_severity:rankskew_told:max5m"])
     all_told = found["rank:rankskew_told_gpus_lost:sum"]
     told = {each["rank"] for each in all_told if is_slow or each["kind"] == DUTY}

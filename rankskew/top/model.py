@@ -139,7 +139,7 @@ def several_jobs(names: Sequence[str]) -> str:
 
 
 def costliest_first(late: Iterable[LateView]) -> list[LateView]:
-    """Return *late* ranks as they are settled, those that are called late before the others."""
+    """Return *late* ranks, the costliest first; those that are called late precede the others."""
     order = settled(late, lambda each: (each.gpus_lost,))
     return sorted(order, key=lambda each: not each.is_called_late)
 
@@ -169,9 +169,9 @@ def explained(job: JobStatus) -> JobStatus:
 
 
 def cause_of_node(late: Iterable[LateView]) -> CauseView | None:
-    """Return the cause that most of the *late* ranks of a node have, of these the costliest's.
+    """Return the most frequent cause of a node's *late* ranks, as its costliest rank has it.
 
-    As the alert on a slow node names it, in late.yaml.
+    The alert on a slow node, in late.yaml, names the same cause.
     """
     by_cost = sorted(late, key=lambda each: -each.gpus_lost)
     causes = [each.cause for each in by_cost if each.cause is not None]

@@ -137,8 +137,8 @@ Rank 0 saves every 25 steps for 1.0 s
 Rank 2 is slow loading data and rank 0 saves every 25 steps
 # The loss to ranks that are late in turn, beyond noise, is worth an alert from 3 % of the GPUs on.
 gpus_lost: {rotating: 0.12} | healthy | | No rank is late: the 4 ranks of the job need the same time
-gpus_lost: {rotating: 0.13} | rotating | RankskewRotatingImbalance | A different rank is slow in each \
-step, mostly loading data; 0.13 of 4 GPUs wait for whichever it is. Compare the work of the ranks
+gpus_lost: {rotating: 0.13} | rotating | RankskewRotatingImbalance | A different rank is slow in \
+each step, mostly loading data; 0.13 of 4 GPUs wait for whichever it is. Compare the work of the
 gpus_lost: {rotating: 0.41}, stalls: [{stage: other, share: 0.1, every_steps: 25, seconds: 0.4, \
 in_turn: true}] | rotating | RankskewRotatingImbalance | Each rank in turn stops outside the timed \
 stages for 0.4 s every 25 steps; 0.41 of 4 GPUs wait for whichever it is. Compare the work of the

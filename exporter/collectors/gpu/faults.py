@@ -29,9 +29,9 @@ from exporter.processes.rank_gpus import RankJoin, RankOnGpu, numa_local
 from exporter.ranks.store import RankStore
 from exporter.vocabulary.thresholds import Thresholds
 
-# A rank dies with its GPU: for so long it is still told of the GPU's faults.
+# A rank dies with its GPU; for this long, the GPU's faults are still reported for the rank.
 REMEMBERED_SECONDS: Final = 600.0
-# Far more than a node runs; whoever starts new ranks all the time is told of the last ones.
+# Far more ranks than a node runs; if new ones start all the time, the last ones are kept.
 MOST_REMEMBERED: Final = 256
 # A rank that is not bound has an even share of the near CPUs: at most half.
 UNBOUND: Final = 0.5
@@ -85,7 +85,7 @@ def of_one_rank(rank: RankOnGpu, thresholds: Thresholds) -> Iterator[Fault]:
 
 
 def was_given(rank: RankOnGpu, gpu: GpuSample) -> bool:
-    """Whether a scheduler says so; CUDA_VISIBLE_DEVICES has a cgroup's numbers, or a user's."""
+    """Whether a scheduler says so; CUDA_VISIBLE_DEVICES may be a cgroup's numbering or a user's."""
     environment = (rank.process and rank.process.environment) or {}
     numbers = environment.get("SLURM_STEP_GPUS") or environment.get("SLURM_JOB_GPUS", "")
     uuids = environment.get("NVIDIA_VISIBLE_DEVICES", "")
@@ -95,8 +95,8 @@ def was_given(rank: RankOnGpu, gpu: GpuSample) -> bool:
 class GpuFaultsCollector:
     """Expose the faults as of now; call from the event loop, as RankJoin requires.
 
-    It remembers what it has seen, so it must be called about once a scrape. *node_name* is told
-    with each fault, for the texts of alerts.
+    It remembers what it has seen, so it must be called about once a scrape. *node_name* is a label
+    of each fault, for the texts of alerts.
     """
 
     name = "gpu_faults"
@@ -183,9 +183,9 @@ class GpuFaultsCollector:
                     yield gpu, rank, fault
 
     def _unused(self, gpus: Gpus, ranks: list[RankOnGpu], now: float) -> Iterator[Told]:
-        """Yield the GPUs without a process that a job holds.
+        """Yield the GPUs that a job holds without running a process on them.
 
-        Its ranks are on others here, or have ended in an allocation that goes on.
+        Its ranks are on other GPUs here, or have ended while their allocation goes on.
         """
         going = {process.cgroup.allocation for process in self._join.processes().values()} - {""}
         on_gpus = {rank.gpu_uuid: rank for rank in ranks}
@@ -218,7 +218,7 @@ class GpuFaultsCollector:
 
 
 def _once(faults: list[Fault]) -> Iterator[Fault]:
-    """Yield one fault of the memory at most: a row that waits for a reset is the least of them."""
+    """Yield *faults* with one of the memory at most; a row that waits for a reset comes last."""
     of_memory = [fault for fault in faults if fault.fault in (MEMORY, ROW_REMAP_PENDING)]
     if of_memory:
         yield min(of_memory, key=lambda fault: fault.fault == ROW_REMAP_PENDING)

@@ -166,8 +166,8 @@ ON_THIS_NODE: Final[tuple[Row[NodeJob], ...]] = (
 )
 
 
-# Of a change: of which ranks (all of them, some, or those of a peer group), in which stage, what
-# they alone have in common.
+# Labels of a change: whose it is (all ranks, some, or those of a peer group), its stage, and what
+# only these ranks have in common.
 CHANGED: Final = ("scope", "stage", "in_common")
 ALL, SET = "all", "set"
 

@@ -84,7 +84,7 @@ class LateRanksCollector:
         yield from (ratio, gpus, since, pause, every)
 
     def _onset(self, key: RankKey, onset: float) -> float:
-        """Return when the rank became late: the first *onset* told, until a new one replaces it."""
+        """Return when the rank became late: the first *onset* reported, until a new one differs."""
         told = self._onsets.get(key, onset)
         return told if abs(told - onset) <= SAME_ONSET_SECONDS else onset
 

@@ -1,7 +1,7 @@
-"""The work of a job's ranks on this node, put together: so that no rule has to read every rank.
+"""The work of a job's ranks on this node, aggregated so that no rule has to read every rank.
 
-Input, batches, checkpoints and versions are alike for most ranks of a job; what alerts need of them
-is a mean, an extreme or a number of ranks.
+Input, batches, checkpoints and versions are alike for most ranks of a job. Alerts only need their
+mean, their extremes or a number of ranks.
 """
 
 from collections import Counter, defaultdict
@@ -31,7 +31,7 @@ COUNTS: Final[dict[str, Callable[[Snapshot], float | None]]] = {
 }
 
 Group = tuple[str, str]
-# Of the work per step of each rank of a group.
+# Each reads a list with the work per step of each rank of a group.
 WORKING: Final[tuple[Row[list[float]], ...]] = (
     Row(
         "rankskew_node_work_per_step_max",

@@ -49,8 +49,8 @@ class Cut:
     last gradient (reducer.cpp, mark_variable_ready). Two places can queue ours:
 
     - the *root*: a hook on the loss, set for every backward ahead of any existing hook. It always
-      works, even with FSDP's root callbacks, but costs more than a parameter's hook, nearly all of
-      it in torch (benchmarks/overhead has a row for it).
+      works, even ahead of FSDP's root callbacks, but costs more than a parameter's hook, nearly
+      all of it in torch (benchmarks/overhead has a row for it).
     - one *parameter*: a permanent hook on its gradient. It works while every outermost backward
       reaches that parameter and nothing else queues a callback at the root.
 
@@ -218,7 +218,7 @@ class Cut:
             others = hooks.copy() if hooks else None
             hooks.clear()
             hooks[self] = self._queue  # Other hooks have numbers as keys.
-            if others is not None:  # They may queue callbacks too, as FSDP's on its root's output.
+            if others is not None:  # They may queue callbacks, as FSDP's if its root returned it.
                 hooks.update(others)
             hooked.append(hooks)
         return hooked

@@ -34,8 +34,8 @@ ONE_SIDED: Final = (
     "COALESCED",
 )
 
-# Without async_op, NCCL runs these on the caller's own stream and returns no Work to wait for. The
-# value: whether all ranks are released together. The names differ between torch versions.
+# Without async_op, NCCL runs these on the caller's own stream, with no Work to wait for. The value
+# says whether they release all ranks together. The names differ between torch versions.
 ON_THE_CALLERS_STREAM: Final = {
     "allreduce": True,
     "allreduce_coalesced": True,
@@ -117,8 +117,8 @@ def _functional(tape: Tape, patches: Patches) -> None:
 def _in_cpp(timeline: Timeline, patches: Patches) -> None:
     """DDP's own broadcasts: buffers (BatchNorm's) in every forward, the bucket order in the second.
 
-    Rank 0 sends both and does not wait for the others there. It also sends the model's parameters
-    for the check when DDP wraps a model.
+    Rank 0 sends both and does not wait for the others there. The same holds for the check of a
+    model's parameters when DDP wraps it.
     """
     wait = functools.partial(_owners_wait, timeline.tape)
     without = "With BatchNorm, waits for rank 0 are part of `forward`."
@@ -145,7 +145,7 @@ class Operation(functools.partial[Any]):
 
 
 def running_graph() -> Callable[[], int]:
-    """Return a function for the number of the backward that the calling thread is in, else -1.
+    """Return a function that identifies the calling thread's backward; it returns -1 outside one.
 
     On CUDA, nodes run on a thread of the autograd engine.
     """
@@ -228,7 +228,7 @@ def _work(tape: Tape, original: Callable[..., Any]) -> Any:
 
 
 def _collective(tape: Tape, releases: bool, original: Callable[..., Any]) -> Any:
-    """Time the call if the caller waits for it anyway.
+    """Time the call if it is synchronous.
 
     Gloo returns a Work even then; its wait follows, and the release of that wait counts.
     """

@@ -68,6 +68,6 @@ def _target(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
         return None
     if kind is str:
         return str(target).partition(":")[0]
-    if kind is int:  # Of whichever accelerator there is: torch would ask the driver for it.
+    if kind is int:  # Any accelerator; torch would have to ask the driver which one.
         return "cuda"
     return getattr(getattr(target, "device", target), "type", None)

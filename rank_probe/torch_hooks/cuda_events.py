@@ -38,8 +38,8 @@ class CudaEvents:
     def __init__(self, device: int) -> None:
         self.device = device
         self._streams: dict[int, torch.cuda.Stream] = {}
-        # The handle costs a fraction of torch.cuda.current_stream(), which creates an object; the
-        # event is that of torch.cuda without functions in Python around it.
+        # The handle costs a fraction of torch.cuda.current_stream(), which creates an object. The
+        # event is torch.cuda.Event without its Python wrappers.
         without = "Each device event costs a few microseconds more."
         self._handle = find(torch._C, "_cuda_getCurrentRawStream", without) or _handle_of_object
         self._event = find(torch._C, "_CudaEventBase", without) or torch.cuda.Event
@@ -66,9 +66,9 @@ class CudaEvents:
         event.record(self._streams[stream])
 
     def runtime(self) -> tuple[bytes, Callable[[int], int]] | None:
-        """Return the addresses of FUNCTIONS, and what returns the current stream of a device.
+        """Return the addresses of FUNCTIONS, and a function from a device to its current stream.
 
-        None where torch has no CUDA runtime of its own, as built for ROCm.
+        None where torch has no CUDA runtime of its own, as when built for ROCm.
         """
         library = _runtime()
         if library is None or not all(hasattr(library, name) for name in FUNCTIONS):
@@ -78,14 +78,14 @@ class CudaEvents:
     def may_query(self) -> bool:
         """Let the calling thread query, whatever others capture; return whether it may.
 
-        It must not be the training thread, whose device and mode are the user's. Both calls give
-        up the interpreter's lock, as they may block.
+        Do not call it on the training thread, whose device and capture mode are the user's. Both
+        CUDA calls release the GIL, because they may block.
         """
         library = _runtime()
         mode = ctypes.c_int(RELAXED)
         return (
             library is not None
-            # A query would make a context on device 0 otherwise.
+            # Otherwise a query would create a context on device 0.
             and library.cudaSetDevice(self.device) == 0
             and library.cudaThreadExchangeStreamCaptureMode(ctypes.byref(mode)) == 0
         )
@@ -107,7 +107,7 @@ def _runtime() -> "ctypes.CDLL | None":
 
 
 def addresses(library: ctypes.CDLL, clock: int = 0) -> bytes:
-    """Return where *library* has FUNCTIONS, and a test its *clock*, packed."""
+    """Return the packed addresses of FUNCTIONS in *library*, then *clock*, which only tests set."""
     functions = (ctypes.cast(getattr(library, name), ctypes.c_void_p) for name in FUNCTIONS)
     return packed([*(function.value or 0 for function in functions), clock])
 
@@ -125,10 +125,10 @@ class CudaMemory(NamedTuple):
 
 
 class AllocatorMemory:
-    """What torch's allocator counts for *device*, told to another thread than the training one.
+    """What torch's allocator counts for *device*, handed from the training thread to another.
 
-    torch holds the interpreter's lock while it waits for the allocator's, and that one is taken for
-    as long as the device keeps an allocation waiting. So only the thread that allocates asks.
+    torch holds the GIL while it waits for the allocator's lock, which is held for as long as the
+    device keeps an allocation waiting. Therefore only the thread that allocates reads the counts.
     """
 
     def __init__(self, device: int) -> None:

@@ -20,8 +20,8 @@ from rank_probe.torch_hooks.dynamo import opaque
 from rank_probe.torch_hooks.private import wrap
 from rank_probe.wire.stages import BACKWARD, FORWARD
 
-# Who has the compute stream wait for exchanges on other streams: FSDP, with its place before torch
-# 2.6, and ZeRO.
+# Modules that make the compute stream wait for exchanges on other streams: FSDP, also where it was
+# before torch 2.6, and ZeRO.
 APART: Final = (
     *("torch.distributed.fsdp", "torch.distributed._composable.fsdp"),
     "deepspeed.runtime.zero",
@@ -126,8 +126,8 @@ def _root_forward(timeline: Timeline, original: Callable[..., Any]) -> Any:
     """Begin forward in a loop without a DataLoader; also called for the modules within the root."""
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # FSDP asks its modules too; unknown before the first call. Without this name of torch's the
-        # start of forward is noted again in each module, and no figure changes.
+        # Also called for inner modules; `_is_root` is None until the first call. On a torch without
+        # this name, each module records the start of forward again, and no figure changes.
         if getattr(self, "_is_root", None) is not False:
             timeline.tape.note(forward_event())
         timeline.uncut()  # FSDP waits in a callback that it queues at the root.
@@ -138,7 +138,7 @@ def _root_forward(timeline: Timeline, original: Callable[..., Any]) -> Any:
 
 
 def _stream_wait(timeline: Timeline, original: Callable[..., Any]) -> Any:
-    """Time a wait of the compute stream if one of APART asks: to wait for a copy does not count."""
+    """Time a wait of the compute stream if a module of APART calls it, not a wait for a copy."""
     timed = around(noter(timeline.tape), original, events.WAIT, events.RELEASED)
 
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,6 +1,6 @@
-"""Finds what the probe uses of torch that torch does not promise, and keeps what is lost without.
+"""Looks up torch's private names for the probe, and records what is lost where one is missing.
 
-Each hook says so where it uses a name: a release of torch may lack any of them.
+Any release of torch may lack any of them. Each hook states the loss where it uses a name.
 """
 
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rank_probe.guest.patches import Patches
 
-# What the probe does without the names that this torch was found to lack: sentences, each once.
+# How the probe behaves without the names that this torch lacks: sentences, each once.
 limitations: Final[dict[str, None]] = {}
 
 

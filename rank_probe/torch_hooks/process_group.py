@@ -39,7 +39,7 @@ def before_created(torch: Any, patches: Patches, call: Callable[[], object]) -> 
     @functools.wraps(original)
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
         call()
-        # Now the one that the probe has patched, so that the rendezvous is timed.
+        # *call* may have patched the function; call the patched one to time the rendezvous.
         patched = c10d.init_process_group
         return (original if patched is init_process_group else patched)(*args, **kwargs)
 
@@ -47,8 +47,8 @@ def before_created(torch: Any, patches: Patches, call: Callable[[], object]) -> 
     for module in (c10d, torch.distributed, torch.distributed.device_mesh):
         if getattr(module, "init_process_group", None) is original:
             patches.wrap(module, "init_process_group", lambda _: init_process_group)
-    # A forked child may know the function by a name that its parent imported before; all of them
-    # end here. This costs the rendezvous.
+    # A forked child may call the function by a name that its parent imported earlier. All of these
+    # calls end here, but then the rendezvous is not timed.
     if hasattr(c10d, "_update_default_pg"):
         make = functools.partial(seeing_group, torch.distributed, call, lambda: None)
         patches.wrap(c10d, "_update_default_pg", make)
@@ -60,7 +60,7 @@ def seeing_group(
     gone: Callable[[], object],
     original: Callable[..., Any],
 ) -> Callable[..., Any]:
-    """Return *original*, c10d's `_update_default_pg`, which then tells what became of the group."""
+    """Return *original*, c10d's `_update_default_pg`, followed by a call of *formed* or *gone*."""
 
     def _update_default_pg(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)

@@ -14,7 +14,7 @@ from rank_probe.torch_hooks.process_group import seeing_group
 
 
 class GroupsListener(Protocol):
-    """Who is told of every default process group."""
+    """Callbacks for the life of every default process group."""
 
     def while_ranks_meet(self) -> object:
         """The process group is about to be created."""
@@ -28,7 +28,7 @@ class GroupsListener(Protocol):
 
 @attaching
 def attach(patches: Patches, lifecycle: Lifecycle, groups: GroupsListener) -> None:
-    """Tell *lifecycle* of init_process_group, and *groups* of its result; `undo` to detach.
+    """Report init_process_group to *lifecycle* and its result to *groups*; `undo` to detach.
 
     A script that imported the function by name earlier is not timed, but its groups are seen.
     """

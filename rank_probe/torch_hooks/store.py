@@ -81,7 +81,7 @@ def _without_prefixes(store: Any) -> Any:
 
 
 def _can_clone(store: Any) -> bool:
-    """Whether this torch has `clone`, since 2.8; an older one does not tell prefixes either."""
+    """Whether this torch has `clone` (2.8 and later); older ones do not expose prefixes either."""
     return getattr(store, "clone", None) is not None
 
 

@@ -23,10 +23,10 @@ from rank_probe.torch_hooks.private import wrap
 def attach(patches: Patches, timeline: Timeline) -> None:
     """Time the stages of torch's own loaders, DDP and optimizers; `undo` the result to detach.
 
-    Forward lasts from a batch to its backward; in a loop without a DataLoader, it begins with the
-    call of the DDP module, and it ends there if the loss is what that returns. Global module hooks
-    would see it too, at 1.7 µs per module call. A loader that is read with gradients off, or a DDP
-    module that is called so, belongs to an evaluation.
+    Forward lasts from a batch to its backward. Without a DataLoader it begins with the call of the
+    DDP module. It ends with that call if the module returns the loss. Global module hooks would see
+    it too, at 1.7 µs per module call. A loader that is read with gradients off belongs to an
+    evaluation, as does a DDP module that is called with gradients off.
     """
     tape, work = timeline.tape, timeline.work
     gradients = torch.is_grad_enabled
@@ -65,7 +65,7 @@ def _iter(timeline: Timeline, original: Callable[..., Any]) -> Any:
 
 @never_raise
 def _remember(timeline: Timeline, loader: Any) -> None:
-    """Note once an epoch what the loop iterates; who wants to know more of it pays."""
+    """Keep a weak reference to the loader, once an epoch; only its readers inspect it."""
     if timeline.tape.owner == get_ident() and torch.is_grad_enabled():
         timeline.loader = weakref.ref(loader)
 

@@ -2,8 +2,8 @@
 
 Real gloo ranks train. After a healthy period, or from the job's first step, one of them is late.
 Two servers with the shipped rules scrape the same exporter, one every 15 s and one every 5 s, and
-evaluate as often. The alert, as it first fires, is compared with the planted fault. The time line
-of a page: when the exporter had the verdict and the cause, the scrape, and the evaluation.
+evaluate as often. The alert, as it first fires, is compared with the planted fault. A row has the
+time of each step towards the page: the exporter's verdict and cause, the scrape, the evaluation.
 
     python -m benchmarks.latency [--runs 3] [--sizes 10,25,100]
 """
@@ -35,7 +35,7 @@ RANKS: Final = 4
 HEALTHY_SECONDS: Final = 40.0
 # For a rank that is late from the first step on: the same as in the demo.
 START_SIZE: Final = 0.5
-# If it fires later than this, it counts as not fired.
+# An alert that fires later than this counts as not fired.
 LONGEST_SECONDS: Final = 60.0
 POLL_SECONDS: Final = 0.25
 # What comes between the first late step and the alert.
@@ -43,7 +43,7 @@ MOMENTS: Final = ("verdict", "cause", "scrape", "evaluation")
 # The planted delays sleep, in a line of the job.
 CAUSE: Final = "code"
 LINE: Final = re.compile(r"\([\w/.]+\.py:\d+\)")
-# The time of a step besides the emulated compute, roughly: gloo, the loop.
+# Rough factor from the emulated compute to a whole step: gloo and the loop take the rest.
 MORE: Final = 1.1
 
 
@@ -51,7 +51,7 @@ MORE: Final = 1.1
 class Fired:
     """An alert as it first fired; *at* is Unix seconds, *gpus* its value.
 
-    *has_line*: whether its text names a line of code. *moments* are Unix seconds, by MOMENTS.
+    *has_line* is whether its text names a line of code. *moments* has Unix seconds by MOMENTS.
     """
 
     job_id: str
@@ -74,7 +74,7 @@ def segments(runs: int, sizes: list[float]) -> list[Segment]:
         Segment(
             way="ddp",
             ranks=RANKS,
-            # A job's name has its seed, but not how long it is healthy.
+            # Seeds must differ: a job's name contains the seed, but not how long it is healthy.
             seed=run + (0 if healthy_steps else runs),
             fault=stages[(run + index) % len(stages)],
             size=size,
@@ -131,7 +131,7 @@ def watch(plan: list[Segment]) -> tuple[dict[str, float], dict[float, list[Fired
 
 
 def _note(shown: dict[tuple[str, str], dict[str, float]], page: Mapping[str, Any]) -> None:
-    """Note since when the exporter's *page* has the verdict on each late rank, and the cause."""
+    """Record when the exporter's *page* first had each late rank's verdict, and its cause."""
     for job in page["jobs"]:
         for late in job["verdict"]["late"]:
             mine = shown.setdefault((job["job_id"], str(late["rank"])), {})
@@ -172,9 +172,9 @@ def row(
 ) -> dict[str, Any]:
     """Return the results of the runs of one kind, *mine*, at one interval.
 
-    Times are from the onset to the alert, and medians to what comes between; *cost off by* is the
-    largest difference between its first value and the planned cost: the others wait for the delay
-    in each step.
+    Times count from the onset: to the alert, and as medians to the moments before it. *cost off by*
+    is the largest difference between an alert's first value and the planned cost: the other ranks
+    wait for the delay in each step.
     """
     right, wrong = [], 0
     for segment in mine:

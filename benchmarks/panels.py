@@ -29,7 +29,7 @@ TIMES: Final = 3
 SLOWEST: Final = 4
 # A panel that takes longer feels broken.
 LIMIT_SECONDS: Final = 2.0
-# One rank slow in each way that has panels of its own, in the first job.
+# In the first job, one slow rank for each fault that has panels of its own.
 FAULTS: Final = {"loader": (3, 5), "thermal": (6, 1)}
 LATE_NODE, LATE_GPU = FAULTS["loader"]
 
@@ -59,9 +59,9 @@ def queries(board: str, dashboard: Row, choices: Mapping[str, str]) -> Iterator[
 
 
 def substituted(expr: str, choices: Mapping[str, str]) -> str:
-    """Return *expr* with *choices* in place of its variables; raises LookupError if one lacks.
+    """Return *expr* with *choices* in place of its variables; raises LookupError without one.
 
-    What follows a dollar and starts with a digit belongs to label_replace.
+    A dollar before a digit belongs to label_replace.
     """
     return re.sub(r"\$([a-z_]\w*)", lambda match: choices[match[1]], expr)
 
@@ -122,7 +122,7 @@ def slowest(rows: Sequence[Row]) -> Iterator[Row]:
 
 
 def fleet(nodes: int, gpus: int, jobs: int) -> list[str]:
-    """Return what to ask of `rankskew simulate`."""
+    """Return the arguments of `rankskew simulate`."""
     asked = [f"--nodes={nodes}", f"--gpus={gpus}", f"--jobs={jobs}"]
     for kind, (node, gpu) in FAULTS.items():
         asked += ["--fault", f"{kind}:node={node},gpu={gpu}"]
@@ -130,7 +130,7 @@ def fleet(nodes: int, gpus: int, jobs: int) -> list[str]:
 
 
 class Nodes(SimulationProcess):
-    """Thousands of ranks need a while to start."""
+    """The simulated nodes; thousands of ranks take a while to start."""
 
     ready_seconds = 180.0
 
@@ -138,7 +138,7 @@ class Nodes(SimulationProcess):
 def run(asked: argparse.Namespace) -> list[Row]:
     """Fill Prometheus for some minutes; return a row for each query.
 
-    Raises LookupError if nodes are not scraped: what takes no time then says nothing.
+    Raises LookupError if nodes are not scraped: queries without their data would look fast.
     """
     substitutes = choices(asked.gpus, asked.jobs, asked.interval)
     files = sorted(DASHBOARDS.glob("*.json"))

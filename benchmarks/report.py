@@ -13,7 +13,7 @@ from typing import Any
 RESULTS = Path(__file__).parent / "results"
 
 Row = dict[str, Any]
-# Make the Markdown of a result: its "machine" and "rows".
+# By name, functions that make the Markdown of a result, which has a "machine" and "rows".
 Tables = Mapping[str, Callable[[Row], str]]
 
 
@@ -76,7 +76,7 @@ def write(
     """Show *rows* and write them to results/*name*.json, with the versions of *packages*.
 
     *gpu* is the name of the GPU, if one was measured. Each of *tables* goes to a Markdown file
-    beside it, by its name, from which `make docs` takes it into the pages.
+    beside it, named after its key; `make docs` copies it into the pages.
     """
     show(rows)
     machine = {"cpus": os.cpu_count(), "python": platform.python_version()}
@@ -109,12 +109,12 @@ def written(value: float | None, how: str) -> str:
 
 
 def digits(value: float) -> str:
-    """Return three digits, or all before the point."""
+    """Return *value* to three digits, or as a whole number from 1,000 on."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def percent(share: float | None) -> str:
-    """Return two digits of a share in per cent; nothing if there is none."""
+    """Return *share*, in percent, to two digits; empty if it is None."""
     return "" if share is None else f"{share:.2g} %"
 
 

@@ -2,11 +2,10 @@
 
 python -m benchmarks.scale [--ranks N ...] [--jobs N] [--before CHECKOUT]
 
-With --before, each size is measured with the nodes and the rules of another checkout, too, just
-before.
+With --before, each size is first measured with the nodes and the rules of another checkout.
 
-The cost of rules is the CPU time of Prometheus, minus that of one without rules over the same
-nodes. The nodes are one process beside it, and both share two cores.
+The cost of rules is the CPU time of Prometheus, minus that of a Prometheus without rules over the
+same nodes. The nodes are one process beside it, and both share two cores.
 """
 
 import argparse
@@ -32,7 +31,7 @@ from generators.markdown import table
 
 SIZES: Final = (1_024, 4_096, 16_384)
 SLOWEST: Final = 10
-# Without rules there is nothing to fill: every series has been created and scraped again.
+# Without rules there is no window to fill: by then every series was created and scraped again.
 BARE_WARMUP_SECONDS: Final = 45.0
 DEAREST = 5
 CORES: Final = 2
@@ -85,7 +84,7 @@ class Plan:
         return job, str(self.ranks // self.jobs // 3)
 
     def simulated(self) -> list[str]:
-        """Return what to ask of `rankskew simulate`."""
+        """Return the arguments of `rankskew simulate`."""
         node, gpu = divmod(int(self.late[1]), RANKS_PER_NODE)
         asked = [f"--nodes={self.nodes}", f"--gpus={RANKS_PER_NODE}", f"--jobs={self.jobs}"]
         return [*asked, "--fault", f"{FAULT}:node={node},gpu={gpu}"]
@@ -97,7 +96,7 @@ class Load(SimulationProcess):
     ready_seconds = 120.0
 
     def __init__(self, directory: Path, plan: Plan) -> None:
-        # Python would look into the working directory first.
+        # Otherwise Python would search the working directory first.
         code = {"PYTHONPATH": str(plan.checkout), "PYTHONSAFEPATH": "1"}
         super().__init__(directory / "load", plan.simulated(), environment=code)
 
@@ -105,7 +104,7 @@ class Load(SimulationProcess):
 class ScalePrometheus(PrometheusProcess):
     """Prometheus with *rules* and every node of *load* as its own target."""
 
-    # A clean stop would write everything it holds to disk, and nobody reads that.
+    # A clean stop would write everything in memory to disk, which nobody reads.
     grace_seconds = 1.0
 
     def __init__(self, directory: Path, load: Load, plan: Plan) -> None:
@@ -139,7 +138,7 @@ class ScalePrometheus(PrometheusProcess):
 
 
 class Usage:
-    """CPU that processes have taken since this was made, in cores."""
+    """The CPU, in cores, that processes have used since this object was created."""
 
     def __init__(self, *pids: int) -> None:
         self._processes = [psutil.Process(pid) for pid in pids]
@@ -240,7 +239,7 @@ def baseline(plan: Plan) -> tuple[float, int]:
 def cpu_seconds(
     prometheus: ScalePrometheus, evaluations: int, seen: Seen | None = None
 ) -> list[float]:
-    """Return the CPU of Prometheus in each of so many periods of 15 s; *seen* records the rules."""
+    """Return Prometheus's CPU seconds in each period of 15 s; *seen* collects the rules' times."""
     taken = []
     before, then = prometheus.cpu_seconds(), time.monotonic()
     deadline = then
@@ -291,7 +290,7 @@ def nodes_down(prometheus: ScalePrometheus) -> int:
 def named(prometheus: ScalePrometheus, plan: Plan) -> dict[str, Any]:
     """Return whether the planted straggler fires with its stage, and which others are accused."""
     firing = [alert["labels"] for alert in prometheus.active_alerts() if alert["state"] == "firing"]
-    # A costly one warns and pages: two alerts, one rank.
+    # A costly straggler both warns and pages: two alerts for one rank.
     pages = {
         (*_who(labels), labels.get("stage"))
         for labels in firing

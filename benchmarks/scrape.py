@@ -23,7 +23,7 @@ from tests import nvmlstub
 GPUS = 8
 TIMED_SCRAPES, PAUSE_SECONDS = 1_000, 0.05
 IDLE_SECONDS, INTERVAL_SECONDS = 90.0, 15.0
-# Memory is compared between these; by the first one, everything that is cached has been cached.
+# Memory is compared between these numbers of scrapes; by the first, all caches are full.
 SCRAPES: Final = (2_000, 20_000)
 
 
@@ -35,17 +35,17 @@ class Family:
         self._parts = {"exporter": [parent], "NVML child": children}
 
     def sums(self, read: Callable[[psutil.Process], float]) -> dict[str, float]:
-        """Return what *read* gives for each."""
+        """Return the sum of *read* over the processes of each part."""
         return {name: sum(map(read, processes)) for name, processes in self._parts.items()}
 
 
 def cpu_seconds(process: psutil.Process) -> float:
-    """Return the CPU time that it has used so far."""
+    """Return the CPU time that *process* has used so far."""
     return float(sum(process.cpu_times()[:2]))
 
 
 def mebibytes(process: psutil.Process) -> float:
-    """Return its resident memory."""
+    """Return the resident memory of *process* in MiB."""
     return float(process.memory_info().rss) / 2**20
 
 
@@ -100,7 +100,7 @@ def growth(address: str, family: Family) -> dict[str, float]:
 def measure(directory: Path, is_pcie_sampled: bool) -> dict[str, Any]:
     """Measure an exporter under that load and return the figures.
 
-    The GPUs' PCIe throughput comes from GPM, as from Hopper on, or from a call that blocks.
+    The GPUs' PCIe throughput comes from GPM, as on Hopper and later, or from a blocking call.
     """
     stub = nvmlstub.environment(nvmlstub.build(directory), gpus=GPUS)
     environment = stub | {"STUB_SAMPLED_PCIE": str(int(is_pcie_sampled))}

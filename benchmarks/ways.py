@@ -13,10 +13,10 @@ from tests.rank_probe.ways import ARMS, STEPS, measure
 
 
 def is_installed(package: str) -> bool:
-    """Say whether *package* can be imported."""
+    """Return whether *package* can be imported."""
     try:
         return importlib.util.find_spec(package) is not None
-    except ModuleNotFoundError:  # Nor can the package that it is in.
+    except ModuleNotFoundError:  # Its parent package is missing too.
         return False
 
 
@@ -48,7 +48,7 @@ def _cell(found: Sequence[Row], arm: str, place: str) -> str:
 
 
 def _waits(found: Sequence[Row], arm: str) -> str:
-    """Return the range over the places."""
+    """Return the ranges of the late rank's and its peers' waits over all places."""
     mine = [row for row in found if row["arm"] == arm]
     ranges = []
     for key in ("its wait, ms", "wait of its peers, ms"):

@@ -80,10 +80,10 @@ def run(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
     plans = _plans(options)
     listening = open_tcp(options.listen_address, FLAG)
-    # A large fleet takes a while to begin, and may be interrupted or ended then too.
+    # A large fleet takes a while to start, and a signal may arrive meanwhile.
     for number in ENDS:
         signal.signal(number, signal.default_int_handler)
-    # Blocked until the directory is one that is removed at the end.
+    # Blocked until the `with` block is sure to remove the directory.
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
     with suppress(KeyboardInterrupt), TemporaryDirectory(prefix="rankskew-simulate-") as directory:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
@@ -119,7 +119,7 @@ def _serve(
     class Server(uvicorn.Server):
         @contextmanager
         def capture_signals(self) -> Iterator[None]:
-            # uvicorn would repeat the signal at its end, and files would stay behind.
+            # uvicorn would raise the signal again when it stops, and leave the files behind.
             for number in ENDS:
                 asyncio.get_running_loop().add_signal_handler(
                     number, self.handle_exit, number, None

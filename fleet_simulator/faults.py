@@ -1,7 +1,7 @@
 """The faults that a simulated fleet can have: what each changes, where it is, and since when.
 
-The effects are those that Rankskew has to find: on the ranks' steps, the GPUs and the host. Which
-rank is late is known here; why is only to be seen in the metrics.
+A fault has the effects that Rankskew must detect: on the ranks' steps, the GPUs and the host. The
+simulator knows which rank is late; only the metrics show why.
 """
 
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ from typing import Any, Final
 from exporter import durations
 from exporter.errors import UsageError
 
-# A fault began this long before the simulation, unless it is given another onset.
+# A fault begins this long before the simulation starts, unless its onset is set.
 EARLIER_SECONDS: Final = 300.0
 # Longer ago than any job began.
 ALWAYS_SECONDS: Final = 86_400.0
-# Prometheus must have seen an exporter before it can miss it, and whoever starts it takes a while.
+# Leaves time to start Prometheus, which can only miss an exporter that it has scraped before.
 SEEN_SECONDS: Final = 60.0
 
 
@@ -46,16 +46,16 @@ class Silence(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of fault. Rates are per second, on the rank, GPU or node that has it.
+    """A kind of fault; rates are per second, on the rank, GPU or node that has the fault.
 
-    *extra* is further time per step, by stage, as a share of a rank's usual own time: of one rank
-    in turn if it *rotates*, of all ranks of a JOB, else of the ranks in its place. It is the mean,
-    of one stage, where it comes at once after *every_steps*. *gpu* replaces fields of GpuSample;
-    *gpu_counts*, *costs* and *host_counts* add to fields of GpuSample and Cost and to what
-    HOST_COUNTS in hardware.py names; *cpu_clock* is the share that CPUs keep of their clock,
-    *oom_kills* is a number. *state* is in what the main thread of a late rank spends that further
-    time, *worker_state* the same of its loader's workers: one of THREAD_STATES, at *line*, or on
-    the *mount* if it waits for a disk.
+    *extra* is additional time per step, by stage, as a share of a rank's usual own time. One rank
+    in turn takes it if the fault *rotates*, every rank if the scope is JOB, else the ranks where
+    the fault is. With *every_steps* it comes all at once after so many steps, in one stage, and
+    *extra* is the mean. *gpu* replaces fields of GpuSample. *gpu_counts*, *costs* and *host_counts*
+    add to fields of GpuSample, fields of Cost and HOST_COUNTS in hardware.py. *cpu_clock* is the
+    share of their clock that CPUs keep; *oom_kills* is a count. *state* is how a late rank's main
+    thread spends the additional time, *worker_state* how its loader's workers do: each is one of
+    THREAD_STATES, at *line*, or on *mount* while waiting for a disk.
     """
 
     name: str
@@ -103,14 +103,14 @@ class PlantedFault:
     begins_seconds: float = -EARLIER_SECONDS
 
     def has(self, node: int, gpu: int) -> bool:
-        """Return whether it affects *gpu* of *node*, and the rank on it."""
+        """Return whether the fault affects *gpu* of *node*, and the rank on that GPU."""
         if self.kind.scope is Scope.JOB:
             return True
         return node == self.node and (self.kind.scope is Scope.NODE or gpu == self.gpu)
 
 
 def _always(name: str, about: str, scope: Scope, silence: Silence, **more: Any) -> Kind:
-    """Return a kind that the job has had from its beginning on."""
+    """Return a kind of fault that the job has had since it began."""
     return Kind(name, about, scope, silence=silence, begins_seconds=-ALWAYS_SECONDS, **more)
 
 
@@ -122,7 +122,7 @@ HOT: Final = MappingProxyType({
 IDLE: Final = MappingProxyType({"gpu_busy_percent": 61.0, "sm_active_percent": 47.0})
 # A new kind is a row here; the tour has a job for each.
 KINDS: Final = (
-    # Those that make ranks late: each takes further time in their steps.
+    # Faults that make ranks late: each adds time to their steps.
     Kind("loader", "the DataLoader workers of a rank are too slow", extra={"data": 0.35}, gpu=IDLE,
          saturated_workers=2, line="TokenDataset.__getitem__ (corpus.py:41)", state="pipe",
          worker_state="running"),
@@ -203,7 +203,7 @@ KINDS: Final = (
          Scope.JOB, extra={"forward": 0.15, "backward": 0.3}, rotates=True),
     Kind("pause", "about once a minute a rank stops for ten seconds, each time another one",
          Scope.JOB, extra={"data": 0.25}, rotates=True, every_steps=80),
-    # Those that make none late.
+    # Faults that make no rank late.
     Kind("hang", "a rank is stuck loading data; the others wait", silence=Silence.STUCK),
     Kind("frozen", "a rank's process is stopped; the others wait", silence=Silence.FROZEN),
     Kind("oom", "the kernel kills a rank's process because memory has run out; the others wait",
@@ -247,7 +247,7 @@ BY_NAME: Final = {kind.name: kind for kind in KINDS}
 def parse(text: str) -> PlantedFault:
     """Return the fault that *text* describes, as in `thermal:node=7,gpu=3,after=30s`.
 
-    Raises UsageError for what is none.
+    Raises UsageError if *text* describes no fault.
     """
     name, _, places = text.partition(":")
     kind = BY_NAME.get(name)

@@ -22,21 +22,20 @@ from fleet_simulator.plan import JobPlan
 from fleet_simulator.training import JoinedFigures, Judged, Training
 
 CLUSTER: Final = "simulated"
-# In a large fleet only a time before and one after the first faults count.
+# The past of a large fleet is only two times: one before the first faults, and one after them.
 HISTORY_SECONDS: Final = 600
 HISTORY_STEP_SECONDS: Final = 10
 NODES_WITH_HISTORY: Final = 128
-# In a larger fleet many nodes repeat the readings of others; all of them would take a core.
+# In a larger fleet many nodes repeat the readings of others: readings for all would take a core.
 NODES_WITH_READINGS: Final = 512
-# Of a job, so many usual nodes have readings of their own, which the others repeat.
+# How many usual nodes of a job have their own readings; its other usual nodes repeat these.
 ORIGINALS: Final = 8
-# For so long readings are repeated. It is the error of a window, in seconds, when Prometheus
-# computes a rate.
+# How long readings are repeated. The window of a rate in Prometheus may be off by as many seconds.
 FRESH_SECONDS: Final = 1.0
 
 
 class Copies:
-    """Makes the pages of nodes from that of *original*; *now* is the time of the simulation."""
+    """Makes pages of nodes from the page of *original*; *now* returns the simulation's time."""
 
     def __init__(self, original: SimulatedNode, now: Callable[[], float]) -> None:
         self._original = original
@@ -67,7 +66,7 @@ class Copies:
 
 
 def copied(nodes: Sequence[SimulatedNode], now: Callable[[], float]) -> dict[str, Copies]:
-    """Return what makes the page of each of the *nodes* of a job that is a copy, by its name."""
+    """Return, by name, the Copies for each of a job's *nodes* that repeats another's readings."""
     usual = [node for node in nodes if node.is_usual]
     originals = [Copies(node, now) for node in usual[:ORIGINALS]]
     return {
@@ -78,7 +77,7 @@ def copied(nodes: Sequence[SimulatedNode], now: Callable[[], float]) -> dict[str
 class Fleet:
     """The nodes of the jobs in *plans*, with their files below *directory*.
 
-    *detail* is that of --series.detail, of each node.
+    *detail* is each node's --series.detail.
     """
 
     def __init__(
@@ -92,7 +91,7 @@ class Fleet:
         self._began = clock()
         number = sum(plan.nodes for plan in plans)
         self.nodes: dict[str, SimulatedNode] = {}
-        # What makes the pages of nodes that do not make their own, by their names.
+        # By name, the Copies for nodes that do not make their own pages.
         self.copies: dict[str, Copies] = {}
         for plan in plans:
             training = Training(plan)

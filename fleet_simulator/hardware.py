@@ -24,7 +24,7 @@ DRIVER: Final = "580.95"
 NVML: Final = "13.580"
 FOREIGN_PID: Final = 31_337
 WORKERS: Final = 8
-# The share of the periods of its CPU quota in which a rank uses it up without any fault.
+# Share of quota periods in which a rank uses up its CPU quota, without any fault.
 USUALLY_THROTTLED: Final = 0.002
 PERIODS_PER_SECOND: Final = 10
 TICKS: Final = os.sysconf("SC_CLK_TCK")
@@ -46,7 +46,7 @@ NFS_MOUNT: Final = (
     "\tper-op statistics\n\t        READ: {0} {0} 0 0 0 0 {1} {1} 0\n"
 )
 SEGMENTS_PER_SECOND: Final = DEVICE_RATE / 1448
-# A port waits to send in ticks of eight bytes of its speed.
+# A port counts its waits to send in ticks, each the time that eight bytes take.
 WAIT_TICKS_PER_SECOND: Final = PORT_RATE / 8
 # What a node counts per second without any fault; faults add to it.
 HOST_COUNTS: Final = {
@@ -67,7 +67,7 @@ HOST_COUNTS: Final = {
     "resent_segments": SEGMENTS_PER_SECOND / 10_000,
     "wait_ticks": WAIT_TICKS_PER_SECOND / 100,
 }
-# As often as the quickest collector reads them.
+# The files are rewritten this often: as often as the fastest collector reads them.
 SHOWN_SECONDS: Final = 5.0
 
 
@@ -235,7 +235,7 @@ class SimulatedHost(HostWatch):
         self._to_show = ranks
 
     def latest(self) -> Look:
-        """Return what they have cost at the time *at* of the simulation."""
+        """Return what the ranks have cost up to the time *at* of the simulation."""
         costs = {each.who: self._cost(int(each.who[2])) for each in self._to_show}
         return Look(costs, left_out=0, seconds=self.at)
 
@@ -274,7 +274,7 @@ class SimulatedWorkers(WorkerStates):
         self.at = 0.0
 
     def of(self, job_id: str, rank: int) -> Sequence[ThreadState]:
-        """Return what the busiest of them does at the time *at* of the simulation."""
+        """Return what the busiest worker does at the time *at* of the simulation."""
         return [
             ThreadState("data", fault.kind.worker_state, 0.96, fault.kind.line)
             for fault in self._training.phase(self.at).faults_of(rank)
@@ -283,9 +283,9 @@ class SimulatedWorkers(WorkerStates):
 
 
 class HostFiles:
-    """The files of *node* below *directory*; those that change are written by show().
+    """The files of *node* below *directory*; show() writes those that change.
 
-    Small files are most of what a simulation costs, so they are no newer than they have to be.
+    Writing small files is most of a simulation's cost, so each is written only as often as needed.
     """
 
     def __init__(self, directory: Path, training: Training, node: int) -> None:

@@ -40,16 +40,16 @@ from fleet_simulator.ranks import SimulatedRank
 from fleet_simulator.training import RUN_SECONDS, JoinedFigures, Judged, Training, of_peers
 
 PORT: Final = 9917
-# The page shows the past; evidence of it would take the time that there is before the start.
+# The page shows more of the past, but collecting evidence for all of it would delay the start.
 EVIDENCE_SECONDS: Final = 30.0
 PAST_SECONDS: Final = 60.0
 
 
 class SimulatedNode:
-    """Node *node* of a fleet, with the ranks of *training*. Call from the event loop only.
+    """Node *node* of a fleet, with its ranks of *training*; call it from the event loop only.
 
-    Its ranks have reported at each time in *past*, so that the page has a history. *unix_start* is
-    the start of the simulation. *detail* is that of --series.detail.
+    Its ranks report at each time in *past*, so that the page has a history. *unix_start* is the
+    start of the simulation, in Unix seconds. *detail* is the node's --series.detail.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class SimulatedNode:
         evidence = EvidenceService(
             self._store, jobs, sampler, host, causes, self._workers, self.name, changes=changes
         )
-        # Of usual nodes, one has the figures of all.
+        # One usual node collects the evidence for all usual nodes.
         self._evidence = None if self.is_usual and node != plan.first_node + 1 else evidence
         for at in past:
             self.advance(at)
@@ -128,9 +128,9 @@ class SimulatedNode:
 
     @property
     def is_usual(self) -> bool:
-        """Return whether it differs from others of its job in names only.
+        """Return whether the node differs from others of its job in names only.
 
-        The first node may not: there a fault of the whole job is.
+        The first node never counts as usual: a fault of the whole job is there.
         """
         plan = self._training.plan
         faulty = {fault.node for fault in plan.faults}
@@ -138,7 +138,7 @@ class SimulatedNode:
 
     @property
     def about(self) -> str:
-        """Return its job, and what is wrong here, in words."""
+        """Return the node's job and faults in words."""
         plan = self._training.plan
         faults = [each.kind.about for each in plan.faults if each.has(self._node, each.gpu)]
         return "; ".join([f"job {plan.job_id}", *faults])
@@ -151,7 +151,7 @@ class SimulatedNode:
         self._nvml.advance(at)
         if not (self.has(Silence.UNSEEN) or self._training.has(Silence.UNPROBED, at)):
             self._push(at)
-        # A job that becomes slower is held against its past.
+        # A job that becomes slower is compared with its own past.
         changes_soon = any(
             each.kind.slows_all and 0 <= each.begins_seconds - at <= PAST_SECONDS
             for each in self._training.plan.faults
@@ -178,7 +178,7 @@ class SimulatedNode:
         return web_app(self.exposition, self._live, lambda: None, lambda: None)
 
     def has(self, silence: Silence, gpu: int = 0) -> bool:
-        """Return whether a fault of that effect is on *gpu*, or on the whole node or job."""
+        """Return whether a fault with that effect is on *gpu*, or on the whole node or job."""
         faults = self._training.phase(self._at).faults
         return any(each.kind.silence is silence and each.has(self._node, gpu) for each in faults)
 
@@ -195,9 +195,9 @@ class SimulatedNode:
 
 
 class _Scrape(Scrape):
-    """Collects while it is in the context that *around* returns; *clock* is the simulation's.
+    """Collects inside the context that *around* returns; *clock* is the simulation's.
 
-    It has no threads: whoever wants the latest sample is in that context and makes it.
+    It has no threads: latest() takes the sample itself, so its caller must be inside that context.
     """
 
     def __init__(
@@ -219,12 +219,12 @@ class _Scrape(Scrape):
             yield from super().collect(names, deadline)
 
     def latest(self, name: str) -> CollectorRun | None:
-        """Return a sample of the collector *name* as of now, None without it."""
+        """Return a current sample of the collector *name*; None if there is no such collector."""
         found = (source for source in self._sources if source.collector.name == name)
         return next(map(self._to_show, found), None)
 
     def _to_show(self, source: Source) -> CollectorRun | None:
-        # As often as in the background: some collectors say what has changed since.
+        # As often as in the background: some collectors report changes since their last sample.
         name, interval = source.collector.name, source.collector.interval_seconds
         known = self._known.get(name)
         if known is None or self.monotonic() - known.sampled_seconds >= interval:

@@ -15,7 +15,7 @@ HEALTHY: Final = "healthy"
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """A job on *nodes* nodes from *first_node* of the fleet on, *gpus* ranks on each."""
+    """A job on *nodes* nodes of the fleet, starting at *first_node*, with *gpus* ranks on each."""
 
     job_id: str
     first_node: int
@@ -41,7 +41,7 @@ def node_name(node: int) -> str:
 def tour(gpus: int = TOUR_GPUS) -> list[JobPlan]:
     """Return a healthy job, and one for each kind of fault, named after it.
 
-    Without a join there is a late rank too: it shows what can be said then.
+    The job without a join also has a late rank, to show what can be reported without a join.
     """
     plans = [JobPlan(HEALTHY, 0, TOUR_NODES, gpus)]
     for kind in KINDS:

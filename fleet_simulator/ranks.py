@@ -78,7 +78,7 @@ class SimulatedRank:
     ) -> Snapshot:
         """Return what the probe pushes at *at*.
 
-        *said* is the judge's verdict, which it repeats; *peers* returns the figures of its peers,
+        *said* is the judge's verdict, which the rank repeats. *peers* returns its peers' figures,
         which it reads while it is late.
         """
         self._advance(at)
@@ -148,7 +148,7 @@ class SimulatedRank:
         }
 
     def _events(self, at: float, started: float) -> list[dict[str, Any]]:
-        """Return what its process told of its start, which began at *started*."""
+        """Return the lifecycle events of its process, which started at *started*."""
         lives: dict[str, float | None] = {"init": 21.4, "rendezvous": 8.2, "first_step": 64.1}
         if self._training.has(Silence.STARTING, at):
             lives = {"init": 21.4, "rendezvous": None}
@@ -162,14 +162,14 @@ class SimulatedRank:
     def _while_late(
         self, at: float, said: RepeatedVerdict | None, peers: Callable[[], PeerFigures]
     ) -> dict[str, Any]:
-        """Return what it tells only while the verdict names it."""
+        """Return the fields that the rank reports only while the verdict names it."""
         named = {late.rank: late for late in said.verdict.late} if said is not None else {}
         if self._rank not in named:
             return {}
         stage = named[self._rank].stage
         kinds = [fault.kind for fault in self._training.phase(at).faults_of(self._rank)]
         states = [state for kind in kinds for state in thread_states(kind)]
-        # A sort keeps the order of equal ones.
+        # The late stage first; the sort is stable, so the others keep their order.
         states.sort(key=lambda state: state["stage"] != stage)
         lines = [kind.line for kind in kinds if kind.line]
         return {
@@ -180,7 +180,7 @@ class SimulatedRank:
         }
 
     def _now(self, at: float) -> tuple[str, float]:
-        """Return the stage that it is in, and for how long."""
+        """Return the current stage, and for how long the rank has been in it."""
         phase = self._training.phase(at)
         if self._training.has(Silence.STARTING, at):
             return "other", at + STARTING_SECONDS
@@ -247,10 +247,10 @@ class SimulatedRank:
 
 
 def thread_states(kind: Kind) -> list[dict[str, Any]]:
-    """Return in what the main thread spends its time in the stages that *kind* makes longer."""
+    """Return how the main thread spends its time in the stages that *kind* makes longer."""
     found = []
     for stage, extra in kind.extra.items():
-        # A thread that waits for its GPU does so in the whole stage.
+        # A thread that waits for its GPU waits for the whole stage.
         usual = 0.0 if kind.state == GPU else STAGE_SHARES.get(stage, 0.0)
         share = extra / (extra + usual)
         place = kind.mount if kind.state == DISK else kind.line

@@ -1,7 +1,7 @@
 """A simulated training job: how long its steps take, what a fault changes, and the verdict on it.
 
-Cheap for thousands of ranks: a rank's counters advance by the mean of many steps at once, when
-somebody asks. It is known who is late, so the verdict need not be found out. All times are seconds
+Cheap for thousands of ranks: when somebody asks, a rank's counters advance by many mean steps at
+once. The plan says which ranks are late, so the verdict needs no judge. All times are seconds
 since the start of the simulation, and negative before it.
 """
 
@@ -49,18 +49,18 @@ NOISE: Final = 0.02
 STATIC_SPREAD: Final = 0.005
 # How long the job has run when the simulation starts, and how long its processes took to start.
 RUN_SECONDS: Final = 3600.0
-# Steps that are accounted for in full, to know each rank's charge in a mean step.
+# How many steps are accounted for in full, to estimate each rank's charge in a mean step.
 SAMPLE_STEPS: Final = 2
 SAMPLE_STEPS_ROTATING: Final = 16
-# In a hang or without steps nothing advances.
+# With any of these, no step finishes.
 HALTING: Final = (Silence.STUCK, Silence.FROZEN, Silence.STARTING, Silence.FINISHED)
-# How often rank 0 judges, and how much its figures, means of the last minute, vary between rounds.
+# How often rank 0 judges, and how much its one-minute means vary between rounds.
 ROUND_SECONDS: Final = 5.0
 FIGURE_NOISE: Final = 0.02
 UNJUDGED: Final = (Silence.UNJOINED, Silence.STARTING, Silence.OFF)
 
 Stages = Mapping[str, float]
-# The figures that the ranks have posted for their peers, on whichever node they are.
+# The figures that each rank of the job, on any node, has posted for its peers.
 JoinedFigures = dict[int, Mapping[str, float]]
 
 
@@ -73,7 +73,7 @@ class MeanCharges(NamedTuple):
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of the run in which the same *faults* are there; it begins at *begins_seconds*."""
+    """A part of the run with the same *faults* throughout; it begins at *begins_seconds*."""
 
     plan: JobPlan
     faults: tuple[PlantedFault, ...]
@@ -90,17 +90,17 @@ class Phase:
 
     @cached_property
     def turns(self) -> dict[str, float]:
-        """Return the seconds by stage that one rank needs in addition, another in each step."""
+        """Return the additional seconds by stage of one rank, a different rank in each step."""
         return _extra(fault for fault in self.faults if fault.kind.rotates)
 
     @cached_property
     def of_all(self) -> dict[str, float]:
-        """Return the seconds by stage that every rank needs in addition, in each step."""
+        """Return the additional seconds by stage of every rank in each step."""
         return _extra(fault for fault in self.faults if fault.kind.slows_all)
 
     @cached_property
     def late(self) -> dict[int, dict[str, float]]:
-        """Return the seconds by stage that each late rank needs in addition, in each step."""
+        """Return the additional seconds by stage of each late rank in each step."""
         late = [each for each in self.faults if not (each.kind.rotates or each.kind.slows_all)]
         places = ((rank, self.plan.place(rank)) for rank in range(self.plan.ranks) if late)
         found = {rank: _extra(f for f in late if f.has(*place)) for rank, place in places}
@@ -108,8 +108,8 @@ class Phase:
 
     @cached_property
     def step_seconds(self) -> float:
-        """Return the length of a step: that of the usual slowest rank, and the collective."""
-        # The largest of so many normal numbers.
+        """Return the length of a step: the expected slowest rank's own time, and the collective."""
+        # The expected maximum of as many normal numbers as there are ranks.
         last = NOISE * math.hypot(*STAGE_SHARES.values()) * math.sqrt(2 * math.log(self.plan.ranks))
         most = max((sum(extra.values()) for extra in self.late.values()), default=0.0)
         most += sum(self.turns.values())
@@ -169,7 +169,7 @@ class Training:
         return begun[-1] if begun else self.phases[0]
 
     def has(self, silence: Silence, at: float) -> bool:
-        """Return whether a fault of that effect is there at *at*."""
+        """Return whether a fault with that effect is present at *at*."""
         return any(fault.kind.silence is silence for fault in self.phase(at).faults)
 
     def steps(self, at: float) -> int:
@@ -266,13 +266,13 @@ class Judged:
         )
 
     def _changes(self, phase: Phase, ranks: int, at: float) -> tuple[Change, ...]:
-        """Return that the job became slower; the real judge needs a minute or two to be sure."""
+        """Return the change if the job is slower; the real judge needs a minute or two for it."""
         slower = [f for f in phase.faults if f.kind.slows_all and not f.kind.every_steps]
         if not slower:
             return ()
         stage = max(phase.of_all, key=lambda stage: phase.of_all[stage])
         onset = max(min(each.begins_seconds for each in slower), -RUN_SECONDS)
-        # Of whole steps, whatever makes them longer since then.
+        # The ratio of whole steps, whatever has made them longer since then.
         longer = phase.step_seconds / self._training.phase(onset - 1).step_seconds
         return (
             Change(
@@ -287,13 +287,13 @@ class Judged:
 
 
 def of_peers(posted: JoinedFigures, late: Collection[int]) -> dict[str, list[float]]:
-    """Return what a late rank reads: thirds and median of the ranks that are not *late*."""
+    """Return what a late rank reads: the tertiles and median of ranks that are not *late*."""
     others = [each for rank, each in posted.items() if rank not in late]
     return {name: list(each) for name, each in quantiles_of(others).items()}
 
 
 def _stops(phase: Phase, at: float, steps: int) -> tuple[list[Stall], list[Pause]]:
-    """Return what all ranks stop for by *at*, and the last long stops, another rank's each time."""
+    """Return the stalls of all ranks by *at*, and the last pauses, each of a different rank."""
     stalls, pauses, ranks = [], [], phase.plan.ranks
     for fault in (each for each in phase.faults if each.kind.every_steps):
         ((stage, mean),) = _extra([fault]).items()

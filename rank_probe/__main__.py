@@ -16,7 +16,7 @@ from rank_probe.version import __version__
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Do what *words*, by default the process's arguments, ask for; return the exit status."""
+    """Run the command in *words*, by default the process's arguments; return the exit status."""
     try:
         command = parse(sys.argv[1:] if words is None else words)
         if command.action == "check":
@@ -56,7 +56,7 @@ def run(command: Invocation) -> None:
     Its exceptions and its exit status pass unchanged.
     """
     sys.argv = [command.target, *command.arguments]
-    # First: what the probe imports must not come from the script's folder.
+    # Start first: the probe's imports must not come from the script's folder.
     api.start(automatic=True)
     if api.running():
         relaunch.attach()
@@ -74,7 +74,7 @@ def run(command: Invocation) -> None:
 
 
 def _put_first_on_path(folder: str) -> None:
-    """Replace what Python put first on the path for us; with PYTHONSAFEPATH it put nothing."""
+    """Replace the first path entry, which Python set for us; with PYTHONSAFEPATH it sets none."""
     if not sys.flags.safe_path:
         sys.path[0] = folder
 

@@ -26,11 +26,11 @@ T = TypeVar("T")
 _probe: "Probe | None" = None
 _inherited: "Probe | None" = None  # The parent's, in a forked child: off, but attached.
 _of_parent: children.StartOptions | None = (
-    None  # What `_probe` was started with, if by the parent's.
+    None  # The parent's options, if `_probe` was started with them.
 )
 _stages: dict[str, AbstractContextManager[None]] = {}  # Cached, so that a step allocates nothing.
 _OFF: AbstractContextManager[None] = nullcontext()
-MOST_NAMES: Final = 2 * len(STAGES)  # Of stages, misspelt ones among them.
+MOST_NAMES: Final = 2 * len(STAGES)  # Most entries in `_stages`, misspelt names included.
 _next: Callable[[Iterator[Any]], Any] = next  # timed while the probe runs
 
 
@@ -44,24 +44,24 @@ def start(
 ) -> None:
     """Start the probe in this process; it times the calling thread.
 
-    A second call does nothing, so a script with `start` also runs under `-m rank_probe`; what it is
-    given and cannot change is logged. *job_id* defaults to the launcher's name of the run.
-    *peer_group* (the ranks that should do equal work) defaults to RANKSKEW_PEER_GROUP, else to the
-    pipeline stage and GPU model as far as they are known, else to `all`. *measure* takes a batch
-    and returns its samples, tokens and padding tokens, None for what is unknown; without it,
-    tensors, lists of them and Hugging Face batches are counted.
+    Later calls do nothing, so a script that calls `start` also works under `-m rank_probe`. A later
+    call logs the arguments that it ignores. *job_id* defaults to RANKSKEW_JOB_ID, else to the
+    launcher's name for the run. *peer_group* names the ranks that should do equal work. It defaults
+    to RANKSKEW_PEER_GROUP, else to the pipeline stage and GPU model where known, else to `all`.
+    *measure* takes a batch and returns its samples, tokens and padding tokens, each None if
+    unknown. Without *measure*, tensors, lists of them and Hugging Face batches are counted.
     """
     if os.environ.get("RANK_PROBE") == "0":
         return
     options = children.StartOptions(automatic, job_id, peer_group, measure)
     if children.is_being_prepared():
-        # The script's top: what the child does has not begun, and it may be a loader's worker.
+        # The child still imports the script, and may turn out to be a loader's worker.
         is_rank = functools.partial(identity.is_certain, os.environ)
         children.arrive(options, start_as_child, is_rank)
     elif _probe is None:
         _start(options)
     elif _of_parent is not None and _of_parent != options:
-        stop(clean=False)  # What the rank's own function says counts.
+        stop(clean=False)  # The rank's own options override its parent's.
         _start(options)
     else:
         known = _probe.options.items()
@@ -70,12 +70,12 @@ def start(
 
 
 def arrive_as_child(**options: Any) -> None:
-    """Wait, in a child that multiprocessing prepares, until it turns out to be a rank."""
+    """Start the probe once this child, which multiprocessing is preparing, becomes a rank."""
     children.arrive(children.StartOptions(**options), start_as_child)
 
 
 def start_as_child(options: children.StartOptions) -> None:
-    """Start as `start` did in the parent, in a child that turned out to be a rank."""
+    """Start the probe with the parent's *options* in a child that turned out to be a rank."""
     global _of_parent
     if _probe is None:
         _start(options)
@@ -146,7 +146,7 @@ def staged(name: str, function: Callable[P, T]) -> Callable[P, T]:
 def step() -> None:
     """Complete a training step; call it once after the optimizer's step.
 
-    The step is committed up to its last release; what came after belongs to the next step.
+    The step is committed up to its last release; later time belongs to the next step.
     """
     probe = _probe
     if probe is not None:
@@ -154,7 +154,7 @@ def step() -> None:
 
 
 def count(*, samples: int = 0, tokens: int = 0, padding_tokens: int = 0) -> None:
-    """Add work that no batch shows; *tokens* include the *padding_tokens*."""
+    """Count work that the probe cannot see in a batch; *tokens* include *padding_tokens*."""
     probe = _probe
     if probe is not None:
         probe.work.add(samples=samples, tokens=tokens, padding_tokens=padding_tokens)
@@ -167,9 +167,9 @@ def annotate(
     pp: int | None = None,
     peer_group: str | None = None,
 ) -> None:
-    """Set this rank's coordinates if no DeviceMesh or pipeline stage shows them; before training.
+    """Set this rank's coordinates, before training, if no DeviceMesh or pipeline stage shows them.
 
-    Ranks of one *peer_group* should do equal work; the default is those of one pipeline stage *pp*.
+    Ranks of one *peer_group* should do equal work; by default they share *pp* and the GPU model.
     """
     probe = _probe
     if probe is not None:
@@ -192,17 +192,17 @@ def wrap(loader: Iterable[T]) -> "TimedLoader[T]":
 
 
 def finish() -> None:
-    """Mark this rank finished and stop; happens automatically when the process ends cleanly."""
+    """Mark this rank finished and stop the probe; automatic when the process ends cleanly."""
     stop(clean=True)
 
 
 def abandon() -> None:
-    """Stop without marking the rank finished: the run failed, and somebody should hear of it."""
+    """Stop the probe without marking the rank finished, so that a failed run is noticed."""
     stop(clean=False)
 
 
 def stop(*, clean: bool) -> None:
-    """Stop; only a *clean* end marks the rank finished. For integrations."""
+    """Stop the probe, for integrations; only a *clean* end marks the rank finished."""
     global _probe, _next
     if _probe is not None:
         _probe.finish(clean=clean)
@@ -230,8 +230,8 @@ class TimedLoader(Generic[T]):
         return len(self._loader)  # type: ignore[arg-type]  # raises for a loader without a length
 
     def __getattr__(self, name: str) -> Any:
-        # Python looks special methods up in the class; who looks here is about to copy or pickle
-        # this object, not the loader. A copy is asked before it has its loader.
+        # Python looks special methods up on the class. A lookup here comes from copy or pickle,
+        # which want this object, not the loader. A new copy has no `_loader` yet.
         if name == "_loader" or (name.startswith("__") and name.endswith("__")):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._loader, name)
@@ -259,9 +259,9 @@ class _Stage:
 
 
 def _other(name: str) -> AbstractContextManager[None]:
-    """Time a misspelt stage as `other`, and warn of the first few, each once."""
+    """Return the stage `other` for an unknown name; warn once of each of the first few."""
     other = _stages[STAGES[OTHER]]
-    if len(_stages) < MOST_NAMES:  # A name may be made up in each step.
+    if len(_stages) < MOST_NAMES:  # A script may make up a name in each step.
         log.warning(
             "rank_probe: %r is not a stage, so it is timed as other; the stages are %s",
             name,

@@ -34,23 +34,23 @@ examples:
 """
 # A busy exporter answers in milliseconds; a node that starts may take a little longer.
 TIMEOUT_SECONDS: Final = 2.0
-# Two scrapes at the longest interval that is in use, and a Prometheus that was restarted.
+# Allows for two scrapes at the longest interval in use, and a restart of Prometheus.
 LATELY_SECONDS: Final = 300.0
 NOBODY_SCRAPES: Final = (
     "nobody has scraped this exporter in the last 5 minutes: add the node to scrape_configs in "
     "Prometheus"
 )
 POLL_SECONDS: Final = 2.0
-# Without a rank in the environment, as in a prolog: a run that begins after all that were here.
+# The attempt if the environment names no rank, as in a prolog: later than any run on this node.
 LATER_THAN_ANY: Final = 2**31
-# Another job, or the last run of this one, may be about to end.
+# Waiting may help: another job, or the last run of this one, may be about to end.
 PASSING_RESULTS: Final = ("no_room", "forbidden", "superseded")
-# Answers of an exporter that has not read the snapshot, and whether they may pass.
+# Statuses of an exporter that has not read the snapshot, and whether waiting may help.
 REFUSALS: Final = {401: False, 413: False, 429: True, 503: True}
 
 
 class CannotReport(Exception):
-    """One sentence on what is wrong and what to do; *may_pass* if it may be enough to wait."""
+    """One sentence on what is wrong and what to do; *may_pass* says that waiting may help."""
 
     def __init__(self, sentence: str, may_pass: bool = False) -> None:
         super().__init__(sentence)
@@ -107,7 +107,7 @@ def run(arguments: Sequence[str]) -> int:
 def check(
     environment: Mapping[str, str], wait_seconds: float = 0.0, require_scrape: bool = False
 ) -> dict[str, Any]:
-    """Return what is found, as --json prints it; look for up to *wait_seconds* until it is ok."""
+    """Return the findings as --json prints them; retry up to *wait_seconds* if that may help."""
     give_up = time.monotonic() + wait_seconds
     said = ""
     while True:
@@ -179,7 +179,7 @@ def _require_socket(path: str) -> None:
 
 
 def first_snapshot(environment: Mapping[str, str], me: Identity | None) -> Snapshot:
-    """Return what a rank would push first; that of rank 0 if the environment names none."""
+    """Return the first snapshot of rank *me*; of rank 0 if the environment names no rank."""
     now = time.time()
     mine = me or identity.for_rank(environment, 0, 1)
     return Snapshot(
@@ -223,7 +223,7 @@ def dry_run(endpoint: str, snapshot: Snapshot, environment: Mapping[str, str]) -
         raise CannotReport(f"RANKSKEW_EXPORTER={endpoint} cannot be asked: {why}") from error
     content = reply.json_object()
     with contextlib.suppress(KeyError, TypeError, ValueError):
-        return _understood(content)  # Whatever its status, which is that of a push.
+        return _understood(content)  # With any status: it is the one that a push would get.
     said = content.get("error")
     if reply.status in REFUSALS and isinstance(said, str):
         raise CannotReport(f"the exporter refuses: {said.rstrip('.')}", REFUSALS[reply.status])
@@ -254,7 +254,7 @@ def _warnings(
     if environment.get("RANK_PROBE") == "0":
         yield "RANK_PROBE=0 turns the probe off here: no rank will report"
     obstacle = OFF if environment.get("RANK_PROBE_JOIN") == "0" else answer and answer.no_join
-    if obstacle:  # What their process group is made of shows once they run.
+    if obstacle:  # Obstacles in the process group itself show only at run time.
         yield (
             f"the ranks of job {identity.job_id(environment)!r} do not compare their steps: "
             f"{why_not_joined(obstacle)}; the exporter of each node compares its own ranks"

@@ -22,9 +22,9 @@ REHEARSAL: Final = "rank_probe.join.rehearsal"
 
 
 class ProcessGroups:
-    """Joins the steps of each process group from the first on that its ranks take together.
+    """Joins the steps of each process group, from the first step that all its ranks take together.
 
-    All methods are for the training thread, or the one that forms the group.
+    Call all methods on the training thread, or on the thread that forms the group.
     """
 
     def __init__(
@@ -40,12 +40,12 @@ class ProcessGroups:
         self._push_soon = push_soon
         self._had_one = False
         self._has_stepped = False
-        # In a forked child: what the training thread held at the fork nobody releases there.
+        # Set in a forked child, where nobody releases the locks that the training thread held.
         self.is_over = False
 
     @never_raise
     def prepare(self) -> None:
-        """Import what the join will need: while training runs, an import would hold it up."""
+        """Import what the join needs, because a later import would hold up training."""
         if not sys.modules["torch"].distributed.is_available():
             return
         importlib.import_module("rank_probe.torch_hooks.store")
@@ -60,33 +60,33 @@ class ProcessGroups:
             rehearsal.rehearse()
 
     def first_step_done(self) -> None:
-        """Join from now on: before its first step a rank may turn out to train nothing."""
+        """Join from now on; before its first step a rank may turn out not to train at all."""
         self._has_stepped = True
         self._join()
 
     def gone(self) -> None:
-        """Count what was trained with the group that is gone now."""
+        """Commit the last step of a process group that is gone now."""
         if self.is_over:
             return
         self._parts.timeline.finish()
         self._parts.join.group_is_gone()
 
     def formed(self) -> None:
-        """Take part in a group that was formed now, perhaps with another number."""
+        """Take part in a newly formed process group, perhaps under another rank number."""
         if self.is_over:
             return
         timeline, join = self._parts.timeline, self._parts.join
         if self._had_one or timeline.steps.totals().steps:
-            # The step in progress is not one of all ranks: some are new.
+            # Some ranks may be new, and have no part in the step in progress.
             timeline.finish()
             timeline.restart()
         self._parts.steps_before = timeline.steps.totals().steps
         join.group_is_new()
         if timeline.tape.owner == NOBODY:
-            join.give_up()  # Its steps are not counted from the first on.
+            join.give_up()  # This rank's steps are not counted from the first one.
         self._own_rank.group_is_new(is_first=not self._had_one)
         self._had_one = True
-        self._push_soon()  # Whoever had another number says so.
+        self._push_soon()  # Reports a changed rank number at once.
         place = process_group.rank_and_world_size()
         if place is not None and place[0] == 0 and place[1] > 1:
             importlib.import_module(REHEARSAL).rehearse()

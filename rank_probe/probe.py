@@ -40,9 +40,9 @@ log = logging.getLogger("rank_probe")
 class Probe:
     """Times the calling thread's training loop and reports to the node's exporter.
 
-    With *automatic*, the stages and steps of a torch loop are detected in unchanged code; otherwise
-    only backward and the waits are, and the caller names the rest. *measure* counts the work in a
-    batch that does not show it. Arguments that are None come from the *environment*.
+    With *automatic*, the probe detects the stages and steps of a torch loop in unchanged code.
+    Otherwise it detects only backward and the waits, and the caller marks the rest. *measure*
+    replaces the inspection of batches. Arguments that are None come from the *environment*.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Probe:
         self._parts.stacks = self.stacks.snapshot_fields
         self._answer: Mapping[str, object] = {}
         self._me: Identity | None = None  # as of the last snapshot
-        self._told: dict[str, Any] = {}  # by the exporter, of where this rank is
+        self._told: dict[str, Any] = {}  # where this rank is, from the exporter
         self._stuck_in: str | None = None
         self._report = RankReport(self._parts, source="automatic" if automatic else "manual")
         self._report.runtime_info = runtime.runtime_info()
@@ -103,9 +103,9 @@ class Probe:
         self.timeline.after_first_step = self._look_around
 
     def attach(self) -> None:
-        """Patch torch once it is imported, here or by the script.
+        """Patch torch now if it is imported, else as soon as the script imports it.
 
-        The script may first set variables that torch reads while it is imported.
+        The script may first set environment variables that torch reads during its import.
         """
         self._patches.append(self._parts.garbage.attach())
         waiting = Patches()
@@ -156,7 +156,7 @@ class Probe:
 
     @property
     def options(self) -> dict[str, object]:
-        """What `start` may be given, as it is now; None where it was not."""
+        """The current values of the arguments of `start`; None for those that are unset."""
         variables = {"job_id": "RANKSKEW_JOB_ID", "peer_group": "RANKSKEW_PEER_GROUP"}
         named = {name: self._environment.get(each) for name, each in variables.items()}
         return named | {"measure": self.work.given}
@@ -205,7 +205,7 @@ class Probe:
         """Return the rank's state; None while its rank is unknown."""
         self._me = me = self.own_rank.who()
         if me is None:
-            self.timeline.steps.fold()  # The training thread must not have to.
+            self.timeline.steps.fold()  # Otherwise the training thread has to.
             return None
         self._watch_lateness(me.rank)
         if (
@@ -219,7 +219,7 @@ class Probe:
         snapshot = self._report.snapshot(before or me, push_failures=self._pusher.failed_pushes)
         self._watch_standing(snapshot)
         if before is not None:
-            self._push_soon()  # as the other rank that it is now
+            self._push_soon()  # under its new rank number
         return self._renumbered.told(snapshot, is_last=before is not None)
 
     def _watch_lateness(self, rank: int) -> None:
@@ -230,12 +230,12 @@ class Probe:
         self.stacks.watch(stage)
         if stage is None:
             return
-        # A loop without a loader that mostly fetches there reads its batches there.
+        # A loop without a loader that mostly fetches during `other` reads its batches there.
         if self.stacks.mostly_fetches(STAGES[OTHER]) and self.timeline.name_what_it_reads():
             self.stacks.rename_fetches(STAGES[OTHER], STAGES[DATA])
 
     def _watch_standing(self, snapshot: Snapshot) -> None:
-        """Let the others know where this rank stands, and find its line if it is stuck."""
+        """Send its peers where this rank stands, and find its line of code if it is stuck."""
         parts = self._parts
         step_seconds = (parts.join.verdict or {}).get("step_seconds") or 0.0
         parts.whereabouts = self._told | standing(snapshot, step_seconds, parts.steps_before)
@@ -243,7 +243,7 @@ class Probe:
         stuck_in = snapshot.stage if is_long and snapshot.steps else None
         if stuck_in != self._stuck_in:
             self._stuck_in = stuck_in
-            self.stacks.watch(None)  # What it did before does not say where it is stuck.
+            self.stacks.watch(None)  # Earlier samples do not show where it is stuck.
 
     def _take_place(self) -> None:
         """Report this rank's coordinates, and name its peer group unless the user did."""

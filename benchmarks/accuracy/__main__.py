@@ -5,9 +5,9 @@ every step, and the findings of `rankskew replay` on these traces are compared w
 
     python -m benchmarks.accuracy [--ranks 4] [--ways ddp] [--seeds 1] [--faults data] [--sizes 10]
 
-Of the way `join`, 64 ranks are simulated at the real join instead; see joined.py.
+For the way `join`, 64 simulated ranks use the real join instead; see joined.py.
 
-Recorded traces stay in .accuracy and are not recorded again, so a grid can be done in pieces, and
+Recorded traces stay in .accuracy and are not recorded again. So a grid can be run in pieces, and
 judged again after the judge has changed. New results are merged into results/accuracy.json.
 """
 

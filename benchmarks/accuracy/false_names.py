@@ -2,10 +2,10 @@
 
     python -m benchmarks.accuracy.false_names [--share SHARE]
 
-Steps of jobs of RANKS ranks are drawn at random, and judged as the join does (20 minutes on two
-CPUs). No rank differs from the others in the long run. Where none was named in n rank-hours, fewer
-than one in n / 3 are, with 95 % confidence (the rule of three: J. A. Hanley and A. Lippman-Hand,
-JAMA 249, 1983). Writes results/false_names.json.
+Steps of jobs with RANKS ranks are drawn at random, and judged as in the join (20 minutes on two
+CPUs). In the long run no rank differs from the others. If no rank is named in n rank-hours, the
+rate is below one in n / 3 rank-hours, with 95 % confidence (the rule of three: J. A. Hanley and
+A. Lippman-Hand, JAMA 249, 1983). Writes results/false_names.json.
 """
 
 import argparse
@@ -25,21 +25,21 @@ from rankskew.accounting.windows import PlainReduction
 
 RANKS, NODES = 8, 2
 SEEDS: Final = range(1, 4)
-# Of a job, by how long a step takes: 30,000 rank-hours of long steps, 120 of short ones in all.
+# Hours of a job, by seconds of a step: 30,000 rank-hours of long steps, 120 of short ones in all.
 HOURS: Final = {60.0: 1250.0, 1.0: 5.0}
 SHARES: Final = {"data": 0.2, "forward": 0.3, "backward": 0.5}
-# Rank 0 judges what is new every so often.
+# How often rank 0 judges the new steps.
 ROUND_SECONDS: Final = 2.0
 EXCHANGE_SHARE: Final = 0.06
 
 # Each step's own time of every rank, relative to a usual step.
 Noise = Iterator[list[float]]
-# Draws it at random, for steps of so many seconds.
+# Draws the noise at random, for steps of so many seconds.
 Kind = Callable[[random.Random, float], Noise]
 
 
 def plain(draw: random.Random, _step_seconds: float) -> Noise:
-    """Each rank by itself, 3 %."""
+    """Independent noise of each rank, 3 %."""
     while True:
         yield [1 + draw.gauss(0, 0.03) for _ in range(RANKS)]
 
@@ -51,14 +51,14 @@ def heavy_tails(draw: random.Random, _step_seconds: float) -> Noise:
 
 
 def correlated(draw: random.Random, _step_seconds: float) -> Noise:
-    """2 % that last for ten steps or so, of each rank by itself, and 2 % of each step."""
+    """Per rank, 2 % that lasts for about ten steps, plus 2 % from step to step."""
     last = [remembering(draw, 0.02, 10) for _ in range(RANKS)]
     while True:
         yield [1 + next(each) + draw.gauss(0, 0.02) for each in last]
 
 
 def nodes_drift(draw: random.Random, step_seconds: float) -> Noise:
-    """1 % that last for half an hour, of each node, and 2 % of each step and rank."""
+    """Per node, 1 % that lasts for half an hour, plus 2 % per step and rank."""
     last = [remembering(draw, 0.01, 1800 / step_seconds) for _ in range(NODES)]
     while True:
         now = [next(each) for each in last]
@@ -66,7 +66,7 @@ def nodes_drift(draw: random.Random, step_seconds: float) -> Noise:
 
 
 def in_turn(draw: random.Random, _step_seconds: float) -> Noise:
-    """Another rank in each step takes half as long again, as with batches of different lengths."""
+    """A different rank in each step takes half as long again, as with batches of uneven length."""
     while True:
         late = draw.randrange(RANKS)
         yield [1 + draw.gauss(0, 0.02) + 0.5 * (rank == late) for rank in range(RANKS)]
@@ -95,10 +95,10 @@ def remembering(draw: random.Random, deviation: float, steps: float) -> Iterator
 
 
 def told(kind: Kind, step_seconds: float, hours: float, seed: int) -> Counter[str]:
-    """Judge one job, and return how often a rank was *named*, or was as *mild*.
+    """Judge one job; count how often a rank was *named*, and how often only as *mild*.
 
-    *incidents* are those in which nobody was named before; *changes* how often it was told that all
-    ranks, or many, take longer than before.
+    *incidents* counts how often that happened while no rank was named. *changes* counts the reports
+    that all ranks, or many, take longer than before.
     """
     ranks = range(RANKS)
     reduction = PlainReduction(

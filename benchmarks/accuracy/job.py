@@ -81,7 +81,7 @@ class Pace:
 
 
 class Matrices:
-    """Work as matrix products, as many as take the given time in this process now."""
+    """Work as matrix products: as many as should take the given time, by a calibrated estimate."""
 
     def __init__(self) -> None:
         self._matrix = torch.rand(128, 128) / 128
@@ -100,7 +100,7 @@ class Matrices:
         self._spent += time.perf_counter() - started
 
     def calibrate(self) -> None:
-        """Adjust the estimate, if the calls since the last time were usual ones."""
+        """Adjust the estimate to the calls since the last time, which must have been undisturbed."""
         self._seconds_each *= self._spent / self._asked
         self._asked = self._spent = 0.0
 
@@ -206,7 +206,7 @@ def train(model: nn.Module, segment: Segment, pace: Pace, job_id: str) -> float:
     optimizer = Optimizer(model.parameters(), pace)
     loader = DataLoader(Batches(segment.steps, pace), batch_size=None)
     dist.barrier()
-    # The probe's own listener comes after this one, but its counts are not used here.
+    # The probe's own gc callback comes after ours, but its counts are not used here.
     rank_probe.start(automatic=True, job_id=job_id)
     hogged = segment.fault == "hog" and dist.get_rank() == 0
     hog = None
@@ -278,7 +278,7 @@ def main() -> None:
 
 
 def _train_beside_a_hog(model: nn.Module, segment: Segment, pace: Pace) -> None:
-    """Only rank 0 multiplies: more ranks than cores would disturb each other even without a hog."""
+    """Train beside a hog; only rank 0 multiplies, because ranks must not compete for cores."""
     with pinned():
         if dist.get_rank() == 0:
             pace.work = work = Matrices()

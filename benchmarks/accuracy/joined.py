@@ -1,7 +1,7 @@
 """Simulated ranks on the real join: their rings go through a store to rank 0, which judges them.
 
-No process trains here. Each rank's steps are drawn at random with the planted fault, and go where a
-probe's go: into its ring, from there to the store, and in rank 0 through the merge to the judge.
+No process trains here. Each rank's steps are drawn at random, with the planted fault. They take the
+path of a probe's steps: into the ring, to the store, and on rank 0 through the merge to the judge.
 """
 
 import json
@@ -33,7 +33,7 @@ from rankskew.replay.judge import JudgedStretch
 from rankskew.replay.traces import TraceStretch, instance
 
 GROUP: Final = "all"
-# Of each stage, each rank and each step by itself, as a share of the stage.
+# Standard deviation as a share of a stage, drawn for each stage, rank and step.
 DEVIATION: Final = 0.02
 # How long even the slowest rank waits, as a share of a step.
 EXCHANGE_SHARE: Final = 0.06
@@ -45,7 +45,7 @@ Delays = dict[int, dict[int, float]]
 
 
 def steps(segment: Segment) -> tuple[list[OneStep], Delays]:
-    """Draw the steps of *segment*, and say which part of each was a delay."""
+    """Draw the steps of *segment*; return them and the delays that they contain."""
     draw = random.Random(segment.key)
     exchange = EXCHANGE_SHARE * REPLAYED_STEP_SECONDS
     delays: Delays = {rank: {} for rank in range(segment.ranks)}
@@ -112,9 +112,9 @@ class SimulatedJoin:
         self._zero.run([offer.step for offer in ring.offers], ring.stride, now, 0.0)
 
     def gpus_lost(self) -> float:
-        """Return the GPUs that waited for other ranks, as the join tells the ranks that caused it.
+        """Return the GPUs that waited, as the join reports to the ranks that caused the waits.
 
-        It is a mean over all joined steps.
+        The figure is a mean over all joined steps.
         """
         told = self._store.multi_get([result_key(rank) for rank in range(len(self._rings))])
         results = [each for each in map(read_result, told) if each is not None]

@@ -2,7 +2,7 @@
 
     python -m benchmarks.accuracy.load SEED
 
-It ends, with all that it has started, when its standard input is closed.
+When its standard input is closed, it ends with all processes that it has started.
 """
 
 import random
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-# Seconds: a burst begins so often in the mean, and lasts from so long to so long.
+# Seconds: the mean time between the starts of bursts, and the shortest and longest burst.
 GAP_SECONDS: Final = 2.0
 SHORTEST, LONGEST = 0.5, 8.0
 MOST_AT_ONCE: Final = 4
@@ -58,7 +58,7 @@ def main() -> None:
                 return
             burning = [each for each in burning if each.poll() is None]
             command = [sys.executable, "-I", "-S", "-c", BURN, str(end - begin)]
-            # Linux shares a CPU out among sessions: in that of rank 0, only rank 0 would be slow.
+            # Linux divides a CPU among sessions: in rank 0's session, only rank 0 would be slow.
             burning.append(subprocess.Popen(command, start_new_session=True))
     finally:
         for each in burning:

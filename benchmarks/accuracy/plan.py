@@ -15,28 +15,28 @@ JOIN: Final = "join"
 WAYS: Final = ("ddp", "fsdp2", JOIN)
 JOIN_RANKS, JOIN_NODE_RANKS = 64, 8
 RANKS: Final = (2, 4, 8, JOIN_RANKS)
-# Of FAINT a rank may be called `mild`.
+# A rank that is late by FAINT may be reported as `mild`.
 FAINT: Final = 0.03
 SIZES: Final = (FAINT, 0.05, 0.1, 0.25, 0.5, 1.0)
 SEEDS: Final = (1, 2, 3)
 
 HEALTHY_STEPS, FAULTY_STEPS = 60, 150
 TRANSIENT_STEPS: Final = 20
-# A rank that saves is told when it did so six minutes before as well.
+# A rank that saves is reported once it has also saved six minutes before.
 CHECKPOINT_STEPS: Final = 270
-# So little is told after five minutes.
+# A delay this small is reported after five minutes.
 FAINT_STEPS: Final = 300
-# A job is compared with its own past, in bins of twenty steps or so: twelve of them, for a change
-# of 6 %, after twelve before it.
+# A job is compared with its own past, in bins of about twenty steps. A change of 6 % shows after
+# twelve bins, if twelve came before it.
 CHANGE_STEPS: Final = 420
 HOUR_STEPS: Final = 1800
-# Checkpoints and long collections come now and then: each costs as much as so many steps' share.
+# Checkpoints and long collections come once in so many steps, with the delay of all of them.
 EVERY: Final = 10
-# A duty: how often, and its mean delay per step. It costs the other ranks' share of that.
+# A duty comes once in so many steps, with this mean delay per step, for which the others wait.
 DUTY_EVERY, DUTY_SIZE = 25, 0.016
 CHANGE_SIZES: Final = (0.06, 0.15)
 CHANGE_STAGES: Final = ("forward", "backward", "data")
-# Random collections: how often, and how long in steps.
+# Random garbage collections: their chance in a step, and their length in steps.
 GARBAGE_CHANCE, GARBAGE_STEPS = 0.02, 0.5
 NOISE: Final = 0.2
 # No rank permanently differs by more than this from the usual.
@@ -48,7 +48,7 @@ LOAD, DUTY, CHANGE = "load", "duty", "change"
 SET, SET_MOST, NODE_MOST = "set", "set_most", "node_most"
 HEALTHY: Final = ("none", "noise", "noise_together", "spread", "garbage", LOAD)
 STAGES: Final = ("data", "forward", "backward", "optimizer", "checkpoint")
-# A single rank is late: by as little as FAINT, too.
+# Faults of a single late rank, also planted at size FAINT.
 ALONE: Final = (*STAGES, "gc")
 # More than a third of the ranks are late together, more than two thirds, or all of them.
 TOGETHER: Final = (SET, SET_MOST, NODE_MOST, CHANGE)
@@ -108,7 +108,7 @@ class Segment:
 
     @property
     def fault_ends(self) -> int:
-        """The step with which it is healthy again."""
+        """The first step after the fault."""
         return self.healthy_steps + TRANSIENT_STEPS if self.fault == "transient" else self.steps
 
     @property
@@ -117,7 +117,7 @@ class Segment:
         return KIND.get(self.fault, "persistent")
 
     def late(self) -> list[Late]:
-        """Return the late ranks with their stages; empty if it is another one in each step."""
+        """Return the late ranks with their stages; empty if it is a different rank in each step."""
         usual = (self.seed - 1) % self.ranks
         if self.fault in (CHECKPOINT, DUTY, "hog"):
             # The hog runs on rank 0's core, and backward is most of what rank 0 computes.
@@ -169,7 +169,7 @@ class Segment:
         return rank * 2 // self.ranks if self.ranks > 2 else 0
 
     def paces(self, rank: int) -> list[float]:
-        """Return by which factors *rank*'s own work differs from the usual, by stage, as SHARES.
+        """Return the factors of *rank*'s own work relative to the usual, by stage as in SHARES.
 
         They are the same in every step.
         """
@@ -254,12 +254,12 @@ def _steps(fault: str, size: float) -> tuple[int, int]:
 
 
 def _most(ranks: int) -> int:
-    """Return how many are more than two thirds."""
+    """Return the smallest number that is more than two thirds of *ranks*."""
     return ranks * 2 // 3 + 1
 
 
 def _makes_sense(way: str, fault: str, ranks: int) -> bool:
-    """Two of two ranks, or a single node, have no peers; more multiplying ranks than cores fail."""
+    """Return whether late ranks have peers, and ranks that multiply matrices a core each."""
     if ranks == JOIN_RANKS or way == JOIN:
         return ranks == JOIN_RANKS and way == JOIN and fault in JOIN_FAULTS
     if fault in ("two", "node", SET, SET_MOST, NODE_MOST):

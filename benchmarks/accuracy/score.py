@@ -1,4 +1,4 @@
-"""Which findings of a replay are right and wrong, given the planted fault; the tables of it."""
+"""Scores the findings of a replay against the planted fault, and makes the tables."""
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,16 +20,16 @@ SHOWN = (
 FORMATS = {"onset s": ".0f", "slowdown error": ".1%", "loss error": ".1%"}
 # These accuse somebody; other findings may be true next to a planted fault.
 NAMING: Final = ("persistent", "pauses", "mild", "node", "rotating", "group")
-# A rank that is late now and then may be reported as any, also if it saves a checkpoint then.
+# A rank that is late now and then may be reported as any of these, even if it saves a checkpoint.
 RIGHT_KINDS: Final = {"persistent": ("persistent", "pauses", "duty")}
 # What is counted of the runs that have something to find.
 NAMED: Final = ("found", "rank", "stage", "kind", "all found")
 SHOWN_TOGETHER: Final = ("cells", "to find", *NAMED, "false alarms", "onset s")
-# A duty is information, whatever it costs, and a change begins where it was planted.
+# A duty has this severity, whatever it costs. The onset of a change may be off by this much.
 INFO: Final = "info"
 ONSET_SECONDS: Final = 60.0
-# From here on the shipped rules must report a loss without a culprit; below it they may,
-# a loss to ranks in turn from ROTATING_TOLD on.
+# From these shares on, the shipped rules must report a loss without a culprit. Below them they may,
+# but a loss to ranks in turn only from ROTATING_TOLD on.
 COMMON_SHARE: Final = 0.25
 ROTATING_SHARE: Final = 0.1
 ROTATING_TOLD: Final = 0.03
@@ -40,10 +40,10 @@ EFFECT: Final = 0.02
 def score(segment: Segment, truth: Truth, job: Mapping[str, Any], scale: float) -> Row:
     """Return the row of one segment: what was planted, what was found, and whether it is right.
 
-    *job* is one of the jobs in the output of `rankskew replay --json`. Its findings are
-    taken in the order in which they were named, at equal times the most costly first. *onset s* is
-    the time from the beginning of the fault to that, *onset error s* to the reported onset. None:
-    does not apply; a slowdown is estimated only if a rank is late for long.
+    *job* is one of the jobs in the output of `rankskew replay --json`. Its findings are taken in
+    the order in which they were named, at equal times the costliest first. *onset s* is the time
+    from the start of the fault to the first right finding, *onset error s* to the onset that it
+    reports. None: does not apply; a slowdown is estimated only if a rank is late for long.
     """
     begin = truth.begin_seconds * scale
     findings = sorted(
@@ -93,11 +93,10 @@ def score(segment: Segment, truth: Truth, job: Mapping[str, Any], scale: float) 
 def is_false(segment: Segment, truth: Truth, finding: Finding, begin: float) -> bool:
     """Return whether *finding* is a false alarm: it names another rank, or is not true.
 
-    It is no false alarm that all ranks wait for the network, or for another rank in each step, if
-    the trace confirms it: COMMON_SHARE of the step, or ROTATING_TOLD of the GPUs. A rank that is
-    always late may be reported before it pages, and a rank may be reported without a page if ranks
-    differ permanently. If all ranks are slower, nobody is to be named; if most are, none of the
-    others.
+    A loss to the network, or to a different rank in each step, is no false alarm if the trace
+    confirms it: COMMON_SHARE of the step, or ROTATING_TOLD of the GPUs. A rank that is always late
+    may be `mild` before it pages, and any rank may be `mild` if ranks differ permanently. If all
+    ranks are slower, no rank may be named; if most are, none of the others.
     """
     kind = finding["kind"]
     if _right(segment, finding, begin):
@@ -171,7 +170,7 @@ def _cleared(truth: Truth, right: Sequence[Finding], scale: float) -> float | No
 
 
 def _lost(job: Mapping[str, Any]) -> float:
-    """Return the GPUs lost to ranks, without what all wait for the network."""
+    """Return the GPUs lost to ranks, without the waits for the network that all share."""
     kinds: Mapping[str, float] = job["gpus_lost_by_kind"]
     return sum(gpus for kind, gpus in kinds.items() if kind != "common")
 
@@ -190,7 +189,7 @@ def _short(finding: Finding) -> str:
 
 
 def summary(rows: Iterable[Row], by: Sequence[str]) -> list[Row]:
-    """Return one row for each combination of the columns *by*: shares of cells, medians.
+    """Return one row for each combination of the columns *by*: counts of cells, and medians.
 
     *slowdown error* and *loss error* are the medians of the absolute values.
     """
@@ -250,7 +249,7 @@ def faults_table(result: Row) -> str:
 
 
 def together_table(result: Row) -> str:
-    """Return the same of faint faults, of many ranks at once, duties, and of simulated ranks."""
+    """Return the same for faint faults, many late ranks at once, duties, and simulated ranks."""
     runs = [row for row in result["rows"] if not _is_single(row)]
     simulated = [row for row in runs if row["way"] == JOIN]
     real = [row for row in runs if row["way"] != JOIN]
@@ -266,7 +265,7 @@ def together_table(result: Row) -> str:
 
 
 def _is_single(row: Row) -> bool:
-    """Whether it is one of the faults of single ranks, or of the healthy runs beside them."""
+    """Return whether *row* has a fault of a single rank, or is one of the healthy runs beside."""
     return row["fault"] in SINGLE and row["size"] != FAINT and row["way"] != JOIN
 
 

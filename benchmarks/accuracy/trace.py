@@ -1,4 +1,4 @@
-"""Records the trace of each segment, merged from all ranks, and tells the true values of it.
+"""Records the trace of each segment, merged from all ranks, and computes its true values.
 
 Real gloo ranks under torchrun train the segments of a job one after the other.
 """
@@ -42,13 +42,13 @@ class TraceError(Exception):
 
 @dataclass(frozen=True)
 class Truth:
-    """What really happened in a segment; *_run*: over the whole of it, not only its faulty part.
+    """What really happened in a segment; fields in *_run* cover all of it, not only the fault.
 
-    *slowdown_run* is the time of the run over what it would have been without the delays (of a hog:
-    over healthy steps). *size* is the delay as it took effect, in healthy steps a step. GPUs lost
-    are the ranks' waits for the slowest of each step, what the wire takes excluded; *common* is the
-    share of the step that even the luckiest rank waits. Times are seconds from the begin of the
-    first step.
+    *slowdown_run* is the run's duration over its duration without the delays (for a hog: over
+    healthy steps). *size* is the delay as it took effect, in healthy steps per step. GPUs lost are
+    the ranks' waits for the slowest of each step, without communication. *common* is the share of
+    the step that even the rank with the shortest wait waits. Times are seconds from the start of
+    the first step.
     """
 
     healthy_step_seconds: float
@@ -164,7 +164,7 @@ def recorded_truth(segment: Segment, traces: Path) -> Truth:
 def truth(segment: Segment, rows: Sequence[Row], delayed: Delayed) -> Truth:
     """Return the true values of *rows*, the merged ones.
 
-    A delay after the release (optimizer, checkpoint) is in the row after that of its step.
+    A delay after the release (optimizer, checkpoint) is in the row of the next step.
     """
     steps, ends = _steps(rows)
     healthy = steps[WARM_STEPS : segment.healthy_steps]
@@ -233,7 +233,7 @@ def _gpus_lost(steps: Sequence[Step]) -> float:
 
 
 def _slowdown_run(segment: Segment, steps: Sequence[Step], usual: float, delayed: Delayed) -> float:
-    """Return the delay of the job; ranks that are delayed in the same step delay it once."""
+    """Return the slowdown of the job; ranks delayed in the same step slow it down once."""
     if segment.fault == "hog":
         return _step_seconds(steps[WARM_STEPS:]) / usual
     seconds = _step_seconds(steps) * len(steps)

@@ -1,10 +1,10 @@
-"""Is the cause right that a late rank's exporter tells? Real ranks, real causes, real Prometheus.
+"""Checks the cause that a late rank's exporter reports: real ranks, causes and Prometheus.
 
 In each run one of four gloo ranks becomes late: a process takes its CPU, its cgroup has a quota,
 its disk is throttled, its link is slow, its batches are uneven, ... What counts is the first cause
-in the exporter's series and in the label of the alert. With --busy, each CPU has a process of its
-own that keeps it busy: then the cause may be unknown, but not wrong. Another rank than the planted
-one may lack a CPU then and be late: whether that is true, is seen by what the ranks counted.
+in the exporter's series and in the label of the alert. With --busy, one more process keeps each CPU
+busy: then the cause may be unknown, but not wrong. Ranks other than the planted one may then be
+late for lack of a CPU; the ranks' own records show whether they are.
 
     python -m benchmarks.causes [--runs 3] [--only CAUSE ...] [--busy]
 """
@@ -28,12 +28,12 @@ from devstack.process import get, wait_for
 
 JOB: Final = Path(causes_job.__file__)
 INTERVAL_SECONDS: Final = 5.0
-# The judge needs a quarter of it; an alert as much again.
+# The judge needs a quarter of this time, an alert as much again.
 LATE_SECONDS: Final = 90.0
-# After its alert a rank is listened to for a scrape or two: what is wrong may be said of others.
+# Listen for a scrape or two after the first alert: a wrong report may be about another rank.
 LONGER_SECONDS: Final = 10.0
 START_SECONDS: Final = 180.0
-# As often as a page that watches: the first answer must not be missed.
+# As often as an open live page asks, so that no first report is missed.
 LISTEN_SECONDS: Final = 0.5
 STEPS: Final = 3000
 
@@ -64,7 +64,7 @@ def job(cause: str, folder: Path, name: str, exporter: ExporterProcess) -> Itera
 
 
 def planted(cause: str, pid: int, device: str) -> AbstractContextManager[None]:
-    """Plant what comes from outside on the process *pid*."""
+    """Plant *cause* on the process *pid*, if it comes from outside."""
     match cause:
         case "hog":
             return faults.beside(pid)
@@ -84,7 +84,7 @@ def listen(
     *,
     busy: bool,
 ) -> Heard:
-    """Return what is told of the job *name* in the next LATE_SECONDS, or until its alert."""
+    """Return the reports on the job *name* in LATE_SECONDS, or until LONGER_SECONDS after an alert."""
     heard, began = Heard(), time.monotonic()
     until = LATE_SECONDS
     while (seconds := time.monotonic() - began) < until:
@@ -120,12 +120,12 @@ def measured(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 with hogs, job(cause, folder, name, exporter):
                     heard = listen(exporter, prometheus, name, folder, busy=options.busy)
                 told = row(cause, run, heard, busy=options.busy)
-                # Of a mount, what matters is not where it was made.
+                # The temporary path of a mount does not matter.
                 yield told | {"sentence": told["sentence"].replace(f"{place}/", "")}
 
 
 def main() -> int:
-    """Measure and print; return 1 if one is wrong, or, unless --busy, not right."""
+    """Measure and print; return 1 if a cause is wrong or, without --busy, not right."""
     parser = argparse.ArgumentParser(description="Is the cause right?")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--only", choices=CAUSES, nargs="+", default=CAUSES)

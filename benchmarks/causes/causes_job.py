@@ -2,9 +2,9 @@
 
     torchrun --nproc-per-node 4 -m rank_probe causes_job.py CAUSE FOLDER --steps 900
 
-CAUSE is one of CAUSES. A step takes about 100 ms. Ranks sleep in place of a device, and compute on
-their CPUs where the cause needs that. The late rank becomes late after HEALTHY_STEPS steps, and
-then writes its process ID to the file FOLDER/late: what comes from outside begins there.
+CAUSE is one of CAUSES. A step takes about 100 ms. Ranks sleep to emulate a device, and compute on
+their CPUs if the cause needs that. The late rank becomes late after HEALTHY_STEPS steps. It then
+writes its process ID to the file FOLDER/late, and faults that come from outside begin.
 """
 
 import argparse
@@ -34,12 +34,12 @@ CAUSES = (
     "disk",  # it reads its samples from a throttled disk
     "network",  # it fetches its samples over a slow link
     "workers",  # its loader's workers are too slow
-    "tokens",  # its batches have half as many tokens more
+    "tokens",  # its batches have 1.5 times as many tokens
     "gc",  # it collects garbage for a long time
     "checkpoint",  # it writes checkpoints to a slow file system
     "line",  # it logs to a slow file system in each step
-    "sleep",  # it sleeps for each sample, as a client that was told to come back later
-    "lock",  # another thread of its own has the lock of its cache of samples
+    "sleep",  # it sleeps for each sample, as a client that has to retry later
+    "lock",  # another of its threads holds the lock of its sample cache
     "slow_worker",  # one of its loader's two workers sleeps
     "slow_mount",  # it reads its samples from a slow file system
     "decode",  # its samples are large, and decoded on its CPU
@@ -47,8 +47,8 @@ CAUSES = (
 LATE_RANK = 2
 HEALTHY_STEPS = 150
 LATE_FILE, SAMPLES_FILE = "late", "samples"
-# Where each rank that computes on its CPU writes, a step a line: when, for how many seconds it
-# worked, and for how many of them it waited for a CPU.
+# Where each rank that computes on its CPU writes one line per step: the time, the seconds that it
+# worked, and how many of those it waited for a CPU.
 DIARY_FILE = "steps-"
 DATA, FORWARD, BACKWARD, OPTIMIZER = 0.015, 0.04, 0.03, 0.01
 STEP = DATA + FORWARD + BACKWARD + OPTIMIZER
@@ -57,7 +57,7 @@ FEATURES = 8
 TOKENS = 4096
 MORE_TOKENS = 1.5
 RANKS = 4
-# Of a device's time. Ranks take it in turn, so that three of them share a CPU without waiting.
+# CPU share of a device's time. Ranks take turns, so that three can share a CPU without waiting.
 CPU_SHARE = 1 / RANKS
 BLOCK_BYTES = 1 << 20
 GC_EVERY, CHECKPOINT_EVERY = 4, 10
@@ -88,7 +88,7 @@ class Fault:
     def __init__(self, cause: str, folder: Path) -> None:
         self.folder = folder
         self.cause = cause if int(os.environ["RANK"]) == LATE_RANK else "none"
-        # Of all ranks, or the late one would have more work.
+        # On all ranks: otherwise the late one would have more work.
         self._needs_cpu = cause in ("hog", "quota")
         self.step = 0
         self._cycles: list[Any] = []
@@ -96,7 +96,7 @@ class Fault:
         self._diary = (folder / f"{DIARY_FILE}{os.environ['RANK']}").open("w", buffering=1)
 
     def has(self, cause: str, step: int | None = None) -> bool:
-        """Return whether it is *cause*, and has begun at *step*, or now."""
+        """Return whether the fault is *cause* and has begun by *step*, by default the current one."""
         return self.cause == cause and (self.step if step is None else step) >= HEALTHY_STEPS
 
     def next_step(self) -> None:
@@ -110,7 +110,7 @@ class Fault:
             partial.rename(self.folder / LATE_FILE)
 
     def compute(self, seconds: float) -> None:
-        """Take the time of a device; with a CPU that can be taken away, if that is the fault."""
+        """Emulate *seconds* of device time, partly on the CPU if the fault takes CPU time away."""
         seconds *= MORE_TOKENS if self.has("tokens") else 1.0
         if not self._needs_cpu:
             time.sleep(seconds)

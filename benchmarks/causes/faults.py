@@ -19,15 +19,15 @@ from benchmarks.causes import slow_mount as slow_mount_server
 from benchmarks.causes.causes_job import BLOCK_BYTES, SAMPLES_FILE
 
 CGROUP: Final = "rankskew-causes"
-# Of a CPU. The rank needs 0.2 of one.
+# Share of a CPU. The rank needs 0.2.
 QUOTA: Final = 0.14
-# Whenever it wants a CPU it has a fifth of one. Its peers, all on the other, wait too, but less.
+# They leave the rank a fifth of its CPU. Its peers share the other CPU and wait too, but less.
 HOGS: Final = 4
 PERIOD_MICROSECONDS: Final = 100_000
-# A block in each step is then more than the disk gives.
+# Less than the rank wants to read, which is one block in each step.
 DISK_BYTES_PER_SECOND: Final = 6 * BLOCK_BYTES
 SAMPLES_BYTES: Final = 32 * BLOCK_BYTES
-# And what is fetched over the link too.
+# What the rank fetches in each step; the link takes about 50 ms for it.
 FETCHED_BYTES: Final = 1 << 18
 LINK_RATE: Final = "40mbit"
 NAMESPACE: Final = "rankskew-causes"
@@ -194,18 +194,18 @@ def slow_mount(folder: Path, seconds: float) -> Iterator[None]:
 
 
 def busy_cpus() -> AbstractContextManager[None]:
-    """Let a process of its own keep each CPU busy."""
+    """Keep each CPU busy with a process of its own."""
     return busy([{cpu} for cpu in sorted(os.sched_getaffinity(0))])
 
 
 @contextmanager
 def busy(places: Sequence[set[int]]) -> Iterator[None]:
-    """Let a process that never sleeps run on each of these sets of CPUs."""
+    """Run one process that never sleeps on each of these sets of CPUs."""
     hogs = []
     try:
         for cpus in places:
             command = [sys.executable, "-c", "while True: pass"]
-            # Linux shares a CPU between sessions: in ours it would take from the other ranks too.
+            # Linux divides a CPU among sessions: in ours, a hog would slow the other ranks too.
             hogs.append(subprocess.Popen(command, start_new_session=True))
             os.sched_setaffinity(hogs[-1].pid, cpus)
         yield

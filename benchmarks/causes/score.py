@@ -1,6 +1,6 @@
-"""Is what is said of a planted fault right? The first that is said counts: it goes to the pager.
+"""Scores the cause reported for a planted fault: the first report counts, as it pages.
 
-With all CPUs busy, what ranks counted themselves shows whether one was late because it had no CPU.
+With all CPUs busy, the ranks' own records show whether one was late because it had no CPU.
 """
 
 import statistics
@@ -18,7 +18,7 @@ from generators.markdown import table
 HEALTHY: Final = "none"
 UNKNOWN: Final = "unknown"
 SERIES: Final = "rankskew_late_cause_info"
-# The causes that are right; those with a slash have their detail too.
+# The right causes of each planted fault, some with a detail after a slash.
 RIGHT: Final[dict[str, Sequence[str]]] = {
     "hog": ["cpu/run_queue"],
     "quota": ["cpu"],
@@ -35,7 +35,7 @@ RIGHT: Final[dict[str, Sequence[str]]] = {
     "slow_mount": ["input"],
     "decode": ["code"],
 }
-# Right beside it with all CPUs busy: who computes waits for a CPU as long as it runs, or longer.
+# Also right with all CPUs busy: a busy rank then waits for a CPU at least as long as it runs.
 RIGHT_WHEN_BUSY: Final[dict[str, Sequence[str]]] = {
     "decode": ["cpu"],
     "gc": ["cpu"],
@@ -44,13 +44,13 @@ RIGHT_WHEN_BUSY: Final[dict[str, Sequence[str]]] = {
 # An incident ends at this excess over the peers' time, and a cause accounts for half of it.
 LATE: Final = 0.03
 HALF: Final = 0.5
-# It must have been late for so long when that is told.
+# A rank must have been late for this long before the report.
 TRUE_SECONDS: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """A cause that was told of *rank*, *seconds* after it became late; all as text."""
+    """A cause that was reported for *rank*, *seconds* after it became late."""
 
     rank: str
     cause: str
@@ -61,10 +61,10 @@ class Said:
 
 @dataclass(slots=True)
 class Heard:
-    """What was told of one planted fault: the *first* cause of each rank, and by each alert.
+    """The reports on one planted fault: the *first* cause of each rank, and that of each alert.
 
-    *true_of_others* are ranks without the planted fault that were late all the same, for the cause
-    that is told of them.
+    *true_of_others* are ranks without the planted fault that were late all the same, for the
+    reported cause.
     """
 
     first: list[Said] = field(default_factory=list)
@@ -73,7 +73,7 @@ class Heard:
 
 
 def add_new(heard: list[Said], said: Iterable[Said]) -> None:
-    """Keep what is *said* of ranks of which nothing was *heard* before."""
+    """Add to *heard* what is *said* of ranks that are not in it yet."""
     known = {each.rank for each in heard}
     heard.extend(each for each in said if each.rank not in known)
 
@@ -88,7 +88,7 @@ def said_in(page: bytes, job_id: str, seconds: float) -> list[Said]:
 
 
 def said_by(alerts: Sequence[dict[str, Any]], job_id: str, seconds: float) -> list[Said]:
-    """Return the causes that firing *alerts* of Prometheus tell of a job."""
+    """Return the causes in the labels of Prometheus's firing *alerts* for a job."""
     labels = (each["labels"] for each in alerts if each["state"] == "firing")
     return [
         Said(each.get("rank", ""), each["cause"], seconds)
@@ -100,8 +100,8 @@ def said_by(alerts: Sequence[dict[str, Any]], job_id: str, seconds: float) -> li
 def outcome(planted: str, heard: Heard, *, busy: bool = False) -> str:
     """Return `right`, `unknown`, `wrong` or `silent`.
 
-    Wrong is what must never be: a cause that was not planted, a rank that was not late. With all
-    CPUs *busy*, that they are is as true for some, and others than the planted rank may be late.
+    Wrong must never happen: a cause that was not planted, or a rank that was not late. With all
+    CPUs *busy*, a lack of CPU is also right for some faults, and other ranks may be late too.
     """
     said = [each for each in (*heard.first, *heard.alerts) if each.rank not in heard.true_of_others]
     if planted == HEALTHY:
@@ -116,16 +116,16 @@ def outcome(planted: str, heard: Heard, *, busy: bool = False) -> str:
 
 
 def _judged(right: Sequence[str], said: Said) -> bool | None:
-    """Return whether it is right; None where nothing is claimed."""
+    """Return whether the cause is right; None if it is unknown."""
     if said.cause == UNKNOWN:
         return None
-    if not said.detail:  # An alert tells none.
+    if not said.detail:  # An alert has none.
         return said.cause in [each.partition("/")[0] for each in right]
     return said.cause in right or f"{said.cause}/{said.detail}" in right
 
 
 def row(planted: str, run: int, heard: Heard, *, busy: bool) -> Row:
-    """Return a row of the result: what was told first, and whether it is right."""
+    """Return a row of the result: the first report, and whether it is right."""
     first, alert = (
         next((each for each in said if each.rank not in heard.true_of_others), Said("", "", 0.0))
         for said in (heard.first, heard.alerts)
@@ -167,9 +167,9 @@ def read(folder: Path, since: float, until: float) -> Mapping[int, Work]:
 
 
 def is_true(said: Said, work: Mapping[int, Work]) -> bool:
-    """Say whether what is *said* is true of a rank that was not planted.
+    """Return whether what is *said* is true of a rank without the planted fault.
 
-    It worked longer than its peers; and if it is said to lack a CPU, that is half of it at least.
+    It worked longer than its peers; if it is said to lack a CPU, that is at least half the excess.
     """
     own = work.get(int(said.rank))
     peers = [each for rank, each in work.items() if rank not in (int(said.rank), LATE_RANK)]
@@ -184,9 +184,9 @@ def is_true(said: Said, work: Mapping[int, Work]) -> bool:
 
 
 def true_of_others(said: Iterable[Said], folder: Path, began: float) -> set[str]:
-    """Return the ranks other than the planted one of which all that is *said* is true.
+    """Return the ranks, other than the planted one, for which everything that is *said* is true.
 
-    Their steps are those of the TRUE_SECONDS before; *began* is when listening did.
+    Their steps in the TRUE_SECONDS before a report decide; *began* is when listening began.
     """
     found = [each for each in said if each.rank != str(LATE_RANK)]
     wrong = {
@@ -200,7 +200,7 @@ def true_of_others(said: Iterable[Said], folder: Path, began: float) -> set[str]
 
 
 def table_of(result: Row) -> str:
-    """Return a row for each cause that was planted for real, with what was told of it first."""
+    """Return a row for each cause that was really planted, with the first report on it."""
     found = [row for row in result["rows"] if "outcome" in row]
     runs: dict[tuple[bool, str], list[Row]] = {}
     for row in found:

@@ -45,7 +45,7 @@ def attributes(node: int) -> bytes:
 
 
 def answer(opcode: int, node: int, body: bytes, seconds: float) -> bytes | int:
-    """Return what the kernel wants to know, or an error number."""
+    """Return the body of the reply to a request of the kernel, or an error number."""
     if opcode == INIT:
         major, minor = struct.unpack_from("<II", body)
         return struct.pack("<4I2H11I", major, min(minor, 31), 0, 0, 16, 12, 1 << 16, *[0] * 10)

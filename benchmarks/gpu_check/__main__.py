@@ -183,8 +183,8 @@ def fully_sharded(net: Net) -> nn.Module:
 def wrapped(name: str, wrap: Wrap) -> Iterator[Row]:
     """Yield the stages of a loop on what *wrap* makes of the net.
 
-    FSDP2 waits for its shards in forward and in backward: the probe calls that `sync`, and the
-    profiler's ranges hold it, so the three are compared together.
+    FSDP2 waits for its shards in forward and in backward. The probe counts these waits as `sync`,
+    the profiler's ranges include them: the check compares the sum of the three stages.
     """
     before = failures.count
     with probed() as clocks:
@@ -226,9 +226,9 @@ def made(name: str, check: Callable[[], Iterator[Row]]) -> list[Row]:
 
 
 def every_row() -> list[Row]:
-    """Run every check, as a DDP job of two ranks, of which the other does not exist.
+    """Run every check as one rank of a two-rank DDP job whose other rank does not exist.
 
-    A rank without peers waits for nobody, so the probe would not split its waits from backward.
+    The probe splits waits from backward only if a rank has peers that it may wait for.
     """
     rows: list[Row] = []
     distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
@@ -240,7 +240,7 @@ def every_row() -> list[Row]:
 
 
 def main() -> int:
-    """Print, and return the exit code."""
+    """Run the checks, print their rows, and return the exit code."""
     if not torch.cuda.is_available():
         print(NO_DEVICE, file=sys.stderr)
         return 2

@@ -68,9 +68,9 @@ def exit_code(rows: Sequence[Row]) -> int:
 def profiled_ms(trace: dict[str, Any]) -> Stages:
     """Return ms of device work by stage in a chrome *trace* of torch.profiler.
 
-    A kernel belongs to the `stage:` range of the CPU in which it was launched, by any thread; one
-    on another stream than the optimizer's belongs to `sync`. A range's work lasts from the
-    beginning of its first kernel to the end of its last one.
+    A kernel belongs to the CPU's `stage:` range during which any thread launched it. A kernel on a
+    stream other than the optimizer's belongs to `sync`. A range's work lasts from the start of its
+    first kernel to the end of its last one.
     """
     events = trace["traceEvents"]
     ranges = [each for each in events if each.get("name", "").startswith(RANGE)]
@@ -144,7 +144,7 @@ def verdict(result: Row) -> str:
 
 
 def _missed(row: Row) -> str:
-    if row["found"] is None:  # An error of torch, of which the first words say enough.
+    if row["found"] is None:  # An error of torch: its first words say enough.
         return f"{' '.join(row['check'].split()[:MOST_WORDS])} ..."
     found, unit = number(row["found"]), row["unit"]
     if row["expected"] is None:
@@ -173,6 +173,6 @@ def readings_table(result: Row) -> str:
 
 
 def _machine(result: Row) -> str:
-    """Return on what *result* was measured."""
+    """Return the machine that *result* was measured on, in words."""
     machine = result["machine"]
     return f"On one {machine['GPU']}, {machine['cpus']} CPUs, torch {machine['torch']}."

@@ -1,7 +1,7 @@
 """The training of `ranks.py`: ranks that share one GPU, one of them late on it or on the host.
 
-The device's work is torch's sleep kernel. It counts the cycles of a clock that goes on while other
-processes have the GPU, so ranks that take turns on one GPU seem to have one each.
+The device's work is torch's sleep kernel. It counts cycles of a clock that keeps running while
+other processes use the GPU, so each rank that shares the GPU seems to have one of its own.
 """
 
 import argparse
@@ -60,7 +60,7 @@ class Net(nn.Module):
 
 
 class Batches(Dataset[Tensor]):
-    """As many batches as are asked for, each a while in the making."""
+    """A practically endless dataset of batches, each of which takes *seconds* to make."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -80,7 +80,7 @@ def sharded(net: nn.Module) -> nn.Module:
 
 
 class Way(NamedTuple):
-    """How a job wraps its model, and what its ranks talk over."""
+    """How a job wraps its model, and the backend of its process group."""
 
     wrap: Callable[[nn.Module], nn.Module]
     backend: str = "gloo"
@@ -96,7 +96,7 @@ WAYS = {
 
 
 def join_process_group(backend: str) -> None:
-    """Join; NCCL refuses two ranks on one GPU, unless it takes them for ranks of two hosts."""
+    """Join; NCCL lets ranks share a GPU only if they appear to be on different hosts."""
     os.environ["NCCL_HOSTID"] = f"rank{os.environ['RANK']}"
     os.environ["NCCL_SOCKET_IFNAME"] = "lo"
     distributed.init_process_group(backend)
@@ -115,7 +115,7 @@ def train(milliseconds: dict[str, float], wrap: Callable[[nn.Module], nn.Module]
 
 
 def main() -> None:
-    """Join the process group and train; the late rank is the last but one."""
+    """Join the process group and train; with --fault, rank --fault-rank is late."""
     parser = argparse.ArgumentParser(description="Ranks on one GPU with a planted straggler.")
     parser.add_argument("--wrap", choices=WAYS, default="ddp")
     parser.add_argument("--fault", choices=HEALTHY)

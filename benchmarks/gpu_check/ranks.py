@@ -2,14 +2,14 @@
 
     python -m benchmarks.gpu_check.ranks
 
-A healthy job and one for each place of a delay under DDP, and late ones under torch.compile and
-FSDP2, over gloo and over NCCL. Each ends as soon as it was told, or after a while. `--wrap` runs
-the jobs of some ways to wrap the model, and keeps the rows of the others. Writes
-results/gpu_ranks.json, and whole scrapes while a rank is late: results/gpu_exposition.txt, and over
-NCCL gpu_exposition_nccl.txt. Exits 1 if a verdict is wrong, 2 without a CUDA device.
+Under DDP, a healthy job and one for each place of a delay; under torch.compile and FSDP2, jobs with
+a late rank; over gloo and over NCCL. A job ends once the page has named a rank, or after a while.
+`--wrap` runs only the jobs of these ways to wrap the model, and keeps the rows of the others.
+Writes results/gpu_ranks.json, and whole scrapes while a rank is late: results/gpu_exposition.txt,
+and over NCCL gpu_exposition_nccl.txt. Exits 1 if a verdict is wrong, 2 without a CUDA device.
 
-The ranks over NCCL share the GPU by NVIDIA's MPS. Without it they take turns, and an all-reduce of
-four ranks takes 27 ms.
+The ranks over NCCL share the GPU through NVIDIA's MPS. Without it they take turns, and an
+all-reduce of four ranks takes 27 ms.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def named(job: dict[str, Any] | None) -> list[tuple[int, str]]:
 
 
 def watch(exporter: ExporterProcess, training: TrainingProcess) -> tuple[float, dict[str, Any]]:
-    """Return after how many seconds the page named ranks to stay, inf for never, and its job."""
+    """Return after how many seconds the page named lasting ranks (inf: never), and its job."""
     began = since = time.monotonic()
     said: list[tuple[int, str]] = []
     job: dict[str, Any] = {"verdict": {"late": [], "sentence": "The job is not known yet."}}
@@ -68,7 +68,7 @@ def watch(exporter: ExporterProcess, training: TrainingProcess) -> tuple[float, 
 class Case(NamedTuple):
     """A job: how its model is wrapped, and in which stage rank LATE_RANK is late, if in any.
 
-    A whole scrape while it trains is kept in *exposition*, a file of the results.
+    *exposition* is the results file that keeps a whole scrape, taken while the job trains.
     """
 
     way: str
@@ -115,9 +115,9 @@ def row(case: Case, after: float, job: dict[str, Any], scrape: str) -> dict[str,
 
 @contextmanager
 def shared_gpu(directory: Path, backend: str) -> Iterator[Mapping[str, str]]:
-    """Yield the environment of a job, over NCCL with a server of NVIDIA's MPS of its own.
+    """Yield the environment of a job; a job over NCCL gets its own server of NVIDIA's MPS.
 
-    A job that is ended in the middle of its kernels takes its server along.
+    Ending a job in the middle of its kernels also takes down its server.
     """
     if backend != "nccl":
         yield {}

@@ -1,8 +1,8 @@
-"""What the exporter exposes of a GPU under a steady load, beside `nvidia-smi dmon` meanwhile.
+"""Compares what the exporter exposes of a GPU under steady load with `nvidia-smi dmon`.
 
     python -m benchmarks.gpu_check.readings
 
-Half of the time the GPU multiplies matrices, and between them it copies from the host and back.
+Half of the time the GPU multiplies matrices; in between it copies from the host and back.
 Writes results/gpu_readings.json; exits 1 if a reading is off by more than is allowed, 2 without a
 CUDA device or nvidia-smi.
 """
@@ -30,8 +30,8 @@ from devstack.process import get
 SECONDS: Final = 20
 # GPM's numbers, as nvmlGpmMetricId_t has them: dmon's last columns, in this order.
 GPM: Final = {2: "SM active", 3: "SM occupancy", 5: "tensor", 10: "DRAM", 20: "tx", 21: "rx"}
-# dmon's column, the series, its unit in dmon's, and what two means of it may differ by: absolutely,
-# and as a share of dmon's.
+# dmon's column, our series, the factor to dmon's unit, and how much the two means may differ:
+# absolutely, and as a share of dmon's.
 COMPARED: Final[Sequence[tuple[str, str, float, float, float]]] = (
     ("pwr", "rankskew_gpu_power_watts", 1, 10, 0.05),
     ("gtemp", 'rankskew_gpu_temperature_celsius{sensor="gpu"}', 1, 2, 0),
@@ -120,7 +120,7 @@ def every_series(directory: str) -> ExporterProcess:
 
 
 def measured() -> list[dict[str, Any]]:
-    """Read both for as long, while the GPU has something to do."""
+    """Read both over the same time while the GPU is under load; return the rows."""
     ended = threading.Event()
     busy = threading.Thread(target=load, args=(ended,))
     busy.start()

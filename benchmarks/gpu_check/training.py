@@ -33,7 +33,7 @@ class Faults:
 
 
 class Net(nn.Module):
-    """Square layers; in their middle backward may be slow."""
+    """Square layers; backward can be made slow in the middle one."""
 
     def __init__(self, width: int, layers: int) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ Wrap = Callable[[Net], nn.Module]
 class Training:
     """A loop of one rank; DDP's exchange of its one bucket takes as long as a late peer would.
 
-    With *wrap* the model is what that makes of the net, and has no late peer.
+    With *wrap*, the model is what *wrap* returns for the net, and there is no late peer.
     """
 
     def __init__(

@@ -3,8 +3,8 @@
 The store is a real TCPStore in its own process. Two other processes act as all ranks but the first,
 over 64 connections (ranks.py); each rank's ring is full, as in a fast loop, which is the most
 that the join handles. Rank 0 is this process: its round runs in a thread, beside a main thread
-that works without a pause, as training does. A round makes rank 0 late by the work that the main
-thread loses meanwhile; the round's CPU time bounds that.
+that works without a pause, as training does. A round delays rank 0 by the work that its main thread
+loses meanwhile; the round's CPU time is an upper bound of that.
 
 Live: four gloo DDP ranks run blocks with and without the join in random order, with rounds at ten
 times the real pace (live.py).
@@ -80,8 +80,8 @@ _MATRIX = torch.eye(64)
 class Beside:
     """Runs a function in a thread while this one works; results are in milliseconds.
 
-    *late*: how long this thread slept meanwhile, which it only does to wait for the interpreter.
-    Waiting for a CPU does not count, so another program's load does not either.
+    *late* is how long this thread slept meanwhile, which it does only to wait for the interpreter.
+    Waiting for a CPU does not count, so the load of other programs does not either.
     """
 
     def __init__(self) -> None:
@@ -151,7 +151,7 @@ def world_rows(ranks: int, rounds: int) -> Iterator[dict[str, Any]]:
         raise RuntimeError(f"{ranks} ranks: the late one was told {result}, not {expected} s")
     period = place.period_seconds
     for each in (posts, reads, merges.wall, merges.cpu, merges.late):
-        del each[0]  # It includes imports, and the rings are not full.
+        del each[0]  # The first round includes imports, and its rings are not full.
     yield row(ranks, "all ranks post", "ms", posts)
     yield row(ranks, "rank 0: post, collect, merge, publish (wall)", "ms", merges.wall)
     yield row(ranks, "rank 0: the same, CPU of the thread", "ms", merges.cpu, period)

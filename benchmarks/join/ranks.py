@@ -44,7 +44,7 @@ def messages(ranks: int, number: int) -> tuple[bytes, bytes]:
 
 
 def be_ranks(port: int, ranks: int, own: range, connections: int, parent: Connection) -> None:
-    """Be the ranks *own*: carry out the commands of *parent*, and tell it how long each took."""
+    """Act as the ranks *own*: run the commands of *parent*, and report how long each took."""
     stores: list[Any] = [
         PrefixStore(PREFIX, TCPStore("127.0.0.1", port, wait_for_workers=False))
         for _ in range(connections)
@@ -57,7 +57,7 @@ def be_ranks(port: int, ranks: int, own: range, connections: int, parent: Connec
     def post(store: Any, mine: Sequence[int], late: bytes, healthy: bytes) -> None:
         for rank in mine:
             store.set(f"steps/{rank}", late if rank == LATE_RANK else healthy)
-        store.check([f"steps/{mine[-1]}"])  # A set has no answer; this one follows all sets.
+        store.check([f"steps/{mine[-1]}"])  # A set has no answer; this answer follows all sets.
 
     def read(store: Any, mine: Sequence[int]) -> None:
         for rank in mine:

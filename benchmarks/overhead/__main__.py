@@ -88,8 +88,8 @@ class Size:
         return [Group(name, tuple(LOOPS[name].arms), self.blocks // 2) for name in loops]
 
 
-# About five minutes together. A machine with a GPU drifts by more than the probe costs: many short
-# pairs.
+# About five minutes together. Many short pairs, because a machine with a GPU drifts by more than
+# the probe costs.
 ON_GPU = {
     "CUDA": Size(processes=6, blocks=48, steps=100),
     "busy CUDA": Size(processes=3, blocks=10, steps=20),
@@ -158,7 +158,7 @@ def hot_rows(calls: int) -> Iterator[dict[str, Any]]:
 
 
 def _hot(move: Callable[[], None], calls: int) -> list[float]:
-    """Return µs per call, including what is done later with its records."""
+    """Return µs per call, including the later folding of its records."""
     costs = []
     for _ in range(9):
         started = time.perf_counter_ns()

@@ -35,7 +35,7 @@ def batches(steps: int, device: str = "cpu") -> Batches:
 
 
 def network() -> nn.Module:
-    """Return three layers that are as small as is still of use."""
+    """Return three layers, as small as still makes sense."""
     return nn.Sequential(
         nn.Linear(WIDTH, WIDTH),
         nn.ReLU(),
@@ -87,7 +87,7 @@ def automatic(training: Training) -> Iterator[Train]:
 def automatic_at_root(training: Training) -> Iterator[Train]:
     """Like `automatic`, for jobs in which a parameter's hook cannot cut backward, such as FSDP.
 
-    A single backward within a backward, by reentrant checkpointing, is enough for that.
+    A single nested backward, here from reentrant checkpointing, is enough to cause that.
     """
     with automatic(training) as train:
         numbers = torch.ones(1, requires_grad=True)
@@ -129,7 +129,7 @@ def probe(*, automatic: bool) -> Iterator[None]:
 
 def assert_it_works() -> None:
     """Raise RuntimeError if the probe failed in this process: a broken one costs less."""
-    # Where the module is in a checkout of before and after the probe had rooms: see fold().
+    # The module's name after and before the probe was split into packages: see fold().
     guard: Any = sys.modules.get("rank_probe.guest.guard") or sys.modules["rank_probe.guard"]
     if guard.failures.count:
         raise RuntimeError(
@@ -140,9 +140,9 @@ def assert_it_works() -> None:
 def fold() -> None:
     """Sum up the records of the block's steps, as the pusher does once a second.
 
-    It holds the interpreter's lock wherever it runs, so it is part of the cost of a step. With
-    `--before`, the probe may be that of another checkout: whatever differs between the two is here
-    or in assert_it_works, the rest of the benchmark uses the public API only.
+    It holds the interpreter's lock on any thread, so it is part of the cost of a step. With
+    `--before`, the probe may come from another checkout. Only this function and assert_it_works
+    depend on its internals; the rest of the benchmark uses the public API.
     """
     running = api._probe
     if running is None:

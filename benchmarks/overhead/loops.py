@@ -30,7 +30,7 @@ CUTS = PROBE | {"probe, automatic, backward cut at its root": arms.automatic_at_
 
 
 class TextNetwork(nn.Module):
-    """A model that is called as those of Hugging Face are: it takes a batch, and returns a loss."""
+    """A model that is called like those of Hugging Face: it takes a batch and returns the loss."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,9 +88,9 @@ class TextTraining(Training):
 
 
 def training_with_peers() -> Training:
-    """Return the plain loop in a process group of two ranks, of which the other does not exist.
+    """Return the plain loop in a process group of two ranks, the other of which does not exist.
 
-    So the probe cuts each backward, and there is no other rank whose noise would be measured.
+    The probe then cuts each backward, and no other rank adds noise.
     """
     if not dist.is_initialized():
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=RANKS)
@@ -134,8 +134,8 @@ def gpu_batches(steps: int) -> Batches:
 class Loop:
     """A loop, and the arms that can be measured on it.
 
-    *name* follows the names of its arms. *get_ready* is called before each timed block: it waits
-    for the other ranks, or for the GPU. A loop of several *ranks* runs in as many processes.
+    *name* is appended to the names of its arms. *get_ready* is called before each timed block to
+    wait for the other ranks or for the GPU. A loop of several *ranks* runs in as many processes.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """Runs groups of arms in processes of their own, with the rank_probe of this or another checkout.
 
-The benchmark's code is always that of this checkout. Each process finds it behind a folder that
-holds nothing but a link to the rank_probe to be measured; so both checkouts are measured alike.
+The benchmark's code is always that of this checkout. Before it, each process's path has a folder
+with only a link to the rank_probe to be measured, so both checkouts are measured alike.
 """
 
 import json
@@ -60,8 +60,8 @@ def measure_all(
 ) -> dict[Path, Costs]:
     """Measure each checkout's *groups*; return the figures of each checkout.
 
-    A round runs every group of every checkout once, in random order, so that a change of the
-    machine's speed meets all of them.
+    A round runs every group of every checkout once, in random order, so that a change in the
+    machine's speed affects all of them.
     """
     found: dict[Path, Costs] = {checkout: {} for checkout in groups}
     with ExitStack() as stack:
@@ -77,7 +77,7 @@ def measure_all(
 def run(group: Group, steps: int, probe: Probe) -> Costs:
     """Measure *group* in its own process, or in as many as its loop has ranks.
 
-    Raises RuntimeError with its last words if it fails, or if it had another rank_probe.
+    Raises RuntimeError if it fails, with the end of stderr, or if it used another rank_probe.
     """
     ranks = LOOPS[group.loop].ranks
     launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m"]

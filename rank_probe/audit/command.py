@@ -1,4 +1,4 @@
-"""The grammar of `rank-probe audit`, and one rank's part in it: rank 0 gathers and reports."""
+"""`rank-probe audit`: its options, and what each rank does; rank 0 gathers and reports."""
 
 import os
 import sys
@@ -31,8 +31,8 @@ examples:
   rank-probe audit --strict                      # a node, in a prolog or an init container
   rank-probe audit --json | jq '.checks[] | select(.status == "fail")'
 """
-# Parts of the time: until the first others may report, until the second they wait for the answer.
-# Between them rank 0 reads and compares, which takes 20 s with 16,384 ranks.
+# Shares of the timeout: ranks may post until the first, and wait for the answer until the second.
+# In between, rank 0 reads and compares, which takes 20 s with 16,384 ranks.
 GATHERING: Final = 0.5
 HEARING: Final = 0.95
 READING: Final = "reading this node, where a call into the driver may hang: look at dmesg"
@@ -87,7 +87,7 @@ def look(
 ) -> int:
     """Return the exit status, which is that of *report* on rank 0; raises NoAnswer.
 
-    *doing* is told what begins, in the words of a sentence on what took too long.
+    *doing* is called with each step that begins, in words that fit the message on a timeout.
     """
     began = time.monotonic()
     me = identity.from_environment(environment)
@@ -125,9 +125,9 @@ def look(
 
 @contextmanager
 def _ending_after(seconds: float) -> Iterator[Callable[[str], None]]:
-    """End the process if the block takes longer: a call into the driver may never return.
+    """End the process if the block takes longer than *seconds*: a driver call may never return.
 
-    The block tells the function that it gets what it is doing.
+    Yields a function that the block calls with what it is doing.
     """
     told = ["starting"]
 

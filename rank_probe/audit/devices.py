@@ -58,10 +58,10 @@ def read_gpus() -> tuple[tuple[GpuFacts, ...], str]:
 def _gpu(pynvml: Any, index: int) -> GpuFacts:
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
     words: Sequence[int] = ()
-    with contextlib.suppress(pynvml.NVMLError):  # Not every GPU has a place that is known.
+    with contextlib.suppress(pynvml.NVMLError):  # NVML may not know which CPUs are near.
         words = pynvml.nvmlDeviceGetCpuAffinity(handle, MOST_CPUS // WORD_BITS)
     why = ""
-    with contextlib.suppress(pynvml.NVMLError, AttributeError):  # Nor is every pynvml new enough.
+    with contextlib.suppress(pynvml.NVMLError, AttributeError):  # pynvml may be too old.
         why = fabric_trouble(handle, pynvml)
     return GpuFacts(
         index=index,
@@ -84,7 +84,7 @@ def _string(value: str | bytes) -> str:
 class VisibleGpus:
     """The GPUs that a rank sees, in CUDA's order, and those of them that it uses.
 
-    A GPU is its UUID; without NVML, what CUDA_VISIBLE_DEVICES calls it, or its number.
+    Each is a UUID or, without NVML, an entry of CUDA_VISIBLE_DEVICES or an index.
     """
 
     visible: tuple[str, ...]
@@ -124,18 +124,18 @@ def _visible(facts: Facts) -> tuple[str, ...]:
         return tuple(everything)
     found: list[str] = []
     for entry in _entries(facts):
-        if not entry.isdecimal():  # A UUID, of which a beginning is enough, or a MIG device.
+        if not entry.isdecimal():  # A UUID or a prefix of one, or a MIG device.
             full = [uuid for uuid in uuids if uuid.startswith(entry)]
             found.append(full[0] if len(full) == 1 else entry)
         elif everything and int(entry) >= len(everything):
-            break  # As CUDA does: it ignores what follows the first number that is wrong.
+            break  # Like CUDA, ignore the first invalid index and everything after it.
         else:
             found.append(everything[int(entry)] if everything else entry)
     return tuple(found)
 
 
 def _entries(facts: Facts) -> list[str]:
-    """Return the valid beginning of CUDA_VISIBLE_DEVICES."""
+    """Return the entries of CUDA_VISIBLE_DEVICES before the first malformed one."""
     every = (entry.strip() for entry in facts.settings.get(VISIBLE, "").split(","))
     return list(takewhile(lambda one: one.isdecimal() or one.startswith(("GPU-", "MIG-")), every))
 
@@ -171,7 +171,7 @@ def device_per_rank(launch: Launch) -> Iterator[AuditFinding]:
 
 
 def device_order(launch: Launch) -> Iterator[AuditFinding]:
-    """Name the ranks for which the number of a GPU may mean another GPU than for others."""
+    """Name the ranks for which a GPU's number may mean a different GPU than for other ranks."""
     if nothing := without_gpus(launch):
         yield nothing
         return
@@ -250,7 +250,7 @@ def _shared(machine: Sequence[Facts], seen: dict[int, VisibleGpus]) -> Iterator[
 
 
 def _different_orders(machine: Sequence[Facts]) -> Iterator[AuditFinding]:
-    """Yield whose visible GPUs are those of others in another order."""
+    """Yield the ranks that see the same GPUs as another rank in a different order."""
     seen = visible_gpus(machine)
     first: dict[frozenset[str], tuple[int, tuple[str, ...]]] = {}
     for facts in machine:
@@ -271,7 +271,7 @@ def _numbered(gpus: Sequence[str], facts: Facts) -> str:
 
 
 def _by_number(facts: Facts) -> bool:
-    """Whether numbers name GPUs that CUDA might count in another order than their bus."""
+    """Whether the rank names its GPUs by number, and CUDA may not count them in bus order."""
     by_number = facts.settings.get(VISIBLE, "").partition(",")[0].strip().isdecimal()
     models = {gpu.model for gpu in facts.gpus}  # None is known without NVML.
     return by_number and facts.settings.get(ORDER) != BUS_ORDER and len(models) > 1

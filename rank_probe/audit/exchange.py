@@ -14,11 +14,11 @@ POSTED: Final = "posted"
 LEFT: Final = "left"
 STATUS: Final = "status"
 POLL_SECONDS: Final = 0.05
-# Of 16,384 ranks, each of which asks whether rank 0 is there.
+# As many as 16,384 ranks may retry their connection to rank 0.
 RETRY_SECONDS: Final = 0.5
-# Of one answer of the store, which holds it in memory twice.
+# Keys per request: the store holds its response in memory twice.
 BATCH: Final = 256
-# The store may be in rank 0, which waits this long for others to read their answer.
+# If rank 0 hosts the store, it waits this long for the others to read their answer.
 FAREWELL_SECONDS: Final = 5.0
 SHORTEST: Final = timedelta(seconds=1)
 
@@ -76,7 +76,7 @@ class Exchange:
         return facts, tuple(sorted(set(range(self._world_size)) - {one.rank for one in facts}))
 
     def tell(self, status: int, others: int) -> None:
-        """Tell the *others* the exit *status*; stay until they know it if we are the store."""
+        """Send the exit *status* to the *others*; if we host the store, wait until they read it."""
         with self._answering():
             self._store.set(STATUS, str(status).encode())
             if not self._is_server:
@@ -86,7 +86,7 @@ class Exchange:
                 time.sleep(POLL_SECONDS)
 
     def hear(self) -> int:
-        """Return the exit status that rank 0 tells."""
+        """Wait for rank 0's exit status, and return it."""
         with self._answering():
             self._store.set_timeout(self._left())
             status = int(self._store.get(STATUS))
@@ -127,7 +127,7 @@ def why_not(environment: Mapping[str, str]) -> str:
             return f"{name} is not set, so ranks cannot reach each other: start them with torchrun"
     if not environment["MASTER_PORT"].isdecimal():
         return f"MASTER_PORT={environment['MASTER_PORT']} is not a number"
-    # Its errors are told in one sentence, without its C++ frames on stderr.
+    # We report torch's errors in one sentence, so keep its C++ frames off stderr.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     try:
         import torch.distributed  # noqa: F401 # only whether it is there

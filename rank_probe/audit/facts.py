@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from rank_probe.process import small_files
 
-# A node with 16 GPUs needs 4 KiB; what unpacks to more than this was not posted by an audit.
+# A node with 16 GPUs needs 4 KiB; no audit posts data that unpacks to more than this.
 LARGEST_BYTES: Final = 2**20
-# How the value of a variable begins of which only a digest is posted.
+# The prefix of a variable's value if only a digest of it is posted.
 HIDDEN: Final = "hidden "
 
 

@@ -11,9 +11,9 @@ from rank_probe.audit.facts import Facts
 
 Key = TypeVar("Key", bound=Hashable)
 
-# Of ranks or nodes in one sentence.
+# Ranks or nodes named in one sentence.
 MOST_NAMED: Final = 8
-# Of one check: a mistake in a job script is made on a thousand nodes.
+# Findings shown for one check: a mistake in a job script shows on a thousand nodes.
 MOST_FINDINGS: Final = 8
 
 
@@ -21,8 +21,8 @@ MOST_FINDINGS: Final = 8
 class Launch:
     """The facts of at least one rank, ascending by rank.
 
-    *missing* ranks posted nothing that could be read. *cannot_compare* says why no ranks could be
-    compared, and is empty if they could. If this process is no rank, it is *alone*, and stands for
+    *missing* ranks posted nothing readable. *cannot_compare* says why ranks cannot be compared; it
+    is empty if they can. *alone* means that this process is not a rank: its facts stand for
     *ranks_here* ranks of its node, one for each GPU.
     """
 
@@ -88,14 +88,14 @@ class Outcome:
 
 
 def outcome(check: str, findings: Iterable[AuditFinding]) -> Outcome:
-    """Return the outcome of *check*; what is fine is left out beside what is not."""
+    """Return the outcome of *check*; if it found problems, all other findings are left out."""
     found = sorted(findings, key=lambda finding: ORDER.index(finding.status))
     troubles = [one for one in found if one.status in (AuditStatus.FAIL, AuditStatus.WARN)]
     shown = tuple((troubles or found[:1])[:MOST_FINDINGS])
     return Outcome(check, shown, max(0, len(troubles) - len(shown)))
 
 
-# They take the reason, and for the first two what to do.
+# Each takes the reason; the first two also take the advice.
 fail: Final = partial(AuditFinding, AuditStatus.FAIL)  # It will break or slow the job.
 warn: Final = partial(AuditFinding, AuditStatus.WARN)  # It may slow the job.
 not_checked: Final = partial(AuditFinding, AuditStatus.NOT_CHECKED)

@@ -29,7 +29,7 @@ LOOKED_AT: Final = (
     "NCCL_IB_HCA",
     "NCCL_IB_DISABLE",
 )
-# The check of the order of devices tells more about it than that it differs.
+# The check device_order reports more about this variable than that it differs.
 _TOLD_ELSEWHERE: Final = frozenset({"CUDA_DEVICE_ORDER"})
 MOST_VARIABLES: Final = 256
 MOST_CHARACTERS: Final = 120
@@ -106,9 +106,9 @@ def _lockable_bytes(mounts: NodeMounts) -> int:
 
 
 def _control_group(mounts: NodeMounts) -> str:
-    """Return what is the same for processes of one control group.
+    """Return a name that the processes of one control group share.
 
-    In a container every path may be /, so the namespace is part of it.
+    It includes the namespace, because in a container every path may be /.
     """
     try:
         namespace = str((mounts.procfs / "self/ns/cgroup").readlink())
@@ -128,7 +128,7 @@ def compared(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def shown(name: str, value: str) -> str:
-    """Return *value*; a digest that is good for comparisons if it may be secret or is long."""
+    """Return *value*; only a digest if it may be secret, cut and with a digest if it is long."""
     digest = hashlib.sha256(value.encode(errors="surrogateescape")).hexdigest()[:8]
     if _SECRET_NAME.search(name) or _SECRET_VALUE.search(value):
         return f"{HIDDEN}{digest}"

@@ -22,7 +22,7 @@ BIND: Final = (
     "bind each rank to CPUs of its own near its GPU: srun --cpu-bind, numactl, or taskset in the "
     "wrapper that starts it"
 )
-# Of a bound rank's CPUs, those that are next to its GPU.
+# The least share of a bound rank's CPUs that should be near its GPU.
 LEAST_NEAR: Final = 0.5
 # Rules of thumb: what NCCL needs in a common job.
 SHARED_PER_RANK: Final = 32 * 2**20
@@ -111,7 +111,7 @@ def shared_memory(launch: Launch) -> Iterator[AuditFinding]:
 
 
 def locked_memory(launch: Launch) -> Iterator[AuditFinding]:
-    """Look at RLIMIT_MEMLOCK, where NCCL locks memory: with InfiniBand."""
+    """Check RLIMIT_MEMLOCK if there is InfiniBand, for which NCCL locks memory."""
     if not any(
         facts.ports and facts.settings.get("NCCL_IB_DISABLE", "0") != "1" for facts in launch.facts
     ):

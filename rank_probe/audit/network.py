@@ -50,9 +50,9 @@ def interfaces(mounts: NodeMounts, environment: Mapping[str, str]) -> Iterator[I
 
 
 def matching(chosen: str, names: list[str], by_prefix: bool) -> list[str]:
-    """Return those of *names* that *chosen* means, as NCCL or, not *by_prefix*, gloo reads it.
+    """Return the *names* that *chosen* selects: with *by_prefix* as NCCL reads it, else as gloo.
 
-    NCCL takes prefixes; = makes them whole names and ^ excludes them, without loopback and docker.
+    NCCL matches prefixes; = matches whole names, ^ selects the rest but for loopback and docker.
     """
     if not by_prefix:
         return [name for name in names if name in chosen.split(",")]

@@ -15,13 +15,13 @@ from rank_probe.audit.findings import (
     warn,
 )
 
-# Variables of the libraries in which ranks talk to each other: a difference can hang the job.
+# Variables of the communication libraries: a difference between ranks can hang the job.
 COMMUNICATION: Final = ("NCCL_", "TORCH_NCCL_", "GLOO_", "UCX_", "FI_")
 # Names of this node's interfaces and adapters, which may differ between nodes for a reason.
 OF_A_PLACE: Final = frozenset(
     {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_HCA", "UCX_NET_DEVICES"}
 )
-# Ranks with different ones cannot talk to each other, or compute different things.
+# Ranks with different versions of these cannot communicate, or compute different results.
 MUST_MATCH: Final = frozenset({"torch", "cuda", "nccl"})
 UNSET: Final = "unset"
 MOST_VALUES: Final = 4
@@ -76,7 +76,7 @@ def _differences(
     matters: Callable[[str], bool],
     advice: str,
 ) -> Iterator[AuditFinding]:
-    """Yield the ranks that differ from most; if there is no majority, who has which value."""
+    """Yield the ranks that differ from the majority, or without one the ranks of each value."""
     if launch.cannot_compare:
         yield not_checked(launch.cannot_compare)
         return

@@ -1,4 +1,4 @@
-"""The grammar of `rank-probe bench-collectives`, its course, and its end instead of a hang."""
+"""`rank-probe bench-collectives`: its options, its run, and a watchdog that ends a hang."""
 
 import argparse
 import os
@@ -48,7 +48,7 @@ class Watchdog(threading.Thread):
         self.begins("the start")
 
     def begins(self, step: str) -> None:
-        """Begin the next *step*, with new patience."""
+        """Begin the next *step* and restart the timeout."""
         self.step = step
         self._give_up = time.monotonic() + self._patience
 
@@ -81,7 +81,7 @@ def place(environment: Mapping[str, str]) -> Identity:
 
 
 def chosen(backend: str | None) -> str:
-    """Return *backend*, or like torch NCCL where there is a GPU; raises CannotMeasure."""
+    """Return *backend*, by default nccl if it can be used, else gloo; raises CannotMeasure."""
     import torch
     from torch import distributed
 
@@ -125,7 +125,7 @@ def run(arguments: Sequence[str]) -> int:
 
     # Python's handler would wait until a blocked collective returns.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # Libraries say on stdout whom they have met; only our own output goes where stdout led.
+    # Libraries log their connections to stdout. Send that to stderr: stdout is for our result.
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     watchdog = Watchdog(me.rank, given.timeout)
@@ -137,7 +137,7 @@ def run(arguments: Sequence[str]) -> int:
                 _say(f"{ranks} measure with {backend}, for {given.duration:.0f} s or more")
             largest = given.max_mib * 2**20 if given.max_mib else measure.LARGEST_BYTES[backend]
             result = measure.measure(world, given.duration, largest)
-            if me.rank == 0:  # Before another rank ends, which torchrun takes for a failure.
+            if me.rank == 0:  # Before another rank exits with 1: torchrun calls it a failure.
                 text = report.as_json(result) if given.json else report.as_text(result)
                 print(text, file=output, flush=True)
                 try:

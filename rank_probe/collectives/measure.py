@@ -2,10 +2,10 @@
 
 docs/collectives.md defines the sizes and bandwidths, which are those of nccl-tests.
 
-In the first pass the pairs of a round run at once, and share what they share. Before something is
-named as slow, one pair runs at a time, doubtful and other pairs in turn, three times. The fastest
-of its times counts for each: a slow link is slow every time, while a pair that was held up is fast
-once. Only these times are judged; if they show something slow, two more passes must show it too.
+In the first pass the pairs of a round run at once and share resources. Before anything is named as
+slow, doubtful and other pairs take turns, one pair at a time, three times. The fastest time of each
+pair counts: a slow link is slow every time, while a pair that was held up is fast once. Only these
+times are judged. If they show something slow, two more passes must confirm it.
 """
 
 import math
@@ -36,16 +36,16 @@ from rank_probe.collectives.verdict import (
 )
 from rank_probe.process.identity import Identity
 
-# How often each moves the whole array over the slowest link, with many ranks.
+# How many times each moves the whole array over the slowest link, with many ranks.
 COLLECTIVES: Final = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
-# Beyond this, host memory and loopback are measured for minutes, and nothing new is learned.
+# Beyond this, host memory and loopback take minutes and show nothing new.
 LARGEST_BYTES: Final = {"nccl": 256 * 2**20, "gloo": 16 * 2**20}
 SMALLEST_BYTES: Final = 4 * 2**10
 SIZE_FACTOR: Final = 4
 # nccl-tests rounds a rank's share down to this many bytes, which NCCL's widest loads need.
 ALIGNMENT_BYTES: Final = 16
 FLOAT_BYTES: Final = 4
-# Between two ranks: what tells the latency, and the part of the largest array for the bandwidth.
+# Messages between two ranks: bytes for latency; for bandwidth, the largest array divided by this.
 SMALL_BYTES: Final = 8
 MESSAGE_PART: Final = 4
 WARM_UP: Final = 3
@@ -53,10 +53,10 @@ FEWEST: Final = 5
 MOST: Final = 2000
 TIMES: Final = 3
 PASSES: Final = 3
-# Up to here all pairs are measured again: those of eight ranks.
+# With up to this many pairs (eight ranks), all pairs are measured again.
 MOST_IN_FULL: Final = 28
 MOST_DOUBTFUL: Final = 24
-# Of each rank that has a doubtful pair, so that it is known how fast it can be.
+# Other pairs to repeat for each rank of a doubtful pair, to show how fast the rank can be.
 CONTROLS_OF_A_RANK: Final = 2
 
 
@@ -64,7 +64,7 @@ CONTROLS_OF_A_RANK: Final = 2
 class World:
     """All ranks, as one of them sees them.
 
-    *begins* is told the next step. *hosts* has the host of each rank, by rank.
+    *begins* is called with the name of each step. *hosts* has the host of each rank, by rank.
     """
 
     rank: int
@@ -80,7 +80,7 @@ class World:
         return self.backend == "nccl"
 
     def barrier(self) -> None:
-        """Wait for all ranks, with a collective, after which they go on within microseconds."""
+        """Wait for all ranks in a collective that releases them within microseconds."""
         self.largest(0.0)
 
     def largest(self, value: float) -> float:
@@ -90,7 +90,7 @@ class World:
         return float(tensor.item())
 
     def exchange(self, mine: Any) -> list[Any]:
-        """Return what each rank gives, by rank and the same on all of them."""
+        """Return every rank's *mine*, in rank order; all ranks get the same list."""
         given = [None] * self.size
         distributed.all_gather_object(given, mine)
         return given
@@ -100,7 +100,7 @@ class World:
 def joined(
     me: Identity, backend: str, timeout_seconds: float, begins: Callable[[str], None]
 ) -> Iterator[World]:
-    """Take the device, meet the other ranks, and make the process group that is measured."""
+    """Select the device, meet the other ranks, and create the process group to measure."""
     device = torch.device("cpu")
     if backend == "nccl":
         local_rank = int(me.local_rank) if me.local_rank.isdecimal() else 0
@@ -111,11 +111,11 @@ def joined(
     world = World(me.rank, me.world_size, backend, device, begins)
     begins("the ranks' search for one another")
     os.environ |= {"RANK": str(me.rank), "WORLD_SIZE": str(me.world_size)}
-    # The watchdog's patience ends before torch's, and with a sentence.
+    # Longer than the watchdog's timeout, which ends with a readable message.
     distributed.init_process_group(backend, timeout=timedelta(seconds=2 * timeout_seconds))
     world.hosts = tuple(world.exchange(socket.gethostname()))
     yield world
-    # Rank 0 may be the store: it stays until all have come so far.
+    # Rank 0 may host the store, so it stays until all ranks get here.
     begins("the end")
     world.barrier()
     distributed.destroy_process_group()
@@ -153,13 +153,13 @@ class MeasuredLinks(NamedTuple):
 def measure(world: World, seconds: float, largest_bytes: int) -> MeasuredLinks:
     """Return the result, on every rank; half of *seconds* for collectives, half for pairs.
 
-    What is measured again takes up to half of that more in each pass.
+    Each pass that repeats pairs adds up to a quarter of *seconds*.
     """
     sizes, message = sizes_up_to(largest_bytes, world.size), largest_bytes // MESSAGE_PART
     collectives = time_collectives(world, sizes, seconds / 2)
     meetings = rounds(world.size)
     pairs = time_rounds(world, meetings, message, seconds / 2 / len(meetings))
-    # In turn, so that a spell of noise does not meet all readings of one pair.
+    # Interleaved, so that a burst of noise does not hit all readings of one pair.
     again = to_repeat(pairs, world.hosts)
     turns = [(pair,) for _ in range(TIMES) for pair in again]
     each = seconds / 4 / max(len(turns), len(meetings))
@@ -167,7 +167,7 @@ def measure(world: World, seconds: float, largest_bytes: int) -> MeasuredLinks:
     slow: list[SlowReading] = []
     for _ in range(PASSES if turns else 0):
         readings += time_rounds(world, turns, message, each)
-        # Every rank has the same readings, and comes to the same end.
+        # Every rank has the same readings and reaches the same decision.
         slow = slow_readings(fastest(readings), world.hosts, noise(readings))
         if not slow:
             break
@@ -214,7 +214,7 @@ def operation(world: World, collective: str, size_bytes: int) -> Callable[[], ob
     # Zeros: the sum of any number of repetitions in place stays finite.
     whole = torch.zeros(size_bytes // FLOAT_BYTES, device=world.device)
     share = torch.zeros(size_bytes // FLOAT_BYTES // world.size, device=world.device)
-    # An older torch has them under the second name only, a newer one deprecates it.
+    # Older torch has only the second name of each function; newer torch deprecates it.
     gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
     scatter = (
         getattr(distributed, "reduce_scatter_single", None) or distributed.reduce_scatter_tensor
@@ -235,8 +235,8 @@ def repetitions_in(seconds: float, once_seconds: float) -> int:
 def timed(operation: Callable[[], object], repetitions: int, on_gpu: bool) -> list[float]:
     """Return the seconds of each repetition of *operation*.
 
-    gloo's calls block until they are done, so the host's clock tells. NCCL's only enqueue, so with
-    *on_gpu* CUDA events on the current stream tell; it waits for them at the end.
+    gloo's calls block until they are done, so the host clock times them. NCCL's calls only enqueue,
+    so with *on_gpu* CUDA events on the current stream time them; `timed` waits for the last event.
     """
     if not on_gpu:
         marks = [time.perf_counter()]
@@ -255,7 +255,7 @@ def timed(operation: Callable[[], object], repetitions: int, on_gpu: bool) -> li
 
 def rounds(ranks: int) -> list[list[Pair]]:
     """Return each pair once, in as few rounds as a round-robin tournament has (circle method)."""
-    players = [*range(ranks), *([-1] if ranks % 2 else [])]  # Who meets -1 has a round off.
+    players = [*range(ranks), *([-1] if ranks % 2 else [])]  # A rank paired with -1 sits out.
     found = []
     for _ in range(len(players) - 1):
         meet = zip(players[: len(players) // 2], reversed(players), strict=False)
@@ -267,7 +267,7 @@ def rounds(ranks: int) -> list[list[Pair]]:
 def time_rounds(
     world: World, rounds: Iterable[Sequence[Pair]], message_bytes: int, round_seconds: float
 ) -> list[PairTime]:
-    """Return the times of all pairs. Those of a round are measured at once; a barrier ends it."""
+    """Return the times of all pairs; those of a round run at once, and a barrier ends it."""
     mine: list[PairTime] = []
     for pairs in rounds:
         for pair in pairs:
@@ -282,8 +282,8 @@ def time_rounds(
 def _time_pair(world: World, pair: Pair, message_bytes: int, seconds: float) -> list[PairTime]:
     """Return the times of *pair* on its first rank, which decides and times; the second follows.
 
-    What counts is the first decile of the repetitions, because a slow link holds up every message.
-    The median would also tell how busy the hosts are.
+    Each time is the first decile of the repetitions, because a slow link holds up every message.
+    The median would also depend on how busy the hosts are.
     """
     leads = world.rank == pair[0]
     peer = pair[1] if leads else pair[0]
@@ -307,7 +307,7 @@ def _time_pair(world: World, pair: Pair, message_bytes: int, seconds: float) -> 
 
     latency = seconds_of(small, small) / 2
     both_ways = seconds_of(large, small), seconds_of(small, large)
-    # A latency that was measured while something held the ranks up may be longer than all of it.
+    # A latency measured while the ranks were held up may exceed the whole time, hence the floor.
     there, back = (message_bytes / max(each - latency, each / 2) for each in both_ways)
     return [PairTime(pair, latency, there, back)] if leads else []
 
@@ -329,9 +329,9 @@ def to_repeat(times: Sequence[PairTime], hosts: Sequence[str]) -> list[Pair]:
 
 
 def noise(readings: Sequence[PairTime]) -> dict[Measure, float]:
-    """Return by which factor a reading is slower than the best of its pair, for most pairs.
+    """Return the factor by which a typical reading is slower than the best of its pair.
 
-    It is that of the median reading, and of the median pair: few pairs are slow now and then.
+    It is the median over pairs of each pair's median: the few pairs that vary do not raise it.
     """
     of_latency, of_bandwidth = [], []
     for _, latency, there, back in _by_pair(readings):

@@ -12,9 +12,9 @@ from rank_probe.collectives.verdict import SCOPES, Finding, PairTime, Scope, Slo
 from rank_probe.version import __version__
 from rank_probe.wire.document import as_document
 
-# More pairs than this are for --json.
+# With more pairs than this, the text has only medians; --json has all pairs.
 MOST_PAIRS_SHOWN: Final = 28
-ROUNDED_UP: Final = 0.9995  # Three digits would make 1000 of the smaller unit of it.
+ROUNDED_UP: Final = 0.9995  # From here, three digits round to 1000 of the smaller unit.
 Units = Sequence[tuple[str, float]]
 BYTES: Final[Units] = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
 SECONDS: Final[Units] = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
@@ -139,13 +139,13 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def shown(value: float, units: Units) -> str:
-    """Return three digits and the largest of *units* that fits, else the smallest."""
+    """Format *value* with three digits in the largest of *units* that fits, else the smallest."""
     unit, factor = next((each for each in units if value >= each[1] * ROUNDED_UP), units[-1])
     return f"{value / factor:.3g} {unit}"
 
 
 def write_textfile(path: Path, result: MeasuredLinks) -> None:
-    """Put the series into *path* at once, so that nobody reads half of them; raises OSError."""
+    """Replace *path* atomically, so that nobody reads a partial file; raises OSError."""
     unfinished = path.with_name(f".{path.name}.unfinished")
     unfinished.write_text(as_prometheus(result, time.time()))
     unfinished.chmod(0o644)  # node_exporter runs as a user of its own.

@@ -1,8 +1,8 @@
 """Which link, rank or node stands out from its like; docs/collectives.md says what is compared.
 
 A cost is seconds of latency, or seconds per byte; twice the cost is twice as slow. A rank's cost is
-that of its fastest link. An outlier is further from the median than several robust standard
-deviations (1.4826 * MAD, of logarithms), and by a factor that matters.
+that of its fastest link. An outlier exceeds the median by several robust standard deviations
+(1.4826 * MAD, of logarithms), and by a factor that matters.
 """
 
 import math
@@ -20,17 +20,17 @@ Ranks = tuple[int, ...]
 Costs = Mapping[Ranks, float]
 SCOPES: Final[tuple[Scope, ...]] = ("intra-node", "inter-node")
 
-# Half of a link's lanes, or a link of one generation before, cost twice as much. Latencies also
-# differ by the path through a healthy node.
+# A link with half its lanes, or of the previous generation, costs twice as much. In a healthy node,
+# latencies also differ by path.
 FACTORS: Final[Mapping[Measure, float]] = {"latency": 2.0, "bandwidth": 1.5}
 DEVIATIONS: Final = 5.0
-# Of a rank that may be slow, the fastest tell: it is slow only if they are.
+# The fastest links to repeat for a doubtful rank, which is slow only if even they are.
 LINKS_OF_A_RANK: Final = 6
-# With fewer there is no median to be far from.
+# Fewer have no meaningful median.
 FEWEST: Final = 3
-# Of the comparable links; more are how the machine is wired, not broken links.
+# The share of comparable links; more slow links are the machine's wiring, not faults.
 MOST_SLOW_LINKS: Final = 1 / 3
-# Where in a link a rank stands that is slow in this way.
+# The position in a link of the rank that is slow in this way.
 ENDS: Final = {"sends": 0, "receives": 1}
 
 
@@ -85,10 +85,10 @@ def scope_of(link: Ranks, hosts: Sequence[str]) -> Scope:
 def slow_readings(
     times: Sequence[PairTime], hosts: Sequence[str], noise: Mapping[Measure, float] | None = None
 ) -> list[SlowReading]:
-    """Return all that stands out, ranks before links.
+    """Return all outliers, ranks before links.
 
-    *noise* says by which factor one reading of a pair is slower than its best. An outlier must be
-    slower by more than the square of it, on top of all else.
+    *noise* is the factor by which a typical reading of a pair is slower than the pair's best. Its
+    square multiplies the factor by which an outlier must be slower.
     """
     found: list[SlowReading] = []
     for measure, scope, like in _scopes(times, hosts):
@@ -100,7 +100,7 @@ def slow_readings(
             for rank, typical in outliers(best, factor).items():
                 odd.append((rank, way, best[rank], typical))
                 for link in rest:
-                    if link[end] == rank[0]:  # What is left is what is wrong with the link itself.
+                    if link[end] == rank[0]:  # Leaves what the slow rank does not explain.
                         rest[link] *= typical / best[rank]
         slow = outliers(rest, factor)
         if len(slow) <= MOST_SLOW_LINKS * len(like):
@@ -112,9 +112,9 @@ def slow_readings(
 
 
 def doubtful(times: Sequence[PairTime], hosts: Sequence[str]) -> list[Pair]:
-    """Return the pairs that may be slow, or are those of a rank that may be, the worst first.
+    """Return the pairs that may be slow, or belong to a rank that may be, the worst first.
 
-    This is suspicious on purpose, by the factor alone: what it finds is measured again.
+    Tests the factor alone and is oversensitive on purpose: these pairs are measured again.
     """
     found: dict[Pair, float] = {}
     for measure, _, like in _scopes(times, hosts):
@@ -148,7 +148,7 @@ def _scopes(
 
 
 def _best_by_rank(like: Costs, end: int) -> Costs:
-    """Return the cost of each rank's fastest link, of the ranks that have several."""
+    """Return the cost of the fastest link of each rank that has several links."""
     theirs: dict[Ranks, list[float]] = {}
     for link, cost in like.items():
         theirs.setdefault((link[end],), []).append(cost)

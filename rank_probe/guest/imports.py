@@ -36,11 +36,11 @@ def imported(name: str) -> Any | None:
 
 
 class _Watch(importlib.abc.MetaPathFinder):
-    """Leaves finding modules to the other finders, and notices when what they found is executed.
+    """Lets the other finders find modules, and notices when a found module is executed.
 
-    To find a module is not to import it: many libraries look for torch just to know whether it is
-    there. So they get the module's own specification and loader, of which nothing but the loader's
-    `exec_module` is replaced.
+    Finding a module is not importing it: many libraries look for torch only to learn whether it is
+    installed. They get the module's own spec and loader; only the loader's `exec_module` is
+    replaced.
     """
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ P = ParamSpec("P")
 class Patches:
     """Attributes replaced so far; `undo` restores them, last first.
 
-    What somebody else has replaced since then stays: it may call ours, which must do no harm then.
+    A later replacement by other code stays. It may still call ours, which must then do no harm.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Patches:
             replacement.__module__, replacement.__qualname__ = owner.__name__, name
 
     def _replace(self, owner: Any, name: str, replacement: Any) -> None:
-        # Not what asking gives: accessing a static or C++ method on a class may bind it.
+        # Not getattr(): accessing a static or C++ method on a class may bind it.
         was_own, stored = name in vars(owner), vars(owner).get(name)
 
         def restore() -> None:
@@ -58,7 +58,7 @@ class Patches:
         self._undo.append(restore)
 
     def undo(self) -> None:
-        """Restore everything; what fails costs no other, and is counted."""
+        """Restore everything; a failed restore is counted and does not stop the others."""
         while self._undo:
             _call(self._undo.pop())
 

@@ -17,10 +17,10 @@ def has_waited() -> None:
 
 
 def give_way() -> None:
-    """Let a waiting thread have the interpreter, if this one has worked for WORK_SECONDS.
+    """Release the interpreter lock to waiting threads if this one has worked for WORK_SECONDS.
 
-    Call it often: a machine may be slow. Python itself would make the other thread wait for 5 ms
-    (sys.setswitchinterval, which is the user's).
+    Call it often, because a machine may be slow. Python alone would make the other thread wait
+    5 ms (sys.setswitchinterval, which belongs to the user).
     """
     if time.perf_counter() - _waited.get(get_ident(), 0.0) >= WORK_SECONDS:
         time.sleep(TURN_SECONDS)

@@ -1,7 +1,7 @@
-"""The method of the user's that a loader's workers run: they are processes of their own.
+"""Finds the user's method that a DataLoader's worker processes run.
 
-Found from the types of what the loader was made with. Nothing of the user's is called, not even to
-read an attribute.
+The search reads the types of the loader's dataset and collate function. It never runs user code,
+not even to read an attribute.
 """
 
 import functools
@@ -11,16 +11,16 @@ from typing import Any, Final
 
 from rank_probe.lines.user_code import CodeLine
 
-# In the order in which torch looks for them.
+# In torch's lookup order.
 METHODS: Final = ("__getitems__", "__getitem__")
 ITERABLE: Final = "__iter__"
-# A data set around others, such as a Subset, keeps them here.
+# The attributes in which a dataset that wraps others, such as a Subset, keeps them.
 INNER: Final = ("dataset", "datasets")
 DEEPEST: Final = 8
 
 
 def workers_line(loader: Any, is_users: Callable[[str], bool]) -> CodeLine | None:
-    """Return the first line of what the workers of torch's *loader* run; None without workers."""
+    """Return the first user line that *loader*'s workers run; None without workers or a line."""
     own = _attributes(loader)
     workers = own.get("num_workers")
     if type(workers) is not int or workers <= 0:
@@ -57,7 +57,7 @@ def _inner(dataset: Any) -> Any:
 
 
 def _attributes(thing: Any) -> dict[str, Any]:
-    """Return the attributes of *thing* itself, past whatever the user made of reading them."""
+    """Return *thing*'s own `__dict__`, bypassing any attribute access that the user overrides."""
     try:
         found = object.__getattribute__(thing, "__dict__")
     except AttributeError:
@@ -66,7 +66,7 @@ def _attributes(thing: Any) -> dict[str, Any]:
 
 
 def _code(function: Any) -> types.CodeType | None:
-    """Return the code of a function, or of what acts as one: a method, a callable object."""
+    """Return the code object of a function, method, partial or callable object, else None."""
     if type(function) is types.MethodType:
         return _code(function.__func__)
     if type(function) is functools.partial:

@@ -5,11 +5,11 @@ from collections.abc import Callable, Collection, Sequence
 from types import CodeType, FrameType
 from typing import Final, NamedTuple
 
-# Frames from the innermost on; a deeper recursion hides the loop.
+# Frames counted from the innermost. Deeper recursion hides the loop.
 MOST_FRAMES: Final = 1_000
 LAYOUTS_KEPT: Final = 256
 NEXT: Final = "next", "__next__"
-# Python 3.11 calls in two instructions, and runs some functions in the first.
+# Python 3.11 splits a call into two instructions; some functions run in the first.
 PRECALL: Final = "PRECALL"
 CALLS: Final = PRECALL, "CALL", "CALL_KW", "CALL_FUNCTION_EX"
 
@@ -22,7 +22,7 @@ class Spot(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The offsets of a code at which it advances an iterator, and its loops: first and last."""
+    """Where a code object advances an iterator, and the first and last offset of each loop."""
 
     advances: frozenset[int]
     loops: tuple[tuple[int, int], ...]
@@ -38,12 +38,12 @@ def stack_of(frame: FrameType | None) -> list[Spot]:
 
 
 class TrainingLoop:
-    """Tells from stacks whether the training loop advances an iterator; for one thread.
+    """Detects from stacks whether the training loop is advancing an iterator; for one thread.
 
-    *backward* returns the codes on the stack when backward was called, innermost first; empty while
-    unknown. The first that is the user's may be a function of one step, so its callers carry the
-    loop too; they are learnt from the stacks that have it. *is_users* says whether a file is the
-    user's.
+    *backward* returns the code objects on the stack of the backward call, innermost first; empty
+    while unknown. The innermost user function there may cover only one step, so its callers count
+    as carrying the loop too; they are learnt from stacks that contain it. *is_users* says whether a
+    file is the user's.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class TrainingLoop:
     ) -> None:
         self._backward = backward
         self._is_users = is_users
-        # By identity: the hash of a code reads all of it. The values keep the identities in use.
+        # Keyed by id: hashing a code object reads all of it. The values keep the ids valid.
         self._carrying: dict[int, CodeType] = {}
         self._layouts: dict[int, tuple[CodeType, Layout]] = {}
 
@@ -75,7 +75,7 @@ class TrainingLoop:
     def _layout(self, code: CodeType) -> Layout:
         known = self._layouts.get(id(code))
         if known is None:
-            if len(self._layouts) >= LAYOUTS_KEPT:  # Code that is compiled again and again.
+            if len(self._layouts) >= LAYOUTS_KEPT:  # Some programs keep compiling new code.
                 self._layouts.clear()
             known = self._layouts[id(code)] = code, layout(code)
         return known[1]
@@ -84,10 +84,10 @@ class TrainingLoop:
 def loop_spot(
     users: Sequence[Spot], carrying: Collection[int], layout_of: Callable[[CodeType], Layout]
 ) -> Spot | None:
-    """Return where the training loop is in the *users* part of a stack, innermost first.
+    """Return the training loop's frame among the *users* frames of a stack, innermost first.
 
-    It is the innermost frame whose code, by identity, is among those *carrying* backward; where
-    these are unknown, the outermost frame that is inside a loop. None if there is none.
+    This is the innermost frame whose code, by id, is in *carrying* (the codes that lead to
+    backward). Without such a frame it is the outermost one inside a loop; None if there is none.
     """
     for spot in users:
         if id(spot.code) in carrying:
@@ -99,14 +99,14 @@ def loop_spot(
 
 
 def layout(code: CodeType) -> Layout:
-    """Return where *code* advances iterators and loops, from its instructions.
+    """Return where *code* advances iterators and where it loops, from its instructions.
 
-    It advances one at FOR_ITER, and at a call of `next` or `__next__`; what a comprehension in the
-    same code iterates over counts too, but costs nothing unless it is an iterator itself.
+    FOR_ITER and a call of `next` or `__next__` advance an iterator. A comprehension in the same
+    code counts too, but takes no time unless what it iterates over is itself an iterator.
     """
     instructions = list(dis.get_instructions(code))
     calls = _calls_of_next(instructions)
-    # What runs may be at one of an instruction's caches, which follow it.
+    # A frame's offset may point at one of the inline caches that follow an instruction.
     ends = [*(each.offset for each in instructions[1:]), len(code.co_code)]
     advances = {
         offset
@@ -123,8 +123,8 @@ def layout(code: CodeType) -> Layout:
 def _calls_of_next(instructions: Sequence[dis.Instruction]) -> set[int]:
     """Return the offsets of the calls of `next` and `__next__`.
 
-    The call of a name that was loaded is the first one after it that begins in the source where the
-    load does: arguments begin further right, and what is called on the result ends later.
+    A loaded name is called by the first later call that begins at the same source position:
+    arguments begin further right, and a call on the result ends later.
     """
     found = set()
     for index, loaded in enumerate(instructions):

@@ -11,13 +11,13 @@ WINDOW_SAMPLES: Final = 6_000
 # Fewer samples of a stage say nothing about its lines, or its states.
 LEAST_SAMPLES: Final = 20
 LEAST_LOOKS: Final = 10
-# One counts for so many at most, however long it stands for.
+# One sample counts as at most this many, however much time it stands for.
 MOST_COUNTED: Final = 7
 # A line or state with a smaller share of its stage explains nothing.
 LEAST_SHARE: Final = 0.01
-# Another line takes the first place with so many times its samples: each first line is a series.
+# Another line becomes first at this many times the leader's weight: each first line is a series.
 OVERTAKES: Final = 1.2
-# Shares are counted in whole numbers, so that what is forgotten leaves nothing behind.
+# Shares are integers, so subtracting a forgotten sample leaves exactly zero.
 WHOLE: Final = 1_000
 
 Key = TypeVar("Key", bound=Hashable)
@@ -35,8 +35,8 @@ class StateShare(NamedTuple):
 class StackSample(NamedTuple):
     """One look at the training thread; *line* is None if none of the user's is on its stack.
 
-    *weight* is how much time it stands for. *parts* say in what it was spent, if that is known:
-    their shares add up to *weight*: WHOLE, or more if it stands for more time than others.
+    *weight* is the time it stands for: WHOLE, or more if it covers more time than others. *parts*
+    say how that time was spent, if known; their shares add up to *weight*.
     """
 
     stage: str
@@ -134,9 +134,9 @@ class SampleWindow:
         return self._fetching[stage] / self._stages[stage]
 
     def _steady(self, leader: tuple[str, CodeLine]) -> tuple[str, CodeLine]:
-        """Return what comes first: *leader*, unless it is hardly ahead of what came first before.
+        """Return *leader*, or the previous first line if *leader* is hardly ahead of it.
 
-        Two lines of equal cost must not take turns.
+        Two lines of equal cost must not alternate in first place.
         """
         before = self._first
         if before is None or before[0] != leader[0]:

@@ -19,18 +19,18 @@ from rank_probe.wire.snapshot import OF_THREAD
 from rank_probe.wire.stages import STAGES, SYNC
 
 INTERVAL_SECONDS: Final = 0.05
-# Until there is an answer, for which the first page waits; if none comes, for so many samples.
+# Until the first answer, which the first page waits for, or until FIRST_SAMPLES have been taken.
 FIRST_INTERVAL_SECONDS: Final = 0.01
 FIRST_SAMPLES: Final = 150
-# Much, or the samples would fall on the same moments of equally long steps.
+# Large, or samples of equally long steps would always hit the same moments of a step.
 JITTER: Final = 0.5
-# Between the two looks of a sample. A thread that runs Python makes it 5 ms longer.
+# Between the two looks of a sample. A watched thread that runs Python adds 5 ms.
 LOOK_SECONDS: Final = 0.004
-# Timers are late by less.
+# Ordinary timer lateness stays below this.
 LEAST_DELAY: Final = 0.001
-# A process that was stopped for a while did nothing meanwhile.
+# Caps a long gap: a process that was stopped did nothing meanwhile.
 MOST_WEIGHT: Final = 20.0
-# With OF_THREAD within 128, as a line is.
+# Together with OF_THREAD at most 128, the same limit as for a line.
 THREAD_CHARACTERS: Final = 120
 NANOSECONDS: Final = 1_000_000_000
 
@@ -38,13 +38,13 @@ Parts = Callable[[Sequence[Spot], CodeLine | None], tuple[StateShare, ...]]
 
 
 class Sampling:
-    """The samples of one *thread* during one lateness, taken by a daemon thread of their own.
+    """The samples of one *thread* during one lateness, taken by a separate daemon thread.
 
-    A sample is two looks at the thread, a few milliseconds apart: their difference says how long it
-    ran, the second one where it was. What begins in one stage and ends in another is not split:
-    then the second one alone says what it did.
+    A sample is two looks at the thread, a few milliseconds apart. Their difference gives how long
+    the thread ran; the second look gives where it was. A sample that begins in one stage and ends
+    in another is not split: the second look alone decides what the thread did.
 
-    *window* is for whoever holds *lock*; *late_stage* may be set anew.
+    Hold *lock* to use *window*. *late_stage* may be reassigned at any time.
     """
 
     def __init__(
@@ -80,16 +80,16 @@ class Sampling:
         self._stop.set()
 
     def _run(self) -> None:
-        own_random = random.Random()  # The global one is the user's.
+        own_random = random.Random()  # The global generator belongs to the user.
         looks = TrainingThread(self._place)
         try:
             while not self._stop.is_set():
                 pause = self._interval() * _jittered(own_random)
                 due = time.perf_counter_ns() + round(pause * NANOSECONDS)
-                # Not a wait for the event: what it does afterwards would come before a look.
+                # Not `Event.wait`: the code it runs after waking would delay the look.
                 time.sleep(pause)
                 self._take(looks, due, pause, LOOK_SECONDS * _jittered(own_random))
-                # Once, when lines of the late stage are there, and its states if they can be told.
+                # Once: when the late stage has lines, and states where they can be read.
                 if self._on_first is not None and self.window.has_answer(self.late_stage):
                     told, self._on_first = self._on_first, None
                     told()
@@ -107,8 +107,8 @@ class Sampling:
         planned = (pause + seconds) * NANOSECONDS
         delay = looks.delay(first, due)
         if delay >= LEAST_DELAY * NANOSECONDS:
-            # A call kept the interpreter. If the thread's own, it still is where it was: it handed
-            # it over as soon as the call returned. If another's, it may have gone on before us.
+            # A call held the interpreter lock. If the watched thread made it, that thread has not
+            # moved: it released the lock when the call returned. Otherwise it may have moved on.
             stage = self._held_in(before, delay)
             held: Parts = partial(looks.held, first, delay, stage == before)
             if not self._waits(stage):
@@ -121,14 +121,14 @@ class Sampling:
             return
         weight = 1.0
         if first is not None and last is not None and stage == before:
-            # While a call keeps the interpreter, there are fewer looks.
+            # A call that holds the interpreter lock prevents looks, so this one weighs more.
             took = last.at - first.at - max(last.own_queue - first.own_queue, 0)
             weight += max(took - seconds * NANOSECONDS, 0) / planned
         self._add(ident, stage, weight, partial(looks.parts, first, last, stage == before))
         self.samples += 1
 
     def _held_in(self, before: str, delay: int) -> str:
-        """Return the stage of the *delay*: *before*, unless it has lasted for less."""
+        """Return *before* if it lasted through the *delay*, else the stage that grew most."""
         pairs = zip(self._spent(), self._spent_before, strict=True)
         grown = {stage: b - a for stage, (b, a) in zip(STAGES, pairs, strict=False)}
         if grown.get(before, delay) >= delay:
@@ -136,11 +136,11 @@ class Sampling:
         return max(grown, key=lambda stage: grown[stage])
 
     def _waits(self, stage: str) -> bool:
-        """Whether *stage* is of no interest: a late rank does not wait, only one that is stuck."""
+        """Whether *stage* is a `sync` to ignore: only a rank stuck in `sync` is sampled there."""
         return stage == STAGES[SYNC] != self.late_stage
 
     def _add(self, ident: int, stage: str, weight: float, parts: Parts) -> None:
-        """Count where the thread is now, with what *parts* returns of a stack and its line."""
+        """Count the thread's current place, with the shares that *parts* returns for it."""
         stack = stack_of(sys._current_frames().get(ident))
         if (line := line_of(stack, self.code.has)) is not None:
             line = line._replace(before_model=self._before_model())
@@ -152,7 +152,7 @@ class Sampling:
             self.window.add(sample)
 
     def _place(self, thread: threading.Thread) -> str:
-        """Return which *thread* it is, and its line: any, if it is in none of the user's."""
+        """Return the name of *thread* and its line: the user's, or else any line on its stack."""
         stack = stack_of(sys._current_frames().get(thread.ident or 0))
         line = line_of(stack, self.code.has) or line_of(stack, bool)
         at = "" if line is None else f" at {self.code.place(line)}"
@@ -164,7 +164,7 @@ def _jittered(own_random: random.Random) -> float:
 
 
 def line_of(stack: Sequence[Spot], is_users: Callable[[str], bool]) -> CodeLine | None:
-    """Return the user's line that *stack*, innermost first, is in or has called others from."""
+    """Return the innermost user line on *stack*, itself innermost first; None without one."""
     for code, offset in stack:
         if is_users(code.co_filename):
             return CodeLine(code.co_qualname, code.co_filename, _number(code, offset))
@@ -172,7 +172,7 @@ def line_of(stack: Sequence[Spot], is_users: Callable[[str], bool]) -> CodeLine 
 
 
 def _number(code: CodeType, offset: int) -> int:
-    """Return the line at *offset*; the first of *code* where the compiler gave none."""
+    """Return the line number at *offset*; the first line of *code* if the compiler gave none."""
     for begin, end, number in code.co_lines():
         if begin <= offset < end and number is not None:
             return number

@@ -1,8 +1,8 @@
-"""The line of code, and what the thread does there: samples of a rank that is late or stuck.
+"""Samples which line a late or stuck rank is in, and what its thread does there.
 
-It reads functions, files and line numbers of the training thread's stack; no variable, argument or
-source. The training thread runs nothing for it. A rank that is neither has no sampling thread and
-no sample.
+Samples hold functions, files and line numbers of the training thread's stack, and never variables,
+arguments or source. The training thread runs no code for them. A rank that is neither late nor
+stuck has no sampling thread and no samples.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,16 +21,16 @@ MOST_OF_IT: Final = 0.5
 class Stacks:
     """Samples a thread, from `watch(stage)` until `watch(None)`.
 
-    *thread* returns which one, *stage* its current stage, *spent* its nanoseconds in each of STAGES
-    so far (empty if unknown), *backward* the codes on its stack when it called backward, innermost
-    first (empty while unknown). *on_first* is called by the sampling thread once there is an answer
-    about the late stage; *loader* returns the DataLoader that the loop iterates, *before_model*
-    whether it has a batch and has not called the model with it. Samples in stage `sync` are not
-    kept: a rank that waits for others is not late there. When the rank is no longer late, its
-    samples are forgotten: they would outlive what they explain.
+    *thread* returns the thread's ident and *stage* its current stage. *spent* returns its
+    nanoseconds in each of STAGES so far (empty if unknown). *backward* returns the code objects on
+    its stack when it called backward, innermost first (empty while unknown). The sampling thread
+    calls *on_first* at the first answer about the late stage. *loader* returns the DataLoader that
+    the loop iterates, *before_model* whether a batch waits for the model to be called with it.
+    Samples in `sync` are dropped unless the rank is stuck there: waiting is not lateness. A rank
+    that is no longer late loses its samples, which would outlive what they explain.
 
-    `samples` and `stop` are for any thread, the rest for one. RANK_PROBE_STACKS=0 turns it off. A
-    rank that ends calls `stop`.
+    Any thread may use `samples` and `stop`; the rest is for one thread. RANK_PROBE_STACKS=0 turns
+    sampling off. A rank that ends calls `stop`.
     """
 
     def __init__(
@@ -79,13 +79,13 @@ class Stacks:
             self._sampling = self._begin(late_stage, of_this_process(self._environment))
 
     def stop(self) -> None:
-        """End for good: a later `watch` begins nothing."""
+        """Stop sampling for good: later calls of `watch` do nothing."""
         self._is_off = True
         if (sampling := self._sampling) is not None:
             sampling.stop()
 
     def snapshot_fields(self) -> dict[str, Any]:
-        """Return its fields of a Snapshot, those in the late stage first; empty if not late."""
+        """Return this class's Snapshot fields, the late stage's rows first; empty if not late."""
         if (sampling := self._sampling) is None:
             return {}
         late_stage, place = sampling.late_stage, sampling.code.place
@@ -114,7 +114,7 @@ class Stacks:
             return (sampling.window.iterating_share(stage) or 0.0) > MOST_OF_IT
 
     def rename_fetches(self, stage: str, to: str) -> None:
-        """Tell what was fetching in *stage* as *to*: its batches turned out to be read there."""
+        """Move the fetching samples of *stage* to stage *to*, where the batches are really read."""
         if (sampling := self._sampling) is not None:
             with sampling.lock:
                 sampling.window.rename_fetches(stage, to)

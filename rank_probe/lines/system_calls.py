@@ -1,6 +1,6 @@
-"""What a thread waits for, from the system call that it is in: numbers, file descriptors, mounts.
+"""What a thread waits for, from its system call: call numbers, file descriptors, mounts.
 
-Of a path only the mount is told: a path often has the names of users and customers.
+Only the mount of a path is exposed, because paths often contain names of users and customers.
 """
 
 import os
@@ -32,10 +32,10 @@ PYTHON: Final = "interpreter"
 
 
 class Wait(NamedTuple):
-    """What a thread is blocked in: one of THREAD_STATES; *mount*: of what disk or thread, if known.
+    """What a thread is blocked in: one of THREAD_STATES; *mount*: the disk or thread, if known.
 
-    *link* says which pipe or socket (`pipe:[4711]`), PYTHON for the interpreter's lock, or SHARED
-    for a lock that processes share, and for what cannot be read: a worker may wait there for work.
+    *link* is the pipe or socket (`pipe:[4711]`), PYTHON for the interpreter lock, or SHARED for a
+    lock between processes or an unreadable wait: there, a worker may be waiting for work.
     """
 
     state: str
@@ -250,9 +250,9 @@ class Reader:
 
 
 def wait_of_channel(channel: str, *, is_in_disk_sleep: bool) -> Wait | None:
-    """Return what a thread waits for that waits in the kernel's function *channel*.
+    """Return what a thread waits for in the kernel function *channel*; None if it runs.
 
-    None if it runs: /proc/…/wchan is `0` then.
+    /proc/…/wchan reads `0` for a running thread.
     """
     for part, state in _CHANNELS:
         if part in channel:

@@ -1,8 +1,8 @@
-"""Looks at a thread of this process from outside: its clocks, and the call that it is in.
+"""Looks at a thread of this process from outside: its clocks, and its current system call.
 
-Whoever looks holds the interpreter, and must keep it meanwhile: `os.pread` would hand it over, and
-get it back from a busy thread only 5 ms later. So what is quick is read through ctypes, which keeps
-it.
+The looking thread holds the interpreter lock and must not release it during a look. `os.pread`
+would release it, and a busy thread gives it back only 5 ms later. Quick reads therefore go through
+ctypes, which keeps the lock.
 """
 
 import ctypes
@@ -16,18 +16,18 @@ from typing import Final, NamedTuple
 from rank_probe.lines.system_calls import Reader, Wait, wait_of_channel
 
 BYTES: Final = 512
-# A clock's number has the thread in it; this is the kernel's, for what one thread spent on CPUs.
+# A clock id combines a thread id with these kernel flags: per thread, CPU time.
 PER_THREAD_CPU: Final = 4 | 2
-# To look at so many takes 0.15 ms a sample.
+# Looking at this many threads takes 0.15 ms per sample.
 MOST_THREADS: Final = 64
 
 
 class ThreadLook(NamedTuple):
-    """A thread at one moment; nanoseconds.
+    """A thread at one moment; times in nanoseconds.
 
-    *cpu* is its time on CPUs, *queue* its time ready without one, as far as that has ended; *own
-    queue* that of the thread that looks. *call* is its /proc/…/syscall; empty if that cannot be
-    read. *turns*: how often it was given a CPU. *is_on_cpu*: its clock ran while it was looked at.
+    *cpu* is its time on CPUs, *queue* its completed waits for a CPU while ready to run. *own_queue*
+    is the same for the looking thread. *call* is its /proc/…/syscall, empty if unreadable. *turns*
+    counts how often it got a CPU. *is_on_cpu*: its CPU clock advanced during the look.
     """
 
     at: int
@@ -44,7 +44,7 @@ class ThreadEnded(Exception):
 
 
 class Files:
-    """Open files that are read again and again, without letting go of the interpreter."""
+    """Open files that are read repeatedly without releasing the interpreter lock."""
 
     def __init__(self) -> None:
         libc = ctypes.PyDLL(None)
@@ -55,7 +55,7 @@ class Files:
         self._open: list[int] = []
 
     def open(self, path: str) -> Callable[[], bytes]:
-        """Return a function that reads *path*; it returns nothing where that is not possible."""
+        """Return a function that reads *path*, or returns empty bytes if it cannot be read."""
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -69,7 +69,7 @@ class Files:
         return read
 
     def close(self) -> None:
-        """Close them; they read nothing then."""
+        """Close all files; later reads return empty bytes."""
         while self._open:
             os.close(self._open.pop())
 
@@ -90,26 +90,26 @@ class WatchedThread:
         self._own_schedstat = self._files.open(own)
 
     def begin(self) -> ThreadLook:
-        """Look, with the clocks last: what follows belongs to what is measured."""
+        """Look, reading the clocks last: the measured interval starts there."""
         call, own_queue, (queue, turns) = self._syscall(), self._own_queue(), self._scheduled()
         return ThreadLook(time.perf_counter_ns(), cpu_of(self.tid), queue, own_queue, call, turns)
 
     def end(self) -> ThreadLook:
-        """Look, with the clocks early; before them the call, which waits for us from now on."""
+        """Look, reading the call first, before the thread blocks on us, then the clocks."""
         call, at, cpu = self._syscall(), time.perf_counter_ns(), cpu_of(self.tid)
         (queue, turns), own_queue = self._scheduled(), self._own_queue()
         is_on_cpu = cpu_of(self.tid) > cpu
         return ThreadLook(at, cpu, queue, own_queue, call, turns, is_on_cpu)
 
     def wait(self, call: bytes) -> Wait | None:
-        """Return what it waits for if it is in *call*; None if it runs or is ready to."""
+        """Return what the thread waits for in *call*; None if it is running or ready to run."""
         if call:
             return self._reader.wait(call, self._is_in_disk_sleep)
         channel = self._wchan().decode(errors="replace")
         return wait_of_channel(channel, is_in_disk_sleep=self._is_in_disk_sleep())
 
     def close(self) -> None:
-        """Look no more."""
+        """Close the thread's files."""
         self._files.close()
 
     def _scheduled(self) -> tuple[int, int]:
@@ -123,16 +123,16 @@ class WatchedThread:
 
 
 class Other(NamedTuple):
-    """Another thread: for how many nanoseconds it *ran*, and its *place* for people."""
+    """Another thread: the nanoseconds it *ran*, and its *place* as people read it."""
 
     ran: int
     place: str
 
 
 class OtherThreads:
-    """What the other Python threads of this process run; for one that looks at a thread.
+    """The CPU time of this process's other Python threads; for use by one looking thread.
 
-    *place* returns for people which thread one is, and where.
+    *place* returns a thread's name and current line, as people read them.
     """
 
     def __init__(self, place: Callable[[threading.Thread], str]) -> None:
@@ -147,10 +147,10 @@ class OtherThreads:
         self._ran = {each: cpu - before.get(each, 0) for each, cpu in self._last.items()}
 
     def busiest(self) -> Other:
-        """Return the one that ran longest between the last two looks.
+        """Return the thread that ran longest between the last two looks.
 
-        The caller has had the interpreter since the last one. Who ran meanwhile needs none, such as
-        a thread in NumPy, and is left out; so is the caller.
+        The caller has held the interpreter lock since the last look. A thread that ran since then,
+        such as one in NumPy, does not need the lock and is left out. So is the caller.
         """
         half, now = (time.perf_counter_ns() - self._at) / 2, _clocks(0)
         waiting = [each for each, cpu in self._last.items() if now.get(each, 0) - cpu < half]
@@ -159,7 +159,7 @@ class OtherThreads:
 
 
 def _clocks(but: int) -> dict[threading.Thread, int]:
-    """Return for how long each Python thread has run, without that with number *but*."""
+    """Return the CPU nanoseconds of each Python thread except the one with id *but*."""
     found = {}
     for each in threading.enumerate()[:MOST_THREADS]:
         if each.native_id and each.native_id != but:
@@ -169,7 +169,7 @@ def _clocks(but: int) -> dict[threading.Thread, int]:
 
 
 def cpu_of(tid: int) -> int:
-    """Return for how many nanoseconds the thread *tid* has run. Raises ThreadEnded."""
+    """Return the CPU nanoseconds of the thread *tid*. Raises ThreadEnded."""
     try:
         return time.clock_gettime_ns(~tid << 3 | PER_THREAD_CPU)
     except OSError as error:
@@ -177,22 +177,22 @@ def cpu_of(tid: int) -> int:
 
 
 def addresses() -> range:
-    """Return where this interpreter keeps its own state, its lock among it; empty if unknown."""
+    """Return the addresses of this interpreter's state, including its lock; empty if unknown."""
     process, symbol = ctypes.PyDLL(None), ctypes.POINTER(ctypes.c_uint64)()
     found = (ctypes.c_void_p * 4)(), ctypes.byref(symbol), 1  # RTLD_DL_SYMENT
     try:
         runtime = ctypes.c_char.in_dll(process, "_PyRuntime")
         process.dladdr1(ctypes.byref(runtime), *found)
         at = ctypes.addressof(runtime)
-        return range(at, at + symbol[2])  # Of an ELF symbol, the size is the third number.
-    except (AttributeError, ValueError):  # Not glibc, or without names.
+        return range(at, at + symbol[2])  # The size is the third 64-bit word of an ELF symbol.
+    except (AttributeError, ValueError):  # Not glibc, or no symbol table.
         return range(0)
 
 
 def scheduled(schedstat: bytes) -> tuple[int, int]:
-    """Return how long a thread with this *schedstat* waited for CPUs, and how often it got one.
+    """Return the nanoseconds waited for a CPU in *schedstat*, and how often the thread got one.
 
-    Zeros if unknown.
+    Both are zero if unknown.
     """
     fields = schedstat.split()
     return (int(fields[1]), int(fields[2])) if len(fields) == 3 else (0, 0)

@@ -1,4 +1,4 @@
-"""Pairs of looks at the thread that trains, or at torch's own thread that works for it."""
+"""Pairs of looks at the training thread, or at the autograd thread that works for it."""
 
 import os
 import sys
@@ -23,21 +23,21 @@ from rank_probe.lines.user_code import CodeLine
 
 _LOADER: Final = os.path.join("torch", "utils", "data", "dataloader.py")
 _ENGINE: Final = os.path.join("torch", "autograd", "graph.py")
-# Calls that end when the GPU has done what was queued; torch spins meanwhile.
+# Calls that return once the GPU has finished its queued work. The thread spins meanwhile.
 _OF_GPU: Final = frozenset(
     {"item", "tolist", "cpu", "numpy", "nonzero", "synchronize", "_cuda_synchronize"}
 )
-# The frames that look like a wait for a lock and are a wait for something else.
+# Frames in which a wait for a lock is really a wait for a batch.
 _FETCHES: Final = frozenset({"_get_data", "_try_get_data"})
 MOST_INNER: Final = 8
-# Less than this share is what handing over the interpreter to the sampler takes.
+# A smaller share is only the cost of handing the interpreter lock to the sampler.
 LEAST_BLOCKED: Final = 0.1
 
-# A thread that ran for this share of a time in which nobody else could have the interpreter had it.
+# A thread that ran for this share of the sampler's delay held the interpreter lock.
 HAD_IT: Final = 0.9
-# So did another that ran for this share of a wait for it: where CPUs are short, it waits as well.
+# Another thread held it if it ran for this share of the wait. With few CPUs it waits for one, too.
 HAS_IT: Final = 0.25
-# Who asked for it during this share of a delay, and for so many nanoseconds, waited for it.
+# A thread that requested it for this share of a delay and LEAST_ASKED nanoseconds waited for it.
 ASKED: Final = 0.7
 LEAST_ASKED: Final = 50_000_000
 NANOSECONDS: Final = 1_000_000_000
@@ -55,9 +55,9 @@ class TorchCalls:
         self._called: dict[tuple[int, int], tuple[CodeType, str]] = {}
 
     def runs_elsewhere(self, code: CodeType | None) -> bool:
-        """Whether a thread that runs *code* only waits for the engine's own thread.
+        """Whether a thread in *code* only waits for autograd's own thread.
 
-        That one runs a backward on a GPU.
+        With a GPU, the engine runs backward on a separate thread.
         """
         if not self.has_gpu or code is None:
             return False
@@ -68,7 +68,7 @@ class TorchCalls:
         if wait.mount:
             return wait
         if wait.state == LOCK and _fetches(stack):
-            return Wait(PIPE)  # In between is torch's thread that pins memory.
+            return Wait(PIPE)  # Torch's pin-memory thread sits between the workers and this one.
         may_ask = self.has_gpu and stack and wait.state in (RUNNING, LOCK, BLOCKED)
         return Wait(GPU) if may_ask and self._name(stack[0]) in _OF_GPU else wait
 
@@ -83,7 +83,7 @@ class TorchCalls:
 
 
 def engine_thread(tasks: str = "/proc/self/task") -> int | None:
-    """Return the number of the engine's thread that has worked most: that of this rank's GPU."""
+    """Return the thread id of the busiest autograd thread, which serves this rank's GPU."""
     worked: dict[int, int] = {}
     for tid in os.listdir(tasks):
         try:
@@ -91,7 +91,7 @@ def engine_thread(tasks: str = "/proc/self/task") -> int | None:
                 if comm.read().startswith("pt_autograd"):
                     worked[int(tid)] = int(schedstat.read().split()[0])
         except (OSError, ValueError, IndexError):
-            continue  # It has ended, or this kernel counts nothing.
+            continue  # The thread has ended, or the kernel keeps no schedstat.
         give_way()
     return max(worked, key=lambda tid: worked[tid], default=None)
 
@@ -106,12 +106,12 @@ def _fetches(stack: Sequence[Spot]) -> bool:
 def split(
     first: ThreadLook, last: ThreadLook, other: Other, wait: Callable[[bytes], Wait | None]
 ) -> Shares:
-    """Return in what the thread spent the time between two looks; the shares add up to 1.
+    """Return how the thread spent the time between two looks; the shares add up to 1.
 
-    The *other* thread ran most of all then; *wait* names what a call waits for. At both looks the
-    sampler holds the interpreter, so a thread that runs Python waits for a lock then; but its
-    clocks tell that it ran before. The clocks leave what it was blocked for, and the call at the
-    end says in what. A wait for the sampler itself, which had the interpreter but no CPU, is not
+    *other* is the other thread that ran most meanwhile; *wait* names what a call waits for. The
+    sampler holds the interpreter lock at both looks, and a thread that runs Python then waits for
+    it; its clocks still show that it ran before. Time on neither clock is blocked time, and the
+    call at the end names the reason. Waiting for a sampler that held the lock without a CPU is not
     counted.
     """
     elapsed = last.at - first.at
@@ -133,11 +133,11 @@ def split(
 def at_last(
     first: ThreadLook, last: ThreadLook, other: Other, wait: Callable[[bytes], Wait | None]
 ) -> Shares:
-    """Return what the thread did at *last*, as `split`: whole."""
+    """Return what the thread did at *last*, in `split`'s form, as one share of 1."""
     what = wait(last.call)
     if what is None:
         what = Wait(RUNNING if last.is_on_cpu else CPU_QUEUE)
-    elif what.link == PYTHON:  # For the sampler, which has it now, or for the other thread.
+    elif what.link == PYTHON:  # Waits for the sampler, which holds it now, or for *other*.
         is_held = other.ran >= HAS_IT * (last.at - first.at)
         what = Wait(LOCK, other.place) if is_held else Wait(RUNNING)
     return [(what, 1.0)]
@@ -151,26 +151,26 @@ def held(
     wait: Callable[[bytes], Wait | None],
     is_there: bool,
 ) -> Shares:
-    """Return in what the thread spent the *delay*, until *first*; the shares add up to 1.
+    """Return how the thread spent the *delay* (nanoseconds) until *first*; the shares add up to 1.
 
-    The sampler should have looked that much earlier, but waited for the interpreter: somebody kept
-    it in a call of C, perhaps the thread. *before* was the last look until then; the *other* thread
+    The sampler was due that much earlier, but waited for the interpreter lock: some thread, perhaps
+    this one, held it in a C call. *before* is the previous look; *other* is the other thread that
     ran most since.
     """
     elapsed = max(first.at - before.at, delay, 1)
     ran = min(max(first.cpu - before.cpu, 0), elapsed)
     queued = min(max(first.queue - before.queue, 0), elapsed - ran)
     had = ran + queued
-    # Of the delay, or what is usual if it was not the thread that kept the interpreter.
+    # If this thread held the lock, divide by what it used; otherwise by the whole interval.
     of = had if had >= HAD_IT * delay else elapsed
     shares: Shares = [(Wait(RUNNING), ran / of), (Wait(CPU_QUEUE), queued / of)]
     if of == elapsed and had < elapsed:
         what = wait(first.call) if is_there else None
-        # At each interval it wakes up to ask, and it may have got it before the sampler.
+        # A waiter wakes at each switch interval to ask, and may get the lock before the sampler.
         asked = (first.turns - before.turns) * sys.getswitchinterval() * NANOSECONDS
         if what is None or what.link == PYTHON or asked >= ASKED * delay >= LEAST_ASKED:
             has_it = other.ran > HAS_IT * delay * (1 - had / elapsed)
-            # Who keeps the interpreter and uses no CPU is blocked in something.
+            # A lock holder that uses no CPU is itself blocked in something.
             what = Wait(LOCK, other.place) if has_it else Wait(BLOCKED)
         shares.append((what, 1 - had / elapsed))
     return [each for each in shares if each[1] > 0]
@@ -179,13 +179,13 @@ def held(
 def _blocked_in(first: ThreadLook, last: ThreadLook, wait: Callable[[bytes], Wait | None]) -> Wait:
     """Return what the thread was blocked in, from the two looks.
 
-    A lock at the end may be the interpreter, which the sampler has, after another wait.
+    A lock at the end may be the interpreter's, held by the sampler, after a different wait.
     """
     at_end = wait(last.call)
     if at_end is not None and at_end.state != LOCK:
         return at_end
-    # It was ready at both looks: one that runs now was blocked in between. A wait for a CPU is not
-    # counted by the kernel before it ends.
+    # Used if ready at both looks: a thread that runs now was blocked in between, and one that does
+    # not waits for a CPU, which the kernel counts only when the wait ends.
     ready = Wait(BLOCKED) if last.is_on_cpu else Wait(CPU_QUEUE)
     return wait(first.call) or at_end or ready
 
@@ -225,7 +225,7 @@ class TrainingThread:
         return self._before
 
     def delay(self, first: ThreadLook | None, due: int) -> int:
-        """Return for how many nanoseconds after *due* the interpreter was kept from this thread.
+        """Return how many nanoseconds after *due* the sampler waited for the interpreter lock.
 
         *first* is what begin() returned. Waiting for a CPU does not count.
         """
@@ -242,7 +242,7 @@ class TrainingThread:
         stack: Sequence[Spot],
         line: CodeLine | None,
     ) -> tuple[StateShare, ...]:
-        """Return in what it spent the *delay* before *first*; call before end()."""
+        """Return how the thread spent the *delay* before *first*; call before end()."""
         if first is None or self._before is None or self._now is None:
             return ()
         other = self._others.busiest()
@@ -257,9 +257,9 @@ class TrainingThread:
         stack: Sequence[Spot],
         line: CodeLine | None,
     ) -> tuple[StateShare, ...]:
-        """Return in what it spent the time between *first* and *last*, when it was on *stack*.
+        """Return how the thread, on *stack*, spent the time between *first* and *last*.
 
-        If that was not in one stage, return what it did at *last*.
+        If the two looks are in different stages, return what it did at *last*.
         """
         if first is None or last is None or self._now is None:
             return ()

@@ -73,7 +73,7 @@ class UserCode:
     def _relative(self, file: str) -> str:
         """Return *file* as its module is imported; its bare name if no root contains it.
 
-        So no path above the user's own project is ever told: it often has the name of a person.
+        No directory above the user's project is exposed, because it often contains a person's name.
         """
         path = os.path.abspath(file)
         for root in self._roots:

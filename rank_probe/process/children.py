@@ -1,12 +1,12 @@
 """Processes that a script starts with multiprocessing: ranks, or helpers of one.
 
-A child may be anything: a rank, a loader's or a pool's worker, a manager. The launcher's variables
-do not tell, because it inherits those of its parent. What tells is that it creates a process group,
-as every rank of a distributed job does and no helper of torch or Python. Until then nothing of it
-is timed or pushed, it has no thread of ours, and one function of torch is patched.
+A child may be a rank, a worker of a loader or pool, or a manager. The launcher's variables do not
+show which, because every child inherits them. A child is a rank once it creates a process group:
+every rank of a distributed job does, and no helper of torch or Python does. Until then the child is
+not timed, pushes nothing and runs no probe thread; one function of torch is patched.
 
-So a child that trains alone, without a process group, is not timed, unless its own function calls
-`start`: several such children would be the same rank 0 of 1.
+A child that trains alone, without a process group, is timed only if its own function calls `start`.
+Otherwise several such children would all be rank 0 of 1.
 
 Children of a rank are its helpers, whatever they do (an inference engine makes groups of its own).
 """
@@ -25,8 +25,8 @@ from rank_probe.guest.patches import Patches
 from rank_probe.measure.work_units import Measure
 from rank_probe.torch_hooks import process_group
 
-# Run in the child while it is prepared, before anything of the user's; it must not fail where the
-# child cannot import us, for then the child would not start.
+# Runs while multiprocessing prepares the child, before any user code. It must not fail where the
+# child cannot import the probe, or the child would not start.
 _ARRIVE: Final = """
 import contextlib, sys
 path = list(sys.path)
@@ -67,10 +67,10 @@ _following = _Following()
 
 
 def is_being_prepared() -> bool:
-    """Whether multiprocessing imports the script's modules here, for a child yet to begin.
+    """Whether multiprocessing is importing the script's modules here for a child yet to begin.
 
-    What they call at their top is not meant for the child. multiprocessing itself asks in this way,
-    before it lets a process start children; forkserver's own process counts too.
+    Their module-level calls are not meant for the child. multiprocessing checks the same flag
+    before it lets a process start children. The forkserver process counts too.
     """
     return bool(getattr(_current(), "_inheriting", False))
 
@@ -105,7 +105,7 @@ def follow(options: StartOptions, start: Start, is_rank: Callable[[], bool]) -> 
 
 
 def stop_waiting() -> None:
-    """Take back what this child waits with: the probe starts in it now."""
+    """Undo the patches that wait for a process group: the probe now starts in this child."""
     if _following.waiting is not None:
         _following.waiting.undo()
 
@@ -147,14 +147,14 @@ def _ends_cleanly() -> bool:
     error = sys.exc_info()[1]
     if isinstance(error, SystemExit):
         return error.code in (None, 0)
-    # torch.multiprocessing ends its processes by an interrupt that it then hides, if their parent
-    # dies. One from the terminal is hidden too: whoever pressed the keys knows.
+    # If the parent dies, torch.multiprocessing ends its processes with an interrupt and hides it.
+    # Ctrl-C is hidden too, but whoever pressed it knows.
     parent = sys.modules["multiprocessing.process"].parent_process()
     return error is None and parent.is_alive()
 
 
 def _current() -> object:
-    """Return multiprocessing's name for this process; None where nobody has imported it."""
+    """Return multiprocessing's object for this process; None if it has not been imported."""
     process = imported("multiprocessing.process")
     return None if process is None else process.current_process()
 

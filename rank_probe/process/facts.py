@@ -21,7 +21,7 @@ _IMAGE: Final = (
     "NVIDIA_PYTORCH_VERSION",
 )
 _NAME: Final = re.compile(rf"[A-Za-z_][\w.-]{{0,{MOST_NAME - 1}}}", re.ASCII)
-# What its exporter says of a rank, also why it is late, and where it stands if it ends no step.
+# What the exporter reports about its rank: place, cause if late, and position if stuck in a step.
 WHEREABOUTS: Final = (
     *("node", "page", "cause", "detail", "share", "sentence", "first_action"),
     *("stage", "seconds", "steps", "line", "state"),
@@ -53,7 +53,7 @@ def own_facts(
 
 
 def labels(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the labels in RANK_PROBE_LABELS (`rack=r12,switch=s3`), those that can be told."""
+    """Return the first MOST_LABELS valid labels in RANK_PROBE_LABELS (`rack=r12,switch=s3`)."""
     known: dict[str, str] = {}
     for name, value in _pairs(environment):
         if _NAME.fullmatch(name) and _is_value(value) and len(known) < MOST_LABELS:

@@ -13,9 +13,9 @@ except ImportError:
 class GarbagePauses:
     """Sums up all collections, whichever thread triggered them: all of them hold the GIL.
 
-    The pauses are part of the stages that they interrupt. Only in C: a signal that arrives during
-    a collection is handled in the first function in Python that follows. If that were the
-    collector's callback, Python would print and forget what the user's handler raises.
+    The pauses are part of the stages that they interrupt. The callback must be C: Python handles a
+    signal that arrives during a collection in the next Python function. If that were the callback,
+    Python would print and discard whatever the user's signal handler raises.
     """
 
     def __init__(self) -> None:

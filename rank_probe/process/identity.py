@@ -102,7 +102,7 @@ def from_environment(environment: Mapping[str, str]) -> Identity | None:
 def _names_of_rank(environment: Mapping[str, str]) -> tuple[str, str] | None:
     """Return the variables that hold rank and world size; None if no launcher set both.
 
-    Both of one launcher: a task of SLURM may start ranks, and tell them the size of their world.
+    Both come from the same launcher: a Slurm task may start ranks itself and set their world size.
     """
     for names in zip(_RANK, _WORLD_SIZE, strict=True):
         if names[0] == _SLURM_RANK and _is_batch_script(environment):
@@ -115,8 +115,8 @@ def _names_of_rank(environment: Mapping[str, str]) -> tuple[str, str] | None:
 def is_certain(environment: Mapping[str, str]) -> bool:
     """Whether a launcher started this very process as a rank.
 
-    torchrun, DeepSpeed and Accelerate set LOCAL_RANK. SLURM and MPI start tasks: several on a node
-    are ranks, but the only one may start the ranks itself, as may a pod with a RANK of its own.
+    torchrun, DeepSpeed and Accelerate set LOCAL_RANK. Slurm and MPI start tasks: several tasks on a
+    node are ranks, but a single task may start the ranks itself. So may a pod that has a RANK.
     """
     if _first(environment, ("LOCAL_RANK",)) is not None:
         return True

@@ -13,9 +13,9 @@ from rank_probe.torch_hooks import process_group
 class OwnRank:
     """The rank that this process is, as far as is known; it never speaks for another's.
 
-    torch's process group decides once it exists. Before that the launcher's variables do if they
-    are of this very process (identity.is_certain); otherwise nobody is named until the first step.
-    A launcher's task may start the ranks itself: then they inherit its variables.
+    torch's process group decides once it exists. Before that, the launcher's variables decide if
+    they describe this very process (identity.is_certain). Otherwise the rank stays unknown until
+    the first step, because a launcher's task may start ranks that inherit its variables.
 
     *environment* is read again when the rank becomes known: the script may have set variables.
     *given* overrides it. *has_stepped* says whether a whole step was timed.
@@ -57,9 +57,9 @@ class OwnRank:
         return self._me
 
     def group_is_new(self, *, is_first: bool) -> None:
-        """Note that the process group was formed now, for the process perhaps its first.
+        """Record that the process group was formed now; *is_first*: this process's first group.
 
-        A spare that joins a running job may have waited since before ranks that it replaces began.
+        A spare that joins a running job may be older than the ranks that it replaces.
         """
         is_known = self._me is not None or (self._is_certain and not self._inherits)
         self.who()

@@ -11,15 +11,14 @@ from rank_probe.wire.stages import STAGES
 
 LEAST_SECONDS: Final = 30.0
 LEAST_STEPS: Final = 16
-# Steps are added up so many at a time: a push finds its caches cold, for a few steps as for many.
+# Until a block ends, steps wait to be added this many at once: with cold caches, few cost as much.
 AT_ONCE: Final = 64
 
 
 class Blocks:
     """Keeps the last whole block of *steps* while it is needed; for one thread.
 
-    The first *before* steps are of process groups before the current one, which some ranks were not
-    in.
+    The first *before* steps belong to earlier process groups, which some ranks were not in.
     """
 
     def __init__(self, steps: Steps, before: int = 0) -> None:
@@ -37,7 +36,7 @@ class Blocks:
     def snapshot_fields(self) -> dict[str, Any]:
         """Return the block's fields of a Snapshot; empty before the first whole block.
 
-        It has the steps that were summed up by now.
+        Steps that have not been folded yet may be missing.
         """
         if self._kept is None:
             self._kept = self._steps.keep()

@@ -14,12 +14,12 @@ log = logging.getLogger("rank_probe")
 DEFAULT_ENDPOINT: Final = "unix:/run/rankskew/exporter.sock"
 # The exporter is on this node and answers in a millisecond; longer means it is in trouble.
 TIMEOUT_SECONDS: Final = 0.5
-# No answer of an exporter is as long: the longest lists the ranks of a node.
+# More than any answer of an exporter: the longest lists the ranks of a node.
 LARGEST_ANSWER_BYTES: Final = 2**20
 
 
 class NoEndpoint(ValueError):
-    """What was given is not an endpoint; the text says what one is."""
+    """The value is not a valid endpoint; the message says what is."""
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -65,9 +65,9 @@ def open_connection(
 
 
 class Bearer:
-    """The Authorization header with the token in the file *path*; never logged.
+    """The Authorization header with the token in the file *path*, which is never logged.
 
-    Without a path, and over a Unix socket, which needs none, there is no header.
+    There is no header without a *path*, or over a Unix socket, which needs no token.
     """
 
     def __init__(self, path: str, endpoint: str) -> None:
@@ -76,16 +76,16 @@ class Bearer:
         self.headers: dict[str, str] = {}
 
     def read(self) -> bool:
-        """Read the file; True when that changed the header."""
+        """Read the token file; return whether the header has changed."""
         before = self.headers
         try:
             found = content(self._path, FILE_BYTES, follows_links=True) if self._path else b""
             token = found.decode().strip()
         except (OSError, ValueError) as error:
-            # A ValueError would quote what it could not decode.
+            # A ValueError would quote the token that it cannot decode.
             self._complain(str(error) if isinstance(error, OSError) else "it is not text")
             return False
-        # http.client would refuse any other header with an error that quotes it.
+        # http.client would reject any other token with an error that quotes it.
         if token and not (token.isascii() and token.isprintable() and " " not in token):
             self._complain("it must hold one token: printable ASCII without spaces")
             return False
@@ -100,7 +100,7 @@ class Bearer:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What is answered: its status, what the server calls itself, and the body."""
+    """An HTTP response: its status, the server's name for itself, and the body."""
 
     status: int
     server: str
@@ -120,10 +120,9 @@ def ask(
     token_file: str = "",
     timeout_seconds: float,
 ) -> Reply:
-    """Return what *endpoint* answers to one request on a connection of its own.
+    """Send one request to *endpoint* on a connection of its own, and return the response.
 
-    Raises NoEndpoint, OSError if nothing answers, and HTTPException if the
-    answer is not HTTP.
+    Raises NoEndpoint, OSError if nothing answers, and HTTPException if the answer is not HTTP.
     """
     connection = open_connection(endpoint, timeout_seconds)
     bearer = Bearer(token_file, endpoint)

@@ -1,4 +1,4 @@
-"""The events of a process's life, with their times: what it last did if it then stands still."""
+"""The events of a process's life, with their times: they show what a hung process did last."""
 
 import time
 from collections import deque
@@ -9,18 +9,18 @@ from rank_probe.process.lifecycle import Lifecycle, Spans
 from rank_probe.wire.snapshot import MOST_EVENTS
 from rank_probe.wire.stages import CHECKPOINT, EVAL
 
-# A loop may evaluate in every step. Of each kind, one event a minute is told, and any this long.
+# A loop may evaluate in every step: report one event of each kind a minute, and all long ones.
 QUIET_SECONDS: Final = 60.0
 ALWAYS_TOLD_SECONDS: Final = 10.0
 SHORTEST_SECONDS: Final = 0.01
 
 
-# As it travels: its number, event, began_timestamp_seconds, and seconds, None while it lasts.
+# As sent: number, event, began_timestamp_seconds, and seconds (None while the event lasts).
 Event = dict[str, Any]
 
 
 class LifecycleEvents:
-    """Keeps the last events; what happens in a stage is seen in the looks, about one a second.
+    """Keeps the last events; those within a stage are found by `look`, about once a second.
 
     For one thread.
     """
@@ -38,7 +38,7 @@ class LifecycleEvents:
         self._events: deque[Event] = deque(maxlen=MOST_EVENTS)
         self._of_life: dict[str, Event] = {}
         self._last: list[Event] = []
-        self._settled: tuple[Spans, int, int, bool] | None = None  # nothing happens while it is so
+        self._settled: tuple[Spans, int, int, bool] | None = None  # no event while unchanged
         self._stretches = {
             CHECKPOINT: _Stretches("checkpoint"),
             EVAL: _Stretches("evaluation"),
@@ -47,8 +47,8 @@ class LifecycleEvents:
     def look(self, stage: int | None, spent: Sequence[int], elapsed_seconds: float) -> list[Event]:
         """Return the last events, the latest begun last; the same list as long as nothing happens.
 
-        *spent* are the nanoseconds so far by stage. *stage* is the current one and
-        *elapsed_seconds* the time in it; None while nothing is timed.
+        *spent* has the nanoseconds so far in each stage. *stage* is the current one, or None
+        while nothing is timed, and *elapsed_seconds* is the time in it.
         """
         spans = self._lifecycle.spans
         seen = spans, spent[CHECKPOINT], spent[EVAL], stage in self._stretches
@@ -95,9 +95,9 @@ class LifecycleEvents:
 
 
 class _Stretches:
-    """The times that a loop spends in one stage, each of them an event if it is worth one.
+    """The stretches of time in one stage; each becomes an event if it is worth reporting.
 
-    Parts with less than a look between them are one: a checkpoint is written in many parts.
+    Parts less than one look apart are one stretch: a checkpoint is written in many parts.
     """
 
     def __init__(self, name: str) -> None:
@@ -110,7 +110,7 @@ class _Stretches:
         self._quiet_until = 0.0
 
     def look(self, total: float, is_in_it: bool, now: float) -> None:
-        """Take the *total* of seconds in the stage, so far and *now*."""
+        """Update with the *total* of seconds spent in the stage up to *now*."""
         grown = max(total - self._last_total, 0.0)
         if not self.is_open and (grown or is_in_it):
             self.is_open, self._before = True, self._last_total
@@ -120,7 +120,7 @@ class _Stretches:
         self._last_total += grown
 
     def is_worth_telling(self, now: float) -> bool:
-        """Whether a stretch lasts that is an event and was not told."""
+        """Whether the current stretch is an event that has not been reported yet."""
         if not self.is_open or self.event is not None:
             return False
         lasted = self._last_total - self._before
@@ -132,7 +132,7 @@ class _Stretches:
         return True
 
     def close(self) -> None:
-        """End the stretch, if one lasts."""
+        """End the current stretch, if there is one."""
         if self.event is not None:
             self.event["seconds"] = self._last_total - self._before
         self.event = None

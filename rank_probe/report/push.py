@@ -18,8 +18,8 @@ from rank_probe.wire.text import printable
 log = logging.getLogger("rank_probe")
 
 INTERVAL_SECONDS = 1.0
-# For the push under way at the end, and the last one. On a busy machine the thread waits for its
-# turn, and a rank whose last push does not come looks dead, not finished.
+# For the push in progress at the end, and the last one. On a busy machine the thread waits for its
+# turn, and a rank whose last push is missing looks dead instead of finished.
 LAST_PUSH_SECONDS = 2.0
 LARGEST_ANSWER_BYTES = 65536
 
@@ -27,14 +27,14 @@ _HEAD = (
     f"POST {SNAPSHOT_PATH} HTTP/1.1\r\nHost: localhost\r\n"
     "Content-Type: application/json\r\n%sContent-Length: %d\r\n\r\n"
 )
-# A socket with a timeout of Python's would ask the system twice: whether it can, and to do it.
+# With a Python timeout, each operation would take two system calls: a poll and the operation.
 _TIMEOUT = struct.pack("ll", int(TIMEOUT_SECONDS), int(TIMEOUT_SECONDS % 1 * 1e6))
 
 
 class Control:
-    """The level that is ordered now; only for the pusher thread.
+    """The level that the exporter asks for; only for the pusher thread.
 
-    An order that is not a level is ignored, and logged once.
+    An unknown level is ignored, and logged once.
     """
 
     def __init__(self) -> None:
@@ -42,10 +42,9 @@ class Control:
         self._complained = False
 
     def level(self, answer: Mapping[str, object]) -> str:
-        """Return the level to run at, after a push that was answered with *answer*.
+        """Return the level to run at after the exporter's *answer* to a push.
 
-        An answer without a level, for example if the exporter is away for a while, keeps the level
-        of an earlier answer.
+        An answer without a level, such as {} while the exporter is down, changes nothing.
         """
         asked = answer.get("level")
         if isinstance(asked, str) and asked in LEVELS:
@@ -63,10 +62,10 @@ class Control:
 class Pusher:
     """A daemon thread that posts *snapshot()* about once a second.
 
-    A snapshot that cannot be delivered is dropped: the next one contains everything again. This
+    A snapshot that cannot be delivered is dropped: the next one contains everything again. The
     thread calls *snapshot*, which returns None while there is nothing to report. After each push it
-    calls *on_answer* with the JSON object in the exporter's answer, or {} without one. stop() has
-    both called once more.
+    calls *on_answer* with the JSON object in the exporter's answer, or with {} if there is none.
+    stop() makes one last push, which calls both once more.
     """
 
     def __init__(
@@ -99,7 +98,7 @@ class Pusher:
 
     def soon(self) -> None:
         """Push now instead of within a second; for any thread."""
-        with suppress(RuntimeError):  # It was told already.
+        with suppress(RuntimeError):  # A push is already due.
             self._wake.release()
 
     def stop(self) -> None:
@@ -184,7 +183,7 @@ class Pusher:
 
 
 def _answer(connection: socket.socket) -> tuple[int, bytes, bool]:
-    """Return status and body of one answer, and whether *connection* ends with it.
+    """Return one answer's status and body, and whether the server then closes *connection*.
 
     Parsed by hand, because http.client's parsing of the few headers costs more than the rest of a
     push. Raises HTTPException for what it cannot parse.

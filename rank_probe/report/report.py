@@ -26,8 +26,8 @@ from rank_probe.report.lifecycle_events import LifecycleEvents
 from rank_probe.wire.snapshot import DEFAULT_LEVEL, LEVEL_OFF, Snapshot
 from rank_probe.wire.stages import STAGES
 
-# What only grows while a process has its number. The series of a rank go on from one process to
-# the next: where they fall, they must begin at 0, or all of this process's past counts again.
+# Counters only grow while a process keeps its rank number. A rank's series continue from process
+# to process: after a drop they must restart at 0, or this process's whole past counts again.
 COUNTERS: Final = (
     *("steps", "stage_seconds", "stage_host_seconds", "busy_seconds"),
     *("dropped_steps", "samples", "tokens", "padding_tokens", "gc_pause_seconds"),
@@ -36,9 +36,9 @@ COUNTERS: Final = (
 )
 log = logging.getLogger("rank_probe")
 
-# From the first sign of training on.
+# The wait for a first step after the first sign of training.
 PATIENCE_SECONDS: Final = 60.0
-# The same after a fetch alone: the first step may compile a model.
+# The same if a fetch is the only sign: the first step may compile a model.
 COMPILING_SECONDS: Final = 120.0
 SIGNS: Final = frozenset({events.FETCHED, events.BACKWARD_ENDED, events.OPTIMIZER_ENDED})
 
@@ -51,26 +51,26 @@ if TYPE_CHECKING:
 
 
 class Renumbered:
-    """Tells each number's part of one process: a last time of the old one, then from 0 on.
+    """Splits a process's counts by rank number: a last report of the old one, then from 0.
 
     For one thread.
     """
 
     def __init__(self, own_rank: OwnRank) -> None:
         self._own_rank = own_rank
-        self._base: Snapshot | None = None  # the last of the number before
+        self._base: Snapshot | None = None  # the last under the old number
         self._started: float | None = None  # when it got its number, if it had another before
-        self._formed: float | None = None  # as was told with its number
+        self._formed: float | None = None  # as reported under its number
 
     def told(self, snapshot: Snapshot, *, is_last: bool) -> Snapshot:
-        """Return what to tell of the process's *snapshot*; *is_last* of the number in it."""
+        """Return *snapshot* as its rank number reports it; *is_last* marks the number's last."""
         whole = snapshot
         if self._base is not None:
             snapshot = since(whole, self._base)
         if (started := self._started) is not None:
             snapshot = replace(
                 snapshot,
-                started_timestamp_seconds=started,  # Newer than whoever had this number before.
+                started_timestamp_seconds=started,  # Newer than the previous process.
                 lifecycle_events=[
                     event
                     for event in snapshot.lifecycle_events
@@ -79,7 +79,7 @@ class Renumbered:
             )
         if is_last:
             self._base, self._started = whole, self._own_rank.since
-            # The number must not be missed as if the process had died.
+            # Otherwise the old number would look like a dead process.
             snapshot = replace(snapshot, finished=True)
         else:
             self._formed = self._own_rank.formed
@@ -88,7 +88,7 @@ class Renumbered:
 
 
 def since(snapshot: Snapshot, base: Snapshot) -> Snapshot:
-    """Return *snapshot* with its counters less those of *base*, an earlier one of the process."""
+    """Return *snapshot* less the counters of *base*, an earlier snapshot of the same process."""
     counted = {
         name: _less(getattr(snapshot, name), getattr(base, name), keeps_zero="stage" not in name)
         for name in COUNTERS
@@ -97,7 +97,7 @@ def since(snapshot: Snapshot, base: Snapshot) -> Snapshot:
 
 
 def _less(now: Any, before: Any, *, keeps_zero: bool) -> Any:
-    """Return *now* less *before*; in a dict for each key, of stages those that occurred since."""
+    """Return *now* less *before*, in a dict by key; zeros are dropped there unless *keeps_zero*."""
     if isinstance(now, Mapping):
         left = {key: max(each - before.get(key, 0), 0) for key, each in now.items()}
         return left if keeps_zero else {key: each for key, each in left.items() if each}
@@ -107,7 +107,7 @@ def _less(now: Any, before: Any, *, keeps_zero: bool) -> Any:
 class MissingSteps:
     """Warns once, if a loop shows signs of training but completes no step; for one thread.
 
-    *automatic*: steps are found, not given.
+    *automatic* says that steps are detected, not marked by the caller.
     """
 
     def __init__(self, *, automatic: bool, now: Callable[[], float] = time.monotonic) -> None:
@@ -117,7 +117,7 @@ class MissingSteps:
         self.is_done = False
 
     def look(self, steps: int, seen: Callable[[], Collection[int]]) -> None:
-        """Look at what was *seen* so far; cheap once a step was."""
+        """Check the events *seen* so far; cheap once there has been a step."""
         if self.is_done or steps:
             self.is_done = True
             return
@@ -147,7 +147,7 @@ def why(signs: Collection[int]) -> str:
 
 @dataclass
 class Parts:
-    """The parts of one probe, which its snapshots read; *device* exists once training has begun."""
+    """The parts of a probe that its snapshots read; *device* is set once a GPU has trained."""
 
     timeline: Timeline
     work: WorkUnits
@@ -155,11 +155,11 @@ class Parts:
     lifecycle: Lifecycle
     join: Join
     device: DeviceClock | None = None
-    steps_before: int = 0  # the process group
+    steps_before: int = 0  # those before the current process group
     memory: Callable[[], "CudaMemory | None"] = lambda: None
-    # What a Snapshot has of a late rank only.
+    # The Snapshot fields that only a late or stuck rank has.
     stacks: Callable[[], dict[str, Any]] = dict
-    # Where this rank is, and stands: replaced as a whole, for the join's thread reads it.
+    # Where this rank runs and stands. Replaced as a whole, because the join's thread reads it.
     whereabouts: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -196,10 +196,10 @@ class RankReport:
         timed = None if self.finished or self.level == LEVEL_OFF else stage
         events = self._lifecycle_events.look(timed, host.spent, elapsed)
         if device is not None and elapsed >= STANDS_SECONDS:
-            # Its thread may wait in any stage for what its device waits for.
+            # The thread may wait for the device in any stage; the device's own stage counts.
             stands_in = device.stands_in()
             stage = stage if stands_in is None else stands_in
-        give_way()  # Not earlier: what was read so far belongs together.
+        give_way()  # Not earlier: the readings above must be consistent.
         more = {
             **({} if device is None or device.recorder.error else self._memory()),
             **parts.stacks(),
@@ -241,7 +241,7 @@ class RankReport:
         )
 
     def _rank_info(self, me: Identity) -> dict[str, str]:
-        """Return the same dict as long as it is the same: then it is not encoded again."""
+        """Return the same dict object until its content changes, so it is encoded only once."""
         of = me, self.gpu_uuid, self._parts.device, self.level, self.coordinates
         if of != self._info_of:
             self._info_of, self._info = of, self._new_rank_info(me)

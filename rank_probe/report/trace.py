@@ -28,8 +28,8 @@ Row = tuple[int, float, Sequence[float]]
 class Trace:
     """Writes steps from the start if RANK_PROBE_TRACE names a directory, else on demand.
 
-    On demand and without that directory, it writes to this user's own directory under the system's
-    directory for temporary files. Only for the pusher thread, except for `go_on_with`.
+    Without that directory, it writes on demand to this user's own directory under the system's
+    temporary directory. Only for the pusher thread, except for `go_on_with`.
     """
 
     def __init__(self, environment: Mapping[str, str], steps: Steps) -> None:
@@ -42,7 +42,7 @@ class Trace:
         self._kept: Vectors | None = steps.keep() if self._always else None
 
     def go_on_with(self, steps: Steps) -> None:
-        """Write *steps* from now on: those of the device, with times that start now."""
+        """Switch to *steps*, those of the device clock, with times that start now."""
         if self._kept is not None:
             self._steps.forget(self._kept)
             self._kept = steps.keep()
@@ -85,9 +85,9 @@ class Trace:
 class TraceFile:
     """`<directory>/<job_id>-<attempt>-<rank>.csv`, opened at the first write; one thread only.
 
-    Each write reaches the system at once, so a killed process loses only what was not written yet,
-    and at most half a row. Writing stops for good, with one log line, at the first error and when
-    the file would exceed *max_mib*.
+    Writes are not buffered, so a killed process loses only the rows not yet written, and leaves at
+    most one partial row. Writing stops for good, with one log line, at the first error or when the
+    file would exceed *max_mib*.
     """
 
     def __init__(self, directory: str, job_id: str, attempt: int, max_mib: float = MAX_MIB) -> None:
@@ -115,9 +115,9 @@ class TraceFile:
         return cls(environment["RANK_PROBE_TRACE"], job_id, attempt, int(max_mib))
 
     def write(self, me: Identity, vectors: Sequence[Row]) -> None:
-        """Append a row for each step in *vectors*: those since the last call. Never raises OSError.
+        """Append a row for each step in *vectors*, those since the last call; no OSError escapes.
 
-        The cell of the node stays empty if no launcher names it.
+        The node's cell is empty if no launcher names the node.
         """
         if self.stopped or not vectors:
             return
@@ -151,7 +151,7 @@ class TraceFile:
         job_id = re.sub(r"[^A-Za-z0-9._-]", "_", self._job_id)
         path = self._directory / f"{job_id}-{self._attempt}-{rank}.csv"
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        # In a folder that others may write to, a pipe would hold us up, and a link lead elsewhere.
+        # In a directory that others can write to, a FIFO could block us and a link lead elsewhere.
         flags |= os.O_NONBLOCK | os.O_NOFOLLOW
         self._file = os.open(path, flags, 0o644)
         self._bytes = os.fstat(self._file).st_size

@@ -10,13 +10,13 @@ cd "$(dirname "$0")/.."
 version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' rank_probe/version.py)
 image=${IMAGE:-rankskew:$version}
 
-# A client without its engine is no help.
+# `info` fails for a client whose engine does not run.
 if docker info >/dev/null 2>&1; then
     build=(docker build)
 elif podman info >/dev/null 2>&1; then
     build=(podman build --format docker)
 elif buildah info >/dev/null 2>&1; then
-    build=(buildah build --format docker) # The other format has no health check.
+    build=(buildah build --format docker) # The OCI format has no health check.
 else
     echo "image: docker, podman or buildah is needed, and none of them works here:" >&2
     echo "    sudo apt-get install buildah" >&2

@@ -1,4 +1,4 @@
-"""What every test stands on."""
+"""Hooks and fixtures for all tests."""
 
 import gc
 import json
@@ -15,13 +15,13 @@ from rank_probe.wire import document
 from tests.rank_probe.forks import Zygote
 from tests.rank_probe.launch import RUN_AGAIN
 
-# Groups of tests that take longest, and wait most: they begin first.
+# Groups of tests that take longest and wait most: they start first.
 SLOW = ("e2e", "jobs")
-# Files that wait for long, and how many files that compute follow each that waits.
+# The files that wait longest, and how many computing files follow each waiting one.
 LONGEST, BETWEEN = ("test_paged.py", "test_frameworks.py", "test_loops.py"), 3
 
 
-@pytest.hookimpl(trylast=True)  # Once -m has left out the others.
+@pytest.hookimpl(trylast=True)  # After -m has deselected tests.
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest, and let something compute while something waits."""
     files: dict[Path, list[pytest.Item]] = {}
@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Do not look for garbage in what is imported, then or later: it stays."""
+    """Keep imported objects, which stay anyway, out of garbage collection for good."""
     gc.disable()
     try:
         return (yield)
@@ -49,7 +49,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """List what was wrong with real ranks once and right when they ran again."""
+    """List the cases of real ranks that failed once and passed when they were run again."""
     told = [
         line
         for report in terminalreporter.getreports("passed")
@@ -72,16 +72,16 @@ def zygote() -> Iterator[Zygote]:
 
 @pytest.fixture(autouse=True)
 def no_failures_of_another_test() -> None:
-    """Count the probe's failures anew: it keeps them for the whole process."""
+    """Reset the count of the probe's failures, which it keeps for the whole process."""
     failures.count = 0
 
 
 @pytest.fixture(autouse=True)
 def every_document_is_as_its_schema_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hold what commands print with --json against docs/schemas, whatever a test is about."""
+    """Validate what commands print with --json against docs/schemas, in every test."""
 
     def dumps(said: dict[str, Any], **options: Any) -> str:
-        from tests.printed import check  # Here: few tests print any.
+        from tests.printed import check  # Imported here: few tests print a document.
 
         check(said)
         return json.dumps(said, **options)

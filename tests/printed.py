@@ -1,7 +1,7 @@
-"""Holds what commands print: documents against docs/schemas, texts against fixtures.
+"""Checks what commands print: documents against docs/schemas, texts against golden files.
 
-Texts for people are each as a whole in a file below tests/fixtures/client.
-`WRITE_GOLDEN=1 python -m pytest tests/rankskew` writes them again: then read what has changed.
+The golden files are below tests/fixtures/client and have whole texts.
+`WRITE_GOLDEN=1 python -m pytest tests/rankskew` rewrites them: review what has changed.
 """
 
 import functools
@@ -31,7 +31,7 @@ def _validator(kind: str) -> Draft202012Validator:
 def closed(schema: Any) -> Any:
     """Return *schema* without room for fields that it does not name.
 
-    Programs have to bear new fields, but our own documents have none that is not described.
+    Programs must tolerate new fields, but our own documents have only described ones.
     """
     if isinstance(schema, list):
         return [closed(each) for each in schema]
@@ -42,7 +42,7 @@ def closed(schema: Any) -> Any:
 
 
 def assert_golden(name: str, texts: Mapping[str, str]) -> None:
-    """Have *texts*, each below its heading, be what the file *name* has."""
+    """Assert that *texts*, each below its heading, equal the golden file *name*."""
     said = "\n".join(f"==== {heading} ====\n{text.rstrip()}\n" for heading, text in texts.items())
     file = GOLDEN / f"{name}.txt"
     if "WRITE_GOLDEN" in os.environ:

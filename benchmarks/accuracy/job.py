@@ -100,7 +100,7 @@ class Matrices:
         self._spent += time.perf_counter() - started
 
     def calibrate(self) -> None:
-        """Adjust the estimate to the calls since the last time, which must have been undisturbed."""
+        """Adjust the estimate to the calls since the last time; they must be undisturbed ones."""
         self._seconds_each *= self._spent / self._asked
         self._asked = self._spent = 0.0
 

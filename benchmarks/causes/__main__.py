@@ -84,7 +84,7 @@ def listen(
     *,
     busy: bool,
 ) -> Heard:
-    """Return the reports on the job *name* in LATE_SECONDS, or until LONGER_SECONDS after an alert."""
+    """Return the reports on the job *name* in LATE_SECONDS, or until shortly after an alert."""
     heard, began = Heard(), time.monotonic()
     until = LATE_SECONDS
     while (seconds := time.monotonic() - began) < until:

@@ -96,7 +96,7 @@ class Fault:
         self._diary = (folder / f"{DIARY_FILE}{os.environ['RANK']}").open("w", buffering=1)
 
     def has(self, cause: str, step: int | None = None) -> bool:
-        """Return whether the fault is *cause* and has begun by *step*, by default the current one."""
+        """Return whether the fault is *cause* and has begun by *step*, by default the current."""
         return self.cause == cause and (self.step if step is None else step) >= HEALTHY_STEPS
 
     def next_step(self) -> None:

@@ -15,7 +15,7 @@ import yaml
 from prometheus_client.metrics_core import Metric
 
 RULES = sorted((Path(__file__).parents[2] / "alerts" / "rules").glob("*.yaml"))
-# A group after those that it reads; a real Prometheus evaluates them side by side.
+# Each group follows those that it reads; a real Prometheus evaluates groups in parallel.
 GROUPS = [
     *("thresholds", "ranks", "late", "hang", "hardware"),
     *("coverage", "cost", "exporter", "state", "info", "nodes"),
@@ -24,7 +24,7 @@ GROUPS = [
 GOT = re.compile(r'expr: "(.*)", time: (\S+),\n +exp: ?.*\n +got: ?(.*)')
 SAMPLE = re.compile(r'\{((?:[^"}]|"(?:[^"\\]|\\.)*")*)\} ([^ ,]+)')
 LABEL = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*")')
-# It says what it got only if that is not what was expected.
+# promtool prints what it got only if something else was expected.
 NEVER = [{"labels": '{never="there"}', "value": 1}]
 
 Series = Sequence[dict[str, str]]
@@ -49,7 +49,7 @@ class ScrapedPages:
         self._last: dict[str, set[str]] = {}
 
     def scrape(self, number: int, instance: str, metrics: Iterable[Metric]) -> None:
-        """Add scrape *number* of *instance*; a series that it showed the last time is stale."""
+        """Add scrape *number* of *instance*; a series that it no longer shows becomes stale."""
         page = {
             _series(sample.name, {**sample.labels, "instance": instance}): sample.value
             for metric in metrics

@@ -18,7 +18,7 @@ from devstack.process import StackProcess, find_program, free_port
 
 BEGAN = "2024-01-02T07:00:30Z"
 ENDED = "2024-01-02T07:13:00Z"
-# What a message is of, added for the tests, which take it out again.
+# The group that a message is about; the tests add this, and take it out again.
 OF = (
     "{{ .GroupLabels.cluster }}/{{ .GroupLabels.job_id }} "
     "{{ len .Alerts.Firing }} {{ len .Alerts.Resolved }}"
@@ -31,7 +31,7 @@ SILENCES = f"{PUBLIC_URL}/#/silences/new?filter="
 
 @dataclass(frozen=True)
 class Promised:
-    """One alert as the rules make it, of which a promtool test makes sure."""
+    """One alert as the rules make it; a promtool test expects it."""
 
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
@@ -81,7 +81,7 @@ def links(attachment: dict[str, Any]) -> dict[str, str]:
 
 
 def matchers(silence_url: str) -> str:
-    """Return what the form behind *silence_url* is filled with."""
+    """Return the matchers that *silence_url* fills into its form."""
     assert silence_url.startswith(SILENCES)
     return urllib.parse.unquote(silence_url.removeprefix(SILENCES))
 
@@ -162,7 +162,7 @@ class Sender:
     def sends(
         self, firing: Sequence[Promised] = (), ended: Sequence[Promised] = ()
     ) -> dict[str, Any]:
-        """Return what follows of one group in which some fire and others have *ended*, by receiver.
+        """Return what each receiver gets for one group with *firing* and *ended* alerts.
 
         Fails when it has not been sent in 20 s.
         """

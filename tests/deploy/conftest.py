@@ -54,7 +54,7 @@ def installed(
     with machine:
         install, ask = blocks(PAGE, "Install")
         machine.run(install, environment=pip, seconds=300)
-        # The driver is looked for after the first answer.
+        # The exporter looks for the driver only after its first answer.
         assert wait_for(lambda: "rankskew_gpus_visible 0" in machine.run(ask) or None, 60)
     yield machine.changes
     shutil.rmtree(directory)

@@ -1,7 +1,7 @@
 """Machines of our own for the tests: each boots systemd in an nspawn container; needs root.
 
-What a machine changes lies in a layer of its own above the system's files, so a test types what a
-page says, as root, and leaves nothing behind. Machines see each other and this one on a bridge.
+A machine's changes go to a layer of its own above the system's files. So a test can run a page's
+commands as root and leave nothing behind. Machines see each other and this one on a bridge.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ PACKAGES: Final = (
     *("python3", "python3-venv", "curl", "procps", "iproute2"),
     *("munge", "slurmctld", "slurmd", "slurm-client"),
 )
-# What they start is the matter of each test.
+# Each test starts those that it needs.
 NOT_STARTED: Final = ("munge", "slurmctld", "slurmd")
 # The user of the jobs; the same number on each machine, as in any cluster.
 USER: Final = "alice"
@@ -122,7 +122,7 @@ class Machine(StackProcess):
         self.root = directory / name / "root"
         self._layers, self._network = layers, network
         self._groups = _cgroups(name)
-        # The Python of .venv, for the trainings; another one than the system's may be used here.
+        # The Python of .venv, for the trainings; it may not be the system's.
         places = {ROOT, (ROOT / ".venv").resolve().parent, *shared, Path(sys.base_prefix)}
         places.discard(Path("/usr"))
         binds = [f"--bind-ro={place}" for place in places]
@@ -167,7 +167,7 @@ class Machine(StackProcess):
         environment: Mapping[str, str] | None = None,
         seconds: float = 120,
     ) -> str:
-        """Type *script* into a shell of *user*; return what it prints, raise CommandFailed."""
+        """Run *script* in a shell of *user*; return its output, or raise CommandFailed."""
         done = subprocess.run(
             self.command(["bash", "-e", "-o", "pipefail", "-c", script], user, directory),
             env={"PATH": PATH, "LANG": "C.UTF-8", **(environment or {})},
@@ -185,7 +185,7 @@ class Machine(StackProcess):
     def command(
         self, command: Sequence[str], user: str = "root", directory: str | Path = "/"
     ) -> list[str]:
-        """Return how to run *command* in it from here."""
+        """Return the command line that runs *command* in the machine from here."""
         enter = ["nsenter", f"--target={self._init().pid}", "--all"]
         change = ["env", f"--chdir={directory}"]
         who = [] if user == "root" else ["runuser", "-u", user, "--"]

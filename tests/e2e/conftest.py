@@ -13,12 +13,12 @@ from devstack.parts import RULES, AlertmanagerProcess, ExporterProcess, Promethe
 from devstack.process import get, wait_for
 from devstack.webhook import Webhook
 
-# Scraped and judged this often, so that a page is late by no more than that.
+# Between scrapes and between evaluations: a page is late by no more than that.
 INTERVAL_SECONDS = 2.0
 
-# The jobs that hang on purpose do not wait two minutes to be called hung.
-# As in the field, a hang is one at once if a rank has gone silent, and much later if none has:
-# that a rank is silent is known after ten seconds, a scrape and an evaluation of three groups.
+# Jobs that hang on purpose need not wait two minutes to count as hung.
+# As in production, a job with a silent rank counts as hung at once, and one without much later:
+# silence is known after ten seconds, a scrape and an evaluation of three groups.
 HANGING, SHRUNK = "hanging", "shrunk"
 OVERRIDES = {
     (name, job_id): seconds

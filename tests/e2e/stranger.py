@@ -1,12 +1,12 @@
-"""Does as somebody else what it is asked, a line of JSON at a time.
+"""Carries out requests as another user, one line of JSON at a time.
 
-Of its arguments WHO UID DIR, WHO is `user`, a user of the node; `jailed`, one whose root directory
-is DIR; `fake_root`, root of a user namespace that this user made; or `container`, root of a
-container without a user namespace, with the capabilities that Docker leaves it. The last two are in
-PID and mount namespaces of their own, which have DIR/run read-only, and neither DIR/operator nor
-DIR/etc.
+Its arguments are WHO UID DIR. WHO is `user`, a user of the node; `jailed`, a user whose root
+directory is DIR; `fake_root`, root of a user namespace that this user made; or `container`, root of
+a container without a user namespace, with the capabilities that Docker leaves it. The last two have
+PID and mount namespaces of their own, where DIR/run is read-only, and DIR/operator and DIR/etc are
+hidden.
 
-The interpreter may lie where the user cannot read, so all is imported before root is given up.
+The user may not be able to read the interpreter's files, so all imports precede giving up root.
 """
 
 import ctypes
@@ -74,7 +74,7 @@ def keep_dockers_capabilities() -> None:
 
 
 def post(endpoint: str, path: str, body: Any) -> tuple[int, Any]:
-    """Post *body* to the exporter there."""
+    """Post *body* to the exporter at *endpoint*."""
     reply = ask(endpoint, "POST", path, json.dumps(body).encode(), timeout_seconds=10)
     return reply.status, json.loads(reply.body)
 
@@ -85,7 +85,7 @@ def read(path: str) -> str:
 
 
 def replace_socket(path: str) -> str:
-    """Put a socket of one's own in its place."""
+    """Replace the socket at *path* with one of our own."""
     os.unlink(path)
     with socket.socket(socket.AF_UNIX) as mine:
         mine.bind(path)

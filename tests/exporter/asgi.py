@@ -32,9 +32,9 @@ class Answer:
 def ask(
     app: ASGIApp, method: str, path: str, *parts: bytes, peer: Peer | None = None, **headers: str
 ) -> Answer | None:
-    """Return the answer, None without one. The body comes in *parts*; None of them breaks it off.
+    """Return the answer, None without one; the body comes in *parts*.
 
-    Headers are written with _ for -.
+    Without *parts* the client disconnects. Header names are written with _ for -.
     """
     scope = {
         "type": "http",

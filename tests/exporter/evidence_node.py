@@ -24,7 +24,7 @@ from tests.exporter.live_node import FIRST_PID, START, Node
 
 
 class FakeHost(HostWatch):
-    """Has looked at each rank that it was told to follow, but for those in *hidden*."""
+    """Has looked at each rank that it follows, except those in *hidden*."""
 
     def __init__(self) -> None:
         super().__init__(Path("/nowhere"), Path("/nowhere"))
@@ -35,7 +35,7 @@ class FakeHost(HostWatch):
         self.hurried = False
 
     def hurry(self, hurries: bool) -> None:
-        """Note it."""
+        """Record whether it hurries."""
         self.hurried = hurries
 
     def latest(self) -> Look | None:
@@ -62,7 +62,7 @@ class FakeHost(HostWatch):
 
 
 class FakeWorkers(WorkerStates):
-    """Those of a late rank's loader: seen once *states* are set."""
+    """The workers of a late rank's loader, seen once *states* are set."""
 
     def __init__(self) -> None:
         super().__init__(Path("/proc"))
@@ -93,7 +93,7 @@ class FakeNode(Node):
         self.at: dict[int, dict[str, Any]] = {rank: {} for rank in range(ranks)}
 
     def push(self, silent: tuple[int, ...] = ()) -> None:
-        """Let every rank push, and read what it is told."""
+        """Let every rank push and read the answer."""
         super().push(silent)
         for rank, state in self.states.items():
             said = self.service.pushed(state)
@@ -102,7 +102,7 @@ class FakeNode(Node):
                 self.told[rank].append(said["figures"])
 
     def after(self, seconds: int, said: dict[str, Any] | None = None, /, **changes: Any) -> None:
-        """Let so much time pass in which the judge has *said* this, and the exporter looks."""
+        """Let so many seconds pass with the verdict *said*; the exporter looks in each."""
         self.said = said or self.said
         self.change(**changes)
         for _ in range(seconds):

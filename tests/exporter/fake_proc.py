@@ -80,7 +80,7 @@ class FakeProc:
         read: int | None = None,
         run_queue: int | None = None,
     ) -> None:
-        """Let a process, new or not, have used this much since it started; None has no file.
+        """Set what a process, new or not, has used since it started; for None there is no file.
 
         CPU time is in ticks, half of them in the kernel; the run queue in nanoseconds.
         """
@@ -102,7 +102,7 @@ class FakeProc:
                 (directory / name).write_text(text)
 
     def end(self, pid: int) -> None:
-        """Let a process be gone."""
+        """Remove a process."""
         shutil.rmtree(self.path / str(pid))
 
     def set_environment(self, pid: int, environment: Mapping[str, str] | bytes) -> None:
@@ -113,6 +113,6 @@ class FakeProc:
         (self.path / str(pid) / "environ").write_bytes(environment)
 
     def hide_environment(self, pid: int) -> None:
-        """Let the environment be unreadable: also for root, hence a directory."""
+        """Make the environment unreadable, even for root, by putting a directory in its place."""
         (self.path / str(pid) / "environ").unlink()
         (self.path / str(pid) / "environ").mkdir()

@@ -64,9 +64,9 @@ def served(view: LiveView) -> dict[str, Any]:
 class Node:
     """A node, gpu-12, whose ranks push once a second; *now* is both of its clocks.
 
-    They repeat the verdict *said*, read *said_seconds_ago* before the push; *cause* is why rank 2
-    is late, *why_slower* why all are. *behind_seconds* is how wrong the node's wall clock is. On
-    the *gpus* run the *processes* of the ranks, whether they push or not; /proc may hang.
+    The ranks repeat the verdict *said*, read *said_seconds_ago* before the push. *cause* is why
+    rank 2 is late, *why_slower* why all are. *behind_seconds* is how far the node's wall clock is
+    behind. The ranks' *processes* run on the *gpus*, even if they do not push; /proc may hang.
     """
 
     def __init__(

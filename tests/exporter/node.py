@@ -42,7 +42,7 @@ class FixedNvml:
         return self.sample
 
 
-# A node whose worker runs and has found no driver; and one whose worker was not heard yet.
+# A node whose worker runs and has found no driver, and one whose worker has not reported yet.
 NO_DRIVER = FixedNvml(NodeSample(1.0, gpus_visible=0))
 NO_SAMPLE = FixedNvml(None, worker_up=False)
 

@@ -160,7 +160,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
 def counted(page: str, result: str) -> float:
     """Return how many snapshots *page* counts with this *result*."""
     match = re.search(rf'rankskew_ingest_snapshots_total{{result="{result}"}} (\S+)', page)
-    # A count is shown from its first on.
+    # A count is exposed only once it is above zero.
     return 0.0 if match is None else float(match[1])
 
 

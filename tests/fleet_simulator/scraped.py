@@ -18,7 +18,7 @@ def input_series(
     plans: Sequence[JobPlan], directory: Path, scrapes: int, cluster: str, *detail: str
 ) -> list[dict[str, str]]:
     """Return the series of so many *scrapes* of all nodes, with *detail*, and of their targets."""
-    clock = Clock(0.0)  # As that of promtool.
+    clock = Clock(0.0)  # promtool's clock starts at 0 too.
     fleet = Fleet(plans, directory, clock, frozenset(detail))
     values: dict[str, list[str]] = {}
     for number in range(scrapes):

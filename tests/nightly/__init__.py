@@ -1,1 +1,1 @@
-"""What is slow and seldom broken by a change; `make test-nightly` runs it in full length."""
+"""Slow tests that a change seldom breaks; `make test-nightly` runs them at full length."""

@@ -1,4 +1,4 @@
-"""How long the nightly tests are, and the figures that they must keep."""
+"""The length of the nightly tests, and the limits on their figures."""
 
 import os
 from collections.abc import Sequence
@@ -7,12 +7,12 @@ from typing import Final
 from benchmarks.report import Row, merged, number, show, write
 from generators.markdown import table
 
-# Set by `make test-nightly`; otherwise each takes about a minute, to see that it works.
+# Set by `make test-nightly`; otherwise each test takes about a minute, to show that it works.
 FULL: Final = os.environ.get("RANKSKEW_NIGHTLY") == "full"
 
 
 def full_or_short(full: float, short: float) -> float:
-    """Return what this run asks for."""
+    """Return *full* in a run of full length, else *short*."""
     return full if FULL else short
 
 
@@ -24,7 +24,7 @@ def row(what: str, measured: float, most: float | None = None) -> Row:
 def hold(name: str, rows: Sequence[Row]) -> None:
     """Fail if one of *rows* is above what is allowed.
 
-    In full length they take their places in results/*name*.json, for the pages.
+    In a run of full length they are merged into results/*name*.json, for the pages.
     """
     if FULL:
         write(name, merged(name, rows, ("what",)), tables={name: beside_limits})

@@ -2,10 +2,10 @@
 
     python -m rank_probe tests/nightly/surviving.py DIRECTORY 127.0.0.1:STORE_PORT    one rank
 
-When a peer dies, the others leave the process group, wait for its successor and go on with a new
-group: their processes, and what the probe has counted in them, live on. They end well once
-DIRECTORY/stop exists. Each step takes about 100 ms, slept as in demo/train.py: a machine with
-two cores pauses a rank for 10 ms now and then, which must cost less than what the alerts warn of.
+When a peer dies, the others leave the process group, wait for its successor and continue in a new
+group. Their processes live on, with what the probe has counted in them. They exit cleanly once
+DIRECTORY/stop exists. Each step sleeps for about 100 ms, as in demo/train.py: a machine with two
+cores pauses a rank for 10 ms now and then, which must stay below what the alerts warn of.
 """
 
 import os
@@ -32,7 +32,7 @@ GENERATION: Final = "generation"
 END_SECONDS: Final = 30.0
 STEP_SECONDS: Final = 0.1
 POLL_SECONDS: Final = 0.02
-# Longer than any collective here; a peer that died while the group formed is noticed by it only.
+# Longer than any collective here; only this detects a peer that died while the group formed.
 TIMEOUT: Final = timedelta(seconds=3)
 
 
@@ -68,7 +68,7 @@ class Job:
         return [(rank, steps) for rank, steps in found if steps]
 
     def end(self) -> None:
-        """Have the ranks end well; raises StackError if one does not."""
+        """Stop the ranks; raises StackError if one does not exit cleanly."""
         (self._directory / "stop").touch()
         for rank in self.ranks:
             code = wait_for(lambda rank=rank: rank.exit_code, END_SECONDS)  # type: ignore[misc]
@@ -94,7 +94,7 @@ def meet(store: Store, stop: Path, rank: int) -> int | None:
     while not stop.exists():
         generation = int(store.get(GENERATION))
         if generation != mine:
-            if store.check([f"ready/{generation}/{rank}"]):  # The process before this one was.
+            if store.check([f"ready/{generation}/{rank}"]):  # This rank's previous process was.
                 advance(store, generation)
                 continue
             store.set(f"ready/{generation}/{rank}", "")
@@ -133,14 +133,14 @@ def main() -> None:
     torch.set_num_threads(1)
     host, _, port = address.rpartition(":")
     store = TCPStore(host, int(port), is_master=False, timeout=TIMEOUT)
-    # A byte for each step, which reaches the system at once.
+    # One byte per step, unbuffered, so that it outlives the process.
     own_steps = (directory / f"{rank}-{os.getpid()}.steps").open("wb", buffering=0)
     while (generation := meet(store, stop, rank)) is not None:
         own = PrefixStore(f"group{generation}", store)
         try:
             dist.init_process_group("gloo", store=own, rank=rank, world_size=RANKS, timeout=TIMEOUT)
             train(stop, lambda: own_steps.write(b"."))
-        except RuntimeError as error:  # How torch says that a peer has closed its connection.
+        except RuntimeError as error:  # torch's, if a peer has closed its connection.
             print(f"rank {rank} leaves generation {generation}: {str(error)[:150]}", flush=True)
         finally:
             advance(store, generation)

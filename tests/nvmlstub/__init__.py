@@ -15,17 +15,17 @@ GCC += ["-fvisibility=hidden", "-Wl,-soname,libnvidia-ml.so.1"]
 def build(directory: Path) -> Path:
     """Put the stub into *directory* and return the library; needs gcc.
 
-    It is compiled once for all that test this checkout, until its source changes.
+    All tests of this checkout share one build, until the source changes.
     """
     source = "".join(path.read_text() for path in sorted(HERE.glob("*.[ch]")))
     digest = hashlib.sha256(" ".join([*GCC, source]).encode()).hexdigest()
-    # Beside what Python compiled, which git ignores as well.
+    # Beside Python's compiled files: git ignores both.
     compiled = HERE / "__pycache__" / f"libnvidia-ml.{digest[:16]}.so"
     if not compiled.exists():
         compiled.parent.mkdir(exist_ok=True)
         mine = compiled.with_suffix(f".{os.getpid()}")
         subprocess.run([*GCC, "-o", mine, *SOURCES], check=True)
-        mine.rename(compiled)  # Whole, whoever else compiles it now.
+        mine.rename(compiled)  # Atomic, even if others compile it now.
     return Path(shutil.copy(compiled, directory / "libnvidia-ml.so.1"))
 
 

@@ -1,4 +1,4 @@
-"""What several tests of the probe stand on."""
+"""Fixtures for several tests of the probe."""
 
 import ctypes
 import subprocess
@@ -15,13 +15,13 @@ from tests import nvmlstub
 from tests.rank_probe.fakes import FakeDevice, StubEvents
 from tests.rank_probe.join.memory_world import MemoryStore
 
-# As the probe does for what it computes: a second thread of torch's pool spins until it is used.
+# As the probe does for its own work: a second thread of torch's pool spins until it is used.
 torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")
 def peers() -> Iterator[None]:
-    """Have each backward cut, as in a job of several ranks."""
+    """Make the probe cut each backward, as in a job of several ranks."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(process_group, "has_peers", lambda: True)
         yield

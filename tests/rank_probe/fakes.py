@@ -57,7 +57,7 @@ class FakeDevice:
         self._launched.append(self.append(nanoseconds))
 
     def append(self, nanoseconds: int) -> int:
-        """Keep the current stream from going on for so long; return when that is over."""
+        """Occupy the current stream for so long; return when that ends."""
         began = max(self.time.nanoseconds, self.idle_at[self.stream])
         self.idle_at[self.stream] = began + nanoseconds
         return began + nanoseconds
@@ -114,7 +114,7 @@ class StubEvent(ctypes.c_void_p):
 class StubEvents:
     """Events on the current stream of a FakeDevice; what a test sets happens next.
 
-    *in_python* makes a clock use them; otherwise they are for a recorder in C, if there is one.
+    With *in_python* a clock uses them from Python, otherwise a recorder in C if there is one.
     """
 
     made, recorded, queried = (Variable("calls", function) for function in range(3))
@@ -177,7 +177,7 @@ def probe_of_rank_2(*, automatic: bool = False, **environment: str) -> Probe:
 
 
 def told(probe: Probe) -> Snapshot:
-    """Return what *probe* tells: there must be something."""
+    """Return the snapshot of *probe*, which must have one."""
     snapshot = probe.snapshot()
     assert snapshot is not None
     return snapshot
@@ -191,7 +191,7 @@ def number_of_line(file: str, comment: str) -> int:
 
 LATENCY_SECONDS = 20e-6
 BANDWIDTH = 10e9
-# Made-up links are as fast as each other. By how much some, from sender to receiver, are slower:
+# Made-up links are equally fast, except these, from sender to receiver: how many times slower.
 Slower = Mapping[Ranks, float]
 
 
@@ -209,8 +209,8 @@ def pair_times(
 ) -> list[PairTime]:
     """Return the time of each measured pair.
 
-    *slower* divides the bandwidth of links, *latency* multiplies the latency of pairs. Nodes are 10
-    times further apart than ranks of one. *noise* is the standard deviation of logarithms.
+    *slower* divides the bandwidth of links, *latency* multiplies the latency of pairs. Between
+    nodes latency is 10 times, bandwidth a tenth. *noise* is the standard deviation of logarithms.
     """
     chance = random.Random(seed)
 

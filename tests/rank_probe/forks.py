@@ -1,4 +1,4 @@
-"""Ranks that are forks of one process with torch imported: 0.03 s of CPU each, in place of 3.4.
+"""Ranks that are forks of one process with torch imported: 0.03 s of CPU each instead of 3.4.
 
 Not for tests of how a rank starts: under torchrun, by multiprocessing, before torch is imported.
 """

@@ -1,6 +1,6 @@
-"""Synthetic training jobs, every step of every rank drawn at random; and the judge over them.
+"""Synthetic training jobs with random steps of every rank, and the judge's verdicts on them.
 
-It runs as in the join: every so often, on all steps until then.
+The judge runs as in the join: at intervals, on all steps so far.
 """
 
 import random
@@ -27,7 +27,7 @@ NEVER = float("inf")
 class Fault:
     """*rank* takes *ratio* of a usual step longer in *stage*, every *every* steps.
 
-    *rank* None is another rank in each step, drawn at random.
+    *rank* None means a different rank in each step, drawn at random.
     """
 
     rank: int | None
@@ -119,12 +119,12 @@ def _own_times(
     return times
 
 
-# Changes the stages of a step, which would end at a time.
+# Changes the stages of a step; gets the step and when it would end.
 Alter = Callable[[Step, float], None]
 
 
 def altered(job: Job, alter: Alter) -> list[Step]:
-    """Return the steps of *job* as *alter* leaves their stages; waits and later steps follow."""
+    """Return the steps of *job* as *alter* changes them, with waits and later steps adjusted."""
     steps, later = [], 0.0
     for step in simulate(job):
         was = max(step.busy)
@@ -144,7 +144,7 @@ def gpus_lost(steps: list[Step], end_seconds: float, window_seconds: float = 60.
     return waited / sum(step.busy[0] + step.sync[0] for step in window)
 
 
-# The ranks post their steps, and rank 0 judges them, every so often.
+# How often the ranks post their steps, and rank 0 judges them.
 EVERY_SECONDS: Final = 2.0
 
 Named = set[tuple[int, str, str]]
@@ -154,8 +154,8 @@ Named = set[tuple[int, str, str]]
 class Incident:
     """A rank that was named without a gap under one stage and kind; times since the job's start.
 
-    *first* is how it was described when it was *named*, *last* before it was *cleared*, which is
-    None where the job ended before.
+    *first* describes the rank when it was *named*, *last* before it was *cleared*. *cleared* is
+    None if the job ended before.
     """
 
     rank: int
@@ -187,7 +187,7 @@ class Judged:
         return {(each.rank, each.stage, each.kind) for each in self.incidents}
 
     def add(self, now: float, verdict: Verdict) -> None:
-        """Note what was said *now*."""
+        """Record the *verdict* given at the time *now*."""
         self.verdicts.append((now, verdict))
         said = {(each.rank, each.stage, each.kind): each for each in verdict.late}
         for key in self._open.keys() - said.keys():
@@ -197,7 +197,7 @@ class Judged:
             self._open[key] = replace(self._open.get(key, began), last=late)
 
     def end(self) -> None:
-        """Note that the job is over; who is late now has not been cleared."""
+        """Record the end of the job; a rank that is late now was never cleared."""
         self.incidents += self._open.values()
         self.incidents.sort(key=lambda each: (each.named, each.rank))
 
@@ -217,7 +217,7 @@ def judged_steps(
 ) -> Judged:
     """Return what the judge says of the *steps* of *job*; a start begins anew.
 
-    *work* is what a rank is given in a step; of *every* so many steps one is compared.
+    *work* returns a rank's work in a step; one in *every* so many steps is compared.
     """
     found = Judged()
     groups = {rank: f"g{job.group(rank)}" for rank in range(job.ranks)}

@@ -17,8 +17,8 @@ PACKAGE = "tests.rank_probe.jobs"
 
 Ranks = dict[int, dict[str, Any]]
 
-# Other loads of the machine hold a rank up by as much as what is planted, now and then; what the
-# probe gets wrong is wrong each time.
+# Now and then other load on the machine delays a rank by as much as the planted delay. An error of
+# the probe shows each time.
 ATTEMPTS = 3
 RUN_AGAIN = "is run again"
 RUN_SECONDS = 240
@@ -34,11 +34,11 @@ class Jobs(Mapping[str, Ranks]):
 
     def __init__(self, launch: Callable[..., Mapping[str, Ranks]], *cases: str) -> None:
         self._launch = launch
-        self._warm_up = cases[:1]  # Pays for what is done once, as it did the first time.
+        self._warm_up = cases[:1]  # Pays the one-time costs, as in the first launch.
         self._ranks = dict(launch(*cases))
 
     def check(self, case: str, check: Callable[[Ranks], None]) -> None:
-        """Have *check* pass for *case*, which is run again where it does not."""
+        """Run *check* on *case*; if it fails, run the case again, up to ATTEMPTS times in all."""
         for _ in range(ATTEMPTS - 1):
             try:
                 return check(self[case])
@@ -83,10 +83,10 @@ def run(folder: Path, command: Sequence[str], **environment: str) -> dict[str, R
 
 
 def leave() -> NoReturn:
-    """End a job's process as it would end by itself, but for the interpreter's own end.
+    """End a job's process as it would end by itself, but skip the interpreter's shutdown.
 
-    What still holds a process group then keeps gloo's threads alive, and one that lets go of a
-    tensor just then aborts the process (pytorch/pytorch#179291).
+    Whatever still holds a process group keeps gloo's threads alive. A thread that releases a tensor
+    during the shutdown aborts the process (pytorch/pytorch#179291).
     """
     atexit._run_exitfuncs()
     sys.stdout.flush()
@@ -94,7 +94,7 @@ def leave() -> NoReturn:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """Leave nothing behind: torchrun ends its workers, which have groups of their own, if asked.
+    """Leave no process behind: on SIGTERM, torchrun ends its workers, which have own groups.
 
     Ray's agents outlive a cluster that was killed.
     """
@@ -118,9 +118,9 @@ def last_by_job(sink: Sink) -> dict[str, Ranks]:
 def is_late(rank: int, planted: Mapping[str, float]) -> Callable[[Ranks], None]:
     """Return a check that of two ranks *rank* was late by the *planted* seconds, by stage.
 
-    It slept for them, which never takes less: a part that is counted elsewhere is missing. The
-    other one is behind in each, unless it counts its wait there, and has waited for the sum. The
-    comparison leaves room for what holds up the other rank, and for what only the first one does.
+    The late rank sleeps, which never takes less than planted: a stage with less was counted
+    elsewhere in part. The other rank is behind in each stage, unless it counts its wait there, and
+    has waited for the sum. The tolerances allow for other delays of the one and work of the other.
     """
 
     def check(ranks: Ranks) -> None:

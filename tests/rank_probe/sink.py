@@ -17,14 +17,14 @@ SILENCE = b"nothing"
 
 
 class Sink:
-    """The pushed snapshots, in the order in which they came; once it is closed, were made."""
+    """The pushed snapshots in order of arrival; once the sink is closed, in order of creation."""
 
     def __init__(self) -> None:
         self.snapshots: list[dict[str, Any]] = []
         self.status = 200  # what each push is answered with
         self.answer = b"{}"
         self.says: bytes | None = None  # in place of an answer
-        self.token = ""  # what each push must show; none: it need not
+        self.token = ""  # what each push must present; empty: nothing
         self.authorizations: list[str | None] = []
         self.endpoint = ""
 
@@ -34,10 +34,10 @@ class Sink:
 
 
 class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
-    """Ends its open connections too when it closes, as a killed process would.
+    """On close, ends its open connections too, as a killed process would.
 
-    Before that it takes in all that was sent: a rank does not wait long for a busy machine's
-    answer to its last push.
+    Before that it receives everything that was sent, because a rank does not wait long for a busy
+    machine's answer to its last push.
     """
 
     disable_nagle_algorithm = True
@@ -57,7 +57,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
             while True:
                 self.process_request(*self.get_request())
         for connection in self._connections:
-            with suppress(OSError):  # The other end was first.
+            with suppress(OSError):  # The other end closed first.
                 connection.shutdown(socket.SHUT_RD)  # What is there can still be read.
         super().server_close()  # waits for the threads that do
 
@@ -105,7 +105,7 @@ def _handler(sink: Sink) -> type[http.server.BaseHTTPRequestHandler]:
 
 @contextmanager
 def listening(path: Path) -> Iterator[Sink]:
-    """Take snapshots in at the Unix socket *path* while the block runs."""
+    """Receive snapshots on the Unix socket *path* while the block runs."""
     sink = Sink()
     with _serving(_UnixServer(str(path), _handler(sink)), sink):
         sink.endpoint = f"unix:{path}"
@@ -115,7 +115,7 @@ def listening(path: Path) -> Iterator[Sink]:
 
 @contextmanager
 def listening_on_loopback() -> Iterator[Sink]:
-    """Take snapshots in over TCP while the block runs; `endpoint` says where."""
+    """Receive snapshots over TCP, at the sink's `endpoint`, while the block runs."""
     sink = Sink()
     server = _Server(("127.0.0.1", 0), _handler(sink))
     with _serving(server, sink):
@@ -138,7 +138,7 @@ def _serving(server: _Server, sink: Sink) -> Iterator[None]:
 
 @contextmanager
 def saying(said: bytes) -> Iterator[str]:
-    """Say *said* to whoever posts, SILENCE for never anything; return the endpoint."""
+    """Answer each post with *said*, or never if that is SILENCE; yields the endpoint."""
     with listening_on_loopback() as sink:
         sink.says = said
         yield sink.endpoint

@@ -23,10 +23,10 @@ STEPS = 12
 class Arm:
     """A way to train: Python's arguments, to which the names of its jobs are added.
 
-    Each is *prefix* and the place of the delay. *peers* are the ranks with as much work as the
-    late one, which is the last of them. *ends_released* means that the ranks meet once more after
-    the last step, so that all of it is counted. Without *package* the arm is left out: no
-    requirements of ours name it. It has the stages *places*.
+    A job's name is *prefix* and the place of the delay. *peers* are the ranks with as much work as
+    the late one, which is the last of them. *ends_released* means that the ranks meet once more
+    after the last step, so that all of it is counted. The arm is skipped if *package*, which our
+    requirements need not name, is not installed. *places* are its stages.
     """
 
     name: str

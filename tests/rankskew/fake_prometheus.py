@@ -20,15 +20,15 @@ _EQUAL: Final = re.compile(r'(\w+)="([^"]*)"')
 _WINDOW: Final = re.compile(r"_over_time\(.*\[(\d+)ms\]")
 
 Series = tuple[dict[str, str], float]
-# Labels, when it has a value (before the end), and the value, or what that is at a time.
+# Labels, spans with a value (their ends excluded), and the value or a function of the time.
 Written = tuple[Mapping[str, str], Sequence[tuple[float, float]], float | Callable[[float], float]]
 
 
 @dataclass
 class FakePrometheus:
-    """Answers with the series that it has *held* for the form of a query; *asked* are the forms.
+    """Answers with the series that *held* returns for a query's form; *asked* keeps the forms.
 
-    It refuses more than *most* points of a series, in the words *refused*.
+    It refuses more than *most* points of a series, with the message *refused*.
     """
 
     held: Callable[[dict[str, str]], Iterable[Written]]
@@ -75,9 +75,9 @@ def _points(
 
 
 def recorded(*samples: Series) -> FakePrometheus:
-    """Hold *samples*, and answer with those that the first selector of a query has.
+    """Hold *samples*, and answer a query with those that its first selector matches.
 
-    Other operators than count() are ignored: it holds only what they would leave.
+    Operators other than count() are ignored: *samples* must be what they would leave.
     """
 
     def held(form: dict[str, str]) -> list[Written]:

@@ -29,7 +29,7 @@ def json_answer(content: Any, status: int = 200) -> Answer:
 
 
 class Server(ThreadingHTTPServer):
-    """Says nothing of a client that closes a connection while more might come on it."""
+    """Logs nothing when a client closes a connection on which more might come."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exception(), ConnectionError):
@@ -98,7 +98,7 @@ def exporter_of(document: Any) -> Iterator[str]:
 
 
 def protected(sent: Sent) -> Answer:
-    """Know no job, and say so to whoever has the token and is of the tenant."""
+    """Answer that there is no job, but only to clients with the token and the tenant."""
     who = sent.headers["Authorization"], sent.headers["X-Scope-OrgID"]
     if who != ("Bearer s3cret", "team-a"):
         return 401, "text/plain", b"no org id"

@@ -1,4 +1,4 @@
-"""What `rankskew top` shows of jobs, and `rankskew diagnose` tells of one, as golden texts."""
+"""What `rankskew top` shows of jobs, and `rankskew diagnose` reports on one, as golden texts."""
 
 import io
 import json
@@ -30,9 +30,9 @@ def drawn(fleet: FleetStatus, width: int = 160, colours: bool = False) -> str:
 
 
 def both(fleet: FleetStatus, report: Report) -> str:
-    """Return what both print of one job, but its ranks, and the steps and the proof of the advice.
+    """Return what both print of one job, without its ranks and the advice's steps and proof.
 
-    tests/fixtures/client has all of these of one job: in top.txt, and in diagnose.txt.
+    tests/fixtures/client has these for one job too, in top.txt and in diagnose.txt.
     """
     findings = tuple(
         replace(each, steps=(), proof="", links=each.links[:1]) for each in report.findings

@@ -73,7 +73,7 @@ def expose(*collectors: Collector) -> str:
 
 
 def page(*collectors: Collector) -> str:
-    """Return what *collectors* show as a golden file has it: without how they did."""
+    """Return the page of *collectors* as in a golden file: without the series about collectors."""
     lines = expose(*collectors).splitlines(keepends=True)
     return "".join(line for line in lines if "rankskew_collector_" not in line)
 
@@ -84,7 +84,7 @@ def series(page: str) -> list[str]:
 
 
 def shown(collector: Collector, start: str = "") -> list[str]:
-    """Return the series of *collector* with such names; it must not have failed."""
+    """Return the series of *collector* that begin with *start*; it must not have failed."""
     page = expose(collector)
     assert "rankskew_collector_success{" not in page or f'"{collector.name}"}} 1.0' in page
     return [line for line in series(page) if line.startswith(start)]

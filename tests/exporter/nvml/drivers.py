@@ -1,6 +1,6 @@
 """Drivers without a GPU: a fake one that answers by function name, and workers on the stub.
 
-The fake one is for what one GPU is asked, the stub, as supervisors start it, for all else.
+The fake one is for tests of the calls on one GPU; the stub, under a supervisor, for all others.
 """
 
 from collections import Counter
@@ -62,7 +62,7 @@ class Driver(Calls):
         self.answers |= dict.fromkeys(names, Fails(code))
 
     def opened(self) -> Ask:
-        """Return the GPU as it is when it was just opened."""
+        """Return the GPU as if it had just been opened."""
         return Ask(0, "handle", self)
 
     def _answer(self, name: str, *args: Any) -> Any:
@@ -86,7 +86,7 @@ class Driver(Calls):
             return function(*args)
 
 
-# The value of a field: of the usual type, or a type with the value and its member.
+# A field's value: of the usual type, or a tuple of type, union member and value.
 FieldAnswer = int | tuple[int, str, float] | Fails
 
 
@@ -108,20 +108,20 @@ def fields(answers: Mapping[Field, FieldAnswer]) -> Callable[..., Any]:
     return tell
 
 
-# Soon over what hangs; and, where nothing does, too patient to be upset by a busy machine.
+# QUICK soon gives up on what hangs. PATIENT, where nothing hangs, tolerates a busy machine.
 QUICK = Timing(
     interval_seconds=0.1,
     stale_seconds=0.7,
     slow_seconds=0.7,
     retry_seconds=0.1,
     window_seconds=3.0,  # What is read a few times in a window is read each second.
-    # What this machine's kernel tells is no business of the stub's GPUs.
+    # What this machine's kernel reports does not concern the stub's GPUs.
     path_sysfs="/nowhere",
     path_kmsg="/nowhere",
 )
 PATIENT = replace(QUICK, stale_seconds=20.0, slow_seconds=20.0)
 
-# A driver whose only word about PCIe is the call that blocks.
+# A driver whose only source of PCIe throughput is the call that blocks.
 ONLY_SAMPLED_PCIE = ("nvmlGpmQueryDeviceSupport * 3", "field_197 * 3", "field_198 * 3")
 
 
@@ -152,8 +152,8 @@ def supervised(
 ) -> Iterator[NvmlSupervisor]:
     """Run a supervisor for the length of the block.
 
-    *timing* is its worker's, which is replaced when it says nothing for *silent_seconds*: one that
-    is soon over what hangs may itself be heard late on a busy machine.
+    *timing* is its worker's. The worker is replaced after *silent_seconds* without a report, which
+    may be longer: even a worker that soon gives up on what hangs reports late on a busy machine.
     """
 
     def launch(arguments: Sequence[str], environment: Mapping[str, str]) -> WorkerProcess:

@@ -58,7 +58,7 @@ def train(case: str) -> None:
         gradient_accumulation_steps=2 if case == "accumulate" else 1,
         dataloader_config=DataLoaderConfiguration(dispatch_batches=case == "dispatch"),
     )
-    # The one that reads, where only one does.
+    # With `dispatch` only rank 0 reads.
     late_rank = 0 if case == "dispatch" else 1
     place = "data" if case in LATE_IN_DATA else case
     seconds = planted(place if accelerator.process_index == late_rank else "")

@@ -3,8 +3,8 @@ r"""One rank that trains in some loops, with a delay in some place of each.
     torchrun --nproc-per-node 2 -m tests.rank_probe.jobs.loops_job STEPS LATE_RANK LOOP-PLACE...
 
 Each case is a job of its own; run by tests/rank_probe/ways.py and by test_loops.py. Sleeping
-emulates a device. The function of a loop makes one of that many *steps*, in which each stage takes
-its *seconds* a step.
+emulates a device. Each loop function makes a loop of so many *steps*, in which each stage takes its
+*seconds* per step.
 """
 
 import os
@@ -38,10 +38,10 @@ from tests.rank_probe.jobs.parallel_arms import (
 )
 from tests.rank_probe.launch import leave
 
-# What precedes its `yield` is done before the probe is there, and is not timed.
+# What precedes the `yield` runs before the probe starts, and is not timed.
 Loop = Iterator[None]
 
-# Micro-batches of a step after the other; a step has this many on average.
+# The numbers of micro-batches in successive steps, and their mean.
 VARYING, MEAN_MICRO_BATCHES = (1, 4, 2, 3), 2.5
 
 
@@ -176,13 +176,13 @@ def optimizer_in_backward(seconds: Seconds, steps: int) -> Loop:
 
 
 def async_save(seconds: Seconds, steps: int) -> Loop:
-    """A checkpoint with every step, of which training waits for the copy and the one before."""
+    """A checkpoint in every step; training waits for its copy and for the previous checkpoint."""
     from torch.distributed.checkpoint import state_dict_saver
 
     model = replicated(seconds)
     optimizer = sgd(model, seconds)
     batches = loader(seconds, steps)
-    # Of its own: the thread that writes has collectives beside those of training.
+    # A separate group: the writing thread runs collectives beside those of training.
     group = dist.new_group()
 
     def save(step: int) -> Any:
@@ -266,9 +266,9 @@ def diloco(seconds: Seconds, steps: int) -> Loop:
 
 
 def rollouts(seconds: Seconds, steps: int) -> Loop:
-    """As PPO: mini-batches learn, then an engine in this process generates, without gradients.
+    """Like PPO: trains on mini-batches, then an engine in this process generates without gradients.
 
-    Without a loader, generation is what it is for the probe: `other`.
+    There is no loader, so the probe counts generation as `other`.
     """
     policy = replicated(seconds)
     optimizer = sgd(policy, seconds)
@@ -299,7 +299,7 @@ def rollouts(seconds: Seconds, steps: int) -> Loop:
 
 
 def prompted_rollouts(seconds: Seconds, steps: int) -> Loop:
-    """As GRPO: a loader reads prompts, and each batch of them is for several updates: one step."""
+    """Like GRPO: a loader reads prompts, and the updates on one batch of them are one step."""
     share = 1 / MICRO_BATCHES
     policy = replicated(seconds, share)
     optimizer = sgd(policy, seconds, share)
@@ -385,7 +385,7 @@ def sharded_serving(seconds: Seconds, steps: int) -> Loop:
     for _ in range(steps):
         batch = torch.zeros(1)
         if dist.get_rank() == 0:
-            # Idle is nobody's fault: it is waiting, for the clients.
+            # Idle time is nobody's fault: rank 0 waits for clients.
             with rank_probe.stage("sync"):
                 sleep(DELAY)
                 batch[0] = lengths.choice((1, 2, 8))

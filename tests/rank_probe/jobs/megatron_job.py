@@ -1,7 +1,7 @@
 """One rank that trains with Megatron-core as loops_job.py does, as loop `megatron`; see ways.py.
 
-Its schedule, DistributedDataParallel and optimizer are real. They run on a CPU because what they
-put on "cuda" is put there.
+Its schedule, DistributedDataParallel and optimizer are real. They run on a CPU because OnCpu puts
+there what they put on "cuda".
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from demo.train import BATCH, FEATURES, Block
 
 PLACES = ("data", "forward", "backward", "optimizer", "other")
-# Few loops have any, and not in each step: the delay is twice there, as the first rank saves more.
+# Few loops have these, and not in each step. The delay is doubled there, as rank 0 saves more.
 SELDOM = ("checkpoint", "eval")
 EVERYWHERE = "everywhere"
 HEALTHY, DELAY = 0.008, 0.08
@@ -40,7 +40,7 @@ def delay_in(stage: str) -> float:
 
 
 def asked_for(times: Mapping[str, int]) -> Seconds:
-    """Return the seconds of delays that come so often in each stage."""
+    """Return each stage's total delay in seconds if it comes so many *times*."""
     return {stage: number * delay_in(stage) for stage, number in times.items() if number}
 
 
@@ -51,7 +51,7 @@ def layers(seconds: Seconds, share: float = 1.0, normalize: bool = False) -> lis
 
 
 def network(seconds: Seconds, share: float = 1.0, normalize: bool = False) -> nn.Sequential:
-    """Return them with a head."""
+    """Return the two blocks of layers() with a head."""
     return nn.Sequential(*layers(seconds, share, normalize), nn.Linear(FEATURES, 1))
 
 
@@ -81,7 +81,7 @@ def one_batch(model: nn.Module) -> Step:
 
 
 def accumulated(model: nn.Module, exchange: Callable[[bool], object]) -> Step:
-    """Return a step of several micro-batches; *exchange* is told whether gradients shall be."""
+    """Return a step of several micro-batches; *exchange* gets whether to exchange gradients."""
 
     def step(batch: Any) -> None:
         for micro_batch in range(1, MICRO_BATCHES + 1):
@@ -176,7 +176,7 @@ def _pipeline(seconds: Seconds, schedule_class: str) -> tuple[nn.Module, Step]:
         module = DistributedDataParallel(module, process_group=mesh["dp"].get_group())
     group = mesh["pp"].get_group()
     shape: dict[str, Any] = {}
-    if torch.__version__ < "2.5":  # It does not find the shape out by itself.
+    if torch.__version__ < "2.5":  # It does not infer the shape.
         shape["input_args"] = torch.ones(BATCH // MICRO_BATCHES, FEATURES)
     stage = pipelining.PipelineStage(module, index, 2, torch.device("cpu"), group=group, **shape)
     schedule: Any = getattr(pipelining, schedule_class)(
@@ -238,7 +238,7 @@ nap.register_autograd(_nap_backward)
 
 
 class Napping(nn.Linear):
-    """A linear layer whose compute takes the seconds of now."""
+    """A linear layer whose compute takes the seconds that `_now` has."""
 
     def forward(self, x: Tensor) -> Tensor:
         napped: Tensor = nap(super().forward(x), "forward")

@@ -49,7 +49,7 @@ class Sentences(Dataset[dict[str, Tensor]]):
 
 
 class SlowModel(GPT2LMHeadModel):  # type: ignore[misc]  # transformers' bases are untyped
-    """A tiny GPT-2 that takes its *seconds*; a hook on its last norm does, as TRL calls no more."""
+    """A tiny GPT-2 that takes its *seconds*, in a hook on the last norm: TRL calls no further."""
 
     def __init__(self, seconds: Seconds, share: float) -> None:
         super().__init__(GPT2Config(n_layer=1, n_head=1, n_embd=16, n_positions=64, vocab_size=64))

@@ -1,4 +1,4 @@
-"""A join whose rounds a test takes itself has no training to give way to."""
+"""A test that takes the join's rounds itself has no training for the join to yield to."""
 
 import pytest
 
@@ -7,5 +7,5 @@ from rank_probe.guest import yielding
 
 @pytest.fixture(autouse=True)
 def nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have no pauses between its pieces of work: they are most of its time."""
+    """Remove the pauses between the join's pieces of work: they are most of its time."""
     monkeypatch.setattr(yielding, "TURN_SECONDS", 0.0)

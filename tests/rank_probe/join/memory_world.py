@@ -19,8 +19,8 @@ GROUP = f"group/{digest('all'):x}"
 class MemoryStore:
     """A store in a dictionary; every call raises *error* if there is one.
 
-    *calls* counts those that read; *read* and *written* are the keys. What is *deleted_meanwhile*
-    is empty, as for a TCPStore whose key goes after it was found there.
+    *calls* counts the calls that read; *read* and *written* are the keys. With *deleted_meanwhile*
+    each value is empty, as in a TCPStore that loses a key after check() has found it.
     """
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ HEALTHY, LATE = vector(sync=41, data=5, backward=10), vector(sync=1, data=45, ba
 class World:
     """Ranks that take their rounds in turn, in one thread; each rank may have its own vector.
 
-    Each had counted *steps_before* when they formed their group; where that is not said, none had.
+    *steps_before* is how many steps each had counted when the group formed, by default none.
     *facts* are what each knows of itself.
     """
 

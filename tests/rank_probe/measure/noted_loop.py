@@ -57,7 +57,7 @@ class Job:
         return self.timeline.state
 
     def marked(self, bits: int) -> list[int]:
-        """Return those of *bits* that were told, in order."""
+        """Return the marks so far, in order, each reduced to *bits*."""
         self.steps.fold()
         return [mark & bits for mark in self._marks.told if mark & bits]
 

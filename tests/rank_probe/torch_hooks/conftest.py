@@ -1,4 +1,4 @@
-"""Timelines that torch tells its stages in one process, and whose boundaries a test can look at."""
+"""Timelines that torch's hooks feed in one process, and whose boundaries a test can inspect."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,7 +38,7 @@ def alone() -> Iterator[None]:
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
-    # It keeps groups. A fork in another thread ends them, and would wait for threads that it lacks.
+    # This cache keeps groups. A fork in another thread would end them and wait for missing threads.
     getattr(torch._C, "_clear_DTensor_sharding_propagator_cache", bool)()  # Not in torch 2.4.
 
 

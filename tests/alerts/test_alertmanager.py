@@ -1,4 +1,4 @@
-"""A real Alertmanager: one cause pages once, and what Slack and PagerDuty are sent of it."""
+"""A real Alertmanager pages once per cause and sends complete Slack and PagerDuty messages."""
 
 import json
 import re
@@ -51,7 +51,7 @@ def sender(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sender]:
 
 
 def amtool(*arguments: str) -> str:
-    """Return what amtool prints; fail if it does."""
+    """Return what amtool prints; raise CalledProcessError if amtool fails."""
     return subprocess.run(
         ["amtool", *arguments], capture_output=True, text=True, check=True
     ).stdout.strip()
@@ -62,7 +62,7 @@ def alert(name: str, **labels: str) -> dict[str, str]:
 
 
 def alerts(names: str, **labels: str) -> list[dict[str, str]]:
-    """Return one alert for each of the *names*, which are without their prefix."""
+    """Return one alert for each of *names*, which omit the prefix `Rankskew`."""
     return [alert(name, **labels) for name in names.split()]
 
 
@@ -78,7 +78,7 @@ def receiver_of(config: Path, **labels: str) -> str:
         ("Any", "critical", "page"),
         ("Any", "warning", "page"),
         ("Any", "info", "notes"),
-        # It is a warning, for working hours.
+        # A warning that can wait for working hours.
         ("JobSlower", "warning", "notes"),
     ],
 )
@@ -119,7 +119,7 @@ UNWELL = {"instance": "holed", "gpu_uuid": "GPU-unwell"}
     ("sent", "held_back"),
     [
         pytest.param(
-            # Each in a job of its own: some of them hold others back.
+            # Each alert has its own job, because some of them inhibit others.
             [
                 *(alert("JobHung", job_id=f"hung-{name}") for name in FOLLOWS_A_HANG.split()),
                 alert("Straggler", job_id="neighbour"),
@@ -132,7 +132,7 @@ UNWELL = {"instance": "holed", "gpu_uuid": "GPU-unwell"}
             [
                 alert("ExporterDown", instance="gone"),
                 alert("GpuLost", instance="up", job_id="a"),
-                # Ranks that no exporter shows are on no instance, and stay news.
+                # Ranks that no exporter shows have no instance: nothing inhibits this alert.
                 alert("RanksMissing", job_id="a"),
             ],
             [
@@ -184,10 +184,10 @@ UNWELL = {"instance": "holed", "gpu_uuid": "GPU-unwell"}
 def test_one_cause_pages_once(
     sender: Sender, sent: list[dict[str, str]], held_back: list[dict[str, str]]
 ) -> None:
-    """The alert that says more is the one that is sent, and what it does not explain is too."""
+    """An alert that explains others inhibits them; every other alert is still sent."""
     sender.post(*({"labels": one} for one in sent + held_back))
     seen: list[dict[str, str]] = []
-    deadline = time.monotonic() + 20  # The inhibitor takes alerts in beside the API.
+    deadline = time.monotonic() + 20  # The inhibitor receives alerts asynchronously.
     while time.monotonic() < deadline and seen != held_back:
         known: list[dict[str, Any]] = json.loads(get(f"{sender.url}/api/v2/alerts"))
         inhibited = [one["labels"] for one in known if one["status"]["inhibitedBy"]]
@@ -196,7 +196,7 @@ def test_one_cause_pages_once(
 
 
 def test_shadow_route_sends_only_what_has_left_it(tmp_path: Path) -> None:
-    """Alerts of ours go to a receiver without integrations, until the second matcher names them."""
+    """Our alerts go to a receiver without integrations until the second matcher names them."""
     lines = ALERTMANAGER_CONFIG.read_text().splitlines()
     first = next(n for n, line in enumerate(lines) if line.startswith("    # - matchers:"))
     last = next(n for n, line in enumerate(lines) if line.endswith("receiver: shadow"))
@@ -224,7 +224,7 @@ NIGHTLY = promised("notifications", "RankskewStraggler", job_id="nightly")
 
 
 def diagnose(job: str, cluster: str = "") -> str:
-    """Return the line with the command that says more of *job*."""
+    """Return the line with the command that diagnoses *job*."""
     of = f"--cluster {cluster} --job {job}" if cluster else f"--job {job}"
     return f"Diagnose: `rankskew diagnose --prometheus {PROMETHEUS_URL} {of} --at {BEGAN}`"
 
@@ -237,9 +237,9 @@ def as_shown(sent: dict[str, Any]) -> str:
 
 
 def test_straggler_is_said_as_the_readme_shows_it(sender: Sender) -> None:
-    """Who, what it costs, since when, where, why, what to do first, what says more; the links.
+    """The README shows the exact message: who, cost, since when, where, why, what to do, links.
 
-    PagerDuty has the same in its fields; its end is a message of its own, and ends it there, too.
+    PagerDuty gets the same facts as fields, and a resolve event closes the incident there.
     """
     alerts = elsewhere(DEMO, job_id="shown")
     firing, ended = sender.sends(alerts), sender.sends(ended=alerts)
@@ -269,7 +269,7 @@ def test_straggler_is_said_as_the_readme_shows_it(sender: Sender) -> None:
 
 
 def test_several_alerts_are_a_headline_and_a_line_each(sender: Sender) -> None:
-    """What the job loses in all comes first; the command is for when the last one began."""
+    """The title gives the job's total loss; the command uses the start of the latest alert."""
     first, *rest = NIGHTLY
     message = slack(sender.sends([replace(first, began="2024-01-02T02:00:00Z"), *rest]))
 
@@ -294,7 +294,7 @@ def test_several_alerts_are_a_headline_and_a_line_each(sender: Sender) -> None:
 
 
 def test_alert_in_place_of_another_is_told_in_full(sender: Sender) -> None:
-    """If stage, cause or severity changes, the new alert has its facts and the old one a line."""
+    """A change of stage, cause or severity shows the new alert in full, the old one in a line."""
     old, new = elsewhere(DEMO, job_id="both", severity="warning"), elsewhere(DEMO, job_id="both")
     sender.sends(old)
     message = slack(sender.sends(new, ended=old))
@@ -310,7 +310,7 @@ def test_alert_in_place_of_another_is_told_in_full(sender: Sender) -> None:
 
 
 def test_alert_says_what_it_knows(sender: Sender) -> None:
-    """One template for all, which leaves out what an alert does not know."""
+    """All alerts share one template, which omits the facts that an alert lacks."""
     message = slack(sender.sends(elsewhere(NIGHTLY[1:], job_id="two")))
     assert message["title"] == (
         "west/two: rank 19 slow in the forward pass, steps 1.31× slower, $5.00/h lost"
@@ -333,7 +333,7 @@ def test_alert_says_what_it_knows(sender: Sender) -> None:
 
 
 def test_alert_without_a_job_leads_to_its_node(sender: Sender) -> None:
-    """The link to the dashboard opens what the alert is about."""
+    """The dashboard link of an alert without a job opens the node in that alert."""
     [down] = elsewhere(promised("RankskewExporterDown")[:1], cluster="west")
     url = links(slack(sender.sends([down])))["Dashboard"]
 
@@ -356,10 +356,10 @@ MOST_OF_TITLE = 120
 
 
 def test_every_message_is_complete(sender: Sender) -> None:
-    """Of every alert: a first line for a phone, whole sentences, a runbook, a silence.
+    """Every message has a title short enough for a phone, whole sentences, a runbook, a silence.
 
-    Nothing is left empty, and PagerDuty takes what is urgent: with a known severity, a summary
-    within its limit, and no link that leads nowhere.
+    No field is empty. PagerDuty gets the urgent alerts only, each with a known severity, a
+    summary within PagerDuty's limit, and complete links.
     """
     begin = len(sender.receivers.sent)
     sender.post(*(one.posted(None) for one in EVERY))
@@ -393,7 +393,7 @@ def test_every_message_is_complete(sender: Sender) -> None:
 
 
 def test_hostile_name_neither_calls_a_channel_nor_breaks_a_link(sender: Sender) -> None:
-    """Any job can be silenced and looked at, and no name is more than a name."""
+    """Links and silences work for any job name, and no name acts as Slack markup."""
     job = '<!channel> & "a+b"/é'
     of_job = next(one for one in EVERY if "rank" not in one.labels and "job_id" in one.labels)
     alert = Promised(
@@ -441,7 +441,7 @@ def test_nodes_that_a_broken_switch_hides_are_one_message(sender: Sender) -> Non
 
 
 def test_alert_without_annotations_has_its_name(sender: Sender) -> None:
-    """Your own alerts may go the same way, and have what they have."""
+    """The template also serves alerts that are not ours, and shows their name and instance."""
     labels = {"alertname": "DiskFull", "severity": "warning", "cluster": "own"}
     alert = Promised({**labels, "instance": "store:9100"}, {})
 

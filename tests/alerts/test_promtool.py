@@ -1,6 +1,6 @@
 """The rule files load in the oldest supported Prometheus, and do what their promtool tests say.
 
-Here, too: thresholds are series, and a node that answers late changes no state.
+Also covered: every job has every threshold, and missed scrapes change no job's state.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ def test_every_group_has_its_turn() -> None:
 
 
 def test_alerts_fire_when_due_and_stay_quiet() -> None:
-    """With the text promised, not before, and not on healthy input; what fails is named."""
+    """Alerts fire when due with the promised text, and stay quiet before and on healthy input."""
     done = promtool("test", "rules", *map(str, CASES))
 
     assert done.stdout.count("SUCCESS") == len(CASES), done.stdout + done.stderr
@@ -48,7 +48,7 @@ OVERRIDE = "rankskew:threshold:override"
 
 
 def values(who: str, **changed: float) -> dict[str, float]:
-    """Return all thresholds of a job, with those that were *changed*."""
+    """Return all thresholds of a job: the defaults, with *changed* in place of some."""
     return {f'{VALUE}{{{who}name="{n}"}}': value for n, value in (DEFAULTS | changed).items()}
 
 
@@ -99,7 +99,7 @@ def values(who: str, **changed: float) -> dict[str, float]:
 def test_every_job_has_every_threshold(
     tmp_path: Path, series: dict[str, float], expected: dict[str, float]
 ) -> None:
-    """Its own value, or the one for all jobs, or the default."""
+    """A job's own override wins over the one for all jobs, and that over the default."""
     inputs = [{"series": name, "values": f"{value}x10"} for name, value in series.items()]
 
     assert len(DEFAULTS) > 20
@@ -108,12 +108,12 @@ def test_every_job_has_every_threshold(
 
 # ---- Missed scrapes: the state of a job stays what it was ----------------------------------------
 
-# The worst order, each group before those that it reads: Prometheus evaluates them side by side.
+# The worst order, each group before those that it reads: Prometheus evaluates groups concurrently.
 WORST_ORDER = ("state", "coverage", "hang", "late", "ranks", "thresholds")
 SCRAPES = 26
-# One scrape, and later two in a row.
+# The numbers of the missed scrapes: one, and later two in a row.
 MISSED = (10, 16, 17)
-# Long after the last of them; and since before the first.
+# The end is long after the last missed scrape; the window before it begins before the first.
 END_SECONDS, SETTLED_SECONDS = 25 * 15, 17 * 15
 
 TRAINS = {
@@ -132,7 +132,7 @@ JUDGED = {
 }
 UNPROBED = 'rankskew_gpu_rank_info{rank="0",local_rank="0",source="environ"}'
 LATE = 'peer_group="all",rank="1"'
-# What the only exporter of a job shows of it, by its state; some occur twice, for another reason.
+# What a job's only exporter shows, by state and reason; some states have several reasons.
 JOBS: dict[tuple[str, str], dict[str, float]] = {
     ("healthy", ""): JUDGED,
     ("healthy", "slow steps"): JUDGED
@@ -178,7 +178,7 @@ JOBS: dict[tuple[str, str], dict[str, float]] = {
 
 
 def scraped(series: str, value: float, instance: str, job_id: str = "") -> dict[str, str]:
-    """Return *series* of a target that shows *value*; of node `late`, some scrapes are MISSED."""
+    """Return *series* at a constant *value*; the instance `late` fails the MISSED scrapes."""
     name, _, labels = series.partition("{")
     more = f'job="r",instance="{instance}"' + (f',job_id="{job_id}"' if job_id else "")
     gone = "0" if name == "up" else "stale"
@@ -190,7 +190,7 @@ def scraped(series: str, value: float, instance: str, job_id: str = "") -> dict[
 
 
 def assert_states(folder: Path, series: list[dict[str, str]], expected: Mapping[str, str]) -> None:
-    """Assert that each job has the state that is *expected*, and has had no other."""
+    """Assert that each job was in its *expected* state, and in no other, since it settled."""
     had = (
         f"group by (job_id, state) (last_over_time(job:rankskew_state:info[{SETTLED_SECONDS:g}s]))"
     )
@@ -199,7 +199,7 @@ def assert_states(folder: Path, series: list[dict[str, str]], expected: Mapping[
 
 
 def test_state_of_a_job_on_one_node_stays_what_it_was(tmp_path: Path) -> None:
-    """Each state, while its only exporter is not scraped and once it is scraped again."""
+    """A job keeps its state while scrapes of its only exporter fail and after they resume."""
     series = [scraped("up", 1.0, "late")]
     expected = {}
     for (state, why), shown in JOBS.items():
@@ -211,7 +211,7 @@ def test_state_of_a_job_on_one_node_stays_what_it_was(tmp_path: Path) -> None:
 
 
 def test_state_of_a_job_on_two_nodes_stays_what_it_was(tmp_path: Path) -> None:
-    """Ranks of a node that was not scraped are not missing, nor is its late rank forgotten."""
+    """While scrapes of a node fail, its ranks are not missing and its late rank stays late."""
     series = [scraped("up", 1.0, "late"), scraped("up", 1.0, "other")]
     whole = {"rankskew_node_world_size": 4.0, 'rankskew_job_ranks{peer_group="all"}': 4.0}
     for job_id in ("healthy", "straggler"):

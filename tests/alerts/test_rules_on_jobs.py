@@ -1,4 +1,4 @@
-"""End to end: simulated jobs, judged, shown by real exporters, and whom the rules wake for them."""
+"""End to end: which alerts the rules fire for simulated jobs, judged and shown by exporters."""
 
 import random
 from bisect import bisect_right
@@ -34,13 +34,13 @@ pytestmark = pytest.mark.e2e
 
 # ---- Pages of the exporters, as series for promtool ----------------------------------------------
 
-# Until a rank reads what rank 0 posted.
+# Time until a rank reads what rank 0 posted.
 READ_SECONDS: Final = 1.0
-# A process starts its probe so long before its first step.
+# Time from the start of a probe to the first step of its process.
 LOADING_SECONDS: Final = 5.0
 BLOCK_SECONDS: Final = 30.0
 FEWEST_STEPS: Final = 16
-# Of what a page shows, no rule reads these.
+# Prefixes of series that a page shows and no rule reads.
 UNREAD: Final = ("rankskew_runtime_info", "rankskew_probe_")
 
 
@@ -48,8 +48,8 @@ UNREAD: Final = ("rankskew_runtime_info", "rankskew_probe_")
 class Job(judged.Job):
     """A job whose nodes are scraped one after the other, evenly over *scrape_seconds*.
 
-    The first node cannot be scraped from *unseen_seconds* for 45 seconds: its exporter restarts.
-    With *join* the job's judge speaks; else the ranks show blocks of steps. The last *missing*
+    The exporter of the first node restarts at *unseen_seconds*: its scrapes fail for 45 seconds.
+    With *join* the ranks push the verdict of the join, else blocks of steps. The last *missing*
     ranks report to no exporter.
     """
 
@@ -87,7 +87,7 @@ def input_series(job: Job, steps: list[Step], job_id: str) -> list[dict[str, str
 
 
 def _explained(page: Iterable[Metric]) -> Metric:
-    """Return the cause of each late rank, as the exporter explains it where nothing is measured."""
+    """Return the cause `unknown` for each late rank, as an exporter without evidence does."""
     info = Metric("rankskew_late_cause_info", "Why it is late.", "gauge")
     for metric in page:
         if metric.name == "rankskew_late_ratio":
@@ -99,10 +99,10 @@ def _explained(page: Iterable[Metric]) -> Metric:
 
 @dataclass
 class Start:
-    """One start of a job: its *steps*, and what each rank *measured* of them, by rank and stage.
+    """One start of a job: its *steps*, and the seconds *measured* in each, by rank and stage.
 
-    Its processes live from *begin* to *end*. *said* are the verdicts as JSON, each with the time
-    at which the ranks read it.
+    The processes live from *begin* to *end*. *said* holds the verdicts as JSON, each with the
+    time at which the ranks read it.
     """
 
     attempt: int
@@ -151,7 +151,7 @@ class Node:
         )
 
     def page(self, now: float) -> list[Metric]:
-        """Return what it shows *now*; call with a later time each time."""
+        """Return the page at *now*, which must be later than in the previous call."""
         for rank in self._ranks:
             self._push(rank, now - self._draw.random())
         self._now = now
@@ -234,10 +234,10 @@ def _sums(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 # ---- Whom the rules wake -------------------------------------------------------------------------
 
-# What it takes to name a rank; the others read from these, or have nothing to do with them.
+# The rule groups needed to name a rank; the others only read from these, or are unrelated.
 GROUPS = ("thresholds", "ranks", "late", "hang", "coverage", "cost", "info")
 END = 240.0
-# Alerts that somebody is woken for, at a time, and in all the time before.
+# Alerts that page somebody: those firing now, and those that fired at any time in the run.
 FIRING = 'ALERTS{alertstate="firing",severity!="info"}'
 EVER = f"max_over_time({FIRING}[{END:g}s])"
 PAGED = f"page:rankskew_gpus_lost:last1m and on (job_id, rank) {FIRING}"
@@ -265,7 +265,7 @@ def straggler(rank: int, stage: str) -> set[Alert]:
 
 
 def late(ranks: int, stage: str, ratio: float) -> tuple[Job, set[Alert]]:
-    """A job of which rank 1 is late from its start on."""
+    """Return a job whose rank 1 is late from the start, with the alert for that rank."""
     return Job(ranks=ranks, seed=ranks, faults=(Fault(1, stage, ratio),)), straggler(1, stage)
 
 
@@ -291,7 +291,7 @@ HEALTHY = by_both(
             "steps of 6 seconds": Job(ranks=4, busy_seconds=6),
             "two nodes": Job(ranks=16),
             "one rank": Job(ranks=1),
-            # Nobody knows whether anyone waits.
+            # Without a measured wait no rank can be judged.
             "unmeasured": Job(sync_measured=False, faults=(Fault(1, "data", 0.5),)),
         }.items()
     }
@@ -303,7 +303,7 @@ OTHERS: Table = {
     ),
     # Four seconds every 25.
     "pauses": (Job(seed=1, faults=(Fault(1, "data", 8, every=40),)), straggler(1, "data")),
-    # It is late, but communication takes so long that it hardly matters.
+    # Rank 1 is late, but communication dominates the step: its delay hardly matters.
     "cheap": (
         Job(
             communication_ratio=8,
@@ -326,7 +326,7 @@ JOBS = {
 
 
 def asked(folder: Path, jobs: Mapping[str, Job], exprs: Iterable[tuple[str, float]]) -> Answers:
-    """Return what *exprs* yield at their times for all *jobs*, which are scraped alike."""
+    """Return the results of *exprs* at their times; all *jobs* have the same scrape interval."""
     series = [each for name, job in jobs.items() for each in input_series(job, simulate(job), name)]
     (seconds,) = {job.scrape_seconds for job in jobs.values()}
     rules = [path for path in RULES if path.stem in GROUPS]
@@ -370,13 +370,13 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Answers:
 
 @pytest.mark.parametrize("name", JOBS)
 def test_rules_wake_somebody_for_a_late_rank_only(found: Answers, name: str) -> None:
-    """With its stage, and in the whole run with no other alert."""
+    """In its whole run each job raises the expected alerts, with rank and stage, and no other."""
     assert alerts_of(found, name) == JOBS[name][1]
 
 
 @pytest.mark.parametrize("name", LATE_RANKS)
 def test_page_lasts_with_its_cost_and_who_judged(found: Answers, name: str) -> None:
-    """By the join, or by the judge of its node; all that is lost is the late rank's."""
+    """A page lasts, with its true cost and judge; the late rank is charged with all the loss."""
     job, alerts = JOBS[name]
     truth = gpus_lost(simulate(job), END, 120)
 
@@ -392,7 +392,7 @@ def test_page_lasts_with_its_cost_and_who_judged(found: Answers, name: str) -> N
 
 
 def test_slow_node_is_one_page(found: Answers) -> None:
-    """It names the node, and none of its ranks."""
+    """A slow node raises one alert, which names the node and none of its ranks."""
     job, alerts = JOBS["slow node"]
 
     assert labels_of(found, "slow node", EVER, "instance") == {"slow node 1:9917"}
@@ -410,7 +410,7 @@ def test_pauses_are_one_page(found: Answers) -> None:
 
 
 def test_what_is_late_or_unknown_and_wakes_nobody_is_shown(found: Answers) -> None:
-    """A rank whose lateness costs next to nothing, waits that nobody measured, what is over."""
+    """A late rank of little cost and unmeasured waits have series; a past fault has no alert."""
     assert labels_of(found, "cheap", LATE, "rank") == {"1"}
     for judge in ("join", "node"):
         assert labels_of(found, f"unmeasured, by {judge}", REASON, "reason") == {"no_sync"}
@@ -418,7 +418,7 @@ def test_what_is_late_or_unknown_and_wakes_nobody_is_shown(found: Answers) -> No
 
 
 def test_missing_rank_lowers_coverage_and_hides_no_straggler(found: Answers) -> None:
-    """The ranks that are seen are judged; that one is not seen is said."""
+    """The visible ranks are judged, and the reason `ranks_missing` reports the absent one."""
     assert of(found, "a rank is missing", COVERAGE) == pytest.approx([7 / 8], rel=0.001)
     assert labels_of(found, "a rank is missing", REASON, "reason") == {"ranks_missing"}
 
@@ -430,7 +430,7 @@ def test_missing_rank_lowers_coverage_and_hides_no_straggler(found: Answers) -> 
 def test_page_comes_in_time_with_its_right_cost(
     tmp_path: Path, join: bool, scrape_seconds: float, quiet: float, fired: float
 ) -> None:
-    """From the job's start, five seconds in: some tens of steps; a node takes two minutes."""
+    """The join pages some tens of steps after the first, at 5 s; a node takes two minutes."""
     fault = Fault(2, "data", 0.5)
     job = Job(seed=5, seconds=fired, scrape_seconds=scrape_seconds, join=join, faults=(fault,))
     found = asked(tmp_path, {"j": job}, [(FIRING, quiet), (FIRING, fired), (PAGED, fired)])
@@ -449,7 +449,7 @@ DUTIES = {
 
 
 def test_duty_warns_of_its_rank_from_a_twentieth_of_the_gpus_on(tmp_path: Path) -> None:
-    """Rank 0 saves every 25 steps for all: told two saves after the first, by no other alert."""
+    """If rank 0's saves are costly, only CheckpointStall fires, two saves after the first."""
     jobs, told = {}, {}
     for name, (stage, seconds) in DUTIES.items():
         saves = Fault(0, stage, 10 * seconds, every=25, start_seconds=60.0)

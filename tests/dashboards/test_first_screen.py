@@ -68,9 +68,9 @@ NOW = 300
 
 @dataclass(frozen=True)
 class Case:
-    """What is recorded of a job, and what its first row shows: names with values, by panel.
+    """The recorded series of a job, and the names and values that its first row shows, by panel.
 
-    And the rows of the table of those it waits for, with their kind and stage.
+    *rows* are the rows of the table "Who the job waits for", with their kind and stage.
     """
 
     state: str
@@ -288,7 +288,7 @@ CASES = {
 }
 
 
-# Of these a job may have no figure, such as a step if it has finished; they show a dash.
+# Panels that show a dash when a job has no figure, such as Step once it has finished.
 FIGURES = {"Since", "Step", "Judged"}
 
 
@@ -318,9 +318,9 @@ def recorded(samples: list[str]) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 def test_first_row_says_what_is_the_matter(case: Case, tmp_path: Path) -> None:
-    """State, loss, who, since when and why: each panel shows what is true, and nothing else.
+    """The panels for state, loss, who and since when show what is true, and nothing else.
 
-    The table names the same, and no panel of the first screen is empty.
+    The table names the same ranks. On the first screen only the FIGURES may be empty.
     """
     exprs = [target["expr"] for panel in first_screen() for target in panel["targets"]]
     asked = [(substituted(expr, "j"), NOW) for expr in exprs]
@@ -355,7 +355,7 @@ def test_states_are_those_of_the_rules() -> None:
 
 # ---- The fleet -----------------------------------------------------------------------------------
 
-# Two clusters have a job named big; a third job is not in any.
+# Clusters a and b each have a job named big, and b has dark; other jobs are in no cluster.
 BIG_A, BIG_B, DARK = (
     'cluster="a",job_id="big"',
     'cluster="b",job_id="big"',
@@ -392,7 +392,7 @@ FLEET = [
     # Late, but not worth anybody's time.
     'rank:rankskew_late:ratio{job_id="well",rank="1",instance="n3:9917",kind="mild",stage="data"} '
     "0.03",
-    # The first reason explains the other, whatever their names.
+    # no_sync explains join_incomplete and is shown, although it sorts after it.
     f'job_reason:rankskew_not_judgeable:bool{{{DARK},reason="no_sync"}} 1',
     f'job_reason:rankskew_not_judgeable:bool{{{DARK},reason="join_incomplete"}} 1',
 ]
@@ -415,14 +415,14 @@ JOBS: dict[str, dict[str, float]] = {
         '{key="/lone", cause="1 rank gone silent"}': 1,
         '{key="a/big", cause="loader: an operation on /data (nfs) takes 90 ms, its peers\' 3"}': 1,
     },
-    # The steps of a job that hangs are not as long as ever: it finishes none.
+    # A hung job finishes no step, so it has no slowdown.
     "H": {'{key="a/big"}': 1.5},
 }
 
 
 def test_jobs_by_urgency_and_whom_they_wait_for(tmp_path: Path) -> None:
-    """Hung jobs come first, then unjudged ones, then by GPUs lost; jobs of two clusters, or of
-    none, keep apart, and a healthy job waits for nobody."""
+    """Hung jobs come first, then unjudged ones, then the others by GPUs lost."""
+    # Jobs of different clusters, or of none, stay apart; a healthy job waits for nobody.
     exprs = {
         target.ref: target.substituted("")
         for target in targets()

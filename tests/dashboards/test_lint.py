@@ -47,7 +47,7 @@ def test_dashboard_has_a_fixed_identity(path: Path) -> None:
 
 @every_dashboard
 def test_data_source_is_a_variable(path: Path) -> None:
-    """It works with any Prometheus, through the variable, and with one that has no clusters."""
+    """A dashboard works with any Prometheus data source, with or without `cluster` labels."""
     dashboard = load(path)
     [first, *asked] = dashboard["templating"]["list"]
     used = [asking["datasource"] for panel in panels(path) for asking in (panel, *panel["targets"])]
@@ -63,7 +63,7 @@ def test_data_source_is_a_variable(path: Path) -> None:
 
 
 def test_raw_rates_use_the_rate_interval() -> None:
-    """A fixed window is too short for somebody's scrape interval."""
+    """Rates use no fixed window, which would be too short for some scrape intervals."""
     windows = [
         window
         for target in targets()
@@ -123,7 +123,7 @@ CORE = {*LEVELS, *PARTS}
 
 @every_dashboard
 def test_panel_says_which_detail_it_needs(path: Path) -> None:
-    """Whoever sees an empty panel reads which flag fills it, with the names of collectors."""
+    """A panel's description names the flag and the collectors that its detail series need."""
     names = {entry.name for entry in COLLECTORS}
     for each in panels(path):
         read = {name for target in each["targets"] for name in metric_names(target["expr"])}

@@ -53,7 +53,7 @@ def test_every_series_exists() -> None:
 
 
 def test_first_error_of_a_kind_is_drawn(tmp_path: Path) -> None:
-    """Its count appears with it, so nothing before it is there that it could have grown from."""
+    """A counter that first appears with its first error is drawn, despite no earlier sample."""
     parts = {name for name, (*_, level) in PARTS.items() if level is Level.NOT_ZERO}
     late = {name for name, level in LEVELS.items() if level is Level.NOT_ZERO} | parts
     counters = {name for name in late if name.endswith("_total")} | {
@@ -107,8 +107,8 @@ STUCK = {
     *queries("C", "Ranks over time"),
     *queries("B", "Now"),
 }
-# What a job shows that starts, loses ranks, restarts, ends or becomes slower as a whole, is not
-# judged, does not compare its steps, or has many late ranks; and a GPU that is slowed down.
+# Queries for rarer cases: a job that starts, loses ranks, restarts, ends, becomes slower as a
+# whole, is not judged, does not compare its steps, or has many late ranks; a throttled GPU.
 RARE = {
     *(("annotation Changes", ""), ("annotation Lifecycle", ""), ("annotation Restarts", "")),
     *queries("A", "GPU clocks throttled"),
@@ -117,7 +117,7 @@ RARE = {
     *queries("BCEIJ", "GPUs lost over time"),
     *queries("DEFG", "Ranks over time"),
 }
-# Which queries show nothing of a job; of a job that hangs this is only asked of a few.
+# The queries without a result, by job; for the hung job only a few queries are checked.
 EMPTY = {
     "loader": {*STUCK, *RARE, *WELL},
     "healthy": {*STUCK, *RARE, *LATE, *LATE_LINES},
@@ -166,7 +166,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Answers:
 
 @pytest.mark.parametrize("job_id", EMPTY)
 def test_query_shows_something_when_there_is_something(drawn: Answers, job_id: str) -> None:
-    """And nothing when there is nothing: each panel is of one thing."""
+    """A query returns data for a job that has what the panel is about, and none otherwise."""
     empty = {target for target in ASKED[job_id] if not drawn[sent(target, job_id)]}
 
     assert empty == {target for target in ASKED[job_id] if shows_nothing(target, job_id)}
@@ -184,7 +184,7 @@ def test_jobs_of_one_name_in_two_clusters_do_not_meet(drawn: Answers) -> None:
 
 
 def test_late_rank_is_late_in_its_stage_only(drawn: Answers) -> None:
-    """Beside its peers it is where it was made late, by what was planted, and not elsewhere."""
+    """A rank with a planted delay in data exceeds its peers in that stage and in no other."""
     late, peers = (
         {labels["stage"]: value for labels, value in drawn[sent(target, "loader", "a")]}
         for target in TARGETS

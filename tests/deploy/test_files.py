@@ -1,4 +1,4 @@
-"""What deploy/ offers is accepted by the programs it is for, and fits together."""
+"""The files of deploy/ are valid for the programs that read them, and agree with each other."""
 
 import json
 import re
@@ -52,7 +52,7 @@ def rules_found(config: Path) -> int:
 
 
 def test_prometheus_takes_the_pasted_lines(tmp_path: Path) -> None:
-    """The README's steps give what promtool accepts, with all rules; so does compose's own file.
+    """promtool accepts the configuration of the README's steps, and compose's, with all rules.
 
     The example of an override names a threshold that the rules know.
     """
@@ -102,10 +102,10 @@ def test_compose_mounts_what_exists_and_is_written() -> None:
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_compose_service_is_pinned_and_closed(name: str) -> None:
-    """Its image is built here, once, or has a version and a digest, so an update is a decision.
+    """A service's image is built here, once, or pinned by version and digest: no silent update.
 
-    It has no writable root, no capability and no port that is open to the network; whatever it
-    waits for says when it is healthy, as the exporter's image does.
+    A service has a read-only root, no capability, and ports on loopback only. Each service that
+    another waits for has a health check; the exporter's is in its image.
     """
     service = SERVICES[name]
     release = r"[\w/]+:v?\d+\.\d+\.\d+@sha256:[0-9a-f]{64}"
@@ -139,7 +139,7 @@ def test_compose_is_what_the_specification_allows() -> None:
 
 
 def test_compose_parts_find_each_other() -> None:
-    """By name and port; Alertmanager inhibits as the shipped configuration does, and pages."""
+    """All addresses exist, and Alertmanager pages, with the inhibitions of the shipped file."""
     shipped, here = load(ROOT / "alerts" / "alertmanager.yaml"), load(COMPOSE / "alertmanager.yaml")
     [port] = re.findall(r"^PORT = (\d+)$", (COMPOSE / "pager.py").read_text(), re.MULTILINE)
     [receiver] = [each for each in here["receivers"] if each["name"] == here["route"]["receiver"]]
@@ -194,7 +194,7 @@ def test_pager_prints_each_alert_with_its_texts(capsys: pytest.CaptureFixture[st
 
 
 def test_systemd_unit_is_as_closed_as_its_page_says(tmp_path: Path) -> None:
-    """systemd knows every setting, and rates it, with the drop-in and without, 3.0 at most."""
+    """systemd accepts the unit and rates its exposure at most 3.0, with and without drop-in."""
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed")
     unit = tmp_path / "rankskew-exporter.service"
@@ -220,7 +220,7 @@ def test_systemd_unit_is_as_closed_as_its_page_says(tmp_path: Path) -> None:
 
 
 def test_slurm_scripts_are_understood(tmp_path: Path) -> None:
-    """By their shells; Slurm runs prologs and epilogs only if they may be executed.
+    """Each script parses in its shell; prologs and epilogs are executable, as Slurm requires.
 
     The prolog drains no node unless it is asked to: without the probe and in an empty environment
     it ends with 0. It asks nobody for a path.
@@ -259,8 +259,8 @@ def values(stage: list[tuple[str, str]], name: str) -> list[str]:
 def test_image_is_made_of_what_is_pinned() -> None:
     """One base for all stages and the demo: a Python that the package allows, with its digest.
 
-    What is not the wheel itself is checked against a hash, what builds it too, and each package
-    that the exporter, or its build, asks for has an allowed version. The user is a number other
+    Everything but the wheel itself, build tools included, is checked against a hash. Each package
+    that the exporter or its build requires has an allowed version. The user is a number other
     than 0, which Kubernetes' runAsNonRoot can check. The health check knows the exporter's socket.
     """
     base = re.compile(r"^ARG BASE=python:3\.(\d+)\.\d+-slim-\w+@sha256:[0-9a-f]{64}$", re.MULTILINE)

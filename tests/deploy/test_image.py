@@ -29,7 +29,7 @@ USER: Final = 9917
 MOST_MEBIBYTES: Final = 60
 CAPABILITIES: Final = ("bounding", "effective", "inheritable", "permitted", "ambient")
 NAMESPACES: Final = ("pid", "ipc", "uts", "mount", "network")
-# As compose writes them, those that it mounts by itself too.
+# In compose's syntax, including the mounts that compose adds by itself.
 TMPFS: Final = "/dev:mode=755", "/dev/shm:mode=1777", f"/run/rankskew-operator:uid={USER},mode=0700"
 
 
@@ -50,7 +50,7 @@ class Builder:
         self._make_base()
 
     def run(self, *command: str, **environment: str) -> str:
-        """Return what *command* prints; raises AssertionError with all it said if it fails."""
+        """Return what *command* prints; raise AssertionError with its whole output on failure."""
         done = subprocess.run(
             command, cwd=ROOT, env=self._environment | environment, capture_output=True, text=True
         )
@@ -167,9 +167,9 @@ class Container:
 def test_it_works_closed_says_when_it_hangs_and_ends(
     tmp_path: Path, builder: Builder, image: Path
 ) -> None:
-    """Without root, a writable root or a capability it takes pushes and orders, and is healthy.
+    """As a plain user on a read-only root the exporter is healthy and takes pushes and orders.
 
-    What the image adds to its base is the exporter with its packages; nothing that installs any.
+    It has no capability. The image adds no package installer, only the exporter and its packages.
     """
     used = builder.run("du", "-sm", str(image / "opt"))
     packages = next((image / "opt" / "rankskew").glob("lib/python*/site-packages"))

@@ -1,11 +1,11 @@
-"""The chart and the plain manifests are one thing, hold all that they should, and fit the schemas.
+"""The chart and the plain manifests agree, are complete, and fit the schemas.
 
-Kubernetes' own come with kubernetes-validate, JobSet's with kubeflow-trainer-api. PyPI has none of
-PyTorchJob and RayJob: of these only the pods are checked. What the Prometheus operator reads is
-compared with what else reads it.
+Kubernetes' own schemas come with kubernetes-validate, JobSet's with kubeflow-trainer-api. PyPI has
+none for PyTorchJob and RayJob, so only their pods are checked. The Prometheus operator's resources
+are compared with the files for a plain Prometheus.
 
-Then: how Prometheus finds the exporters, there and elsewhere, and calls each by the name of its
-node. promtool applies the relabelings to what a discovery says.
+The tests also cover how Prometheus finds the exporters, in Kubernetes and elsewhere, and names each
+after its node. promtool applies the relabelings to the discovered targets.
 """
 
 import json
@@ -32,7 +32,7 @@ EXAMPLES: Final = MANIFESTS / "examples"
 NODE: Final = ROOT / ".node"
 HELM: Final = NODE / "helm" / "helm"
 KUBECTL: Final = NODE / "kubectl" / "kubectl"
-# What a reader may take the # from, and the same in words of the chart.
+# The components that a reader may uncomment, each with the equivalent value of the chart.
 COMPONENTS: Final = {
     "nvidia": "runtimeClassName=nvidia",
     "no-operator": "prometheusOperator=false",
@@ -40,7 +40,7 @@ COMPONENTS: Final = {
 }
 VARIANTS: Final[list[tuple[str, ...]]] = [(), *((name,) for name in COMPONENTS), tuple(COMPONENTS)]
 OF_THE_CLUSTER: Final = ("ClusterRole", "ClusterRoleBinding", "PriorityClass")
-# Bytes. What `kubectl apply` without --server-side adds a copy of.
+# Bytes. Without --server-side `kubectl apply` stores a copy of a document in an annotation.
 ANNOTATION_LIMIT: Final = 256 << 10
 SOCKET: Final = str(Path(Settings().ingest_socket).parent)
 OLDEST: Final = "1.25"  # kubeVersion of the chart.
@@ -146,7 +146,7 @@ def pod_templates(document: Any) -> list[Manifest]:
 
 
 def without_namespace(document: Manifest) -> Manifest:
-    """Return a document of kustomize as Helm has it, which is told the namespace elsewhere."""
+    """Return a kustomize *document* as Helm renders it, without the namespace."""
     meta = dict(document["metadata"])
     namespace = meta.pop("namespace", None)
     assert namespace == (None if document["kind"] in OF_THE_CLUSTER else "rankskew")
@@ -155,10 +155,10 @@ def without_namespace(document: Manifest) -> Manifest:
 
 @pytest.mark.parametrize("components", VARIANTS, ids="+".join)
 def test_components_are_values_of_the_chart(components: tuple[str, ...]) -> None:
-    """Each way to install gives the same with kubectl and with Helm, but for the namespace.
+    """kubectl and Helm install the same resources in each variant, except for the namespace.
 
-    Its command line is valid, and each directory that the exporter writes is a volume. No order
-    can come from a job: the operator's socket is in a directory that no job can mount.
+    The command line is valid, and each directory that the exporter writes is a volume. Jobs
+    cannot send orders: the operator's socket is in a directory that no job can mount.
     """
     plain = kustomized(*components)
     ours = {key: each for key, each in plain.items() if key != ("Namespace", "rankskew")}
@@ -322,8 +322,8 @@ def test_kubernetes_own_kinds_fit_its_schemas(version: str) -> None:
 
 
 def test_jobset_has_no_field_that_its_models_do_not_know() -> None:
-    """What they read is all that the example says."""
-    # Half a second, which whoever only renders the chart need not pay.
+    """The JobSet models read every field of the example."""
+    # Imported here because the import takes half a second.
     from kubeflow_trainer_api.models.jobset_v1alpha2_job_set import JobsetV1alpha2JobSet
 
     document = examples()["jobset"]
@@ -397,7 +397,7 @@ def job(name: str, relabelings: list[dict[str, Any]], found: list[Labels]) -> di
 def relabelled(directory: Path, jobs: list[dict[str, Any]]) -> list[list[Labels]]:
     """Return the labels of the targets of each job after its relabelings.
 
-    promtool waits for a time of its own, so all are asked at once.
+    Each promtool waits for its timeout, so all of them run at once.
     """
     config = directory / "prometheus.yml"
     config.write_text(json.dumps({"scrape_configs": jobs}))
@@ -408,10 +408,10 @@ def relabelled(directory: Path, jobs: list[dict[str, Any]]) -> list[list[Labels]
 
 
 def test_prometheus_calls_each_exporter_by_the_name_of_its_node(tmp_path: Path) -> None:
-    """However it is discovered: by the jobs of the examples, or by the operator's PodMonitor.
+    """Every example job, and the operator's PodMonitor, set `instance` to the node's name.
 
-    The target has nothing that changes when its pod is replaced. Without the operator a pod is
-    found by its annotations, and no other is.
+    No label of a target changes when its pod is replaced. Without the operator, Prometheus finds
+    exactly the pods with our annotations.
     """
     names = yaml.safe_load((ROOT / "deploy" / "prometheus" / "names.yaml").read_text())
     discoveries = {each["job_name"]: each for each in names["scrape_configs"]}

@@ -42,7 +42,7 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 PAGE: Final = "docs/slurm.md"
 TEN_MINUTES: Final = 600.0
-# What the page calls train.py: without arguments, so that its commands can be typed as they are.
+# The page's train.py; it reads its arguments from TRAIN, so the page's commands run unchanged.
 TRAIN: Final = f"""\
 import os, runpy, sys
 sys.argv[1:] = os.environ["TRAIN"].split()
@@ -154,7 +154,7 @@ class Site:
 def site(
     installed: Path, system: Path, network: Network, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:
-    """The page, typed up to the job; the exporters were installed by the words of theirs."""
+    """A site set up with the page's commands up to the job; exporters follow their own page."""
     directory = tmp_path_factory.mktemp("slurm")
     with ExitStack() as parts:
         webhook = parts.enter_context(Webhook())
@@ -184,7 +184,7 @@ def late(site: Site) -> str:
 
 
 def test_late_rank_is_paged_within_ten_minutes(site: Site, late: str) -> None:
-    """From the first command of the page to the page that names it; the live view agrees."""
+    """An alert names the late rank in ten minutes from the first command; the live view agrees."""
     page = site.webhook.wait_for_alert("RankskewStraggler", 180, job_id=late)
     said = site.cluster.first.run(blocks(PAGE, "5. Look")[0])
 
@@ -196,7 +196,7 @@ def test_late_rank_is_paged_within_ten_minutes(site: Site, late: str) -> None:
 
 
 def test_requeued_job_is_one_job_and_another_attempt(site: Site, late: str) -> None:
-    """The ranks of the run before leave, and nobody is told that any are missing."""
+    """The previous run's ranks leave, and no alert reports missing ranks or a hang."""
     site.cluster.first.run(f"scontrol requeue {late}")
     site.cluster.wait_for_state(late, "PENDING")
     # Slurm waits for two minutes before it starts a requeued job.
@@ -207,7 +207,7 @@ def test_requeued_job_is_one_job_and_another_attempt(site: Site, late: str) -> N
     silent = f'sum(rankskew_node_ranks{{job_id="{late}",state="silent"}})'
     assert wait_for(lambda: site.prometheus.value(silent) == 0 or None, 30, every=1)
     assert not {"RankskewRanksMissing", "RankskewJobHung"} & site.alerts(late)
-    # What the epilog is to say must have been seen again.
+    # The epilog reports the verdict, so wait until this attempt has one.
     look = blocks(PAGE, "5. Look")[0]
     again = wait_for(lambda: "Rank 2" in site.cluster.first.run(look) or None, 90, every=1)
     assert again, site.cluster.log(late)
@@ -246,9 +246,9 @@ def test_heterogeneous_job_is_one_job(site: Site) -> None:
 
 
 def test_node_without_an_exporter(site: Site) -> None:
-    """Its jobs start, and the journal says why nobody reports; where it is required, they are held.
+    """Jobs start and the journal says why no rank reports; a required exporter holds them instead.
 
-    Both go on after what the page says.
+    The page's commands then release the node and the job.
     """
     node, cluster = site.cluster.nodes[1], site.cluster
 

@@ -58,7 +58,7 @@ def test_service_starts_at_boot_and_answers(node: Machine) -> None:
 
 
 def test_service_comes_back_and_stops_cleanly(node: Machine) -> None:
-    """Killed or stopped, it leaves no process, and the directories that containers have mounted."""
+    """After a kill or stop no process is left; the directories that containers mount stay."""
     directories = "stat -c '%i %n' /run/rankskew /run/rankskew-operator"
     made = node.run(directories)
     [killed] = shown(node, "MainPID")
@@ -93,7 +93,7 @@ def test_see_all_grants_what_the_page_says(node: Machine) -> None:
 
 
 def test_page_removes_what_it_installed(node: Machine) -> None:
-    """No file, user or process of ours is left; it runs last."""
+    """Removal leaves no file, user or group of ours; this test runs last."""
     [remove] = blocks(PAGE, "Remove it")
     node.run(remove)
 

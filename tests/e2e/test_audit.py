@@ -1,7 +1,7 @@
-"""`rank-probe audit` in four real ranks on two nodes: what is planted, and nothing else.
+"""`rank-probe audit` in four real ranks on two nodes finds each planted fault and nothing else.
 
-This file is also what the ranks run. Their two machines exist only as folders: /proc and /sys are
-files, the GPUs those of the NVML stub. What a process can change for itself is real.
+The ranks run this file, too. Each node is a folder: /proc and /sys are files, and the GPUs are
+those of the NVML stub. Settings that a process can change for itself are real.
 """
 
 import ctypes
@@ -60,7 +60,7 @@ FOUND: Final = {
 
 def be_a_rank(folder: str, library: str) -> int:
     """Audit this rank, with what is planted in it; none of that needs root."""
-    ctypes.CDLL(library)  # By its name it is found from now on, in this process.
+    ctypes.CDLL(library)  # Later loads by name in this process find it.
     rank = int(os.environ["RANK"])
     if rank == 1:
         os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
@@ -77,7 +77,7 @@ def be_a_rank(folder: str, library: str) -> int:
 
 
 def test_each_planted_misconfiguration_is_named(zygote: Zygote, tmp_path: Path) -> None:
-    """Each with its ranks or node, and nothing beside them."""
+    """Each finding names its ranks or node, and there are no other findings."""
     for node in NODES:
         for name, text in (FILES | (PLANTED if node == NODES[-1] else {})).items():
             path = tmp_path / node / name

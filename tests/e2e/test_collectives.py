@@ -23,7 +23,7 @@ from tests.rank_probe.forks import Zygote
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 RANKS = 4
-# On a busy machine a step may take long; a lost rank must not take half as long.
+# Long enough for a step on a busy machine; a lost rank must end the others in half of it.
 TIMEOUT_SECONDS = 60
 COMMAND = ("rank_probe", "bench-collectives", "--backend", "gloo")
 
@@ -84,7 +84,7 @@ def enter(namespace: str) -> None:
 
 
 def test_slow_link_is_named(zygote: Zygote, network: str, tmp_path: Path) -> None:
-    """Between network namespaces, the link of ranks 1 and 3 limited by tc; on every output."""
+    """Every output names the link between ranks 1 and 3, which tc slows down."""
     textfile = tmp_path / "links.prom"
     options = ("--duration", "3s", "--max-mib", "1", "--json", "--textfile", str(textfile))
     launcher = {
@@ -121,7 +121,7 @@ def test_slow_link_is_named(zygote: Zygote, network: str, tmp_path: Path) -> Non
 
 
 def test_rank_that_dies_ends_all_with_a_sentence(zygote: Zygote, tmp_path: Path) -> None:
-    """The others do not wait for it, and say why: one of them, while the store still answers."""
+    """The others end soon, and at least one prints why, while the store still answers."""
     options = ("--duration", "10m", "--timeout", f"{TIMEOUT_SECONDS}s")
     met = "rank-probe: 4 ranks on 1 node measure with gloo"
     with zygote.ranks(tmp_path, *COMMAND, *options, ranks=RANKS) as ranks:

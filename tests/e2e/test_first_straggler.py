@@ -34,7 +34,7 @@ expect() {
 
 
 def script(page: str, directory: Path) -> str:
-    """Return the page's commands for a shell; each that looks is repeated until it sees."""
+    """Return the page's commands as a script that repeats each query until its answer is there."""
     lines = "".join(re.findall(r"^```sh\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
     for here, there in (
         ("source .venv/bin/activate", "true"),
@@ -58,7 +58,7 @@ def script(page: str, directory: Path) -> str:
 
 
 def test_tutorial_works_as_it_is_written(tmp_path: Path) -> None:
-    """It names the line to mend; when that is mended, nothing is found any more."""
+    """The commands name the line to fix, and after the fix they find nothing."""
     (tmp_path / EXAMPLE).parent.mkdir(parents=True)
     shutil.copy(ROOT / EXAMPLE, tmp_path / EXAMPLE)
     path = f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}"

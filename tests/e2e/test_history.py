@@ -1,7 +1,7 @@
-"""`report` and `compare` on a real Prometheus, whose past was written: each figure is known before.
+"""`report` and `compare` on a real Prometheus with a backfilled history whose figures are known.
 
-Two weeks of a fleet are as the rules would have recorded them; a run of which a late rank was
-mended is as its exporters would have exposed it.
+The history holds two weeks of a fleet as the rules would have recorded them, and a run in which a
+late rank was fixed, as its exporters would have exposed it.
 """
 
 import json
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 
 INTERVAL_SECONDS: Final = 60.0
 SCRAPE_SECONDS: Final = 15.0
-# A series that ends has a value for so long, since a history written like this has no stale marks.
+# How long a series has a value after its end: a backfilled history has no staleness markers.
 LINGERS_SECONDS: Final = INTERVAL_SECONDS - 10
 
 Span = tuple[float, float]
@@ -141,7 +141,7 @@ def alerts(past: Past) -> None:
     past.fires("RankSlower", "info", [(at(6), at(6, 4))], rank="7", kind="mild", **node)
     lost = {name: node[name] for name in ("job_id", "instance")}
     past.add("node:rankskew_gpus_lost:sum", [(at(6), at(6, 4))], 2.0, cluster="eu", **lost)
-    # It has no cost of its own, and had begun before the period, from whose begin on it counts.
+    # No cost of its own; it began before the report's period and counts from the period's start.
     past.fires("ExporterDown", "warning", [(at(-2), at(0, 1))], job_id="", instance="n9:9917")
     past.add("job:rankskew_gpu_hour_price:value", [(at(4), at(7))], 4.0, **other)
     past.add("job:rankskew_world_size:max", [(at(4), at(7))], 16, **other)
@@ -197,7 +197,7 @@ def changed(past: Past) -> None:
     lengths = (STEP_SECONDS + LATE_SECONDS, STEP_SECONDS)
 
     def count(name: str, before: float, after: float, /, **labels: str) -> None:
-        """Add a counter that grows by so much with each step before and after that."""
+        """Add a counter that grows by *before* per step until MENDED, then by *after*."""
         rates = before / lengths[0], after / lengths[1]
 
         def so_far(at: float) -> float:
@@ -297,7 +297,7 @@ def test_parts_of_a_job_add_up(url: str, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_figures_are_those_of_the_steps(url: str) -> None:
-    """Counters at borders of blocks give what the steps themselves took."""
+    """The figures that `compare` derives from counters at block borders are those of the steps."""
     begin, end = MENDED - 20, MENDED + LINGERS_SECONDS + 20
     asked = f"{begin:.0f}..{end:.0f}"
     found = compare_recorded(Prometheus(url), asked, 600.0, RUN[1], "changed")

@@ -1,6 +1,6 @@
-"""Neither another user of the node nor root in another container gets at somebody's job.
+"""No other user of the node, nor root in another container, can tamper with somebody's job.
 
-Nor does what one puts in the exporter's way change anything for the others.
+Obstacles that one user puts in the exporter's way change nothing for the others.
 """
 
 import json
@@ -155,7 +155,7 @@ def node(request: pytest.FixtureRequest) -> Iterator[Node]:
 
 
 def test_nobody_else_reports_a_rank(node: Node) -> None:
-    """Not its state, not a newer process of it, and not that it has finished."""
+    """Nobody else can push a rank's state, a newer process of the rank, or its end."""
     newer: dict[str, Any] = {"attempt": 9, "started_timestamp_seconds": 1e9}
     for forged in ({"steps": 1}, newer, {"finished": True}):
         status, reason = node.push(node.other, **forged)
@@ -169,7 +169,7 @@ def test_nobody_else_reports_a_rank(node: Node) -> None:
 
 
 def test_nobody_else_speaks_for_the_job(node: Node) -> None:
-    """Another user adds no rank to it; what a container of the same user adds decides nothing."""
+    """Another user can add no rank; one added by the same user's container decides nothing."""
     said = verdict()
     assert node.push(node.owner, world_size=8, verdict=said) == (200, {})
     forged = {"verdict": verdict(step=10**9, late=()), "verdict_age_seconds": 0.0}
@@ -218,7 +218,7 @@ def test_nobody_reads_the_token(node: Node) -> None:
 
 
 def test_nobody_fills_the_node(node: Node) -> None:
-    """Who claims every rank and every job leaves others their share, running or to come."""
+    """A user who claims every rank and job leaves others their share, for current and new jobs."""
     answers = [node.push(node.other, job_id=f"flood-{n}", rank=n % 2) for n in range(2 * RANKS)]
     refused = [reason for status, reason in answers if status == 429]
     assert refused
@@ -274,7 +274,7 @@ def most_memory(exporter: RunningExporter) -> int:
 def test_file_below_a_root_of_ones_own_is_not_opened(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither of a process that reports, nor of one on a GPU; both are looked at before others'."""
+    """The exporter opens no such file, neither of a reporting process nor of one on a GPU."""
     secret = folder / "secret"
     secret.write_text(SECRET)
     secret.chmod(0o600)
@@ -308,7 +308,7 @@ def test_file_below_a_root_of_ones_own_is_not_opened(
             (folder / name / "run" / "e.sock").hardlink_to(socket)
             push(jobs[name][1], "/run/e.sock", job_id=name, rank=1)
         push(jobs["others"][1], str(socket), job_id="others", rank=1)
-        wait_until(lambda: is_shown(exporter, "others"))
+        wait_until(lambda: is_shown(exporter, "others"))  # The traps are looked at first.
 
         assert SECRET not in exporter.metrics()
         assert all(is_shown(exporter, name) for name in TRAPS)
@@ -326,7 +326,7 @@ def is_shown(exporter: RunningExporter, job_id: str) -> bool:
 
 
 def test_lock_on_the_sockets_directory_holds_nothing_up(folder: Path) -> None:
-    """Neither the start, nor that the socket is made again after somebody removed it."""
+    """Somebody's lock delays neither the start nor the re-creation of a removed socket."""
     socket = folder / "run" / "e.sock"
     with ExitStack() as stack:
         hostile = Person("user 1001", folder)

@@ -1,4 +1,4 @@
-"""Eight jobs at once: who holds one up is paged, by name, stage, cost and cause, and nobody else.
+"""Eight jobs at once: pages name each rank at fault, its stage, cost and cause, and no other.
 
 Devices are emulated by sleeping, so that 32 ranks fit on two cores.
 """
@@ -92,9 +92,9 @@ def training(jobs: Jobs) -> None:
 
 @pytest.fixture(scope="module")
 def hanging(stack: Stack, jobs: Jobs, training: None) -> Iterator[list[int]]:
-    """Two jobs with a stopped rank; one was killed before, and has half its ranks.
+    """Two jobs with a stopped rank; one was killed before and restarted with half its ranks.
 
-    The process ids of the stopped ranks.
+    Yields the process ids of the stopped ranks.
     """
     of_hanging = jobs.start(HANGING, TRAIN, *ENDLESS)
     killed = jobs.start(SHRUNK, TRAIN, *SHORT)
@@ -118,7 +118,7 @@ def hanging(stack: Stack, jobs: Jobs, training: None) -> Iterator[list[int]]:
 
 @pytest.fixture(scope="module")
 def settled(stack: Stack, hanging: list[int]) -> None:
-    """Every faulty job was paged, and what may follow of that has come."""
+    """Every faulty job has its page, and any page that could follow has arrived."""
     for job_id in (*LATE, EVALUATED):
         stack.webhook.wait_for_alert(STRAGGLER, PATIENCE_SECONDS, job_id=job_id)
     for job_id in (HANGING, SHRUNK):
@@ -146,7 +146,7 @@ def value(stack: Stack, record: str, job_id: str) -> float | None:
 @pytest.mark.usefixtures("settled")
 @pytest.mark.parametrize("job_id", LATE)
 def test_late_rank_is_named_with_its_stage_and_its_cost(stack: Stack, job_id: str) -> None:
-    """Nobody else, with a cause; all of it in the first page: nobody has to wait for a second.
+    """The first page has rank, stage, cost and cause; no page names another rank.
 
     The cost is the wait of the three others over the step. The built-in page says the same.
     """
@@ -186,7 +186,7 @@ def test_late_rank_is_named_with_its_stage_and_its_cost(stack: Stack, job_id: st
 
 @pytest.mark.usefixtures("settled")
 def test_rank_that_never_steps_is_nobodys_peer(stack: Stack) -> None:
-    """Beside an evaluator three ranks train, one of them slowly: it is named."""
+    """Beside a rank that only evaluates, the slow one of three training ranks is named."""
     assert named(stack, EVALUATED) == {(STRAGGLER, "1", "forward")}
     assert [late["rank"] for late in stack.live_verdict(EVALUATED)["late"]] == [1]
     assert value(stack, "job:rankskew_ranks:sum", EVALUATED) == RANKS - 1

@@ -60,7 +60,7 @@ def firing(parts: list[PrometheusProcess], name: str) -> list[dict[str, Any]]:
 
 
 def test_parts_alert_as_one_would(tmp_path: Path) -> None:
-    """Of two clusters with a job of one name, in one a rank is late, in the other one is stuck."""
+    """A late and a stuck rank are named in the right cluster, though their jobs share a name."""
     size = [f"--nodes={NODES}", f"--gpus={GPUS}"]
     faults = {"east": "thermal:node=1,gpu=1", "west": "hang:node=4,gpu=0"}
     with ExitStack() as running:
@@ -86,7 +86,7 @@ def test_parts_alert_as_one_would(tmp_path: Path) -> None:
         named = [(each["labels"]["cluster"], each["labels"]["rank"]) for each in late]
         assert named == [("east", LATE_RANK)]
         assert f" of {NODES * GPUS} GPUs wait for it." in late[0]["annotations"]["summary"]
-        # Both know that the job stands; the one that does not scrape it knows of no suspect.
+        # Both parts see the hang; the one that does not scrape the stuck rank has no suspect.
         assert wait_for(suspects, PATIENCE_SECONDS) in ({STUCK_RANK}, {STUCK_RANK, ""})
         # Each scrapes only some of the nodes, and misses no rank of the others.
         for each in parts:

@@ -42,7 +42,7 @@ def agent_config(directory: Path, discovery: str) -> Path:
 
 
 def test_late_rank_is_paged(tmp_path: Path) -> None:
-    """vmalert takes all rules, and vmagent lets enough pass: rank, stage and cause, once."""
+    """vmalert loads all rules, and pages rank, stage and cause once on what vmagent forwards."""
     write_files(tmp_path / "shipped")
     rules = fast_rules(tmp_path / "rules", tmp_path / "shipped" / "alerts" / "rules")
     fleet = SimulationProcess(
@@ -86,7 +86,7 @@ def test_late_rank_is_paged(tmp_path: Path) -> None:
         parts.enter_context(ruler)
 
         def page() -> ReceivedAlert | None:
-            # It makes new series visible every ten seconds, and nine rules read one another.
+            # Without a flush new series take ten seconds to show, in each of nine chained rules.
             get(f"{url}/internal/force_flush")
             found = webhook.pages("RankskewStraggler", "firing", cause="slow_device")
             return next(iter(found), None)

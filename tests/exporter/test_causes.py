@@ -1,6 +1,6 @@
-"""The best cause wins if it accounts for half of the excess; otherwise the cause is not known.
+"""The best cause is reported if it accounts for half of the excess; otherwise it is unknown.
 
-Of made-up late ranks, and of real ones that were recorded once.
+The late ranks are invented cases and recordings of real ones.
 """
 
 import json
@@ -17,7 +17,7 @@ from exporter.causes.units import pair, text
 from rank_probe.judge.verdict import NODE, PERSISTENT
 from tests.exporter.live_node import rows
 
-# How far a third of its peers is from the middle.
+# Relative distance of the peers' 1/3 and 2/3 quantiles from their median.
 SPREAD: Final = 0.005
 SHORT: Final = {
     "clock": "sm_clock_hertz",
@@ -31,7 +31,7 @@ SHORT: Final = {
     "tokens": "tokens_per_step",
     "samples": "samples_per_step",
 }
-# Seconds a step of a rank that nothing is wrong with; half a second in all, as in the simulation.
+# Seconds per step of a healthy rank; half a second in total, as in the simulation.
 USUAL: Final = {
     "optimizer": 0.04,
     "other": 0.025,
@@ -45,12 +45,12 @@ FACTS: Final = {"node_mount_operation_seconds": "/data (nfs4)", "node_disk_busy_
 
 
 def figures(text: str) -> dict[str, Any]:
-    """Return what `NAME=NUMBER ...` says, by the whole name of the figure; ? is not known."""
+    """Parse `NAME=NUMBER ...` into numbers by the figure's full name; `?` stands for None."""
     pairs = (each.split("=") for each in text.split())
     return {SHORT.get(name, name): None if value == "?" else float(value) for name, value in pairs}
 
 
-# What a healthy rank of a busy job has.
+# The figures of a healthy rank in a busy job.
 HEALTHY: Final = {
     **{f"{stage}_seconds": seconds for stage, seconds in USUAL.items()},
     **figures("""
@@ -72,7 +72,7 @@ HEALTHY: Final = {
 
 
 def doing(text: str) -> list[ThreadState]:
-    """Return what `STAGE[@PLACE]: STATE=SHARE ...; ...` says of a thread."""
+    """Parse `STAGE[@PLACE]: STATE=SHARE ...; ...` into the states of a thread."""
     states: list[ThreadState] = []
     for each in filter(None, text.split("; ")):
         where, _, shares = each.rpartition(": ")
@@ -82,7 +82,7 @@ def doing(text: str) -> list[ThreadState]:
 
 
 def peers_of(changes: str = "") -> dict[str, Quantiles]:
-    """Return the figures of healthy peers, whose thirds are near the middle, with *changes*."""
+    """Return the quantiles of healthy peers, all close to the median, with *changes*."""
     return {
         name: Quantiles(value * (1 - SPREAD), value, value * (1 + SPREAD))
         for name, value in {**HEALTHY, **figures(changes)}.items()
@@ -99,10 +99,10 @@ def found(
     *,
     facts: Mapping[str, str] = FACTS,
 ) -> Cause:
-    """Return why a rank is *late*, by what share of a healthy one's time in which stages.
+    """Return why a rank is *late*: the excess by stage, as shares of a healthy rank's busy time.
 
-    It *has* figures that a healthy rank has not, and its peers have others than *usual*. With
-    `node` before it, all ranks of its node are late.
+    *has* overrides the figures of the late rank, *usual* those of its peers. If *late* starts with
+    `node`, all ranks of the node are late.
     """
     extra = figures(late.removeprefix("node "))
     longer = {f"{s}_seconds": USUAL.get(s, 0.0) + share * BUSY for s, share in extra.items()}
@@ -117,8 +117,8 @@ def found(
     return cause
 
 
-# late by what | what it has | its peers, ? for not known | its thread | its worker | the cause, and
-# how much of the excess it accounts for.
+# Excess by stage | own figures | peers' figures, ? if unknown | main thread | worker | cause, and
+# the share of the excess that it accounts for.
 CASES: Final = """
 forward=.3 | queue=.34 | | forward: running=.5 cpu_queue=.5 | | cpu run_queue 93%
 
@@ -218,7 +218,7 @@ other=.35 | | | other: gpu=.9 | | code gpu
 
 @pytest.mark.parametrize("case", rows(CASES), ids=" | ".join)
 def test_surest_cause_of_most_of_the_excess_is_told(case: list[str]) -> None:
-    """By what its thread does, by its figures, and by what its peers have of them."""
+    """The cause follows from the rank's threads, its figures and those of its peers."""
     *said, told = case
     *name, percent = told.split() if told.endswith("%") else (*told.split(), None)
     cause = found(*said)
@@ -228,8 +228,8 @@ def test_surest_cause_of_most_of_the_excess_is_told(case: list[str]) -> None:
     assert "{" not in cause.sentence
 
 
-# A cause, the stage that is late by how little, the figure just below its limit, just over it, and
-# much of it.
+# Cause, detail, late stage, a small excess, figure, and three values of the figure: just within its
+# limit, just beyond it and far beyond it.
 LIMITS: Final = """
 slow_device clocks forward .01 clock 1.9305e9 1.911e9 9e8
 slow_device pstate forward .01 memory_clock 2.5928e9 2.5666e9 1e9
@@ -268,9 +268,9 @@ input storage data .1 node_io_waiting_ratio .24 .27 .5
 
 @pytest.mark.parametrize("limit", LIMITS.strip().splitlines())
 def test_figure_tells_the_cause_from_its_limit_on(limit: str) -> None:
-    """Little of it is nothing, which a healthy rank may have; nor is what its peers have too.
+    """A figure indicates its cause only beyond its limit, and only if the peers differ.
 
-    A node's counts only if all its ranks are late.
+    A node's figure counts only if all ranks of the node are late.
     """
     cause, detail, stage, little, figure, below, over, much = limit.split()
     (name,) = figures(f"{figure}=0")
@@ -286,7 +286,7 @@ def test_figure_tells_the_cause_from_its_limit_on(limit: str) -> None:
     assert (found(late, much, facts={}).cause == UNKNOWN) is name.startswith("node_")
 
 
-# The stage, the figure before and now | the cause | the sentence that says it.
+# Stage, figure, its value before and now | cause and detail | sentence.
 CHANGES: Final = """
 data node_mount_operation_seconds 0.001 0.04 | input nfs | \
 an operation on a file system, `/data (nfs4)`, takes 40 ms, before 1
@@ -299,7 +299,7 @@ busy CPUs run at 1.20 GHz, before at 3.10
 
 @pytest.mark.parametrize(("what", "cause", "sentence"), rows(CHANGES))
 def test_cause_of_a_change_and_its_sentence(what: str, cause: str, sentence: str) -> None:
-    """Both figures, of now and before, and what they are of."""
+    """The sentence gives the figure now and before, and where it was measured if known."""
     stage, figure, before, now = what.split()
     said = explain_change(stage, 1.5, {figure: float(now)}, {figure: float(before)}, FACTS)
 
@@ -309,7 +309,7 @@ def test_cause_of_a_change_and_its_sentence(what: str, cause: str, sentence: str
 
 
 def test_without_any_evidence_there_is_nothing_to_say() -> None:
-    """Not even that the cause is not known; nor of workers for which nobody waits."""
+    """No evidence gives no answer, not even `unknown`; a worker's state alone is no evidence."""
     late = Lateness("data", PERSISTENT, 0.2, {"data": 1.0})
     workers = [ThreadState("data", "sleep", 1.0)]
 
@@ -319,7 +319,7 @@ def test_without_any_evidence_there_is_nothing_to_say() -> None:
 
 
 def test_two_half_causes_are_no_cause() -> None:
-    """Both are told, with their shares; where there is none at all, that."""
+    """An unknown cause comes with the best guesses and their shares, if there are any."""
     cause = found("forward=.18 data=.19", "foreign=1", thread="data: sleep=.55")
 
     assert (cause.cause, cause.share) == (UNKNOWN, 0)
@@ -333,14 +333,14 @@ def test_two_half_causes_are_no_cause() -> None:
 
 
 def test_next_best_guesses_are_told_with_a_cause() -> None:
-    """At most two, each once, and none of the cause itself or of less than a tenth."""
+    """A cause comes with at most two other guesses, each distinct and worth at least a tenth."""
     much = "foreign=1 pcie_errors_per_second=5 nvlink_errors_per_second=5 "
     much += "read_bytes_per_second=300e6 major_faults_per_second=500"
     for late, has, told, others in (
         ("forward=.3 data=.02", much, "foreign_process", ["pcie_errors", "nvlink_errors"]),
         ("forward=.3 data=.02", "foreign=1 saturated_workers=2", "foreign_process", []),
         ("forward=.2 data=.4", much, "input", ["", "pcie_errors"]),
-        # 5 % of the clock are no third of its time, and still a guess.
+        # A clock that is 5 % low does not explain 30 % more time, but it is still a guess.
         ("forward=.1 backward=.2", "clock=1.85e9", UNKNOWN, ["clocks"]),
     ):
         cause = found(late, has)
@@ -348,7 +348,7 @@ def test_next_best_guesses_are_told_with_a_cause() -> None:
 
 
 def test_most_peers_may_be_late_too() -> None:
-    """A third of them is not: those are held against it."""
+    """A rank is compared with the healthy third of its peers, even if the others are late too."""
     late = Lateness("forward", PERSISTENT, 0.4, {"forward": 1.0})
     usual = peers_of() | {
         "main_run_queue_ratio": Quantiles(0.005, 0.4, 0.4),
@@ -361,9 +361,9 @@ def test_most_peers_may_be_late_too() -> None:
 
 
 def test_rank_alone_without_join_has_no_peers() -> None:
-    """What its thread does, and what no healthy rank has, can still be told.
+    """Without peers, thread states and figures that no healthy rank has still explain a rank.
 
-    Nobody needs to have measured the stages: the judge says in which of them it is late.
+    Stage times need not be measured: the judge reports in which stage the rank is late.
     """
     late = Lateness("data", PERSISTENT, 0.5, {"data": 2.0}, is_alone=True)
     asleep = [ThreadState("data", "sleep", 0.9)]
@@ -375,14 +375,14 @@ def test_rank_alone_without_join_has_no_peers() -> None:
         assert cause is not None
         assert told in cause.sentence
         assert explain(late, said, {}) == cause
-    # A fifth of its time; half as much again is a third of it.
+    # An excess of one half is 1/3 of its time; throttling for 1/5 of its time is 0.6 of that.
     throttled = explain(late, Evidence({"cpu_quota_throttled_ratio": 0.2}), None)
     assert throttled is not None
     assert throttled.share == pytest.approx(0.6)
 
 
 def test_sentence_has_both_figures_and_leaves_out_what_is_not_known() -> None:
-    """On one scale, with what the figure is of. What is said is not read again as a pattern."""
+    """Both figures share a scale, and braces in a place name are not formatted again."""
     for place, where in (("", ""), ("@f[{own}] (a.py:1)", " in `f[{own}] (a.py:1)`")):
         cause = found("data=.35", thread=f"data{place}: sleep=1")
         assert cause.sentence == f"it sleeps{where} for 215 ms a step"
@@ -399,7 +399,7 @@ def test_sentence_has_both_figures_and_leaves_out_what_is_not_known() -> None:
     for number, end in (1, ""), (2, "es"):
         said = found("forward=.3", f"foreign={number}").sentence
         assert said == f"it shares its GPU with {number} foreign process{end}, its peers with 0"
-    # The driver's reason for a low clock may stand with the throttling.
+    # The driver's reason for a low clock may be filed under the throttling figure.
     capped = {"gpu_throttled_ratio": "power cap"}
     assert found("forward=.3", "clock=1e9", facts=capped).sentence == (
         "its SM clock is 1.00 GHz, its peers' 1.96: power cap, 60 °C"
@@ -421,7 +421,7 @@ def test_sentence_has_both_figures_and_leaves_out_what_is_not_known() -> None:
 def test_figure_is_written_in_its_unit(
     figure: str, own: float, peers: float | None, written: tuple[str, str]
 ) -> None:
-    """GHz, °C, %, MB/s; peers on the same scale, whose unit is said once, except for percent."""
+    """A figure has a readable unit; its peers' value has the same scale and repeats only `%`."""
     assert text(figure, own) == written[0]
     assert peers is None or pair(figure, own, peers) == written
 
@@ -434,7 +434,7 @@ CANNOT_BE_TOLD: Final = [("hog", True), ("workers", True)]
 
 @pytest.mark.parametrize("case", RECORDED, ids=lambda each: f"{each['planted']}-{each['busy']}")
 def test_what_was_planted_is_told(case: dict[str, Any]) -> None:
-    """Also with all CPUs busy, except where nothing that was measured tells it: then unknown."""
+    """Each planted fault is named, on busy CPUs too; where no figure shows it, it is unknown."""
     planted, busy = case["planted"], case["busy"]
     cause = explain(
         Lateness(**case["late"]),

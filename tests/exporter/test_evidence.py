@@ -1,4 +1,4 @@
-"""Late ranks, and jobs that became slower, are explained from what is known here, steadily."""
+"""The exporter explains late ranks and slower jobs from its node's evidence, without flapping."""
 
 import re
 from dataclasses import replace
@@ -18,19 +18,19 @@ RANK = ("demo", 2)
 
 
 def judged(*ranks: int, stage: str = "forward", **changes: Any) -> dict[str, Any]:
-    """Return what ranks repeat while these are late."""
+    """Return the verdict that every rank pushes while *ranks* are late."""
     known = {"since_seconds": 20.0, "gpus": {stage: 1.0}, **changes}
     return verdict(late=tuple(late(rank=rank, stage=stage, **known) for rank in ranks))
 
 
 def doing(stage: str, state: str = "lock", share: float = 0.9) -> dict[str, Any]:
-    """Return what ranks say whose threads are mostly in one state."""
+    """Return the snapshot field of ranks whose main thread is mostly in *state*."""
     found = {"stage": stage, "state": state, "share": share, "place": "f (a.py:1)"}
     return {"thread_states": [found]}
 
 
 def fine(workers: FakeWorkers | None = None, **stages: float) -> FakeNode:
-    """Return a node on which nothing is wrong."""
+    """Return a healthy node after 30 seconds."""
     found = FakeNode(4, 4, workers)
     found.stages = stages or found.stages
     found.after(30)
@@ -38,7 +38,7 @@ def fine(workers: FakeWorkers | None = None, **stages: float) -> FakeNode:
 
 
 def hot(seconds: int = 30) -> FakeNode:
-    """Return a node that has run for so long; the GPU of rank 2 has a lower clock than others."""
+    """Return a node after *seconds*; the GPU of rank 2 has a lower clock than the others."""
     found = FakeNode(4, 4)
     found.clock(1_400, 2)
     found.after(seconds)
@@ -46,7 +46,7 @@ def hot(seconds: int = 30) -> FakeNode:
 
 
 def told(found: FakeNode, seconds: int, said: Any = None, **changes: Any) -> list[str]:
-    """Return the cause of rank 2, empty without one, after each of these seconds."""
+    """Return the cause of rank 2 after each of the next *seconds*; an empty string is none."""
     causes = []
     for _ in range(seconds):
         found.after(1, said or judged(2), **changes)
@@ -56,14 +56,14 @@ def told(found: FakeNode, seconds: int, said: Any = None, **changes: Any) -> lis
 
 
 def action(found: FakeNode) -> str:
-    """Return what to do first about rank 2."""
+    """Return the first action for rank 2."""
     return found.causes.all()[RANK].cause.first_action
 
 
 def test_late_rank_is_explained_where_it_is() -> None:
-    """With its GPU, its process and its node; nobody else has a cause, and it none afterwards.
+    """Only a late rank has a cause, with its node, GPU and process, and only while it is late.
 
-    Without a GPU, and where its process is hidden, by what it says itself.
+    Without a GPU or a visible process, the rank's own snapshots explain it.
     """
     found = hot()
     assert (found.causes.all(), found.host.hurried) == ({}, False)
@@ -73,7 +73,7 @@ def test_late_rank_is_explained_where_it_is() -> None:
     assert causes[RANK].place == RankPlace("all", "gpu-12", "2", "GPU-2", str(FIRST_PID + 2))
     assert re.match("`nvidia-smi -q -i GPU-2 .* on gpu-12", action(found))
     assert found.host.hurried
-    # With the figures every rank is told where it is; the late one at once why, for the others.
+    # An answer with figures names node and page; a late rank gets its cause at once, for its peers.
     found.after(1, judged(2, 9))
     here = {"node": "gpu-12", "page": "http://g:1/"}
     assert found.at[0] == here
@@ -85,7 +85,7 @@ def test_late_rank_is_explained_where_it_is() -> None:
     for kind, is_told in (("pauses", True), ("node", True), ("mild", False)):
         found = hot()
         found.after(3, judged(2, kind=kind))
-        assert bool(found.causes.all()) is is_told  # What a healthy job has needs no cause.
+        assert bool(found.causes.all()) is is_told  # Healthy jobs have mild delays too.
 
     found = FakeNode(4, 0)
     found.host.hidden = {2}
@@ -94,13 +94,13 @@ def test_late_rank_is_explained_where_it_is() -> None:
     assert told(found, 3, **doing("forward")) == [LOCKED] * 3
     assert found.causes.all()[RANK].place == RankPlace("all", "gpu-12", "", "", "7")
     assert "--pid 7`" in action(found)
-    found.change(2, pid=8)  # Nobody is sent to a process that has ended.
+    found.change(2, pid=8)  # The action must not name a process that has ended.
     told(found, 2)
     assert "--pid 8`" in action(found)
 
 
 def test_evidence_is_of_the_time_since_the_onset() -> None:
-    """What a GPU did before does not count; what its threads do comes along, as the rank says."""
+    """Only what a GPU did since the onset counts; the rank's thread states are added to it."""
     found = fine()
     found.clock(1_400, 2)
     for second in range(20):
@@ -114,7 +114,7 @@ def test_evidence_is_of_the_time_since_the_onset() -> None:
 
 
 def test_peers_of_the_join_come_before_those_of_the_node() -> None:
-    """A figure that the join does not carry is still held against the ranks here."""
+    """The join's peers are preferred; a figure it does not carry is compared on this node."""
     for figure, is_told in (("sm_clock_hertz", False), ("gpu_power_watts", True)):
         as_low = {"peer_figures": {figure: [1.4e9, 1.4e9, 1.4e9]}}
         assert told(hot(), 3, **as_low)[-1] == (HOT if is_told else "")
@@ -135,7 +135,7 @@ def test_peers_of_the_join_come_before_those_of_the_node() -> None:
 def test_only_healthy_ranks_of_its_group_are_peers(
     others: Any, also_late: tuple[int, ...], cause: str
 ) -> None:
-    """Without another rank of its job, whatever the node suffers from may delay only this one."""
+    """A rank without another one of its job here may also be delayed by the node's own trouble."""
     found = hot(seconds=0)
     found.throttled_ratio = 0.9
     if isinstance(others, dict):
@@ -149,27 +149,27 @@ def test_only_healthy_ranks_of_its_group_are_peers(
 
 
 def first(found: FakeNode, said: Any = None, **changes: Any) -> int:
-    """Return the second in which a cause of rank 2 is told."""
+    """Return the second in which rank 2 first has a cause."""
     return 1 + [each != "" for each in told(found, 40, said, **changes)].index(True)
 
 
 def test_cause_is_told_once_it_is_sure() -> None:
-    """The first that is told goes to the pager, so it waits for what will be known in seconds."""
+    """The first cause goes to the pager, so it waits for evidence that is seconds away."""
     assert first(hot()) == 1
-    # What its threads do alone would be half of the story.
+    # Thread states alone would be half of the story.
     assert first(hot(seconds=0)) == 4
-    # That its threads are looked at begins when it is known to be late.
+    # Its threads are only looked at once it is known to be late.
     assert first(fine()) in (11, 12)
-    # What its former process did is no evidence on this one.
+    # What the previous process did is no evidence about this one.
     restarted = fine()
     restarted.restart(2)
     assert 10 <= first(restarted, judged(2, since_seconds=60.0)) <= 14
 
 
 def test_rank_that_is_late_in_other_may_be_late_in_data() -> None:
-    """Its stack tells, if its loop has no loader: in half a minute, and holds no page for ever.
+    """Without a loader, the cause waits for stack samples to exclude `data`, at most half a minute.
 
-    RANK_PROBE_STACKS=0 turns that off.
+    The limit matters with RANK_PROBE_STACKS=0, which turns the samples off.
     """
     said = judged(2, stage="other")
     for stages, at_once in ((), False), (("other",), True), (("other", "data"), False):
@@ -181,9 +181,9 @@ def test_rank_that_is_late_in_other_may_be_late_in_data() -> None:
 
 
 def test_workers_are_told_once_they_were_seen() -> None:
-    """For three seconds: the first that is told goes to the pager. Nothing better than busy comes.
+    """The first cause goes to the pager, so it waits up to three seconds until workers are seen.
 
-    They may be another user's; where none is known, its name stays. And so the next time.
+    Busy ones end the wait; for another user's, `WORKER_PID` stays. Each incident waits anew.
     """
     said, waits = judged(2, stage="data"), doing("data", "pipe")
     workers = FakeWorkers()
@@ -201,7 +201,7 @@ def test_workers_are_told_once_they_were_seen() -> None:
     assert told(found, 6, judged()) == [""] * 6
     assert told(found, 1, said) == [""]
 
-    # What they run is known by the loader's name as well.
+    # The name of the loader also shows what they run.
     found = FakeNode(4, 4)
     found.host.saturated = {0: 0, 1: 0, 3: 0}
     found.after(30)
@@ -210,7 +210,7 @@ def test_workers_are_told_once_they_were_seen() -> None:
 
 
 def test_push_of_what_its_threads_do_is_explained_at_once() -> None:
-    """The first page of a rank without a cause waits for it. Whoever pushes more gets no more."""
+    """Pushed thread states are explained at once, as a page waits, but once between two looks."""
     for pushes in ([doing("forward")], [doing("forward", share=0.1), doing("forward")]):
         found = fine()
         assert told(found, 5)[-1] == ""
@@ -223,9 +223,9 @@ def test_push_of_what_its_threads_do_is_explained_at_once() -> None:
 
 
 def test_rank_is_told_its_figures() -> None:
-    """Those of the last half minute that have a place in the join, in six digits.
+    """A rank receives its figures of the last half minute, in six significant digits.
 
-    Nothing of another process: none while it is new, or has restarted, until its own are made.
+    A process that is new or restarted receives none until there are figures of its own.
     """
     found = FakeNode(2, 2)
     found.after(1)
@@ -242,12 +242,12 @@ def test_rank_is_told_its_figures() -> None:
     assert found.service.pushed(replace(found.states[0], job_id="other")) == {}
 
 
-# At three quarters of the clock all takes four thirds of the time.
+# At 3/4 of the clock, everything takes 4/3 of the time.
 SLOWER = Change("all", "forward", 4 / 3, since_seconds=60.0)
 
 
 def throttled(before: int = 60, since: int = 60, megahertz: int = 1_425) -> FakeNode:
-    """Return a node whose GPUs have had a lower clock for so many seconds."""
+    """Return a node after *before* seconds, and *since* seconds with its GPUs at *megahertz*."""
     found = FakeNode(2, 2)
     found.after(before)
     found.clock(megahertz)
@@ -256,15 +256,15 @@ def throttled(before: int = 60, since: int = 60, megahertz: int = 1_425) -> Fake
 
 
 def change_told(found: FakeNode, change: Change = SLOWER) -> Cause | None:
-    """Return the cause once the judge has told *change* for a few seconds."""
+    """Return the cause once the judge has reported *change* for a few seconds."""
     found.after(4, verdict(late=(), changes=(change,)))
     return found.changes.of("demo", change)
 
 
 def test_clocks_of_all_gpus_explain_it_until_the_change_is_over() -> None:
-    """With both figures, of before the onset and since.
+    """The cause has both figures, from before the onset and since.
 
-    The onset leaves the memory of the evidence after half an hour; the figures stay as well.
+    Both stay after the onset has left the evidence, which covers the last half hour.
     """
     found = throttled()
     cause = change_told(found)
@@ -297,7 +297,7 @@ def test_node_that_cannot_tell_says_nothing(past: dict[str, int], change: dict[s
     assert change_told(throttled(**past), replace(SLOWER, **change)) is None
 
 
-# What is found, each `SECONDS CAUSE`, and what is told after each; _ is what was told before.
+# Findings, each `SECONDS CAUSE` | the cause reported after each; _ is the same as before.
 STEADY = """
 # A real cause is told at once, and replaces unknown at once.
 0 unknown, 1 cpu | unknown at 0, cpu at 1
@@ -316,7 +316,7 @@ STEADY = """
 
 
 def told_of(findings: str, known: float = 60.0) -> list[str]:
-    """Return what is told after each of *findings*, with so many seconds of evidence."""
+    """Return the sentence reported after each finding, with *known* seconds of evidence."""
     causes, said = LateCauses(), []
     for finding in findings.split(", "):
         now, name = finding.split()
@@ -330,18 +330,18 @@ def told_of(findings: str, known: float = 60.0) -> list[str]:
 
 @pytest.mark.parametrize(("findings", "told"), rows(STEADY))
 def test_what_is_told_is_steady(findings: str, told: str) -> None:
-    """Two causes that are near a limit do not take turns."""
+    """The reported cause does not flap between two that are near a limit."""
     said = told_of(findings)
     new = ["_" if said[n] == said[n - 1] and n else each for n, each in enumerate(said)]
 
     assert ", ".join(new) == told
-    # A real cause however young the incident is; that none is known with ten seconds of evidence.
+    # A real cause is reported at once, `unknown` only after ten seconds of evidence.
     assert told_of("0 gc", known=0.0) == ["gc at 0"]
     assert told_of("0 unknown", known=9.9) == [""]
 
 
 def test_first_action_is_ready_to_be_run() -> None:
-    """Words that contain a placeholder are left alone; what is not known says what to look up."""
+    """Known values replace whole-word placeholders; the others remain for the reader to look up."""
     action = "`kill PID`: GPU (UUID) of its GPUs on NODE, PPID"
     for place, filled in (
         (

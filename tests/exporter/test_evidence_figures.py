@@ -33,13 +33,13 @@ RANK = ("demo", 2)
 
 
 def numbers(text: str) -> dict[str, float]:
-    """Return what `NAME=NUMBER ...` says."""
+    """Parse `NAME=NUMBER ...` into numbers by name."""
     pairs = (each.rsplit("=", 1) for each in text.split())
     return {name: float(value) for name, value in pairs}
 
 
 def filled(*seconds: float) -> Ring:
-    """Return a ring with a clock that is, in each interval between these, the time at its end."""
+    """Return a ring whose figure `clock` equals, in each interval, the time at its end."""
     ring, last = Ring(), 0.0
     for now in seconds:
         ring.add(RANK, now, [Increment("clock", now * (now - last), now - last)])
@@ -56,10 +56,10 @@ def means(*rounds: Sequence[Increment]) -> dict[str, float]:
 
 
 def test_window_without_two_samples_has_no_figures() -> None:
-    """A rank that has just come, or a GPU that is not there; a first sample has none before it.
+    """A new rank or a missing GPU has no figures: a mean needs two samples in its window.
 
-    A driver that has stopped answering leaves no old figures behind. What came after a window of
-    the past does not count, nor a figure that was not there yet.
+    A driver that has stopped answering leaves no old figures behind. A window in the past excludes
+    later samples, and figures that did not exist yet.
     """
     ring = filled(*range(0, 101, 5))
     for each, since in ((Ring(), 0.0), (filled(100.0), 0.0), (ring, 100.0), (ring, 101.0)):
@@ -75,24 +75,24 @@ def test_window_without_two_samples_has_no_figures() -> None:
 
 @pytest.mark.parametrize("step", [5, 2])
 def test_older_windows_are_right_to_a_minute_in_bounded_memory(step: int) -> None:
-    """Thinning loses no amount: only the beginning of the window is a minute late at most."""
+    """Thinning loses no amount; it only makes a window begin up to a minute late."""
     ring, now = filled(*range(0, 7_201, step)), 7_200 // step * step
     for window in (290.0, 900.0, DEPTH_SECONDS, 7_000.0):
         covered = ring.covered_seconds(RANK, now - window)
         assert min(window, DEPTH_SECONDS) - 60.0 <= covered <= min(window, DEPTH_SECONDS)
         mean = ring.means(RANK, now - window)["clock"]
         assert mean == pytest.approx(now - (covered - step) / 2)
-    # Of what is older than two minutes one sample a minute is kept.
+    # Of samples older than two minutes, one is kept per minute.
     assert not ring.means(RANK, now - 1_000.0, until=now - 950.0)
-    # Subjects that are gone are forgotten: a rank that has restarted is another one.
+    # Subjects that are gone are forgotten; a restarted rank is a new subject.
     ring.keep({"node"})
     assert ring.means(RANK, 0.0) == {}
-    # Names that grow without end are not kept either, whatever made them.
+    # The number of figures is bounded, wherever new names come from.
     many = [Increment(f"figure {number}", 1.0, 1.0) for number in range(2 * MOST_FIGURES)]
     assert len(means([], many)) == MOST_FIGURES
 
 
-# What figures have grown by in each sample, an amount and a weight, and their means.
+# The growth of figures in each sample, as AMOUNT/WEIGHT | their means.
 MEANS = """
 # A step counts as much as any other step; samples from before a figure as nothing.
 step_seconds=9/9 ; step_seconds=3/1 gc_ratio=.5/5 | step_seconds=1.2 gc_ratio=.1
@@ -118,7 +118,7 @@ def test_mean_weighs_what_it_is_a_mean_over(samples: str, figures: str) -> None:
 
 
 def test_quantiles_are_the_thirds_and_the_middle() -> None:
-    """Between two values in proportion, as numpy's; of those who have the figure."""
+    """Quantiles interpolate linearly, as numpy's do, over the ranks that have the figure."""
     figures = [{"clock": each} for each in (40.0, 10.0, 30.0, 20.0)]
     found = quantiles_of([*figures, {"power": 9.0}])
 
@@ -126,7 +126,7 @@ def test_quantiles_are_the_thirds_and_the_middle() -> None:
     assert found["power"] == (9.0, 9.0, 9.0)
 
 
-# What a rank says, each `SECOND FIELD=NUMBER ...` a snapshot of it, and the figures over them.
+# The snapshots of a rank, each `SECOND FIELD=NUMBER ...` | the figures over them.
 RANK_CASES = """
 # It is stuck, or starts; or has fallen silent, and keeps the means of the time before.
 0 steps=0 data=1 ; 5 steps=0 data=1 ; 10 steps=0 data=1 |
@@ -145,7 +145,7 @@ NO_TIME = {stage_figure(stage): 0.0 for stage in OWN_STAGES}
 
 
 def held(said: str) -> HeldRank:
-    """Return a rank as the store has it that said this."""
+    """Return the store's entry for a rank that pushed the snapshot *said*."""
     second, _, fields = said.partition(" ")
     known = numbers(fields)
     stages = {name: known.pop(name) for name in STAGES if name in known}
@@ -162,12 +162,12 @@ def test_figures_are_of_what_the_rank_has_told_since(reports: str, figures: str)
 
 
 def test_process_that_hides_its_readings_has_no_figures() -> None:
-    """No permission, an old kernel, a cgroup without a quota: each is absent, and is not 0."""
+    """Readings that permissions, an old kernel or a missing quota withhold are absent, not 0."""
     readings, nothing = RankReadings(), HostCost(Cost(), CgroupCost())
     rounds = [list(readings.read_host(nothing, 5.0 * n, None)) for n in range(1, 4)]
     assert means(*rounds) == {"major_faults_per_second": 0.0}
 
-    # Counters that fall have not grown; a look that is read again says nothing new.
+    # A counter that falls has not grown; a sample that is read twice adds nothing.
     used = [HostCost(Cost(running_nanoseconds=n * NANOSECONDS), CgroupCost()) for n in (9, 1, 4)]
     rounds = [list(readings.read_host(each, 20.0 + 5.0 * n)) for n, each in enumerate(used)]
     assert means(*rounds)["main_running_ratio"] == pytest.approx(0.6)
@@ -208,7 +208,7 @@ row_remap_failed=1 ; row_remap_failed=1 | gpu_memory_faults=1
 
 
 def means_of(*samples: GpuSample) -> dict[str, float]:
-    """Return the figures; a sample that is read again says nothing new."""
+    """Return the figures over *samples*, and check that a sample read twice adds nothing."""
     readings, ring = GpuReadings(), Ring()
     for number, each in enumerate(samples):
         ring.add("gpu", 5.0 * number, readings.read(each, 1e9 + 5.0 * number))
@@ -225,7 +225,7 @@ def test_figures_of_a_gpu(samples: str, figures: str) -> None:
 
 
 def test_old_fault_of_the_memory_explains_nothing() -> None:
-    """It was weeks ago."""
+    """Memory faults of more than an hour ago do not count."""
     readings = GpuReadings()
     for seconds, errors in ((0.0, 7), (5.0, 9), (7_205.0, 9), (7_210.0, 9)):
         found = readings.read(gpu(ecc_uncorrected_errors=errors), seconds)
@@ -234,7 +234,7 @@ def test_old_fault_of_the_memory_explains_nothing() -> None:
 
 
 def test_links_and_reasons_that_overlap_count_once() -> None:
-    """An error is counted on its link and in all. MIG takes NVLinks down on purpose."""
+    """An error in a link's count and in the total is one; MIG takes NVLinks down on purpose."""
     crc = [gpu(nvlink_errors={"crc": n}, nvlink_link_errors={"4": 10 * n}) for n in (1, 2)]
     reasons = ("hw_slowdown", "hw_thermal_slowdown", "sw_power_cap")
     throttled = [gpu(throttle_seconds=dict.fromkeys(reasons, each)) for each in (0.0, 2.5)]
@@ -247,7 +247,7 @@ def test_links_and_reasons_that_overlap_count_once() -> None:
 
 
 def test_facts_say_what_the_figures_of_a_gpu_are_of() -> None:
-    """The reason that is there most, and of those as frequent the one that explains; not P0."""
+    """The most frequent throttle reason is given, of nearly equal ones the most specific; no P0."""
     means = {f"{FOR_REASON}hw_slowdown": 0.5, f"{FOR_REASON}hw_power_brake_slowdown": 0.48}
     hot = means | {f"{FOR_REASON}sw_thermal_slowdown": 0.9}
     link = {"pcie_link_generation": 4, "pcie_link_width": 8}
@@ -281,7 +281,7 @@ SHORT = {
     "congestion": "infiniband_congestion_events_total",
 }
 
-# A collector, what it shows each five seconds, the figures over it, and what these are of.
+# Collectors | what they show every five seconds | the figures | where a figure was measured.
 NODE_CASES = """
 # Counters are told by the second; those of other resources and modes have no figure.
 node_pressure | waited{resource=io}=10 waited{resource=memory}=90 ; \
@@ -336,7 +336,7 @@ node_infiniband | port_bytes{port=a}=8e6 port_waits{port=a}=4e5 ; same | |
 
 
 def family_of(text: str) -> Metric:
-    """Return what a collector shows by `SERIES=NUMBER ...`, of which some have short names."""
+    """Parse `SERIES=NUMBER ...`, with names of SHORT, into a family that a collector shows."""
     family = GaugeMetricFamily("all", "Of any name.")
     for key, value in numbers(text).items():
         name, _, labels = key.partition("{")
@@ -362,11 +362,11 @@ def test_figures_of_a_node(collectors: str, looks: str, figures: str, fact: str)
 
 
 def test_what_cannot_be_read_hides_nothing_else() -> None:
-    """No GPU, a driver or a /proc that hangs, or a process in another container.
+    """A missing GPU, a hidden process, or a hanging driver or /proc costs only its own figures.
 
-    Whoever hangs says so elsewhere; steps and all else go on.
+    The hang is reported elsewhere.
     """
-    # Workers that want a CPU wait for it in a share of that time.
+    # The workers' ratio is the wait for a CPU as a share of the time in which they want one.
     known = numbers("""
         data_seconds=.05 step_seconds=.5 main_running_ratio=.5 main_run_queue_ratio=.2
         workers_run_queue_ratio=.25 saturated_workers=3 read_bytes_per_second=1e6
@@ -395,7 +395,7 @@ def test_what_cannot_be_read_hides_nothing_else() -> None:
 
 
 def test_rank_has_the_figures_of_its_own_gpu_and_process_and_of_its_node() -> None:
-    """CPUs of the other socket are those of a rank alone; what the node shows counts for all."""
+    """GPU, process and CPU placement are figures of one rank; the node's count for all ranks."""
     node = FakeNode(ranks=2, gpus=2)
     node.gpus[0] = replace(node.gpus[0], numa_node=0, cpu_affinity=(1, 2, 3))
     node.throttled_ratio = 0.1
@@ -407,7 +407,7 @@ def test_rank_has_the_figures_of_its_own_gpu_and_process_and_of_its_node() -> No
     assert node.figures(0)["cpus_near_gpu_ratio"] == 0.5
     assert "cpus_near_gpu_ratio" not in node.figures(1)
 
-    # The clock of half of the time counts for half, whatever hour the node thinks it is.
+    # A GPU clock held for half of the time counts for half, even if the node's wall clock jumps.
     node.behind_seconds -= 3_600.0
     node.clock(1_800, 1)
     node.after(10)
@@ -420,9 +420,9 @@ def test_rank_has_the_figures_of_its_own_gpu_and_process_and_of_its_node() -> No
 
 
 def test_foreign_process_is_counted_and_named() -> None:
-    """By its name and the id of its user, never by what it makes of a terminal.
+    """The fact gives the process's name, PID and user id, without control characters.
 
-    Two ranks that chose the same GPU are foreign to one another.
+    Two ranks that chose the same GPU are foreign to each other.
     """
     node = FakeNode(ranks=2, gpus=2)
     node.processes[7] = process(7, name="py\x1b[1m", uid=1001)

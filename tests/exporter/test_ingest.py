@@ -1,6 +1,6 @@
 """The ingest answers every push, and every dry run, with the right status and one sentence.
 
-What a probe sends is taken as it is; what is no valid snapshot is refused by the field.
+A valid snapshot is stored unchanged; the refusal of an invalid one names the field.
 """
 
 import copy
@@ -44,7 +44,7 @@ BEARER = "Bearer s3cret"
 
 
 class Ingest:
-    """An application with its store; *parts* are those of IngestApp that a test brings."""
+    """An ingest application with its store; *parts* are optional arguments of IngestApp."""
 
     def __init__(self, limits: RankLimits | None = None, **parts: Any) -> None:
         self.clock = Clock()
@@ -72,9 +72,9 @@ class Ingest:
 
 
 def test_snapshot_is_taken_and_a_repeated_one_is_no_error() -> None:
-    """The probe may send the same state twice; the second is ignored with a 200.
+    """A probe may send the same state twice; the second push is ignored with a 200.
 
-    Only what is news has events, and is answered with the rank's own figures, for its peers.
+    Only a new state produces events, and is answered with the rank's own figures, for its peers.
     """
     seen: list[Snapshot] = []
     events = SimpleNamespace(see=seen.append)
@@ -93,7 +93,7 @@ def test_snapshot_is_taken_and_a_repeated_one_is_no_error() -> None:
 
 
 def test_rank_without_a_judge_is_told_that_it_is_late() -> None:
-    """The answer has the stage in which it is behind the ranks of its node, after two minutes."""
+    """After two minutes, the answer names the stage in which a rank lags the others of its node."""
     ingest = Ingest()
     answers = []
     for number in range(1, 31):
@@ -112,7 +112,7 @@ PATHS = SNAPSHOT_PATH, CONTROL_PATH, DRY_RUN_PATH
 EARLIER = snapshot(started_timestamp_seconds=1.0).to_json()
 # The announced length is enough: the body need not arrive.
 ANNOUNCED = {"content_length": str(MAX_BODY_BYTES + 1)}
-# A browser on the node reaches loopback on behalf of any site, and names the site.
+# Any site can make a browser on the node call loopback; the Origin header names the site.
 EVIL = {"origin": "https://evil.example"}
 
 
@@ -144,7 +144,7 @@ def test_refusal_is_a_sentence_and_a_count(
     status: int,
     result: str | None,
 ) -> None:
-    """Whatever comes changes nothing: the rank stays, at the level that it had."""
+    """A refused request changes nothing: the rank stays, at its level."""
     ingest = Ingest(RankLimits(ranks=1))
     ingest.push(SENT, USER)
     answer = ingest.send("POST", path, content, peer, **headers)
@@ -158,9 +158,9 @@ def test_refusal_is_a_sentence_and_a_count(
 
 
 def test_nothing_is_shown() -> None:
-    """The ingest listener takes snapshots and orders; it shows nothing of a job.
+    """The ingest listener accepts snapshots and orders, and exposes nothing about a job.
 
-    A process killed in the middle of its push leaves a count, and gets no answer.
+    A push that is cut off because its process was killed is counted, without an answer.
     """
     ingest = Ingest()
     for path, status in (("/metrics", 404), ("/docs", 404), *((path, 405) for path in PATHS)):
@@ -174,7 +174,7 @@ def test_nothing_is_shown() -> None:
 
 
 def test_description_has_what_is_posted() -> None:
-    """Who pushes without the probe finds every field, and what each status means."""
+    """The OpenAPI description lists every field and status, for clients other than the probe."""
     description = Ingest().send("GET", "/openapi.json").content
     push = description["paths"][SNAPSHOT_PATH]["post"]
     body = push["requestBody"]["content"]["application/json"]["schema"]["$ref"]
@@ -212,10 +212,10 @@ WRONG = "", "Bearer", "Bearer s3cre", "Bearer s3crets", "Bearer é", "Basic s3cr
 def test_half_made_rotation_locks_nobody_out(
     token_path: Path, caplog: pytest.LogCaptureFixture, content: bytes | str | None, complaint: str
 ) -> None:
-    """While the file is missing or unusable the token before stays good, and that is said once.
+    """While the file is missing or unusable, the old token stays valid, and one warning is logged.
 
-    Then the new token is right and the old is not. An exporter that was asked for a token does not
-    start without one; of one that others can read it warns. A pipe holds nothing up.
+    A usable file then replaces the old token. With the flag set, the exporter does not start
+    without a token. It warns if others can read or change the file, and never blocks on a pipe.
     """
     token = TokenFile(token_path, FLAG)
     assert [header for header in WRONG if token.is_shown_in(header)] == []
@@ -241,9 +241,9 @@ def test_half_made_rotation_locks_nobody_out(
 
 
 def test_dry_run_says_who_scrapes_and_why_ranks_cannot_be_compared() -> None:
-    """With the exporter's version; the rank is neither kept nor counted.
+    """A dry run also reports the exporter's version; the rank is neither stored nor counted.
 
-    Only ranks that push now count, and only their user learns of them, also from outside a pod.
+    Only ranks that push now matter, and only their user learns of them, also from outside a pod.
     """
     scrapers = Scrapers(lambda: 0.0)
     scrapers.see("10.0.0.7", "Prometheus/2.53.0")
@@ -276,9 +276,9 @@ def test_dry_run_says_who_scrapes_and_why_ranks_cannot_be_compared() -> None:
     ],
 )
 def test_dry_run_says_what_the_push_would_be_told(content: bytes, peer: Peer | None) -> None:
-    """It foretells result and sentence of the push that follows, and tells nothing else.
+    """A dry run predicts the status, result and message of the push, and changes nothing.
 
-    Where a push would make another owner's rank give way, a dry run leaves it.
+    Where a push would evict another owner's rank, a dry run leaves it in place.
     """
     ingest = Ingest(RankLimits(jobs=2))
     ingest.push(SENT, USER)
@@ -297,9 +297,9 @@ def test_dry_run_says_what_the_push_would_be_told(content: bytes, peer: Peer | N
 
 
 def test_guessing_is_no_faster_than_with_pushes() -> None:
-    """A user may ask about as many ranks in a minute as may start; others are not held up.
+    """A user may dry-run as many ranks per minute as may start; other users are not limited by it.
 
-    Asking costs nobody the ranks that may start.
+    Dry runs do not use up the ranks that may start.
     """
     ingest = Ingest(RankLimits(ranks=1))
     guesses = [
@@ -330,7 +330,7 @@ RANK_INFO = {"local_rank": "0", "clock": "cuda", "dp": "", "source": "torchrun"}
 
 
 def body(**changes: Any) -> bytes:
-    """Return the default snapshot with *changes*, whatever they are."""
+    """Return the default snapshot as JSON with *changes*, valid or not."""
     return json.dumps(dataclasses.asdict(DEFAULT) | changes).encode()
 
 
@@ -341,7 +341,7 @@ def refusal(content: bytes) -> Refused:
 
 
 def travelled(**changes: Any) -> dict[str, Any]:
-    """Return the default verdict with *changes* as JSON has it: a tuple is a list there."""
+    """Return the default verdict with *changes* as JSON returns it, with lists for tuples."""
     said: dict[str, Any] = json.loads(json.dumps(verdict(**changes)))
     return said
 
@@ -384,9 +384,9 @@ def test_what_the_probe_sends_arrives_unchanged(sent: Snapshot) -> None:
 
 
 def test_fields_that_are_not_sent_have_the_probes_defaults() -> None:
-    """An older probe, which does not know them, says nothing by that; what is empty is not sent.
+    """Fields that an older probe does not send have their defaults; empty fields are not sent.
 
-    A field that every release has is missed by name.
+    Without a field that every release sends, the snapshot is refused with its name.
     """
     assert parse(json.dumps(MINIMAL).encode()) == (Snapshot(**MINIMAL), 0)
     sent = json.loads(snapshot().to_json())
@@ -400,7 +400,7 @@ def test_fields_that_are_not_sent_have_the_probes_defaults() -> None:
 
 
 def test_new_field_of_the_probe_has_a_limit() -> None:
-    """A new text, or a new kind of list, is noticed as soon as this is imported."""
+    """A new text or list field without a limit fails as soon as the schema is imported."""
     newer = dataclasses.make_dataclass("Newer", [("mood", str)])
     with pytest.raises(KeyError):
         limits(newer)
@@ -423,7 +423,7 @@ NEWER_LATE = [dataclasses.asdict(LATE) | {"excuse": "rain"}]
         ({"late_lines": [LINE | {"source": "x = 1"}]}, {"late_lines": [LINE]}, 0),
         ({"thread_states": [STATE | {"excuse": "rain"}]}, {"thread_states": [STATE]}, 0),
         ({"peer_figures": PEERS | {"mood": "good"}}, {"peer_figures": PEERS}, 1),
-        # Of an older one, and with a page that is no address on the web.
+        # From an older probe, and with a page that is not a web address.
         ({"verdict": OLDER}, {"verdict": travelled()}, 0),
         (
             {"verdict": verdict(late=[late(at=SCRIPT)], suspect=SCRIPT | {"rank": "6"})},
@@ -435,12 +435,12 @@ NEWER_LATE = [dataclasses.asdict(LATE) | {"excuse": "rain"}]
 def test_probe_of_another_release_is_not_refused(
     newer: dict[str, Any], taken: dict[str, Any], unknown: int
 ) -> None:
-    """What is unknown or no link is left out, and counted at the top; what is missing is empty."""
+    """Unknown fields and bad links are dropped, counted at the top; missing ones are empty."""
     assert parse(body(**newer)) == (snapshot(**taken), unknown)
 
 
 def said(raw: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
-    """Return the field with a verdict that has *changes*, and what no judge of ours says."""
+    """Return a verdict field with *changes* and with *raw*, which our judge never sends."""
     return {"verdict": verdict(**changes) | (raw or {})}
 
 
@@ -483,7 +483,7 @@ def test_invalid_field_is_refused_by_name(changes: dict[str, Any], sentence: str
 
 
 def test_body_that_is_no_snapshot_is_refused() -> None:
-    """What the caller invents cannot write control characters or pages into the answer."""
+    """The answer is short and printable, whatever the client sent."""
     for content, result, sentence in (
         (b"\xff\xfe", "malformed", "The body is not UTF-8; send the snapshot as UTF-8 JSON."),
         (b"[" * 60_000, "malformed", "The body is not JSON; send one JSON object."),

@@ -60,7 +60,7 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 class Held:
-    """An application that answers when it is let, and counts who waits."""
+    """An application that answers once *let* is set, and counts the requests that wait."""
 
     def __init__(self) -> None:
         self.waiting = 0
@@ -158,7 +158,7 @@ def no_error_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 async def test_connection_beyond_the_limit_is_told_so() -> None:
-    """Whoever comes too many to a listener at work gets a 503; half of it is another address's."""
+    """A connection beyond the limit gets a 503; one address gets at most half of the places."""
     held = Held()
     async with serving(held, connections=4, idle_gives_way=True) as running:
         served = [await running.connect(GET) for _ in range(2)]
@@ -178,9 +178,9 @@ async def test_connection_beyond_the_limit_is_told_so() -> None:
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.2"])
 async def test_connection_that_has_been_idle_longest_gives_way(address: str) -> None:
-    """A silent crowd keeps nobody out, not even a scraper at its own address.
+    """Idle connections keep nobody out, not even a scraper at the same address.
 
-    A scraper that keeps its connection keeps it, though another has connected since.
+    A client that uses its connection keeps it, although another has connected since.
     """
     async with serving(connections=2, idle_gives_way=True) as running:
         idle = [await running.connect(b"", each) for each in ("127.0.0.1", "127.0.0.2")]
@@ -306,10 +306,10 @@ async def test_garbage_after_the_answer_has_begun_ends_the_connection() -> None:
 
 
 async def test_limits_are_for_each_request_anew() -> None:
-    """A connection may carry more, in requests that come in pieces or in a body of many chunks.
+    """A connection may carry any number of requests, in pieces or in many chunks.
 
-    Each answer gives it its whole time again, so that a rank needs only one; a rank that misses a
-    few pushes still finds it open.
+    Each answer restarts its time limit. A rank therefore needs only one connection, and finds it
+    open even after missing a few pushes.
     """
     assert REQUEST_SECONDS > 10 * INTERVAL_SECONDS
     sent = post(b"x" * 60_000)

@@ -28,7 +28,7 @@ def listening(path: Path, mode: int = 0o666) -> closing[UnixListener]:
 
 
 def test_address_is_split_or_refused() -> None:
-    """Without a host it is every address of the node, whatever that speaks beside IPv4."""
+    """Without a host, the listener takes every address of the node, with or without IPv6."""
     for good, place in ((":9917", ("", 9917)), ("[::1]:1", ("::1", 1)), ("host:1", ("host", 1))):
         assert host_and_port(good, FLAG) == place
     for address in ("", "9917", "host", "host:", "host:x", "host:65536", "h:-1"):
@@ -41,7 +41,7 @@ def test_address_is_split_or_refused() -> None:
 
 
 def test_unix_socket_is_made_with_its_mode_and_taken_away(tmp_path: Path) -> None:
-    """Whatever the umask: trainers of any user must get in."""
+    """The umask does not affect the mode: trainers of any user must be able to connect."""
     path = tmp_path / "made" / "here" / "e.sock"
     previous = os.umask(0o077)
     try:
@@ -152,7 +152,7 @@ def test_socket_that_cannot_be_made_or_served_is_tried_again(
 def test_event_loop_goes_on_after_errors_that_nobody_expected(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its tasks and timers are awaited by nobody: each would end, or fill the log."""
+    """An unexpected error in a background task or timer neither ends it nor fills the log."""
     monkeypatch.setattr("exporter.listeners.listener.LOOK_SECONDS", 0.001)
     monkeypatch.setattr(server, "LOOK_SECONDS", 0.001)
     looks: list[str] = []
@@ -205,8 +205,8 @@ ANOTHER_UID = "ffffffff_ffff_ffff_ffff_ffffffffffff"
         # LXC, systemd-nspawn or bubblewrap: no cgroup names it, so it is its PID namespace. One
         # within the container is still that container.
         ("0::/", "9\t1", "namespace of process 700"),
-        # Whose container a process has entered, or one that has ended was in, cannot be told; but
-        # it is not the node's: root would hand its connection on and exit.
+        # The container of a process that entered one, or that has ended, is unknown. It is never
+        # taken for the node: root in a container could hand its connection on and exit.
         ("0::/", "57", UNKNOWN),
         (None, "", UNKNOWN),
     ],

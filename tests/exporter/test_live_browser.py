@@ -124,8 +124,8 @@ def judged_by(judge: str | None, answer: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
-# What the exporter answers to each poll, the last one for ever (None: it fails), and a script that
-# looks at the page after the first. It has `page`, `win`, its window, `frame` and `until`.
+# The answers to the polls, the last one repeated (None: a failure), and a script that inspects the
+# page after the first answer. It has `page`, `win`, its window, `frame` and `until`.
 Visit = tuple[Sequence[Mapping[str, Any] | None], str]
 
 # What a reader, or a screen reader, finds.
@@ -195,7 +195,7 @@ def pages() -> dict[str, Mapping[str, Any]]:
     }
 
 
-# What is said when the answer after the first does not come, or is not understood.
+# What the page says if the second answer does not come, or is not understood.
 TROUBLE: Final = """
   const trouble = page.getElementById("trouble");
   await until(() => !trouble.hidden);
@@ -426,7 +426,7 @@ def test_only_what_differs_is_changed(found: dict[str, Any]) -> None:
 
 
 def test_answer_that_does_not_come_or_cannot_be_shown_is_admitted(found: dict[str, Any]) -> None:
-    """The last state stays, greyed, below a sentence; another version's is no network's fault."""
+    """The last state stays, greyed out; the sentence above it tells network and version apart."""
     silent, other = found["no answer"], found["other version"]
 
     assert "the exporter does not answer (HTTP status 500)" in silent["said"]

@@ -107,7 +107,7 @@ def test_job_without_the_probe_is_listed() -> None:
 
 
 def test_job_without_the_probe_that_does_nothing_is_told() -> None:
-    """All its GPUs are busy at idle power, or it holds more than it has processes on."""
+    """A job is idle if all its GPUs are busy at idle power, or if it holds GPUs it does not use."""
     here = Node(ranks=0, gpus=2)
     busy = {"gpu_busy_percent": 100.0, "power_limit_milliwatts": 700_000}
     cold, hot = ({**busy, "power_milliwatts": power} for power in (70_000, 600_000))
@@ -134,9 +134,9 @@ def test_job_without_the_probe_that_does_nothing_is_told() -> None:
 
 
 def test_rank_has_the_places_to_look_at() -> None:
-    """Its GPU's index and the node's id of its process, not the pod's; without NVML the probe's.
+    """A rank has its GPU index and its PID on the node, not in the pod; without NVML, the probe's.
 
-    While /proc hangs the GPUs are shown without their ranks, and what the probes report as ever.
+    While /proc hangs, GPUs are shown without their ranks, and the probes' reports as usual.
     """
     inside = snapshot(pid=1, rank_info={"gpu_uuid": "GPU-3", "local_rank": "0"}, world_size=1)
     (job,) = page_with(process(10, torchrun(0), namespace_pid=1), held=(inside,))["jobs"]
@@ -167,10 +167,10 @@ def test_hang_points_to_the_dumps_that_torch_will_write() -> None:
 
 
 def test_bars_are_seconds_per_step_of_the_last_minute() -> None:
-    """In step order, adding up to the step; what a rank did before is not drawn.
+    """Bars are in step order and add up to the step; earlier and first steps are not drawn.
 
-    Nor are first steps. Counters of a new process are not held against those of the old one. Of
-    slow steps there are as many as a mean needs, however long they take.
+    Counters of a new process are not compared with those of the old one. Slow steps are averaged
+    over as many as a mean needs, however long they take.
     """
     node = Node()
     assert node.run(1, steps=1)["ranks"][0]["stage_seconds"] is None
@@ -200,7 +200,7 @@ ALL = (0, 1, 2, 3)
 
 @pytest.mark.parametrize("reason", ["warming_up", "join_incomplete", "no_join"])
 def test_young_job_starts_and_an_older_one_has_the_reason(reason: str) -> None:
-    """A quarter of an hour: a judge may warm up, and a join on fewer steps may catch up."""
+    """A judge has a quarter of an hour to warm up, and an incomplete join to catch up."""
     node = Node()
     node.said = {"warming_up": WARMING_UP, "join_incomplete": EVEN, "no_join": None}[reason]
     if reason == "join_incomplete":
@@ -216,9 +216,9 @@ def test_young_job_starts_and_an_older_one_has_the_reason(reason: str) -> None:
 
 
 def test_job_without_a_step_is_starting() -> None:
-    """The page says for how long, and what each rank waits for, those that did the same together.
+    """The page says for how long, and lists the last events, grouping ranks with the same one.
 
-    After a quarter of an hour it is time to look at what it does.
+    After a quarter of an hour it shows an alert, and suggests a stack dump.
     """
     node = Node()
     for rank, name in enumerate(("rendezvous", "rendezvous", "init", "rendezvous")):
@@ -347,8 +347,8 @@ IS_IN: dict[str, dict[str, Any]] = {
     "evaluator": {"stage": "other", "last_step_timestamp_seconds": None},
     "behind": {"stage": "forward", "steps": 59},
 }
-# Of four ranks who does not wait, and where it is; for how long | the state, what is said, and
-# whatever helps to find out why.
+# Of four ranks that wait in sync, what is set for some of them, and the seconds that pass | the
+# state, the beginning of the sentence, and the first action.
 STANDING = """
 2 data 9 | healthy | No rank is late | -
 2 data 11 | not_judgeable | No rank on this node has finished a step for 12 s: rank 2 is in data. \
@@ -391,7 +391,7 @@ forward, rank 0 | -
 def test_job_that_stands_still_names_the_rank_outside_sync(
     held: str, state: str, sentence: str, action: str
 ) -> None:
-    """If it hangs all GPUs of the job are lost, and what holds it up is looked at."""
+    """A hang costs all GPUs of the job, and the first action inspects what holds it up."""
     node = stepped()
     for rank, (where, *_) in numbered(held):
         node.change(rank, **IS_IN.get(where, {"stage": where}))
@@ -442,7 +442,7 @@ def test_job_that_waits_for_a_rank_of_another_node_names_it(
 
 
 def test_rank_that_is_stuck_is_told_with_its_line() -> None:
-    """Its stack has been sampled since it is; what its thread waits for is said if it is known."""
+    """The sentence names the line that a stuck rank is in and, if known, what it waits for."""
     node = stepped()
     line = {"stage": "data", "place": "load (train.py:41)", "share": 1.0}
     waits = {"stage": "data", "state": "lock", "share": 1.0, "place": ""}

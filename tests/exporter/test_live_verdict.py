@@ -21,7 +21,7 @@ def of_64(ranks: str, **changes: Any) -> dict[str, Any]:
 
 
 def changes_of(text: str) -> dict[str, Any]:
-    """Return what `NAME: VALUE, ...` says, as YAML has it."""
+    """Parse `NAME: VALUE, ...` as YAML."""
     found: dict[str, Any] = yaml.safe_load(f"{{{text}}}")
     return found
 
@@ -118,7 +118,7 @@ Ranks 8 and 9 (not on this node) are slow loading data; 2.00 of 64 GPUs wait for
 def test_ranks_that_became_late_together_are_named_as_a_set(
     ranks: str, changes: str, sentence: str
 ) -> None:
-    """With what all of them and no others have; the figures are next to it."""
+    """The sentence names what only these ranks have in common; the figures are next to it."""
     those = replace(Together("data", 8, 300.0, ((8, 15),)), **changes_of(changes))
     said = of_64(ranks, together=(those,))
 
@@ -333,7 +333,7 @@ rankskew_rank_info{job_id="demo",rank="17"}.
 
 @pytest.mark.parametrize(("ranks", "cause", "action"), rows(ACTIONS))
 def test_late_rank_is_mended_or_looked_at(ranks: str, cause: str, action: str) -> None:
-    """As its cause asks for; without one its code, its whole node, or the page of its node."""
+    """The first action follows the cause; without one it inspects code, node or the node's page."""
     node = Node()
     node.cause = CAUSES[cause]
 
@@ -341,7 +341,7 @@ def test_late_rank_is_mended_or_looked_at(ranks: str, cause: str, action: str) -
 
 
 def test_cause_is_told_with_its_figures() -> None:
-    """What is not known is said to be so; an "or perhaps" would weaken an answer that is sure."""
+    """An unknown cause is reported as such; a near-certain one comes without other guesses."""
 
     def told(cause: Cause) -> dict[str, Any]:
         node = Node()

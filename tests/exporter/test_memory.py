@@ -1,6 +1,6 @@
-"""What the exporter remembers: its scrapers, and what it has logged of ranks.
+"""The exporter's memory: its scrapers, and the events of ranks that it has logged.
 
-And whose a cgroup is. A record of the log is one line that a program can read.
+Also the owner of a cgroup, and the log format: one line per record, for programs to parse.
 """
 
 import json
@@ -177,10 +177,10 @@ BEGUN, DONE = event(2, "checkpoint", 1_010.0), event(2, "checkpoint", 1_010.0, 5
 def test_each_change_is_one_record_however_often_it_is_told(
     book: Book, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A snapshot tells its events again and again; a lost one loses none.
+    """Snapshots repeat their events, so that a lost snapshot loses no event.
 
-    The record says who, what and when. Numbers tell which is meant, not the order in which they
-    end. What happened before the exporter started is in the log of the one before it.
+    A record has the rank, the event and its time. Numbers identify events, but do not give the
+    order in which they end. Events before the exporter's start are in its predecessor's log.
     """
     [record] = book.see(telling(INIT))
     assert record["msg"] % record["args"] == "rank 0 of job 'llama': init done after 3.0 s"
@@ -205,7 +205,7 @@ def test_each_change_is_one_record_however_often_it_is_told(
         (telling(INIT), {"attempt": 1}, [("restart", "done", 40.0)]),
         # The node before knew the process before, this one only that there was one.
         (None, {"attempt": 1}, [("restart", "done", None)]),
-        # Who restarts it knows better than the process that said that it had finished.
+        # The launcher's restart outweighs the old process's report that it had finished.
         (telling(finished=True), {"attempt": 1}, [("restart", "done", 40.0)]),
         # A job id such as `local` is used again by the next run.
         (telling(finished=True), {}, []),

@@ -56,10 +56,10 @@ class Node(PushingNode):
 
 
 def test_last_order_counts() -> None:
-    """For each rank of the job, also one that comes later; a rank's own order is over the job's.
+    """A job's order covers all its ranks, later ones too, until a later order for one of them.
 
-    A rank that crashed and came back is still at the level that was asked for; once the job has
-    ended, by silence too, it is forgotten.
+    A rank that restarts after a crash keeps its level. Orders are forgotten once the job has ended,
+    or has been silent for too long.
     """
     node = Node()
     assert node.give(Order("llama", "detail", 1)) == 1
@@ -84,10 +84,10 @@ def test_last_order_counts() -> None:
 
 
 def test_rank_is_controlled_by_its_user_and_the_operator() -> None:
-    """A container controls only its own part of a job; its user on the node is no stranger to it.
+    """A container controls only its own part of a job; its user on the node controls that too.
 
-    Whoever answers for the node can turn any probe off. Over TCP nobody is known: any client of
-    that listener controls what reports there.
+    The operator of the node can turn any probe off. Over TCP, clients cannot be identified: each of
+    them controls every rank that reports over TCP.
     """
     node = Node()
     node.push(IN_CONTAINER, rank=2)
@@ -295,7 +295,7 @@ def test_gpus_are_released_and_resumed(exporter: RunningExporter, said: Said) ->
 def test_long_release_says_once_what_it_waits_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A worker that does not end is no release: nobody is asked to reset a GPU that is open."""
+    """The command fails if the worker does not end: a GPU that is open must not be reset."""
     clock = Clock()
     monkeypatch.setattr(client, "time", SimpleNamespace(monotonic=clock, sleep=clock.sleep))
     began = clock.seconds

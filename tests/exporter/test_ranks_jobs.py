@@ -36,8 +36,8 @@ def test_verdict_and_size_are_those_of_who_came_first() -> None:
     assert node.job().world_size == 8
 
 
-# How old the join's verdict is, how much of the job and how long a step it says it covers; of how
-# many seconds the node's own block is, and how much the operator wants covered | who judges.
+# The age of the join's verdict, its coverage and step time, the step time in the node's own block,
+# and the coverage that the operator requires | who judges.
 JUDGES = """
 age=62 coverage=.5 step=.5 | join
 age=62 coverage=.3 step=.5 enough=.3 | join
@@ -54,7 +54,7 @@ age=64 block=.9 | node
 def test_join_judges_where_it_covers_the_job(join: str, judge: str) -> None:
     """An old or partial verdict is used only where the node has none of its own.
 
-    One that covers the job again is heard at once: what the node found does not stand against it.
+    A verdict that covers the job again is used at once, whatever the node found.
     """
     known = {name: float(value) for name, _, value in (w.partition("=") for w in join.split())}
     seconds = known.get("block", 0.9)
@@ -216,7 +216,7 @@ def test_whole_job_waits_for_the_late_rank() -> None:
 
 
 def test_incident_begins_after_two_minutes_and_ends_at_half_of_the_limit() -> None:
-    """A single slow block names nobody. Before an incident is told, it must stay above 8 %."""
+    """A rank is reported only if it stays more than 8 % late; a single slow block is not enough."""
     node, slow = Node(), "0 data=.2; 1-3"
     node.rounds(slow, 24)
     assert node.late_for() == []

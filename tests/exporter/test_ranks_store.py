@@ -96,10 +96,10 @@ def test_newer_process_takes_over_at_its_first_push(node: Node) -> None:
 def test_rank_belongs_to_whom_first_reported_it(
     node: Node, other: Peer | None, seconds: float
 ) -> None:
-    """Nobody can replace it, however new their process is, until nobody can wait for it any more.
+    """No other owner can take over a rank, however new the process, until it has long been silent.
 
-    A rank that is stuck in native code does not push, and must not lose its place for that. Who
-    comes back after so long learns why nobody sees the rank.
+    A rank that is stuck in native code does not push, and must not lose its place for that. An
+    owner who comes back too late learns from the refusal who has the rank now.
     """
     # A process without a uid cannot keep a user from his rank.
     node.push(None, **NEWER)
@@ -143,9 +143,9 @@ def test_containers_of_one_user_are_told_apart(node: Node) -> None:
 
 @pytest.mark.parametrize("other", [OTHER, None])
 def test_nobody_adds_a_rank_to_anothers_job(node: Node, other: Peer | None) -> None:
-    """Its verdict and its size would be taken for those of the job, until all of it has ended.
+    """A stranger's rank is refused until the job has ended: its verdict would pass for the job's.
 
-    Then whoever comes next gets the place, even with a process that started earlier.
+    After that the next owner gets the place, even with a process that started earlier.
     """
     node.run([0, 1], USER, **NEWER)
     for changes in ({"rank": 3}, {"rank": 8, "world_size": 9}, {"rank": 3, "finished": True}):
@@ -236,10 +236,10 @@ def test_rank_is_forgotten_after_its_retention(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_rank_is_missing_only_in_the_group_in_which_it_died(node: Node) -> None:
-    """Once a group is formed anew, another process has its number, here or on another node.
+    """Once the group is formed anew, another process has the number, here or on another node.
 
-    The wall clock may be set back, and the group seem to be formed in the future: it is not of any
-    time after the death.
+    After the wall clock is set back, a group may seem to be formed in the future: it does not count
+    as formed after the death.
     """
     node.beat(range(4), 8)
     node.clock.seconds += SILENT_SECONDS + 5
@@ -257,9 +257,9 @@ def test_rank_is_missing_only_in_the_group_in_which_it_died(node: Node) -> None:
 
 
 def test_every_process_may_get_the_number_of_another_one(node: Node) -> None:
-    """Whichever of them says it first; nobody is refused, nothing is left.
+    """Ranks may swap numbers in any order of their pushes; none is refused, no copy is left.
 
-    Also a spare that waited since before the process began that it replaces.
+    The new process may be a spare that is older than the process that it replaces.
     """
     old: dict[str, Any] = {"formed": START, "started_timestamp_seconds": START}
     node.beat(range(4), 4, **old)

@@ -68,10 +68,10 @@ def started(scrape: Scrape) -> Iterator[None]:
 def test_collector_is_exposed_with_how_it_did(
     interval_seconds: float, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """`success == 0` finds one that fails, and its series are there again when it is well.
+    """`success == 0` finds a failing collector, and its series return once it works again.
 
-    Those of the background show their success too, and when it was; of those that only read memory
-    there are thirty. One that fails the same way every second fills no log.
+    A background collector also exposes its success and the time of it. The thirty that only read
+    memory expose failures only. A failure that repeats every second does not fill the log.
     """
     message = ""
 
@@ -191,9 +191,9 @@ class Lacking(FakeCollector):
 def test_collector_whose_source_this_node_lacks_is_not_listed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A driver that loads later is picked up; until then nothing is said to work or to fail.
+    """A driver that loads later is picked up; until then neither success nor failure is exposed.
 
-    Who wonders finds it at the level debug of the log, once. Its name can be asked for.
+    The debug log mentions the collector once. A scrape may still request it by name.
     """
     caplog.set_level(logging.DEBUG)
     collector = Lacking("gpu", interval_seconds=1.0)
@@ -211,10 +211,10 @@ OPENMETRICS = "application/openmetrics-text"
 
 
 def test_equal_scrapes_that_arrive_together_share_one_reading() -> None:
-    """Two Prometheus replicas cost as much as one; who asks after an answer gets a newer page.
+    """Two Prometheus replicas cost as much as one; a scrape after an answer gets a newer page.
 
-    Format, compression and collectors are as each asked. One who gives up while its page is made
-    does not take it from the others.
+    Each gets the format, compression and collectors that it asked for. A client that disconnects
+    while its page is rendered does not cancel it for the others.
     """
     one = FakeCollector("one")
     exposition = Exposition(Scrape([one, FakeCollector("two")]))
@@ -311,9 +311,9 @@ def shown(families: Iterable[Metric]) -> list[str]:
 
 
 def test_core_is_shown_and_detail_is_for_those_who_ask() -> None:
-    """What nobody has named is detail; the memory's clock is, where that of the SMs is core.
+    """Series that no list names are detail; the SM clock is core, the memory clock is detail.
 
-    Detail of a collector is everything that it has, zeros too; others keep theirs to themselves.
+    Detail of a collector means all series of that collector, zeros too, and of no other.
     """
     clocks = GaugeMetricFamily("rankskew_gpu_clock_hertz", "Help.", labels=["clock"])
     for clock in ("sm", "memory"):

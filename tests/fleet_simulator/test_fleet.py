@@ -167,7 +167,7 @@ def test_tour_exposes_what_real_exporters_do(toured: Tour) -> None:
 
 
 def test_cause_of_each_fault_is_told_of_the_ranks_that_it_makes_late(toured: Tour) -> None:
-    """Nothing is explained of other ranks, nor of a job without a late one."""
+    """Only the ranks that a fault makes late have a cause; a job without any has none."""
     told: dict[str, dict[str, tuple[str, str]]] = {}
     for page in (*toured.early.values(), *toured.others.values()):
         for labels, _ in page.get("rankskew_late_cause_info", ()):
@@ -181,7 +181,7 @@ def test_cause_of_each_fault_is_told_of_the_ranks_that_it_makes_late(toured: Tou
 
 
 def test_live_page_of_the_tour_shows_each_state(toured: Tour) -> None:
-    """Every state that one node can know is there to be seen; a new kind of fault has one too."""
+    """The tour shows every state that one node can know; a new kind of fault needs one too."""
     states = {}
     for plan in toured.plans[:-1]:  # The exporter of the last one is down.
         # Of the missing ranks the other node knows.

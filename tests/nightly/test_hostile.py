@@ -52,8 +52,8 @@ LOOK_SECONDS: Final = 0.03
 MOST_LOG_BYTES: Final = 16 * 1024
 # 50,000 cases that leave 100 bytes each are over it.
 MOST_GROWTH_MIB: Final = 4.0
-# Ranks are forgotten so soon, once the live page has seen them: one that an attack has put out of
-# order makes room for the next. Four times RANKS_MAX may begin in a minute.
+# Ranks are forgotten this soon after the live page has seen them, so that a rank broken by an
+# attack makes room for the next. Four times RANKS_MAX may begin in a minute.
 RETENTION_SECONDS: Final = 1.1
 RANKS_MAX: Final = 128
 FLAGS: Final = (
@@ -66,10 +66,10 @@ MOST_SERIES: Final = RANKS_MAX * 68 + 16 * 100 + 600
 
 # ---- What is sent --------------------------------------------------------------------------------
 
-# The number of what Hypothesis makes, again and again; as it goes out, each has one more.
+# Hypothesis makes all bodies with this number; newest() replaces it with the next when sent.
 OLDEST: Final = 10**9
 NUMBERS: Final = count(OLDEST + 1)
-# To change these makes a rank of another process or job, whose place is bounded.
+# Changing one of these makes a rank of another process or job, and their number is limited.
 IDENTITY: Final = {"job_id", "rank", "attempt", "sequence", "started_timestamp_seconds"}
 # What json.dumps() does not write.
 RAW: Final = (
@@ -116,7 +116,7 @@ def objects(value: Any) -> Iterator[dict[str, Any]]:
 def bodies(draw: st.DrawFn) -> bytes:
     """Return a snapshot, wrong in up to three places.
 
-    The more is wrong, the less of the exporter's code sees it.
+    With more faults, less of the exporter's code would run before the refusal.
     """
     job, rank = draw(st.integers(1, 4)), draw(st.integers(0, 7))
     whole = json.loads(valid(f"hostile-{job}", rank))
@@ -230,9 +230,9 @@ class Victim(ExporterProcess):
         return process.memory_info().rss / 2**20, process.num_fds()
 
     def suffer(self, kind: str, attack: Callable[[], list[int]]) -> None:
-        """Fail if *attack* is answered as it must not be, or does harm.
+        """Fail if *attack* gets a forbidden answer or does harm.
 
-        It is started anew then: the next case is to come upon an unharmed one.
+        After a failure the exporter is restarted, so that the next case meets an unharmed one.
         """
         try:
             statuses = attack()
@@ -445,7 +445,7 @@ def watched(exporter: ExporterProcess, what: str, source: str, most: int | None)
 def test_crowd_of_slow_clients_is_not_noticed(tmp_path: Path) -> None:
     """No scrape from elsewhere fails, and each rank of another user is heard.
 
-    Who has the address of the crowd, or is a new rank of its user, may be turned away.
+    Clients at the crowd's address, and new ranks of its user, may be refused.
     """
     uid = NOBODY_UID if os.geteuid() == 0 else None
     tmp_path.chmod(0o755)  # The crowd is another user's, if this is root.

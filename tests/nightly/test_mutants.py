@@ -19,7 +19,7 @@ from tests.nightly.figures import full_or_short
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(0)]
 
 OF_EACH: Final = int(full_or_short(17, 2))
-# What must be caught: of a sample of 38 it was 92 %. Some mutants change nothing that anybody sees.
+# The share that must be caught; a sample of 38 gave 92 %. Some mutants change no behaviour.
 SHARE: Final = 0.8
 QUICK: Final = "not (jobs or e2e or nightly or deploy)"
 PYTEST: Final = (sys.executable, "-m", "pytest", "-xq", "-n0", "--timeout=60", "-m", QUICK)

@@ -1,6 +1,6 @@
-"""Every view of the tour of `rankskew simulate` says what the documentation promises, and the same.
+"""All views of the tour of `rankskew simulate` agree with the documentation and each other.
 
-A real Prometheus scrapes it; what is right to say of each job is written down here.
+A real Prometheus scrapes the tour. The right finding for each job is listed here.
 """
 
 import contextlib
@@ -61,9 +61,9 @@ LATE_NODE: Final = (4, 5, 6, 7)
 
 @dataclass(frozen=True)
 class Expected:
-    """What is right: *what* with its *detail*, and a part of the *first* action's words.
+    """The right finding: *what* with its *detail*, and a part of the *first* action's text.
 
-    *ranks* that are none of them are wrong; empty or None: does not apply.
+    A finding must name exactly *ranks*. A field that is empty or None is not checked.
     """
 
     status: int
@@ -180,9 +180,9 @@ class Tour:
         return verdict
 
     def troubles(self) -> dict[str, object]:
-        """Return which jobs have another state, and which late ranks another cause, than is right.
+        """Return the jobs whose state, or whose late rank's cause, is not right yet.
 
-        The last to be known is that ranks whose exporter is down are missing from the judged ones.
+        Last to settle is the reason for the job with an exporter that is down: missing ranks.
         """
         # A rank of it dies after a minute, and before it hangs its state changes all the time.
         expected = {row.job_id: row.state for row in documented()} | {"oom": states.HUNG}
@@ -301,7 +301,7 @@ def test_alert(fleet: Tour, row: Row) -> None:
 
 @pytest.mark.parametrize("job_id", TOUR)
 def test_diagnose_names_rank_stage_cause_and_what_to_do_first(fleet: Tour, job_id: str) -> None:
-    """`rankskew diagnose` says what is right, and its exit status is that of its answer."""
+    """`rankskew diagnose` gives the right finding, and exits with the status for it."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         asked = ["--prometheus", fleet.prometheus.url, "--job", job_id, "--json"]

@@ -29,9 +29,9 @@ Case = Callable[[], list[str]]
 
 
 def check(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fail if *case* names another rank or stage; a busy machine holds ranks up, but not each time.
+    """Fail if *case* names a wrong rank or stage in every attempt; a busy machine may cause one.
 
-    What does not run without the probe either is skipped.
+    A case that does not run without the probe either is skipped.
     """
     wrong: list[str] = []
     for _ in range(ATTEMPTS):

@@ -1,7 +1,7 @@
-"""Exporter, its NVML child, Prometheus, Alertmanager and ranks die, and more is done to them.
+"""Exporter, its NVML child, Prometheus, Alertmanager and ranks are killed, alone or in pairs.
 
-All is back in seconds, no count is lost or doubled, and nobody is paged. Three tests share a stack,
-in the order of this file; the last of them looks at what is left.
+All recover in seconds, no count is lost or doubled, and nobody is paged. Three tests share a stack
+and run in the order of this file; the last one checks the counters and the pages.
 """
 
 import json
@@ -46,9 +46,9 @@ TRIAL: Final = "FaultsTrial"
 
 
 class Keeper(threading.Thread):
-    """Starts each of *processes* again as many seconds after it was killed, as systemd does.
+    """Restarts each of *processes* its number of seconds after a kill, as systemd does.
 
-    What it started ends with it: setpriv ties a process to the thread that started it.
+    Restarted processes end with this thread: setpriv ties a process to the thread that started it.
     """
 
     def __init__(self, processes: Mapping[StackProcess, float]) -> None:
@@ -74,7 +74,7 @@ class Keeper(threading.Thread):
 
 
 class Part(NamedTuple):
-    """Something to kill: kill() does, is_back(when) says whether it has worked since *when*.
+    """A part to kill: kill() kills it, is_back(when) returns whether it has worked since *when*.
 
     *when* is in seconds of the wall clock. kill() returns whether there was anything to kill.
     """
@@ -88,7 +88,7 @@ class HurtStack:
 
     def __init__(self, directory: Path, undo: ExitStack) -> None:
         self.began = time.time()
-        # Each part that was, and how many seconds later it was back: of two, after the second kill.
+        # Each killed part with the seconds until it was back, for a pair from the second kill on.
         self.killed: list[tuple[str, float]] = []
         self.worker_well_at = 0.0
         self.webhook = undo.enter_context(Webhook())
@@ -274,7 +274,7 @@ def test_prometheus_is_down_for_long(stack: HurtStack) -> None:
 def is_counted_by(part: str, name: str, labels: Mapping[str, str]) -> bool:
     """Return whether *part* counts the series *name* with *labels*.
 
-    Of a rank's counters the exporter counts some itself: they may begin anew with it too.
+    The exporter counts some of a rank's counters itself; these may reset with the exporter, too.
     """
     if part == f"rank {labels.get('rank')}":
         return True
@@ -284,9 +284,9 @@ def is_counted_by(part: str, name: str, labels: Mapping[str, str]) -> bool:
 
 
 def test_nothing_was_lost_meanwhile(stack: HurtStack) -> None:
-    """Each counter is what was counted, and nobody was paged.
+    """Each counter has the true count, and nobody was paged.
 
-    One falls at most as often as what counts it was killed.
+    A counter resets at most as often as the processes that count it were killed.
     """
     stack.settle()
     pages, kills = stack.pages(), Counter(part for part, _ in stack.killed)

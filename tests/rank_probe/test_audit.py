@@ -1,6 +1,6 @@
-"""Each misconfiguration alone, in an otherwise healthy launch; what `rank-probe audit` says of it.
+"""Tests of `rank-probe audit`: each check against one misconfiguration in a healthy launch.
 
-And how its ranks meet.
+Also covers how the ranks exchange their facts.
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ def gpus(node: int) -> tuple[GpuFacts, ...]:
 
 
 def facts(rank: int, **changes: Any) -> Facts:
-    """Return those of *rank* in a healthy launch, with *changes*."""
+    """Return the facts of *rank* in a healthy launch, with *changes* applied."""
     node, local_rank = divmod(rank, HERE)
     first_cpu = local_rank * 8
     return dataclasses.replace(
@@ -58,7 +58,7 @@ def facts(rank: int, **changes: Any) -> Facts:
             cpus=tuple(range(first_cpu, first_cpu + 8)),
             cpus_of_node=32,
             shared_memory_bytes=2**36,
-            # Exactly what is wanted is enough.
+            # Exactly the required amount is enough.
             shared_memory_free_bytes=HERE * 2**25,
             locked_bytes=2**30,
             device_files=HERE,
@@ -86,7 +86,7 @@ def settings(**variables: str) -> dict[str, Any]:
 
 
 def troubles(audited: Launch) -> dict[str, Outcome]:
-    """Return what failed or warned, by check."""
+    """Return the outcomes that failed or warned, by check."""
     return {
         one.check: one
         for one in audit(audited)
@@ -107,12 +107,12 @@ def on(ranks: Any, **change: Any) -> Changes:
 
 
 def ports(*rates: float) -> tuple[Port, ...]:
-    """Return ports of *rates* in Gb/s, 0 for one that is down."""
+    """Return InfiniBand ports with these *rates* in Gb/s; 0 means that the port is down."""
     each = enumerate(rates)
     return tuple(Port(f"mlx5_{index}", "1", "InfiniBand", rate > 0, rate) for index, rate in each)
 
 
-# What is found (status, check, a part of the reason), and the change of which ranks it is found in.
+# Each key: the expected status, check and part of the reason. Each value: the changes, by rank.
 PLANTS: dict[str, Changes] = {
     "fail device_per_rank: ranks 4-5 use the same GPU 1 (GPU-1-1) on node-1": on(
         [4, 5], **settings(CUDA_VISIBLE_DEVICES="GPU-1-1", CUDA_DEVICE_ORDER="PCI_BUS_ID")
@@ -183,14 +183,14 @@ PLANTS: dict[str, Changes] = {
 
 @pytest.mark.parametrize("chosen", ["mlx5_0:1,mlx5_1:1", "=mlx5_0:1"])
 def test_adapter_may_be_chosen_with_its_port(chosen: str) -> None:
-    """What is plugged into another port of it does not matter."""
+    """The state of a port that NCCL_IB_HCA does not select is ignored."""
     both = (*ports(400, 400), Port("mlx5_0", "2", "InfiniBand", False, 0))
     assert not troubles(launch(on(EVERY, ports=both, **settings(NCCL_IB_HCA=chosen))))
 
 
 @pytest.mark.parametrize("plant", PLANTS)
 def test_planted_misconfiguration_is_found(plant: str) -> None:
-    """Its check names it and who has it, says what to do, and no other check complains."""
+    """Only the matching check complains: it names the fault and where, and gives advice."""
     head, _, says = plant.partition(": ")
     ((check, found),) = troubles(launch(PLANTS[plant])).items()
 
@@ -200,7 +200,7 @@ def test_planted_misconfiguration_is_found(plant: str) -> None:
 
 
 def test_every_check_has_a_plant_and_is_fine_without() -> None:
-    """A new check comes with the misconfiguration that it finds; a clean launch has no trouble."""
+    """Every check has a misconfiguration that triggers it, and a clean launch triggers none."""
     missing = troubles(launch(missing=(3,)))["reported"]
     outcomes = audit(launch())
     planted = {plant.partition(": ")[0].split()[1] for plant in PLANTS}
@@ -227,7 +227,7 @@ def test_every_check_has_a_plant_and_is_fine_without() -> None:
     ],
 )
 def test_what_is_not_there_is_not_checked(absent: dict[str, Any], check: str, says: str) -> None:
-    """It is neither a trouble nor fine; a job on CPUs is not judged on GPUs."""
+    """A check that does not apply is reported as not checked, such as a GPU check on CPUs."""
     without = launch(dict.fromkeys(EVERY, absent))
     (found,) = [one for one in audit(without) if one.check == check]
 
@@ -237,9 +237,9 @@ def test_what_is_not_there_is_not_checked(absent: dict[str, Any], check: str, sa
 
 
 def test_without_pynvml_devices_are_counted_by_their_files() -> None:
-    """What only NVML knows is not checked, and says so; the device files still count.
+    """Checks that need NVML say why they did not run; device files still give the GPU count.
 
-    Slurm names GPUs by number; that they are of different models is not known then.
+    Slurm names GPUs by number. Without NVML their models are unknown, so no warning follows.
     """
     blind = {"gpus": (), "nvml_problem": "pynvml is not installed"}
     outcomes = {one.check: one for one in audit(launch(on(EVERY, **blind, device_files=3)))}
@@ -260,11 +260,11 @@ def test_without_pynvml_devices_are_counted_by_their_files() -> None:
         ["0", "1", "2", "3"],
         ["0,1,2,3"] * 4,
         ["GPU-0-3", "GPU-0-2", "GPU-0-1", "GPU-0-0"],
-        ["0,1", "2,3"],  # Lists that have nothing in common belong to their ranks as a whole.
+        ["0,1", "2,3"],  # Disjoint lists: each rank owns every GPU of its list.
     ],
 )
 def test_usual_ways_to_give_gpus_are_fine(visible: list[str]) -> None:
-    """A GPU for each rank, or several, or all for all."""
+    """Each rank may have one GPU or several of its own, or see all of them."""
     by_number = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     launched = [
         facts(rank, cpus=tuple(range(32)), **settings(CUDA_VISIBLE_DEVICES=each, **by_number))
@@ -279,13 +279,13 @@ NODE = NODES[0]
 
 @pytest.fixture(autouse=True)
 def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This process is no rank."""
+    """Unset the launcher's variables, so that this process does not look like a rank."""
     for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "CUDA_VISIBLE_DEVICES", "NCCL_IB_HCA"):
         monkeypatch.delenv(name, raising=False)
 
 
 def paths(folder: Path, **files: str) -> list[str]:
-    """Write a machine without trouble, but for *files*; return the options that name it."""
+    """Write a healthy machine's files, overridden by *files*; return the options for it."""
     for name, text in {**FILES, **files}.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -296,9 +296,9 @@ def paths(folder: Path, **files: str) -> list[str]:
 def test_what_is_found_is_told_with_what_to_do_and_a_status(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A line for each check, what fails first; a warning closes the gate with --strict only.
+    """Each check prints a line, failures first; a warning fails the audit only with --strict.
 
-    Scripts get one document, of which docs/audit.md has every field and every check.
+    `--json` prints one document; docs/audit.md lists all of its fields and checks.
     """
     assert command.run(paths(tmp_path)) == 0
     healthy = capsys.readouterr().out.splitlines()
@@ -329,9 +329,9 @@ def test_what_is_found_is_told_with_what_to_do_and_a_status(
 @pytest.mark.parametrize(
     ("scenario", "status", "said"),
     [
-        # A call into NVML that never returns costs the timeout and no more.
+        # An NVML call that never returns costs no more than the timeout.
         ("nvmlInitWithFlags * hang", 2, "the audit did not end within 1 s: it was reading this "),
-        # What is not answered is no end, nor is a GPU on no known socket no GPU.
+        # A failed call does not end the audit. A GPU on an unknown socket still counts.
         ("nvmlInitWithFlags * 18", 0, "device_per_rank: NVML fails: RM has detected an NVML/RM "),
         ("nvmlDeviceGetUUID 3 15", 0, "not checked  device_per_rank: NVML fails: GPU is lost"),
         ("nvmlDeviceGetGpuFabricInfoV 2 =2", 1, " is not in the NVLink fabric: in progress"),
@@ -342,7 +342,7 @@ def test_what_is_found_is_told_with_what_to_do_and_a_status(
 def test_driver_that_does_not_answer_is_told(
     library: Path, tmp_path: Path, scenario: str, status: int, said: str
 ) -> None:
-    """As a process finds it while the stub of NVML plays the *scenario*."""
+    """The audit reports an NVML call that fails or hangs; the NVML stub plays the *scenario*."""
     (tmp_path / "scenario").write_text(f"{scenario}\n")
     timeout = "1s" if status == 2 else "30s"
     done = subprocess.run(
@@ -357,20 +357,20 @@ def test_driver_that_does_not_answer_is_told(
 
 
 WORLD = 3
-# Longer than any of these tests may take; what waits on purpose waits for less.
+# Longer than any of these tests may take; deliberate waits are shorter.
 PATIENCE_SECONDS = 30.0
 
 
 def meet(rank: int, port: int = 0, seconds: float = PATIENCE_SECONDS) -> Exchange:
-    """Return a rank's exchange, as srun or mpirun would have it: rank 0 serves the store."""
+    """Return a rank's exchange, set up as under srun or mpirun: rank 0 serves the store."""
     return Exchange(rank, WORLD, {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}, seconds)
 
 
 @pytest.mark.parametrize("absent", ["nobody", "one silent", "one of another release"])
 def test_everybody_hears_what_rank_0_decides(absent: str) -> None:
-    """Rank 0 has the facts of all who post, and waits for no other longer than it is told.
+    """Rank 0 gathers the facts posted within its timeout, and every rank receives its answer.
 
-    What it cannot read counts as not posted. Facts are small: the store holds those of 16,384.
+    Facts it cannot read count as missing. They are small: the store holds those of 16,384 ranks.
     """
     first = meet(0)
     port = first._store.underlying_store.port
@@ -398,7 +398,7 @@ def test_everybody_hears_what_rank_0_decides(absent: str) -> None:
 
 
 def test_rank_0_that_does_not_answer_is_one_sentence() -> None:
-    """It names the address, without torch's frames; nobody need serve the store, either."""
+    """A store that is absent or silent is reported in one sentence, without torch's frames."""
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         with pytest.raises(NoAnswer, match=r"^nobody answers at 127\.0\.0\.1:\d+: "):

@@ -82,7 +82,7 @@ def test_pair_is_timed_each_way_by_its_first_rank(monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_seems_slow_is_repeated_beside_others_of_its_ranks() -> None:
-    """Or a slow partner would look slow too; a healthy world is measured once, a small in full."""
+    """So partners do not look slow too; a healthy world repeats nothing, a small one all pairs."""
     small = hosts(1, 8)
     assert measure.to_repeat(pair_times(small), small) == []
     assert len(measure.to_repeat(pair_times(small, {(0, 5): 3.0}), small)) == 28
@@ -149,7 +149,7 @@ SENDS, RECEIVES = ((1,), "sends"), ((1,), "receives")
 def test_reading_that_stands_out(
     where: tuple[str, ...], slower: Slower, latency: Slower, found: set[tuple[Ranks, str]]
 ) -> None:
-    """Among its like; a rank by its fastest link."""
+    """A link stands out among links of its kind; a rank stands out by its fastest link."""
     slow = verdict.slow_readings(pair_times(where, slower, latency), where)
 
     assert {one.measure for one in slow} <= {"latency" if latency else "bandwidth"}
@@ -219,7 +219,7 @@ MASTER = {"MASTER_ADDR": "n0", "MASTER_PORT": "29500"}
 
 
 def test_rank_that_waits_in_vain_ends() -> None:
-    """With status 2, and what it was doing."""
+    """A rank that waits in vain exits with status 2 and reports what it was doing."""
     done = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, text=True, cwd=ROOT)
 
     assert (done.returncode, done.stdout) == (2, "")

@@ -119,7 +119,7 @@ def test_wrong_command_is_one_sentence(
 def test_fault_of_ours_is_no_finding(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Python itself would end with 1, which says that a check has failed."""
+    """An error in the command exits with status 2; Python's own 1 would mean a failed check."""
     monkeypatch.setattr(command, "run", lambda arguments: 1 // 0)
 
     assert main(["audit"]) == 2
@@ -127,7 +127,7 @@ def test_fault_of_ours_is_no_finding(
 
 
 def test_commands_for_a_prolog_do_not_import_torch(tmp_path: Path) -> None:
-    """It has no time for it, and the node may have no torch."""
+    """A prolog has no time to import torch, and its node may not have torch installed."""
     program = (
         "import sys; from rank_probe.__main__ import main; "
         "main(['check']), main(['audit']); print('torch' in sys.modules)"
@@ -348,7 +348,7 @@ WARNINGS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
 
 @pytest.mark.parametrize("warning", WARNINGS)
 def test_what_may_go_wrong_later_is_a_warning(warning: str) -> None:
-    """Ranks can report, all the same."""
+    """Such a condition gives exactly one warning, and ranks can still report."""
     answer, environment = WARNINGS[warning]
     with answering(judged(**answer)) as endpoint:
         found = look(endpoint, **environment)

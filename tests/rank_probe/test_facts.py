@@ -23,9 +23,9 @@ DRIVER = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19
 
 
 def test_what_is_known_is_told(tmp_path: Path) -> None:
-    """And torch's version if it is imported; what is not known is absent.
+    """A rank posts what it knows, with torch's version if imported; unknown facts are absent.
 
-    A label takes the place of what is found.
+    A label overrides the detected value.
     """
     version = tmp_path / "version"
     environment = {"APPTAINER_CONTAINER": "/images/train.sif", "RANK_PROBE_LABELS": "node=rack7-3"}
@@ -73,7 +73,7 @@ def test_labels_that_cannot_be_told_are_left_out(
 
 
 def test_nonsense_from_another_rank_is_no_fact() -> None:
-    """Nor is what is too long for one, or moves a cursor."""
+    """Malformed or overlong messages and control characters are dropped."""
     wrong = {"node": 7, "rack": None, "a\nb": "1", "b": "1\n2", "x" * 33: "1"}
     for said in (b"\xff\xfe", b"[1]", b"[" * 10_000, json.dumps(wrong).encode()):
         assert facts.read_facts(said) == {}

@@ -262,10 +262,10 @@ def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Modul
 
 
 def test_module_is_given_once_it_has_run(seen: list[ModuleType]) -> None:
-    """To all who wait, with the whole module, and to others at once; a reload gives it to nobody.
+    """Each callback gets the complete module on import, or at once; a reload calls none.
 
-    Who cancelled hears of no import, one that fails fails with the usual error, and a call that
-    fails is ours.
+    A cancelled callback is not called. An import that fails raises its usual error. A callback that
+    raises counts as a failure of the probe.
     """
     when_imported(NAME, lambda _: 1 / 0)
     for _ in range(2):

@@ -145,9 +145,9 @@ def rows() -> Any:
 def test_users_method_is_found(
     made: Any, function: str, comment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The dataset's own, below torch's wrappers; else what puts a batch together.
+    """The dataset's own method is found below torch's wrappers, or else the collate function.
 
-    Whoever reads an attribute of the dataset is found out.
+    The search must not read an attribute of the user's dataset: that would raise here.
     """
     monkeypatch.setattr(Corpus, "__getattribute__", collate)
     found = workers_line(made, lambda file: file == HERE)

@@ -318,7 +318,7 @@ def test_rank_that_is_off_when_its_group_is_formed_is_not_joined(is_off: bool) -
 
 
 def test_forked_helper_may_form_a_group_of_its_own() -> None:
-    """Though another thread held a lock of the probe at the fork."""
+    """Forming a group does not block, even if a thread held a probe lock at the fork."""
     probe = probe_of_rank_2()
     probe.forget_in_child()
     forming = threading.Thread(target=probe._groups.formed, daemon=True)
@@ -353,7 +353,7 @@ def test_device_does_not_count_what_is_between_two_groups(
 def test_rank_says_why_it_cannot_be_compared(
     torch_says: Torch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the group that it is in now."""
+    """The reason in a snapshot is that of the rank's current group."""
     probe = probe_of_rank_2()
     monkeypatch.setattr(store, "obstacle", lambda: "file_store")
     torch_says.form(probe, 2, 4)

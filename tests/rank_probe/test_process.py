@@ -72,9 +72,9 @@ def test_launcher_names_everything(environment: dict[str, str], expected: tuple[
 
 
 def test_script_of_a_slurm_job_is_none_of_its_tasks() -> None:
-    """It runs before them, and a single rank that it starts is not the first of many.
+    """The script runs before its tasks; a single rank that it starts is not rank 0 of many.
 
-    It is the pair of variables that counts, not one that has no size of the world.
+    A rank variable counts only together with one for the world size.
     """
     script = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_NNODES": "2"}
     task = script | {"SLURM_STEP_ID": "0"}

@@ -41,7 +41,7 @@ def pushed(endpoint: str, pushes: int = 1, **options: Any) -> Pusher:
 
 
 def test_rank_is_heard_again_and_again(tmp_path: Path) -> None:
-    """Also by an exporter that comes back, and once more at its end.
+    """A rank keeps pushing, also to an exporter that restarts, and once more at its own end.
 
     The thread's pauses are not drawn from the user's generator.
     """

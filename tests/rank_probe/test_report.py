@@ -54,11 +54,11 @@ def test_each_push_says_the_whole_state_as_it_is_now() -> None:
 
 
 def test_new_number_begins_at_zero_and_only_grows() -> None:
-    """Else the series of that rank would fall, which counts as a restart from 0 with all of it.
+    """Otherwise the rank's series would fall, a counter reset that adds its whole value again.
 
-    A process that keeps its number goes on: only the age of its group is new. Events of the number
-    before are not told again, as the exporter writes each of them down once. Of stages those are
-    told that occurred since; device times begin at 0 when a device's clock takes over.
+    A process that keeps its number goes on: only the age of its group is new. Events of the
+    previous number are not repeated, because the exporter records each event once. Only stages that
+    occurred since are reported; device times begin at 0 when a device's clock takes over.
     """
     own_rank = OwnRank({}, {}, lambda: True)
     telling = Renumbered(own_rank)

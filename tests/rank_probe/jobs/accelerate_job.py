@@ -1,6 +1,6 @@
-"""One rank of an Accelerate training, run anew for each case; run by test_frameworks.py.
+"""One rank that trains with Accelerate once per case; started by test_frameworks.py.
 
-Takes the names of the cases. Each case is a job of its own, with a delay where its name says.
+Arguments: the names of the cases. Each case is a separate job; its name says where the delay is.
 """
 
 import os
@@ -27,7 +27,7 @@ LATE_IN_DATA = ("accumulate", "dispatch")
 
 
 class Rows(Dataset[Tensor]):
-    """Rows of a data set, as many as the two ranks need, each read in its share of *seconds*."""
+    """Enough rows for two ranks; reading one takes its share of a batch's *seconds*."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -41,7 +41,7 @@ class Rows(Dataset[Tensor]):
 
 
 class Stream(IterableDataset[Tensor]):
-    """The same rows one after the other: Accelerate reads them on rank 0 for all."""
+    """The same rows as a stream, which Accelerate reads on rank 0 for all ranks."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows

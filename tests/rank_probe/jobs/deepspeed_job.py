@@ -1,6 +1,6 @@
-"""One rank of DeepSpeed trainings, one for each case; run by test_frameworks.py.
+"""One rank that trains with DeepSpeed once per case; started by test_frameworks.py.
 
-Takes the cases, `zeroN-place`. Each case is a job of its own; the second rank is late in the place.
+Arguments: the cases, `zeroN-place`. Each case is a separate job, with rank 1 late in that place.
 """
 
 import os
@@ -24,7 +24,7 @@ from tests.rank_probe.launch import leave
 def engine(zero: int, seconds: Seconds) -> Any:
     """Return a small model under DeepSpeed.
 
-    What the engine does itself is late too: it averages gradients, and partitions the update.
+    The engine's own work is delayed too: averaging gradients and the partitioned update.
     """
     half = seconds | {"backward": seconds["backward"] / 2}
     model = network(half, 1 / ACCUMULATED, normalize=True)
@@ -58,7 +58,7 @@ def train(zero: int, seconds: Seconds) -> None:
     model = engine(zero, seconds)
     batches = Batches(STEPS * ACCUMULATED, sleep, seconds["data"] / ACCUMULATED)
     attach()
-    torch.distributed.barrier()  # A rank that starts later is waited for in the first step.
+    torch.distributed.barrier()  # Otherwise the first step waits for the later rank.
     for index, (inputs, targets) in enumerate(DataLoader(batches, batch_size=None), start=1):
         model.backward(nn.functional.mse_loss(model(inputs), targets))
         model.step()
@@ -72,7 +72,7 @@ def train(zero: int, seconds: Seconds) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    # Only its inference all-reduce uses this; building it takes a compiler half a minute.
+    # Only the inference all-reduce uses this extension, and compiling it takes half a minute.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.init_distributed(dist_backend="gloo", verbose=False)
     for name in sys.argv[1:]:

@@ -1,7 +1,7 @@
-"""One rank of a Lightning training, fitted anew for each case; run by test_frameworks.py.
+"""One rank that trains with Lightning once per case; started by test_frameworks.py.
 
-Takes the package to train with and the names of the cases. Each case is a job of its own, with a
-delay where its name says.
+Arguments: the Lightning package, then the names of the cases. Each case is a separate job; its name
+says where the delay is.
 """
 
 import os
@@ -51,7 +51,7 @@ class Sized(Dataset[Batch]):
 
 
 class Streamed(IterableDataset[Batch]):
-    """Batches without a known number: the Trainer asks for each one batch ahead."""
+    """Batches of unknown number, which the Trainer fetches one ahead."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -79,7 +79,7 @@ class Model(pl.LightningModule):  # type: ignore[misc]  # the package is an argu
         """Evaluate nothing."""
 
     def on_validation_start(self) -> None:
-        """Take as long as evaluating takes, before a batch shows it."""
+        """Sleep for the time of an evaluation, before its first batch is fetched."""
         sleep(self.seconds["eval"])
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -92,7 +92,7 @@ class Model(pl.LightningModule):  # type: ignore[misc]  # the package is an argu
 
 
 class SeveralOptimizers(Model):
-    """Trains its layers by turns, each with a backward and a step of its own."""
+    """Trains its layers in turn, each with its own backward and optimizer step."""
 
     automatic_optimization = False
 
@@ -150,6 +150,6 @@ if __name__ == "__main__":
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     for name in sys.argv[2:]:
-        # Lightning's own launcher starts a second process with a LOCAL_RANK, and sets no RANK.
+        # Lightning's own launcher sets LOCAL_RANK for the second process, but not RANK.
         fit(name, int(os.environ.get("LOCAL_RANK", "0")))
     leave()

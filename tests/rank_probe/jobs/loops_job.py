@@ -1,9 +1,9 @@
-r"""One rank that trains in some loops, with a delay in some place of each.
+r"""One rank that runs training loops, each with a delay in a chosen place.
 
     torchrun --nproc-per-node 2 -m tests.rank_probe.jobs.loops_job STEPS LATE_RANK LOOP-PLACE...
 
-Each case is a job of its own; run by tests/rank_probe/ways.py and by test_loops.py. Sleeping
-emulates a device. Each loop function makes a loop of so many *steps*, in which each stage takes its
+Started by tests/rank_probe/ways.py and by test_loops.py. Each case is a separate job. Sleeping
+emulates a device. Each loop function makes a loop of *steps* steps, in which each stage takes its
 *seconds* per step.
 """
 
@@ -38,7 +38,7 @@ from tests.rank_probe.jobs.parallel_arms import (
 )
 from tests.rank_probe.launch import leave
 
-# What precedes the `yield` runs before the probe starts, and is not timed.
+# Code before the `yield` runs before the probe starts, and is not timed.
 Loop = Iterator[None]
 
 # The numbers of micro-batches in successive steps, and their mean.
@@ -51,7 +51,7 @@ def replicated(seconds: Seconds, share: float = 1.0) -> DistributedDataParallel:
 
 
 def loader(seconds: Seconds, batches: int, share: float = 1.0) -> DataLoader[Batch]:
-    """Return a loader of that many batches, each read in the *share* of a step's seconds."""
+    """Return a loader of *batches* batches, each of which takes *share* of a step's seconds."""
     return DataLoader(Batches(batches, sleep, seconds["data"] * share), batch_size=None)
 
 
@@ -61,7 +61,7 @@ def sgd(model: nn.Module, seconds: Seconds, share: float = 1.0) -> TimedSGD:
 
 
 def update(optimizer: TimedSGD, seconds: Seconds) -> None:
-    """Step, and take the time of what comes after it."""
+    """Step the optimizer, then sleep for the time of the work that follows it."""
     optimizer.step()
     optimizer.zero_grad()
     sleep(seconds["other"])
@@ -84,7 +84,7 @@ def ordinary(arm: Callable[[Seconds], tuple[nn.Module, Step]]) -> Callable[[Seco
 
 
 def by_hand(seconds: Seconds, steps: int) -> Loop:
-    """The stages and steps are marked in the script; backward and waits are timed all the same."""
+    """The script marks stages and steps itself; the probe still times backward and waits."""
     model = replicated(seconds)
     optimizer = sgd(model, seconds)
     batches = iter(loader(seconds, steps))
@@ -136,7 +136,7 @@ def distillation(seconds: Seconds, steps: int) -> Loop:
 
 
 def several_loaders(seconds: Seconds, steps: int) -> Loop:
-    """Two loaders side by side, a third one later in the step, and that of an evaluation."""
+    """Two loaders read side by side, a third read later in the step, and one for evaluation."""
     model = replicated(seconds, 0.5)
     optimizer = sgd(model, seconds)
     one, another, third = (loader(seconds, steps, 1 / 3) for _ in range(3))
@@ -155,7 +155,7 @@ def several_loaders(seconds: Seconds, steps: int) -> Loop:
 
 
 def optimizer_in_backward(seconds: Seconds, steps: int) -> Loop:
-    """An optimizer for each parameter, which steps as soon as its gradient was reduced."""
+    """One optimizer per parameter, stepped as soon as the parameter's gradient is reduced."""
     model = fully_sharded(seconds)
     parameters = list(model.parameters())
     each_seconds = seconds["optimizer"] / len(parameters)
@@ -202,7 +202,7 @@ def async_save(seconds: Seconds, steps: int) -> Loop:
 
 
 def titan_shaped(seconds: Seconds, steps: int) -> Loop:
-    """The shape of torchtitan's: a step's micro-batches are read first, their tokens summed up."""
+    """Like torchtitan: reads a step's micro-batches first and all-reduces their token count."""
     share = 1 / MICRO_BATCHES
     model = fully_sharded(seconds, share)
     optimizer = sgd(model, seconds)
@@ -228,9 +228,9 @@ APART = 4
 
 
 def local_sgd(seconds: Seconds, steps: int, outer_rate: float = 0.0) -> Loop:
-    """Steps without any collective; now and then the ranks average their parameters.
+    """Steps without collectives; every APART steps the ranks average their parameters.
 
-    With an *outer_rate*, an outer optimizer steps on what the inner steps have changed.
+    With an *outer_rate*, an outer optimizer steps on the change that the inner steps made.
     """
     model = network(seconds)
     inner = sgd(model, seconds)
@@ -261,7 +261,7 @@ def local_sgd(seconds: Seconds, steps: int, outer_rate: float = 0.0) -> Loop:
 
 
 def diloco(seconds: Seconds, steps: int) -> Loop:
-    """The same with an outer optimizer."""
+    """Like `local_sgd`, but with an outer optimizer."""
     return local_sgd(seconds, steps, outer_rate=0.7)
 
 
@@ -318,7 +318,7 @@ def prompted_rollouts(seconds: Seconds, steps: int) -> Loop:
 
 
 def own_stream(seconds: Seconds, steps: int) -> Loop:
-    """A generator in place of a loader: the probe first sees that its batches come from nowhere."""
+    """A generator in place of a loader: at first the probe cannot see where batches come from."""
     model = replicated(seconds)
     optimizer = sgd(model, seconds)
 
@@ -348,7 +348,7 @@ class WithLoss(nn.Module):
 
 
 def own_batches(seconds: Seconds, steps: int) -> Loop:
-    """The shape of nanoGPT's: a function reads the next batch before backward; one evaluates."""
+    """Like nanoGPT: one function reads the next batch before backward, another evaluates."""
     model = DistributedDataParallel(WithLoss(seconds))
     optimizer = sgd(model, seconds)
 
@@ -378,7 +378,7 @@ def own_batches(seconds: Seconds, steps: int) -> Loop:
 
 
 def sharded_serving(seconds: Seconds, steps: int) -> Loop:
-    """One model on all ranks: each batch of requests goes from rank 0 to all, and ends together."""
+    """Serve one sharded model: rank 0 broadcasts each batch of requests; an all-reduce ends it."""
     lengths = random.Random(0)
 
     yield
@@ -421,7 +421,7 @@ LOOPS: Final[dict[str, Callable[[Seconds, int], Loop]]] = {
 
 
 def main() -> None:
-    """Train once for each case, with nothing of the probe in most loops."""
+    """Train once per case; most loops contain no call into the probe."""
     steps, late_rank, *cases = sys.argv[1:]
     torch.set_num_threads(1)
     backward.ROOT_CUTS = 1  # type: ignore[misc]  # So that few steps see a parameter take over.

@@ -1,7 +1,7 @@
-"""One rank that trains with Megatron-core as loops_job.py does, as loop `megatron`; see ways.py.
+"""One rank of loops_job.py with one more loop, `megatron`, on Megatron-core; see ways.py.
 
-Its schedule, DistributedDataParallel and optimizer are real. They run on a CPU because OnCpu puts
-there what they put on "cuda".
+Megatron's schedule, DistributedDataParallel and optimizer are real. They run on a CPU because OnCpu
+creates their "cuda" tensors there.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +30,7 @@ from tests.rank_probe.launch import leave
 
 
 class OnCpu(TorchFunctionMode):
-    """Makes tensors for "cuda" on the CPU."""
+    """Creates tensors on the CPU when a call asks for "cuda"."""
 
     def __torch_function__(
         self,
@@ -57,7 +57,7 @@ class Model(nn.Module):
         self.network = network(seconds, 1 / MICRO_BATCHES)
 
     def set_input_tensor(self, _tensors: list[Tensor | None]) -> None:
-        """Take what the pipeline stage before sent: there is none."""
+        """Ignore the input from a previous pipeline stage: there is only one stage."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Compute."""

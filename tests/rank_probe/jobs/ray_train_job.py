@@ -1,7 +1,7 @@
-"""Ray Train runs on a cluster of this process's own; run by test_frameworks.py.
+"""Trains with Ray Train on a cluster that this process starts; started by test_frameworks.py.
 
-Takes a directory for all that Ray writes and the names of the cases. The first one is a run of
-its own, the others share the workers of a second. The second rank is late where the case's name
+Arguments: a directory for all of Ray's files, then the names of the cases. The first case is a
+separate run; the others share the workers of a second run. Rank 1 is late where the case's name
 says.
 """
 
@@ -41,8 +41,8 @@ def train_loop(config: dict[str, Any]) -> None:
     # The workers share the items.
     batches = Batches(STEPS * context.get_world_size(), sleep, seconds["data"])
     loader = prepare_data_loader(DataLoader(batches, batch_size=1))
-    gc.freeze()  # To collect what Ray imported takes 0.2 s, once, on whichever rank it falls.
-    ray.train.collective.barrier()  # Who starts later is waited for in the first step.
+    gc.freeze()  # Collecting Ray's imports takes 0.2 s, once, on an arbitrary rank.
+    ray.train.collective.barrier()  # Otherwise the first step waits for the later rank.
     for step, (inputs, targets) in enumerate(loader, start=1):
         nn.functional.mse_loss(model(inputs), targets).backward()
         optimizer.step()

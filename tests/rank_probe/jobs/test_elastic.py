@@ -1,11 +1,11 @@
-"""Tests of what happens to real jobs: turned off, restarted, in groups formed anew.
+"""Tests of real jobs that are turned off, restarted or regrouped.
 
-As a program, with FOLDER it is torchrun's agent of two ranks, which are forks; the last one dies in
-the first attempt, and in the second one each leaves FOLDER/<rank>.json.
+Run with FOLDER, this module is torchrun's agent of two forked ranks. The last one dies in the first
+attempt; in the second attempt each rank writes its verdict to FOLDER/<rank>.json.
 
-With PORT FOLDER NAME it is one of the processes in GROUPS, in each of which its place is its rank.
-All meet at the store at PORT. In each group, one rank is late; after STEPS steps the process leaves
-FOLDER/<group>-<NAME>.json: the verdict. It ends without a word unless it is in the last group.
+Run with PORT FOLDER NAME, it is one process of GROUPS; its place in a group is its rank there. All
+meet at the store at PORT. One rank of each group is late. After STEPS steps the process writes the
+verdict to FOLDER/<group>-<NAME>.json. Only the processes of the last group report a clean end.
 """
 
 import json
@@ -49,7 +49,7 @@ def test_rank_is_turned_off_and_on_while_it_trains(zygote: Zygote, tmp_path: Pat
         again = told(sink, lambda last: last["steps"] > stopped["steps"])
 
     assert still["steps"] == stopped["steps"]
-    # What it trained meanwhile, a push and more, is not made up for.
+    # Steps trained while the probe was off, for a push or longer, are not counted later.
     timed = again["heartbeat_timestamp_seconds"] - still["heartbeat_timestamp_seconds"]
     assert again["steps"] - stopped["steps"] <= timed / 0.05 + 2
     assert again["probe_errors"] == 0
@@ -100,7 +100,7 @@ def form(meeting: TCPStore, group: int, name: str) -> None:
 
 
 def train(late: int) -> None:
-    """Run the steps, each of which ends with the ranks together; rank *late* is."""
+    """Run the steps, each of which ends in an all-reduce; rank *late* is slow in LATE_STAGE."""
     gradient = torch.ones(4)
     is_late = dist.get_rank() == late
     for _ in range(STEPS):
@@ -112,7 +112,7 @@ def train(late: int) -> None:
 
 
 def answer(probe: Probe, path: Path) -> None:
-    """Wait until every rank has the last verdict, and leave it."""
+    """Wait until every rank has the last verdict, then write it to *path*."""
     until = time.monotonic() + PATIENCE
     join = probe._parts.join
     while time.monotonic() < until:
@@ -197,7 +197,7 @@ def verdicts(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> list[l
 
 
 def named(verdicts: list[Any], rank: int) -> None:
-    """Assert that the *verdicts* of all ranks of a group are one, which names *rank* in time."""
+    """Assert that all ranks of a group read one verdict, which names *rank* within STEPS."""
     assert all(verdict == verdicts[0] for verdict in verdicts)
     assert [(late["rank"], late["stage"]) for late in verdicts[0]["late"]] == [(rank, LATE_STAGE)]
     assert verdicts[0]["step"] <= STEPS
@@ -209,14 +209,14 @@ def named(verdicts: list[Any], rank: int) -> None:
 def test_late_rank_of_each_group_is_named_within_thirty_steps(
     verdicts: list[list[Any]], group: int
 ) -> None:
-    """Every rank reads the same verdict on the group that it is in, and nobody else is in it."""
+    """Every rank of a group reads the same verdict, which covers that group's ranks only."""
     named(verdicts[group], late_rank(group))
 
 
 def test_restart_is_the_same_job_with_the_next_attempt(zygote: Zygote, tmp_path: Path) -> None:
-    """After a rank died torchrun starts all anew: same job and ranks, counters from zero.
+    """When torchrun restarts the ranks, job and ranks stay the same and counters start at zero.
 
-    Another rank is late then, and named.
+    The rank that is late in the second attempt is named.
     """
     with listening(tmp_path / "s") as sink:
         known = {"RANKSKEW_EXPORTER": sink.endpoint, "RANKSKEW_JOB_ID": "elastic"}
@@ -228,7 +228,7 @@ def test_restart_is_the_same_job_with_the_next_attempt(zygote: Zygote, tmp_path:
     snapshots, last = sink.snapshots, sink.last()
     assert {snapshot["job_id"] for snapshot in snapshots} == {"elastic"}
     assert {snapshot["attempt"] for snapshot in snapshots} == {0, 1}
-    # Nobody of the first attempt ended well, everybody of the second did.
+    # No rank of the first attempt ended cleanly; every rank of the second did.
     assert not any(snapshot["finished"] for snapshot in snapshots if snapshot["attempt"] == 0)
     assert sorted(last) == [0, 1]
     for rank in last.values():

@@ -16,8 +16,8 @@ pytestmark = pytest.mark.jobs
 # What every job does: evaluations and checkpoints come after each second step.
 STEPS, EVERY = 5, 2
 ACCUMULATED, ROWS, LENGTH, PADDING = 2, 2, 16, 4
-# How often a rank that is late everywhere is so before the last release. What follows that is in no
-# whole step.
+# How many delays per stage a rank that is late everywhere has before the last release. Later ones
+# are in no whole step.
 TIMES = {
     **dict.fromkeys(("data", "forward", "backward"), STEPS),
     **dict.fromkeys(("optimizer", "other"), STEPS - 1),
@@ -26,10 +26,10 @@ TIMES = {
 
 
 class Framework(NamedTuple):
-    """A job's *cases* in which a rank is late everywhere.
+    """The cases of a framework's job: in *cases*, a rank is late everywhere.
 
-    The *others* have tests of their own. The *first* of a process pays for what is done once.
-    *work* is what the batches of a step hold: rows, tokens, and those that are padding.
+    The *others* have their own tests. The *first* case of a process pays the one-time costs.
+    *work* is the number of rows, tokens and padding tokens in a step's batches.
     """
 
     cases: tuple[str, ...] = (EVERYWHERE,)
@@ -57,7 +57,7 @@ FRAMEWORKS = {
         work=(ACCUMULATED * ROWS, ACCUMULATED * ROWS * LENGTH, ACCUMULATED * ROWS * PADDING),
     ),
 }
-# A cluster takes a minute to start, and half of the processors meanwhile.
+# A Ray cluster takes a minute to start, and meanwhile uses half of the processors.
 SLOW = {"ray_train": [pytest.mark.nightly]}
 EACH = [pytest.param(name, marks=SLOW.get(name, [])) for name in FRAMEWORKS]
 
@@ -83,7 +83,7 @@ def train(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Train:
             with TemporaryDirectory(prefix="ray") as short:  # The path of a socket has to be short.
                 return run(folder, ["-m", module, short, *cases])
         job = [*launcher, module, *FRAMEWORKS[framework].arguments, *cases]
-        # A probe that its launcher started is named once.
+        # A probe that the launcher starts gets its job ID only once.
         own = {"CHECKPOINTS": str(folder), "RANKSKEW_JOB_ID": cases[0]}
         return zygote.run(folder, *job, ranks=ranks, **own)
 
@@ -107,10 +107,10 @@ def runs(train: Train) -> Runs:
 
 @pytest.mark.parametrize("framework", EACH)
 def test_late_rank_and_its_stages_are_told(runs: Runs, framework: str) -> None:
-    """Each delay is in its own stage of the late rank, and all are in the other one's `sync`.
+    """Each delay counts in its own stage on the late rank, and as `sync` on the other rank.
 
-    Each training starts the probe anew and finishes it; a step ends with the optimizer's, however
-    many batches it took. One that raises is not finished, and with RANK_PROBE=0 nothing is sent.
+    Each training starts and finishes the probe. A step ends with the optimizer's, however many
+    batches it took. A training that raises is not finished, and RANK_PROBE=0 sends nothing.
     """
     jobs, known = runs(framework), FRAMEWORKS[framework]
     for case in known.cases:
@@ -141,13 +141,13 @@ def test_accumulated_batches_are_one_step(
 
 
 def test_dispatched_batches_are_waited_for(runs: Runs) -> None:
-    """Where rank 0 reads for all, its reading is `data` and what the others wait is `sync`."""
+    """When rank 0 reads for all ranks, its reading is `data` and the others' wait is `sync`."""
     runs("accelerate").check("dispatch", is_late(0, {"data": 2 * STEPS * (DELAY + HEALTHY)}))
 
 
 @pytest.mark.parametrize(("case", "times"), [("streamed", 1), ("several_optimizers", 3)])
 def test_closure_is_not_the_optimizer(runs: Runs, case: str, times: int) -> None:
-    """Forward within an optimizer's step is `forward` each time, also after a prefetched end.
+    """A forward pass inside an optimizer step is `forward`, even after a prefetched end.
 
     A batch that several optimizers train on is one step, after the first such batch.
     """
@@ -157,7 +157,7 @@ def test_closure_is_not_the_optimizer(runs: Runs, case: str, times: int) -> None
 
 
 def test_other_package_of_lightning_and_its_own_launcher(zygote: Zygote, tmp_path: Path) -> None:
-    """pytorch_lightning takes the callback too, and ranks that Lightning starts know themselves."""
+    """The callback also works with pytorch_lightning and under Lightning's own launcher."""
     job = (f"{PACKAGE}.lightning_job", "pytorch_lightning", "warm-up", EVERYWHERE)
 
     def launch(_: str) -> dict[str, Ranks]:
@@ -168,7 +168,7 @@ def test_other_package_of_lightning_and_its_own_launcher(zygote: Zygote, tmp_pat
 
 
 def test_probe_of_the_launcher_is_taken_over_by_lightning(train: Train) -> None:
-    """Under `-m rank_probe` the callback adds its stages, and a fit's end is not the rank's."""
+    """Under `-m rank_probe` the callback adds its stages; the end of a fit is not the rank's."""
     launcher = ("rank_probe", "-m")
 
     def fit(case: str) -> dict[str, Ranks]:
@@ -187,7 +187,7 @@ def test_probe_of_the_launcher_is_taken_over_by_lightning(train: Train) -> None:
 
 @pytest.mark.nightly
 def test_barrier_of_ray_is_a_release(runs: Runs) -> None:
-    """Waiting in it is `sync`, and what precedes the last one is in the last step."""
+    """Waiting in Ray's barrier is `sync`; work before the last barrier is in the last step."""
     runs("ray_train").check("barrier", is_late(1, asked_for({"other": STEPS})))
 
 
@@ -200,13 +200,13 @@ def test_probe_that_a_launcher_started_goes_on_after_transformers(runs: Runs) ->
 
 
 def test_saves_of_an_unchanged_script_are_checkpoint(runs: Runs) -> None:
-    """Without the callback, and whatever in them takes long: not all of it is torch.save."""
+    """Without the callback, the Trainer's whole save is `checkpoint`, not only torch.save."""
     planted = asked_for({"checkpoint": TIMES["checkpoint"]})
     runs("transformers").check("unchanged", is_late(1, planted))
 
 
 def test_forward_of_transformers_is_told_without_ddp(train: Train) -> None:
-    """Also of accumulated batches, and of the last one of an epoch, after a loader at its end."""
+    """Without DDP, `forward` covers accumulated batches and the last one of a finished loader."""
     alone = train("transformers", "forward", ranks=1)["forward"][0]
 
     # Without the callback half of it is `other`.

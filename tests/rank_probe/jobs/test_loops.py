@@ -14,16 +14,16 @@ from tests.rank_probe.launch import PACKAGE, Jobs, Ranks, is_late
 pytestmark = pytest.mark.jobs
 
 STEPS = 4
-# Whose batches come from a generator or a function of their own; the first has a test of its own.
+# Loops whose batches come from their own generator or function; the first has its own test.
 WITHOUT_LOADER = ("own_stream", "own_batches")
 ALSO_IN = {"async_save": ("checkpoint",), "own_batches": ("eval",)}
 # They pass through the same hooks as another loop; ways.py runs them.
 LIKE_ANOTHER = ("ddp_accumulation", "fsdp2_accumulation", "pipeline_gpipe", "local_sgd")
 CASES = [loop for loop in LOOPS if loop not in ("own_stream", "sharded_serving", *LIKE_ANOTHER)]
-# The judge names nobody before its 25th, then the rank is sampled.
+# The judge names no rank before its 25th step; only then is the late rank sampled.
 JUDGED_STEPS = 56
 HEALTHY_STEPS = 160
-# Once its samples show that it fetches there, the judge waits for steps that were timed so.
+# Once samples show that the rank fetches there, the judge waits for steps timed that way.
 RESTAGED_STEPS = 110
 
 
@@ -64,7 +64,7 @@ def jobs(train: Train) -> Jobs:
 
 @pytest.mark.parametrize("loop", CASES)
 def test_late_rank_and_its_stages_are_told(loop: str, jobs: Jobs) -> None:
-    """Each delay is in its own stage of the late rank, and all are in the other one's `sync`."""
+    """Each delay counts in its own stage on the late rank, and as `sync` on the other rank."""
     stages = {*PLACES, *ALSO_IN.get(loop, ())}
     if loop in ("rollouts", *WITHOUT_LOADER):
         stages.remove("data")
@@ -78,7 +78,7 @@ def test_late_rank_and_its_stages_are_told(loop: str, jobs: Jobs) -> None:
 
 
 def test_loop_without_a_loader_is_late_in_data(train: Train) -> None:
-    """Its judge calls it so a few steps after its stack was sampled, with all of its cost."""
+    """The judge names `data`, with all of the cost, a few steps after the stack was sampled."""
     rank = train(RESTAGED_STEPS, "own_stream-data")["own_stream-data"][1]
     late, line = rank["verdict"]["late"][0], rank["late_lines"][0]
 
@@ -98,7 +98,7 @@ def test_what_ran_before_the_model_is_told_so(train: Train) -> None:
 
 
 def test_slow_shard_is_told_and_no_idle_queue(train: Train) -> None:
-    """Who takes requests in waits for them in `sync`, as the others do: it blames nobody."""
+    """A slow shard is late; the wait for requests is `sync` on all ranks and blames nobody."""
     cases = ("sharded_serving-other", "sharded_serving-none")
     served = train(STEPS, "sharded_serving-warm-up", *cases)
     slow, idle = ([served[case][rank]["stage_seconds"] for rank in (0, 1)] for case in cases)
@@ -113,7 +113,7 @@ def test_slow_shard_is_told_and_no_idle_queue(train: Train) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("loop", LOOPS)
 def test_nobody_is_named_while_no_rank_is_late(loop: str, train: Train) -> None:
-    """Once the judge has compared enough steps; without a delay they are over soon."""
+    """Without a delay, the judge names no rank once it has compared enough steps."""
     ranks = train(HEALTHY_STEPS, f"{loop}-none")[f"{loop}-none"]
 
     assert ranks[0]["verdict"]["reason"] is None
@@ -123,7 +123,7 @@ def test_nobody_is_named_while_no_rank_is_late(loop: str, train: Train) -> None:
 def test_unchanged_script_is_timed_under_the_launcher(zygote: Zygote, tmp_path: Path) -> None:
     """`torchrun -m rank_probe train.py` pushes every rank's whole steps and its clean end.
 
-    With matrices instead of sleeps, and the cores shared, the late rank still stands out.
+    The late rank stands out even with real matrix products on shared cores.
     """
     launcher = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     numbers = ("--steps", "12", "--step-seconds", "0.1", "--fault-rank", "1", "--delay", "0.1")

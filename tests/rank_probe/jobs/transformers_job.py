@@ -1,8 +1,8 @@
-"""One rank of Hugging Face Trainer runs, one for each case; run by test_frameworks.py.
+"""One rank that runs the Hugging Face Trainer once per case; started by test_frameworks.py.
 
-Takes the names of the cases. Each case is a job of its own; the last rank is late where the case's
-name says. Those of `grpo` are TRL's on a tiny random model, whose own `generate` makes the
-completions; ways.py runs them.
+Arguments: the names of the cases. Each case is a separate job; the last rank is late where the
+case's name says. The `grpo` cases train with TRL on a tiny random model, whose own `generate` makes
+the completions; ways.py runs them.
 """
 
 import os
@@ -49,7 +49,7 @@ class Sentences(Dataset[dict[str, Tensor]]):
 
 
 class SlowModel(GPT2LMHeadModel):  # type: ignore[misc]  # transformers' bases are untyped
-    """A tiny GPT-2 that takes its *seconds*, in a hook on the last norm: TRL calls no further."""
+    """A tiny GPT-2, slowed by a hook on its last norm: TRL calls no module after that."""
 
     def __init__(self, seconds: Seconds, share: float) -> None:
         super().__init__(GPT2Config(n_layer=1, n_head=1, n_embd=16, n_positions=64, vocab_size=64))
@@ -57,7 +57,7 @@ class SlowModel(GPT2LMHeadModel):  # type: ignore[misc]  # transformers' bases a
         self.transformer.ln_f.register_forward_hook(self.compute)
 
     def compute(self, _module: Any, _inputs: Any, output: Any) -> Any:
-        """Take the time of compute; without gradients, that of an evaluation."""
+        """Emulate compute; without gradients, sleep for the time of an evaluation."""
         if not torch.is_grad_enabled():
             sleep(0.0 if self.training else self.seconds["eval"])
             return output
@@ -76,13 +76,13 @@ class SlowDisk(Trainer):  # type: ignore[misc]
 
 
 class Metrics(TrainerCallback):  # type: ignore[misc]
-    """Somebody else's callback, which takes its time after each step."""
+    """A user's callback that takes time after each step."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
-        """Begin together: a rank that starts later is waited for in the first step."""
+        """Start the ranks together; otherwise the first step waits for the later rank."""
         if torch.distributed.is_initialized():
             torch.distributed.barrier()
 
@@ -119,7 +119,7 @@ def train(case: str, seconds: Seconds, directory: str) -> None:
         model,
         arguments(directory),
         data_collator=default_data_collator,
-        # One epoch exactly: nothing is read ahead for a step that never comes.
+        # Exactly one epoch: no batch is prefetched for a step that never runs.
         train_dataset=Sentences(rows * STEPS * ranks, seconds["data"] / rows),
         eval_dataset=Sentences(ROWS * ranks, 0.0),
         callbacks=[

@@ -188,7 +188,7 @@ def test_exporters_answer_may_be_anything(said: object) -> None:
 
 
 def test_ranks_that_are_late_together_are_told_with_their_rack() -> None:
-    """By all ranks, in the first verdict that names them."""
+    """The first verdict that names the late ranks gives all ranks their common rack."""
     facts = [{"node": f"n{rank}", "rack": f"r{rank // 2}"} for rank in range(4)]
     world = World(["all"] * 4, facts=facts)
     world.train(range(1, 30))
@@ -203,7 +203,7 @@ def test_ranks_that_are_late_together_are_told_with_their_rack() -> None:
 
 
 def test_every_rank_reads_where_a_late_one_is_and_why() -> None:
-    """As its exporter tells it, from the next verdict on; before, what its node calls itself."""
+    """A verdict has what the late rank's exporter reports; until then, only the node's name."""
     at: list[dict[str, Any]] = [{} for _ in range(4)]
     facts = [{"node": f"n{rank}", "at": each} for rank, each in enumerate(at)]
     world = World(["all"] * 4, facts=facts)

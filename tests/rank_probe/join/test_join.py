@@ -211,9 +211,9 @@ def test_round_that_fails_costs_the_judge_its_past_only(monkeypatch: pytest.Monk
 def test_rounds_that_always_fail_are_given_up(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is said. torch says RuntimeError of a shape, too, but only the store's is nobody's fault.
+    """The log reports it; a RuntimeError about a shape counts, unlike one from the store.
 
-    A judge that warms up in between, and fails when it should judge, has failed each time.
+    A round in which the judge only warms up does not reset the count.
     """
     before, judge = failures.count, Judge.judge
 

@@ -200,7 +200,7 @@ def test_rank_that_hangs_holds_up_all_and_is_not_left_out() -> None:
 
 
 def test_rank_whose_thread_comes_late_keeps_its_place_and_the_judge_its_past() -> None:
-    """Training may keep the interpreter for long: what it posts then is about to be current."""
+    """A rank whose thread training held up is compared again at once when it posts."""
     world = World(["all"] * 3)
     world.train(WITHIN)
     world.train(range(31, 59), absent=[1])
@@ -280,7 +280,7 @@ def test_rank_that_comes_before_rank_0_waits_in_the_life_that_is_over() -> None:
 
 
 def test_life_that_ends_while_a_rank_reads_it_is_no_news() -> None:
-    """Rank 0 deletes what it has told just then: what was read before stays, and nothing fails."""
+    """If rank 0 deletes its keys during a read, the rank keeps what it had, without an error."""
     world = World(["all"] * 2)
     world.train(WITHIN, late=[1])
     said, result = world.verdict(1), world.rounds[1].result

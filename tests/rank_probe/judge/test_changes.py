@@ -100,7 +100,7 @@ def test_change_is_told_from_a_minute_of_steps_on_until_it_is_over() -> None:
 def test_three_percent_are_told_within_five_minutes(
     stage: str, busy: float, later: float, seed: int
 ) -> None:
-    """In one stage of all ranks, after twenty minutes; with what it costs the job."""
+    """A slowdown of one stage on all ranks is reported with what it costs the job."""
     faults = tuple(Fault(rank, stage, 0.03, 1, later) for rank in range(8))
     job = Job(ranks=8, seed=seed, seconds=later + 300, busy_seconds=busy, faults=faults)
     found = judged(job, 5.0)
@@ -193,7 +193,7 @@ NO_CHANGES: dict[str, tuple[Job, Alter]] = {
 
 @pytest.mark.parametrize("case", NO_CHANGES)
 def test_usual_time_of_a_group_that_stays_as_it_was_is_no_change(case: str) -> None:
-    """Nor do noise, single ranks, what does not last, and what rises or drifts count."""
+    """Noise, single ranks, short slowdowns, and rising or drifting times are no change either."""
     job, alter = NO_CHANGES[case]
     job = replace(job, busy_seconds=1)
 

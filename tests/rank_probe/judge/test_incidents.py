@@ -56,10 +56,10 @@ def late_jobs() -> Iterator[tuple[Job, int]]:
 
 @pytest.mark.parametrize(("job", "within"), list(late_jobs()))
 def test_late_rank_is_named_within_a_few_tens_of_steps(job: Job, within: int) -> None:
-    """With its stage, its onset, and its cost by the reference accounting, at first and at last.
+    """The first and last verdict have its stage, onset, and cost by the reference accounting.
 
-    Nobody else is. Of steps that take a minute, a few are enough. A rank that is late again is a
-    new incident, and no pause.
+    No other rank is named. A few steps are enough if each takes a minute. A rank that is late again
+    is a new incident, not a pause.
     """
     steps = simulate(job)
     found = judged_steps(job, steps)

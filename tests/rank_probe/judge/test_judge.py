@@ -77,8 +77,8 @@ def test_rotating_loss_is_counted_by_stage_without_a_name(ranks: int, busy_secon
 def test_unequal_groups_are_nobodys_fault() -> None:
     """A heavier pipeline stage costs GPUs of the kind `group`, and names nobody.
 
-    Not even a rank that is late in the lighter one, where it paces nobody; one in the heavier group
-    is charged for what it adds to that.
+    A late rank in the lighter group paces nobody and is not named. A late rank in the heavier group
+    is charged for what it adds to that group's time.
     """
     unequal = Job(ranks=8, seed=5, group_work=(1.0, 1.3))
     found = judged(unequal)

@@ -116,7 +116,7 @@ def test_short_pauses_beside_long_ones_are_not_told() -> None:
 
 
 def test_rank_that_saves_and_evaluates_is_told_once_with_the_cost_of_both() -> None:
-    """As what costs more, once that is known."""
+    """The verdict names the costlier of the two stages, once that is known."""
     job = Job(seed=1, busy_seconds=0.1, seconds=60)
     evaluates = dict.fromkeys(range(120, 600, 40), ("eval", 0.5))
     saves = dict.fromkeys(range(215, 600, 25), ("checkpoint", 1.0))

@@ -326,7 +326,7 @@ def test_interpreter_remembers_what_is_so(noted: list[tuple[int, int]], automati
 
 
 def test_loop_that_never_ends_a_stage_costs_no_more_with_time() -> None:
-    """Each step enters it once more; in weeks that is millions of times."""
+    """A stage that millions of steps enter and never leave takes bounded memory."""
     interpreter = Interpreter(LoopState(automatic=True, finds_steps=True))
     interpreter.read(packed([e.ENTER | FORWARD, 0] * (2 * MOST_FRAMES)))
     known = len(interpreter.seen()), interpreter.state
@@ -460,7 +460,7 @@ def test_ledgers_agree(marks: list[tuple[int, int]], first: int) -> None:
 
 @compiled
 def test_stage_that_does_not_exist_is_refused() -> None:
-    """It would be written behind the end of the ledger."""
+    """An unknown stage raises IndexError; it would be written beyond the end of the ledger."""
     ledger = new_ledger(0)
     with pytest.raises(IndexError, match="no such stage: 15"):
         ledger.add(packed([15, 1]))

@@ -116,7 +116,7 @@ def broken_time() -> int:
 
 
 def test_broken_parts_of_ours_never_reach_the_caller(kind: Kind, tape: Tape) -> None:
-    """Not a follower that raises, nor one that is no function, nor a clock; theirs passes."""
+    """A broken follower or clock of ours never reaches the caller; the user's exception does."""
     tape.follower = "not a function"  # type: ignore[assignment]
     tape.note(BEGINS)
     tape.follower = lambda code: 1 / 0
@@ -159,7 +159,7 @@ def test_fetch_is_noted_and_its_batch_is_told(tape: Tape) -> None:
 
 
 def test_fetch_passes_the_users_exception(tape: Tape) -> None:
-    """The very same one, and another event tells."""
+    """The same exception object passes, and the fetch ends with an event of its own."""
     tape.follower = lambda _: None  # It runs while the exception passes.
     told: list[object] = []
     error = StopIteration("theirs")

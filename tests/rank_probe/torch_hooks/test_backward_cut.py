@@ -102,9 +102,9 @@ def job(timeline: Timeline) -> Job:
 
 
 def test_callback_that_a_hook_of_the_loss_queues_is_sync(job: Job) -> None:
-    """As FSDP's, which waits there, where the root module returns the loss itself.
+    """FSDP waits in such a callback when the root module returns the loss itself.
 
-    An edge of the graph is a root too: it is a tuple, and yet one root.
+    A gradient edge counts as one root, although it is a tuple.
     """
     loss = nn.Linear(2, 1)(torch.ones(4, 2)).sum()
     loss.register_hook(job.queue_wait)
@@ -116,9 +116,9 @@ def test_callback_that_a_hook_of_the_loss_queues_is_sync(job: Job) -> None:
 
 
 def test_one_parameter_takes_the_cut_until_it_takes_no_part(timeline: Timeline, job: Job) -> None:
-    """After a few backwards one standing hook does it, and what follows the gradients is sync.
+    """After a few backwards one parameter's permanent hook cuts backward from the wait, `sync`.
 
-    Freezing its parameter costs one backward its cut; then the root has it again, for good.
+    Freezing that parameter costs one backward its cut. The root then makes the cut, for good.
     """
     job.step(CUTS + 3)
     assert sorted(job.hooks()) == [1, 1, 1, 2]
@@ -135,7 +135,7 @@ def test_one_parameter_takes_the_cut_until_it_takes_no_part(timeline: Timeline, 
 
 @pytest.mark.usefixtures("alone")
 def test_model_wrapped_later_is_cut_from_its_first_backward(timeline: Timeline, job: Job) -> None:
-    """The old one's parameter takes no part, and lets go; one of the new model takes over."""
+    """The old model's parameter gives up the cut; one of the new model's takes it over."""
     new = Job(timeline)
     job.step(CUTS + 1)
     DistributedDataParallel(new.model)
@@ -149,9 +149,9 @@ def test_model_wrapped_later_is_cut_from_its_first_backward(timeline: Timeline, 
 def test_backward_within_a_backward_keeps_the_cut_at_the_root(
     timeline: Timeline, job: Job, always: bool
 ) -> None:
-    """Reentrant checkpointing ends inner backwards early; no parameter is left to tell the end.
+    """With reentrant checkpointing no parameter marks the end of backward: the root keeps the cut.
 
-    Also if only the second one holds another.
+    This holds too if only the second backward contains another one.
     """
     head, rows = nn.Linear(1, 1), torch.ones(4, 2, requires_grad=True)
     job.step(1 - always)
@@ -186,9 +186,9 @@ def test_backward_is_cut_as_soon_as_there_are_peers(
 
 
 def test_graph_without_a_plain_parameter_stays_at_the_root(timeline: Timeline) -> None:
-    """A leaf made anew for each batch can hold no standing hook.
+    """A leaf that is created for each batch gets no permanent hook.
 
-    However many paths lead to a node, here 2 to the power of 60, it is looked at once.
+    The search visits a node once, although here 2 to the power of 60 paths lead to it.
     """
     for _ in range(CUTS + 2):
         leaf = torch.ones(2, requires_grad=True)

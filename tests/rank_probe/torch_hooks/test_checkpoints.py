@@ -55,7 +55,7 @@ class Noting:
 
 @pytest.mark.parametrize("zip_file", [True, False])
 def test_torch_save_is_checkpoint(timeline: Timeline, zip_file: bool) -> None:
-    """By whichever name and in whichever format; afterwards the loop goes on as before."""
+    """torch.save is `checkpoint` under every name and format; the loop's stage then resumes."""
     for by_its_name in (torch.save, torch.serialization.save, TORCH_SAVE):
         state = Noting(timeline)
         by_its_name(state, io.BytesIO(), _use_new_zipfile_serialization=zip_file)
@@ -91,9 +91,9 @@ META = torch.device("meta")
 
 
 def test_what_moves_a_batch_is_h2d(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To an accelerator, by the training thread, and not for a collective, which copies for itself.
+    """A batch that the training thread moves to an accelerator is `h2d`, except in a collective.
 
-    A number is an accelerator's: torch does not know which before it asks the driver.
+    A device number always means an accelerator; torch must ask the driver which one.
     """
     monkeypatch.setattr(copies, "ACCELERATORS", {"meta", *copies.ACCELERATORS})
     timeline = recorded(automatic=True)

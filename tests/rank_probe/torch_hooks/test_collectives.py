@@ -1,8 +1,8 @@
-"""Tests of the waits: what is a release, and where each goes.
+"""Tests of waits: the stage that each is charged to, and which of them are releases.
 
-As a program, this is one of two ranks that wait once in each way that torch has, one of them late:
-one kind of call for each place in which the probe times waits. loops_job.py has those that FSDP and
-pipelines make.
+Run as a program, this is one of two ranks, one of them late, that wait once in each way that torch
+has: one kind of call for each place in which the probe times waits. loops_job.py has the waits of
+FSDP and pipelines.
 """
 
 import itertools
@@ -65,7 +65,7 @@ X = torch.ones(2)
 def test_collective_that_lets_all_go_is_a_release(
     name: str, arguments: list[Any], is_release: bool, waits: Timeline
 ) -> None:
-    """Its end may be where a step begins; but not a root's that does not wait for the others."""
+    """Only a collective that waits for all ranks is a release, where a step may begin."""
     getattr(dist, name)(*arguments)
 
     assert SYNC in marks(waits)
@@ -74,7 +74,7 @@ def test_collective_that_lets_all_go_is_a_release(
 
 
 def test_store_is_no_release_and_its_error_passes(waits: Timeline) -> None:
-    """Who waits for a key waits for whoever sets it; the stage around the wait goes on."""
+    """Waiting for a store key is `sync` but no release; after an error the stage resumes."""
     store = cast(Any, dist).HashStore()
     store.set("key", "value")
     store.get("key")
@@ -96,7 +96,7 @@ def test_store_is_no_release_and_its_error_passes(waits: Timeline) -> None:
 def test_collective_on_the_callers_stream_is_timed_as_called(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """NCCL gives a synchronous call no Work: the call is the wait, an asynchronous one is not."""
+    """A synchronous NCCL call returns no Work and is itself the wait; an async one is not."""
     timeline, seen = recorded(automatic=False), list[int]()
     group: Any = ProcessGroup
     monkeypatch.setattr(group, name, lambda *_, **__: seen.append(timeline.state.stage))
@@ -119,7 +119,7 @@ class OddWork(dist.Work):
 
 
 def test_work_without_a_type_is_waited_for_all_the_same(waits: Timeline) -> None:
-    """What a Work refuses to say costs the user nothing."""
+    """A Work that raises when asked for its type is waited for without an error to the user."""
     before, calls = failures.count, list[object]()
     work, waiting = OddWork(), collectives._work(waits.tape, calls.append)
     waiting(work)
@@ -130,7 +130,7 @@ def test_work_without_a_type_is_waited_for_all_the_same(waits: Timeline) -> None
 
 
 def test_reducer_where_another_one_was_is_timed(waits: Timeline) -> None:
-    """DDP of a second model may have the address of the first one's, which had its order."""
+    """A new reducer's rebuild is timed even at the address of one that was already rebuilt."""
     rebuild = collectives._rebuild(waits.tape, lambda _: True)
     first = OddWork()
     rebuild(first)
@@ -320,7 +320,7 @@ def calls(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Jobs:
 
 
 def check(ranks: Ranks) -> None:
-    """The ranks do not leave the barrier before it at the same moment, and a call computes."""
+    """Allow for ranks that leave the barrier at different times and for the call's own work."""
     (answer,) = ranks.values()
 
     assert answer["span"] >= 0.9 * DELAY, "nobody waited"

@@ -185,7 +185,7 @@ def outcomes(
 def test_probe_adds_no_graph_break_and_no_compilation(
     arm: str, when: str, outcomes: dict[str, dict[str, Any]]
 ) -> None:
-    """Attached before or after compilation, graphs are the same, and so is what is learnt."""
+    """Attached before or after compilation, the probe changes neither graphs nor parameters."""
     never, with_probe = outcomes[arm]["never"], outcomes[arm][when]
 
     assert never["graphs"]["unique_graphs"] >= 1
@@ -256,9 +256,9 @@ def behaviour(owner: Any, name: str) -> dict[str, object]:
 def test_replacement_behaves_as_the_function_it_stands_for(
     monkeypatch: pytest.MonkeyPatch, tape: Any
 ) -> None:
-    """Whatever works with the bare function works, and gives the same; all are put back.
+    """Whatever works on the original works the same on its replacement; detach restores all.
 
-    What is replaced once it is imported is there, under the name that the probe knows.
+    Functions that are replaced on import exist under the names that the probe knows.
     """
     late = [*checkpoints.PLACES, *checkpoints.EVALUATIONS]
     late += [(module, (path,)) for module, path in copies.MOVERS]
@@ -336,7 +336,7 @@ def names_looked_for() -> list[tuple[Any, str, str]]:
 
 
 def test_probe_attaches_without_each_name_of_torch() -> None:
-    """No error, but a sentence; all other hooks are there, and go again."""
+    """A missing name is reported in a sentence; all other hooks still attach and detach."""
     wait = torch.distributed.Work.wait
     names = names_looked_for()
     hidden = "torch.compile also compiles the probe, with graph breaks around it."
@@ -356,7 +356,7 @@ def test_probe_attaches_without_each_name_of_torch() -> None:
 
 
 def test_nothing_is_missed_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This torch is one that the probe knows, whatever of it was imported."""
+    """The installed torch has every name that the probe looks for."""
     monkeypatch.setattr(private, "limitations", {})
     probe = Probe(automatic=True, environment={})
     probe.attach()

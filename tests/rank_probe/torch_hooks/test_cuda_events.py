@@ -83,9 +83,9 @@ def test_events_need_no_private_names(cuda: FakeCuda, monkeypatch: pytest.Monkey
 def test_runtime_is_the_one_that_torch_has_loaded(
     cuda: FakeCuda, cudart: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Its events are not torch's, and a thread that queries breaks no capture: its mode is relaxed.
+    """Events come from the loaded CUDA runtime; querying them in relaxed mode breaks no capture.
 
-    Without a runtime no other thread queries, and events are torch's.
+    Without a runtime, events are torch's and no other thread queries them.
     """
     events = CudaEvents(1)
     cuda_events._runtime.cache_clear()
@@ -126,7 +126,7 @@ def test_device_is_that_of_the_loss() -> None:
 def test_memory_is_what_the_allocator_counts(
     monkeypatch: pytest.MonkeyPatch, has_statistics: bool
 ) -> None:
-    """It is asked only once its answer was taken; an allocator without statistics has none."""
+    """The allocator is asked again only after its last answer was read; it may have none."""
     asked: list[int] = []
 
     def stats(device: int) -> dict[str, Any]:

@@ -120,7 +120,7 @@ def test_closure_of_an_optimizer_runs_in_its_own_stages(timeline: Timeline, by_n
 
 
 def test_detached_probe_notes_nothing() -> None:
-    """Its hooks on optimizers are gone too; test_compile.py looks at all that was replaced."""
+    """Detaching removes the optimizer hooks too; test_compile.py checks the replacements."""
     probe = Probe(automatic=True, environment={})
     probe.attach()
     probe.detach()
@@ -145,7 +145,7 @@ def test_a_probe_that_breaks_does_not_break_the_loop(monkeypatch: pytest.MonkeyP
 
 
 def test_first_thread_that_trains_is_timed(timeline: Timeline) -> None:
-    """From its first backward on; once a step was seen, its thread stays the one."""
+    """The first thread to run backward is timed, and remains so once it completed a step."""
     elsewhere(lambda: train(timeline))
     timeline.tape.append(events.FINISH)
     assert timeline.steps.totals().steps == 3
@@ -166,7 +166,7 @@ def test_thread_of_the_engine_is_not_the_loops(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("wrapped", [nn.Module.train, DistributedDataParallel])
 def test_step_has_seven_events(cudart: ctypes.CDLL, wrapped: Callable[[nn.Module], Any]) -> None:
-    """One where each stage begins: what DDP asks in each forward, and does once, is no wait."""
+    """One event marks each stage's start; DDP's checks and one-time work in forward add none."""
     events, counts = StubEvents(cudart, in_python=False), list[int]()
     with attached(Timeline(automatic=True)) as timeline:
         clock = DeviceClock(events, at_once=0)
@@ -279,7 +279,7 @@ def test_what_a_loop_reads_before_its_backward_is_not_forward(
 
 
 def test_zero_waits_for_the_streams_on_which_it_reduces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If it overlaps, on CUDA; what it calls on them is hidden from then on."""
+    """Overlapping ZeRO on CUDA waits in `sync`; its collectives run on streams of their own."""
     timeline, patches, seen = Timeline(automatic=True), Patches(), list[int]()
 
     class Optimizer:

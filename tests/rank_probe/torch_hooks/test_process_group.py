@@ -27,7 +27,7 @@ ORIGINAL = dist.init_process_group
 
 
 class Groups:
-    """Keeps what it is told, with whether there was a group then; raises each time."""
+    """Records each call and whether a group existed then; every call raises."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, bool]] = []
@@ -44,8 +44,8 @@ class Groups:
 def test_groups_are_seen_whoever_makes_them() -> None:
     """The call is timed under either name; what is done meanwhile begins first and never raises.
 
-    A script may have imported the function earlier: then its groups are seen all the same, each
-    once, and so is its end.
+    Groups made by a function that the script imported earlier are seen as well, each once, and so
+    is their end.
     """
     life, groups = Lifecycle(), Groups()
     patches = rendezvous.attach(life, groups)
@@ -126,7 +126,7 @@ def test_torch_without_clone_is_connected_by_address(
     environment: dict[str, str],
     prefix: str,
 ) -> None:
-    """It does not tell the prefixes that hold jobs and attempts on one store apart: ours do."""
+    """This torch hides its prefixes, so the probe's own prefix separates jobs and attempts."""
     server = serve()
     client = OldStore("127.0.0.1", server.port, wait_for_workers=False)
     default.append(OldPrefixStore("job", client))
@@ -166,8 +166,8 @@ def test_store_that_cannot_serve_the_join_says_why(
 def test_place_of_a_rank_is_what_meshes_and_stages_say(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 5 of a pp x dp x tp mesh of 2 x 2 x 2 is in place 1, 0, 1; its slices change nothing.
 
-    Nobody knows what an unnamed dimension is for, nor where a rank is that is not in it. Whatever
-    a mesh answers, making it does not fail because of us. A pipeline's stage needs no mesh.
+    An unnamed dimension, or a mesh without this rank, gives no coordinate. An error while the probe
+    reads a mesh does not reach its constructor. A pipeline stage needs no mesh.
     """
     from torch.distributed.pipelining import PipelineStage
 
@@ -216,7 +216,7 @@ def test_dimensions_go_by_many_names(
 
 
 def test_groups_of_megatron_are_coordinates() -> None:
-    """It makes no mesh; of a kind of parallelism that is not used nothing is told."""
+    """Megatron's groups give coordinates without a mesh; an unused parallelism gives none."""
     places = {"pipeline_model_parallel": (1, 2), "tensor_model_parallel": (0, 1)}
     asked = {
         f"get_{group}_{what}": lambda at=at: at

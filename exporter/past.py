@@ -1,4 +1,4 @@
-"""What figures were some time ago: a short memory that stores only their changes."""
+"""What figures were some time ago, and sums of counters that survive the reset of one of them."""
 
 from collections import deque
 from collections.abc import Hashable, Mapping
@@ -78,7 +78,7 @@ class Past:
 
 
 class Sum:
-    """Adds up counters, and continues if one of them is missing for a while or restarts.
+    """Adds up counters, and goes on if one of them is missing for a while or restarts.
 
     Their plain sum would fall in these cases, which rate() takes for a reset of the whole sum.
     """

@@ -125,11 +125,11 @@ class NvLink:
         """Return the errors of each type that is counted on all links, and of all types by link."""
         errors, by_link = {}, dict.fromkeys(self._links, 0)
         for kind, (fields, counters) in ERRORS.items():
-            counts = _of_first_field(fields, values)
-            if not self._is_of_fields.get(kind, bool(counts)):
+            counts = of_fields = _of_first_field(fields, values)
+            if not self._is_of_fields.get(kind, bool(of_fields)):
                 counts = self._of_counters(ask, counters)
             if counts:
-                self._is_of_fields.setdefault(kind, bool(_of_first_field(fields, values)))
+                self._is_of_fields.setdefault(kind, counts is of_fields)
                 errors[kind] = self._sum(kind).add(counts)
             for link in self._links:
                 of_link = {key: count for key, count in counts.items() if key[0] == link}

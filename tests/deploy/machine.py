@@ -7,9 +7,12 @@ commands as root and leave nothing behind. Machines see each other and this one 
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
@@ -82,7 +85,7 @@ class Network:
     """A bridge of this machine with *prefix*.1; machines take the addresses after it."""
 
     def __init__(self, prefix: str = "10.213.77") -> None:
-        self.prefix, self.bridge = prefix, f"rs{os.getpid()}"
+        self.prefix, self.bridge = prefix, "rankskew-tests"
 
     @property
     def address(self) -> str:
@@ -90,6 +93,9 @@ class Network:
         return f"{self.prefix}.1"
 
     def __enter__(self) -> Self:
+        # What was killed left its own, and the addresses of both would be the same.
+        left = ["ip", "link", "delete", self.bridge]
+        subprocess.run(left, stderr=subprocess.DEVNULL, check=False)
         _ip("link", "add", self.bridge, "type", "bridge")
         _ip("addr", "add", f"{self.address}/24", "dev", self.bridge)
         _ip("link", "set", self.bridge, "up")
@@ -154,10 +160,9 @@ class Machine(StackProcess):
         super().stop()
         subprocess.run(["umount", "--lazy", self.root], check=False)
         for group in self._groups:
-            inner = sorted((p for p in group.rglob("*") if p.is_dir()), reverse=True)
-            for each in (*inner, group):
-                if each.is_dir():
-                    each.rmdir()
+            for each in sorted(group.glob("**/"), reverse=True):
+                wait_for(partial(_killed, each / "cgroup.procs"), 30)
+                each.rmdir()
 
     def run(
         self,
@@ -202,6 +207,15 @@ class Machine(StackProcess):
         except (CommandFailed, ValueError):
             return None
         return True if said in ("running", "degraded") else None
+
+
+def _killed(processes: Path) -> bool | None:
+    """Kill the *processes* that a cgroup lists; return True if there are none."""
+    left = processes.read_text().split()
+    for pid in left:
+        with suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
+    return None if left else True
 
 
 def _cgroups(name: str) -> list[Path]:

@@ -45,7 +45,8 @@ def start(
     """Start the probe in this process; it times the calling thread.
 
     Later calls do nothing, so a script that calls `start` also works under `-m rank_probe`. A later
-    call logs the arguments that it ignores. *job_id* defaults to RANKSKEW_JOB_ID, else to the
+    call logs the arguments that it ignores; but in a child process that began with its parent's
+    options, the first call replaces them. *job_id* defaults to RANKSKEW_JOB_ID, else to the
     launcher's name for the run. *peer_group* names the ranks that should do equal work. It defaults
     to RANKSKEW_PEER_GROUP, else to the pipeline stage and GPU model where known, else to `all`.
     *measure* takes a batch and returns its samples, tokens and padding tokens, each None if

@@ -66,7 +66,7 @@ ORDER: Final = tuple(AuditStatus)
 
 @dataclass(frozen=True, slots=True)
 class AuditFinding:
-    """One sentence on what is so, and for FAIL and WARN one on *what to do*."""
+    """A *reason*, which says what is so; for FAIL and WARN, an *advice*, which says what to do."""
 
     status: AuditStatus
     reason: str

@@ -168,7 +168,7 @@ make_venv() {
     fi
     say "making .venv with $("$python" --version)"
     "$python" -m venv --clear --without-pip .venv
-    # The venv module's pip is compiled, which takes longer than all the rest; this one is not.
+    # The pip of the venv module compiles itself, which takes longer than all the rest.
     "$python" -m pip --python .venv/bin/python install --quiet --no-compile pip uv 2>/dev/null ||
         .venv/bin/python -m ensurepip >/dev/null
 }
@@ -226,7 +226,7 @@ if [ "$(cat "$stamp" 2>/dev/null)" != "$(wanted)" ]; then
     make_venv
     if [ "$mode" != demo ]; then
         install_chromium
-        install_packages_of_npm & # Which waits where Python's packages compute.
+        install_packages_of_npm & # It waits for the network, and Python's packages for the CPUs.
     fi
     install_python_packages "${frameworks[@]}"
     wait

@@ -121,7 +121,7 @@ def test_slow_link_is_named(zygote: Zygote, network: str, tmp_path: Path) -> Non
 
 
 def test_rank_that_dies_ends_all_with_a_sentence(zygote: Zygote, tmp_path: Path) -> None:
-    """Gloo tells some of the others at once, and now and then not all; they end in the timeout."""
+    """All others end within the timeout: those that gloo tells at once, and the rest by it."""
     options = ("--duration", "10m", "--timeout", f"{TIMEOUT_SECONDS}s")
     met = "rank-probe: 4 ranks on 1 node measure with gloo"
     with zygote.ranks(tmp_path, *COMMAND, *options, ranks=RANKS) as ranks:
